@@ -21,6 +21,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
+use std::time::Duration;
 
 use millrace_exports::nbd::status::Extent;
 use millrace_exports::nbd::wire::EXTENDED_REQUEST_BYTES;
@@ -259,6 +260,19 @@ impl Client {
         self.done.drain(..).for_each(take);
         count
     }
+}
+
+/// Sleeps until one of several connections has something to receive, for so long at most. What was
+/// received already is not looked at: to be called after [`Client::poll`] of each.
+///
+/// # Errors
+/// What the system says.
+pub fn wait_any<'a>(
+    clients: impl IntoIterator<Item = &'a Client>,
+    most: Duration,
+) -> io::Result<()> {
+    let sockets: Vec<&Socket> = clients.into_iter().map(|client| &client.socket).collect();
+    Socket::wait_any(&sockets, most)
 }
 
 fn connect_unix(path: &Path) -> io::Result<UnixStream> {

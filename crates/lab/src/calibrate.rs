@@ -167,7 +167,7 @@ impl Target {
 }
 
 /// Whether a drive is known to hold zeroes only.
-fn is_empty(disk: &Disk<Native>) -> bool {
+pub(crate) fn is_empty(disk: &Disk<Native>) -> bool {
     let (mut sector, end) = (0, disk.capacity());
     while sector < end {
         let extents = disk.extents(sector, end - sector);

@@ -22,6 +22,7 @@ mod nbd;
 pub mod ols02;
 pub mod page;
 mod paper;
+pub mod replay;
 mod row;
 pub mod schedulers;
 pub mod sim;

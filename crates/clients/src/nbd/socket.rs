@@ -5,8 +5,9 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
@@ -81,6 +82,21 @@ impl Socket {
         let mut fds = [PollFd::new(&self.0, events)];
         retry_on_intr(|| poll(&mut fds, None))?;
         Ok(!(fds[0].revents() - PollFlags::OUT).is_empty())
+    }
+
+    /// Waits until one of several has something to receive, for so long at most.
+    pub(crate) fn wait_any(sockets: &[&Socket], most: Duration) -> io::Result<()> {
+        let mut fds: Vec<_> =
+            sockets.iter().map(|socket| PollFd::new(&socket.0, PollFlags::IN)).collect();
+        let most = Timespec {
+            tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: most.subsec_nanos().into(),
+        };
+        match poll(&mut fds, Some(&most)) {
+            // Whatever the signal was for, the caller looks again.
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 const CALL: u64 = 0;
@@ -55,12 +55,18 @@ impl Notify {
         let _ = self.kick.write(1);
     }
 
+    /// Waits until a `wait` of one of several would not have to, for so long at most.
+    pub(super) fn wait_any(notifies: &[&Notify], most: Duration) -> io::Result<()> {
+        let epolls = notifies.iter().map(|notify| PollFd::new(&notify.epoll, PollFlags::IN));
+        match poll(&mut epolls.collect::<Vec<_>>(), Some(&timespec(most))) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Waits for an interrupt, or the end.
     pub(super) fn wait(&self, most: Duration) -> io::Result<Woken> {
-        let most = Timespec {
-            tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: most.subsec_nanos().into(),
-        };
+        let most = timespec(most);
         let empty = epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(CALL),
@@ -77,6 +83,13 @@ impl Notify {
             events if events.iter().any(|event| event.data.u64() == CONNECTION) => Woken::Ended,
             _ => Woken::Interrupted,
         })
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
     }
 }
 

@@ -154,6 +154,33 @@ impl Queue {
         }
     }
 
+    /// Sleeps until one of several queues may have something done, for so long at most. To be
+    /// called after [`Queue::kick`] and [`Queue::reap`] of each, for queues that wait for
+    /// interrupts.
+    ///
+    /// # Errors
+    /// If a server went away.
+    pub fn wait_any(queues: &mut [Queue], most: Duration) -> Result<(), ClientError> {
+        let mut nothing_done = true;
+        for queue in &mut *queues {
+            nothing_done &= queue.ring.prepare_sleep();
+        }
+        if !nothing_done {
+            return Ok(());
+        }
+        let notifies: Vec<&Notify> = queues.iter().map(|queue| &queue.notify).collect();
+        Notify::wait_any(&notifies, most).map_err(failed)?;
+        for queue in queues {
+            queue.counters.system_calls += 1;
+            match queue.notify.wait(Duration::ZERO).map_err(failed)? {
+                Woken::Ended => return Err(queue.gone()),
+                Woken::Interrupted => queue.counters.interrupts += 1,
+                Woken::Late => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Submits one request with the first slot and waits for it; nothing else may be in flight.
     ///
     /// # Errors

@@ -1,0 +1,139 @@
+//! Replay: the I/Os of a trace sent again, at their times or as fast as possible, and measured.
+//!
+//! `lane` says what I/Os go to and `route` which ones go where; `fit` is the arithmetic of
+//! addresses, `order` that of I/Os that depend on each other; `feed` reads ahead; `engine` is the
+//! loop, `tally` what it counts, `report` what comes of that; `volumes`, `nbd` and `vhost` are
+//! targets, `simulated` runs the same on a simulated machine. Memory does not depend on the
+//! trace's length. Called by the verb; calls `traced` for I/Os.
+//!
+//! Source: open loop and lateness as in btreplay and fio's `read_iolog`; as fast as possible with
+//! dependencies kept as in \[FALCON\]'s replay of traces.
+
+mod engine;
+mod feed;
+mod fit;
+mod lane;
+mod nbd;
+mod order;
+mod payload;
+mod probe;
+mod report;
+mod route;
+mod series;
+mod simulated;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod vhost;
+mod volumes;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_block::Volume;
+use millrace_clients::nbd::NbdUri;
+use millrace_machine::Native;
+
+pub use fit::Fit;
+pub use lane::{Done, Lane, Piece, Takes, Target};
+pub use report::{
+    Adapted, LaneReport, Latency, Lateness, OpReport, Report, Skipped, Stopped, Waited,
+};
+pub use route::{Addresses, Extents, Routes, extents};
+pub use series::Series;
+pub use simulated::{SimulatedVolume, replay_simulated};
+
+use crate::bench::{BenchError, Interrupt};
+use crate::traced::TraceSource;
+use engine::Engine;
+use feed::Ahead;
+use route::Router;
+
+/// I/Os in flight at most unless told otherwise, as fast as possible.
+pub const IODEPTH_AFAP: u32 = 32;
+/// I/Os in flight at most unless told otherwise, at their times.
+pub const IODEPTH_TIMED: u32 = 4_096;
+
+/// How a trace is replayed.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The trace's times are divided by this, above 0; none for as fast as possible.
+    pub speed: Option<f64>,
+    /// I/Os in flight at most, 1 to 65,536.
+    pub iodepth: u32,
+    /// Ends the replay after this time.
+    pub runtime: Option<Duration>,
+    /// Ends the replay after so many I/Os of the trace.
+    pub limit: Option<u64>,
+    /// Of the data that are written, and of a simulation.
+    pub seed: u64,
+    /// Ends the replay early.
+    pub interrupt: Interrupt,
+}
+
+/// How far a replay is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// I/Os that ended.
+    pub ios: u64,
+    /// Time since the begin.
+    pub elapsed_ns: u64,
+    /// Arrival in the trace of the last I/O that was taken from it.
+    pub trace_ns: u64,
+}
+
+/// Told now and then how far a replay is.
+pub type Progress<'a> = &'a mut dyn FnMut(&Standing);
+
+/// What the lanes of a replay are.
+pub enum Destination<'a> {
+    /// Volumes of this process, with their names.
+    Volumes(&'a [(String, Arc<Volume<Native>>)]),
+    /// Exports of NBD servers, with their names.
+    Nbd(&'a [(String, NbdUri)]),
+    /// vhost-user-blk servers on Unix sockets, with their names.
+    Vhost(&'a [(String, PathBuf)]),
+}
+
+/// Replays a trace: its devices go to lanes of `destination` as `routes` says.
+///
+/// # Errors
+/// If a target cannot be set up or breaks. What is wrong with a trace ends the replay, and is said
+/// in the report's `stopped`.
+pub fn replay<S>(
+    source: S,
+    destination: &Destination<'_>,
+    (routes, addresses): (Routes, Addresses),
+    settings: &Settings,
+    progress: Progress<'_>,
+) -> Result<Report, BenchError>
+where
+    S: TraceSource + Send + 'static,
+{
+    let (iodepth, seed) = (settings.iodepth, settings.seed);
+    let rest = (source, routes, addresses, settings, progress);
+    match destination {
+        Destination::Volumes(volumes) => run(volumes::native(volumes, iodepth, seed)?, rest),
+        Destination::Nbd(uris) => run(nbd::Servers::connect(uris, seed)?, rest),
+        Destination::Vhost(paths) => run(vhost::Guests::connect(paths, iodepth, seed)?, rest),
+    }
+}
+
+fn run<S, T: Target>(
+    mut target: T,
+    (source, routes, addresses, settings, progress): (
+        S,
+        Routes,
+        Addresses,
+        &Settings,
+        Progress<'_>,
+    ),
+) -> Result<Report, BenchError>
+where
+    S: TraceSource + Send + 'static,
+{
+    let router = Router::new(source, target.lanes(), routes, addresses);
+    let mut feed = Ahead::start(router)?;
+    Engine::new(&mut target, &mut feed, settings).run(progress)
+}

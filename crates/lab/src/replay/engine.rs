@@ -1,0 +1,449 @@
+//! The engine: sends each I/O of a trace at its time, or as soon as there is room, and counts.
+//!
+//! One thread. A turn of the loop: take what has ended, admit what is due, send what may be sent,
+//! sleep until the next of these. An I/O that was admitted is in a slot until it has ended: it
+//! waits for earlier ones (order.rs), then for room, then it is in flight, in one piece or several.
+//! Open loop: an I/O's time does not depend on when others end; one that is sent later than that is
+//! counted with its lateness. Generic over the target and the feed, so that tests and simulated
+//! machines run the same loop. Called by replay.rs.
+//!
+//! Invariants: every I/O that is taken from the feed ends, is skipped or is counted as unsent;
+//! pieces in flight never have more than `IN_FLIGHT_BYTES_MAX` bytes, but for one alone.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use millrace_block::Op;
+
+use super::feed::{Feed, Next};
+use super::lane::{Done, Piece, Target};
+use super::order::{Access, Order, Waits};
+use super::report::{Report, Stopped};
+use super::route::{Item, Routed};
+use super::tally::{Tally, Times};
+use super::{Progress, Settings, Standing};
+use crate::bench::BenchError;
+
+/// Bytes of reads and writes in flight: what bounds the memory of a replay.
+pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
+/// I/Os that may wait for others, beside those in flight.
+const WAITING_MAX: usize = 4_096;
+/// Longest sleep, so that an interrupt is seen.
+const SLEEP_NS: u64 = 50_000_000;
+/// Sleep while the trace is read and I/Os are in flight.
+const LOOK_NS: u64 = 200_000;
+/// How long what is in flight is waited for after an interrupt.
+const DRAIN_NS: u64 = 5_000_000_000;
+/// Time between two calls of whoever shows how far it is.
+const PROGRESS_NS: u64 = 100_000_000;
+
+/// An I/O that was admitted and has not ended.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    io: Routed,
+    due_ns: Option<u64>,
+    sent_ns: u64,
+    /// Bytes that were sent.
+    sent_bytes: u64,
+    pieces: u32,
+    /// Pieces in flight, and their bytes as far as they are of memory.
+    in_flight: u32,
+    in_flight_bytes: u64,
+    /// What had been held back, in all, when it was to be sent.
+    held: u64,
+    stage: Stage,
+    failed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Waits, or is being sent.
+    Send,
+    /// All of it is in flight.
+    Sent,
+    /// Is written, and its flush is to be sent.
+    Flush,
+    /// The replay was stopped before all of it was sent.
+    Dropped,
+}
+
+/// One replay.
+pub(crate) struct Engine<'a, T, F> {
+    target: &'a mut T,
+    feed: &'a mut F,
+    settings: &'a Settings,
+    order: Order,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// What may be sent, in the order in which it became so.
+    ready: VecDeque<u32>,
+    /// I/Os in flight, at least in part.
+    started: u32,
+    in_flight_bytes: u64,
+    /// The next I/O of the trace, if it was taken and its time has not come.
+    next: Option<Routed>,
+    has_ended: bool,
+    /// Times that sending ended for want of room.
+    held: u64,
+    /// When there was no slot for an I/O for the last time.
+    full_ns: u64,
+    begin_ns: u64,
+    /// What ended it before the trace did.
+    why: Option<Stopped>,
+    /// When it was told to send nothing more.
+    stopped_ns: Option<u64>,
+    tally: Tally,
+    done: Vec<Done>,
+    freed: Vec<u32>,
+}
+
+impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
+    pub(crate) fn new(target: &'a mut T, feed: &'a mut F, settings: &'a Settings) -> Self {
+        let begin_ns = target.now_ns();
+        let tally = Tally::new(target.lanes(), begin_ns);
+        Engine {
+            order: Order::new(target.lanes().len()),
+            target,
+            feed,
+            settings,
+            slots: Vec::new(),
+            free: Vec::new(),
+            ready: VecDeque::new(),
+            started: 0,
+            in_flight_bytes: 0,
+            next: None,
+            has_ended: false,
+            held: 0,
+            full_ns: 0,
+            begin_ns,
+            why: None,
+            stopped_ns: None,
+            tally,
+            done: Vec::new(),
+            freed: Vec::new(),
+        }
+    }
+
+    /// Runs to the end of the trace, or until it is stopped.
+    pub(crate) fn run(mut self, progress: Progress<'_>) -> Result<Report, BenchError> {
+        let mut shown_ns = self.begin_ns;
+        loop {
+            let now_ns = self.target.now_ns();
+            self.look_for_stop(now_ns);
+            let ended = self.reap()?;
+            let admitted = self.admit(now_ns);
+            let sent = self.send()?;
+            if self.is_over(now_ns) {
+                break;
+            }
+            if now_ns.saturating_sub(shown_ns) >= PROGRESS_NS {
+                shown_ns = now_ns;
+                progress(&self.standing(now_ns));
+            }
+            if !(ended || admitted || sent) {
+                self.sleep(now_ns)?;
+            }
+        }
+        let Engine { settings, mut tally, why, started, .. } = self;
+        // Whatever did not answer within the time for that.
+        tally.unsent += u64::from(started);
+        Ok(tally.report((settings.speed, settings.iodepth), why))
+    }
+
+    fn standing(&self, now_ns: u64) -> Standing {
+        Standing {
+            ios: self.tally.ended(),
+            elapsed_ns: now_ns.saturating_sub(self.begin_ns),
+            trace_ns: self.tally.at_ns,
+        }
+    }
+
+    fn look_for_stop(&mut self, now_ns: u64) {
+        if self.stopped_ns.is_some() {
+            return;
+        }
+        if self.settings.interrupt.is_set() {
+            self.stop(Stopped::Interrupted, now_ns);
+        } else if now_ns >= self.runtime_end_ns() {
+            self.stop(Stopped::Runtime, now_ns);
+        }
+    }
+
+    /// When the time that the replay was given is over.
+    fn runtime_end_ns(&self) -> u64 {
+        self.settings.runtime.map_or(u64::MAX, |runtime| {
+            let runtime_ns = u64::try_from(runtime.as_nanos()).unwrap_or(u64::MAX);
+            self.begin_ns.saturating_add(runtime_ns)
+        })
+    }
+
+    /// Takes nothing more from the trace, and sends nothing more but flushes of durable writes.
+    fn stop(&mut self, why: Stopped, now_ns: u64) {
+        (self.why, self.stopped_ns) = (Some(why), Some(now_ns));
+        self.has_ended = true;
+        self.tally.unsent += u64::from(self.next.take().is_some());
+        for slot in self.slots.iter_mut().filter(|slot| slot.stage == Stage::Send) {
+            slot.stage = Stage::Dropped;
+            if slot.pieces == 0 || slot.in_flight == 0 {
+                self.tally.unsent += 1;
+                self.started -= u32::from(slot.pieces > 0);
+            }
+        }
+        let slots = &self.slots;
+        self.ready.retain(|slot| slots[*slot as usize].stage == Stage::Flush);
+    }
+
+    /// Whether all that was sent has ended, and no more comes.
+    fn is_over(&self, now_ns: u64) -> bool {
+        let drained = self.started == 0;
+        match (self.stopped_ns, &self.why) {
+            (Some(at_ns), Some(Stopped::Interrupted)) => drained || now_ns >= at_ns + DRAIN_NS,
+            (Some(_), _) => drained,
+            (None, _) => self.has_ended && self.free.len() == self.slots.len(),
+        }
+    }
+
+    /// Takes what has ended.
+    fn reap(&mut self) -> Result<bool, BenchError> {
+        let mut done = std::mem::take(&mut self.done);
+        self.target.poll(&mut done)?;
+        let any = !done.is_empty();
+        if any {
+            let now_ns = self.target.now_ns();
+            done.drain(..).for_each(|done| self.piece_ended(done, now_ns));
+        }
+        self.done = done;
+        Ok(any)
+    }
+
+    fn piece_ended(&mut self, done: Done, now_ns: u64) {
+        let slot = &mut self.slots[done.slot as usize];
+        slot.in_flight -= 1;
+        if let Some(text) = done.error {
+            slot.failed = true;
+            let Routed { op, offset_bytes, len_bytes, .. } = slot.io;
+            self.tally.first_error.get_or_insert_with(|| {
+                format!("{} of {len_bytes} bytes at {offset_bytes}: {text}", op.name())
+            });
+        }
+        if slot.in_flight > 0 {
+            return;
+        }
+        self.in_flight_bytes -= std::mem::take(&mut slot.in_flight_bytes);
+        match slot.stage {
+            Stage::Send => {}
+            Stage::Sent if slot.io.flush_after && slot.io.op != Op::Flush && !slot.failed => {
+                slot.stage = Stage::Flush;
+                self.ready.push_front(done.slot);
+            }
+            Stage::Sent | Stage::Flush | Stage::Dropped => self.io_ended(done.slot, now_ns),
+        }
+    }
+
+    fn io_ended(&mut self, at: u32, now_ns: u64) {
+        let slot = &self.slots[at as usize];
+        self.started -= 1;
+        if slot.stage == Stage::Dropped {
+            self.tally.unsent += 1;
+            return;
+        }
+        self.tally.adapted.cut += u64::from(slot.pieces > 1);
+        let times = Times { due_ns: slot.due_ns, sent_ns: slot.sent_ns, ended_ns: now_ns };
+        self.tally.end(&slot.io, times, slot.failed);
+        self.order.end(at, &mut self.freed);
+        self.free.push(at);
+        for freed in self.freed.drain(..) {
+            let slot = &mut self.slots[freed as usize];
+            if slot.stage == Stage::Send {
+                slot.held = self.held;
+                self.ready.push_back(freed);
+            }
+        }
+    }
+
+    /// Admits what is due; as fast as possible, what there is room for.
+    fn admit(&mut self, now_ns: u64) -> bool {
+        let mut any = false;
+        while !self.has_ended {
+            let admitted = self.slots.len() - self.free.len();
+            let most = self.settings.iodepth as usize + WAITING_MAX;
+            let busy = self.started as usize + self.ready.len();
+            let full = admitted >= most;
+            if full {
+                self.full_ns = now_ns;
+            }
+            if full || self.settings.speed.is_none() && busy >= self.settings.iodepth as usize {
+                break;
+            }
+            let Some(io) = self.next.take().or_else(|| self.take()) else { break };
+            let due_ns = self.due_ns(&io);
+            if due_ns.is_some_and(|due_ns| due_ns > now_ns) {
+                self.next = Some(io);
+                break;
+            }
+            self.enter(io, due_ns);
+            any = true;
+        }
+        any
+    }
+
+    /// The next I/O of the trace; none if there is none now, or the replay has ended.
+    ///
+    /// At the limit, and where the trace is broken, it ends as at the trace's end: what was taken
+    /// is done.
+    fn take(&mut self) -> Option<Routed> {
+        loop {
+            if self.settings.limit.is_some_and(|limit| self.tally.traced_ios >= limit) {
+                return self.end_of_trace(Some(Stopped::Limit));
+            }
+            match self.feed.next() {
+                Ok(Next::Item(Item::Io(io))) => {
+                    self.tally.traced_ios += 1;
+                    self.tally.at_ns = io.at_ns;
+                    return Some(io);
+                }
+                Ok(Next::Item(Item::Skipped(reason))) => self.tally.skip(reason),
+                Ok(Next::Later) => return None,
+                Ok(Next::End) => return self.end_of_trace(None),
+                Err(error) => return self.end_of_trace(Some(Stopped::Trace(error.to_string()))),
+            }
+        }
+    }
+
+    fn end_of_trace(&mut self, why: Option<Stopped>) -> Option<Routed> {
+        (self.has_ended, self.why) = (true, why);
+        None
+    }
+
+    /// When an I/O is to be sent.
+    fn due_ns(&self, io: &Routed) -> Option<u64> {
+        let after_ns = io.at_ns as f64 / self.settings.speed?;
+        // A time beyond all clocks stays one: the conversion saturates.
+        Some(self.begin_ns.saturating_add(after_ns as u64))
+    }
+
+    /// Gives an I/O a slot.
+    fn enter(&mut self, io: Routed, due_ns: Option<u64>) {
+        let slot = Slot {
+            io,
+            due_ns,
+            sent_ns: 0,
+            sent_bytes: 0,
+            pieces: 0,
+            in_flight: 0,
+            in_flight_bytes: 0,
+            // What comes late since there was no slot for it was held back, too.
+            held: match due_ns.is_some_and(|due_ns| due_ns <= self.full_ns) {
+                true => self.held.wrapping_sub(1),
+                false => self.held,
+            },
+            stage: Stage::Send,
+            failed: false,
+        };
+        let at = self.free.pop().unwrap_or(self.slots.len() as u32);
+        match self.slots.get_mut(at as usize) {
+            Some(place) => *place = slot,
+            None => self.slots.push(slot),
+        }
+        let access = match io.op {
+            Op::Flush => Access::Flush,
+            op => Access::Range {
+                start: io.offset_bytes,
+                end: io.offset_bytes + io.len_bytes,
+                changes: op.is_write(),
+            },
+        };
+        match self.order.admit(at, io.lane, access) {
+            Waits::No => self.ready.push_back(at),
+            Waits::Overlap => self.tally.waited.for_overlap += 1,
+            Waits::Writes => self.tally.waited.for_writes += 1,
+        }
+    }
+
+    /// Sends what may be sent.
+    fn send(&mut self) -> Result<bool, BenchError> {
+        let mut any = false;
+        while let Some(at) = self.ready.front().copied() {
+            let slot = &self.slots[at as usize];
+            let begins = slot.pieces == 0;
+            let piece = self.piece(at, slot);
+            let bytes = if piece.op.has_data() { piece.len_bytes } else { 0 };
+            let fits = self.in_flight_bytes == 0
+                || bytes == 0
+                || self.in_flight_bytes + bytes <= IN_FLIGHT_BYTES_MAX;
+            let may = fits && !(begins && self.started >= self.settings.iodepth);
+            let now_ns = if begins { self.target.now_ns() } else { 0 };
+            if !may || !self.target.submit(&piece)? {
+                self.held += 1;
+                break;
+            }
+            any = true;
+            if begins {
+                self.begin(at, now_ns);
+            }
+            self.in_flight_bytes += bytes;
+            let slot = &mut self.slots[at as usize];
+            slot.in_flight_bytes += bytes;
+            slot.pieces += u32::from(slot.stage == Stage::Send);
+            slot.in_flight += 1;
+            if slot.stage == Stage::Flush {
+                // Its end is that of the whole I/O.
+                self.ready.pop_front();
+                continue;
+            }
+            slot.sent_bytes += piece.len_bytes;
+            if slot.sent_bytes >= slot.io.len_bytes {
+                slot.stage = Stage::Sent;
+                self.ready.pop_front();
+            }
+        }
+        if any {
+            self.target.start()?;
+        }
+        Ok(any)
+    }
+
+    /// The next piece of a slot.
+    fn piece(&self, at: u32, slot: &Slot) -> Piece {
+        let Routed { lane, op, fua, offset_bytes, len_bytes, .. } = slot.io;
+        if slot.stage == Stage::Flush || op == Op::Flush {
+            let (offset_bytes, len_bytes) = (0, 0);
+            return Piece { lane, slot: at, op: Op::Flush, fua: false, offset_bytes, len_bytes };
+        }
+        let most = self.target.lanes()[lane as usize].takes.bytes_max(op);
+        let (offset_bytes, left) = (offset_bytes + slot.sent_bytes, len_bytes - slot.sent_bytes);
+        Piece { lane, slot: at, op, fua, offset_bytes, len_bytes: left.min(most) }
+    }
+
+    /// The first piece of an I/O was taken.
+    fn begin(&mut self, at: u32, now_ns: u64) {
+        self.started += 1;
+        let slot = &mut self.slots[at as usize];
+        slot.sent_ns = now_ns;
+        if let Some(due_ns) = slot.due_ns {
+            self.tally.late(now_ns.saturating_sub(due_ns));
+            self.tally.waited.for_room += u64::from(slot.held != self.held);
+        }
+    }
+
+    /// Sleeps until something ends or is due.
+    fn sleep(&mut self, now_ns: u64) -> Result<(), BenchError> {
+        let waits_for_trace = !self.has_ended && self.next.is_none();
+        if waits_for_trace && self.started == 0 {
+            self.feed.wait(Duration::from_nanos(SLEEP_NS));
+            return Ok(());
+        }
+        let room = self.settings.speed.is_some() || self.started < self.settings.iodepth;
+        let most_ns = if waits_for_trace && room { LOOK_NS } else { SLEEP_NS };
+        let mut until_ns = now_ns.saturating_add(most_ns);
+        if self.stopped_ns.is_none() {
+            until_ns = until_ns.min(self.runtime_end_ns());
+        }
+        // What is due already waits for room, and so for an end.
+        let due_ns = self.next.as_ref().and_then(|io| self.due_ns(io));
+        if let Some(due_ns) = due_ns.filter(|due_ns| *due_ns > now_ns) {
+            until_ns = until_ns.min(due_ns);
+        }
+        self.target.wait(until_ns)
+    }
+}

@@ -1,0 +1,176 @@
+//! Where an I/O of a trace goes on a target of another size: whole blocks, inside, or not at all.
+//!
+//! Owns the arithmetic of `--fit` and of alignment; pure. Called by route.rs for each I/O with the
+//! lane that its device is mapped to.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::lane::Lane;
+
+/// What becomes of an I/O that lies behind the target's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fit {
+    /// All addresses are multiplied by the target's size over the trace's extent.
+    Scale,
+    /// Its address is taken modulo the target's size.
+    Wrap,
+    /// It is left out and counted.
+    Skip,
+}
+
+impl Fit {
+    /// All, with their names.
+    pub const NAMES: [(Fit, &'static str); 3] =
+        [(Fit::Scale, "scale"), (Fit::Wrap, "wrap"), (Fit::Skip, "skip")];
+}
+
+impl fmt::Display for Fit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Fit::NAMES.iter().find(|(fit, _)| fit == self).map_or("", |(_, name)| name))
+    }
+}
+
+impl FromStr for Fit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fit, String> {
+        let found = Fit::NAMES.iter().find(|(_, name)| *name == text);
+        let names = Fit::NAMES.map(|(_, name)| name).join(", ");
+        found.map(|(fit, _)| *fit).ok_or_else(|| format!("one of {names}"))
+    }
+}
+
+/// Where an I/O goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Here.
+    At {
+        offset_bytes: u64,
+        len_bytes: u64,
+        /// Begin or end were not those of blocks.
+        aligned: bool,
+        /// It lay behind the end, or all are scaled.
+        moved: bool,
+    },
+    /// Behind the end, and nothing was said of that.
+    Outside,
+    /// Left out, since it lies behind the end.
+    Skipped,
+    /// Left out, since it is longer than the whole target.
+    TooLong,
+}
+
+/// Finds the place of a range of 1 byte or more. With `scale`, `extent_bytes` is the trace's.
+pub(crate) fn place(
+    lane: &Lane,
+    (fit, extent_bytes): (Option<Fit>, u64),
+    (offset_bytes, len_bytes): (u64, u64),
+) -> Place {
+    let Lane { size_bytes, block_bytes: block, .. } = *lane;
+    let mut start = offset_bytes;
+    let scales = fit == Some(Fit::Scale) && extent_bytes > size_bytes;
+    if scales {
+        let scaled = u128::from(start) * u128::from(size_bytes) / u128::from(extent_bytes);
+        start = u64::try_from(scaled).unwrap_or(u64::MAX);
+    }
+    let first = start - start % block;
+    let Some(end) =
+        start.checked_add(len_bytes).and_then(|end| end.checked_next_multiple_of(block))
+    else {
+        return outside(fit);
+    };
+    let len = end - first;
+    // Scaling leaves no address at a block's begin but by chance.
+    let aligned = len != len_bytes || (!scales && first != start);
+    let at = |offset_bytes, moved| Place::At { offset_bytes, len_bytes: len, aligned, moved };
+    match (end <= size_bytes, fit) {
+        (true, _) => at(first, scales),
+        (false, Some(Fit::Scale | Fit::Wrap)) if len > size_bytes => Place::TooLong,
+        (false, Some(Fit::Scale)) => at(size_bytes - len, true),
+        (false, Some(Fit::Wrap)) => at((first % size_bytes).min(size_bytes - len), true),
+        (false, _) => outside(fit),
+    }
+}
+
+fn outside(fit: Option<Fit>) -> Place {
+    match fit {
+        None => Place::Outside,
+        Some(Fit::Skip) => Place::Skipped,
+        Some(_) => Place::TooLong,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lane::Takes;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn lane(size_bytes: u64, block_bytes: u64) -> Lane {
+        Lane {
+            name: "it".into(),
+            size_bytes,
+            block_bytes,
+            takes: Takes {
+                data_bytes_max: 1 << 20,
+                discard_bytes_max: 0,
+                zeroes_bytes_max: 0,
+                flush: true,
+                fua: true,
+            },
+            is_read_only: false,
+            holds_data: false,
+        }
+    }
+
+    fn at(offset_bytes: u64, len_bytes: u64, aligned: bool, moved: bool) -> Place {
+        Place::At { offset_bytes, len_bytes, aligned, moved }
+    }
+
+    #[test]
+    fn whole_blocks_inside_stay_where_they_are() {
+        let lane = lane(1 << 20, 4096);
+        assert_eq!(place(&lane, (None, 0), (8192, 4096)), at(8192, 4096, false, false));
+        assert_eq!(place(&lane, (None, 0), (512, 512)), at(0, 4096, true, false));
+        assert_eq!(place(&lane, (None, 0), (4095, 2)), at(0, 8192, true, false));
+    }
+
+    #[test]
+    fn what_lies_behind_the_end_goes_where_fit_says() {
+        let lane = lane(1 << 20, 4096);
+        let behind = ((3 << 20) + 8192, 4096);
+        assert_eq!(place(&lane, (None, 0), behind), Place::Outside);
+        assert_eq!(place(&lane, (Some(Fit::Skip), 0), behind), Place::Skipped);
+        assert_eq!(place(&lane, (Some(Fit::Wrap), 0), behind), at(8192, 4096, false, true));
+        let scaled = place(&lane, (Some(Fit::Scale), 4 << 20), (2 << 20, 4096));
+        assert_eq!(scaled, at(512 << 10, 4096, false, true));
+        let across = ((1 << 20) - 4096, 8192);
+        assert_eq!(
+            place(&lane, (Some(Fit::Wrap), 0), across),
+            at((1 << 20) - 8192, 8192, false, true)
+        );
+        assert_eq!(place(&lane, (Some(Fit::Wrap), 0), (0, 2 << 20)), Place::TooLong);
+    }
+
+    proptest! {
+        #[test]
+        fn no_place_is_outside_or_loses_bytes_whatever_a_trace_says(
+            offset: u64, len in 1..u64::MAX, blocks in 1..1_000u64, shift in 9..17u32,
+            fit in prop::sample::select(vec![None, Some(Fit::Scale), Some(Fit::Wrap), Some(Fit::Skip)]),
+            extent: u64, near in 0..3u32,
+        ) {
+            let lane = lane(blocks << shift, 1 << shift);
+            let near = |value: u64| if near == 0 { value } else { value % (blocks << (shift + 1)) };
+            let (offset, len) = (near(offset), near(len).max(1));
+            if let Place::At { offset_bytes, len_bytes, .. } =
+                place(&lane, (fit, extent), (offset, len))
+            {
+                prop_assert!(len_bytes >= len);
+                prop_assert!(offset_bytes + len_bytes <= lane.size_bytes);
+                prop_assert!(offset_bytes.is_multiple_of(lane.block_bytes));
+                prop_assert!(len_bytes.is_multiple_of(lane.block_bytes));
+            }
+        }
+    }
+}

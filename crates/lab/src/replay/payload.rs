@@ -1,0 +1,138 @@
+//! What a replay writes, and the memory of its I/Os.
+//!
+//! A trace has no data, so writes get bytes that look random: zeroes, or a pattern that repeats,
+//! would be kept small by targets that compress or share blocks. Every buffer is filled once; for
+//! each write a fresh word goes into each of its sectors, which makes all sectors differ at an
+//! eighth of a per cent of the cost. Buffers are used again, by length, up to a bound.
+
+use std::collections::HashMap;
+use std::ops::DerefMut;
+
+use millrace_random::SplitMix64;
+
+/// Bytes between two fresh words.
+const SECTOR: usize = 512;
+/// Bytes that a pool keeps at most.
+const KEPT_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes that look random.
+#[derive(Debug)]
+pub(crate) struct Payload(SplitMix64);
+
+impl Payload {
+    /// The bytes that a seed stands for.
+    pub(crate) fn new(seed: u64) -> Payload {
+        Payload(SplitMix64::new(seed))
+    }
+
+    /// Fills a buffer.
+    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.0.next().to_le_bytes()[..chunk.len()]);
+        }
+    }
+
+    /// Makes each sector of a filled buffer another one.
+    pub(crate) fn refresh(&mut self, bytes: &mut [u8]) {
+        for sector in bytes.chunks_mut(SECTOR) {
+            if let Some(word) = sector.first_chunk_mut() {
+                *word = self.0.next().to_le_bytes();
+            }
+        }
+    }
+}
+
+/// Which buffers may stand for each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Kind {
+    len: usize,
+    is_write: bool,
+}
+
+/// Buffers that wait for their next I/O.
+#[derive(Debug)]
+pub(crate) struct Pool<B> {
+    free: HashMap<Kind, Vec<B>>,
+    kept_bytes: usize,
+    make: fn(usize) -> B,
+    payload: Payload,
+}
+
+impl<B: DerefMut<Target = [u8]>> Pool<B> {
+    /// An empty pool of what `make` makes: a buffer of so many bytes.
+    pub(crate) fn new(make: fn(usize) -> B, seed: u64) -> Pool<B> {
+        Pool { free: HashMap::new(), kept_bytes: 0, make, payload: Payload::new(seed) }
+    }
+
+    /// Memory for a read.
+    pub(crate) fn read(&mut self, len: usize) -> B {
+        self.take(Kind { len, is_write: false }).unwrap_or_else(|| (self.make)(len))
+    }
+
+    /// Memory for a write, with what is to be written.
+    pub(crate) fn write(&mut self, len: usize) -> B {
+        match self.take(Kind { len, is_write: true }) {
+            Some(mut buffer) => {
+                self.payload.refresh(&mut buffer);
+                buffer
+            }
+            None => {
+                let mut buffer = (self.make)(len);
+                self.payload.fill(&mut buffer);
+                buffer
+            }
+        }
+    }
+
+    /// Takes back what `read` or `write` gave.
+    pub(crate) fn give_back(&mut self, buffer: B, is_write: bool) {
+        let len = buffer.len();
+        if self.kept_bytes + len > KEPT_BYTES_MAX {
+            // Lengths of the past make room for those of now.
+            self.free.clear();
+            self.kept_bytes = 0;
+        }
+        self.kept_bytes += len;
+        self.free.entry(Kind { len, is_write }).or_default().push(buffer);
+    }
+
+    fn take(&mut self, kind: Kind) -> Option<B> {
+        let buffer = self.free.get_mut(&kind)?.pop()?;
+        self.kept_bytes -= kind.len;
+        Some(buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_two_sectors_that_are_written_are_alike_and_none_has_zeroes() {
+        let mut pool: Pool<Vec<u8>> = Pool::new(|len| vec![0; len], 1);
+        let mut seen = HashSet::new();
+        for _ in 0..20 {
+            let read = pool.read(4096);
+            let write = pool.write(4096);
+            for sector in write.chunks(SECTOR) {
+                assert!(seen.insert(sector.to_vec()));
+                assert!(sector.iter().filter(|byte| **byte == 0).count() < 20);
+            }
+            pool.give_back(read, false);
+            pool.give_back(write, true);
+        }
+    }
+
+    #[test]
+    fn a_pool_keeps_no_more_than_its_bound_whatever_lengths_there_are() {
+        let mut pool: Pool<Vec<u8>> = Pool::new(|len| vec![0; len], 1);
+        for sectors in 1..400 {
+            let buffer = pool.read(sectors * SECTOR);
+            pool.give_back(buffer, false);
+            let kept: usize = pool.free.values().flatten().map(Vec::len).sum();
+            assert_eq!(kept, pool.kept_bytes);
+            assert!(kept <= KEPT_BYTES_MAX);
+        }
+    }
+}

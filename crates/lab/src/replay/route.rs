@@ -1,0 +1,259 @@
+//! `Router`: from the I/Os of a trace to I/Os of lanes, or the reason why one is left out.
+//!
+//! Owns the source, the mapping of devices to lanes and what is asked of addresses. Called on the
+//! thread that reads ahead (feed.rs), or by the engine's where time is simulated. Each I/O of the
+//! trace comes out once, as `Item::Io` or `Item::Skipped`, so that whoever counts items counts all.
+
+use millrace_block::Op;
+
+use super::fit::{Fit, Place, place};
+use super::lane::Lane;
+use crate::bench::BenchError;
+use crate::traced::{TraceSource, TracedIo};
+
+/// Which lane a device's I/Os go to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Routes {
+    /// Devices that have a lane of their own, by their names.
+    pub by_device: Vec<(String, usize)>,
+    /// The lane of all others.
+    pub others: Option<usize>,
+}
+
+impl Routes {
+    /// The lane of a device.
+    ///
+    /// # Errors
+    /// If it has none; the error names all that the trace has had so far.
+    pub(crate) fn lane_of(&self, device: &str, met: &[String]) -> Result<usize, BenchError> {
+        let named = self.by_device.iter().find(|(name, _)| name == device);
+        named.map(|(_, lane)| *lane).or(self.others).ok_or_else(|| {
+            wrong(format!(
+                "--map: no target for device {device}; add --map {device}=TARGET, or --to TARGET \
+                 for all without a --map (devices met so far: {})",
+                met.join(" ")
+            ))
+        })
+    }
+}
+
+/// What is asked of the trace's addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// What becomes of those behind the target's end; an error if not given.
+    pub fit: Option<Fit>,
+    /// With `Fit::Scale`, the trace's extent on each lane in bytes.
+    pub extents_bytes: Vec<u64>,
+    /// Whether data that may be on a target are written over.
+    pub overwrite: bool,
+}
+
+/// Why an I/O is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Skip {
+    /// It lies behind the target's end.
+    Outside,
+    /// It is longer than the target.
+    TooLong,
+    /// It has no length.
+    Empty,
+    /// The target takes no such operation.
+    Unsupported(Op),
+}
+
+/// One I/O of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Routed {
+    /// When it arrived in the trace.
+    pub(crate) at_ns: u64,
+    pub(crate) lane: u32,
+    pub(crate) op: Op,
+    pub(crate) fua: bool,
+    /// To be followed by a flush, since the target has no writes that are durable by themselves.
+    pub(crate) flush_after: bool,
+    pub(crate) offset_bytes: u64,
+    pub(crate) len_bytes: u64,
+    /// Its latency in the trace.
+    pub(crate) latency_ns: Option<u64>,
+    pub(crate) changed: Changed,
+}
+
+/// What was changed of an I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Changed {
+    /// Made whole blocks.
+    pub(crate) aligned: bool,
+    /// Moved to another address.
+    pub(crate) moved: bool,
+    /// A write that should be durable by itself, at a target that has neither that nor flushes.
+    pub(crate) lost_fua: bool,
+}
+
+/// One I/O of the trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Item {
+    /// To be done.
+    Io(Routed),
+    /// Left out.
+    Skipped(Skip),
+}
+
+/// The trace's I/Os on their way to lanes.
+pub(crate) struct Router<S> {
+    source: S,
+    lanes: Vec<Lane>,
+    routes: Routes,
+    addresses: Addresses,
+    /// Lane of each device of the source met so far.
+    met: Vec<usize>,
+    number: u64,
+}
+
+impl<S: TraceSource> Router<S> {
+    pub(crate) fn new(source: S, lanes: &[Lane], routes: Routes, addresses: Addresses) -> Self {
+        let lanes = lanes.to_vec();
+        Router { source, lanes, routes, addresses, met: Vec::new(), number: 0 }
+    }
+
+    /// The next I/O; none at the end.
+    ///
+    /// # Errors
+    /// If the trace cannot be read, or something must be decided before it can be replayed.
+    pub(crate) fn next(&mut self) -> Result<Option<Item>, BenchError> {
+        let Some(io) = next_of(&mut self.source)? else { return Ok(None) };
+        self.number += 1;
+        let lane = lane_of(&self.source, &io, &mut self.met, &self.routes)?;
+        self.route(&io, lane).map(Some)
+    }
+
+    fn route(&self, io: &TracedIo, lane_at: usize) -> Result<Item, BenchError> {
+        let lane = &self.lanes[lane_at];
+        if io.op.is_write() {
+            self.check_write(io, lane)?;
+        }
+        if lane.takes.bytes_max(io.op) == 0 {
+            return Ok(Item::Skipped(Skip::Unsupported(io.op)));
+        }
+        let mut routed = Routed {
+            at_ns: io.at_ns,
+            lane: lane_at as u32,
+            op: io.op,
+            fua: io.fua && io.op.is_write() && lane.takes.fua,
+            flush_after: io.fua && io.op.is_write() && !lane.takes.fua && lane.takes.flush,
+            offset_bytes: 0,
+            len_bytes: 0,
+            latency_ns: io.latency_ns,
+            changed: Changed::default(),
+        };
+        routed.changed.lost_fua =
+            io.fua && io.op.is_write() && !lane.takes.fua && !lane.takes.flush;
+        if io.op == Op::Flush {
+            return Ok(Item::Io(routed));
+        }
+        if io.len_bytes == 0 {
+            return Ok(Item::Skipped(Skip::Empty));
+        }
+        let extent = self.addresses.extents_bytes.get(lane_at).copied().unwrap_or(0);
+        let range = (io.offset_bytes, io.len_bytes);
+        match place(lane, (self.addresses.fit, extent), range) {
+            Place::At { offset_bytes, len_bytes, aligned, moved } => {
+                (routed.offset_bytes, routed.len_bytes) = (offset_bytes, len_bytes);
+                (routed.changed.aligned, routed.changed.moved) = (aligned, moved);
+                Ok(Item::Io(routed))
+            }
+            Place::Skipped => Ok(Item::Skipped(Skip::Outside)),
+            Place::TooLong => Ok(Item::Skipped(Skip::TooLong)),
+            Place::Outside => Err(self.outside(io, lane)),
+        }
+    }
+
+    /// Whether a write may be done there.
+    fn check_write(&self, io: &TracedIo, lane: &Lane) -> Result<(), BenchError> {
+        let (number, op, name) = (self.number, io.op.name(), &lane.name);
+        if lane.is_read_only {
+            return Err(wrong(format!(
+                "{name}: I/O {number} of the trace is a {op}, and the target is read-only; name \
+                 one that can be written"
+            )));
+        }
+        if lane.holds_data && !self.addresses.overwrite {
+            return Err(wrong(format!(
+                "{name}: I/O {number} of the trace is a {op}, and the target holds something, or \
+                 cannot say that it is empty; name an empty one, or add --overwrite to lose what \
+                 it holds"
+            )));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn outside(&self, io: &TracedIo, lane: &Lane) -> BenchError {
+        let TracedIo { op, offset_bytes, len_bytes, .. } = io;
+        let Lane { name, size_bytes, .. } = lane;
+        wrong(format!(
+            "{name}: I/O {} of the trace, a {} of {len_bytes} bytes at {offset_bytes}, lies behind \
+             the target's end at {size_bytes}; say what to do with such: --fit scale (shrink all \
+             addresses), --fit wrap (start again at 0) or --fit skip (leave them out)",
+            self.number,
+            op.name()
+        ))
+    }
+}
+
+/// What a first pass over a trace finds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Extents {
+    /// First byte behind the last I/O, of each lane.
+    pub bytes: Vec<u64>,
+    /// I/Os in all.
+    pub ios: u64,
+}
+
+/// Reads a trace to its end for the extent of what goes to each of so many lanes.
+///
+/// # Errors
+/// If it cannot be read, or a device has no lane.
+pub fn extents<S: TraceSource>(
+    mut source: S,
+    routes: &Routes,
+    lanes: usize,
+) -> Result<Extents, BenchError> {
+    let (mut found, mut met) = (Extents { bytes: vec![0; lanes], ios: 0 }, Vec::new());
+    while let Some(io) = next_of(&mut source)? {
+        let lane = lane_of(&source, &io, &mut met, routes)?;
+        let end = io.offset_bytes.saturating_add(io.len_bytes);
+        found.bytes[lane] = found.bytes[lane].max(end);
+        found.ios += 1;
+    }
+    Ok(found)
+}
+
+fn next_of<S: TraceSource>(source: &mut S) -> Result<Option<TracedIo>, BenchError> {
+    source.next_io().map_err(|error| BenchError::Trace { text: with_causes(&error) })
+}
+
+/// An error and its causes in one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// The lane of an I/O's device; `met` is what is known already.
+fn lane_of<S: TraceSource>(
+    source: &S,
+    io: &TracedIo,
+    met: &mut Vec<usize>,
+    routes: &Routes,
+) -> Result<usize, BenchError> {
+    let at = io.device as usize;
+    while met.len() <= at {
+        let names = source.devices();
+        let name = names.get(met.len()).map_or("?", String::as_str);
+        met.push(routes.lane_of(name, names)?);
+    }
+    Ok(met[at])
+}
+
+fn wrong(text: String) -> BenchError {
+    BenchError::Workload(text)
+}

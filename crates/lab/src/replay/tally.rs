@@ -1,0 +1,190 @@
+//! `Tally`: counts what a replay does, I/O by I/O.
+//!
+//! Owned by the engine; makes the `Report` at the end. Of fixed size, however long the trace is.
+
+use millrace_block::{OPS, Op, Snapshot};
+
+use super::lane::Lane;
+use super::report::{
+    Adapted, LaneReport, Latency, Lateness, OpReport, Report, Skipped, Stopped, Waited,
+};
+use super::route::{Routed, Skip};
+use super::series::Series;
+
+/// What was done of one operation.
+#[derive(Debug, Default)]
+struct OpTally {
+    ios: u64,
+    bytes: u64,
+    errors: u64,
+    fua: u64,
+    traced: Snapshot,
+    from_submission: Snapshot,
+    from_due: Snapshot,
+}
+
+/// When an I/O that has ended was what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    /// When the trace wanted it sent; not with `afap`.
+    pub(crate) due_ns: Option<u64>,
+    pub(crate) sent_ns: u64,
+    pub(crate) ended_ns: u64,
+}
+
+/// Counts of a replay.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    ops: [OpTally; OPS],
+    lateness: Snapshot,
+    late: [u64; 5],
+    pub(crate) waited: Waited,
+    pub(crate) adapted: Adapted,
+    skipped: Skipped,
+    unsupported: [u64; OPS],
+    series: Series,
+    due_series: Series,
+    lanes: Vec<LaneReport>,
+    pub(crate) traced_ios: u64,
+    pub(crate) unsent: u64,
+    pub(crate) first_error: Option<String>,
+    /// Arrival in the trace of the last I/O that was taken.
+    pub(crate) at_ns: u64,
+    begin_ns: u64,
+    end_ns: u64,
+}
+
+/// Lateness from which I/Os are counted.
+const LATE_NS: [u64; 5] = [100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
+
+impl Tally {
+    /// Of a replay that begins now.
+    pub(crate) fn new(lanes: &[Lane], begin_ns: u64) -> Tally {
+        let lane = |lane: &Lane| LaneReport { target: lane.name.clone(), ..Default::default() };
+        Tally {
+            ops: Default::default(),
+            lateness: Snapshot::default(),
+            late: [0; 5],
+            waited: Waited::default(),
+            adapted: Adapted::default(),
+            skipped: Skipped::default(),
+            unsupported: [0; OPS],
+            series: Series::default(),
+            due_series: Series::default(),
+            lanes: lanes.iter().map(lane).collect(),
+            traced_ios: 0,
+            unsent: 0,
+            first_error: None,
+            at_ns: 0,
+            begin_ns,
+            end_ns: begin_ns,
+        }
+    }
+
+    /// An I/O was left out.
+    pub(crate) fn skip(&mut self, reason: Skip) {
+        self.traced_ios += 1;
+        match reason {
+            Skip::Outside => self.skipped.outside += 1,
+            Skip::TooLong => self.skipped.too_long += 1,
+            Skip::Empty => self.skipped.empty += 1,
+            Skip::Unsupported(op) => self.unsupported[op as usize] += 1,
+        }
+    }
+
+    /// An I/O is sent, so long after its time.
+    pub(crate) fn late(&mut self, late_ns: u64) {
+        self.lateness.add(late_ns, 1);
+        for (count, over_ns) in self.late.iter_mut().zip(LATE_NS) {
+            *count += u64::from(late_ns > over_ns);
+        }
+    }
+
+    /// An I/O has ended.
+    pub(crate) fn end(&mut self, io: &Routed, times: Times, failed: bool) {
+        let Times { due_ns, sent_ns, ended_ns } = times;
+        let op = &mut self.ops[io.op as usize];
+        op.ios += 1;
+        op.bytes += io.len_bytes;
+        op.errors += u64::from(failed);
+        op.fua += u64::from(io.fua || io.flush_after);
+        if let Some(latency_ns) = io.latency_ns {
+            op.traced.add(latency_ns, 1);
+        }
+        op.from_submission.add(ended_ns.saturating_sub(sent_ns), 1);
+        if let Some(due_ns) = due_ns {
+            op.from_due.add(ended_ns.saturating_sub(due_ns), 1);
+            self.due_series.add(due_ns.saturating_sub(self.begin_ns));
+        }
+        self.adapted.aligned += u64::from(io.changed.aligned);
+        self.adapted.moved += u64::from(io.changed.moved);
+        self.adapted.fua_by_flush += u64::from(io.flush_after);
+        self.adapted.fua_lost += u64::from(io.changed.lost_fua);
+        self.series.add(ended_ns.saturating_sub(self.begin_ns));
+        let lane = &mut self.lanes[io.lane as usize];
+        lane.ios += 1;
+        lane.bytes += io.len_bytes;
+        self.end_ns = self.end_ns.max(ended_ns);
+    }
+
+    /// I/Os that have ended.
+    pub(crate) fn ended(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.ios).sum()
+    }
+
+    /// What came of it.
+    pub(crate) fn report(
+        self,
+        (speed, iodepth): (Option<f64>, u32),
+        stopped: Option<Stopped>,
+    ) -> Report {
+        let seconds = (self.end_ns - self.begin_ns) as f64 / 1e9;
+        let [over_100us, over_1ms, over_10ms, over_100ms, over_1s] = self.late;
+        let all = Latency::of(&self.lateness);
+        let lateness = Lateness { all, over_100us, over_1ms, over_10ms, over_100ms, over_1s };
+        let with_ops = Op::ALL.iter().zip(self.ops.iter());
+        let unsupported = Op::ALL.iter().zip(self.unsupported).filter(|(_, ios)| *ios > 0);
+        Report {
+            speed,
+            iodepth,
+            seconds,
+            trace_seconds: self.at_ns as f64 / 1e9,
+            traced_ios: self.traced_ios,
+            ios: self.lanes.iter().map(|lane| lane.ios).sum(),
+            errors: self.ops.iter().map(|op| op.errors).sum(),
+            first_error: self.first_error,
+            unsent: self.unsent,
+            ops: with_ops
+                .filter(|(_, tally)| tally.ios > 0)
+                .map(|(op, tally)| op_report(*op, tally, seconds))
+                .collect(),
+            lateness: speed.map(|_| lateness),
+            waited: self.waited,
+            adapted: self.adapted,
+            skipped: Skipped {
+                unsupported: unsupported.map(|(op, ios)| (op.name().to_owned(), ios)).collect(),
+                ..self.skipped
+            },
+            series: self.series,
+            due_series: speed.map(|_| self.due_series),
+            targets: self.lanes,
+            stopped,
+        }
+    }
+}
+
+fn op_report(op: Op, tally: &OpTally, seconds: f64) -> OpReport {
+    let a_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+    OpReport {
+        op: op.name().to_owned(),
+        ios: tally.ios,
+        bytes: tally.bytes,
+        errors: tally.errors,
+        fua: tally.fua,
+        iops: a_second(tally.ios),
+        bytes_per_s: a_second(tally.bytes),
+        traced: Latency::of(&tally.traced),
+        from_submission: Latency::of(&tally.from_submission),
+        from_due: Latency::of(&tally.from_due),
+    }
+}

@@ -1,0 +1,419 @@
+//! The engine against a plain model: a target whose clock moves only when it is waited for.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use millrace_block::Op;
+use millrace_random::SplitMix64;
+use proptest::prelude::*;
+
+use super::feed::Inline;
+use super::*;
+use crate::traced::TracedIo;
+
+/// A trace in memory.
+struct Listed {
+    ios: std::vec::IntoIter<TracedIo>,
+    devices: Vec<String>,
+}
+
+impl TraceSource for Listed {
+    type Error = Infallible;
+
+    fn next_io(&mut self) -> Result<Option<TracedIo>, Infallible> {
+        Ok(self.ios.next())
+    }
+
+    fn devices(&self) -> &[String] {
+        &self.devices
+    }
+}
+
+fn listed(ios: Vec<TracedIo>) -> Listed {
+    Listed { ios: ios.into_iter(), devices: vec!["8,0".into(), "8,16".into()] }
+}
+
+fn io(at_us: u64, op: Op, offset_bytes: u64, len_bytes: u64) -> TracedIo {
+    TracedIo {
+        at_ns: at_us * 1000,
+        device: 0,
+        op,
+        fua: false,
+        offset_bytes,
+        len_bytes,
+        latency_ns: None,
+    }
+}
+
+/// A piece, and when it was sent and ended.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    piece: Piece,
+    sent_ns: u64,
+    ended_ns: u64,
+}
+
+/// Takes pieces, and ends each after its latency, in whatever order comes of that.
+struct Model {
+    lanes: Vec<Lane>,
+    now_ns: u64,
+    /// Pieces in flight at most.
+    room: usize,
+    latency_ns: std::ops::Range<u64>,
+    random: SplitMix64,
+    in_flight: Vec<(u64, Piece)>,
+    seen: Vec<Seen>,
+}
+
+impl Model {
+    fn new(lanes: usize, latency_ns: std::ops::Range<u64>) -> Model {
+        Model {
+            lanes: vec![lane(); lanes],
+            now_ns: 5_000,
+            room: usize::MAX,
+            latency_ns,
+            random: SplitMix64::new(7),
+            in_flight: Vec::new(),
+            seen: Vec::new(),
+        }
+    }
+}
+
+fn lane() -> Lane {
+    let takes = Takes {
+        data_bytes_max: 64 << 10,
+        discard_bytes_max: 1 << 20,
+        zeroes_bytes_max: 1 << 20,
+        flush: true,
+        fua: true,
+    };
+    let name = "model".to_owned();
+    let (size_bytes, block_bytes) = (1 << 20, 512);
+    Lane { name, size_bytes, block_bytes, takes, is_read_only: false, holds_data: false }
+}
+
+impl Target for Model {
+    fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn submit(&mut self, piece: &Piece) -> Result<bool, BenchError> {
+        if self.in_flight.len() >= self.room {
+            return Ok(false);
+        }
+        let span = self.latency_ns.end - self.latency_ns.start;
+        let ends_ns = self.now_ns + self.latency_ns.start + self.random.below(span);
+        self.in_flight.push((ends_ns, *piece));
+        self.seen.push(Seen { piece: *piece, sent_ns: self.now_ns, ended_ns: ends_ns });
+        Ok(true)
+    }
+
+    fn start(&mut self) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BenchError> {
+        let now_ns = self.now_ns;
+        let ended = self.in_flight.extract_if(.., |(ends_ns, _)| *ends_ns <= now_ns);
+        done.extend(ended.map(|(_, piece)| Done { slot: piece.slot, error: None }));
+        Ok(())
+    }
+
+    fn wait(&mut self, until_ns: u64) -> Result<(), BenchError> {
+        let first_ns = self.in_flight.iter().map(|(ends_ns, _)| *ends_ns).min();
+        assert!(until_ns > self.now_ns || first_ns.is_some_and(|ns| ns <= self.now_ns), "spins");
+        self.now_ns = first_ns.unwrap_or(u64::MAX).min(until_ns).max(self.now_ns);
+        Ok(())
+    }
+}
+
+fn settings(speed: Option<f64>, iodepth: u32) -> Settings {
+    Settings {
+        speed,
+        iodepth,
+        runtime: None,
+        limit: None,
+        seed: 1,
+        interrupt: Interrupt::default(),
+    }
+}
+
+fn run_on(
+    model: &mut Model,
+    ios: Vec<TracedIo>,
+    addresses: Addresses,
+    settings: &Settings,
+) -> Result<Report, BenchError> {
+    let by_device = vec![("8,16".to_owned(), model.lanes.len() - 1)];
+    let routes = Routes { by_device, others: Some(0) };
+    let mut feed = Inline(Router::new(listed(ios), &model.lanes, routes, addresses));
+    Engine::new(model, &mut feed, settings).run(&mut |_| ())
+}
+
+fn plain(model: &mut Model, ios: Vec<TracedIo>, settings: &Settings) -> Report {
+    run_on(model, ios, Addresses::default(), settings).unwrap()
+}
+
+#[test]
+fn ios_are_sent_at_their_times_whatever_becomes_of_those_before() {
+    let mut model = Model::new(1, 10_000_000..10_000_001);
+    let ios: Vec<_> = (0..50).map(|at| io(at * 100, Op::Read, at * 512, 512)).collect();
+    let report = plain(&mut model, ios, &settings(Some(1.0), 4096));
+    let sent: Vec<u64> = model.seen.iter().map(|seen| seen.sent_ns - 5_000).collect();
+    assert_eq!(sent, (0..50).map(|at| at * 100_000).collect::<Vec<_>>());
+    let lateness = report.lateness.unwrap();
+    assert_eq!((lateness.all.unwrap().max_ns, lateness.over_100us), (0, 0));
+    assert_eq!(report.ops[0].from_due.unwrap().max_ns, 10_000_000);
+    assert_eq!(report.seconds, 0.0149);
+}
+
+#[test]
+fn speed_divides_the_times_of_the_trace() {
+    for (speed, gap_ns) in [(10.0, 100_000), (0.5, 2_000_000)] {
+        let mut model = Model::new(1, 1_000..1_001);
+        let ios: Vec<_> = (0..5).map(|at| io(at * 1000, Op::Read, 0, 512)).collect();
+        plain(&mut model, ios, &settings(Some(speed), 4096));
+        let sent: Vec<u64> = model.seen.iter().map(|seen| seen.sent_ns - 5_000).collect();
+        assert_eq!(sent, (0..5).map(|at| at * gap_ns).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn what_finds_as_many_in_flight_as_may_be_is_late_and_counted() {
+    let mut model = Model::new(1, 1_000_000..1_000_001);
+    let ios: Vec<_> = (0..4).map(|at| io(0, Op::Read, at * 512, 512)).collect();
+    let report = plain(&mut model, ios, &settings(Some(1.0), 2));
+    let lateness = report.lateness.unwrap();
+    assert_eq!((lateness.over_100us, lateness.over_1ms), (2, 0));
+    assert_eq!(lateness.all.unwrap().max_ns, 1_000_000);
+    assert_eq!(report.waited, Waited { for_room: 2, ..Waited::default() });
+    // From its time, and from when it was sent.
+    let read = &report.ops[0];
+    assert_eq!(read.from_due.unwrap().max_ns, 2_000_000);
+    assert_eq!(read.from_submission.unwrap().max_ns, 1_000_000);
+}
+
+#[test]
+fn as_fast_as_possible_there_are_as_many_in_flight_as_asked_for() {
+    let mut model = Model::new(1, 1_000..1_001);
+    let ios: Vec<_> = (0..100).map(|at| io(at * 1_000_000, Op::Read, at * 512, 512)).collect();
+    let report = plain(&mut model, ios, &settings(None, 4));
+    assert_eq!(report.seconds, 25e-6);
+    assert_eq!((report.lateness, report.waited), (None, Waited::default()));
+}
+
+#[test]
+fn an_io_longer_than_the_target_takes_is_sent_in_pieces_and_ends_once() {
+    let mut model = Model::new(1, 1_000..9_000);
+    let ios = vec![io(0, Op::Write, 1024, 200 << 10), io(1, Op::Read, 1024, 512)];
+    let report = plain(&mut model, ios, &settings(Some(1.0), 16));
+    let pieces: Vec<_> =
+        model.seen.iter().map(|seen| (seen.piece.offset_bytes, seen.piece.len_bytes)).collect();
+    let kib = 1 << 10;
+    let cut = [(0, 64), (64, 64), (128, 64), (192, 8)].map(|(at, len)| (kib + at * kib, len * kib));
+    assert_eq!(pieces[..4], cut);
+    assert_eq!((report.ios, report.adapted.cut, report.waited.for_overlap), (2, 1, 1));
+}
+
+#[test]
+fn memory_in_flight_is_bounded_and_a_large_io_still_ends() {
+    let mut model = Model::new(1, 1_000..2_000);
+    model.lanes[0].size_bytes = 1 << 40;
+    model.lanes[0].takes.data_bytes_max = 8 << 20;
+    let ios = vec![io(0, Op::Write, 0, 100 << 20), io(0, Op::Write, 1 << 30, 100 << 20)];
+    let report = plain(&mut model, ios, &settings(None, 32));
+    assert_eq!((report.ios, report.ops[0].bytes), (2, 200 << 20));
+    let mut at_once = 0;
+    for seen in &model.seen {
+        let same = |other: &&Seen| other.sent_ns <= seen.sent_ns && other.ended_ns > seen.sent_ns;
+        let bytes: u64 = model.seen.iter().filter(same).map(|seen| seen.piece.len_bytes).sum();
+        at_once = at_once.max(bytes);
+    }
+    assert_eq!(at_once, engine::IN_FLIGHT_BYTES_MAX);
+}
+
+#[test]
+fn a_durable_write_is_followed_by_a_flush_where_the_target_has_no_such() {
+    let mut model = Model::new(1, 1_000..1_001);
+    model.lanes[0].takes.fua = false;
+    let ios = vec![TracedIo { fua: true, ..io(0, Op::Write, 0, 512) }];
+    let report = plain(&mut model, ios.clone(), &settings(None, 1));
+    let ops: Vec<_> = model.seen.iter().map(|seen| (seen.piece.op, seen.sent_ns)).collect();
+    assert_eq!(ops, [(Op::Write, 5_000), (Op::Flush, 6_000)]);
+    assert_eq!((report.ios, report.ops[0].fua, report.adapted.fua_by_flush), (1, 1, 1));
+    assert_eq!(report.ops[0].from_submission.unwrap().max_ns, 2_000);
+    let mut model = Model::new(1, 1_000..1_001);
+    (model.lanes[0].takes.fua, model.lanes[0].takes.flush) = (false, false);
+    let report = plain(&mut model, ios, &settings(None, 1));
+    assert_eq!((report.ios, report.adapted.fua_lost), (1, 1));
+}
+
+#[test]
+fn a_flush_is_sent_when_the_writes_before_it_have_ended_and_holds_nothing_up() {
+    let mut model = Model::new(1, 1_000_000..1_000_001);
+    let ios = vec![
+        io(0, Op::Write, 0, 512),
+        io(1, Op::Flush, 0, 0),
+        io(2, Op::Write, 1024, 512),
+        io(3, Op::Read, 4096, 512),
+    ];
+    let report = plain(&mut model, ios, &settings(Some(1.0), 16));
+    let sent: Vec<_> =
+        model.seen.iter().map(|seen| (seen.piece.op, seen.sent_ns - 5_000)).collect();
+    let expected = [(Op::Write, 0), (Op::Write, 2_000), (Op::Read, 3_000), (Op::Flush, 1_000_000)];
+    assert_eq!(sent, expected);
+    assert_eq!(report.waited, Waited { for_writes: 1, ..Waited::default() });
+}
+
+#[test]
+fn what_cannot_be_decided_is_an_error_that_names_the_choices() {
+    let cases: [(Lane, TracedIo, &[&str]); 3] = [
+        (
+            lane(),
+            io(0, Op::Write, 1 << 20, 512),
+            &["I/O 1 of the trace, a write of 512 bytes at 1048576", "--fit scale", "wrap", "skip"],
+        ),
+        (
+            Lane { holds_data: true, ..lane() },
+            io(0, Op::Discard, 0, 512),
+            &["I/O 1 of the trace is a discard", "--overwrite"],
+        ),
+        (Lane { is_read_only: true, ..lane() }, io(0, Op::Write, 0, 512), &["is read-only"]),
+    ];
+    for (lane, io, words) in cases {
+        let mut model = Model::new(1, 1..2);
+        model.lanes = vec![lane];
+        let report = plain(&mut model, vec![io], &settings(None, 1));
+        let Some(Stopped::Trace(text)) = report.stopped else { panic!("{report:?}") };
+        words.iter().for_each(|word| assert!(text.contains(word), "{text}"));
+        assert_eq!(model.seen.len(), 0);
+    }
+    let mut model = Model::new(1, 1..2);
+    let routes = Routes { by_device: vec![("8,16".into(), 0)], others: None };
+    let router = Router::new(
+        listed(vec![io(0, Op::Read, 0, 512)]),
+        &model.lanes,
+        routes,
+        Addresses::default(),
+    );
+    let report =
+        Engine::new(&mut model, &mut Inline(router), &settings(None, 1)).run(&mut |_| ()).unwrap();
+    let Some(Stopped::Trace(text)) = report.stopped else { panic!("{report:?}") };
+    assert!(text.contains("add --map 8,0=TARGET") && text.contains("8,0 8,16"), "{text}");
+}
+
+#[test]
+fn what_was_taken_is_done_at_the_limit_and_dropped_when_the_time_is_over() {
+    let ios: Vec<_> = (0..100).map(|at| io(at * 1000, Op::Read, at * 512, 512)).collect();
+    let mut model = Model::new(1, 1_000..1_001);
+    let limited = Settings { limit: Some(10), ..settings(Some(1.0), 4) };
+    let report = plain(&mut model, ios.clone(), &limited);
+    assert_eq!((report.ios, report.traced_ios, report.unsent), (10, 10, 0));
+    assert_eq!(report.stopped, Some(Stopped::Limit));
+    let runtime = Some(Duration::from_micros(20_500));
+    let timed = Settings { runtime, ..settings(Some(1.0), 4) };
+    let mut model = Model::new(1, 5_000_000..5_000_001);
+    let report = plain(&mut model, ios.clone(), &timed);
+    assert_eq!(report.stopped, Some(Stopped::Runtime));
+    assert_eq!(report.ios + report.unsent, report.traced_ios);
+    assert!((16..=17).contains(&report.ios), "{report:?}");
+    let interrupted = settings(None, 4);
+    interrupted.interrupt.set();
+    let report = plain(&mut Model::new(1, 1..2), ios, &interrupted);
+    assert_eq!((report.ios, report.stopped), (0, Some(Stopped::Interrupted)));
+}
+
+/// I/Os of a trace, near each other so that many overlap, some outside the target.
+fn trace() -> impl Strategy<Value = Vec<TracedIo>> {
+    let op = prop::sample::select(vec![
+        Op::Read,
+        Op::Read,
+        Op::Write,
+        Op::Write,
+        Op::Flush,
+        Op::Discard,
+        Op::WriteZeroes,
+    ]);
+    let one = (0..3_000u64, op, 0..2_200u64, 0..600u64, any::<bool>(), 0..2u32);
+    prop::collection::vec(one, 1..120).prop_map(|ios| {
+        let mut at_us = 0;
+        let io = |(gap, op, offset, len, fua, device): (u64, Op, u64, u64, bool, u32)| {
+            at_us += gap / 20;
+            let len = if op == Op::Flush { 0 } else { len * 300 };
+            let fua = fua && op == Op::Write;
+            TracedIo { fua, device, ..io(at_us, op, offset * 512, len) }
+        };
+        ios.into_iter().map(io).collect()
+    })
+}
+
+/// Bytes that each I/O of the trace has on its way, by (lane, op, offset, bytes): what must be
+/// sent of what was not skipped.
+fn expected(
+    ios: &[TracedIo],
+    model: &Model,
+    addresses: &Addresses,
+) -> (BTreeMap<(u32, u8, u64), u64>, u64) {
+    let by_device = vec![("8,16".to_owned(), model.lanes.len() - 1)];
+    let routes = Routes { by_device, others: Some(0) };
+    let mut router = Router::new(listed(ios.to_vec()), &model.lanes, routes, addresses.clone());
+    let (mut bytes, mut skipped) = (BTreeMap::new(), 0);
+    while let Some(item) = router.next().unwrap() {
+        match item {
+            route::Item::Skipped(_) => skipped += 1,
+            route::Item::Io(io) => add(&mut bytes, (io.lane, io.op, io.offset_bytes, io.len_bytes)),
+        }
+    }
+    (bytes, skipped)
+}
+
+/// Counts each block of an I/O, or the flush.
+fn add(bytes: &mut BTreeMap<(u32, u8, u64), u64>, (lane, op, offset, len): (u32, Op, u64, u64)) {
+    match op {
+        Op::Flush => *bytes.entry((lane, op as u8, 0)).or_default() += 1,
+        _ => (offset..offset + len)
+            .step_by(512)
+            .for_each(|block| *bytes.entry((lane, op as u8, block)).or_default() += 1),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn each_io_is_sent_just_once_or_skipped_and_none_passes_one_that_it_depends_on(
+        ios in trace(),
+        speed in prop::sample::select(vec![None, Some(1.0), Some(100.0)]),
+        fit in prop::sample::select(vec![Fit::Wrap, Fit::Skip, Fit::Scale]),
+        (iodepth, room, lanes) in (1..20u32, 1..12usize, 1..3usize),
+    ) {
+        let mut model = Model::new(lanes, 1_000..3_000_000);
+        model.room = room;
+        let addresses =
+            Addresses { fit: Some(fit), extents_bytes: vec![2 << 20; lanes], overwrite: false };
+        let report =
+            run_on(&mut model, ios.clone(), addresses.clone(), &settings(speed, iodepth)).unwrap();
+        let (wanted, skipped) = expected(&ios, &model, &addresses);
+        let mut sent = BTreeMap::new();
+        for Seen { piece, .. } in &model.seen {
+            add(&mut sent, (piece.lane, piece.op, piece.offset_bytes, piece.len_bytes));
+        }
+        prop_assert_eq!(sent, wanted);
+        prop_assert_eq!(report.skipped.total(), skipped);
+        prop_assert_eq!(report.ios + skipped, ios.len() as u64);
+        prop_assert_eq!((report.traced_ios, report.unsent), (ios.len() as u64, 0));
+        // At no time two that conflict are in flight.
+        for (at, one) in model.seen.iter().enumerate() {
+            for other in &model.seen[at + 1..] {
+                let meet = one.piece.lane == other.piece.lane
+                    && one.piece.offset_bytes < other.piece.offset_bytes + other.piece.len_bytes
+                    && other.piece.offset_bytes < one.piece.offset_bytes + one.piece.len_bytes
+                    && (one.piece.op.is_write() || other.piece.op.is_write());
+                prop_assert!(!meet || one.ended_ns <= other.sent_ns, "{one:?} {other:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Volumes in process as a target: a channel to each, all on the engine's thread.
+//!
+//! Owns the channels, the buffers of their bios, and how the thread sleeps: in its ring here
+//! (`OnRing`), in its bell on a simulated machine (simulated.rs). Called by the engine.
+
+use std::sync::Arc;
+
+use millrace_block::{Bio, Buffer, Channel, Completion, Disk, Op, OpFlags, Reject, Stamp, Volume};
+use millrace_machine::{Machine, Native};
+use millrace_reactor::Config;
+use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
+
+use super::lane::{Done, Lane, Piece, Takes, Target};
+use super::payload::Pool;
+use crate::bench::BenchError;
+use crate::calibrate::is_empty;
+
+/// Longest read or write in one piece: so much memory it has.
+const DATA_BYTES_MAX: u64 = 8 << 20;
+/// Longest range without data in one piece, in sectors; the layer cuts it as drives need it.
+const RANGE_SECTORS_MAX: u64 = 1 << 31;
+/// Bios that a channel takes at most.
+const CHANNEL_DEPTH_MAX: u32 = 65_536;
+
+/// How the engine's thread sleeps.
+pub(crate) trait Sleeper {
+    /// Sleeps until the time of the machine's clock, or until there is work.
+    fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<(), BenchError>;
+}
+
+/// Volumes with a channel to each.
+pub(crate) struct Volumes<M: Machine, S> {
+    // Dropped before the thread's ring, which `sleeper` may be.
+    channels: Vec<Channel<M>>,
+    lanes: Vec<Lane>,
+    pool: Pool<Buffer>,
+    sleeper: S,
+}
+
+impl<M: Machine, S: Sleeper> Volumes<M, S> {
+    pub(crate) fn new(channels: Vec<Channel<M>>, lanes: Vec<Lane>, sleeper: S, seed: u64) -> Self {
+        Volumes { channels, lanes, pool: Pool::new(Buffer::new, seed), sleeper }
+    }
+
+    fn bio(&mut self, piece: &Piece) -> Bio {
+        let sector = piece.offset_bytes >> 9;
+        let nr_sectors = (piece.len_bytes >> 9) as u32;
+        let len = piece.len_bytes as usize;
+        let bio = match piece.op {
+            Op::Read => Bio::read(sector, self.pool.read(len)),
+            Op::Write => Bio::write(sector, self.pool.write(len)),
+            Op::Flush => Bio::flush(),
+            Op::Discard => Bio::discard(sector, nr_sectors),
+            Op::WriteZeroes => Bio::write_zeroes(sector, nr_sectors),
+        };
+        let flags = if piece.fua { OpFlags::FUA } else { OpFlags::NONE };
+        bio.with_flags(flags).with_user_data(piece.slot.into())
+    }
+}
+
+fn give_back(pool: &mut Pool<Buffer>, bio: Bio) {
+    let is_write = bio.op() == Op::Write;
+    if let Some(buffer) = bio.into_buffer() {
+        pool.give_back(buffer, is_write);
+    }
+}
+
+impl<M: Machine, S: Sleeper> Target for Volumes<M, S> {
+    fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    fn now_ns(&self) -> u64 {
+        M::now()
+    }
+
+    fn submit(&mut self, piece: &Piece) -> Result<bool, BenchError> {
+        let bio = self.bio(piece);
+        let Err(rejected) = self.channels[piece.lane as usize].submit(bio) else {
+            return Ok(true);
+        };
+        give_back(&mut self.pool, rejected.bio);
+        match rejected.reason {
+            Reject::Full => Ok(false),
+            Reject::Invalid(status) => Err(BenchError::Workload(format!(
+                "{}: refuses a {} of {} bytes at {}: {status}",
+                self.lanes[piece.lane as usize].name,
+                piece.op.name(),
+                piece.len_bytes,
+                piece.offset_bytes
+            ))),
+        }
+    }
+
+    fn start(&mut self) -> Result<(), BenchError> {
+        self.channels.iter_mut().for_each(Channel::flush);
+        Ok(())
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BenchError> {
+        let Volumes { channels, pool, .. } = self;
+        for channel in channels.iter_mut().filter(|channel| channel.in_flight() > 0) {
+            channel.poll(|Completion { user_data, status, bio }| {
+                let error = (!status.is_ok()).then(|| status.to_string());
+                done.push(Done { slot: user_data as u32, error });
+                give_back(pool, bio);
+            });
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, until_ns: u64) -> Result<(), BenchError> {
+        let Volumes { channels, sleeper, .. } = self;
+        let wakes = channels.iter_mut().filter_map(Channel::sleep_until);
+        let until_ns = wakes.fold(until_ns, u64::min);
+        sleeper.sleep(until_ns, &|| channels.iter().any(Channel::has_work))?;
+        channels.iter_mut().for_each(Channel::tick);
+        Ok(())
+    }
+}
+
+/// What a lane to a volume is like.
+pub(crate) fn lane_of<M: Machine>(name: &str, volume: &Volume<M>, holds_data: bool) -> Lane {
+    let limits = volume.limits();
+    let block_bytes = u64::from(limits.logical_block_size);
+    let ranges = |sectors: u32| match sectors {
+        0 => 0,
+        _ => (RANGE_SECTORS_MAX << 9) / block_bytes * block_bytes,
+    };
+    Lane {
+        name: name.to_owned(),
+        size_bytes: (volume.capacity() << 9) / block_bytes * block_bytes,
+        block_bytes,
+        takes: Takes {
+            data_bytes_max: DATA_BYTES_MAX,
+            discard_bytes_max: ranges(limits.max_discard_sectors),
+            zeroes_bytes_max: ranges(limits.max_write_zeroes_sectors),
+            // The layer makes a write and a flush of it where a drive cannot.
+            flush: true,
+            fua: true,
+        },
+        is_read_only: limits.features.read_only,
+        holds_data,
+    }
+}
+
+/// Bios that a channel is to take for so many I/Os in flight.
+pub(crate) fn channel_depth(iodepth: u32) -> u32 {
+    iodepth.clamp(1, CHANNEL_DEPTH_MAX)
+}
+
+/// The engine's thread as an I/O thread.
+pub(crate) struct OnRing {
+    context: IoContext,
+    _workers: Vec<DriveWorkers>,
+}
+
+impl Sleeper for OnRing {
+    fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<(), BenchError> {
+        self.context.turn(Some(until_ns), has_work)?;
+        Ok(())
+    }
+}
+
+/// Volumes of this machine, each with its name.
+///
+/// # Errors
+/// If the thread has no ring, or a drive's queue cannot be opened.
+pub(crate) fn native(
+    volumes: &[(String, Arc<Volume<Native>>)],
+    iodepth: u32,
+    seed: u64,
+) -> Result<Volumes<Native, OnRing>, BenchError> {
+    let reactor = Config::default();
+    let mut context = IoContext::new(IoConfig { number: 0, reactor })?;
+    let (mut channels, mut lanes, mut workers) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, volume) in volumes {
+        channels.push(context.channel(volume, channel_depth(iodepth), Stamp::Batch)?);
+        workers.push(DriveWorkers::start(volume.disks(), reactor, Pinning::Pinned)?);
+        lanes.push(lane_of(name, volume, holds_data(volume.disks())));
+    }
+    Ok(Volumes::new(channels, lanes, OnRing { context, _workers: workers }, seed))
+}
+
+/// Whether there may be something on the drives that would be lost.
+fn holds_data(disks: &[Arc<Disk<Native>>]) -> bool {
+    disks.iter().any(|disk| !disk.limits().features.no_payload && !is_empty(disk))
+}
