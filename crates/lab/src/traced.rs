@@ -2,10 +2,27 @@
 //!
 //! Owns what formats have in common: an I/O with its time, device, range and, where the format
 //! tells it, its latency. Readers of formats are `TraceSource`s; `millrace replay`,
-//! `trace report` and `trace convert` take these and know no format.
+//! `trace report` and `trace convert` take these and know no format. `open` finds the format and
+//! gives the I/Os of one or more files in the order of their arrival.
 //! Stands on `trace`, which reads blktrace's records.
 
+mod detect;
+mod devices;
+mod error;
+mod format;
+mod formats;
+mod input;
+mod lines;
+mod open;
+mod order;
+mod parse;
+
 use millrace_block::Op;
+
+pub use error::{OpenError, Place, ReadError};
+pub use format::{Format, NoFormat};
+pub use input::TracePath;
+pub use open::{AnySource, open};
 
 /// One I/O as a trace tells of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

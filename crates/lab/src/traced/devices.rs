@@ -1,0 +1,44 @@
+//! `Devices`: the names of a trace's devices, each with its number.
+//!
+//! Bounded: a trace may name any number of devices, and past `DEVICES_MAX` it is refused.
+
+use std::collections::HashMap;
+
+/// Devices of a trace; the largest public ones have some thousands.
+pub(super) const DEVICES_MAX: usize = 65_536;
+/// Bytes of a device's name.
+const NAME_BYTES_MAX: usize = 256;
+
+/// Names of devices, in the order in which they were met.
+#[derive(Debug, Default)]
+pub(super) struct Devices {
+    names: Vec<String>,
+    numbers: HashMap<String, u32>,
+}
+
+impl Devices {
+    /// The number of a device; new ones get the next.
+    ///
+    /// # Errors
+    /// If there are too many, or the name is too long: what is wrong.
+    pub(super) fn number(&mut self, name: &str) -> Result<u32, String> {
+        if let Some(number) = self.numbers.get(name) {
+            return Ok(*number);
+        }
+        if name.len() > NAME_BYTES_MAX {
+            return Err(format!("a device's name has {} bytes of {NAME_BYTES_MAX}", name.len()));
+        }
+        if self.names.len() == DEVICES_MAX {
+            return Err(format!("more than {DEVICES_MAX} devices; split the trace by device"));
+        }
+        let number = self.names.len() as u32;
+        self.names.push(name.to_owned());
+        self.numbers.insert(name.to_owned(), number);
+        Ok(number)
+    }
+
+    /// All names.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+}
