@@ -15,7 +15,9 @@ mod input;
 mod lines;
 mod open;
 mod order;
+mod pairing;
 mod parse;
+mod pending;
 
 use millrace_block::Op;
 

@@ -56,6 +56,12 @@ impl TraceName {
         self.base.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
+    /// Whether there are files of it.
+    #[must_use]
+    pub fn has_files(&self) -> bool {
+        self.cpus().is_ok_and(|cpus| !cpus.is_empty())
+    }
+
     fn is_pipe(&self) -> bool {
         self.base == Path::new(PIPE)
     }
@@ -266,8 +272,13 @@ impl<R: Read> Reader<R> {
 
     /// Reads a trace from what `blktrace -o -` writes: the records of all CPUs.
     pub fn from_pipe(input: R) -> Reader<R> {
+        Reader::from_stream("standard input", input)
+    }
+
+    /// Reads the same from an input of any name.
+    pub fn from_stream(name: &str, input: R) -> Reader<R> {
         let mut reader = Reader::of(Vec::new(), 0);
-        reader.pipe = Some(Pipe::new(CpuFile::pipe("standard input".into(), input)));
+        reader.pipe = Some(Pipe::new(CpuFile::pipe(name.into(), input)));
         reader
     }
 

@@ -9,11 +9,23 @@ use super::detect::detect;
 use super::devices::Devices;
 use super::error::{OpenError, ReadError, shown};
 use super::format::Format;
+use super::formats::alibaba::Alibaba;
+use super::formats::blkparse::Blkparse;
+use super::formats::blktrace::Blktrace;
+use super::formats::fiu::Fiu;
 use super::formats::iolog::{Iolog2, Iolog3};
-use super::input::{Input, TracePath};
+use super::formats::msr::Msr;
+use super::formats::nbdkit::Nbdkit;
+use super::formats::spc::Spc;
+use super::formats::systor::Systor;
+use super::formats::tencent::Tencent;
+use super::formats::trlog::Trlog;
+use super::formats::vscsi::Vscsi;
+use super::input::{Gauge, Input, TracePath};
 use super::order::Order;
-use super::parse::{Parse, Text};
+use super::parse::{Joined, Parse, Text};
 use super::{TraceSource, TracedIo};
+use crate::trace::{Reader, TraceName};
 
 /// A trace of any format.
 pub struct AnySource {
@@ -23,6 +35,26 @@ pub struct AnySource {
 }
 
 impl AnySource {
+    fn new(parsers: Vec<Box<dyn Parse>>, format: Format) -> AnySource {
+        let order = Order::new(parsers, format.disorder());
+        AnySource { order, devices: Devices::default(), format }
+    }
+
+    /// A trace from memory or from whatever else can be read, under the name `label`.
+    ///
+    /// # Errors
+    /// If it cannot be read, is empty, or no format fits.
+    pub fn from_reader(
+        label: &str,
+        input: impl io::Read + Send + 'static,
+        format: Option<Format>,
+    ) -> Result<AnySource, OpenError> {
+        let input = Input::new(label.into(), input, Gauge::default())
+            .map_err(|source| OpenError::Io { file: label.into(), source })?;
+        let format = found(&input, format)?;
+        Ok(AnySource::new(vec![parser(format, input)], format))
+    }
+
     /// The format that was found or said.
     #[must_use]
     pub fn format(&self) -> Format {
@@ -63,13 +95,14 @@ pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, O
     if traces.len() > 1 && traces.contains(&TracePath::Stdin) {
         return Err(OpenError::StdinAndFiles);
     }
+    if let Some(names) = recordings(traces, format) {
+        let parser = Box::new(Joined::new(Blktrace::new(Reader::open(&names)?, None)));
+        return Ok(AnySource::new(vec![parser], Format::Blktrace));
+    }
     let mut inputs: Vec<(Format, Input)> = Vec::new();
     for trace in traces {
         let input = open_input(trace)?;
-        let found = match format {
-            Some(format) => format,
-            None => detect(&input.head).ok_or_else(|| unknown(&input))?,
-        };
+        let found = found(&input, format)?;
         if let Some((first_format, first)) = inputs.first().filter(|first| first.0 != found) {
             return Err(OpenError::Mixed {
                 first: first.label.clone(),
@@ -82,7 +115,26 @@ pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, O
     }
     let format = inputs.first().ok_or(OpenError::Nothing)?.0;
     let parsers = inputs.into_iter().map(|(format, input)| parser(format, input)).collect();
-    Ok(AnySource { order: Order::new(parsers, 1), devices: Devices::default(), format })
+    Ok(AnySource::new(parsers, format))
+}
+
+/// The names of blktrace's recordings, if all that is named are such: `NAME.blktrace.N`, or a NAME
+/// that is no file itself and has such files.
+fn recordings(traces: &[TracePath], format: Option<Format>) -> Option<Vec<TraceName>> {
+    let name = |trace: &TracePath| {
+        let TracePath::Named(path) = trace else { return None };
+        let text = path.to_str()?;
+        let of_cpu = path.extension().is_some_and(|end| end.to_str().is_some_and(is_number));
+        let is_one = of_cpu && text.contains(".blktrace.");
+        let name = TraceName::new(text, None);
+        (is_one || !path.exists() && name.has_files()).then_some(name)
+    };
+    let wanted = matches!(format, None | Some(Format::Blktrace)) && !traces.is_empty();
+    if wanted { traces.iter().map(name).collect() } else { None }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn open_input(trace: &TracePath) -> Result<Input, OpenError> {
@@ -91,7 +143,15 @@ fn open_input(trace: &TracePath) -> Result<Input, OpenError> {
         io::ErrorKind::NotFound => OpenError::Missing { file: file.clone() },
         _ => OpenError::Io { file: file.clone(), source },
     })?;
-    if input.head.is_empty() { Err(OpenError::Empty { file }) } else { Ok(input) }
+    Ok(input)
+}
+
+/// The format that is said, or else the one that fits.
+fn found(input: &Input, format: Option<Format>) -> Result<Format, OpenError> {
+    if input.head.is_empty() {
+        return Err(OpenError::Empty { file: input.label.clone() });
+    }
+    format.or_else(|| detect(&input.head)).ok_or_else(|| unknown(input))
 }
 
 fn unknown(input: &Input) -> OpenError {
@@ -103,33 +163,25 @@ fn unknown(input: &Input) -> OpenError {
 /// The reader of a format.
 fn parser(format: Format, input: Input) -> Box<dyn Parse> {
     match format {
+        Format::Blktrace => {
+            let (label, gauge) = (input.label.clone(), input.gauge.clone());
+            let reader = Reader::from_stream(&label, input.into_reader());
+            Box::new(Joined::new(Blktrace::new(reader, Some(gauge))))
+        }
+        Format::Trlog => Box::new(Trlog::new(input)),
+        Format::Vscsi => Box::new(Vscsi::new(input)),
+        Format::Iolog => Box::new(Text::new(input, Iolog2::default())),
         Format::Iolog3 => Box::new(Text::new(input, Iolog3)),
-        _ => Box::new(Text::new(input, Iolog2::default())),
+        Format::Blkparse => Box::new(Joined::new(Blkparse::new(input))),
+        Format::Nbdkit => Box::new(Joined::new(Nbdkit::new(input))),
+        Format::Msr => Box::new(Text::new(input, Msr::default())),
+        Format::Systor => Box::new(Text::new(input, Systor::default())),
+        Format::Alibaba => Box::new(Text::new(input, Alibaba)),
+        Format::Tencent => Box::new(Text::new(input, Tencent)),
+        Format::Spc => Box::new(Text::new(input, Spc)),
+        Format::Fiu => Box::new(Text::new(input, Fiu::default())),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use millrace_block::Op;
-
-    #[test]
-    fn logs_of_both_versions_are_found_by_themselves_and_merged_by_time() {
-        let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| {
-            let path = folder.path().join(name);
-            std::fs::write(&path, text).unwrap();
-            TracePath::Named(path)
-        };
-        let first = write("a", "fio version 3 iolog\n1 a add\n2 a read 0 512\n9 a sync 0 0\n");
-        let second = write("b", "fio version 3 iolog\n5 b trim 512 1024\n");
-        let mut source = open(&[first.clone(), second], None).unwrap();
-        let ios: Vec<TracedIo> = std::iter::from_fn(|| source.next_io().unwrap()).collect();
-        let told: Vec<_> = ios.iter().map(|io| (io.at_ns, io.device, io.op)).collect();
-        assert_eq!(told, [(0, 0, Op::Read), (3_000, 1, Op::Discard), (7_000, 0, Op::Flush)]);
-        assert_eq!(source.devices(), ["a", "b"]);
-        let other = write("c", "fio version 2 iolog\nc wait 10\nc write 0 512\n");
-        let error = open(&[first, other], None).err().unwrap().to_string();
-        assert!(error.contains("a is iolog3 and ") && error.contains("c is iolog"), "{error}");
-    }
-}
+mod tests;

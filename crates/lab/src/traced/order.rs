@@ -110,10 +110,10 @@ impl Order {
         let first = self.streams[number].waiting.pop();
         let Reverse(Waiting { mut io, .. }) = first.expect("only streams with an I/O are queued");
         self.queue(number, devices)?;
-        let at_ns = io.at_ns.saturating_sub(*self.genesis_ns.get_or_insert(io.at_ns));
-        self.late += u64::from(at_ns < self.told_ns);
-        self.told_ns = self.told_ns.max(at_ns);
-        io.at_ns = self.told_ns;
+        let genesis_ns = *self.genesis_ns.get_or_insert(io.at_ns);
+        self.late += u64::from(io.at_ns < self.told_ns);
+        self.told_ns = self.told_ns.max(io.at_ns);
+        io.at_ns = self.told_ns - genesis_ns;
         Ok(Some(io))
     }
 

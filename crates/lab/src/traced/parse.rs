@@ -1,13 +1,15 @@
 //! `Parse`: what a reader of a format is, and `Text`, the reader of all whose lines are I/Os.
 //!
-//! A format with one I/O in each line is a `LineFormat`, which knows nothing of files; formats
-//! whose answers are records of their own implement `Parse` themselves.
+//! A format with one I/O in each line is a `LineFormat`, which knows nothing of files. One whose
+//! answers are records of their own is `Steps`, of which `Joined` makes I/Os. Binary formats of
+//! whole I/Os implement `Parse` themselves.
 
 use super::TracedIo;
 use super::devices::Devices;
 use super::error::{ReadError, shown};
 use super::input::{Gauge, Input};
 use super::lines::Lines;
+use super::pending::More;
 
 /// A reader of one file, or of a set that is one trace.
 pub(super) trait Parse: Send {
@@ -94,6 +96,64 @@ impl<F: LineFormat> Parse for Text<F> {
 
     fn progress(&self) -> (u64, u64) {
         Gauge::progress(self.lines.gauge())
+    }
+}
+
+/// A format whose answers are records of their own.
+pub(super) trait Steps: Send {
+    /// Reads an event.
+    ///
+    /// # Errors
+    /// If it is not what the format says.
+    fn step(&mut self, devices: &mut Devices) -> Result<More, ReadError>;
+
+    /// The next I/O that may be told.
+    fn pop(&mut self, more: More) -> Option<TracedIo>;
+
+    /// What a person should know of what was read so far.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// How far it is.
+    fn progress(&self) -> (u64, u64);
+}
+
+/// The I/Os of such a format; an error is told after all that came before it.
+pub(super) struct Joined<S> {
+    steps: S,
+    more: More,
+    error: Option<ReadError>,
+}
+
+impl<S: Steps> Joined<S> {
+    pub(super) fn new(steps: S) -> Joined<S> {
+        Joined { steps, more: More::ToCome, error: None }
+    }
+}
+
+impl<S: Steps> Parse for Joined<S> {
+    fn next(&mut self, devices: &mut Devices) -> Result<Option<TracedIo>, ReadError> {
+        loop {
+            if let Some(io) = self.steps.pop(self.more) {
+                return Ok(Some(io));
+            }
+            if self.more == More::Ended {
+                return self.error.take().map_or(Ok(None), Err);
+            }
+            match self.steps.step(devices) {
+                Ok(more) => self.more = more,
+                Err(error) => (self.error, self.more) = (Some(error), More::Ended),
+            }
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.steps.notes()
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        self.steps.progress()
     }
 }
 
