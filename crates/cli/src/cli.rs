@@ -42,6 +42,8 @@ enum Verb {
     Explore(verbs::explore::ExploreArgs),
     /// Record what drives do, and read recordings, as blktrace's tools do
     Trace(verbs::trace::Args),
+    /// Send the I/Os of a recorded trace again, at their times or as fast as possible
+    Replay(Box<verbs::replay::ReplayArgs>),
     /// Print completions for bash, zsh or fish
     Completions(verbs::completions::Args),
     /// Print or write manual pages
@@ -60,6 +62,7 @@ impl Verb {
             Verb::Paper(args) => verbs::paper::run(&args),
             Verb::Explore(args) => verbs::explore::run(&args),
             Verb::Trace(args) => verbs::trace::run(&args),
+            Verb::Replay(args) => verbs::replay::run(&args),
             Verb::Completions(args) => verbs::completions::run(&args, command()),
             Verb::Man(args) => verbs::man::run(&args, command()),
         }
@@ -174,6 +177,7 @@ mod tests {
             include_str!("../../../README.md").to_owned(),
             include_str!("../../../docs/bench.md").to_owned(),
             include_str!("../../../docs/papers.md").to_owned(),
+            include_str!("../../../docs/replay.md").to_owned(),
             include_str!("../../../docs/vm.md").to_owned(),
         ];
         fn helps(command: &Command, texts: &mut Vec<String>) {

@@ -14,6 +14,7 @@ mod interrupt;
 pub mod locks;
 pub mod man;
 pub mod paper;
+pub mod replay;
 pub mod serve;
 pub mod stat;
 pub mod top;

@@ -43,6 +43,7 @@ pub use report::{
 pub use route::{Addresses, Extents, Routes, extents};
 pub use series::Series;
 pub use simulated::{SimulatedVolume, replay_simulated};
+pub use vhost::VHOST_IODEPTH_MAX;
 
 use crate::bench::{BenchError, Interrupt};
 use crate::traced::TraceSource;

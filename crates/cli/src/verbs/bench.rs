@@ -11,7 +11,7 @@
 
 mod args;
 mod calibrate;
-mod connect;
+pub mod connect;
 mod contend;
 mod history;
 mod jobfile;
@@ -37,7 +37,7 @@ use millrace_block::{Stack, TraceStamp};
 use millrace_lab::{Interrupt, Queues, Row};
 use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};
 
-pub use args::BenchArgs;
+pub use args::{BenchArgs, size as args_size};
 
 use super::interrupt::{self, INTERRUPTED};
 use plan::RowPlan;

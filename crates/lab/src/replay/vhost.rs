@@ -22,7 +22,7 @@ use super::probe::holds_data;
 use crate::bench::BenchError;
 
 /// Requests of a queue at most.
-const DEPTH_MAX: u32 = 256;
+pub const VHOST_IODEPTH_MAX: u32 = 256;
 /// Memory of a queue's slots together.
 const SLOTS_BYTES: u32 = 32 << 20;
 /// Bytes of a slot at least and at most.
@@ -57,7 +57,7 @@ impl Guests {
         iodepth: u32,
         seed: u64,
     ) -> Result<Guests, BenchError> {
-        let depth = iodepth.clamp(1, DEPTH_MAX) as u16;
+        let depth = iodepth.clamp(1, VHOST_IODEPTH_MAX) as u16;
         let data_bytes =
             (SLOTS_BYTES / u32::from(depth)).clamp(SLOT_BYTES[0], SLOT_BYTES[1]) & !4095;
         let ring = depth.next_power_of_two().max(RING);

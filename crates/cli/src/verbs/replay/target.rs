@@ -1,0 +1,231 @@
+//! What `--to` and `--map` name: drives, NBD exports, vhost-user-blk servers.
+//!
+//! Owns the grouping of what is named into lanes, and the volumes that are made of drives. Parsed
+//! by clap; called by plan.rs; calls the millrace library to put drives together.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use millrace::{Layout, Spec, Volume, VolumeOptions, build_volume};
+use millrace_block::ServingConfig;
+use millrace_clients::nbd::NbdUri;
+use millrace_lab::replay::{Routes, SimulatedVolume};
+
+use crate::verbs::bench::connect::Server;
+
+/// Schemes of servers.
+const SERVERS: [&str; 5] = ["nbd", "nbd+unix", "nbds", "nbds+unix", "vhost-user"];
+/// Bytes of a stripe's chunk unless told otherwise.
+const CHUNK: u64 = 65_536;
+
+/// One target as it is named.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TargetSpec {
+    /// A drive of this program.
+    Drive(Spec),
+    /// A server.
+    Server(Server, String),
+}
+
+impl FromStr for TargetSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TargetSpec, String> {
+        let scheme = text.split(':').next().unwrap_or(text);
+        if text.contains(':') && SERVERS.contains(&scheme) {
+            return Ok(TargetSpec::Server(text.parse()?, text.to_owned()));
+        }
+        // A file by its bare path, as people write it.
+        let bare =
+            text.strip_prefix("file:").filter(|path| !path.is_empty() && !path.contains('='));
+        let spec = bare.map_or_else(|| text.to_owned(), |path| format!("file:path=({path})"));
+        spec.parse().map(TargetSpec::Drive).map_err(|error: millrace_drives::SpecError| {
+            format!("{error}; a target is a drive, nbd://..., nbd+unix:///... or vhost-user:SOCKET")
+        })
+    }
+}
+
+/// `DEV=TARGET`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mapped {
+    /// A device of the trace, by its name there.
+    pub device: String,
+    /// What its I/Os go to.
+    pub target: TargetSpec,
+}
+
+impl FromStr for Mapped {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mapped, String> {
+        match text.split_once('=') {
+            // A drive's keys have an equals sign, too, but behind its colon.
+            Some((device, target)) if !device.is_empty() && !device.contains(':') => {
+                Ok(Mapped { device: device.to_owned(), target: target.parse()? })
+            }
+            _ => Err("write DEV=TARGET, such as 8,0=ram:size=1g".to_owned()),
+        }
+    }
+}
+
+/// All lanes of a replay.
+#[derive(Debug)]
+pub enum Lanes {
+    /// Volumes of drives.
+    Drives(Vec<SimulatedVolume>),
+    /// NBD exports.
+    Nbd(Vec<(String, NbdUri)>),
+    /// vhost-user-blk servers.
+    Vhost(Vec<(String, PathBuf)>),
+}
+
+impl Lanes {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Lanes::Drives(volumes) => volumes.len(),
+            Lanes::Nbd(uris) => uris.len(),
+            Lanes::Vhost(paths) => paths.len(),
+        }
+    }
+}
+
+/// The lanes that the arguments name, and which devices go where.
+///
+/// # Errors
+/// If there are none, or what is named cannot be one replay.
+pub fn lanes(to: &[TargetSpec], map: &[Mapped], chunk: Option<u64>) -> Result<(Lanes, Routes)> {
+    let mut groups: Vec<(Option<&str>, Vec<&TargetSpec>)> = Vec::new();
+    for Mapped { device, target } in map {
+        match groups.iter_mut().find(|(of, _)| *of == Some(device.as_str())) {
+            Some((_, targets)) => targets.push(target),
+            None => groups.push((Some(device), vec![target])),
+        }
+    }
+    if !to.is_empty() {
+        groups.push((None, to.iter().collect()));
+    }
+    if groups.is_empty() {
+        bail!("no target: add --to TARGET, such as --to ram:size=1g, or --map DEV=TARGET");
+    }
+    if chunk.is_some() && groups.iter().all(|(_, targets)| targets.len() < 2) {
+        bail!("--chunk: one drive is no stripe; give several --to");
+    }
+    let mut routes = Routes::default();
+    for (lane, (device, _)) in groups.iter().enumerate() {
+        match device {
+            Some(device) => routes.by_device.push(((*device).to_owned(), lane)),
+            None => routes.others = Some(lane),
+        }
+    }
+    let groups: Vec<_> = groups.into_iter().map(|(_, targets)| targets).collect();
+    Ok((of_groups(&groups, chunk)?, routes))
+}
+
+/// A lane of each group of targets, all of one kind.
+fn of_groups(groups: &[Vec<&TargetSpec>], chunk: Option<u64>) -> Result<Lanes> {
+    let (mut volumes, mut exports, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
+    for targets in groups {
+        match targets.as_slice() {
+            [TargetSpec::Server(Server::Nbd(uri), name)] => {
+                exports.push((name.clone(), uri.clone()))
+            }
+            [TargetSpec::Server(Server::VhostUser(path), name)] => {
+                sockets.push((name.clone(), path.clone()));
+            }
+            targets => volumes.push(stripe(targets, chunk)?),
+        }
+    }
+    match (volumes.is_empty(), exports.is_empty(), sockets.is_empty()) {
+        (false, true, true) => Ok(Lanes::Drives(volumes)),
+        (true, false, true) => Ok(Lanes::Nbd(exports)),
+        (true, true, false) => Ok(Lanes::Vhost(sockets)),
+        _ => bail!(
+            "--to, --map: targets of one replay must be of one kind: drives, NBD exports or \
+             vhost-user sockets; run a replay for each kind"
+        ),
+    }
+}
+
+/// A volume of one or more drives.
+fn stripe(targets: &[&TargetSpec], chunk: Option<u64>) -> Result<SimulatedVolume> {
+    let mut drives = Vec::new();
+    for target in targets {
+        match target {
+            TargetSpec::Drive(spec) => drives.push(spec.clone()),
+            TargetSpec::Server(_, name) => {
+                bail!("{name}: only drives make a stripe; name one server for a device, or --map")
+            }
+        }
+    }
+    let layout = match drives.len() {
+        1 => Layout::Linear,
+        _ => Layout::Stripe { chunk_sectors: (chunk.unwrap_or(CHUNK) >> 9) as u32 },
+    };
+    let names: Vec<String> = drives.iter().map(ToString::to_string).collect();
+    Ok(SimulatedVolume { name: names.join("+"), drives, layout })
+}
+
+/// Volumes of this machine, with their names and remarks for a person.
+///
+/// # Errors
+/// If a drive cannot be opened.
+#[allow(clippy::type_complexity)] // The pairs are what the lab takes.
+pub fn build(volumes: &[SimulatedVolume]) -> Result<(Vec<(String, Arc<Volume>)>, Vec<String>)> {
+    let (mut built, mut notes) = (Vec::new(), Vec::new());
+    for SimulatedVolume { name, drives, layout } in volumes {
+        let options = VolumeOptions {
+            io_threads: 1,
+            serving: ServingConfig::default(),
+            ..Default::default()
+        };
+        let (volume, mut remarks) = build_volume("replay", *layout, drives, &options)
+            .with_context(|| format!("--to {name}"))?;
+        notes.append(&mut remarks);
+        built.push((name.clone(), volume));
+    }
+    Ok((built, notes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(to: &[&str], map: &[&str]) -> Result<(Lanes, Routes)> {
+        let to: Vec<TargetSpec> = to.iter().map(|text| text.parse().unwrap()).collect();
+        let map: Vec<Mapped> = map.iter().map(|text| text.parse().unwrap()).collect();
+        lanes(&to, &map, None)
+    }
+
+    #[test]
+    fn devices_go_to_their_targets_and_the_others_to_that_of_all() {
+        let (lanes, routes) = named(
+            &["ram:size=1m", "ram:size=1m"],
+            &["8,0=null:", "8,16=file:/a/b,c.img", "8,0=ram:size=1m"],
+        )
+        .unwrap();
+        let names = ["null+ram:size=1m", "file:path=(/a/b,c.img)", "ram:size=1m+ram:size=1m"];
+        let Lanes::Drives(volumes) = lanes else { panic!("{lanes:?}") };
+        assert_eq!(volumes.iter().map(|v| v.name.as_str()).collect::<Vec<_>>(), names);
+        assert_eq!(routes.by_device, [("8,0".to_owned(), 0), ("8,16".to_owned(), 1)]);
+        assert_eq!(routes.others, Some(2));
+    }
+
+    #[test]
+    fn what_is_no_target_is_refused_with_what_would_be() {
+        for text in ["rom:size=1g", "http://x/"] {
+            let error = text.parse::<TargetSpec>().unwrap_err();
+            assert!(error.contains("vhost-user:SOCKET"), "{error}");
+        }
+        for text in ["ram:size=1g", "=null:", "8,0"] {
+            let error = text.parse::<Mapped>().unwrap_err();
+            assert!(error.contains("8,0=ram:size=1g"), "{error}");
+        }
+        let error = |to: &[&str], map: &[&str]| named(to, map).unwrap_err().to_string();
+        assert!(error(&[], &[]).contains("--to TARGET"));
+        assert!(error(&["nbd://h/"], &["8,0=null:"]).contains("of one kind"));
+        assert!(error(&["nbd://h/", "nbd://i/"], &[]).contains("only drives make a stripe"));
+    }
+}

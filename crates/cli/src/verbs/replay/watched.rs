@@ -1,0 +1,69 @@
+//! A trace that says, to another thread, how far it is read and what is to be noted of it.
+//!
+//! The lab's replay reads the trace on a thread of its own; the verb shows a bar meanwhile and
+//! notes at the end. Owned by both through an `Arc`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millrace_lab::traced::{AnySource, TraceSource, TracedIo};
+
+/// I/Os between two times that it says so.
+const IOS_A_LOOK: u64 = 4_096;
+
+/// What is known of a trace while it is read.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// Bits of a fraction.
+    progress: AtomicU64,
+    notes: Mutex<Vec<String>>,
+}
+
+impl Watch {
+    /// How far it is, 0 to 1.
+    pub fn progress(&self) -> f64 {
+        // Relaxed: a number for a bar.
+        f64::from_bits(self.progress.load(Ordering::Relaxed))
+    }
+
+    /// What a person should know of what was read.
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A trace that is watched.
+pub struct Watched<S> {
+    source: S,
+    watch: Arc<Watch>,
+    ios: u64,
+}
+
+impl Watched<AnySource> {
+    /// Watches a trace.
+    pub fn new(source: AnySource, watch: &Arc<Watch>) -> Watched<AnySource> {
+        Watched { source, watch: Arc::clone(watch), ios: 0 }
+    }
+
+    fn say(&self) {
+        self.watch.progress.store(self.source.progress().to_bits(), Ordering::Relaxed);
+        *self.watch.notes.lock().unwrap_or_else(PoisonError::into_inner) = self.source.notes();
+    }
+}
+
+impl TraceSource for Watched<AnySource> {
+    type Error = <AnySource as TraceSource>::Error;
+
+    fn next_io(&mut self) -> Result<Option<TracedIo>, Self::Error> {
+        let io = self.source.next_io();
+        self.ios += 1;
+        if self.ios.is_multiple_of(IOS_A_LOOK) || !matches!(io, Ok(Some(_))) {
+            self.say();
+        }
+        io
+    }
+
+    fn devices(&self) -> &[String] {
+        self.source.devices()
+    }
+}
