@@ -56,8 +56,11 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
 
 /// Prints the report and says how it ended.
 fn finish(args: &ReplayArgs, head: &table::Head, report: &Report) -> Result<ExitCode> {
-    if let (Some(Stopped::Trace(text)), 0) = (&report.stopped, report.traced_ios) {
-        bail!("{text}");
+    match &report.stopped {
+        Some(Stopped::Trace(text)) if report.traced_ios == 0 => bail!("{text}"),
+        Some(Stopped::Undecided(text)) if report.ios == 0 => bail!("{text}"),
+        Some(Stopped::Undecided(text)) => bail!("{text}; {} I/Os were done before", report.ios),
+        _ => {}
     }
     let text = if args.json { table::json(head, report)? } else { table::text(head, report) };
     crate::verbs::say(&format!("{text}\n"));

@@ -305,6 +305,9 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
                 Ok(Next::Item(Item::Skipped(reason))) => self.tally.skip(reason),
                 Ok(Next::Later) => return None,
                 Ok(Next::End) => return self.end_of_trace(None),
+                Err(error @ BenchError::Workload(_)) => {
+                    return self.end_of_trace(Some(Stopped::Undecided(error.to_string())));
+                }
                 Err(error) => return self.end_of_trace(Some(Stopped::Trace(error.to_string()))),
             }
         }

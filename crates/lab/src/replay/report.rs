@@ -153,6 +153,9 @@ pub enum Stopped {
     Limit,
     /// The trace could not be read on, for this reason.
     Trace(String),
+    /// An I/O of the trace needs a decision before it can be replayed: which, and which choices
+    /// there are.
+    Undecided(String),
 }
 
 /// What a replay did.

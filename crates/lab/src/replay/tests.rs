@@ -288,7 +288,7 @@ fn what_cannot_be_decided_is_an_error_that_names_the_choices() {
         let mut model = Model::new(1, 1..2);
         model.lanes = vec![lane];
         let report = plain(&mut model, vec![io], &settings(None, 1));
-        let Some(Stopped::Trace(text)) = report.stopped else { panic!("{report:?}") };
+        let Some(Stopped::Undecided(text)) = report.stopped else { panic!("{report:?}") };
         words.iter().for_each(|word| assert!(text.contains(word), "{text}"));
         assert_eq!(model.seen.len(), 0);
     }
@@ -302,7 +302,7 @@ fn what_cannot_be_decided_is_an_error_that_names_the_choices() {
     );
     let report =
         Engine::new(&mut model, &mut Inline(router), &settings(None, 1)).run(&mut |_| ()).unwrap();
-    let Some(Stopped::Trace(text)) = report.stopped else { panic!("{report:?}") };
+    let Some(Stopped::Undecided(text)) = report.stopped else { panic!("{report:?}") };
     assert!(text.contains("add --map 8,0=TARGET") && text.contains("8,0 8,16"), "{text}");
 }
 

@@ -41,7 +41,7 @@ pub fn text(head: &Head, report: &Report) -> String {
     if report.ios > 0 {
         parts.push(ops(report));
         parts.push(latencies(report));
-        parts.push(over_time(report));
+        parts.extend(over_time(report));
     }
     if report.targets.len() > 1 {
         parts.push(targets(report));
@@ -65,11 +65,9 @@ fn first_line(head: &Head, report: &Report) -> String {
     };
     let machine = head.machine.as_ref().map_or_else(String::new, |name| format!(" of {name}"));
     format!(
-        "{} ({}){on}{machine}, {how}:\n{ios} I/Os in {} s; in the trace {} s",
-        head.traces,
-        head.format,
-        fitted(*seconds, 8),
-        fitted(*trace_seconds, 8)
+        "{} ({}){on}{machine}, {how}:\n{ios} I/Os in {seconds:.3} s; in the trace \
+         {trace_seconds:.3} s",
+        head.traces, head.format
     )
 }
 
@@ -130,10 +128,13 @@ fn microseconds(latency: &Latency) -> [String; 5] {
 }
 
 /// I/Os a second over the time, as the trace wants them and as they ended.
-fn over_time(report: &Report) -> String {
+fn over_time(report: &Report) -> Option<String> {
     let total_ns = (report.seconds * 1e9) as u64;
     let row = |series: &Series| series.rates(COLUMNS, total_ns);
     let done = row(&report.series);
+    if done.len() < 2 {
+        return None;
+    }
     let due = report.due_series.as_ref().map(row);
     let rates = || done.iter().chain(due.iter().flatten()).copied();
     let most = rates().fold(0.0, f64::max);
@@ -143,12 +144,12 @@ fn over_time(report: &Report) -> String {
     }
     lines.push(format!("  done  {}", bars(&done, most)));
     let span = report.seconds / done.len().max(1) as f64;
-    format!(
+    Some(format!(
         "IOPS over time, {} s a column, up to {}:\n{}",
         fitted(span, 6),
         fitted(most, 8),
         lines.join("\n")
-    )
+    ))
 }
 
 /// A bar for each number, up to the height of `most`.
