@@ -39,7 +39,7 @@ use millrace_machine::Native;
 pub use fit::Fit;
 pub use lane::{Done, Lane, Piece, Takes, Target};
 pub use report::{
-    Adapted, LaneReport, Latency, Lateness, OpReport, Report, Skipped, Stopped, Waited,
+    Adapted, Counts, LaneReport, Latency, Lateness, OpReport, Report, Skipped, Stopped, Waited,
 };
 pub use route::{Addresses, Extents, Routes, extents};
 pub use series::Series;
@@ -102,12 +102,11 @@ pub enum Destination<'a> {
 ///
 /// # Errors
 /// If a target cannot be set up or breaks. What is wrong with a trace ends the replay, and is said
-/// in the report's `stopped`. The calling thread is woken at its times from now on, not within 50 us
-/// of them.
+/// in the report's `stopped`. The calling thread is woken at its times from now on, and not
+/// within 50 us of them.
 pub fn replay<S>(
     source: S,
-    destination: &Destination<'_>,
-    (routes, addresses): (Routes, Addresses),
+    (destination, routes, addresses): (&Destination<'_>, Routes, Addresses),
     settings: &Settings,
     progress: Progress<'_>,
 ) -> Result<Report, BenchError>

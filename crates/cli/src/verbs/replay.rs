@@ -57,9 +57,11 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
 /// Prints the report and says how it ended.
 fn finish(args: &ReplayArgs, head: &table::Head, report: &Report) -> Result<ExitCode> {
     match &report.stopped {
-        Some(Stopped::Trace(text)) if report.traced_ios == 0 => bail!("{text}"),
-        Some(Stopped::Undecided(text)) if report.ios == 0 => bail!("{text}"),
-        Some(Stopped::Undecided(text)) => bail!("{text}; {} I/Os were done before", report.ios),
+        Some(Stopped::Trace(text)) if report.counts.traced_ios == 0 => bail!("{text}"),
+        Some(Stopped::Undecided(text)) if report.counts.ios == 0 => bail!("{text}"),
+        Some(Stopped::Undecided(text)) => {
+            bail!("{text}; {} I/Os were done before", report.counts.ios)
+        }
         _ => {}
     }
     let text = if args.json { table::json(head, report)? } else { table::text(head, report) };
@@ -67,15 +69,15 @@ fn finish(args: &ReplayArgs, head: &table::Head, report: &Report) -> Result<Exit
     if let Some(Stopped::Trace(text)) = &report.stopped {
         bail!("{text}; above is what was done until there");
     }
-    if report.errors > 0 {
-        let first = report.first_error.as_deref().unwrap_or("no detail");
-        eprintln!("{} I/Os failed: {first}", report.errors);
+    if report.counts.errors > 0 {
+        let first = report.counts.first_error.as_deref().unwrap_or("no detail");
+        eprintln!("{} I/Os failed: {first}", report.counts.errors);
     }
     if report.stopped == Some(Stopped::Interrupted) {
         eprintln!("interrupted: above is what was done until then");
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    Ok(ExitCode::from(u8::from(report.errors > 0)))
+    Ok(ExitCode::from(u8::from(report.counts.errors > 0)))
 }
 
 /// Refuses what has no meaning beside what else is given.
@@ -175,16 +177,22 @@ fn carry_out(
             fraction,
         );
     };
-    let ways = (routes, addresses);
     let report = match &lanes {
         Lanes::Drives(volumes) => {
             let (volumes, notes) = target::build(volumes)?;
             notes.iter().for_each(|note| eprintln!("note: {note}"));
-            replay(source, &Destination::Volumes(&volumes), ways, settings, &mut progress)
+            replay(
+                source,
+                (&Destination::Volumes(&volumes), routes, addresses),
+                settings,
+                &mut progress,
+            )
         }
-        Lanes::Nbd(uris) => replay(source, &Destination::Nbd(uris), ways, settings, &mut progress),
+        Lanes::Nbd(uris) => {
+            replay(source, (&Destination::Nbd(uris), routes, addresses), settings, &mut progress)
+        }
         Lanes::Vhost(paths) => {
-            replay(source, &Destination::Vhost(paths), ways, settings, &mut progress)
+            replay(source, (&Destination::Vhost(paths), routes, addresses), settings, &mut progress)
         }
     };
     bar.clear();

@@ -20,7 +20,7 @@ use super::lane::{Done, Piece, Target};
 use super::order::{Access, Order, Waits};
 use super::report::{Report, Stopped};
 use super::route::{Item, Routed};
-use super::tally::{Tally, Times};
+use super::tally::{Ended, Tally};
 use super::{Progress, Settings, Standing};
 use crate::bench::BenchError;
 
@@ -77,24 +77,37 @@ pub(crate) struct Engine<'a, T, F> {
     free: Vec<u32>,
     /// What may be sent, in the order in which it became so.
     ready: VecDeque<u32>,
-    /// I/Os in flight, at least in part.
-    started: u32,
-    in_flight_bytes: u64,
+    flight: Flight,
     /// The next I/O of the trace, if it was taken and its time has not come.
     next: Option<Routed>,
-    has_ended: bool,
     /// Times that sending ended for want of room.
     held: u64,
     /// When there was no slot for an I/O for the last time.
     full_ns: u64,
     begin_ns: u64,
+    ending: Ending,
+    tally: Tally,
+    done: Vec<Done>,
+}
+
+/// What is in flight.
+#[derive(Debug, Default)]
+struct Flight {
+    /// I/Os, at least in part.
+    started: u32,
+    /// Bytes of memory.
+    bytes: u64,
+}
+
+/// How a replay comes to its end.
+#[derive(Debug, Default)]
+struct Ending {
+    /// Nothing more is taken from the trace.
+    has_begun: bool,
     /// What ended it before the trace did.
     why: Option<Stopped>,
     /// When it was told to send nothing more.
     stopped_ns: Option<u64>,
-    tally: Tally,
-    done: Vec<Done>,
-    freed: Vec<u32>,
 }
 
 impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
@@ -109,18 +122,14 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             slots: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
-            started: 0,
-            in_flight_bytes: 0,
+            flight: Flight::default(),
             next: None,
-            has_ended: false,
             held: 0,
             full_ns: 0,
             begin_ns,
-            why: None,
-            stopped_ns: None,
+            ending: Ending::default(),
             tally,
             done: Vec::new(),
-            freed: Vec::new(),
         }
     }
 
@@ -144,10 +153,10 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
                 self.sleep(now_ns)?;
             }
         }
-        let Engine { settings, mut tally, why, started, .. } = self;
+        let Engine { settings, mut tally, ending, flight, .. } = self;
         // Whatever did not answer within the time for that.
-        tally.unsent += u64::from(started);
-        Ok(tally.report((settings.speed, settings.iodepth), why))
+        tally.counts.unsent += u64::from(flight.started);
+        Ok(tally.report((settings.speed, settings.iodepth), ending.why))
     }
 
     fn standing(&self, now_ns: u64) -> Standing {
@@ -159,7 +168,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
     }
 
     fn look_for_stop(&mut self, now_ns: u64) {
-        if self.stopped_ns.is_some() {
+        if self.ending.stopped_ns.is_some() {
             return;
         }
         if self.settings.interrupt.is_set() {
@@ -179,14 +188,14 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
 
     /// Takes nothing more from the trace, and sends nothing more but flushes of durable writes.
     fn stop(&mut self, why: Stopped, now_ns: u64) {
-        (self.why, self.stopped_ns) = (Some(why), Some(now_ns));
-        self.has_ended = true;
-        self.tally.unsent += u64::from(self.next.take().is_some());
+        (self.ending.why, self.ending.stopped_ns) = (Some(why), Some(now_ns));
+        self.ending.has_begun = true;
+        self.tally.counts.unsent += u64::from(self.next.take().is_some());
         for slot in self.slots.iter_mut().filter(|slot| slot.stage == Stage::Send) {
             slot.stage = Stage::Dropped;
             if slot.pieces == 0 || slot.in_flight == 0 {
-                self.tally.unsent += 1;
-                self.started -= u32::from(slot.pieces > 0);
+                self.tally.counts.unsent += 1;
+                self.flight.started -= u32::from(slot.pieces > 0);
             }
         }
         let slots = &self.slots;
@@ -195,11 +204,11 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
 
     /// Whether all that was sent has ended, and no more comes.
     fn is_over(&self, now_ns: u64) -> bool {
-        let drained = self.started == 0;
-        match (self.stopped_ns, &self.why) {
+        let drained = self.flight.started == 0;
+        match (self.ending.stopped_ns, &self.ending.why) {
             (Some(at_ns), Some(Stopped::Interrupted)) => drained || now_ns >= at_ns + DRAIN_NS,
             (Some(_), _) => drained,
-            (None, _) => self.has_ended && self.free.len() == self.slots.len(),
+            (None, _) => self.ending.has_begun && self.free.len() == self.slots.len(),
         }
     }
 
@@ -222,14 +231,14 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         if let Some(text) = done.error {
             slot.failed = true;
             let Routed { op, offset_bytes, len_bytes, .. } = slot.io;
-            self.tally.first_error.get_or_insert_with(|| {
+            self.tally.counts.first_error.get_or_insert_with(|| {
                 format!("{} of {len_bytes} bytes at {offset_bytes}: {text}", op.name())
             });
         }
         if slot.in_flight > 0 {
             return;
         }
-        self.in_flight_bytes -= std::mem::take(&mut slot.in_flight_bytes);
+        self.flight.bytes -= std::mem::take(&mut slot.in_flight_bytes);
         match slot.stage {
             Stage::Send => {}
             Stage::Sent if slot.io.flush_after && slot.io.op != Op::Flush && !slot.failed => {
@@ -242,17 +251,16 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
 
     fn io_ended(&mut self, at: u32, now_ns: u64) {
         let slot = &self.slots[at as usize];
-        self.started -= 1;
+        self.flight.started -= 1;
         if slot.stage == Stage::Dropped {
-            self.tally.unsent += 1;
+            self.tally.counts.unsent += 1;
             return;
         }
         self.tally.adapted.cut += u64::from(slot.pieces > 1);
-        let times = Times { due_ns: slot.due_ns, sent_ns: slot.sent_ns, ended_ns: now_ns };
-        self.tally.end(&slot.io, times, slot.failed);
-        self.order.end(at, &mut self.freed);
+        let Slot { due_ns, sent_ns, failed, .. } = *slot;
+        self.tally.end(&slot.io, Ended { due_ns, sent_ns, ended_ns: now_ns, failed });
         self.free.push(at);
-        for freed in self.freed.drain(..) {
+        for freed in self.order.end(at) {
             let slot = &mut self.slots[freed as usize];
             if slot.stage == Stage::Send {
                 slot.held = self.held;
@@ -264,10 +272,10 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
     /// Admits what is due; as fast as possible, what there is room for.
     fn admit(&mut self, now_ns: u64) -> bool {
         let mut any = false;
-        while !self.has_ended {
+        while !self.ending.has_begun {
             let admitted = self.slots.len() - self.free.len();
             let most = self.settings.iodepth as usize + WAITING_MAX;
-            let busy = self.started as usize + self.ready.len();
+            let busy = self.flight.started as usize + self.ready.len();
             let full = admitted >= most;
             if full {
                 self.full_ns = now_ns;
@@ -293,12 +301,12 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
     /// is done.
     fn take(&mut self) -> Option<Routed> {
         loop {
-            if self.settings.limit.is_some_and(|limit| self.tally.traced_ios >= limit) {
+            if self.settings.limit.is_some_and(|limit| self.tally.counts.traced_ios >= limit) {
                 return self.end_of_trace(Some(Stopped::Limit));
             }
             match self.feed.next() {
                 Ok(Next::Item(Item::Io(io))) => {
-                    self.tally.traced_ios += 1;
+                    self.tally.counts.traced_ios += 1;
                     self.tally.at_ns = io.at_ns;
                     return Some(io);
                 }
@@ -314,7 +322,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
     }
 
     fn end_of_trace(&mut self, why: Option<Stopped>) -> Option<Routed> {
-        (self.has_ended, self.why) = (true, why);
+        (self.ending.has_begun, self.ending.why) = (true, why);
         None
     }
 
@@ -371,10 +379,10 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             let begins = slot.pieces == 0;
             let piece = self.piece(at, slot);
             let bytes = if piece.op.has_data() { piece.len_bytes } else { 0 };
-            let fits = self.in_flight_bytes == 0
+            let fits = self.flight.bytes == 0
                 || bytes == 0
-                || self.in_flight_bytes + bytes <= IN_FLIGHT_BYTES_MAX;
-            let may = fits && !(begins && self.started >= self.settings.iodepth);
+                || self.flight.bytes + bytes <= IN_FLIGHT_BYTES_MAX;
+            let may = fits && !(begins && self.flight.started >= self.settings.iodepth);
             let now_ns = if begins { self.target.now_ns() } else { 0 };
             if !may || !self.target.submit(&piece)? {
                 self.held += 1;
@@ -384,7 +392,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             if begins {
                 self.begin(at, now_ns);
             }
-            self.in_flight_bytes += bytes;
+            self.flight.bytes += bytes;
             let slot = &mut self.slots[at as usize];
             slot.in_flight_bytes += bytes;
             slot.pieces += u32::from(slot.stage == Stage::Send);
@@ -420,7 +428,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
 
     /// The first piece of an I/O was taken.
     fn begin(&mut self, at: u32, now_ns: u64) {
-        self.started += 1;
+        self.flight.started += 1;
         let slot = &mut self.slots[at as usize];
         slot.sent_ns = now_ns;
         if let Some(due_ns) = slot.due_ns {
@@ -431,15 +439,15 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
 
     /// Sleeps until something ends or is due.
     fn sleep(&mut self, now_ns: u64) -> Result<(), BenchError> {
-        let waits_for_trace = !self.has_ended && self.next.is_none();
-        if waits_for_trace && self.started == 0 {
+        let waits_for_trace = !self.ending.has_begun && self.next.is_none();
+        if waits_for_trace && self.flight.started == 0 {
             self.feed.wait(Duration::from_nanos(SLEEP_NS));
             return Ok(());
         }
-        let room = self.settings.speed.is_some() || self.started < self.settings.iodepth;
+        let room = self.settings.speed.is_some() || self.flight.started < self.settings.iodepth;
         let most_ns = if waits_for_trace && room { LOOK_NS } else { SLEEP_NS };
         let mut until_ns = now_ns.saturating_add(most_ns);
-        if self.stopped_ns.is_none() {
+        if self.ending.stopped_ns.is_none() {
             until_ns = until_ns.min(self.runtime_end_ns());
         }
         // What is due already waits for room, and so for an end.

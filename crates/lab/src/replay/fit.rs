@@ -157,7 +157,9 @@ mod tests {
         #[test]
         fn no_place_is_outside_or_loses_bytes_whatever_a_trace_says(
             offset: u64, len in 1..u64::MAX, blocks in 1..1_000u64, shift in 9..17u32,
-            fit in prop::sample::select(vec![None, Some(Fit::Scale), Some(Fit::Wrap), Some(Fit::Skip)]),
+            fit in prop::sample::select(
+                vec![None, Some(Fit::Scale), Some(Fit::Wrap), Some(Fit::Skip)],
+            ),
             extent: u64, near in 0..3u32,
         ) {
             let lane = lane(blocks << shift, 1 << shift);

@@ -133,7 +133,8 @@ impl Target for Servers {
                 let error = errno.map(|errno| format!("{errno:?} from the server"));
                 done.push(Done { slot: (user_data >> 1) as u32, error });
                 if !buffer.is_empty() {
-                    pool.give_back(buffer, user_data & 1 == 1);
+                    let op = if user_data & 1 == 1 { Op::Write } else { Op::Read };
+                    pool.give_back(buffer, op);
                 }
             };
             client.poll(take).map_err(|source| failed(uri, source))?;

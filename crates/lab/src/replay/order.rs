@@ -91,13 +91,14 @@ pub(crate) struct Order {
     lanes: Vec<Lane>,
     links: Vec<Links>,
     found: Vec<u32>,
+    ready: Vec<u32>,
 }
 
 impl Order {
     /// Of so many lanes, with nothing in them.
     pub(crate) fn new(lanes: usize) -> Order {
         let lanes = (0..lanes).map(|_| Lane::default()).collect();
-        Order { lanes, links: Vec::new(), found: Vec::new() }
+        Order { lanes, links: Vec::new(), found: Vec::new(), ready: Vec::new() }
     }
 
     /// The next I/O of the trace, under a number that no other has now.
@@ -123,11 +124,11 @@ impl Order {
         }
     }
 
-    /// An I/O has ended: appends those that waited for nothing else.
+    /// An I/O has ended: gives those that waited for nothing else.
     ///
     /// # Panics
     /// If no I/O of this number was admitted.
-    pub(crate) fn end(&mut self, slot: u32, ready: &mut Vec<u32>) {
+    pub(crate) fn end(&mut self, slot: u32) -> impl Iterator<Item = u32> {
         let links = &mut self.links[slot as usize];
         let access = links.access.take().expect("it was admitted");
         if let Access::Range { start, end, .. } = access {
@@ -138,11 +139,12 @@ impl Order {
             let links = &mut self.links[other as usize];
             links.earlier -= 1;
             if links.earlier == 0 {
-                ready.push(other);
+                self.ready.push(other);
             }
         }
         // Its memory serves the slot's next I/O.
         self.links[slot as usize].later = later;
+        self.ready.drain(..)
     }
 }
 
@@ -162,9 +164,7 @@ mod tests {
         assert_eq!(order.admit(1, 0, range(4, 8, false)), Waits::Overlap);
         assert_eq!(order.admit(2, 0, range(7, 1, false)), Waits::Overlap);
         assert_eq!(order.admit(3, 0, range(8, 4, false)), Waits::No);
-        let mut ready = Vec::new();
-        order.end(0, &mut ready);
-        assert_eq!(ready, [1, 2]);
+        assert_eq!(order.end(0).collect::<Vec<_>>(), [1, 2]);
     }
 
     #[test]
@@ -175,11 +175,8 @@ mod tests {
         assert_eq!(order.admit(2, 1, Access::Flush), Waits::No);
         assert_eq!(order.admit(3, 0, Access::Flush), Waits::Writes);
         assert_eq!(order.admit(4, 0, range(20, 8, true)), Waits::No);
-        let mut ready: Vec<u32> = Vec::new();
-        [4, 0].into_iter().for_each(|slot| order.end(slot, &mut ready));
-        assert!(ready.is_empty(), "{ready:?}");
-        order.end(1, &mut ready);
-        assert_eq!(ready, [3]);
+        assert_eq!((order.end(4).count(), order.end(0).count()), (0, 0));
+        assert_eq!(order.end(1).collect::<Vec<_>>(), [3]);
     }
 
     /// An I/O of the model: a range or a flush, in one of two lanes.
@@ -210,7 +207,6 @@ mod tests {
             let mut order = Order::new(2);
             // Slot, lane, access, whether it may be sent: in the order of the trace.
             let mut left: Vec<(u32, u32, Access, bool)> = Vec::new();
-            let mut ready = Vec::new();
             let mut free: Vec<u32> = (0..80).collect();
             for ((lane, access), pick) in ios {
                 let blocked =
@@ -225,8 +221,7 @@ mod tests {
                     let ended = sendable[pick.index(sendable.len())];
                     left.retain(|io| io.0 != ended);
                     free.push(ended);
-                    ready.clear();
-                    order.end(ended, &mut ready);
+                    let ready: Vec<u32> = order.end(ended).collect();
                     for at in 0..left.len() {
                         let (slot, lane, access, was) = left[at];
                         let blocked = left[..at]

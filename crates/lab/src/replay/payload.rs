@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::ops::DerefMut;
 
+use millrace_block::Op;
 use millrace_random::SplitMix64;
 
 /// Bytes between two fresh words.
@@ -84,9 +85,9 @@ impl<B: DerefMut<Target = [u8]>> Pool<B> {
         }
     }
 
-    /// Takes back what `read` or `write` gave.
-    pub(crate) fn give_back(&mut self, buffer: B, is_write: bool) {
-        let len = buffer.len();
+    /// Takes back what `read` or `write` gave for an operation.
+    pub(crate) fn give_back(&mut self, buffer: B, op: Op) {
+        let (len, is_write) = (buffer.len(), op == Op::Write);
         if self.kept_bytes + len > KEPT_BYTES_MAX {
             // Lengths of the past make room for those of now.
             self.free.clear();
@@ -119,8 +120,8 @@ mod tests {
                 assert!(seen.insert(sector.to_vec()));
                 assert!(sector.iter().filter(|byte| **byte == 0).count() < 20);
             }
-            pool.give_back(read, false);
-            pool.give_back(write, true);
+            pool.give_back(read, Op::Read);
+            pool.give_back(write, Op::Write);
         }
     }
 
@@ -129,7 +130,7 @@ mod tests {
         let mut pool: Pool<Vec<u8>> = Pool::new(|len| vec![0; len], 1);
         for sectors in 1..400 {
             let buffer = pool.read(sectors * SECTOR);
-            pool.give_back(buffer, false);
+            pool.give_back(buffer, Op::Read);
             let kept: usize = pool.free.values().flatten().map(Vec::len).sum();
             assert_eq!(kept, pool.kept_bytes);
             assert!(kept <= KEPT_BYTES_MAX);

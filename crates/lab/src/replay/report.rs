@@ -158,6 +158,21 @@ pub enum Stopped {
     Undecided(String),
 }
 
+/// How many I/Os there were.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// I/Os taken from the trace: those that ended, were left out or were not sent.
+    pub traced_ios: u64,
+    /// I/Os that ended.
+    pub ios: u64,
+    /// Of these, failed.
+    pub errors: u64,
+    /// What the first of these said.
+    pub first_error: Option<String>,
+    /// I/Os that were taken and not sent, or not wholly, since the replay was stopped.
+    pub unsent: u64,
+}
+
 /// What a replay did.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
@@ -169,16 +184,9 @@ pub struct Report {
     pub seconds: f64,
     /// Arrival of the last I/O that was taken from the trace, since its first, in the trace's time.
     pub trace_seconds: f64,
-    /// I/Os taken from the trace: those that ended, were left out or were not sent.
-    pub traced_ios: u64,
-    /// I/Os that ended.
-    pub ios: u64,
-    /// Of these, failed.
-    pub errors: u64,
-    /// What the first of these said.
-    pub first_error: Option<String>,
-    /// I/Os that were taken and not sent, or not wholly, since the replay was stopped.
-    pub unsent: u64,
+    /// How many I/Os there were.
+    #[serde(flatten)]
+    pub counts: Counts,
     /// Each operation that there was.
     pub ops: Vec<OpReport>,
     /// How late I/Os were sent; not with `afap`.

@@ -1,8 +1,8 @@
 //! A replay on a simulated machine, in that machine's time.
 //!
 //! The engine runs on CPU 0 of the machine, with channels of the production layer to drives that
-//! run on any machine; the trace is read where it is needed, which takes no virtual time. The same
-//! trace, drives, machine and seed give the same report to the bit. Called by the verb.
+//! run on any machine; the trace is read where it is needed, which takes no virtual time. Trace,
+//! drives, machine and seed decide the report to the bit. Called by the verb.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -77,7 +77,7 @@ fn run<S: TraceSource>(
         let depth = channel_depth(settings.iodepth);
         let config = ChannelConfig { depth, stamp: Stamp::Batch, thread: Some(thread) };
         channels.push(Channel::open(&volume, config)?);
-        lanes.push(lane_of(&of.name, &volume, false));
+        lanes.push(lane_of(&of.name, &volume));
     }
     let router = Router::new(source, &lanes, routes, addresses);
     let mut target = Volumes::new(channels, lanes, OnBell(bell), settings.seed);

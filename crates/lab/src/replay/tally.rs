@@ -6,7 +6,7 @@ use millrace_block::{OPS, Op, Snapshot};
 
 use super::lane::Lane;
 use super::report::{
-    Adapted, LaneReport, Latency, Lateness, OpReport, Report, Skipped, Stopped, Waited,
+    Adapted, Counts, LaneReport, Latency, Lateness, OpReport, Report, Skipped, Stopped, Waited,
 };
 use super::route::{Routed, Skip};
 use super::series::Series;
@@ -23,13 +23,14 @@ struct OpTally {
     from_due: Snapshot,
 }
 
-/// When an I/O that has ended was what.
+/// How an I/O ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Times {
+pub(crate) struct Ended {
     /// When the trace wanted it sent; not with `afap`.
     pub(crate) due_ns: Option<u64>,
     pub(crate) sent_ns: u64,
     pub(crate) ended_ns: u64,
+    pub(crate) failed: bool,
 }
 
 /// Counts of a replay.
@@ -45,9 +46,7 @@ pub(crate) struct Tally {
     series: Series,
     due_series: Series,
     lanes: Vec<LaneReport>,
-    pub(crate) traced_ios: u64,
-    pub(crate) unsent: u64,
-    pub(crate) first_error: Option<String>,
+    pub(crate) counts: Counts,
     /// Arrival in the trace of the last I/O that was taken.
     pub(crate) at_ns: u64,
     begin_ns: u64,
@@ -72,9 +71,7 @@ impl Tally {
             series: Series::default(),
             due_series: Series::default(),
             lanes: lanes.iter().map(lane).collect(),
-            traced_ios: 0,
-            unsent: 0,
-            first_error: None,
+            counts: Counts::default(),
             at_ns: 0,
             begin_ns,
             end_ns: begin_ns,
@@ -83,7 +80,7 @@ impl Tally {
 
     /// An I/O was left out.
     pub(crate) fn skip(&mut self, reason: Skip) {
-        self.traced_ios += 1;
+        self.counts.traced_ios += 1;
         match reason {
             Skip::Outside => self.skipped.outside += 1,
             Skip::TooLong => self.skipped.too_long += 1,
@@ -101,12 +98,14 @@ impl Tally {
     }
 
     /// An I/O has ended.
-    pub(crate) fn end(&mut self, io: &Routed, times: Times, failed: bool) {
-        let Times { due_ns, sent_ns, ended_ns } = times;
+    pub(crate) fn end(&mut self, io: &Routed, ended: Ended) {
+        let Ended { due_ns, sent_ns, ended_ns, failed } = ended;
         let op = &mut self.ops[io.op as usize];
         op.ios += 1;
         op.bytes += io.len_bytes;
         op.errors += u64::from(failed);
+        self.counts.ios += 1;
+        self.counts.errors += u64::from(failed);
         op.fua += u64::from(io.fua || io.flush_after);
         if let Some(latency_ns) = io.latency_ns {
             op.traced.add(latency_ns, 1);
@@ -129,7 +128,7 @@ impl Tally {
 
     /// I/Os that have ended.
     pub(crate) fn ended(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.ios).sum()
+        self.counts.ios
     }
 
     /// What came of it.
@@ -149,11 +148,7 @@ impl Tally {
             iodepth,
             seconds,
             trace_seconds: self.at_ns as f64 / 1e9,
-            traced_ios: self.traced_ios,
-            ios: self.lanes.iter().map(|lane| lane.ios).sum(),
-            errors: self.ops.iter().map(|op| op.errors).sum(),
-            first_error: self.first_error,
-            unsent: self.unsent,
+            counts: self.counts,
             ops: with_ops
                 .filter(|(_, tally)| tally.ios > 0)
                 .map(|(op, tally)| op_report(*op, tally, seconds))

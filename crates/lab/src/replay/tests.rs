@@ -216,7 +216,7 @@ fn an_io_longer_than_the_target_takes_is_sent_in_pieces_and_ends_once() {
     let kib = 1 << 10;
     let cut = [(0, 64), (64, 64), (128, 64), (192, 8)].map(|(at, len)| (kib + at * kib, len * kib));
     assert_eq!(pieces[..4], cut);
-    assert_eq!((report.ios, report.adapted.cut, report.waited.for_overlap), (2, 1, 1));
+    assert_eq!((report.counts.ios, report.adapted.cut, report.waited.for_overlap), (2, 1, 1));
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn memory_in_flight_is_bounded_and_a_large_io_still_ends() {
     model.lanes[0].takes.data_bytes_max = 8 << 20;
     let ios = vec![io(0, Op::Write, 0, 100 << 20), io(0, Op::Write, 1 << 30, 100 << 20)];
     let report = plain(&mut model, ios, &settings(None, 32));
-    assert_eq!((report.ios, report.ops[0].bytes), (2, 200 << 20));
+    assert_eq!((report.counts.ios, report.ops[0].bytes), (2, 200 << 20));
     let mut at_once = 0;
     for seen in &model.seen {
         let same = |other: &&Seen| other.sent_ns <= seen.sent_ns && other.ended_ns > seen.sent_ns;
@@ -244,12 +244,12 @@ fn a_durable_write_is_followed_by_a_flush_where_the_target_has_no_such() {
     let report = plain(&mut model, ios.clone(), &settings(None, 1));
     let ops: Vec<_> = model.seen.iter().map(|seen| (seen.piece.op, seen.sent_ns)).collect();
     assert_eq!(ops, [(Op::Write, 5_000), (Op::Flush, 6_000)]);
-    assert_eq!((report.ios, report.ops[0].fua, report.adapted.fua_by_flush), (1, 1, 1));
+    assert_eq!((report.counts.ios, report.ops[0].fua, report.adapted.fua_by_flush), (1, 1, 1));
     assert_eq!(report.ops[0].from_submission.unwrap().max_ns, 2_000);
     let mut model = Model::new(1, 1_000..1_001);
     (model.lanes[0].takes.fua, model.lanes[0].takes.flush) = (false, false);
     let report = plain(&mut model, ios, &settings(None, 1));
-    assert_eq!((report.ios, report.adapted.fua_lost), (1, 1));
+    assert_eq!((report.counts.ios, report.adapted.fua_lost), (1, 1));
 }
 
 #[test]
@@ -312,19 +312,19 @@ fn what_was_taken_is_done_at_the_limit_and_dropped_when_the_time_is_over() {
     let mut model = Model::new(1, 1_000..1_001);
     let limited = Settings { limit: Some(10), ..settings(Some(1.0), 4) };
     let report = plain(&mut model, ios.clone(), &limited);
-    assert_eq!((report.ios, report.traced_ios, report.unsent), (10, 10, 0));
+    assert_eq!((report.counts.ios, report.counts.traced_ios, report.counts.unsent), (10, 10, 0));
     assert_eq!(report.stopped, Some(Stopped::Limit));
     let runtime = Some(Duration::from_micros(20_500));
     let timed = Settings { runtime, ..settings(Some(1.0), 4) };
     let mut model = Model::new(1, 5_000_000..5_000_001);
     let report = plain(&mut model, ios.clone(), &timed);
     assert_eq!(report.stopped, Some(Stopped::Runtime));
-    assert_eq!(report.ios + report.unsent, report.traced_ios);
-    assert!((16..=17).contains(&report.ios), "{report:?}");
+    assert_eq!(report.counts.ios + report.counts.unsent, report.counts.traced_ios);
+    assert!((16..=17).contains(&report.counts.ios), "{report:?}");
     let interrupted = settings(None, 4);
     interrupted.interrupt.set();
     let report = plain(&mut Model::new(1, 1..2), ios, &interrupted);
-    assert_eq!((report.ios, report.stopped), (0, Some(Stopped::Interrupted)));
+    assert_eq!((report.counts.ios, report.stopped), (0, Some(Stopped::Interrupted)));
 }
 
 /// I/Os of a trace, near each other so that many overlap, some outside the target.
@@ -403,8 +403,8 @@ proptest! {
         }
         prop_assert_eq!(sent, wanted);
         prop_assert_eq!(report.skipped.total(), skipped);
-        prop_assert_eq!(report.ios + skipped, ios.len() as u64);
-        prop_assert_eq!((report.traced_ios, report.unsent), (ios.len() as u64, 0));
+        prop_assert_eq!(report.counts.ios + skipped, ios.len() as u64);
+        prop_assert_eq!((report.counts.traced_ios, report.counts.unsent), (ios.len() as u64, 0));
         // At no time two that conflict are in flight.
         for (at, one) in model.seen.iter().enumerate() {
             for other in &model.seen[at + 1..] {

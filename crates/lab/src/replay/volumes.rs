@@ -59,9 +59,9 @@ impl<M: Machine, S: Sleeper> Volumes<M, S> {
 }
 
 fn give_back(pool: &mut Pool<Buffer>, bio: Bio) {
-    let is_write = bio.op() == Op::Write;
+    let op = bio.op();
     if let Some(buffer) = bio.into_buffer() {
-        pool.give_back(buffer, is_write);
+        pool.give_back(buffer, op);
     }
 }
 
@@ -119,8 +119,8 @@ impl<M: Machine, S: Sleeper> Target for Volumes<M, S> {
     }
 }
 
-/// What a lane to a volume is like.
-pub(crate) fn lane_of<M: Machine>(name: &str, volume: &Volume<M>, holds_data: bool) -> Lane {
+/// What a lane to a volume is like, if there is nothing on it to be lost.
+pub(crate) fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
     let limits = volume.limits();
     let block_bytes = u64::from(limits.logical_block_size);
     let ranges = |sectors: u32| match sectors {
@@ -140,7 +140,7 @@ pub(crate) fn lane_of<M: Machine>(name: &str, volume: &Volume<M>, holds_data: bo
             fua: true,
         },
         is_read_only: limits.features.read_only,
-        holds_data,
+        holds_data: false,
     }
 }
 
@@ -177,7 +177,8 @@ pub(crate) fn native(
     for (name, volume) in volumes {
         channels.push(context.channel(volume, channel_depth(iodepth), Stamp::Batch)?);
         workers.push(DriveWorkers::start(volume.disks(), reactor, Pinning::Pinned)?);
-        lanes.push(lane_of(name, volume, holds_data(volume.disks())));
+        let holds_data = holds_data(volume.disks());
+        lanes.push(Lane { holds_data, ..lane_of(name, volume) });
     }
     Ok(Volumes::new(channels, lanes, OnRing { context, _workers: workers }, seed))
 }

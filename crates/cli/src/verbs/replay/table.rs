@@ -38,7 +38,7 @@ pub fn json(head: &Head, report: &Report) -> Result<String> {
 /// The report as tables and lines.
 pub fn text(head: &Head, report: &Report) -> String {
     let mut parts = vec![first_line(head, report)];
-    if report.ios > 0 {
+    if report.counts.ios > 0 {
         parts.push(ops(report));
         parts.push(latencies(report));
         parts.extend(over_time(report));
@@ -54,7 +54,8 @@ pub fn text(head: &Head, report: &Report) -> String {
 }
 
 fn first_line(head: &Head, report: &Report) -> String {
-    let Report { iodepth, ios, seconds, trace_seconds, .. } = report;
+    let Report { iodepth, seconds, trace_seconds, .. } = report;
+    let ios = report.counts.ios;
     let how = match report.speed {
         Some(speed) => format!("at {speed}x its times"),
         None => format!("as fast as possible, {iodepth} in flight"),
@@ -217,7 +218,10 @@ fn lines(report: &Report) -> Vec<String> {
     let unsupported = |(op, ios): &(String, u64)| (*ios, format!("{op}: the target takes none"));
     left_out.extend(skipped.unsupported.iter().map(unsupported));
     lines.extend(list("left out", &left_out));
-    lines.extend(list("not sent", &[(report.unsent, "since the replay ended before".to_owned())]));
+    lines.extend(list(
+        "not sent",
+        &[(report.counts.unsent, "since the replay ended before".to_owned())],
+    ));
     lines.extend(report.stopped.as_ref().map(|stopped| match stopped {
         Stopped::Runtime => "ended by --runtime".to_owned(),
         Stopped::Limit => "ended by --limit".to_owned(),

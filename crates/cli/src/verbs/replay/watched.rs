@@ -3,8 +3,7 @@
 //! The lab's replay reads the trace on a thread of its own; the verb shows a bar meanwhile and
 //! notes at the end. Owned by both through an `Arc`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_lab::traced::{AnySource, TraceSource, TracedIo};
 
@@ -13,22 +12,28 @@ const IOS_A_LOOK: u64 = 4_096;
 
 /// What is known of a trace while it is read.
 #[derive(Debug, Default)]
-pub struct Watch {
-    /// Bits of a fraction.
-    progress: AtomicU64,
-    notes: Mutex<Vec<String>>,
+pub struct Watch(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// 0 to 1.
+    progress: f64,
+    notes: Vec<String>,
 }
 
 impl Watch {
     /// How far it is, 0 to 1.
     pub fn progress(&self) -> f64 {
-        // Relaxed: a number for a bar.
-        f64::from_bits(self.progress.load(Ordering::Relaxed))
+        self.known().progress
     }
 
     /// What a person should know of what was read.
     pub fn notes(&self) -> Vec<String> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.known().notes.clone()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -46,8 +51,8 @@ impl Watched<AnySource> {
     }
 
     fn say(&self) {
-        self.watch.progress.store(self.source.progress().to_bits(), Ordering::Relaxed);
-        *self.watch.notes.lock().unwrap_or_else(PoisonError::into_inner) = self.source.notes();
+        let (progress, notes) = (self.source.progress(), self.source.notes());
+        *self.watch.known() = Known { progress, notes };
     }
 }
 
