@@ -101,8 +101,8 @@ pub enum Destination<'a> {
 /// Replays a trace: its devices go to lanes of `destination` as `routes` says.
 ///
 /// # Errors
-/// If a target cannot be set up or breaks. What is wrong with a trace ends the replay, and is said
-/// in the report's `stopped`. The calling thread is woken at its times from now on, and not
+/// If a target cannot be set up. What is wrong with a trace, or a target that breaks, ends the
+/// replay, and is said in the report's `stopped`. The calling thread is woken at its times from now on, and not
 /// within 50 us of them.
 pub fn replay<S>(
     source: S,
@@ -140,5 +140,5 @@ where
 {
     let router = Router::new(source, target.lanes(), routes, addresses);
     let mut feed = Ahead::start(router)?;
-    Engine::new(&mut target, &mut feed, settings).run(progress)
+    Ok(Engine::new(&mut target, &mut feed, settings).run(progress))
 }

@@ -58,6 +58,7 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
 fn finish(args: &ReplayArgs, head: &table::Head, report: &Report) -> Result<ExitCode> {
     match &report.stopped {
         Some(Stopped::Trace(text)) if report.counts.traced_ios == 0 => bail!("{text}"),
+        Some(Stopped::Target(text)) if report.counts.ios == 0 => bail!("{text}"),
         Some(Stopped::Undecided(text)) if report.counts.ios == 0 => bail!("{text}"),
         Some(Stopped::Undecided(text)) => {
             bail!("{text}; {} I/Os were done before", report.counts.ios)
@@ -66,7 +67,7 @@ fn finish(args: &ReplayArgs, head: &table::Head, report: &Report) -> Result<Exit
     }
     let text = if args.json { table::json(head, report)? } else { table::text(head, report) };
     crate::verbs::say(&format!("{text}\n"));
-    if let Some(Stopped::Trace(text)) = &report.stopped {
+    if let Some(Stopped::Trace(text) | Stopped::Target(text)) = &report.stopped {
         bail!("{text}; above is what was done until there");
     }
     if report.counts.errors > 0 {

@@ -133,30 +133,41 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Runs to the end of the trace, or until it is stopped.
-    pub(crate) fn run(mut self, progress: Progress<'_>) -> Result<Report, BenchError> {
+    /// Runs to the end of the trace, or until it is stopped or the target breaks.
+    pub(crate) fn run(mut self, progress: Progress<'_>) -> Report {
         let mut shown_ns = self.begin_ns;
         loop {
             let now_ns = self.target.now_ns();
-            self.look_for_stop(now_ns);
-            let ended = self.reap()?;
-            let admitted = self.admit(now_ns);
-            let sent = self.send()?;
-            if self.is_over(now_ns) {
-                break;
+            match self.turn(now_ns) {
+                Ok(false) => {}
+                Ok(true) => break,
+                Err(error) => {
+                    self.ending.why = Some(Stopped::Target(error.to_string()));
+                    break;
+                }
             }
             if now_ns.saturating_sub(shown_ns) >= PROGRESS_NS {
                 shown_ns = now_ns;
                 progress(&self.standing(now_ns));
             }
-            if !(ended || admitted || sent) {
-                self.sleep(now_ns)?;
-            }
         }
         let Engine { settings, mut tally, ending, flight, .. } = self;
         // Whatever did not answer within the time for that.
         tally.counts.unsent += u64::from(flight.started);
-        Ok(tally.report((settings.speed, settings.iodepth), ending.why))
+        tally.report((settings.speed, settings.iodepth), ending.why)
+    }
+
+    /// One turn of the loop; true if that was the last.
+    fn turn(&mut self, now_ns: u64) -> Result<bool, BenchError> {
+        self.look_for_stop(now_ns);
+        let ended = self.reap()?;
+        let admitted = self.admit(now_ns);
+        let sent = self.send()?;
+        let is_over = self.is_over(now_ns);
+        if !(is_over || ended || admitted || sent) {
+            self.sleep(now_ns)?;
+        }
+        Ok(is_over)
     }
 
     fn standing(&self, now_ns: u64) -> Standing {
@@ -306,6 +317,11 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             }
             match self.feed.next() {
                 Ok(Next::Item(Item::Io(io))) => {
+                    if self.tally.ended() == 0 && self.slots.is_empty() {
+                        // Opening and reading the trace up to its first I/O made none late.
+                        self.begin_ns = self.target.now_ns();
+                        self.tally.begin(self.begin_ns);
+                    }
                     self.tally.counts.traced_ios += 1;
                     self.tally.at_ns = io.at_ns;
                     return Some(io);

@@ -156,6 +156,8 @@ pub enum Stopped {
     /// An I/O of the trace needs a decision before it can be replayed: which, and which choices
     /// there are.
     Undecided(String),
+    /// The target broke, for this reason.
+    Target(String),
 }
 
 /// How many I/Os there were.

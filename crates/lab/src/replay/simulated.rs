@@ -82,7 +82,7 @@ fn run<S: TraceSource>(
     let router = Router::new(source, &lanes, routes, addresses);
     let mut target = Volumes::new(channels, lanes, OnBell(bell), settings.seed);
     let mut feed = Inline(router);
-    Engine::new(&mut target, &mut feed, settings).run(&mut |_: &Standing| ())
+    Ok(Engine::new(&mut target, &mut feed, settings).run(&mut |_: &Standing| ()))
 }
 
 fn volume_of(of: &SimulatedVolume) -> Result<Arc<Volume<Simulated>>, BenchError> {

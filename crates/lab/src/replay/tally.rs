@@ -78,6 +78,11 @@ impl Tally {
         }
     }
 
+    /// The replay begins only now.
+    pub(crate) fn begin(&mut self, begin_ns: u64) {
+        (self.begin_ns, self.end_ns) = (begin_ns, begin_ns);
+    }
+
     /// An I/O was left out.
     pub(crate) fn skip(&mut self, reason: Skip) {
         self.counts.traced_ios += 1;

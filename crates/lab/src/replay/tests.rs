@@ -62,6 +62,8 @@ struct Model {
     latency_ns: std::ops::Range<u64>,
     random: SplitMix64,
     in_flight: Vec<(u64, Piece)>,
+    /// When it breaks.
+    breaks_ns: u64,
     seen: Vec<Seen>,
 }
 
@@ -74,6 +76,7 @@ impl Model {
             latency_ns,
             random: SplitMix64::new(7),
             in_flight: Vec::new(),
+            breaks_ns: u64::MAX,
             seen: Vec::new(),
         }
     }
@@ -117,6 +120,9 @@ impl Target for Model {
     }
 
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BenchError> {
+        if self.now_ns >= self.breaks_ns {
+            return Err(BenchError::Workload("it broke".into()));
+        }
         let now_ns = self.now_ns;
         let ended = self.in_flight.extract_if(.., |(ends_ns, _)| *ends_ns <= now_ns);
         done.extend(ended.map(|(_, piece)| Done { slot: piece.slot, error: None }));
@@ -147,7 +153,7 @@ fn run_on(
     ios: Vec<TracedIo>,
     addresses: Addresses,
     settings: &Settings,
-) -> Result<Report, BenchError> {
+) -> Report {
     let by_device = vec![("8,16".to_owned(), model.lanes.len() - 1)];
     let routes = Routes { by_device, others: Some(0) };
     let mut feed = Inline(Router::new(listed(ios), &model.lanes, routes, addresses));
@@ -155,7 +161,7 @@ fn run_on(
 }
 
 fn plain(model: &mut Model, ios: Vec<TracedIo>, settings: &Settings) -> Report {
-    run_on(model, ios, Addresses::default(), settings).unwrap()
+    run_on(model, ios, Addresses::default(), settings)
 }
 
 #[test]
@@ -300,10 +306,19 @@ fn what_cannot_be_decided_is_an_error_that_names_the_choices() {
         routes,
         Addresses::default(),
     );
-    let report =
-        Engine::new(&mut model, &mut Inline(router), &settings(None, 1)).run(&mut |_| ()).unwrap();
+    let report = Engine::new(&mut model, &mut Inline(router), &settings(None, 1)).run(&mut |_| ());
     let Some(Stopped::Undecided(text)) = report.stopped else { panic!("{report:?}") };
     assert!(text.contains("add --map 8,0=TARGET") && text.contains("8,0 8,16"), "{text}");
+}
+
+#[test]
+fn a_target_that_breaks_ends_the_replay_with_what_was_done() {
+    let mut model = Model::new(1, 1_000..1_001);
+    model.breaks_ns = 20_500_000;
+    let ios: Vec<_> = (0..100).map(|at| io(at * 1000, Op::Read, at * 512, 512)).collect();
+    let report = plain(&mut model, ios, &settings(Some(1.0), 4));
+    assert_eq!(report.stopped, Some(Stopped::Target("it broke".into())));
+    assert_eq!((report.counts.ios, report.counts.errors), (21, 0));
 }
 
 #[test]
@@ -395,7 +410,7 @@ proptest! {
         let addresses =
             Addresses { fit: Some(fit), extents_bytes: vec![2 << 20; lanes], overwrite: false };
         let report =
-            run_on(&mut model, ios.clone(), addresses.clone(), &settings(speed, iodepth)).unwrap();
+            run_on(&mut model, ios.clone(), addresses.clone(), &settings(speed, iodepth));
         let (wanted, skipped) = expected(&ios, &model, &addresses);
         let mut sent = BTreeMap::new();
         for Seen { piece, .. } in &model.seen {

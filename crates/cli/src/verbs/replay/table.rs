@@ -226,6 +226,7 @@ fn lines(report: &Report) -> Vec<String> {
         Stopped::Runtime => "ended by --runtime".to_owned(),
         Stopped::Limit => "ended by --limit".to_owned(),
         Stopped::Interrupted => "ended by Ctrl-C".to_owned(),
+        Stopped::Target(_) => "ended when the target broke".to_owned(),
         _ => "ended where the trace cannot be read".to_owned(),
     }));
     lines
