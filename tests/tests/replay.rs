@@ -63,11 +63,12 @@ impl Nbdkit {
     fn requests(&self) -> Vec<String> {
         let log = std::fs::read_to_string(self.dir.path().join("log")).expect("it logs");
         let asked = log.lines().filter(|line| line.ends_with(" ...") && line.contains(" id="));
+        let asked = asked.filter(|line| line.contains("connection="));
         let words = asked.map(|line| {
             let words = line.split_whitespace().skip(3).filter(|word| !word.starts_with("id="));
             words.take_while(|word| *word != "...").collect::<Vec<_>>().join(" ")
         });
-        words.filter(|line| !line.starts_with("Preconnect")).skip(2).collect()
+        words.skip(2).collect()
     }
 }
 

@@ -51,6 +51,10 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let source = Watched::new(source, &watch);
     let report = carry_out(args, (lanes, routes), (source, addresses), (&settings, &watch, ios))?;
     watch.notes().iter().for_each(|note| eprintln!("note: {note}"));
+    if let Some((missing, has)) = watch.missing(args.map.iter().map(|map| map.device.as_str())) {
+        let (missing, has) = (missing.join(" "), has.join(" "));
+        eprintln!("note: --map {missing}: the trace has no such device; its devices: {has}");
+    }
     finish(args, &head, &report)
 }
 

@@ -19,6 +19,8 @@ struct Known {
     /// 0 to 1.
     progress: f64,
     notes: Vec<String>,
+    /// All devices of the trace, when it was read to its end.
+    devices: Option<Vec<String>>,
 }
 
 impl Watch {
@@ -30,6 +32,17 @@ impl Watch {
     /// What a person should know of what was read.
     pub fn notes(&self) -> Vec<String> {
         self.known().notes.clone()
+    }
+
+    /// Those of some devices that the trace does not have, and those that it has; nothing if it was
+    /// not read to its end.
+    pub fn missing<'a>(
+        &self,
+        devices: impl Iterator<Item = &'a str>,
+    ) -> Option<(Vec<&'a str>, Vec<String>)> {
+        let has = self.known().devices.clone()?;
+        let missing: Vec<_> = devices.filter(|name| !has.iter().any(|has| has == name)).collect();
+        (!missing.is_empty()).then_some((missing, has))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -50,9 +63,9 @@ impl Watched<AnySource> {
         Watched { source, watch: Arc::clone(watch), ios: 0 }
     }
 
-    fn say(&self) {
+    fn say(&self, devices: Option<Vec<String>>) {
         let (progress, notes) = (self.source.progress(), self.source.notes());
-        *self.watch.known() = Known { progress, notes };
+        *self.watch.known() = Known { progress, notes, devices };
     }
 }
 
@@ -63,7 +76,8 @@ impl TraceSource for Watched<AnySource> {
         let io = self.source.next_io();
         self.ios += 1;
         if self.ios.is_multiple_of(IOS_A_LOOK) || !matches!(io, Ok(Some(_))) {
-            self.say();
+            let has_ended = matches!(io, Ok(None));
+            self.say(has_ended.then(|| self.source.devices().to_vec()));
         }
         io
     }
