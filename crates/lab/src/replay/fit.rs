@@ -72,7 +72,13 @@ pub(crate) fn place(
     let scales = fit == Some(Fit::Scale) && extent_bytes > size_bytes;
     if scales {
         let scaled = u128::from(start) * u128::from(size_bytes) / u128::from(extent_bytes);
-        start = u64::try_from(scaled).unwrap_or(u64::MAX);
+        let scaled = u64::try_from(scaled).unwrap_or(u64::MAX);
+        // Its place in a block stays, so that a whole block stays one.
+        start = (scaled - scaled % block).saturating_add(start % block);
+    }
+    let wraps = fit == Some(Fit::Wrap) && start >= size_bytes && size_bytes > 0;
+    if wraps {
+        start %= size_bytes;
     }
     let first = start - start % block;
     let Some(end) =
@@ -81,14 +87,12 @@ pub(crate) fn place(
         return outside(fit);
     };
     let len = end - first;
-    // Scaling leaves no address at a block's begin but by chance.
-    let aligned = len != len_bytes || (!scales && first != start);
+    let aligned = len != len_bytes || first != start;
     let at = |offset_bytes, moved| Place::At { offset_bytes, len_bytes: len, aligned, moved };
     match (end <= size_bytes, fit) {
-        (true, _) => at(first, scales),
+        (true, _) => at(first, scales || wraps),
         (false, Some(Fit::Scale | Fit::Wrap)) if len > size_bytes => Place::TooLong,
-        (false, Some(Fit::Scale)) => at(size_bytes - len, true),
-        (false, Some(Fit::Wrap)) => at((first % size_bytes).min(size_bytes - len), true),
+        (false, Some(Fit::Scale | Fit::Wrap)) => at(size_bytes - len, true),
         (false, _) => outside(fit),
     }
 }
@@ -145,6 +149,10 @@ mod tests {
         assert_eq!(place(&lane, (Some(Fit::Wrap), 0), behind), at(8192, 4096, false, true));
         let scaled = place(&lane, (Some(Fit::Scale), 4 << 20), (2 << 20, 4096));
         assert_eq!(scaled, at(512 << 10, 4096, false, true));
+        let last = place(&lane, (Some(Fit::Wrap), 0), (u64::MAX, 1));
+        assert_eq!(last, at((1 << 20) - 4096, 4096, true, true));
+        let third = place(&lane, (Some(Fit::Scale), 3 << 20), (4096, 1 << 20));
+        assert_eq!(third, at(0, 1 << 20, false, true));
         let across = ((1 << 20) - 4096, 8192);
         assert_eq!(
             place(&lane, (Some(Fit::Wrap), 0), across),
