@@ -102,8 +102,8 @@ pub enum Destination<'a> {
 ///
 /// # Errors
 /// If a target cannot be set up. What is wrong with a trace, or a target that breaks, ends the
-/// replay, and is said in the report's `stopped`. The calling thread is woken at its times from now on, and not
-/// within 50 us of them.
+/// replay, and is said in the report's `stopped`. The calling thread is woken at its times from now
+/// on, and not within 50 us of them.
 pub fn replay<S>(
     source: S,
     (destination, routes, addresses): (&Destination<'_>, Routes, Addresses),
