@@ -16,7 +16,7 @@ pub(crate) fn holds_data<E>(
     most_bytes: u64,
     mut read: impl FnMut(Range<u64>) -> Result<Vec<u8>, E>,
 ) -> Result<bool, E> {
-    let step = most_bytes.min(LOOKED_AT_BYTES).max(1);
+    let step = most_bytes.clamp(1, LOOKED_AT_BYTES);
     let looked_at = LOOKED_AT_BYTES.div_ceil(step) * step;
     let tail = size_bytes.saturating_sub(looked_at);
     for Range { mut start, end } in [0..size_bytes.min(looked_at), tail..size_bytes] {
