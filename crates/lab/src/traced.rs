@@ -18,6 +18,7 @@ mod order;
 mod pairing;
 mod parse;
 mod pending;
+mod write;
 
 use millrace_block::Op;
 
@@ -25,6 +26,7 @@ pub use error::{OpenError, Place, ReadError};
 pub use format::{Format, NoFormat};
 pub use input::TracePath;
 pub use open::{AnySource, open};
+pub use write::{NotWritten, WRITTEN, Writer};
 
 /// One I/O as a trace tells of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

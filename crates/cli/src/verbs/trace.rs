@@ -5,19 +5,21 @@
 //! cli.rs; everything about traces is the lab's.
 #![allow(clippy::print_stderr)]
 
+mod convert;
 mod record;
 mod report;
 mod show;
 mod spans;
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Subcommand;
 use millrace_lab::trace::{Entry, Names, Reader, TraceName};
+use millrace_lab::traced::{Format, TracePath};
 
 use super::bar::Bar;
 
@@ -61,6 +63,8 @@ enum Verb {
     Spans(spans::Args),
     /// Write a page of plots
     Report(report::Args),
+    /// Write a trace of any format as one of another
+    Convert(convert::Args),
 }
 
 /// Runs the verb.
@@ -73,6 +77,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Verb::Show(args) => show::run(args),
         Verb::Spans(args) => spans::run(args),
         Verb::Report(args) => report::run(args),
+        Verb::Convert(args) => convert::run(args),
     }
 }
 
@@ -120,6 +125,45 @@ impl Input {
         drop(progress);
         say(&reader.notes()[known.len()..]);
         Ok(reader.names().clone())
+    }
+}
+
+/// Which traces, of any format.
+#[derive(Debug, clap::Args)]
+struct Foreign {
+    /// Trace files, gzipped or not, names of recordings, or - for standard input; several are
+    /// merged by time
+    #[arg(value_name = "TRACE", required = true)]
+    traces: Vec<String>,
+    /// The folder of the traces
+    #[arg(short = 'D', long = "dir", value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// The format of the traces [default: found by their first lines]; one of blktrace, blkparse,
+    /// iolog, iolog3, msr, systor, alibaba, tencent, spc, fiu, vscsi, nbdkit, nbd-trlog
+    #[arg(long, value_name = "FORMAT", hide_default_value = true)]
+    format: Option<Format>,
+}
+
+impl Foreign {
+    fn paths(&self) -> Vec<TracePath> {
+        let in_dir = |name: &String| match (&self.dir, name.as_str()) {
+            (Some(dir), name) if name != "-" => TracePath::Named(dir.join(name)),
+            (_, name) => name.into(),
+        };
+        self.traces.iter().map(in_dir).collect()
+    }
+
+    /// Whether a file, which may not be there, is one of the traces.
+    fn reads(&self, file: &Path) -> bool {
+        let Ok(file) = file.canonicalize() else { return false };
+        self.paths().iter().any(|path| match path {
+            TracePath::Named(path) => {
+                let of_set = format!("{}.blktrace.", path.display());
+                path.canonicalize().is_ok_and(|path| path == file)
+                    || Path::new(&(of_set + "0")).canonicalize().is_ok_and(|path| path == file)
+            }
+            TracePath::Stdin => false,
+        })
     }
 }
 

@@ -16,10 +16,6 @@ use crate::traced::parse::{Line, LineFormat, Problem, fields, is_head, scaled, w
 
 /// Nanoseconds of a filetime's unit.
 pub(in crate::traced) const TICK_NS: u64 = 100;
-/// The names of the columns.
-pub(in crate::traced) const HEAD: &str =
-    "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime";
-
 /// MSR Cambridge.
 #[derive(Debug, Default)]
 pub(in crate::traced) struct Msr {

@@ -1,0 +1,92 @@
+//! I/Os as fio's log, version 2 or 3, which `fio --read_iolog` takes.
+//!
+//! A device is a file of the log, added and opened when it is first met, its name without blanks.
+//! Version 2 gets a wait before an I/O that is 100 us or more after the last wait, as fio ignores
+//! shorter ones; what is shorter is added to the next, so that no time is lost.
+//! Source: fio's documentation, "Trace file format".
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use millrace_block::Op;
+
+use super::{Layout, Lost};
+use crate::traced::TracedIo;
+use crate::traced::formats::iolog::{HEAD_2, HEAD_3};
+
+/// The shortest wait that fio heeds.
+const WAIT_US_MIN: u64 = 100;
+
+/// Which version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// 2, which has waits.
+    Waits,
+    /// 3, which has times.
+    Times,
+}
+
+/// Lines of a log.
+#[derive(Debug)]
+pub(super) struct Log {
+    version: Version,
+    files: BTreeMap<u32, String>,
+    last_us: u64,
+    begun: bool,
+}
+
+impl Log {
+    pub(super) fn new(version: Version) -> Log {
+        Log { version, files: BTreeMap::new(), last_us: 0, begun: false }
+    }
+
+    fn begin<W: Write>(&mut self, out: &mut W) -> io::Result<()> {
+        let head = if self.version == Version::Waits { HEAD_2 } else { HEAD_3 };
+        if std::mem::replace(&mut self.begun, true) { Ok(()) } else { writeln!(out, "{head}") }
+    }
+
+    /// What goes before a line: in version 3 its time.
+    fn time(&self) -> String {
+        if self.version == Version::Times { format!("{} ", self.last_us) } else { String::new() }
+    }
+}
+
+impl<W: Write> Layout<W> for Log {
+    fn io(&mut self, out: &mut W, io: &TracedIo, device: &str, lost: &mut Lost) -> io::Result<()> {
+        self.begin(out)?;
+        let at_us = io.at_ns / 1_000;
+        if self.version == Version::Times {
+            self.last_us = at_us;
+        }
+        if !self.files.contains_key(&io.device) {
+            let plain = |letter: char| if letter.is_whitespace() { '_' } else { letter };
+            let name: String = device.chars().map(plain).collect();
+            for action in ["add", "open"] {
+                writeln!(out, "{}{name} {action}", self.time())?;
+            }
+            self.files.insert(io.device, name);
+        }
+        let file = self.files.get(&io.device).map_or("", String::as_str);
+        let wait_us = at_us - self.last_us;
+        if self.version == Version::Waits && wait_us >= WAIT_US_MIN {
+            writeln!(out, "{file} wait {wait_us} 0")?;
+            self.last_us = at_us;
+        }
+        lost.fua += u64::from(io.fua);
+        lost.zeroes += u64::from(io.op == Op::WriteZeroes);
+        let action = match io.op {
+            Op::Read => "read",
+            Op::Write | Op::WriteZeroes => "write",
+            Op::Discard => "trim",
+            Op::Flush => "sync",
+        };
+        let file = self.files.get(&io.device).map_or("", String::as_str);
+        writeln!(out, "{}{file} {action} {} {}", self.time(), io.offset_bytes, io.len_bytes)
+    }
+
+    fn finish(&mut self, out: &mut W, _lost: &mut Lost) -> io::Result<()> {
+        self.begin(out)?;
+        let time = self.time();
+        self.files.values().try_for_each(|file| writeln!(out, "{time}{file} close"))
+    }
+}
