@@ -18,14 +18,17 @@ mod order;
 mod pairing;
 mod parse;
 mod pending;
+mod profile;
 mod write;
 
 use millrace_block::Op;
 
 pub use error::{OpenError, Place, ReadError};
 pub use format::{Format, NoFormat};
+pub use formats::blktrace::EventIos;
 pub use input::TracePath;
-pub use open::{AnySource, open};
+pub use open::{AnySource, Opened, open, open_events};
+pub use profile::{Profile, text as profile_text};
 pub use write::{NotWritten, WRITTEN, Writer};
 
 /// One I/O as a trace tells of it.

@@ -1,8 +1,8 @@
-//! `millrace trace`: what blktrace files hold, ours and the kernel's.
+//! `millrace trace`: what blktrace files hold, ours and the kernel's, and traces of other formats.
 //!
 //! Owns the list of what can be done with a trace, a file each, and what these share: how traces
-//! are named on the command line, and the walk over their events with a progress bar. Called by
-//! cli.rs; everything about traces is the lab's.
+//! are named on the command line, and the walk over their events with a progress bar. `report` and
+//! `convert` take traces of any format. Called by cli.rs; everything about traces is the lab's.
 #![allow(clippy::print_stderr)]
 
 mod convert;
@@ -38,12 +38,18 @@ Examples:
       how long I/Os took from step to step, as btt tells, of reads and of writes
   millrace trace report sda
       the same over time, as plots: sda.html
+  millrace trace report usr_0.csv.gz
+      what a trace of another format is like: rates, sizes, strides, working set
+  millrace trace convert usr_0.csv.gz --to-format blktrace -o usr
+      for blkparse and btt
   blktrace -d /dev/sda -w 10 -o - | millrace trace spans -
       without files
 
 A trace NAME is the files NAME.blktrace.0, NAME.blktrace.1 and so on, one for each CPU, as \
 blktrace writes them; blkparse and btt read the same files. The name - is standard input, where \
-`blktrace -o -` can write.";
+`blktrace -o -` can write. `report` and `convert` read other formats, too, gzipped or not: blkparse's \
+lines, fio's iologs, the CSVs of MSR Cambridge, SYSTOR '17, Alibaba, Tencent and SPC, FIU's lines, \
+vscsi records, and logs of nbdkit and nbd-server.";
 
 /// Arguments of `trace`.
 #[derive(Debug, clap::Args)]
@@ -108,24 +114,34 @@ impl Input {
     /// If a trace cannot be read, or not to its end: then after all that precedes.
     fn walk(&self, bar: Bar, mut each: impl FnMut(&Entry, &Reader) -> Next) -> Result<Names> {
         let mut reader = Reader::open(&self.names())?;
-        let say = |notes: &[String]| notes.iter().for_each(|note| eprintln!("note: {note}"));
-        let known = reader.notes();
-        say(&known);
-        let mut progress =
-            Progress { bar, label: self.names.join(" "), events: 0, shown: Instant::now() };
-        while let Some(entry) = reader.read()? {
+        walk(&mut reader, (bar, &self.names.join(" ")), |entry, reader| {
             if self.numbers {
                 reader.names_mut().forget_devices();
             }
-            if each(&entry, &reader) == Next::Stop {
-                break;
-            }
-            progress.event(&reader);
-        }
-        drop(progress);
-        say(&reader.notes()[known.len()..]);
-        Ok(reader.names().clone())
+            each(entry, reader)
+        })
     }
+}
+
+/// Gives each event of a reader to `each`, as `Input::walk` does, with a bar of this label.
+fn walk(
+    reader: &mut Reader,
+    (bar, label): (Bar, &str),
+    mut each: impl FnMut(&Entry, &mut Reader) -> Next,
+) -> Result<Names> {
+    let say = |notes: &[String]| notes.iter().for_each(|note| eprintln!("note: {note}"));
+    let known = reader.notes();
+    say(&known);
+    let mut progress = Progress { bar, label: label.into(), events: 0, shown: Instant::now() };
+    while let Some(entry) = reader.read()? {
+        if each(&entry, reader) == Next::Stop {
+            break;
+        }
+        progress.event(reader);
+    }
+    drop(progress);
+    say(&reader.notes()[known.len()..]);
+    Ok(reader.names().clone())
 }
 
 /// Which traces, of any format.

@@ -92,12 +92,13 @@ impl TraceName {
 const PIPE: &str = "-";
 
 /// Where a trace comes from.
-#[derive(Debug)]
 pub enum Source {
     /// A file of it.
     File(BufReader<File>),
     /// Standard input.
     Pipe(BufReader<Stdin>),
+    /// Anything else, such as what a gzipped file holds.
+    Other(Box<dyn Read + Send>),
 }
 
 impl Read for Source {
@@ -105,6 +106,7 @@ impl Read for Source {
         match self {
             Source::File(file) => file.read(buffer),
             Source::Pipe(pipe) => pipe.read(buffer),
+            Source::Other(input) => input.read(buffer),
         }
     }
 }

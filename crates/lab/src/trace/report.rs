@@ -15,6 +15,13 @@ use crate::page::{DataTable, Figure, HeatMap, HeatPanel, Page, Panel, Scale, Ser
 /// Makes the page of traces of these names.
 #[must_use]
 pub fn report_html(names: &[String], spans: &Spans, timeline: &Timeline) -> String {
+    let (page, maps) = report_page(names, spans, timeline);
+    page.html_with(&maps)
+}
+
+/// The page of traces of these names, to which more may be added, and its heat maps.
+#[must_use]
+pub fn report_page(names: &[String], spans: &Spans, timeline: &Timeline) -> (Page, [HeatMap; 2]) {
     let report = Report { spans, timeline, time: TimeUnit::of(timeline.last_ns) };
     let page = Page {
         title: format!("Trace of {}", names.join(", ")),
@@ -23,7 +30,7 @@ pub fn report_html(names: &[String], spans: &Spans, timeline: &Timeline) -> Stri
         tables: report.tables(),
         ..Page::default()
     };
-    page.html_with(&[report.latencies(), report.sectors()])
+    (page, [report.latencies(), report.sectors()])
 }
 
 /// In what the x axes are.

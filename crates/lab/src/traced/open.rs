@@ -25,7 +25,7 @@ use super::input::{Gauge, Input, TracePath};
 use super::order::Order;
 use super::parse::{Joined, Parse, Text};
 use super::{TraceSource, TracedIo};
-use crate::trace::{Reader, TraceName};
+use crate::trace::{Reader, Source, TraceName};
 
 /// A trace of any format.
 pub struct AnySource {
@@ -87,17 +87,38 @@ impl TraceSource for AnySource {
     }
 }
 
+/// A trace as it is opened.
+pub enum Opened {
+    /// blktrace's events, which say more than I/Os do.
+    Events(Box<Reader>),
+    /// I/Os.
+    Ios(AnySource),
+}
+
 /// Opens traces that are one trace together; the format is found by itself unless it is said.
 ///
 /// # Errors
 /// If a file cannot be opened, no format fits, or formats differ.
 pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, OpenError> {
+    match open_events(traces, format)? {
+        Opened::Ios(source) => Ok(source),
+        Opened::Events(reader) => {
+            let parser = Box::new(Joined::new(Blktrace::new(*reader, None)));
+            Ok(AnySource::new(vec![parser], Format::Blktrace))
+        }
+    }
+}
+
+/// Opens the same as events, where it is a recording of blktrace.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_events(traces: &[TracePath], format: Option<Format>) -> Result<Opened, OpenError> {
     if traces.len() > 1 && traces.contains(&TracePath::Stdin) {
         return Err(OpenError::StdinAndFiles);
     }
     if let Some(names) = recordings(traces, format) {
-        let parser = Box::new(Joined::new(Blktrace::new(Reader::open(&names)?, None)));
-        return Ok(AnySource::new(vec![parser], Format::Blktrace));
+        return Ok(Opened::Events(Box::new(Reader::open(&names)?)));
     }
     let mut inputs: Vec<(Format, Input)> = Vec::new();
     for trace in traces {
@@ -114,8 +135,14 @@ pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, O
         inputs.push((found, input));
     }
     let format = inputs.first().ok_or(OpenError::Nothing)?.0;
+    if format == Format::Blktrace && inputs.len() == 1 {
+        let (_, input) = inputs.remove(0);
+        let label = input.label.clone();
+        let reader = Reader::from_stream(&label, Source::Other(Box::new(input.into_reader())));
+        return Ok(Opened::Events(Box::new(reader)));
+    }
     let parsers = inputs.into_iter().map(|(format, input)| parser(format, input)).collect();
-    Ok(AnySource::new(parsers, format))
+    Ok(Opened::Ios(AnySource::new(parsers, format)))
 }
 
 /// The names of blktrace's recordings, if all that is named are such: `NAME.blktrace.N`, or a NAME

@@ -10,13 +10,13 @@ use std::io::Read;
 use millrace_block::Op;
 use millrace_block::blktrace::{Act, Record, category};
 
-use crate::trace::Reader;
+use crate::trace::{Entry, Names, Reader};
 use crate::traced::TracedIo;
 use crate::traced::devices::Devices;
 use crate::traced::error::{Place, ReadError};
 use crate::traced::input::Gauge;
 use crate::traced::pairing::{Event, Pairing, Step};
-use crate::traced::parse::Steps;
+use crate::traced::parse::{Problem, Steps};
 use crate::traced::pending::More;
 
 /// Times are told from the first event on, and those of other CPUs may lie before it.
@@ -24,28 +24,20 @@ const GENESIS_NS: u64 = 1 << 62;
 /// Progress of a set is known as a share only.
 const WHOLE: f64 = 1e6;
 
-/// Events of a trace.
-pub(in crate::traced) struct Blktrace<R> {
-    reader: Reader<R>,
-    /// The only file, if there is one.
-    gauge: Option<Gauge>,
-    pairing: Pairing,
+/// What records mean.
+#[derive(Debug, Default)]
+struct Meaning {
     numbers: HashMap<u32, u32>,
 }
 
-impl<R: Read> Blktrace<R> {
-    /// A set of files.
-    pub(in crate::traced) fn new(reader: Reader<R>, gauge: Option<Gauge>) -> Blktrace<R> {
-        let (pairing, numbers) = (Pairing::default(), HashMap::new());
-        Blktrace { reader, gauge, pairing, numbers }
-    }
-
+impl Meaning {
     /// The event of a record, if it is one that counts.
     fn event(
         &mut self,
         record: &Record,
+        names: &Names,
         devices: &mut Devices,
-    ) -> Result<Option<Event>, ReadError> {
+    ) -> Result<Option<Event>, Problem> {
         let step = match record.act() {
             Some(Act::Queue) => Step::Queue,
             Some(Act::Issue) => Step::Issue,
@@ -64,12 +56,7 @@ impl<R: Read> Blktrace<R> {
         let device = match self.numbers.get(&record.device) {
             Some(number) => *number,
             None => {
-                let name = self.reader.names().device_or_number(record.device);
-                let number = devices.number(&name).map_err(|problem| ReadError::Broken {
-                    file: "blktrace".into(),
-                    place: Place::Byte(0),
-                    problem,
-                })?;
+                let number = devices.number(&names.device_or_number(record.device))?;
                 self.numbers.insert(record.device, number);
                 number
             }
@@ -87,10 +74,67 @@ impl<R: Read> Blktrace<R> {
     }
 }
 
+/// I/Os of a trace whose events somebody else reads.
+#[derive(Debug, Default)]
+pub struct EventIos {
+    meaning: Meaning,
+    pairing: Pairing,
+    devices: Devices,
+}
+
+impl EventIos {
+    /// One more event; those of devices past what is kept are passed over.
+    pub fn entry(&mut self, entry: &Entry, names: &Names) {
+        if let Ok(Some(event)) = self.meaning.event(&entry.record, names, &mut self.devices) {
+            self.pairing.event(&event);
+        }
+    }
+
+    /// The next I/O whose answer is known, or that waits no longer for it.
+    pub fn next_answered(&mut self) -> Option<TracedIo> {
+        self.pairing.pop(More::ToCome).map(from_genesis)
+    }
+
+    /// The next I/O, after the last event.
+    pub fn next_left(&mut self) -> Option<TracedIo> {
+        self.pairing.pop(More::Ended).map(from_genesis)
+    }
+
+    /// Names of the devices.
+    #[must_use]
+    pub fn devices(&self) -> &[String] {
+        self.devices.names()
+    }
+}
+
+fn from_genesis(io: TracedIo) -> TracedIo {
+    TracedIo { at_ns: io.at_ns.saturating_sub(GENESIS_NS), ..io }
+}
+
+/// Events of a trace.
+pub(in crate::traced) struct Blktrace<R> {
+    reader: Reader<R>,
+    /// The only file, if there is one.
+    gauge: Option<Gauge>,
+    pairing: Pairing,
+    meaning: Meaning,
+}
+
+impl<R: Read> Blktrace<R> {
+    /// A set of files.
+    pub(in crate::traced) fn new(reader: Reader<R>, gauge: Option<Gauge>) -> Blktrace<R> {
+        let (pairing, meaning) = (Pairing::default(), Meaning::default());
+        Blktrace { reader, gauge, pairing, meaning }
+    }
+}
+
 impl<R: Read + Send> Steps for Blktrace<R> {
     fn step(&mut self, devices: &mut Devices) -> Result<More, ReadError> {
         let Some(entry) = self.reader.read()? else { return Ok(More::Ended) };
-        if let Some(event) = self.event(&entry.record, devices)? {
+        let event = self.meaning.event(&entry.record, self.reader.names(), devices);
+        let place = Place::Byte(0);
+        let broken = |problem| ReadError::Broken { file: "blktrace".into(), place, problem };
+        if let Some(event) = event.map_err(broken)? {
             self.pairing.event(&event);
         }
         Ok(More::ToCome)

@@ -1,0 +1,270 @@
+//! The figures and tables of a `Profile`.
+//!
+//! Owns what is shown and how it is called; the page and its plots are `crate::page`'s.
+
+use millrace_block::Op;
+
+use super::slots::Slot;
+use super::{Bins, DeviceCount, Profile, used};
+use crate::page::{DataTable, Figure, Page, Panel, Scale, Series, Unit};
+
+/// Devices that have a row of their own.
+const DEVICES_SHOWN: usize = 16;
+/// Quantiles of latencies that are shown.
+const QUANTILES: [(f64, &str); 4] = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9")];
+
+impl Profile {
+    /// Adds what the I/Os are like to a page; `devices` are those of the source.
+    pub fn add_to(&self, page: &mut Page, devices: &[String]) {
+        page.figures.extend([self.rates(), self.sizes(), self.strides(), self.touched()]);
+        page.figures.extend(self.has_latency().then(|| self.latencies()));
+        page.tables.extend(self.tables(devices));
+        page.remarks.extend(self.notes());
+    }
+
+    /// The nanoseconds of the x axes' unit, and its name.
+    fn time(&self) -> (f64, &'static str) {
+        match self.last_ns() {
+            0..10_000_000 => (1e3, "us"),
+            10_000_000..2_000_000_000 => (1e6, "ms"),
+            2_000_000_000..7_200_000_000_000 => (1e9, "s"),
+            _ => (3.6e12, "h"),
+        }
+    }
+
+    /// A line of what `value` finds in slots.
+    fn over_time(&self, name: &str, value: impl Fn(&Slot) -> Option<f64>) -> Series {
+        let (unit_ns, _) = self.time();
+        let x = |slot: usize| (slot as f64 + 0.5) * self.slots.slot_ns as f64 / unit_ns;
+        let slots = self.slots.slots.iter().enumerate();
+        let points = slots.filter_map(|(place, slot)| Some((x(place), value(slot)?)));
+        Series::ours(name, points.collect())
+    }
+
+    fn panel(&self, title: &str, y: (&str, Unit), series: Vec<Series>) -> Panel {
+        let is_there = |line: &Series| line.points.iter().any(|(_, y)| *y != 0.0);
+        let series = series.into_iter().filter(is_there).collect();
+        Panel::new(title, self.time().1, y, series)
+    }
+
+    fn rates(&self) -> Figure {
+        let rate = |count: u64| Some(count as f64 * 1e9 / self.slots.slot_ns as f64);
+        let names = ["read", "write", "other"];
+        let line = |way: usize| self.over_time(names[way], |slot| rate(slot.ios[way]));
+        let ios = (0..3).map(line).collect();
+        let line = |way: usize| self.over_time(names[way], |slot| rate(slot.bytes[way]));
+        let bytes = (0..2).map(line).collect();
+        Figure::new(
+            "arrivals",
+            "Arrivals over time",
+            "What arrived in each slot of time, on all devices together.",
+            [
+                self.panel("I/Os", ("IOPS", Unit::Count), ios),
+                self.panel("bandwidth", ("bytes/s", Unit::Count), bytes),
+            ],
+        )
+    }
+
+    fn sizes(&self) -> Figure {
+        let lines = [("read", &self.sizes[0]), ("write", &self.sizes[1])];
+        Figure::new(
+            "sizes",
+            "Sizes",
+            "Reads and writes by their length: each point is those from a power of two up to the \
+             next; 12 is 4 KiB, 16 is 64 KiB, 20 is 1 MiB.",
+            [histogram("I/Os", &lines)],
+        )
+    }
+
+    fn strides(&self) -> Figure {
+        let lines = [("forward", &self.strides.forward), ("backward", &self.strides.backward)];
+        let sequential = share(self.strides.sequential, self.strides.all());
+        Figure::new(
+            "strides",
+            "Strides",
+            &format!(
+                "How far a read or write begins from the end of the one before on its device, by \
+                 powers of two of bytes; {sequential} begin right there and are not in the plot."
+            ),
+            [histogram("I/Os", &lines)],
+        )
+    }
+
+    fn touched(&self) -> Figure {
+        let last = self.working_set();
+        let end = self.slots.slots.len().saturating_sub(1);
+        let unit_ns = self.time().0;
+        let x_end = (end as f64 + 0.5) * self.slots.slot_ns as f64 / unit_ns;
+        let line = |(which, name): (usize, &str)| {
+            let mut line = self.over_time(name, |slot| slot.touched.map(|bytes| bytes[which]));
+            line.points.retain(|(x, _)| *x < x_end);
+            line.points.push((x_end, last[which]));
+            line
+        };
+        let lines = ["all", "read", "written"].into_iter().enumerate().map(line).collect();
+        Figure::new(
+            "working-set",
+            "Working set",
+            "Different pages of 4 KiB that were touched since the beginning, in bytes; the error \
+             is 0.8 %.",
+            [self.panel("touched", ("bytes", Unit::Count), lines)],
+        )
+    }
+
+    fn latencies(&self) -> Figure {
+        let mean = |(count, sum): (u64, u64)| (count > 0).then(|| sum as f64 / count as f64);
+        let lines = [("read", 0), ("write", 1)]
+            .map(|(name, way)| self.over_time(name, |slot| mean(slot.latency[way])));
+        let panel = self.panel("mean", ("latency", Unit::Nanoseconds), lines.into());
+        Figure::new(
+            "trace-latency",
+            "Latency in the trace",
+            "Mean latency that the trace tells, by when I/Os arrived.",
+            [Panel { y_scale: Scale::Log, ..panel }],
+        )
+    }
+
+    fn tables(&self, devices: &[String]) -> Vec<DataTable> {
+        let mut tables = vec![self.workload(devices), self.mix()];
+        let bins =
+            |(id, title, caption): (&str, &str, &str), heads: [&str; 2], bins: [&Bins; 2]| {
+                let range = used(bins[0]).start.min(used(bins[1]).start)
+                    ..used(bins[0]).end.max(used(bins[1]).end);
+                let some = |bin: &usize| bins.iter().any(|bins| bins[*bin] > 0);
+                let row = |bin: usize| {
+                    let from = if bin == 0 { 0.0 } else { 2_f64.powi(bin as i32) };
+                    let counts = bins.map(|bins| bins[bin].to_string());
+                    [bytes(from)].into_iter().chain(counts).collect()
+                };
+                let rows = range.filter(some).map(row).collect();
+                DataTable::new((id, title), caption, ["from", heads[0], heads[1]], rows)
+            };
+        let caption = "reads and writes from this length up to twice that";
+        let title = ("size", "Sizes", caption);
+        tables.push(bins(title, ["reads", "writes"], [&self.sizes[0], &self.sizes[1]]));
+        let title = ("stride", "Strides", "from this distance up to twice that");
+        let strides = [&self.strides.forward, &self.strides.backward];
+        tables.push(bins(title, ["forward", "backward"], strides));
+        tables.push(self.by_device(devices));
+        tables.retain(|table| !table.rows.is_empty());
+        tables
+    }
+
+    fn workload(&self, devices: &[String]) -> DataTable {
+        let seconds = self.last_ns() as f64 / 1e9;
+        let ios = self.ios();
+        let total: u64 = self.ops[..2].iter().fold(0, |sum, op| sum.saturating_add(op.bytes));
+        let [all, read, written] = self.working_set();
+        let rate = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
+        let mut rows = vec![
+            ("devices", devices.len().to_string()),
+            ("time", format!("{seconds:.6} s")),
+            ("I/Os", ios.to_string()),
+            ("mean rate", format!("{:.1} IOPS, {}/s", rate(ios as f64), bytes(rate(total as f64)))),
+            ("read or written", bytes(total as f64)),
+            ("working set", format!("{} (+-0.8 %)", bytes(all))),
+            ("of it read, written", format!("{}, {}", bytes(read), bytes(written))),
+            ("sequential", share(self.strides.sequential, self.strides.all())),
+        ];
+        rows.extend(self.notes().map(|note| ("note", note)));
+        let rows = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();
+        DataTable::new(("workload", "Workload"), "", ["of all I/Os", "value"], rows)
+    }
+
+    /// Operations, and their latencies where the trace tells them.
+    fn mix(&self) -> DataTable {
+        let mut head = vec!["op", "I/Os", "share", "bytes", "mean size", "FUA"];
+        if self.has_latency() {
+            head.extend(["lat mean"].into_iter().chain(QUANTILES.map(|(_, name)| name)));
+        }
+        let width = head.len();
+        let there = Op::ALL.into_iter().filter(|op| self.ops[*op as usize].ios > 0);
+        let row = |op: Op| {
+            let count = &self.ops[op as usize];
+            let mut row = vec![
+                op.name().to_owned(),
+                count.ios.to_string(),
+                share(count.ios, self.ios()),
+                bytes(count.bytes as f64),
+                bytes(count.bytes as f64 / count.ios as f64),
+                count.fua.to_string(),
+            ];
+            if count.latency.n > 0 {
+                row.push(duration(count.latency.avg()));
+                let quantile = |(share, _)| duration(count.latency.quantile(share) as f64);
+                row.extend(QUANTILES.map(quantile));
+            }
+            row.resize(width, String::new());
+            row
+        };
+        let caption = "latencies are the trace's own; percentiles are known to an eighth";
+        let caption = if self.has_latency() { caption } else { "" };
+        DataTable::new(("mix", "Operations"), caption, head, there.map(row).collect())
+    }
+
+    fn by_device(&self, devices: &[String]) -> DataTable {
+        let mut all: Vec<(usize, &DeviceCount)> = self.devices.iter().enumerate().collect();
+        all.sort_by_key(|(place, device)| (std::cmp::Reverse(device.ios), *place));
+        let row = |(place, device): &(usize, &DeviceCount)| {
+            vec![
+                devices.get(*place).cloned().unwrap_or_default(),
+                device.ios.to_string(),
+                share(device.reads, device.ios),
+                bytes(device.bytes as f64),
+                share(device.sequential, device.ios),
+                bytes(device.end as f64),
+            ]
+        };
+        let rows = all.iter().take(DEVICES_SHOWN).map(row).collect();
+        let caption = match all.len().saturating_sub(DEVICES_SHOWN) {
+            0 => "end is the farthest byte that was read or written".to_owned(),
+            more => format!("the {DEVICES_SHOWN} with most I/Os; {more} more are not shown"),
+        };
+        let head = ["device", "I/Os", "reads", "bytes", "sequential", "end"];
+        DataTable::new(("by-device", "Devices"), &caption, head, rows)
+    }
+}
+
+/// Counts by powers of two.
+fn histogram(title: &str, lines: &[(&str, &Bins); 2]) -> Panel {
+    let line = |(name, bins): &(&str, &Bins)| {
+        let points = used(bins).map(|bin| (bin as f64, bins[bin] as f64));
+        Series::ours(*name, points.collect())
+    };
+    let series = lines.iter().map(line).filter(|line| !line.points.is_empty()).collect();
+    Panel::new(title, "log2 of bytes", ("I/Os", Unit::Count), series)
+}
+
+/// The tables for a terminal.
+#[must_use]
+pub fn text(profile: &Profile, devices: &[String]) -> String {
+    let tables = profile.tables(devices);
+    Page { tables, ..Page::default() }.text()
+}
+
+fn share(part: u64, all: u64) -> String {
+    if all == 0 { "-".into() } else { format!("{:.1} %", part as f64 / all as f64 * 100.0) }
+}
+
+/// Bytes with a prefix.
+fn bytes(bytes: f64) -> String {
+    let prefixes = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut scaled = bytes;
+    let mut place = 0;
+    while scaled >= 1_024.0 && place + 1 < prefixes.len() {
+        scaled /= 1_024.0;
+        place += 1;
+    }
+    let digits = if scaled < 10.0 && scaled.fract() != 0.0 { 1 } else { 0 };
+    format!("{scaled:.digits$} {}", prefixes[place])
+}
+
+/// Nanoseconds in a unit that fits.
+fn duration(ns: f64) -> String {
+    match ns {
+        ..1e3 => format!("{ns:.0} ns"),
+        ..1e6 => format!("{:.1} us", ns / 1e3),
+        ..1e9 => format!("{:.1} ms", ns / 1e6),
+        _ => format!("{:.1} s", ns / 1e9),
+    }
+}
