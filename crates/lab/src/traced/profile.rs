@@ -170,7 +170,7 @@ impl Profile {
 
 fn working_set(pages: &[Sketch; 2]) -> [f64; 3] {
     let counts = [pages[0].with(&pages[1]).count(), pages[0].count(), pages[1].count()];
-    counts.map(|pages| pages * PAGE_BYTES as f64)
+    counts.map(|pages| pages.round() * PAGE_BYTES as f64)
 }
 
 impl Strides {

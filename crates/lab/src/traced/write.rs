@@ -43,6 +43,8 @@ struct Lost {
     fua: u64,
     unaligned: u64,
     completions: u64,
+    /// Whether I/Os have lost their times.
+    times: bool,
 }
 
 impl Lost {
@@ -62,6 +64,10 @@ impl Lost {
             if count > 0 {
                 notes.push(format!("{count} {what}"));
             }
+        }
+        if self.times {
+            let said = "the times are lost: fio misreads waits; --to-format iolog3 keeps them";
+            notes.push(said.into());
         }
         notes
     }
@@ -84,8 +90,8 @@ impl<W: Write> Writer<W> {
     pub fn new(format: Format, out: W) -> Result<Writer<W>, NotWritten> {
         let kind: Box<dyn Layout<W>> = match format {
             Format::Blktrace => Box::new(blktrace::Events::default()),
-            Format::Iolog => Box::new(iolog::Log::new(iolog::Version::Waits)),
-            Format::Iolog3 => Box::new(iolog::Log::new(iolog::Version::Times)),
+            Format::Iolog => Box::new(iolog::Log::new(iolog::Version::Plain)),
+            Format::Iolog3 => Box::new(iolog::Log::new(iolog::Version::Timed)),
             Format::Msr => Box::new(msr::Rows),
             format => return Err(NotWritten { format }),
         };

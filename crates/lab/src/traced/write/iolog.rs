@@ -1,9 +1,10 @@
 //! I/Os as fio's log, version 2 or 3, which `fio --read_iolog` takes.
 //!
 //! A device is a file of the log, added and opened when it is first met, its name without blanks.
-//! Version 2 gets a wait before an I/O that is 100 us or more after the last wait, as fio ignores
-//! shorter ones; what is shorter is added to the next, so that no time is lost.
-//! Source: fio's documentation, "Trace file format".
+//! Version 2 gets no waits: fio's manual has them in microseconds from the wait before, but fio
+//! 3.33 sleeps until so many milliseconds since its own start, so that a trace of a second takes
+//! a quarter of an hour. Without them it replays as fast as it can; a note says so.
+//! Source: fio's documentation, "Trace file format"; its `read_iolog_get`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,16 +15,13 @@ use super::{Layout, Lost};
 use crate::traced::TracedIo;
 use crate::traced::formats::iolog::{HEAD_2, HEAD_3};
 
-/// The shortest wait that fio heeds.
-const WAIT_US_MIN: u64 = 100;
-
 /// Which version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
-    /// 2, which has waits.
-    Waits,
+    /// 2, which has no times.
+    Plain,
     /// 3, which has times.
-    Times,
+    Timed,
 }
 
 /// Lines of a log.
@@ -41,23 +39,21 @@ impl Log {
     }
 
     fn begin<W: Write>(&mut self, out: &mut W) -> io::Result<()> {
-        let head = if self.version == Version::Waits { HEAD_2 } else { HEAD_3 };
+        let head = if self.version == Version::Plain { HEAD_2 } else { HEAD_3 };
         if std::mem::replace(&mut self.begun, true) { Ok(()) } else { writeln!(out, "{head}") }
     }
 
     /// What goes before a line: in version 3 its time.
     fn time(&self) -> String {
-        if self.version == Version::Times { format!("{} ", self.last_us) } else { String::new() }
+        if self.version == Version::Timed { format!("{} ", self.last_us) } else { String::new() }
     }
 }
 
 impl<W: Write> Layout<W> for Log {
     fn io(&mut self, out: &mut W, io: &TracedIo, device: &str, lost: &mut Lost) -> io::Result<()> {
         self.begin(out)?;
-        let at_us = io.at_ns / 1_000;
-        if self.version == Version::Times {
-            self.last_us = at_us;
-        }
+        self.last_us = io.at_ns / 1_000;
+        lost.times |= self.version == Version::Plain && self.last_us > 0;
         if !self.files.contains_key(&io.device) {
             let plain = |letter: char| if letter.is_whitespace() { '_' } else { letter };
             let name: String = device.chars().map(plain).collect();
@@ -65,12 +61,6 @@ impl<W: Write> Layout<W> for Log {
                 writeln!(out, "{}{name} {action}", self.time())?;
             }
             self.files.insert(io.device, name);
-        }
-        let file = self.files.get(&io.device).map_or("", String::as_str);
-        let wait_us = at_us - self.last_us;
-        if self.version == Version::Waits && wait_us >= WAIT_US_MIN {
-            writeln!(out, "{file} wait {wait_us} 0")?;
-            self.last_us = at_us;
         }
         lost.fua += u64::from(io.fua);
         lost.zeroes += u64::from(io.op == Op::WriteZeroes);
