@@ -211,4 +211,6 @@ fn parser(format: Format, input: Input) -> Box<dyn Parse> {
 }
 
 #[cfg(test)]
+mod mutations;
+#[cfg(test)]
 mod tests;
