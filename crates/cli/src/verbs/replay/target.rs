@@ -206,7 +206,7 @@ mod tests {
             &["8,0=null:", "8,16=file:/a/b,c.img", "8,0=ram:size=1m"],
         )
         .unwrap();
-        let names = ["null+ram:size=1m", "file:path=(/a/b,c.img)", "ram:size=1m+ram:size=1m"];
+        let names = ["null:+ram:size=1m", "file:path=(/a/b,c.img)", "ram:size=1m+ram:size=1m"];
         let Lanes::Drives(volumes) = lanes else { panic!("{lanes:?}") };
         assert_eq!(volumes.iter().map(|v| v.name.as_str()).collect::<Vec<_>>(), names);
         assert_eq!(routes.by_device, [("8,0".to_owned(), 0), ("8,16".to_owned(), 1)]);
