@@ -211,6 +211,4 @@ fn parser(format: Format, input: Input) -> Box<dyn Parse> {
 }
 
 #[cfg(test)]
-mod mutations;
-#[cfg(test)]
 mod tests;

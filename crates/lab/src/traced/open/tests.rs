@@ -1,5 +1,7 @@
 //! Each format's hand-made trace in `testdata` as the I/Os that its definition says.
 
+mod mutations;
+
 use super::*;
 use millrace_block::Op::{self, Discard, Flush, Read, Write, WriteZeroes};
 use millrace_block::blktrace::{Act, Record, category, device};
