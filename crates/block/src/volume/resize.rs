@@ -131,9 +131,15 @@ impl<M: Machine> Volume<M> {
     ///
     /// # Errors
     /// `InvalidSetting` if a drive has become smaller, or one has grown that may not; `Busy` while
-    /// another thread does the same; and what drives answer. Then nothing has changed.
+    /// another thread does the same; `NotSupported` if the volume is over another one, whose size
+    /// its disk keeps; and what drives answer. Then nothing has changed.
     #[doc(alias = "set_capacity_and_notify")]
     pub fn resize(&self) -> Result<Resized, Error> {
+        if self.below().is_some() {
+            let text = "it has a cache, which keeps the size that it was made with: stop and start \
+                        again, and the volume has the size that its drives have then";
+            return Err(Error::new(ErrorKind::NotSupported, text));
+        }
         let Some(turn) = self.size.begin() else {
             let text = format!("volume {}: its size is being changed; try again", self.name());
             return Err(Error::new(ErrorKind::Busy, text));
