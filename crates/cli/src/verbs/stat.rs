@@ -2,9 +2,10 @@
 //!
 //! Asks the daemon for its counters at each interval and prints the difference; the first report is
 //! since the daemon began to serve, as iostat's is since the system was booted. columns.rs is the
-//! arithmetic, table.rs the text. Reports come at whole intervals after the first, however long an
+//! arithmetic, table.rs the text; caches.rs is a table below it where volumes have caches. Reports come at whole intervals after the first, however long an
 //! answer took. Ends quietly when nobody reads any more.
 
+mod caches;
 pub mod columns;
 pub mod groups;
 mod guests;
@@ -100,7 +101,7 @@ impl Args {
         });
         match self.json {
             true => format!("{}\n", as_json(report, &rows)),
-            false => table::table(&rows, form),
+            false => table::table(&rows, form) + &caches::table(report, before),
         }
     }
 }
@@ -112,12 +113,14 @@ fn as_json(report: &Report, rows: &[columns::Row]) -> Value {
         json!({ "name": volume.name, "size_bytes": size_bytes, "unused_bytes": unused_bytes })
     });
     let volumes: Vec<Value> = volumes.collect();
-    json!({ "uptime_ns": report.uptime_ns, "volumes": volumes, "rows": rows })
+    let caches = &report.caches;
+    json!({ "uptime_ns": report.uptime_ns, "volumes": volumes, "caches": caches, "rows": rows })
 }
 
 /// Examples and definitions, for `--help`.
 fn long_help() -> String {
-    format!("{EXAMPLES}\n{}\n\n{}\n\n{}", columns::HELP, guests::HELP, groups::HELP)
+    let helps = [columns::HELP, caches::HELP, guests::HELP, groups::HELP].join("\n\n");
+    format!("{EXAMPLES}\n{helps}")
 }
 
 /// A control socket, as arguments name it.

@@ -121,6 +121,7 @@ pub fn render(report: &Report) -> String {
         page.sample(&name, &[], value(report));
     }
     groups(&mut page, report);
+    page.0.push_str(&super::caches::metrics(&report.caches, |labels| braced(labels, None)));
     page.0.push_str(&super::guests::metrics(&report.guests, |labels| braced(labels, None)));
     page.0
 }

@@ -10,6 +10,7 @@ use millrace_block::{Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, Tena
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+use super::caches::CacheCounts;
 use super::groups::GroupCounts;
 use super::guests::GuestThread;
 use super::settings::Group;
@@ -28,6 +29,8 @@ pub struct Report {
     pub groups: Vec<Group>,
     /// What they did, in the same order.
     pub group_counts: Vec<GroupCounts>,
+    /// The caches of volumes that have one.
+    pub caches: Vec<CacheCounts>,
     /// Exports.
     pub exports: Vec<Export>,
     /// The NBD server.

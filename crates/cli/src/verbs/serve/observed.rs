@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use millrace::{ExportFailures, Observers, Opened, Space};
+use millrace::{Cache, ExportFailures, Observers, Opened, Space};
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
 use millrace_exports::server::{Observer, ServerStats};
 use millrace_exports::vhost::VhostObserver;
@@ -25,6 +25,7 @@ use super::setting;
 use super::shared;
 use super::targets::Targets;
 use crate::config::Checked;
+use crate::views::caches::CacheCounts;
 use crate::views::guests::GuestThread;
 use crate::views::settings::GroupChanged;
 use crate::views::{self, Answers, Refusal, SetGroup, Verb, report};
@@ -33,6 +34,7 @@ use crate::views::{self, Answers, Refusal, SetGroup, Verb, report};
 pub struct Observed {
     started: Instant,
     volumes: Vec<Arc<Volume<Native>>>,
+    caches: Vec<Arc<Cache<Native>>>,
     /// Without their errors.
     exports: Vec<report::Export>,
     servers: Observers,
@@ -62,6 +64,7 @@ impl Observed {
                 .map(|disk| setting::scheduler_of(disk))
                 .collect(),
             volumes: opened.volumes.clone(),
+            caches: opened.caches.iter().map(|(cache, _)| Arc::clone(cache)).collect(),
             servers,
             recording: Recording::default(),
             metering: Metering::default(),
@@ -104,6 +107,7 @@ impl Observed {
             volumes: self.volumes.iter().map(|one| volume(one)).collect(),
             groups: grouping::list(groups, self.targets.said(groups)),
             group_counts: shared::counts(groups, &self.volumes),
+            caches: self.caches.iter().map(|cache| CacheCounts::new(cache)).collect(),
             exports: exports.collect(),
             guests: self.guests(),
             server: server(&self.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default()),

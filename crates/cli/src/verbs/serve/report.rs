@@ -9,7 +9,7 @@ use std::path::Path;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use millrace::{DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket};
+use millrace::{CacheMode, DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket};
 use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing};
 use millrace_drives::size_text;
 use millrace_machine::Native;
@@ -19,6 +19,7 @@ use crate::config::group;
 use crate::config::words::{bytes_for_people, design};
 use crate::config::{Checked, ListenerPlan};
 use crate::verbs::counted;
+use crate::views::caches::mode_word;
 use crate::visible::visible;
 
 /// How much of an export the line for fio touches, at most.
@@ -51,6 +52,7 @@ pub fn checked(plan: &Checked, found: &Measured) -> String {
     let verdict = if found.starts { "in order" } else { "in order, but would not start here" };
     let _ = writeln!(text, "{name}: {verdict}: {}", counts.join(", "));
     text.push_str(&found.volumes);
+    text.push_str(&caches(plan));
     let volumes = plan.config.volumes.iter();
     for volume in volumes.filter(|volume| volume.serving != ServingConfig::default()) {
         let (name, serving) = (&volume.name, &volume.serving);
@@ -72,6 +74,7 @@ pub fn checked(plan: &Checked, found: &Measured) -> String {
 pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: Whose) -> String {
     let mut text = format!("{}\n\n{}\n\n", volumes(plan, opened), drives(plan, opened));
     text.push_str(&groups(plan));
+    text.push_str(&caches(plan));
     text.push_str(&controllers(plan));
     for (listener, export) in pairs(plan) {
         let access = access(export, opened);
@@ -190,7 +193,7 @@ fn table(header: &[&str]) -> Table {
 fn volumes(plan: &Checked, opened: &Opened) -> String {
     let mut table = table(&["volume", "size", "layout", "chunk", "serving", "drives"]);
     for (volume, named) in opened.volumes.iter().zip(&plan.config.volumes) {
-        let (layout, chunk) = match volume.layout() {
+        let (layout, chunk) = match named.layout {
             Layout::Stripe { chunk_sectors } => {
                 ("stripe", bytes_for_people(u64::from(chunk_sectors) << 9))
             }
@@ -202,6 +205,26 @@ fn volumes(plan: &Checked, opened: &Opened) -> String {
         table.add_row([volume.name(), &size, layout, &chunk, serving, &names.join(" ")]);
     }
     table.trim_fmt()
+}
+
+/// A line for each cache: when it acknowledges writes, how large it is, how much may be dirty.
+fn caches(plan: &Checked) -> String {
+    let mut text = String::new();
+    for volume in &plan.config.volumes {
+        let Some(cache) = &volume.cache else { continue };
+        let (name, mode) = (&volume.name, mode_word(cache.mode));
+        let size = bytes_for_people(cache.size_bytes);
+        let _ = write!(text, "volume \"{name}\": {mode} cache of {size}");
+        let _ = match cache.mode {
+            CacheMode::WriteThrough => writeln!(text),
+            CacheMode::WriteBack => writeln!(
+                text,
+                ", at most {} of it dirty; a crash loses what no flush has covered",
+                bytes_for_people(cache.dirty_max())
+            ),
+        };
+    }
+    text
 }
 
 fn drives(plan: &Checked, opened: &Opened) -> String {
