@@ -19,9 +19,11 @@ use std::process::{Command, Output};
 use anyhow::{Context, Result, bail};
 
 use crate::tree;
-use names::PLANTS;
+use names::{CACHE_PLANTS, PLANTS};
 use patch::Patch;
 
+/// What has the program explore the cache.
+const CACHE: &[&str] = &["--cache"];
 /// Target folder of whatever is built in the patched copy.
 const TARGET: &str = "target/planted";
 
@@ -62,13 +64,18 @@ pub fn run(root: &Path) -> Result<bool> {
         bail!("the program with planted bugs does not build");
     }
     let program = target.join("debug/millrace");
-    let clean = explore(&program, &[])?;
-    println!("planted: without a bug: {}", String::from_utf8_lossy(&clean.stdout).trim());
-    let mut all = clean.status.success();
+    let mut all = true;
+    for (subject, more) in [("the layer", &[][..]), ("the cache", CACHE)] {
+        let clean = explore(&program, more)?;
+        let said = String::from_utf8_lossy(&clean.stdout).trim().to_owned();
+        println!("planted: {subject} without a bug: {said}");
+        all &= clean.status.success();
+    }
     println!("| planted bug | where | found as | seeds |\n|---|---|---|---|");
-    for plant in PLANTS {
+    let of_layer = PLANTS.into_iter().map(|plant| (plant, &[][..]));
+    for (plant, more) in of_layer.chain(CACHE_PLANTS.into_iter().map(|plant| (plant, CACHE))) {
         let place = place_of(plant, &lists);
-        let output = explore(&program, &["--plant", plant, "--json"])?;
+        let output = explore(&program, &[&["--plant", plant, "--json"], more].concat())?;
         let found = first_of(&String::from_utf8_lossy(&output.stdout));
         let (kind, seeds) = found.unwrap_or(("not found".to_owned(), "more than 1,000".to_owned()));
         all &= output.status.code() == Some(1);

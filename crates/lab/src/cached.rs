@@ -15,24 +15,15 @@ use std::sync::{Arc, Mutex};
 
 use millrace_block::{Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Volume};
 use millrace_cache::{Cache, CacheDriver, Flusher};
-use millrace_machine::{CpuId, Doorbell, Machine, Model, Order, Parker, Simulated, Simulation};
-use millrace_machine::{Thread, Word};
+use millrace_machine::{
+    CpuId, Doorbell, Machine, Model, Order, Parker, SimError, Simulated, Simulation, Thread, Word,
+};
 
+use crate::explore::Outcome;
 use client::Client;
 use drive::Drive;
 use judge::{Judge, hold};
 pub use scenario::Scenario;
-
-/// What came of a seed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    /// I/Os that came back.
-    pub ios: u64,
-    /// Pages that the cache wrote below.
-    pub written_back: u64,
-    /// What went wrong first.
-    pub violation: Option<String>,
-}
 
 type Bell = Arc<Doorbell<Simulated>>;
 type SimWord = <Simulated as Machine>::Word;
@@ -40,6 +31,11 @@ type SimWord = <Simulated as Machine>::Word;
 /// Runs the scenario of a seed.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
+    run_counted(seed).0
+}
+
+/// What came of a seed, and how many pages the cache wrote below.
+fn run_counted(seed: u64) -> (Outcome, u64) {
     let scenario = Scenario::of_seed(seed);
     let judge = Arc::new(Mutex::new(Judge::new(&scenario)));
     let shared = Arc::clone(&judge);
@@ -48,10 +44,20 @@ pub fn run(seed: u64) -> Outcome {
     let played = scenario.clone();
     let result = simulation.time_limit_ns(20_000_000_000).run(move || play(&played, &shared));
     let mut judge = hold(&judge);
-    if let Err(error) = result {
-        judge.accuse(error.to_string());
-    }
-    Outcome { ios: judge.ios, written_back: judge.written_back, violation: judge.violation.clone() }
+    let (events, virtual_ns) = match result {
+        Ok(report) => (report.events, report.elapsed_ns()),
+        Err(error) => {
+            let kind = match &error {
+                SimError::Deadlock(_) => "deadlock",
+                SimError::TimeLimit(..) => "starvation",
+                _ => "panic",
+            };
+            judge.accuse(kind, error.to_string());
+            (0, 0)
+        }
+    };
+    let (ios, digest, violation) = (judge.ios, judge.digest(), judge.violation.clone());
+    (Outcome { ios, events, virtual_ns, digest, violation }, judge.written_back)
 }
 
 fn thread(number: u16) -> IoThread<Simulated> {
@@ -105,10 +111,11 @@ fn play(scenario: &Scenario, judge: &Arc<Mutex<Judge>>) {
     let mut judge = hold(judge);
     judge.written_back = stats.written_back;
     if !whole {
-        judge.accuse("a thread panicked".into());
+        judge.accuse("panic", "a thread panicked".into());
     }
     if scenario.fails_per_mille == 0 && stats.dirty != 0 {
-        judge.accuse(format!("{} pages are dirty after the last flush", stats.dirty));
+        let text = format!("{} pages are dirty after the last flush", stats.dirty);
+        judge.accuse("flush", text);
     }
 }
 
@@ -137,9 +144,9 @@ mod tests {
     fn what_was_flushed_survives_and_reads_give_what_was_written_whatever_the_seed() {
         let mut written_back = 0;
         for seed in 0..300 {
-            let outcome = run(seed);
+            let (outcome, pages) = run_counted(seed);
             assert_eq!(outcome.violation, None, "seed {seed}: {:?}", Scenario::of_seed(seed));
-            written_back += outcome.written_back;
+            written_back += pages;
         }
         assert!(written_back > 10_000, "{written_back} pages");
     }

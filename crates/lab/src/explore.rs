@@ -31,7 +31,7 @@ mod workers;
 mod workload;
 
 pub use judge::Violation;
-pub use planted::{PLANTS, with_bug};
+pub use planted::{CACHE_PLANTS, PLANTS, with_bug};
 pub use run::{Outcome, run, violation_so_far};
 pub use scenario::{
     ChannelSpec, Disturbance, DriveSpec, FaultSpec, LayerSpec, LayoutSpec, LimitSpec, MachineSpec,

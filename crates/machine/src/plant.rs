@@ -115,6 +115,12 @@ pub enum Plant {
     RenewForgets,
     /// `ShareQueue::drain` leaves a group's chains behind.
     DrainForgets,
+    /// `Shard::frame_to_write` gives the frame of a page that a drive reads.
+    FrameReused,
+    /// `Cache::is_below` and `Extent::owes` do not wait for pages that are being written.
+    FlushMissesWriting,
+    /// `CacheQueue::advance_clear` drops its range before it is discarded below.
+    DiscardDropsEarly,
 }
 
 /// Whether this tree's production lines ask for bugs: in the copy that is patched, and only there.

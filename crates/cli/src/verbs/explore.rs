@@ -1,8 +1,9 @@
 //! `millrace explore`: runs scenarios of many seeds on the simulated machine, and shows what broke.
 //!
 //! Owns the flow: seeds to workers (crew.rs, worker.rs), the first violation of each kind made
-//! smaller (hunt.rs), a report. The scenarios and what is checked are the lab's. Exit status: 0
-//! nothing found, 1 something found, 2 it could not be run.
+//! smaller (hunt.rs), a report. With `--cache` seeds are scenarios of the cache, which are not made
+//! smaller. The scenarios and what is checked are the lab's. Exit status: 0 nothing found, 1
+//! something found, 2 it could not be run.
 
 mod args;
 mod crew;
@@ -13,11 +14,12 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use millrace_lab::cached;
 use millrace_lab::explore::{Scenario, Violation};
 use serde::Serialize;
 
 pub use args::ExploreArgs;
-use args::Task;
+use args::{Subject, Task};
 use crew::{Seeds, Sums};
 
 use super::say;
@@ -31,8 +33,8 @@ struct Finding {
     seed: u64,
     kind: String,
     detail: String,
-    /// The smallest scenario that was found to do the same, and what it does.
-    scenario: Scenario,
+    /// The smallest scenario that was found to do the same, and what it does; none of the cache.
+    scenario: Option<Scenario>,
     scenario_detail: String,
     replay: String,
 }
@@ -56,16 +58,17 @@ struct Summary<'a> {
 /// # Errors
 /// If an argument makes no sense or a worker cannot be started.
 pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
-    let plant = args.plant.as_deref();
+    let subject = args.subject();
     if args.worker {
-        return worker::serve(plant);
+        return worker::serve(subject.plant);
     }
     let (sums, findings) = match args.task()? {
-        Task::Scenario(scenario) => one(*scenario, plant)?,
+        Task::Scenario(scenario) => one(*scenario, subject)?,
         Task::Seeds { first, count, time } => {
             let seeds = Seeds { first, count, time, fail_fast: args.fail_fast };
             let mut bar = Bar { shown: false, terminal: std::io::stderr().is_terminal() };
-            let sums = crew::run(&seeds, args.jobs, plant, &mut |sums, part| bar.show(sums, part));
+            let mut show = |sums: &Sums, part| bar.show(sums, part);
+            let sums = crew::run(&seeds, args.jobs, subject, &mut show);
             bar.clear();
             let sums = sums?;
             let findings = findings(&sums, args)?;
@@ -77,9 +80,9 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
 }
 
 /// One scenario, as it is.
-fn one(scenario: Scenario, plant: Option<&str>) -> Result<(Sums, Vec<Finding>)> {
+fn one(scenario: Scenario, subject: Subject<'_>) -> Result<(Sums, Vec<Finding>)> {
     let (mut sums, start) = (Sums::default(), std::time::Instant::now());
-    let outcome = worker::Worker::new(plant).run(&scenario)?;
+    let outcome = worker::Worker::new(subject).run(&scenario)?;
     sums.add(scenario.seed, outcome);
     sums.seconds = start.elapsed().as_secs_f64();
     let findings = sums
@@ -97,10 +100,14 @@ fn findings(sums: &Sums, args: &ExploreArgs) -> Result<Vec<Finding>> {
         if list.len() == SHOWN_MAX || list.iter().any(|known| known.kind == violation.kind) {
             continue;
         }
+        if args.cache {
+            list.push(cache_finding(*seed, violation));
+            continue;
+        }
         let found = (Scenario::of_seed(*seed), violation.clone());
         let small = match args.no_shrink {
             true => found,
-            false => hunt::shrink(found, args.plant.as_deref())?,
+            false => hunt::shrink(found, args.subject())?,
         };
         list.push(finding(*seed, violation, small));
     }
@@ -113,9 +120,36 @@ fn finding(seed: u64, violation: &Violation, small: (Scenario, Violation)) -> Fi
         seed,
         kind: violation.kind.clone(),
         detail: violation.detail.clone(),
-        scenario: small.0,
+        scenario: Some(small.0),
         scenario_detail: small.1.detail,
         replay,
+    }
+}
+
+/// A violation of the cache, whose scenario is its seed's.
+fn cache_finding(seed: u64, violation: &Violation) -> Finding {
+    Finding {
+        seed,
+        kind: violation.kind.clone(),
+        detail: violation.detail.clone(),
+        scenario: None,
+        scenario_detail: format!("{:?}", cached::Scenario::of_seed(seed)),
+        replay: format!("millrace explore --cache --seed {seed}"),
+    }
+}
+
+/// A violation for people.
+fn shown(finding: &Finding) -> String {
+    let Finding { kind, detail, seed, scenario_detail, replay, .. } = finding;
+    match finding.scenario {
+        Some(_) => format!(
+            "violation: {kind}: {detail}\n  seed: {seed} (millrace explore --seed {seed})\n  made \
+             smaller: {scenario_detail}\n  replay: {replay}\n"
+        ),
+        None => format!(
+            "violation: {kind}: {detail}\n  seed: {seed}\n  scenario: {scenario_detail}\n  replay: \
+             {replay}\n"
+        ),
     }
 }
 
@@ -138,16 +172,7 @@ fn report(args: &ExploreArgs, sums: &Sums, findings: &[Finding]) -> Result<()> {
         return Ok(());
     }
     for finding in findings {
-        say(&format!(
-            "violation: {}: {}\n  seed: {} (millrace explore --seed {})\n  made smaller: {}\n  \
-             replay: {}\n",
-            finding.kind,
-            finding.detail,
-            finding.seed,
-            finding.seed,
-            finding.scenario_detail,
-            finding.replay,
-        ));
+        say(&shown(finding));
     }
     let others: Vec<String> = sums
         .found

@@ -89,7 +89,8 @@ impl Client {
         self.flights.insert(self.next, flight);
         while let Err(Rejected { bio: back, reason }) = channel.submit(bio) {
             if reason != Reject::Full {
-                return hold(&self.judge).accuse(format!("{flight:?} was refused: {reason:?}"));
+                let text = format!("{flight:?} was refused: {reason:?}");
+                return hold(&self.judge).accuse("status", text);
             }
             channel.wait(1, |done| self.end(done));
             bio = back;
@@ -175,12 +176,12 @@ impl Client {
     fn end(&mut self, done: Completion) {
         let mut judge = hold(&self.judge);
         let Some(flight) = self.flights.remove(&done.user_data) else {
-            return judge.accuse(format!("I/O {} came back twice", done.user_data));
+            return judge.accuse("completion", format!("I/O {} came back twice", done.user_data));
         };
         judge.ios += 1;
         if !done.status.is_ok() {
             if self.scenario.fails_per_mille == 0 {
-                judge.accuse(format!("{flight:?} failed: {}", done.status));
+                judge.accuse("status", format!("{flight:?} failed: {}", done.status));
             }
             return;
         }
@@ -192,7 +193,7 @@ impl Client {
                 for (sector, words) in (flight.sector..).zip(words.chunks(64)) {
                     let stamp = u64::from_ne_bytes(words[0]);
                     if words.iter().any(|word| *word != words[0]) {
-                        judge.accuse(format!("sector {sector} is torn"));
+                        judge.accuse("data", format!("sector {sector} is torn"));
                     }
                     judge.check_read(sector, stamp, flight.started);
                 }

@@ -106,7 +106,8 @@ impl Queue {
                     // SAFETY: as for the queue.
                     let after = unsafe { memory.read_unaligned() };
                     if after != before {
-                        judge.accuse(format!("sector {place} changed while a drive read it"));
+                        let text = format!("sector {place} changed while a drive read it");
+                        judge.accuse("frame", text);
                     }
                     after
                 }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use millrace_block::OpFlags;
 
 use super::scenario::Scenario;
+use crate::explore::Violation;
 
 /// A write to a sector.
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +37,7 @@ pub(super) struct Judge {
     pub(super) ios: u64,
     pub(super) written_back: u64,
     /// What went wrong first.
-    pub(super) violation: Option<String>,
+    pub(super) violation: Option<Violation>,
 }
 
 /// What a drive holds of a sector.
@@ -71,9 +72,9 @@ impl Judge {
         }
     }
 
-    /// Something is wrong.
-    pub(super) fn accuse(&mut self, text: String) {
-        self.violation.get_or_insert(text);
+    /// Something is wrong: which invariant, and what happened.
+    pub(super) fn accuse(&mut self, kind: &str, detail: String) {
+        self.violation.get_or_insert_with(|| Violation { kind: kind.to_owned(), detail });
     }
 
     /// The time.
@@ -135,7 +136,7 @@ impl Judge {
             let text = format!(
                 "sector {sector}: read {stamp}, {old:?} of {all} writes, after {last} was written"
             );
-            self.accuse(text);
+            self.accuse("data", text);
         }
     }
 
@@ -153,6 +154,15 @@ impl Judge {
                 }
             }
         }
-        wrong.into_iter().for_each(|text| self.accuse(text));
+        wrong.into_iter().for_each(|text| self.accuse("flush", text));
+    }
+
+    /// A sum over what was done and what drives hold in the end.
+    pub(super) fn digest(&self) -> u64 {
+        let of_media = self.media.iter().map(|media| media.current);
+        [self.ios, self.written_back, self.clock]
+            .into_iter()
+            .chain(of_media)
+            .fold(0, |sum, value| (sum ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23))
     }
 }

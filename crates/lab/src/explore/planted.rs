@@ -5,7 +5,7 @@
 
 mod names;
 
-pub use names::PLANTS;
+pub use names::{CACHE_PLANTS, PLANTS};
 
 /// Runs `body` with the bug of this name planted, or with none.
 ///
@@ -44,14 +44,20 @@ pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, St
         Plant::LiftForgets,
         Plant::RenewForgets,
         Plant::DrainForgets,
+        Plant::FrameReused,
+        Plant::FlushMissesWriting,
+        Plant::DiscardDropsEarly,
     ];
     let Some(name) = name else { return Ok(body()) };
-    let found = PLANTS.iter().zip(bugs).find(|(known, _)| **known == name);
+    let found = PLANTS.iter().chain(&CACHE_PLANTS).zip(bugs).find(|(known, _)| **known == name);
     match found {
         Some(_) if !HOOKS => {
             Err(format!("--plant {name}: no hooks in this tree; use cargo xtask planted"))
         }
         Some((_, bug)) => Ok(with(bug, body)),
-        None => Err(format!("--plant {name}: one of {}", PLANTS.join(", "))),
+        None => {
+            let (names, of_cache) = (PLANTS.join(", "), CACHE_PLANTS.join(", "));
+            Err(format!("--plant {name}: one of {names}, or with --cache {of_cache}"))
+        }
     }
 }

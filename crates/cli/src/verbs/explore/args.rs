@@ -29,6 +29,10 @@ pub struct ExploreArgs {
     /// Run one scenario, given as JSON or as a file that holds its JSON
     #[arg(long, value_name = "FILE|JSON", conflicts_with_all = ["seeds", "for_time", "seed"])]
     pub scenario: Option<String>,
+    /// Explore the cache instead: clients of a volume with a cache, on drives that are late, fail and
+    /// lose at a power cut what no flush covered
+    #[arg(long, conflicts_with = "scenario")]
+    pub cache: bool,
     /// Stop at the first violation
     #[arg(long)]
     pub fail_fast: bool,
@@ -54,7 +58,21 @@ pub enum Task {
     Scenario(Box<Scenario>),
 }
 
+/// What workers are started for.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// A bug to plant.
+    pub plant: Option<&'a str>,
+    /// Seeds are scenarios of the cache.
+    pub cache: bool,
+}
+
 impl ExploreArgs {
+    /// What workers are started for.
+    pub fn subject(&self) -> Subject<'_> {
+        Subject { plant: self.plant.as_deref(), cache: self.cache }
+    }
+
     /// What to run.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use millrace_lab::explore::{Outcome, Violation};
 
+use super::args::Subject;
 use super::worker::Worker;
 
 /// Most seeds that a worker has at a time.
@@ -77,7 +78,7 @@ struct Shared {
 pub fn run(
     seeds: &Seeds,
     jobs: u16,
-    plant: Option<&str>,
+    subject: Subject<'_>,
     progress: &mut dyn FnMut(&Sums, f64),
 ) -> Result<Sums> {
     let start = Instant::now();
@@ -94,7 +95,7 @@ pub fn run(
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             let (sender, shared) = (sender.clone(), &shared);
-            scope.spawn(move || work(shared, plant, &sender));
+            scope.spawn(move || work(shared, subject, &sender));
         }
         drop(sender);
         loop {
@@ -126,8 +127,8 @@ pub fn run(
     error.map_or(Ok(sums), Err)
 }
 
-fn work(shared: &Shared, plant: Option<&str>, sender: &Sender<Result<(u64, Outcome)>>) {
-    let mut worker = Worker::new(plant);
+fn work(shared: &Shared, subject: Subject<'_>, sender: &Sender<Result<(u64, Outcome)>>) {
+    let mut worker = Worker::new(subject);
     loop {
         let late = shared.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         if late || shared.stop.load(Ordering::Relaxed) {

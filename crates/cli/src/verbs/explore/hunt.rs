@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use millrace_lab::explore::{Scenario, Violation, smaller};
 
+use super::args::Subject;
 use super::worker::Worker;
 
 /// Real time spent on one violation.
@@ -16,8 +17,8 @@ const TIME: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// If there is no worker to be had.
-pub fn shrink(found: (Scenario, Violation), plant: Option<&str>) -> Result<(Scenario, Violation)> {
-    let (start, mut worker) = (Instant::now(), Worker::new(plant));
+pub fn shrink(found: (Scenario, Violation), subject: Subject<'_>) -> Result<(Scenario, Violation)> {
+    let (start, mut worker) = (Instant::now(), Worker::new(subject));
     let (mut best, mut how) = found;
     'smaller: loop {
         for candidate in smaller(&best) {

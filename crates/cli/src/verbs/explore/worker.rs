@@ -11,8 +11,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use millrace_lab::cached;
 use millrace_lab::explore::{self, Outcome, Scenario, Violation};
 use serde::{Deserialize, Serialize};
+
+use super::args::Subject;
 
 /// Real time that a scenario may take; some take a second.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -23,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub enum Order {
     /// The scenarios of so many seeds from one on, up to the first that goes wrong.
     Seeds(u64, u64),
+    /// The cache's scenarios of so many seeds from one on, alike.
+    Cache(u64, u64),
     /// This one.
     Scenario(Box<Scenario>),
 }
@@ -59,6 +64,11 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
                     let mut seeds = first..end;
                     while seeds.next().is_some_and(|seed| play(&Scenario::of_seed(seed))) {}
                 }
+                Order::Cache(first, count) => {
+                    let end = first.saturating_add(count);
+                    let mut seeds = first..end;
+                    while seeds.next().is_some_and(|seed| say(Ok(cached::run(seed)))) {}
+                }
                 Order::Scenario(scenario) => {
                     play(&scenario);
                 }
@@ -71,7 +81,12 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
 
 /// Runs a scenario and says what came of it; whether it ran well.
 fn play(scenario: &Scenario) -> bool {
-    let reply = match explore::run(scenario) {
+    say(explore::run(scenario))
+}
+
+/// Says what came of a scenario; whether it ran well.
+fn say(ran: Result<Outcome, String>) -> bool {
+    let reply = match ran {
         Ok(outcome) => Reply::Outcome(outcome),
         Err(text) => Reply::Invalid(text),
     };
@@ -91,6 +106,8 @@ fn failed(violation: Violation) -> Outcome {
 /// A worker process, started when it is needed.
 pub struct Worker {
     plant: Option<String>,
+    /// Seeds are scenarios of the cache.
+    cache: bool,
     running: Option<Running>,
 }
 
@@ -102,8 +119,9 @@ struct Running {
 
 impl Worker {
     /// A worker that is not started yet.
-    pub fn new(plant: Option<&str>) -> Worker {
-        Worker { plant: plant.map(str::to_owned), running: None }
+    pub fn new(subject: Subject<'_>) -> Worker {
+        let plant = subject.plant.map(str::to_owned);
+        Worker { plant, cache: subject.cache, running: None }
     }
 
     /// Has a scenario run. A worker that dies over it, or does not answer, is an outcome.
@@ -128,7 +146,11 @@ impl Worker {
     ) -> Result<()> {
         let (mut seed, end) = (first, first.saturating_add(count));
         while seed < end {
-            let mut running = Some(self.order(&Order::Seeds(seed, end - seed))?);
+            let order = match self.cache {
+                true => Order::Cache(seed, end - seed),
+                false => Order::Seeds(seed, end - seed),
+            };
+            let mut running = Some(self.order(&order)?);
             while let Some(worker) = running.take() {
                 let outcome = self.outcome(worker);
                 let outcome = outcome.with_context(|| format!("seed {seed}"))?;

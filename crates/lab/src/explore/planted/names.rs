@@ -22,3 +22,6 @@ pub const PLANTS: [&str; 17] = [
     "renew-forgets",
     "drain-forgets",
 ];
+
+/// Names of the bugs that the explorer must find with `--cache`.
+pub const CACHE_PLANTS: [&str; 3] = ["frame-reused", "flush-misses-writing", "discard-drops-early"];
