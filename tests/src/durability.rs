@@ -202,6 +202,15 @@ impl Model {
         }
     }
 
+    /// The server was killed, and a cache of its own memory with it: what it has not answered never
+    /// will be, and what it acknowledged stays only if it was durable.
+    pub fn cache_died(&mut self) {
+        let now = self.tick();
+        for version in self.sectors.iter_mut().flatten() {
+            version.ended = version.ended.min(now);
+        }
+    }
+
     /// Compares what was read from `first` on, while nothing was in flight. What is newer than that
     /// is gone, and must not come back.
     ///
@@ -395,6 +404,21 @@ mod tests {
         let next = written(&mut model, 1..2, false);
         model.server_died();
         assert_eq!(model.check(1, &contents(&open)), stale(1, open.stamp, &[next.stamp]));
+    }
+
+    #[test]
+    fn a_dead_cache_has_kept_what_it_flushed_and_perhaps_more() {
+        let mut model = Model::new(2);
+        let flushed_one = written(&mut model, 0..1, false);
+        flushed(&mut model);
+        let dirty = written(&mut model, 0..2, false);
+        let open = model.begin_write(0..1, false);
+        model.cache_died();
+        let allowed = [flushed_one.stamp, dirty.stamp, open.stamp];
+        assert_eq!(model.clone().check(0, &[0; SECTOR]), stale(0, 0, &allowed));
+        assert_eq!(model.clone().check(1, &[0; SECTOR]), Ok(()));
+        assert_eq!(model.check(0, &contents(&flushed_one)), Ok(()));
+        assert_eq!(model.check(0, &contents(&open)), stale(0, open.stamp, &allowed[..1]));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! a person needs to see: it is only ever run by a test.
 
 mod binary;
+pub mod cached;
 mod clients;
 pub mod control;
 mod daemon;

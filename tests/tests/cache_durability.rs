@@ -1,0 +1,207 @@
+//! What a cache promises: flushed data survive a kill, a clean stop loses nothing, errors are said.
+//!
+//! File drives under a cache; the daemon is killed and started again, with a cache and without one,
+//! and what is there is compared with the model of `durability` and with the files themselves.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use millrace_clients::nbd::Client;
+use millrace_exports::nbd::wire::CMD_FLAG_FUA;
+use millrace_exports::nbd::{Command, Errno, Request};
+use millrace_random::SplitMix64;
+use millrace_tests::cached::{config, counters};
+use millrace_tests::load::{Load, call, connect, request};
+use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::serving::{backends, four_files, pattern};
+use millrace_tests::{Daemon, poll_within, tempdir};
+
+const SECTORS: u64 = 8192;
+const KILLS: u64 = 10;
+/// A cache whose flusher has no reason of its own to write.
+const LAZY: &str = "size = \"16m\"\ndirty-age = \"1h\"";
+
+/// One file drive in `dir`.
+fn file(dir: &Path, keys: &str) -> String {
+    format!("file:path={}/d0,size=4m{keys}", dir.display())
+}
+
+/// What the file in `dir` holds.
+fn bytes_at(dir: &Path, offset: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    fs::File::open(dir.join("d0")).unwrap().read_exact_at(&mut bytes, offset).unwrap();
+    bytes
+}
+
+fn write(client: &mut Client, sector: u64, data: &[u8], flags: u16) -> Option<Errno> {
+    let request = Request { flags, ..request(Command::Write, sector, data.len() as u64 / 512) };
+    call(client, &request, data.to_vec()).unwrap().errno
+}
+
+fn flush(client: &mut Client) -> Option<Errno> {
+    call(client, &request(Command::Flush, 0, 0), Vec::new()).unwrap().errno
+}
+
+#[test]
+fn what_was_flushed_survives_10_kills_and_nothing_foreign_appears() {
+    let dir = tempdir();
+    let files = four_files(dir.path(), 1, "");
+    let (mut load, mut dice) = (Load::new(SECTORS, 5), SplitMix64::new(12));
+    for kill in 1..=KILLS {
+        // Smaller than the volume, so that pages are written back and evicted, too; at times gone.
+        let cache = ["size = \"1m\"\ndirty-max = \"256k\"", LAZY, ""][(kill % 3) as usize];
+        let backend = if kill % 2 == 0 { "epoll" } else { "auto" };
+        let text = format!("{}backend = \"{backend}\"\n", config(&files, cache));
+        let mut daemon = Daemon::start(&text, &["s"]);
+        load.connect(&daemon.dir().join("s"), "v", 4);
+        load.check(&format!("after kill {}", kill - 1));
+        let pause = 20 + dice.below(100);
+        load.round(|load| {
+            let before = load.counts().acknowledged;
+            let goes_on = || (load.counts().acknowledged >= before + 300).then_some(());
+            poll_within(Duration::from_secs(10), goes_on).expect("it is served");
+            thread::sleep(Duration::from_millis(pause));
+            daemon.kill9();
+        });
+        load.with_model(|model| match cache.is_empty() {
+            true => model.server_died(),
+            false => model.cache_died(),
+        });
+    }
+    let mut daemon = Daemon::start(&config(&files, ""), &["s"]);
+    load.connect(&daemon.dir().join("s"), "v", 4);
+    load.check("after the last kill");
+    let counts = load.counts();
+    let went_back = load.with_model(|model| model.went_back());
+    println!("{KILLS} kills: {counts:?}, {went_back} sectors went back");
+    assert!(counts.unanswered > KILLS && counts.acknowledged > 300 * KILLS, "{counts:?}");
+    assert_eq!(counts.failed, 0, "nothing fails before the daemon dies");
+    assert!(went_back > 0, "a cache that loses nothing at a kill has not been one");
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn a_flush_brings_to_the_file_what_was_written_before_it_on_any_connection() {
+    for backend in backends() {
+        let dir = tempdir();
+        let text = format!(
+            "{}threads = 2\nbackend = \"{backend}\"\n",
+            config(&[file(dir.path(), "")], LAZY)
+        );
+        let mut daemon = Daemon::start(&text, &["s", "c"]);
+        let socket = daemon.dir().join("s");
+        let mut one = RawNbd::connect(&socket, "v").unwrap();
+        let mut other = RawNbd::connect(&socket, "v").unwrap();
+        let data = pattern(256 << 10, 1);
+        one.write(512, &data).unwrap();
+        assert_eq!(other.read(512, 256 << 10).unwrap(), data, "what one writes the other reads");
+        assert_eq!(bytes_at(dir.path(), 512, 4096), [0; 4096], "it is in memory only");
+        // 256 KiB from the middle of a page on.
+        assert_eq!(counters(&daemon)["dirty_bytes"], 65 << 12);
+        other.flush().unwrap();
+        assert_eq!(counters(&daemon)["dirty_bytes"], 0);
+        one.write(2 << 20, &data[..4096]).unwrap();
+        daemon.kill9();
+        assert_eq!(bytes_at(dir.path(), 512, 256 << 10), data);
+        assert_eq!(bytes_at(dir.path(), 2 << 20, 4096), [0; 4096], "nobody flushed it");
+        // A newer daemon, with a cache that is empty, gives the same.
+        let daemon = Daemon::start(&text, &["s"]);
+        let mut new = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+        assert_eq!(new.read(512, 256 << 10).unwrap(), data);
+        assert_eq!(new.read(2 << 20, 4096).unwrap(), [0; 4096]);
+    }
+}
+
+#[test]
+fn a_write_with_fua_is_in_the_file_when_it_is_answered_and_its_neighbours_need_not_be() {
+    let dir = tempdir();
+    let mut daemon = Daemon::start(&config(&[file(dir.path(), "")], LAZY), &["s"]);
+    let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+    let data = pattern(64 << 10, 3);
+    assert_eq!(write(&mut client, 2048, &data, 0), None);
+    assert_eq!(write(&mut client, 0, &data, CMD_FLAG_FUA), None);
+    daemon.kill9();
+    assert_eq!(bytes_at(dir.path(), 0, 64 << 10), data);
+    assert_eq!(bytes_at(dir.path(), 1 << 20, 64 << 10), vec![0; 64 << 10]);
+}
+
+#[test]
+fn a_daemon_that_is_asked_to_stop_writes_all_that_is_dirty() {
+    for backend in backends() {
+        let dir = tempdir();
+        let text = config(&[file(dir.path(), "")], LAZY);
+        let mut daemon = Daemon::start(&format!("{text}backend = \"{backend}\"\n"), &["s", "c"]);
+        let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+        let data = pattern(3 << 20, 9);
+        for at in (0..data.len()).step_by(256 << 10) {
+            raw.write(at as u64, &data[at..at + (256 << 10)]).unwrap();
+        }
+        assert!(counters(&daemon)["dirty_bytes"].as_u64() >= Some(2 << 20));
+        assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+        assert!(bytes_at(dir.path(), 0, data.len()) == data, "{backend}");
+    }
+}
+
+#[test]
+fn a_cache_that_writes_through_has_in_the_file_what_it_acknowledged() {
+    let dir = tempdir();
+    let through = "size = \"4m\"\nmode = \"write-through\"";
+    let mut daemon = Daemon::start(&config(&[file(dir.path(), "")], through), &["s", "c"]);
+    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    let data = pattern(1 << 20, 4);
+    raw.write(1024, &data).unwrap();
+    assert_eq!(counters(&daemon)["dirty_bytes"], 0);
+    assert_eq!(raw.read(1024, 1 << 20).unwrap(), data);
+    assert!(counters(&daemon)["reads"]["hits"].as_u64() > Some(200), "it is read from memory");
+    daemon.kill9();
+    assert_eq!(bytes_at(dir.path(), 1024, 1 << 20), data);
+}
+
+#[test]
+fn a_write_that_the_drive_fails_fails_the_flush_and_reaches_the_drive_later() {
+    let dir = tempdir();
+    let path = dir.path().display();
+    let bad = format!("fault:drive=(file:path={path}/d0,size=4m),every=2,op=write");
+    let mut daemon = Daemon::start(&config(&[bad], LAZY), &["s", "c"]);
+    let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+    let (first, second) = (pattern(4096, 1), pattern(4096, 2));
+    assert_eq!(write(&mut client, 0, &first, 0), None);
+    assert_eq!(flush(&mut client), None, "the first write of the drive succeeds");
+    assert_eq!(write(&mut client, 512, &second, 0), None, "it is in memory");
+    assert_eq!(flush(&mut client), Some(Errno::Eio), "the second write of the drive fails");
+    let counted = counters(&daemon);
+    assert_eq!(counted["writes"]["errors"], 1, "{counted}");
+    let read = call(&mut client, &request(Command::Read, 512, 8), vec![0; 4096]).unwrap();
+    assert!(read.errno.is_none() && read.buffer == second, "memory has it still");
+    assert_eq!(flush(&mut client), None, "the drive takes it now");
+    assert_eq!(bytes_at(dir.path(), 0, 4096), first);
+    assert_eq!(bytes_at(dir.path(), 256 << 10, 4096), second);
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+}
+
+#[test]
+fn a_drive_that_takes_no_writes_fails_them_once_memory_is_full_and_the_stop_says_so() {
+    let dir = tempdir();
+    let path = dir.path().display();
+    let bad = format!("fault:drive=(file:path={path}/d0,size=4m),status=eio,op=write");
+    let small = "size = \"1m\"\ndirty-max = \"64k\"";
+    let mut daemon = Daemon::start(&config(&[bad], small), &["s", "c"]);
+    let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+    let failed = (0..64).filter(|page| {
+        let errno = write(&mut client, page * 8, &pattern(4096, *page), 0);
+        assert!(errno.is_none_or(|errno| errno == Errno::Eio), "{errno:?}");
+        errno.is_some()
+    });
+    let failed = failed.count();
+    assert!((64 - 16..64).contains(&failed), "16 pages fit, {failed} of 64 failed");
+    assert_eq!(flush(&mut client), Some(Errno::Eio));
+    // What was acknowledged is read, though the drive never took it.
+    let read = call(&mut client, &request(Command::Read, 0, 8), vec![0; 4096]).unwrap();
+    assert!(read.errno.is_none() && read.buffer == pattern(4096, 0));
+    assert_eq!(daemon.try_wait(), None);
+    assert_eq!(daemon.terminate().code(), Some(1), "the last flush cannot succeed");
+    assert!(daemon.stderr().contains("v: flush: "), "and that is said: {}", daemon.stderr());
+}

@@ -1,0 +1,108 @@
+//! A volume with a cache, as people see it: what `serve` says, `stat`, the metrics, what is refused.
+
+use std::fs;
+
+use millrace_tests::cached::{config, counters};
+use millrace_tests::metrics::{address, get};
+use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::serving::{pattern, succeed};
+use millrace_tests::{Daemon, millrace, run, tempdir};
+
+const LAZY: &str = "size = \"16m\"\ndirty-max = \"4m\"\ndirty-age = \"1h\"";
+
+/// A daemon with two files under a cache, of which 1 MiB was written and read again.
+fn served() -> Daemon {
+    let dir = tempdir();
+    let file = |n| format!("file:path={}/d{n},size=4m", dir.path().display());
+    let text = config(&[file(0), file(1)], LAZY);
+    let daemon = Daemon::start_in(dir, &text, &["s", "c"], &["--metrics", "0"]);
+    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    raw.write(0, &pattern(1 << 20, 1)).unwrap();
+    raw.read(0, 1 << 20).unwrap();
+    raw.read(6 << 20, 4096).unwrap();
+    daemon
+}
+
+fn printed(daemon: &Daemon, arguments: &str) -> String {
+    let mut command = millrace();
+    command.current_dir(daemon.dir()).args(arguments.split_whitespace());
+    succeed(command.args(["--connect", "unix:c"]))
+}
+
+#[test]
+fn serve_says_that_a_volume_has_a_cache_and_what_a_crash_loses() {
+    let daemon = served();
+    let line = "volume \"v\": write-back cache of 16 MiB, at most 4 MiB of it dirty; a crash loses \
+                what no flush has covered\n";
+    assert!(daemon.stdout().contains(line), "{}", daemon.stdout());
+    let mut check = millrace();
+    let checked =
+        succeed(check.current_dir(daemon.dir()).args(["serve", "--check", "millrace.toml"]));
+    assert!(checked.contains(line), "{checked}");
+}
+
+#[test]
+fn stat_and_the_metrics_count_hits_and_dirty_pages() {
+    let daemon = served();
+    let counted = counters(&daemon);
+    assert_eq!((&counted["volume"], &counted["mode"]), (&"v".into(), &"write-back".into()));
+    assert_eq!(
+        (&counted["size_bytes"], &counted["dirty_max_bytes"]),
+        (&(16 << 20).into(), &(4 << 20).into())
+    );
+    assert_eq!(counted["dirty_bytes"], 1 << 20, "{counted}");
+    assert_eq!((&counted["reads"]["hits"], &counted["reads"]["misses"]), (&256.into(), &1.into()));
+    assert_eq!((&counted["writes"]["pages"], &counted["writes"]["back"]), (&256.into(), &0.into()));
+    let text = printed(&daemon, "stat");
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("cache "));
+    let heads: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    let row: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    let at = |head: &str| row[heads.iter().position(|it| *it == head).unwrap()];
+    assert_eq!(["cache", "%hit", "dirty", "%max", "err"].map(at), ["v", "100", "1.00", "25", "0"]);
+    let page = get(&address(&daemon), "/metrics");
+    for line in [
+        "millrace_cache_read_hit_pages_total{volume=\"v\",mode=\"write-back\"} 256\n",
+        "millrace_cache_dirty_bytes{volume=\"v\",mode=\"write-back\"} 1048576\n",
+        "millrace_cache_throttled_total{volume=\"v\",mode=\"write-back\"} 0\n",
+    ] {
+        assert!(page.contains(line), "{line} in {page}");
+    }
+}
+
+#[test]
+fn a_volume_without_a_cache_has_no_word_of_one() {
+    let daemon = Daemon::start(&config(&["ram:size=4m"], ""), &["s", "c"]);
+    assert!(!printed(&daemon, "stat").contains("cache"));
+    assert!(!daemon.stdout().contains("cache"), "{}", daemon.stdout());
+    assert!(counters(&daemon).is_null());
+}
+
+#[test]
+fn growing_is_refused_with_what_to_do_and_nothing_has_changed() {
+    let daemon = served();
+    for n in 0..2 {
+        let file = fs::OpenOptions::new().write(true).open(daemon.dir().join(format!("d{n}")));
+        file.unwrap().set_len(8 << 20).unwrap();
+    }
+    let mut command = millrace();
+    command.current_dir(daemon.dir()).args(["ctl", "resize", "v", "--connect", "unix:c"]);
+    let output = run(&mut command);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("refuses resize: volume v: it has a cache, which keeps the size"),
+        "{said}"
+    );
+    let raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    assert_eq!(raw.size_bytes(), 8 << 20);
+}
+
+#[test]
+fn the_schedulers_of_its_drives_can_be_set() {
+    let daemon = served();
+    let said = printed(&daemon, "ctl set v scheduler=deadline");
+    assert!(said.contains("deadline"), "{said}");
+    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    raw.flush().unwrap();
+    assert_eq!(counters(&daemon)["writes"]["back"], 256);
+}
