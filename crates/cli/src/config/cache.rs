@@ -14,6 +14,8 @@ type Key = (&'static str, fn(&mut CacheConfig, &str) -> Result<(), String>);
 const KEYS: [Key; 5] = [
     ("size", |cache, text| {
         cache.size_bytes = words::size(text)?;
+        // A small cache reads less ahead, unless it is told otherwise.
+        cache.read_ahead_bytes = cache.read_ahead_bytes.min(cache.size_bytes / 4);
         Ok(())
     }),
     ("dirty-max", |cache, text| {
@@ -61,8 +63,11 @@ pub fn read(volume: &mut Section<'_>, problems: &mut Problems) -> Option<CacheCo
 /// A sentence that says what is wrong.
 pub fn of_text(text: &str) -> Result<CacheConfig, String> {
     let mut config = CacheConfig::default();
-    for part in text.split(',') {
-        let (key, value) = part.split_once('=').unwrap_or(("size", part));
+    let parts = text.split(',').map(|part| part.split_once('=').unwrap_or(("size", part)));
+    let mut parts: Vec<(&str, &str)> = parts.collect();
+    // The size comes first, as other settings follow from it.
+    parts.sort_by_key(|(key, _)| *key != KEYS[0].0);
+    for (key, value) in parts {
         let Some((_, read)) = KEYS.iter().find(|(known, _)| *known == key) else {
             let names = KEYS.map(|(name, _)| name);
             let (all, meant) = (names.join(", "), nearest(key, names));
@@ -88,6 +93,9 @@ mod tests {
         assert_eq!((cache.read_ahead_bytes, cache.mode), (0, CacheMode::WriteThrough));
         let wrong = of_text("size=64m,dirty-mx=8m").unwrap_err();
         assert!(wrong.ends_with("did you mean \"dirty-max\"?"), "{wrong}");
+        assert_eq!(of_text("1m").unwrap().read_ahead_bytes, 256 << 10);
+        let wrong = of_text("read-ahead=512k,size=1m").unwrap_err();
+        assert_eq!(wrong, "read-ahead of 524288 bytes; at most a quarter of the cache");
         let wrong = of_text("4k").unwrap_err();
         assert_eq!(wrong, "size of 4096 bytes; 1 MiB to 1 TiB");
     }

@@ -48,6 +48,8 @@ fn the_keys_of_every_section_are_those_of_the_document() {
     assert_eq!(documented("## `[[drive]]`"), drive);
     let cost = known("[[drive]]\nname = \"d\"\nspec = \"null\"\n[drive.cost]");
     assert_eq!(documented("### `cost`"), cost);
+    let cache = known("[[volume]]\nname = \"v\"\ndrives = [\"d\"]\n[volume.cache]");
+    assert_eq!(documented("### `cache`"), cache);
 }
 
 #[test]
@@ -102,6 +104,12 @@ fn numbers_that_are_defaults_are_those_of_the_program() {
     assert_eq!(of("pressure-high"), serving.pressure_high.to_string());
     assert_eq!(of("pressure-low"), serving.pressure_low.to_string());
     assert_eq!(of("chunk"), size_text(u64::from(millrace::CHUNK_SECTORS) << 9));
+    let cache = millrace::CacheConfig::default();
+    let of = |key| default_of("### `cache`", key);
+    assert_eq!(of("size"), size_text(cache.size_bytes));
+    assert_eq!(of("read-ahead"), size_text(cache.read_ahead_bytes));
+    assert_eq!(of("dirty-age"), format!("{}s", cache.dirty_age_ns / 1_000_000_000));
+    assert_eq!(cache.dirty_max(), cache.size_bytes / 2);
     let file = millrace_drives::FileConfig::default();
     assert_eq!(default_of("### `file`", "depth"), file.depth.to_string());
     let ram = millrace_drives::RamConfig::default();
