@@ -1,4 +1,4 @@
-//! A volume with a cache, used by real clients: fio, qemu-io, nbdinfo, and a virtual machine's side.
+//! A volume with a cache, used by clients: fio, qemu-io, nbdinfo, and a virtual machine's part.
 //!
 //! File drives, so that what reached them is seen in the files.
 

@@ -1,4 +1,4 @@
-//! A volume with a cache, as people see it: what `serve` says, `stat`, the metrics, what is refused.
+//! A volume with a cache as people see it: what `serve` says, `stat`, metrics, what is refused.
 
 use std::fs;
 

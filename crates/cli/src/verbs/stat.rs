@@ -2,8 +2,9 @@
 //!
 //! Asks the daemon for its counters at each interval and prints the difference; the first report is
 //! since the daemon began to serve, as iostat's is since the system was booted. columns.rs is the
-//! arithmetic, table.rs the text; caches.rs is a table below it where volumes have caches. Reports come at whole intervals after the first, however long an
-//! answer took. Ends quietly when nobody reads any more.
+//! arithmetic, table.rs the text; caches.rs is a table below it where volumes have caches. Reports
+//! come at whole intervals after the first, however long an answer took. Ends quietly when nobody
+//! reads any more.
 
 mod caches;
 pub mod columns;
