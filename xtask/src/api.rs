@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use tree::Tree;
 
 /// Folders of the crates whose public items are listed, below `crates`.
-const CRATES: [&str; 5] = ["block", "drives", "machine", "millrace", "reactor"];
+const CRATES: [&str; 6] = ["block", "cache", "drives", "machine", "millrace", "reactor"];
 
 /// What to do with a listing that differs from its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -29,8 +29,8 @@ pub struct ExploreArgs {
     /// Run one scenario, given as JSON or as a file that holds its JSON
     #[arg(long, value_name = "FILE|JSON", conflicts_with_all = ["seeds", "for_time", "seed"])]
     pub scenario: Option<String>,
-    /// Explore the cache instead: a volume with a cache, on drives that are late, fail and lose at a
-    /// power cut what no flush covered
+    /// Explore the cache instead: a volume with a cache, on drives that are late, fail and lose at
+    /// a power cut what no flush covered
     #[arg(long, conflicts_with = "scenario")]
     pub cache: bool,
     /// Stop at the first violation
