@@ -2,10 +2,11 @@
 //!
 //! Given once by the owner of the server, looked at by its threads. Used by both servers.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use millrace_block::Volume;
 use millrace_machine::{Machine, Native};
 
 /// User data of the flush at the end, which no request has.
@@ -14,6 +15,40 @@ pub(crate) const FLUSH_USER_DATA: u64 = 1 << 32;
 pub(crate) const TURN_NS: u64 = 10_000_000;
 /// Longest time for the flush of a volume at the end, in nanoseconds.
 pub(crate) const FLUSH_NS: u64 = 1_000_000_000;
+
+/// Time between two looks at what drives have done, in nanoseconds.
+const LOOK_NS: u64 = 100_000_000;
+
+/// Whether the drives below caches go on. The flush of a cache takes as long as they need to write
+/// what is dirty: it has time for as long as they do.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    done: u64,
+    /// When they were looked at, and until when a flush has time for what was seen.
+    looked_ns: u64,
+    until_ns: u64,
+}
+
+impl Progress {
+    /// Until when a flush of these volumes has time that has it until `given_ns` in any case.
+    pub(crate) fn extend<'a>(
+        &mut self,
+        volumes: impl IntoIterator<Item = &'a Arc<Volume<Native>>>,
+        given_ns: u64,
+    ) -> u64 {
+        let now_ns = Native::now();
+        if now_ns >= self.looked_ns + LOOK_NS {
+            let cached = volumes.into_iter().filter(|volume| volume.below().is_some());
+            let drives = cached.flat_map(|volume| volume.drives());
+            let done = drives.map(|disk| disk.stats().ios()).sum();
+            if core::mem::replace(&mut self.done, done) != done {
+                self.until_ns = now_ns.saturating_add(FLUSH_NS);
+            }
+            self.looked_ns = now_ns;
+        }
+        self.until_ns.max(given_ns)
+    }
+}
 
 /// Whether a server is to stop, and until when it may answer what is in flight.
 #[derive(Debug, Default)]

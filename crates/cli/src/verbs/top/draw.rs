@@ -126,12 +126,16 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
         format!("dropped {dropped}"),
         format!("buffers {} MiB", server.buffer_bytes >> 20),
     ];
-    let third = [
+    let mut third = vec![
         format!("requests/s {}", short(model.server_rate(|server| server.requests))),
         format!("in flight {}", server.requests_in_flight),
         format!("errors/s {}", short(model.server_rate(|server| server.errors))),
         format!("failed by drives {failed}"),
     ];
+    if !report.caches.is_empty() {
+        let dirty: u64 = report.caches.iter().map(|cache| cache.dirty_bytes).sum();
+        third.push(format!("dirty {} MiB", short(dirty as f64 / f64::from(1 << 20))));
+    }
     let alarm = if failed > 0 { Style::new().fg(Color::Red) } else { Style::new() };
     let name = |line: String| match (line.strip_prefix("millrace"), line.strip_suffix("HELD")) {
         (Some(rest), None) => {
@@ -231,6 +235,8 @@ mod tests {
 
     use super::super::model::tests::report;
     use super::*;
+    use crate::views::caches::CacheCounts;
+    use crate::views::report::Report;
 
     /// The screen as lines of text.
     fn screen(model: &Model, width: u16, height: u16) -> Vec<String> {
@@ -269,6 +275,16 @@ mod tests {
         );
         assert_eq!(words(10)[0], "d0", "{text}");
         assert!(lines[23].starts_with("q quit"), "{text}");
+    }
+
+    #[test]
+    fn what_caches_have_in_memory_only_stands_in_the_head() {
+        let mut model = Model::new(Duration::from_secs(1));
+        let cache = CacheCounts { dirty_bytes: 3 << 19, ..CacheCounts::default() };
+        model.update(Report { caches: vec![cache; 2], ..report(3600, 1, 0) });
+        let lines = screen(&model, 80, 24);
+        assert!(lines[2].contains("dirty 3.00 MiB"), "{lines:?}");
+        assert!(!screen(&self::model(1), 80, 24)[2].contains("dirty"));
     }
 
     #[test]

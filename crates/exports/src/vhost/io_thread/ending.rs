@@ -3,13 +3,14 @@
 //! Called once, by the thread's main function. Invariant: memory that a drive may still write is
 //! leaked with the queue whose request lies in it, never unmapped.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use millrace_block::{Bio, Error};
 use millrace_machine::{Machine, Native};
 
 use super::IoThread;
-use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, TURN_NS};
+use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, Progress, TURN_NS};
 
 impl IoThread {
     /// Ends the thread, of so many: answers what is in flight until the deadline, and flushes if it
@@ -63,9 +64,10 @@ impl IoThread {
             failures.push(format!("{name}: no flush: {:?}", rejected.reason));
             return Ok(());
         }
-        let mut outcome = None;
+        let (mut outcome, mut progress) = (None, Progress::default());
         let deadline_ns = deadline_ns.max(Native::now()).saturating_add(FLUSH_NS);
-        while outcome.is_none() && Native::now() < deadline_ns {
+        let volume = Arc::clone(&self.common.volume);
+        while outcome.is_none() && Native::now() < progress.extend([&volume], deadline_ns) {
             self.channel.poll(|done| {
                 outcome = outcome.or((done.user_data == FLUSH_USER_DATA).then_some(done.status));
             });

@@ -1,7 +1,8 @@
 //! The flush of all volumes at the end of an I/O thread, after the last of its requests.
 //!
 //! Made and run by drain.rs when nothing is in flight any more; calls the block layer. A drive that
-//! does not answer in time is named, and not waited for. The threads of a server flush at the same
+//! does not answer in time is named, and not waited for; drives below a cache have time for as long
+//! as they go on, since all that is dirty is written to them. The threads of a server flush at the same
 //! time, and the block layer may join their flushes, so none of them stops serving its drives
 //! before all are answered.
 
@@ -11,7 +12,7 @@ use millrace_runtime::IoContext;
 
 use crate::nbd::server::shared::Shared;
 use crate::nbd::server::submit::lane::Lane;
-use crate::stop::{FLUSH_USER_DATA, TURN_NS};
+use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS};
 
 /// What an I/O thread flushes, and until when.
 pub(crate) struct Flush<'a> {
@@ -25,8 +26,9 @@ pub(crate) struct Flush<'a> {
 impl Flush<'_> {
     /// Flushes all volumes at the same time, so that one that is stuck holds up no other.
     pub(crate) fn run(&mut self, failures: &mut Vec<String>) -> Result<(), Error> {
-        let mut asked = self.submit_flushes(failures);
-        while !asked.is_empty() && Native::now() < self.deadline_ns {
+        let (mut asked, mut progress) = (self.submit_flushes(failures), Progress::default());
+        let volumes = &self.shared.exports.volumes;
+        while !asked.is_empty() && Native::now() < progress.extend(volumes, self.deadline_ns) {
             self.take_flushed(&mut asked, failures);
             if !asked.is_empty() {
                 let has_work = || self.lanes.iter().any(|lane| lane.channel.has_work());
@@ -86,8 +88,9 @@ impl Flush<'_> {
     pub(crate) fn await_others(&mut self, more_ns: u64) -> Result<(), Error> {
         let deadline_ns = self.deadline_ns.saturating_add(more_ns);
         let (lanes, shared) = (&mut *self.lanes, self.shared);
-        let done = || shared.all_flushed();
-        while !done() && Native::now() < deadline_ns {
+        let (done, mut progress) = (|| shared.all_flushed(), Progress::default());
+        let volumes = &shared.exports.volumes;
+        while !done() && Native::now() < progress.extend(volumes, deadline_ns) {
             lanes.iter_mut().for_each(|lane| {
                 lane.channel.poll(|_| ());
             });
