@@ -234,16 +234,18 @@ impl<M: Machine> Cache<M> {
         !self.shards.iter().any(owes)
     }
 
-    /// Pages that are dirty or being written.
+    /// Pages that are dirty or being written. A writer counts its pages when it has let go of their
+    /// shards: those that were written to the volume by then make it less than none for a moment.
     pub(crate) fn dirty_pages(&self) -> u64 {
-        self.dirty.load(Order::Relaxed)
+        self.dirty.load(Order::Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
     /// So many more pages are dirty; past the background mark the flusher is told.
     pub(crate) fn add_dirty(&self, pages: u64) {
-        let before = self.dirty.fetch_add(pages, Order::AcqRel);
-        let mark = self.dirty_max_pages() / 2;
-        if before == 0 || (before <= mark && before + pages > mark) {
+        let before = self.dirty.fetch_add(pages, Order::AcqRel).cast_signed();
+        let (now, mark) =
+            (before + pages.cast_signed(), (self.dirty_max_pages() / 2).cast_signed());
+        if before <= 0 || (before <= mark && now > mark) {
             self.flusher.ring();
         }
     }
@@ -275,6 +277,7 @@ impl<M: Machine> Cache<M> {
                 extent.writing != 0 || extent.is_dirty()
             })
         };
-        self.dirty_pages() > 0 && (first..=last).any(owes)
+        // How many pages are dirty says nothing here: see `dirty_pages`.
+        (first..=last).any(owes)
     }
 }
