@@ -102,7 +102,7 @@ impl Args {
         });
         match self.json {
             true => format!("{}\n", as_json(report, &rows)),
-            false => table::table(&rows, form) + &caches::table(report, before),
+            false => table::table(&rows, form) + &caches::table(report, before, form),
         }
     }
 }

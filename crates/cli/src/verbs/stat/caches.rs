@@ -2,67 +2,84 @@
 //!
 //! Pure: the difference of two reports to a table, with a row for each cache; nothing without one.
 
-use crate::verbs::grid::{Grid, Side, fitted, shortened};
+use super::groups::short;
+use crate::verbs::bench::table::Form;
+use crate::verbs::grid::{Grid, Side, shortened};
 use crate::views::caches::CacheCounts;
 use crate::views::report::Report;
 use crate::visible::visible;
 
 /// What the columns are.
 pub const HELP: &str = "\
-Columns of caches, over the interval; a volume without one has no row:
-  cache         the volume
-  hit/s miss/s  pages of 4 KiB that reads found in memory, and did not find, a second
-  %hit          the share of those that were found
-  ahead/s       pages read ahead of sequential streams, a second
-  wr/s          pages written by clients, a second
-  wb/s          pages written to the drives, a second; KiB/wb in a request, on average
-  dirty         MiB that are not on the drives yet; %max of what may be
-  held/s        writes of clients whose answer was held back, a second
-  err           requests to write pages to the drives that failed";
+Columns of caches, over the interval; a volume without one has no row; those marked * come with -x:
+  cache           the volume
+  hit/s miss/s *  pages of 4 KiB that reads found in memory, and did not find, a second
+  %hit            the share of those that were found
+  ahead/s *       pages read ahead of sequential streams, a second
+  wr/s            pages written by clients, a second
+  wb/s            pages written to the drives, a second; KiB/wb in a request, on average
+  dirty           MiB that are not on the drives yet; %max of what may be
+  held/s          writes of clients whose answer was held back, a second
+  err             requests to write pages to the drives that failed";
 
-/// Characters of a volume's name.
+/// Characters of a volume's name in the short form.
 const NAME_WIDTH: usize = 12;
-const HEADS: [&str; 11] = [
-    "hit/s", "miss/s", "%hit", "ahead/s", "wr/s", "wb/s", "KiB/wb", "dirty", "%max", "held/s",
-    "err",
+/// What one row is made of: what the cache did, and in how many seconds.
+struct Did {
+    cache: CacheCounts,
+    seconds: f64,
+}
+
+/// A column: its name, whether the short form has it, and its value.
+type Column = (&'static str, bool, fn(&Did) -> String);
+
+const COLUMNS: [Column; 11] = [
+    ("hit/s", true, |did| did.rate(did.cache.reads.hits)),
+    ("miss/s", false, |did| did.rate(did.cache.reads.misses)),
+    ("%hit", true, |did| {
+        let reads = &did.cache.reads;
+        percent(reads.hits, reads.hits + reads.misses)
+    }),
+    ("ahead/s", false, |did| did.rate(did.cache.reads.ahead)),
+    ("wr/s", true, |did| did.rate(did.cache.writes.pages)),
+    ("wb/s", true, |did| did.rate(did.cache.writes.back)),
+    ("KiB/wb", true, |did| match did.cache.writes.requests {
+        0 => "-".to_owned(),
+        requests => (did.cache.writes.back * 4 / requests).to_string(),
+    }),
+    ("dirty", true, |did| short(did.cache.dirty_bytes as f64 / f64::from(1 << 20))),
+    ("%max", true, |did| percent(did.cache.dirty_bytes, did.cache.dirty_max_bytes)),
+    ("held/s", true, |did| did.rate(did.cache.writes.throttled)),
+    ("err", true, |did| short(did.cache.writes.errors as f64)),
 ];
 
+impl Did {
+    fn rate(&self, count: u64) -> String {
+        short(count as f64 / self.seconds)
+    }
+}
+
 /// The table of what came in between, with an empty line after it; no text without a cache.
-pub fn table(report: &Report, before: Option<&Report>) -> String {
+pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     if report.caches.is_empty() {
         return String::new();
     }
     let seconds = report.uptime_ns.saturating_sub(before.map_or(0, |report| report.uptime_ns));
     let seconds = seconds.max(1) as f64 / 1e9;
-    let heads = HEADS.map(|head| (head, Side::Right));
+    let shown: Vec<&Column> =
+        COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
+    let heads = shown.iter().map(|(name, ..)| (*name, Side::Right));
     let mut grid = Grid::new(std::iter::once(("cache", Side::Left)).chain(heads));
     for cache in &report.caches {
         let earlier = before.and_then(|report| find(report, cache)).cloned().unwrap_or_default();
-        let name = shortened(&visible(&cache.volume), NAME_WIDTH);
-        grid.row(std::iter::once(name).chain(cells(&cache.since(&earlier), seconds)));
+        let name = match form {
+            Form::Short => shortened(&visible(&cache.volume), NAME_WIDTH),
+            Form::Whole => visible(&cache.volume).into_owned(),
+        };
+        let did = Did { cache: cache.since(&earlier), seconds };
+        grid.row(std::iter::once(name).chain(shown.iter().map(|(_, _, value)| value(&did))));
     }
     format!("{}\n\n", grid.text())
-}
-
-fn cells(did: &CacheCounts, seconds: f64) -> [String; HEADS.len()] {
-    let rate = |count: u64| format!("{:.0}", count as f64 / seconds);
-    let (reads, writes) = (&did.reads, &did.writes);
-    [
-        rate(reads.hits),
-        rate(reads.misses),
-        percent(reads.hits, reads.hits + reads.misses),
-        rate(reads.ahead),
-        rate(writes.pages),
-        rate(writes.back),
-        match writes.requests {
-            0 => "-".to_owned(),
-            requests => (writes.back * 4 / requests).to_string(),
-        },
-        fitted(did.dirty_bytes as f64 / f64::from(1 << 20), 5),
-        percent(did.dirty_bytes, did.dirty_max_bytes),
-        rate(writes.throttled),
-        writes.errors.to_string(),
-    ]
 }
 
 fn find<'a>(report: &'a Report, like: &CacheCounts) -> Option<&'a CacheCounts> {
@@ -97,15 +114,20 @@ mod tests {
     #[test]
     fn a_cache_has_a_row_of_what_came_in_between() {
         let before = report(1_000_000_000, 300, 320);
-        let text = table(&report(3_000_000_000, 900, 960), Some(&before));
+        let text = table(&report(3_000_000_000, 900, 960), Some(&before), Form::Whole);
         let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().skip(1).collect();
         assert_eq!(row, ["300", "100", "75", "0", "0", "320", "128", "3.00", "75", "0", "0"]);
-        assert_eq!(table(&Report::default(), None), "");
+        assert_eq!(table(&Report::default(), None, Form::Short), "");
     }
 
     #[test]
-    fn the_table_fits_80_columns_with_what_a_fast_cache_does() {
-        let text = table(&report(1_000_000_000, 9_999_999, 999_999), None);
+    fn the_short_form_fits_80_columns_with_what_a_fast_cache_does() {
+        let mut fast = report(1_000_000_000, 9_999_999, 999_999);
+        let cache = &mut fast.caches[0];
+        (cache.dirty_bytes, cache.dirty_max_bytes) = (1 << 40, 1 << 40);
+        let writes = &mut cache.writes;
+        (writes.pages, writes.throttled, writes.errors) = (9_999_999, 999_999, 999_999);
+        let text = table(&fast, None, Form::Short);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }
 }
