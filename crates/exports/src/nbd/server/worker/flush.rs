@@ -2,8 +2,8 @@
 //!
 //! Made and run by drain.rs when nothing is in flight any more; calls the block layer. A drive that
 //! does not answer in time is named, and not waited for; drives below a cache have time for as long
-//! as they go on, since all that is dirty is written to them. The threads of a server flush at the same
-//! time, and the block layer may join their flushes, so none of them stops serving its drives
+//! as they go on, since all that is dirty is written to them. The threads of a server flush at the
+//! same time, and the block layer may join their flushes, so none of them stops serving its drives
 //! before all are answered.
 
 use millrace_block::{Bio, Error};
