@@ -24,6 +24,8 @@ use crate::stats::CacheStats;
 /// Most shards, and the least frames of one.
 const SHARDS_MAX: u32 = 64;
 const SHARD_FRAMES_MIN: u32 = 256;
+/// Extents of a range above which all that the cache knows of are looked at instead.
+const RANGE_EXTENTS_MAX: u64 = 4096;
 
 /// A cache over a volume.
 pub struct Cache<M: Machine> {
@@ -270,14 +272,19 @@ impl<M: Machine> Cache<M> {
     pub(crate) fn owes_some(&self, sector: Sector, nr_sectors: u64) -> bool {
         let extent_sectors = PAGE_SECTORS * EXTENT_PAGES as u64;
         let (first, last) = (sector / extent_sectors, (sector + nr_sectors - 1) / extent_sectors);
-        let owes = |number| {
-            let shard = self.shard(number).lock();
+        let owes = |shard: &Shard, number| {
             shard.find(number).is_some_and(|at| {
                 let extent = shard.extent(at);
                 extent.writing != 0 || extent.is_dirty()
             })
         };
         // How many pages are dirty says nothing here: see `dirty_pages`.
-        (first..=last).any(owes)
+        if last - first < RANGE_EXTENTS_MAX {
+            return (first..=last).any(|number| owes(&self.shard(number).lock(), number));
+        }
+        self.shards.iter().any(|shard| {
+            let shard = shard.lock();
+            shard.numbers().any(|it| (first..=last).contains(&it) && owes(&shard, it))
+        })
     }
 }
