@@ -8,6 +8,7 @@
 
 mod checks;
 mod figures;
+mod programs;
 mod rigs;
 mod runs;
 mod tables;
@@ -17,6 +18,7 @@ use std::ops::ControlFlow;
 use crate::bench::BenchError;
 use crate::page::Page;
 use crate::paper::{self, Experiment, Mechanism, Step, Wanted};
+use crate::sim::FileCosts;
 
 use runs::Results;
 
@@ -39,6 +41,12 @@ paper::parts! { "atc17":
     Fairness "fairness",
     /// A single NVMe drive.
     Nvme "nvme",
+    /// Buffered writes.
+    Buffered "buffered",
+    /// A file on ext4.
+    Ext4 "ext4",
+    /// A graph engine.
+    Graph "graph",
 }
 
 /// Runs what is wanted and gives what was found; checks that need other parts are listed as not
@@ -52,13 +60,23 @@ pub fn atc17(
     wanted: Wanted<'_, Part>,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
-    paper::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| Page {
-        checks: checks::all(results),
-        figures: figures::all(parts, results),
-        tables: tables::all(parts, results),
-        ..page
+    let costs = FileCosts::linux_4_4()?;
+    paper::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| {
+        let mut page = Page {
+            checks: checks::all(results),
+            figures: figures::all(parts, results),
+            tables: tables::all(parts, results),
+            ..page
+        };
+        if parts.iter().any(|part| OF_FILES.contains(part)) {
+            page.add_machines([tables::files_cost(&costs)]);
+        }
+        page
     })
 }
+
+/// Parts with a file system or a page cache.
+const OF_FILES: [Part; 2] = [Part::Buffered, Part::Ext4];
 
 /// What can be left out of these parts.
 ///

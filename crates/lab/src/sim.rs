@@ -4,11 +4,14 @@
 //! takes interrupts, `host_adapter` what drives behind a SCSI host shared, `history` how Linux 2.4
 //! did raw I/O, `linux3` what kernels of 2013 had beside the layer, `bounce` a drive whose data it
 //! copied, `window` says which part of a run counts, `job` and `raw` are submitters, `workers`
-//! serve drives, `tags` looks at tags meanwhile, `run` is a row, `rows` are many. Everything below
-//! a job is the production code of the block layer and the drives. Called by the binary's verbs.
+//! serve drives, `file_costs` is what a file adds, `programs` are threads that work as programs do,
+//! through a cache or straight, `tags` looks at tags meanwhile, `run` is a row, `rows` are many.
+//! Everything below a job is the production code of the block layer and the drives. Called by the
+//! binary's verbs.
 
 mod bounce;
 mod coalescing;
+mod file_costs;
 mod history;
 mod host_adapter;
 mod interface;
@@ -17,6 +20,7 @@ mod job;
 mod linux3;
 mod machines;
 mod poller;
+pub(crate) mod programs;
 mod raw;
 mod rows;
 mod run;
@@ -36,6 +40,7 @@ use crate::bench::BenchError;
 use crate::row::Queues;
 use crate::workload::Workload;
 
+pub(crate) use file_costs::FileCosts;
 pub(crate) use history::KernelCosts;
 pub use history::{History, LockScope, Readv, Spent};
 pub use host_adapter::HostAdapterConfig;
@@ -124,6 +129,8 @@ pub struct Service {
     pub history: History,
     /// What kernels of 2013 had beside the layer.
     pub linux3: Linux3,
+    /// Each I/O is one of a file, which costs a simulated machine more at its submission.
+    pub of_file: bool,
 }
 
 /// One row to run on a simulated machine, or on this one with lock statistics.

@@ -6,8 +6,9 @@
 
 use millrace_block::Serving;
 
-use super::rigs::{LOADS, Point, Rig};
-use super::runs::Results;
+use super::programs::{GRAPHS, Task, of_file};
+use super::rigs::{LOADS, Load, Point, Rig};
+use super::runs::{BUFFERED, Results};
 use crate::page::{Check, CheckKind};
 use crate::paper::rule::{Found, Rule};
 
@@ -15,12 +16,9 @@ use crate::paper::rule::{Found, Rule};
 pub(super) fn all(results: &Results) -> Vec<Check> {
     let missing = "its part was not run: millrace paper atc17 runs all";
     let check = |rule: &Rule<Results>| match rule.id {
-        "falcon.buffered" => rule.check(results, "it needs the write-back cache"),
-        "falcon.ext4" => rule.check(results, "it needs a file system"),
         "falcon.utilities" | "falcon.servers" => {
             rule.check(results, "it needs a file system, and programs on it")
         }
-        "falcon.graph" => rule.check(results, "it needs a program that reads graphs"),
         _ => rule.check(results, missing),
     };
     RULES.iter().map(check).collect()
@@ -84,13 +82,13 @@ const RULES: [Rule<Results>; 13] = [
         id: "falcon.buffered",
         kind: CheckKind::Quantitative,
         paper: ("buffered random write, 8 writers, 4 and 8 SSDs: 1.38, 1.59", &[1.38, 1.59]),
-        ours: |_| None,
+        ours: buffered,
     },
     Rule {
         id: "falcon.ext4",
         kind: CheckKind::Quantitative,
         paper: ("ext4 file on 8 SSDs, random read, write: 1.77, 1.59", &[1.77, 1.59]),
-        ours: |_| None,
+        ours: ext4,
     },
     Rule {
         id: "falcon.utilities",
@@ -111,7 +109,7 @@ const RULES: [Rule<Results>; 13] = [
         id: "falcon.graph",
         kind: CheckKind::Quantitative,
         paper: ("graphs, against 1 and 8 submitting threads: 4.12, 1.78", &[4.12, 1.78]),
-        ours: |_| None,
+        ours: graph,
     },
     Rule {
         id: "own.auto",
@@ -245,6 +243,60 @@ fn fairness(results: &Results) -> Option<Found> {
     }
     let text = format!("slowest over fastest, {}", said.join("; "));
     Some(Found::new(text, Vec::new()).holds(holds))
+}
+
+/// Per-drive over per-volume of a program on so many drives.
+pub(super) fn program_gain(results: &Results, task: Task, drives: u32) -> Option<f64> {
+    results.gain(Point::program(task, Serving::PerDrive).drives(drives), Serving::PerVolume)
+}
+
+fn buffered(results: &Results) -> Option<Found> {
+    let gain = |drives| program_gain(results, Task::Writers, drives);
+    let gains = BUFFERED.into_iter().map(gain).collect::<Option<Vec<f64>>>()?;
+    Some(Found::new(list(&gains), gains).note(
+        "per-volume the one flusher is at its rate, with four drives as with eight; per-drive it \
+         only batches, and four drives are at theirs. That it gains less with four than in the \
+         paper says that the model's flusher is too fast beside four drives: what the kernel does \
+         for each page that it writes back (its lock, its tags, its bio) is not modelled",
+    ))
+}
+
+/// Per-drive over per-volume of a file's direct I/O.
+pub(super) fn file_gain(results: &Results, load: usize) -> Option<f64> {
+    let point = of_file(Point::on(Rig::Hba, LOADS[load], Serving::PerDrive));
+    results.gain(point, Serving::PerVolume)
+}
+
+fn ext4(results: &Results) -> Option<Found> {
+    let gains = vec![file_gain(results, 0)?, file_gain(results, 1)?];
+    let raw = gains_of_volume(results)?;
+    Some(Found::new(list(&gains), gains).note(format!(
+        "the volume itself: {}. What ext4 adds is an input that is assumed (linux-4.4 below): 200 \
+         ns of a read, 600 of a write, on the submitting thread in both ways. It slows the \
+         per-volume path, whose one thread does everything, and not per-drive, whose submitter has \
+         time left, with the HBA's lock or without (--without lookup-lock). So the model has the \
+         gain grow where the paper's shrinks; blocks that are not there yet, and \
+         the journal's writes, are not modelled",
+        list(&raw)
+    )))
+}
+
+/// Per-drive over per-volume of the volume itself, random loads.
+fn gains_of_volume(results: &Results) -> Option<Vec<f64>> {
+    let point = |load: &Load| Point::on(Rig::Hba, *load, Serving::PerDrive);
+    LOADS[..2].iter().map(|load| results.gain(point(load), Serving::PerVolume)).collect()
+}
+
+fn graph(results: &Results) -> Option<Found> {
+    let rate = |(jobs, serving)| results.iops(Point::program(Task::Graph(jobs), serving));
+    let [ours, one, eight] = GRAPHS.map(rate);
+    let gains = vec![ours? / one?, ours? / eight?];
+    Some(Found::new(list(&gains), gains).note(
+        "lists are read in the order of the file, so that most reads are neighbours of the one \
+         before: the model's per-volume path merges some in its plug, and eight of its threads \
+         share nothing but the HBA. No repetition: the paper's engine, its graph and its threads' \
+         own work are not known here, nor are they modelled",
+    ))
 }
 
 fn auto(results: &Results) -> Option<Found> {

@@ -77,7 +77,7 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
              slowest is at least; its times are not given as numbers.",
             [LOADS[0], LOADS[1]].map(|load| fairness(results, load)),
         ),
-        Part::Latency | Part::Nvme => return None,
+        Part::Latency | Part::Nvme | Part::Buffered | Part::Ext4 | Part::Graph => return None,
     })
 }
 

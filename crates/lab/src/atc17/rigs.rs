@@ -8,6 +8,7 @@ use millrace_block::{
 };
 use millrace_drives::ModelTiming;
 
+use super::programs::Task;
 use crate::sim::{HostAdapterConfig, InterfaceKind, Irq, Length, Service, SimPlan, Watch};
 use crate::workload::{Rw, Workload};
 
@@ -126,6 +127,10 @@ pub(super) struct Point {
     watched: bool,
     /// Measured for long.
     long: bool,
+    /// The I/Os are of a file.
+    pub(super) of_file: bool,
+    /// A program instead of the replayer.
+    pub(super) task: Option<Task>,
     /// I/Os wait for dies.
     pub(super) dies: bool,
     pub(super) adapter: HostAdapterConfig,
@@ -147,6 +152,8 @@ impl Point {
             apart: false,
             watched: false,
             long: false,
+            of_file: false,
+            task: None,
             dies: true,
             adapter: rig.adapter(),
         }
@@ -190,6 +197,12 @@ impl Point {
         Point { long: true, ..self }
     }
 
+    /// A program on all drives of the HBA.
+    pub(super) fn program(task: Task, serving: Serving) -> Point {
+        let load = Load { name: task.name(), ..LOADS[0] };
+        Point { task: Some(task), ..Point::on(Rig::Hba, load, serving) }
+    }
+
     /// Whether it is measured for long.
     pub(super) fn is_long(self) -> bool {
         self.long || self.serving == Serving::Auto
@@ -204,7 +217,11 @@ impl Point {
     pub(super) fn about(&self) -> String {
         let Point { rig, drives, load, chunk_kib, depth, .. } = self;
         let name = format!("{} x {drives}, {}, stripe {chunk_kib} KiB", rig.name(), load.name);
-        if *depth == 1 { format!("{name}, one at a time") } else { name }
+        match (self.of_file, *depth) {
+            (true, _) => format!("{name}, of a file"),
+            (false, 1) => format!("{name}, one at a time"),
+            _ => name,
+        }
     }
 
     /// In words, for a progress bar.
@@ -219,11 +236,15 @@ impl Point {
         let most = format!(",units={}", ModelTiming::UNITS_MAX);
         let dies = if self.dies { "" } else { &most };
         let drive = format!("model{at}:preset={}{dies}", self.rig.preset());
-        let jobs = if self.apart { self.drives } else { 1 };
+        let (jobs, depth) = match self.task {
+            Some(task) => (task.threads(), task.depth(self.depth)),
+            None if self.apart => (self.drives, self.depth / self.drives),
+            None => (1, self.depth),
+        };
         let workload = Workload {
             rw: self.load.rw,
             bs_bytes: self.load.bs_bytes,
-            iodepth: self.depth / jobs,
+            iodepth: depth,
             verify: false,
             seed,
         };
@@ -249,7 +270,11 @@ impl Point {
     /// The submitter's CPU; a thread for each drive runs where the drive's worker would, so that
     /// both are as far from each other's lines.
     fn cpus(&self) -> Vec<u32> {
-        if self.apart { (1..=self.drives).collect() } else { vec![0] }
+        match self.task {
+            Some(task) => task.cpus(),
+            None if self.apart => (1..=self.drives).collect(),
+            None => vec![0],
+        }
     }
 
     fn service(&self) -> Service {
@@ -264,6 +289,7 @@ impl Point {
             worker_cpus: if has_workers { (1..=self.drives).collect() } else { Vec::new() },
             apart: self.apart,
             adapter: self.adapter,
+            of_file: self.of_file,
             ..Service::default()
         }
     }

@@ -7,6 +7,7 @@ use millrace_block::Serving;
 use millrace_machine::Model;
 
 use super::Part;
+use super::programs::{GRAPHS, Task, of_file};
 use super::rigs::{LOADS, Point, Rig};
 use crate::bench::BenchError;
 use crate::paper::{self, Mechanism};
@@ -21,6 +22,8 @@ pub(super) const COMPARED: [Serving; 2] = [Serving::PerVolume, Serving::PerDrive
 pub(super) const COUNTS: [u32; 4] = [1, 2, 4, 8];
 /// Stripe sizes.
 pub(super) const CHUNKS_KIB: [u32; 4] = [4, 8, 16, 64];
+/// Drives of the buffered writers.
+pub(super) const BUFFERED: [u32; 2] = [4, 8];
 /// High watermarks, with half of them as low ones.
 pub(super) const HIGHS: [u32; 6] = [4, 8, 16, 32, 64, 128];
 /// Low watermarks, below a high one of 32.
@@ -30,6 +33,11 @@ pub(super) const LOWS: [u32; 6] = [1, 4, 8, 16, 24, 32];
 fn loads(rig: Rig) -> Vec<Point> {
     let each = |load| SERVINGS.map(|serving| Point::on(rig, load, serving));
     LOADS.into_iter().flat_map(each).collect()
+}
+
+/// Eight buffered writers on so many drives.
+fn writers(drives: u32) -> [Point; 2] {
+    COMPARED.map(|serving| Point::program(Task::Writers, serving).drives(drives))
 }
 
 /// The points of the sweep of watermarks: both random loads.
@@ -84,6 +92,14 @@ impl paper::Point for Point {
                 let compared = |point: &Point| COMPARED.contains(&point.serving);
                 random().filter(compared).map(Point::long).collect()
             }
+            Part::Buffered => BUFFERED.iter().flat_map(|drives| writers(*drives)).collect(),
+            Part::Ext4 => {
+                let plain = random().filter(|point| COMPARED.contains(&point.serving));
+                plain.flat_map(|point| [point, of_file(point)]).collect()
+            }
+            Part::Graph => {
+                GRAPHS.map(|(jobs, serving)| Point::program(Task::Graph(jobs), serving)).to_vec()
+            }
             Part::Nvme => SERVINGS.map(|serving| Point::on(Rig::Nvme, LOADS[0], serving)).to_vec(),
         }
     }
@@ -109,11 +125,14 @@ impl paper::Point for Point {
     }
 
     fn work(&self) -> u32 {
-        u32::from(self.is_long()) << 16 | self.drives
+        u32::from(self.is_long() || self.task.is_some()) << 16 | self.drives
     }
 
     fn run(&self, model: &Model, seed: u64) -> Result<Observed, BenchError> {
-        run_observed(model, &self.plan(seed))
+        match self.task {
+            Some(task) => task.run(model, &self.plan(seed)),
+            None => run_observed(model, &self.plan(seed)),
+        }
     }
 
     fn events(seen: &Observed) -> u64 {

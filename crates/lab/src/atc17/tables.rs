@@ -6,9 +6,11 @@ use millrace_block::Serving;
 
 use super::Part;
 use super::figures::{HBA, SCU};
+use super::programs::{GRAPHS, Task, of_file};
 use super::rigs::{LOADS, Load, Point, Rig};
-use super::runs::{Results, SERVINGS};
-use crate::page::DataTable;
+use super::runs::{BUFFERED, COMPARED, Results, SERVINGS};
+use crate::page::{Constant, DataTable, MachineTable};
+use crate::sim::FileCosts;
 
 /// The tables of these parts.
 pub(super) fn all(parts: &[Part], results: &Results) -> Vec<DataTable> {
@@ -38,8 +40,90 @@ fn one(part: Part, results: &Results) -> Option<DataTable> {
              thread in every mode; the per-volume path keeps one request back to merge with.",
             vec![rates(results, Point::on(Rig::Nvme, LOADS[0], Serving::PerDrive), Some(1.13))],
         ),
+        Part::Buffered => compared(
+            "buffered",
+            "Buffered writes",
+            "Thousands of 4 KiB writes a second of eight threads through a write-back cache of 64 \
+             MiB, on CPUs that no worker has; the cache's flusher is on CPU 0. See that the \
+             flusher alone feeds more drives when it only batches.",
+            BUFFERED.map(|drives| buffered(results, drives)).to_vec(),
+        ),
+        Part::Ext4 => compared(
+            "ext4",
+            "A file on ext4",
+            "Thousands of direct 4 KiB I/Os a second, of the volume and of a file on it. See what a \
+             file costs either way; what it adds is an assumption, in the table of linux-4.4.",
+            LOADS[..2].iter().zip([1.77, 1.59]).flat_map(|row| files(results, row)).collect(),
+        ),
+        Part::Graph => graph(results),
         _ => return None,
     })
+}
+
+/// The constants of files.
+pub(super) fn files_cost(costs: &FileCosts) -> MachineTable {
+    let constant = |(name, cost): (&str, &millrace_machine::simulated::Cost)| Constant {
+        name: name.into(),
+        value: format!("{} ns", cost.ns),
+        origin: cost.origin.to_string(),
+    };
+    MachineTable {
+        name: costs.name.clone(),
+        about: "Linux 4.4 for files, beside the layer, with the work of the machine".into(),
+        constants: costs.entries().map(constant).to_vec(),
+    }
+}
+
+/// A table of the paper's two ways of serving, our gain and the paper's.
+fn compared(id: &str, title: &str, caption: &str, rows: Vec<Vec<String>>) -> DataTable {
+    let head = ["load", "per-volume", "per-drive", "per-drive over per-volume", "paper"];
+    DataTable::new((id, title), caption, head, rows)
+}
+
+/// Rates of a point served in both ways, in thousands.
+fn both(results: &Results, (name, point): (String, Point), paper: Option<f64>) -> Vec<String> {
+    let rate = |serving| results.iops(point.served(serving));
+    let gain = results.gain(point.served(Serving::PerDrive), Serving::PerVolume);
+    let rates = COMPARED.map(|serving| or_dash(rate(serving).map(|r| format!("{:.1}", r / 1e3))));
+    let factors = [gain, paper].map(|factor| or_dash(factor.map(|f| format!("{f:.2}"))));
+    [name].into_iter().chain(rates).chain(factors).collect()
+}
+
+fn buffered(results: &Results, drives: u32) -> Vec<String> {
+    let point = Point::program(Task::Writers, Serving::PerDrive).drives(drives);
+    let paper = if drives == 4 { 1.38 } else { 1.59 };
+    both(results, (format!("{drives} drives"), point), Some(paper))
+}
+
+fn files(results: &Results, (load, paper): (&Load, f64)) -> [Vec<String>; 2] {
+    let point = Point::on(Rig::Hba, *load, Serving::PerDrive);
+    [
+        both(results, (format!("{}, volume", load.name), point), None),
+        both(results, (format!("{}, file", load.name), of_file(point)), Some(paper)),
+    ]
+}
+
+fn graph(results: &Results) -> DataTable {
+    let rates = GRAPHS.map(|(jobs, serving)| {
+        results.iops(Point::program(Task::Graph(jobs), serving)).map(|rate| (jobs, serving, rate))
+    });
+    let ours = rates[0].map(|(_, _, rate)| rate);
+    let row = |((jobs, serving, rate), paper): ((u32, Serving, f64), &str)| {
+        let factor = ours.map(|ours| format!("{:.2}", ours / rate));
+        vec![
+            format!("{jobs} submitting, {}", serving.name()),
+            format!("{:.1}", rate / 1e3),
+            or_dash(factor),
+            paper.to_owned(),
+        ]
+    };
+    let rows = rates.into_iter().flatten().zip(["-", "4.12", "1.78"]).map(row).collect();
+    let caption = "Thousands of pages of edges a second: PageRank over a graph of 2^18 vertices and \
+         8.4 million edges (R-MAT), which lie on the volume by their source, read list by list with \
+         512 reads in flight in all. See how many threads the per-volume path needs to keep up. \
+         What an engine computes, and its own copy of pages, are not modelled.";
+    let head = ["threads", "pages", "first row over this", "paper"];
+    DataTable::new(("graph", "A graph engine"), caption, head, rows)
 }
 
 /// A table with a column for each way of serving, then our gain and the paper's.

@@ -44,6 +44,8 @@ pub trait Host: Machine {
     fn take_interrupt() {}
     /// Another thread has the calling CPU for so long.
     fn preempted(_ns: u64) {}
+    /// The kernel works for so long for the calling thread, beside the layer.
+    fn kernel_work(_ns: u64) {}
 }
 
 impl Host for Native {}
@@ -63,6 +65,10 @@ impl Host for Simulated {
     }
 
     fn preempted(ns: u64) {
+        Simulated::charge(ns);
+    }
+
+    fn kernel_work(ns: u64) {
         Simulated::charge(ns);
     }
 }

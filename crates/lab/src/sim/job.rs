@@ -7,6 +7,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::file_costs::FileCosts;
 use super::history::Kernel;
 use super::interface::{Host, Interface, InterfaceKind, SharedCounters};
 use super::irq::Signal;
@@ -185,6 +186,8 @@ struct Job<'a, M: Host> {
     channel: Channel<M>,
     interface: Interface<M>,
     offsets: Offsets,
+    /// What an I/O of a file costs, if these are.
+    file: Option<FileCosts>,
     signal: &'a Signal<M>,
     noise: Noise,
     /// When the call under way began, if each I/O is one.
@@ -203,6 +206,7 @@ impl<'a, M: Host> Job<'a, M> {
             channel,
             interface: Interface::new(plan.interface, &shared.counters),
             offsets,
+            file: plan.service.of_file.then(|| FileCosts::linux_4_4().expect("ours")),
             signal: &shared.signals[number as usize],
             noise: Noise::new(plan.service.linux3.noise_ns, plan.workload.seed, number),
             call_ns: None,
@@ -230,6 +234,9 @@ impl<'a, M: Host> Job<'a, M> {
                 let (block, op) = self.offsets.next_io();
                 bio.set_sector(block * sectors);
                 bio.set_op(op);
+                if let Some(file) = &self.file {
+                    M::kernel_work(file.direct_ns(op));
+                }
                 if let Some(counters) = &self.shared.queue_counters {
                     counters.queued(M::cpu());
                 }

@@ -10,6 +10,7 @@ use millrace_block::{
     Controller, Disk, DiskConfig, Entrance, ErrorKind, SchedulerKind, Snapshot, StatsSnapshot,
     Volume,
 };
+use millrace_cache::CacheStats;
 use millrace_drives::{SpecError, Words, controller_of, open_on};
 use millrace_machine::simulated::CpuTimes;
 use millrace_machine::{
@@ -66,6 +67,8 @@ pub struct Observed {
     /// What was charged for Linux 2.4 beside the layer, in nanoseconds, in the order of
     /// [`Spent::NAMES`](super::Spent::NAMES); empty if nothing was.
     pub spent_ns: Vec<u64>,
+    /// What the cache did, of a program's run through one.
+    pub cache: Option<CacheStats>,
 }
 
 /// Runs a row on a simulated machine. Takes no time of that machine's but its own; the same plan
@@ -133,7 +136,7 @@ fn observe(model: &Model, plan: &SimPlan, interrupt: &Interrupt) -> Result<Obser
     });
     let stack_ns = measured.sums.drives.iter().map(stack_ns).collect();
     let (tags, spent_ns) = (measured.tags, measured.spent_ns);
-    Ok(Observed { row, stack_ns, tags, cpus: cpu_sum(&report), spent_ns })
+    Ok(Observed { row, stack_ns, tags, cpus: cpu_sum(&report), spent_ns, cache: None })
 }
 
 /// Mean time from Q to D of a drive's I/Os.
@@ -250,7 +253,7 @@ fn run_jobs<M: Host>(
 }
 
 /// Opens the plan's drives on the machine and makes a volume of them, or one of each.
-fn volumes_of<M: Host>(
+pub(super) fn volumes_of<M: Host>(
     plan: &SimPlan,
     (interrupts, counters): (Option<&Arc<Interrupts<M>>>, &Counters<M>),
     locks: &mut Locks<M>,

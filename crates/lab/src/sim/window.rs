@@ -97,6 +97,19 @@ impl Window {
         Window { interrupt: interrupt.clone(), ..self }
     }
 
+    /// A window that opens after so many operations and is `length_ns` long.
+    pub(crate) fn after(operations: u64, length_ns: u64) -> Window {
+        Window {
+            ios: None,
+            length_ns,
+            done: AtomicU64::new(0),
+            look_at: AtomicU64::new(operations),
+            over: AtomicBool::new(false),
+            edges: Mutex::new((None, None)),
+            interrupt: Interrupt::default(),
+        }
+    }
+
     /// Whether jobs are to stop.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Relaxed) || self.interrupt.is_set()

@@ -1,0 +1,224 @@
+//! Programs on a row's volume: threads that read and write as a program does, through a cache or
+//! straight, on a simulated machine.
+//!
+//! Owns what stands around them: the volume of the plan, its drives' workers, the cache over it
+//! and the cache's flusher on a CPU of its own. What a thread does is the `Program`'s, through its
+//! `Access`. What a run gives counts operations of the program, not I/Os of drives. Called by
+//! `atc17`.
+
+mod access;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millrace_block::{Channel, ChannelConfig, Disk, DiskConfig, IoThread, Volume};
+use millrace_cache::{Cache, CacheConfig, CacheDriver, CacheStats, Flusher};
+use millrace_machine::{CpuId, Doorbell, Machine, Model, Order, Parker, Simulation, Thread};
+use millrace_machine::{Simulated, Word};
+
+use super::file_costs::FileCosts;
+use super::history::{History, Locks};
+use super::interface::Host;
+use super::run::volumes_of;
+use super::window::Window;
+use super::workers::Workers;
+use super::{Observed, SimPlan};
+use crate::bench::BenchError;
+use crate::row::{MachineRow, Row};
+
+pub(crate) use access::{Access, PAGE_SECTORS};
+
+/// Virtual time after which a run that has not ended is given up.
+const LIMIT_NS: u64 = 600_000_000_000;
+
+/// What the threads of a program do.
+pub(crate) trait Program: Clone + Send + Sync + 'static {
+    /// The cache between the program and the volume, if there is one.
+    fn cache(&self) -> Option<CacheConfig>;
+
+    /// Operations of all threads before the window, and the nanoseconds measured.
+    fn measured(&self) -> (u64, u64);
+
+    /// Body of thread `number`: works until `Access::is_over`.
+    fn run<M: Host>(&self, number: u32, access: &mut Access<'_, M>);
+}
+
+/// What threads of a program share.
+pub(super) struct Shared<M: Host> {
+    volume: Arc<Volume<M>>,
+    window: Window,
+    costs: FileCosts,
+    depth: u32,
+    errors: M::Word,
+}
+
+/// What a run gave.
+struct Measured<M: Host> {
+    window: (u64, u64),
+    errors: u64,
+    stats: Option<CacheStats>,
+    /// Kept so that it is dropped where time does not count.
+    _volume: Arc<Volume<M>>,
+}
+
+/// Runs `program` on the plan's volume: `plan.jobs` threads on `plan.cpus`, each with
+/// `plan.workload.iodepth` I/Os in flight at most; the flusher runs on CPU `flusher`.
+///
+/// # Errors
+/// If the plan does not fit the machine or the drives, an I/O fails, or the simulation does.
+pub(crate) fn run_program<P: Program>(
+    model: &Model,
+    plan: &SimPlan,
+    (program, flusher): (&P, u32),
+) -> Result<Observed, BenchError> {
+    plan.check(model.cpus())?;
+    let machine = |text: String| BenchError::Machine { text };
+    let simulation = Simulation::new(model, plan.workload.seed);
+    let simulation = simulation.map_err(|error| machine(error.to_string()))?;
+    let slot = Arc::new(Mutex::new(None));
+    let (inner, result, body) = (plan.clone(), Arc::clone(&slot), program.clone());
+    let main = move || {
+        let measured = play::<Simulated, P>(&inner, &body, CpuId(flusher));
+        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
+    };
+    let report = simulation.first_cpu(plan.cpus[0]).time_limit_ns(LIMIT_NS).run(main);
+    let report = report.map_err(|error| machine(error.to_string()))?;
+    let measured = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let measured = measured.ok_or(BenchError::Panicked)??;
+    if measured.errors > 0 || measured.stats.is_some_and(|stats| stats.write_errors > 0) {
+        return Err(machine("a program's I/O failed".into()));
+    }
+    let (length_ns, ios) = measured.window;
+    let row = Row {
+        jobs: plan.jobs,
+        ios,
+        seconds: length_ns as f64 / 1e9,
+        iops: ios as f64 * 1e9 / length_ns.max(1) as f64,
+        machine: Some(MachineRow {
+            machine: model.name.clone(),
+            interface: plan.interface.to_string(),
+            irq: plan.irq.to_string(),
+            batch: None,
+            history: plan.service.history.row(plan.service.inside),
+            seed: plan.workload.seed,
+            sim_events: Some(report.events),
+            locks: None,
+        }),
+        ..Row::default()
+    };
+    Ok(Observed { row, cache: measured.stats, ..Observed::default() })
+}
+
+fn thread<M: Machine>(number: u32) -> IoThread<M> {
+    let bell = Arc::new(Doorbell::new(M::Parker::new()));
+    IoThread { number: number as u16, owner: u64::from(number) + 1, bell, turn: None }
+}
+
+/// The main thread of a run.
+fn play<M: Host, P: Program>(
+    plan: &SimPlan,
+    program: &P,
+    flusher_cpu: CpuId,
+) -> Result<Measured<M>, BenchError> {
+    let mut locks = Locks::new(&History::default());
+    let mut volumes = volumes_of::<M>(plan, (None, &None), &mut locks)?;
+    let below = volumes.pop().expect("one volume of all drives");
+    let workers = Workers::start(below.disks());
+    let cache = program.cache().map(|config| Cache::new(Arc::clone(&below), config)).transpose()?;
+    let volume = match &cache {
+        Some(cache) => over(&below, cache, plan.jobs)?,
+        None => Arc::clone(&below),
+    };
+    let flusher = cache.as_ref().map(|cache| FlusherThread::start(cache, plan.jobs, flusher_cpu));
+    let (warm_ops, length_ns) = program.measured();
+    let shared = Arc::new(Shared {
+        volume,
+        window: Window::after(warm_ops, length_ns),
+        costs: FileCosts::linux_4_4()?,
+        depth: plan.workload.iodepth,
+        errors: M::Word::new(0),
+    });
+    let start = |number: u32| {
+        let (shared, program) = (Arc::clone(&shared), program.clone());
+        let body = Box::new(move || {
+            let thread = thread::<M>(number);
+            shared.volume.disks().iter().for_each(|disk| {
+                disk.bring_up(thread.number, &thread).expect("a queue of its own");
+            });
+            let mut access = Access::new(&shared, &thread);
+            program.run(number, &mut access);
+            access.drain();
+            drop(access);
+            shared.volume.disks().iter().for_each(|disk| disk.bring_down(thread.owner));
+        });
+        M::spawn(&format!("program-{number}"), plan.cpu_of(number).map(CpuId), body)
+    };
+    let threads: Vec<M::Thread> = (0..plan.jobs).map(start).collect();
+    let mut whole = threads.into_iter().fold(true, |whole, thread| thread.join() & whole);
+    let stats = cache.as_ref().map(|cache| cache.stats());
+    whole &= flusher.is_none_or(FlusherThread::stop);
+    whole &= workers.stop();
+    if !whole {
+        return Err(BenchError::Panicked);
+    }
+    // Relaxed: whoever wrote it was joined.
+    let errors = shared.errors.load(Order::Relaxed);
+    let (window, volume) = (shared.window.measured(), Arc::clone(&shared.volume));
+    Ok(Measured { window, errors, stats, _volume: volume })
+}
+
+/// The volume that programs see through the cache.
+fn over<M: Host>(
+    below: &Arc<Volume<M>>,
+    cache: &Arc<Cache<M>>,
+    threads: u32,
+) -> Result<Arc<Volume<M>>, BenchError> {
+    let io_threads = threads as u16;
+    let config = DiskConfig { io_threads, timeout_ns: 0, ..DiskConfig::default() };
+    let disk = Disk::new(Box::new(CacheDriver::new(cache)), config)?;
+    Ok(Volume::over(Arc::clone(below), disk)?)
+}
+
+/// The flusher of a cache, on a CPU of its own.
+struct FlusherThread<M: Machine> {
+    thread: M::Thread,
+    stop: Arc<M::Word>,
+    bell: Arc<Doorbell<M>>,
+}
+
+impl<M: Host> FlusherThread<M> {
+    fn start(cache: &Arc<Cache<M>>, number: u32, cpu: CpuId) -> FlusherThread<M> {
+        let (stop, mine) = (Arc::new(M::Word::new(0)), thread::<M>(number));
+        let bell = Arc::clone(&mine.bell);
+        let (cache, seen) = (Arc::clone(cache), Arc::clone(&stop));
+        let body = Box::new(move || flush(&cache, &mine, &seen));
+        FlusherThread { thread: M::spawn("flusher", Some(cpu), body), stop, bell }
+    }
+
+    /// Stops it and waits for its end; false if it panicked.
+    fn stop(self) -> bool {
+        self.stop.store(1, Order::SeqCst);
+        self.bell.ring();
+        self.thread.join()
+    }
+}
+
+/// I/Os of the flusher in flight for each drive: as many as other experiments' submitters have.
+const FLUSHER_DEPTH: u32 = 64;
+
+fn flush<M: Host>(cache: &Arc<Cache<M>>, thread: &IoThread<M>, stop: &M::Word) {
+    for disk in cache.below().disks() {
+        disk.bring_up(thread.number, thread).expect("a queue of its own");
+    }
+    let depth = FLUSHER_DEPTH * cache.below().disks().len() as u32;
+    let config = ChannelConfig { depth, thread: Some(thread.clone()), ..ChannelConfig::default() };
+    let below = Channel::open(cache.below(), config).expect("its queues are served");
+    let mut flusher = Flusher::new(cache, below, &thread.bell);
+    while stop.load(Order::SeqCst) == 0 {
+        flusher.turn();
+        let deadline_ns = flusher.sleep_until();
+        let has_work = || flusher.has_work() || stop.load(Order::SeqCst) != 0;
+        thread.bell.sleep_unless(deadline_ns, has_work);
+    }
+    drop(flusher);
+    cache.below().disks().iter().for_each(|disk| disk.bring_down(thread.owner));
+}
