@@ -77,7 +77,13 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
              slowest is at least; its times are not given as numbers.",
             [LOADS[0], LOADS[1]].map(|load| fairness(results, load)),
         ),
-        Part::Latency | Part::Nvme | Part::Buffered | Part::Ext4 | Part::Graph => return None,
+        Part::Latency
+        | Part::Nvme
+        | Part::Buffered
+        | Part::Ext4
+        | Part::Graph
+        | Part::Servers
+        | Part::Utilities => return None,
     })
 }
 

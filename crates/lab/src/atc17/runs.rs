@@ -7,7 +7,7 @@ use millrace_block::Serving;
 use millrace_machine::Model;
 
 use super::Part;
-use super::programs::{GRAPHS, Task, of_file};
+use super::programs::{GRAPHS, Task, of_file, servers, utilities};
 use super::rigs::{LOADS, Point, Rig};
 use crate::bench::BenchError;
 use crate::paper::{self, Mechanism};
@@ -35,9 +35,9 @@ fn loads(rig: Rig) -> Vec<Point> {
     LOADS.into_iter().flat_map(each).collect()
 }
 
-/// Eight buffered writers on so many drives.
-fn writers(drives: u32) -> [Point; 2] {
-    COMPARED.map(|serving| Point::program(Task::Writers, serving).drives(drives))
+/// A program on all drives, served in each of the paper's ways.
+fn both(task: Task) -> [Point; 2] {
+    COMPARED.map(|serving| Point::program(task, serving))
 }
 
 /// The points of the sweep of watermarks: both random loads.
@@ -92,13 +92,22 @@ impl paper::Point for Point {
                 let compared = |point: &Point| COMPARED.contains(&point.serving);
                 random().filter(compared).map(Point::long).collect()
             }
-            Part::Buffered => BUFFERED.iter().flat_map(|drives| writers(*drives)).collect(),
+            Part::Buffered => BUFFERED
+                .iter()
+                .flat_map(|drives| both(Task::Writers).map(|point| point.drives(*drives)))
+                .collect(),
             Part::Ext4 => {
                 let plain = random().filter(|point| COMPARED.contains(&point.serving));
                 plain.flat_map(|point| [point, of_file(point)]).collect()
             }
             Part::Graph => {
                 GRAPHS.map(|(jobs, serving)| Point::program(Task::Graph(jobs), serving)).to_vec()
+            }
+            Part::Servers => {
+                servers::Kind::ALL.iter().flat_map(|kind| both(Task::Server(*kind))).collect()
+            }
+            Part::Utilities => {
+                utilities::Kind::ALL.iter().flat_map(|kind| both(Task::Utility(*kind))).collect()
             }
             Part::Nvme => SERVINGS.map(|serving| Point::on(Rig::Nvme, LOADS[0], serving)).to_vec(),
         }
@@ -203,6 +212,29 @@ mod tests {
         // Each I/O takes the lock of its process's list once.
         let share = taken("controller") / taken("aio-context-list");
         assert!((2.0..2.5).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn a_flusher_that_only_batches_lets_one_writer_write_faster() {
+        let model = machine("e5-2620").expect("a known machine");
+        let run = |serving| {
+            let point = Point::program(Task::Utility(utilities::Kind::CopyTo), serving);
+            paper::Point::run(&point, &model, 1).expect("it runs")
+        };
+        let [linux, ours] = COMPARED.map(run);
+        assert!(ours.row.iops > 1.3 * linux.row.iops, "{} {}", ours.row.iops, linux.row.iops);
+        // Dirty memory is bounded, writers are held back, and pages leave in large writes.
+        let stats = linux.cache.expect("through a cache");
+        assert!(stats.throttled > 0 && stats.dirty < stats.pages / 2, "{stats:?}");
+        assert!(stats.written_back > 16 * stats.write_requests, "{stats:?}");
+    }
+
+    #[test]
+    fn a_program_gives_the_same_numbers_again() {
+        let model = machine("e5-2620").expect("a known machine");
+        let point = Point::program(Task::Graph(8), Serving::PerVolume);
+        let run = || paper::Point::run(&point, &model, 1).expect("it runs").row;
+        assert_eq!(run(), run());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use millrace_block::Serving;
 
 use super::Part;
 use super::figures::{HBA, SCU};
-use super::programs::{GRAPHS, Task, of_file};
+use super::programs::{GRAPHS, Task, of_file, servers, utilities};
 use super::rigs::{LOADS, Load, Point, Rig};
 use super::runs::{BUFFERED, COMPARED, Results, SERVINGS};
 use crate::page::{Constant, DataTable, MachineTable};
@@ -56,6 +56,30 @@ fn one(part: Part, results: &Results) -> Option<DataTable> {
             LOADS[..2].iter().zip([1.77, 1.59]).flat_map(|row| files(results, row)).collect(),
         ),
         Part::Graph => graph(results),
+        Part::Servers => compared(
+            "servers",
+            "Servers",
+            "Thousands of operations a second of filebench's personalities: 50, 100 and 100 threads \
+             on the CPUs that no worker has, a gibibyte of files on eight drives, memory for an \
+             eighth of it. See which mix waits for drives.",
+            servers::Kind::ALL
+                .into_iter()
+                .zip([1.39, 1.6, 2.0])
+                .map(|(kind, paper)| program(results, Task::Server(kind), paper))
+                .collect(),
+        ),
+        Part::Utilities => compared(
+            "utilities",
+            "Copies, tar and untar",
+            "Thousands of pages a second of one thread through the cache, with read-ahead of up to \
+             512 KiB; the other end of a copy is memory. See that a single thread gains where the \
+             flusher or the read-ahead is what it waits for.",
+            utilities::Kind::ALL
+                .into_iter()
+                .zip([1.63, 2.81, 1.29, 1.09])
+                .map(|(kind, paper)| program(results, Task::Utility(kind), paper))
+                .collect(),
+        ),
         _ => return None,
     })
 }
@@ -93,6 +117,11 @@ fn buffered(results: &Results, drives: u32) -> Vec<String> {
     let point = Point::program(Task::Writers, Serving::PerDrive).drives(drives);
     let paper = if drives == 4 { 1.38 } else { 1.59 };
     both(results, (format!("{drives} drives"), point), Some(paper))
+}
+
+fn program(results: &Results, task: Task, paper: f64) -> Vec<String> {
+    let point = Point::program(task, Serving::PerDrive);
+    both(results, (task.name().to_owned(), point), Some(paper))
 }
 
 fn files(results: &Results, (load, paper): (&Load, f64)) -> [Vec<String>; 2] {

@@ -25,7 +25,7 @@ use super::{Observed, SimPlan};
 use crate::bench::BenchError;
 use crate::row::{MachineRow, Row};
 
-pub(crate) use access::{Access, PAGE_SECTORS};
+pub(crate) use access::{Access, PAGE_SECTORS, Span};
 
 /// Virtual time after which a run that has not ended is given up.
 const LIMIT_NS: u64 = 600_000_000_000;

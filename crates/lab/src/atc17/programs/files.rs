@@ -1,0 +1,195 @@
+//! `FileSet`: the files of a program, laid out over the volume.
+//!
+//! A file is a slot of the volume, which it fills from its beginning, so that its blocks lie
+//! together; ext4 tries for that with its extents. Inodes lie before all slots, 16 to a page.
+//! Which files there are is the program's own bookkeeping and costs nothing: no lock, no time.
+
+use std::sync::{Mutex, PoisonError};
+
+use millrace_random::SplitMix64 as Random;
+
+use crate::sim::Host;
+use crate::sim::programs::{Access, PAGE_SECTORS, Span};
+
+/// Shape of the distribution of sizes: filebench's `gamma:1.5`.
+const SHAPE: f64 = 1.5;
+/// A slot is so many times as long as a file on average; a file that would be longer is cut.
+const SLOT_MEANS: u64 = 8;
+/// Inodes of 256 bytes in a page.
+pub(super) const INODES: u64 = 16;
+
+/// The files of a program.
+#[derive(Debug)]
+pub(super) struct FileSet {
+    mean_bytes: u64,
+    slots: u64,
+    lists: Mutex<Lists>,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    /// Files that there are: slot and pages.
+    there: Vec<File>,
+    /// Where in the list the file of a slot is.
+    places: Vec<Option<usize>>,
+    /// Slots without a file.
+    free: Vec<u64>,
+}
+
+/// A file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct File {
+    slot: u64,
+    pub(super) pages: u64,
+}
+
+impl FileSet {
+    /// So many slots, of which the first `percent` of a hundred have files.
+    pub(super) fn new(slots: u64, mean_bytes: u64, (percent, random): (u64, &mut Random)) -> Self {
+        let there = slots * percent / 100;
+        let file = |slot| File { slot, pages: size_pages(mean_bytes, random) };
+        let lists = Lists {
+            there: (0..there).map(file).collect(),
+            places: (0..slots).map(|slot| (slot < there).then_some(slot as usize)).collect(),
+            free: (there..slots).collect(),
+        };
+        FileSet { mean_bytes, slots, lists: Mutex::new(lists) }
+    }
+
+    fn lists<T>(&self, change: impl FnOnce(&mut Lists) -> T) -> T {
+        change(&mut self.lists.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Some file that there is.
+    pub(super) fn pick(&self, random: &mut Random) -> Option<File> {
+        self.lists(|lists| {
+            let count = lists.there.len() as u64;
+            (count > 0).then(|| lists.there[random.below(count) as usize])
+        })
+    }
+
+    /// The file of the first slot, if that has one.
+    pub(super) fn first(&self) -> Option<File> {
+        self.lists(|lists| Some(lists.there[lists.places[0]?]))
+    }
+
+    /// A new file without pages; none if every slot has one.
+    pub(super) fn create(&self) -> Option<File> {
+        let slot = self.lists(|lists| lists.free.pop())?;
+        Some(File { slot, pages: 0 })
+    }
+
+    /// The file is there from now on, or as long as it is now.
+    pub(super) fn keep(&self, file: File) {
+        self.lists(|lists| match lists.places[file.slot as usize] {
+            Some(place) => lists.there[place].pages = file.pages,
+            // Deleted meanwhile, or new.
+            None if lists.free.contains(&file.slot) => {}
+            None => {
+                lists.places[file.slot as usize] = Some(lists.there.len());
+                lists.there.push(file);
+            }
+        });
+    }
+
+    /// Takes some file away, and gives its slot back.
+    pub(super) fn delete(&self, random: &mut Random) -> Option<File> {
+        self.lists(|lists| {
+            let count = lists.there.len() as u64;
+            let at = (count > 0).then(|| random.below(count) as usize)?;
+            let file = lists.there.swap_remove(at);
+            if let Some(moved) = lists.there.get(at) {
+                lists.places[moved.slot as usize] = Some(at);
+            }
+            lists.places[file.slot as usize] = None;
+            lists.free.push(file.slot);
+            Some(file)
+        })
+    }
+
+    /// The size of a new file, in pages.
+    pub(super) fn size_pages(&self, random: &mut Random) -> u64 {
+        size_pages(self.mean_bytes, random)
+    }
+
+    fn slot_pages(&self) -> u64 {
+        SLOT_MEANS * self.mean_bytes / 4096
+    }
+
+    /// Pages `from` to `until` of a file, cut at its slot's end; none if nothing is left.
+    pub(super) fn span(&self, file: File, (from, until): (u64, u64)) -> Option<Span> {
+        let until = until.min(self.slot_pages());
+        let start = self.slots.div_ceil(INODES) + file.slot * self.slot_pages() + from;
+        (from < until).then_some((start * PAGE_SECTORS, (until - from) * PAGE_SECTORS))
+    }
+
+    /// Changes a file's inode in the page that has it.
+    pub(super) fn touch<M: Host>(&self, access: &mut Access<'_, M>, file: File) {
+        access.write((file.slot / INODES * PAGE_SECTORS, PAGE_SECTORS));
+    }
+
+    /// Appends so many pages to a file, as far as its slot has room.
+    pub(super) fn append<M: Host>(&self, access: &mut Access<'_, M>, mut file: File, pages: u64) {
+        let until = (file.pages + pages).min(self.slot_pages());
+        if let Some(span) = self.span(file, (file.pages, until)) {
+            access.write(span);
+            file.pages = until;
+        }
+        self.touch(access, file);
+        self.keep(file);
+    }
+
+    /// Reads all of a file.
+    pub(super) fn read<M: Host>(&self, access: &mut Access<'_, M>, file: File) {
+        if let Some(span) = self.span(file, (0, file.pages)) {
+            access.read(span);
+        }
+    }
+}
+
+/// A size of the gamma distribution, in pages, one at least and a slot at most: of shape 3/2, so
+/// the sum of an exponential and of half the square of a normal number.
+pub(super) fn size_pages(mean_bytes: u64, random: &mut Random) -> u64 {
+    let mut ln = || (1.0 - random.fraction()).ln();
+    let (exponential, radius) = (-ln(), -2.0 * ln());
+    let normal = radius.sqrt() * (std::f64::consts::TAU * random.fraction()).cos();
+    let bytes = (exponential + normal * normal / 2.0) * mean_bytes as f64 / SHAPE;
+    (bytes as u64).div_ceil(4096).clamp(1, SLOT_MEANS * mean_bytes / 4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_the_mean_and_the_spread_of_a_gamma_of_shape_three_halves() {
+        let (mut random, mean) = (Random::new(1), 128.0 * 1024.0);
+        let sizes: Vec<f64> =
+            (0..20_000).map(|_| size_pages(131_072, &mut random) as f64 * 4096.0).collect();
+        let found = sizes.iter().sum::<f64>() / sizes.len() as f64;
+        let square = sizes.iter().map(|size| (size - found).powi(2)).sum::<f64>();
+        let spread = (square / sizes.len() as f64).sqrt();
+        // Sizes are rounded up to pages: half a page more on average.
+        assert!((found / (mean + 2048.0) - 1.0).abs() < 0.03, "{found}");
+        assert!((spread / (mean / SHAPE.sqrt()) - 1.0).abs() < 0.05, "{spread}");
+    }
+
+    #[test]
+    fn no_two_files_share_a_page_and_a_deleted_file_makes_room_for_a_new_one() {
+        let mut random = Random::new(2);
+        let set = FileSet::new(100, 16_384, (80, &mut random));
+        let mut files: Vec<File> = (0..20).filter_map(|_| set.create()).collect();
+        assert_eq!((files.len(), set.create()), (20, None));
+        files.iter_mut().for_each(|file| file.pages = set.slot_pages());
+        files.iter().for_each(|file| set.keep(*file));
+        let mut spans: Vec<Span> = set.lists(|lists| {
+            lists.there.iter().filter_map(|file| set.span(*file, (0, file.pages))).collect()
+        });
+        spans.sort_unstable();
+        assert_eq!(spans.len(), 100);
+        assert!(spans.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0));
+        assert!(spans[0].0 >= 100 / INODES * PAGE_SECTORS);
+        let gone = set.delete(&mut random).expect("there are files");
+        assert_eq!(set.create().map(|file| file.slot), Some(gone.slot));
+    }
+}

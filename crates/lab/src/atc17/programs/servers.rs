@@ -1,0 +1,173 @@
+//! `Server`: filebench's file server, web server and web proxy, at block level through the cache.
+//!
+//! Operations, threads, mean sizes, the gamma distribution of sizes, the share of files that are
+//! there at first and the longest append are those of the personalities `fileserver.f`,
+//! `webserver.f` and `webproxy.f` (filebench, github.com/filebench/filebench, workloads/, looked
+//! up). Three things are ours: a set is a gibibyte of files whatever it has there, memory is an
+//! eighth of that, and a file is picked at random. An append is of whole pages, of up to the mean;
+//! the limit of the rate in `webproxy.f` is off there, too.
+
+use std::sync::Arc;
+
+use millrace_cache::CacheConfig;
+use millrace_random::SplitMix64 as Random;
+
+use super::files::FileSet;
+use crate::sim::Host;
+use crate::sim::programs::{Access, Program};
+
+/// All files of a set together, on average, and the memory of the cache.
+const SET_BYTES: u64 = 1 << 30;
+const CACHE_BYTES: u64 = SET_BYTES / 8;
+/// Virtual time that is measured.
+const LENGTH_NS: u64 = 200_000_000;
+/// Longest append: 16 KiB in all three, in pages.
+const APPEND_PAGES: u64 = 4;
+
+/// A personality.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::atc17) enum Kind {
+    /// `fileserver.f`.
+    File,
+    /// `webserver.f`.
+    Web,
+    /// `webproxy.f`.
+    Proxy,
+}
+
+/// What a thread does in turn.
+#[derive(Debug, Clone, Copy)]
+enum Flow {
+    /// Makes a file and writes all of it.
+    CreateWhole,
+    /// Makes a file and appends to it.
+    CreateAppend,
+    /// Appends to a file.
+    Append,
+    /// Reads a file.
+    Read,
+    /// Appends to the one log.
+    Log,
+    /// Deletes a file.
+    Delete,
+    /// Asks for a file's attributes.
+    Stat,
+}
+
+impl Kind {
+    pub(in crate::atc17) const ALL: [Kind; 3] = [Kind::File, Kind::Web, Kind::Proxy];
+
+    pub(in crate::atc17) fn name(self) -> &'static str {
+        match self {
+            Kind::File => "file server",
+            Kind::Web => "web server",
+            Kind::Proxy => "web proxy",
+        }
+    }
+
+    pub(in crate::atc17) fn threads(self) -> u32 {
+        if self == Kind::File { 50 } else { 100 }
+    }
+
+    fn mean_bytes(self) -> u64 {
+        if self == Kind::File { 131_072 } else { 16_384 }
+    }
+
+    /// Files that are there at first, of a hundred.
+    fn there_percent(self) -> u64 {
+        if self == Kind::Web { 100 } else { 80 }
+    }
+
+    fn flow(self) -> &'static [Flow] {
+        use Flow::{Append, CreateAppend, CreateWhole, Delete, Log, Read, Stat};
+        match self {
+            Kind::File => &[CreateWhole, Append, Read, Delete, Stat],
+            Kind::Web => &[Read, Read, Read, Read, Read, Read, Read, Read, Read, Read, Log],
+            Kind::Proxy => &[Delete, CreateAppend, Read, Read, Read, Read, Read],
+        }
+    }
+}
+
+/// A personality's threads on one set of files.
+#[derive(Debug, Clone)]
+pub(super) struct Server {
+    kind: Kind,
+    seed: u64,
+    files: Arc<FileSet>,
+}
+
+impl Server {
+    pub(super) fn new(kind: Kind, seed: u64) -> Server {
+        let (slots, mut random) = (SET_BYTES / kind.mean_bytes(), Random::new(seed));
+        let set = FileSet::new(slots, kind.mean_bytes(), (kind.there_percent(), &mut random));
+        Server { kind, seed, files: Arc::new(set) }
+    }
+
+    fn step<M: Host>(&self, access: &mut Access<'_, M>, (flow, random): (Flow, &mut Random)) {
+        let files = &*self.files;
+        let name_ns = access.costs().name_ns();
+        let change_ns = access.costs().change_ns();
+        match flow {
+            Flow::Stat => access.works(name_ns),
+            Flow::Delete => {
+                access.works(change_ns);
+                if let Some(file) = files.delete(random) {
+                    files.touch(access, file);
+                }
+            }
+            Flow::CreateWhole | Flow::CreateAppend => {
+                access.works(change_ns);
+                let pages = match flow {
+                    Flow::CreateWhole => files.size_pages(random),
+                    _ => 1 + random.below(APPEND_PAGES),
+                };
+                if let Some(file) = files.create() {
+                    files.append(access, file, pages);
+                }
+                access.works(name_ns);
+            }
+            Flow::Append | Flow::Read => {
+                access.works(name_ns);
+                match (files.pick(random), flow) {
+                    (Some(file), Flow::Read) => files.read(access, file),
+                    (Some(file), _) => files.append(access, file, 1 + random.below(APPEND_PAGES)),
+                    (None, _) => {}
+                }
+                access.works(name_ns);
+            }
+            Flow::Log => self.log(access, 1 + random.below(APPEND_PAGES)),
+        }
+    }
+
+    /// Appends to the log, which begins anew at the end of its slot: the first file.
+    fn log<M: Host>(&self, access: &mut Access<'_, M>, pages: u64) {
+        let Some(mut file) = self.files.first() else { return };
+        if self.files.span(file, (file.pages, file.pages + pages)).is_none() {
+            file.pages = 0;
+        }
+        self.files.append(access, file, pages);
+    }
+}
+
+impl Program for Server {
+    fn cache(&self) -> Option<CacheConfig> {
+        Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
+    }
+
+    /// The window opens when as many bytes were read as the cache has memory, twice.
+    fn measured(&self) -> (u64, u64) {
+        let reads = self.kind.flow().iter().filter(|flow| matches!(flow, Flow::Read)).count();
+        let rounds = 2 * CACHE_BYTES / self.kind.mean_bytes() / reads as u64;
+        (rounds * self.kind.flow().len() as u64, LENGTH_NS)
+    }
+
+    fn run<M: Host>(&self, number: u32, access: &mut Access<'_, M>) {
+        let mut random = Random::new(self.seed ^ u64::from(number + 1) << 24);
+        while !access.is_over() {
+            for flow in self.kind.flow() {
+                self.step(access, (*flow, &mut random));
+                access.count(1);
+            }
+        }
+    }
+}

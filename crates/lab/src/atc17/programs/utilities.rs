@@ -1,0 +1,122 @@
+//! `Utility`: one thread that copies to or from the volume, or packs and unpacks a tree on it.
+//!
+//! Through the cache with its read-ahead. The other end of a copy is elsewhere, and costs the copy
+//! of its pages and nothing else. A copy goes by 128 KiB, as cp does; tar by records of 10 KiB,
+//! three pages here. A tree is files of 11 KiB on average (as sources of Linux are, an
+//! assumption), its archive lies on the same volume. Nothing is ever read twice.
+
+use millrace_cache::CacheConfig;
+use millrace_random::SplitMix64 as Random;
+
+use super::files::{INODES, size_pages};
+use crate::sim::Host;
+use crate::sim::programs::{Access, PAGE_SECTORS, Program};
+
+/// Memory of the cache, and virtual time that is measured.
+const CACHE_BYTES: u64 = 128 << 20;
+const LENGTH_NS: u64 = 300_000_000;
+/// Pages of a call of cp, and of one of tar.
+const COPY_PAGES: u64 = 32;
+const RECORD_PAGES: u64 = 3;
+/// Mean size of a tree's files, files of a tree, and the page at which archives begin.
+const FILE_BYTES: u64 = 11 << 10;
+const FILES: u64 = 1 << 20;
+const ARCHIVE_PAGE: u64 = 64 << 20;
+
+/// Which of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::atc17) enum Kind {
+    /// A long file of the volume to elsewhere.
+    CopyFrom,
+    /// From elsewhere to a long file of the volume.
+    CopyTo,
+    /// A tree of the volume to an archive there.
+    Tar,
+    /// An archive of the volume to a tree there.
+    Untar,
+}
+
+impl Kind {
+    pub(in crate::atc17) const ALL: [Kind; 4] =
+        [Kind::CopyFrom, Kind::CopyTo, Kind::Tar, Kind::Untar];
+
+    pub(in crate::atc17) fn name(self) -> &'static str {
+        match self {
+            Kind::CopyFrom => "copy from",
+            Kind::CopyTo => "copy to",
+            Kind::Tar => "tar",
+            Kind::Untar => "untar",
+        }
+    }
+}
+
+/// A utility, and the seed of its tree.
+#[derive(Debug, Clone)]
+pub(super) struct Utility(pub(super) Kind, pub(super) u64);
+
+impl Utility {
+    fn copy<M: Host>(&self, access: &mut Access<'_, M>) {
+        let elsewhere_ns = access.costs().pages_ns(COPY_PAGES);
+        let mut page = 0;
+        while !access.is_over() {
+            let span = (page * PAGE_SECTORS, COPY_PAGES * PAGE_SECTORS);
+            access.works(elsewhere_ns);
+            match self.0 {
+                Kind::CopyTo => access.write(span),
+                _ => access.read(span),
+            }
+            access.count(COPY_PAGES);
+            page += COPY_PAGES;
+        }
+    }
+
+    /// Goes through a tree in its order, file behind file, and through its archive.
+    fn pack<M: Host>(&self, access: &mut Access<'_, M>) {
+        let mut random = Random::new(self.1);
+        let (name_ns, change_ns) = (access.costs().name_ns(), access.costs().change_ns());
+        let place = |page: u64, pages: u64| (page * PAGE_SECTORS, pages * PAGE_SECTORS);
+        // Behind the inodes; then the archive, of which so many pages are owed.
+        let (mut page, mut archive, mut owed) = (FILES / INODES, ARCHIVE_PAGE, 0);
+        for number in (0..FILES).cycle() {
+            if access.is_over() {
+                break;
+            }
+            let pages = size_pages(FILE_BYTES, &mut random);
+            if self.0 == Kind::Tar {
+                access.works(2 * name_ns);
+                access.read(place(page, pages));
+            } else {
+                access.works(change_ns + name_ns);
+                access.write(place(page, pages));
+                access.write(place(number / INODES, 1));
+            }
+            (page, owed) = (page + pages, owed + pages);
+            while owed >= RECORD_PAGES {
+                match self.0 {
+                    Kind::Tar => access.write(place(archive, RECORD_PAGES)),
+                    _ => access.read(place(archive, RECORD_PAGES)),
+                }
+                (owed, archive) = (owed - RECORD_PAGES, archive + RECORD_PAGES);
+            }
+            access.count(pages);
+        }
+    }
+}
+
+impl Program for Utility {
+    fn cache(&self) -> Option<CacheConfig> {
+        Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
+    }
+
+    /// The window opens when twice the cache's pages went by.
+    fn measured(&self) -> (u64, u64) {
+        (2 * CACHE_BYTES / 4096, LENGTH_NS)
+    }
+
+    fn run<M: Host>(&self, _: u32, access: &mut Access<'_, M>) {
+        match self.0 {
+            Kind::CopyFrom | Kind::CopyTo => self.copy(access),
+            Kind::Tar | Kind::Untar => self.pack(access),
+        }
+    }
+}
