@@ -200,6 +200,13 @@ impl<M: Machine> Cache<M> {
         stats
     }
 
+    /// Pages written to the volume so far: [`CacheStats::written_back`] alone, without a lock.
+    #[must_use]
+    pub fn written_back(&self) -> u64 {
+        // Relaxed: a number that nothing depends on.
+        self.counts.written_back.load(Order::Relaxed)
+    }
+
     /// The shard of an extent.
     #[inline]
     pub(crate) fn shard(&self, extent: u64) -> &M::Lock<Shard> {

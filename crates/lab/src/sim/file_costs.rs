@@ -27,6 +27,7 @@ struct Costs {
     map: Cost,
     overwrite: Cost,
     page: Cost,
+    write_back: Cost,
     name: Cost,
     change: Cost,
 }
@@ -50,12 +51,13 @@ impl FileCosts {
     }
 
     /// All entries, in words.
-    pub(crate) fn entries(&self) -> [(&'static str, &Cost); 5] {
-        let Costs { map, overwrite, page, name, change } = &self.file;
+    pub(crate) fn entries(&self) -> [(&'static str, &Cost); 6] {
+        let Costs { map, overwrite, page, write_back, name, change } = &self.file;
         [
             ("direct I/O of a file: its place on the volume", map),
             ("direct write of a file: what a read has not", overwrite),
             ("a page of 4 KiB copied from or to the page cache", page),
+            ("a page written back, on the flusher's CPU", write_back),
             ("a name looked up or closed", name),
             ("a file made or deleted", change),
         ]
@@ -70,6 +72,11 @@ impl FileCosts {
     /// Nanoseconds to copy so many pages.
     pub(crate) fn pages_ns(&self, pages: u64) -> u64 {
         (self.file.page.ns * pages as f64) as u64
+    }
+
+    /// Nanoseconds that the flusher takes for so many pages that it writes back.
+    pub(crate) fn write_back_ns(&self, pages: u64) -> u64 {
+        (self.file.write_back.ns * pages as f64) as u64
     }
 
     /// Nanoseconds to look a name up, or to close it.
@@ -90,7 +97,7 @@ mod tests {
     #[test]
     fn the_file_is_whole_and_a_write_takes_more_than_a_read() {
         let costs = FileCosts::linux_4_4().expect("it comes with the program");
-        assert_eq!((costs.name.as_str(), costs.entries().len()), ("linux-4.4", 5));
+        assert_eq!((costs.name.as_str(), costs.entries().len()), ("linux-4.4", 6));
         assert!(costs.direct_ns(Op::Write) > costs.direct_ns(Op::Read));
         assert_eq!(costs.pages_ns(2), 2 * costs.pages_ns(1));
     }

@@ -128,12 +128,14 @@ fn play<M: Host, P: Program>(
         Some(cache) => over(&below, cache, plan.jobs)?,
         None => Arc::clone(&below),
     };
-    let flusher = cache.as_ref().map(|cache| FlusherThread::start(cache, plan.jobs, flusher_cpu));
+    let costs = FileCosts::linux_4_4()?;
+    let flusher =
+        cache.as_ref().map(|cache| FlusherThread::start(cache, (plan.jobs, flusher_cpu), &costs));
     let (warm_ops, length_ns) = program.measured();
     let shared = Arc::new(Shared {
         volume,
         window: Window::after(warm_ops, length_ns),
-        costs: FileCosts::linux_4_4()?,
+        costs,
         depth: plan.workload.iodepth,
         errors: M::Word::new(0),
     });
@@ -186,11 +188,16 @@ struct FlusherThread<M: Machine> {
 }
 
 impl<M: Host> FlusherThread<M> {
-    fn start(cache: &Arc<Cache<M>>, number: u32, cpu: CpuId) -> FlusherThread<M> {
+    fn start(
+        cache: &Arc<Cache<M>>,
+        (number, cpu): (u32, CpuId),
+        costs: &FileCosts,
+    ) -> FlusherThread<M> {
+        let costs = costs.clone();
         let (stop, mine) = (Arc::new(M::Word::new(0)), thread::<M>(number));
         let bell = Arc::clone(&mine.bell);
         let (cache, seen) = (Arc::clone(cache), Arc::clone(&stop));
-        let body = Box::new(move || flush(&cache, &mine, &seen));
+        let body = Box::new(move || flush(&cache, &mine, (&seen, &costs)));
         FlusherThread { thread: M::spawn("flusher", Some(cpu), body), stop, bell }
     }
 
@@ -205,7 +212,12 @@ impl<M: Host> FlusherThread<M> {
 /// I/Os of the flusher in flight for each drive: as many as other experiments' submitters have.
 const FLUSHER_DEPTH: u32 = 64;
 
-fn flush<M: Host>(cache: &Arc<Cache<M>>, thread: &IoThread<M>, stop: &M::Word) {
+/// Runs the flusher; what the kernel does for each page besides is charged when it is written.
+fn flush<M: Host>(
+    cache: &Arc<Cache<M>>,
+    thread: &IoThread<M>,
+    (stop, costs): (&M::Word, &FileCosts),
+) {
     for disk in cache.below().disks() {
         disk.bring_up(thread.number, thread).expect("a queue of its own");
     }
@@ -213,8 +225,12 @@ fn flush<M: Host>(cache: &Arc<Cache<M>>, thread: &IoThread<M>, stop: &M::Word) {
     let config = ChannelConfig { depth, thread: Some(thread.clone()), ..ChannelConfig::default() };
     let below = Channel::open(cache.below(), config).expect("its queues are served");
     let mut flusher = Flusher::new(cache, below, &thread.bell);
+    let mut charged = 0;
     while stop.load(Order::SeqCst) == 0 {
         flusher.turn();
+        let written = cache.written_back();
+        M::kernel_work(costs.write_back_ns(written - charged));
+        charged = written;
         let deadline_ns = flusher.sleep_until();
         let has_work = || flusher.has_work() || stop.load(Order::SeqCst) != 0;
         thread.bell.sleep_unless(deadline_ns, has_work);
