@@ -6,7 +6,8 @@
 use millrace_block::Serving;
 
 use super::Part;
-use super::checks::share;
+use super::checks::{program_gain, share};
+use super::programs::{Task, servers, utilities};
 use super::rigs::{LOADS, Load, Point, Rig};
 use super::runs::{CHUNKS_KIB, COMPARED, COUNTS, HIGHS, LOWS, Results, SERVINGS, swept};
 use crate::page::{Figure, Mark, Panel, Series, Unit};
@@ -77,13 +78,29 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
              slowest is at least; its times are not given as numbers.",
             [LOADS[0], LOADS[1]].map(|load| fairness(results, load)),
         ),
-        Part::Latency
-        | Part::Nvme
-        | Part::Buffered
-        | Part::Ext4
-        | Part::Graph
-        | Part::Servers
-        | Part::Utilities => return None,
+        Part::Servers | Part::Utilities => return gains(part, results),
+        Part::Latency | Part::Nvme | Part::Buffered | Part::Ext4 | Part::Graph => return None,
+    })
+}
+
+/// What programs of a part gain.
+fn gains(part: Part, results: &Results) -> Option<Figure> {
+    Some(match part {
+        Part::Servers => Figure::new(
+            "servers-gain",
+            "Servers: per-drive over per-volume",
+            "1 file server, 2 web server, 3 web proxy. See that only what writes much gains in the \
+             model. Hollow: the paper's factors.",
+            [programs(results, servers::Kind::ALL.map(Task::Server), &[1.39, 1.6, 2.0])],
+        ),
+        Part::Utilities => Figure::new(
+            "utilities-gain",
+            "Copies, tar and untar: per-drive over per-volume",
+            "1 copy from, 2 copy to, 3 tar, 4 untar. See that copies gain more than \
+             tar and untar, in the model as in the paper. Hollow: the paper's factors.",
+            [programs(results, utilities::Kind::ALL.map(Task::Utility), &[1.63, 2.81, 1.29, 1.09])],
+        ),
+        _ => return None,
     })
 }
 
@@ -140,6 +157,16 @@ fn controller(results: &Results, rig: Rig, theirs: [f64; 4]) -> Panel {
     }
     let title = format!("{}, {} drives", rig.name(), rig.drives());
     Panel::new(title, "load", ("over per-volume", Unit::Plain), series)
+}
+
+/// What programs gain, by their number, beside the paper's factors.
+fn programs<const N: usize>(results: &Results, tasks: [Task; N], theirs: &[f64]) -> Panel {
+    let gain = |number: u32| program_gain(results, tasks[number as usize - 1], 8);
+    let name = Serving::PerDrive.name();
+    let ours = line(name, 1..=N as u32, gain);
+    let points: Vec<_> = (1..).map(f64::from).zip(theirs.iter().copied()).collect();
+    let series = vec![ours, Series::theirs(name, points)];
+    Panel::new("HBA, 8 drives", "program", ("over per-volume", Unit::Plain), series)
 }
 
 fn sweep(

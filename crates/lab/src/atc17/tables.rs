@@ -60,7 +60,7 @@ fn one(part: Part, results: &Results) -> Option<DataTable> {
             "servers",
             "Servers",
             "Thousands of operations a second of filebench's personalities: 50, 100 and 100 threads \
-             on the CPUs that no worker has, a gibibyte of files on eight drives, memory for an \
+             on all CPUs but the flusher's, a gibibyte of files on eight drives, memory for an \
              eighth of it. See which mix waits for drives.",
             servers::Kind::ALL
                 .into_iter()
