@@ -343,6 +343,25 @@ impl<M: Machine> Channel<M> {
         self.drain_ns = drain_ns;
     }
 
+    /// Hands what is in flight to `take` as it completes, for as long as a drop would wait
+    /// ([`Channel::set_drain_ns`]); whether nothing is in flight any more. Lets limits of groups
+    /// be.
+    pub fn drain(&mut self, mut take: impl FnMut(Completion)) -> bool {
+        let deadline_ns = M::now().saturating_add(self.drain_ns);
+        self.sub.lift_limits();
+        while self.in_flight() > 0 && M::now() < deadline_ns {
+            if self.poll(&mut take) == 0 {
+                self.tick();
+                if let Some(turn) = self.turn {
+                    // A ring that fails is reported by the next real turn.
+                    let _ = turn(&self.bio_set().bell, None, &|| true);
+                }
+                M::spin_until(M::now() + DRAIN_LOOK_NS, || self.bio_set().has_delivered());
+            }
+        }
+        self.in_flight() == 0
+    }
+
     /// Looks after requests that no drive answers, and lets go of memory that no drive writes any
     /// more. Cheap when it was called a short while ago.
     pub fn tick(&mut self) {
@@ -378,18 +397,7 @@ fn refuse(bio: Bio, reason: Reject) -> Result<(), Rejected> {
 
 impl<M: Machine> Drop for Channel<M> {
     fn drop(&mut self) {
-        let deadline_ns = M::now().saturating_add(self.drain_ns);
-        self.sub.lift_limits();
-        while self.in_flight() > 0 && M::now() < deadline_ns {
-            if self.poll(|_| ()) == 0 {
-                self.tick();
-                if let Some(turn) = self.turn {
-                    // A ring that fails is reported by the next real turn.
-                    let _ = turn(&self.bio_set().bell, None, &|| true);
-                }
-                M::spin_until(M::now() + DRAIN_LOOK_NS, || self.bio_set().has_delivered());
-            }
-        }
+        self.drain(|_| ());
         // Before the free slots, by which it is counted, are forgotten.
         let in_flight = self.in_flight();
         self.sub.free.unlink();

@@ -181,13 +181,19 @@ impl<M: Machine> Flusher<M> {
 }
 
 impl<M: Machine> Drop for Flusher<M> {
-    /// What is on its way is waited for; what cannot be confirmed is given up with its memory.
+    /// What is on its way is waited for, as long as a channel that is dropped waits; then the
+    /// cache's memory is given up for lost, since a drive may still read it.
     fn drop(&mut self) {
         self.cache.flusher.set_bell(None);
         let (cache, writeout) = (&self.cache, &mut self.writeout);
-        self.below.wait(usize::MAX, |done| {
-            writeout.ended(cache, done.user_data as usize, done.status);
-        });
+        let is_drained =
+            self.below.drain(|done| writeout.ended(cache, done.user_data as usize, done.status));
+        if !is_drained {
+            self.below.set_drain_ns(0);
+            core::mem::forget(Arc::clone(&self.cache));
+            core::mem::forget(core::mem::take(&mut self.writeout));
+        }
+        self.cache.signals.wake();
     }
 }
 

@@ -335,15 +335,23 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
 }
 
 impl<M: Machine> Drop for CacheQueue<M> {
-    /// Reads ahead and writes on their way are waited for; nothing else is under way.
+    /// Reads ahead and writes on their way are waited for, as long as a channel that is dropped
+    /// waits; then the cache's memory is given up for lost, since a drive may still use it.
     fn drop(&mut self) {
         self.cache.signals.leave(&self.signal);
-        while !self.fills.is_empty() || self.writeout.pages() > 0 {
+        let mut is_drained = true;
+        while is_drained && (!self.fills.is_empty() || self.writeout.pages() > 0) {
             let mut ended = Vec::new();
             self.send_unsent();
-            self.below().wait(1, |done| ended.push((done.user_data, done.status)));
+            is_drained = self.below().drain(|done| ended.push((done.user_data, done.status)));
             ended.append(&mut self.ended);
             ended.into_iter().for_each(|(number, status)| self.end_below(number, status));
+        }
+        if !is_drained {
+            self.below().set_drain_ns(0);
+            core::mem::forget(Arc::clone(&self.cache));
+            core::mem::forget(core::mem::take(&mut self.fills));
+            core::mem::forget(core::mem::take(&mut self.writeout));
         }
         self.cache.signals.wake();
         self.below = None;

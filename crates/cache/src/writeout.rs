@@ -1,7 +1,7 @@
 //! `Writeout`: dirty pages on their way to the volume: sorted, merged to large writes, accounted.
 //!
 //! Owned by the flusher and, for small flushes and writes through, by queues. Takes what shards
-//! gave out, sorts it by sector, makes one write of each run of sectors up to a megabyte, and gives
+//! gave out, sorts it by sector, makes one write of each run of sectors up to 512 KiB, and gives
 //! each page back to its shard when the writes that carry it have ended. Frames that lie side by
 //! side become one segment.
 #![allow(unsafe_code)]
@@ -18,7 +18,7 @@ use crate::extent::{EXTENT_PAGES, PAGE_SECTORS, runs};
 use crate::shard::Item;
 
 /// Most sectors of one write.
-const SECTORS_MAX: u32 = 2048;
+const SECTORS_MAX: u32 = 1024;
 /// Most segments of one write.
 const SEGMENTS_MAX: usize = 256;
 

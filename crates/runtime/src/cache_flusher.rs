@@ -15,8 +15,11 @@ use millrace_reactor::Config;
 
 use crate::io_context::{IoConfig, IoContext};
 
-/// Bios that a flusher has in flight.
-const DEPTH: u32 = 1024;
+/// Writes that a flusher has in flight for each drive: as many as keep a drive busy, and few enough
+/// for readers, who wait behind them in a drive without a scheduler.
+const DRIVE_DEPTH: u32 = 16;
+/// Most writes in flight.
+const DEPTH_MAX: u32 = 1024;
 
 /// The thread of a cache that brings dirty pages to its volume. Dropped, it stops.
 pub struct CacheFlusher {
@@ -77,7 +80,8 @@ fn run(
     up: &Sender<Result<Arc<Doorbell<Native>>, Error>>,
 ) {
     let made = IoContext::new(config).and_then(|mut io| {
-        let below = io.channel(cache.below(), DEPTH, Stamp::Batch)?;
+        let depth = DRIVE_DEPTH * cache.below().disks().len() as u32;
+        let below = io.channel(cache.below(), depth.min(DEPTH_MAX), Stamp::Batch)?;
         Ok((io, below))
     });
     // The channel goes before the ring that its queues are on.

@@ -100,10 +100,17 @@ impl Lane {
     }
 }
 
+/// A flush of a cache waits for all that is dirty: for so many times as long as for one request.
+const CACHE_TIMEOUTS: u64 = 20;
+
 /// How long a volume's slowest drive may take; 0 if one may take for ever.
 fn longest_timeout(volume: &Volume<Native>) -> u64 {
     let timeouts = volume.drives().iter().map(|disk| disk.timeout_ns());
-    timeouts.reduce(|a, b| if a == 0 || b == 0 { 0 } else { a.max(b) }).unwrap_or(0)
+    let longest = timeouts.reduce(|a, b| if a == 0 || b == 0 { 0 } else { a.max(b) }).unwrap_or(0);
+    match volume.below() {
+        Some(_) => longest.saturating_mul(CACHE_TIMEOUTS),
+        None => longest,
+    }
 }
 
 #[cfg(test)]
