@@ -12,7 +12,7 @@ use millrace_drives::nearest;
 pub(super) enum Use {
     /// It means what it means to fio.
     Meaning,
-    /// It has no meaning here.
+    /// Words of fio that say nothing to millrace: accepted, with a note.
     Nothing,
 }
 

@@ -55,7 +55,7 @@ pub(crate) enum Skip {
     Outside,
     /// It is longer than the target.
     TooLong,
-    /// It has no length.
+    /// An operation that needs a range has length 0.
     Empty,
     /// The target takes no such operation.
     Unsupported(Op),
