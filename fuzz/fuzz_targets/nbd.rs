@@ -11,8 +11,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_clients::nbd::{NbdUri, parse_reply, ClientHandshake, ClientProgress, ReplyParsed, ServerReply};
-use millrace_exports::nbd::{self, Catalog, Command, ExportInfo, Handshake, Parsed, Progress, ReplyStyle, Rules, Session, TransmissionFlags, Verdict};
+use millrace_nbd::client::{NbdUri, parse_reply, ClientHandshake, ClientProgress, ReplyParsed, ServerReply};
+use millrace_nbd::{Catalog, Command, ExportInfo, Handshake, Parsed, Progress, ReplyStyle, Rules, Session, TransmissionFlags, Verdict};
 
 const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
 
@@ -63,7 +63,7 @@ fn session(style: ReplyStyle) -> Session {
     }
 }
 
-type Outcome = (Vec<u8>, Option<(usize, Result<Progress, nbd::ProtocolError>)>);
+type Outcome = (Vec<u8>, Option<(usize, Result<Progress, millrace_nbd::ProtocolError>)>);
 
 /// The answers, and where and how the negotiation ended, if it did.
 fn negotiate(catalog: &dyn Catalog, input: &[u8], piece: usize) -> Outcome {
@@ -88,11 +88,11 @@ fn negotiate(catalog: &dyn Catalog, input: &[u8], piece: usize) -> Outcome {
 
 fn requests(export: &ExportInfo, session: &Session, mut input: &[u8]) {
     let rules = Rules::new(export, session);
-    while let Ok(Parsed::Request { request, header_bytes }) = nbd::parse(input, session) {
+    while let Ok(Parsed::Request { request, header_bytes }) = millrace_nbd::parse(input, session) {
         assert!(header_bytes <= input.len(), "consumed more than given");
         input = &input[header_bytes..];
         let mut skip = request.payload_bytes(session.style());
-        match nbd::check(&request, &rules, session) {
+        match millrace_nbd::check(&request, &rules, session) {
             Verdict::Accept => {
                 let end = u128::from(request.offset) + u128::from(request.length);
                 if !matches!(request.command, Command::Disc | Command::Flush) {
@@ -119,7 +119,7 @@ fn replies(style: ReplyStyle, mut input: &[u8]) {
             ServerReply::Data { length, .. } => length,
             ServerReply::Status { descriptor_bytes, width, .. } => {
                 let there = input.len().min(descriptor_bytes as usize);
-                nbd::status::descriptors(&input[..there], width).for_each(drop);
+                millrace_nbd::status::descriptors(&input[..there], width).for_each(drop);
                 descriptor_bytes
             }
             _ => 0,

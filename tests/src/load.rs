@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_clients::nbd::{Address, NbdUri};
 use millrace_clients::nbd::{Client, Completion};
-use millrace_exports::nbd::wire::CMD_FLAG_FUA;
-use millrace_exports::nbd::{Command, Errno, Request};
+use millrace_nbd::client::{Address, NbdUri};
+use millrace_nbd::wire::CMD_FLAG_FUA;
+use millrace_nbd::{Command, Errno, Request};
 use millrace_random::SplitMix64;
 
 use crate::durability::{Model, Outcome, SECTOR, Write, contents};

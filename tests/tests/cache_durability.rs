@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use millrace_clients::nbd::Client;
-use millrace_exports::nbd::wire::CMD_FLAG_FUA;
-use millrace_exports::nbd::{Command, Errno, Request};
+use millrace_nbd::wire::CMD_FLAG_FUA;
+use millrace_nbd::{Command, Errno, Request};
 use millrace_random::SplitMix64;
 use millrace_tests::cached::{config, counters};
 use millrace_tests::load::{Load, call, connect, request};

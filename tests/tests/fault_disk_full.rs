@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command as Program;
 
 use millrace_clients::nbd::Client;
-use millrace_exports::nbd::{Command, Errno};
+use millrace_nbd::{Command, Errno};
 use millrace_tests::load::{call, connect, request};
 use millrace_tests::{Daemon, run, tempdir};
 use tempfile::TempDir;

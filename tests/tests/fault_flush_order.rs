@@ -12,9 +12,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_clients::nbd::{ClientHandshake, ClientProgress};
-use millrace_exports::nbd::wire::{CMD_FLAG_FUA, EXTENDED_REQUEST_BYTES};
-use millrace_exports::nbd::{Command, ReplyStyle, Request, encode_request};
+use millrace_nbd::client::{ClientHandshake, ClientProgress};
+use millrace_nbd::wire::{CMD_FLAG_FUA, EXTENDED_REQUEST_BYTES};
+use millrace_nbd::{Command, ReplyStyle, Request, encode_request};
 use millrace_tests::{Daemon, require_clients};
 
 /// Cookies that are nowhere else in a trace.

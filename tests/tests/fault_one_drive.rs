@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace_clients::nbd::Client;
-use millrace_exports::nbd::{Command, Errno, Request};
+use millrace_nbd::{Command, Errno, Request};
 use millrace_random::SplitMix64;
 use millrace_tests::load::{self, connect, request};
 use millrace_tests::{Daemon, poll_within};

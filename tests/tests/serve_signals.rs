@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use millrace_clients::nbd::Client;
-use millrace_exports::nbd::{Command, Errno};
+use millrace_nbd::{Command, Errno};
 use millrace_tests::load::{self, connect, request};
 use millrace_tests::{Daemon, poll_within, serving};
 

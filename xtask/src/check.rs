@@ -58,6 +58,7 @@ const LINTS: [Step; 4] = [
             "-pmillrace-drives",
             "-pmillrace-exports",
             "-pmillrace-machine",
+            "-pmillrace-nbd",
             "-pmillrace-random",
             "-pmillrace-reactor",
             "-pmillrace-runtime",

@@ -23,8 +23,8 @@ const KILLED_PERCENT_MIN: f64 = 90.0;
 const USAGE: &str =
     "usage: cargo xtask mutants [--short] [--package NAME]... [--shard K/N | --sample N]
   --short        only the mutants of xtask/mutants/short.txt, as CI does
-  --package      one of block, exports-vhost, exports-server, exports-rest, clients, runtime,
-                 drives, reactor
+  --package      one of block, exports-vhost, exports-server, exports-rest, nbd, clients,
+                 runtime, drives, reactor
   --shard K/N    every Nth mutant, from the Kth on, counted from 0
   --sample N     the same as --shard 0/N";
 
@@ -47,7 +47,7 @@ struct Group {
 }
 
 /// In the order of importance.
-const GROUPS: [Group; 8] = [
+const GROUPS: [Group; 9] = [
     Group {
         name: "block",
         package: "millrace-block",
@@ -115,9 +115,19 @@ const GROUPS: [Group; 8] = [
             "crates/exports/src/nbd/server.rs",
             "crates/exports/src/nbd/server/**",
         ],
-        tests: &["--lib", "--test=nbd", "--test=server_*"],
-        quick: &["--lib", "--test=nbd", "--test=server_bounds", "--test=server_commands"],
+        tests: &["--lib", "--test=server_*"],
+        quick: &["--lib", "--test=server_bounds", "--test=server_commands"],
         skipped: &["model::"],
+    },
+    Group {
+        name: "nbd",
+        package: "millrace-nbd",
+        judge: None,
+        files: &[],
+        but: &[],
+        tests: &["--lib", "--test=nbd"],
+        quick: &["--lib", "--test=nbd"],
+        skipped: &[],
     },
     Group {
         name: "clients",
@@ -125,14 +135,8 @@ const GROUPS: [Group; 8] = [
         judge: Some("millrace-exports"),
         files: &[],
         but: &[],
-        tests: &[
-            "--lib",
-            "--test=nbd",
-            "--test=server_*",
-            "--test=vhost_behaviour",
-            "--test=vhost_ring*",
-        ],
-        quick: &["--lib", "--test=nbd", "--test=vhost_ring"],
+        tests: &["--lib", "--test=server_*", "--test=vhost_behaviour", "--test=vhost_ring*"],
+        quick: &["--lib", "--test=server_commands", "--test=vhost_ring"],
         skipped: &["model::"],
     },
     // I/O threads and drives' workers show what they do on drives only.
@@ -425,7 +429,8 @@ mod tests {
             ("crates/exports/src/vhost/ring.rs", "exports-vhost"),
             ("crates/clients/src/vhost/ring.rs", "clients"),
             ("crates/exports/src/nbd/server/memory/budget.rs", "exports-server"),
-            ("crates/exports/src/nbd/wire.rs", "exports-rest"),
+            ("crates/exports/src/virtio.rs", "exports-rest"),
+            ("crates/nbd/src/wire.rs", "nbd"),
             ("crates/runtime/src/io_context.rs", "runtime"),
         ] {
             let names: Vec<&str> =

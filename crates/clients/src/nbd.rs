@@ -3,17 +3,14 @@
 //! [`Client::connect`] negotiates; [`Client::submit`] queues a request, [`Client::flush`] sends all
 //! that is queued with one system call, [`Client::wait`] hands out completions, many of one
 //! receive. Driven by one thread; buffers are the caller's, owned by the client while their request
-//! is in flight. Called by the benchmark and by tests; calls the protocol core's client side.
+//! is in flight. Called by the benchmark and by tests; calls `millrace-nbd`.
 //!
 //! Invariants: a request is completed once; while sending, replies are received too, so that a
 //! server that waits for its replies to be read never waits for ever; lengths a server announces
 //! are checked against the request before anything is written.
 
-mod handshake;
 mod replies;
-mod reply;
 mod socket;
-mod uri;
 
 use std::io;
 use std::net::TcpStream;
@@ -23,16 +20,13 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
-use millrace_exports::nbd::status::Extent;
-use millrace_exports::nbd::wire::EXTENDED_REQUEST_BYTES;
-use millrace_exports::nbd::{Command, Errno, ReplyStyle, Request, encode_request};
+use millrace_nbd::client::{Address, ClientHandshake, ClientProgress, ClientSession, NbdUri};
+use millrace_nbd::status::Extent;
+use millrace_nbd::wire::EXTENDED_REQUEST_BYTES;
+use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 
 use self::replies::Replies;
 use self::socket::{Ready, Socket};
-
-pub use self::handshake::{ClientHandshake, ClientProgress, ClientSession, REPLY_DATA_BYTES_MAX};
-pub use self::reply::{DATA_BYTES_MAX, ERROR_BYTES_MAX, ReplyParsed, ServerReply, parse_reply};
-pub use self::uri::{Address, NbdUri, UriError};
 
 /// Bytes of the receive buffer.
 const RECEIVE_BYTES: usize = 256 * 1024;

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 
 use libc::{iovec, msghdr};
-use millrace_exports::nbd::{
+use millrace_nbd::{
     ExportInfo, Handshake, Parsed, Progress, Reply, ReplyBuffer, Session, TransmissionFlags, parse,
 };
 use millrace_reactor::{Backend, Completion, Config, Handle, Op, Reactor, Source, Wait};

@@ -18,8 +18,8 @@ use common::{BACKENDS, MIB, Running, order, request, serve, write};
 use millrace_allocations::{Counting, held_bytes};
 use millrace_clients::nbd::Client;
 use millrace_clients::vhost::{Client as Guest, Descriptors, Options, Queue, Request, Wait};
-use millrace_exports::nbd::Command;
 use millrace_exports::vhost::Threads;
+use millrace_nbd::Command;
 use vhost_support::guest::{GUEST, Guest as ByHand, IN, INDIRECT, NEXT, WRITE};
 
 /// The first I/O threads of the NBD server and of an export to virtual machines.

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use common::{BACKENDS, MIB, Running, order, pattern, read, read_to_end, request, serve, write};
 use millrace_block::ErrorKind;
-use millrace_exports::nbd::wire::{OPT_EXPORT_NAME, put_option};
-use millrace_exports::nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
+use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
+use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 
 /// A raw connection to export 0, with simple replies.
 fn by_hand(running: &Running) -> UnixStream {

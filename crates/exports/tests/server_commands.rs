@@ -6,10 +6,8 @@ mod common;
 
 use common::{BACKENDS, MIB, call, order, pattern, read, request, serve, write};
 use millrace_clients::nbd::Client;
-use millrace_exports::nbd::wire::{
-    CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE,
-};
-use millrace_exports::nbd::{Command, Errno, Request};
+use millrace_nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
+use millrace_nbd::{Command, Errno, Request};
 
 fn every_command(client: &mut Client) {
     let data = pattern(1, 64 * 1024);

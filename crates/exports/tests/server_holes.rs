@@ -12,8 +12,8 @@ use std::os::unix::net::UnixStream;
 use common::{BACKENDS, MIB, Running, order, pattern, read, serve, serve_groups, write};
 use millrace_block::Groups;
 use millrace_drives::fault_controls;
-use millrace_exports::nbd::Command;
-use millrace_exports::nbd::wire::{CMD_FLAG_DF, CMD_READ};
+use millrace_nbd::Command;
+use millrace_nbd::wire::{CMD_FLAG_DF, CMD_READ};
 
 const KIB: u64 = 1 << 10;
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::{BACKENDS, MIB, order, pattern, read, read_to_end, request, serve, write};
 use millrace_clients::nbd::Client;
-use millrace_exports::nbd::wire::{OPT_EXPORT_NAME, put_option};
-use millrace_exports::nbd::{Command, ReplyStyle, Request, encode_request};
+use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
+use millrace_nbd::{Command, ReplyStyle, Request, encode_request};
 
 /// Negotiates by hand for export 0, with simple replies.
 fn by_hand(running: &common::Running) -> std::os::unix::net::UnixStream {

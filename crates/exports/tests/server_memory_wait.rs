@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{BACKENDS, MIB, Running, header, pattern, read, request, serve, serve_groups, write};
 use millrace_block::Groups;
 use millrace_clients::nbd::Client;
-use millrace_exports::nbd::{Command, Request};
+use millrace_nbd::{Command, Request};
 
 /// A client that asks for 200 reads of 1 MiB and receives nothing.
 fn greedy(running: &Running) -> UnixStream {

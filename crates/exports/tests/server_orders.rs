@@ -19,9 +19,9 @@ use millrace_block::{
     HwQueues, Op, OpFlags, QueueKind, QueueLimits, Request as DriveRequest, Sector, Status, Tag,
     TagScope, Volume,
 };
-use millrace_exports::nbd::wire::CMD_FLAG_FUA;
-use millrace_exports::nbd::{Command, ReplyStyle, Request, encode_request};
 use millrace_machine::{Native, Topology};
+use millrace_nbd::wire::CMD_FLAG_FUA;
+use millrace_nbd::{Command, ReplyStyle, Request, encode_request};
 
 /// Size of the drive in sectors: 3 TiB.
 const SECTORS: u64 = 3 << 31;

@@ -13,7 +13,7 @@ use common::{
     volume_with, write,
 };
 use millrace_drives::FaultControl;
-use millrace_exports::nbd::{Command, Errno, Request};
+use millrace_nbd::{Command, Errno, Request};
 use millrace_reactor::Backend;
 
 const STUCK: &str = "fault:drive=(ram:size=64m),volatile=on,stuck=on";

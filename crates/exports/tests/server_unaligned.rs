@@ -12,9 +12,9 @@ use std::thread;
 use common::{BACKENDS, MIB, Running, header, pattern, read, serve, serve_volumes, write};
 use millrace_block::{Disk, DiskConfig, Volume};
 use millrace_drives::{RamConfig, RamDriver};
-use millrace_exports::nbd::wire::{CMD_FLAG_FUA, CMD_FLAG_NO_HOLE};
-use millrace_exports::nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 use millrace_machine::Native;
+use millrace_nbd::wire::{CMD_FLAG_FUA, CMD_FLAG_NO_HOLE};
+use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 
 /// A client without block sizes, one request at a time.
 struct Ragged(UnixStream);

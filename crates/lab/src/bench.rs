@@ -35,7 +35,7 @@ pub enum BenchError {
     #[error("NBD server at {address}: {source}{}", remedy(source))]
     Server {
         /// Where it is.
-        address: millrace_clients::nbd::Address,
+        address: millrace_nbd::client::Address,
         /// What happened.
         source: std::io::Error,
     },

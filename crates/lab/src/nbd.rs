@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use millrace_block::Op;
-use millrace_clients::nbd::NbdUri;
 use millrace_clients::nbd::{Client, Completion};
-use millrace_exports::nbd::{Command, Request};
 use millrace_machine::{CpuId, Machine, Native};
+use millrace_nbd::client::NbdUri;
+use millrace_nbd::{Command, Request};
 
 use crate::bench::{BenchError, Plan, Progress, Shared, check_capacity, check_verify, client_row};
 use crate::job::{JobResult, Until};

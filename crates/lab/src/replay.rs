@@ -33,8 +33,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_block::Volume;
-use millrace_clients::nbd::NbdUri;
 use millrace_machine::Native;
+use millrace_nbd::client::NbdUri;
 
 pub use fit::Fit;
 pub use lane::{Done, Lane, Piece, Takes, Target};

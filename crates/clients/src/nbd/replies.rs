@@ -8,11 +8,12 @@
 
 use std::io;
 
-use millrace_exports::nbd::status::descriptors;
-use millrace_exports::nbd::{Command, ReplyStyle};
+use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
+use millrace_nbd::status::descriptors;
+use millrace_nbd::{Command, ReplyStyle};
 
 use super::socket::Socket;
-use super::{Pending, ReplyParsed, ServerReply, invalid, parse_reply};
+use super::{Pending, invalid};
 
 /// Payload that is being received.
 #[derive(Debug, Clone, Copy)]

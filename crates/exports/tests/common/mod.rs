@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, DiskConfig, GroupConfig, GroupLimits, Groups, Volume};
-use millrace_clients::nbd::{Address, NbdUri};
 use millrace_clients::nbd::{Client, Completion};
 use millrace_drives::{FaultControl, open};
 use millrace_exports::ClientGroup;
-use millrace_exports::nbd::wire::{OPT_EXPORT_NAME, put_option};
-use millrace_exports::nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 use millrace_machine::Native;
+use millrace_nbd::client::{Address, NbdUri};
+use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
+use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 use millrace_reactor::Backend;
 
 pub const MIB: u64 = 1 << 20;

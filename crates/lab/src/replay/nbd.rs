@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use millrace_block::Op;
-use millrace_clients::nbd::{Client, ClientSession, Completion, NbdUri, wait_any};
-use millrace_exports::nbd::wire::CMD_FLAG_FUA;
-use millrace_exports::nbd::{Command, Request, TransmissionFlags};
+use millrace_clients::nbd::{Client, Completion, wait_any};
 use millrace_machine::{Machine, Native};
+use millrace_nbd::client::{ClientSession, NbdUri};
+use millrace_nbd::wire::CMD_FLAG_FUA;
+use millrace_nbd::{Command, Request, TransmissionFlags};
 
 use super::lane::{Done, Lane, Piece, Takes, Target};
 use super::payload::Pool;

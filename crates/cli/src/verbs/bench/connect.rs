@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use millrace_clients::nbd::NbdUri;
 use millrace_clients::vhost::Wait;
 use millrace_lab::{Plan, Row};
+use millrace_nbd::client::NbdUri;
 
 const VHOST_USER: &str = "vhost-user:";
 
@@ -47,7 +47,7 @@ impl FromStr for Server {
         }
         text.parse()
             .map(Server::Nbd)
-            .map_err(|error: millrace_clients::nbd::UriError| error.to_string())
+            .map_err(|error: millrace_nbd::client::UriError| error.to_string())
     }
 }
 

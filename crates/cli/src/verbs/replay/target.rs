@@ -10,8 +10,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use millrace::{Layout, Spec, Volume, VolumeOptions, build_volume};
 use millrace_block::ServingConfig;
-use millrace_clients::nbd::NbdUri;
 use millrace_lab::replay::{Routes, SimulatedVolume};
+use millrace_nbd::client::NbdUri;
 
 use crate::verbs::bench::connect::Server;
 

@@ -32,7 +32,7 @@ use super::memory::budget::MemoryWait;
 use super::ring::{Ring, shut_down};
 use super::submit::ticket::{Memory, Ticket, Tickets};
 use crate::Seat;
-use crate::nbd::{Handshake, Request, Rules, Session};
+use millrace_nbd::{Handshake, Request, Rules, Session};
 
 /// After this many bytes of replies a connection receives only when its client has caught up. Until
 /// then the client has replies to read before it could see those of new requests, so waiting costs

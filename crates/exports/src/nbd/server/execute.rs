@@ -22,10 +22,10 @@ use super::memory::{Pool, Zeroes};
 use super::stats::ServerStats;
 use super::submit::Submitter;
 use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
-use crate::nbd::status::Extent;
-use crate::nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
-use crate::nbd::{Command, Errno, Reply, Request, StatusQuery};
 use millrace_block::{Op, OpFlags, Status};
+use millrace_nbd::status::Extent;
+use millrace_nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
+use millrace_nbd::{Command, Errno, Reply, Request, StatusQuery};
 
 /// Most extents in a block status reply.
 const EXTENTS_MAX: usize = 1024;

@@ -19,7 +19,7 @@ use self::ranges::Ranges;
 use super::config::{ExportConfig, ListenConfig};
 use crate::ClientGroup;
 use crate::faults::Faults;
-use crate::nbd::{Catalog, ExportInfo, TransmissionFlags};
+use millrace_nbd::{Catalog, ExportInfo, TransmissionFlags};
 
 /// Largest payload that is advertised, in bytes.
 const BLOCK_MAX: u32 = 32 << 20;

@@ -22,8 +22,8 @@ use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
 use super::worker::Worker;
 use super::{ExportConfig, ListenConfig, Server, ServerConfig, StopReport, share};
 use crate::ClientGroup;
-use crate::nbd::wire::{OPT_EXPORT_NAME, put_option};
-use crate::nbd::{Command, Reply, ReplyStyle, Request, Session, encode_request};
+use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
+use millrace_nbd::{Command, Reply, ReplyStyle, Request, Session, encode_request};
 
 pub(crate) const MIB: usize = 1 << 20;
 

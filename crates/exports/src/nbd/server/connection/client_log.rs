@@ -8,7 +8,7 @@
 use std::fmt;
 
 use super::Connection;
-use crate::nbd::ReplyStyle;
+use millrace_nbd::ReplyStyle;
 
 /// A client's number in the log.
 struct Client {

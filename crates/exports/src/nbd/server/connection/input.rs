@@ -10,7 +10,7 @@
 use libc::iovec;
 
 use crate::nbd::server::ring::empty_message;
-use crate::nbd::wire::EXTENDED_REQUEST_BYTES;
+use millrace_nbd::wire::EXTENDED_REQUEST_BYTES;
 
 /// Bytes of a receive buffer; above `INPUT_BYTES_MAX` of the negotiation.
 const INPUT_BYTES: usize = 128 * 1024;

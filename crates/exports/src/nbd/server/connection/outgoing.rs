@@ -14,7 +14,7 @@ use libc::iovec;
 
 use crate::nbd::server::memory::{Pool, PoolBuffer};
 use crate::nbd::server::ring::{Backlog, empty_message};
-use crate::nbd::{REPLY_BYTES_MAX, ReplyBuffer};
+use millrace_nbd::{REPLY_BYTES_MAX, ReplyBuffer};
 
 /// Requests in flight and replies not sent of one connection: what a batch must have room for.
 /// Two pieces each stay below the 1,024 of a message.

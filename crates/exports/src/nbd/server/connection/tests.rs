@@ -3,10 +3,10 @@
 use millrace_block::Op;
 
 use super::*;
-use crate::nbd::{Command, ExportInfo, TransmissionFlags};
 use crate::server::memory::budget::{Budget, Waiter};
 use crate::server::memory::group_parts::{Part, Place};
 use crate::server::tests::{MIB, Rig, connection, pool, request, session, ticket};
+use millrace_nbd::{Command, ExportInfo, TransmissionFlags};
 
 const PHASES: [Phase; 4] = [Phase::Handshake, Phase::Transmission, Phase::Draining, Phase::Dead];
 const BOTH: [bool; 2] = [false, true];

@@ -14,7 +14,7 @@ use millrace_block::Op;
 
 use super::Core;
 use crate::nbd::server::connection::{Connection, Granted};
-use crate::nbd::{Command, Position, Reply, ReplyStyle, Request};
+use millrace_nbd::{Command, Position, Reply, ReplyStyle, Request};
 
 impl Core {
     /// Answers a read if it is known to give zeroes; true if it did.

@@ -15,7 +15,7 @@ use super::{Core, Taken};
 use crate::nbd::server::memory::budget::{MemoryWait, Waiter};
 use crate::nbd::server::memory::group_parts::{Part, Place};
 use crate::nbd::server::memory::{PoolBuffer, buffer_bytes};
-use crate::nbd::{Errno, Request};
+use millrace_nbd::{Errno, Request};
 
 /// Why a request gets no buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

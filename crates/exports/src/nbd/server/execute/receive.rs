@@ -18,7 +18,7 @@ use crate::nbd::server::connection::input::COPY_BYTES_MAX;
 use crate::nbd::server::connection::{Connection, Granted, Incoming, Phase};
 use crate::nbd::server::memory::budget::MemoryWait;
 use crate::nbd::server::submit::ticket::{Memory, Ticket};
-use crate::nbd::{Catalog, Parsed, Progress, Rules, Verdict, check, parse};
+use millrace_nbd::{Catalog, Parsed, Progress, Rules, Verdict, check, parse};
 
 impl Core {
     /// A receive of `conn` completed.

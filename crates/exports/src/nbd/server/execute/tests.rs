@@ -3,10 +3,10 @@
 use super::super::connection::Phase;
 use super::super::tests::{MIB, Rig, connection, header, request};
 use super::*;
-use crate::nbd::status::{DescriptorWidth, descriptors};
-use crate::nbd::wire::{OPT_GO, OPT_SET_META_CONTEXT, OPT_STRUCTURED_REPLY, put_option};
-use crate::nbd::{ExportInfo, Rules, Session, TransmissionFlags};
 use millrace_block::GroupId;
+use millrace_nbd::status::{DescriptorWidth, descriptors};
+use millrace_nbd::wire::{OPT_GO, OPT_SET_META_CONTEXT, OPT_STRUCTURED_REPLY, put_option};
+use millrace_nbd::{ExportInfo, Rules, Session, TransmissionFlags};
 
 #[test]
 fn every_outcome_of_a_drive_has_its_error() {

@@ -14,7 +14,7 @@ use super::{Core, Taken};
 use crate::nbd::server::connection::{Connection, Granted};
 use crate::nbd::server::submit::bounce::{Unaligned, first_bounce};
 use crate::nbd::server::submit::ticket::{Memory, Ticket};
-use crate::nbd::{Command, Reply, Request};
+use millrace_nbd::{Command, Reply, Request};
 
 impl Core {
     /// A read or write that is not one of whole blocks.

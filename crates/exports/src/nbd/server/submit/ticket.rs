@@ -12,8 +12,8 @@ use std::ops::Range;
 use millrace_block::{GroupId, Op, OpFlags, Sector};
 
 use super::bounce::Bounce;
-use crate::nbd::Reply;
 use crate::nbd::server::memory::PoolBuffer;
+use millrace_nbd::Reply;
 
 /// What a request's payload lies in.
 #[derive(Debug)]

@@ -143,9 +143,9 @@ mod tests {
     use millrace_block::Op;
 
     use super::*;
-    use crate::nbd::Command;
     use crate::nbd::server::submit::ticket::Memory;
     use crate::server::tests::{Rig, header, request, ticket};
+    use millrace_nbd::Command;
 
     #[test]
     fn an_end_is_clean_if_nothing_was_cut_off_and_nothing_failed() {

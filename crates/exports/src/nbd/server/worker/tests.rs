@@ -11,7 +11,7 @@ use super::super::ring::Backlog;
 use super::super::tests::{MIB, Rig, connection, request, ticket};
 use super::super::{Observer, ServerStats};
 use super::*;
-use crate::nbd::Command;
+use millrace_nbd::Command;
 
 /// Whether the peer has closed.
 fn is_closed(mut client: &UnixStream) -> bool {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::nbd::server::tests::{Rig, request};
-use crate::nbd::wire::CMD_FLAG_FUA;
+use millrace_nbd::wire::CMD_FLAG_FUA;
 
 #[test]
 fn ragged_requests_are_counted_and_leave_nothing_behind() {

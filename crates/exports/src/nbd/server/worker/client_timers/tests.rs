@@ -1,10 +1,10 @@
 //! When a thread looks after its clients, and whom it ends, at times that the test makes up.
 
 use super::*;
-use crate::nbd::Command;
 use crate::nbd::server::connection::Phase;
 use crate::nbd::server::memory::budget::Waiter;
 use crate::nbd::server::tests::{MIB, Rig, connection, header, request};
+use millrace_nbd::Command;
 
 const S: u64 = 1_000_000_000;
 

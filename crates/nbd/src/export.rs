@@ -7,8 +7,8 @@
 //! never shows a feature that the client cannot use; the empty name means the first export.
 //! Specification: "Transmission flags", "Block size constraints".
 
-use super::error::ProtocolError;
-use super::wire::STRING_BYTES_MAX;
+use crate::error::ProtocolError;
+use crate::wire::STRING_BYTES_MAX;
 
 /// The 16 flags that tell a client what an export can do. Bit 0 is always set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

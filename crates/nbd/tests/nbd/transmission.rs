@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::{STYLES, catalog, disk, session};
-use millrace_exports::nbd::wire::*;
-use millrace_exports::nbd::{
+use millrace_nbd::wire::*;
+use millrace_nbd::{
     Command, Errno, Parsed, ProtocolError, ReplyStyle, Request, Rules, Session, TransmissionFlags,
     Verdict, check, parse,
 };

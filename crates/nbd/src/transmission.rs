@@ -9,9 +9,9 @@
 //! that the next request is found.
 //! Specification: "Request message", "Command flags", "Request types", "Error values".
 
-use super::error::{Errno, ProtocolError};
-use super::export::{ExportInfo, ReplyStyle, Session, TransmissionFlags};
-use super::wire::{
+use crate::error::{Errno, ProtocolError};
+use crate::export::{ExportInfo, ReplyStyle, Session, TransmissionFlags};
+use crate::wire::{
     CMD_BLOCK_STATUS, CMD_CACHE, CMD_DISC, CMD_FLAG_DF, CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA,
     CMD_FLAG_NO_HOLE, CMD_FLAG_PAYLOAD_LEN, CMD_FLAG_REQ_ONE, CMD_FLUSH, CMD_READ, CMD_TRIM,
     CMD_WRITE, CMD_WRITE_ZEROES, EXTENDED_REQUEST_BYTES, EXTENDED_REQUEST_MAGIC, REQUEST_BYTES,

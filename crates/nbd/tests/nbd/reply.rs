@@ -1,10 +1,10 @@
 //! Exact bytes of every reply, and of block status; the client's parser reads each back.
 
 use super::session;
-use millrace_clients::nbd::{ReplyParsed, ServerReply, parse_reply};
-use millrace_exports::nbd::status::descriptors;
-use millrace_exports::nbd::wire::*;
-use millrace_exports::nbd::{
+use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
+use millrace_nbd::status::descriptors;
+use millrace_nbd::wire::*;
+use millrace_nbd::{
     Command, DescriptorWidth, Errno, Extent, Position, REPLY_BYTES_MAX, Reply, ReplyBuffer,
     ReplyStyle, Request, StatusError, StatusQuery,
 };

@@ -4,8 +4,8 @@
 
 use super::client::converse;
 use super::{STYLES, context_data, info_data, play, session, stream};
-use millrace_exports::nbd::wire::*;
-use millrace_exports::nbd::{
+use millrace_nbd::wire::*;
+use millrace_nbd::{
     Command, Errno, Extent, Position, REPLY_BYTES_MAX, Reply, ReplyStyle, Request, StatusQuery,
     encode_request,
 };

@@ -1,12 +1,12 @@
 //! Every bound of the protocol core at its edge: the last that is taken, the first that is not.
 
 use super::{answers, catalog, context_data, disk, info_data, negotiate, session, stream};
-use millrace_clients::nbd::{ReplyParsed, ServerReply, parse_reply};
-use millrace_exports::nbd::export::Catalog;
-use millrace_exports::nbd::handshake::{ANSWER_BYTES_MAX, INPUT_BYTES_MAX};
-use millrace_exports::nbd::option::{ContextRequest, InfoRequest, LIST_BYTES_MAX};
-use millrace_exports::nbd::wire::*;
-use millrace_exports::nbd::{
+use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
+use millrace_nbd::export::Catalog;
+use millrace_nbd::handshake::{ANSWER_BYTES_MAX, INPUT_BYTES_MAX};
+use millrace_nbd::option::{ContextRequest, InfoRequest, LIST_BYTES_MAX};
+use millrace_nbd::wire::*;
+use millrace_nbd::{
     Command, ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Request, Rules, Verdict,
     check,
 };

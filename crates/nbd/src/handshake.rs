@@ -9,13 +9,13 @@
 //! of answers; after [`Progress::Ready`] or an error nothing more is consumed.
 //! Specification: "Handshake", "Option types", and for TLS the mode called NOTLS.
 
-use super::error::ProtocolError;
-use super::export::{Catalog, ReplyStyle, Session};
-use super::option::{
+use crate::error::ProtocolError;
+use crate::export::{Catalog, ReplyStyle, Session};
+use crate::option::{
     ContextRequest, InfoRequest, OptionReply, Refusal, UNKNOWN_EXPORT, find, list, no_data,
     unsupported,
 };
-use super::wire::{
+use crate::wire::{
     EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES, FLAG_FIXED_NEWSTYLE,
     FLAG_NO_ZEROES, NBD_MAGIC, OPT_ABORT, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO,
     OPT_LIST, OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT, OPT_STARTTLS, OPT_STRUCTURED_REPLY,

@@ -11,10 +11,10 @@
 
 use thiserror::Error;
 
-use super::export::ReplyStyle;
-use super::reply::{Position, Reply};
-use super::transmission::Request;
-use super::wire::{
+use crate::export::ReplyStyle;
+use crate::reply::{Position, Reply};
+use crate::transmission::Request;
+use crate::wire::{
     CMD_FLAG_REQ_ONE, REPLY_TYPE_BLOCK_STATUS, REPLY_TYPE_BLOCK_STATUS_EXT, Reader, STATE_HOLE,
     STATE_ZERO, Writer,
 };

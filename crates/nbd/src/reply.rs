@@ -8,10 +8,10 @@
 //! Specification: "Simple reply message", "Structured reply chunk message", "Extended reply chunk
 //! message", "Structured reply types".
 
-use super::error::Errno;
-use super::export::{ReplyStyle, Session};
-use super::transmission::Request;
-use super::wire::{
+use crate::error::Errno;
+use crate::export::{ReplyStyle, Session};
+use crate::transmission::Request;
+use crate::wire::{
     EXTENDED_REPLY_BYTES, EXTENDED_REPLY_MAGIC, REPLY_FLAG_DONE, REPLY_TYPE_ERROR, REPLY_TYPE_NONE,
     REPLY_TYPE_OFFSET_DATA, REPLY_TYPE_OFFSET_HOLE, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_BYTES,
     STRUCTURED_REPLY_MAGIC, Writer,

@@ -1,9 +1,9 @@
 //! The client's codec: against the server's negotiation, and against servers that cannot do much.
 
 use super::{ALL_FLAGS, STYLES, catalog, session};
-use millrace_clients::nbd::{ClientHandshake, ClientProgress, ClientSession};
-use millrace_exports::nbd::wire::*;
-use millrace_exports::nbd::{
+use millrace_nbd::client::{ClientHandshake, ClientProgress, ClientSession};
+use millrace_nbd::wire::*;
+use millrace_nbd::{
     Command, Handshake, Parsed, Progress, ProtocolError, ReplyStyle, Request, Session,
     encode_request, parse,
 };

@@ -12,7 +12,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use millrace_exports::nbd::wire::{PORT_DEFAULT, STRING_BYTES_MAX};
+use crate::wire::{PORT_DEFAULT, STRING_BYTES_MAX};
 use thiserror::Error;
 
 /// Where a server listens.

@@ -1,9 +1,9 @@
 //! The numbers of the specification, spelled out once more, and the sets of bits made of them.
 
 use super::{STYLES, session};
-use millrace_exports::nbd::status::DESCRIPTORS_MAX;
-use millrace_exports::nbd::wire::*;
-use millrace_exports::nbd::{Command, ReplyStyle, Request, Session, TransmissionFlags};
+use millrace_nbd::status::DESCRIPTORS_MAX;
+use millrace_nbd::wire::*;
+use millrace_nbd::{Command, ReplyStyle, Request, Session, TransmissionFlags};
 
 #[test]
 fn flags_and_errors_have_the_values_of_the_specification() {

@@ -10,14 +10,14 @@
 //! negotiation needs; information of unknown kinds is ignored.
 //! Specification: "Fixed newstyle negotiation", "Option types", "Block size constraints".
 
-use millrace_exports::nbd::wire::{
+use crate::wire::{
     EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES, FLAG_FIXED_NEWSTYLE,
     FLAG_NO_ZEROES, INFO_BLOCK_SIZE, INFO_EXPORT, NBD_MAGIC, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS,
     OPT_GO, OPT_LIST, OPT_STRUCTURED_REPLY, OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES,
     OPTION_REPLY_MAGIC, REP_ACK, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_ERROR_BIT, REP_INFO,
     REP_SERVER, Reader, STRING_BYTES_MAX, put_option,
 };
-use millrace_exports::nbd::{ProtocolError, ReplyStyle, TransmissionFlags};
+use crate::{ProtocolError, ReplyStyle, TransmissionFlags};
 
 /// Longest data of a reply to an option, in bytes.
 pub const REPLY_DATA_BYTES_MAX: u32 = 64 * 1024;

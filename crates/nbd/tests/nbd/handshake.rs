@@ -1,11 +1,11 @@
 //! Exact answers of the server's negotiation to each option, valid and not.
 
 use super::{ALL_FLAGS, answers, context_data, disk, info_data, negotiate, play, stream};
-use millrace_exports::nbd::handshake::{
+use millrace_nbd::handshake::{
     BASE_ALLOCATION_ID, OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX,
 };
-use millrace_exports::nbd::wire::*;
-use millrace_exports::nbd::{Handshake, Progress, ProtocolError, Session, TransmissionFlags};
+use millrace_nbd::wire::*;
+use millrace_nbd::{Handshake, Progress, ProtocolError, Session, TransmissionFlags};
 
 fn ready(end: Result<Progress, ProtocolError>) -> Session {
     match end {

@@ -12,8 +12,8 @@ mod reply;
 mod transmission;
 mod values;
 
-use millrace_exports::nbd::wire::put_option;
-use millrace_exports::nbd::{
+use millrace_nbd::wire::put_option;
+use millrace_nbd::{
     ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Session, TransmissionFlags,
 };
 
@@ -103,8 +103,8 @@ fn negotiate(options: &[(u32, Vec<u8>)]) -> (Vec<u8>, Result<Progress, ProtocolE
 fn answers(mut out: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
     let mut all = Vec::new();
     while !out.is_empty() {
-        let mut reader = millrace_exports::nbd::wire::Reader::new(out);
-        assert_eq!(reader.u64(), Some(millrace_exports::nbd::wire::OPTION_REPLY_MAGIC));
+        let mut reader = millrace_nbd::wire::Reader::new(out);
+        assert_eq!(reader.u64(), Some(millrace_nbd::wire::OPTION_REPLY_MAGIC));
         let (option, kind) = (reader.u32().unwrap(), reader.u32().unwrap());
         all.push((option, kind, reader.counted().unwrap().to_vec()));
         out = reader.rest();

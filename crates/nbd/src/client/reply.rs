@@ -8,14 +8,14 @@
 //! Specification: "Simple reply message", "Structured reply types", and what a client must do with
 //! unknown types.
 
-use millrace_exports::nbd::status::DESCRIPTORS_MAX;
-use millrace_exports::nbd::wire::{
+use crate::status::DESCRIPTORS_MAX;
+use crate::wire::{
     EXTENDED_REPLY_MAGIC, REPLY_FLAG_DONE, REPLY_TYPE_BLOCK_STATUS, REPLY_TYPE_BLOCK_STATUS_EXT,
     REPLY_TYPE_ERROR_BIT, REPLY_TYPE_ERROR_OFFSET, REPLY_TYPE_NONE, REPLY_TYPE_OFFSET_DATA,
     REPLY_TYPE_OFFSET_HOLE, Reader, SIMPLE_REPLY_MAGIC, STRING_BYTES_MAX, STRUCTURED_REPLY_MAGIC,
     string,
 };
-use millrace_exports::nbd::{DescriptorWidth, Errno, ProtocolError, ReplyStyle};
+use crate::{DescriptorWidth, Errno, ProtocolError, ReplyStyle};
 
 /// Longest data of one chunk that a client accepts, in bytes.
 pub const DATA_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -72,7 +72,7 @@ pub enum ServerReply<'a> {
         /// Whether the reply ends here.
         last: bool,
     },
-    /// Block status; descriptors follow, see [`millrace_exports::nbd::status::descriptors`].
+    /// Block status; descriptors follow, see [`crate::status::descriptors`].
     Status {
         /// The request's cookie.
         cookie: u64,

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::{STYLES, context_data, disk, info_data, play, session, stream};
-use millrace_clients::nbd::{ClientHandshake, ReplyParsed, ServerReply, parse_reply};
-use millrace_exports::nbd::wire::*;
-use millrace_exports::nbd::{Parsed, Rules, check, parse};
+use millrace_nbd::client::{ClientHandshake, ReplyParsed, ServerReply, parse_reply};
+use millrace_nbd::wire::*;
+use millrace_nbd::{Parsed, Rules, check, parse};
 
 fn option() -> impl Strategy<Value = (u32, Vec<u8>)> {
     let name = prop_oneof![Just("disk"), Just("ro"), Just(""), Just("none")];
@@ -76,6 +76,6 @@ proptest! {
 
     #[test]
     fn uris_never_panic(text in "(nbd(\\+unix|s)?://)?[a-z0-9%:/?=&#@\\[\\]]{0,30}") {
-        let _ = text.parse::<millrace_clients::nbd::NbdUri>();
+        let _ = text.parse::<millrace_nbd::client::NbdUri>();
     }
 }

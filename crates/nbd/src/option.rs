@@ -7,8 +7,8 @@
 //! client sent, so a length of its choosing costs nothing.
 //! Specification: "Option types", "Option reply types", "The `base:` metadata namespace".
 
-use super::export::{Catalog, ExportInfo};
-use super::wire::{
+use crate::export::{Catalog, ExportInfo};
+use crate::wire::{
     BASE_ALLOCATION, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, OPTION_REPLY_MAGIC,
     REP_ACK, REP_ERR_INVALID, REP_ERR_TOO_BIG, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO,
     REP_META_CONTEXT, REP_SERVER, Reader, STRING_BYTES_MAX, string,

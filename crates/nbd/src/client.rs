@@ -1,0 +1,12 @@
+//! A client's side: where servers are, the negotiation, and what servers answer.
+//!
+//! Owns no connection. Called by the drive on an NBD export elsewhere and by the client for
+//! measuring; calls the formats of the modules above.
+
+pub mod handshake;
+pub mod reply;
+pub mod uri;
+
+pub use self::handshake::{ClientHandshake, ClientProgress, ClientSession, REPLY_DATA_BYTES_MAX};
+pub use self::reply::{DATA_BYTES_MAX, ERROR_BYTES_MAX, ReplyParsed, ServerReply, parse_reply};
+pub use self::uri::{Address, NbdUri, UriError};
