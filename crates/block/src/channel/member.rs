@@ -21,6 +21,9 @@ use crate::queue::driver::QueueKind;
 use crate::queue::request::RequestRef;
 use crate::queue::{HardwareQueue, Route};
 
+/// How soon a thread looks again at a queue of which it waits for I/O and that another was inside.
+const INSIDE_LOOK_NS: u64 = 10_000;
+
 /// Which thread is to serve a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Server {
@@ -181,7 +184,7 @@ impl<M: Machine> Member<M> {
             return;
         }
         if self.disk.worker_state.is_none() {
-            self.visit(run).run_queue();
+            self.run_queue(run);
             return;
         }
         if self.outstanding > 0 || everywhere {
@@ -194,12 +197,21 @@ impl<M: Machine> Member<M> {
                 if self.flushes { self.disk.flush.lock().moves_while_idle() } else { None };
             // If somebody else serves it at this moment, nothing is known.
             run.left_busy = true;
-            self.visit(run).run_queue();
+            self.run_queue(run);
             self.served_here = run.left_busy;
             if self.flushes {
                 let idle = before.is_some() && self.disk.flush.lock().moves_while_idle() == before;
                 self.flushes = run.left_busy || !idle || self.holds_plugged();
             }
+        }
+    }
+
+    /// Polls the queue, or looks again soon: whoever was inside may leave with I/O of this channel
+    /// at the drive, and ring before this thread sleeps.
+    fn run_queue(&mut self, run: &mut Runner<M>) {
+        let was_inside = self.visit(run).run_queue();
+        if !was_inside && self.outstanding > 0 && self.disk.kind() == QueueKind::AnyThread {
+            run.wake_at(M::now() + INSIDE_LOOK_NS);
         }
     }
 
