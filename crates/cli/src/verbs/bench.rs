@@ -18,6 +18,8 @@ mod jobfile;
 mod jobfile_args;
 pub mod lock_table;
 mod machine;
+#[cfg(test)]
+mod parsed;
 mod plan;
 mod states;
 pub mod table;

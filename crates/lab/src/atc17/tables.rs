@@ -9,7 +9,8 @@ use super::figures::{HBA, SCU};
 use super::programs::{GRAPHS, Task, of_file, servers, utilities};
 use super::rigs::{LOADS, Load, Point, Rig};
 use super::runs::{BUFFERED, COMPARED, Results, SERVINGS};
-use crate::page::{Constant, DataTable, MachineTable};
+use crate::page::{DataTable, MachineTable};
+use crate::paper::machine_table;
 use crate::sim::FileCosts;
 
 /// The tables of these parts.
@@ -86,16 +87,11 @@ fn one(part: Part, results: &Results) -> Option<DataTable> {
 
 /// The constants of files.
 pub(super) fn files_cost(costs: &FileCosts) -> MachineTable {
-    let constant = |(name, cost): (&str, &millrace_machine::simulated::Cost)| Constant {
-        name: name.into(),
-        value: format!("{} ns", cost.ns),
-        origin: cost.origin.to_string(),
-    };
-    MachineTable {
-        name: costs.name.clone(),
-        about: "Linux 4.4 for files, beside the layer, with the work of the machine".into(),
-        constants: costs.entries().map(constant).to_vec(),
-    }
+    machine_table::of_costs(
+        &costs.name,
+        "Linux 4.4 for files, beside the layer, with the work of the machine",
+        &costs.entries(),
+    )
 }
 
 /// A table of the paper's two ways of serving, our gain and the paper's.

@@ -5,7 +5,8 @@
 use super::Part;
 use super::rigs::{Device, EFFECTS, LOADS, MODES, PROCESSES, Point, VARIANTS};
 use super::runs::{DEARER, EFFECT_PROCESSES, Results};
-use crate::page::{Constant, DataTable, MachineTable};
+use crate::page::{DataTable, MachineTable};
+use crate::paper::machine_table;
 use crate::vm::{Seen, VmCosts};
 
 /// The tables of these parts.
@@ -199,14 +200,9 @@ fn dearer(results: &Results, device: Device) -> DataTable {
 
 /// The constants of virtualisation.
 pub(super) fn virtualisation(costs: &VmCosts) -> MachineTable {
-    let constant = |(name, cost): (&str, &millrace_machine::simulated::Cost)| Constant {
-        name: name.into(),
-        value: format!("{} ns", cost.ns),
-        origin: cost.origin.to_string(),
-    };
-    MachineTable {
-        name: costs.name.clone(),
-        about: "KVM of Linux 3.17 and QEMU 2.1 on either".into(),
-        constants: costs.entries().map(constant).to_vec(),
-    }
+    machine_table::of_costs(
+        &costs.name,
+        "KVM of Linux 3.17 and QEMU 2.1 on either",
+        &costs.entries(),
+    )
 }

@@ -6,7 +6,8 @@ use super::Part;
 use super::checks::{PAPER_DM, PAPER_DSW, PAPER_READV};
 use super::rigs::{Case, Load, Step, Without};
 use super::runs::{DM, DSW, READV, Results, ablated, dsw, locks, shown};
-use crate::page::{Constant, DataTable, MachineTable};
+use crate::page::{DataTable, MachineTable};
+use crate::paper::machine_table;
 use crate::row::LockLine;
 use crate::sim::{KernelCosts, Observed, Spent};
 
@@ -214,14 +215,9 @@ fn ablations(results: &Results) -> DataTable {
 
 /// The constants of the kernel.
 pub(super) fn kernel(costs: &KernelCosts) -> MachineTable {
-    let constant = |(name, cost): (&str, &millrace_machine::simulated::Cost)| Constant {
-        name: name.into(),
-        value: format!("{} ns", cost.ns),
-        origin: cost.origin.to_string(),
-    };
-    MachineTable {
-        name: costs.name.clone(),
-        about: "Linux 2.4.17 beside the layer, with the work of the machine".into(),
-        constants: costs.entries().map(constant).to_vec(),
-    }
+    machine_table::of_costs(
+        &costs.name,
+        "Linux 2.4.17 beside the layer, with the work of the machine",
+        &costs.entries(),
+    )
 }

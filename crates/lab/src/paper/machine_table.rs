@@ -40,6 +40,12 @@ fn lines(name: &str, lines: &Lines) -> Constant {
     constant(name, format!("{}", lines.lines), &lines.origin)
 }
 
+/// The table of costs that stand beside a machine's.
+pub(crate) fn of_costs(name: &str, about: &str, costs: &[(&str, &Cost)]) -> MachineTable {
+    let constants = costs.iter().map(|(name, of)| cost(name, of)).collect();
+    MachineTable { name: name.into(), about: about.into(), constants }
+}
+
 /// The table of one machine.
 pub(crate) fn of(model: &Model) -> MachineTable {
     let (cache, cpu, threads, work) = (&model.cache, &model.cpu, &model.threads, &model.work);

@@ -208,18 +208,7 @@ fn json_text(drive: &str, rows: &[Row; RUNS.len()]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        bench: BenchArgs,
-    }
-
-    fn parse(text: &str) -> Result<BenchArgs, clap::Error> {
-        let words = std::iter::once("bench").chain(text.split_whitespace());
-        Command::try_parse_from(words).map(|command| command.bench)
-    }
+    use crate::verbs::bench::parsed::parse;
 
     fn error(text: &str) -> String {
         let args = parse(text).unwrap();

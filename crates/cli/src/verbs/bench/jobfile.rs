@@ -293,18 +293,7 @@ fn grid(columns: &[Column], lines: &[JobLine]) -> Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Debug, Parser)]
-    struct Command {
-        #[command(flatten)]
-        bench: BenchArgs,
-    }
-
-    fn parse(text: &str) -> Result<BenchArgs, clap::Error> {
-        let words = std::iter::once("bench").chain(text.split_whitespace());
-        Command::try_parse_from(words).map(|command| command.bench)
-    }
+    use crate::verbs::bench::parsed::parse;
 
     #[test]
     fn flags_that_a_job_file_has_itself_are_refused() {

@@ -169,23 +169,11 @@ fn depth_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Debug, Parser)]
-    struct Command {
-        #[command(flatten)]
-        bench: BenchArgs,
-    }
-
-    fn parse(text: &str) -> Result<Command, clap::Error> {
-        Command::try_parse_from(std::iter::once("bench").chain(text.split_whitespace()))
-    }
+    use crate::verbs::bench::parsed::parse;
 
     fn json(text: &str) -> serde_json::Value {
-        serde_json::to_value(
-            super::rows(&parse(text).unwrap().bench, &Interrupt::default()).unwrap(),
-        )
-        .unwrap()
+        serde_json::to_value(super::rows(&parse(text).unwrap(), &Interrupt::default()).unwrap())
+            .unwrap()
     }
 
     #[test]
@@ -293,7 +281,7 @@ mod tests {
             ("--drive null --serving auto", "--serving auto: one drive has no worker"),
             ("--drive null --workers 1", "--workers: none of these rows has workers"),
         ] {
-            let args = parse(&format!("--machine x5690 --jobs 1 {text}")).expect(text).bench;
+            let args = parse(&format!("--machine x5690 --jobs 1 {text}")).expect(text);
             let error = super::rows(&args, &Interrupt::default()).expect_err(text);
             let error = format!("{error:#}");
             assert!(error.contains(expected), "{text}: {error}");
@@ -349,8 +337,7 @@ mod tests {
                 "controller a: there is no NUMA node 2: this machine has 0 to 1",
             ),
         ] {
-            let error =
-                super::rows(&parse(text).unwrap().bench, &Interrupt::default()).expect_err(text);
+            let error = super::rows(&parse(text).unwrap(), &Interrupt::default()).expect_err(text);
             let text = format!("{error:#}");
             assert!(text.contains(expected), "{text}");
         }

@@ -187,18 +187,7 @@ fn name_of(report: &VmReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Debug, Parser)]
-    struct Command {
-        #[command(flatten)]
-        bench: BenchArgs,
-    }
-
-    fn parse(text: &str) -> Result<BenchArgs, clap::Error> {
-        let words = std::iter::once("bench").chain(text.split_whitespace());
-        Command::try_parse_from(words).map(|command| command.bench)
-    }
+    use crate::verbs::bench::parsed::parse;
 
     fn run(text: &str) -> Result<Vec<VmReport>> {
         reports(&parse(text).expect(text), &Interrupt::default())
