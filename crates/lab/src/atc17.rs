@@ -9,7 +9,6 @@
 
 mod checks;
 mod figures;
-mod programs;
 mod rigs;
 mod runs;
 mod tables;

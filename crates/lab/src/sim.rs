@@ -25,7 +25,7 @@ mod raw;
 mod rows;
 mod run;
 mod tags;
-mod window;
+pub(crate) mod window;
 mod workers;
 
 use std::fmt;

@@ -3,7 +3,7 @@
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
 //! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
 //! states.rs, lock_table.rs) or JSON at the end; with `--client` all of that is contend.rs's, with
-//! `--vm` vm.rs's, with `--jobfile` jobfile.rs's.
+//! `--vm` vm.rs's, with `--jobfile` jobfile.rs's, with `--program` program.rs's.
 //! Ctrl-C ends the row under way, and what was measured until then is printed. Reads nothing but
 //! its arguments and the machine file they name; creates no file but those that a `file:` spec
 //! names.
@@ -21,6 +21,7 @@ mod machine;
 #[cfg(test)]
 mod parsed;
 mod plan;
+mod program;
 mod states;
 pub mod table;
 mod vm;
@@ -57,6 +58,9 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     let interrupt = interrupt::on_ctrl_c()?;
     if let Some(name) = &args.jobfile.jobfile {
         return jobfile::run(args, name, &interrupt);
+    }
+    if !args.program.program.is_empty() {
+        return program::run(args, &interrupt);
     }
     if let Some(drive) = &args.calibrate.calibrate {
         return calibrate::run(args, drive, &interrupt);

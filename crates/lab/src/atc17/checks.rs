@@ -6,11 +6,12 @@
 
 use millrace_block::Serving;
 
-use super::programs::{GRAPHS, Task, of_file, servers, utilities};
+use super::rigs::{GRAPHS, of_file};
 use super::rigs::{LOADS, Load, Point, Rig};
 use super::runs::{BUFFERED, Results};
 use crate::page::{Check, CheckKind};
 use crate::paper::rule::{Found, Rule};
+use crate::programs::{Task, servers, utilities};
 
 /// All of them, in the order of the list.
 pub(super) fn all(results: &Results) -> Vec<Check> {

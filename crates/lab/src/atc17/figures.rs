@@ -7,10 +7,10 @@ use millrace_block::Serving;
 
 use super::Part;
 use super::checks::{program_gain, share};
-use super::programs::{Task, servers, utilities};
 use super::rigs::{LOADS, Load, Point, Rig};
 use super::runs::{CHUNKS_KIB, COMPARED, COUNTS, HIGHS, LOWS, Results, SERVINGS, swept};
 use crate::page::{Figure, Mark, Panel, Series, Unit};
+use crate::programs::{Task, servers, utilities};
 
 /// The figures of these parts.
 pub(super) fn all(parts: &[Part], results: &Results) -> Vec<Figure> {

@@ -8,7 +8,7 @@ use millrace_block::{
 };
 use millrace_drives::ModelTiming;
 
-use super::programs::Task;
+use crate::programs::Task;
 use crate::sim::{HostAdapterConfig, InterfaceKind, Irq, Length, Service, SimPlan, Watch};
 use crate::workload::{Rw, Workload};
 
@@ -294,3 +294,13 @@ impl Point {
         }
     }
 }
+
+/// A point whose I/Os are of a file on ext4.
+pub(super) fn of_file(mut point: Point) -> Point {
+    point.of_file = true;
+    point
+}
+
+/// The graph engine's points: what the paper compares.
+pub(super) const GRAPHS: [(u32, Serving); 3] =
+    [(1, Serving::PerDrive), (1, Serving::PerVolume), (8, Serving::PerVolume)];

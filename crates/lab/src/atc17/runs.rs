@@ -7,10 +7,11 @@ use millrace_block::Serving;
 use millrace_machine::Model;
 
 use super::Part;
-use super::programs::{GRAPHS, Task, of_file, servers, utilities};
+use super::rigs::{GRAPHS, of_file};
 use super::rigs::{LOADS, Point, Rig};
 use crate::bench::BenchError;
 use crate::paper::{self, Mechanism};
+use crate::programs::{Task, servers, utilities};
 use crate::sim::{Observed, run_observed};
 
 /// The ways of serving, in the order of legends and columns.

@@ -6,11 +6,12 @@ use millrace_block::Serving;
 
 use super::Part;
 use super::figures::{HBA, SCU};
-use super::programs::{GRAPHS, Task, of_file, servers, utilities};
+use super::rigs::{GRAPHS, of_file};
 use super::rigs::{LOADS, Load, Point, Rig};
 use super::runs::{BUFFERED, COMPARED, Results, SERVINGS};
 use crate::page::{DataTable, MachineTable};
 use crate::paper::machine_table;
+use crate::programs::{Task, servers, utilities};
 use crate::sim::FileCosts;
 
 /// The tables of these parts.

@@ -43,12 +43,48 @@ pub(crate) trait Program: Clone + Send + Sync + 'static {
 }
 
 /// What threads of a program share.
-pub(super) struct Shared<M: Host> {
+pub(crate) struct Shared<M: Host> {
     volume: Arc<Volume<M>>,
     window: Window,
     costs: FileCosts,
     depth: u32,
     errors: M::Word,
+}
+
+impl<M: Host> Shared<M> {
+    /// Of threads on `volume`, each with `depth` I/Os in flight at most.
+    ///
+    /// # Errors
+    /// If the costs that are part of the program cannot be read.
+    pub(crate) fn new(
+        volume: Arc<Volume<M>>,
+        window: Window,
+        depth: u32,
+    ) -> Result<Shared<M>, BenchError> {
+        let costs = FileCosts::linux_4_4()?;
+        Ok(Shared { volume, window, costs, depth, errors: M::Word::new(0) })
+    }
+
+    /// The volume that the threads work on.
+    pub(crate) fn volume(&self) -> &Arc<Volume<M>> {
+        &self.volume
+    }
+
+    /// I/Os that each thread may have in flight.
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Nanoseconds and operations measured.
+    pub(crate) fn measured(&self) -> (u64, u64) {
+        self.window.measured()
+    }
+
+    /// I/Os that failed, once all threads were joined.
+    pub(crate) fn errors(&self) -> u64 {
+        // Relaxed: whoever wrote it was joined.
+        self.errors.load(Order::Relaxed)
+    }
 }
 
 /// What a run gave.
@@ -128,17 +164,11 @@ fn play<M: Host, P: Program>(
         Some(cache) => over(&below, cache, plan.jobs)?,
         None => Arc::clone(&below),
     };
-    let costs = FileCosts::linux_4_4()?;
-    let flusher =
-        cache.as_ref().map(|cache| FlusherThread::start(cache, (plan.jobs, flusher_cpu), &costs));
     let (warm_ops, length_ns) = program.measured();
-    let shared = Arc::new(Shared {
-        volume,
-        window: Window::after(warm_ops, length_ns),
-        costs,
-        depth: plan.workload.iodepth,
-        errors: M::Word::new(0),
-    });
+    let window = Window::after(warm_ops, length_ns);
+    let shared = Arc::new(Shared::new(volume, window, plan.workload.iodepth)?);
+    let start = |cache| FlusherThread::start(cache, (plan.jobs, flusher_cpu), &shared.costs);
+    let flusher = cache.as_ref().map(start);
     let start = |number: u32| {
         let (shared, program) = (Arc::clone(&shared), program.clone());
         let body = Box::new(move || {
@@ -162,10 +192,8 @@ fn play<M: Host, P: Program>(
     if !whole {
         return Err(BenchError::Panicked);
     }
-    // Relaxed: whoever wrote it was joined.
-    let errors = shared.errors.load(Order::Relaxed);
-    let (window, volume) = (shared.window.measured(), Arc::clone(&shared.volume));
-    Ok(Measured { window, errors, stats, _volume: volume })
+    let (window, errors) = (shared.measured(), shared.errors());
+    Ok(Measured { window, errors, stats, _volume: Arc::clone(&shared.volume) })
 }
 
 /// The volume that programs see through the cache.

@@ -24,6 +24,7 @@ use super::connect::Server;
 use super::contend::ContendArgs;
 use super::history::HistoryArgs;
 use super::jobfile_args::JobFileArgs;
+use super::program::ProgramArgs;
 use super::vm::words::VmArgs;
 use crate::config::words::{whole, word};
 use crate::verbs::duration;
@@ -57,6 +58,9 @@ Examples:
       a recording of every step of every I/O; read it with `millrace trace spans /tmp/t`
   millrace bench --jobfile randread.fio --output-format json
       the jobs of one of fio's job files, reported with fio's keys
+  millrace bench --program fileserver,untar --serving per-drive,per-volume
+      --drive model:preset=850evo --drive model:preset=850evo
+      programs through a write-back cache on two modelled SSDs, served in two ways
   millrace bench --calibrate file:path=/srv/new,size=8g
       what a drive does in a second, as keys `cost.*` for its [[drive]]
 
@@ -148,6 +152,8 @@ pub struct BenchArgs {
     pub calibrate: CalibrateArgs,
     #[command(flatten)]
     pub jobfile: JobFileArgs,
+    #[command(flatten)]
+    pub program: ProgramArgs,
 }
 
 impl BenchArgs {

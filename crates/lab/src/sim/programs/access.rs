@@ -35,6 +35,11 @@ impl<'a, M: Host> Access<'a, M> {
         Access { shared, channel }
     }
 
+    /// Through a channel of the calling thread to the volume that is shared.
+    pub(crate) fn over(shared: &'a Shared<M>, channel: Channel<M>) -> Self {
+        Access { shared, channel }
+    }
+
     /// The volume that it reaches.
     pub(crate) fn volume(&self) -> &Volume<M> {
         &self.shared.volume

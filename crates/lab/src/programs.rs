@@ -1,23 +1,22 @@
 //! The programs of \[FALCON\]'s other half, as threads on the simulated volume.
 //!
 //! A `Task` says which program a point runs, on which CPUs and with how many threads; the modules
-//! below say what a thread does. None knows how the volume is served. Called by rigs.rs and
-//! runs.rs.
+//! below say what a thread does. None knows how the volume is served. Called by `atc17`
+//! on the simulated machine, and natively by `bench --program`.
 
 mod files;
 mod graph;
-pub(super) mod servers;
-pub(super) mod utilities;
+pub mod native;
+pub mod servers;
+pub mod utilities;
 mod writers;
 
 use std::ops::RangeInclusive;
 
-use millrace_block::Serving;
 use millrace_machine::Model;
 
-use super::rigs::Point;
 use crate::bench::BenchError;
-use crate::sim::programs::run_program;
+use crate::sim::programs::{Program, run_program};
 use crate::sim::{Observed, SimPlan};
 
 /// The CPU of the cache's flusher: on the controller's socket, as the submitter of other points.
@@ -33,7 +32,7 @@ const CALLS: u32 = 4;
 
 /// A program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Task {
+pub enum Task {
     /// Eight writers of random pages, through the cache.
     Writers,
     /// A graph engine of so many threads that reads edges.
@@ -45,7 +44,8 @@ pub(super) enum Task {
 }
 
 impl Task {
-    pub(super) fn name(self) -> &'static str {
+    /// What tables of \[FALCON\]'s results call it.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Task::Writers => "8 writers of random 4 KiB, buffered",
             Task::Graph(1) => "PageRank, 1 submitting thread",
@@ -56,7 +56,8 @@ impl Task {
     }
 
     /// Threads of the program.
-    pub(super) fn threads(self) -> u32 {
+    #[must_use]
+    pub fn threads(self) -> u32 {
         match self {
             Task::Writers => 8,
             Task::Graph(threads) => threads,
@@ -66,7 +67,7 @@ impl Task {
     }
 
     /// CPUs of its threads.
-    pub(super) fn cpus(self) -> Vec<u32> {
+    pub(crate) fn cpus(self) -> Vec<u32> {
         match self {
             Task::Graph(threads) => (0..threads).collect(),
             Task::Server(_) => ALL_CPUS.collect(),
@@ -75,7 +76,7 @@ impl Task {
     }
 
     /// I/Os that each thread has in flight at most, where the volume of `drives` takes `depth`.
-    pub(super) fn depth(self, depth: u32) -> u32 {
+    pub(crate) fn depth(self, depth: u32) -> u32 {
         match self {
             Task::Graph(threads) => depth / threads,
             Task::Writers | Task::Server(_) | Task::Utility(_) => CALLS,
@@ -83,29 +84,41 @@ impl Task {
     }
 
     /// Runs it on a plan's volume.
-    pub(super) fn run(self, model: &Model, plan: &SimPlan) -> Result<Observed, BenchError> {
-        let seed = plan.workload.seed;
+    pub(crate) fn run(self, model: &Model, plan: &SimPlan) -> Result<Observed, BenchError> {
+        let run = OnModel { model, plan };
+        self.with(plan.workload.seed, run)
+    }
+
+    /// Hands the program of a seed to whoever runs it.
+    fn with<R: Runs>(self, seed: u64, runner: R) -> Result<R::Result, BenchError> {
         match self {
-            Task::Writers => run_program(model, plan, (&writers::Writers(seed), FLUSHER_CPU)),
-            Task::Graph(threads) => {
-                run_program(model, plan, (&graph::Graph::new(seed, threads), FLUSHER_CPU))
-            }
-            Task::Server(kind) => {
-                run_program(model, plan, (&servers::Server::new(kind, seed), FLUSHER_CPU))
-            }
-            Task::Utility(kind) => {
-                run_program(model, plan, (&utilities::Utility(kind, seed), FLUSHER_CPU))
-            }
+            Task::Writers => runner.run(&writers::Writers(seed)),
+            Task::Graph(threads) => runner.run(&graph::Graph::new(seed, threads)),
+            Task::Server(kind) => runner.run(&servers::Server::new(kind, seed)),
+            Task::Utility(kind) => runner.run(&utilities::Utility(kind, seed)),
         }
     }
 }
 
-/// A point whose I/Os are of a file on ext4.
-pub(super) fn of_file(mut point: Point) -> Point {
-    point.of_file = true;
-    point
+/// What runs a program, of whatever type.
+trait Runs {
+    /// What comes of it.
+    type Result;
+
+    /// Runs it.
+    fn run<P: Program>(self, program: &P) -> Result<Self::Result, BenchError>;
 }
 
-/// The graph engine's points: what the paper compares.
-pub(super) const GRAPHS: [(u32, Serving); 3] =
-    [(1, Serving::PerDrive), (1, Serving::PerVolume), (8, Serving::PerVolume)];
+/// On the simulated machine.
+struct OnModel<'a> {
+    model: &'a Model,
+    plan: &'a SimPlan,
+}
+
+impl Runs for OnModel<'_> {
+    type Result = Observed;
+
+    fn run<P: Program>(self, program: &P) -> Result<Observed, BenchError> {
+        run_program(self.model, self.plan, (program, FLUSHER_CPU))
+    }
+}

@@ -26,7 +26,7 @@ const APPEND_PAGES: u64 = 4;
 
 /// A personality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::atc17) enum Kind {
+pub enum Kind {
     /// `fileserver.f`.
     File,
     /// `webserver.f`.
@@ -55,9 +55,11 @@ enum Flow {
 }
 
 impl Kind {
-    pub(in crate::atc17) const ALL: [Kind; 3] = [Kind::File, Kind::Web, Kind::Proxy];
+    /// All of them.
+    pub const ALL: [Kind; 3] = [Kind::File, Kind::Web, Kind::Proxy];
 
-    pub(in crate::atc17) fn name(self) -> &'static str {
+    /// What tables of \[FALCON\]'s results call it.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::File => "file server",
             Kind::Web => "web server",
@@ -65,7 +67,8 @@ impl Kind {
         }
     }
 
-    pub(in crate::atc17) fn threads(self) -> u32 {
+    /// Threads that filebench has for it.
+    pub(crate) fn threads(self) -> u32 {
         if self == Kind::File { 50 } else { 100 }
     }
 

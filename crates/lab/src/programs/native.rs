@@ -1,0 +1,205 @@
+//! `run_program_row`: a program's threads on this machine, on a volume of any drives.
+//!
+//! Owns names of programs as users give them, what they need of a volume, and the run: an I/O thread
+//! for each of the program's, workers of the drives beside. What a thread does is the same code that
+//! `atc17` runs on the simulated machine; what calls of the kernel would cost is free here, but the
+//! copy of pages is real where a cache is between. Called by `bench --program`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use millrace_block::{Error, Stamp, Volume};
+use millrace_cache::CacheConfig;
+use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_reactor::Config;
+use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
+
+use super::{Runs, Task, servers, utilities};
+use crate::bench::{BenchError, Interrupt};
+use crate::sim::programs::{Access, Program, Shared};
+use crate::sim::window::Window;
+
+/// Programs by their names.
+const NAMES: [(&str, Task); 9] = [
+    ("writers", Task::Writers),
+    ("pagerank", Task::Graph(8)),
+    ("fileserver", Task::Server(servers::Kind::File)),
+    ("webserver", Task::Server(servers::Kind::Web)),
+    ("webproxy", Task::Server(servers::Kind::Proxy)),
+    ("copy-from", Task::Utility(utilities::Kind::CopyFrom)),
+    ("copy-to", Task::Utility(utilities::Kind::CopyTo)),
+    ("tar", Task::Utility(utilities::Kind::Tar)),
+    ("untar", Task::Utility(utilities::Kind::Untar)),
+];
+/// The least volume: room for the files of a server with inodes, and for a tree and its archive.
+const BYTES_MIN: u64 = 16 << 30;
+/// I/Os that a thread has in flight: a graph engine's reads, or the pieces of one call.
+const GRAPH_DEPTH: u32 = 64;
+const CALLS: u32 = 4;
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_it = |(_, task): &&(&str, Task)| match (self, task) {
+            (Task::Graph(_), Task::Graph(_)) => true,
+            (one, other) => one == other,
+        };
+        f.write_str(NAMES.iter().find(is_it).map_or("program", |(name, _)| name))
+    }
+}
+
+impl FromStr for Task {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Task, String> {
+        let known = || NAMES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let found = NAMES.iter().find(|(known, _)| *known == name);
+        found.map(|(_, task)| *task).ok_or_else(|| format!("not a program; there are {}", known()))
+    }
+}
+
+impl Task {
+    /// The cache that it works through, unless it is told another one; none: it has its own way to
+    /// the drives.
+    #[must_use]
+    pub fn cache(self) -> Option<CacheConfig> {
+        self.with(1, CacheOf).ok().flatten()
+    }
+}
+
+struct CacheOf;
+
+impl Runs for CacheOf {
+    type Result = Option<CacheConfig>;
+
+    fn run<P: Program>(self, program: &P) -> Result<Option<CacheConfig>, BenchError> {
+        Ok(program.cache())
+    }
+}
+
+/// How a program is run on this machine.
+#[derive(Debug, Clone)]
+pub struct ProgramPlan {
+    /// Thread i runs on `cpus[i % len]`; anywhere if empty.
+    pub cpus: Vec<u32>,
+    /// How long it is measured, after its warm-up.
+    pub runtime: Duration,
+    /// What its accesses are drawn from.
+    pub seed: u64,
+    /// The rings' settings.
+    pub reactor: Config,
+    /// Ends it early.
+    pub interrupt: Interrupt,
+}
+
+/// What a run gave.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ProgramRun {
+    /// Threads of the program.
+    pub threads: u32,
+    /// Operations measured: pages of 4 KiB written, read or copied, or a server's operations.
+    pub operations: u64,
+    /// Seconds in which they were done; 0 if the run was ended before its warm-up was over.
+    pub seconds: f64,
+    /// I/Os that failed.
+    pub errors: u64,
+}
+
+/// Runs a program on a volume, whose disks have queues for [`Task::threads`] I/O threads.
+///
+/// # Errors
+/// If the volume is too small for its files, or a thread cannot be set up.
+pub fn run_program_row(
+    volume: &Arc<Volume<Native>>,
+    task: Task,
+    plan: &ProgramPlan,
+) -> Result<ProgramRun, BenchError> {
+    let bytes = volume.capacity() << 9;
+    if bytes < BYTES_MIN {
+        let text = format!(
+            "program {task}: the drives have {bytes} bytes, its files need {BYTES_MIN} (16g); use \
+             larger drives, or more"
+        );
+        return Err(BenchError::Workload(text));
+    }
+    task.with(plan.seed, OnThreads { volume, task, plan })
+}
+
+/// On threads of this machine.
+struct OnThreads<'a> {
+    volume: &'a Arc<Volume<Native>>,
+    task: Task,
+    plan: &'a ProgramPlan,
+}
+
+impl Runs for OnThreads<'_> {
+    type Result = ProgramRun;
+
+    fn run<P: Program>(self, program: &P) -> Result<ProgramRun, BenchError> {
+        let OnThreads { volume, task, plan } = self;
+        let length_ns = u64::try_from(plan.runtime.as_nanos()).unwrap_or(u64::MAX);
+        let (warm_ops, _) = program.measured();
+        let window = Window::after(warm_ops, length_ns).ended_by(&plan.interrupt);
+        let depth = if matches!(task, Task::Graph(_)) { GRAPH_DEPTH } else { CALLS };
+        let shared = Arc::new(Shared::new(Arc::clone(volume), window, depth)?);
+        let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, Pinning::Pinned)?;
+        let failed = Arc::new(Mutex::new(None));
+        let start = |number: u32| {
+            let (shared, program, reactor) = (Arc::clone(&shared), program.clone(), plan.reactor);
+            let failed = Arc::clone(&failed);
+            let body = move || {
+                let config = IoConfig { number: number as u16, reactor };
+                if let Err(error) = work(&shared, (&program, config)) {
+                    hold(&failed).get_or_insert(error);
+                }
+            };
+            let cpu = plan.cpus.get(number as usize % plan.cpus.len().max(1)).copied().map(CpuId);
+            Native::spawn(&format!("program-{number}"), cpu, Box::new(body))
+        };
+        let threads: Vec<_> = (0..task.threads()).map(start).collect();
+        let whole = threads.into_iter().fold(true, |whole, thread| thread.join() & whole);
+        workers.stop()?;
+        if let Some(error) = hold(&failed).take() {
+            return Err(error.into());
+        }
+        if !whole {
+            return Err(BenchError::Panicked);
+        }
+        let (length_ns, operations) = shared.measured();
+        let seconds = length_ns as f64 / 1e9;
+        Ok(ProgramRun { threads: task.threads(), operations, seconds, errors: shared.errors() })
+    }
+}
+
+fn hold<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One thread of a program.
+fn work<P: Program>(
+    shared: &Shared<Native>,
+    (program, config): (&P, IoConfig),
+) -> Result<(), Error> {
+    let number = u32::from(config.number);
+    let mut context = IoContext::new(config)?;
+    let channel = context.channel(shared.volume(), shared.depth(), Stamp::Batch)?;
+    let mut access = Access::over(shared, channel);
+    program.run(number, &mut access);
+    access.drain();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_is_found_by_the_name_that_it_shows() {
+        for (name, task) in NAMES {
+            assert_eq!((task.to_string().as_str(), name.parse()), (name, Ok(task)));
+        }
+        let error = "nginx".parse::<Task>().unwrap_err();
+        assert!(error.starts_with("not a program; there are writers, pagerank"), "{error}");
+    }
+}
