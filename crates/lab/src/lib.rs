@@ -4,11 +4,10 @@
 //! comparison that `millrace bench` runs by default; `sim`, the same on simulated machines;
 //! `contend`, clients unlike each other at the same drives; `schedulers`, what each of them gets
 //! under which scheduler; `systor13`, `atc17`, `msst15` and `ols02`, papers' experiments there, and
-//! `walk`, one here; `programs`, threads that
-//! work as servers and utilities do; `vm`, a virtual machine there; `calibrate`, what a drive does in a second;
-//! `page`, what an experiment found and how it is shown; `trace`, what traces say; `replay`, their
-//! I/Os sent again; and `explore`, which looks for bugs by simulation. Called by the binary's verbs
-//! and by tests.
+//! `walk`, one here; `programs`, servers and utilities; `vm`, a virtual machine there; `calibrate`,
+//! what a drive does in a second; `page`, what an experiment found and how it is shown; `trace`,
+//! what traces say; `replay`, their I/Os sent again; and `explore`, which looks for bugs by
+//! simulation. Called by the binary's verbs and by tests.
 
 mod around;
 pub mod atc17;

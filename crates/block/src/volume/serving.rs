@@ -111,6 +111,8 @@ const SETTLE_ROUNDS: u64 = 1;
 /// Windows until the slower way is tried again, at first and at last.
 const STAY_FIRST: u32 = 32;
 const STAY_MOST: u32 = 1024;
+/// A way that takes so many times as long as the other would have is given up at once.
+const TRIAL_FACTOR: u64 = 2;
 /// Workers must be faster by this many percent: they cost other CPUs.
 const MARGIN_PERCENT: u64 = 3;
 
@@ -127,6 +129,8 @@ pub(crate) struct Choice {
     batches: u32,
     /// It has not begun: what is counted is what must pass before.
     settling: bool,
+    /// How long that, or the window, may last; 0: not known yet.
+    limit_ns: u64,
     /// Windows to go until the other way is tried.
     stay: u32,
     /// How many those are next time.
@@ -142,6 +146,7 @@ impl Choice {
             bios: 0,
             batches: 0,
             settling: true,
+            limit_ns: 0,
             stay: 0,
             patience: STAY_FIRST,
         }
@@ -157,10 +162,31 @@ impl Choice {
             true => (SETTLE_BATCHES, SETTLE_ROUNDS),
             false => (WINDOW_BATCHES, WINDOW_ROUNDS),
         };
-        if self.batches >= batches && self.bios >= u64::from(in_flight) * rounds {
+        let enough = u64::from(in_flight) * rounds;
+        if self.batches >= batches && self.bios >= enough {
             self.look(now_ns);
+        } else if self.batches == 1 {
+            self.limit_ns = self.limit(enough.max(u64::from(bios) * u64::from(batches)));
+        } else if now_ns.saturating_sub(self.since_ns) > self.limit_ns {
+            self.give_up(now_ns);
         }
         self.workers
+    }
+
+    /// How long a trial of so many bios may last: a multiple of what the other way would take.
+    fn limit(&self, bios: u64) -> u64 {
+        let other = self.rates[usize::from(!self.workers)];
+        let is_trial = other > self.rates[usize::from(self.workers)];
+        let needed_ns = u128::from(bios) * 1_000_000_000 / u128::from(other.max(1));
+        let needed_ns = u64::try_from(needed_ns).unwrap_or(u64::MAX);
+        if is_trial { needed_ns.max(WINDOW_NS).saturating_mul(TRIAL_FACTOR) } else { u64::MAX }
+    }
+
+    /// Ends a trial that is far too slow with what was seen of it.
+    #[cold]
+    fn give_up(&mut self, now_ns: u64) {
+        self.end_window(now_ns.saturating_sub(self.since_ns));
+        (self.since_ns, self.bios, self.batches) = (now_ns, 0, 0);
     }
 
     /// Ends the window, or what goes before it, if it was long enough.
@@ -294,6 +320,22 @@ mod tests {
         }
         let windows = [1, 33, 65, 129, 257, 513, 1025, 1025];
         assert_eq!(stays, windows.map(|windows| 4 + 8 * windows));
+    }
+
+    #[test]
+    fn a_trial_that_is_far_slower_is_given_up_before_its_window_ends() {
+        let mut rig = Rig::new(64, 1);
+        assert_eq!(rig.batches(1_000_000), 4 + 8);
+        // Four batches to settle may last 8 ms; the second of these is known after 40.
+        assert_eq!(rig.batches(20_000_000), 2);
+        // And that counts as a trial: the next comes after 33 windows.
+        assert_eq!(rig.batches(1_000_000), 4 + 8 * 33);
+        // Settled in time, but then stuck: a window of eight batches may last 16 ms.
+        for _ in 0..4 {
+            rig.now_ns += 1_000_000;
+            assert!(rig.choice.next(64, 1, rig.now_ns));
+        }
+        assert_eq!(rig.batches(20_000_000), 2);
     }
 
     #[test]

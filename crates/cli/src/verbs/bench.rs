@@ -22,6 +22,7 @@ mod machine;
 mod parsed;
 mod plan;
 mod program;
+mod program_args;
 mod states;
 pub mod table;
 mod vm;

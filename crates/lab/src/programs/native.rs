@@ -1,9 +1,9 @@
 //! `run_program_row`: a program's threads on this machine, on a volume of any drives.
 //!
-//! Owns names of programs as users give them, what they need of a volume, and the run: an I/O thread
-//! for each of the program's, workers of the drives beside. What a thread does is the same code that
-//! `atc17` runs on the simulated machine; what calls of the kernel would cost is free here, but the
-//! copy of pages is real where a cache is between. Called by `bench --program`.
+//! Owns names of programs as users give them, what they need of a volume, and the run: an I/O
+//! thread for each of the program's, workers of the drives beside. What a thread does is the same
+//! code that `atc17` runs on the simulated machine; what calls of the kernel would cost is free
+//! here, but the copy of pages is real where a cache is between. Called by `bench --program`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -143,7 +143,9 @@ impl Runs for OnThreads<'_> {
         let window = Window::after(warm_ops, length_ns).ended_by(&plan.interrupt);
         let depth = if matches!(task, Task::Graph(_)) { GRAPH_DEPTH } else { CALLS };
         let shared = Arc::new(Shared::new(Arc::clone(volume), window, depth)?);
-        let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, Pinning::Pinned)?;
+        // As where volumes are served: workers stay on their CPUs only beside threads that do.
+        let pinning = if plan.cpus.is_empty() { Pinning::Free } else { Pinning::Pinned };
+        let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, pinning)?;
         let failed = Arc::new(Mutex::new(None));
         let start = |number: u32| {
             let (shared, program, reactor) = (Arc::clone(&shared), program.clone(), plan.reactor);

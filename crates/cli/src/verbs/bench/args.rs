@@ -24,7 +24,7 @@ use super::connect::Server;
 use super::contend::ContendArgs;
 use super::history::HistoryArgs;
 use super::jobfile_args::JobFileArgs;
-use super::program::ProgramArgs;
+use super::program_args::ProgramArgs;
 use super::vm::words::VmArgs;
 use crate::config::words::{whole, word};
 use crate::verbs::duration;

@@ -9,7 +9,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
 use millrace::{
     CacheConfig, CpuId, DriveOptions, Volume, VolumeOptions, Words, build_volume, cache_over,
 };
@@ -23,51 +22,6 @@ use super::plan::{self, RowPlan};
 use crate::verbs::bar::Bar;
 use crate::verbs::grid::{Grid, Side};
 use crate::verbs::interrupt::INTERRUPTED;
-
-/// Flags that say what a program says itself, or that are about something else.
-const OWN: [&str; 31] = [
-    "batch",
-    "bounce",
-    "bs",
-    "calibrate",
-    "client",
-    "connect",
-    "descriptor",
-    "inside",
-    "interface",
-    "iodepth",
-    "ios",
-    "iovecs",
-    "irq",
-    "jobfile",
-    "locks",
-    "machine",
-    "numjobs",
-    "queue_plug",
-    "readv",
-    "request_lock",
-    "rw",
-    "rwmixread",
-    "size",
-    "stamp",
-    "states",
-    "trace",
-    "unit",
-    "verify",
-    "virtqueue",
-    "vm",
-    "extended",
-];
-
-/// Programs.
-#[derive(Debug, Clone, Args)]
-pub struct ProgramArgs {
-    /// Run programs on the drives instead of I/Os of one kind, each through the cache that it has in
-    /// [FALCON]'s experiments (or --cache): fileserver, webserver, webproxy (filebench's mixes),
-    /// copy-from, copy-to, tar, untar, pagerank (no cache), writers
-    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = OWN)]
-    pub program: Vec<Task>,
-}
 
 /// One row of the result.
 struct Line {
