@@ -225,3 +225,51 @@ fn a_drive_that_takes_no_writes_fails_them_once_memory_is_full_and_the_stop_says
     assert_eq!(daemon.terminate().code(), Some(1), "the last flush cannot succeed");
     assert!(daemon.stderr().contains("v: flush: "), "and that is said: {}", daemon.stderr());
 }
+
+#[test]
+fn a_drive_of_a_stripe_that_takes_no_writes_leaves_the_others_theirs() {
+    let dir = tempdir();
+    let path = dir.path().display();
+    let good = format!("file:path={path}/d0,size=4m");
+    let bad = format!("fault:drive=(file:path={path}/d1,size=4m),status=eio,op=write");
+    let small = "size = \"2m\"\ndirty-max = \"128k\"";
+    let mut daemon = Daemon::start(&config(&[good, bad], small), &["s", "c"]);
+    let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+    // Chunks of 16 pages, the odd ones of the drive that fails.
+    let place = |drive: u64, page: u64| (page / 16 * 32 + drive * 16 + page % 16) * 8;
+    let fails = |client: &mut Client, drive, seed| {
+        let pages = 0..128u64;
+        let data = |page| pattern(4096, page + seed);
+        let failed =
+            pages.filter(|page| write(client, place(drive, *page), &data(*page), 0).is_some());
+        failed.collect::<Vec<u64>>()
+    };
+    let failed = fails(&mut client, 1, 1);
+    assert!((64..128).contains(&failed.len()), "a share of 8 to all of 32 fits: {failed:?}");
+    for round in 0..4 {
+        let failed = fails(&mut client, 0, round);
+        assert_eq!(failed, Vec::<u64>::new(), "round {round}: {}", counters(&daemon));
+    }
+    // What is dirty already needs no room.
+    assert_eq!(write(&mut client, place(1, 0), &pattern(4096, 77), 0), None);
+    assert_eq!(flush(&mut client), Some(Errno::Eio));
+    assert_eq!(write(&mut client, place(0, 0), &pattern(4096, 9), 0), None);
+    daemon.kill9();
+    assert_eq!(bytes_at(dir.path(), 4096, 4096), pattern(4096, 1 + 3), "the flush wrote its own");
+}
+
+#[test]
+fn a_drive_without_space_says_so_at_the_flush_and_at_a_durable_write() {
+    let dir = tempdir();
+    let path = dir.path().display();
+    let full = format!("fault:drive=(file:path={path}/d0,size=4m),status=enospc,op=write");
+    for (mode, first) in [("write-back", None), ("write-through", Some(Errno::Enospc))] {
+        let keys = format!("{LAZY}\nmode = \"{mode}\"");
+        let daemon = Daemon::start(&config(&[&full], &keys), &["s", "c"]);
+        let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+        assert_eq!(write(&mut client, 0, &pattern(4096, 1), 0), first, "{mode}");
+        assert_eq!(flush(&mut client), Some(Errno::Enospc), "{mode}");
+        let durable = write(&mut client, 64, &pattern(4096, 1), CMD_FLAG_FUA);
+        assert_eq!(durable, Some(Errno::Enospc), "{mode}");
+    }
+}

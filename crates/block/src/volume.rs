@@ -410,6 +410,20 @@ impl<M: Machine> Volume<M> {
         }
     }
 
+    /// The number of the drive that has a sector of the volume, and how many sectors from there on
+    /// it has that follow each other in the volume.
+    ///
+    /// # Panics
+    /// May panic for a sector past the end.
+    #[must_use]
+    pub fn drive_at(&self, sector: Sector) -> (usize, u64) {
+        if self.disks.len() == 1 {
+            return (0, u64::MAX);
+        }
+        let (member, _) = self.locate(sector, 1).expect("one sector lies on one drive");
+        (usize::from(member), self.placement().run_from(sector))
+    }
+
     /// Where the sectors lie.
     #[inline]
     pub(crate) fn placement(&self) -> &dyn Placement {

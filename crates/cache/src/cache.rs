@@ -20,6 +20,7 @@ use crate::pace::Pace;
 use crate::shard::{Dirtied, Shard, hash_of};
 use crate::signal::Signals;
 use crate::stats::CacheStats;
+use crate::strands::Strands;
 
 /// Most shards, and the least frames of one.
 const SHARDS_MAX: u32 = 64;
@@ -43,6 +44,7 @@ pub struct Cache<M: Machine> {
     pub(crate) pace: Pace<M>,
     pub(crate) flusher: FlusherCall<M>,
     pub(crate) clearing: Clearing<M>,
+    pub(crate) strands: Strands<M>,
     pub(crate) counts: Counts<M>,
 }
 
@@ -147,6 +149,7 @@ impl<M: Machine> Cache<M> {
             shards: (0..count).map(shard).collect(),
             sectors: below.capacity(),
             frames,
+            strands: Strands::new(below.disks().len()),
             below,
             config,
             epoch: M::Word::new(1),
@@ -252,8 +255,8 @@ impl<M: Machine> Cache<M> {
     /// So many more pages are dirty; past the background mark the flusher is told.
     pub(crate) fn add_dirty(&self, pages: u64) {
         let before = self.dirty.fetch_add(pages, Order::AcqRel).cast_signed();
-        let (now, mark) =
-            (before + pages.cast_signed(), (self.dirty_max_pages() / 2).cast_signed());
+        let mark = self.dirty_max_pages() / 2 + self.strands.pages();
+        let (now, mark) = (before + pages.cast_signed(), mark.cast_signed());
         if before <= 0 || (before <= mark && now > mark) {
             self.flusher.ring();
         }

@@ -51,7 +51,8 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         QueueLimits {
             physical_block_size: below.physical_block_size.max(4096),
             max_sectors: SECTORS_MAX,
-            merge_sectors: u32::MAX,
+            // A request of two clients' I/Os would fail both where a drive of one is dead.
+            merge_sectors: if self.cache.below.disks().len() == 1 { u32::MAX } else { 0 },
             max_segments: 256,
             max_segment_size: u32::MAX,
             seg_boundary_mask: u64::MAX,

@@ -3,7 +3,9 @@
 //! Owned by a shard, under its lock. A page has a frame of memory or none; of a page in memory each
 //! sector is valid or not, and dirty or not. Invariants: dirty sectors are valid; a page that is
 //! being written or filled keeps its extent in the shard; a frame that a drive reads is not changed
-//! in its dirty sectors, since writes to it get a new frame.
+//! in its dirty sectors, since writes to it get a new frame; stranded pages are dirty.
+
+use millrace_block::Status;
 
 /// Bytes of a page.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -17,6 +19,8 @@ pub(crate) const NO_FRAME: u32 = u32::MAX;
 pub(crate) const NO_EXTENT: u32 = u32::MAX;
 /// All sectors of a page.
 pub(crate) const WHOLE: u8 = 0xff;
+/// All pages of an extent.
+pub(crate) const ALL_PAGES: u16 = u16::MAX;
 
 /// 16 consecutive pages.
 #[derive(Debug, Clone)]
@@ -43,8 +47,11 @@ pub(crate) struct Extent {
     pub(crate) writing_epoch: u64,
     /// When it was listed.
     pub(crate) dirty_ns: u64,
-    /// Writes of it to the volume that failed.
-    pub(crate) errors: u32,
+    /// Pages of which the last write to the volume failed, a bit each, and how the last one did.
+    pub(crate) failed: u16,
+    pub(crate) status: Status,
+    /// Dirty pages of drives that fail, a bit each: counted apart (strands.rs).
+    pub(crate) stranded: u16,
     /// The extents before and behind it in the list of dirty ones.
     pub(crate) neighbours: (u32, u32),
 }
@@ -64,7 +71,9 @@ impl Extent {
             dirty_epoch: 0,
             writing_epoch: 0,
             dirty_ns: 0,
-            errors: 0,
+            failed: 0,
+            status: Status::Ok,
+            stranded: 0,
             neighbours: (NO_EXTENT, NO_EXTENT),
         }
     }
@@ -87,11 +96,23 @@ impl Extent {
         self.dirty != [0; EXTENT_PAGES]
     }
 
+    /// Dirty pages, a bit each.
+    pub(crate) fn dirty_bits(&self) -> u16 {
+        self.dirty.iter().rev().fold(0, |bits, mask| bits << 1 | u16::from(*mask != 0))
+    }
+
     /// Whether something that was dirtied in an epoch up to `epoch` is not below yet.
     pub(crate) fn owes(&self, epoch: u64) -> bool {
         self.is_listed && self.dirty_epoch <= epoch
             || self.writing != 0 && self.writing_epoch <= epoch
     }
+}
+
+/// The pages of an extent that sectors lie in, a bit each.
+pub(crate) fn bits_of(number: u64, (start, end): (u64, u64)) -> u16 {
+    let first = number * EXTENT_PAGES as u64;
+    let has = |page: &u64| mask_of(first + page, start, end) != 0;
+    (0..EXTENT_PAGES as u64).filter(has).fold(0, |bits, page| bits | 1 << page)
 }
 
 /// The sectors of a page that lie in a range of sectors.
@@ -134,6 +155,14 @@ mod tests {
         assert_eq!(mask_of(1, 9, 12), 0b1110);
         assert_eq!(mask_of(1, 15, 100), 0b1000_0000);
         assert_eq!(mask_of(2, 15, 17), 0b1);
+    }
+
+    #[test]
+    fn bits_of_a_range_are_the_pages_that_it_touches() {
+        assert_eq!(bits_of(0, (0, 1)), 1);
+        assert_eq!(bits_of(1, (0, 1000)), ALL_PAGES);
+        assert_eq!(bits_of(1, (128 + 15, 128 + 17)), 0b110);
+        assert_eq!(bits_of(1, (0, 128)), 0);
     }
 
     #[test]

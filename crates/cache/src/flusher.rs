@@ -8,6 +8,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use millrace_block::Channel;
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
@@ -15,6 +16,7 @@ use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 use crate::cache::Cache;
 use crate::extent::{Extent, PAGE_BYTES};
 use crate::shard::Due;
+use crate::strands::RETRY_NS;
 use crate::writeout::Writeout;
 
 /// Most pages collected for one sort.
@@ -23,8 +25,8 @@ const BATCH_PAGES: usize = 4096;
 const ON_THEIR_WAY_MAX: usize = 16_384;
 /// Shortest time over which the rate is measured.
 const RATE_NS: u64 = 50_000_000;
-/// Pause after a write failed.
-const RETRY_NS: u64 = 100_000_000;
+/// Extents with which a drive that fails is tried once more.
+const PROBE_EXTENTS: usize = 8;
 
 /// The thread of a cache that brings dirty pages to the volume.
 pub struct Flusher<M: Machine> {
@@ -34,9 +36,9 @@ pub struct Flusher<M: Machine> {
     /// The shard where collecting goes on.
     next_shard: usize,
     rate: Rate,
-    /// Not before this time after a failure.
-    retry_ns: u64,
     errors_seen: u64,
+    /// Stranded extents that the next probe leaves out, so that each is tried at some time.
+    probe_at: usize,
     /// Somebody finds no memory, and nothing was collected since.
     is_short: bool,
 }
@@ -81,8 +83,8 @@ impl<M: Machine> Flusher<M> {
             writeout: Writeout::default(),
             next_shard: 0,
             rate: Rate::default(),
-            retry_ns: 0,
             errors_seen: 0,
+            probe_at: 0,
             is_short: false,
         }
     }
@@ -100,6 +102,7 @@ impl<M: Machine> Flusher<M> {
         self.is_short |= is_short;
         self.note_errors(now_ns);
         self.collect(until, now_ns);
+        self.probe(now_ns);
         if self.writeout.send((&self.cache, &mut self.below), |at| at as u64) {
             self.below.flush();
         }
@@ -114,28 +117,64 @@ impl<M: Machine> Flusher<M> {
         }
     }
 
-    /// After a failure whoever waits is told, and the next try comes a while later.
+    /// After a failure, and when a drive fails no longer, whoever waits is told.
     fn note_errors(&mut self, now_ns: u64) {
         let errors = self.cache.counts.write_errors.load(Order::Acquire);
-        if errors != self.errors_seen {
-            (self.errors_seen, self.retry_ns) = (errors, now_ns + RETRY_NS);
+        let is_new = core::mem::replace(&mut self.errors_seen, errors) != errors;
+        let is_watched = is_new || self.cache.strands.has_failing();
+        let has_settled = is_watched && self.cache.settle(now_ns);
+        if is_new || has_settled {
             self.cache.signals.wake();
+        }
+    }
+
+    /// Tries drives that fail with a few of the pages that wait for them.
+    fn probe(&mut self, now_ns: u64) {
+        let cache = &self.cache;
+        if !cache.strands.has_failing() || self.writeout.has_ready() {
+            return;
+        }
+        for member in cache.probes_due(now_ns) {
+            let is_its = |e: &Extent| cache.is_stranded_on(e.number, e.stranded, member);
+            let (seen, mut items) = (Cell::new(0), Vec::new());
+            let count = |e: &Extent| {
+                seen.set(seen.get() + usize::from(is_its(e)));
+                Due::Later
+            };
+            let shards = cache.shards();
+            shards.iter().for_each(|shard| shard.lock().collect(usize::MAX, &mut items, count));
+            let (first, at) = (self.probe_at % seen.get().max(1), Cell::new(0));
+            let is_due = |e: &Extent| {
+                if !is_its(e) || cache.clearing.has_extent(e.number) {
+                    return Due::Later;
+                }
+                let place = at.replace(at.get() + 1);
+                match (first..first + PROBE_EXTENTS).contains(&place) {
+                    true => Due::Now,
+                    false => Due::Later,
+                }
+            };
+            shards.iter().for_each(|shard| shard.lock().collect(usize::MAX, &mut items, is_due));
+            self.probe_at = first + PROBE_EXTENTS;
+            self.writeout.start(cache, items);
         }
     }
 
     fn collect(&mut self, until: u64, now_ns: u64) {
         let cache = &self.cache;
-        let dirty = cache.dirty_pages();
+        let dirty = cache.live_pages(0);
         let room = ON_THEIR_WAY_MAX.saturating_sub(self.writeout.pages());
         let most = BATCH_PAGES.min(room);
-        if dirty == 0 || most == 0 || self.writeout.has_ready() || now_ns < self.retry_ns {
+        if dirty == 0 || most == 0 || self.writeout.has_ready() {
             return;
         }
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(cache.config.dirty_age_ns);
         let is_due = |e: &Extent| match takes_all || e.dirty_epoch < until || e.dirty_ns <= old_ns {
             true if cache.clearing.has_extent(e.number) => Due::Later,
-            true => Due::Now,
+            true => Due::Fresh,
+            // Stranded ones keep their place, and their time.
+            false if e.stranded != 0 => Due::Later,
             false => Due::NoMore,
         };
         let mut items = Vec::with_capacity(most.min(dirty as usize));
@@ -160,8 +199,8 @@ impl<M: Machine> Flusher<M> {
     pub fn sleep_until(&mut self) -> Option<u64> {
         let mut next = self.below.sleep_until();
         let mut wake_at = |ns: u64| next = Some(next.map_or(ns, |other| other.min(ns)));
-        if self.retry_ns > M::now() && self.cache.dirty_pages() > 0 {
-            wake_at(self.retry_ns);
+        if self.cache.strands.has_failing() {
+            wake_at(M::now() + RETRY_NS / 10);
         } else if self.cache.dirty_pages() > 0 {
             let oldest = self.cache.shards().iter().filter_map(|shard| shard.lock().oldest_ns());
             if let Some(oldest_ns) = oldest.min() {

@@ -31,6 +31,7 @@ mod read;
 mod shard;
 mod signal;
 mod stats;
+mod strands;
 mod streams;
 mod sync;
 mod write;

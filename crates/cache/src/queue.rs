@@ -155,7 +155,7 @@ impl<M: Machine> CacheQueue<M> {
     /// A write is in memory: its answer may be held back.
     pub(crate) fn end_write(&mut self, rq: &Request<M>) {
         let cache = &self.cache;
-        let (dirty, most) = (cache.dirty_pages(), cache.dirty_max_pages());
+        let (dirty, most) = (cache.live_pages(0), cache.dirty_max_pages());
         match cache.pace.due_ns(rq.len_bytes().into(), dirty, most) {
             None => self.done.push_back((rq.tag(), Status::Ok)),
             Some(due_ns) => {

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use hashbrown::HashTable;
 use millrace_block::Status;
 
-use crate::extent::{EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAME};
+use crate::extent::{ALL_PAGES, EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAME};
 use crate::frames::Frames;
 use crate::stats::ShardStats;
 
@@ -46,13 +46,39 @@ pub(crate) struct Item {
     pub(crate) frame: u32,
     /// Its dirty sectors.
     pub(crate) mask: u8,
+    /// It is stranded, and its drive is tried once more.
+    pub(crate) is_probe: bool,
+}
+
+/// How a page's write to the volume ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It is there.
+    Ok,
+    /// It is not, with pages of other drives, one of which failed: it is to be tried by itself.
+    Again,
+    /// Its drive failed it.
+    Failed(Status),
+}
+
+impl Ended {
+    /// How a page ended of which two writes carried parts.
+    pub(crate) fn and(self, other: Ended) -> Ended {
+        match (self, other) {
+            (Ended::Failed(_), _) | (_, Ended::Ok) => self,
+            (_, Ended::Failed(_)) | (Ended::Ok, _) => other,
+            (Ended::Again, Ended::Again) => self,
+        }
+    }
 }
 
 /// Whether a dirty extent is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// It is.
+    /// It is, all of it.
     Now,
+    /// It is, but for what is stranded.
+    Fresh,
     /// Not now, but others behind it may be.
     Later,
     /// It is not, nor are those behind it, which became dirty later.
@@ -75,6 +101,8 @@ pub(crate) struct Shard {
     listed: (u32, u32),
     /// Extents that are listed or being written, by the epoch of that, oldest first.
     epochs: VecDeque<(u64, u32)>,
+    /// Pages that are stranded.
+    stranded: u32,
     pub(crate) stats: ShardStats,
 }
 
@@ -92,6 +120,7 @@ impl Shard {
             hand: 0,
             listed: (NO_EXTENT, NO_EXTENT),
             epochs: VecDeque::new(),
+            stranded: 0,
             stats: ShardStats::default(),
         }
     }
@@ -211,6 +240,7 @@ impl Shard {
         let extent = &mut self.extents[at as usize];
         let frame = core::mem::replace(&mut extent.frames[page], NO_FRAME);
         (extent.valid[page], extent.dirty[page]) = (0, 0);
+        extent.failed &= !(1 << page);
         if frame != NO_FRAME {
             self.give_frame(frame);
         }
@@ -277,26 +307,35 @@ impl Shard {
         }
     }
 
-    /// Takes what is dirty of a listed extent, unless some of it is being written: it is being
-    /// written from now on.
-    pub(crate) fn collect_one(&mut self, at: u32, items: &mut Vec<Item>) {
+    /// Takes what is dirty of some pages of a listed extent, a bit each, unless some of it is being
+    /// written: it is being written from now on. What is left stays listed.
+    pub(crate) fn collect_one(&mut self, at: u32, pages: u16, items: &mut Vec<Item>) {
         let extent = &mut self.extents[at as usize];
         if !extent.is_listed || extent.writing != 0 {
             return;
         }
+        let dirty = extent.dirty_bits();
         extent.writing_epoch = extent.dirty_epoch;
-        extent.is_listed = false;
         for page in 0..EXTENT_PAGES {
-            let mask = core::mem::take(&mut extent.dirty[page]);
-            if mask != 0 {
-                extent.writing |= 1 << page;
+            let bit = 1 << page;
+            if dirty & pages & bit != 0 {
+                let mask = core::mem::take(&mut extent.dirty[page]);
                 let number = extent.number * EXTENT_PAGES as u64 + page as u64;
-                items.push(Item { page: number, frame: extent.frames[page], mask });
+                let (frame, is_probe) = (extent.frames[page], extent.stranded & bit != 0);
+                items.push(Item { page: number, frame, mask, is_probe });
             }
         }
-        let (is_nothing, epoch) = (extent.writing == 0, extent.writing_epoch);
+        (extent.writing, extent.stranded) = (dirty & pages, extent.stranded & !pages);
+        let (epoch, is_written) = (extent.writing_epoch, extent.writing != 0);
+        if dirty & !pages != 0 {
+            if is_written {
+                self.count_epoch(epoch);
+            }
+            return;
+        }
+        extent.is_listed = false;
         self.unlink(at);
-        if is_nothing {
+        if !is_written {
             // All of it was discarded.
             self.end_epoch(epoch);
             self.forget_if_empty(at);
@@ -315,7 +354,11 @@ impl Shard {
         while at != NO_EXTENT && items.len() < most {
             let behind = self.extents[at as usize].neighbours.1;
             match is_due(&self.extents[at as usize]) {
-                Due::Now => self.collect_one(at, items),
+                Due::Now => self.collect_one(at, ALL_PAGES, items),
+                Due::Fresh => {
+                    let stranded = self.extents[at as usize].stranded;
+                    self.collect_one(at, !stranded, items);
+                }
                 Due::Later => {}
                 Due::NoMore => return,
             }
@@ -324,8 +367,8 @@ impl Shard {
     }
 
     /// A page was written, or not: then it is dirty as before. Gives how many pages are clean now.
-    pub(crate) fn end_write(&mut self, item: &Item, status: Status) -> u32 {
-        let is_ok = status.is_ok();
+    pub(crate) fn end_write(&mut self, item: &Item, ended: Ended) -> u32 {
+        let is_ok = ended == Ended::Ok;
         let number = item.page / EXTENT_PAGES as u64;
         let page = (item.page % EXTENT_PAGES as u64) as usize;
         let at = self.find(number).expect("an extent that is written stays");
@@ -333,7 +376,12 @@ impl Shard {
         extent.writing &= !(1 << page);
         let (is_last, epoch) = (extent.writing == 0, extent.writing_epoch);
         let mut clean = 1;
-        extent.errors += u32::from(!is_ok);
+        extent.failed &= !(1 << page);
+        if let Ended::Failed(status) = ended {
+            extent.failed |= 1 << page;
+            extent.status = status;
+        }
+        self.stranded -= u32::from(item.is_probe);
         if !is_ok && extent.frames[page] != NO_FRAME {
             // What was written to it meanwhile is newer, and dirty anyway.
             clean = u32::from(extent.dirty[page] != 0);
@@ -358,6 +406,36 @@ impl Shard {
         }
         self.forget_if_empty(at);
         clean
+    }
+
+    /// Notes that a dirty page is stranded; whether it was not before.
+    pub(crate) fn strand(&mut self, at: u32, page: usize) -> bool {
+        let extent = &mut self.extents[at as usize];
+        let is_new = extent.dirty[page] != 0 && extent.stranded & 1 << page == 0;
+        extent.stranded |= u16::from(is_new) << page;
+        self.stranded += u32::from(is_new);
+        is_new
+    }
+
+    /// Notes that a page is stranded no longer; whether it was.
+    pub(crate) fn unstrand(&mut self, at: u32, page: usize) -> bool {
+        let extent = &mut self.extents[at as usize];
+        let was = extent.stranded & 1 << page != 0;
+        extent.stranded &= !(1 << page);
+        self.stranded -= u32::from(was);
+        was
+    }
+
+    /// Whether all memory is that of stranded pages: none comes free.
+    pub(crate) fn is_stranded(&self) -> bool {
+        self.stranded as usize >= self.owners.len()
+    }
+
+    /// The extents that are listed, the longest dirty first.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = u32> {
+        let some = |at: u32| (at != NO_EXTENT).then_some(at);
+        let behind = move |at: &u32| some(self.extents[*at as usize].neighbours.1);
+        core::iter::successors(some(self.listed.0), behind)
     }
 
     fn count_epoch(&mut self, epoch: u64) {

@@ -11,7 +11,8 @@ use alloc::vec::Vec;
 use millrace_block::{Bio, Op, OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
-use crate::extent::{EXTENT_PAGES, Extent, PAGE_SECTORS, mask_of};
+use crate::cache::Cache;
+use crate::extent::{EXTENT_PAGES, Extent, PAGE_SECTORS, bits_of, mask_of};
 use crate::jobs::Reach;
 use crate::queue::CacheQueue;
 use crate::shard::{Due, Shard};
@@ -36,6 +37,11 @@ impl<M: Machine> CacheQueue<M> {
     /// Goes on with a flush or a durable write.
     pub(crate) fn advance_sync(&mut self, at: usize, epoch: u64, reach: Reach) {
         let rq = self.jobs[at].rq();
+        if reach == Reach::Range
+            && let Some(status) = self.range_failure(rq)
+        {
+            return self.end_job(at, status);
+        }
         let is_below = match reach {
             Reach::Range => self.sync_range(rq, epoch),
             Reach::All => self.sync_all(epoch),
@@ -47,21 +53,31 @@ impl<M: Machine> CacheQueue<M> {
                 false => self.end_job(at, Status::Ok),
             };
         }
-        let errors = match reach {
-            Reach::Range => self.range_errors(rq),
-            Reach::All => self.errors(),
-        };
-        match errors != self.jobs[at].errors_before {
-            true => self.end_job(at, Status::IoError),
+        match reach == Reach::All && self.errors() != self.jobs[at].errors_before {
+            true => self.end_job(at, self.cache.strands.last_status()),
             false => self.block(at),
         }
     }
 
-    /// Failed writes to the volume of extents that a request is about, as far as they are dirty.
-    pub(crate) fn range_errors(&self, rq: &Request<M>) -> u64 {
-        let mut errors = 0;
-        self.for_extents(rq, |shard, at| errors += u64::from(shard.extent(at).errors));
-        errors
+    /// How a page of a request's range failed that is dirty, if one did.
+    fn range_failure(&self, rq: &Request<M>) -> Option<Status> {
+        let (span, mut status) = (span_of(rq), None);
+        self.for_extents(rq, |shard, at| {
+            let extent = shard.extent(at);
+            if extent.failed & bits_of(extent.number, span) != 0 {
+                status = Some(extent.status);
+            }
+        });
+        status
+    }
+
+    /// Failures of pages of a request's range count no longer.
+    pub(crate) fn forget_failures(&self, rq: &Request<M>) {
+        let span = span_of(rq);
+        self.for_extents(rq, |shard, at| {
+            let extent = shard.extent_mut(at);
+            extent.failed &= !bits_of(extent.number, span);
+        });
     }
 
     /// Whether all that was dirtied up to an epoch is below; if not, has it brought there.
@@ -89,16 +105,19 @@ impl<M: Machine> CacheQueue<M> {
         !started && self.cache.is_below(epoch)
     }
 
-    /// Writes some pages to the volume, where there is no flusher.
+    /// Writes some pages to the volume, where there is no flusher; flushes try what is stranded.
     pub(crate) fn write_some_back(&mut self) {
         if self.writeout.pages() > 0 {
             return;
+        }
+        if self.cache.settle(M::now()) {
+            self.cache.signals.wake();
         }
         let (cache, mut items) = (&self.cache, Vec::new());
         for shard in cache.shards() {
             let is_due = |extent: &Extent| match cache.clearing.has_extent(extent.number) {
                 true => Due::Later,
-                false => Due::Now,
+                false => Due::Fresh,
             };
             shard.lock().collect(OWN_PAGES_MAX as usize, &mut items, is_due);
         }
@@ -110,13 +129,19 @@ impl<M: Machine> CacheQueue<M> {
     fn sync_range(&mut self, rq: &Request<M>, epoch: u64) -> bool {
         let (mut items, mut is_below) = (Vec::new(), true);
         for number in extents_of(span_of(rq)) {
+            let bits = bits_of(number, span_of(rq));
             let mut shard = self.cache.shard(number).lock();
             let Some(at) = shard.find(number) else { continue };
-            if shard.extent(at).owes(epoch) {
+            let owes = |extent: &Extent| {
+                (extent.dirty_bits() | extent.writing) & bits != 0 && extent.owes(epoch)
+            };
+            if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    shard.collect_one(at, &mut items);
+                    // Its neighbours go along, but for those whose drive fails.
+                    let pages = bits | !shard.extent(at).stranded;
+                    shard.collect_one(at, pages, &mut items);
                 }
-                is_below &= shard.find(number).is_none_or(|at| !shard.extent(at).owes(epoch));
+                is_below &= shard.find(number).is_none_or(|at| !owes(shard.extent(at)));
             }
         }
         self.writeout.start(&self.cache, items);
@@ -156,7 +181,8 @@ impl<M: Machine> CacheQueue<M> {
     /// Drops sectors of a request's range from memory.
     fn drop_range(&mut self, rq: &Request<M>) {
         let (span, mut clean) = (span_of(rq), 0);
-        self.for_extents(rq, |shard, at| clean += drop_sectors(shard, at, span));
+        let cache = &self.cache;
+        self.for_extents(rq, |shard, at| clean += drop_sectors(cache, (shard, at), span));
         if clean > 0 {
             self.cache.sub_dirty(clean);
         }
@@ -188,11 +214,16 @@ impl<M: Machine> CacheQueue<M> {
 
 /// Drops sectors of an extent from memory, and has nothing kept that is being read; gives how many
 /// dirty pages are clean now.
-fn drop_sectors(shard: &mut Shard, at: u32, (start, end): (u64, u64)) -> u64 {
+fn drop_sectors<M: Machine>(
+    cache: &Cache<M>,
+    (shard, at): (&mut Shard, u32),
+    (start, end): (u64, u64),
+) -> u64 {
     let mut clean = 0;
     for place in 0..EXTENT_PAGES {
         let extent = shard.extent_mut(at);
-        let mask = mask_of(extent.number * EXTENT_PAGES as u64 + place as u64, start, end);
+        let page = extent.number * EXTENT_PAGES as u64 + place as u64;
+        let mask = mask_of(page, start, end);
         let bit = 1u16 << place;
         if mask == 0 {
             continue;
@@ -201,8 +232,13 @@ fn drop_sectors(shard: &mut Shard, at: u32, (start, end): (u64, u64)) -> u64 {
         let was_dirty = extent.dirty[place] != 0;
         extent.dirty[place] &= !mask;
         extent.valid[place] &= !mask;
-        clean += u64::from(was_dirty && extent.dirty[place] == 0);
-        if extent.valid[place] == 0 && extent.writing & bit == 0 {
+        let (is_clean, is_gone) = (extent.dirty[place] == 0, extent.valid[place] == 0);
+        let is_written = extent.writing & bit != 0;
+        clean += u64::from(was_dirty && is_clean);
+        if is_clean {
+            cache.unstrand(shard, at, page);
+        }
+        if is_gone && !is_written {
             shard.drop_page(at, place);
         }
     }

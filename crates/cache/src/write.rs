@@ -1,8 +1,9 @@
 //! Writes of a queue: sectors go into memory and are dirty from then on.
 //!
 //! A page that a drive reads at this moment gets a new frame. A write waits where too much is dirty
-//! or there is no memory, and fails if the volume fails meanwhile: memory would never come. Writes
-//! with FUA, and all of a cache that writes through, go on as a sync of their range.
+//! or there is no memory, and fails where room would never come: its drive fails, and has its share
+//! of what may be dirty. A page that is dirty already needs no room. Writes with FUA, and all of a
+//! cache that writes through, go on as a sync of their range.
 #![allow(unsafe_code)]
 
 use core::ops::Range;
@@ -28,16 +29,16 @@ impl<M: Machine> CacheQueue<M> {
         let mut cursor = Cursor::new(rq);
         let mut newly_dirty = 0;
         while !pages.is_empty() {
-            if cache.dirty_pages() + newly_dirty >= cache.dirty_max_pages() {
-                break;
-            }
             let (number, place) = place_of(pages.start);
             let mut shard = cache.shard(number).lock();
             if cache.clearing.has(pages.start) {
                 break;
             }
             let at = shard.find_or_insert(number);
-            let Some(frame) = shard.frame_to_write(&cache.frames, at, place) else {
+            let fits =
+                shard.extent(at).dirty[place] != 0 || cache.has_room(pages.start, newly_dirty);
+            let frame = fits.then(|| shard.frame_to_write(&cache.frames, at, place)).flatten();
+            let Some(frame) = frame else {
                 shard.forget_if_empty(at);
                 break;
             };
@@ -47,6 +48,9 @@ impl<M: Machine> CacheQueue<M> {
             unsafe { cursor.copy(Way::FromRequest, from, memory, len) };
             let wanted = wanted_of(rq, pages.start);
             let was_clean = shard.note_written(at, place, wanted, cache.dirtied());
+            if was_clean {
+                cache.strand(&mut shard, at, pages.start);
+            }
             shard.note_hit(frame);
             shard.stats.written += 1;
             shard.stats.overwritten += u64::from(!was_clean);
@@ -65,23 +69,38 @@ impl<M: Machine> CacheQueue<M> {
         let before: Range<u64> = self.jobs[at].todo.pop().unwrap_or(0..0);
         let rest = self.write_pages(rq, before);
         if !rest.is_empty() {
+            let refusal = self.refusal(rest.start);
             self.jobs[at].todo.push(rest);
+            if let Some(status) = refusal {
+                return self.end_job(at, status);
+            }
             match self.cache.flusher.is_there() {
                 true => self.cache.flusher.ask_memory(),
                 false => self.write_some_back(),
             }
-            return match self.errors() != self.jobs[at].errors_before {
-                true => self.end_job(at, Status::IoError),
-                false => self.block(at),
-            };
+            return self.block(at);
         }
         if self.is_durable(rq) {
             let epoch = self.cache.end_epoch();
-            self.jobs[at].errors_before = self.range_errors(rq);
+            self.forget_failures(rq);
             self.jobs[at].step = Step::Sync { epoch, reach: Reach::Range };
             return self.advance(at);
         }
         self.jobs.remove(at);
         self.end_write(rq);
+    }
+
+    /// Why a page can not be written to, if waiting does not help.
+    fn refusal(&self, page: u64) -> Option<Status> {
+        let (number, place) = place_of(page);
+        let shard = self.cache.shard(number).lock();
+        let is_dirty = shard.find(number).is_some_and(|at| shard.extent(at).dirty[place] != 0);
+        if is_dirty || self.cache.clearing.has(page) {
+            return None;
+        }
+        let is_stranded = shard.is_stranded();
+        drop(shard);
+        let no_memory = || is_stranded.then(|| self.cache.strands.last_status());
+        self.cache.refusal(page).or_else(no_memory)
     }
 }

@@ -1,9 +1,9 @@
 //! `Writeout`: dirty pages on their way to the volume: sorted, merged to large writes, accounted.
 //!
 //! Owned by the flusher and, for small flushes and writes through, by queues. Takes what shards
-//! gave out, sorts it by sector, makes one write of each run of sectors up to 512 KiB, and gives
-//! each page back to its shard when the writes that carry it have ended. Frames that lie side by
-//! side become one segment.
+//! gave out, sorts it by sector, makes one write of each run of sectors up to 512 KiB (of one
+//! drive, if one has failed), and gives each page back to its shard when the writes that carry it
+//! have ended. Frames that lie side by side become one segment.
 #![allow(unsafe_code)]
 
 use alloc::collections::VecDeque;
@@ -15,7 +15,8 @@ use slab::Slab;
 
 use crate::cache::Cache;
 use crate::extent::{EXTENT_PAGES, PAGE_SECTORS, runs};
-use crate::shard::Item;
+use crate::shard::{Ended, Item};
+use crate::strands::NO_MEMBER;
 
 /// Most sectors of one write.
 const SECTORS_MAX: u32 = 1024;
@@ -25,8 +26,8 @@ const SEGMENTS_MAX: usize = 256;
 /// Pages that were collected together.
 struct Batch {
     items: Vec<Item>,
-    /// For each page, writes that carry it and have not ended, and whether one failed.
-    states: Vec<(u8, bool)>,
+    /// For each page, writes that carry it and have not ended, and how those did that have.
+    states: Vec<(u8, Ended)>,
     left: usize,
 }
 
@@ -36,6 +37,10 @@ struct WriteBio {
     /// First and last page of the batch that it carries.
     pages: (usize, usize),
     sector: u64,
+    /// Sector behind the last that it may have, and the drive that has all up to there; none if
+    /// it may go over several.
+    until: u64,
+    member: u16,
     segments: Vec<Segment>,
 }
 
@@ -70,20 +75,29 @@ impl Writeout {
         }
         items.sort_unstable_by_key(|item| item.page);
         self.pages += items.len();
-        let states = alloc::vec![(0, false); items.len()];
+        let states = alloc::vec![(0, Ended::Ok); items.len()];
         let batch = self.batches.insert(Batch { left: items.len(), states, items });
         let mut open: Option<WriteBio> = None;
         for at in 0..self.batches[batch].items.len() {
             let item = self.batches[batch].items[at];
-            for (first, len) in runs(item.mask) {
-                let sector = item.page * PAGE_SECTORS + u64::from(first);
-                let start = cache.frames.at(item.frame).wrapping_add(first as usize * 512);
-                let piece = Segment { start, len_bytes: len * 512 };
-                self.batches[batch].states[at].0 += 1;
-                if !open.as_mut().is_some_and(|bio| bio.append(sector, piece, at)) {
-                    let segments = alloc::vec![piece];
-                    let new = WriteBio { batch, pages: (at, at), sector, segments };
-                    self.push(open.replace(new));
+            if item.is_probe {
+                cache.begin_probe(item.page);
+            }
+            for (mut first, mut len) in runs(item.mask) {
+                while len > 0 {
+                    let sector = item.page * PAGE_SECTORS + u64::from(first);
+                    let (member, run) = reach_of(cache, sector);
+                    let take = run.min(len.into()) as u32;
+                    let start = cache.frames.at(item.frame).wrapping_add(first as usize * 512);
+                    let piece = Segment { start, len_bytes: take * 512 };
+                    self.batches[batch].states[at].0 += 1;
+                    if !open.as_mut().is_some_and(|bio| bio.append(sector, piece, at)) {
+                        let (segments, until) = (alloc::vec![piece], sector.saturating_add(run));
+                        let pages = (at, at);
+                        let new = WriteBio { batch, pages, sector, until, member, segments };
+                        self.push(open.replace(new));
+                    }
+                    (first, len) = (first + take, len - take);
                 }
             }
         }
@@ -132,20 +146,14 @@ impl Writeout {
     pub(crate) fn ended<M: Machine>(&mut self, cache: &Cache<M>, at: usize, status: Status) {
         let bio = self.bios.remove(at);
         let batch = &mut self.batches[bio.batch];
-        if !status.is_ok() {
-            // SeqCst: before the look who waits, in `Signals::wake`.
-            cache.counts.write_errors.fetch_add(1, Order::SeqCst);
-        }
+        let ended = note_end(cache, bio.member, status);
         let mut clean = 0;
         for page in bio.pages.0..=bio.pages.1 {
-            let (left, failed) = &mut batch.states[page];
+            let (left, state) = &mut batch.states[page];
             *left -= 1;
-            *failed |= !status.is_ok();
-            let status = if *failed { Status::IoError } else { Status::Ok };
+            *state = state.and(ended);
             if *left == 0 {
-                let item = &batch.items[page];
-                let shard = cache.shard(item.page / EXTENT_PAGES as u64);
-                clean += u64::from(shard.lock().end_write(item, status));
+                clean += u64::from(give_back(cache, &batch.items[page], *state));
                 (batch.left, self.pages) = (batch.left - 1, self.pages - 1);
             }
         }
@@ -161,12 +169,57 @@ impl Writeout {
     }
 }
 
+/// The drive of a sector, and how many sectors from there on one write may have; none while writes
+/// may go over several.
+fn reach_of<M: Machine>(cache: &Cache<M>, sector: u64) -> (u16, u64) {
+    if !cache.strands.is_cautious() && cache.below.disks().len() > 1 {
+        return (NO_MEMBER, u64::MAX);
+    }
+    let (member, run) = cache.below.drive_at(sector);
+    (member as u16, run)
+}
+
+/// Notes how a write ended: what that says of its pages.
+fn note_end<M: Machine>(cache: &Cache<M>, member: u16, status: Status) -> Ended {
+    if status.is_ok() {
+        cache.strands.note_good(member);
+        return Ended::Ok;
+    }
+    if member == NO_MEMBER {
+        cache.strands.be_cautious();
+        return Ended::Again;
+    }
+    cache.strands.note_error(member, status);
+    // SeqCst: before the look who waits, in `Signals::wake`.
+    cache.counts.write_errors.fetch_add(1, Order::SeqCst);
+    // It looks which drives fail.
+    cache.flusher.ring();
+    Ended::Failed(status)
+}
+
+/// Gives a page back to its shard; how many pages are clean now.
+fn give_back<M: Machine>(cache: &Cache<M>, item: &Item, ended: Ended) -> u32 {
+    let number = item.page / EXTENT_PAGES as u64;
+    let mut shard = cache.shard(number).lock();
+    let clean = shard.end_write(item, ended);
+    if item.is_probe {
+        cache.end_probe(item.page);
+    }
+    if ended != Ended::Ok
+        && let Some(at) = shard.find(number)
+    {
+        cache.strand(&mut shard, at, item.page);
+    }
+    clean
+}
+
 impl WriteBio {
     /// Adds the next sectors of a batch; false if they do not follow, or the write is full.
     fn append(&mut self, sector: u64, piece: Segment, page: usize) -> bool {
         let bytes: u32 = self.segments.iter().map(|piece| piece.len_bytes).sum();
         let follows = self.sector + u64::from(bytes / 512) == sector;
-        if !follows || (bytes + piece.len_bytes) / 512 > SECTORS_MAX {
+        let end = sector + u64::from(piece.len_bytes / 512);
+        if !follows || end > self.until || (bytes + piece.len_bytes) / 512 > SECTORS_MAX {
             return false;
         }
         let last = self.segments.last_mut().expect("a write has memory");

@@ -4,7 +4,8 @@
 //! smaller than it; drives answer late, fail, and forget at a power cut what no flush covered. The
 //! judge knows of each sector who wrote what when: a read gives what was there, or what was being
 //! written; what was flushed survives; nothing appears that was never written. A frame that changes
-//! while a drive reads it is a violation, too. Called by `millrace explore --cache`.
+//! while a drive reads it is a violation, too, and so is an I/O that fails since a drive is dead
+//! which has nothing of it. Called by `millrace explore --cache`.
 
 mod client;
 mod drive;
@@ -149,6 +150,12 @@ mod tests {
             written_back += pages;
         }
         assert!(written_back > 10_000, "{written_back} pages");
+    }
+
+    #[test]
+    fn scenarios_have_drives_that_die_and_come_back() {
+        let dead = (0..300).filter_map(|seed| Scenario::of_seed(seed).dead);
+        assert!(dead.filter(|dead| dead.until_ns > 1_000_000_000).count() > 5);
     }
 
     #[test]

@@ -20,8 +20,11 @@ enum Do {
     Fill { page: u64 },
     EndFill { which: usize, keeps: bool },
     Collect { up_to: u64 },
-    CollectOne { extent: u64 },
+    CollectOne { extent: u64, pages: u16 },
+    CollectFresh,
     EndWrite { which: usize, is_ok: bool },
+    Strand { page: u64 },
+    Unstrand { page: u64 },
     EndEpoch,
 }
 
@@ -29,11 +32,15 @@ fn what() -> impl Strategy<Value = Do> {
     let page = 0..64u64;
     prop_oneof![
         4 => (page.clone(), 1..=WHOLE).prop_map(|(page, mask)| Do::Write { page, mask }),
-        2 => page.prop_map(|page| Do::Fill { page }),
+        2 => page.clone().prop_map(|page| Do::Fill { page }),
+        1 => page.clone().prop_map(|page| Do::Strand { page }),
+        1 => page.prop_map(|page| Do::Unstrand { page }),
+        1 => Just(Do::CollectFresh),
         2 => (any::<usize>(), any::<bool>())
             .prop_map(|(which, keeps)| Do::EndFill { which, keeps }),
         1 => (0..20u64).prop_map(|up_to| Do::Collect { up_to }),
-        1 => (0..4u64).prop_map(|extent| Do::CollectOne { extent }),
+        1 => (0..4u64, any::<u16>())
+            .prop_map(|(extent, pages)| Do::CollectOne { extent, pages }),
         3 => (any::<usize>(), any::<bool>())
             .prop_map(|(which, is_ok)| Do::EndWrite { which, is_ok }),
         1 => Just(Do::EndEpoch),
@@ -50,6 +57,8 @@ struct Rig {
     writes: Vec<Item>,
     /// Pages that are dirty or being written, as callers were told.
     dirty: i64,
+    /// Pages that are stranded, as callers were told.
+    stranded: i64,
     /// The epoch in which each page became dirty that is not below yet.
     owed: BTreeMap<u64, u64>,
 }
@@ -63,6 +72,7 @@ impl Rig {
             fills: vec![],
             writes: vec![],
             dirty: 0,
+            stranded: 0,
             owed: BTreeMap::new(),
         }
     }
@@ -117,15 +127,35 @@ impl Rig {
                 };
                 self.shard.collect(usize::MAX, &mut self.writes, is_due);
             }
-            Do::CollectOne { extent } => {
+            Do::CollectOne { extent, pages } => {
                 if let Some(at) = self.shard.find(extent) {
-                    self.shard.collect_one(at, &mut self.writes);
+                    self.shard.collect_one(at, pages, &mut self.writes);
+                }
+            }
+            Do::CollectFresh => {
+                let before = self.writes.len();
+                self.shard.collect(usize::MAX, &mut self.writes, |_| Due::Fresh);
+                assert!(!self.writes[before..].iter().any(|item| item.is_probe));
+            }
+            Do::Strand { page } => {
+                if let Some(at) = self.shard.find(place(page).0) {
+                    self.stranded += i64::from(self.shard.strand(at, place(page).1));
+                }
+            }
+            Do::Unstrand { page } => {
+                if let Some(at) = self.shard.find(place(page).0) {
+                    self.stranded -= i64::from(self.shard.unstrand(at, place(page).1));
                 }
             }
             Do::EndWrite { which, is_ok } if !self.writes.is_empty() => {
                 let item = self.writes.swap_remove(which % self.writes.len());
-                let status = if is_ok { Status::Ok } else { Status::IoError };
-                self.dirty -= i64::from(self.shard.end_write(&item, status));
+                let ended = match is_ok {
+                    true => Ended::Ok,
+                    false if which % 2 == 0 => Ended::Again,
+                    false => Ended::Failed(Status::NoSpace),
+                };
+                self.dirty -= i64::from(self.shard.end_write(&item, ended));
+                self.stranded -= i64::from(item.is_probe);
                 let at = self.shard.find(place(item.page).0);
                 let is_dirty =
                     at.is_some_and(|at| self.shard.extent(at).dirty[place(item.page).1] != 0);
@@ -144,10 +174,13 @@ impl Rig {
         let numbers: Vec<u64> = self.shard.numbers().collect();
         let mut seen = vec![0u32; FRAMES as usize];
         let mut dirty = self.writes.len() as i64;
+        let mut stranded = self.writes.iter().filter(|item| item.is_probe).count() as i64;
         for number in numbers {
             let extent = self.shard.extent(self.shard.find(number).unwrap());
             assert!(!extent.is_empty(), "extent {number} is of no use");
             assert!(extent.is_listed || !extent.is_dirty(), "extent {number} is dirty");
+            assert_eq!(extent.stranded & !extent.dirty_bits(), 0, "stranded and not dirty");
+            stranded += i64::from(extent.stranded.count_ones());
             for page in 0..EXTENT_PAGES {
                 assert_eq!(extent.dirty[page] & !extent.valid[page], 0, "dirty and not valid");
                 dirty += i64::from(extent.dirty[page] != 0);
@@ -157,6 +190,7 @@ impl Rig {
             }
         }
         assert_eq!(dirty, self.dirty, "pages that are dirty or being written");
+        assert_eq!((stranded, stranded), (self.stranded, self.shard.stranded.into()), "stranded");
         self.fills.iter().for_each(|(_, frame)| seen[*frame as usize] += 1);
         for item in &self.writes {
             let extent = self.shard.extent(self.shard.find(item.page / 16).unwrap());
@@ -191,6 +225,6 @@ proptest! {
                 rig.check();
             }
         }
-        prop_assert_eq!((rig.dirty, rig.owed.len()), (0, 0));
+        prop_assert_eq!((rig.dirty, rig.owed.len(), rig.stranded), (0, 0, 0));
     }
 }

@@ -10,11 +10,14 @@ use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Completion, IoThread, Op, OpFlags, Reject, Rejected,
     Volume,
 };
-use millrace_machine::Simulated;
+use millrace_machine::{Machine, Simulated};
 use millrace_random::SplitMix64 as Random;
 
 use super::judge::{Judge, hold};
 use super::scenario::Scenario;
+
+/// Longest that a write to drives that live may take beside a dead one, which is dead for longer.
+const HELD_NS_MAX: u64 = 1_000_000_000;
 
 /// An I/O in flight.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +27,7 @@ struct Flight {
     nr: u64,
     flags: OpFlags,
     started: u64,
+    started_ns: u64,
 }
 
 /// A thread that submits.
@@ -72,7 +76,15 @@ impl Client {
             }
         }
         channel.wait(usize::MAX, |done| self.end(done));
-        let tries = if self.scenario.fails_per_mille == 0 { 1 } else { 3 };
+        if let Some(dead) = self.scenario.dead {
+            // Pages of others may be on their way in this thread's queues.
+            while Simulated::now() < dead.until_ns {
+                channel.poll(|done| self.end(done));
+                let deadline_ns = channel.sleep_until().unwrap_or(u64::MAX).min(dead.until_ns);
+                thread.bell.sleep_unless(Some(deadline_ns), || channel.has_work());
+            }
+        }
+        let tries = if self.scenario.has_failures() { 3 } else { 1 };
         for _ in 0..tries {
             let flight = self.flight(Op::Flush, (0, 0), OpFlags::NONE);
             self.submit(&mut channel, flight, Bio::flush());
@@ -98,7 +110,8 @@ impl Client {
     }
 
     fn flight(&self, op: Op, (sector, nr): (u64, u64), flags: OpFlags) -> Flight {
-        Flight { op, sector, nr, flags, started: hold(&self.judge).tick() }
+        let started = hold(&self.judge).tick();
+        Flight { op, sector, nr, flags, started, started_ns: Simulated::now() }
     }
 
     /// The next I/O; none if it would overlap a write of this client.
@@ -179,8 +192,15 @@ impl Client {
             return judge.accuse("completion", format!("I/O {} came back twice", done.user_data));
         };
         judge.ios += 1;
+        // With FUA all drives are flushed.
+        let is_range = flight.op != Op::Flush && !flight.flags.has(OpFlags::FUA);
+        let is_live = is_range && self.scenario.is_live(flight.sector, flight.nr);
+        let lasted_ns = Simulated::now() - flight.started_ns;
+        if is_live && flight.op == Op::Write && lasted_ns > HELD_NS_MAX {
+            judge.accuse("held", format!("{flight:?} took {lasted_ns} ns"));
+        }
         if !done.status.is_ok() {
-            if self.scenario.fails_per_mille == 0 {
+            if is_live || !self.scenario.has_failures() {
                 judge.accuse("status", format!("{flight:?} failed: {}", done.status));
             }
             return;

@@ -93,6 +93,13 @@ struct Queue {
 unsafe impl Send for Queue {}
 
 impl Queue {
+    fn is_dead(&self) -> bool {
+        let now_ns = Simulated::now();
+        self.drive.scenario.dead.is_some_and(|dead| {
+            dead.drive == self.drive.number && (dead.from_ns..dead.until_ns).contains(&now_ns)
+        })
+    }
+
     fn end(&self, rq: &Inside, judge: &mut Judge) -> Status {
         if rq.fails {
             return Status::IoError;
@@ -160,7 +167,7 @@ impl DriverQueue<Simulated> for Queue {
             sector: rq.sector(),
             nr: rq.nr_sectors().into(),
             memory,
-            fails: per_mille < self.drive.scenario.fails_per_mille,
+            fails: per_mille < self.drive.scenario.fails_per_mille || self.is_dead(),
             covers: hold(&judge).tick(),
         });
         Dispatch::Queued

@@ -25,8 +25,21 @@ pub struct Scenario {
     pub delay_ns: u64,
     /// Requests of a thousand that fail.
     pub fails_per_mille: u64,
+    /// A drive that fails all for a while.
+    pub dead: Option<Dead>,
     /// What clients do.
     pub load: Load,
+}
+
+/// A drive that fails all that it is asked for a while.
+#[derive(Debug, Clone, Copy)]
+pub struct Dead {
+    /// Its number.
+    pub drive: usize,
+    /// When that begins, and when it is over.
+    pub from_ns: u64,
+    /// See `from_ns`.
+    pub until_ns: u64,
 }
 
 /// What clients do.
@@ -61,11 +74,14 @@ impl Scenario {
         let dirty = pick(&[64 << 10, 256 << 10, 512 << 10, 1 << 20]);
         let drive_sectors = pick(&[2048, 4096, 8192]) / drives as u64 / 128 * 128;
         let volume = drive_sectors * drives as u64;
+        let dead = dead_of(seed, drives);
+        let fails = pick(&[0, 0, 0, 5, 50]);
         Scenario {
             seed,
             cache: CacheConfig {
                 size_bytes,
-                dirty_max_bytes: Some(dirty),
+                // Beside what a drive that dies strands others need memory.
+                dirty_max_bytes: Some(if dead.is_some() { dirty.min(256 << 10) } else { dirty }),
                 dirty_age_ns: pick(&[1_000_000, 20_000_000, 1_000_000_000]),
                 read_ahead_bytes: pick(&[0, 32 << 10, 256 << 10]),
                 mode: match pick(&[0, 0, 0, 1]) {
@@ -78,7 +94,8 @@ impl Scenario {
             drive_sectors,
             owned: pick(&[0, 1]) == 1,
             delay_ns: pick(&[0, 20_000, 200_000, 2_000_000]),
-            fails_per_mille: pick(&[0, 0, 0, 5, 50]),
+            fails_per_mille: if dead.is_some() { 0 } else { fails },
+            dead,
             load: Load {
                 clients: pick(&[1, 2, 3, 4]) as usize,
                 grain: pick(&[1, 4, 8, 64]),
@@ -97,6 +114,19 @@ impl Scenario {
         }
     }
 
+    /// Whether something fails.
+    pub(super) fn has_failures(&self) -> bool {
+        self.fails_per_mille != 0 || self.dead.is_some()
+    }
+
+    /// Whether sectors lie on drives that never fail.
+    pub(super) fn is_live(&self, sector: u64, nr: u64) -> bool {
+        let Some(dead) = self.dead else { return self.fails_per_mille == 0 };
+        let chunk = u64::from(self.chunk_sectors);
+        let drives = self.drives as u64;
+        (sector / chunk..=(sector + nr - 1) / chunk).all(|at| at % drives != dead.drive as u64)
+    }
+
     /// Sectors of the volume.
     pub(super) fn volume_sectors(&self) -> u64 {
         self.drive_sectors * self.drives as u64
@@ -106,4 +136,16 @@ impl Scenario {
     pub(super) fn owner(&self, sector: u64) -> usize {
         ((sector / self.load.grain) % self.load.clients as u64) as usize
     }
+}
+
+/// The drive that dies in a scenario: in one of four of those with several drives.
+fn dead_of(seed: u64, drives: usize) -> Option<Dead> {
+    let mut random = Random::new(seed ^ 0xdead);
+    if drives == 1 || random.below(4) != 0 {
+        return None;
+    }
+    let drive = random.below(drives as u64) as usize;
+    let from_ns = random.below(3_000_000);
+    let until_ns = from_ns + [1_000_000, 50_000_000, 3_000_000_000][random.below(3) as usize];
+    Some(Dead { drive, from_ns, until_ns })
 }

@@ -1,0 +1,301 @@
+//! `Strands`: which drives below fail writes, and the dirty pages that wait for them.
+//!
+//! A drive whose write failed fails until one of its writes ends well and `RETRY_NS` have passed.
+//! Dirty pages of a failing drive are stranded: counted apart, so that writers to other drives are
+//! judged without them, and written only as probes, a few extents at a time. Writes that would
+//! strand more than the drive's share fail at once. From the first failure of a write over several
+//! drives on, none goes over two, so that an error names its drive. A page belongs to the drive of
+//! its first sector. Counts change under the lock of the page's shard; `settle` marks what is there
+//! when a drive begins to fail: a writer sees the drive's state under that lock, or `settle` sees
+//! what it wrote. Lock order: `watch`, then a shard's.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use millrace_block::Status;
+use millrace_machine::{Lock, Machine, Order, Word};
+
+use crate::cache::Cache;
+use crate::extent::{EXTENT_PAGES, PAGE_SECTORS};
+use crate::shard::Shard;
+
+/// Shortest time for which a drive fails, and between two probes of it.
+pub(crate) const RETRY_NS: u64 = 100_000_000;
+/// No drive: a write over several.
+pub(crate) const NO_MEMBER: u16 = u16::MAX;
+
+/// Which drives fail, and what waits for them.
+pub(crate) struct Strands<M: Machine> {
+    members: Box<[Member<M>]>,
+    /// How many fail.
+    failing: M::Word,
+    /// Pages that are stranded.
+    pages: M::Word,
+    /// Whether writes are cut where a drive ends.
+    is_cautious: M::Word,
+    /// Errno of the last failure.
+    last: M::Word,
+    watch: M::Lock<Vec<Watch>>,
+}
+
+/// One drive.
+struct Member<M: Machine> {
+    is_failing: M::Word,
+    /// Its stranded pages; of these, pages that are being written.
+    pages: M::Word,
+    probing: M::Word,
+    /// Writes that failed, and that ended well while it failed.
+    errors: M::Word,
+    good: M::Word,
+    /// Errno of its last failure.
+    last: M::Word,
+}
+
+/// What `settle` knows of a drive.
+#[derive(Debug, Clone, Copy, Default)]
+struct Watch {
+    errors: u64,
+    good: u64,
+    retry_ns: u64,
+}
+
+impl<M: Machine> Member<M> {
+    fn new() -> Member<M> {
+        let zero = || M::Word::new(0);
+        Member {
+            is_failing: zero(),
+            pages: zero(),
+            probing: zero(),
+            errors: zero(),
+            good: zero(),
+            last: zero(),
+        }
+    }
+}
+
+impl<M: Machine> Strands<M> {
+    /// Of a volume of so many drives, none of which fails.
+    pub(crate) fn new(drives: usize) -> Strands<M> {
+        Strands {
+            members: (0..drives).map(|_| Member::new()).collect(),
+            failing: M::Word::new(0),
+            pages: M::Word::new(0),
+            is_cautious: M::Word::new(0),
+            last: M::Word::new(0),
+            watch: M::Lock::new("cache-watch", alloc::vec![Watch::default(); drives]),
+        }
+    }
+
+    /// Whether some drive fails.
+    #[inline]
+    pub(crate) fn has_failing(&self) -> bool {
+        // SeqCst: under the lock of a shard; stored before `settle` locks that shard.
+        self.failing.load(Order::SeqCst) != 0
+    }
+
+    /// Pages that are stranded.
+    #[inline]
+    pub(crate) fn pages(&self) -> u64 {
+        // Relaxed: what it decides may be decided a moment later.
+        self.pages.load(Order::Relaxed)
+    }
+
+    /// Whether writes are cut where a drive ends.
+    pub(crate) fn is_cautious(&self) -> bool {
+        self.is_cautious.load(Order::SeqCst) != 0
+    }
+
+    /// A write over several drives failed: none goes over two from now on.
+    pub(crate) fn be_cautious(&self) {
+        self.is_cautious.store(1, Order::SeqCst);
+    }
+
+    /// How the last write that failed did so.
+    pub(crate) fn last_status(&self) -> Status {
+        status_of(self.last.load(Order::SeqCst))
+    }
+
+    /// A drive failed a write.
+    pub(crate) fn note_error(&self, member: u16, status: Status) {
+        let of = &self.members[usize::from(member)];
+        let errno = u64::from(status.errno().unsigned_abs());
+        of.last.store(errno, Order::SeqCst);
+        self.last.store(errno, Order::SeqCst);
+        of.errors.fetch_add(1, Order::SeqCst);
+    }
+
+    /// A write ended well.
+    pub(crate) fn note_good(&self, member: u16) {
+        if member != NO_MEMBER && self.has_failing() {
+            self.members[usize::from(member)].good.fetch_add(1, Order::SeqCst);
+        }
+    }
+
+    fn is_failing(&self, member: usize) -> bool {
+        self.members[member].is_failing.load(Order::SeqCst) != 0
+    }
+
+    /// So many pages of a drive more are stranded.
+    fn add(&self, member: usize, pages: u64) {
+        self.members[member].pages.fetch_add(pages, Order::SeqCst);
+        self.pages.fetch_add(pages, Order::SeqCst);
+    }
+
+    fn sub(&self, member: usize, pages: u64) {
+        self.add(member, pages.wrapping_neg());
+    }
+}
+
+fn status_of(errno: u64) -> Status {
+    match errno {
+        0 => Status::IoError,
+        errno => Status::from_errno(errno as i32),
+    }
+}
+
+impl<M: Machine> Cache<M> {
+    /// The drive of a page.
+    fn member_of(&self, page: u64) -> usize {
+        self.below.drive_at(page * PAGE_SECTORS).0
+    }
+
+    /// The drive of a page, if it fails.
+    fn failing_member(&self, page: u64) -> Option<usize> {
+        if !self.strands.has_failing() {
+            return None;
+        }
+        let member = self.member_of(page);
+        self.strands.is_failing(member).then_some(member)
+    }
+
+    /// Most pages that a failing drive may strand: a quarter of what may be dirty, all of it if
+    /// there is no other drive.
+    fn share(&self) -> u64 {
+        match self.below.disks().len() {
+            1 => self.dirty_max_pages(),
+            _ => self.dirty_max_pages() / 4,
+        }
+    }
+
+    /// Whether a page that is clean may become dirty, beside so many that are not counted yet.
+    #[inline]
+    pub(crate) fn has_room(&self, page: u64, newly_dirty: u64) -> bool {
+        match self.failing_member(page) {
+            Some(member) => self.share_is_free(member),
+            None => self.live_pages(newly_dirty) < self.dirty_max_pages(),
+        }
+    }
+
+    fn share_is_free(&self, member: usize) -> bool {
+        self.strands.members[member].pages.load(Order::SeqCst) < self.share()
+    }
+
+    /// Pages that are dirty and not stranded, beside so many that are not counted yet.
+    #[inline]
+    pub(crate) fn live_pages(&self, newly_dirty: u64) -> u64 {
+        (self.dirty_pages() + newly_dirty).saturating_sub(self.strands.pages())
+    }
+
+    /// Why a page can not become dirty, if waiting does not help.
+    pub(crate) fn refusal(&self, page: u64) -> Option<Status> {
+        let member = self.failing_member(page)?;
+        let last = &self.strands.members[member].last;
+        (!self.share_is_free(member)).then(|| status_of(last.load(Order::SeqCst)))
+    }
+
+    /// Notes that a page of a shard is stranded, if it is dirty and its drive fails; under the lock
+    /// of the shard.
+    #[inline]
+    pub(crate) fn strand(&self, shard: &mut Shard, at: u32, page: u64) {
+        if let Some(member) = self.failing_member(page)
+            && shard.strand(at, (page % EXTENT_PAGES as u64) as usize)
+        {
+            self.strands.add(member, 1);
+        }
+    }
+
+    /// Notes that a page of a shard is not stranded any more; under the lock of the shard.
+    pub(crate) fn unstrand(&self, shard: &mut Shard, at: u32, page: u64) {
+        if shard.unstrand(at, (page % EXTENT_PAGES as u64) as usize) {
+            self.strands.sub(self.member_of(page), 1);
+        }
+    }
+
+    /// A stranded page is being written from now on.
+    pub(crate) fn begin_probe(&self, page: u64) {
+        self.strands.members[self.member_of(page)].probing.fetch_add(1, Order::SeqCst);
+    }
+
+    /// A stranded page was written, or not; under the lock of its shard.
+    pub(crate) fn end_probe(&self, page: u64) {
+        let member = self.member_of(page);
+        self.strands.members[member].probing.fetch_add(u64::MAX, Order::SeqCst);
+        self.strands.sub(member, 1);
+    }
+
+    /// Looks which drives began to fail and which do not any more; whether there are such.
+    pub(crate) fn settle(&self, now_ns: u64) -> bool {
+        let Some(mut watch) = self.strands.watch.try_lock() else { return false };
+        let mut has_changed = false;
+        for (number, of) in watch.iter_mut().enumerate() {
+            let member = &self.strands.members[number];
+            let (errors, good) =
+                (member.errors.load(Order::SeqCst), member.good.load(Order::SeqCst));
+            let is_failing = self.strands.is_failing(number);
+            if !is_failing && errors != of.errors {
+                *of = Watch { errors, good, retry_ns: now_ns + RETRY_NS };
+                member.is_failing.store(1, Order::SeqCst);
+                self.strands.failing.fetch_add(1, Order::SeqCst);
+                self.for_listed(number, |shard, at, page| self.strand(shard, at, page));
+                has_changed = true;
+            } else if is_failing && now_ns >= of.retry_ns && good != of.good {
+                of.errors = errors;
+                member.is_failing.store(0, Order::SeqCst);
+                self.strands.failing.fetch_add(u64::MAX, Order::SeqCst);
+                self.for_listed(number, |shard, at, page| self.unstrand(shard, at, page));
+                has_changed = true;
+            }
+        }
+        has_changed
+    }
+
+    /// The drives that are to be tried once more now.
+    pub(crate) fn probes_due(&self, now_ns: u64) -> Vec<usize> {
+        let Some(mut watch) = self.strands.watch.try_lock() else { return Vec::new() };
+        let mut due = Vec::new();
+        for (number, of) in watch.iter_mut().enumerate() {
+            let member = &self.strands.members[number];
+            let is_idle = member.probing.load(Order::SeqCst) == 0;
+            if self.strands.is_failing(number) && now_ns >= of.retry_ns && is_idle {
+                of.retry_ns = now_ns + RETRY_NS;
+                due.push(number);
+            }
+        }
+        due
+    }
+
+    /// Whether an extent has stranded pages of a drive.
+    pub(crate) fn is_stranded_on(&self, number: u64, stranded: u16, member: usize) -> bool {
+        let first = number * EXTENT_PAGES as u64;
+        let is_its =
+            |page: &u64| stranded & 1 << page != 0 && self.member_of(first + page) == member;
+        stranded != 0 && (0..EXTENT_PAGES as u64).any(|page| is_its(&page))
+    }
+
+    /// Calls `f` for each page of a drive that stands in an extent which is listed as dirty, under
+    /// the lock of its shard.
+    fn for_listed(&self, member: usize, f: impl Fn(&mut Shard, u32, u64)) {
+        for shard in self.shards() {
+            let mut shard = shard.lock();
+            let listed: Vec<u32> = shard.listed().collect();
+            for at in listed {
+                let first = shard.extent(at).number * EXTENT_PAGES as u64;
+                for page in first..first + EXTENT_PAGES as u64 {
+                    if page * PAGE_SECTORS < self.sectors && self.member_of(page) == member {
+                        f(&mut shard, at, page);
+                    }
+                }
+            }
+        }
+    }
+}
