@@ -41,4 +41,4 @@ pub use cache::Cache;
 pub use config::{CacheConfig, CacheMode};
 pub use driver::CacheDriver;
 pub use flusher::Flusher;
-pub use stats::CacheStats;
+pub use stats::{AtRisk, CacheStats};

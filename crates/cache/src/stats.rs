@@ -2,6 +2,10 @@
 //!
 //! Counted by shards, under their locks, and added up for whoever asks.
 
+use alloc::vec::Vec;
+
+use millrace_block::Status;
+
 /// What one shard counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ShardStats {
@@ -40,6 +44,19 @@ pub struct CacheStats {
     pub write_errors: u64,
     /// Writes whose answer was held back, since too much was dirty.
     pub throttled: u64,
+}
+
+/// What is in memory only, which is lost if the daemon ends now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AtRisk {
+    /// Bytes of it; of pages that are being written, all of the page.
+    pub bytes: u64,
+    /// First byte of the first range of pages that follow each other, and the range's length.
+    pub first: (u64, u64),
+    /// Numbers of the volume's drives that fail writes.
+    pub failing: Vec<usize>,
+    /// How the last write that failed did so.
+    pub status: Status,
 }
 
 impl CacheStats {

@@ -16,8 +16,9 @@ use millrace_block::Status;
 use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::cache::Cache;
-use crate::extent::{EXTENT_PAGES, PAGE_SECTORS};
+use crate::extent::{EXTENT_PAGES, PAGE_SECTORS, WHOLE};
 use crate::shard::Shard;
+use crate::stats::AtRisk;
 
 /// Shortest time for which a drive fails, and between two probes of it.
 pub(crate) const RETRY_NS: u64 = 100_000_000;
@@ -257,6 +258,34 @@ impl<M: Machine> Cache<M> {
             }
         }
         has_changed
+    }
+
+    /// What is in memory only, if there is something; looks at all dirty pages.
+    #[must_use]
+    pub fn at_risk(&self) -> Option<AtRisk> {
+        let (mut bytes, mut pages) = (0, Vec::new());
+        for shard in self.shards() {
+            let shard = shard.lock();
+            for number in shard.numbers() {
+                let extent = shard.extent(shard.find(number).expect("it is in the table"));
+                for place in 0..EXTENT_PAGES {
+                    let is_written = extent.writing & 1 << place != 0;
+                    let mask = if is_written { WHOLE } else { extent.dirty[place] };
+                    if mask != 0 {
+                        bytes += u64::from(mask.count_ones()) * 512;
+                        pages.push(number * EXTENT_PAGES as u64 + place as u64);
+                    }
+                }
+            }
+        }
+        pages.sort_unstable();
+        let start = *pages.first()?;
+        let run = pages.iter().zip(start..).take_while(|(page, next)| **page == *next).count();
+        let page_bytes = PAGE_SECTORS * 512;
+        let first = (start * page_bytes, run as u64 * page_bytes);
+        let members = 0..self.strands.members.len();
+        let failing = members.filter(|member| self.strands.is_failing(*member)).collect();
+        Some(AtRisk { bytes, first, failing, status: self.strands.last_status() })
     }
 
     /// The drives that are to be tried once more now.

@@ -44,10 +44,30 @@ pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTab
         Err(error) => {
             let at = error.span().map_or(0, |span| span.start);
             let what = error.message().replace('\n', "; ");
-            problems.add(line_of(text, at), format!("not valid TOML: {what}"));
+            let (line, order) = (line_of(text, at), order_hint(text, at));
+            problems.add(line, format!("not valid TOML: {what}{order}"));
             None
         }
     }
+}
+
+/// What to do about a `[[volume]]` that stands below a table of its own, `[volume.cache]`: for TOML
+/// that table makes `volume` something else than a list.
+fn order_hint(text: &str, at: usize) -> String {
+    let line = text.lines().nth(line_of(text, at) - 1).unwrap_or_default().trim();
+    let name = line.strip_prefix("[[").and_then(|rest| rest.split("]]").next()).map(str::trim);
+    let Some(name) = name else { return String::new() };
+    let of_it = |line: &str| {
+        let table = line.trim().strip_prefix('[')?.split(']').next()?;
+        let table = table.trim();
+        table.strip_prefix(name)?.starts_with('.').then(|| table.to_owned())
+    };
+    let above = text.lines().take(line_of(text, at) - 1).find_map(of_it);
+    above.map_or_else(String::new, |table| {
+        format!(
+            "; put [{table}] below the [[{name}]] that it is of: TOML reads it as a part of that"
+        )
+    })
 }
 
 /// The line of a byte offset, from 1.

@@ -291,6 +291,9 @@ fn a_text_that_is_no_toml_says_where() {
     assert!(found[0].starts_with("m.toml:2: not valid TOML: "), "{}", found[0]);
     let found = problems("[[drive]]\nname = \"a\"\nname = \"b\"\n");
     assert!(found[0].starts_with("m.toml:3: not valid TOML: duplicate key"), "{}", found[0]);
+    let found = problems("[volume.cache]\nsize = \"1m\"\n[[volume]]\nname = \"v\"\n");
+    let what = "put [volume.cache] below the [[volume]] that it is of";
+    assert!(found[0].starts_with("m.toml:3: ") && found[0].contains(what), "{}", found[0]);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! report.rs for what is printed, remarks.rs for what is logged besides, signals.rs for signals.
 //! Until everything stands nothing is served, and what a failed start created is removed again.
 
+mod at_risk;
 mod created;
 mod grouping;
 mod images;

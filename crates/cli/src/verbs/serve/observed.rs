@@ -134,6 +134,13 @@ impl Observed {
     }
 }
 
+impl Observed {
+    /// The caches of volumes.
+    pub fn caches(&self) -> &[Arc<Cache<Native>>] {
+        &self.caches
+    }
+}
+
 impl Answers for Observed {
     fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
         match verb {

@@ -12,6 +12,11 @@ use crate::config::{Checked, ListenerPlan};
 /// Remarks on a plan itself: what is allowed but hardly meant.
 pub fn on_plan(plan: &Checked) {
     plan.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let memory = std::fs::read_to_string("/proc/meminfo").ok();
+    let memory = memory.as_deref().and_then(total_bytes);
+    memory.and_then(|memory| caches_beyond(plan, memory)).iter().for_each(|text| {
+        tracing::warn!("{text}");
+    });
     plan.listeners.iter().filter_map(|listener| open_to_all(plan, listener)).for_each(|text| {
         tracing::warn!("{text}");
     });
@@ -27,6 +32,29 @@ pub fn on_start(plan: &Checked, opened: &Opened, workers: &DriveWorkers) {
     }
     opened.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     opened.notes.iter().for_each(|note| tracing::info!("{note}"));
+}
+
+/// The machine's memory, as `/proc/meminfo` says.
+fn total_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Warns of caches that are larger than the machine's memory: the kernel would end the daemon.
+fn caches_beyond(plan: &Checked, memory_bytes: u64) -> Option<String> {
+    let cached = |volume: &millrace::VolumeConfig| volume.cache.map(|cache| cache.size_bytes);
+    let sizes = plan.config.volumes.iter().filter_map(cached);
+    let all = sizes.fold(0, u64::saturating_add);
+    let mib = |bytes: u64| bytes >> 20;
+    (all > memory_bytes).then(|| {
+        format!(
+            "caches of {} MiB in all are more than this machine's memory of {} MiB: once they are \
+             filled, the kernel kills the daemon, with what is dirty lost; make `size` of \
+             [volume.cache] smaller",
+            mib(all),
+            mib(memory_bytes)
+        )
+    })
 }
 
 /// Warns of a listener that other hosts reach: NBD asks nobody who they are.
@@ -69,6 +97,19 @@ mod tests {
         );
         let plan = config::load("m.toml", &text, Path::new("")).unwrap();
         plan.listeners.iter().filter_map(|listener| open_to_all(&plan, listener)).collect()
+    }
+
+    #[test]
+    fn caches_beyond_the_memory_are_a_warning_with_both_sizes() {
+        let text = "[[drive]]\nname = \"d\"\nspec = \"null:\"\n[[volume]]\nname = \"v\"\n\
+                    drives = [\"d\"]\n[volume.cache]\nsize = \"8g\"\n\
+                    [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n";
+        let plan = config::load("m.toml", text, Path::new("")).unwrap();
+        assert_eq!(caches_beyond(&plan, 8 << 30), None);
+        let said = caches_beyond(&plan, 4 << 30).unwrap();
+        assert!(said.starts_with("caches of 8192 MiB in all are more than"), "{said}");
+        assert!(said.contains("memory of 4096 MiB"), "{said}");
+        assert_eq!(total_bytes("MemTotal:   16 kB\nMemFree: 1 kB\n"), Some(16_384));
     }
 
     #[test]

@@ -317,7 +317,13 @@ pub fn stopped(report: &StopReport) -> String {
         0 => None,
         count => Some(format!("{count} connections cut off with requests unanswered")),
     };
-    let all: Vec<_> = cut_off.iter().chain(&report.failures).map(String::as_str).collect();
+    let mut all: Vec<&str> = Vec::new();
+    // Several I/O threads flush one volume, and say the same of it.
+    for text in cut_off.iter().chain(&report.failures) {
+        if !all.contains(&text.as_str()) {
+            all.push(text);
+        }
+    }
     format!("stopped: {}", all.join("; "))
 }
 

@@ -12,6 +12,7 @@ use millrace::{DriveWorkers, Servers};
 use millrace_block::{Failure, Failures, Op};
 use signal_hook::consts::SIGTERM;
 
+use super::at_risk;
 use super::observed::Observed;
 
 /// How often it looks.
@@ -24,6 +25,7 @@ pub struct Watch {
     observed: Arc<Observed>,
     exports: Vec<Said>,
     drives: Vec<Said>,
+    caches: Vec<Said>,
 }
 
 /// What was said about the failures of a drive or an export.
@@ -54,7 +56,8 @@ impl Watch {
     pub fn new(observed: &Arc<Observed>) -> Watch {
         let exports = vec![Said::default(); observed.failed_exports().len()];
         let drives = vec![Said::default(); observed.disks().count()];
-        Watch { observed: Arc::clone(observed), exports, drives }
+        let caches = vec![Said::default(); observed.caches().len()];
+        Watch { observed: Arc::clone(observed), exports, drives, caches }
     }
 
     /// Looks after the server until the other end of `done` is dropped. A server that has lost an
@@ -79,6 +82,13 @@ impl Watch {
             let failures = disk.failures();
             log_drive(disk.name(), &failures, said.news(failures.count));
         }
+        for (said, cache) in self.caches.iter_mut().zip(self.observed.caches()) {
+            if said.news(cache.stats().write_errors) > 0
+                && let Some(text) = at_risk::while_served(cache)
+            {
+                tracing::warn!(volume = cache.below().name(), "{text}");
+            }
+        }
         let exports = self.observed.failed_exports();
         for (said, failures) in self.exports.iter_mut().zip(exports) {
             let (export, last) = (failures.export, failures.last);
@@ -95,8 +105,14 @@ impl Watch {
         }
     }
 
-    /// Logs what was not said yet: the daemon stops.
+    /// Logs what was not said yet, and what caches could not write: the daemon stops.
     pub fn last_look(&mut self) {
+        for cache in self.observed.caches() {
+            if let Some(text) = at_risk::at_the_end(cache) {
+                tracing::error!(volume = cache.below().name(), "{text}");
+            }
+        }
+        self.caches.clear();
         self.drives.iter_mut().chain(&mut self.exports).for_each(|said| said.quiet = 0);
         self.look();
     }
