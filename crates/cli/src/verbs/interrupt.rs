@@ -3,7 +3,9 @@
 //! Owns the thread that takes SIGINT and SIGTERM of such a verb. Signals within half a second of
 //! the first count as that one, since some programs send them twice (timeout(1) does). Called by
 //! `bench` and `paper`.
+#![allow(clippy::print_stderr)]
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -15,6 +17,28 @@ use signal_hook::iterator::Signals;
 pub const INTERRUPTED: u8 = 128 + SIGINT as u8;
 /// Until then another signal is the first one once more.
 const ONE_SIGNAL: Duration = Duration::from_millis(500);
+
+/// Something is read or connected that may never come: there is nothing to print yet.
+static IS_WAITING: AtomicBool = AtomicBool::new(false);
+
+/// Does something that may wait forever and before which nothing was measured: Ctrl-C ends the
+/// program meanwhile, and says so.
+pub fn waiting<T>(f: impl FnOnce() -> T) -> T {
+    begin_wait();
+    let result = f();
+    end_wait();
+    result
+}
+
+/// As [`waiting`], from now on.
+pub fn begin_wait() {
+    IS_WAITING.store(true, Ordering::SeqCst);
+}
+
+/// Something is measured from now on.
+pub fn end_wait() {
+    IS_WAITING.store(false, Ordering::SeqCst);
+}
 
 /// What the next Ctrl-C sets; one half a second later ends the program.
 ///
@@ -29,6 +53,10 @@ pub fn on_ctrl_c() -> Result<Interrupt> {
         let mut first: Option<Instant> = None;
         for _ in signals.forever() {
             theirs.set();
+            if IS_WAITING.load(Ordering::SeqCst) {
+                eprintln!("interrupted: nothing was measured yet");
+                std::process::exit(INTERRUPTED.into());
+            }
             if first.get_or_insert_with(Instant::now).elapsed() > ONE_SIGNAL {
                 std::process::exit(INTERRUPTED.into());
             }

@@ -40,8 +40,8 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let interrupt = interrupt::on_ctrl_c()?;
     let settings = settings(args, &lanes, &interrupt);
     let traces: Vec<TracePath> = args.traces.iter().map(|name| name.as_str().into()).collect();
-    let (addresses, ios) = addresses(args, &traces, &routes, lanes.len())?;
-    let source = open(&traces, args.format)?;
+    let (addresses, ios) = interrupt::waiting(|| addresses(args, &traces, &routes, lanes.len()))?;
+    let source = interrupt::waiting(|| open(&traces, args.format))?;
     let head = table::Head {
         traces: args.traces.join(" "),
         format: source.format().to_string(),
@@ -169,7 +169,10 @@ fn carry_out(
         return Ok(report?);
     }
     let total = [ios, settings.limit].into_iter().flatten().min();
+    // Until it is shown for the first time, servers are connected to.
+    interrupt::begin_wait();
     let mut progress = |standing: &Standing| {
+        interrupt::end_wait();
         let of_ios = total.map_or(0.0, |total| standing.ios as f64 / total.max(1) as f64);
         let of_time = settings
             .runtime
@@ -200,6 +203,7 @@ fn carry_out(
             replay(source, (&Destination::Vhost(paths), routes, addresses), settings, &mut progress)
         }
     };
+    interrupt::end_wait();
     bar.clear();
     Ok(report?)
 }

@@ -7,7 +7,7 @@
 //! counted with its lateness. Generic over the target and the feed, so that tests and simulated
 //! machines run the same loop. Called by replay.rs.
 //!
-//! Invariants: every I/O that is taken from the feed ends, is skipped or is counted as unsent;
+//! Invariants: every I/O that is taken from the feed ends, is skipped, or is unsent or unanswered;
 //! pieces in flight never have more than `IN_FLIGHT_BYTES_MAX` bytes, but for one alone.
 
 use std::collections::VecDeque;
@@ -33,7 +33,7 @@ const SLEEP_NS: u64 = 50_000_000;
 /// Sleep while the trace is read and I/Os are in flight.
 const LOOK_NS: u64 = 200_000;
 /// How long what is in flight is waited for after an interrupt.
-const DRAIN_NS: u64 = 5_000_000_000;
+const DRAIN_NS: u64 = 2_000_000_000;
 /// Time between two calls of whoever shows how far it is.
 const PROGRESS_NS: u64 = 100_000_000;
 
@@ -151,9 +151,15 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
                 progress(&self.standing(now_ns));
             }
         }
-        let Engine { settings, mut tally, ending, flight, .. } = self;
-        // Whatever did not answer within the time for that.
-        tally.counts.unsent += u64::from(flight.started);
+        let Engine { settings, mut tally, ending, flight, slots, free, next, .. } = self;
+        // Whatever did not answer within the time for that, or before the target broke.
+        tally.counts.unanswered += u64::from(flight.started);
+        if ending.stopped_ns.is_none() {
+            // What waited when the target broke.
+            let admitted = (slots.len() - free.len()) as u64;
+            tally.counts.unsent += admitted.saturating_sub(flight.started.into());
+            tally.counts.unsent += u64::from(next.is_some());
+        }
         tally.report((settings.speed, settings.iodepth), ending.why)
     }
 

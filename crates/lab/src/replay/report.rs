@@ -163,7 +163,7 @@ pub enum Stopped {
 /// How many I/Os there were.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// I/Os taken from the trace: those that ended, were left out or were not sent.
+    /// I/Os taken from the trace: those that ended, were left out, or were not sent or answered.
     pub traced_ios: u64,
     /// I/Os that ended.
     pub ios: u64,
@@ -173,6 +173,9 @@ pub struct Counts {
     pub first_error: Option<String>,
     /// I/Os that were taken and not sent, or not wholly, since the replay was stopped.
     pub unsent: u64,
+    /// I/Os that were sent and not answered when the replay ended: the target may have done them,
+    /// or not.
+    pub unanswered: u64,
 }
 
 /// What a replay did.

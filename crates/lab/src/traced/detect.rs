@@ -43,6 +43,28 @@ pub(super) fn detect(head: &[u8]) -> Option<Format> {
     Format::ALL.into_iter().find(|format| fits(*format, head, &lines))
 }
 
+/// Whether exactly one format fits a trace's beginning, as far as it is there: more lines would not
+/// change it.
+pub(super) fn is_certain(head: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(head);
+    let Some(end) = text.rfind('\n') else { return false };
+    let lines = first_lines(&text[..=end]);
+    let fitting = |format: &Format| fits(*format, head, &lines);
+    Format::ALL.into_iter().filter(fitting).take(2).count() == 1
+}
+
+/// The format that a trace seems to have whose beginning is broken: the one that takes the most of
+/// its first lines, if there is one. Its reader says which line does not fit.
+pub(super) fn likely(head: &[u8]) -> Option<Format> {
+    let text = String::from_utf8_lossy(head);
+    let lines = first_lines(&text);
+    let taken = |format: &Format| {
+        (1..lines.len()).rev().find(|most| fits(*format, head, &lines[..*most])).unwrap_or(0)
+    };
+    let counts = Format::ALL.into_iter().rev().map(|format| (taken(&format), format));
+    counts.max_by_key(|(taken, _)| *taken).filter(|(taken, _)| *taken > 0).map(|(_, it)| it)
+}
+
 /// The lines that are whole, with their numbers; of a single one, all there is.
 fn first_lines(head: &str) -> Vec<(u64, &str)> {
     let whole = head.rfind('\n').map_or(head, |end| &head[..end]);
@@ -145,6 +167,23 @@ mod tests {
         for none in ["", "\n", "hello\n", "1,2,3,4,5\n", "Timestamp,Offset\n", "fio version 4\n"] {
             assert_eq!(found(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn a_broken_line_leaves_the_format_of_those_before_it() {
+        let text = "128166372003061629,usr,0,Read,7014609920,24576,41286\n\
+                    128166372003061630,usr,0,Read,7014609920,x,41286\n";
+        assert_eq!((detect(text.as_bytes()), likely(text.as_bytes())), (None, Some(Format::Msr)));
+        assert_eq!(likely(b"hello\nworld\n"), None);
+    }
+
+    #[test]
+    fn a_format_is_certain_once_a_whole_line_is_of_no_other() {
+        assert!(!is_certain(b"128166372003061629,usr,0,Read,70146099"));
+        for (format, text) in SAMPLES {
+            assert!(is_certain(text.as_bytes()), "{format}");
+        }
+        assert!(!is_certain(b"Timestamp,Offset\n"), "a head alone");
     }
 
     #[test]

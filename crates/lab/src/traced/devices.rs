@@ -1,6 +1,7 @@
 //! `Devices`: the names of a trace's devices, each with its number.
 //!
-//! Bounded: a trace may name any number of devices, and past `DEVICES_MAX` it is refused.
+//! Bounded: a trace may name any number of devices, and past `DEVICES_MAX` it is refused. Names are
+//! others' text, which may hold orders to a terminal: control characters are escaped here.
 
 use std::collections::HashMap;
 
@@ -32,7 +33,7 @@ impl Devices {
             return Err(format!("more than {DEVICES_MAX} devices; split the trace by device"));
         }
         let number = self.names.len() as u32;
-        self.names.push(name.to_owned());
+        self.names.push(printable(name));
         self.numbers.insert(name.to_owned(), number);
         Ok(number)
     }
@@ -40,5 +41,31 @@ impl Devices {
     /// All names.
     pub(super) fn names(&self) -> &[String] {
         &self.names
+    }
+}
+
+/// A name with its control characters escaped.
+fn printable(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for letter in name.chars() {
+        match letter.is_control() {
+            true => out.extend(letter.escape_debug()),
+            false => out.push(letter),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_fit_to_be_printed_and_stay_apart() {
+        let mut devices = Devices::default();
+        assert_eq!(devices.number("usr_0"), Ok(0));
+        assert_eq!(devices.number("\u{1b}[2Jx_0"), Ok(1));
+        assert_eq!(devices.number("\u{1b}[2Jx_0"), Ok(1));
+        assert_eq!(devices.names(), ["usr_0", "\\u{1b}[2Jx_0"]);
     }
 }

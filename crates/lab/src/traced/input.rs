@@ -63,10 +63,10 @@ pub(super) struct Input {
 
 impl Input {
     /// Opens what the command line names.
-    pub(super) fn open(path: &TracePath) -> io::Result<Input> {
+    pub(super) fn open(path: &TracePath, is_enough: impl Fn(&[u8]) -> bool) -> io::Result<Input> {
         let label = path.to_string();
         match path {
-            TracePath::Stdin => Input::new(label, io::stdin(), Gauge::default()),
+            TracePath::Stdin => Input::new(label, io::stdin(), Gauge::default(), is_enough),
             TracePath::Named(path) => {
                 let file = File::open(path)?;
                 let metadata = file.metadata()?;
@@ -75,26 +75,28 @@ impl Input {
                 }
                 let bytes = if metadata.is_file() { metadata.len() } else { 0 };
                 let file = Arc::new(file);
-                Input::new(label, file.clone(), Gauge { file: Some(file), bytes })
+                Input::new(label, file.clone(), Gauge { file: Some(file), bytes }, is_enough)
             }
         }
     }
 
-    /// An input of these bytes.
+    /// An input of these bytes. It waits for the first 4 KiB, or until `is_enough` of them are
+    /// there: a pipe may bring no more for long.
     pub(super) fn new(
         label: String,
         raw: impl Read + Send + 'static,
         gauge: Gauge,
+        is_enough: impl Fn(&[u8]) -> bool,
     ) -> io::Result<Input> {
         let mut raw = BufReader::with_capacity(BUFFER_BYTES, raw);
-        let magic = take(&mut raw, GZIP_MAGIC.len())?;
+        let magic = take(&mut raw, GZIP_MAGIC.len(), |_| false)?;
         let zipped = magic == GZIP_MAGIC;
         let raw = io::Cursor::new(magic).chain(raw);
         let mut rest: Box<dyn BufRead + Send> = match zipped {
             true => Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(raw))),
             false => Box::new(raw),
         };
-        let head = take(&mut rest, HEAD_BYTES)?;
+        let head = take(&mut rest, HEAD_BYTES, is_enough)?;
         Ok(Input { label, head, rest, gauge })
     }
 
@@ -104,10 +106,22 @@ impl Input {
     }
 }
 
-/// The next bytes: `want` of them, or fewer where the input ends.
-fn take(input: &mut impl Read, want: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(want);
-    input.by_ref().take(want as u64).read_to_end(&mut bytes)?;
+/// The next bytes: `want` of them, or fewer where the input ends or they are enough.
+fn take(
+    input: &mut impl Read,
+    want: usize,
+    is_enough: impl Fn(&[u8]) -> bool,
+) -> io::Result<Vec<u8>> {
+    let (mut bytes, mut len) = (vec![0; want], 0);
+    while len < want && !(len > 0 && is_enough(&bytes[..len])) {
+        match input.read(&mut bytes[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(len);
     Ok(bytes)
 }
 
@@ -119,6 +133,11 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
+    /// Whether the end is not known: a pipe, which may be written at this moment.
+    pub(super) fn is_open_ended(&self) -> bool {
+        self.bytes == 0
+    }
+
     /// Bytes that were read, and all bytes; 0 where that is not known.
     pub(super) fn progress(&self) -> (u64, u64) {
         let at = self.file.as_ref().and_then(|file| file.as_ref().stream_position().ok());
@@ -132,7 +151,8 @@ mod tests {
     use std::io::Write;
 
     fn all(bytes: Vec<u8>) -> Vec<u8> {
-        let input = Input::new("t".into(), io::Cursor::new(bytes), Gauge::default()).unwrap();
+        let input = Input::new("t".into(), io::Cursor::new(bytes), Gauge::default(), |_| false);
+        let input = input.unwrap();
         let mut all = Vec::new();
         input.into_reader().read_to_end(&mut all).unwrap();
         all

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::detect::detect;
+use super::detect::{detect, is_certain, likely};
 use super::devices::Devices;
 use super::error::{OpenError, ReadError, shown};
 use super::format::Format;
@@ -27,6 +27,10 @@ use super::parse::{Joined, Parse, Text};
 use super::{TraceSource, TracedIo};
 use crate::trace::{Reader, Source, TraceName};
 
+/// Time of a trace in a pipe, which may be written at this moment, after which an I/O is told though
+/// its window is not full.
+const LIVE_SPAN_NS: u64 = 1_000_000_000;
+
 /// A trace of any format.
 pub struct AnySource {
     order: Order,
@@ -35,8 +39,8 @@ pub struct AnySource {
 }
 
 impl AnySource {
-    fn new(parsers: Vec<Box<dyn Parse>>, format: Format) -> AnySource {
-        let order = Order::new(parsers, format.disorder());
+    fn new(parsers: Vec<Box<dyn Parse>>, format: Format, span_ns: u64) -> AnySource {
+        let order = Order::new(parsers, format.disorder(), span_ns);
         AnySource { order, devices: Devices::default(), format }
     }
 
@@ -49,10 +53,10 @@ impl AnySource {
         input: impl io::Read + Send + 'static,
         format: Option<Format>,
     ) -> Result<AnySource, OpenError> {
-        let input = Input::new(label.into(), input, Gauge::default())
+        let input = Input::new(label.into(), input, Gauge::default(), |_| false)
             .map_err(|source| OpenError::Io { file: label.into(), source })?;
         let format = found(&input, format)?;
-        Ok(AnySource::new(vec![parser(format, input)], format))
+        Ok(AnySource::new(vec![parser(format, input)], format, u64::MAX))
     }
 
     /// The format that was found or said.
@@ -104,7 +108,7 @@ pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, O
         Opened::Ios(source) => Ok(source),
         Opened::Events(reader) => {
             let parser = Box::new(Joined::new(Blktrace::new(*reader, None)));
-            Ok(AnySource::new(vec![parser], Format::Blktrace))
+            Ok(AnySource::new(vec![parser], Format::Blktrace, u64::MAX))
         }
     }
 }
@@ -122,7 +126,7 @@ pub fn open_events(traces: &[TracePath], format: Option<Format>) -> Result<Opene
     }
     let mut inputs: Vec<(Format, Input)> = Vec::new();
     for trace in traces {
-        let input = open_input(trace)?;
+        let input = open_input(trace, format)?;
         let found = found(&input, format)?;
         if let Some((first_format, first)) = inputs.first().filter(|first| first.0 != found) {
             return Err(OpenError::Mixed {
@@ -141,8 +145,10 @@ pub fn open_events(traces: &[TracePath], format: Option<Format>) -> Result<Opene
         let reader = Reader::from_stream(&label, Source::Other(Box::new(input.into_reader())));
         return Ok(Opened::Events(Box::new(reader)));
     }
+    let is_open_ended = inputs.iter().any(|(_, input)| input.gauge.is_open_ended());
+    let span_ns = if is_open_ended { LIVE_SPAN_NS } else { u64::MAX };
     let parsers = inputs.into_iter().map(|(format, input)| parser(format, input)).collect();
-    Ok(Opened::Ios(AnySource::new(parsers, format)))
+    Ok(Opened::Ios(AnySource::new(parsers, format, span_ns)))
 }
 
 /// The names of blktrace's recordings, if all that is named are such: `NAME.blktrace.N`, or a NAME
@@ -164,9 +170,10 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn open_input(trace: &TracePath) -> Result<Input, OpenError> {
+fn open_input(trace: &TracePath, format: Option<Format>) -> Result<Input, OpenError> {
     let file = trace.to_string();
-    let input = Input::open(trace).map_err(|source| match source.kind() {
+    let is_enough = |head: &[u8]| format.is_some() || is_certain(head);
+    let input = Input::open(trace, is_enough).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => OpenError::Missing { file: file.clone() },
         _ => OpenError::Io { file: file.clone(), source },
     })?;
@@ -178,7 +185,8 @@ fn found(input: &Input, format: Option<Format>) -> Result<Format, OpenError> {
     if input.head.is_empty() {
         return Err(OpenError::Empty { file: input.label.clone() });
     }
-    format.or_else(|| detect(&input.head)).ok_or_else(|| unknown(input))
+    let found = format.or_else(|| detect(&input.head)).or_else(|| likely(&input.head));
+    found.ok_or_else(|| unknown(input))
 }
 
 fn unknown(input: &Input) -> OpenError {

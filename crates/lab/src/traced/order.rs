@@ -1,7 +1,8 @@
 //! `Order`: the I/Os of several readers in the order of their arrival, in bounded memory.
 //!
 //! Owns a window for each reader: lines of many public traces are in the order of completion, or
-//! of several threads, so that a time may step back. The I/Os of a window wait until it is full;
+//! of several threads, so that a time may step back. The I/Os of a window wait until it is full, or
+//! spans the time given;
 //! what steps back farther is told when it comes, at the time of the I/O before it, and counted.
 //! Among equal times, readers and lines keep their order.
 
@@ -42,6 +43,8 @@ struct Stream {
     parser: Box<dyn Parse>,
     waiting: BinaryHeap<Reverse<Waiting>>,
     read: u64,
+    /// The latest time that was read.
+    newest_ns: u64,
     /// Told when all that came before it is told.
     error: Option<ReadError>,
     ended: bool,
@@ -49,17 +52,25 @@ struct Stream {
 
 impl Stream {
     /// Reads until the window is full.
-    fn fill(&mut self, window: usize, devices: &mut Devices) {
-        while !self.ended && self.waiting.len() < window {
+    fn fill(&mut self, (window, span_ns): (usize, u64), devices: &mut Devices) {
+        while !self.ended && self.waiting.len() < window && self.spanned_ns() < span_ns {
             match self.parser.next(devices) {
                 Ok(Some(io)) => {
                     self.waiting.push(Reverse(Waiting { number: self.read, io }));
                     self.read += 1;
+                    self.newest_ns = self.newest_ns.max(io.at_ns);
                 }
                 Ok(None) => self.ended = true,
                 Err(error) => (self.error, self.ended) = (Some(error), true),
             }
         }
+    }
+}
+
+impl Stream {
+    /// Time from the first I/O that waits to the latest.
+    fn spanned_ns(&self) -> u64 {
+        self.waiting.peek().map_or(0, |Reverse(first)| self.newest_ns - first.io.at_ns)
     }
 }
 
@@ -69,6 +80,7 @@ pub(super) struct Order {
     /// Times of what is first in each stream that has something, with its number.
     first: BinaryHeap<Reverse<(u64, usize)>>,
     window: usize,
+    span_ns: u64,
     started: bool,
     genesis_ns: Option<u64>,
     told_ns: u64,
@@ -77,17 +89,19 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Readers whose lines may step back by up to `window` I/Os, or fewer where readers are many.
-    pub(super) fn new(parsers: Vec<Box<dyn Parse>>, window: usize) -> Order {
+    /// Readers whose lines may step back by up to `window` I/Os, or fewer where readers are many,
+    /// and by less than `span_ns`.
+    pub(super) fn new(parsers: Vec<Box<dyn Parse>>, window: usize, span_ns: u64) -> Order {
         let most = (WAITING_MAX / parsers.len().max(1)).clamp(1, WINDOW_MAX);
         let stream = |parser| {
             let waiting = BinaryHeap::new();
-            Stream { parser, waiting, read: 0, error: None, ended: false }
+            Stream { parser, waiting, read: 0, newest_ns: 0, error: None, ended: false }
         };
         Order {
             streams: parsers.into_iter().map(stream).collect(),
             first: BinaryHeap::new(),
             window: window.clamp(1, most),
+            span_ns,
             started: false,
             genesis_ns: None,
             told_ns: 0,
@@ -120,7 +134,7 @@ impl Order {
     /// Fills a stream and notes what is first there; its error once nothing is.
     fn queue(&mut self, number: usize, devices: &mut Devices) -> Result<(), ReadError> {
         let stream = &mut self.streams[number];
-        stream.fill(self.window, devices);
+        stream.fill((self.window, self.span_ns), devices);
         if let Some(Reverse(waiting)) = stream.waiting.peek() {
             self.first.push(Reverse((waiting.io.at_ns, number)));
             return Ok(());

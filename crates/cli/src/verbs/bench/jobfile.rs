@@ -29,7 +29,7 @@ use super::table::TimeUnit;
 use crate::verbs::bar::Bar;
 use crate::verbs::counted;
 use crate::verbs::grid::{Grid, Side, WIDTH, shortened};
-use crate::verbs::interrupt::INTERRUPTED;
+use crate::verbs::interrupt::{self, INTERRUPTED};
 
 /// Characters of a job's name in the table.
 const NAME_WIDTH: usize = 16;
@@ -41,7 +41,7 @@ const FILE_MAX: u64 = (1 << 20) + 1;
 /// # Errors
 /// If the file is no job file, or a drive or a thread could not be set up.
 pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitCode> {
-    let file = read(name)?;
+    let file = interrupt::waiting(|| read(name))?;
     let volumes = volumes(args, &file)?;
     if !file.ignored.is_empty() {
         eprintln!("note: {}: without a meaning here: {}", shown(name), file.ignored.join(", "));

@@ -222,6 +222,8 @@ fn lines(report: &Report) -> Vec<String> {
         "not sent",
         &[(report.counts.unsent, "since the replay ended before".to_owned())],
     ));
+    let unknown = "when the replay ended: they may be done, or not".to_owned();
+    lines.extend(list("no answer", &[(report.counts.unanswered, unknown)]));
     lines.extend(report.stopped.as_ref().map(|stopped| match stopped {
         Stopped::Runtime => "ended by --runtime".to_owned(),
         Stopped::Limit => "ended by --limit".to_owned(),

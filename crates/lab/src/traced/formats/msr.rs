@@ -44,7 +44,9 @@ impl LineFormat for Msr {
             fua: false,
             offset_bytes: whole("Offset", offset)?,
             len_bytes: whole("Size", size)?,
-            latency_ns: Some(scaled("ResponseTime", whole("ResponseTime", response)?, TICK_NS)?),
+            // What is not known is written as 0: nothing takes no time.
+            latency_ns: Some(scaled("ResponseTime", whole("ResponseTime", response)?, TICK_NS)?)
+                .filter(|latency_ns| *latency_ns > 0),
         }))
     }
 }

@@ -271,3 +271,54 @@ fn times_that_step_back_are_brought_into_order_within_the_window() {
     let notes = source.notes().join("");
     assert!(notes.ends_with("I/Os came so late that they got the time of those before"), "{notes}");
 }
+
+#[test]
+fn a_pipe_that_stays_open_is_told_once_its_lines_fit_one_format_and_a_second_has_passed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let (hold, held) = std::sync::mpsc::channel::<()>();
+    let writer = {
+        let path = path.clone();
+        std::thread::spawn(move || {
+            let mut pipe = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+            let lines: String = (0..20u64)
+                .map(|at| {
+                    let time = 128_166_372_003_061_629 + at * 1_000_000;
+                    format!("{time},usr,0,Read,7014609920,24576,41286\n")
+                })
+                .collect();
+            std::io::Write::write_all(&mut pipe, lines.as_bytes()).unwrap();
+            // Open until the test has what it waits for.
+            let _ = held.recv();
+        })
+    };
+    let (said, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut source = open(&[TracePath::Named(path)], None).unwrap();
+        for _ in 0..8 {
+            let io = source.next_io().unwrap().unwrap();
+            said.send((source.format(), io.at_ns)).unwrap();
+        }
+    });
+    let wait = std::time::Duration::from_secs(20);
+    for at in 0..8u64 {
+        assert_eq!(told.recv_timeout(wait).unwrap(), (Format::Msr, at * 100_000_000));
+    }
+    drop(hold);
+    writer.join().unwrap();
+}
+
+#[test]
+fn the_line_that_is_broken_is_named_among_the_first_too() {
+    let good = "128166372003061629,usr,0,Read,7014609920,24576,41286\n";
+    let text = format!("{good}{good}128166372003061630,usr,0,Read,70146x,24576,41286\n{good}");
+    let mut source = AnySource::from_reader("t", std::io::Cursor::new(text), None).unwrap();
+    let error = loop {
+        match source.next_io() {
+            Ok(io) => assert!(io.is_some(), "it ends with an error"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(error.starts_with("t: line 3: Offset"), "{error}");
+}

@@ -38,7 +38,8 @@ impl<W: Write> Layout<W> for Rows {
         let (host, disk) = own.unwrap_or((device, &number));
         let host = host.replace([',', ' '], "-");
         let at = START + io.at_ns / TICK_NS;
-        let answer = io.latency_ns.unwrap_or(0) / TICK_NS;
+        // 0 is a latency that is not known.
+        let answer = io.latency_ns.map_or(0, |latency_ns| (latency_ns / TICK_NS).max(1));
         writeln!(out, "{at},{host},{disk},{kind},{},{},{answer}", io.offset_bytes, io.len_bytes)
     }
 

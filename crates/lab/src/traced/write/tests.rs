@@ -72,7 +72,9 @@ proptest! {
                 prop_assert!(close);
                 match format {
                     Format::Blktrace => prop_assert_eq!(read.latency_ns, io.latency_ns),
-                    Format::Msr => prop_assert_eq!(read.latency_ns, io.latency_ns.or(Some(0))),
+                    Format::Msr => {
+                        prop_assert_eq!(read.latency_ns, io.latency_ns.map(|ns| ns.max(100)));
+                    }
                     _ => prop_assert_eq!(read.latency_ns, None),
                 }
             }
