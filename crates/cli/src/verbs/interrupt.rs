@@ -5,7 +5,7 @@
 //! `bench` and `paper`.
 #![allow(clippy::print_stderr)]
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -19,7 +19,11 @@ pub const INTERRUPTED: u8 = 128 + SIGINT as u8;
 const ONE_SIGNAL: Duration = Duration::from_millis(500);
 
 /// Something is read or connected that may never come: there is nothing to print yet.
-static IS_WAITING: AtomicBool = AtomicBool::new(false);
+static IS_WAITING: Mutex<bool> = Mutex::new(false);
+
+fn is_waiting() -> MutexGuard<'static, bool> {
+    IS_WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Does something that may wait forever and before which nothing was measured: Ctrl-C ends the
 /// program meanwhile, and says so.
@@ -32,12 +36,12 @@ pub fn waiting<T>(f: impl FnOnce() -> T) -> T {
 
 /// As [`waiting`], from now on.
 pub fn begin_wait() {
-    IS_WAITING.store(true, Ordering::SeqCst);
+    *is_waiting() = true;
 }
 
 /// Something is measured from now on.
 pub fn end_wait() {
-    IS_WAITING.store(false, Ordering::SeqCst);
+    *is_waiting() = false;
 }
 
 /// What the next Ctrl-C sets; one half a second later ends the program.
@@ -53,7 +57,7 @@ pub fn on_ctrl_c() -> Result<Interrupt> {
         let mut first: Option<Instant> = None;
         for _ in signals.forever() {
             theirs.set();
-            if IS_WAITING.load(Ordering::SeqCst) {
+            if *is_waiting() {
                 eprintln!("interrupted: nothing was measured yet");
                 std::process::exit(INTERRUPTED.into());
             }

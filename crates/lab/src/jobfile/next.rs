@@ -28,11 +28,10 @@ pub(super) struct Progress {
     pub(super) bytes: u64,
     pub(super) ios: u64,
     pub(super) writes: u64,
-    pub(super) completed: u64,
     pub(super) loops: u64,
     pub(super) last_was_flush: bool,
     pub(super) has_drawn_all: bool,
-    /// I/Os completed at the last pause, and until when there is one.
+    /// I/Os issued at the last pause, and until when there is one.
     pub(super) thought_at: u64,
     pub(super) thinks_until_ns: Option<u64>,
 }
@@ -84,12 +83,13 @@ impl Worker<'_> {
                 return Some(Next::Wait(until_ns));
             }
             self.at.thinks_until_ns = None;
-            self.at.thought_at = self.at.completed;
+            self.at.thought_at = self.at.ios;
             return None;
         }
-        if self.at.completed - self.at.thought_at < think.blocks {
+        if self.at.ios - self.at.thought_at < think.blocks {
             return None;
         }
+        // fio's manual: so many blocks are issued before the pause; all of them end first.
         if self.channel.in_flight() > 0 {
             return Some(Next::Wait(0));
         }

@@ -207,7 +207,7 @@ impl<'a> Worker<'a> {
     fn reap(&mut self) -> bool {
         let mut now_ns = 0;
         let mut failed = None;
-        let Worker { channel, slots, tally, written, at, .. } = self;
+        let Worker { channel, slots, tally, written, .. } = self;
         let Slots { flights, free, idle, .. } = slots;
         let handed = channel.poll(|Completion { user_data: slot, status, bio }| {
             if now_ns == 0 {
@@ -229,7 +229,6 @@ impl<'a> Worker<'a> {
                 }
                 return;
             };
-            at.completed += 1;
             if status.is_ok() {
                 tally.done(io.direction, io.bytes, (slat, clat));
             }

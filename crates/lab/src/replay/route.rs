@@ -155,6 +155,11 @@ impl<S: TraceSource> Router<S> {
         }
         let extent = self.addresses.extents_bytes.get(lane_at).copied().unwrap_or(0);
         let range = (io.offset_bytes, io.len_bytes);
+        if self.addresses.fit == Some(Fit::Scale)
+            && io.offset_bytes.saturating_add(io.len_bytes) > extent
+        {
+            return Err(self.beyond(io, extent));
+        }
         match place(lane, (self.addresses.fit, extent), range) {
             Place::At { offset_bytes, len_bytes, aligned, moved } => {
                 (routed.offset_bytes, routed.len_bytes) = (offset_bytes, len_bytes);
@@ -184,6 +189,19 @@ impl<S: TraceSource> Router<S> {
             )));
         }
         Ok(())
+    }
+
+    #[cold]
+    fn beyond(&self, io: &TracedIo, extent: u64) -> BenchError {
+        let TracedIo { op, offset_bytes, len_bytes, .. } = io;
+        wrong(format!(
+            "--trace-size {extent}: I/O {} of the trace, a {} of {len_bytes} bytes at \
+             {offset_bytes}, lies behind that: scaled by it, it would lie behind the target's end; \
+             give the size of the traced device, {} or more",
+            self.number,
+            op.name(),
+            offset_bytes.saturating_add(*len_bytes)
+        ))
     }
 
     #[cold]

@@ -312,6 +312,19 @@ fn what_cannot_be_decided_is_an_error_that_names_the_choices() {
 }
 
 #[test]
+fn an_io_behind_the_extent_that_was_said_is_an_error_and_not_piled_up_at_the_end() {
+    let mut model = Model::new(1, 1..2);
+    let at =
+        |extent| Addresses { fit: Some(Fit::Scale), extents_bytes: vec![extent], overwrite: false };
+    let ios = vec![io(0, Op::Read, 0, 512), io(1, Op::Read, 8 << 20, 4096)];
+    let report = run_on(&mut model, ios.clone(), at(4 << 20), &settings(None, 1));
+    let Some(Stopped::Undecided(text)) = report.stopped else { panic!("{report:?}") };
+    assert!(text.contains("--trace-size 4194304: I/O 2") && text.contains("8392704"), "{text}");
+    let report = run_on(&mut Model::new(1, 1..2), ios, at(8_392_704), &settings(None, 1));
+    assert_eq!((report.stopped, report.counts.ios), (None, 2));
+}
+
+#[test]
 fn a_target_that_breaks_ends_the_replay_with_what_was_done() {
     let mut model = Model::new(1, 1_000..1_001);
     model.breaks_ns = 20_500_000;

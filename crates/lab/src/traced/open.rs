@@ -27,8 +27,8 @@ use super::parse::{Joined, Parse, Text};
 use super::{TraceSource, TracedIo};
 use crate::trace::{Reader, Source, TraceName};
 
-/// Time of a trace in a pipe, which may be written at this moment, after which an I/O is told though
-/// its window is not full.
+/// Time of a trace in a pipe, which may be written at this moment, after which an I/O is told
+/// though its window is not full.
 const LIVE_SPAN_NS: u64 = 1_000_000_000;
 
 /// A trace of any format.

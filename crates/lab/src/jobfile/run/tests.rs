@@ -65,6 +65,17 @@ fn jobs_bound_by_size_do_as_many_ios_as_fio() {
 }
 
 #[test]
+fn a_job_thinks_after_each_of_its_ios_however_many_may_be_in_flight() {
+    for (words, pauses) in [("iodepth=16", 9), ("iodepth=16\nthinktime_blocks=5", 1)] {
+        let file = format!("[j]\nrw=randread\nnumber_ios=10\nthinktime=10ms\n{words}\n");
+        let begin = std::time::Instant::now();
+        assert_eq!(counts(&file), [[10, 0, 0, 0]], "{words}");
+        let lasted = begin.elapsed().as_millis();
+        assert!(lasted >= pauses * 10, "{words}: {lasted} ms");
+    }
+}
+
+#[test]
 fn groups_add_up_and_stonewalls_and_new_groups_part_them() {
     let text = "[global]\nsize=1m\ngroup_reporting\n[a]\nnumjobs=2\n[b]\n[c]\nstonewall\nnumjobs=3\n\
                 [d]\nnew_group\n";
