@@ -22,6 +22,7 @@ const CONFIG: &str = "[[drive]]\nname = \"<b>d0</b>\"\nspec = \"ram:size=64m\"\n
 const LIMITED: &str = "[[group]]\nname = \"vm7\"\niops = 100\nburst = \"1ms\"\n\
                        [[drive]]\nname = \"d0\"\nspec = \"ram:size=64m\"\n\
                        [[volume]]\nname = \"vol\"\ndrives = [\"d0\"]\n\
+                       [volume.cache]\nsize = \"1m\"\n\
                        [[export]]\nvolume = \"vol\"\nnbd = \"unix:s\"\ngroup = \"vm7\"\n\
                        [server]\nmetrics = \"127.0.0.1:0\"\n";
 

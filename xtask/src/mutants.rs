@@ -24,7 +24,7 @@ const USAGE: &str =
     "usage: cargo xtask mutants [--short] [--package NAME]... [--shard K/N | --sample N]
   --short        only the mutants of xtask/mutants/short.txt, as CI does
   --package      one of block, exports-vhost, exports-server, exports-rest, nbd, clients,
-                 runtime, drives, reactor
+                 runtime, cache, drives, reactor
   --shard K/N    every Nth mutant, from the Kth on, counted from 0
   --sample N     the same as --shard 0/N";
 
@@ -47,7 +47,7 @@ struct Group {
 }
 
 /// In the order of importance.
-const GROUPS: [Group; 9] = [
+const GROUPS: [Group; 10] = [
     Group {
         name: "block",
         package: "millrace-block",
@@ -148,6 +148,24 @@ const GROUPS: [Group; 9] = [
         but: &[],
         tests: &["--lib", "--test=conformance", "--test=workers"],
         quick: &["--lib", "--test=conformance"],
+        skipped: &[],
+    },
+    // What its own tests judge; the rest of the cache is judged by the explorer, which has none
+    // that is quick enough.
+    Group {
+        name: "cache",
+        package: "millrace-cache",
+        judge: None,
+        files: &[
+            "crates/cache/src/config.rs",
+            "crates/cache/src/extent.rs",
+            "crates/cache/src/pace.rs",
+            "crates/cache/src/shard.rs",
+            "crates/cache/src/streams.rs",
+        ],
+        but: &[],
+        tests: &["--lib"],
+        quick: &["--lib"],
         skipped: &[],
     },
     Group {
