@@ -228,3 +228,89 @@ proptest! {
         prop_assert_eq!((rig.dirty, rig.owed.len(), rig.stranded), (0, 0, 0));
     }
 }
+
+/// A shard with clean pages of these numbers, filled in this order.
+fn filled(frames: u32, pages: impl Iterator<Item = u64>) -> Shard {
+    let mut shard = Shard::new(0, frames);
+    for page in pages {
+        let at = shard.find_or_insert(page / 16);
+        let frame = shard.take_frame(at).unwrap();
+        shard.set_frame(at, (page % 16) as usize, frame);
+        shard.extent_mut(at).valid[(page % 16) as usize] = WHOLE;
+    }
+    shard
+}
+
+#[test]
+fn the_hand_takes_clean_pages_in_turn_and_spares_those_that_were_hit_once() {
+    let mut shard = filled(4, [0, 16, 32, 48].into_iter());
+    let frame_of = |shard: &Shard, number| {
+        shard.find(number).map(|at| shard.extent(at).frames[0]).filter(|frame| *frame != NO_FRAME)
+    };
+    let hit = frame_of(&shard, 0).unwrap();
+    shard.note_hit(hit);
+    let second = frame_of(&shard, 1).unwrap();
+    assert_eq!(shard.take_frame(NO_EXTENT), Some(second), "the first was hit");
+    assert_eq!((shard.find(1), shard.stats.evicted), (None, 1), "nothing is known of it any more");
+    let third = frame_of(&shard, 2);
+    let keep = shard.find(2).unwrap();
+    assert_eq!(shard.take_frame(keep), third);
+    assert_eq!(shard.find(2), Some(keep), "it was to be kept");
+    shard.forget_if_empty(keep);
+    let fourth = frame_of(&shard, 3);
+    assert_eq!(shard.take_frame(NO_EXTENT), fourth);
+    assert_eq!(shard.take_frame(NO_EXTENT), Some(hit), "it is spared once");
+    assert_eq!(shard.take_frame(NO_EXTENT), None, "nothing is left");
+}
+
+#[test]
+fn dirty_pages_and_those_in_use_are_not_taken() {
+    let mut shard = filled(3, [0, 1, 2].into_iter());
+    let at = shard.find(0).unwrap();
+    assert_eq!(shard.oldest_ns(), None);
+    assert!(shard.note_written(at, 0, 0b11, Dirtied { epoch: 1, at_ns: 77 }));
+    assert_eq!((shard.oldest_ns(), shard.extent(at).is_dirty()), (Some(77), true));
+    assert!(shard.extent(at).owes(1) && shard.extent(at).owes(2) && !shard.extent(at).owes(0));
+    shard.extent_mut(at).filling |= 0b10;
+    assert!(!shard.extent(at).may_evict(0) && !shard.extent(at).may_evict(1));
+    let third = shard.extent(at).frames[2];
+    assert_eq!((shard.take_frame(at), shard.take_frame(at)), (Some(third), None));
+}
+
+#[test]
+fn a_page_that_is_dropped_gives_its_frame_back_and_counts_collected_pages_are_bounded() {
+    let mut shard = filled(3, [0, 16, 32].into_iter());
+    for number in 0..3 {
+        let at = shard.find(number).unwrap();
+        shard.note_written(at, 0, 1, Dirtied { epoch: 1, at_ns: number });
+    }
+    let mut items = vec![];
+    shard.collect(2, &mut items, |_| Due::Now);
+    assert_eq!(items.iter().map(|item| item.page).collect::<Vec<_>>(), [0, 16]);
+    assert_eq!(shard.oldest_ns(), Some(2));
+    let at = shard.find(2).unwrap();
+    let frame = shard.extent(at).frames[0];
+    shard.drop_page(at, 0);
+    assert_eq!(shard.take_frame(NO_EXTENT), Some(frame));
+}
+
+#[test]
+fn stranded_pages_are_left_out_of_fresh_ones_until_all_memory_is_theirs() {
+    let mut shard = filled(2, [0, 1].into_iter());
+    let at = shard.find(0).unwrap();
+    assert!(!shard.strand(at, 0), "a clean page is not stranded");
+    shard.note_written(at, 0, WHOLE, Dirtied { epoch: 1, at_ns: 0 });
+    shard.note_written(at, 1, WHOLE, Dirtied { epoch: 1, at_ns: 0 });
+    assert!(shard.strand(at, 0) && !shard.strand(at, 0) && !shard.is_stranded());
+    let mut items = vec![];
+    shard.collect(9, &mut items, |_| Due::Fresh);
+    assert_eq!(
+        items.iter().map(|item| (item.page, item.is_probe)).collect::<Vec<_>>(),
+        [(1, false)]
+    );
+    shard.end_write(&items[0], Ended::Failed(Status::NoSpace));
+    let extent = shard.extent(at);
+    assert_eq!((extent.failed, extent.status), (0b10, Status::NoSpace));
+    assert!(shard.strand(at, 1) && shard.is_stranded());
+    assert!(shard.unstrand(at, 0) && !shard.unstrand(at, 0) && !shard.is_stranded());
+}
