@@ -14,6 +14,7 @@ use crate::file::{Aio, Direct, FileConfig, FileDriver, measure as measure_file};
 use crate::model::{ModelConfig, ModelDriver, config_of};
 use crate::null::NullDriver;
 use crate::ram::{RamConfig, RamDriver};
+use crate::rbd::{self, RbdConfig, RbdDriver};
 use crate::spec::{Spec, SpecError};
 use crate::system::memory_bytes;
 use crate::value::{byte_range, size_bytes, switch, time_ns};
@@ -48,8 +49,8 @@ pub struct Opened {
     pub notes: Vec<String>,
     /// Lines about what is hardly meant, such as that its file is a qcow2 image.
     pub warnings: Vec<String>,
-    /// Device and inode of its file, or number of its block device and 0: two drives with the same
-    /// identity keep their data in the same place.
+    /// Device and inode of its file, or number of its block device and 0, or two numbers made of
+    /// its Ceph image: two drives with the same identity keep their data in the same place.
     pub identity: Option<(u64, u64)>,
     /// The outermost fault drive's control.
     pub fault: Option<FaultControl>,
@@ -92,6 +93,7 @@ enum Settings {
     Ram(RamConfig),
     Model(Box<ModelConfig>),
     File(FileConfig),
+    Rbd(RbdConfig),
     Fault { config: FaultConfig, dead: bool, inner: Box<Settings> },
 }
 
@@ -103,6 +105,7 @@ fn settings_of(spec: &Spec) -> Result<Settings, SpecError> {
         "ram" => Settings::Ram(ram_of(spec)?),
         "model" => Settings::Model(Box::new(model_of(spec)?)),
         "file" => Settings::File(file_of(spec)?),
+        "rbd" => Settings::Rbd(rbd::config_of(spec)?),
         _ => fault_of(spec)?,
     })
 }
@@ -118,6 +121,11 @@ impl Settings {
                 let (notes, warnings) = (file.notes().to_vec(), file.warnings().to_vec());
                 let identity = Some(file.identity());
                 Ok(Opened { notes, warnings, identity, ..Opened::plain(file) })
+            }
+            Settings::Rbd(config) => {
+                let image = RbdDriver::open(RbdConfig { io_threads, ..config })?;
+                let (warnings, identity) = (image.warnings().to_vec(), Some(image.identity()));
+                Ok(Opened { warnings, identity, ..Opened::plain(image) })
             }
             Settings::Fault { config, dead, inner } => {
                 let Opened { driver, notes, warnings, identity, .. } = inner.open(io_threads)?;
@@ -139,6 +147,7 @@ impl Settings {
             Settings::Ram(config) => plain(config.size_bytes, config.block_size),
             Settings::Model(config) => plain(config.size_bytes, config.block_size),
             Settings::File(config) => Ok(measure_file(&config)?),
+            Settings::Rbd(config) => Ok(rbd::measure(&config)?),
             Settings::Fault { inner, .. } => inner.measure(),
         }
     }
@@ -174,7 +183,7 @@ impl Spec {
         self.value(key, within, "write a time with ns, us, ms or s, up to 3600s, as in 10us")
     }
 
-    fn switch(&self, key: &str) -> Result<Option<bool>, SpecError> {
+    pub(crate) fn switch(&self, key: &str) -> Result<Option<bool>, SpecError> {
         self.value(key, switch, "write on or off")
     }
 
@@ -256,7 +265,7 @@ fn model_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
     Ok(config)
 }
 
-fn missing(spec: &Spec, key: &'static str) -> SpecError {
+pub(crate) fn missing(spec: &Spec, key: &'static str) -> SpecError {
     SpecError::MissingKey { driver: spec.driver.clone(), key }
 }
 

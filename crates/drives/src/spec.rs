@@ -15,11 +15,12 @@ use crate::value::{split_outside, unwrapped};
 use crate::words::nearest;
 
 /// Drivers and their keys.
-const DRIVERS: [(&str, &[&str]); 5] = [
+const DRIVERS: [(&str, &[&str]); 6] = [
     ("null", &["size", "delay", "queues", "depth", "block"]),
     ("ram", &["size", "block", "depth"]),
     ("model", MODEL_KEYS),
     ("file", &["path", "size", "grow", "direct", "aio", "depth", "lock", "read-only"]),
+    ("rbd", &["image", "conf", "cluster", "id", "depth", "lock", "read-only", "connect"]),
     (
         "fault",
         &[
@@ -40,10 +41,15 @@ const DRIVERS: [(&str, &[&str]); 5] = [
     ),
 ];
 
+/// The key that may go without its name, if it comes first.
+fn main_key(driver: &str) -> Option<&'static str> {
+    (driver == "rbd").then_some("image")
+}
+
 #[doc = include_str!("spec.md")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// Which driver: `null`, `ram`, `model`, `file` or `fault`.
+    /// Which driver: `null`, `ram`, `model`, `file`, `rbd` or `fault`.
     pub driver: String,
     /// Name of the controller that it hangs on, as the block layer knows it; not to be confused
     /// with the key `controller` of a `model` drive, which is part of the modelled hardware.
@@ -65,7 +71,10 @@ pub enum SpecError {
         what: String,
     },
     /// No such driver.
-    #[error("no driver `{driver}`{}; there are null, ram, model, file and fault", hint(nearest))]
+    #[error(
+        "no driver `{driver}`{}; there are null, ram, model, file, rbd and fault",
+        hint(nearest)
+    )]
     UnknownDriver {
         /// What was written.
         driver: String,
@@ -200,6 +209,15 @@ impl Spec {
     }
 }
 
+/// The main key of a driver with a first piece that is no `key=value`.
+fn unnamed<'a>(
+    driver: &str,
+    before: &[(String, String)],
+    piece: &'a str,
+) -> Option<(&'a str, &'a str)> {
+    main_key(driver).filter(|_| before.is_empty() && !piece.is_empty()).map(|key| (key, piece))
+}
+
 impl FromStr for Spec {
     type Err = SpecError;
 
@@ -216,12 +234,14 @@ impl FromStr for Spec {
         if controller == Some("") {
             return Err(wrong("a controller's name follows the @".into()));
         }
+        // An unknown driver's pieces may have any form.
+        Spec::from_pairs(driver, std::iter::empty())?;
         let Some(pieces) = split_outside(rest, ',') else {
             return Err(wrong("its parentheses do not match".into()));
         };
         let mut pairs = Vec::new();
         for piece in pieces.into_iter().filter(|_| !rest.is_empty()) {
-            match piece.split_once('=') {
+            match piece.split_once('=').or_else(|| unnamed(driver, &pairs, piece)) {
                 Some((key, value)) if !key.is_empty() => {
                     pairs.push((key.trim().to_string(), unwrapped(value).to_string()));
                 }
@@ -242,7 +262,9 @@ impl fmt::Display for Spec {
         f.write_str(":")?;
         for (index, (key, value)) in self.options.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
+            let is_main = index == 0 && main_key(&self.driver) == Some(key);
             match value.contains([',', '(']) {
+                _ if is_main && !value.contains([',', '(', '=']) => f.write_str(value)?,
                 true => write!(f, "{comma}{key}=({value})")?,
                 false => write!(f, "{comma}{key}={value}")?,
             }
@@ -267,6 +289,10 @@ mod tests {
             "model@scu:preset=850evo",
             "file:path=/a@b:c",
             "file:path=/x/d0,size=4g,direct=on",
+            "rbd:pool/space/image@snap",
+            "rbd:pool/image,depth=64,lock=off",
+            "rbd:image=p/a=b,id=me",
+            "rbd:depth=64,image=p/i",
             "fault:drive=(file:path=/x/d0,size=4g),every=100,op=read",
             "fault:drive=(fault:drive=(ram:size=1g,block=4k),dead=on),latency=5ms",
         ] {
@@ -288,7 +314,7 @@ mod tests {
     #[test]
     fn unknown_driver_and_key_name_the_nearest_known_one() {
         let nearest = Some("file");
-        assert_eq!(error("fiel:"), SpecError::UnknownDriver { driver: "fiel".into(), nearest });
+        assert_eq!(error("fiel:/x"), SpecError::UnknownDriver { driver: "fiel".into(), nearest });
         let (driver, key) = ("file".to_string(), "pth".to_string());
         let expected = SpecError::UnknownKey { driver, key, nearest: Some("path") };
         assert_eq!(error("file:pth=/x"), expected);
@@ -347,6 +373,8 @@ mod tests {
             "ram:size",
             "ram:size=1g,",
             "ram:=1",
+            "rbd:pool/image,other",
+            "file:/x/d0",
             "fault:drive=(ram",
         ] {
             assert!(matches!(error(text), SpecError::Syntax { .. }), "{text}");

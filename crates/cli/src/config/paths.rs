@@ -1,7 +1,7 @@
 //! Paths inside drive specs, made relative to the configuration.
 //!
-//! A path stands at the key `path` of a spec; a drive around another (`fault`) has that one's spec
-//! at the key `drive`. Called by raw.rs; `Spec::file` finds them again.
+//! A path stands at the keys `path` and `conf` of a spec; a drive around another (`fault`) has
+//! that one's spec at the key `drive`. Called by raw.rs; `Spec::file` finds them again.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use millrace_drives::Spec;
 pub fn resolve(spec: &mut Spec, base: &Path) {
     for (key, value) in &mut spec.options {
         match key.as_str() {
-            "path" => {
+            "path" | "conf" => {
                 if let Some(path) = base.join(&*value).to_str() {
                     *value = path.to_owned();
                 }
@@ -44,6 +44,8 @@ mod tests {
         assert_eq!(file("file:path=/x/d0", "conf"), Path::new("/x/d0"));
         assert_eq!(file("file:path=d0", ""), Path::new("d0"));
         assert_eq!(resolved("null:size=1g", "conf").file(), None);
+        let cluster = resolved("rbd:pool/image,conf=far.conf", "conf");
+        assert_eq!(cluster.to_string(), "rbd:pool/image,conf=conf/far.conf");
     }
 
     #[test]

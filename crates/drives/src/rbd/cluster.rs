@@ -1,0 +1,200 @@
+//! `Cluster`: a connection to a Ceph cluster and the pool of one image.
+//!
+//! Made when a drive is opened, on a thread of its own, since any call waits for the cluster
+//! (open.rs); lives as long as the image. Calls librados by the table of `library.rs`. Every error
+//! names the image as the user wrote it, and says what to look at. Invariant: handles are closed
+//! once, the pool's before the connection's.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::io;
+use std::ptr::null;
+
+use millrace_block::{Error, ErrorKind};
+
+use super::RbdConfig;
+use super::library::{Functions, Handle};
+
+/// What librados waits for monitors when nobody has said how long, in seconds.
+const MOUNT_TIMEOUT_S: &str = "300";
+
+/// A connection with a pool's handle.
+pub(crate) struct Cluster {
+    pub(crate) functions: &'static Functions,
+    rados: Handle,
+    /// None before it is opened.
+    pool: Option<Handle>,
+}
+
+// SAFETY: librados' handles may be used by any thread, and by several at once.
+unsafe impl Send for Cluster {}
+// SAFETY: as above.
+unsafe impl Sync for Cluster {}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // SAFETY: both handles were made by these libraries and are closed here only.
+        unsafe {
+            if let Some(pool) = self.pool {
+                (self.functions.rados_ioctx_destroy)(pool);
+            }
+            (self.functions.rados_shutdown)(self.rados);
+        }
+    }
+}
+
+/// What librados and librbd say: a negative errno is an error.
+pub(crate) fn checked(result: c_int) -> Result<c_int, io::Error> {
+    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
+}
+
+/// A text for C; the settings hold none with a zero byte (`RbdConfig::validate`).
+pub(crate) fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', "")).unwrap_or_default()
+}
+
+/// The text in a buffer that C has filled.
+pub(crate) fn text_in(buffer: &[u8]) -> String {
+    let text = CStr::from_bytes_until_nul(buffer).unwrap_or_default();
+    text.to_string_lossy().into_owned()
+}
+
+/// An error about an image, with what the system says.
+pub(crate) fn system(config: &RbdConfig, doing: &str, error: &io::Error) -> Error {
+    Error::new(ErrorKind::System, format!("{}: {doing}: {error}", config.image))
+}
+
+impl Cluster {
+    /// Connects and opens the image's pool.
+    ///
+    /// # Errors
+    /// `System`, with what to look at.
+    pub(crate) fn connect(
+        functions: &'static Functions,
+        config: &RbdConfig,
+    ) -> Result<Cluster, Error> {
+        let mut rados = std::ptr::null_mut();
+        let user = c_text(&format!("client.{}", config.user));
+        let cluster = c_text(&config.cluster);
+        // SAFETY: valid texts; the handle is written on success only.
+        let made = unsafe {
+            (functions.rados_create2)(&raw mut rados, cluster.as_ptr(), user.as_ptr(), 0)
+        };
+        checked(made).map_err(|error| system(config, "librados", &error))?;
+        let mut cluster = Cluster { functions, rados, pool: None };
+        cluster.configure(config)?;
+        // SAFETY: a live handle, configured and not connected.
+        let connected = checked(unsafe { (functions.rados_connect)(rados) });
+        connected.map_err(|error| connect_error(config, &error))?;
+        cluster.pool = Some(cluster.open_pool(config)?);
+        Ok(cluster)
+    }
+
+    fn configure(&self, config: &RbdConfig) -> Result<(), Error> {
+        let path = config.conf.as_ref().map(|path| c_text(&path.to_string_lossy()));
+        let pointer = path.as_ref().map_or(null(), |path| path.as_ptr());
+        // SAFETY: a live handle; a valid text, or none for the usual places.
+        let read = checked(unsafe { (self.functions.rados_conf_read_file)(self.rados, pointer) });
+        read.map_err(|error| conf_error(config, &error))?;
+        if self.setting("client_mount_timeout").is_none_or(|text| text == MOUNT_TIMEOUT_S) {
+            let seconds = config.connect_ns.div_ceil(1_000_000_000).max(1);
+            let (key, value) = (c_text("client_mount_timeout"), c_text(&seconds.to_string()));
+            // SAFETY: a live handle and valid texts. A refusal leaves the longer time.
+            let _ = unsafe {
+                (self.functions.rados_conf_set)(self.rados, key.as_ptr(), value.as_ptr())
+            };
+        }
+        Ok(())
+    }
+
+    /// What the configuration says of a key.
+    pub(crate) fn setting(&self, key: &str) -> Option<String> {
+        let (key, mut buffer) = (c_text(key), [0u8; 64]);
+        let start = buffer.as_mut_ptr().cast::<c_char>();
+        // SAFETY: a live handle, a valid text, and as many bytes as are said.
+        let got = unsafe {
+            (self.functions.rados_conf_get)(self.rados, key.as_ptr(), start, buffer.len())
+        };
+        (got >= 0).then(|| text_in(&buffer))
+    }
+
+    fn open_pool(&self, config: &RbdConfig) -> Result<Handle, Error> {
+        let (name, mut pool) = (c_text(&config.image.pool), std::ptr::null_mut());
+        // SAFETY: a connected handle and a valid text; the pool is written on success only.
+        let made = unsafe {
+            (self.functions.rados_ioctx_create)(self.rados, name.as_ptr(), &raw mut pool)
+        };
+        checked(made).map_err(|error| pool_error(config, &error))?;
+        if let Some(namespace) = &config.image.namespace {
+            let namespace = c_text(namespace);
+            // SAFETY: a live handle and a valid text, which is copied.
+            unsafe { (self.functions.rados_ioctx_set_namespace)(pool, namespace.as_ptr()) };
+        }
+        Ok(pool)
+    }
+
+    /// The pool.
+    pub(crate) fn pool(&self) -> Handle {
+        self.pool.unwrap_or(std::ptr::null_mut())
+    }
+
+    /// What tells this cluster and pool from all others.
+    pub(crate) fn place(&self) -> String {
+        let mut fsid = [0u8; 64];
+        // SAFETY: connected handles, and as many bytes as are said.
+        let pool = unsafe {
+            let start = fsid.as_mut_ptr().cast::<c_char>();
+            (self.functions.rados_cluster_fsid)(self.rados, start, fsid.len());
+            (self.functions.rados_ioctx_get_id)(self.pool())
+        };
+        format!("{} {pool}", text_in(&fsid))
+    }
+}
+
+fn conf_error(config: &RbdConfig, error: &io::Error) -> Error {
+    let image = &config.image;
+    let text = match (&config.conf, error.raw_os_error()) {
+        (Some(path), Some(libc::ENOENT)) => {
+            format!("{image}: conf={}: there is no such file", path.display())
+        }
+        (Some(path), _) => format!("{image}: conf={}: {error}", path.display()),
+        (None, Some(libc::ENOENT)) => format!(
+            "{image}: there is no configuration of a Ceph cluster at the usual places, such as \
+             /etc/ceph/{}.conf; name it with conf=PATH",
+            config.cluster
+        ),
+        (None, _) => format!("{image}: the configuration of the Ceph cluster: {error}"),
+    };
+    Error::new(ErrorKind::System, text)
+}
+
+fn connect_error(config: &RbdConfig, error: &io::Error) -> Error {
+    let (image, user) = (&config.image, &config.user);
+    let text = match error.raw_os_error() {
+        Some(libc::ETIMEDOUT) => format!(
+            "{image}: the cluster's monitors do not answer; check `mon host` in its configuration, \
+             and the network"
+        ),
+        Some(libc::ENOENT) => format!(
+            "{image}: no monitors, or no key of client.{user}, could be found: check `mon host` \
+             and `keyring` in the cluster's configuration; id=NAME is another user"
+        ),
+        Some(libc::EACCES | libc::EPERM) => format!(
+            "{image}: the cluster does not let client.{user} in ({error}); check its key, or give \
+             id=NAME"
+        ),
+        _ => format!("{image}: cannot connect to the cluster as client.{user}: {error}"),
+    };
+    Error::new(ErrorKind::System, text)
+}
+
+fn pool_error(config: &RbdConfig, error: &io::Error) -> Error {
+    let (image, pool) = (&config.image, &config.image.pool);
+    if error.raw_os_error() == Some(libc::ENOENT) {
+        let text = format!(
+            "{image}: the cluster has no pool {pool}; `ceph osd pool ls` shows those that there are"
+        );
+        return Error::new(ErrorKind::System, text);
+    }
+    system(config, &format!("pool {pool}"), error)
+}

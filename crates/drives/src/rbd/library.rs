@@ -1,0 +1,208 @@
+//! `Functions`: librbd and librados, loaded when the first Ceph drive is opened.
+//!
+//! A program that has no such drive needs neither library; no build needs them. The table is a
+//! plain struct of function pointers, so that tests put their own in its place. The libraries stay
+//! loaded: their threads and callbacks outlive every drive. Called by `cluster.rs`, `image.rs` and
+//! `queue.rs`. Invariant: the declarations are those of librbd.h and librados.h of Ceph 16, which
+//! later versions keep. Source: `rbd/librbd.h`, `rados/librados.h`.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use libc::{iovec, size_t, ssize_t};
+use libloading::Library;
+use millrace_block::{Error, ErrorKind};
+
+/// The file names of both libraries, with the versions of their interfaces.
+const RBD: &str = "librbd.so.1";
+const RADOS: &str = "librados.so.2";
+
+/// `rados_t`, `rados_ioctx_t`, `rbd_image_t` or `rbd_completion_t`.
+pub(crate) type Handle = *mut c_void;
+/// `rbd_callback_t`.
+pub(crate) type Callback = unsafe extern "C" fn(completion: Handle, argument: *mut c_void);
+/// What `rbd_diff_iterate2` calls for each extent: offset, length, whether there are data.
+pub(crate) type ExtentCallback = unsafe extern "C" fn(u64, size_t, c_int, *mut c_void) -> c_int;
+
+/// `rbd_image_info_t`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ImageInfo {
+    pub(crate) size_bytes: u64,
+    pub(crate) object_bytes: u64,
+    objects: u64,
+    order: c_int,
+    block_name_prefix: [c_char; 24],
+    parent_pool: i64,
+    parent_name: [c_char; 96],
+}
+
+impl ImageInfo {
+    /// One to be filled.
+    pub(crate) const EMPTY: ImageInfo = ImageInfo {
+        size_bytes: 0,
+        object_bytes: 0,
+        objects: 0,
+        order: 0,
+        block_name_prefix: [0; 24],
+        parent_pool: 0,
+        parent_name: [0; 96],
+    };
+}
+
+/// `rbd_image_watcher_t`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Watcher {
+    pub(crate) address: *mut c_char,
+    id: i64,
+    cookie: u64,
+}
+
+impl Watcher {
+    /// One to be filled.
+    pub(crate) const EMPTY: Watcher = Watcher { address: std::ptr::null_mut(), id: 0, cookie: 0 };
+}
+
+/// Declares the table, and how it is filled from the two libraries.
+macro_rules! functions {
+    ($($library:ident $name:ident($($argument:ty),* $(,)?) $(-> $result:ty)?;)*) => {
+        /// The functions that are used, by their names in C.
+        #[derive(Clone, Copy)]
+        pub(crate) struct Functions {
+            $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl Functions {
+            fn of(libraries: &Libraries) -> Result<Functions, Error> {
+                Ok(Functions {
+                    $($name: {
+                        type Function = unsafe extern "C" fn($($argument),*) $(-> $result)?;
+                        // SAFETY: the type is that of the function of this name in the header.
+                        unsafe { symbol::<Function>(&libraries.$library, stringify!($name)) }?
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    rados rados_create2(*mut Handle, *const c_char, *const c_char, u64) -> c_int;
+    rados rados_conf_read_file(Handle, *const c_char) -> c_int;
+    rados rados_conf_get(Handle, *const c_char, *mut c_char, size_t) -> c_int;
+    rados rados_conf_set(Handle, *const c_char, *const c_char) -> c_int;
+    rados rados_connect(Handle) -> c_int;
+    rados rados_shutdown(Handle);
+    rados rados_cluster_fsid(Handle, *mut c_char, size_t) -> c_int;
+    rados rados_ioctx_create(Handle, *const c_char, *mut Handle) -> c_int;
+    rados rados_ioctx_destroy(Handle);
+    rados rados_ioctx_set_namespace(Handle, *const c_char);
+    rados rados_ioctx_get_id(Handle) -> i64;
+    rbd rbd_open(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
+    rbd rbd_open_read_only(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
+    rbd rbd_close(Handle) -> c_int;
+    rbd rbd_stat(Handle, *mut ImageInfo, size_t) -> c_int;
+    rbd rbd_get_size(Handle, *mut u64) -> c_int;
+    rbd rbd_get_features(Handle, *mut u64) -> c_int;
+    rbd rbd_get_flags(Handle, *mut u64) -> c_int;
+    rbd rbd_get_overlap(Handle, *mut u64) -> c_int;
+    rbd rbd_get_stripe_unit(Handle, *mut u64) -> c_int;
+    rbd rbd_get_id(Handle, *mut c_char, size_t) -> c_int;
+    rbd rbd_lock_acquire(Handle, c_int) -> c_int;
+    rbd rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut size_t) -> c_int;
+    rbd rbd_lock_get_owners_cleanup(*mut *mut c_char, size_t);
+    rbd rbd_watchers_list(Handle, *mut Watcher, *mut size_t) -> c_int;
+    rbd rbd_watchers_list_cleanup(*mut Watcher, size_t);
+    rbd rbd_diff_iterate2(
+        Handle, *const c_char, u64, u64, u8, u8, ExtentCallback, *mut c_void,
+    ) -> c_int;
+    rbd rbd_aio_create_completion(*mut c_void, Callback, *mut Handle) -> c_int;
+    rbd rbd_aio_get_return_value(Handle) -> ssize_t;
+    rbd rbd_aio_release(Handle);
+    rbd rbd_aio_readv(Handle, *const iovec, c_int, u64, Handle) -> c_int;
+    rbd rbd_aio_writev(Handle, *const iovec, c_int, u64, Handle) -> c_int;
+    rbd rbd_aio_discard(Handle, u64, u64, Handle) -> c_int;
+    rbd rbd_aio_write_zeroes(Handle, u64, size_t, Handle, c_int, c_int) -> c_int;
+    rbd rbd_aio_flush(Handle, Handle) -> c_int;
+}
+
+struct Libraries {
+    rados: Library,
+    rbd: Library,
+}
+
+/// The table of this process; loads the libraries when it is first asked for.
+///
+/// # Errors
+/// `NotSupported` if a library or a function is missing; the text names the packages.
+pub(crate) fn functions() -> Result<&'static Functions, Error> {
+    static TABLE: OnceLock<Result<Functions, String>> = OnceLock::new();
+    let table = TABLE.get_or_init(|| load(RADOS, RBD).map_err(|error| error.to_string()));
+    table.as_ref().map_err(|text| Error::new(ErrorKind::NotSupported, text.clone()))
+}
+
+fn load(rados: &str, rbd: &str) -> Result<Functions, Error> {
+    let libraries = Libraries { rados: library(rados)?, rbd: library(rbd)? };
+    let table = Functions::of(&libraries)?;
+    // Threads of the libraries run code of theirs until the process ends.
+    std::mem::forget(libraries);
+    Ok(table)
+}
+
+fn library(name: &str) -> Result<Library, Error> {
+    // SAFETY: the start-up code of these two libraries sets up their own data only.
+    unsafe { Library::new(name) }.map_err(|error| {
+        let text = format!(
+            "a Ceph drive needs {RADOS} and {RBD}, and {name} cannot be loaded ({error}); install \
+             the Debian packages librados2 and librbd1, or what your distribution calls them"
+        );
+        Error::new(ErrorKind::NotSupported, text)
+    })
+}
+
+/// The function of a name.
+///
+/// # Safety
+/// `F` is a function pointer of the function's type.
+unsafe fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F, Error> {
+    // SAFETY: promised by the caller.
+    let found = unsafe { library.get::<F>(name) };
+    found.map(|function| *function).map_err(|_| {
+        let text = format!(
+            "the librbd or librados of this machine has no {name}; a Ceph drive needs those of \
+             Ceph 16 or later: update the Debian packages librados2 and librbd1"
+        );
+        Error::new(ErrorKind::NotSupported, text)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text_of(loaded: Result<Functions, Error>) -> String {
+        loaded.err().expect("it cannot be loaded").to_string()
+    }
+
+    #[test]
+    fn a_missing_library_is_named_with_its_packages() {
+        let text = text_of(load("libmillrace-has-no-such.so.9", RBD));
+        assert!(text.contains("libmillrace-has-no-such.so.9 cannot be loaded"), "{text}");
+        assert!(text.contains("packages librados2 and librbd1"), "{text}");
+    }
+
+    #[test]
+    fn a_library_without_a_function_is_refused_with_the_functions_name() {
+        let text = text_of(load("libc.so.6", "libc.so.6"));
+        assert!(text.contains("has no rados_create2"), "{text}");
+        assert!(text.contains("Ceph 16 or later"), "{text}");
+    }
+
+    #[test]
+    fn the_image_information_is_as_long_as_in_the_header() {
+        // Three numbers of eight bytes, an int, 24 characters, four bytes of padding, a number, 96.
+        assert_eq!(size_of::<ImageInfo>(), 24 + 4 + 24 + 4 + 8 + 96);
+    }
+}

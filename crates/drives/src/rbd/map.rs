@@ -1,0 +1,180 @@
+//! `Map`: where an image has data, asked without waiting long.
+//!
+//! The answer comes from the image's object map (`fast-diff`) and may take as long as the cluster
+//! likes; whoever asks is an I/O thread with other work. So a thread of the drive asks, and what it
+//! does not know within a fifth of a second counts as data, until it does. Called by
+//! `Driver::extents`. Objects are asked for as wholes, from their starts: versions of librbd before
+//! 1.17 answer wrongly otherwise, and with parents or striping (Ceph issues 53784 and 53897).
+
+use std::ops::Range;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use millrace_block::{Extent, Sector};
+use millrace_machine::{Machine, Native};
+
+use super::Shared;
+
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// `RBD_FEATURE_FAST_DIFF`.
+const FAST_DIFF: u64 = 1 << 4;
+/// `RBD_FLAG_OBJECT_MAP_INVALID` and `RBD_FLAG_FAST_DIFF_INVALID`.
+const INVALID: u64 = 3;
+
+/// Ranges of data, in order; none if that is not known.
+type Answer = Option<Vec<Range<u64>>>;
+
+struct Question {
+    range: Range<u64>,
+    answer: Sender<Answer>,
+}
+
+/// The way to the thread that asks.
+#[derive(Default)]
+pub(crate) struct Map {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    questions: Option<Sender<Question>>,
+    /// The answer to a question that took too long.
+    late: Option<Receiver<Answer>>,
+}
+
+impl Map {
+    /// What is allocated in a range of sectors.
+    pub(crate) fn extents(
+        &self,
+        shared: &Arc<Shared>,
+        sector: Sector,
+        nr_sectors: u64,
+    ) -> Vec<Extent> {
+        let whole = vec![Extent { nr_sectors, hole: false, zero: false }];
+        if nr_sectors == 0 {
+            return whole;
+        }
+        let range = sector << 9..(sector + nr_sectors) << 9;
+        let data = self.ask(shared, range.clone());
+        data.map_or(whole, |data| extents_of(&range, &data))
+    }
+
+    fn ask(&self, shared: &Arc<Shared>, range: Range<u64>) -> Answer {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(late) = &state.late {
+            if late.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                return None;
+            }
+            state.late = None;
+        }
+        let questions = state.questions.get_or_insert_with(|| start(Arc::downgrade(shared)));
+        let (sender, receiver) = mpsc::channel();
+        if questions.send(Question { range, answer: sender }).is_err() {
+            state.questions = None;
+            return None;
+        }
+        match receiver.recv_timeout(PATIENCE) {
+            Ok(answer) => answer,
+            Err(_) => {
+                state.late = Some(receiver);
+                None
+            }
+        }
+    }
+}
+
+/// Starts the thread, which ends with the drive and does not keep it open.
+fn start(shared: Weak<Shared>) -> Sender<Question> {
+    let (sender, receiver) = mpsc::channel::<Question>();
+    let body = move || {
+        for Question { range, answer } in receiver {
+            // Whoever has asked may be gone.
+            let _ = answer.send(shared.upgrade().and_then(|shared| shared.data(range)));
+        }
+    };
+    let _detached = Native::spawn("millrace-rbd", None, Box::new(body));
+    sender
+}
+
+impl Shared {
+    /// Where the image may have data; waits for the cluster.
+    fn data(&self, range: Range<u64>) -> Answer {
+        let (image, object) = (&self.image, self.object_bytes);
+        let is_plain = image.stripe_unit().ok()? == object && image.overlap().ok()? == 0;
+        let is_mapped =
+            image.features().ok()? & FAST_DIFF != 0 && image.flags().ok()? & INVALID == 0;
+        if !is_plain || !is_mapped {
+            return None;
+        }
+        let end = range.end.div_ceil(object).saturating_mul(object);
+        let whole = range.start / object * object..end.min(image.size_bytes().ok()?);
+        image.data(whole)
+    }
+}
+
+/// Holes and data of a range of bytes, whole sectors.
+fn extents_of(range: &Range<u64>, data: &[Range<u64>]) -> Vec<Extent> {
+    let (mut at, mut list) = (range.start, Vec::new());
+    let mut add = |len_bytes: u64, is_hole: bool| {
+        let nr_sectors = len_bytes >> 9;
+        if nr_sectors > 0 {
+            list.push(Extent { nr_sectors, hole: is_hole, zero: is_hole });
+        }
+    };
+    for piece in data {
+        // The image's last object may end within a sector, which the drive does not have.
+        let start = (piece.start & !511).clamp(at, range.end);
+        let end = (piece.end.saturating_add(511) & !511).clamp(start, range.end);
+        if start < end {
+            add(start - at, true);
+            add(end - start, false);
+            at = end;
+        }
+    }
+    add(range.end - at, true);
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn data_and_holes_cover_the_range_in_turn() {
+        let extents = extents_of(&(1024..8192), &[0..2048, 4096..4608, 8000..9000]);
+        let found: Vec<_> = extents.iter().map(|one| (one.nr_sectors, one.zero)).collect();
+        assert_eq!(found, [(2, false), (4, true), (1, false), (6, true), (1, false)]);
+        assert!(extents.iter().all(|one| one.hole == one.zero));
+    }
+
+    #[test]
+    fn a_range_without_data_is_one_hole() {
+        assert_eq!(extents_of(&(0..512), &[]), [Extent { nr_sectors: 1, hole: true, zero: true }]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_sector_is_a_hole_if_no_data_touch_it(
+            cuts in prop::collection::btree_set(0u64..40_000, 0..12),
+            start in 0u64..40, count in 1u64..40,
+        ) {
+            let cuts: Vec<u64> = cuts.into_iter().collect();
+            let data: Vec<Range<u64>> = cuts.chunks_exact(2).map(|two| two[0]..two[1]).collect();
+            let range = start << 9..(start + count) << 9;
+            let found: Vec<bool> = extents_of(&range, &data)
+                .iter()
+                .flat_map(|one| vec![one.zero; one.nr_sectors as usize])
+                .collect();
+            let is_hole = |sector: u64| {
+                let (from, to) = (sector << 9, (sector + 1) << 9);
+                !data.iter().any(|piece| piece.start < to && piece.end > from)
+            };
+            let expected: Vec<bool> = (start..start + count).map(is_hole).collect();
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Opening a Ceph drive: connect, open the image, see who has it, take its lock.
+//!
+//! Every step may wait for the cluster for ever, so all of them run on a thread of their own, and
+//! the caller waits as long as the settings say; what that thread still gets is closed again. The
+//! lock of a client that is alive is never taken away, though librbd would; that of one that has
+//! died is, once the cluster has forgotten it (`osd_client_watch_timeout`, 30 s), and librbd puts
+//! that client on the cluster's block list. Called by `RbdDriver::open` and for `--check`; calls
+//! cluster.rs and image.rs. Every error names the image.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use millrace_block::{Error, ErrorKind};
+use millrace_machine::{Machine, Native};
+
+use super::cluster::{Cluster, system};
+use super::image::Image;
+use super::{Held, Learned, Map, OpenImage, RbdConfig, RbdDriver, Shared, library};
+use crate::open::Measured;
+
+/// `RBD_FEATURE_EXCLUSIVE_LOCK`.
+const EXCLUSIVE_LOCK: u64 = 1 << 2;
+/// What librbd rounds discards to unless the configuration says another number.
+const DISCARD_BYTES: u64 = 64 << 10;
+/// Pause between two looks at who has the lock.
+const PAUSE: Duration = Duration::from_millis(250);
+/// How long the cluster may take beyond the time it was given, to say why it failed.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long the size may take.
+const SIZE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a thread waits for, in words that say what to do.
+#[derive(Clone)]
+struct Stage(Arc<Mutex<String>>);
+
+impl Stage {
+    fn set(&self, text: impl Into<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text.into();
+    }
+}
+
+/// Does `work` on a thread of its own and waits for its end.
+fn within<T: Send + 'static>(
+    config: &RbdConfig,
+    time: Duration,
+    work: impl FnOnce(&Stage) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let stage = Stage(Arc::new(Mutex::new("the cluster does not answer".into())));
+    let (theirs, (sender, receiver)) = (stage.clone(), mpsc::channel());
+    let body = move || {
+        // If nobody waits any more, what was opened is closed here.
+        let _ = sender.send(work(&theirs));
+    };
+    let _detached = Native::spawn("millrace-rbd", None, Box::new(body));
+    receiver.recv_timeout(time).unwrap_or_else(|_| {
+        let why = stage.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = format!("{}: {why} (after {} s)", config.image, time.as_secs());
+        Err(Error::new(ErrorKind::System, text))
+    })
+}
+
+/// See `RbdDriver::open`.
+pub(super) fn open(config: RbdConfig) -> Result<RbdDriver, Error> {
+    open_by(library::functions()?, config)
+}
+
+/// Opens a drive with these functions.
+pub(super) fn open_by(
+    functions: &'static library::Functions,
+    config: RbdConfig,
+) -> Result<RbdDriver, Error> {
+    let (theirs, time) = (config.clone(), Duration::from_nanos(config.connect_ns));
+    let give_up = Instant::now() + time;
+    let opened = within(&config, time + GRACE, move |stage| {
+        let image = open_image(functions, &theirs, stage)?;
+        let learned = learn(&image, &theirs)?;
+        let held =
+            if theirs.is_read_only() { None } else { Some(hold(&theirs, learned.identity)?) };
+        let image = OpenImage { image: Some(image), held };
+        let warnings = lock(&image, &theirs, stage, give_up)?;
+        Ok((image, learned, warnings))
+    });
+    let (image, learned, warnings) = opened?;
+    let shared = Arc::new(Shared { image, object_bytes: learned.object_bytes });
+    let (map, size_bytes) = (Map::default(), AtomicU64::new(learned.size_bytes));
+    Ok(RbdDriver { config, shared, map, learned, size_bytes, warnings })
+}
+
+/// What a drive in an image is without opening it for use.
+///
+/// # Errors
+/// As opening, but for the lock.
+pub(crate) fn measure(config: &RbdConfig) -> Result<Measured, Error> {
+    let functions = library::functions()?;
+    let theirs = RbdConfig { read_only: true, ..config.clone() };
+    let time = Duration::from_nanos(config.connect_ns) + GRACE;
+    within(config, time, move |stage| {
+        let image = open_image(functions, &theirs, stage)?;
+        Ok(Measured::plain(learn(&image, &theirs)?.size_bytes, 512))
+    })
+}
+
+fn open_image(
+    functions: &'static library::Functions,
+    config: &RbdConfig,
+    stage: &Stage,
+) -> Result<Image, Error> {
+    stage.set(
+        "the cluster's monitors do not answer; check `mon host` in its configuration, and the \
+         network",
+    );
+    let cluster = Cluster::connect(functions, config)?;
+    stage.set(
+        "the cluster does not give the image; `ceph -s` shows whether its OSDs are up and its \
+         placement groups active",
+    );
+    Image::open(cluster, config).map_err(|error| image_error(config, &error))
+}
+
+fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
+    let name = &config.image;
+    let image = match &name.namespace {
+        Some(namespace) => format!("{}/{namespace}", name.pool),
+        None => name.pool.clone(),
+    };
+    let text = match (error.raw_os_error(), &name.snapshot) {
+        (Some(libc::ENOENT), Some(_)) => format!(
+            "{name}: there is no such image or no such snapshot; `rbd ls {image}` and `rbd snap ls \
+             {image}/{}` show those that there are",
+            name.image
+        ),
+        (Some(libc::ENOENT), None) => format!(
+            "{name}: there is no such image; make it with `rbd create --size 10G {name}`; `rbd ls \
+             {image}` shows those that there are"
+        ),
+        (Some(libc::EPERM | libc::EACCES), _) => format!(
+            "{name}: client.{} may not use this image ({error}); give it the profile rbd for the \
+             pool, or another user with id=NAME",
+            config.user
+        ),
+        _ => return system(config, "open", error),
+    };
+    Error::new(ErrorKind::System, text)
+}
+
+fn learn(image: &Image, config: &RbdConfig) -> Result<Learned, Error> {
+    let said = |error: io::Error| system(config, "its size", &error);
+    let info = image.info().map_err(said)?;
+    let (size_bytes, object_bytes) = (info.size_bytes, info.object_bytes);
+    if !object_bytes.is_power_of_two() || !(512..=1 << 30).contains(&object_bytes) {
+        let text = format!("{}: librbd says objects of {object_bytes} bytes", config.image);
+        return Err(Error::new(ErrorKind::System, text));
+    }
+    if size_bytes < 512 {
+        let text = format!(
+            "{}: an image of {size_bytes} bytes is too small; give it a size with `rbd resize`",
+            config.image
+        );
+        return Err(Error::new(ErrorKind::InvalidSetting, text));
+    }
+    let discard = image.cluster.setting("rbd_discard_granularity_bytes");
+    let discard = discard.and_then(|text| text.trim().parse::<u64>().ok());
+    let discard = discard.filter(|bytes| bytes.is_power_of_two()).unwrap_or(DISCARD_BYTES);
+    let id = image.id().map_err(said)?;
+    let discard_bytes = discard.clamp(512, object_bytes);
+    let identity = identity(&image.cluster.place(), &id, config);
+    Ok(Learned { size_bytes, object_bytes, discard_bytes, identity })
+}
+
+/// What two drives have in common only if their image and snapshot are one, whatever their names.
+fn identity(place: &str, id: &str, config: &RbdConfig) -> (u64, u64) {
+    let name = &config.image;
+    let half = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        (salt, place, id, &name.namespace, &name.snapshot).hash(&mut hasher);
+        hasher.finish()
+    };
+    (half(0), half(1))
+}
+
+fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<Held, Error> {
+    Held::take(identity).ok_or_else(|| {
+        let text =
+            format!("{}: another drive of this program has this image; name it once", config.image);
+        Error::new(ErrorKind::Busy, text)
+    })
+}
+
+/// Takes the exclusive lock; gives what a person should know.
+fn lock(
+    image: &Image,
+    config: &RbdConfig,
+    stage: &Stage,
+    give_up: Instant,
+) -> Result<Vec<String>, Error> {
+    if config.is_read_only() || !config.lock {
+        return Ok(Vec::new());
+    }
+    let features = image.features().map_err(|error| system(config, "its features", &error))?;
+    if features & EXCLUSIVE_LOCK == 0 {
+        let name = &config.image;
+        return Ok(vec![format!(
+            "{name}: nothing keeps other clients from writing to this image, as it has no \
+             exclusive lock; `rbd feature enable {name} exclusive-lock` gives it one"
+        )]);
+    }
+    while let Some(owner) = image.owner().filter(|owner| image.is_watched_by(owner)) {
+        let why = in_use(&owner);
+        if Instant::now() + PAUSE >= give_up {
+            return Err(Error::new(ErrorKind::Busy, format!("{}: {why}", config.image)));
+        }
+        stage.set(why);
+        std::thread::sleep(PAUSE);
+    }
+    stage.set("the cluster does not give the image's lock; `ceph -s` shows what is wrong with it");
+    image.lock().map_err(|error| {
+        let owner = image.owner().unwrap_or_else(|| "an unknown address".into());
+        let text = format!("{}: {} ({error})", config.image, in_use(&owner));
+        Error::new(ErrorKind::Busy, text)
+    })?;
+    Ok(Vec::new())
+}
+
+fn in_use(owner: &str) -> String {
+    format!(
+        "the client at {owner} has this image's lock; stop that client (one that died gives it \
+         back after 30 s), or open the image with read-only=on or, to share it, with lock=off"
+    )
+}
+
+/// The size of an image that may have been resized.
+///
+/// # Errors
+/// If the cluster does not say it.
+pub(super) fn size_now(config: &RbdConfig, shared: &Arc<Shared>) -> Result<u64, Error> {
+    let (theirs, shared) = (config.clone(), Arc::downgrade(shared));
+    within(config, SIZE_PATIENCE, move |_| {
+        let Some(shared) = shared.upgrade() else {
+            return Err(Error::new(ErrorKind::System, "the drive is closed"));
+        };
+        shared.image.size_bytes().map_err(|error| system(&theirs, "its size", &error))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(name: &str) -> RbdConfig {
+        RbdConfig { image: name.parse().unwrap(), ..RbdConfig::default() }
+    }
+
+    #[test]
+    fn an_image_is_the_same_whatever_it_is_called_and_its_snapshots_are_others() {
+        let of = |name: &str| identity("fsid 1", "10ab", &config(name));
+        assert_eq!(of("p/old"), of("p/new"));
+        let all = [of("p/i"), of("p/n/i"), of("p/i@s"), identity("fsid 2", "10ab", &config("p/i"))];
+        assert!((1..all.len()).all(|at| !all[..at].contains(&all[at])));
+    }
+
+    #[test]
+    fn an_image_is_held_once_until_it_is_given_back() {
+        let first = Held::take((7, 7)).unwrap();
+        let error = hold(&config("p/i"), (7, 7)).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().contains("p/i: another drive of this program"), "{error}");
+        drop(first);
+        assert!(hold(&config("p/i"), (7, 7)).is_ok());
+    }
+
+    #[test]
+    fn whoever_waits_too_long_is_told_what_for() {
+        let error = within(&config("p/i"), Duration::from_millis(20), |stage| {
+            stage.set("the cluster sleeps");
+            std::thread::sleep(Duration::from_secs(1));
+            Ok(())
+        });
+        assert_eq!(error.unwrap_err().to_string(), "p/i: the cluster sleeps (after 0 s)");
+    }
+}

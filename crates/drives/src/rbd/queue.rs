@@ -1,0 +1,304 @@
+//! `RbdQueue`: one I/O thread's hardware queue of a Ceph image.
+//!
+//! Opened on its thread and used there only. A request becomes one asynchronous call of librbd over
+//! the request's own memory; librbd's thread puts the outcome into the queue's inbox and, if that
+//! was empty, writes the eventfd that ends the I/O thread's turn. There is one image handle for all
+//! queues, since the exclusive lock belongs to a handle; so each queue has its own inbox, where
+//! `rbd_set_image_notification` has one for a handle, and writes its eventfd for every completion.
+//! librbd cannot call I/O back: what has timed out keeps its memory until librbd names it.
+//! What librbd returns is checked here, and by tests against a table of functions of their own: a
+//! negative number is an errno; a read has moved all its bytes or failed; anything else that is not
+//! plain success is an I/O error; a completion that is not that of its tag is dropped.
+//! Lock order: the inbox's is the only one, and nothing is called under it. Invariant: memory and
+//! slots stay where they are until every completion was taken; a queue that is dropped before leaks
+//! them.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use libc::{iovec, ssize_t};
+use millrace_block::{
+    CompletionBatch, Dispatch, DriverData, DriverQueue, Expired, Moment, Op, OpFlags, Request,
+    Status, Tag,
+};
+use millrace_machine::Native;
+
+use super::Shared;
+use super::image::Start;
+use super::library::{Functions, Handle};
+
+/// Pieces of memory of the longest request.
+pub(crate) const PIECES_MAX: usize = 256;
+/// Pieces that a flight has room for from the start.
+const PIECES: usize = 16;
+
+/// One outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Done {
+    tag: u32,
+    /// The completion's address, which tells it from others of the tag.
+    completion: usize,
+    result: ssize_t,
+}
+
+/// Outcomes for one queue.
+struct Inbox {
+    done: Mutex<Vec<Done>>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Vec<Done>> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, done: Done) {
+        let mut list = self.lock();
+        let was_empty = list.is_empty();
+        list.push(done);
+        drop(list);
+        if was_empty {
+            let one = 1u64;
+            // SAFETY: eight bytes of a live number; a full counter wakes just as well.
+            unsafe { libc::write(self.wake.as_raw_fd(), (&raw const one).cast(), 8) };
+        }
+    }
+}
+
+/// What a completion needs to find its queue.
+struct Slot {
+    functions: &'static Functions,
+    inbox: Arc<Inbox>,
+    tag: u32,
+}
+
+/// Called by a thread of librbd when I/O has ended.
+///
+/// # Safety
+/// `slot` is that of a queue which has not taken this completion yet.
+unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
+    // SAFETY: the queue keeps its slots until every completion was taken, which is after `push`.
+    let Slot { functions, inbox, tag } = unsafe { &*slot.cast::<Slot>() };
+    // The queue may be gone as soon as it has seen the outcome, and the slot with it.
+    let (inbox, tag) = (Arc::clone(inbox), *tag);
+    // SAFETY: librbd's own completion, given back once.
+    let result = unsafe {
+        let result = (functions.rbd_aio_get_return_value)(completion);
+        (functions.rbd_aio_release)(completion);
+        result
+    };
+    inbox.push(Done { tag, completion: completion.addr(), result });
+}
+
+/// One tag's request.
+struct Flight {
+    /// The address of its completion; 0 while the tag is free.
+    completion: usize,
+    op: Op,
+    len: u64,
+    memory: Vec<iovec>,
+    /// What librbd said last.
+    result: ssize_t,
+}
+
+/// A hardware queue.
+pub(crate) struct RbdQueue {
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    slots: Box<[Slot]>,
+    flights: Box<[Flight]>,
+    in_flight: usize,
+    /// Outcomes that were taken out of the inbox, of which `seen` are done with.
+    taken: Vec<Done>,
+    seen: usize,
+    refused: Vec<(Tag, Status)>,
+}
+
+// SAFETY: raw pointers inside are to memory of requests in flight, whose bios are `Send`.
+unsafe impl Send for RbdQueue {}
+
+impl RbdQueue {
+    /// A queue with `depth` tags, whose thread `wake` wakes.
+    pub(crate) fn new(shared: Arc<Shared>, wake: Arc<OwnedFd>, depth: u32) -> RbdQueue {
+        let room = depth as usize;
+        let inbox = Arc::new(Inbox { done: Mutex::new(Vec::with_capacity(room)), wake });
+        let functions = shared.image.cluster.functions;
+        let slot = |tag| Slot { functions, inbox: Arc::clone(&inbox), tag };
+        let flight = |_| Flight::new();
+        RbdQueue {
+            slots: (0..depth).map(slot).collect(),
+            flights: (0..depth).map(flight).collect(),
+            in_flight: 0,
+            taken: Vec::with_capacity(room),
+            seen: 0,
+            refused: Vec::with_capacity(room),
+            inbox,
+            shared,
+        }
+    }
+
+    /// Hands a request to librbd.
+    fn begin(&mut self, rq: &Request<Native>) -> Result<(), Status> {
+        let index = rq.tag().0 as usize;
+        let (at, len) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
+        let flight = &mut self.flights[index];
+        flight.fill(rq);
+        let start = match rq.op() {
+            Op::Read => Start::Read(&flight.memory, at),
+            Op::Write => Start::Write(&flight.memory, at),
+            Op::Flush => Start::Flush,
+            Op::Discard => Start::Discard(at, len),
+            Op::WriteZeroes if rq.flags().has(OpFlags::NOUNMAP) => Start::ZeroThick(at, len),
+            Op::WriteZeroes => Start::Zero(at, len),
+        };
+        let (image, functions) = (&self.shared.image, self.slots[index].functions);
+        let mut completion = null_mut();
+        let slot = (&raw const self.slots[index]).cast_mut().cast::<c_void>();
+        // SAFETY: the slot stays until the completion was taken.
+        let made =
+            unsafe { (functions.rbd_aio_create_completion)(slot, completed, &raw mut completion) };
+        if made < 0 {
+            return Err(flight.failed(made as ssize_t));
+        }
+        // SAFETY: the memory is that of a request in flight and of this queue's lists; `Drop` leaks
+        // the lists that are still in use then.
+        if let Err(result) = unsafe { image.start(start, completion) } {
+            // SAFETY: librbd has refused the call, and calls nobody back.
+            unsafe { (functions.rbd_aio_release)(completion) };
+            return Err(flight.failed(result as ssize_t));
+        }
+        flight.completion = completion.addr();
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// What an outcome means; none if it is no request's.
+    fn landed(&mut self, done: Done) -> Option<(Tag, Status)> {
+        let flight = self.flights.get_mut(done.tag as usize)?;
+        if flight.completion == 0 || flight.completion != done.completion {
+            return None;
+        }
+        flight.completion = 0;
+        self.in_flight -= 1;
+        let status = match u64::try_from(done.result) {
+            Err(_) => flight.failed(done.result),
+            Ok(bytes) => {
+                flight.result = done.result;
+                // A write may return its length or 0, by the version of librbd.
+                let whole = bytes == flight.len || (bytes == 0 && flight.op != Op::Read);
+                if whole { Status::Ok } else { Status::IoError }
+            }
+        };
+        Some((Tag(done.tag), status))
+    }
+}
+
+impl Flight {
+    /// A free tag's.
+    fn new() -> Flight {
+        let memory = Vec::with_capacity(PIECES);
+        Flight { completion: 0, op: Op::Flush, len: 0, memory, result: 0 }
+    }
+
+    /// Takes the length and memory of a request; adjacent pieces are joined.
+    fn fill(&mut self, rq: &Request<Native>) {
+        self.len = u64::from(rq.nr_sectors()) << 9;
+        self.op = rq.op();
+        self.memory.clear();
+        for piece in rq.segments() {
+            let (iov_base, iov_len) = (piece.start.cast::<c_void>(), piece.len_bytes as usize);
+            match self.memory.last_mut() {
+                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == iov_base => {
+                    last.iov_len += iov_len;
+                }
+                _ => {
+                    if self.memory.len() == self.memory.capacity() {
+                        self.memory.reserve_exact(PIECES_MAX);
+                    }
+                    self.memory.push(iovec { iov_base, iov_len });
+                }
+            }
+        }
+    }
+
+    /// Notes a negative result; its status.
+    fn failed(&mut self, result: ssize_t) -> Status {
+        self.result = result;
+        status_of(c_int::try_from(-result).unwrap_or(libc::EIO), self.op)
+    }
+}
+
+/// The status of an errno of librbd.
+fn status_of(errno: c_int, op: Op) -> Status {
+    match errno {
+        // The image or its pool was removed; the connection is closed.
+        libc::ENOENT | libc::ENOTCONN => Status::Offline,
+        // An image that is open for writing says so once another client has its lock.
+        libc::EROFS => Status::Offline,
+        // Without the right to do it, a read is no write to a read-only drive.
+        libc::EPERM | libc::EACCES if !op.is_write() => Status::IoError,
+        libc::EACCES => Status::ReadOnly,
+        _ => Status::from_errno(errno),
+    }
+}
+
+impl DriverQueue<Native> for RbdQueue {
+    fn queue_rq(&mut self, rq: &Request<Native>) -> Dispatch {
+        if let Err(status) = self.begin(rq) {
+            self.refused.push((rq.tag(), status));
+        }
+        Dispatch::Queued
+    }
+
+    /// What librbd returned.
+    fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
+        match moment {
+            Moment::Issue => DriverData::default(),
+            Moment::Complete => {
+                DriverData::text(format_args!("= {}", self.flights[tag.0 as usize].result))
+            }
+        }
+    }
+
+    fn commit_rqs(&mut self) {}
+
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        while !batch.is_full() {
+            if let Some((tag, status)) = self.refused.pop() {
+                batch.push(tag, status);
+                continue;
+            }
+            if self.seen == self.taken.len() {
+                self.taken.clear();
+                self.seen = 0;
+                std::mem::swap(&mut *self.inbox.lock(), &mut self.taken);
+            }
+            let Some(done) = self.taken.get(self.seen).copied() else { return };
+            self.seen += 1;
+            if let Some((tag, status)) = self.landed(done) {
+                batch.push(tag, status);
+            }
+        }
+    }
+
+    /// librbd goes on until the cluster answers; the memory is in use until then.
+    fn timeout(&mut self, _tag: Tag) -> Expired {
+        Expired::Abandon
+    }
+}
+
+impl Drop for RbdQueue {
+    fn drop(&mut self) {
+        if self.in_flight > 0 {
+            std::mem::forget(std::mem::take(&mut self.flights));
+            std::mem::forget(std::mem::take(&mut self.slots));
+            std::mem::forget(Arc::clone(&self.shared));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! Outcomes that belong to no request in flight.
+#![allow(clippy::unwrap_used)]
+
+use std::os::fd::OwnedFd;
+
+use super::*;
+use crate::rbd::tests::fake;
+
+fn queue(pool: &str) -> (RbdQueue, impl Drop) {
+    let (_fake, driver) = fake::drive(pool, |_| ());
+    let wake: OwnedFd = std::fs::File::create("/dev/null").unwrap().into();
+    let queue = RbdQueue::new(Arc::clone(&driver.shared), Arc::new(wake), 4);
+    (queue, Keeps(driver))
+}
+
+/// The drive of a queue, which goes after it.
+struct Keeps(#[allow(dead_code, reason = "kept for its drop")] crate::RbdDriver);
+
+impl Drop for Keeps {
+    fn drop(&mut self) {}
+}
+
+fn poll(queue: &mut RbdQueue) -> Vec<(Tag, Status)> {
+    let mut batch = CompletionBatch::new();
+    queue.poll(&mut batch);
+    batch.entries().to_vec()
+}
+
+#[test]
+fn outcomes_of_tags_that_are_free_unknown_or_in_other_use_are_dropped() {
+    let (mut queue, _drive) = queue("unknown");
+    queue.flights[1] = Flight { completion: 0x1000, len: 512, ..Flight::new() };
+    queue.in_flight = 1;
+    for (tag, completion) in [(0, 0x1000), (0, 0), (1, 0x2000), (1, 0), (4, 1), (u32::MAX, 1)] {
+        queue.inbox.push(Done { tag, completion, result: 0 });
+    }
+    assert_eq!((poll(&mut queue), queue.in_flight), (vec![], 1));
+    queue.inbox.push(Done { tag: 1, completion: 0x1000, result: 0 });
+    queue.inbox.push(Done { tag: 1, completion: 0x1000, result: 0 });
+    assert_eq!((poll(&mut queue), queue.in_flight), (vec![(Tag(1), Status::Ok)], 0));
+}
+
+#[test]
+fn more_outcomes_than_a_batch_holds_come_with_the_next_ones_and_in_order() {
+    let (mut queue, _drive) = queue("batches");
+    for _ in 0..CompletionBatch::CAPACITY {
+        queue.refused.push((Tag(0), Status::IoError));
+    }
+    queue.flights[2].completion = 5;
+    queue.in_flight = 1;
+    queue.inbox.push(Done { tag: 2, completion: 5, result: 0 });
+    assert_eq!(poll(&mut queue).len(), CompletionBatch::CAPACITY);
+    assert_eq!(poll(&mut queue), [(Tag(2), Status::Ok)]);
+    assert_eq!(poll(&mut queue), []);
+}
