@@ -202,6 +202,17 @@ impl Spec {
         self.get("drive").and_then(|inner| inner.parse::<Spec>().ok()?.file())
     }
 
+    /// Whether the drive, or the one inside it, has queues that belong to I/O threads: those of
+    /// other drives are run by any thread.
+    #[must_use]
+    pub fn is_run_by_owners(&self) -> bool {
+        let inner = || self.get("drive")?.parse::<Spec>().ok();
+        match self.driver.as_str() {
+            "file" | "rbd" => true,
+            _ => inner().is_some_and(|inner| inner.is_run_by_owners()),
+        }
+    }
+
     /// The value of a key, if it is given.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
@@ -354,6 +365,18 @@ mod tests {
         }
         let headings = include_str!("spec.md").matches("\n## `").count();
         assert_eq!(headings, drivers().count());
+    }
+
+    #[test]
+    fn files_and_images_are_run_by_their_owners_wherever_they_are() {
+        for (text, expected) in [
+            ("rbd:p/i", true),
+            ("fault:drive=(fault:drive=(file:path=/x))", true),
+            ("fault:drive=(ram:size=1g)", false),
+            ("null", false),
+        ] {
+            assert_eq!(text.parse::<Spec>().unwrap().is_run_by_owners(), expected, "{text}");
+        }
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub(crate) fn open(specs: &[impl AsRef<str>]) -> Result<Opened, StartError> {
     };
     let drives: Vec<_> = specs.iter().enumerate().map(drive).collect::<Result<_, _>>()?;
     // Any thread may run the queues of the other drives, however many there are.
-    let has_files = drives.iter().any(|drive| drive.spec.file().is_some());
-    let io_threads = vec![if has_files { STRIPE_THREADS } else { 1 }];
+    let has_owners = drives.iter().any(|drive| drive.spec.is_run_by_owners());
+    let io_threads = vec![if has_owners { STRIPE_THREADS } else { 1 }];
     // Whoever submits serves the drives: there are no workers.
     let serving = ServingConfig::of(Serving::Inline);
     let volumes = vec![VolumeConfig { serving, ..VolumeConfig::new("stripe", drives) }];

@@ -22,6 +22,7 @@ use super::cluster::{Cluster, system};
 use super::image::Image;
 use super::{Held, Learned, Map, OpenImage, RbdConfig, RbdDriver, Shared, library};
 use crate::open::Measured;
+use crate::value::size_text;
 
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
 const EXCLUSIVE_LOCK: u64 = 1 << 2;
@@ -236,15 +237,32 @@ fn in_use(owner: &str) -> String {
 /// The size of an image that may have been resized.
 ///
 /// # Errors
-/// If the cluster does not say it.
+/// If the cluster does not say it, or if it is open for reading only and has another size: librbd
+/// hears of that only where it may write.
 pub(super) fn size_now(config: &RbdConfig, shared: &Arc<Shared>) -> Result<u64, Error> {
     let (theirs, shared) = (config.clone(), Arc::downgrade(shared));
-    within(config, SIZE_PATIENCE, move |_| {
+    within(config, SIZE_PATIENCE, move |stage| {
         let Some(shared) = shared.upgrade() else {
             return Err(Error::new(ErrorKind::System, "the drive is closed"));
         };
-        shared.image.size_bytes().map_err(|error| system(&theirs, "its size", &error))
+        let said = |error: io::Error| system(&theirs, "its size", &error);
+        let known = shared.image.size_bytes().map_err(said)?;
+        if !theirs.is_read_only() {
+            return Ok(known);
+        }
+        let now = open_image(shared.image.cluster.functions, &theirs, stage)?;
+        let now = now.size_bytes().map_err(said)?;
+        if now == known { Ok(known) } else { Err(keeps_its_size(&theirs, now)) }
     })
+}
+
+fn keeps_its_size(config: &RbdConfig, bytes: u64) -> Error {
+    let text = format!(
+        "{}: it has {} now, but an image that is open for reading only keeps its size; start again",
+        config.image,
+        size_text(bytes)
+    );
+    Error::new(ErrorKind::InvalidSetting, text)
 }
 
 #[cfg(test)]

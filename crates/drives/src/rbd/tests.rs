@@ -284,6 +284,19 @@ fn a_new_size_is_seen_when_it_is_asked_for() {
 }
 
 #[test]
+fn a_reader_that_cannot_hear_of_a_new_size_says_so() {
+    let (fake, config) = config("reader", |_| ());
+    let driver = open_by(functions(), RbdConfig { read_only: true, ..config }).unwrap();
+    assert_eq!(driver.revalidate(), Ok(BYTES >> 9));
+    {
+        let mut state = fake.0.lock().unwrap();
+        (state.size_bytes, state.known_bytes) = (BYTES * 2, Some(BYTES));
+    }
+    let text = driver.revalidate().unwrap_err().to_string();
+    assert!(text.starts_with("reader/i: it has 32m now"), "{text}");
+}
+
+#[test]
 fn holes_are_asked_for_in_whole_objects_and_only_where_there_is_an_object_map() {
     let (fake, driver) = drive("holes", |state| state.bytes[OBJECT as usize * 2 + 5] = 1);
     let object = OBJECT >> 9;

@@ -110,12 +110,18 @@ pub fn unreadable(path: &Path) -> Option<String> {
     (access(path, Access::READ_OK) == Err(rustix::io::Errno::ACCESS)).then(|| what.to_owned())
 }
 
-/// The process that has locked a drive's file, if another has, and the file.
-pub fn locker(spec: &Spec) -> Option<(PathBuf, Holder)> {
+/// What opening a drive may wait for, in words: another process that has locked its file, or the
+/// cluster of its image.
+pub fn awaited(spec: &Spec) -> Option<String> {
     let spec = &innermost(spec);
+    if let Some(image) = spec.get("image") {
+        return Some(format!(
+            "for the Ceph cluster, or for the client that has the lock of {image}"
+        ));
+    }
     let path = PathBuf::from(spec.get("path").filter(|_| locks(spec))?);
     let holder = holder_of(&path).filter(|holder| !holder.is_this())?;
-    Some((path, holder))
+    Some(format!("some seconds for {holder} to release {}", path.display()))
 }
 
 /// Why no file of this size can be made at a path. The trial is a file without a name, which is

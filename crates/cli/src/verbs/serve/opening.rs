@@ -85,15 +85,14 @@ fn drive_problem(plan: &Checked, number: usize, error: &SetupError) -> (usize, S
     }
 }
 
-/// Opens a drive; if another process has its file and does not let it go soon, says so meanwhile.
+/// Opens a drive; says meanwhile what it waits for, if that takes long.
 fn saying_what_it_waits_for<T>(drive: &DriveConfig, open: impl FnOnce() -> T) -> T {
-    let Some((path, holder)) = looks::locker(&drive.spec) else { return open() };
+    let Some(awaited) = looks::awaited(&drive.spec) else { return open() };
     let (opened, waiting) = mpsc::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || {
             if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                let (name, path) = (&drive.name, path.display());
-                tracing::info!("drive {name}: waiting some seconds for {holder} to release {path}");
+                tracing::info!("drive {}: waiting {awaited}", drive.name);
             }
         });
         let result = open();

@@ -35,6 +35,8 @@ pub(in crate::rbd) enum Call {
 pub(in crate::rbd) struct State {
     pub(in crate::rbd) bytes: Vec<u8>,
     pub(in crate::rbd) size_bytes: u64,
+    /// What a handle says that was open before a resize it has not heard of.
+    pub(in crate::rbd) known_bytes: Option<u64>,
     pub(in crate::rbd) calls: Vec<Call>,
     /// Another result than success.
     pub(in crate::rbd) verdict: Option<fn(Call) -> Option<ssize_t>>,
@@ -92,6 +94,7 @@ pub(in crate::rbd) fn image(pool: &str, change: impl FnOnce(&mut State)) -> (Arc
     let mut state = State {
         bytes: vec![0; BYTES as usize],
         size_bytes: BYTES,
+        known_bytes: None,
         calls: Vec::new(),
         verdict: None,
         refusal: None,
@@ -264,7 +267,8 @@ functions! {
         0
     }
     rbd_get_size(image: Handle, out: *mut u64) -> c_int {
-        *out = fake(image).0.lock().unwrap().size_bytes;
+        let mut state = fake(image).0.lock().unwrap();
+        *out = state.known_bytes.take().unwrap_or(state.size_bytes);
         0
     }
     rbd_get_features(image: Handle, out: *mut u64) -> c_int {
