@@ -7,6 +7,7 @@
 
 mod binary;
 pub mod cached;
+pub mod ceph;
 mod clients;
 pub mod control;
 mod daemon;
