@@ -160,12 +160,10 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
     };
     let meta = match std::fs::metadata(file) {
         Ok(meta) => meta,
+        // No file of this name is there, so none is meant.
         Err(error) => match path.parse::<Spec>() {
-            // No file of this name is there, so none is meant.
-            Ok(spec) if path.contains(':') => {
-                let what = format!("spec = {}\n", quoted(path));
-                return Ok(Image { name: spec.driver, what });
-            }
+            Ok(spec) if path.contains(':') => return Ok(drive(spec, args)),
+            Err(error) if is_of_driver(path) => bail!("{path}: {error}"),
             _ => return Err(missing(file, &error)),
         },
     };
@@ -188,6 +186,23 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
     }
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or("disk");
     Ok(Image { name: printable(stem), what })
+}
+
+/// Whether a text begins as a spec does, with the name of a driver.
+fn is_of_driver(text: &str) -> bool {
+    let driver = text.split_once(':').map(|(driver, _)| driver);
+    driver.is_some_and(|driver| millrace_drives::known_keys(driver).is_some())
+}
+
+/// The drive of a spec; an image has the name that it has in its pool.
+fn drive(mut spec: Spec, args: &ImageArgs) -> Image {
+    let keys = millrace_drives::known_keys(&spec.driver).unwrap_or_default();
+    if args.read_only && keys.contains(&"read-only") && spec.get("read-only").is_none() {
+        spec.options.push(("read-only".to_owned(), "on".to_owned()));
+    }
+    let image = spec.get("image").and_then(|image| image.split(['/', '@']).next_back());
+    let name = image.unwrap_or(&spec.driver).to_owned();
+    Image { name, what: format!("spec = {}\n", quoted(&spec.to_string())) }
 }
 
 fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
@@ -297,6 +312,13 @@ mod tests {
     fn a_spec_is_a_drive_and_what_is_not_there_is_said_to_be() {
         let one = |name: &str| configuration(&[name.into()], &ImageArgs::default());
         assert!(one("ram:size=1m").unwrap().contains("spec = \"ram:size=1m\""));
+        let image = one("rbd:pool/disk").unwrap();
+        assert!(image.contains("name = \"disk\"\nspec = \"rbd:pool/disk\""), "{image}");
+        let read_only = ImageArgs { read_only: true, ..ImageArgs::default() };
+        let image = configuration(&["rbd:pool/disk".into()], &read_only).unwrap();
+        assert!(image.contains("spec = \"rbd:pool/disk,read-only=on\""), "{image}");
+        let error = one("rbd:pool/disk,dept=1").unwrap_err().to_string();
+        assert!(error.contains("no key `dept` (did you mean `depth`?)"), "{error}");
         let error = one("no.img").unwrap_err().to_string();
         assert!(error.contains("no such file") && error.contains("truncate"), "{error}");
         let dir = tempfile::tempdir().unwrap();
