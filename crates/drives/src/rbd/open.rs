@@ -95,14 +95,25 @@ pub(super) fn open_by(
 /// What a drive in an image is without opening it for use.
 ///
 /// # Errors
-/// As opening, but for the lock.
+/// As opening, but nothing is waited for: a lock that another client has now is one.
 pub(crate) fn measure(config: &RbdConfig) -> Result<Measured, Error> {
-    let functions = library::functions()?;
+    measure_by(library::functions()?, config)
+}
+
+/// Looks at an image with these functions.
+pub(super) fn measure_by(
+    functions: &'static library::Functions,
+    config: &RbdConfig,
+) -> Result<Measured, Error> {
+    let needs_lock = config.lock && !config.is_read_only();
     let theirs = RbdConfig { read_only: true, ..config.clone() };
     let time = Duration::from_nanos(config.connect_ns) + GRACE;
     within(config, time, move |stage| {
         let image = open_image(functions, &theirs, stage)?;
-        Ok(Measured::plain(learn(&image, &theirs)?.size_bytes, 512))
+        match living_owner(&image).filter(|_| needs_lock) {
+            Some(owner) => Err(busy(&theirs, &in_use(&owner))),
+            None => Ok(Measured::plain(learn(&image, &theirs)?.size_bytes, 512)),
+        }
     })
 }
 
@@ -210,10 +221,10 @@ fn lock(
              exclusive lock; `rbd feature enable {name} exclusive-lock` gives it one"
         )]);
     }
-    while let Some(owner) = image.owner().filter(|owner| image.is_watched_by(owner)) {
+    while let Some(owner) = living_owner(image) {
         let why = in_use(&owner);
         if Instant::now() + PAUSE >= give_up {
-            return Err(Error::new(ErrorKind::Busy, format!("{}: {why}", config.image)));
+            return Err(busy(config, &why));
         }
         stage.set(why);
         std::thread::sleep(PAUSE);
@@ -221,10 +232,18 @@ fn lock(
     stage.set("the cluster does not give the image's lock; `ceph -s` shows what is wrong with it");
     image.lock().map_err(|error| {
         let owner = image.owner().unwrap_or_else(|| "an unknown address".into());
-        let text = format!("{}: {} ({error})", config.image, in_use(&owner));
-        Error::new(ErrorKind::Busy, text)
+        busy(config, &format!("{} ({error})", in_use(&owner)))
     })?;
     Ok(Vec::new())
+}
+
+/// The address of the client that has the lock, unless it is gone.
+fn living_owner(image: &Image) -> Option<String> {
+    image.owner().filter(|owner| image.is_watched_by(owner))
+}
+
+fn busy(config: &RbdConfig, why: &str) -> Error {
+    Error::new(ErrorKind::Busy, format!("{}: {why}", config.image))
 }
 
 fn in_use(owner: &str) -> String {

@@ -12,7 +12,7 @@ use millrace_block::{
 use millrace_machine::Native;
 use millrace_runtime::{IoConfig, IoContext};
 
-use super::open::open_by;
+use super::open::{measure_by, open_by};
 use super::{ErrorKind, RbdConfig};
 use fake::{BYTES, Call, Fake, MADE, OBJECT, State, drive, functions, image};
 
@@ -216,6 +216,9 @@ fn an_image_whose_lock_a_living_client_has_is_refused_and_the_lock_is_left_to_it
         state.owner = Some("10.0.0.7:0/99".into());
         state.watchers = vec!["10.0.0.8:0/1".into(), "10.0.0.7:0/99".into()];
     });
+    assert_eq!(measure_by(functions(), &config).unwrap_err().kind(), ErrorKind::Busy);
+    let reader = RbdConfig { read_only: true, ..config.clone() };
+    assert_eq!(measure_by(functions(), &reader).unwrap().size_bytes, BYTES);
     let error = open_by(functions(), config).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Busy);
     let text = error.to_string();
