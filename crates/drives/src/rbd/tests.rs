@@ -282,7 +282,7 @@ fn a_new_size_is_seen_when_it_is_asked_for() {
     let (fake, driver) = drive("sizes", |state| state.size_bytes = BYTES - 100);
     assert_eq!(driver.capacity(), (BYTES >> 9) - 1);
     fake.0.lock().unwrap().size_bytes = BYTES * 2;
-    assert_eq!(driver.revalidate(), Ok(BYTES * 2 >> 9));
+    assert_eq!(driver.revalidate(), Ok((BYTES * 2) >> 9));
     assert_eq!((driver.size_bytes(), driver.capacity()), (BYTES * 2, (BYTES >> 9) - 1));
 }
 
