@@ -62,6 +62,7 @@ const LINTS: [Step; 4] = [
             "-pmillrace-random",
             "-pmillrace-reactor",
             "-pmillrace-runtime",
+            "-pmillrace-tls",
         ],
         env: None,
     },

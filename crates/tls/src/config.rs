@@ -1,0 +1,321 @@
+//! What a side is configured with: its certificate and key, and the CA that its peers need.
+//!
+//! Owns the files' contents as rustls takes them, and reads a server's again when they change.
+//! Called by start-up and, for a server, before each handshake; calls rustls.
+//!
+//! Invariant: what is in use was complete and valid when it was read. New files that cannot be used
+//! (a key that is not replaced yet) leave the old ones in use until they change again.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+
+use crate::certificate::{Purpose, unusable};
+use crate::error::{Error, ErrorKind};
+
+mod stamp;
+
+use stamp::Stamp;
+
+/// A certificate and the key that belongs to it, in PEM files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The certificate, first, and those of intermediate CAs behind it.
+    pub certificate: PathBuf,
+    /// Its private key, not encrypted.
+    pub key: PathBuf,
+}
+
+/// The files of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// The server's certificate and key.
+    pub identity: Identity,
+    /// Certificates of the CAs that sign clients' certificates. Where it is given, a client needs
+    /// one; else every client may connect.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// The files of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientFiles {
+    /// Certificates of the CAs that may have signed the server's.
+    pub ca: PathBuf,
+    /// Certificate and key, for servers that ask for them.
+    pub identity: Option<Identity>,
+}
+
+impl ClientFiles {
+    /// The files in a folder as libnbd and QEMU name them: `ca-cert.pem`, and where they exist
+    /// `client-cert.pem` and `client-key.pem`.
+    #[must_use]
+    pub fn in_folder(folder: &Path) -> ClientFiles {
+        let (certificate, key) = (folder.join("client-cert.pem"), folder.join("client-key.pem"));
+        let identity = certificate.exists().then_some(Identity { certificate, key });
+        ClientFiles { ca: folder.join("ca-cert.pem"), identity }
+    }
+}
+
+/// What [`ServerConfig::refresh`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refreshed {
+    /// The files are those in use.
+    Same,
+    /// They changed and were read.
+    Reloaded,
+}
+
+/// The configuration of a server, shared by its sessions.
+#[derive(Debug)]
+pub struct ServerConfig {
+    /// None for a configuration that was not read from files.
+    files: Option<ServerFiles>,
+    state: Mutex<ServerState>,
+}
+
+#[derive(Debug)]
+struct ServerState {
+    config: Arc<rustls::ServerConfig>,
+    /// The files as they were looked at last, used or not.
+    seen: Stamp,
+}
+
+impl ServerConfig {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// `File`, naming the file and what is wrong in it.
+    pub fn load(files: ServerFiles) -> Result<ServerConfig, Error> {
+        let seen = Stamp::of(files.paths());
+        let config = read_server(&files)?;
+        Ok(ServerConfig { files: Some(files), state: Mutex::new(ServerState { config, seen }) })
+    }
+
+    /// A configuration from PEM texts, which is never read again.
+    ///
+    /// # Errors
+    ///
+    /// `File`, naming them "certificate", "key" and "client CA".
+    pub fn from_pem(
+        certificate: &[u8],
+        key: &[u8],
+        client_ca: Option<&[u8]>,
+    ) -> Result<ServerConfig, Error> {
+        let chain = certificates(Path::new("certificate"), certificate, Purpose::Own)?;
+        let key = private_key(Path::new("key"), key)?;
+        let roots = client_ca.map(|pem| roots(Path::new("client CA"), pem)).transpose()?;
+        let config = make_server(chain, key, roots, &|why| Error::file(Path::new("key"), why))?;
+        let seen = Stamp::default();
+        Ok(ServerConfig { files: None, state: Mutex::new(ServerState { config, seen }) })
+    }
+
+    /// Reads the files again if they changed since they were last looked at: a few system calls
+    /// if not. Sessions that are under way keep what they began with.
+    ///
+    /// # Errors
+    ///
+    /// `File` when they changed and cannot be used: once for each change, and what was in use
+    /// stays in use.
+    pub fn refresh(&self) -> Result<Refreshed, Error> {
+        let Some(files) = &self.files else { return Ok(Refreshed::Same) };
+        let now = Stamp::of(files.paths());
+        let mut state = self.lock();
+        if state.seen == now {
+            return Ok(Refreshed::Same);
+        }
+        state.seen = now;
+        state.config = read_server(files)?;
+        Ok(Refreshed::Reloaded)
+    }
+
+    /// Whether clients need a certificate.
+    #[must_use]
+    pub fn asks_for_certificates(&self) -> bool {
+        self.files.as_ref().is_some_and(|files| files.client_ca.is_some())
+    }
+
+    pub(crate) fn current(&self) -> Arc<rustls::ServerConfig> {
+        Arc::clone(&self.lock().config)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
+        self.state.lock().expect("nothing panics while it holds this lock")
+    }
+}
+
+/// The configuration of a client, shared by its sessions.
+#[derive(Debug, Clone)]
+pub struct ClientConfig {
+    pub(crate) config: Arc<rustls::ClientConfig>,
+}
+
+impl ClientConfig {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// `File`, naming the file and what is wrong in it.
+    pub fn load(files: &ClientFiles) -> Result<ClientConfig, Error> {
+        let roots = Arc::new(roots(&files.ca, &contents(&files.ca)?)?);
+        let provider = provider();
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
+            .build()
+            .map_err(|error| Error::file(&files.ca, error))?;
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| internal(&error))?
+            .with_webpki_verifier(verifier);
+        let mut config = match &files.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let (chain, key) = read_identity(identity)?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|error| unfit_key(identity, &error))?
+            }
+        };
+        config.resumption = rustls::client::Resumption::disabled();
+        Ok(ClientConfig { config: Arc::new(config) })
+    }
+}
+
+impl ServerFiles {
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        let identity = [&self.identity.certificate, &self.identity.key];
+        identity.into_iter().chain(&self.client_ca).map(PathBuf::as_path)
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn internal(error: &rustls::Error) -> Error {
+    Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {error}"))
+}
+
+fn read_server(files: &ServerFiles) -> Result<Arc<rustls::ServerConfig>, Error> {
+    let (chain, key) = read_identity(&files.identity)?;
+    let roots = match &files.client_ca {
+        None => None,
+        Some(path) => Some(roots(path, &contents(path)?)?),
+    };
+    make_server(chain, key, roots, &|why| Error::file(&files.identity.key, why))
+}
+
+fn make_server(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    client_roots: Option<RootCertStore>,
+    wrong_key: &dyn Fn(String) -> Error,
+) -> Result<Arc<rustls::ServerConfig>, Error> {
+    let provider = provider();
+    let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| internal(&error))?;
+    let builder = match client_roots {
+        None => builder.with_no_client_auth(),
+        Some(roots) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = verifier.build().map_err(|error| {
+                Error::new(ErrorKind::File, format!("the client CA cannot be used: {error}"))
+            })?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config =
+        builder.with_single_cert(chain, key).map_err(|error| wrong_key(key_text(&error)))?;
+    // NBD's clients do not resume sessions; without tickets nothing is kept for them.
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(Arc::new(config))
+}
+
+fn read_identity(
+    identity: &Identity,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
+    let (certificate, key) = (&identity.certificate, &identity.key);
+    let chain = certificates(certificate, &contents(certificate)?, Purpose::Own)?;
+    Ok((chain, private_key(key, &contents(key)?)?))
+}
+
+fn unfit_key(identity: &Identity, error: &rustls::Error) -> Error {
+    Error::file(&identity.key, key_text(error))
+}
+
+fn key_text(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(_) => {
+            "the key does not belong to the certificate; give the two that were made together"
+                .to_owned()
+        }
+        other => format!("the key cannot be used: {other}"),
+    }
+}
+
+/// Longest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+fn contents(path: &Path) -> Result<Vec<u8>, Error> {
+    let cannot = |error| Error::file(path, format!("cannot be read: {error}"));
+    let len_bytes = std::fs::metadata(path).map_err(cannot)?.len();
+    if len_bytes > FILE_BYTES_MAX {
+        return Err(Error::file(path, "is longer than 4 MiB; that is no file of certificates"));
+    }
+    std::fs::read(path).map_err(cannot)
+}
+
+fn certificates(
+    path: &Path,
+    pem: &[u8],
+    purpose: Purpose,
+) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found = found.map_err(|error| Error::file(path, format!("is not PEM: {error}")))?;
+    let Some(first) = found.first() else {
+        let text = "no certificate in it; it needs a block BEGIN CERTIFICATE";
+        return Err(Error::file(path, text));
+    };
+    // Of several CAs some may have run out; whoever is there speaks for itself.
+    let own = || unusable(first, purpose);
+    let authorities = || {
+        let usable = found.iter().any(|one| unusable(one, purpose).is_none());
+        if usable { None } else { unusable(first, purpose) }
+    };
+    let why = if purpose == Purpose::Own { own() } else { authorities() };
+    match why {
+        None => Ok(found),
+        Some(why) => Err(Error::file(path, format!("the certificate in it {why}"))),
+    }
+}
+
+fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path, pem, Purpose::Authority)? {
+        roots.add(certificate).map_err(|error| {
+            Error::file(path, format!("a certificate in it cannot be used: {error}"))
+        })?;
+    }
+    Ok(roots)
+}
+
+fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Error> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|_| {
+        let text = String::from_utf8_lossy(pem);
+        let why = if text.contains("ENCRYPTED") {
+            "the key in it is encrypted; write it without: openssl pkey -in KEY -out NEW"
+        } else if text.contains("BEGIN CERTIFICATE") {
+            "no key in it, but a certificate; the two files may be exchanged"
+        } else {
+            "no private key in it; it needs a block BEGIN PRIVATE KEY"
+        };
+        Error::file(path, why)
+    })
+}

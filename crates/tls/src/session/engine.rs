@@ -1,0 +1,226 @@
+//! rustls's state machine of either side, one step at a time.
+//!
+//! Owns the connection of rustls and what its states mean. Called by the session; calls rustls.
+//!
+//! Invariant: each call shows rustls all ciphertext that is not used up, since it keeps places in
+//! it between calls.
+
+use std::sync::Arc;
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncryptError, UnbufferedStatus, WriteTraffic,
+};
+
+use super::buffers::Incoming;
+use crate::config::ClientConfig;
+use crate::error::{Error, ErrorKind};
+
+/// Room for the message that ends a session, and a change of keys before it, in bytes.
+const CLOSE_BYTES_MAX: usize = 1024;
+
+/// Rustls's side of a session.
+pub(super) enum Engine {
+    Server(Box<UnbufferedServerConnection>),
+    Client(Box<UnbufferedClientConnection>),
+}
+
+/// What a turn of rustls came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// So many bytes of plaintext were written to where the caller wants them; others are kept.
+    Plain(usize),
+    /// Something was done that leads on.
+    GoOn,
+    /// Nothing more happens without ciphertext.
+    Blocked,
+}
+
+/// A turn of rustls and what it brought.
+pub(super) struct Turn {
+    pub(super) step: Result<Step, rustls::Error>,
+    /// What rustls has to say to the peer.
+    pub(super) control: Vec<u8>,
+    pub(super) peer_closed: bool,
+    /// The handshake is over.
+    pub(super) can_write: bool,
+    /// Bytes written for what was wanted; none if another state of rustls comes first.
+    pub(super) written: Option<usize>,
+}
+
+/// What is to be done once rustls lets this side write.
+pub(super) enum Want<'a> {
+    Nothing,
+    /// A record of the first, into the second.
+    Record(&'a [u8], &'a mut [u8]),
+    /// The message that ends this side's half of the session.
+    Close,
+}
+
+/// Where plaintext goes: first to the caller's memory, the rest is kept.
+struct Sink<'a> {
+    into: &'a mut [u8],
+    kept: &'a mut Vec<u8>,
+    filled: usize,
+}
+
+impl Sink<'_> {
+    fn take(&mut self, plain: &[u8]) {
+        let room = if self.kept.is_empty() { self.into.len() - self.filled } else { 0 };
+        let (now, later) = plain.split_at(plain.len().min(room));
+        self.into[self.filled..self.filled + now.len()].copy_from_slice(now);
+        self.filled += now.len();
+        self.kept.extend_from_slice(later);
+    }
+}
+
+impl Engine {
+    pub(super) fn server(config: Arc<rustls::ServerConfig>) -> Result<Engine, Error> {
+        let made = UnbufferedServerConnection::new(config);
+        made.map(|one| Engine::Server(Box::new(one))).map_err(|error| cannot_start(&error))
+    }
+
+    pub(super) fn client(
+        config: &ClientConfig,
+        name: ServerName<'static>,
+    ) -> Result<Engine, Error> {
+        let made = UnbufferedClientConnection::new(Arc::clone(&config.config), name);
+        made.map(|one| Engine::Client(Box::new(one))).map_err(|error| cannot_start(&error))
+    }
+
+    /// Goes on by one state. Plaintext goes to `into`, and what finds no room there to `kept`.
+    pub(super) fn turn(
+        &mut self,
+        incoming: &mut Incoming,
+        plain: (&mut [u8], &mut Vec<u8>),
+        want: Want<'_>,
+    ) -> Turn {
+        let mut sink = Sink { into: plain.0, kept: plain.1, filled: 0 };
+        let bytes = incoming.bytes_mut();
+        let (discard, turn) = match self {
+            Engine::Server(one) => handle(one.process_tls_records(bytes), &mut sink, want),
+            Engine::Client(one) => handle(one.process_tls_records(bytes), &mut sink, want),
+        };
+        incoming.discard(discard);
+        turn
+    }
+
+    /// What rustls still tells the peer after an error. To be called once: a second turn would
+    /// look at the bytes that are wrong again, and rustls allows one alert only.
+    pub(super) fn last_words(&mut self, incoming: &mut Incoming) -> Vec<u8> {
+        self.turn(incoming, (&mut [], &mut Vec::new()), Want::Nothing).control
+    }
+
+    pub(super) fn peer_certificate(&self) -> Option<&[u8]> {
+        let chain = match self {
+            Engine::Server(one) => one.peer_certificates(),
+            Engine::Client(one) => one.peer_certificates(),
+        };
+        chain.and_then(|chain| chain.first()).map(|one| one.as_ref())
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let (version, suite) = match self {
+            Engine::Server(one) => (one.protocol_version(), one.negotiated_cipher_suite()),
+            Engine::Client(one) => (one.protocol_version(), one.negotiated_cipher_suite()),
+        };
+        match (version.and_then(|one| one.as_str()), suite.and_then(|one| one.suite().as_str())) {
+            (Some(version), Some(suite)) => format!("{version} {suite}"),
+            _ => "TLS".to_owned(),
+        }
+    }
+}
+
+fn cannot_start(error: &rustls::Error) -> Error {
+    Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {error}"))
+}
+
+fn handle<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    sink: &mut Sink<'_>,
+    want: Want<'_>,
+) -> (usize, Turn) {
+    let mut discard = status.discard;
+    let mut turn = Turn {
+        step: Ok(Step::GoOn),
+        control: Vec::new(),
+        peer_closed: false,
+        can_write: false,
+        written: None,
+    };
+    match status.state {
+        Err(error) => turn.step = Err(error),
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+            while let Some(record) = traffic.next_record() {
+                match record {
+                    Ok(record) => {
+                        discard += record.discard;
+                        sink.take(record.payload);
+                    }
+                    Err(error) => {
+                        turn.step = Err(error);
+                        return (discard, turn);
+                    }
+                }
+            }
+            turn.step = Ok(Step::Plain(sink.filled));
+        }
+        Ok(ConnectionState::EncodeTlsData(mut data)) => {
+            if let Err(error) = encode(&mut |room| data.encode(room), &mut turn.control) {
+                turn.step = Err(rustls::Error::General(error.to_string()));
+            }
+        }
+        Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+        Ok(ConnectionState::PeerClosed) => turn.peer_closed = true,
+        Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+            turn.can_write = true;
+            turn.step = Ok(Step::Blocked);
+            if let Err(error) = fulfil(&mut traffic, want, &mut turn) {
+                turn.step = Err(rustls::Error::General(error.to_string()));
+            }
+        }
+        Ok(ConnectionState::Closed) => {
+            turn.peer_closed = true;
+            turn.step = Ok(Step::Blocked);
+        }
+        // Early data are not asked for, and states of later versions of rustls not known.
+        Ok(_) => turn.step = Ok(Step::Blocked),
+    }
+    (discard, turn)
+}
+
+fn fulfil<Data>(
+    traffic: &mut WriteTraffic<'_, Data>,
+    want: Want<'_>,
+    turn: &mut Turn,
+) -> Result<(), EncryptError> {
+    match want {
+        Want::Nothing => {}
+        Want::Record(plain, room) => turn.written = Some(traffic.encrypt(plain, room)?),
+        Want::Close => {
+            let mut alert = vec![0; CLOSE_BYTES_MAX];
+            let written = traffic.queue_close_notify(&mut alert)?;
+            alert.truncate(written);
+            turn.control = alert;
+            turn.written = Some(written);
+        }
+    }
+    Ok(())
+}
+
+/// Encodes into a vector: the first call says how much room it needs.
+fn encode(
+    write: &mut dyn FnMut(&mut [u8]) -> Result<usize, EncodeError>,
+    into: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
+    let needed = match write(&mut []) {
+        Err(EncodeError::InsufficientSize(error)) => error.required_size,
+        other => return other.map(|_| ()),
+    };
+    into.resize(needed, 0);
+    let written = write(into)?;
+    into.truncate(written);
+    Ok(())
+}

@@ -1,0 +1,338 @@
+//! Sessions of both sides against each other, without sockets: what arrives, and what is refused.
+#![allow(clippy::unwrap_used)] // Tests may.
+
+#[path = "support/authority.rs"]
+mod authority;
+
+use authority::{Authority, Validity};
+use millrace_tls::{ClientConfig, ClientFiles, ErrorKind, Identity, ServerConfig, ServerFiles};
+use millrace_tls::{Error, Refreshed, Session};
+
+/// Moves output of one side to the other, at most `step` bytes at a time, and lets it read.
+/// Returns what it read.
+fn carry(from: &mut Session, to: &mut Session, step: usize) -> Result<Vec<u8>, Error> {
+    let mut plain = Vec::new();
+    let mut into = vec![0; 5000];
+    while !from.output().is_empty() {
+        let room = to.room();
+        let bytes = from.output().len().min(room.len()).min(step);
+        room[..bytes].copy_from_slice(&from.output()[..bytes]);
+        to.received(bytes);
+        from.sent(bytes);
+        loop {
+            let read = to.read(&mut into)?;
+            plain.extend_from_slice(&into[..read]);
+            if read < into.len() {
+                break;
+            }
+        }
+    }
+    Ok(plain)
+}
+
+/// Carries both ways until neither side has anything to say; the first error, with its side.
+fn shake(client: &mut Session, server: &mut Session) -> Result<(), (&'static str, Error)> {
+    for _ in 0..20 {
+        carry(client, server, 1 << 20).map_err(|error| ("server", error))?;
+        carry(server, client, 1 << 20).map_err(|error| ("client", error))?;
+    }
+    Ok(())
+}
+
+struct Sides {
+    authority: Authority,
+    server: ServerConfig,
+    client: ClientConfig,
+}
+
+impl Sides {
+    fn new() -> Sides {
+        let authority = Authority::new("test CA");
+        let server = authority.issue("server", &["localhost"], Validity::Now);
+        let client = authority.issue("client", &["client.test", "10.0.0.1"], Validity::Now);
+        let files = ServerFiles { identity: server, client_ca: Some(authority.ca()) };
+        let server = ServerConfig::load(files).unwrap();
+        let files = ClientFiles { ca: authority.ca(), identity: Some(client) };
+        let client = ClientConfig::load(&files).unwrap();
+        Sides { authority, server, client }
+    }
+
+    fn sessions(&self) -> (Session, Session) {
+        let client = Session::client(&self.client, "localhost").unwrap();
+        (client, Session::server(&self.server).unwrap())
+    }
+
+    fn with_client(&self, identity: Option<Identity>) -> Result<(), (&'static str, Error)> {
+        let files = ClientFiles { ca: self.authority.ca(), identity };
+        let mut client =
+            Session::client(&ClientConfig::load(&files).unwrap(), "localhost").unwrap();
+        shake(&mut client, &mut Session::server(&self.server).unwrap())
+    }
+}
+
+#[test]
+fn bytes_arrive_as_they_were_sent_however_the_ciphertext_is_cut() {
+    for step in [1, 7, 1000, 16_389, 1 << 20] {
+        let (mut client, mut server) = Sides::new().sessions();
+        shake(&mut client, &mut server).unwrap();
+        assert!(client.is_established() && server.is_established());
+        let len = if step == 1 { 20_000 } else { 700_000 };
+        let data: Vec<u8> = (0..len).map(|i: u32| (i * 7 + i / 251) as u8).collect();
+        for turn in [0, 1] {
+            let sides = (&mut client, &mut server);
+            let (from, to) = if turn == 0 { sides } else { (sides.1, sides.0) };
+            let (mut sent, mut arrived) = (0, Vec::new());
+            for piece in [1, 28, 4096, 16_384, 16_385, 100_000].iter().cycle() {
+                let end = data.len().min(sent + piece);
+                let taken = from.write(&data[sent..end]).unwrap();
+                sent += taken;
+                if taken < *piece {
+                    from.finish().unwrap();
+                    arrived.extend(carry(from, to, step).unwrap());
+                }
+                if sent == data.len() {
+                    break;
+                }
+            }
+            from.finish().unwrap();
+            arrived.extend(carry(from, to, step).unwrap());
+            assert!(arrived == data, "{} of {} bytes, step {step}", arrived.len(), data.len());
+        }
+    }
+}
+
+#[test]
+fn small_writes_share_a_record_and_a_reader_without_room_loses_nothing() {
+    let (mut client, mut server) = Sides::new().sessions();
+    shake(&mut client, &mut server).unwrap();
+    for byte in 0..200u8 {
+        assert_eq!(client.write(&[byte; 16]).unwrap(), 16);
+    }
+    assert!(client.output().is_empty());
+    client.finish().unwrap();
+    let len = client.output().len();
+    assert!((3200..3300).contains(&len), "{len} bytes of output");
+    server.room()[..len].copy_from_slice(client.output());
+    server.received(len);
+    client.sent(len);
+    let mut all = Vec::new();
+    let mut into = [0; 7];
+    while let read @ 1.. = server.read(&mut into).unwrap() {
+        all.extend_from_slice(&into[..read]);
+        // Sealing an answer between two reads neither loses nor reorders what came in.
+        assert_eq!(server.write(b"answer").unwrap(), 6);
+        server.finish().unwrap();
+    }
+    let expected: Vec<u8> = (0..200u8).flat_map(|byte| [byte; 16]).collect();
+    assert!(all == expected);
+    assert_eq!(carry(&mut server, &mut client, 1 << 20).unwrap().len() % 6, 0);
+}
+
+#[test]
+fn the_names_of_a_client_are_known_once_it_was_accepted() {
+    let (mut client, mut server) = Sides::new().sessions();
+    assert!(server.peer().is_none());
+    shake(&mut client, &mut server).unwrap();
+    let names = server.peer().unwrap();
+    assert_eq!(names.common_name.as_deref(), Some("client"));
+    assert_eq!(names.alternatives, ["client.test", "10.0.0.1"]);
+    assert!(names.has("client") && names.has("10.0.0.1") && !names.has("client.tes"));
+    assert_eq!(names.to_string(), "client, client.test, 10.0.0.1");
+    assert!(client.peer().unwrap().has("localhost"));
+    assert!(server.describe().contains("TLS"), "{}", server.describe());
+}
+
+#[test]
+fn an_end_that_was_said_differs_from_one_that_was_not() {
+    let (mut client, mut server) = Sides::new().sessions();
+    shake(&mut client, &mut server).unwrap();
+    client.write(b"last").unwrap();
+    client.finish().unwrap();
+    client.close();
+    assert_eq!(client.write(b"more").unwrap(), 0);
+    assert!(!server.peer_closed());
+    assert_eq!(carry(&mut client, &mut server, 3).unwrap(), b"last");
+    assert!(server.peer_closed());
+    // The other half is open still.
+    assert_eq!(server.write(b"bye").unwrap(), 3);
+    server.finish().unwrap();
+    assert_eq!(carry(&mut server, &mut client, 3).unwrap(), b"bye");
+}
+
+#[test]
+fn clients_are_refused_with_the_reason() {
+    let sides = Sides::new();
+    let other = Authority::new("another CA");
+    let expired = sides.authority.issue("old", &["old"], Validity::Past);
+    let early = sides.authority.issue("early", &["early"], Validity::Future);
+    let stranger = other.issue("stranger", &["stranger"], Validity::Now);
+    let server_only = sides.authority.issue_for_servers("wrong", &["wrong"]);
+    for (identity, kind, words) in [
+        (None, ErrorKind::NoCertificate, "sent no certificate"),
+        (Some(stranger), ErrorKind::Certificate, "unknown CA"),
+        (Some(server_only), ErrorKind::Certificate, "extended key usage"),
+    ] {
+        let (side, error) = sides.with_client(identity).unwrap_err();
+        assert_eq!((side, error.kind()), ("server", kind), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    // This side's own checks stop a client with such a certificate before it connects.
+    for (identity, words) in [(expired, "is expired since"), (early, "is not valid before")] {
+        let files = ClientFiles { ca: sides.authority.ca(), identity: Some(identity.clone()) };
+        let error = ClientConfig::load(&files).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::File);
+        let text = error.to_string();
+        let file = identity.certificate.display().to_string();
+        assert!(text.contains(&file) && text.contains(words), "{text}");
+    }
+}
+
+#[test]
+fn servers_are_refused_with_the_reason() {
+    let sides = Sides::new();
+    let mut server = Session::server(&sides.server).unwrap();
+    let mut client = Session::client(&sides.client, "elsewhere.test").unwrap();
+    let (side, error) = shake(&mut client, &mut server).unwrap_err();
+    assert_eq!((side, error.kind()), ("client", ErrorKind::Certificate));
+    let text = error.to_string();
+    assert!(text.contains("'elsewhere.test' was expected") && text.contains("localhost"), "{text}");
+    // The client's alert tells the server why.
+    let error = carry(&mut client, &mut server, 1 << 20).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+
+    let another = Authority::new("another CA");
+    let files = ClientFiles { ca: another.ca(), identity: None };
+    let mut client = Session::client(&ClientConfig::load(&files).unwrap(), "localhost").unwrap();
+    let mut server = Session::server(&sides.server).unwrap();
+    let (side, error) = shake(&mut client, &mut server).unwrap_err();
+    assert_eq!(side, "client");
+    assert!(error.to_string().contains("unknown CA"), "{error}");
+    assert!(Session::client(&sides.client, "not a host").is_err());
+}
+
+#[test]
+fn whoever_does_not_speak_tls_is_told_apart() {
+    let sides = Sides::new();
+    for (bytes, words) in [
+        (&b"IHAVEOPT\0\0\0\x06\0\0\0\0"[..], "does not speak TLS"),
+        (&[0; 64], "does not speak TLS"),
+        (&[0x16, 3, 1, 0, 5, 9, 9, 9, 9, 9], "broke the rules"),
+    ] {
+        let mut server = Session::server(&sides.server).unwrap();
+        server.room()[..bytes.len()].copy_from_slice(bytes);
+        server.received(bytes.len());
+        let error = server.read(&mut [0; 10]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol);
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(server.read(&mut [0; 10]), Err(error));
+        if words == "does not speak TLS" {
+            // An alert is left for the peer.
+            assert_eq!(server.output().first(), Some(&0x15));
+        }
+    }
+}
+
+#[test]
+fn a_changed_record_ends_the_session() {
+    let (mut client, mut server) = Sides::new().sessions();
+    shake(&mut client, &mut server).unwrap();
+    client.write(b"payload").unwrap();
+    client.finish().unwrap();
+    let mut bytes = client.output().to_vec();
+    *bytes.last_mut().unwrap() ^= 1;
+    server.room()[..bytes.len()].copy_from_slice(&bytes);
+    server.received(bytes.len());
+    let error = server.read(&mut [0; 100]).unwrap_err();
+    assert!(error.to_string().contains("cannot be decrypted"), "{error}");
+}
+
+#[test]
+fn a_message_without_end_is_refused_when_the_buffer_is_full() {
+    let mut server = Session::server(&Sides::new().server).unwrap();
+    // Records of a handshake message that says to have 16 MiB.
+    let mut record = vec![0x16, 3, 1, 0x40, 0];
+    record.resize(5 + 0x4000, 0);
+    record[5..9].copy_from_slice(&[1, 0xff, 0xff, 0xff]);
+    let mut sent = 0;
+    let error = loop {
+        assert!(sent < 1 << 20, "a megabyte was taken");
+        let room = server.room();
+        let bytes = room.len().min(record.len());
+        room[..bytes].copy_from_slice(&record[..bytes]);
+        server.received(bytes);
+        sent += bytes;
+        if let Err(error) = server.read(&mut []) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+}
+
+#[test]
+fn new_files_are_used_by_the_next_session_and_half_of_them_is_not() {
+    let sides = Sides::new();
+    let identity = sides.authority.issue("rotated", &["localhost"], Validity::Now);
+    let files = ServerFiles { identity: identity.clone(), client_ca: None };
+    let config = ServerConfig::load(files).unwrap();
+    assert_eq!(config.refresh(), Ok(Refreshed::Same));
+    let fresh = sides.authority.issue("fresh", &["localhost"], Validity::Now);
+    let name = |config: &ServerConfig| {
+        let mut client = Session::client(&sides.client, "localhost").unwrap();
+        shake(&mut client, &mut Session::server(config).unwrap()).unwrap();
+        client.peer().unwrap().common_name.clone().unwrap()
+    };
+    assert_eq!(name(&config), "rotated");
+    std::fs::copy(&fresh.certificate, &identity.certificate).unwrap();
+    let error = config.refresh().unwrap_err();
+    assert!(error.to_string().contains("key does not belong to the certificate"), "{error}");
+    // Told once; what was in use stays in use.
+    assert_eq!(config.refresh(), Ok(Refreshed::Same));
+    assert_eq!(name(&config), "rotated");
+    std::fs::copy(&fresh.key, &identity.key).unwrap();
+    assert_eq!(config.refresh(), Ok(Refreshed::Reloaded));
+    assert_eq!(name(&config), "fresh");
+}
+
+#[test]
+fn every_file_that_cannot_be_used_is_named_with_the_reason() {
+    let authority = Authority::new("CA");
+    let good = authority.issue("server", &["localhost"], Validity::Now);
+    let other = authority.issue("other", &["localhost"], Validity::Now);
+    let old_ca = Authority::expired("old CA");
+    let write = |name: &str, text: &str| {
+        let path = authority.folder().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let (empty, missing) = (write("empty.pem", "nothing\n"), authority.folder().join("missing"));
+    let encrypted =
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    let encrypted = write("encrypted.pem", encrypted);
+    let identity = |certificate: &_, key: &_| Identity {
+        certificate: std::path::PathBuf::clone(certificate),
+        key: std::path::PathBuf::clone(key),
+    };
+    let with = |certificate, key, client_ca| {
+        let files = ServerFiles { identity: identity(certificate, key), client_ca };
+        ServerConfig::load(files).unwrap_err()
+    };
+    for (error, file, words) in [
+        (with(&missing, &good.key, None), &missing, "cannot be read"),
+        (with(&empty, &good.key, None), &empty, "no certificate in it"),
+        (with(&good.key, &good.key, None), &good.key, "no certificate in it"),
+        (with(&good.certificate, &empty, None), &empty, "no private key in it"),
+        (with(&good.certificate, &encrypted, None), &encrypted, "encrypted"),
+        (with(&good.certificate, &good.certificate, None), &good.certificate, "exchanged"),
+        (with(&good.certificate, &other.key, None), &other.key, "does not belong"),
+        (with(&good.certificate, &good.key, Some(old_ca.ca())), &old_ca.ca(), "is expired since"),
+        (
+            with(&good.certificate, &good.key, Some(other.certificate.clone())),
+            &other.certificate,
+            "is not of a CA",
+        ),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::File);
+        let text = error.to_string();
+        assert!(text.contains(&file.display().to_string()) && text.contains(words), "{text}");
+    }
+}
