@@ -10,6 +10,7 @@ mod controller;
 mod cost;
 mod document;
 pub mod group;
+mod listener;
 mod paths;
 mod problem;
 mod raw;

@@ -77,7 +77,7 @@ impl Floor {
             match progress {
                 Progress::Ready(session) => client.session = Some(session),
                 Progress::NeedMore => client.handshake = Some(handshake),
-                Progress::Closed => return,
+                Progress::Closed | Progress::StartTls => return,
             }
             if !client.out.is_empty() {
                 client.pieces.push(piece(&client.out));

@@ -39,8 +39,9 @@ fn serve(socket: &Path) -> Server {
         volume: Volume::single(disk).expect(OWN),
         read_only: false,
         group: millrace_exports::ClientGroup::default(),
+        tls_allow: None,
     };
-    let listen = ListenConfig { listen: Listen::Unix(socket.to_owned()), exports: vec![0] };
+    let listen = ListenConfig::new(Listen::Unix(socket.to_owned()), vec![0]);
     let config = ServerConfig { threads: 2, ..ServerConfig::default() };
     Server::start(ServerConfig { exports: vec![export], listeners: vec![listen], ..config })
         .expect(OWN)

@@ -29,8 +29,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (name, description) = ("vol0".to_owned(), drive);
     let (listen, group) = (Listen::Unix(PathBuf::from(socket)), ClientGroup::default());
     let _server = Server::start(ServerConfig {
-        exports: vec![ExportConfig { name, description, volume, read_only: false, group }],
-        listeners: vec![ListenConfig { listen, exports: vec![0] }],
+        exports: vec![ExportConfig {
+            name,
+            description,
+            volume,
+            read_only: false,
+            group,
+            tls_allow: None,
+        }],
+        listeners: vec![ListenConfig::new(listen, vec![0])],
         threads,
         backend,
         ..ServerConfig::default()

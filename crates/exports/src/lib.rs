@@ -6,9 +6,11 @@
 
 #![doc = include_str!("../README.md")]
 
+mod access;
 mod client_groups;
 mod counters;
 mod faults;
+mod inherited;
 mod io_threads;
 mod mailbox;
 pub mod nbd;
@@ -17,6 +19,7 @@ mod unix_socket;
 pub mod vhost;
 pub mod virtio;
 
+pub use self::access::{Allow, SocketAccess};
 pub use self::client_groups::{ClientGroup, GroupSeats, Seat};
 pub use self::faults::ExportErrors;
 pub use self::nbd::server;

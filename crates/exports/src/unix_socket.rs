@@ -21,6 +21,8 @@ use millrace_drives::flock_holder;
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::net;
 
+use crate::SocketAccess;
+
 /// Connections that may wait to be accepted on a private socket.
 const BACKLOG: i32 = 16;
 
@@ -49,20 +51,19 @@ impl UnixSocket {
     /// # Errors
     /// `Busy` if somebody serves there, `System` if the system refuses; the message says where.
     pub fn bind_private(path: &Path) -> Result<UnixSocket, Error> {
-        Self::bind_with(path, Some(0o600))
+        Self::bind_with(path, &SocketAccess::with_mode(Some(0o600)))
     }
 
-    /// Listens at a path; its file has this mode, if one is given, from the moment that it is
-    /// there.
+    /// Listens at a path; its file has the mode that is given, if one is, from the moment that it
+    /// is there, and owner and group before anybody can connect. Who is let in is for whoever
+    /// accepts to check.
     ///
     /// # Errors
     /// `Busy` if somebody serves there, `System` if the system refuses; the message says where.
-    pub fn bind_with(path: &Path, mode: Option<u32>) -> Result<UnixSocket, Error> {
-        let bound = match mode {
-            Some(mode) => {
-                Self::bind_by(path, |path| listen_with(path, Mode::from_bits_truncate(mode)))
-            }
-            None => Self::bind_by(path, |path| UnixListener::bind(path)),
+    pub fn bind_with(path: &Path, access: &SocketAccess) -> Result<UnixSocket, Error> {
+        let bound = match access.is_of_a_file() {
+            true => Self::bind_by(path, |path| listen_with(path, access)),
+            false => Self::bind_by(path, |path| UnixListener::bind(path)),
         };
         bound.map_err(|error| cannot_listen(path, &error))
     }
@@ -154,13 +155,28 @@ fn why_not_at(path: &Path, error: &io::Error) -> String {
 
 /// Linux gives the file of a socket the mode of the socket, so it is set before there is a file;
 /// a umask would be the whole process's, and its threads make files of their own meanwhile.
-fn listen_with(path: &Path, mode: Mode) -> io::Result<UnixListener> {
+fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     let kind = (net::SocketType::STREAM, net::SocketFlags::CLOEXEC);
     let socket = net::socket_with(net::AddressFamily::UNIX, kind.0, kind.1, None)?;
-    fchmod(&socket, mode)?;
+    // Who is to own it has it later, and until then nobody but this user.
+    let first = if access.owner.or(access.group).is_some() { Some(0o600) } else { access.mode };
+    if let Some(mode) = first {
+        fchmod(&socket, Mode::from_bits_truncate(mode))?;
+    }
     net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
+    if access.owner.or(access.group).is_some() {
+        std::os::unix::fs::lchown(path, access.owner, access.group).map_err(|error| {
+            // Nobody would find it there before the next start.
+            let _ = std::fs::remove_file(path);
+            io::Error::other(format!(
+                "its owner or group cannot be set: {error}; only root may give files away, and \
+                 others only to groups that they are in"
+            ))
+        })?;
+    }
     // The umask took bits away from it. Nobody gets in before it listens.
-    std::fs::set_permissions(path, Permissions::from_mode(mode.bits()))?;
+    let mode = access.mode.unwrap_or(0o660);
+    std::fs::set_permissions(path, Permissions::from_mode(mode))?;
     net::listen(&socket, BACKLOG)?;
     Ok(socket.into())
 }
@@ -257,7 +273,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for mode in [0o600, 0o660, 0o666] {
             let path = dir.path().join(format!("{mode:o}"));
-            let _socket = UnixSocket::bind_with(&path, Some(mode)).unwrap();
+            let _socket =
+                UnixSocket::bind_with(&path, &SocketAccess::with_mode(Some(mode))).unwrap();
             let file = std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777;
             assert_eq!(file, mode, "whatever the umask is");
         }
@@ -391,7 +408,7 @@ mod tests {
     fn a_file_that_took_the_place_of_a_socket_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let socket = UnixSocket::bind_with(&path, None).unwrap();
+        let socket = UnixSocket::bind_with(&path, &SocketAccess::default()).unwrap();
         assert_eq!(socket.path(), path);
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "another's").unwrap();

@@ -37,6 +37,7 @@ use self::io_thread::nudge::Nudged;
 use self::io_thread::{Common, IoThread, ThreadConfig, ThreadState};
 use self::log::Log;
 use self::queue::DeviceFlags;
+use crate::SocketAccess;
 use crate::io_threads::{Failed, IoThreads, NativeThread, Place, Service, cpu_of};
 use crate::stop::deadline_after;
 use crate::virtio::ID_BYTES;
@@ -64,9 +65,8 @@ const NUDGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)]
 /// Which side of an export's connection listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VhostSocket {
-    /// The frontend connects to us there; the mode of the socket's file, if it is to be another
-    /// than the process's umask makes it.
-    Listen(PathBuf, Option<u32>),
+    /// The frontend connects to us there, if it may.
+    Listen(PathBuf, SocketAccess),
     /// We connect to the frontend there, again and again.
     Connect(PathBuf),
 }
@@ -325,7 +325,9 @@ fn check(export: &VhostExport) -> Result<(), Error> {
 
 fn bind(socket: &VhostSocket) -> Result<Endpoint, Error> {
     Ok(match socket {
-        VhostSocket::Listen(path, mode) => Endpoint::Listen(UnixSocket::bind_with(path, *mode)?),
+        VhostSocket::Listen(path, access) => {
+            Endpoint::Listen(UnixSocket::bind_with(path, access)?, access.allow.clone())
+        }
         VhostSocket::Connect(path) => Endpoint::Connect(path.clone()),
     })
 }

@@ -41,8 +41,9 @@ fn config(spec: &str, path: PathBuf) -> ServerConfig {
         volume: common::volume(spec, 1),
         read_only: false,
         group: millrace_exports::ClientGroup::default(),
+        tls_allow: None,
     };
-    let listener = ListenConfig { listen: Listen::Unix(path), exports: vec![0] };
+    let listener = ListenConfig::new(Listen::Unix(path), vec![0]);
     ServerConfig { exports: vec![export], listeners: vec![listener], ..ServerConfig::default() }
 }
 

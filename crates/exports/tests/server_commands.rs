@@ -183,6 +183,7 @@ fn read_only_export_refuses_writes_and_serves_reads() {
             volume: common::volume("ram:size=1m", 2),
             read_only: true,
             group: millrace_exports::ClientGroup::default(),
+            tls_allow: None,
         });
         config.listeners.iter_mut().for_each(|listener| listener.exports = vec![0]);
     });

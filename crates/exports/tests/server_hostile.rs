@@ -218,10 +218,11 @@ fn socket_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_is_not() {
         volume: common::volume("ram:size=1m", 1),
         read_only: false,
         group: millrace_exports::ClientGroup::default(),
+        tls_allow: None,
     });
-    let listen = |path| millrace_exports::server::ListenConfig {
-        listen: millrace_exports::server::Listen::Unix(path),
-        exports: vec![0],
+    let listen = |path| {
+        let listen = millrace_exports::server::Listen::Unix(path);
+        millrace_exports::server::ListenConfig::new(listen, vec![0])
     };
     config.listeners = vec![listen(running.path())];
     let error = millrace_exports::server::Server::start(config.clone()).err().unwrap();

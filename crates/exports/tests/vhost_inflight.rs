@@ -243,7 +243,7 @@ fn the_child_of_the_next_test_serves_until_it_is_killed() {
         name: "child".to_owned(),
         volume: volume(&format!("file:path={file},size=16m,lock=off")),
         read_only: false,
-        socket: VhostSocket::Listen(socket.into(), None),
+        socket: VhostSocket::Listen(socket.into(), millrace_exports::SocketAccess::default()),
         queues: 2,
         threads: Threads::Count(1),
         cpus: Vec::new(),

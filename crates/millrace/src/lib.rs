@@ -135,8 +135,9 @@ pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpu
 pub use opening::{Opened, Opening};
 #[cfg(feature = "serve")]
 pub use serve::{
-    ExportConfig, ExportFailures, GuestConfig, Listen, Observers, Say, ServeConfig, ServedGroups,
-    Server, ServerConfig, Servers, StopReport, Threads, VhostSocket,
+    Allow, ExportConfig, ExportFailures, GuestConfig, Identity, Listen, ListenerConfig,
+    ListenerTls, Observers, Say, ServeConfig, ServedGroups, Server, ServerConfig, ServerFiles,
+    Servers, SocketAccess, StopReport, Threads, TlsConfig, VhostSocket,
 };
 pub use serving::{check_scheduler, check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};

@@ -9,16 +9,20 @@
 
 mod config;
 mod groups;
+mod listeners;
 mod servers;
 
 use std::time::Duration;
 
 pub use millrace_exports::server::{Listen, StopReport};
 pub use millrace_exports::vhost::{Say, Threads, VhostSocket};
+pub use millrace_exports::{Allow, SocketAccess};
 use millrace_runtime::DriveWorkers;
+pub use millrace_tls::{Identity, ServerFiles};
 
 pub use self::config::{ExportConfig, GuestConfig, ServeConfig, ServerConfig};
 pub use self::groups::ServedGroups;
+pub use self::listeners::{ListenerConfig, ListenerTls, TlsConfig};
 pub use self::servers::{ExportFailures, Observers, Servers};
 use crate::config::{Part, StartError};
 use crate::opening::Opened;

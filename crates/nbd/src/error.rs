@@ -75,6 +75,12 @@ pub enum ProtocolError {
         /// The reason.
         why: &'static str,
     },
+    /// A client went on before it had the answer that TLS begins; somebody on the way may have.
+    #[error("{bytes} bytes follow the request for TLS before its answer")]
+    BytesAfterStartTls {
+        /// How many.
+        bytes: usize,
+    },
     /// The server refused an option of ours.
     #[error("{}{}", refusal(*option, *code), said(message))]
     Refused {

@@ -7,7 +7,9 @@
 //! Invariants: the outcome does not depend on how the bytes were cut into pieces; at most
 //! [`OPTIONS_MAX`] options, [`OPTION_BYTES_MAX`] data bytes each, and [`ANSWER_BYTES_MAX`] bytes
 //! of answers; after [`Progress::Ready`] or an error nothing more is consumed.
-//! Specification: "Handshake", "Option types", and for TLS the mode called NOTLS.
+//! What was negotiated before an upgrade to TLS is forgotten, and bytes behind the request for it
+//! end the connection: both may be of somebody on the way (the class of CVE-2021-3716).
+//! Specification: "Handshake", "Option types", and for TLS the modes NOTLS, SELECTIVETLS, FORCEDTLS.
 
 use crate::error::ProtocolError;
 use crate::export::{Catalog, ReplyStyle, Session};
@@ -19,8 +21,8 @@ use crate::wire::{
     EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES, FLAG_FIXED_NEWSTYLE,
     FLAG_NO_ZEROES, NBD_MAGIC, OPT_ABORT, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO,
     OPT_LIST, OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT, OPT_STARTTLS, OPT_STRUCTURED_REPLY,
-    OPTION_HEADER_BYTES, OPTION_MAGIC, REP_ERR_EXT_HEADER_REQD, REP_ERR_TOO_BIG, Reader,
-    STRING_BYTES_MAX, string,
+    OPTION_HEADER_BYTES, OPTION_MAGIC, REP_ERR_EXT_HEADER_REQD, REP_ERR_TLS_REQD, REP_ERR_TOO_BIG,
+    Reader, STRING_BYTES_MAX, string,
 };
 
 /// Longest data of an option that are looked at, in bytes.
@@ -43,8 +45,32 @@ pub enum Progress {
     NeedMore,
     /// Transmission begins with the first byte that was not consumed.
     Ready(Session),
+    /// The client asked for TLS and gets it: send what is in the output, do the handshake of TLS on
+    /// all bytes that come from now on, then call [`Handshake::secured`].
+    StartTls,
     /// The client ended the session: send what is in the output, then close.
     Closed,
+}
+
+/// What a server does about TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TlsMode {
+    /// It has none.
+    #[default]
+    None,
+    /// Clients may have it.
+    Offered,
+    /// Without it a client gets no answer but that it is needed.
+    Required,
+}
+
+/// Where a negotiation stands with TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tls {
+    Plain(TlsMode),
+    /// The client was told to go on with TLS.
+    Upgrading,
+    Active,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +85,7 @@ enum Step {
     NeedMore,
     Took(usize),
     Ready(usize, Session),
+    StartTls(usize),
     Closed(usize),
 }
 
@@ -66,6 +93,7 @@ enum Step {
 #[derive(Debug)]
 pub struct Handshake {
     state: State,
+    tls: Tls,
     fixed_newstyle: bool,
     no_zeroes: bool,
     /// The client asked for block sizes.
@@ -85,10 +113,16 @@ impl Default for Handshake {
 }
 
 impl Handshake {
-    /// A negotiation before its first byte.
+    /// A negotiation before its first byte, of a server without TLS.
     pub const fn new() -> Self {
+        Handshake::with_tls(TlsMode::None)
+    }
+
+    /// A negotiation before its first byte, of a server that does this about TLS.
+    pub const fn with_tls(mode: TlsMode) -> Self {
         Handshake {
             state: State::ClientFlags,
+            tls: Tls::Plain(mode),
             fixed_newstyle: false,
             no_zeroes: false,
             block_sizes: false,
@@ -105,6 +139,21 @@ impl Handshake {
         out.extend_from_slice(&NBD_MAGIC.to_be_bytes());
         out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
         out.extend_from_slice(&(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes());
+    }
+
+    /// The handshake of TLS is over: the next bytes came encrypted. The negotiation begins anew but
+    /// for the client's flags.
+    ///
+    /// # Panics
+    ///
+    /// When [`Progress::StartTls`] was not the last outcome.
+    pub const fn secured(&mut self) {
+        assert!(matches!(self.tls, Tls::Upgrading), "TLS starts when a client asks for it");
+        self.tls = Tls::Active;
+        self.block_sizes = false;
+        self.structured = false;
+        self.extended = false;
+        self.context_export = None;
     }
 
     /// Handles every complete message at the front of `input` and appends the answers to `out`.
@@ -131,12 +180,26 @@ impl Handshake {
                     self.state = State::Over;
                     return Ok((used + bytes, Progress::Ready(session)));
                 }
+                Step::StartTls(bytes) => return self.start_tls(used + bytes, input.len()),
                 Step::Closed(bytes) => {
                     self.state = State::Over;
                     return Ok((used + bytes, Progress::Closed));
                 }
             }
         }
+    }
+
+    fn start_tls(
+        &mut self,
+        used: usize,
+        received: usize,
+    ) -> Result<(usize, Progress), ProtocolError> {
+        if used < received {
+            self.state = State::Over;
+            return Err(ProtocolError::BytesAfterStartTls { bytes: received - used });
+        }
+        self.tls = Tls::Upgrading;
+        Ok((used, Progress::StartTls))
     }
 
     fn step(
@@ -147,6 +210,7 @@ impl Handshake {
     ) -> Result<Step, ProtocolError> {
         match self.state {
             State::Over => Ok(Step::Closed(0)),
+            _ if self.tls == Tls::Upgrading => Ok(Step::StartTls(0)),
             State::ClientFlags => self.client_flags(input),
             State::Skip { left: 0 } => {
                 self.state = State::Options;
@@ -233,7 +297,8 @@ impl Handshake {
             self.context_export = None;
         }
         let why = "the data of the option are longer than 64 KiB";
-        OptionReply::new(out, option).error(Refusal { code: REP_ERR_TOO_BIG, why });
+        let too_big = Refusal { code: REP_ERR_TOO_BIG, why };
+        OptionReply::new(out, option).error(self.needs_tls(option).unwrap_or(too_big));
         self.state = State::Skip { left: length as usize };
         Ok(Step::Took(OPTION_HEADER_BYTES))
     }
@@ -254,7 +319,18 @@ impl Handshake {
             reply.ack();
             return Ok(Step::Closed(used));
         }
+        if let Some(refusal) = self.needs_tls(option) {
+            reply.error(refusal);
+            return Ok(Step::Took(used));
+        }
         let answer = match option {
+            OPT_STARTTLS => match self.may_start_tls(data) {
+                Ok(()) => {
+                    reply.ack();
+                    return Ok(Step::StartTls(used));
+                }
+                Err(refusal) => Err(refusal),
+            },
             OPT_LIST => no_data(data).and_then(|()| list(catalog, reply)),
             OPT_INFO | OPT_GO => match self.info(catalog, data, reply) {
                 Ok(export) if option == OPT_GO => {
@@ -267,7 +343,6 @@ impl Handshake {
             OPT_EXTENDED_HEADERS => self.extended_headers(data),
             OPT_LIST_META_CONTEXT => self.list_contexts(catalog, data, reply),
             OPT_SET_META_CONTEXT => self.set_contexts(catalog, data, reply),
-            OPT_STARTTLS => no_data(data).and(Err(unsupported("this server has no TLS"))),
             _ => Err(unsupported("unknown option")),
         };
         match answer {
@@ -275,6 +350,21 @@ impl Handshake {
             Err(refusal) => reply.error(refusal),
         }
         Ok(Step::Took(used))
+    }
+
+    /// Why an option is not answered before there is TLS.
+    fn needs_tls(&self, option: u32) -> Option<Refusal> {
+        let waits = self.tls == Tls::Plain(TlsMode::Required) && option != OPT_STARTTLS;
+        waits.then_some(Refusal { code: REP_ERR_TLS_REQD, why: "this server requires TLS" })
+    }
+
+    fn may_start_tls(&self, data: &[u8]) -> Result<(), Refusal> {
+        no_data(data)?;
+        match self.tls {
+            Tls::Plain(TlsMode::None) => Err(unsupported("this server has no TLS")),
+            Tls::Plain(TlsMode::Offered | TlsMode::Required) => Ok(()),
+            Tls::Upgrading | Tls::Active => Err(Refusal::invalid("TLS is in use already")),
+        }
     }
 
     const fn style(&self) -> ReplyStyle {
@@ -303,6 +393,11 @@ impl Handshake {
         out: &mut Vec<u8>,
     ) -> Result<Session, ProtocolError> {
         let refuse = |why| ProtocolError::ExportName { why };
+        if self.needs_tls(OPT_EXPORT_NAME).is_some() {
+            return Err(refuse(
+                "this server requires TLS, and the client asks for an export without",
+            ));
+        }
         if self.extended {
             return Err(refuse("extended headers need OPT_GO"));
         }

@@ -26,7 +26,7 @@ pub mod wire;
 
 pub use error::{Errno, ProtocolError};
 pub use export::{Catalog, ExportInfo, ReplyStyle, Session, TransmissionFlags};
-pub use handshake::{Handshake, Progress};
+pub use handshake::{Handshake, Progress, TlsMode};
 pub use reply::{Position, REPLY_BYTES_MAX, Reply, ReplyBuffer};
 pub use status::{DescriptorWidth, Extent, StatusError, StatusQuery};
 pub use transmission::{Command, Parsed, Request, Rules, Verdict, check, encode_request, parse};

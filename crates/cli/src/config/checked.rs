@@ -7,14 +7,15 @@
 use std::net::SocketAddr;
 
 use millrace::{
-    CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ServeConfig, VolumeConfig,
-    check_scheduler, check_serving, default_layout, default_serving,
+    CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ServeConfig, TlsConfig,
+    VolumeConfig, check_scheduler, check_serving, default_layout, default_serving,
 };
 use millrace_block::{Layout, ServingConfig};
 
 use super::controller;
 use super::document::Located;
 use super::group::members;
+use super::listener;
 use super::problem::{Problems, nearest};
 use super::raw::{RawConfig, RawExport, RawVolume};
 use super::words::{ControlWord, LayoutWord};
@@ -96,6 +97,8 @@ pub struct ListenerPlan {
     pub line: usize,
     /// What is served there, by place in `ServeConfig::exports`.
     pub exports: Vec<usize>,
+    /// Its TLS, if it has any.
+    pub tls: Option<TlsConfig>,
 }
 
 /// Checks how sections go together.
@@ -130,6 +133,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         }
         add_export(export, &mut checked, problems);
     }
+    listener::add(&raw.listeners, &mut checked, problems);
     members::check_exports(&raw, problems);
     if !raw.has_exports {
         let text = "nothing is exported; add [[export]] with volume = \"...\" and nbd = \"...\"";
@@ -278,7 +282,7 @@ fn check_socket(guests: &Located<GuestConfig>, checked: &Checked, problems: &mut
     let path = guests.value.path();
     let nbd = checked.listeners.iter().find(|listener| match &listener.address {
         Listen::Unix(other) => other == path,
-        Listen::Tcp(_) => false,
+        Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => false,
     });
     let line = checked.guests().find(|(_, other, _)| other.path() == path).map(|(.., line)| line);
     if let Some(line) = line.or(nbd.map(|listener| listener.line)) {
@@ -315,6 +319,7 @@ fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
         read_only: raw.read_only,
         group: raw.membership.group.as_ref().map(|group| group.value.clone()),
         group_each: raw.membership.is_each(),
+        tls_allow: raw.tls_allow.clone(),
         nbd: raw.nbd.iter().flat_map(|nbd| &nbd.value).map(|at| at.value.clone()).collect(),
         guests: guests.map(|guests| guests.value),
     });
@@ -331,7 +336,7 @@ fn add_listener(
     let same = checked.listeners.iter_mut().find(|other| other.address == listen.value);
     let Some(listener) = same else {
         let (address, line) = (listen.value.clone(), listen.line);
-        checked.listeners.push(ListenerPlan { address, line, exports: vec![export] });
+        checked.listeners.push(ListenerPlan { address, line, exports: vec![export], tls: None });
         return;
     };
     let clash = listener.exports.iter().any(|other| {

@@ -103,6 +103,17 @@ impl<'a> Section<'a> {
         self.entries.iter().any(|entry| entry.key == key)
     }
 
+    /// Whether a key that nobody has taken yet is a table.
+    pub fn is_table(&self, key: &str) -> bool {
+        let mut entries = self.entries.iter();
+        entries.any(|entry| entry.key == key && entry.value.get_ref().is_table())
+    }
+
+    /// Notes that a key may stand here.
+    pub fn asks_for(&mut self, key: &'static str) {
+        self.known.push(key);
+    }
+
     /// Its name, if it has one that is text; the key stays there.
     pub fn name(&self) -> Option<String> {
         let entry = self.entries.iter().find(|entry| entry.key == "name")?;
@@ -306,6 +317,9 @@ fn elsewhere(key: &str) -> String {
         "scheduler" => "[[drive]] or [[volume]]",
         "group" | "group-each" => "[[export]]",
         "weight" | "latency-target" => "[[group]]",
+        "mode" | "owner" => "[[listener]]",
+        "tls" => "[server] or [[listener]]",
+        "tls-allow" => "[[export]]",
         _ => return String::new(),
     };
     format!("; it belongs to {sections}")

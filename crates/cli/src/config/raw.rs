@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use millrace::{CacheConfig, CostModel, DriveOptions, Listen, ServerConfig};
+use millrace::{CacheConfig, CostModel, DriveOptions, Listen, ServerConfig, TlsConfig};
 use millrace_block::{SchedulerKind, Serving, Spread, Stack};
 use millrace_drives::{Spec, SpecError};
 use millrace_reactor::Backend;
@@ -18,6 +18,7 @@ use super::controller::{self, RawController};
 use super::cost;
 use super::document::{Located, Section, parse, printable};
 use super::group::{self, RawGroup, RawMembership};
+use super::listener::{self, RawListener};
 use super::paths;
 use super::problem::{Problems, nearest};
 use super::vhost::RawVhost;
@@ -152,6 +153,8 @@ pub struct RawExport {
     pub read_only: bool,
     /// For people.
     pub description: Option<String>,
+    /// Names in certificates of those that may use it.
+    pub tls_allow: Option<Vec<String>>,
     /// The group of its clients.
     pub membership: RawMembership,
 }
@@ -177,6 +180,8 @@ pub struct RawServer {
     pub control: Option<Located<ControlWord>>,
     /// Where metrics are served.
     pub metrics: Option<Located<SocketAddr>>,
+    /// TLS of all addresses of NBD.
+    pub tls: Option<TlsConfig>,
 }
 
 impl RawServer {
@@ -191,6 +196,7 @@ impl RawServer {
             handshake_timeout_ns: self.handshake_timeout_ns.unwrap_or(default.handshake_timeout_ns),
             memory_max_bytes: self.memory_max_bytes.unwrap_or(default.memory_max_bytes),
             spin_ns: self.spin_ns.unwrap_or(default.spin_ns),
+            tls: self.tls.clone(),
         }
     }
 }
@@ -208,6 +214,8 @@ pub struct RawConfig {
     pub volumes: Vec<RawVolume>,
     /// `[[export]]` sections.
     pub exports: Vec<RawExport>,
+    /// `[[listener]]` sections.
+    pub listeners: Vec<RawListener>,
     /// The `[server]` section.
     pub server: RawServer,
     /// Names of sections that are none that there may be, or could not be read: what names one of
@@ -228,6 +236,7 @@ pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
     let drives = root.sections("drive", problems);
     let volumes = root.sections("volume", problems);
     let exports = root.sections("export", problems);
+    let listeners = root.sections("listener", problems);
     let server = root.section("server", problems);
     let mut lost = root.names_of_unknown();
     root.finish(problems);
@@ -238,6 +247,10 @@ pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
         drives: whole(drives, &mut lost, |s| drive(s, base, problems)),
         volumes: whole(volumes, &mut lost, |s| volume(s, problems)),
         exports: exports.into_iter().filter_map(|s| export(s, base, problems)).collect(),
+        listeners: listeners
+            .into_iter()
+            .filter_map(|s| RawListener::read(s, base, problems))
+            .collect(),
         server: server.map(|s| server_section(s, base, problems)).unwrap_or_default(),
         lost,
         has_exports,
@@ -432,6 +445,8 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
         section.missing("it names no volume; add volume = \"...\"", problems);
     }
     let membership = RawMembership::read(&mut section, problems);
+    let tls_allow = section.list("tls-allow", problems, |text| Ok(text.to_owned()));
+    let tls_allow = tls_allow.map(|list| list.value.into_iter().map(|one| one.value).collect());
     let for_machines = section.has("vhost-user-blk");
     let vhost = RawVhost::read(&mut section, base, problems);
     if nbd.is_none() && !for_machines {
@@ -444,7 +459,16 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
         return None;
     }
     let name = name.flatten();
-    Some(RawExport { volume: volume?, nbd, vhost, name, read_only, description, membership })
+    Some(RawExport {
+        volume: volume?,
+        nbd,
+        vhost,
+        name,
+        read_only,
+        description,
+        tls_allow,
+        membership,
+    })
 }
 
 fn server_section(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> RawServer {
@@ -464,6 +488,7 @@ fn server_section(mut section: Section<'_>, base: &Path, problems: &mut Problems
         spin_ns: section.word("spin", problems, words::up_to_a_second).map(|t| t.value),
         control: section.word("control", problems, |text| words::control(text, base)),
         metrics: section.word("metrics", problems, words::metrics),
+        tls: listener::tls(&mut section, base, problems),
     };
     section.finish(problems);
     server

@@ -7,11 +7,12 @@
 
 use std::path::{Path, PathBuf};
 
-use millrace::{GuestConfig, Listen, Threads, VhostSocket};
+use millrace::{GuestConfig, Listen, SocketAccess, Threads, VhostSocket};
 use millrace_exports::vhost::QUEUES_MAX;
 use millrace_machine::{Machine, Native};
 
 use super::document::{Located, Section};
+use super::listener;
 use super::problem::Problems;
 use super::words;
 
@@ -23,7 +24,7 @@ const SERIAL_BYTES_MAX: usize = 20;
 pub struct RawVhost {
     socket: Option<Located<PathBuf>>,
     role: Option<Located<Role>>,
-    mode: Option<Located<u32>>,
+    access: Option<Located<SocketAccess>>,
     queues: Option<Located<u32>>,
     threads: Option<Located<Threads>>,
     cpus: Option<Located<Vec<Located<u32>>>>,
@@ -48,10 +49,12 @@ impl RawVhost {
     pub fn read(section: &mut Section<'_>, base: &Path, problems: &mut Problems) -> RawVhost {
         let queues = |text: &str| words::number(text, 1, QUEUES_MAX.into());
         let cpu = |text: &str| words::number(text, 0, 65_535);
+        let keys =
+            listener::Keys { mode: "socket-mode", owner: "socket-owner", group: "socket-group" };
         RawVhost {
             socket: section.word("vhost-user-blk", problems, |text| socket(text, base)),
             role: section.word("role", problems, role),
-            mode: section.word("socket-mode", problems, mode),
+            access: listener::access_at(section, &keys, problems),
             queues: section.word("queues", problems, queues),
             threads: section.word("threads", problems, threads),
             cpus: section.list("cpus", problems, cpu),
@@ -73,10 +76,10 @@ impl RawVhost {
             return None;
         };
         let listens = self.role.as_ref().is_none_or(|role| role.value == Role::Server);
-        if let Some(mode) = self.mode.as_ref().filter(|_| !listens) {
-            let text =
-                "socket-mode: with role = \"client\" the socket is the frontend's; remove it";
-            problems.add(mode.line, text);
+        if let Some(access) = self.access.as_ref().filter(|_| !listens) {
+            let text = "socket-mode, socket-owner, socket-group, allow-users, allow-groups: with \
+                        role = \"client\" the socket is the frontend's; remove them";
+            problems.add(access.line, text);
         }
         if let Some(serial) = self.serial.as_ref().filter(|s| s.value.len() > SERIAL_BYTES_MAX) {
             let text = format!("serial: at most {SERIAL_BYTES_MAX} bytes");
@@ -95,7 +98,10 @@ impl RawVhost {
             None => Vec::new(),
         };
         let default = GuestConfig::new(match listens {
-            true => VhostSocket::Listen(path, self.mode.as_ref().map(|mode| mode.value)),
+            true => VhostSocket::Listen(
+                path,
+                self.access.as_ref().map(|access| access.value.clone()).unwrap_or_default(),
+            ),
             false => VhostSocket::Connect(path),
         });
         let or = |time: &Option<Located<u64>>, default| time.as_ref().map_or(default, |t| t.value);
@@ -117,7 +123,7 @@ impl RawVhost {
     fn lines(&self) -> Vec<(&'static str, usize)> {
         let lines = [
             ("role", self.role.as_ref().map(|at| at.line)),
-            ("socket-mode", self.mode.as_ref().map(|at| at.line)),
+            ("socket-mode and who may connect", self.access.as_ref().map(|at| at.line)),
             ("queues", self.queues.as_ref().map(|at| at.line)),
             ("threads", self.threads.as_ref().map(|at| at.line)),
             ("cpus", self.cpus.as_ref().map(|at| at.line)),
@@ -141,14 +147,6 @@ fn socket(text: &str, base: &Path) -> Result<PathBuf, String> {
 
 fn role(text: &str) -> Result<Role, String> {
     words::choice(text, &[("server", Role::Server), ("client", Role::Client)])
-}
-
-fn mode(text: &str) -> Result<u32, String> {
-    let wrong = "write the mode as a string of octal digits: \"0660\"";
-    match u32::from_str_radix(text, 8) {
-        Ok(mode) if mode <= 0o777 && text.len() >= 3 => Ok(mode),
-        _ => Err(wrong.to_owned()),
-    }
 }
 
 fn threads(text: &str) -> Result<Threads, String> {

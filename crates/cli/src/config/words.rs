@@ -296,13 +296,24 @@ pub fn layout(text: &str) -> Result<LayoutWord, String> {
 pub fn address(text: &str, base: &Path) -> Result<Listen, String> {
     match text.split_once(':') {
         Some(("unix", "")) => Err("the path of the socket is missing: unix:PATH".to_owned()),
-        Some(("unix", path)) if path.starts_with('@') => Err(format!(
-            "abstract sockets are not served, since whoever is on this host could connect; write \
-             the path of a file, or unix:./{path} for a file of that name"
-        )),
+        Some(("unix", "@")) => Err("the name of the abstract socket is missing".to_owned()),
+        Some(("unix", name)) if name.starts_with('@') => abstract_name(&name[1..]),
         Some(("unix", path)) => socket_path(base.join(path)),
         Some(("tcp", place)) => tcp(place, NBD_PORT).map(Listen::Tcp),
+        Some(("systemd", "")) => Err("the name of the socket is missing: systemd:NAME".to_owned()),
+        Some(("systemd", name)) => Ok(Listen::Inherited(name.to_owned())),
         _ => Err("write \"unix:PATH\" or \"tcp:ADDRESS:PORT\"".to_owned()),
+    }
+}
+
+fn abstract_name(name: &str) -> Result<Listen, String> {
+    match name.len() > SOCKET_PATH_BYTES_MAX - 1 || name.contains(char::is_control) {
+        true => Err(format!(
+            "the name of an abstract socket is at most {} bytes long, none of them a control \
+             character",
+            SOCKET_PATH_BYTES_MAX - 1
+        )),
+        false => Ok(Listen::Abstract(name.to_owned())),
     }
 }
 
@@ -324,7 +335,7 @@ pub fn control(text: &str, base: &Path) -> Result<ControlWord, String> {
         ("off", _) => Ok(ControlWord::Off),
         (_, Some(_)) => match address(text, base)? {
             Listen::Unix(path) => Ok(ControlWord::At(path)),
-            Listen::Tcp(_) => unreachable!("it begins with unix:"),
+            _ => Err("a control socket is a file; write unix:PATH".to_owned()),
         },
         _ => Err("a control socket is \"unix:PATH\", or \"off\"".to_owned()),
     }
@@ -428,9 +439,12 @@ mod tests {
     }
 
     #[test]
-    fn an_abstract_socket_is_refused_with_what_to_write() {
-        let error = address("unix:@abc", Path::new("")).unwrap_err();
-        assert!(error.contains("abstract sockets") && error.contains("unix:./@abc"), "{error}");
+    fn an_abstract_socket_and_a_handed_over_one_have_a_name() {
+        let at = |text: &str| address(text, Path::new("/base"));
+        assert_eq!(at("unix:@abc"), Ok(Listen::Abstract("abc".to_owned())));
+        assert_eq!(at("systemd:nbd"), Ok(Listen::Inherited("nbd".to_owned())));
+        assert!(at("unix:@").unwrap_err().contains("name") && at("systemd:").is_err());
+        assert!(at(&format!("unix:@{}", "a".repeat(107))).unwrap_err().contains("106 bytes"));
         let file = Ok(Listen::Unix("./@abc".into()));
         assert_eq!(address("unix:./@abc", Path::new("")), file);
     }
@@ -455,7 +469,7 @@ mod tests {
         let tcp = |text: &str| {
             address(text, Path::new("")).map(|address| match address {
                 Listen::Tcp(tcp) => tcp.to_string(),
-                Listen::Unix(path) => path.display().to_string(),
+                other => panic!("{other}"),
             })
         };
         assert_eq!(tcp("tcp:10809").unwrap(), "127.0.0.1:10809");

@@ -62,6 +62,8 @@ Examples:
   millrace serve a.img b.img --layout stripe --vhost-user vm.sock
   millrace serve disk.img --print-config > my.toml    a configuration to begin your own with
   millrace serve my.toml --check        is the file in order, and would it start here?
+  millrace serve disk.img --nbd tcp:0.0.0.0:10809 --tls-certificate server-cert.pem \
+--tls-key server-key.pem --tls-client-ca ca-cert.pem
   millrace serve my.toml --threads 2    serve it from two I/O threads
   millrace serve --metrics 9100         with metrics at http://127.0.0.1:9100/metrics
 

@@ -17,6 +17,7 @@ mod exports;
 mod listen;
 mod memory;
 mod ring;
+mod secure;
 mod shared;
 mod stats;
 mod submit;
@@ -44,9 +45,10 @@ use crate::stop::deadline_after;
 
 pub use self::config::{ExportConfig, ListenConfig, ServerConfig};
 pub use self::listen::Listen;
+pub use self::secure::ListenTls;
 pub use self::stats::{Copied, ServerStats};
 pub use self::worker::drain::StopReport;
-pub use crate::{ExportErrors, UnixSocket};
+pub use crate::{Allow, ExportErrors, SocketAccess, UnixSocket};
 
 /// How long a client may neither read its replies nor send the rest of a payload, in nanoseconds.
 const STALL_TIMEOUT_NS: u64 = 30_000_000_000;
@@ -80,7 +82,7 @@ impl Server {
         }
         let exports =
             Arc::new(Exports::new(config.exports.clone(), &config.listeners, config.threads)?);
-        let listeners = config.listeners.iter().map(|one| Listener::bind(&one.listen));
+        let listeners = config.listeners.iter().map(|one| Listener::bind(&one.listen, &one.access));
         let listeners = listeners.collect::<Result<Vec<_>, Error>>()?;
         let shared = Arc::new(share(&config, exports, &listeners)?);
         let places = (0..usize::from(config.threads)).map(|number| {

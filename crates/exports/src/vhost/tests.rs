@@ -15,7 +15,7 @@ fn export(socket: &Path) -> VhostExport {
         name: "v".to_owned(),
         volume: played::volume(FaultCache::Inner).0,
         read_only: false,
-        socket: VhostSocket::Listen(socket.to_owned(), None),
+        socket: VhostSocket::Listen(socket.to_owned(), crate::SocketAccess::default()),
         queues: 4,
         threads: Threads::Count(2),
         cpus: Vec::new(),

@@ -61,8 +61,8 @@ pub fn serve_volumes(
     let mut config = ServerConfig { threads: 2, ..ServerConfig::default() };
     let exports: Vec<usize> = (0..count).collect();
     config.listeners = vec![
-        ListenConfig { listen: Listen::Unix(dir.path().join("s")), exports: exports.clone() },
-        ListenConfig { listen: Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0))), exports },
+        ListenConfig::new(Listen::Unix(dir.path().join("s")), exports.clone()),
+        ListenConfig::new(Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0))), exports),
     ];
     change(&mut config);
     for (index, volume) in open(config.threads).into_iter().enumerate() {
@@ -72,6 +72,7 @@ pub fn serve_volumes(
             volume,
             read_only: false,
             group: millrace_exports::ClientGroup::default(),
+            tls_allow: None,
         });
     }
     Running { server: Server::start(config).unwrap(), dir }
@@ -215,6 +216,7 @@ pub fn serve_groups(groups: &Arc<Groups<Native>>) -> Running {
                 volume: Arc::clone(&volume),
                 read_only: false,
                 group: ClientGroup::Shared(group),
+                tls_allow: None,
             });
         }
         config.listeners.iter_mut().for_each(|listener| listener.exports = vec![0, 1]);

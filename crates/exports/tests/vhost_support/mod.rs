@@ -71,7 +71,10 @@ impl Export {
                 name: format!("v{index}"),
                 volume: Arc::clone(volume),
                 read_only: false,
-                socket: VhostSocket::Listen(dir.path().join(index.to_string()), None),
+                socket: VhostSocket::Listen(
+                    dir.path().join(index.to_string()),
+                    millrace_exports::SocketAccess::default(),
+                ),
                 queues: 4,
                 threads: Threads::Count(2),
                 cpus: Vec::new(),

@@ -15,6 +15,8 @@ use millrace_reactor::Backend;
 use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 use crate::groups::{DEFAULT_GROUP, GroupConfig};
 
+use super::listeners::{ListenerConfig, TlsConfig};
+
 /// I/O threads where nobody says how many: one per CPU, but not more than these.
 const THREADS_DEFAULT_MAX: usize = 4;
 /// Queues of a guest where nobody says how many and the machine has fewer CPUs.
@@ -31,6 +33,8 @@ pub struct ServeConfig {
     pub volumes: Vec<VolumeConfig>,
     /// Exports of the volumes.
     pub exports: Vec<ExportConfig>,
+    /// Settings of addresses that exports name.
+    pub listener_settings: Vec<ListenerConfig>,
     /// Threads and limits.
     pub server: ServerConfig,
 }
@@ -52,6 +56,8 @@ pub struct ExportConfig {
     pub group_each: bool,
     /// Where it is served over NBD. The first export of an address is that address's default.
     pub nbd: Vec<Listen>,
+    /// Names in certificates of the clients of NBD that may see and use it; none: all may.
+    pub tls_allow: Option<Vec<String>>,
     /// How virtual machines get it, if they do.
     pub guests: Option<GuestConfig>,
 }
@@ -135,6 +141,8 @@ pub struct ServerConfig {
     pub memory_max_bytes: u64,
     /// Longest busy poll before a thread sleeps, in nanoseconds; 0: never.
     pub spin_ns: u64,
+    /// TLS of all addresses of NBD that say nothing else.
+    pub tls: Option<TlsConfig>,
 }
 
 impl Default for ServerConfig {
@@ -149,6 +157,7 @@ impl Default for ServerConfig {
             handshake_timeout_ns: default.handshake_timeout_ns,
             memory_max_bytes: default.memory_max_bytes,
             spin_ns: default.spin_ns,
+            tls: None,
         }
     }
 }
@@ -173,8 +182,10 @@ impl ServeConfig {
             for listen in &export.nbd {
                 match listeners.iter_mut().find(|known| known.listen == *listen) {
                     Some(known) => known.exports.push(number),
-                    None => listeners
-                        .push(ListenConfig { listen: listen.clone(), exports: vec![number] }),
+                    None => listeners.push(ListenConfig {
+                        access: self.access_of(listen),
+                        ..ListenConfig::new(listen.clone(), vec![number])
+                    }),
                 }
             }
         }
@@ -209,6 +220,7 @@ impl ServeConfig {
                 return Err(wrong(&format!("there is no volume {}", export.volume)));
             }
             self.check_group(export).map_err(|text| wrong(&text))?;
+            self.check_tls_allow(export).map_err(|text| wrong(&text))?;
             if export.nbd.is_empty() && export.guests.is_none() {
                 return Err(wrong("nothing serves it; give it an address of NBD or a socket"));
             }
@@ -219,7 +231,7 @@ impl ServeConfig {
         if self.exports.is_empty() {
             return Err(StartError::invalid(Part::Whole, "nothing is exported"));
         }
-        Ok(())
+        self.check_listeners()
     }
 
     /// Whether the group of an export is there, and goes with how other exports use it.

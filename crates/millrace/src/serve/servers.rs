@@ -85,9 +85,12 @@ impl Servers {
         let groups = ServedGroups::new(config, &opened.groups)?;
         let vhost = vhost_config(config, (opened, &groups), say);
         let nbd = (config.nbd_threads() > 0)
-            .then(|| server::Server::start(nbd_config(config, (opened, &groups))))
-            .transpose()
-            .map_err(failed)?;
+            .then(|| {
+                let listeners = config.load_listeners()?;
+                let config = nbd_config(config, listeners, (opened, &groups));
+                server::Server::start(config).map_err(failed)
+            })
+            .transpose()?;
         let vhost = (!vhost.exports.is_empty())
             .then(|| VhostServer::start(vhost))
             .transpose()
@@ -162,6 +165,7 @@ fn failed(config: &ServeConfig, error: Error) -> StartError {
 
 fn nbd_config(
     config: &ServeConfig,
+    listeners: Vec<server::ListenConfig>,
     (opened, groups): (&Opened, &ServedGroups),
 ) -> server::ServerConfig {
     let export = |export: &ExportConfig| server::ExportConfig {
@@ -170,11 +174,12 @@ fn nbd_config(
         volume: Arc::clone(opened.volume(&export.volume)),
         read_only: export.read_only,
         group: groups.of_export(export),
+        tls_allow: export.tls_allow.clone(),
     };
     let server = &config.server;
     server::ServerConfig {
         exports: config.exports.iter().map(export).collect(),
-        listeners: config.listeners(),
+        listeners,
         threads: server.threads,
         cpus: server.cpus.clone(),
         backend: server.backend,

@@ -5,7 +5,7 @@ use millrace_nbd::handshake::{
     BASE_ALLOCATION_ID, OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX,
 };
 use millrace_nbd::wire::*;
-use millrace_nbd::{Handshake, Progress, ProtocolError, Session, TransmissionFlags};
+use millrace_nbd::{Handshake, Progress, ProtocolError, Session, TlsMode, TransmissionFlags};
 
 fn ready(end: Result<Progress, ProtocolError>) -> Session {
     match end {
@@ -283,4 +283,80 @@ fn export_info_is_held_to_the_bounds_of_the_specification() {
     assert_eq!(what(|e| e.block_max = 0), "maximum block size");
     assert_eq!(what(|e| e.name = "a\0".to_owned()), "export name");
     assert_eq!(TransmissionFlags::FAST_ZERO.negotiated(super::ReplyStyle::Simple).bits(), 1);
+}
+
+/// Plays options to a server that does this about TLS.
+fn with_tls(
+    mode: TlsMode,
+    options: &[(u32, Vec<u8>)],
+) -> (Handshake, Vec<u8>, Result<Progress, ProtocolError>) {
+    let (mut handshake, mut out) = (Handshake::with_tls(mode), Vec::new());
+    let end = handshake.feed(&super::catalog(), &stream(options), &mut out);
+    (handshake, out, end.map(|(_, progress)| progress))
+}
+
+#[test]
+fn without_tls_a_server_that_requires_it_answers_nothing_else() {
+    let long = vec![0; OPTION_BYTES_MAX as usize + 1];
+    for option in [OPT_LIST, OPT_INFO, OPT_GO, OPT_STRUCTURED_REPLY, OPT_EXTENDED_HEADERS, 77] {
+        for data in [vec![], long.clone()] {
+            let (_, out, end) = with_tls(TlsMode::Required, &[(option, data)]);
+            assert_eq!(end, Ok(Progress::NeedMore));
+            let text = b"this server requires TLS".to_vec();
+            assert_eq!(answers(&out), [(option, REP_ERR_TLS_REQD, text)]);
+        }
+    }
+    let (_, out, end) = with_tls(TlsMode::Required, &[(OPT_EXPORT_NAME, b"disk".to_vec())]);
+    let why = "this server requires TLS, and the client asks for an export without";
+    assert_eq!((out, end), (vec![], Err(ProtocolError::ExportName { why })));
+    let (_, _, end) = with_tls(TlsMode::Required, &[(OPT_ABORT, vec![])]);
+    assert_eq!(end, Ok(Progress::Closed));
+    let (_, out, _) = with_tls(TlsMode::Offered, &[(OPT_LIST, vec![])]);
+    assert_eq!(answers(&out).len(), 3);
+}
+
+#[test]
+fn tls_forgets_what_was_negotiated_before() {
+    let before = [
+        (OPT_STRUCTURED_REPLY, vec![]),
+        (OPT_SET_META_CONTEXT, context_data("disk", &["base:allocation"])),
+        (OPT_INFO, info_data("disk", &[INFO_BLOCK_SIZE])),
+        (OPT_STARTTLS, vec![]),
+    ];
+    for (mode, options) in [(TlsMode::Offered, &before[..]), (TlsMode::Required, &before[3..])] {
+        let (mut handshake, mut out, end) = with_tls(mode, options);
+        assert_eq!(end, Ok(Progress::StartTls));
+        assert_eq!(answers(&out).last().unwrap(), &(OPT_STARTTLS, REP_ACK, vec![]));
+        let catalog = super::catalog();
+        let again = handshake.feed(&catalog, &[], &mut out);
+        assert_eq!(again, Ok((0, Progress::StartTls)));
+        handshake.secured();
+        out.clear();
+        let mut go = Vec::new();
+        put_option(&mut go, OPT_STARTTLS, &[]);
+        put_option(&mut go, OPT_GO, &info_data("disk", &[]));
+        let (used, end) = handshake.feed(&catalog, &go, &mut out).unwrap();
+        let session = ready(Ok(end));
+        assert_eq!(used, go.len());
+        assert!(!session.structured && !session.extended && !session.block_sizes);
+        assert!(session.base_allocation.is_none() && session.no_zeroes);
+        let text = b"TLS is in use already".to_vec();
+        assert_eq!(answers(&out)[0], (OPT_STARTTLS, REP_ERR_INVALID, text));
+    }
+}
+
+#[test]
+fn bytes_that_came_along_with_the_request_for_tls_end_the_connection() {
+    for option in [(OPT_STRUCTURED_REPLY, vec![]), (OPT_GO, info_data("disk", &[]))] {
+        let (mut handshake, _, end) =
+            with_tls(TlsMode::Offered, &[(OPT_STARTTLS, vec![]), option.clone()]);
+        let bytes = OPTION_HEADER_BYTES + option.1.len();
+        assert_eq!(end, Err(ProtocolError::BytesAfterStartTls { bytes }));
+        assert_eq!(
+            handshake.feed(&super::catalog(), &[], &mut Vec::new()),
+            Ok((0, Progress::Closed))
+        );
+    }
+    let (_, out, end) = with_tls(TlsMode::Offered, &[(OPT_STARTTLS, vec![1])]);
+    assert_eq!((answers(&out)[0].1, end), (REP_ERR_INVALID, Ok(Progress::NeedMore)));
 }

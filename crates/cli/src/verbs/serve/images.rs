@@ -34,6 +34,16 @@ pub struct ImageArgs {
     /// Serve virtual machines there, as a vhost-user-blk disk
     #[arg(long, value_name = "PATH", value_parser = socket)]
     pub vhost_user: Option<String>,
+    /// Serve NBD over TLS only, with this certificate: a PEM file, followed by those of
+    /// intermediate CAs
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_certificate: Option<String>,
+    /// The private key of that certificate, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub tls_key: Option<String>,
+    /// Let only clients in with certificates of these CAs, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub tls_client_ca: Option<String>,
     /// Name of the export [default: that of the file without its ending; vol0 for several]
     #[arg(long, value_name = "NAME", value_parser = export_name)]
     pub name: Option<String>,
@@ -47,6 +57,7 @@ impl ImageArgs {
             ("--read-only", self.read_only),
             ("--nbd", !self.nbd.is_empty()),
             ("--vhost-user", self.vhost_user.is_some()),
+            ("--tls-certificate", self.tls_certificate.is_some()),
             ("--name", self.name.is_some()),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
@@ -144,12 +155,29 @@ fn text(images: &[Image], name: &str, args: &ImageArgs) -> String {
     }
     let is_unix =
         |text: &String| matches!(words::address(text, Path::new("")), Ok(Listen::Unix(_)));
+    let mut server = String::new();
     if args.vhost_user.is_none() && !nbd.iter().any(is_unix) {
         // There is no socket of a client's beside which it could be.
         let control = quoted(&format!("unix:{}.control", as_file_name(name)));
-        let _ = writeln!(text, "\n[server]\ncontrol = {control}");
+        let _ = writeln!(server, "control = {control}");
+    }
+    server.push_str(&tls(args));
+    if !server.is_empty() {
+        let _ = write!(text, "\n[server]\n{server}");
     }
     text
+}
+
+/// The line that says which certificates are used.
+fn tls(args: &ImageArgs) -> String {
+    let (Some(certificate), Some(key)) = (&args.tls_certificate, &args.tls_key) else {
+        return String::new();
+    };
+    let mut keys = format!("certificate = {}, key = {}", quoted(certificate), quoted(key));
+    if let Some(ca) = &args.tls_client_ca {
+        let _ = write!(keys, ", client-ca = {}", quoted(ca));
+    }
+    format!("tls = {{ {keys} }}\n")
 }
 
 /// The drive of a file, or of a spec such as `ram:size=1g`.
@@ -297,6 +325,9 @@ mod tests {
             read_only: true,
             nbd: vec!["tcp:0".to_owned()],
             vhost_user: Some("unix:vm".to_owned()),
+            tls_certificate: Some("c.pem".to_owned()),
+            tls_key: Some("k.pem".to_owned()),
+            tls_client_ca: Some("ca.pem".to_owned()),
             name: Some("a/b".to_owned()),
         };
         let (plan, _dir) = plan(&["a", "b"], &args);
@@ -304,6 +335,9 @@ mod tests {
         assert!(plan.config.exports[0].read_only && plan.config.exports[0].guests.is_some());
         assert_eq!(plan.config.volumes[0].drives[1].spec.get("read-only"), Some("on"));
         assert_eq!((plan.listeners.len(), plan.config.exports[0].name.as_str()), (1, "a/b"));
+        let tls = plan.listeners[0].tls.as_ref().unwrap();
+        assert!(tls.required && tls.files.client_ca.as_ref().unwrap().ends_with("ca.pem"));
+        assert!(tls.files.identity.key.ends_with("k.pem"));
         let all = ["--layout", "--read-only", "--nbd", "--vhost-user", "--name"];
         assert_eq!((args.given(), ImageArgs::default().given()), (Some(all[0]), None));
     }

@@ -104,7 +104,7 @@ impl Measured {
     fn sockets(&mut self, plan: &Checked, made: Option<&Path>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
             Listen::Unix(path) => Some(("nbd", path.clone(), listener.line)),
-            Listen::Tcp(_) => None,
+            Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => None,
         });
         let vhost = plan.guests().filter_map(|(_, guests, line)| match &guests.socket {
             VhostSocket::Listen(path, _) => Some(("vhost-user-blk", path.clone(), line)),
@@ -127,7 +127,7 @@ impl Measured {
     /// The TCP ports that a start would listen on: those of clients, and that of metrics.
     fn ports(&mut self, plan: &Checked, metrics_flag: Option<SocketAddr>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
-            Listen::Unix(_) => None,
+            Listen::Unix(_) | Listen::Abstract(_) | Listen::Inherited(_) => None,
             Listen::Tcp(address) => Some((*address, Place::Line(listener.line), "nbd: tcp:")),
         });
         let wanted: Vec<_> = nbd.chain(metrics(plan, metrics_flag)).collect();

@@ -60,7 +60,9 @@ fn caches_beyond(plan: &Checked, memory_bytes: u64) -> Option<String> {
 /// Warns of a listener that other hosts reach: NBD asks nobody who they are.
 fn open_to_all(plan: &Checked, listener: &ListenerPlan) -> Option<String> {
     let Listen::Tcp(tcp) = &listener.address else { return None };
-    if tcp.ip().is_loopback() {
+    let by_certificate =
+        listener.tls.as_ref().is_some_and(|tls| tls.required && tls.files.client_ca.is_some());
+    if tcp.ip().is_loopback() || by_certificate {
         return None;
     }
     let names = |read_only: bool| {
@@ -74,6 +76,12 @@ fn open_to_all(plan: &Checked, listener: &ListenerPlan) -> Option<String> {
         (written, read) if written.is_empty() => format!("read {read}"),
         (written, read) => format!("read and write {written}, and read {read}"),
     };
+    if listener.tls.is_some() {
+        return Some(format!(
+            "tcp:{tcp}: everybody on the network who reaches this port may {what}; its tls asks \
+             nobody for a certificate: add client-ca, and leave required on"
+        ));
+    }
     let loopback = if tcp.is_ipv6() { "[::1]" } else { "127.0.0.1" };
     Some(format!(
         "tcp:{tcp}: everybody on the network who reaches this port may {what}, without a password; \

@@ -282,12 +282,16 @@ fn quoted(text: &str) -> String {
 /// The NBD URI of an export.
 fn uri(listener: &ListenerPlan, export: &ExportConfig) -> String {
     let name = encoded(&export.name);
+    let nbd = if listener.tls.is_some() { "nbds" } else { "nbd" };
     match &listener.address {
-        Listen::Unix(path) => format!("nbd+unix:///{name}?socket={}", encoded_path(path)),
+        Listen::Unix(path) => format!("{nbd}+unix:///{name}?socket={}", encoded_path(path)),
+        // No client has a URI for these.
+        Listen::Abstract(abstract_name) => format!("unix:@{abstract_name}, export {name}"),
+        Listen::Inherited(socket) => format!("systemd:{socket}, export {name}"),
         Listen::Tcp(tcp) if tcp.ip().is_unspecified() => {
-            format!("nbd://localhost:{}/{name}", tcp.port())
+            format!("{nbd}://localhost:{}/{name}", tcp.port())
         }
-        Listen::Tcp(tcp) => format!("nbd://{tcp}/{name}"),
+        Listen::Tcp(tcp) => format!("{nbd}://{tcp}/{name}"),
     }
 }
 
@@ -341,6 +345,7 @@ mod tests {
             address: Listen::Unix(path.into()),
             line: 1,
             exports: vec![0],
+            tls: None,
         };
         let plain = uri(&unix("millrace-data/vol0.sock"), &export("vol0"));
         assert_eq!(plain, "nbd+unix:///vol0?socket=millrace-data/vol0.sock");
@@ -356,6 +361,7 @@ mod tests {
             address: Listen::Tcp(text.parse().unwrap()),
             line: 1,
             exports: vec![0],
+            tls: None,
         };
         assert_eq!(uri(&tcp("127.0.0.1:7"), &export("v")), "nbd://127.0.0.1:7/v");
         assert_eq!(uri(&tcp("[::1]:7"), &export("v")), "nbd://[::1]:7/v");

@@ -37,7 +37,7 @@ pub fn control(plan: &Checked) -> Control<'_> {
     }
     let sockets = plan.listeners.iter().filter_map(|listener| match &listener.address {
         Listen::Unix(path) => Some(("nbd", path.as_path(), listener.line)),
-        Listen::Tcp(_) => None,
+        Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => None,
     });
     let machines = plan.guests().map(|(_, guests, line)| ("vhost-user-blk", guests.path(), line));
     let Some((key, socket, line)) = sockets.chain(machines).next() else {

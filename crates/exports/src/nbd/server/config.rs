@@ -10,7 +10,8 @@ use millrace_machine::Native;
 use millrace_reactor::Backend;
 
 use super::listen::Listen;
-use crate::ClientGroup;
+use super::secure::ListenTls;
+use crate::{ClientGroup, SocketAccess};
 
 /// Longest busy poll before a thread sleeps, in nanoseconds: what it may take on a virtual machine
 /// to wake the client that is to send the next request, and its own work.
@@ -29,6 +30,8 @@ pub struct ExportConfig {
     pub read_only: bool,
     /// The group of its clients.
     pub group: ClientGroup,
+    /// Names in certificates of the clients that may see and use it; none: all clients may.
+    pub tls_allow: Option<Vec<String>>,
 }
 
 /// A socket and the exports that are offered on it.
@@ -38,6 +41,18 @@ pub struct ListenConfig {
     pub listen: Listen,
     /// Indices into [`ServerConfig::exports`]; the first is the default export.
     pub exports: Vec<usize>,
+    /// Who may connect, if it is a Unix socket.
+    pub access: SocketAccess,
+    /// TLS for its clients, if there is any.
+    pub tls: Option<ListenTls>,
+}
+
+impl ListenConfig {
+    /// A socket for everybody who reaches it, without TLS.
+    #[must_use]
+    pub fn new(listen: Listen, exports: Vec<usize>) -> ListenConfig {
+        ListenConfig { listen, exports, access: SocketAccess::default(), tls: None }
+    }
 }
 
 /// Settings of a server.

@@ -30,9 +30,10 @@ use self::progress::Progress;
 use super::memory::Pool;
 use super::memory::budget::MemoryWait;
 use super::ring::{Ring, shut_down};
+use super::secure::Secure;
 use super::submit::ticket::{Memory, Ticket, Tickets};
 use crate::Seat;
-use millrace_nbd::{Handshake, Request, Rules, Session};
+use millrace_nbd::{Handshake, Request, Rules, Session, TlsMode};
 
 /// After this many bytes of replies a connection receives only when its client has caught up. Until
 /// then the client has replies to read before it could see those of new requests, so waiting costs
@@ -71,6 +72,8 @@ pub(crate) struct Negotiation {
     pub(crate) handshake: Handshake,
     pub(crate) out: Vec<u8>,
     pub(crate) sent: usize,
+    /// The client was told to go on with TLS.
+    pub(crate) starts_tls: bool,
     /// The session, or none for a client that ended it, once the answers are sent.
     pub(crate) then: Option<Option<Session>>,
 }
@@ -176,6 +179,8 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     pub(crate) negotiation: Option<Box<Negotiation>>,
     pub(crate) granted: Option<Granted>,
+    /// TLS, from where it began; then all bytes of the socket are its.
+    pub(crate) tls: Option<Box<Secure>>,
     pub(crate) input: Input,
     pub(crate) incoming: Option<Incoming>,
     pub(crate) out: Outgoing,
@@ -198,7 +203,8 @@ impl Connection {
         let mut handshake = Handshake::new();
         let mut out = Vec::new();
         handshake.greeting(&mut out);
-        let negotiation = Negotiation { listener, handshake, out, sent: 0, then: None };
+        let negotiation =
+            Negotiation { listener, handshake, out, sent: 0, starts_tls: false, then: None };
         Box::new(Connection {
             fd,
             index,
@@ -206,6 +212,7 @@ impl Connection {
             phase: Phase::Handshake,
             negotiation: Some(Box::new(negotiation)),
             granted: None,
+            tls: None,
             input: Input::new(),
             incoming: None,
             out: Outgoing::new(fd),
@@ -216,6 +223,13 @@ impl Connection {
             history: ClientHistory::default(),
             lists: Lists::default(),
         })
+    }
+
+    /// What the server does about TLS, to be said before anything was received.
+    pub(crate) fn expect_tls(&mut self, mode: TlsMode) {
+        if let Some(negotiation) = &mut self.negotiation {
+            negotiation.handshake = Handshake::with_tls(mode);
+        }
     }
 
     /// Puts the connection on the list of those to look at before the next turn.
@@ -336,12 +350,12 @@ impl Connection {
         match self.phase {
             Phase::Handshake => self.pump_negotiation(ring),
             Phase::Transmission => {
-                self.pump_send(ring);
+                self.pump_send(ring, pool);
                 self.pump_receive(ring, tickets);
             }
             Phase::Draining => {
-                self.pump_send(ring);
-                if self.in_flight == 0 {
+                self.pump_send(ring, pool);
+                if self.in_flight == 0 && self.has_said_goodbye(ring) {
                     self.kill(tickets, pool);
                 }
             }
@@ -353,6 +367,9 @@ impl Connection {
     }
 
     fn pump_negotiation(&mut self, ring: &Ring) {
+        if self.tls.is_some() {
+            return self.pump_secure_negotiation(ring);
+        }
         let Some(negotiation) = &self.negotiation else { return };
         let rest = &negotiation.out[negotiation.sent..];
         if !rest.is_empty() {
@@ -367,7 +384,10 @@ impl Connection {
     }
 
     #[inline]
-    pub(crate) fn pump_send(&mut self, ring: &Ring) {
+    pub(crate) fn pump_send(&mut self, ring: &Ring, pool: &mut Pool) {
+        if self.tls.is_some() {
+            return self.pump_secure_send(ring, pool);
+        }
         if !self.out.busy && (self.out.has_gathered() || self.out.has_rest()) {
             self.history.progress.note();
             ring.send_message(self.index, self.fd, self.out.start());
@@ -388,6 +408,10 @@ impl Connection {
         {
             self.out.catching_ns = Native::now();
             return ring.catch_up(self.index, backlog);
+        }
+        if self.tls.is_some() {
+            self.input.busy = false;
+            return self.receive_secure(ring);
         }
         if let Some(Incoming { ticket: Some(id), filled, total, kept: true }) = self.incoming
             && let Ticket { memory: Memory::Buffer(buffer), head_bytes, .. } = tickets.get(id)
@@ -411,6 +435,8 @@ impl Connection {
         self.phase == Phase::Dead && !self.input.busy && !self.out.busy
     }
 }
+
+mod secured;
 
 #[cfg(test)]
 mod tests;

@@ -11,10 +11,12 @@
 pub(crate) mod holes;
 pub(crate) mod memory_wait;
 pub(crate) mod receive;
+pub(crate) mod secure;
 pub(crate) mod unaligned;
 
 use std::sync::Arc;
 
+use self::secure::SecureTurn;
 use super::connection::hole_search::HOLE_BYTES_MIN;
 use super::connection::{Connection, Granted};
 use super::exports::Exports;
@@ -46,6 +48,8 @@ pub(crate) struct Core {
     pub(crate) waiters_changed: bool,
     /// I/O threads of the server.
     pub(crate) threads: usize,
+    /// What handshakes of TLS may take of this turn.
+    pub(crate) secure: SecureTurn,
 }
 
 /// What became of a request.

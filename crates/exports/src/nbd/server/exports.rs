@@ -17,9 +17,11 @@ use millrace_machine::Native;
 
 use self::ranges::Ranges;
 use super::config::{ExportConfig, ListenConfig};
-use crate::ClientGroup;
+use super::secure::ListenTls;
 use crate::faults::Faults;
+use crate::{Allow, ClientGroup};
 use millrace_nbd::{Catalog, ExportInfo, TransmissionFlags};
+use millrace_tls::PeerNames;
 
 /// Largest payload that is advertised, in bytes.
 const BLOCK_MAX: u32 = 32 << 20;
@@ -39,6 +41,8 @@ pub(crate) struct Export {
     pub(crate) faults: Faults,
     /// The group of its clients.
     pub(crate) group: ClientGroup,
+    /// Names of those that may use it, if not everybody may.
+    tls_allow: Option<Vec<String>>,
 }
 
 /// All exports of a server.
@@ -59,6 +63,56 @@ pub(crate) struct ListenerCatalog {
     volumes: Vec<Arc<Volume<Native>>>,
     /// Index in [`Exports::list`] of each.
     pub(crate) exports: Vec<usize>,
+    /// Users and groups whose clients are let in; none: everybody who reaches it.
+    pub(crate) allow: Option<Allow>,
+    /// TLS for its clients, if there is any.
+    pub(crate) tls: Option<ListenTls>,
+}
+
+/// The exports of a listener that one client may see.
+pub(crate) struct Visible<'a> {
+    catalog: &'a ListenerCatalog,
+    list: &'a [Export],
+    /// The names in the client's certificate, if it showed one.
+    peer: Option<&'a PeerNames>,
+}
+
+impl Visible<'_> {
+    fn may_use(&self, index: usize) -> bool {
+        let export = self.catalog.exports.get(index).and_then(|export| self.list.get(*export));
+        match export.and_then(|export| export.tls_allow.as_ref()) {
+            None => true,
+            Some(names) => self.peer.is_some_and(|peer| names.iter().any(|name| peer.has(name))),
+        }
+    }
+}
+
+impl Catalog for Visible<'_> {
+    fn len(&self) -> usize {
+        self.catalog.len()
+    }
+
+    fn get(&self, index: usize) -> Option<&ExportInfo> {
+        self.catalog.get(index).filter(|_| self.may_use(index))
+    }
+
+    fn size_bytes(&self, index: usize) -> u64 {
+        self.catalog.size_bytes(index)
+    }
+
+    /// As it is in the catalog; the empty name is the first export that the client may use.
+    fn find(&self, name: &str) -> Option<usize> {
+        let is_it = |info: &ExportInfo| name.is_empty() || info.name == name;
+        let found = (0..self.len()).find(|index| self.get(*index).is_some_and(is_it));
+        if found.is_none() && self.catalog.find(name).is_some() {
+            let who = self.peer.map_or_else(
+                || "a client without a certificate".to_owned(),
+                |peer| peer.to_string(),
+            );
+            tracing::debug!(export = name, "{who} may not use export {name:?}: see its tls-allow");
+        }
+        found
+    }
 }
 
 impl Catalog for ListenerCatalog {
@@ -93,17 +147,27 @@ impl Exports {
             }
             let no_payload = config.volume.limits().features.no_payload;
             let group = config.group.clone();
+            let tls_allow = config.tls_allow.clone();
             let info = describe(config)?;
             info.validate().map_err(|error| {
                 Error::new(ErrorKind::InvalidSetting, format!("export {:?}: {error}", info.name))
             })?;
             let (lane, faults) = (lane as u32, Faults::default());
-            list.push(Export { info, lane, no_payload, faults, group });
+            list.push(Export { info, lane, no_payload, faults, group, tls_allow });
         }
         let catalogs = listeners.iter().map(|listener| catalog(listener, &list, &volumes));
         let catalogs = catalogs.collect::<Result<Vec<_>, Error>>()?;
         let ranges = volumes.iter().map(|_| Ranges::new(threads.into())).collect();
         Ok(Exports { list, volumes, ranges, catalogs })
+    }
+
+    /// What a client sees of a listener's exports; `peer` are the names in its certificate.
+    pub(crate) fn visible<'a>(
+        &'a self,
+        listener: usize,
+        peer: Option<&'a PeerNames>,
+    ) -> Visible<'a> {
+        Visible { catalog: &self.catalogs[listener], list: &self.list, peer }
     }
 
     /// A drive failed at a request whose client is gone: it counts for the volume's first export.
@@ -145,7 +209,8 @@ fn catalog(
     let exports = listener.exports.clone();
     let of = |export: &usize| volumes[list[*export].lane as usize].clone();
     let (address, volumes) = (listener.listen.to_string(), exports.iter().map(of).collect());
-    Ok(ListenerCatalog { address, infos, volumes, exports })
+    let (allow, tls) = (listener.access.allow.clone(), listener.tls.clone());
+    Ok(ListenerCatalog { address, infos, volumes, exports, allow, tls })
 }
 
 /// What clients may do with an export.
@@ -228,7 +293,14 @@ mod tests {
     fn config(spec: &str, read_only: bool) -> ExportConfig {
         let volume = crate::server::tests::volume(spec, 1, 0);
         let (name, description) = ("x".to_owned(), String::new());
-        ExportConfig { name, description, volume, read_only, group: ClientGroup::default() }
+        ExportConfig {
+            name,
+            description,
+            volume,
+            read_only,
+            group: ClientGroup::default(),
+            tls_allow: None,
+        }
     }
 
     #[test]
@@ -273,7 +345,7 @@ mod tests {
             ExportConfig { name: name.to_owned(), ..config(&format!("null:size={size}"), false) }
         });
         let listen = crate::server::Listen::Unix("/s".into());
-        let listeners = [ListenConfig { listen, exports: vec![2, 1] }];
+        let listeners = [ListenConfig::new(listen, vec![2, 1])];
         let exports = Exports::new(configs.into(), &listeners, 1).unwrap();
         let catalog = &exports.catalogs[0];
         assert_eq!((catalog.len(), &catalog.exports[..]), (2, &[2, 1][..]));

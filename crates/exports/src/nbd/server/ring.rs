@@ -167,6 +167,21 @@ pub(crate) fn is_gone(fd: RawFd) -> bool {
     found > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0
 }
 
+/// The bytes of a piece of a connection's replies.
+pub(crate) fn piece_bytes(piece: &libc::iovec) -> &[u8] {
+    // SAFETY: pieces name a batch's headers, a pool buffer that the batch has, or the shared
+    // zeroes; the batch keeps them until the piece is taken (outgoing.rs), and no drive writes to
+    // a buffer that a reply was made of.
+    unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) }
+}
+
+/// Sends bytes if there is room for them right now; else they are lost.
+pub(crate) fn send_now(fd: RawFd, bytes: &[u8]) {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the bytes are live for the call, which does not wait.
+    unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) };
+}
+
 /// Ends both halves of a connection, so that what is outstanding on it completes.
 pub(crate) fn shut_down(fd: RawFd) {
     // SAFETY: touches no memory; the descriptor is the caller's.

@@ -121,11 +121,12 @@ impl Rig {
                 volume: volume(spec, config.threads, timeout_ns),
                 read_only: false,
                 group: ClientGroup::default(),
+                tls_allow: None,
             });
         }
         for name in ["a", "b"] {
             let (listen, exports) = (Listen::Unix(dir.path().join(name)), 0..specs.len());
-            config.listeners.push(ListenConfig { listen, exports: exports.collect() });
+            config.listeners.push(ListenConfig::new(listen, exports.collect()));
         }
         let exports = Exports::new(config.exports.clone(), &config.listeners, config.threads);
         let listeners = config.listeners.iter().map(|one| Listener::bind(&one.listen).unwrap());
@@ -258,8 +259,9 @@ fn settings_that_make_no_sense_are_refused_and_the_least_that_does_is_taken() {
                 volume: volume("null:size=1m", 1, 1_000_000_000),
                 read_only: false,
                 group: ClientGroup::default(),
+                tls_allow: None,
             }],
-            listeners: vec![ListenConfig { listen, exports: vec![0] }],
+            listeners: vec![ListenConfig::new(listen, vec![0])],
             memory_max_bytes: 1 << 20,
             ..ServerConfig::default()
         }
@@ -311,8 +313,9 @@ fn start(
             volume,
             read_only: false,
             group: ClientGroup::default(),
+            tls_allow: None,
         }],
-        listeners: vec![ListenConfig { listen: Listen::Unix(path.to_owned()), exports: vec![0] }],
+        listeners: vec![ListenConfig::new(Listen::Unix(path.to_owned()), vec![0])],
         ..ServerConfig::default()
     };
     change(&mut config);

@@ -27,6 +27,7 @@ use self::client_timers::ClientTimers;
 use super::connection::client_log;
 use super::connection::{Connection, Phase};
 use super::execute::Core;
+use super::execute::secure::SecureTurn;
 use super::memory::{Pool, trim_heap};
 use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
 use super::shared::{FlushPart, Shared};
@@ -107,6 +108,7 @@ impl Worker {
             counts: ServerStats::default(),
             waiters_changed: false,
             threads: shared.mailboxes.len(),
+            secure: SecureTurn::default(),
         };
         Ok(Worker {
             ctx,
@@ -156,6 +158,7 @@ impl Worker {
                 || (!stopping && shared.ending.stop.is_given())
         })?;
         self.follow_changes();
+        self.core.secure.start_turn();
         self.take_unfinished();
         self.take_completions();
         self.adopt();
@@ -239,6 +242,9 @@ impl Worker {
             return self.core.sent_answers(conn, result);
         }
         let bytes = usize::try_from(result).unwrap_or(0);
+        if conn.tls.is_some() {
+            return self.sent_secure(index, bytes);
+        }
         let freed = conn.out.sent(bytes, &mut self.core.pool);
         conn.freed(freed);
         if result <= 0 {
@@ -249,7 +255,26 @@ impl Worker {
         // these replies, so that the client has something to read while they are carried out.
         if conn.out.has_rest() && conn.phase == Phase::Transmission {
             conn.turn.has_more = true;
-            conn.pump_send(&self.ring);
+            conn.pump_send(&self.ring, &mut self.core.pool);
+        } else {
+            self.core.take_input(conn);
+        }
+    }
+
+    /// A send of ciphertext moved bytes, none if it failed.
+    fn sent_secure(&mut self, index: usize, bytes: usize) {
+        let Some(conn) = self.conns[index].as_mut() else { return };
+        conn.out.busy = false;
+        if bytes == 0 {
+            return conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
+        }
+        conn.moved(bytes);
+        let Some(tls) = &mut conn.tls else { return };
+        tls.session.sent(bytes);
+        let has_rest = !tls.session.output().is_empty() || conn.out.has_rest();
+        if has_rest && conn.phase == Phase::Transmission {
+            conn.turn.has_more = true;
+            conn.pump_send(&self.ring, &mut self.core.pool);
         } else {
             self.core.take_input(conn);
         }
@@ -276,6 +301,12 @@ impl Worker {
             return;
         }
         self.ring.accept(listener, self.shared.listeners[listener]);
+        let catalog = &self.shared.exports.catalogs[listener];
+        if let Some(Err(who)) = catalog.allow.as_ref().map(|allow| allow.check(result)) {
+            self.core.counts.refused += 1;
+            self.core.secure.stranger(&catalog.address, &who);
+            return close_now(result);
+        }
         if !self.shared.admit() {
             self.core.counts.refused += 1;
             return close_now(result);
@@ -314,6 +345,7 @@ impl Worker {
         let conn =
             self.conns[index].insert(Connection::new(fd, index, self.accepting.serial, listener));
         let catalog = &self.shared.exports.catalogs[listener];
+        conn.expect_tls(catalog.tls.as_ref().map(|tls| tls.mode).unwrap_or_default());
         client_log::connected(self.number, conn, &catalog.address);
         let deadline_ns = Native::now().saturating_add(self.shared.handshake_timeout_ns);
         self.handshakes.push_back((deadline_ns, index, self.accepting.serial));
@@ -403,7 +435,7 @@ impl Worker {
             if conn.out.catching_ns != catching_ns {
                 self.client_timers.watch(conn);
             }
-            if conn.turn.end() && conn.phase == Phase::Transmission {
+            if conn.turn.end() && matches!(conn.phase, Phase::Handshake | Phase::Transmission) {
                 self.unfinished.push(index);
             }
             if conn.is_over() {

@@ -10,7 +10,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -24,9 +24,9 @@ use rustix::net::{
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use super::Device;
-use crate::UnixSocket;
 use crate::mailbox::lock;
 use crate::vhost::log::Log;
+use crate::{Allow, UnixSocket};
 
 /// Bytes of a message's header.
 const HEADER_BYTES: usize = 12;
@@ -42,8 +42,8 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Which side of a frontend's connection listens.
 pub(crate) enum Endpoint {
-    /// The frontend connects to this socket.
-    Listen(UnixSocket),
+    /// The frontend connects to this socket, if its user or group is let in.
+    Listen(UnixSocket, Option<Allow>),
     /// The control thread connects to the frontend's socket.
     Connect(PathBuf),
 }
@@ -112,7 +112,7 @@ impl Endpoint {
     /// The socket that a frontend connects to, if it does.
     fn listener(&self) -> Option<&UnixListener> {
         match self {
-            Endpoint::Listen(socket) => Some(socket.socket()),
+            Endpoint::Listen(socket, _) => Some(socket.socket()),
             Endpoint::Connect(_) => None,
         }
     }
@@ -120,10 +120,20 @@ impl Endpoint {
     /// Makes a connection; none if the export stops meanwhile.
     fn open(&self, link: &FrontendLink) -> Option<io::Result<UnixStream>> {
         match self {
-            Endpoint::Listen(socket) => {
+            Endpoint::Listen(socket, allow) => loop {
                 link.wait(&[socket.socket()], None)?;
-                Some(socket.socket().accept().map(|(stream, _)| stream))
-            }
+                let stream = match socket.socket().accept() {
+                    Ok((stream, _)) => stream,
+                    Err(error) => return Some(Err(error)),
+                };
+                match allow.as_ref().map(|allow| allow.check(stream.as_raw_fd())) {
+                    Some(Err(who)) => tracing::warn!(
+                        "unix:{}: a frontend is refused: {who}, which may not connect",
+                        socket.path().display()
+                    ),
+                    _ => return Some(Ok(stream)),
+                }
+            },
             Endpoint::Connect(path) => Some(connect(path)),
         }
     }
@@ -131,7 +141,7 @@ impl Endpoint {
     /// What it means for a person that no connection can be made.
     fn failure(&self) -> String {
         match self {
-            Endpoint::Listen(_) => "cannot accept a frontend".to_owned(),
+            Endpoint::Listen(..) => "cannot accept a frontend".to_owned(),
             Endpoint::Connect(path) => format!("cannot connect to {}", path.display()),
         }
     }
@@ -157,7 +167,7 @@ pub(crate) fn run(
             Err(_) => {}
         }
         let pause = match endpoint {
-            Endpoint::Listen(_) if !reported => Duration::ZERO,
+            Endpoint::Listen(..) if !reported => Duration::ZERO,
             _ => RETRY,
         };
         if link.wait(&[], Some(pause)).is_none() {

@@ -40,6 +40,20 @@ pub(crate) fn granted(thread: usize, conn: &Connection, export: &str, style: Rep
     tracing::debug!(%client, export, "client {client} uses export {export:?}, {replies} replies");
 }
 
+/// Logs that a client's connection is encrypted, how, and by what names the client is known.
+#[cold]
+pub(crate) fn secured(thread: usize, conn: &Connection, how: &str, who: Option<&str>) {
+    let (client, who) = (client(thread, conn), who.unwrap_or("nobody in particular"));
+    tracing::debug!(%client, who, "client {client} is {who}, over {how}");
+}
+
+/// Logs, for whoever looks after the server, that a client cannot speak TLS with it.
+#[cold]
+pub(crate) fn refused(thread: usize, conn: &Connection, address: &str, why: impl fmt::Display) {
+    let client = client(thread, conn);
+    tracing::warn!(%client, address, "{address}: client {client} is refused: {why}");
+}
+
 /// Logs that the server closes a client's connection, and why.
 #[cold]
 pub(crate) fn ended(thread: usize, conn: &Connection, why: impl fmt::Display) {

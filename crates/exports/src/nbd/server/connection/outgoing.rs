@@ -194,6 +194,23 @@ impl Outgoing {
         self.sending.clear(pool)
     }
 
+    /// The first piece that is not sent, whose memory is valid until it is said to be taken. For
+    /// whoever copies replies instead of sending them; no send may be outstanding.
+    pub(crate) fn next_piece(&mut self) -> Option<iovec> {
+        if self.sending.replies == 0 {
+            std::mem::swap(&mut self.gathering, &mut self.sending);
+        }
+        self.sending.pieces.get(self.sending.sent).copied()
+    }
+
+    /// So many bytes of the first piece were copied. Returns the replies that are out now.
+    pub(crate) fn took(&mut self, bytes: usize, pool: &mut Pool) -> Freed {
+        let busy = self.busy;
+        let freed = self.sent(bytes, pool);
+        self.busy = busy;
+        freed
+    }
+
     /// Bytes of replies that no send has moved yet.
     #[inline]
     pub(crate) fn unsent_bytes(&self) -> usize {

@@ -33,6 +33,10 @@ impl Core {
             return conn.drain(&mut self.submitter.tickets, &mut self.pool);
         };
         conn.history.progress.moved(bytes);
+        if let Some(tls) = &mut conn.tls {
+            tls.received(bytes);
+            return self.take_input(conn);
+        }
         let mut bytes = bytes;
         if let Some(incoming) = conn.incoming.as_mut().filter(|incoming| incoming.kept) {
             let into_payload = bytes.min((incoming.total - incoming.filled) as usize);
@@ -56,6 +60,15 @@ impl Core {
 
     /// Takes what the receive buffer holds.
     pub(crate) fn take_input(&mut self, conn: &mut Connection) {
+        self.take_plain_input(conn);
+        if conn.tls.is_some() {
+            self.take_secure_input(conn);
+        }
+    }
+
+    /// Takes what the receive buffer holds in plaintext.
+    #[inline]
+    pub(super) fn take_plain_input(&mut self, conn: &mut Connection) {
         if conn.phase == Phase::Handshake {
             self.negotiate(conn);
         }
@@ -68,12 +81,14 @@ impl Core {
         let Some(negotiation) = conn.negotiation.as_mut().filter(|n| n.then.is_none()) else {
             return;
         };
-        let catalog = &self.exports.catalogs[negotiation.listener];
-        match negotiation.handshake.feed(catalog, conn.input.bytes(), &mut negotiation.out) {
+        let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer());
+        let catalog = self.exports.visible(negotiation.listener, peer);
+        match negotiation.handshake.feed(&catalog, conn.input.bytes(), &mut negotiation.out) {
             Ok((used, progress)) => {
                 conn.input.consume(used);
                 match progress {
                     Progress::NeedMore => {}
+                    Progress::StartTls => negotiation.starts_tls = true,
                     Progress::Ready(session) => negotiation.then = Some(Some(session)),
                     Progress::Closed => negotiation.then = Some(None),
                 }
@@ -97,10 +112,17 @@ impl Core {
         else {
             return conn.kill(&mut self.submitter.tickets, &mut self.pool);
         };
-        negotiation.sent += bytes;
-        if negotiation.sent == negotiation.out.len() {
-            negotiation.out.clear();
-            negotiation.sent = 0;
+        if let Some(tls) = &mut conn.tls {
+            tls.session.sent(bytes);
+        } else {
+            negotiation.sent += bytes;
+            if negotiation.sent == negotiation.out.len() {
+                negotiation.out.clear();
+                negotiation.sent = 0;
+            }
+            if negotiation.starts_tls && negotiation.out.is_empty() {
+                self.start_tls(conn);
+            }
         }
         self.negotiated(conn);
         self.take_input(conn);

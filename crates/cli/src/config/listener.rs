@@ -1,0 +1,237 @@
+//! `[[listener]]` sections, TLS, and who may connect to a Unix socket.
+//!
+//! Called by raw.rs for the keys and by checked.rs for how they go together with the addresses that
+//! exports name. Users and groups become numbers here; certificates are read at the start.
+
+use std::path::Path;
+
+use millrace::{
+    Allow, Identity, Listen, ListenerConfig, ListenerTls, ServerFiles, SocketAccess, TlsConfig,
+};
+use nix::unistd::{Group, User};
+
+use super::checked::Checked;
+use super::document::{Located, Section};
+use super::problem::{Problems, nearest};
+use super::words;
+
+/// A `[[listener]]`.
+pub struct RawListener {
+    /// The address, which an export names.
+    pub address: Located<Listen>,
+    /// Who may connect.
+    access: SocketAccess,
+    tls: ListenerTls,
+}
+
+impl RawListener {
+    /// Reads the keys of a section.
+    pub fn read(
+        mut section: Section<'_>,
+        base: &Path,
+        problems: &mut Problems,
+    ) -> Option<RawListener> {
+        let has_address = section.has("address");
+        let address = section.word("address", problems, |text| words::address(text, base));
+        let keys = Keys { mode: "mode", owner: "owner", group: "group" };
+        let access = access_at(&mut section, &keys, problems);
+        let access = access.map(|access| access.value).unwrap_or_default();
+        let tls = tls_of_listener(&mut section, base, problems);
+        if !has_address {
+            section
+                .missing("it has no address; add address = \"...\" of an export's nbd", problems);
+        }
+        section.finish(problems);
+        Some(RawListener { address: address?, access, tls })
+    }
+}
+
+/// What the keys of a socket's file are called.
+pub struct Keys {
+    /// The mode.
+    pub mode: &'static str,
+    /// The user.
+    pub owner: &'static str,
+    /// The group.
+    pub group: &'static str,
+}
+
+/// Reads who may connect to a Unix socket, at the line of the first key; none if no key is there.
+pub fn access_at(
+    section: &mut Section<'_>,
+    keys: &Keys,
+    problems: &mut Problems,
+) -> Option<Located<SocketAccess>> {
+    let mode = section.word(keys.mode, problems, mode);
+    let owner = section.word(keys.owner, problems, user);
+    let owning = section.word(keys.group, problems, group);
+    let users = section.list("allow-users", problems, user);
+    let groups = section.list("allow-groups", problems, group);
+    let words = [&mode, &owner, &owning].into_iter().flatten().map(|word| word.line);
+    let lists = [&users, &groups].into_iter().flatten().map(|list| list.line);
+    let line = words.chain(lists).min()?;
+    let numbers = |list: Option<Located<Vec<Located<u32>>>>| {
+        list.map(|list| list.value.into_iter().map(|one| one.value).collect::<Vec<u32>>())
+    };
+    let allow = (users.is_some() || groups.is_some()).then(|| Allow {
+        users: numbers(users).unwrap_or_default(),
+        groups: numbers(groups).unwrap_or_default(),
+    });
+    let value = |word: Option<Located<u32>>| word.map(|word| word.value);
+    let (mode, owner, group) = (value(mode), value(owner), value(owning));
+    Some(Located { value: SocketAccess { mode, owner, group, allow }, line })
+}
+
+/// Reads `tls = { ... }`.
+pub fn tls(section: &mut Section<'_>, base: &Path, problems: &mut Problems) -> Option<TlsConfig> {
+    let mut table = section.table("tls", problems)?;
+    let file = |text: &str| match text {
+        "" => Err("write the path of a PEM file".to_owned()),
+        path => Ok(base.join(path)),
+    };
+    let certificate = table.word("certificate", problems, file);
+    let key = table.word("key", problems, file);
+    let client_ca = table.word("client-ca", problems, file);
+    let required = table.flag("required", problems).unwrap_or(true);
+    if certificate.is_none() || key.is_none() {
+        table.missing("it needs certificate = \"FILE\" and key = \"FILE\"", problems);
+    }
+    table.finish(problems);
+    let identity = Identity { certificate: certificate?.value, key: key?.value };
+    let files = ServerFiles { identity, client_ca: client_ca.map(|file| file.value) };
+    Some(TlsConfig { files, required })
+}
+
+fn tls_of_listener(section: &mut Section<'_>, base: &Path, problems: &mut Problems) -> ListenerTls {
+    if !section.has("tls") {
+        section.asks_for("tls");
+        return ListenerTls::OfServer;
+    }
+    if section.is_table("tls") {
+        return tls(section, base, problems).map_or(ListenerTls::Off, ListenerTls::Own);
+    }
+    let off = |text: &str| match text {
+        "off" => Ok(()),
+        _ => Err("write \"off\", or { certificate = \"...\", key = \"...\" }".to_owned()),
+    };
+    section.word("tls", problems, off);
+    ListenerTls::Off
+}
+
+/// Puts the settings of addresses where the exports' addresses find them.
+pub fn add(raw: &[RawListener], checked: &mut Checked, problems: &mut Problems) {
+    for (at, one) in raw.iter().enumerate() {
+        let address = &one.address.value;
+        let text = address.to_string();
+        if let Some(other) = raw[..at].iter().find(|other| other.address.value == *address) {
+            let line = other.address.line;
+            let text = format!("address: {text} has a [[listener]] at line {line} already");
+            problems.add(one.address.line, text);
+        }
+        if !checked.listeners.iter().any(|listener| listener.address == *address) {
+            let names: Vec<String> =
+                checked.listeners.iter().map(|one| one.address.to_string()).collect();
+            let like = nearest(&text, names.iter().map(String::as_str));
+            let text = format!("address: no export has nbd = \"{text}\"{like}");
+            problems.add(one.address.line, text);
+        }
+        checked.config.listener_settings.push(ListenerConfig {
+            listen: address.clone(),
+            access: one.access.clone(),
+            tls: one.tls.clone(),
+        });
+    }
+    for listener in &mut checked.listeners {
+        listener.tls = checked.config.tls_of(&listener.address).cloned();
+    }
+}
+
+/// A mode in octal digits.
+fn mode(text: &str) -> Result<u32, String> {
+    let wrong = "write the mode as a string of octal digits: \"0660\"";
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 && text.len() >= 3 => Ok(mode),
+        _ => Err(wrong.to_owned()),
+    }
+}
+
+fn user(text: &str) -> Result<u32, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    match User::from_name(text) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        Ok(None) => Err("there is no user of this name; write another, or a number".to_owned()),
+        Err(error) => Err(format!("the system cannot say which user that is: {error}")),
+    }
+}
+
+fn group(text: &str) -> Result<u32, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    match Group::from_name(text) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        Ok(None) => Err("there is no group of this name; write another, or a number".to_owned()),
+        Err(error) => Err(format!("the system cannot say which group that is: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use millrace::ListenerTls;
+
+    use crate::config::{Checked, load};
+
+    const START: &str = "[[drive]]\nname = \"d\"\nspec = \"ram:size=1m\"\n[[volume]]\nname = \
+                         \"v\"\ndrives = [\"d\"]\n[[export]]\nvolume = \"v\"\nnbd = \
+                         [\"unix:/s\", \"tcp:0\"]\n";
+
+    fn plan(text: &str) -> Checked {
+        load("m.toml", &format!("{START}{text}"), Path::new("/etc")).unwrap()
+    }
+
+    fn said(text: &str) -> String {
+        load("m.toml", &format!("{START}{text}"), Path::new("/etc")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_listener_says_who_may_connect_and_tls_is_the_servers() {
+        let plan = plan(
+            "[[listener]]\naddress = \"unix:/s\"\nmode = \"0660\"\nowner = \"root\"\ngroup = 7\n\
+             allow-users = [\"root\", 1000]\ntls = \"off\"\n[server]\ntls = { certificate = \
+             \"c.pem\", key = \"/k\", client-ca = \"ca\" }\n",
+        );
+        let settings = &plan.config.listener_settings[0];
+        let access = &settings.access;
+        assert_eq!((access.mode, access.owner, access.group), (Some(0o660), Some(0), Some(7)));
+        assert_eq!(access.allow.as_ref().unwrap().users, [0, 1000]);
+        assert_eq!(settings.tls, ListenerTls::Off);
+        assert!(plan.listeners[0].tls.is_none());
+        let tls = plan.listeners[1].tls.as_ref().unwrap();
+        assert_eq!(tls.files.identity.certificate, Path::new("/etc/c.pem"));
+        assert!(tls.required);
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_lines() {
+        let listener = "[[listener]]\naddress = \"unix:/s\"\n";
+        for (text, words) in [
+            ("[[listener]]\naddress = \"unix:/t\"\n", "m.toml:11: address: no export has nbd"),
+            ("[[listener]]\nmode = \"0660\"\n", "it has no address"),
+            (&format!("{listener}{listener}"), "m.toml:13: address: unix:/s has a [[listener]]"),
+            (&format!("{listener}mode = \"rw\"\n"), "m.toml:12: mode = \"rw\": write the mode"),
+            (&format!("{listener}owner = \"nobody-there\"\n"), "there is no user of this name"),
+            (&format!("{listener}allow-groups = [\"no-such\"]\n"), "there is no group of this"),
+            (&format!("{listener}tls = \"on\"\n"), "tls = \"on\": write \"off\""),
+            (&format!("{listener}tls = {{ key = \"k\" }}\n"), "it needs certificate"),
+            (&format!("{listener}modes = 1\n"), "unknown key \"modes\" in [[listener]]; did you"),
+            ("[server]\ntls = { certificate = \"c\", key = \"k\", ca = \"x\" }\n", "client-ca"),
+        ] {
+            let said = said(text);
+            assert!(said.contains(words), "{text}: {said}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Sockets that the service manager listens on and hands to this process.
+//!
+//! Owns the descriptors from the moment they are first asked for. Called when a listener is bound
+//! whose address is the name of one; calls sd-notify for what systemd says in the environment.
+//!
+//! Invariant: each descriptor is handed out once, and is a socket that listens.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, OnceLock};
+
+use millrace_block::{Error, ErrorKind};
+use rustix::net::sockopt;
+
+use crate::mailbox::lock;
+
+/// The sockets that nobody has taken yet, by name.
+static SOCKETS: OnceLock<Mutex<Vec<(String, OwnedFd)>>> = OnceLock::new();
+
+/// Takes the inherited socket of a name, which the unit says: `FileDescriptorName=`, or the name of
+/// the socket unit.
+///
+/// # Errors
+/// `InvalidSetting` if there is none, or it is no socket that listens; the message says what there
+/// is.
+pub(crate) fn take(name: &str) -> Result<OwnedFd, Error> {
+    take_from(&mut lock(SOCKETS.get_or_init(|| Mutex::new(handed_over()))), name)
+}
+
+fn take_from(sockets: &mut Vec<(String, OwnedFd)>, name: &str) -> Result<OwnedFd, Error> {
+    let wrong = |text: String| Error::new(ErrorKind::InvalidSetting, text);
+    let Some(at) = sockets.iter().position(|(known, _)| known == name) else {
+        let known: Vec<&str> = sockets.iter().map(|(name, _)| name.as_str()).collect();
+        let text = match known.as_slice() {
+            [] => "no socket was handed over; start it by its socket unit, as with systemctl \
+                   start millrace.socket"
+                .to_owned(),
+            known => {
+                format!("no socket of this name was handed over; there is {}", known.join(", "))
+            }
+        };
+        return Err(wrong(format!("systemd:{name}: {text}")));
+    };
+    let (_, socket) = sockets.remove(at);
+    let listens = sockopt::socket_acceptconn(socket.as_fd()).unwrap_or(false);
+    if !listens || sockopt::socket_type(socket.as_fd()) != Ok(rustix::net::SocketType::STREAM) {
+        let text = "what was handed over is no socket that listens; write ListenStream= in its \
+                    unit, and not Accept=yes";
+        return Err(wrong(format!("systemd:{name}: {text}")));
+    }
+    Ok(socket)
+}
+
+/// What systemd hands over to this process, taken out of the environment only by reading it.
+fn handed_over() -> Vec<(String, OwnedFd)> {
+    let Ok(all) = sd_notify::listen_fds_with_names(false) else { return Vec::new() };
+    // SAFETY: the descriptors were opened for this process before it began, as LISTEN_PID says,
+    // and this runs once, so nobody else owns them.
+    all.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_taken_once_and_by_its_name() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (stream, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut sockets =
+            vec![("nbd".to_owned(), listener.into()), ("odd".to_owned(), stream.into())];
+        let error = take_from(&mut sockets, "other").unwrap_err().to_string();
+        assert!(error.contains("systemd:other: no socket of this name"), "{error}");
+        assert!(error.contains("there is nbd, odd"), "{error}");
+        assert!(take_from(&mut sockets, "nbd").is_ok());
+        let error = take_from(&mut sockets, "odd").unwrap_err().to_string();
+        assert!(error.contains("no socket that listens"), "{error}");
+        let error = take_from(&mut sockets, "nbd").unwrap_err().to_string();
+        assert!(error.contains("systemd:nbd: no socket was handed over"), "{error}");
+    }
+}

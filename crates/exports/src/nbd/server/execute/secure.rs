@@ -1,0 +1,178 @@
+//! The way in through TLS: the handshake, and decrypted bytes to where they go.
+//!
+//! Owns how much of a turn handshakes may take. Called by receive.rs when ciphertext came in or
+//! there is room again; calls the session of the connection, then the plain way in.
+//!
+//! Invariants: payload of a write is decrypted for the buffer of the drive, everything else for the
+//! receive buffer; one turn of a thread does at most [`HANDSHAKES_PER_TURN`] steps of handshakes,
+//! each of which may take as long as a hundred requests, so that a flood of them does not stop
+//! clients that are at work.
+
+use std::time::{Duration, Instant};
+
+use super::Core;
+use crate::nbd::server::connection::client_log;
+use crate::nbd::server::connection::{Connection, Incoming, Phase};
+use crate::nbd::server::secure::Secure;
+use crate::nbd::server::submit::ticket::{Memory, Ticket};
+
+/// Steps of handshakes in one turn of a thread: a signature takes 50 to 1000 microseconds.
+const HANDSHAKES_PER_TURN: u32 = 2;
+/// Refused clients that the log shows within [`SHOWN_WITHIN`]; the others are there with `-v`.
+const SHOWN_MAX: u32 = 10;
+const SHOWN_WITHIN: Duration = Duration::from_secs(60);
+
+/// What TLS may take of a thread's turn, and of its log.
+#[derive(Debug, Default)]
+pub(crate) struct SecureTurn {
+    handshakes: u32,
+    shown: u32,
+    shown_since: Option<Instant>,
+}
+
+impl SecureTurn {
+    /// A turn begins.
+    #[inline]
+    pub(crate) fn start_turn(&mut self) {
+        self.handshakes = 0;
+    }
+
+    /// Whether another step of a handshake may be done in this turn.
+    fn may_shake(&mut self) -> bool {
+        self.handshakes += 1;
+        self.handshakes <= HANDSHAKES_PER_TURN
+    }
+
+    /// Whether the log shows another refused client.
+    fn may_show(&mut self, now: Instant) -> bool {
+        if self.shown_since.is_none_or(|since| now.duration_since(since) > SHOWN_WITHIN) {
+            (self.shown_since, self.shown) = (Some(now), 0);
+        }
+        self.shown += 1;
+        self.shown <= SHOWN_MAX
+    }
+}
+
+impl SecureTurn {
+    /// Logs that somebody connected who is not let in.
+    #[cold]
+    pub(crate) fn stranger(&mut self, address: &str, who: &str) {
+        if self.may_show(Instant::now()) {
+            tracing::warn!(address, "{address}: a client is refused: {who}, which may not connect");
+        }
+    }
+}
+
+impl Core {
+    /// The client of `conn` was told to go on with TLS.
+    #[cold]
+    pub(super) fn start_tls(&mut self, conn: &mut Connection) {
+        let Some(negotiation) = &conn.negotiation else { return };
+        let catalog = &self.exports.catalogs[negotiation.listener];
+        let Some(tls) = &catalog.tls else { return };
+        match tls.session(&catalog.address) {
+            Ok(session) => conn.tls = Some(Box::new(Secure::new(session))),
+            Err(error) => self.refuse_secure(conn, &error),
+        }
+    }
+
+    /// Decrypts what came in and takes it, until nothing is left or there is no room for more.
+    pub(super) fn take_secure_input(&mut self, conn: &mut Connection) {
+        while self.decrypt(conn) {
+            self.take_plain_input(conn);
+        }
+    }
+
+    /// Decrypts some of what came in; whether there is plaintext.
+    fn decrypt(&mut self, conn: &mut Connection) -> bool {
+        let takes = matches!(conn.phase, Phase::Handshake | Phase::Transmission);
+        let Some(tls) = &mut conn.tls else { return false };
+        if !takes || conn.input.busy || !tls.has_more() {
+            return false;
+        }
+        if !tls.told && !self.secure.may_shake() {
+            conn.turn.has_more = true;
+            return false;
+        }
+        let read = match &mut conn.incoming {
+            Some(Incoming { ticket: Some(id), filled, total, kept: true })
+                if let Memory::Buffer(_) = self.submitter.tickets.get(*id).memory =>
+            {
+                let Ticket { memory, head_bytes, .. } = self.submitter.tickets.get(*id);
+                let Memory::Buffer(buffer) = memory else { return false };
+                let (start, len) = (*head_bytes as usize + *filled as usize, *total - *filled);
+                let read = tls.read(&mut buffer.bytes_mut()[start..start + len as usize]);
+                *filled += read.as_ref().map_or(0, |bytes| *bytes as u64);
+                read
+            }
+            _ => {
+                let room = conn.input.room();
+                if room.is_empty() {
+                    return false;
+                }
+                let read = tls.read(room);
+                if let Ok(bytes) = read {
+                    conn.input.received(bytes);
+                }
+                read
+            }
+        };
+        match read {
+            Err(error) => {
+                self.refuse_secure(conn, &error);
+                false
+            }
+            Ok(bytes) => {
+                self.is_secured(conn);
+                if bytes == 0 && conn.tls.as_ref().is_some_and(|tls| tls.session.peer_closed()) {
+                    conn.drain(&mut self.submitter.tickets, &mut self.pool);
+                }
+                bytes > 0
+            }
+        }
+    }
+
+    /// Tells the negotiation once that what comes now is encrypted.
+    fn is_secured(&mut self, conn: &mut Connection) {
+        let (Some(tls), Some(negotiation)) = (&mut conn.tls, &mut conn.negotiation) else { return };
+        if tls.told || !tls.session.is_established() {
+            return;
+        }
+        tls.told = true;
+        negotiation.handshake.secured();
+        let who = tls.session.peer().map(ToString::to_string);
+        let how = tls.session.describe();
+        client_log::secured(self.pool.thread(), conn, &how, who.as_deref());
+    }
+
+    /// Ends a connection whose TLS failed.
+    #[cold]
+    fn refuse_secure(&mut self, conn: &mut Connection, error: &millrace_tls::Error) {
+        self.counts.protocol_errors += 1;
+        let listener = conn.negotiation.as_ref().map(|negotiation| negotiation.listener);
+        match listener {
+            Some(listener) if self.secure.may_show(Instant::now()) => {
+                let address = &self.exports.catalogs[listener].address;
+                client_log::refused(self.pool.thread(), conn, address, error);
+            }
+            _ => client_log::ended(self.pool.thread(), conn, error),
+        }
+        conn.kill_secure(&mut self.submitter.tickets, &mut self.pool);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_does_few_steps_of_handshakes_and_the_log_shows_few_refusals() {
+        let mut turn = SecureTurn::default();
+        assert_eq!([(); 4].map(|()| turn.may_shake()), [true, true, false, false]);
+        turn.start_turn();
+        assert!(turn.may_shake());
+        let start = Instant::now();
+        assert_eq!((0..100).filter(|_| turn.may_show(start)).count(), 10);
+        assert!(turn.may_show(start + SHOWN_WITHIN * 2));
+    }
+}

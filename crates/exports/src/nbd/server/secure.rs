@@ -1,0 +1,72 @@
+//! TLS of a listener: its certificates, and the sessions of its clients.
+//!
+//! Owns what a listener needs for TLS and what a connection keeps of its session. Called by
+//! start-up, the negotiation and the connection's sends and receives; calls `millrace-tls`.
+//!
+//! Invariants: a session is read only while nothing of it waits in memory that a receive may be
+//! writing to; a receive is started only when everything that came before it was decrypted, so that
+//! no request lies here unseen while its client waits for the answer.
+
+use std::sync::Arc;
+
+use millrace_nbd::TlsMode;
+use millrace_tls::{Error, Refreshed, ServerConfig, Session};
+
+/// TLS of a listener.
+#[derive(Debug, Clone)]
+pub struct ListenTls {
+    /// Certificates; files that change are read again with the next client.
+    pub config: Arc<ServerConfig>,
+    /// Whether clients may or must use it; `None` is as good as no TLS.
+    pub mode: TlsMode,
+}
+
+impl ListenTls {
+    /// The session of a client that begins, with the certificates of this moment.
+    pub(crate) fn session(&self, address: &str) -> Result<Session, Error> {
+        match self.config.refresh() {
+            Ok(Refreshed::Same) => {}
+            Ok(Refreshed::Reloaded) => {
+                tracing::info!(address, "{address}: new certificates are in use");
+            }
+            Err(error) => {
+                tracing::warn!(address, "{address}: {error}; the former certificates stay in use");
+            }
+        }
+        Session::server(&self.config)
+    }
+}
+
+/// TLS of a connection.
+#[derive(Debug)]
+pub(crate) struct Secure {
+    pub(crate) session: Session,
+    /// All that was received is decrypted and was handed out.
+    drained: bool,
+    /// The negotiation knows that it is encrypted.
+    pub(crate) told: bool,
+}
+
+impl Secure {
+    pub(crate) fn new(session: Session) -> Secure {
+        Secure { session, drained: true, told: false }
+    }
+
+    /// So many bytes of ciphertext came in.
+    pub(crate) fn received(&mut self, bytes: usize) {
+        self.session.received(bytes);
+        self.drained = false;
+    }
+
+    /// Decrypts into this memory; how many bytes.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
+        let read = self.session.read(into)?;
+        self.drained = read < into.len();
+        Ok(read)
+    }
+
+    /// Whether ciphertext came in that is not decrypted and handed out.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.drained || self.session.is_waiting()
+    }
+}

@@ -1,0 +1,230 @@
+//! Addresses of NBD: who may connect there, and over which TLS.
+//!
+//! Owns the settings of an address beyond its exports, the rules over them, and the loading of
+//! certificates. Called by config.rs when it checks and by servers.rs when it starts; calls
+//! `millrace-tls`.
+
+use std::sync::Arc;
+
+use millrace_exports::SocketAccess;
+use millrace_exports::server::{Listen, ListenConfig, ListenTls};
+use millrace_nbd::TlsMode;
+use millrace_tls::ServerFiles;
+
+use super::config::{ExportConfig, ServeConfig};
+use crate::config::{Part, StartError};
+
+/// TLS for clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// Certificate, key, and the CA of clients' certificates.
+    pub files: ServerFiles,
+    /// Clients without TLS are told that it is needed, and nothing else.
+    pub required: bool,
+}
+
+/// What TLS an address has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ListenerTls {
+    /// That of the server, if it has any.
+    #[default]
+    OfServer,
+    /// None.
+    Off,
+    /// One of its own.
+    Own(TlsConfig),
+}
+
+/// Settings of an address of NBD that exports name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerConfig {
+    /// The address.
+    pub listen: Listen,
+    /// Who may connect, if it is a Unix socket.
+    pub access: SocketAccess,
+    /// Its TLS.
+    pub tls: ListenerTls,
+}
+
+impl ListenerConfig {
+    /// An address without settings of its own.
+    #[must_use]
+    pub fn new(listen: Listen) -> ListenerConfig {
+        ListenerConfig { listen, access: SocketAccess::default(), tls: ListenerTls::OfServer }
+    }
+}
+
+impl ServeConfig {
+    /// The settings of an address, if it has some of its own.
+    fn settings_of(&self, listen: &Listen) -> Option<&ListenerConfig> {
+        self.listener_settings.iter().find(|one| one.listen == *listen)
+    }
+
+    /// The TLS of an address.
+    #[must_use]
+    pub fn tls_of(&self, listen: &Listen) -> Option<&TlsConfig> {
+        match self.settings_of(listen).map(|one| &one.tls) {
+            Some(ListenerTls::Off) => None,
+            Some(ListenerTls::Own(tls)) => Some(tls),
+            Some(ListenerTls::OfServer) | None => self.server.tls.as_ref(),
+        }
+    }
+
+    /// Who may connect to an address.
+    #[must_use]
+    pub fn access_of(&self, listen: &Listen) -> SocketAccess {
+        self.settings_of(listen).map(|one| one.access.clone()).unwrap_or_default()
+    }
+
+    /// The addresses as [`ServeConfig::listeners`] has them, with their TLS loaded. Reads files;
+    /// addresses with the same ones share what is read.
+    ///
+    /// # Errors
+    /// If a file cannot be used; the part is the address's.
+    pub fn load_listeners(&self) -> Result<Vec<ListenConfig>, StartError> {
+        let mut loaded: Vec<(&ServerFiles, Arc<millrace_tls::ServerConfig>)> = Vec::new();
+        let mut listeners = self.listeners();
+        for (number, listener) in listeners.iter_mut().enumerate() {
+            let Some(tls) = self.tls_of(&listener.listen) else { continue };
+            let known = loaded.iter().find(|(files, _)| **files == tls.files);
+            let config = match known {
+                Some((_, config)) => Arc::clone(config),
+                None => {
+                    let config = millrace_tls::ServerConfig::load(tls.files.clone());
+                    let config = config.map_err(|error| {
+                        let text = format!("{}: tls: {error}", listener.listen);
+                        StartError::invalid(Part::Listener(number), text)
+                    })?;
+                    loaded.push((&tls.files, Arc::new(config)));
+                    Arc::clone(&loaded[loaded.len() - 1].1)
+                }
+            };
+            let mode = if tls.required { TlsMode::Required } else { TlsMode::Offered };
+            listener.tls = Some(ListenTls { config, mode });
+        }
+        Ok(listeners)
+    }
+
+    /// Looks for settings of addresses that contradict.
+    pub(super) fn check_listeners(&self) -> Result<(), StartError> {
+        for (number, listener) in self.listeners().iter().enumerate() {
+            let listen = &listener.listen;
+            let wrong = |text: &str| {
+                StartError::invalid(Part::Listener(number), format!("{listen}: {text}"))
+            };
+            let access = &listener.access;
+            if access.is_of_a_file() && !matches!(listen, Listen::Unix(_)) {
+                let text = "mode, owner and group are of a socket's file, and it has none here";
+                return Err(wrong(text));
+            }
+            if access.allow.is_some() && matches!(listen, Listen::Tcp(_)) {
+                let text = "users and groups of clients are not known over TCP; use tls with a \
+                            client-ca";
+                return Err(wrong(text));
+            }
+            if matches!(listen, Listen::Abstract(_)) && !self.knows_clients(listen) {
+                let text = "an abstract socket is open to everybody on this host; say who may \
+                            connect by allow-users or allow-groups of its [[listener]]";
+                return Err(wrong(text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether only clients get in that the server knows.
+    fn knows_clients(&self, listen: &Listen) -> bool {
+        let tls = self.tls_of(listen);
+        let by_certificate = tls.is_some_and(|tls| tls.required && tls.files.client_ca.is_some());
+        by_certificate || self.access_of(listen).allow.is_some()
+    }
+
+    /// Whether clients can have the certificates that an export asks for, where it is served.
+    pub(super) fn check_tls_allow(&self, export: &ExportConfig) -> Result<(), String> {
+        if export.tls_allow.is_none() {
+            return Ok(());
+        }
+        if export.tls_allow.as_ref().is_some_and(Vec::is_empty) {
+            return Err("tls-allow: the list is empty, so nobody may use it; add a name".to_owned());
+        }
+        let has_names =
+            |listen: &&Listen| self.tls_of(listen).is_none_or(|tls| tls.files.client_ca.is_none());
+        match export.nbd.iter().find(has_names) {
+            None => Ok(()),
+            Some(listen) => Err(format!(
+                "tls-allow: clients of {listen} have no certificates, so none of them could use \
+                 it; give its tls a client-ca"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use millrace_exports::Allow;
+    use millrace_tls::Identity;
+
+    use super::*;
+
+    fn tls(client_ca: Option<PathBuf>) -> TlsConfig {
+        let identity = Identity { certificate: "/c".into(), key: "/k".into() };
+        TlsConfig { files: ServerFiles { identity, client_ca }, required: true }
+    }
+
+    fn config(listen: &Listen) -> ServeConfig {
+        let export = ExportConfig {
+            name: "a".to_owned(),
+            nbd: vec![listen.clone()],
+            ..ExportConfig::default()
+        };
+        ServeConfig { exports: vec![export], ..ServeConfig::default() }
+    }
+
+    #[test]
+    fn an_address_has_the_tls_of_the_server_unless_it_says_otherwise() {
+        let listen = Listen::Unix("/s".into());
+        let mut config = config(&listen);
+        assert_eq!(config.tls_of(&listen), None);
+        config.server.tls = Some(tls(None));
+        assert_eq!(config.tls_of(&listen), Some(&tls(None)));
+        let mut settings = ListenerConfig::new(listen.clone());
+        settings.tls = ListenerTls::Own(tls(Some("/ca".into())));
+        config.listener_settings = vec![settings.clone()];
+        assert_eq!(config.tls_of(&listen), Some(&tls(Some("/ca".into()))));
+        settings.tls = ListenerTls::Off;
+        config.listener_settings = vec![settings];
+        assert_eq!(config.tls_of(&listen), None);
+    }
+
+    #[test]
+    fn names_are_asked_for_only_where_clients_have_some() {
+        let listen = Listen::Unix("/s".into());
+        let mut config = config(&listen);
+        config.exports[0].tls_allow = Some(vec!["host".to_owned()]);
+        let said = |config: &ServeConfig| config.check_tls_allow(&config.exports[0]).unwrap_err();
+        assert!(said(&config).contains("clients of unix:/s have no certificates"));
+        config.server.tls = Some(tls(None));
+        assert!(said(&config).contains("client-ca"));
+        config.server.tls = Some(tls(Some("/ca".into())));
+        assert_eq!(config.check_tls_allow(&config.exports[0]), Ok(()));
+        config.exports[0].tls_allow = Some(Vec::new());
+        assert!(said(&config).contains("the list is empty"));
+    }
+
+    #[test]
+    fn an_abstract_socket_needs_to_know_its_clients() {
+        let listen = Listen::Abstract("m".to_owned());
+        let mut config = config(&listen);
+        let said = config.check_listeners().unwrap_err().to_string();
+        assert!(said.starts_with("unix:@m: an abstract socket is open to everybody"), "{said}");
+        let mut settings = ListenerConfig::new(listen);
+        settings.access.allow = Some(Allow { users: vec![0], groups: Vec::new() });
+        config.listener_settings = vec![settings.clone()];
+        assert!(config.check_listeners().is_ok());
+        settings.access.mode = Some(0o600);
+        config.listener_settings = vec![settings];
+        let said = config.check_listeners().unwrap_err().to_string();
+        assert!(said.contains("mode, owner and group are of a socket's file"), "{said}");
+    }
+}
