@@ -22,6 +22,12 @@ fn systemd_takes_the_unit_as_it_is_and_finds_it_closed() {
     assert!(unit.contains("ExecStart=/usr/bin/millrace serve "));
     fs::write(&file, unit.replace("/usr/bin/millrace", &binary)).unwrap();
 
+    let socket = fs::read_to_string(own.with_file_name("docs").join("millrace.socket")).unwrap();
+    let socket_file = dir.path().join("millrace.socket");
+    fs::write(&socket_file, socket).unwrap();
+    let verified = run(Command::new(&analyze).args(["verify", "--man=no"]).arg(&socket_file));
+    let complaints = String::from_utf8_lossy(&verified.stderr);
+    assert!(verified.status.success() && !complaints.contains(".socket:"), "{complaints}");
     let verified = run(Command::new(&analyze).args(["verify", "--man=no"]).arg(&file));
     let complaints = String::from_utf8_lossy(&verified.stderr);
     assert!(verified.status.success() && !complaints.contains(".service:"), "{complaints}");

@@ -57,7 +57,8 @@ impl Error {
             Tls::InvalidCertificate(why) => certificate(certificate_text(why)),
             Tls::NoCertificatesPresented => Error::new(
                 ErrorKind::NoCertificate,
-                "the peer sent no certificate, and one is required; give it one",
+                "the peer sent no certificate, and one is required; give it one of a CA that this side \
+                 accepts (many clients send none that is of another)",
             ),
             Tls::PeerIncompatible(why) => Error::new(ErrorKind::Versions, incompatible(why)),
             Tls::AlertReceived(alert) => Error::new(ErrorKind::Refused, alert_text(*alert)),

@@ -7,8 +7,8 @@
 use std::net::SocketAddr;
 
 use millrace::{
-    CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ServeConfig, TlsConfig,
-    VolumeConfig, check_scheduler, check_serving, default_layout, default_serving,
+    CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ServeConfig, SocketAccess,
+    TlsConfig, VolumeConfig, check_scheduler, check_serving, default_layout, default_serving,
 };
 use millrace_block::{Layout, ServingConfig};
 
@@ -36,6 +36,8 @@ pub struct Checked {
     pub listeners: Vec<ListenerPlan>,
     /// The control socket, if it is said where, or that there is none.
     pub control: Option<Located<ControlWord>>,
+    /// What the file of the control socket is like, if it is not for this user alone.
+    pub control_access: Option<SocketAccess>,
     /// Where metrics are served.
     pub metrics: Option<Located<SocketAddr>>,
     /// What is allowed but perhaps not meant.
@@ -114,6 +116,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         lines: Lines::default(),
         listeners: Vec::new(),
         control: raw.server.control.clone(),
+        control_access: raw.server.control_access.as_ref().map(|access| access.value.clone()),
         metrics: raw.server.metrics.clone(),
         warnings: Vec::new(),
     };

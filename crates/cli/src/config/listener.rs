@@ -82,6 +82,20 @@ pub fn access_at(
     Some(Located { value: SocketAccess { mode, owner, group, allow }, line })
 }
 
+/// Reads what the file of the control socket is like.
+pub fn file_access(
+    section: &mut Section<'_>,
+    problems: &mut Problems,
+) -> Option<Located<SocketAccess>> {
+    let mode = section.word("control-mode", problems, mode);
+    let owner = section.word("control-owner", problems, user);
+    let owning = section.word("control-group", problems, group);
+    let line = [&mode, &owner, &owning].into_iter().flatten().map(|word| word.line).min()?;
+    let value = |word: Option<Located<u32>>| word.map(|word| word.value);
+    let (mode, owner, group) = (value(mode), value(owner), value(owning));
+    Some(Located { value: SocketAccess { mode, owner, group, allow: None }, line })
+}
+
 /// Reads `tls = { ... }`.
 pub fn tls(section: &mut Section<'_>, base: &Path, problems: &mut Problems) -> Option<TlsConfig> {
     let mut table = section.table("tls", problems)?;

@@ -8,7 +8,9 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use millrace::{CacheConfig, CostModel, DriveOptions, Listen, ServerConfig, TlsConfig};
+use millrace::{
+    CacheConfig, CostModel, DriveOptions, Listen, ServerConfig, SocketAccess, TlsConfig,
+};
 use millrace_block::{SchedulerKind, Serving, Spread, Stack};
 use millrace_drives::{Spec, SpecError};
 use millrace_reactor::Backend;
@@ -178,6 +180,8 @@ pub struct RawServer {
     pub spin_ns: Option<u64>,
     /// The control socket, if it is said where, or that there is none.
     pub control: Option<Located<ControlWord>>,
+    /// Who may use the control socket, beside this user.
+    pub control_access: Option<Located<SocketAccess>>,
     /// Where metrics are served.
     pub metrics: Option<Located<SocketAddr>>,
     /// TLS of all addresses of NBD.
@@ -487,6 +491,7 @@ fn server_section(mut section: Section<'_>, base: &Path, problems: &mut Problems
             .map(|t| t.value),
         spin_ns: section.word("spin", problems, words::up_to_a_second).map(|t| t.value),
         control: section.word("control", problems, |text| words::control(text, base)),
+        control_access: listener::file_access(&mut section, problems),
         metrics: section.word("metrics", problems, words::metrics),
         tls: listener::tls(&mut section, base, problems),
     };

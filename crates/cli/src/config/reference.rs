@@ -40,12 +40,16 @@ fn known(section: &str) -> Keys {
 
 #[test]
 fn the_keys_of_every_section_are_those_of_the_document() {
-    for section in ["[server]", "[[controller]]", "[[volume]]", "[[export]]", "[[group]]"] {
+    for section in
+        ["[server]", "[[controller]]", "[[volume]]", "[[export]]", "[[group]]", "[[listener]]"]
+    {
         assert_eq!(documented(&format!("## `{section}`")), known(section), "{section}");
     }
     // With `spec` the keys of a driver are inside it.
     let drive = known("[[drive]]\nspec = \"null\"");
     assert_eq!(documented("## `[[drive]]`"), drive);
+    let tls = known("[server.tls]");
+    assert_eq!(documented("### `tls`"), tls);
     let cost = known("[[drive]]\nname = \"d\"\nspec = \"null\"\n[drive.cost]");
     assert_eq!(documented("### `cost`"), cost);
     let cache = known("[[volume]]\nname = \"v\"\ndrives = [\"d\"]\n[volume.cache]");

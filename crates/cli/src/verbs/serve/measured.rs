@@ -12,9 +12,9 @@ use millrace::{DriveConfig, DriveSpace, Listen, Space, VhostSocket};
 use millrace_block::Layout;
 use millrace_drives::measure as measure_drive;
 
-use super::looks;
 use super::members;
 use super::viewed::{control, metrics};
+use super::{looks, opening};
 use crate::config::words::bytes_for_people;
 use crate::config::{Checked, Place, Problems};
 use crate::visible::visible;
@@ -47,6 +47,9 @@ pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketA
     }
     if let Err(problems) = members::check(plan) {
         found.refuse(&problems.to_string());
+    }
+    if let Err(error) = plan.config.validate().and_then(|()| plan.config.load_listeners()) {
+        found.refuse(&opening::problem(plan, &error).to_string());
     }
     found.sockets(plan, made);
     found.ports(plan, metrics_flag);

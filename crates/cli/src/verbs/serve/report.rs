@@ -259,6 +259,16 @@ fn lines_to_paste(uri: &str, export: &ExportConfig, size_bytes: u64, whose: Whos
         Whose::Demo | Whose::Users => "randread",
     };
     let size = size_text(size_bytes.min(TRY_BYTES) & !0xfff);
+    if uri.starts_with("'nbds") {
+        // QEMU and fio take certificates in other ways.
+        let with = if uri.contains('?') { '&' } else { '?' };
+        let uri = format!("{}{with}tls-certificates=FOLDER'", uri.trim_end_matches('\''));
+        return format!(
+            "\nTry it, with ca-cert.pem, client-cert.pem and client-key.pem in FOLDER:\n\
+             \x20 nbdinfo {uri}\n\
+             \x20 nbdcopy {uri} {copy}\n\n"
+        );
+    }
     format!(
         "\nTry it, in this folder:\n\
          \x20 qemu-img info {uri}\n\

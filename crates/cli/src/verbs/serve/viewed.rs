@@ -80,7 +80,11 @@ pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets,
             return Err(problem(Place::Line(line), text));
         }
     }
-    let control = path.map(|path| UnixSocket::bind_private(&path)).transpose();
+    let control = path.map(|path| match &plan.control_access {
+        None => UnixSocket::bind_private(&path),
+        Some(access) => UnixSocket::bind_with(&path, access),
+    });
+    let control = control.transpose();
     let control =
         control.map_err(|error| problem(Place::Line(line), format!("control: {error}")))?;
     let metrics = metrics(plan, metrics_flag).map(|(address, place, key)| {

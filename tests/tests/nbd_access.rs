@@ -1,0 +1,174 @@
+//! Who may connect to an address of NBD: modes and owners of sockets, users, abstract sockets,
+//! IPv6, and sockets that the service manager hands over.
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use millrace_tests::serving::succeed;
+use millrace_tests::{Daemon, client, require_clients, run, run_within, tempdir};
+
+const WAIT: Duration = Duration::from_secs(20);
+
+fn config(nbd: &str, more: &str) -> String {
+    format!(
+        "[[drive]]\nname = \"d\"\nspec = \"ram:size=1m\"\n[[volume]]\nname = \"v\"\ndrives = \
+         [\"d\"]\n[[export]]\nvolume = \"v\"\nnbd = [{nbd}]\n{more}"
+    )
+}
+
+/// Whether the server greets on a connection, and does not hang up.
+fn greets(mut stream: impl Read) -> bool {
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting).is_ok() && greeting.starts_with(b"NBDMAGIC")
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
+}
+
+fn own_user() -> u32 {
+    fs::metadata("/proc/self").unwrap().uid()
+}
+
+#[test]
+fn a_socket_has_its_mode_owner_and_group_and_the_control_socket_too() {
+    let more = "[[listener]]\naddress = \"unix:s\"\nmode = \"0640\"\n[server]\ncontrol-mode = \
+                \"0666\"\n";
+    let daemon = Daemon::start(&config("\"unix:s\"", more), &["s", "s.control"]);
+    let meta = |name: &str| fs::symlink_metadata(daemon.dir().join(name)).unwrap();
+    assert_eq!(meta("s").permissions().mode() & 0o777, 0o640);
+    assert_eq!(meta("s.control").permissions().mode() & 0o777, 0o666);
+    if !is_root() {
+        millrace_require_root();
+        return;
+    }
+    let more = "[[listener]]\naddress = \"unix:s\"\nowner = \"nobody\"\ngroup = 4711\n";
+    let daemon = Daemon::start(&config("\"unix:s\"", more), &["s"]);
+    let meta = fs::symlink_metadata(daemon.dir().join("s")).unwrap();
+    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (65_534, 4711, 0o660));
+}
+
+fn millrace_require_root() {
+    println!("skipped in part: only root gives sockets away");
+}
+
+#[test]
+fn a_peer_is_let_in_by_its_user_and_the_log_names_one_that_is_not() {
+    let own = own_user();
+    let with = |allow: &str| {
+        let more = format!("[[listener]]\naddress = \"unix:s\"\n{allow}\n");
+        let daemon = Daemon::start(&config("\"unix:s\"", &more), &["s"]);
+        let greeted = greets(UnixStream::connect(daemon.dir().join("s")).unwrap());
+        (greeted, daemon)
+    };
+    assert!(with(&format!("allow-users = [{own}]")).0);
+    let (greeted, daemon) = with(&format!("allow-users = [{}]", own + 4711));
+    assert!(!greeted);
+    let said = daemon.stderr();
+    let pid = std::process::id();
+    let words = format!("a client is refused: it is process {pid} of user {own}");
+    assert!(said.contains("unix:") && said.contains(&words), "{said}");
+    // By another user's process, and by a group that is not its first.
+    let Some(setpriv) = client("setpriv").filter(|_| is_root()) else { return };
+    let (allowed, daemon) = with("allow-groups = [4711]\nmode = \"0666\"");
+    assert!(!allowed);
+    fs::set_permissions(daemon.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = daemon.dir().join("s");
+    let connect = |groups: &str| {
+        let mut command = Command::new(&setpriv);
+        command.args(["--reuid=65534", "--regid=65534", groups]);
+        run(command.arg("nbdinfo").args(["--size", &uri(&socket)])).status.success()
+    };
+    require_clients!("nbdinfo");
+    assert!(connect("--groups=5,4711") && !connect("--groups=5"));
+}
+
+fn uri(socket: &Path) -> String {
+    format!("nbd+unix:///v?socket={}", socket.display())
+}
+
+#[test]
+fn an_abstract_socket_is_served_to_those_that_are_named() {
+    let name = format!("millrace-test-{}", std::process::id());
+    let nbd = format!("\"unix:@{name}\"");
+    let allow = format!(
+        "[[listener]]\naddress = {nbd}\nallow-users = [{}]\n[server]\ncontrol = \"off\"\n",
+        own_user()
+    );
+    let _daemon = Daemon::start(&config(&nbd, &allow), &[]);
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    assert!(greets(UnixStream::connect_addr(&address).unwrap()));
+    // The name is taken, and nobody may be let in unasked.
+    let dir = tempdir();
+    for (more, words) in [
+        (allow.as_str(), "in use by another server; choose another name"),
+        ("[server]\ncontrol = \"off\"\n", "an abstract socket is open to everybody on this host"),
+    ] {
+        fs::write(dir.path().join("m.toml"), config(&nbd, more)).unwrap();
+        let mut command = millrace_tests::millrace();
+        let output = run_within(command.current_dir(dir.path()).args(["serve", "m.toml"]), WAIT);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{said}");
+        assert!(said.contains("m.toml:9: nbd: unix:@") && said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn ipv6_is_served_alone_or_with_ipv4() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        println!("skipped: this machine has no IPv6");
+        return;
+    }
+    let port = |daemon: &Daemon, host: &str| {
+        let text = daemon.stdout();
+        let at = text.split(host).nth(1).unwrap_or_else(|| panic!("no {host} in {text}"));
+        at.split('/').next().unwrap().parse::<u16>().unwrap()
+    };
+    let off = "[server]\ncontrol = \"off\"\n";
+    let one = Daemon::start(&config("\"tcp:[::1]:0\"", off), &[]);
+    let at = port(&one, "nbd://[::1]:");
+    assert!(greets(TcpStream::connect(("::1", at)).unwrap()));
+    assert!(TcpStream::connect(("127.0.0.1", at)).is_err());
+    // The unspecified address of IPv6 takes both.
+    let both = Daemon::start(&config("\"tcp:[::]:0\"", off), &[]);
+    let at = port(&both, "nbd://localhost:");
+    assert!(greets(TcpStream::connect(("::1", at)).unwrap()));
+    assert!(greets(TcpStream::connect(("127.0.0.1", at)).unwrap()));
+}
+
+#[test]
+fn sockets_that_are_handed_over_are_served_by_their_names() {
+    require_clients!("systemd-socket-activate", "nbdinfo");
+    let dir = tempdir();
+    let socket = dir.path().join("handed");
+    let more = "[server]\ncontrol = \"unix:c\"\n";
+    let file = dir.path().join("m.toml");
+    fs::write(&file, config("\"systemd:nbd\"", more)).unwrap();
+    let mut command = Command::new("systemd-socket-activate");
+    command.arg("-l").arg(&socket).arg("--fdname=nbd");
+    let path = millrace_tests::millrace().get_program().to_owned();
+    command.arg(path).arg("serve").arg(&file);
+    command.current_dir(dir.path());
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let found = millrace_tests::poll_within(WAIT, || socket.exists().then_some(()));
+    assert!(found.is_some());
+    // The first connection starts the server.
+    let said = succeed(Command::new("nbdinfo").args(["--size", &uri(&socket)]));
+    assert_eq!(said.trim(), (1 << 20).to_string());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(socket.exists(), "the socket is the service manager's");
+    // A name that was not handed over.
+    let mut command = millrace_tests::millrace();
+    let output = run_within(command.current_dir(dir.path()).args(["serve", "m.toml"]), WAIT);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("systemd:nbd: no socket was handed over; start it by"), "{said}");
+}
