@@ -1,4 +1,4 @@
-//! Who may connect to an address of NBD: modes and owners of sockets, users, abstract sockets,
+//! Access to addresses of NBD: modes and owners of sockets, users, abstract sockets,
 //! IPv6, and sockets that the service manager hands over.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Who may connect to a Unix socket: what its file says, and who the peer is.
+//! Access to a Unix socket: what its file says, and who the peer is.
 //!
 //! Owns the settings and the question to the kernel who is at the other end. Called by the servers
 //! when they bind and when they accept; calls getsockopt.
@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 /// Most supplementary groups that are asked for.
 const GROUPS_MAX: usize = 1024;
 
-/// Who may connect to a Unix socket.
+/// Users and groups that may connect to a Unix socket.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SocketAccess {
     /// Mode of its file from the moment that it is there; none: what the umask leaves.
@@ -21,7 +21,7 @@ pub struct SocketAccess {
     pub owner: Option<u32>,
     /// Group that the file belongs to, by number; none: that of whoever makes it.
     pub group: Option<u32>,
-    /// Who is let in after connecting; none: whoever may open the file.
+    /// Users and groups that are let in after connecting; none: whoever may open the file.
     pub allow: Option<Allow>,
 }
 

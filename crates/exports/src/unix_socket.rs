@@ -55,8 +55,8 @@ impl UnixSocket {
     }
 
     /// Listens at a path; its file has the mode that is given, if one is, from the moment that it
-    /// is there, and owner and group before anybody can connect. Who is let in is for whoever
-    /// accepts to check.
+    /// is there, and owner and group before anybody can connect. Whoever accepts checks which peers
+    /// are let in.
     ///
     /// # Errors
     /// `Busy` if somebody serves there, `System` if the system refuses; the message says where.
@@ -158,7 +158,7 @@ fn why_not_at(path: &Path, error: &io::Error) -> String {
 fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     let kind = (net::SocketType::STREAM, net::SocketFlags::CLOEXEC);
     let socket = net::socket_with(net::AddressFamily::UNIX, kind.0, kind.1, None)?;
-    // Who is to own it has it later, and until then nobody but this user.
+    // Whoever is to own it has it later, and until then nobody but this user.
     let first = if access.owner.or(access.group).is_some() { Some(0o600) } else { access.mode };
     if let Some(mode) = first {
         fchmod(&socket, Mode::from_bits_truncate(mode))?;

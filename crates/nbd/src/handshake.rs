@@ -9,7 +9,8 @@
 //! of answers; after [`Progress::Ready`] or an error nothing more is consumed.
 //! What was negotiated before an upgrade to TLS is forgotten, and bytes behind the request for it
 //! end the connection: both may be of somebody on the way (the class of CVE-2021-3716).
-//! Specification: "Handshake", "Option types", and for TLS the modes NOTLS, SELECTIVETLS, FORCEDTLS.
+//! Specification: "Handshake", "Option types", and for TLS the modes NOTLS, SELECTIVETLS and
+//! FORCEDTLS.
 
 use crate::error::ProtocolError;
 use crate::export::{Catalog, ReplyStyle, Session};

@@ -135,12 +135,6 @@ impl ServerConfig {
         Ok(Refreshed::Reloaded)
     }
 
-    /// Whether clients need a certificate.
-    #[must_use]
-    pub fn asks_for_certificates(&self) -> bool {
-        self.files.as_ref().is_some_and(|files| files.client_ca.is_some())
-    }
-
     pub(crate) fn current(&self) -> Arc<rustls::ServerConfig> {
         Arc::clone(&self.lock().config)
     }
@@ -163,7 +157,20 @@ impl ClientConfig {
     ///
     /// `File`, naming the file and what is wrong in it.
     pub fn load(files: &ClientFiles) -> Result<ClientConfig, Error> {
-        let roots = Arc::new(roots(&files.ca, &contents(&files.ca)?)?);
+        ClientConfig::make(files, &contents(&files.ca)?)
+    }
+
+    /// A client without a certificate of its own, for servers whose CAs are in this PEM text.
+    ///
+    /// # Errors
+    ///
+    /// `File`, naming it "CA".
+    pub fn from_pem(ca: &[u8]) -> Result<ClientConfig, Error> {
+        ClientConfig::make(&ClientFiles { ca: "CA".into(), identity: None }, ca)
+    }
+
+    fn make(files: &ClientFiles, ca: &[u8]) -> Result<ClientConfig, Error> {
+        let roots = Arc::new(roots(&files.ca, ca)?);
         let provider = provider();
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
             .build()

@@ -7,15 +7,16 @@
 use std::net::SocketAddr;
 
 use millrace::{
-    CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ServeConfig, SocketAccess,
-    TlsConfig, VolumeConfig, check_scheduler, check_serving, default_layout, default_serving,
+    CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ListenerConfig, ServeConfig,
+    SocketAccess, TlsConfig, VolumeConfig, check_scheduler, check_serving, default_layout,
+    default_serving,
 };
 use millrace_block::{Layout, ServingConfig};
 
 use super::controller;
 use super::document::Located;
 use super::group::members;
-use super::listener;
+use super::listener::RawListener;
 use super::problem::{Problems, nearest};
 use super::raw::{RawConfig, RawExport, RawVolume};
 use super::words::{ControlWord, LayoutWord};
@@ -136,7 +137,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         }
         add_export(export, &mut checked, problems);
     }
-    listener::add(&raw.listeners, &mut checked, problems);
+    add_listener_settings(&raw.listeners, &mut checked, problems);
     members::check_exports(&raw, problems);
     if !raw.has_exports {
         let text = "nothing is exported; add [[export]] with volume = \"...\" and nbd = \"...\"";
@@ -354,6 +355,34 @@ fn add_listener(
         problems.add(listen.line, text);
     }
     listener.exports.push(export);
+}
+
+/// Puts the settings of addresses where the exports' addresses find them.
+fn add_listener_settings(raw: &[RawListener], checked: &mut Checked, problems: &mut Problems) {
+    for (at, one) in raw.iter().enumerate() {
+        let address = &one.address.value;
+        let text = address.to_string();
+        if let Some(other) = raw[..at].iter().find(|other| other.address.value == *address) {
+            let line = other.address.line;
+            let text = format!("address: {text} has a [[listener]] at line {line} already");
+            problems.add(one.address.line, text);
+        }
+        if !checked.listeners.iter().any(|listener| listener.address == *address) {
+            let names: Vec<String> =
+                checked.listeners.iter().map(|one| one.address.to_string()).collect();
+            let like = nearest(&text, names.iter().map(String::as_str));
+            let text = format!("address: no export has nbd = \"{text}\"{like}");
+            problems.add(one.address.line, text);
+        }
+        checked.config.listener_settings.push(ListenerConfig {
+            listen: address.clone(),
+            access: one.access.clone(),
+            tls: one.tls.clone(),
+        });
+    }
+    for listener in &mut checked.listeners {
+        listener.tls = checked.config.tls_of(&listener.address).cloned();
+    }
 }
 
 /// Warns of drives and volumes that nobody can reach.

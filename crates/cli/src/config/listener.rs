@@ -5,23 +5,21 @@
 
 use std::path::Path;
 
-use millrace::{
-    Allow, Identity, Listen, ListenerConfig, ListenerTls, ServerFiles, SocketAccess, TlsConfig,
-};
+use millrace::{Allow, Identity, Listen, ListenerTls, ServerFiles, SocketAccess, TlsConfig};
 use nix::unistd::{Group, User};
 
-use super::checked::Checked;
 use super::document::{Located, Section};
-use super::problem::{Problems, nearest};
+use super::problem::Problems;
 use super::words;
 
 /// A `[[listener]]`.
 pub struct RawListener {
     /// The address, which an export names.
     pub address: Located<Listen>,
-    /// Who may connect.
-    access: SocketAccess,
-    tls: ListenerTls,
+    /// Users who may connect, and the socket's file.
+    pub access: SocketAccess,
+    /// Its TLS.
+    pub tls: ListenerTls,
 }
 
 impl RawListener {
@@ -130,34 +128,6 @@ fn tls_of_listener(section: &mut Section<'_>, base: &Path, problems: &mut Proble
     };
     section.word("tls", problems, off);
     ListenerTls::Off
-}
-
-/// Puts the settings of addresses where the exports' addresses find them.
-pub fn add(raw: &[RawListener], checked: &mut Checked, problems: &mut Problems) {
-    for (at, one) in raw.iter().enumerate() {
-        let address = &one.address.value;
-        let text = address.to_string();
-        if let Some(other) = raw[..at].iter().find(|other| other.address.value == *address) {
-            let line = other.address.line;
-            let text = format!("address: {text} has a [[listener]] at line {line} already");
-            problems.add(one.address.line, text);
-        }
-        if !checked.listeners.iter().any(|listener| listener.address == *address) {
-            let names: Vec<String> =
-                checked.listeners.iter().map(|one| one.address.to_string()).collect();
-            let like = nearest(&text, names.iter().map(String::as_str));
-            let text = format!("address: no export has nbd = \"{text}\"{like}");
-            problems.add(one.address.line, text);
-        }
-        checked.config.listener_settings.push(ListenerConfig {
-            listen: address.clone(),
-            access: one.access.clone(),
-            tls: one.tls.clone(),
-        });
-    }
-    for listener in &mut checked.listeners {
-        listener.tls = checked.config.tls_of(&listener.address).cloned();
-    }
 }
 
 /// A mode in octal digits.

@@ -180,7 +180,7 @@ pub struct RawServer {
     pub spin_ns: Option<u64>,
     /// The control socket, if it is said where, or that there is none.
     pub control: Option<Located<ControlWord>>,
-    /// Who may use the control socket, beside this user.
+    /// What the file of the control socket is like.
     pub control_access: Option<Located<SocketAccess>>,
     /// Where metrics are served.
     pub metrics: Option<Located<SocketAddr>>,

@@ -26,7 +26,7 @@ pub struct TlsConfig {
 /// What TLS an address has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ListenerTls {
-    /// That of the server, if it has any.
+    /// The server's, if it has any.
     #[default]
     OfServer,
     /// None.
@@ -40,7 +40,7 @@ pub enum ListenerTls {
 pub struct ListenerConfig {
     /// The address.
     pub listen: Listen,
-    /// Who may connect, if it is a Unix socket.
+    /// Users that may connect, if it is a Unix socket.
     pub access: SocketAccess,
     /// Its TLS.
     pub tls: ListenerTls,
@@ -70,7 +70,7 @@ impl ServeConfig {
         }
     }
 
-    /// Who may connect to an address.
+    /// Users that may connect to an address.
     #[must_use]
     pub fn access_of(&self, listen: &Listen) -> SocketAccess {
         self.settings_of(listen).map(|one| one.access.clone()).unwrap_or_default()

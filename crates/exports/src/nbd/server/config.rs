@@ -41,7 +41,7 @@ pub struct ListenConfig {
     pub listen: Listen,
     /// Indices into [`ServerConfig::exports`]; the first is the default export.
     pub exports: Vec<usize>,
-    /// Who may connect, if it is a Unix socket.
+    /// Users that may connect, if it is a Unix socket.
     pub access: SocketAccess,
     /// TLS for its clients, if there is any.
     pub tls: Option<ListenTls>,

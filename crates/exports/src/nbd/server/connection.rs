@@ -165,6 +165,8 @@ pub(crate) struct ClientHistory {
     /// Since when the server takes no request of the client, though one is there, in nanoseconds;
     /// 0 if it does.
     pub(crate) stopped_ns: u64,
+    /// Which lists of the worker it is on.
+    pub(crate) lists: Lists,
     /// The client's place in its group, given up when the connection goes.
     pub(crate) seat: Option<Seat>,
 }
@@ -194,8 +196,6 @@ pub(crate) struct Connection {
     pub(crate) turn: Turn,
     /// What is known of its client.
     pub(crate) history: ClientHistory,
-    /// Which lists of the worker it is on.
-    pub(crate) lists: Lists,
 }
 
 impl Connection {
@@ -221,7 +221,6 @@ impl Connection {
             held_bytes: 0,
             turn: Turn::default(),
             history: ClientHistory::default(),
-            lists: Lists::default(),
         })
     }
 
@@ -235,8 +234,8 @@ impl Connection {
     /// Puts the connection on the list of those to look at before the next turn.
     #[inline]
     pub(crate) fn touch(&mut self, touched: &mut Vec<usize>) {
-        if !self.lists.touched {
-            self.lists.touched = true;
+        if !self.history.lists.touched {
+            self.history.lists.touched = true;
             touched.push(self.index);
         }
     }

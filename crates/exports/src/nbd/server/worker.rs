@@ -423,7 +423,7 @@ impl Worker {
         for at in 0..self.touched.len() {
             let index = self.touched[at];
             let Some(conn) = self.conns[index].as_mut() else { continue };
-            conn.lists.touched = false;
+            conn.history.lists.touched = false;
             let catching_ns = conn.out.catching_ns;
             conn.pump(&self.ring, &mut self.core.submitter.tickets, &mut self.core.pool);
             if conn.phase == Phase::Dead {

@@ -71,7 +71,7 @@ impl ClientTimers {
     /// Remembers that a connection has nothing outstanding on its socket.
     #[cold]
     pub(crate) fn watch_unwatched(&mut self, conn: &mut Connection) {
-        if !std::mem::replace(&mut conn.lists.unwatched, true) {
+        if !std::mem::replace(&mut conn.history.lists.unwatched, true) {
             self.unwatched.push(conn.index);
         }
     }
@@ -179,15 +179,17 @@ impl Worker {
         self.client_timers.unwatched_ns = now_ns + UNWATCHED_NS;
         let mut unwatched = std::mem::take(&mut self.client_timers.unwatched);
         unwatched.retain(|index| {
-            let Some(conn) = self.conns[*index].as_mut().filter(|conn| conn.lists.unwatched) else {
+            let Some(conn) =
+                self.conns[*index].as_mut().filter(|conn| conn.history.lists.unwatched)
+            else {
                 return false;
             };
-            conn.lists.unwatched = conn.is_unwatched() && !is_gone(conn.fd);
-            if conn.is_unwatched() && !conn.lists.unwatched {
+            conn.history.lists.unwatched = conn.is_unwatched() && !is_gone(conn.fd);
+            if conn.is_unwatched() && !conn.history.lists.unwatched {
                 conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
                 conn.touch(&mut self.touched);
             }
-            conn.lists.unwatched
+            conn.history.lists.unwatched
         });
         self.client_timers.unwatched = unwatched;
     }

@@ -177,7 +177,7 @@ fn turns_of_connections_that_are_gone_are_passed_over_and_those_of_others_left_a
     join(&rig, 0, serial);
     join(&rig, 0, serial + 8);
     rig.touched.clear();
-    rig.conns[index].as_mut().unwrap().lists.touched = false;
+    rig.conns[index].as_mut().unwrap().history.lists.touched = false;
     rig.retry_memory_waits();
     assert_eq!(rig.shared.budget.first().map(|turn| turn.serial), Some(serial));
     assert_eq!(rig.touched, [index]);
@@ -194,7 +194,7 @@ fn of_those_to_try_again_only_those_that_wait_are_looked_at() {
     for (memory_wait, touches) in [(MemoryWait::None, false), (MemoryWait::Own, true)] {
         rig.touched.clear();
         let conn = rig.conns[index].as_mut().unwrap();
-        (conn.memory_wait, conn.lists.touched) = (memory_wait, false);
+        (conn.memory_wait, conn.history.lists.touched) = (memory_wait, false);
         assert_eq!(conn.phase, Phase::Transmission);
         rig.core.submitter.retry.push(index);
         rig.retry_memory_waits();

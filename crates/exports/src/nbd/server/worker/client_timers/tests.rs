@@ -170,7 +170,8 @@ fn a_deaf_connection_is_asked_every_half_second_and_ended_when_its_client_has_le
         rig.conns.clear();
         rig.conns.push(Some(conn));
         let conn = rig.conns[0].as_mut().unwrap();
-        (conn.phase, conn.negotiation, conn.lists.unwatched) = (Phase::Transmission, None, true);
+        (conn.phase, conn.negotiation, conn.history.lists.unwatched) =
+            (Phase::Transmission, None, true);
         conn.input.busy = !unwatched;
         rig.client_timers.unwatched = vec![0];
         rig.client_timers.unwatched_ns = 5 * S;
@@ -189,7 +190,7 @@ fn a_deaf_connection_is_asked_every_half_second_and_ended_when_its_client_has_le
         assert_eq!(rig.client_timers.unwatched_ns, 5 * S + S / 2);
         let stays = unwatched && !leaves;
         assert_eq!(rig.client_timers.unwatched.len(), usize::from(stays));
-        assert_eq!(rig.conns[0].as_ref().unwrap().lists.unwatched, stays);
+        assert_eq!(rig.conns[0].as_ref().unwrap().history.lists.unwatched, stays);
         assert_eq!(phase(&rig, 0) == Phase::Dead, unwatched && leaves);
         rig.client_timers.unwatched.clear();
         rig.end_gone(50 * S);
