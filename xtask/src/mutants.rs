@@ -159,7 +159,6 @@ const GROUPS: [Group; 10] = [
         files: &[
             "crates/cache/src/config.rs",
             "crates/cache/src/extent.rs",
-            "crates/cache/src/pace.rs",
             "crates/cache/src/shard.rs",
             "crates/cache/src/streams.rs",
         ],

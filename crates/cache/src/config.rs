@@ -90,6 +90,8 @@ mod tests {
     fn settings_out_of_their_range_are_named_with_their_value() {
         let fine = CacheConfig::default();
         assert_eq!((fine.validate(), fine.dirty_max()), (Ok(()), 128 << 20));
+        assert_eq!(CacheConfig { size_bytes: 1 << 20, ..fine }.frames(), 256);
+        assert_eq!(CacheConfig { read_ahead_bytes: 64 << 20, ..fine }.validate(), Ok(()));
         let wrong = [
             (CacheConfig { size_bytes: 4096, ..fine }, "size of 4096 bytes; 1 MiB to 1 TiB"),
             (
