@@ -3,10 +3,12 @@
 //! Owns no connection. Called by the drive on an NBD export elsewhere and by the client for
 //! measuring; calls the formats of the modules above.
 
+pub mod answers;
 pub mod handshake;
 pub mod reply;
 pub mod uri;
 
+pub use self::answers::{Answer, AnswerError, Answers, Payload};
 pub use self::handshake::{ClientHandshake, ClientProgress, ClientSession, REPLY_DATA_BYTES_MAX};
 pub use self::reply::{DATA_BYTES_MAX, ERROR_BYTES_MAX, ReplyParsed, ServerReply, parse_reply};
 pub use self::uri::{Address, NbdUri, UriError};

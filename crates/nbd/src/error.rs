@@ -9,7 +9,7 @@
 use thiserror::Error;
 
 use crate::wire::{
-    OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_LIST, OPT_STRUCTURED_REPLY,
+    OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO, OPT_LIST, OPT_STRUCTURED_REPLY,
     REP_ERR_BLOCK_SIZE_REQD, REP_ERR_EXT_HEADER_REQD, REP_ERR_INVALID, REP_ERR_PLATFORM,
     REP_ERR_POLICY, REP_ERR_SHUTDOWN, REP_ERR_TLS_REQD, REP_ERR_TOO_BIG, REP_ERR_UNKNOWN,
     REP_ERR_UNSUP,
@@ -120,7 +120,7 @@ pub enum ProtocolError {
 /// What a refusal means, in words.
 fn refusal(option: u32, code: u32) -> String {
     let asked = match option {
-        OPT_GO | OPT_EXPORT_NAME => "the export",
+        OPT_GO | OPT_INFO | OPT_EXPORT_NAME => "the export",
         OPT_LIST => "the list of its exports",
         OPT_STRUCTURED_REPLY => "structured replies",
         OPT_EXTENDED_HEADERS => "extended headers",

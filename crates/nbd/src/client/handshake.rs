@@ -4,18 +4,20 @@
 //! received; what is to be sent is appended to a buffer of the caller.
 //!
 //! States: greeting; the wish for a reply style, each refusal falling back to the next simpler one;
-//! `OPT_GO`; for old servers `OPT_EXPORT_NAME`; where there is no such export `OPT_LIST`, for the
-//! error; over.
+//! if wished for, `OPT_SET_META_CONTEXT` for `base:allocation`; `OPT_GO`, or `OPT_INFO` and
+//! `OPT_ABORT` for whoever only wants to know; for old servers `OPT_EXPORT_NAME`; where there is no
+//! such export `OPT_LIST`, for the error; over.
 //! Invariants: one option is open at a time; no more is consumed than the last message that the
 //! negotiation needs; information of unknown kinds is ignored.
 //! Specification: "Fixed newstyle negotiation", "Option types", "Block size constraints".
 
 use crate::wire::{
-    EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES, FLAG_FIXED_NEWSTYLE,
-    FLAG_NO_ZEROES, INFO_BLOCK_SIZE, INFO_EXPORT, NBD_MAGIC, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS,
-    OPT_GO, OPT_LIST, OPT_STRUCTURED_REPLY, OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES,
-    OPTION_REPLY_MAGIC, REP_ACK, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_ERROR_BIT, REP_INFO,
-    REP_SERVER, Reader, STRING_BYTES_MAX, put_option,
+    BASE_ALLOCATION, EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES,
+    FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INFO_BLOCK_SIZE, INFO_EXPORT, NBD_MAGIC, OPT_ABORT,
+    OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO, OPT_LIST, OPT_SET_META_CONTEXT,
+    OPT_STRUCTURED_REPLY, OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES, OPTION_REPLY_MAGIC, REP_ACK,
+    REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_ERROR_BIT, REP_INFO, REP_META_CONTEXT, REP_SERVER, Reader,
+    STRING_BYTES_MAX, put_option,
 };
 use crate::{ProtocolError, ReplyStyle, TransmissionFlags};
 
@@ -40,6 +42,8 @@ pub struct ClientSession {
     pub block_preferred: u32,
     /// Largest payload in bytes; 32 MiB when the server did not say.
     pub block_max: u32,
+    /// Id of the metadata context `base:allocation`, if it was asked for and the server has it.
+    pub allocation: Option<u32>,
 }
 
 /// Where the negotiation stands after [`ClientHandshake::feed`].
@@ -55,6 +59,7 @@ pub enum ClientProgress {
 enum State {
     Greeting,
     Style(ReplyStyle),
+    Context,
     Go,
     ExportName,
     /// There is no such export: which there are is asked for the error.
@@ -68,6 +73,9 @@ pub struct ClientHandshake {
     name: String,
     want: ReplyStyle,
     state: State,
+    /// What to do with the export: `OPT_GO`, or `OPT_INFO`.
+    verb: u32,
+    wants_allocation: bool,
     no_zeroes: bool,
     /// Whether the size and the flags are known.
     described: bool,
@@ -94,10 +102,36 @@ impl ClientHandshake {
             block_min: 512,
             block_preferred: 4096,
             block_max: 32 * 1024 * 1024,
+            allocation: None,
         };
         let (state, name) = (State::Greeting, name.to_owned());
-        let (no_zeroes, described, known) = (false, false, Vec::new());
-        Ok(ClientHandshake { name, want, state, no_zeroes, described, session, known })
+        Ok(ClientHandshake {
+            name,
+            want,
+            state,
+            verb: OPT_GO,
+            wants_allocation: false,
+            no_zeroes: false,
+            described: false,
+            session,
+            known: Vec::new(),
+        })
+    }
+
+    /// Asks for the metadata context `base:allocation`, too, so that the session takes block status
+    /// requests where the server has it.
+    #[must_use]
+    pub fn with_allocation(mut self) -> Self {
+        self.wants_allocation = true;
+        self
+    }
+
+    /// Only asks what the export is, and takes leave: [`ClientProgress::Ready`] then says what the
+    /// server has told, and the connection is to be closed when the output is sent.
+    #[must_use]
+    pub fn only_asking(mut self) -> Self {
+        self.verb = OPT_INFO;
+        self
     }
 
     /// The refusal of the export, if that is how it ended; for servers that hang up then.
@@ -178,6 +212,23 @@ impl ClientHandshake {
         }
     }
 
+    /// The style is agreed on: what follows it.
+    fn styled(&mut self, out: &mut Vec<u8>) {
+        if !self.wants_allocation || self.session.style == ReplyStyle::Simple {
+            return self.go(out);
+        }
+        self.state = State::Context;
+        let mut data = Vec::new();
+        let queries = [self.name.as_str(), BASE_ALLOCATION];
+        for (text, count) in queries.into_iter().zip([Some(1u32), None]) {
+            let len = u32::try_from(text.len()).expect("checked to be at most 4096");
+            data.extend_from_slice(&len.to_be_bytes());
+            data.extend_from_slice(text.as_bytes());
+            count.iter().for_each(|count| data.extend_from_slice(&count.to_be_bytes()));
+        }
+        put_option(out, OPT_SET_META_CONTEXT, &data);
+    }
+
     fn go(&mut self, out: &mut Vec<u8>) {
         self.state = State::Go;
         let mut data = Vec::with_capacity(self.name.len() + 8);
@@ -186,15 +237,16 @@ impl ClientHandshake {
         data.extend_from_slice(self.name.as_bytes());
         data.extend_from_slice(&1u16.to_be_bytes());
         data.extend_from_slice(&INFO_BLOCK_SIZE.to_be_bytes());
-        put_option(out, OPT_GO, &data);
+        put_option(out, self.verb, &data);
     }
 
     const fn open_option(&self) -> u32 {
         match self.state {
             State::Style(ReplyStyle::Extended) => OPT_EXTENDED_HEADERS,
             State::Style(_) => OPT_STRUCTURED_REPLY,
+            State::Context => OPT_SET_META_CONTEXT,
             State::List => OPT_LIST,
-            _ => OPT_GO,
+            _ => self.verb,
         }
     }
 
@@ -230,15 +282,25 @@ impl ClientHandshake {
         match (self.state, kind) {
             (State::Style(style), REP_ACK) => {
                 self.session.style = style;
-                self.go(out);
+                self.styled(out);
             }
             (State::Style(ReplyStyle::Extended), REP_ERR_UNSUP) => {
                 self.ask_for(ReplyStyle::Structured, out);
             }
             (State::Style(_), REP_ERR_UNSUP) => self.go(out),
+            (State::Context, REP_META_CONTEXT) => self.context(data)?,
+            // A server without contexts is asked for none.
+            (State::Context, code) if code == REP_ACK || code & REP_ERROR_BIT != 0 => self.go(out),
             (State::Go, REP_INFO) => self.information(data)?,
-            (State::Go, REP_ACK) if self.described => self.state = State::Over,
-            (State::Go, REP_ERR_UNSUP) if self.session.style != ReplyStyle::Extended => {
+            (State::Go, REP_ACK) if self.described => {
+                self.state = State::Over;
+                if self.verb == OPT_INFO {
+                    put_option(out, OPT_ABORT, &[]);
+                }
+            }
+            (State::Go, REP_ERR_UNSUP)
+                if self.session.style != ReplyStyle::Extended && self.verb == OPT_GO =>
+            {
                 self.state = State::ExportName;
                 put_option(out, OPT_EXPORT_NAME, self.name.as_bytes());
             }
@@ -257,6 +319,19 @@ impl ClientHandshake {
                 let what = "type of a reply to an option";
                 return Err(ProtocolError::BadField { what, value: kind.into() });
             }
+        }
+        Ok(())
+    }
+
+    fn context(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
+        let mut reader = Reader::new(data);
+        let Some(id) = reader.u32() else {
+            let what = "length of a metadata context";
+            return Err(ProtocolError::BadField { what, value: data.len() as u64 });
+        };
+        // Contexts that nobody asked for change nothing.
+        if reader.rest() == BASE_ALLOCATION.as_bytes() {
+            self.session.allocation = Some(id);
         }
         Ok(())
     }

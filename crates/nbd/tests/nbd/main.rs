@@ -3,6 +3,7 @@
 //! Owns the helpers that play a client or a server to the core.
 #![allow(clippy::unwrap_used)] // Tests may.
 
+mod answers;
 mod bounds;
 mod client;
 mod corpus;
