@@ -29,6 +29,7 @@ pub(crate) mod worker_state;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
+use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
@@ -384,6 +385,12 @@ impl<M: Machine> Disk<M> {
         self.accounts.rare.lock().failures.read()
     }
 
+    /// What has happened to its drive since the last call, a line for each, for people.
+    #[must_use]
+    pub fn take_news(&self) -> Vec<String> {
+        self.driver.take_news()
+    }
+
     /// Makes the calling I/O thread the owner of queue `hctx` and opens it there, if there is a
     /// queue of that number and it is not kept for a worker.
     ///
@@ -485,7 +492,7 @@ impl<M: Machine> Disk<M> {
         let route = match self.kind {
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 let count = if self.path.is_lanes() { self.hctxs.len() } else { self.ctxs.len() };
-                let routes = (0..count).map(|more| self.route((place + more) % count, node));
+                let routes = (0..count).map(|more| route(self, (place + more) % count, node));
                 // Counted once for all routes: thousands of threads may come.
                 let mut open = alloc::vec![0; self.hctxs.len()];
                 stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
@@ -494,32 +501,32 @@ impl<M: Machine> Disk<M> {
                 };
                 routes.min_by_key(users).expect("a disk has a software queue")
             }
-            _ => self.route(place, node),
+            _ => route(self, place, node),
         };
         let account = stats.open(DiskStats::new(route.hctx));
         (Route { number: stats.opened(), ..route }, account)
     }
+}
 
-    /// Software and hardware queue of a submitter at position `place`, of the threads or the CPUs.
-    fn route(&self, place: usize, node: usize) -> Route {
-        let ctx = self.config.software_queues.index(place, node, self.ctxs.len());
-        let hctx = match (self.config.software_queues, self.config.hardware_queues) {
-            // A thread submits to the queue that it owns, or to one that some thread does: where
-            // its CPU is has no say in it.
-            _ if self.kind == QueueKind::OwnerOnly => place % self.owned_queues(),
-            _ if self.path.is_lanes() => place % self.hctxs.len(),
-            // One software queue feeds whichever hardware queue the submitter's place names.
-            (Spread::One, hardware) => hardware.index(place, node, self.hctxs.len()),
-            (Spread::Node, Spread::Core) => place % self.hctxs.len(),
-            _ => self.driver.map(ctx, self.ctxs.len(), self.hctxs.len()),
-        };
-        // A lane takes from its own software queue, wherever its thread is.
-        let ctx = match self.path {
-            SubmitPath::Lanes { .. } => self.hctxs[hctx].own_ctx,
-            _ => ctx as u16,
-        };
-        Route { ctx, hctx: hctx as u16, number: 0 }
-    }
+/// Software and hardware queue of a submitter at position `place`, of the threads or the CPUs.
+fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> Route {
+    let ctx = disk.config.software_queues.index(place, node, disk.ctxs.len());
+    let hctx = match (disk.config.software_queues, disk.config.hardware_queues) {
+        // A thread submits to the queue that it owns, or to one that some thread does: where
+        // its CPU is has no say in it.
+        _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
+        _ if disk.path.is_lanes() => place % disk.hctxs.len(),
+        // One software queue feeds whichever hardware queue the submitter's place names.
+        (Spread::One, hardware) => hardware.index(place, node, disk.hctxs.len()),
+        (Spread::Node, Spread::Core) => place % disk.hctxs.len(),
+        _ => disk.driver.map(ctx, disk.ctxs.len(), disk.hctxs.len()),
+    };
+    // A lane takes from its own software queue, wherever its thread is.
+    let ctx = match disk.path {
+        SubmitPath::Lanes { .. } => disk.hctxs[hctx].own_ctx,
+        _ => ctx as u16,
+    };
+    Route { ctx, hctx: hctx as u16, number: 0 }
 }
 
 impl<M: Machine> Drop for Disk<M> {

@@ -157,4 +157,8 @@ impl Driver<Native> for FaultDriver {
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
         self.vouches_for_holes() && self.inner.reads_as_zeroes(sector, nr_sectors)
     }
+
+    fn take_news(&self) -> Vec<String> {
+        self.inner.take_news()
+    }
 }

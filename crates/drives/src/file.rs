@@ -33,13 +33,15 @@ use millrace_block::{
 use millrace_machine::{Native, Topology};
 use millrace_reactor::Backend;
 
-use engine::{Engine, Ring, ThreadBound};
+use engine::{Engine, Ring};
 use locks::Held;
 pub use locks::{FileAccess, lock_refusal};
 pub(crate) use open::measure;
 use pool::Pool;
 use probe::{Geometry, Next};
 use queue::FileQueue;
+
+use crate::thread_bound::ThreadBound;
 
 /// Longest read or write in sectors.
 const MAX_SECTORS: u32 = 2048;

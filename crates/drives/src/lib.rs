@@ -12,6 +12,7 @@ mod file;
 mod mapping;
 pub use mapping::advise_huge_pages;
 mod model;
+mod nbd;
 mod null;
 mod open;
 mod payload;
@@ -20,6 +21,7 @@ mod rbd;
 mod spec;
 mod store;
 mod system;
+mod thread_bound;
 mod value;
 mod words;
 
@@ -32,6 +34,7 @@ pub use model::{
     ModelConfig, ModelContents, ModelController, ModelDisk, ModelDriver, ModelIo, ModelIoKind,
     ModelPreset, ModelTiming, Timing, UsualTimes, model_presets, usual_times,
 };
+pub use nbd::{NbdConfig, NbdDriver};
 pub use null::NullDriver;
 pub use open::{Measured, Opened, check, measure, open, open_on};
 pub use payload::{copy_from_request, copy_to_request};

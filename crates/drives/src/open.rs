@@ -12,6 +12,7 @@ use millrace_machine::{Machine, Native};
 use crate::fault::{Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule};
 use crate::file::{Aio, Direct, FileConfig, FileDriver, measure as measure_file};
 use crate::model::{ModelConfig, ModelDriver, config_of};
+use crate::nbd::{CONNECTIONS_MAX, NbdConfig, NbdDriver, measure as measure_nbd};
 use crate::null::NullDriver;
 use crate::ram::{RamConfig, RamDriver};
 use crate::rbd::{self, RbdConfig, RbdDriver};
@@ -49,8 +50,9 @@ pub struct Opened {
     pub notes: Vec<String>,
     /// Lines about what is hardly meant, such as that its file is a qcow2 image.
     pub warnings: Vec<String>,
-    /// Device and inode of its file, or number of its block device and 0, or two numbers made of
-    /// its Ceph image: two drives with the same identity keep their data in the same place.
+    /// Device and inode of its file, or number of its block device and 0, or two numbers of server
+    /// and export, or made of its Ceph image: two drives with the same identity keep their data in
+    /// the same place.
     pub identity: Option<(u64, u64)>,
     /// The outermost fault drive's control.
     pub fault: Option<FaultControl>,
@@ -93,6 +95,7 @@ enum Settings {
     Ram(RamConfig),
     Model(Box<ModelConfig>),
     File(FileConfig),
+    Nbd(NbdConfig),
     Rbd(RbdConfig),
     Fault { config: FaultConfig, dead: bool, inner: Box<Settings> },
 }
@@ -105,6 +108,7 @@ fn settings_of(spec: &Spec) -> Result<Settings, SpecError> {
         "ram" => Settings::Ram(ram_of(spec)?),
         "model" => Settings::Model(Box::new(model_of(spec)?)),
         "file" => Settings::File(file_of(spec)?),
+        "nbd" => Settings::Nbd(nbd_of(spec)?),
         "rbd" => Settings::Rbd(rbd::config_of(spec)?),
         _ => fault_of(spec)?,
     })
@@ -127,6 +131,11 @@ impl Settings {
                 let (warnings, identity) = (image.warnings().to_vec(), Some(image.identity()));
                 Ok(Opened { warnings, identity, ..Opened::plain(image) })
             }
+            Settings::Nbd(config) => {
+                let nbd = NbdDriver::open(NbdConfig { io_threads, ..config })?;
+                let (notes, identity) = (nbd.notes().to_vec(), Some(nbd.identity()));
+                Ok(Opened { notes, identity, ..Opened::plain(nbd) })
+            }
             Settings::Fault { config, dead, inner } => {
                 let Opened { driver, notes, warnings, identity, .. } = inner.open(io_threads)?;
                 let fault = FaultDriver::new(driver, config)?;
@@ -147,6 +156,7 @@ impl Settings {
             Settings::Ram(config) => plain(config.size_bytes, config.block_size),
             Settings::Model(config) => plain(config.size_bytes, config.block_size),
             Settings::File(config) => Ok(measure_file(&config)?),
+            Settings::Nbd(config) => Ok(measure_nbd(&config)?),
             Settings::Rbd(config) => Ok(rbd::measure(&config)?),
             Settings::Fault { inner, .. } => inner.measure(),
         }
@@ -300,6 +310,20 @@ fn file_of(spec: &Spec) -> Result<FileConfig, SpecError> {
         return Err(spec.invalid("grow", "it goes with size="));
     }
     Ok(config)
+}
+
+fn nbd_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
+    let Some(text) = spec.get("uri") else { return Err(missing(spec, "uri")) };
+    let uri = text.parse().map_err(|error| spec.invalid("uri", &format!("{error}")))?;
+    let default = NbdConfig::new(uri, text.to_owned());
+    Ok(NbdConfig {
+        connections: spec.number("connections", CONNECTIONS_MAX)?,
+        depth: spec.depth()?.unwrap_or(default.depth),
+        reconnect_ns: spec.time("reconnect")?.unwrap_or(default.reconnect_ns),
+        write_through: spec.switch("write-through")?.unwrap_or(default.write_through),
+        read_only: spec.switch("read-only")?.unwrap_or(default.read_only),
+        ..default
+    })
 }
 
 fn fault_of(spec: &Spec) -> Result<Settings, SpecError> {

@@ -15,11 +15,12 @@ use crate::value::{split_outside, unwrapped};
 use crate::words::nearest;
 
 /// Drivers and their keys.
-const DRIVERS: [(&str, &[&str]); 6] = [
+const DRIVERS: [(&str, &[&str]); 7] = [
     ("null", &["size", "delay", "queues", "depth", "block"]),
     ("ram", &["size", "block", "depth"]),
     ("model", MODEL_KEYS),
     ("file", &["path", "size", "grow", "direct", "aio", "depth", "lock", "read-only"]),
+    ("nbd", &["uri", "connections", "depth", "reconnect", "write-through", "read-only"]),
     ("rbd", &["image", "conf", "cluster", "id", "depth", "lock", "read-only", "connect"]),
     (
         "fault",
@@ -49,7 +50,7 @@ fn main_key(driver: &str) -> Option<&'static str> {
 #[doc = include_str!("spec.md")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// Which driver: `null`, `ram`, `model`, `file`, `rbd` or `fault`.
+    /// Which driver: `null`, `ram`, `model`, `file`, `nbd`, `rbd` or `fault`.
     pub driver: String,
     /// Name of the controller that it hangs on, as the block layer knows it; not to be confused
     /// with the key `controller` of a `model` drive, which is part of the modelled hardware.
@@ -72,7 +73,7 @@ pub enum SpecError {
     },
     /// No such driver.
     #[error(
-        "no driver `{driver}`{}; there are null, ram, model, file, rbd and fault",
+        "no driver `{driver}`{}; there are null, ram, model, file, nbd, rbd and fault",
         hint(nearest)
     )]
     UnknownDriver {

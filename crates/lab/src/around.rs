@@ -71,4 +71,8 @@ impl<M: Machine, A: Around<M>> Driver<M> for Outer<A> {
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
         self.0.inner().reads_as_zeroes(sector, nr_sectors)
     }
+
+    fn take_news(&self) -> Vec<String> {
+        self.0.inner().take_news()
+    }
 }

@@ -136,7 +136,7 @@ pub struct OpenedDrive {
     pub notes: Vec<String>,
     /// What is hardly meant, such as that its file is a qcow2 image.
     pub warnings: Vec<String>,
-    /// What file it is (device and inode), if it is one.
+    /// What file it is (device and inode), or which export of which server, if it is one.
     pub identity: Option<(u64, u64)>,
     /// Its file, if it was not there before.
     pub created: Created,
@@ -157,10 +157,10 @@ pub enum SetupError {
         /// Why.
         source: SpecError,
     },
-    /// The drive's file is another drive's already.
+    /// The drive's file, or export of a server, is another drive's already.
     #[error(
-        "drive {name}: its file is that of drive {other_name}, too; give each drive a file of its \
-         own"
+        "drive {name}: its file or export is that of drive {other_name}, too; give each drive one \
+         of its own"
     )]
     SameFile {
         /// Its name.

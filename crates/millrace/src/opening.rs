@@ -267,7 +267,8 @@ mod tests {
         let drives = vec![drive("a", "x"), drive("b", "./x")];
         let volumes = vec![VolumeConfig::new("v", drives)];
         let error = Opened::open(&OpenConfig { volumes, ..OpenConfig::default() }).err().unwrap();
-        let text = "drive b: its file is that of drive a, too; give each drive a file of its own";
+        let text = "drive b: its file or export is that of drive a, too; give each drive one of \
+                    its own";
         assert_eq!((error.part, error.to_string().as_str()), (Part::Drive(1), text));
     }
 }

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -209,6 +210,11 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
         let _ = (sector, nr_sectors);
         false
+    }
+    /// What has happened to the drive since the last call that a person should hear of, a line for
+    /// each: that a server is gone, or there again. Asked now and then by whoever tells people.
+    fn take_news(&self) -> Vec<String> {
+        Vec::new()
     }
 }
 

@@ -1,18 +1,17 @@
 //! `Engine`: what carries out a file queue's operations, the reactor of its I/O thread or the
 //! drive's threads.
 //!
-//! Owned by one file queue, on the thread that opened it. The reactor's handle cannot leave its
-//! thread, but a queue must be `Send`; `ThreadBound` makes that safe by checking the thread on
-//! every use. Called by `queue.rs`; calls the reactor or `pool.rs`. Invariant: each pushed
-//! operation gives exactly one completion, also after a cancel.
+//! Owned by one file queue, on the thread that opened it. Called by `queue.rs`; calls the reactor
+//! or `pool.rs`. Invariant: each pushed operation gives exactly one completion, also after a
+//! cancel.
 #![allow(unsafe_code)]
 
-use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 
 use millrace_reactor::{Completion, FileRef, Handle, Op, Source};
 
 use super::pool::Link;
+use crate::thread_bound::ThreadBound;
 
 /// Marks completions of cancels, which nobody waits for.
 pub(crate) const CANCEL_MARK: u64 = 1 << 47;
@@ -130,53 +129,6 @@ impl Engine {
             Engine::Pool(..) => None,
             #[cfg(test)]
             Engine::Script(script) => script.engine.fixed_buffer(start, len_bytes),
-        }
-    }
-}
-
-/// A value that only the thread that made it uses; elsewhere it can be moved and leaked.
-pub(crate) struct ThreadBound<T> {
-    value: ManuallyDrop<T>,
-    thread: usize,
-}
-
-// SAFETY: `get` and `drop` touch the value on the thread that made it only.
-unsafe impl<T> Send for ThreadBound<T> {}
-
-/// A number that no other living thread has: the address of one of its thread-locals.
-fn this_thread() -> usize {
-    thread_local! {
-        static MARK: u8 = const { 0 };
-    }
-    MARK.with(|mark| std::ptr::from_ref(mark).addr())
-}
-
-impl<T> ThreadBound<T> {
-    /// Binds a value to the calling thread.
-    pub(crate) fn new(value: T) -> Self {
-        ThreadBound { value: ManuallyDrop::new(value), thread: this_thread() }
-    }
-
-    fn is_here(&self) -> bool {
-        self.thread == this_thread()
-    }
-
-    /// The value.
-    ///
-    /// # Panics
-    /// On any other thread than the one that made it.
-    pub(crate) fn get(&self) -> &T {
-        assert!(self.is_here(), "a file queue was used on a thread that does not own it");
-        &self.value
-    }
-}
-
-impl<T> Drop for ThreadBound<T> {
-    /// Leaks the value on a foreign thread: its counts are not atomic.
-    fn drop(&mut self) {
-        if self.is_here() {
-            // SAFETY: dropped once, on its own thread.
-            unsafe { ManuallyDrop::drop(&mut self.value) }
         }
     }
 }

@@ -19,9 +19,10 @@ use millrace_reactor::{Completion, Op};
 use millrace_runtime::{IoConfig, IoContext};
 use tempfile::TempDir;
 
-use super::engine::{Engine, Ring, ThreadBound};
+use super::engine::{Engine, Ring};
 use super::queue::FileQueue;
 use super::{FileConfig, FileDriver};
+use crate::thread_bound::ThreadBound;
 
 /// An operation without its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

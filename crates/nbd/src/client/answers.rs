@@ -134,6 +134,7 @@ pub struct Answers {
     /// How many requests there have been.
     number: u32,
     in_flight: usize,
+    newest: u32,
     payload: Option<Payload>,
     /// A request whose last chunk was taken and whose end was not told yet.
     ending: Option<u32>,
@@ -145,7 +146,7 @@ impl Answers {
     #[must_use]
     pub fn new(style: ReplyStyle, depth: u32) -> Answers {
         let expected = vec![None; depth as usize].into_boxed_slice();
-        Answers { style, expected, number: 0, in_flight: 0, payload: None, ending: None }
+        Answers { style, expected, number: 0, in_flight: 0, newest: 0, payload: None, ending: None }
     }
 
     /// Begins anew, on another connection with replies of this style.
@@ -158,6 +159,13 @@ impl Answers {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// The request that was noted last, if it is in flight.
+    #[must_use]
+    pub fn newest(&self) -> Option<u32> {
+        let entry = self.expected.get(self.newest as usize)?;
+        entry.is_some().then_some(self.newest)
     }
 
     /// Notes that a request is about to be sent, whose cookie this gives it.
@@ -173,6 +181,7 @@ impl Answers {
         let pieces = Pieces::default();
         *entry = Some(Expected { cookie, command, offset, length, errno: None, pieces });
         self.in_flight += 1;
+        self.newest = index;
     }
 
     /// The payload that comes next in the stream, if some is open.

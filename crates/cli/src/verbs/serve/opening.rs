@@ -79,7 +79,9 @@ fn drive_problem(plan: &Checked, number: usize, error: &SetupError) -> (usize, S
             // What the drive itself says may name a key, too, as in `size=4g`.
             let named = |key: &&str| text.contains(&format!(" {key}="));
             let named = lines.keys.iter().map(|(key, _)| key.as_str()).find(named);
-            (lines.of_key(named.unwrap_or("path")), text)
+            let is_remote = lines.keys.iter().any(|(key, _)| key == "uri");
+            let place = if is_remote { "uri" } else { "path" };
+            (lines.of_key(named.unwrap_or(place)), text)
         }
         _ => (lines.line, text),
     }
@@ -114,6 +116,10 @@ fn same_file(plan: &Checked, number: usize, other: usize) -> String {
             let (file, same) = (file.display(), same.display());
             format!("{file}: this is the same file as {same}; name one of them")
         }
+        _ if drive.spec.file().is_none() => format!(
+            "drive {}: its export is that of drive {} (line {}) too; give each drive one of its own",
+            drive.name, other.name, other_lines.line
+        ),
         _ => format!(
             "drive {}: its file is that of drive {} (line {}) too; give each drive a file of its \
              own",

@@ -1,4 +1,5 @@
-//! `Watch`: what a daemon has to say of its own accord: I/Os that its drives failed, and its end.
+//! `Watch`: what a daemon has to say of its own accord: I/Os that its drives failed, servers of
+//! drives that are gone or back, and its end.
 //!
 //! Runs on the main thread while another waits for signals, and wakes once a second, which is all
 //! that an idle daemon does. Owns what was said already: of each drive and each export one line in
@@ -79,6 +80,10 @@ impl Watch {
     /// Logs what has failed since it was said last, but for what was said just before.
     fn look(&mut self) {
         for (said, disk) in self.drives.iter_mut().zip(self.observed.disks()) {
+            let drive = disk.name();
+            for news in disk.take_news() {
+                tracing::warn!(drive, "drive {drive}: {news}");
+            }
             let failures = disk.failures();
             log_drive(disk.name(), &failures, said.news(failures.count));
         }

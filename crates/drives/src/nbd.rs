@@ -1,0 +1,457 @@
+//! `nbd`: a drive that is an export of an NBD server.
+//!
+//! Hardware queues belong to I/O threads, and each has connections of its own: one queue with one
+//! connection where the server does not say that a flush covers them all (`multi-conn`), else one
+//! for each thread. A connection that is lost is made again (`reconnect=`), and what was in flight
+//! is sent again: the layer has no two overlapping writes in flight whose order matters, so a write
+//! that is sent twice overwrites nothing that was acknowledged after it. What the server had
+//! acknowledged, not flushed and lost with its own end is lost, as with a disk that loses power.
+//! Owns what all queues share. Kernel counterpart: drivers/block/nbd.c.
+
+mod dial;
+mod flight;
+mod inbound;
+mod link;
+mod outbound;
+mod queue;
+mod redial;
+mod ring;
+mod status_line;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use millrace_block::{
+    Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueKind, QueueLimits,
+    Sector, TagScope,
+};
+use millrace_machine::{Native, Topology};
+use millrace_nbd::TransmissionFlags;
+use millrace_nbd::client::{ClientSession, NbdUri};
+
+use crate::open::Measured;
+use crate::value::size_text;
+use dial::{Connected, Purpose, Target};
+use link::Link;
+use queue::NbdQueue;
+use redial::Redial;
+use ring::Ring;
+use status_line::{StatusLine, in_sectors};
+
+/// Longest read or write in sectors.
+const MAX_SECTORS: u32 = 2048;
+/// Longest read or write that merging makes, in sectors.
+const MERGE_SECTORS: u32 = 512;
+/// Longest discard or write-zeroes in sectors: servers that carry them out by writing stay within
+/// their time.
+const MAX_RANGE_SECTORS: u32 = 64 << 11;
+/// Most connections of a drive.
+pub(crate) const CONNECTIONS_MAX: u64 = 64;
+/// Longest time for the first connections.
+const START: Duration = Duration::from_secs(10);
+/// Most lines of news that wait to be said.
+const NEWS_MAX: usize = 64;
+
+/// Settings of an NBD drive.
+#[derive(Debug, Clone)]
+pub struct NbdConfig {
+    /// Server and export.
+    pub uri: NbdUri,
+    /// The URI as it was written, for messages.
+    pub text: String,
+    /// Connections altogether; without it one for each I/O thread where the server says that a
+    /// flush covers all of them, else one.
+    pub connections: Option<u16>,
+    /// Tags of each queue.
+    pub depth: u32,
+    /// How long I/O waits for a server that is gone, in nanoseconds, before it fails.
+    pub reconnect_ns: u64,
+    /// Every write is durable when it is answered.
+    pub write_through: bool,
+    /// Take no writes.
+    pub read_only: bool,
+    /// I/O threads, each with a queue of its own.
+    pub io_threads: u16,
+}
+
+impl NbdConfig {
+    /// The usual settings for an export; `text` is its URI as it was written.
+    #[must_use]
+    pub fn new(uri: NbdUri, text: String) -> NbdConfig {
+        NbdConfig {
+            uri,
+            text,
+            connections: None,
+            depth: 128,
+            reconnect_ns: 60_000_000_000,
+            write_through: false,
+            read_only: false,
+            io_threads: 1,
+        }
+    }
+
+    fn target(&self) -> Target {
+        Target { uri: self.uri.clone(), text: self.text.clone() }
+    }
+
+    fn error(&self, kind: ErrorKind, text: &str) -> Error {
+        Error::new(kind, format!("{}: {text}", self.text))
+    }
+}
+
+/// What the drive has promised to the layer, and so every later connection must keep.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    text: String,
+    pub(crate) flags: TransmissionFlags,
+    block_min: u32,
+    payload_max: u32,
+    /// Bytes that the drive has by now.
+    size_bytes: AtomicU64,
+}
+
+impl Promise {
+    /// Whether a connection offers all of it; else why not.
+    pub(crate) fn kept_by(&self, session: &ClientSession) -> Result<(), String> {
+        // Relaxed: the size only grows, and a connection that knows an earlier one is replaced.
+        let has = self.size_bytes.load(Ordering::Relaxed);
+        let text = &self.text;
+        let end = "the drive is dead until it is opened again";
+        if session.size_bytes < has {
+            let (now, had) = (size_text(session.size_bytes), size_text(has));
+            return Err(format!("{text}: the export has {now} now and had {had}; {end}"));
+        }
+        // More connections are no matter of one of them.
+        let wanted = self.flags.without(TransmissionFlags::MULTI_CONN);
+        if !session.flags.contains(wanted) {
+            let (now, had) = (session.flags.bits(), self.flags.bits());
+            return Err(format!(
+                "{text}: the export can do less than before (flags {now:#x}, before {had:#x}); {end}"
+            ));
+        }
+        if session.block_min > self.block_min || session.block_max < self.payload_max {
+            return Err(format!("{text}: the export's block sizes have changed; {end}"));
+        }
+        Ok(())
+    }
+}
+
+/// What all queues of a drive share.
+pub(crate) struct Shared {
+    pub(crate) target: Target,
+    pub(crate) promise: Promise,
+    pub(crate) reconnect: Duration,
+    pub(crate) write_through: bool,
+    /// Counts how often the drive has grown.
+    pub(crate) epoch: AtomicU32,
+    /// The connection that opening made, for the queue that is opened first.
+    first: Mutex<Option<Connected>>,
+    status_line: Mutex<StatusLine>,
+    news: Mutex<VecDeque<String>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// The epoch of a connection that knows this size.
+    pub(crate) fn epoch_of(&self, size_bytes: u64) -> u32 {
+        // Acquire pairs with the Release of `revalidate`.
+        let epoch = self.epoch.load(Ordering::Acquire);
+        // Relaxed: written before the epoch was.
+        let knows = size_bytes >= self.promise.size_bytes.load(Ordering::Relaxed);
+        if knows { epoch } else { epoch.wrapping_sub(1) }
+    }
+
+    /// Keeps a line for whoever tells people; the oldest is forgotten where nobody does.
+    pub(crate) fn say(&self, text: String) {
+        let mut news = lock(&self.news);
+        if news.len() == NEWS_MAX {
+            news.pop_front();
+        }
+        news.push_back(text);
+    }
+}
+
+/// A drive on an NBD server.
+pub struct NbdDriver {
+    config: NbdConfig,
+    session: ClientSession,
+    shared: Arc<Shared>,
+    connections: u16,
+    identity: (u64, u64),
+    notes: Vec<String>,
+}
+
+impl NbdDriver {
+    /// Connects to the server.
+    ///
+    /// # Errors
+    /// `System` if it cannot be reached, `NotSupported` if it refuses, `InvalidSetting` if the
+    /// export cannot be what the settings say. The text names the URI.
+    pub fn open(config: NbdConfig) -> Result<NbdDriver, Error> {
+        let target = config.target();
+        let connected = target.dial(Purpose::Transmit, START)?;
+        let (session, identity) = (connected.session, connected.identity);
+        check(&config, &session)?;
+        let connections = connections_of(&config, &session)?;
+        let payload_max = MAX_SECTORS.min(session.block_max >> 9) << 9;
+        let promise = Promise {
+            text: config.text.clone(),
+            flags: promised(session.flags),
+            block_min: session.block_min.max(512),
+            payload_max,
+            size_bytes: AtomicU64::new(session.size_bytes),
+        };
+        let shared = Arc::new(Shared {
+            target,
+            promise,
+            reconnect: Duration::from_nanos(config.reconnect_ns),
+            write_through: config.write_through,
+            epoch: AtomicU32::new(0),
+            first: Mutex::new(Some(connected)),
+            status_line: Mutex::default(),
+            news: Mutex::default(),
+        });
+        let notes = notes(&config, &session);
+        Ok(NbdDriver { config, session, shared, connections, identity, notes })
+    }
+
+    /// What a person should know, such as how many connections there are.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Two numbers of server and export, to find one export used twice.
+    #[must_use]
+    pub fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    fn queues(&self) -> u16 {
+        self.connections.min(self.config.io_threads.max(1))
+    }
+
+    fn has(&self, flag: TransmissionFlags) -> bool {
+        self.session.flags.contains(flag)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.config.read_only || self.has(TransmissionFlags::READ_ONLY)
+    }
+}
+
+/// What the flags of the first connection bind later ones to.
+fn promised(flags: TransmissionFlags) -> TransmissionFlags {
+    let mut promised = TransmissionFlags::new();
+    for flag in [
+        TransmissionFlags::FLUSH,
+        TransmissionFlags::FUA,
+        TransmissionFlags::TRIM,
+        TransmissionFlags::WRITE_ZEROES,
+        TransmissionFlags::MULTI_CONN,
+    ] {
+        if flags.contains(flag) {
+            promised = promised.with(flag);
+        }
+    }
+    promised
+}
+
+fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), Error> {
+    let wrong = |text: String| Err(config.error(ErrorKind::InvalidSetting, &text));
+    if session.block_min > 65_536 {
+        let least = size_text(session.block_min.into());
+        return wrong(format!("the server takes no requests below {least}; 64 KiB is the most"));
+    }
+    if session.size_bytes < u64::from(session.block_min.max(512)) {
+        let has = session.size_bytes;
+        return wrong(format!("the export has {has} bytes, less than one block; make it larger"));
+    }
+    if session.block_max < session.block_min.max(512) {
+        return wrong(format!("the server takes {} bytes at most in a request", session.block_max));
+    }
+    if session.flags.contains(TransmissionFlags::READ_ONLY) && !config.read_only {
+        return wrong(
+            "the export takes no writes; serve it read-only: read-only=on, or `serve --read-only`"
+                .into(),
+        );
+    }
+    let durable = session.flags.contains(TransmissionFlags::FUA);
+    if config.write_through && !durable && session.flags.contains(TransmissionFlags::FLUSH) {
+        return wrong("write-through=on, but the server has no FUA; remove that".into());
+    }
+    Ok(())
+}
+
+/// How many connections the drive has.
+fn connections_of(config: &NbdConfig, session: &ClientSession) -> Result<u16, Error> {
+    let safe = config.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN);
+    match config.connections {
+        Some(count) if count > 1 && !safe => {
+            let text = format!(
+                "connections={count}, but the server does not say that a flush covers all of them \
+                 (multi-conn); remove connections=, or set the server up for that"
+            );
+            Err(config.error(ErrorKind::InvalidSetting, &text))
+        }
+        Some(count) => Ok(count.max(1)),
+        None if session.flags.contains(TransmissionFlags::MULTI_CONN) => {
+            Ok(config.io_threads.max(1))
+        }
+        None => Ok(1),
+    }
+}
+
+fn notes(config: &NbdConfig, session: &ClientSession) -> Vec<String> {
+    let mut notes = Vec::new();
+    let multi = session.flags.contains(TransmissionFlags::MULTI_CONN);
+    if !multi && config.connections.is_none() && config.io_threads > 1 {
+        notes.push(format!(
+            "{}: one connection, which all threads share: the server does not say that a flush \
+             covers several (multi-conn)",
+            config.text
+        ));
+    }
+    let block = u64::from(session.block_min.max(512));
+    let rest = session.size_bytes % block;
+    if rest > 0 {
+        notes.push(format!(
+            "{}: it has {} bytes; the last {rest}, which make no whole block of {block}, are not \
+             served",
+            config.text, session.size_bytes
+        ));
+    }
+    if !session.flags.contains(TransmissionFlags::FLUSH) && !config.read_only {
+        notes.push(format!(
+            "{}: the server knows no flush; whether what it has answered is durable is its affair",
+            config.text
+        ));
+    }
+    notes
+}
+
+/// What the drive would be: asked of the server, without beginning to use the export.
+///
+/// # Errors
+/// As [`NbdDriver::open`].
+pub(crate) fn measure(config: &NbdConfig) -> Result<Measured, Error> {
+    let session = ask(config)?;
+    check(config, &session)?;
+    connections_of(config, &session)?;
+    let notes = notes(config, &session);
+    let block_bytes = session.block_min.max(512);
+    Ok(Measured { size_bytes: session.size_bytes, block_bytes, notes, warnings: Vec::new() })
+}
+
+/// What the server says of the export now.
+fn ask(config: &NbdConfig) -> Result<ClientSession, Error> {
+    let target = config.target();
+    // Servers that know no OPT_INFO are asked as if to begin.
+    let asked = target.dial(Purpose::Ask, START);
+    let asked = asked.or_else(|error| match error.kind() {
+        ErrorKind::NotSupported => target.dial(Purpose::Transmit, START),
+        _ => Err(error),
+    });
+    asked.map(|connected| connected.session)
+}
+
+impl Driver<Native> for NbdDriver {
+    fn capacity(&self) -> Sector {
+        self.session.size_bytes >> 9
+    }
+
+    fn size_bytes(&self) -> u64 {
+        // Relaxed: a number for people.
+        self.shared.promise.size_bytes.load(Ordering::Relaxed)
+    }
+
+    fn revalidate(&self) -> Result<Sector, Error> {
+        let now_bytes = ask(&self.config)?.size_bytes;
+        // Relaxed: this is the only writer, and the layer asks from one thread at a time.
+        let before = self.shared.promise.size_bytes.load(Ordering::Relaxed);
+        if now_bytes > before {
+            // Relaxed: the epoch below publishes it.
+            self.shared.promise.size_bytes.store(now_bytes, Ordering::Relaxed);
+            // Release pairs with the Acquires of the links.
+            self.shared.epoch.fetch_add(1, Ordering::Release);
+        }
+        Ok(now_bytes >> 9)
+    }
+
+    fn limits(&self) -> QueueLimits {
+        let logical = self.session.block_min.max(512);
+        let physical = self.session.block_preferred.clamp(logical, logical.max(65_536));
+        let range = |flag| if self.has(flag) { MAX_RANGE_SECTORS } else { 0 };
+        let cached = self.has(TransmissionFlags::FLUSH) && !self.config.write_through;
+        QueueLimits {
+            logical_block_size: logical,
+            physical_block_size: physical,
+            io_min: physical,
+            max_sectors: self.shared.promise.payload_max >> 9,
+            merge_sectors: MERGE_SECTORS,
+            max_segments: flight::PIECES_MAX as u16,
+            max_discard_sectors: range(TransmissionFlags::TRIM),
+            discard_granularity: physical,
+            max_write_zeroes_sectors: range(TransmissionFlags::WRITE_ZEROES),
+            features: Features {
+                volatile_cache: cached,
+                fua: cached && self.has(TransmissionFlags::FUA),
+                no_payload: false,
+                read_only: self.is_read_only(),
+            },
+            ..QueueLimits::default()
+        }
+    }
+
+    fn hw_queues(&self, _topology: &Topology) -> HwQueues {
+        HwQueues {
+            count: self.queues(),
+            depth: self.config.depth,
+            kind: QueueKind::OwnerOnly,
+            tags: TagScope::PerQueue,
+        }
+    }
+
+    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
+        let Some(current) = millrace_runtime::current() else {
+            let text = format!("queue {index} opened on a thread that is no I/O thread");
+            return Err(self.config.error(ErrorKind::NotSupported, &text));
+        };
+        let queues = self.queues();
+        let mine = self.connections / queues + u16::from(index < self.connections % queues);
+        let mut links = Vec::new();
+        for number in 0..usize::from(mine.max(1)) {
+            let first = lock(&self.shared.first).take();
+            let connected = match first {
+                Some(connected) => connected,
+                None => self.shared.target.dial(Purpose::Transmit, START)?,
+            };
+            let kept = self.shared.promise.kept_by(&connected.session);
+            kept.map_err(|text| Error::new(ErrorKind::NotSupported, text))?;
+            let redial = Redial::new(Arc::clone(&current.wake));
+            links.push(Link::new(number, connected, redial, depth));
+        }
+        let ring = Ring::new(current.handle);
+        Ok(Box::new(NbdQueue::new(Arc::clone(&self.shared), ring, links, depth)))
+    }
+
+    fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
+        let data = vec![Extent { nr_sectors, hole: false, zero: false }];
+        // Another connection may know nothing of what was written on this one.
+        if !self.is_read_only() && !self.has(TransmissionFlags::MULTI_CONN) {
+            return data;
+        }
+        let mut line = lock(&self.shared.status_line);
+        let told = line.ask(&self.shared.target, sector << 9, nr_sectors << 9);
+        told.map_or(data, |extents| in_sectors(&extents, nr_sectors))
+    }
+
+    fn take_news(&self) -> Vec<String> {
+        lock(&self.shared.news).drain(..).collect()
+    }
+}

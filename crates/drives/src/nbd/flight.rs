@@ -1,0 +1,145 @@
+//! `Flight`: one request to an NBD server, from its memory to its outcome.
+//!
+//! One for each tag, preallocated with room for the pieces of usual requests; the list of a tag
+//! grows once, to its full size, when a longer one comes. Filled by `queue.rs`, sent and answered
+//! by `link.rs`. A request that is sent again begins with its first byte. Invariant: what is `Idle`
+//! or `Waiting` is named by no operation of the reactor.
+#![allow(unsafe_code)]
+
+use libc::{c_void, iovec};
+use millrace_block::{Request as BlockRequest, Status};
+use millrace_machine::Native;
+use millrace_nbd::Command;
+
+/// Pieces of memory of the longest request.
+pub(crate) const PIECES_MAX: usize = 256;
+/// Pieces that a flight has room for from the start.
+const PIECES: usize = 16;
+
+/// Where a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum State {
+    /// Nowhere: the tag is free.
+    #[default]
+    Idle,
+    /// No link has it yet.
+    Waiting,
+    /// A link's send is under way, with it.
+    Sending,
+    /// The server has it.
+    Sent,
+}
+
+/// One request.
+pub(crate) struct Flight {
+    pub(crate) state: State,
+    pub(crate) command: Command,
+    /// `CMD_FLAG_*`.
+    pub(crate) flags: u16,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    /// The link that has it.
+    pub(crate) link: usize,
+    /// Answered while its send was under way.
+    pub(crate) answered: Option<Status>,
+    /// Its time is over.
+    pub(crate) expired: bool,
+    memory: Vec<iovec>,
+}
+
+impl Flight {
+    /// A free tag's.
+    pub(crate) fn new() -> Flight {
+        Flight {
+            state: State::Idle,
+            command: Command::Flush,
+            flags: 0,
+            offset: 0,
+            len: 0,
+            link: 0,
+            answered: None,
+            expired: false,
+            memory: Vec::with_capacity(PIECES),
+        }
+    }
+
+    /// Takes the place and memory of a request; adjacent pieces are joined.
+    pub(crate) fn fill(&mut self, command: Command, flags: u16, rq: &BlockRequest<Native>) {
+        (self.state, self.command, self.flags) = (State::Waiting, command, flags);
+        (self.answered, self.expired) = (None, false);
+        (self.offset, self.len) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
+        if command == Command::Flush {
+            (self.offset, self.len) = (0, 0);
+        }
+        self.memory.clear();
+        for piece in rq.segments() {
+            let (iov_base, iov_len) = (piece.start.cast::<c_void>(), piece.len_bytes as usize);
+            match self.memory.last_mut() {
+                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == iov_base => {
+                    last.iov_len += iov_len;
+                }
+                _ => {
+                    if self.memory.len() == self.memory.capacity() {
+                        self.memory.reserve_exact(PIECES_MAX);
+                    }
+                    self.memory.push(iovec { iov_base, iov_len });
+                }
+            }
+        }
+    }
+
+    /// Whether its data follow it to the server.
+    pub(crate) fn sends_data(&self) -> bool {
+        self.command == Command::Write
+    }
+
+    /// Its memory, in order.
+    pub(crate) fn pieces(&self) -> &[iovec] {
+        &self.memory
+    }
+
+    /// Calls `each` with the pieces of `len` bytes of its memory that begin at byte `at`.
+    fn for_part(&self, at: u64, len: u64, mut each: impl FnMut(*mut u8, usize)) {
+        let (mut skip, mut left) = (at as usize, len as usize);
+        for piece in &self.memory {
+            if left == 0 {
+                return;
+            }
+            let here = skip.min(piece.iov_len);
+            skip -= here;
+            let part = left.min(piece.iov_len - here);
+            if part > 0 {
+                each(piece.iov_base.cast::<u8>().wrapping_add(here), part);
+                left -= part;
+            }
+        }
+        assert!(left == 0, "a part of a request lies outside of its memory");
+    }
+
+    /// Appends the pieces of `len` bytes of its memory that begin at byte `at`.
+    pub(crate) fn part(&self, at: u64, len: u64, into: &mut Vec<iovec>) {
+        self.for_part(at, len, |start, iov_len| {
+            into.push(iovec { iov_base: start.cast(), iov_len });
+        });
+    }
+
+    /// Copies received bytes to where they belong, from byte `at` on.
+    pub(crate) fn copy_in(&mut self, at: u64, bytes: &[u8]) {
+        let mut from = bytes;
+        self.for_part(at, bytes.len() as u64, |start, len| {
+            let (head, rest) = from.split_at(len);
+            // SAFETY: memory of a read that is in flight, which nobody else touches; the received
+            // bytes are a buffer of the link's own.
+            unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), start, len) };
+            from = rest;
+        });
+    }
+
+    /// Zeroes `len` bytes from byte `at` on.
+    pub(crate) fn zero(&mut self, at: u64, len: u64) {
+        self.for_part(at, len, |start, len| {
+            // SAFETY: memory of a read that is in flight, which nobody else touches.
+            unsafe { std::ptr::write_bytes(start, 0, len) };
+        });
+    }
+}

@@ -1,0 +1,166 @@
+//! `Inbound`: the receiving side of one connection: from bytes off the socket to answers.
+//!
+//! Owns the receive buffer and the one receive operation that is under way. Headers and small
+//! payload come into the buffer; the payload of a longer read goes straight into the request's
+//! memory, with what follows it into the buffer, in one operation. Called by `link.rs`; the
+//! protocol crate's `Answers` decides what the bytes mean. Invariant: an operation names the memory
+//! of the one read whose payload is open, and no other.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+
+use libc::{iovec, msghdr};
+use millrace_nbd::client::{Answer, AnswerError, Answers};
+use millrace_nbd::{Command, Errno};
+use millrace_reactor::Op;
+
+use super::flight::{Flight, PIECES_MAX};
+use super::ring::Ring;
+
+/// Bytes of the buffer: longer than the longest message without payload.
+const BUFFER_BYTES: usize = 128 << 10;
+/// Bytes that are taken behind or before the payload of long reads, which have no business in the
+/// buffer.
+const HEADER_BYTES: usize = 512;
+/// Reads from here on are long.
+pub(crate) const LONG_READ_BYTES: u64 = 16 << 10;
+
+/// The receiving side of a connection.
+pub(crate) struct Inbound {
+    buffer: Box<[u8]>,
+    start: usize,
+    end: usize,
+    iov: Vec<iovec>,
+    msg: Box<msghdr>,
+    /// Bytes of open payload that the operation takes first.
+    direct: u64,
+    busy: bool,
+}
+
+/// A request that has ended.
+pub(crate) type Ended = (u32, Option<Errno>);
+
+impl Inbound {
+    /// Of a connection that is not there yet.
+    pub(crate) fn new() -> Inbound {
+        // SAFETY: msghdr is a plain structure for which zero is valid.
+        let msg = unsafe { std::mem::zeroed() };
+        Inbound {
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            iov: Vec::with_capacity(PIECES_MAX + 1),
+            msg: Box::new(msg),
+            direct: 0,
+            busy: false,
+        }
+    }
+
+    /// Whether an operation is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Begins anew, on another connection.
+    pub(crate) fn reset(&mut self) {
+        assert!(!self.busy, "the last connection's operation has ended");
+        (self.start, self.end, self.direct) = (0, 0, 0);
+    }
+
+    /// Starts to receive what comes next, unless that is under way.
+    pub(crate) fn arm(
+        &mut self,
+        (ring, fd, user_data): (&Ring, RawFd, u64),
+        answers: &Answers,
+        flights: &[Flight],
+    ) {
+        if self.busy {
+            return;
+        }
+        self.busy = true;
+        let op = match answers.payload() {
+            Some(payload) => {
+                assert!(self.start == self.end, "what was received is used up first");
+                (self.start, self.end, self.direct) = (0, 0, payload.left);
+                self.iov.clear();
+                flights[payload.index as usize].part(payload.at, payload.left, &mut self.iov);
+                let iov_base = self.buffer.as_mut_ptr().cast();
+                self.iov.push(iovec { iov_base, iov_len: HEADER_BYTES });
+                (self.msg.msg_iov, self.msg.msg_iovlen) = (self.iov.as_mut_ptr(), self.iov.len());
+                Op::RecvMsg { fd, msg: &raw mut *self.msg, flags: 0 }
+            }
+            None => {
+                self.buffer.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+                let room = self.buffer.len() - self.end;
+                let most = if has_long_read(answers, flights) { HEADER_BYTES } else { room };
+                let buf = self.buffer[self.end..].as_mut_ptr();
+                Op::Recv { fd, buf, len: most.min(room) as u32 }
+            }
+        };
+        // SAFETY: the buffer, the header and its list are this value's, which outlives the
+        // operation (`Link` waits for it); the payload's memory is that of a request in flight,
+        // which is not answered before this operation has ended.
+        unsafe { ring.push(user_data, op) };
+    }
+
+    /// The operation has brought so many bytes.
+    pub(crate) fn received(&mut self, bytes: usize, answers: &mut Answers) {
+        self.busy = false;
+        let direct = self.direct.min(bytes as u64);
+        self.direct = 0;
+        if direct > 0 {
+            answers.took(direct);
+        }
+        self.end += bytes - direct as usize;
+    }
+
+    /// The operation has failed, or the server has hung up.
+    pub(crate) fn broken(&mut self) {
+        (self.busy, self.direct) = (false, 0);
+    }
+
+    /// Goes on with what was received, up to the next request that has ended.
+    ///
+    /// # Errors
+    /// The server broke the protocol.
+    pub(crate) fn next(
+        &mut self,
+        answers: &mut Answers,
+        flights: &mut [Flight],
+    ) -> Result<Option<Ended>, AnswerError> {
+        loop {
+            let input = &self.buffer[self.start..self.end];
+            let (used, answer) = answers.next(input)?;
+            self.start += used;
+            match answer {
+                Answer::NeedMore => return Ok(None),
+                Answer::Nothing => {}
+                Answer::Ended { index, errno } => return Ok(Some((index, errno))),
+                Answer::Zeroes { index, at, length } => {
+                    flights[index as usize].zero(at, length);
+                }
+                Answer::Payload => {
+                    let input = &self.buffer[self.start..self.end];
+                    let Some(payload) = answers.payload() else { continue };
+                    let taken = payload.left.min(input.len() as u64);
+                    if taken == 0 {
+                        return Ok(None);
+                    }
+                    let bytes = &input[..taken as usize];
+                    flights[payload.index as usize].copy_in(payload.at, bytes);
+                    self.start += bytes.len();
+                    answers.took(taken);
+                }
+            }
+        }
+    }
+}
+
+/// Whether the next reply may be that of a long read. A guess by what was sent last is enough: it
+/// only decides where the first bytes of a reply lie.
+fn has_long_read(answers: &Answers, flights: &[Flight]) -> bool {
+    let Some(index) = answers.newest() else { return false };
+    let flight = &flights[index as usize];
+    flight.command == Command::Read && flight.len >= LONG_READ_BYTES
+}

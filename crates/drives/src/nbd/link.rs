@@ -1,0 +1,358 @@
+//! `Link`: one connection of a queue, and what becomes of it: up, lost, made again.
+//!
+//! Owns the socket with its two operations (`inbound.rs`, `outbound.rs`) and the way back to the
+//! server (`redial.rs`). Called by `queue.rs` on the queue's thread, with what all links of the
+//! queue share. A connection that is lost is shut down first, so that both operations end; only
+//! then do its requests go back to those that wait, to be sent again by whichever link is up.
+//! Invariant: no operation names a request's memory once the request is out of the link's hands.
+//!
+//! States: `Up`; `Closing`, lost, with operations under way; `Away`, a thread looks for the server;
+//! `Late`, that thread's time is over and requests fail; `Dead`, the export has changed.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use millrace_block::{Status, Tag};
+use millrace_nbd::client::Answers;
+use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
+
+use super::Shared;
+use super::dial::Connected;
+use super::flight::{Flight, State as FlightState};
+use super::inbound::Inbound;
+use super::outbound::Outbound;
+use super::redial::{Outcome, Patience, Redial};
+use super::ring::Ring;
+
+/// First pause before a new connection where the last one was of no use; it doubles.
+const PAUSE_MIN_MS: u64 = 20;
+/// How often it doubles.
+const DOUBLINGS_MAX: u32 = 5;
+
+/// Where a link is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Up,
+    Closing,
+    Away,
+    Late,
+    Dead,
+}
+
+/// What all links of a queue share.
+pub(crate) struct Desk<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) ring: &'a Ring,
+    pub(crate) flights: &'a mut [Flight],
+    pub(crate) waiting: &'a mut VecDeque<u32>,
+    pub(crate) done: &'a mut Vec<(Tag, Status)>,
+}
+
+/// One connection.
+pub(crate) struct Link {
+    number: usize,
+    pub(crate) state: State,
+    socket: Option<OwnedFd>,
+    style: ReplyStyle,
+    /// The drive's size that this connection knows.
+    epoch: u32,
+    answers: Answers,
+    inbound: Inbound,
+    outbound: Outbound,
+    redial: Arc<Redial>,
+    /// A connection that takes this one's place once that is closed.
+    next: Option<Connected>,
+    /// A thread looks for that.
+    replaces: bool,
+    /// Since when no request was answered although some waited.
+    fruitless_since: Option<Instant>,
+    /// Connections since the last answer.
+    fruitless: u32,
+}
+
+impl Link {
+    /// A link over a fresh connection. `number` tells the queue's links apart.
+    pub(crate) fn new(number: usize, connected: Connected, redial: Redial, depth: u32) -> Link {
+        let style = connected.session.style;
+        Link {
+            number,
+            state: State::Closing,
+            socket: None,
+            style,
+            epoch: 0,
+            answers: Answers::new(style, depth),
+            inbound: Inbound::new(),
+            outbound: Outbound::new(),
+            redial: Arc::new(redial),
+            next: Some(connected),
+            replaces: false,
+            fruitless_since: None,
+            fruitless: 0,
+        }
+    }
+
+    fn user_data(&self, sends: u64) -> u64 {
+        (self.number as u64) << 1 | sends
+    }
+
+    /// Whether it takes requests.
+    pub(crate) fn takes(&self, shared: &Shared) -> bool {
+        self.state == State::Up && !self.outbound.is_busy() && !self.is_outdated(shared)
+    }
+
+    /// Whether the drive has grown since this connection was made.
+    fn is_outdated(&self, shared: &Shared) -> bool {
+        // Acquire pairs with the Release of `revalidate`: requests for the new size come later.
+        self.epoch != shared.epoch.load(Ordering::Acquire)
+    }
+
+    /// Sends up to `share` of the requests that wait.
+    pub(crate) fn send(&mut self, desk: &mut Desk<'_>, share: usize) {
+        let (link, waiting) = ((self.number, self.style), (&mut *desk.waiting, share));
+        self.outbound.load(waiting, link, &mut self.answers, desk.flights);
+        self.push(desk);
+    }
+
+    fn push(&mut self, desk: &Desk<'_>) {
+        let user_data = self.user_data(1);
+        if let Some(socket) = &self.socket {
+            self.outbound.send(desk.ring, socket.as_raw_fd(), user_data);
+        }
+    }
+
+    fn arm(&mut self, desk: &Desk<'_>) {
+        let user_data = self.user_data(0);
+        if let (Some(socket), State::Up) = (&self.socket, self.state) {
+            let place = (desk.ring, socket.as_raw_fd(), user_data);
+            self.inbound.arm(place, &self.answers, desk.flights);
+        }
+    }
+
+    /// The send operation has ended.
+    pub(crate) fn sent(&mut self, result: i32, desk: &mut Desk<'_>) {
+        if result <= 0 || self.state != State::Up {
+            self.outbound.broken();
+            return self.lose(desk.shared, &errno_text(result));
+        }
+        if !self.outbound.moved(result as usize) {
+            return self.push(desk);
+        }
+        for index in self.outbound.sent() {
+            let flight = &mut desk.flights[index as usize];
+            flight.state = FlightState::Sent;
+            if let Some(status) = flight.answered.take() {
+                flight.state = FlightState::Idle;
+                desk.done.push((Tag(index), status));
+            }
+        }
+    }
+
+    /// The receive operation has ended.
+    pub(crate) fn received(&mut self, result: i32, desk: &mut Desk<'_>) {
+        if result <= 0 || self.state != State::Up {
+            self.inbound.broken();
+            return self.lose(desk.shared, &errno_text(result));
+        }
+        self.inbound.received(result as usize, &mut self.answers);
+        loop {
+            match self.inbound.next(&mut self.answers, desk.flights) {
+                Ok(Some((_, Some(Errno::Eshutdown)))) => {
+                    return self.lose(desk.shared, "the server is about to stop");
+                }
+                Ok(Some((index, errno))) => self.ended(index, errno, desk),
+                Ok(None) => break,
+                Err(error) => return self.lose(desk.shared, &error.to_string()),
+            }
+        }
+        self.arm(desk);
+    }
+
+    fn ended(&mut self, index: u32, errno: Option<Errno>, desk: &mut Desk<'_>) {
+        (self.fruitless, self.fruitless_since) = (0, None);
+        let status = errno.map_or(Status::Ok, |errno| Status::from_errno(errno.to_wire() as i32));
+        let flight = &mut desk.flights[index as usize];
+        if flight.state == FlightState::Sending {
+            // Its memory may be on its way out still.
+            flight.answered = Some(status);
+            return;
+        }
+        flight.state = FlightState::Idle;
+        desk.done.push((Tag(index), status));
+    }
+
+    /// Gives the connection up; its operations end soon.
+    pub(crate) fn lose(&mut self, shared: &Shared, why: &str) {
+        if self.state != State::Up {
+            return;
+        }
+        self.state = State::Closing;
+        self.shut_down();
+        let waits = self.answers.in_flight();
+        shared.say(format!(
+            "connection lost: {why}; {waits} requests were in flight; trying to come back for {} s",
+            shared.reconnect.as_secs()
+        ));
+    }
+
+    fn shut_down(&self) {
+        if let Some(socket) = &self.socket {
+            // SAFETY: no memory is involved.
+            unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+        }
+    }
+
+    /// Goes on where operations or a thread have made that possible.
+    pub(crate) fn advance(&mut self, desk: &mut Desk<'_>) {
+        match self.state {
+            State::Up if self.is_outdated(desk.shared) => self.replace(desk),
+            State::Up | State::Dead => {}
+            State::Closing => {
+                if !self.inbound.is_busy() && !self.outbound.is_busy() {
+                    self.closed(desk);
+                }
+            }
+            State::Away | State::Late => self.hear(desk),
+        }
+    }
+
+    /// The drive has grown: a connection that knows it takes this one's place, when nothing is in
+    /// flight here any more.
+    fn replace(&mut self, desk: &mut Desk<'_>) {
+        if !self.replaces {
+            self.replaces = true;
+            let until = Instant::now() + desk.shared.reconnect;
+            self.redial.ask(desk.shared, Patience { pause: Duration::ZERO, until });
+        }
+        if self.answers.in_flight() > 0 || self.outbound.is_busy() {
+            return;
+        }
+        match self.redial.take() {
+            Some(Outcome::Connected(connected)) => {
+                self.take_leave();
+                self.next = Some(connected);
+                self.state = State::Closing;
+                self.shut_down();
+            }
+            Some(Outcome::Changed(text)) => self.die(text, desk.shared),
+            Some(Outcome::Late(text)) => {
+                desk.shared.say(format!("no connection that knows the new size: {text}"));
+            }
+            None => {}
+        }
+    }
+
+    /// Both operations have ended: requests go back, and a new connection is looked for.
+    fn closed(&mut self, desk: &mut Desk<'_>) {
+        self.socket = None;
+        self.outbound.sent().for_each(drop);
+        for index in (0..desk.flights.len()).rev() {
+            let flight = &mut desk.flights[index];
+            let sent = matches!(flight.state, FlightState::Sending | FlightState::Sent);
+            if !sent || flight.link != self.number {
+                continue;
+            }
+            let status = flight.answered.take().or(flight.expired.then_some(Status::TimedOut));
+            match status {
+                Some(status) => {
+                    flight.state = FlightState::Idle;
+                    desk.done.push((Tag(index as u32), status));
+                }
+                None => {
+                    flight.state = FlightState::Waiting;
+                    desk.waiting.push_front(index as u32);
+                }
+            }
+        }
+        if let Some(connected) = self.next.take() {
+            return self.up(connected, desk);
+        }
+        self.answers.reset(self.style);
+        let now = Instant::now();
+        if desk.waiting.is_empty() {
+            self.fruitless_since = None;
+        }
+        let since = *self.fruitless_since.get_or_insert(now);
+        let pause_ms = match self.fruitless {
+            0 => 0,
+            times => PAUSE_MIN_MS << times.min(DOUBLINGS_MAX),
+        };
+        let pause = Duration::from_millis(pause_ms);
+        self.state = State::Away;
+        self.redial.ask(desk.shared, Patience { pause, until: since + desk.shared.reconnect });
+    }
+
+    fn hear(&mut self, desk: &mut Desk<'_>) {
+        match self.redial.take() {
+            None => {}
+            Some(Outcome::Connected(connected)) => {
+                let again = desk.waiting.len();
+                desk.shared.say(format!("connected again; {again} requests are sent again"));
+                self.up(connected, desk);
+            }
+            Some(Outcome::Late(text)) => {
+                self.state = State::Late;
+                desk.shared.say(format!("{text}; requests fail until the server is back"));
+            }
+            Some(Outcome::Changed(text)) => self.die(text, desk.shared),
+        }
+    }
+
+    fn die(&mut self, text: String, shared: &Shared) {
+        shared.say(text);
+        match self.state {
+            State::Up => {
+                // `closed` asks for another connection, which will be told the same.
+                self.state = State::Closing;
+                self.shut_down();
+            }
+            _ => self.state = State::Dead,
+        }
+    }
+
+    fn up(&mut self, connected: Connected, desk: &Desk<'_>) {
+        let Connected { socket, session, .. } = connected;
+        self.style = session.style;
+        self.answers.reset(self.style);
+        self.inbound.reset();
+        self.socket = Some(socket);
+        self.epoch = desk.shared.epoch_of(session.size_bytes);
+        self.replaces = false;
+        self.fruitless += 1;
+        self.state = State::Up;
+        self.arm(desk);
+    }
+
+    /// Tells the server that nothing more comes, if that can be done at once.
+    fn take_leave(&self) {
+        let Some(socket) = &self.socket else { return };
+        if self.outbound.is_busy() || self.state != State::Up {
+            return;
+        }
+        let (command, mut header) = (Command::Disc, [0; 32]);
+        let request = Request { cookie: 0, flags: 0, command, offset: 0, length: 0 };
+        let len = encode_request(&request, self.style, &mut header);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the header is alive, and at least `len` bytes long. A server that takes no more
+        // sees the end of the stream instead.
+        unsafe { libc::send(socket.as_raw_fd(), header.as_ptr().cast(), len, flags) };
+    }
+
+    /// The queue is closed: operations end soon.
+    pub(crate) fn leave(&mut self) {
+        self.redial.forget();
+        self.take_leave();
+        self.state = State::Closing;
+        self.shut_down();
+    }
+}
+
+fn errno_text(result: i32) -> String {
+    match result {
+        0 => "the server hung up".to_owned(),
+        _ => std::io::Error::from_raw_os_error(-result).to_string(),
+    }
+}

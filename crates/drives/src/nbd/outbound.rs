@@ -1,0 +1,155 @@
+//! `Outbound`: the sending side of one connection: many requests in one operation.
+//!
+//! Owns the headers of the requests that are being sent and the one send operation that is under
+//! way; payload goes out of the requests' own memory. Called by `link.rs`. Invariant: the memory of
+//! a request in `batch` stays as it is until `sent` has named it.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+
+use libc::{iovec, msghdr};
+use millrace_nbd::client::Answers;
+use millrace_nbd::wire::EXTENDED_REQUEST_BYTES;
+use millrace_nbd::{ReplyStyle, Request, encode_request};
+use millrace_reactor::Op;
+
+use super::flight::{Flight, PIECES_MAX, State};
+use super::ring::Ring;
+
+/// Most requests of one send.
+const REQUESTS_MAX: usize = 256;
+/// Most pieces of memory of one send, as the kernel has it.
+const IOV_MAX: usize = 1024;
+/// Payload after which a send takes no more requests: answers of its first ones wait for its end.
+const PAYLOAD_MAX: u64 = 1 << 20;
+
+/// The sending side of a connection.
+pub(crate) struct Outbound {
+    headers: Box<[[u8; EXTENDED_REQUEST_BYTES]]>,
+    iov: Vec<iovec>,
+    /// What of `iov` is sent.
+    first: usize,
+    msg: Box<msghdr>,
+    /// Requests of the operation that is under way.
+    batch: Vec<u32>,
+    busy: bool,
+}
+
+impl Outbound {
+    /// Of a connection that is not there yet.
+    pub(crate) fn new() -> Outbound {
+        // SAFETY: msghdr is a plain structure for which zero is valid.
+        let msg = unsafe { std::mem::zeroed() };
+        Outbound {
+            headers: vec![[0; EXTENDED_REQUEST_BYTES]; REQUESTS_MAX].into_boxed_slice(),
+            iov: Vec::with_capacity(IOV_MAX),
+            first: 0,
+            msg: Box::new(msg),
+            batch: Vec::with_capacity(REQUESTS_MAX),
+            busy: false,
+        }
+    }
+
+    /// Whether an operation is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Takes up to `share` of the requests that wait, for link `link`. Call with no operation under
+    /// way; `send` starts it.
+    pub(crate) fn load(
+        &mut self,
+        (waiting, share): (&mut VecDeque<u32>, usize),
+        (link, style): (usize, ReplyStyle),
+        answers: &mut Answers,
+        flights: &mut [Flight],
+    ) {
+        assert!(!self.busy, "one send at a time");
+        self.iov.clear();
+        self.batch.clear();
+        self.first = 0;
+        let mut payload = 0;
+        while self.batch.len() < share.min(REQUESTS_MAX)
+            && self.iov.len() + 1 + PIECES_MAX <= IOV_MAX
+            && payload < PAYLOAD_MAX
+        {
+            let Some(index) = waiting.pop_front() else { return };
+            let flight = &mut flights[index as usize];
+            let Flight { command, flags, offset, len, .. } = *flight;
+            let mut request = Request { cookie: 0, flags, command, offset, length: len };
+            answers.expect(index, &mut request);
+            let header = &mut self.headers[self.batch.len()];
+            let iov_len = encode_request(&request, style, header);
+            push(&mut self.iov, iovec { iov_base: header.as_mut_ptr().cast(), iov_len });
+            if flight.sends_data() {
+                self.iov.extend_from_slice(flight.pieces());
+                payload += len;
+            }
+            (flight.state, flight.link) = (State::Sending, link);
+            self.batch.push(index);
+        }
+    }
+
+    /// Starts to send what is left of the batch.
+    pub(crate) fn send(&mut self, ring: &Ring, fd: RawFd, user_data: u64) {
+        if self.first == self.iov.len() {
+            return;
+        }
+        self.busy = true;
+        let rest = &mut self.iov[self.first..];
+        let flags = libc::MSG_WAITALL;
+        let op = match rest {
+            [one] => {
+                let len = one.iov_len as u32;
+                Op::Send { fd, buf: one.iov_base.cast_const().cast(), len, flags }
+            }
+            rest => {
+                (self.msg.msg_iov, self.msg.msg_iovlen) = (rest.as_mut_ptr(), rest.len());
+                Op::SendMsg { fd, msg: &raw const *self.msg, flags }
+            }
+        };
+        // SAFETY: headers, message and list are this value's, which outlives the operation (`Link`
+        // waits for it); payload is the memory of requests in flight, which are not answered before
+        // `sent` has named them.
+        unsafe { ring.push(user_data, op) };
+    }
+
+    /// The operation has moved so many bytes; true if the batch is out.
+    pub(crate) fn moved(&mut self, bytes: usize) -> bool {
+        self.busy = false;
+        let mut bytes = bytes;
+        while let Some(piece) = self.iov.get_mut(self.first) {
+            let part = bytes.min(piece.iov_len);
+            piece.iov_base = piece.iov_base.wrapping_byte_add(part);
+            piece.iov_len -= part;
+            bytes -= part;
+            if piece.iov_len > 0 {
+                return false;
+            }
+            self.first += 1;
+        }
+        true
+    }
+
+    /// The operation has failed.
+    pub(crate) fn broken(&mut self) {
+        self.busy = false;
+    }
+
+    /// Requests of the batch, which nothing is sent of any more.
+    pub(crate) fn sent(&mut self) -> impl Iterator<Item = u32> + '_ {
+        self.first = self.iov.len();
+        self.batch.drain(..)
+    }
+}
+
+/// Appends a piece, or lengthens the last one with it.
+fn push(iov: &mut Vec<iovec>, piece: iovec) {
+    match iov.last_mut() {
+        Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == piece.iov_base => {
+            last.iov_len += piece.iov_len;
+        }
+        _ => iov.push(piece),
+    }
+}

@@ -1,0 +1,140 @@
+//! `Redial`: one link's way back to its server, on a thread that does nothing else.
+//!
+//! A link that has lost its server asks, goes on with other things, and is woken when there is
+//! news: a new connection, that the time for it is over (the thread goes on trying, for whoever
+//! comes later), or that the export is not the same any more. Owns what passes between the two. A
+//! thread ends when it has a connection or nobody wants one any more. Called by `link.rs`; calls
+//! `dial.rs`.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use millrace_machine::{Machine, Native};
+
+use super::Shared;
+use super::dial::{Connected, Purpose};
+
+/// Longest time for one attempt.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// First pause between two attempts; it doubles.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// Longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// What a link is told.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// There is a connection again.
+    Connected(Connected),
+    /// The time for coming back is over; another outcome may follow.
+    Late(String),
+    /// The export is not what it was.
+    Changed(String),
+}
+
+/// When a thread begins, and when the time is over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// How long it waits before the first attempt.
+    pub(crate) pause: Duration,
+    /// When I/O stops waiting.
+    pub(crate) until: Instant,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    outcome: Option<Outcome>,
+    /// Which of the link's wishes holds; a thread with another number ends.
+    wish: u64,
+}
+
+/// What a link and its thread share.
+#[derive(Debug)]
+pub(crate) struct Redial {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Wakes the link's thread.
+    wake: Arc<OwnedFd>,
+}
+
+impl Redial {
+    /// For a link on the thread that `wake` wakes.
+    pub(crate) fn new(wake: Arc<OwnedFd>) -> Redial {
+        Redial { state: Mutex::default(), changed: Condvar::new(), wake }
+    }
+
+    /// Starts a thread that connects.
+    pub(crate) fn ask(self: &Arc<Self>, shared: &Arc<Shared>, patience: Patience) {
+        let wish = self.forget();
+        let (mine, shared) = (Arc::clone(self), Arc::clone(shared));
+        let body = Box::new(move || mine.run(&shared, wish, patience));
+        let _detached = Native::spawn("millrace-nbd", None, body);
+    }
+
+    /// What came of it since the last call.
+    pub(crate) fn take(&self) -> Option<Outcome> {
+        self.lock().outcome.take()
+    }
+
+    /// Wants no connection any more. Returns the number of the next wish.
+    pub(crate) fn forget(&self) -> u64 {
+        let mut state = self.lock();
+        state.wish += 1;
+        state.outcome = None;
+        self.changed.notify_all();
+        state.wish
+    }
+
+    fn run(&self, shared: &Arc<Shared>, wish: u64, patience: Patience) {
+        let (mut pause, mut late) = (patience.pause, false);
+        while self.rest(wish, pause) {
+            let why = match shared.target.dial(Purpose::Transmit, ATTEMPT) {
+                Ok(connected) => {
+                    let outcome = match shared.promise.kept_by(&connected.session) {
+                        Ok(()) => Outcome::Connected(connected),
+                        Err(text) => Outcome::Changed(text),
+                    };
+                    self.tell(wish, outcome);
+                    return;
+                }
+                Err(error) => error.to_string(),
+            };
+            if !late && Instant::now() >= patience.until {
+                self.tell(wish, Outcome::Late(why));
+                late = true;
+            }
+            pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+            if !late {
+                let left = patience.until.saturating_duration_since(Instant::now());
+                pause = pause.min(left.max(PAUSE_MIN));
+            }
+        }
+    }
+
+    /// Waits; false if the wish holds no more.
+    fn rest(&self, wish: u64, pause: Duration) -> bool {
+        let state = self.lock();
+        let holds = |state: &mut State| state.wish == wish;
+        let waited = self.changed.wait_timeout_while(state, pause, holds);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.wish == wish
+    }
+
+    fn tell(&self, wish: u64, outcome: Outcome) {
+        let mut state = self.lock();
+        if state.wish != wish {
+            return;
+        }
+        state.outcome = Some(outcome);
+        drop(state);
+        let one = 1u64;
+        // SAFETY: eight bytes of a live number; a full counter wakes just as well.
+        unsafe { libc::write(self.wake.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

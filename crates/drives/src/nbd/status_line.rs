@@ -1,0 +1,200 @@
+//! `StatusLine`: a connection of its own for questions about what an export has allocated.
+//!
+//! Made when somebody asks first, used by one thread at a time, off the path of I/O. Blocks, for a
+//! short time at most; a server that does not answer is left alone for a while. Called by `nbd.rs`.
+//! Only for exports where a second connection sees what the first one wrote. Specification: "Block
+//! status", `base:allocation`.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use millrace_block::Extent;
+use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
+use millrace_nbd::status::descriptors;
+use millrace_nbd::{Command, Extent as ByteExtent, ReplyStyle, Request, encode_request};
+
+use super::dial::{Purpose, Target};
+
+/// Longest time that an answer may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a server that failed to answer is left alone.
+const QUIET: Duration = Duration::from_secs(30);
+/// Most bytes that are asked about at a time.
+const RANGE_BYTES_MAX: u64 = 1 << 30;
+/// Longest reply: more descriptors than that are not waited for.
+const REPLY_BYTES_MAX: usize = 1 << 20;
+
+/// What is known of the connection.
+#[derive(Debug, Default)]
+pub(crate) struct StatusLine {
+    line: Option<Line>,
+    quiet_until: Option<Instant>,
+    /// The server has no `base:allocation`.
+    never: bool,
+}
+
+#[derive(Debug)]
+struct Line {
+    /// Of whichever family the socket is: only reading and writing is done with it.
+    stream: UnixStream,
+    style: ReplyStyle,
+    context_id: u32,
+    cookie: u64,
+}
+
+impl StatusLine {
+    /// What is allocated in a range of bytes, from its start on; none if that is not known.
+    pub(crate) fn ask(
+        &mut self,
+        target: &Target,
+        offset: u64,
+        len: u64,
+    ) -> Option<Vec<ByteExtent>> {
+        if self.never || self.quiet_until.is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
+        // A connection that has idled may be gone: a second one is tried.
+        for _ in 0..2 {
+            if self.line.is_none() {
+                self.line = self.open(target);
+            }
+            let line = self.line.as_mut()?;
+            match line.ask(offset, len.min(RANGE_BYTES_MAX)) {
+                Ok(extents) => return Some(extents),
+                Err(_) => self.line = None,
+            }
+        }
+        self.quiet_until = Some(Instant::now() + QUIET);
+        None
+    }
+
+    fn open(&mut self, target: &Target) -> Option<Line> {
+        let Ok(connected) = target.dial(Purpose::Status, PATIENCE) else {
+            self.quiet_until = Some(Instant::now() + QUIET);
+            return None;
+        };
+        let (style, stream) = (connected.session.style, UnixStream::from(connected.socket));
+        let Some(context_id) = connected.session.allocation else {
+            self.never = true;
+            return None;
+        };
+        Some(Line { stream, style, context_id, cookie: 0 })
+    }
+}
+
+impl Line {
+    fn ask(&mut self, offset: u64, length: u64) -> io::Result<Vec<ByteExtent>> {
+        let deadline = Instant::now() + PATIENCE;
+        self.stream.set_write_timeout(Some(PATIENCE))?;
+        self.cookie += 1;
+        let (cookie, command) = (self.cookie, Command::BlockStatus);
+        let mut header = [0; 32];
+        let request = Request { cookie, flags: 0, command, offset, length };
+        let bytes = encode_request(&request, self.style, &mut header);
+        self.stream.write_all(&header[..bytes])?;
+        let (mut input, mut extents) = (Vec::new(), Vec::new());
+        loop {
+            match self.answer(&input, &mut extents)? {
+                Some((_, true)) => return Ok(extents),
+                Some((used, false)) => {
+                    input.drain(..used);
+                }
+                None => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() || input.len() > REPLY_BYTES_MAX {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                    self.stream.set_read_timeout(Some(left))?;
+                    let mut chunk = [0; 16 << 10];
+                    match self.stream.read(&mut chunk)? {
+                        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        got => input.extend_from_slice(&chunk[..got]),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next chunk's bytes, and whether it was the last one; none if more are needed.
+    fn answer(
+        &self,
+        input: &[u8],
+        extents: &mut Vec<ByteExtent>,
+    ) -> io::Result<Option<(usize, bool)>> {
+        let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+        let parsed = parse_reply(input, self.style).map_err(|error| wrong(error.to_string()))?;
+        let ReplyParsed::Reply { reply, header_bytes } = parsed else { return Ok(None) };
+        match reply {
+            ServerReply::Status { cookie, context_id, width, descriptor_bytes, last }
+                if cookie == self.cookie && context_id == self.context_id =>
+            {
+                let end = header_bytes + descriptor_bytes as usize;
+                let Some(list) = input.get(header_bytes..end) else { return Ok(None) };
+                extents.extend(descriptors(list, width).filter(|extent| extent.len > 0));
+                Ok(Some((end, last)))
+            }
+            ServerReply::Done { cookie } if cookie == self.cookie => Ok(Some((header_bytes, true))),
+            reply => Err(wrong(format!("{reply:?} is no answer to a block status request"))),
+        }
+    }
+}
+
+/// Extents in whole sectors, `nr_sectors` of them at most: one that is partly data is data.
+pub(crate) fn in_sectors(extents: &[ByteExtent], nr_sectors: u64) -> Vec<Extent> {
+    let (mut list, mut at, mut end) = (Vec::<Extent>::new(), 0u64, 0u64);
+    let mut push = |upto: u64, hole: bool, zero: bool| {
+        let upto = upto.min(nr_sectors);
+        if upto <= at {
+            return;
+        }
+        let nr_sectors = upto - at;
+        at = upto;
+        match list.last_mut() {
+            Some(last) if (last.hole, last.zero) == (hole, zero) => last.nr_sectors += nr_sectors,
+            _ => list.push(Extent { nr_sectors, hole, zero }),
+        }
+    };
+    for extent in extents {
+        let start = end;
+        end = end.saturating_add(extent.len);
+        match (extent.hole, extent.zero) {
+            (false, false) => push(end.div_ceil(512), false, false),
+            (hole, zero) => {
+                // What of the first sector belongs to the extent before makes it data.
+                push(start.div_ceil(512), false, false);
+                push(end >> 9, hole, zero);
+            }
+        }
+    }
+    // The last sector of the server's answer may have begun only.
+    if list.is_empty() {
+        list.push(Extent { nr_sectors, hole: false, zero: false });
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sector_that_is_partly_data_is_data() {
+        let extent = |len, hole| ByteExtent { len, hole, zero: hole };
+        let sectors = |nr_sectors, hole| Extent { nr_sectors, hole, zero: hole };
+        for (bytes, expected) in [
+            (vec![(1024, true), (512, false)], vec![(2, true), (1, false)]),
+            (vec![(1000, true), (536, false)], vec![(1, true), (2, false)]),
+            (vec![(100, false), (1436, true)], vec![(1, false), (2, true)]),
+            (vec![(100, true), (100, false), (312, true)], vec![(1, false)]),
+            (vec![(u64::MAX, true)], vec![(8, true)]),
+            (vec![(100, true)], vec![(8, false)]),
+            (vec![], vec![(8, false)]),
+        ] {
+            let bytes: Vec<_> = bytes.into_iter().map(|(len, hole)| extent(len, hole)).collect();
+            let expected: Vec<_> =
+                expected.into_iter().map(|(count, hole)| sectors(count, hole)).collect();
+            assert_eq!(in_sectors(&bytes, 8), expected, "{bytes:?}");
+        }
+    }
+}
