@@ -136,7 +136,7 @@ impl Target {
                 };
             }
             let mut chunk = [0; CHUNK_BYTES];
-            let got = stream.set_deadline(deadline).and_then(|()| stream.read(&mut chunk));
+            let got = stream.set_deadline(deadline).and_then(|()| read_once(stream, &mut chunk));
             let got = got.map_err(|error| self.failed(ask, &error))?;
             total += got;
             match got {
@@ -237,6 +237,16 @@ impl Stream {
         match self {
             Stream::Tcp(stream) => stream.into(),
             Stream::Unix(stream) => stream.into(),
+        }
+    }
+}
+
+/// Reads once; a ring of the thread's may interrupt that.
+pub(crate) fn read_once(from: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match from.read(into) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
         }
     }
 }

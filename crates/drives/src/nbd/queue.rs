@@ -100,12 +100,16 @@ impl NbdQueue {
         if self.waiting.is_empty() {
             return;
         }
+        if !self.has_hope() {
+            // A server may be back of which nobody has heard since.
+            self.with_links(|link, desk| link.advance(desk));
+        }
+        if !self.has_hope() {
+            return self.fail_waiting();
+        }
         let takes = |link: &&Link| link.takes(&self.shared);
         let ready = self.links.iter().filter(takes).count();
         if ready == 0 {
-            if !self.has_hope() {
-                self.fail_waiting();
-            }
             return;
         }
         let share = self.waiting.len().div_ceil(ready);

@@ -5,7 +5,7 @@
 //! Only for exports where a second connection sees what the first one wrote. Specification: "Block
 //! status", `base:allocation`.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
 use millrace_nbd::status::descriptors;
 use millrace_nbd::{Command, Extent as ByteExtent, ReplyStyle, Request, encode_request};
 
-use super::dial::{Purpose, Target};
+use super::dial::{Purpose, Target, read_once};
 
 /// Longest time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -107,7 +107,7 @@ impl Line {
                     }
                     self.stream.set_read_timeout(Some(left))?;
                     let mut chunk = [0; 16 << 10];
-                    match self.stream.read(&mut chunk)? {
+                    match read_once(&mut self.stream, &mut chunk)? {
                         0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                         got => input.extend_from_slice(&chunk[..got]),
                     }

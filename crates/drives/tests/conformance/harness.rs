@@ -12,13 +12,15 @@ use millrace_block::{
 };
 use millrace_drives::{
     Aio, Direct, FaultCache, FaultConfig, FaultControl, FaultDriver, FileConfig, FileCounters,
-    FileDriver, ModelConfig, ModelContents, ModelDriver, ModelTiming, NullDriver, RamConfig,
-    RamDriver,
+    FileDriver, ModelConfig, ModelContents, ModelDriver, ModelTiming, NbdConfig, NbdDriver,
+    NullDriver, RamConfig, RamDriver,
 };
 use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config};
 use millrace_runtime::{IoConfig, IoContext};
 use tempfile::TempDir;
+
+use crate::nbd_server::{ALL, Server};
 
 /// Longest that a test waits for anything.
 const PATIENCE_NS: u64 = 10_000_000_000;
@@ -36,10 +38,12 @@ pub enum Kind {
     FaultFile,
     FaultVolatile,
     FaultVolatileWithoutFua,
+    /// On a server in this process.
+    Nbd,
 }
 
 /// Drives that keep data.
-pub const KEEPERS: [Kind; 8] = [
+pub const KEEPERS: [Kind; 9] = [
     Kind::Ram,
     Kind::ModelRam,
     Kind::File,
@@ -48,6 +52,7 @@ pub const KEEPERS: [Kind; 8] = [
     Kind::FaultRam,
     Kind::FaultFile,
     Kind::FaultVolatile,
+    Kind::Nbd,
 ];
 pub const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 pub const BACKENDS: [Backend; 2] = [Backend::Uring, Backend::Epoll];
@@ -135,6 +140,7 @@ pub struct Drives {
     pub faults: Vec<FaultControl>,
     pub files: Vec<Arc<FileCounters>>,
     pub paths: Vec<PathBuf>,
+    _servers: Vec<Server>,
     _dir: TempDir,
 }
 
@@ -142,9 +148,13 @@ impl Drives {
     pub fn new(plan: &Plan) -> Drives {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (mut faults, mut files, mut paths, mut disks) = (vec![], vec![], vec![], vec![]);
+        let mut servers = Vec::new();
         for number in 0..plan.drives {
             let path = dir.path().join(format!("d{number}"));
-            let driver = driver(plan, &path, &mut faults, &mut files);
+            let driver = match plan.kind {
+                Kind::Nbd => remote(plan, &mut servers),
+                _ => driver(plan, &path, &mut faults, &mut files),
+            };
             let config = DiskConfig {
                 name: format!("d{number}"),
                 stack: plan.stack,
@@ -161,7 +171,15 @@ impl Drives {
             0 => Volume::new("v", Layout::Linear, disks),
             chunk_sectors => Volume::new("v", Layout::Stripe { chunk_sectors }, disks),
         };
-        Drives { volume: volume.unwrap(), faults, files, paths, _dir: dir }
+        let volume = volume.unwrap();
+        Drives { volume, faults, files, paths, _servers: servers, _dir: dir }
+    }
+
+    /// A volume that was made elsewhere.
+    pub fn around(volume: Arc<Volume<Native>>) -> Drives {
+        let dir = tempfile::tempdir().unwrap();
+        let (faults, files, paths) = (vec![], vec![], vec![]);
+        Drives { volume, faults, files, paths, _servers: vec![], _dir: dir }
     }
 }
 
@@ -172,6 +190,16 @@ impl Drop for Drives {
             std::mem::forget(Arc::clone(&self.volume));
         }
     }
+}
+
+/// A drive on a server of its own.
+fn remote(plan: &Plan, servers: &mut Vec<Server>) -> Box<dyn Driver<Native>> {
+    let server = Server::new(plan.size_bytes, ALL, &[]);
+    server.state.block_min.store(plan.block as usize, std::sync::atomic::Ordering::SeqCst);
+    let uri = server.uri();
+    servers.push(server);
+    let config = NbdConfig::new(uri.parse().unwrap(), uri);
+    Box::new(NbdDriver::open(NbdConfig { io_threads: plan.io_threads, ..config }).unwrap())
 }
 
 fn driver(
@@ -199,6 +227,7 @@ fn driver(
         file
     };
     let (inner, cache): (Box<dyn Driver<Native>>, FaultCache) = match plan.kind {
+        Kind::Nbd => unreachable!("made by `remote`"),
         Kind::Null => return Box::new(NullDriver { size_bytes, ..NullDriver::default() }),
         Kind::Ram => return Box::new(ram().unwrap()),
         Kind::Model => return Box::new(model(plan, ModelContents::None)),

@@ -87,6 +87,7 @@ fn random_on_stripes(chunk_sectors: u32) {
         Kind::FileThreads,
         Kind::FaultRam,
         Kind::FaultVolatile,
+        Kind::Nbd,
     ];
     for (seed, plan) in plans(&kinds).enumerate() {
         let mut rig = Rig::new(&plan.stripe(3, chunk_sectors));

@@ -8,7 +8,7 @@ use millrace_drives::{Effect, FaultRule};
 
 use crate::harness::{Dice, Drives, Kind, Plan, Rig, buffer_of, pattern, plans};
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     Kind::Ram,
     Kind::ModelRam,
     Kind::File,
@@ -16,6 +16,7 @@ const KINDS: [Kind; 7] = [
     Kind::FaultRam,
     Kind::FaultFile,
     Kind::FaultVolatile,
+    Kind::Nbd,
 ];
 
 /// Writes and reads back blocks of one half of the drive, 16 at a time.

@@ -1,0 +1,311 @@
+//! The NBD drive against servers that vanish, come back, lie, or say nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use millrace_block::{
+    Bio, Buffer, Disk, DiskConfig, Driver, Layout, OpFlags, Stack, Status, Volume,
+};
+use millrace_drives::{NbdConfig, NbdDriver};
+use millrace_nbd::TransmissionFlags;
+use millrace_reactor::Backend;
+
+use crate::harness::{BACKENDS, Dice, Drives, Kind, Plan, Rig, buffer_of, has_uring, pattern};
+use crate::nbd_server::{ALL, Act, Server};
+
+const SIZE: u64 = 4 << 20;
+
+fn config(server: &Server) -> NbdConfig {
+    let uri = server.uri();
+    let reconnect_ns = 5_000_000_000;
+    NbdConfig { reconnect_ns, ..NbdConfig::new(uri.parse().unwrap(), uri) }
+}
+
+fn rig_of(driver: NbdDriver, backend: Backend, timeout_ns: u64) -> Rig {
+    let plan = Plan { timeout_ns, ..Plan::new(Kind::Nbd, Stack::Mq, backend) };
+    let config = DiskConfig { name: "d0".into(), timeout_ns, ..DiskConfig::default() };
+    let disk = Disk::new(Box::new(driver), config).unwrap();
+    let volume = Volume::new("v", Layout::Linear, vec![disk]).unwrap();
+    Rig::of(Arc::new(Drives::around(volume)), plan.backend, 0)
+}
+
+fn rig(server: &Server, backend: Backend) -> Rig {
+    rig_of(NbdDriver::open(config(server)).unwrap(), backend, 30_000_000_000)
+}
+
+fn backends() -> impl Iterator<Item = Backend> {
+    BACKENDS.into_iter().filter(|backend| *backend == Backend::Epoll || has_uring())
+}
+
+/// What the drive has had to say.
+fn news(rig: &Rig) -> String {
+    rig.drives.volume.disks()[0].take_news().join("\n")
+}
+
+/// Reads, writes and flushes that overlap nothing, against an image, until `rounds` are over.
+fn work(rig: &mut Rig, server: &Server, rounds: u64) {
+    let (mut image, mut dice) = (vec![0; SIZE as usize], Dice(7 + rounds));
+    for round in 0..rounds {
+        for place in 0..8 {
+            let sectors = 1 + dice.roll(700);
+            let sector = place * 1024 + dice.roll(1024 - sectors);
+            let data = pattern(sector, (sectors * 512) as usize, round + 1);
+            let start = (sector * 512) as usize;
+            image[start..start + data.len()].copy_from_slice(&data);
+            rig.submit(Bio::write(sector, buffer_of(&data)));
+        }
+        assert!(rig.drain().iter().all(|done| done.status == Status::Ok), "{}", news(rig));
+        rig.submit(Bio::flush());
+        for place in 0..8 {
+            rig.submit(Bio::read(place * 1024, Buffer::new(512 << 10)));
+        }
+        for done in rig.drain() {
+            assert_eq!(done.status, Status::Ok, "{}", news(rig));
+            let sector = done.bio.sector() as usize;
+            if let Some(buffer) = done.bio.into_buffer().filter(|buffer| !buffer.is_empty()) {
+                let start = sector * 512;
+                assert!(buffer[..] == image[start..start + buffer.len()], "round {round}");
+            }
+        }
+    }
+    assert!(*server.state.data.lock().unwrap() == image, "the server has what was written");
+}
+
+#[test]
+fn what_was_in_flight_when_a_server_fails_is_sent_again() {
+    let acts: [fn(usize) -> Act; 9] = [
+        Act::LoseAnswer,
+        Act::LoseRequest,
+        Act::HalfAnswer,
+        Act::Garbage,
+        Act::WrongCookie,
+        Act::NoData,
+        Act::Twice,
+        Act::WrongPlace,
+        Act::ShutDown,
+    ];
+    for backend in backends() {
+        for act in acts {
+            let script = [3, 0, 12, 1, 25].map(act);
+            println!("{backend} {:?}", script[0]);
+            let server = Server::new(SIZE, ALL, &script);
+            let mut rig = rig(&server, backend);
+            work(&mut rig, &server, 6);
+            assert!(server.sessions() >= 4, "{:?}: {} sessions", act(0), server.sessions());
+            let said = news(&rig);
+            assert!(said.contains("connection lost") && said.contains("connected again"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn servers_that_break_off_while_they_negotiate_are_tried_again() {
+    let bytes = [0, 1, 17, 18, 30, 40, 60, 90].map(Act::HangUpAfterBytes);
+    let script = [&[Act::LoseAnswer(2), Act::NoGreeting, Act::Babble], &bytes[..]].concat();
+    let server = Server::new(SIZE, ALL, &script);
+    let mut rig = rig(&server, Backend::Epoll);
+    work(&mut rig, &server, 2);
+    assert!(server.state.script.lock().unwrap().is_empty());
+}
+
+#[test]
+fn opening_says_what_is_wrong_with_a_server() {
+    for (act, expected) in [
+        (Act::NoGreeting, "the server hung up"),
+        (Act::Babble, "bad magic of the greeting"),
+        (Act::HangUpAfterBytes(18), "the server hung up"),
+    ] {
+        let server = Server::new(SIZE, ALL, &[act]);
+        let error = NbdDriver::open(config(&server)).err().unwrap().to_string();
+        assert!(error.contains(expected) && error.contains(&server.uri()), "{error}");
+    }
+    let server = Server::new(SIZE, ALL, &[]);
+    let other = server.uri().replace("///x", "///y");
+    let config = NbdConfig { uri: other.parse().unwrap(), text: other, ..config(&server) };
+    let error = NbdDriver::open(config).err().unwrap().to_string();
+    assert!(error.contains("there is no export \"y\"; there are \"x\""), "{error}");
+}
+
+#[test]
+fn a_request_without_an_answer_times_out_and_its_memory_stays_as_it_is() {
+    for backend in backends() {
+        // Reads that the server answers when nobody waits for them any more.
+        let server = Server::new(SIZE, ALL, &[Act::Silent(0), Act::Silent(0)]);
+        server.state.data.lock().unwrap().fill(7);
+        let driver = NbdDriver::open(config(&server)).unwrap();
+        let mut rig = rig_of(driver, backend, 200_000_000);
+        for place in 0..4 {
+            rig.submit(Bio::read(place * 64, Buffer::new(32 << 10)));
+        }
+        let done = rig.drain();
+        assert!(done.iter().all(|done| done.status == Status::TimedOut), "{done:?}");
+        let said = news(&rig);
+        assert!(said.contains("no answer to a Read at byte"), "{said}");
+        // The third connection is an honest one.
+        if rig.run(Bio::read(0, Buffer::new(4096))).status == Status::TimedOut {
+            assert_eq!(rig.read(0, 4096), [7; 4096]);
+        }
+        assert_eq!(rig.read(64, 4096), [7; 4096]);
+    }
+}
+
+#[test]
+fn a_server_that_reads_nothing_makes_writes_time_out() {
+    let server = Server::new(SIZE, ALL, &[Act::Deaf(0)]);
+    let driver = NbdDriver::open(config(&server)).unwrap();
+    let mut rig = rig_of(driver, Backend::Epoll, 300_000_000);
+    for place in 0..8 {
+        rig.submit(Bio::write(place * 1024, Buffer::new(512 << 10)));
+    }
+    let done = rig.drain();
+    assert!(done.iter().any(|done| done.status == Status::TimedOut), "{done:?}");
+    assert!(done.iter().all(|done| [Status::TimedOut, Status::Ok].contains(&done.status)));
+    assert_eq!(rig.run(Bio::flush()).status, Status::Ok, "it is back");
+}
+
+#[test]
+fn a_write_that_is_answered_before_it_was_sent_is_sent_again() {
+    let server = Server::new(SIZE, ALL, &[Act::Early(0)]);
+    let mut rig = rig(&server, Backend::Epoll);
+    // Longer than what a socket takes, so that the send is under way when the answer comes.
+    let data = pattern(0, 1 << 20, 3);
+    let written = rig.run(Bio::write(0, buffer_of(&data)));
+    // The server has answered, and that counts; what it did with the data is its affair.
+    assert_eq!(written.status, Status::Ok);
+    assert_eq!(rig.run(Bio::flush()).status, Status::Ok);
+    assert!(server.sessions() >= 2);
+}
+
+#[test]
+fn without_its_server_a_drive_waits_and_then_fails_and_then_is_back() {
+    let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(0)]);
+    let config = NbdConfig { reconnect_ns: 300_000_000, ..config(&server) };
+    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 100_000_000);
+    server.state.closed.store(true, Ordering::SeqCst);
+    let begun = std::time::Instant::now();
+    let done = rig.run(Bio::read(0, Buffer::new(4096)));
+    // The timeout of the disk is shorter, and does not count while the drive looks for its server.
+    assert_eq!(done.status, Status::Offline);
+    assert!(begun.elapsed() >= Duration::from_millis(300));
+    let said = news(&rig);
+    assert!(said.contains("requests fail until the server is back"), "{said}");
+    assert_eq!(rig.run(Bio::flush()).status, Status::Offline, "at once");
+    server.state.closed.store(false, Ordering::SeqCst);
+    // The thread that looks for it tries once a second.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Ok);
+    assert!(news(&rig).contains("connected again"));
+}
+
+#[test]
+fn an_export_that_has_become_smaller_or_poorer_is_dead() {
+    type Change = fn(&Server);
+    let changes: [(Change, &str); 2] = [
+        (
+            |server| server.state.data.lock().unwrap().truncate(1 << 20),
+            "the export has 1m now and had 4m",
+        ),
+        (
+            |server| *server.state.flags.lock().unwrap() = TransmissionFlags::new(),
+            "the export can do less than before",
+        ),
+    ];
+    for (change, expected) in changes {
+        let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(0)]);
+        let mut rig = rig(&server, Backend::Epoll);
+        change(&server);
+        assert_eq!(rig.run(Bio::flush()).status, Status::Offline);
+        let said = news(&rig);
+        assert!(said.contains(expected) && said.contains("dead"), "{said}");
+        assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Offline);
+    }
+}
+
+#[test]
+fn growth_is_seen_by_connections_that_are_made_for_it() {
+    for backend in backends() {
+        let server = Server::new(SIZE, ALL, &[]);
+        let mut rig = rig(&server, backend);
+        rig.write(0, &pattern(0, 4096, 1));
+        server.state.data.lock().unwrap().resize(2 * SIZE as usize, 0);
+        let volume = Arc::clone(&rig.drives.volume);
+        volume.resize().unwrap();
+        assert_eq!(volume.capacity(), 2 * SIZE / 512);
+        let last = 2 * SIZE / 512 - 8;
+        rig.write(last, &pattern(last, 4096, 2));
+        assert_eq!(rig.read(last, 4096), pattern(last, 4096, 2));
+        assert_eq!(rig.read(0, 4096), pattern(0, 4096, 1));
+        assert_eq!(server.sessions(), 2, "{}", news(&rig));
+    }
+}
+
+#[test]
+fn there_is_one_connection_unless_a_flush_covers_all() {
+    let alone = ALL.without(TransmissionFlags::MULTI_CONN).with(TransmissionFlags::FLUSH);
+    let server = Server::new(SIZE, alone, &[]);
+    let queues = |config: NbdConfig| {
+        let driver = NbdDriver::open(config).unwrap();
+        driver.hw_queues(&millrace_machine::Topology::uniform(1, 4)).count
+    };
+    assert_eq!(queues(NbdConfig { io_threads: 4, ..config(&server) }), 1);
+    let wish = NbdConfig { io_threads: 4, connections: Some(2), ..config(&server) };
+    let error = NbdDriver::open(wish.clone()).err().unwrap().to_string();
+    assert!(error.contains("connections=2, but the server does not say"), "{error}");
+    assert_eq!(queues(NbdConfig { read_only: true, ..wish.clone() }), 2);
+    let server = Server::new(SIZE, ALL, &[]);
+    assert_eq!(queues(NbdConfig { io_threads: 4, ..config(&server) }), 4);
+    assert_eq!(queues(NbdConfig { io_threads: 1, connections: Some(3), ..config(&server) }), 1);
+}
+
+#[test]
+fn several_connections_of_one_queue_share_its_requests() {
+    let script = [Act::Honest, Act::LoseAnswer(20), Act::Honest, Act::LoseRequest(3)];
+    let server = Server::new(SIZE, ALL, &script);
+    let config = NbdConfig { connections: Some(3), ..config(&server) };
+    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 30_000_000_000);
+    work(&mut rig, &server, 10);
+    assert!(server.sessions() >= 4);
+}
+
+#[test]
+fn write_through_forces_every_write_and_needs_no_flush() {
+    let server = Server::new(SIZE, ALL, &[]);
+    let config = NbdConfig { write_through: true, ..config(&server) };
+    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 0);
+    assert!(!rig.drives.volume.limits().features.volatile_cache);
+    rig.write(0, &[1; 512]);
+    rig.run_ok(Bio::write(8, buffer_of(&[1; 512])).with_flags(OpFlags::FUA));
+    rig.run_ok(Bio::write_zeroes(0, 8));
+    assert_eq!(server.state.forced.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn an_export_without_a_whole_number_of_sectors_says_what_is_not_served() {
+    let server = Server::new(SIZE + 100, ALL, &[]);
+    let driver = NbdDriver::open(config(&server)).unwrap();
+    assert_eq!(driver.capacity(), SIZE / 512);
+    let note = driver.notes().join("\n");
+    assert!(
+        note.contains("the last 100, which make no whole block of 512, are not served"),
+        "{note}"
+    );
+    server.state.block_min.store(4096, Ordering::SeqCst);
+    server.state.data.lock().unwrap().truncate(SIZE as usize + 4096);
+    let driver = NbdDriver::open(config(&server)).unwrap();
+    assert_eq!(driver.limits().logical_block_size, 4096);
+}
+
+#[test]
+fn extents_are_what_the_server_says() {
+    let server = Server::new(SIZE, ALL, &[]);
+    server.state.data.lock().unwrap()[8192..12288].fill(1);
+    let driver = NbdDriver::open(config(&server)).unwrap();
+    let extents = driver.extents(0, 64);
+    let told: Vec<_> = extents.iter().map(|one| (one.nr_sectors, one.hole, one.zero)).collect();
+    assert_eq!(told, [(16, true, true), (8, false, false), (40, true, true)]);
+    let alone = Server::new(SIZE, TransmissionFlags::FLUSH, &[]);
+    let driver = NbdDriver::open(config(&alone)).unwrap();
+    let told = driver.extents(0, 64);
+    assert!(!told[0].zero && told[0].nr_sectors == 64, "another connection may not know better");
+}
