@@ -19,6 +19,7 @@ pub mod metrics;
 mod process;
 pub mod raw_nbd;
 pub mod readers;
+pub mod remote;
 pub mod serving;
 pub mod storage_daemon;
 pub mod synthetic_trace;

@@ -1,0 +1,90 @@
+//! An NBD server of somebody else's, on a Unix socket, that can be killed and started again.
+//!
+//! Owns the child, which is killed by its pid and reaped when this drops. Called by the tests of
+//! drives on NBD servers.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::process::{create, listens, poll_within};
+
+/// A server.
+pub struct Remote {
+    child: Child,
+    program: &'static str,
+    args: Vec<String>,
+    socket: PathBuf,
+}
+
+impl Remote {
+    /// nbdkit in the foreground with these arguments: filters, a plug-in, its parameters.
+    ///
+    /// # Panics
+    /// If it does not listen within 30 s; the message has what it said.
+    #[must_use]
+    pub fn nbdkit(socket: &Path, args: &[&str]) -> Remote {
+        let own = ["-f", "--exit-with-parent", "-U", &socket.display().to_string()];
+        Remote::start("nbdkit", &[&own, args].concat(), socket)
+    }
+
+    /// qemu-nbd with an image in a format of its own, for several clients.
+    ///
+    /// # Panics
+    /// As `nbdkit`.
+    #[must_use]
+    pub fn qemu(socket: &Path, format: &str, image: &Path) -> Remote {
+        let (socket_text, image) = (socket.display().to_string(), image.display().to_string());
+        let args = ["-t", "-e", "8", "-f", format, "-k", &socket_text, &image];
+        Remote::start("qemu-nbd", &args, socket)
+    }
+
+    fn start(program: &'static str, args: &[&str], socket: &Path) -> Remote {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let child = spawn(program, &args, socket);
+        Remote { child, program, args, socket: socket.to_owned() }
+    }
+
+    /// Kills it (SIGKILL), as a crash would.
+    ///
+    /// # Panics
+    /// If the system refuses that.
+    pub fn kill(&mut self) {
+        // An error says that it has ended by itself.
+        let _ = self.child.kill();
+        self.child.wait().expect("the child is ours to wait for");
+    }
+
+    /// Starts it again with the same arguments.
+    ///
+    /// # Panics
+    /// As `nbdkit`.
+    pub fn start_again(&mut self) {
+        self.child = spawn(self.program, &self.args, &self.socket);
+    }
+
+    /// The spec of a drive on its export, with more keys such as `,reconnect=5s`.
+    #[must_use]
+    pub fn spec(&self, keys: &str) -> String {
+        format!("nbd:uri=nbd+unix:///?socket={}{keys}", self.socket.display())
+    }
+}
+
+fn spawn(program: &str, args: &[String], socket: &Path) -> Child {
+    // A server that was killed leaves its socket behind.
+    let _ = std::fs::remove_file(socket);
+    let said = socket.with_extension("said");
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(create(&said));
+    let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {program}: {error}"));
+    let ready = poll_within(Duration::from_secs(30), || listens(socket).then_some(()));
+    let text = std::fs::read_to_string(&said).unwrap_or_default();
+    assert!(ready.is_some(), "{command:?} does not listen: {text}");
+    child
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
