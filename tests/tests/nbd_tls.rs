@@ -360,6 +360,11 @@ fn a_flood_of_handshakes_takes_bounded_memory_and_lets_others_work() {
         })
         .collect();
     open(&rig).ask(&option(3, &[]));
+    let (ticks, start) = (rig.daemon.cpu_ticks(), std::time::Instant::now());
+    std::thread::sleep(Duration::from_millis(400));
+    let busy = (rig.daemon.cpu_ticks() - ticks) * 10;
+    let waited = start.elapsed().as_millis() as u64;
+    assert!(busy < waited / 4, "{busy} ms of CPU in {waited} ms while nobody sends anything");
     let each = rig.daemon.resident_kib().saturating_sub(before) / 100;
     assert!(each < 700, "{each} KiB for each client in its handshake");
     for stream in flood {

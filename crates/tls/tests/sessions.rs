@@ -140,7 +140,8 @@ fn the_names_of_a_client_are_known_once_it_was_accepted() {
     assert!(names.has("client") && names.has("10.0.0.1") && !names.has("client.tes"));
     assert_eq!(names.to_string(), "client, client.test, 10.0.0.1");
     assert!(client.peer().unwrap().has("localhost"));
-    assert!(server.describe().contains("TLS"), "{}", server.describe());
+    // Not what the client would rather have, which takes longer.
+    assert_eq!(server.describe(), "TLSv1_3 TLS13_AES_128_GCM_SHA256");
 }
 
 #[test]

@@ -78,6 +78,10 @@ impl Core {
 
     /// Decrypts what came in and takes it, until nothing is left or there is no room for more.
     pub(super) fn take_secure_input(&mut self, conn: &mut Connection) {
+        if conn.phase == Phase::Handshake {
+            // Requests, which look at this themselves, come later.
+            conn.turn.has_more = false;
+        }
         while self.decrypt(conn) {
             self.take_plain_input(conn);
         }
