@@ -103,10 +103,12 @@ impl Client {
             out.clear();
             match progress {
                 ClientProgress::Ready(session) => break session,
-                ClientProgress::NeedMore => socket.receive_some(&mut input).map_err(|error| {
-                    // A server may hang up when it has refused.
-                    handshake.refusal().map_or(error, invalid)
-                })?,
+                ClientProgress::NeedMore | ClientProgress::StartTls => {
+                    socket.receive_some(&mut input).map_err(|error| {
+                        // A server may hang up when it has refused.
+                        handshake.refusal().map_or(error, invalid)
+                    })?
+                }
             }
         };
         Ok(Client {

@@ -17,8 +17,10 @@ mod queue;
 mod redial;
 mod ring;
 mod status_line;
+mod wire;
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,7 +31,8 @@ use millrace_block::{
 };
 use millrace_machine::{Native, Topology};
 use millrace_nbd::TransmissionFlags;
-use millrace_nbd::client::{ClientSession, NbdUri};
+use millrace_nbd::client::{Address, ClientSession, NbdUri};
+use millrace_tls::{ClientConfig, ClientFiles, Identity};
 
 use crate::open::Measured;
 use crate::value::size_text;
@@ -72,6 +75,8 @@ pub struct NbdConfig {
     pub write_through: bool,
     /// Take no writes.
     pub read_only: bool,
+    /// TLS; without it plaintext.
+    pub tls: Option<NbdTls>,
     /// I/O threads, each with a queue of its own.
     pub io_threads: u16,
 }
@@ -88,17 +93,46 @@ impl NbdConfig {
             reconnect_ns: 60_000_000_000,
             write_through: false,
             read_only: false,
+            tls: None,
             io_threads: 1,
         }
     }
 
-    fn target(&self) -> Target {
-        Target { uri: self.uri.clone(), text: self.text.clone() }
+    /// The server, with what TLS needs.
+    fn target(&self) -> Result<Target, Error> {
+        let tls = match &self.tls {
+            None => None,
+            Some(tls) => {
+                let files = ClientFiles { ca: tls.ca.clone(), identity: tls.identity.clone() };
+                let config = ClientConfig::load(&files).map_err(|error| {
+                    self.error(ErrorKind::InvalidSetting, &format!("TLS: {error}"))
+                })?;
+                let host = match (&tls.hostname, &self.uri.address) {
+                    (Some(name), _) => name.clone(),
+                    (None, Address::Tcp { host, .. }) => host.clone(),
+                    (None, Address::Unix { .. }) => "localhost".to_owned(),
+                };
+                Some((config, host))
+            }
+        };
+        Ok(Target { uri: self.uri.clone(), text: self.text.clone(), tls })
     }
 
     fn error(&self, kind: ErrorKind, text: &str) -> Error {
         Error::new(kind, format!("{}: {text}", self.text))
     }
+}
+
+/// Files of TLS, and whom the server's certificate must name.
+#[derive(Debug, Clone)]
+pub struct NbdTls {
+    /// Certificates of the CAs that may have signed the server's, in PEM.
+    pub ca: PathBuf,
+    /// Certificate and key, for servers that ask for them.
+    pub identity: Option<Identity>,
+    /// The name in the server's certificate; without it the host of the URI, and `localhost` for a
+    /// Unix socket.
+    pub hostname: Option<String>,
 }
 
 /// What the drive has promised to the layer, and so every later connection must keep.
@@ -193,7 +227,7 @@ impl NbdDriver {
     /// `System` if it cannot be reached, `NotSupported` if it refuses, `InvalidSetting` if the
     /// export cannot be what the settings say. The text names the URI.
     pub fn open(config: NbdConfig) -> Result<NbdDriver, Error> {
-        let target = config.target();
+        let target = config.target()?;
         let connected = target.dial(Purpose::Transmit, START)?;
         let (session, identity) = (connected.session, connected.identity);
         check(&config, &session)?;
@@ -350,7 +384,7 @@ pub(crate) fn measure(config: &NbdConfig) -> Result<Measured, Error> {
 
 /// What the server says of the export now.
 fn ask(config: &NbdConfig) -> Result<ClientSession, Error> {
-    let target = config.target();
+    let target = config.target()?;
     // Servers that know no OPT_INFO are asked as if to begin.
     let asked = target.dial(Purpose::Ask, START);
     let asked = asked.or_else(|error| match error.kind() {

@@ -20,7 +20,21 @@ const DRIVERS: [(&str, &[&str]); 7] = [
     ("ram", &["size", "block", "depth"]),
     ("model", MODEL_KEYS),
     ("file", &["path", "size", "grow", "direct", "aio", "depth", "lock", "read-only"]),
-    ("nbd", &["uri", "connections", "depth", "reconnect", "write-through", "read-only"]),
+    (
+        "nbd",
+        &[
+            "uri",
+            "connections",
+            "depth",
+            "reconnect",
+            "write-through",
+            "read-only",
+            "tls-ca",
+            "tls-certificate",
+            "tls-key",
+            "tls-hostname",
+        ],
+    ),
     ("rbd", &["image", "conf", "cluster", "id", "depth", "lock", "read-only", "connect"]),
     (
         "fault",

@@ -9,10 +9,10 @@
 use thiserror::Error;
 
 use crate::wire::{
-    OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO, OPT_LIST, OPT_STRUCTURED_REPLY,
-    REP_ERR_BLOCK_SIZE_REQD, REP_ERR_EXT_HEADER_REQD, REP_ERR_INVALID, REP_ERR_PLATFORM,
-    REP_ERR_POLICY, REP_ERR_SHUTDOWN, REP_ERR_TLS_REQD, REP_ERR_TOO_BIG, REP_ERR_UNKNOWN,
-    REP_ERR_UNSUP,
+    OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO, OPT_LIST, OPT_STARTTLS,
+    OPT_STRUCTURED_REPLY, REP_ERR_BLOCK_SIZE_REQD, REP_ERR_EXT_HEADER_REQD, REP_ERR_INVALID,
+    REP_ERR_PLATFORM, REP_ERR_POLICY, REP_ERR_SHUTDOWN, REP_ERR_TLS_REQD, REP_ERR_TOO_BIG,
+    REP_ERR_UNKNOWN, REP_ERR_UNSUP,
 };
 
 /// Why a connection cannot go on. The caller closes it.
@@ -122,6 +122,7 @@ fn refusal(option: u32, code: u32) -> String {
     let asked = match option {
         OPT_GO | OPT_INFO | OPT_EXPORT_NAME => "the export",
         OPT_LIST => "the list of its exports",
+        OPT_STARTTLS => "TLS",
         OPT_STRUCTURED_REPLY => "structured replies",
         OPT_EXTENDED_HEADERS => "extended headers",
         _ => return format!("the server refused option {option} with code {code:#x}"),
@@ -131,7 +132,7 @@ fn refusal(option: u32, code: u32) -> String {
         REP_ERR_POLICY => "it is told not to",
         REP_ERR_INVALID => "it finds the request invalid",
         REP_ERR_PLATFORM => "its system cannot",
-        REP_ERR_TLS_REQD => "it wants TLS, which this client does not speak",
+        REP_ERR_TLS_REQD => "it wants TLS, which was not asked for",
         REP_ERR_UNKNOWN => "there is no such export",
         REP_ERR_SHUTDOWN => "it is about to stop",
         REP_ERR_BLOCK_SIZE_REQD => "it wants block sizes to be agreed on",

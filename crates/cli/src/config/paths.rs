@@ -1,7 +1,8 @@
 //! Paths inside drive specs, made relative to the configuration.
 //!
-//! A path stands at the keys `path` and `conf` of a spec; a drive around another (`fault`) has
-//! that one's spec at the key `drive`. Called by raw.rs; `Spec::file` finds them again.
+//! A path stands at the keys `path` and `conf` of a spec, and at keys of TLS; a drive around another
+//! (`fault`) has that one's spec at the key `drive`. Called by raw.rs; `Spec::file` finds them
+//! again.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use millrace_drives::Spec;
 pub fn resolve(spec: &mut Spec, base: &Path) {
     for (key, value) in &mut spec.options {
         match key.as_str() {
-            "path" | "conf" => {
+            "path" | "conf" | "tls-ca" | "tls-certificate" | "tls-key" => {
                 if let Some(path) = base.join(&*value).to_str() {
                     *value = path.to_owned();
                 }

@@ -13,6 +13,7 @@ use libc::{iovec, msghdr};
 use millrace_nbd::client::{Answer, AnswerError, Answers};
 use millrace_nbd::{Command, Errno};
 use millrace_reactor::Op;
+use millrace_tls::Session;
 
 use super::flight::{Flight, PIECES_MAX};
 use super::ring::Ring;
@@ -71,15 +72,19 @@ impl Inbound {
     pub(crate) fn arm(
         &mut self,
         (ring, fd, user_data): (&Ring, RawFd, u64),
-        answers: &Answers,
+        (answers, tls): (&Answers, Option<&mut Session>),
         flights: &[Flight],
     ) {
         if self.busy {
             return;
         }
         self.busy = true;
-        let op = match answers.payload() {
-            Some(payload) => {
+        let op = match (tls, answers.payload()) {
+            (Some(session), _) => {
+                let room = session.room();
+                Op::Recv { fd, buf: room.as_mut_ptr(), len: room.len() as u32 }
+            }
+            (None, Some(payload)) => {
                 assert!(self.start == self.end, "what was received is used up first");
                 (self.start, self.end, self.direct) = (0, 0, payload.left);
                 self.iov.clear();
@@ -89,19 +94,40 @@ impl Inbound {
                 (self.msg.msg_iov, self.msg.msg_iovlen) = (self.iov.as_mut_ptr(), self.iov.len());
                 Op::RecvMsg { fd, msg: &raw mut *self.msg, flags: 0 }
             }
-            None => {
-                self.buffer.copy_within(self.start..self.end, 0);
-                (self.start, self.end) = (0, self.end - self.start);
-                let room = self.buffer.len() - self.end;
-                let most = if has_long_read(answers, flights) { HEADER_BYTES } else { room };
-                let buf = self.buffer[self.end..].as_mut_ptr();
-                Op::Recv { fd, buf, len: most.min(room) as u32 }
+            (None, None) => {
+                let long = has_long_read(answers, flights);
+                let room = self.room();
+                let most = if long { HEADER_BYTES } else { room.len() };
+                Op::Recv { fd, buf: room.as_mut_ptr(), len: most.min(room.len()) as u32 }
             }
         };
         // SAFETY: the buffer, the header and its list are this value's, which outlives the
         // operation (`Link` waits for it); the payload's memory is that of a request in flight,
         // which is not answered before this operation has ended.
         unsafe { ring.push(user_data, op) };
+    }
+
+    /// Where the next bytes of the stream go that are not in place.
+    fn room(&mut self) -> &mut [u8] {
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        &mut self.buffer[self.end..]
+    }
+
+    /// The operation has brought so many bytes of ciphertext.
+    pub(crate) fn received_sealed(&mut self, bytes: usize, session: &mut Session) {
+        self.busy = false;
+        session.received(bytes);
+    }
+
+    /// Takes plaintext from the session; false if it has none.
+    ///
+    /// # Errors
+    /// What ended the session.
+    pub(crate) fn unseal(&mut self, session: &mut Session) -> Result<bool, millrace_tls::Error> {
+        let bytes = session.read(self.room())?;
+        self.end += bytes;
+        Ok(bytes > 0)
     }
 
     /// The operation has brought so many bytes.

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use millrace_block::{Status, Tag};
 use millrace_nbd::client::Answers;
 use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
+use millrace_tls::Session;
 
 use super::Shared;
 use super::dial::Connected;
@@ -57,6 +58,7 @@ pub(crate) struct Link {
     number: usize,
     pub(crate) state: State,
     socket: Option<OwnedFd>,
+    tls: Option<Box<Session>>,
     style: ReplyStyle,
     /// The drive's size that this connection knows.
     epoch: u32,
@@ -82,6 +84,7 @@ impl Link {
             number,
             state: State::Closing,
             socket: None,
+            tls: None,
             style,
             epoch: 0,
             answers: Answers::new(style, depth),
@@ -119,8 +122,15 @@ impl Link {
 
     fn push(&mut self, desk: &Desk<'_>) {
         let user_data = self.user_data(1);
-        if let Some(socket) = &self.socket {
-            self.outbound.send(desk.ring, socket.as_raw_fd(), user_data);
+        let Some(fd) = self.socket.as_ref().map(AsRawFd::as_raw_fd) else { return };
+        match &mut self.tls {
+            None => self.outbound.send(desk.ring, fd, user_data),
+            Some(session) => {
+                let place = (desk.ring, fd, user_data);
+                if let Err(error) = self.outbound.send_sealed(place, session) {
+                    self.lose(desk.shared, &format!("TLS: {error}"));
+                }
+            }
         }
     }
 
@@ -128,7 +138,8 @@ impl Link {
         let user_data = self.user_data(0);
         if let (Some(socket), State::Up) = (&self.socket, self.state) {
             let place = (desk.ring, socket.as_raw_fd(), user_data);
-            self.inbound.arm(place, &self.answers, desk.flights);
+            let stream = (&self.answers, self.tls.as_deref_mut());
+            self.inbound.arm(place, stream, desk.flights);
         }
     }
 
@@ -138,7 +149,11 @@ impl Link {
             self.outbound.broken();
             return self.lose(desk.shared, &errno_text(result));
         }
-        if !self.outbound.moved(result as usize) {
+        let out = match &mut self.tls {
+            None => self.outbound.moved(result as usize),
+            Some(session) => self.outbound.moved_sealed(result as usize, session),
+        };
+        if !out {
             return self.push(desk);
         }
         for index in self.outbound.sent() {
@@ -157,18 +172,48 @@ impl Link {
             self.inbound.broken();
             return self.lose(desk.shared, &errno_text(result));
         }
-        self.inbound.received(result as usize, &mut self.answers);
+        let taken = match self.tls.take() {
+            None => {
+                self.inbound.received(result as usize, &mut self.answers);
+                self.answered(desk)
+            }
+            Some(mut session) => {
+                self.inbound.received_sealed(result as usize, &mut session);
+                let taken = self.unseal(&mut session, desk);
+                self.tls = Some(session);
+                taken
+            }
+        };
+        if let Err(why) = taken {
+            return self.lose(desk.shared, &why);
+        }
+        if self.tls.is_some() && !self.outbound.is_busy() {
+            // TLS may have to answer something itself.
+            self.push(desk);
+        }
+        self.arm(desk);
+    }
+
+    /// Goes on with all plaintext that the session has.
+    fn unseal(&mut self, session: &mut Session, desk: &mut Desk<'_>) -> Result<(), String> {
+        while self.inbound.unseal(session).map_err(|error| format!("TLS: {error}"))? {
+            self.answered(desk)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with what was received.
+    fn answered(&mut self, desk: &mut Desk<'_>) -> Result<(), String> {
         loop {
             match self.inbound.next(&mut self.answers, desk.flights) {
                 Ok(Some((_, Some(Errno::Eshutdown)))) => {
-                    return self.lose(desk.shared, "the server is about to stop");
+                    return Err("the server is about to stop".to_owned());
                 }
                 Ok(Some((index, errno))) => self.ended(index, errno, desk),
-                Ok(None) => break,
-                Err(error) => return self.lose(desk.shared, &error.to_string()),
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(error.to_string()),
             }
         }
-        self.arm(desk);
     }
 
     fn ended(&mut self, index: u32, errno: Option<Errno>, desk: &mut Desk<'_>) {
@@ -247,7 +292,7 @@ impl Link {
 
     /// Both operations have ended: requests go back, and a new connection is looked for.
     fn closed(&mut self, desk: &mut Desk<'_>) {
-        self.socket = None;
+        (self.socket, self.tls) = (None, None);
         self.outbound.sent().for_each(drop);
         for index in (0..desk.flights.len()).rev() {
             let flight = &mut desk.flights[index];
@@ -314,11 +359,20 @@ impl Link {
     }
 
     fn up(&mut self, connected: Connected, desk: &Desk<'_>) {
-        let Connected { socket, session, .. } = connected;
+        let Connected { wire, session, .. } = connected;
+        let (socket, tls) = match wire.into_parts() {
+            Ok(parts) => parts,
+            Err(error) => {
+                // As if it had been lost at once.
+                desk.shared.say(format!("cannot use the new connection: {error}"));
+                self.state = State::Closing;
+                return;
+            }
+        };
         self.style = session.style;
         self.answers.reset(self.style);
         self.inbound.reset();
-        self.socket = Some(socket);
+        (self.socket, self.tls) = (Some(socket), tls);
         self.epoch = desk.shared.epoch_of(session.size_bytes);
         self.replaces = false;
         self.fruitless += 1;
@@ -329,7 +383,7 @@ impl Link {
     /// Tells the server that nothing more comes, if that can be done at once.
     fn take_leave(&self) {
         let Some(socket) = &self.socket else { return };
-        if self.outbound.is_busy() || self.state != State::Up {
+        if self.outbound.is_busy() || self.state != State::Up || self.tls.is_some() {
             return;
         }
         let (command, mut header) = (Command::Disc, [0; 32]);

@@ -13,6 +13,7 @@ use millrace_nbd::client::Answers;
 use millrace_nbd::wire::EXTENDED_REQUEST_BYTES;
 use millrace_nbd::{ReplyStyle, Request, encode_request};
 use millrace_reactor::Op;
+use millrace_tls::Session;
 
 use super::flight::{Flight, PIECES_MAX, State};
 use super::ring::Ring;
@@ -91,6 +92,48 @@ impl Outbound {
         }
     }
 
+    /// Starts to send what is left of the batch, as ciphertext, and what else the session has to
+    /// say.
+    ///
+    /// # Errors
+    /// What ended the session.
+    pub(crate) fn send_sealed(
+        &mut self,
+        (ring, fd, user_data): (&Ring, RawFd, u64),
+        session: &mut Session,
+    ) -> Result<(), millrace_tls::Error> {
+        while let Some(piece) = self.iov.get(self.first) {
+            // SAFETY: a header of this value's, or memory of a write that is in flight.
+            let plain = unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) };
+            let taken = session.write(plain)?;
+            let whole = taken == plain.len();
+            self.advance(taken);
+            if !whole {
+                break;
+            }
+        }
+        if self.first == self.iov.len() {
+            session.finish()?;
+        }
+        let output = session.output();
+        if !output.is_empty() {
+            self.busy = true;
+            let (buf, len) = (output.as_ptr(), output.len() as u32);
+            let op = Op::Send { fd, buf, len, flags: libc::MSG_WAITALL };
+            // SAFETY: the session's output never moves, and the link keeps the session until this
+            // operation has ended.
+            unsafe { ring.push(user_data, op) };
+        }
+        Ok(())
+    }
+
+    /// The operation has moved so many bytes of ciphertext; true if the batch is out.
+    pub(crate) fn moved_sealed(&mut self, bytes: usize, session: &mut Session) -> bool {
+        self.busy = false;
+        session.sent(bytes);
+        self.first == self.iov.len() && session.output().is_empty()
+    }
+
     /// Starts to send what is left of the batch.
     pub(crate) fn send(&mut self, ring: &Ring, fd: RawFd, user_data: u64) {
         if self.first == self.iov.len() {
@@ -118,6 +161,12 @@ impl Outbound {
     /// The operation has moved so many bytes; true if the batch is out.
     pub(crate) fn moved(&mut self, bytes: usize) -> bool {
         self.busy = false;
+        self.advance(bytes);
+        self.first == self.iov.len()
+    }
+
+    /// So many bytes of the pieces are done.
+    fn advance(&mut self, bytes: usize) {
         let mut bytes = bytes;
         while let Some(piece) = self.iov.get_mut(self.first) {
             let part = bytes.min(piece.iov_len);
@@ -125,11 +174,10 @@ impl Outbound {
             piece.iov_len -= part;
             bytes -= part;
             if piece.iov_len > 0 {
-                return false;
+                return;
             }
             self.first += 1;
         }
-        true
     }
 
     /// The operation has failed.

@@ -5,8 +5,7 @@
 //! Only for exports where a second connection sees what the first one wrote. Specification: "Block
 //! status", `base:allocation`.
 
-use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::time::{Duration, Instant};
 
 use millrace_block::Extent;
@@ -14,7 +13,8 @@ use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
 use millrace_nbd::status::descriptors;
 use millrace_nbd::{Command, Extent as ByteExtent, ReplyStyle, Request, encode_request};
 
-use super::dial::{Purpose, Target, read_once};
+use super::dial::{Purpose, Target};
+use super::wire::Wire;
 
 /// Longest time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -36,8 +36,7 @@ pub(crate) struct StatusLine {
 
 #[derive(Debug)]
 struct Line {
-    /// Of whichever family the socket is: only reading and writing is done with it.
-    stream: UnixStream,
+    wire: Wire,
     style: ReplyStyle,
     context_id: u32,
     cookie: u64,
@@ -74,25 +73,24 @@ impl StatusLine {
             self.quiet_until = Some(Instant::now() + QUIET);
             return None;
         };
-        let (style, stream) = (connected.session.style, UnixStream::from(connected.socket));
+        let (style, wire) = (connected.session.style, connected.wire);
         let Some(context_id) = connected.session.allocation else {
             self.never = true;
             return None;
         };
-        Some(Line { stream, style, context_id, cookie: 0 })
+        Some(Line { wire, style, context_id, cookie: 0 })
     }
 }
 
 impl Line {
     fn ask(&mut self, offset: u64, length: u64) -> io::Result<Vec<ByteExtent>> {
         let deadline = Instant::now() + PATIENCE;
-        self.stream.set_write_timeout(Some(PATIENCE))?;
         self.cookie += 1;
         let (cookie, command) = (self.cookie, Command::BlockStatus);
         let mut header = [0; 32];
         let request = Request { cookie, flags: 0, command, offset, length };
         let bytes = encode_request(&request, self.style, &mut header);
-        self.stream.write_all(&header[..bytes])?;
+        self.wire.say(&header[..bytes], deadline)?;
         let (mut input, mut extents) = (Vec::new(), Vec::new());
         loop {
             match self.answer(&input, &mut extents)? {
@@ -101,13 +99,11 @@ impl Line {
                     input.drain(..used);
                 }
                 None => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() || input.len() > REPLY_BYTES_MAX {
-                        return Err(io::ErrorKind::TimedOut.into());
+                    if input.len() > REPLY_BYTES_MAX {
+                        return Err(io::ErrorKind::InvalidData.into());
                     }
-                    self.stream.set_read_timeout(Some(left))?;
                     let mut chunk = [0; 16 << 10];
-                    match read_once(&mut self.stream, &mut chunk)? {
+                    match self.wire.hear(&mut chunk, deadline)? {
                         0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                         got => input.extend_from_slice(&chunk[..got]),
                     }

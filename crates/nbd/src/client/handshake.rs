@@ -3,21 +3,21 @@
 //! Owns what the benchmark client needs to reach any NBD server. Called with the bytes that were
 //! received; what is to be sent is appended to a buffer of the caller.
 //!
-//! States: greeting; the wish for a reply style, each refusal falling back to the next simpler one;
-//! if wished for, `OPT_SET_META_CONTEXT` for `base:allocation`; `OPT_GO`, or `OPT_INFO` and
-//! `OPT_ABORT` for whoever only wants to know; for old servers `OPT_EXPORT_NAME`; where there is no
-//! such export `OPT_LIST`, for the error; over.
-//! Invariants: one option is open at a time; no more is consumed than the last message that the
-//! negotiation needs; information of unknown kinds is ignored.
-//! Specification: "Fixed newstyle negotiation", "Option types", "Block size constraints".
+//! States: greeting; if wished for, TLS, for which the caller has to see; the wish for a reply
+//! style, each refusal falling back to the next simpler one; if wished for, `OPT_SET_META_CONTEXT`
+//! for `base:allocation`; `OPT_GO`, or `OPT_INFO` and `OPT_ABORT` for whoever only wants to know;
+//! for old servers `OPT_EXPORT_NAME`; where there is no such export `OPT_LIST`, for the error;
+//! over. Invariants: one option is open at a time; no more is consumed than the last message that
+//! the negotiation needs; information of unknown kinds is ignored. Specification: "Fixed newstyle
+//! negotiation", "Option types", "Block size constraints".
 
 use crate::wire::{
     BASE_ALLOCATION, EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES,
     FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INFO_BLOCK_SIZE, INFO_EXPORT, NBD_MAGIC, OPT_ABORT,
     OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO, OPT_LIST, OPT_SET_META_CONTEXT,
-    OPT_STRUCTURED_REPLY, OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES, OPTION_REPLY_MAGIC, REP_ACK,
-    REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_ERROR_BIT, REP_INFO, REP_META_CONTEXT, REP_SERVER, Reader,
-    STRING_BYTES_MAX, put_option,
+    OPT_STARTTLS, OPT_STRUCTURED_REPLY, OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES,
+    OPTION_REPLY_MAGIC, REP_ACK, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_ERROR_BIT, REP_INFO,
+    REP_META_CONTEXT, REP_SERVER, Reader, STRING_BYTES_MAX, put_option,
 };
 use crate::{ProtocolError, ReplyStyle, TransmissionFlags};
 
@@ -51,6 +51,9 @@ pub struct ClientSession {
 pub enum ClientProgress {
     /// Send what is in the output; the rest needs more bytes.
     NeedMore,
+    /// Only after [`ClientHandshake::with_tls`]: the server begins TLS with the next byte of either
+    /// side. See to that, and go on with [`ClientHandshake::secured`].
+    StartTls,
     /// Requests may be sent.
     Ready(ClientSession),
 }
@@ -58,6 +61,10 @@ pub enum ClientProgress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Greeting,
+    /// TLS was asked for.
+    StartTls,
+    /// The server agreed to TLS, which has not begun.
+    Securing,
     Style(ReplyStyle),
     Context,
     Go,
@@ -76,6 +83,7 @@ pub struct ClientHandshake {
     /// What to do with the export: `OPT_GO`, or `OPT_INFO`.
     verb: u32,
     wants_allocation: bool,
+    wants_tls: bool,
     no_zeroes: bool,
     /// Whether the size and the flags are known.
     described: bool,
@@ -111,6 +119,7 @@ impl ClientHandshake {
             state,
             verb: OPT_GO,
             wants_allocation: false,
+            wants_tls: false,
             no_zeroes: false,
             described: false,
             session,
@@ -124,6 +133,23 @@ impl ClientHandshake {
     pub fn with_allocation(mut self) -> Self {
         self.wants_allocation = true;
         self
+    }
+
+    /// Asks for TLS first, and goes on with nothing less.
+    #[must_use]
+    pub fn with_tls(mut self) -> Self {
+        self.wants_tls = true;
+        self
+    }
+
+    /// TLS has begun: appends what is to be said by it.
+    ///
+    /// # Panics
+    ///
+    /// Unless [`ClientProgress::StartTls`] was the last progress.
+    pub fn secured(&mut self, out: &mut Vec<u8>) {
+        assert!(self.state == State::Securing, "TLS was agreed on just now");
+        self.ask_for(self.want, out);
     }
 
     /// Only asks what the export is, and takes leave: [`ClientProgress::Ready`] then says what the
@@ -167,6 +193,16 @@ impl ClientHandshake {
     ) -> Result<(usize, ClientProgress), ProtocolError> {
         let mut used = 0;
         while self.state != State::Over {
+            if self.state == State::Securing {
+                return match input.len() - used {
+                    0 => Ok((used, ClientProgress::StartTls)),
+                    // Nobody may speak before TLS has begun; somebody on the way may have.
+                    value => {
+                        let what = "number of bytes before TLS begins";
+                        Err(ProtocolError::BadField { what, value: value as u64 })
+                    }
+                };
+            }
             let step = match self.state {
                 State::Greeting => self.greeting(&input[used..], out),
                 State::ExportName => Ok(self.export_name(&input[used..])),
@@ -199,7 +235,12 @@ impl ClientHandshake {
         self.no_zeroes = flags & FLAG_NO_ZEROES != 0;
         let zeroes = if self.no_zeroes { FLAG_C_NO_ZEROES } else { 0 };
         out.extend_from_slice(&(FLAG_C_FIXED_NEWSTYLE | zeroes).to_be_bytes());
-        self.ask_for(self.want, out);
+        if self.wants_tls {
+            self.state = State::StartTls;
+            put_option(out, OPT_STARTTLS, &[]);
+        } else {
+            self.ask_for(self.want, out);
+        }
         Ok(Some(18))
     }
 
@@ -244,6 +285,7 @@ impl ClientHandshake {
         match self.state {
             State::Style(ReplyStyle::Extended) => OPT_EXTENDED_HEADERS,
             State::Style(_) => OPT_STRUCTURED_REPLY,
+            State::StartTls => OPT_STARTTLS,
             State::Context => OPT_SET_META_CONTEXT,
             State::List => OPT_LIST,
             _ => self.verb,
@@ -280,6 +322,7 @@ impl ClientHandshake {
 
     fn answered(&mut self, kind: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), ProtocolError> {
         match (self.state, kind) {
+            (State::StartTls, REP_ACK) => self.state = State::Securing,
             (State::Style(style), REP_ACK) => {
                 self.session.style = style;
                 self.styled(out);

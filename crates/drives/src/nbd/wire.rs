@@ -1,0 +1,187 @@
+//! `Wire`: a socket of either family that blocks up to a time, and TLS on it where that was asked
+//! for.
+//!
+//! Used while a connection is negotiated, and by whoever asks one question at a time; then socket
+//! and TLS session go to a link, which has a ring of its own for them. Called by `dial.rs` and
+//! `status_line.rs`; calls the TLS crate.
+#![allow(unsafe_code)]
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use millrace_tls::Session;
+
+/// A socket.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A socket, and perhaps TLS on it.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    stream: Stream,
+    tls: Option<Box<Session>>,
+}
+
+impl Wire {
+    /// Plain, so far.
+    pub(crate) fn new(stream: Stream) -> Wire {
+        Wire { stream, tls: None }
+    }
+
+    /// Begins TLS, and returns when the server's certificate was found good.
+    ///
+    /// # Errors
+    /// What the session or the socket says.
+    pub(crate) fn secure(&mut self, mut session: Session, deadline: Instant) -> io::Result<()> {
+        while !session.is_established() {
+            self.stream.send(&mut session, deadline)?;
+            if session.is_established() {
+                break;
+            }
+            if self.stream.receive(&mut session, deadline)? == 0 {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            let gone_on = session.read(&mut []);
+            // The peer is told why, too.
+            let told = self.stream.send(&mut session, deadline);
+            gone_on.map_err(io::Error::other).and(told)?;
+        }
+        self.tls = Some(Box::new(session));
+        Ok(())
+    }
+
+    /// Sends all of it.
+    ///
+    /// # Errors
+    /// As the socket's; `TimedOut` or `WouldBlock` if that takes too long.
+    pub(crate) fn say(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
+        let Some(session) = &mut self.tls else {
+            return self.stream.write_all(bytes, deadline);
+        };
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let taken = session.write(rest).map_err(io::Error::other)?;
+            rest = &rest[taken..];
+            self.stream.send(session, deadline)?;
+        }
+        session.finish().map_err(io::Error::other)?;
+        self.stream.send(session, deadline)
+    }
+
+    /// Receives some bytes; 0 at the end.
+    ///
+    /// # Errors
+    /// As the socket's; `TimedOut` or `WouldBlock` if nothing comes.
+    pub(crate) fn hear(&mut self, into: &mut [u8], deadline: Instant) -> io::Result<usize> {
+        let Some(session) = &mut self.tls else { return self.stream.read(into, deadline) };
+        loop {
+            match session.read(into).map_err(io::Error::other)? {
+                0 if session.peer_closed() => return Ok(0),
+                0 if self.stream.receive(session, deadline)? == 0 => return Ok(0),
+                0 => {}
+                bytes => return Ok(bytes),
+            }
+        }
+    }
+
+    /// Socket and session, for a ring: blocking, without time limits.
+    ///
+    /// # Errors
+    /// If the system refuses an option.
+    pub(crate) fn into_parts(self) -> io::Result<(OwnedFd, Option<Box<Session>>)> {
+        self.stream.set_timeout(None)?;
+        self.stream.prepare()?;
+        let socket = match self.stream {
+            Stream::Tcp(stream) => stream.into(),
+            Stream::Unix(stream) => stream.into(),
+        };
+        Ok((socket, self.tls))
+    }
+}
+
+/// What is left until then.
+///
+/// # Errors
+/// `TimedOut` if nothing is.
+pub(crate) fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+impl Stream {
+    /// Sends what the session has for the peer.
+    fn send(&mut self, session: &mut Session, deadline: Instant) -> io::Result<()> {
+        let bytes = session.output().len();
+        self.write_all(session.output(), deadline)?;
+        session.sent(bytes);
+        Ok(())
+    }
+
+    /// Receives for the session.
+    fn receive(&mut self, session: &mut Session, deadline: Instant) -> io::Result<usize> {
+        let bytes = self.read(session.room(), deadline)?;
+        session.received(bytes);
+        Ok(bytes)
+    }
+
+    fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
+            }
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
+            }
+        }
+    }
+
+    /// Requests go out at once, and a server that is gone is noticed while nothing is sent.
+    fn prepare(&self) -> io::Result<()> {
+        let Stream::Tcp(stream) = self else { return Ok(()) };
+        stream.set_nodelay(true)?;
+        let fd = stream.as_raw_fd();
+        set_option(fd, (libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1)?;
+        // The first probe after 20 s of silence, and up when four of them, 5 s apart, are lost.
+        set_option(fd, (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 20)?;
+        set_option(fd, (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL), 5)?;
+        set_option(fd, (libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 4)
+    }
+
+    fn read(&mut self, into: &mut [u8], deadline: Instant) -> io::Result<usize> {
+        loop {
+            self.set_timeout(Some(left(deadline)?))?;
+            let read = match self {
+                Stream::Tcp(stream) => stream.read(into),
+                Stream::Unix(stream) => stream.read(into),
+            };
+            match read {
+                // A ring of the thread's may interrupt it.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => return read,
+            }
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
+        self.set_timeout(Some(left(deadline)?))?;
+        match self {
+            Stream::Tcp(stream) => stream.write_all(bytes),
+            Stream::Unix(stream) => stream.write_all(bytes),
+        }
+    }
+}
+
+fn set_option(fd: i32, (level, name): (i32, i32), value: i32) -> io::Result<()> {
+    let (start, len) = ((&raw const value).cast(), size_of::<i32>() as libc::socklen_t);
+    // SAFETY: four bytes of a live number.
+    match unsafe { libc::setsockopt(fd, level, name, start, len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
