@@ -24,7 +24,9 @@ fn reader(daemon: &Daemon, drive: usize) -> std::process::Child {
 fn result(child: std::process::Child) -> (f64, u64) {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    // A remark may stand before the report.
+    let begin = output.stdout.iter().position(|byte| *byte == b'{').unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout[begin..]).unwrap();
     let read = &report["jobs"][0]["read"];
     let median_ns = read["clat_ns"]["percentile"]["50.000000"].as_f64().unwrap();
     (median_ns / 1e6, read["total_ios"].as_u64().unwrap())

@@ -18,6 +18,7 @@ const FILES: [(&str, &str); 11] = [
     ("docs/millrace.socket", "usr/lib/systemd/system"),
     ("docs/example.toml", "usr/share/doc/millrace/examples"),
     ("docs/grafana.json", "usr/share/doc/millrace/examples"),
+    ("docs/backends.md", "usr/share/doc/millrace"),
     ("docs/bench.md", "usr/share/doc/millrace"),
     ("docs/configuration.md", "usr/share/doc/millrace"),
     ("docs/control.md", "usr/share/doc/millrace"),

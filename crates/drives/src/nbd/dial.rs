@@ -193,6 +193,13 @@ impl Target {
 
 /// What a person can do about an answer.
 fn explained(error: ProtocolError) -> String {
+    if let ProtocolError::NoExport { name, known } = &error
+        && known.contains(name)
+    {
+        return format!(
+            "the server lists export {name:?}, but does not open it; its log may say why"
+        );
+    }
     let advice = match &error {
         ProtocolError::BadMagic { .. } => "; is that an NBD server?",
         ProtocolError::NoExport { .. } => "; correct the name in uri=",
