@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Files of the repository, and where they go: path here, folder there.
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 12] = [
     ("docs/millrace.service", "usr/lib/systemd/system"),
     ("docs/millrace.socket", "usr/lib/systemd/system"),
     ("docs/example.toml", "usr/share/doc/millrace/examples"),
