@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use millrace_tests::remote::Remote;
 use millrace_tests::serving::{stripe, succeed, uri};
-use millrace_tests::{Daemon, millrace, require_clients, run, tempdir};
+use millrace_tests::{Daemon, millrace, poll_within, require_clients, run, tempdir};
 
 /// A CA of this name in `dir`, and a certificate for `localhost` that it has signed, as nbdkit
 /// names them.
@@ -60,7 +61,9 @@ fn fio_verifies_by_tls_and_a_killed_server_is_secured_again() {
         server.kill();
         server.start_again();
         verify();
-        assert!(daemon.stderr().contains("connected again"), "{}", daemon.stderr());
+        // The daemon looks once a second for what it has to say.
+        let said = || daemon.stderr().contains("connected again").then_some(());
+        assert!(poll_within(Duration::from_secs(5), said).is_some(), "{}", daemon.stderr());
     }
 }
 
