@@ -1,11 +1,16 @@
-//! After warm-up an I/O to a file, by whatever engine, or to a modelled drive allocates nothing on
-//! its I/O thread.
+//! After warm-up an I/O to a file, by whatever engine, to an NBD server or to a modelled drive
+//! allocates nothing on its I/O thread.
 //!
 //! The allocator of this test binary counts the calls of the thread that measures: the I/O thread,
 //! which runs the channel, the queue and the ring. The threads of a pool are not counted: a list of
 //! results grows there until it holds all that is in flight. Bios go round
 //! by `poll_again`, so one set of them and of buffers serves a whole case.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
+
+// What misbehaves there is of no use here.
+#[allow(dead_code)]
+#[path = "conformance/nbd_server.rs"]
+mod nbd_server;
 
 use std::sync::Arc;
 
@@ -15,7 +20,7 @@ use millrace_block::{
 };
 use millrace_drives::{
     Aio, Direct, FileConfig, FileCounters, FileDriver, ModelConfig, ModelContents, ModelController,
-    ModelDriver, model_presets,
+    ModelDriver, NbdConfig, NbdDriver, model_presets,
 };
 use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config, Reactor};
@@ -287,5 +292,21 @@ fn io_to_a_modelled_drive_allocates_nothing() {
     for stack in STACKS {
         let mut rig = Rig::model(stack);
         assert_no_call(&format!("model {stack:?}"), &mut rig, bios(vectored), 8);
+    }
+}
+
+#[test]
+fn io_to_an_nbd_server_allocates_nothing() {
+    // A send that moves only a part makes the reactor's epoll back end copy its list.
+    for way in ways().filter(|way| *way == Way::Uring) {
+        for buffers in [single, vectored] {
+            let server = nbd_server::Server::new(SIZE_BYTES, nbd_server::ALL, &[]);
+            let uri = server.uri();
+            let driver = NbdDriver::open(NbdConfig::new(uri.parse().unwrap(), uri)).unwrap();
+            let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            let driver = Box::new(driver);
+            let mut rig = Rig::of(Stack::Mq, driver, way.backend(), Arc::default(), dir);
+            assert_no_call(&format!("nbd {way:?}"), &mut rig, bios(buffers), 8);
+        }
     }
 }
