@@ -113,8 +113,10 @@ fn an_error_chunk_fails_the_request_though_data_follow() {
 
 #[test]
 fn servers_that_lie_about_reads_are_found_out() {
+    /// Bytes for the request of a cookie.
+    type Lie = fn(u64) -> Vec<u8>;
     let structured = ReplyStyle::Structured;
-    let lies: [(fn(u64) -> Vec<u8>, AnswerError); 8] = [
+    let lies: [(Lie, AnswerError); 8] = [
         (
             |cookie| [data(cookie, 4096, 512), done(cookie)].concat(),
             AnswerError::Short { asked: 1024, got: 512 },
@@ -216,4 +218,42 @@ fn only_asking_for_an_export_that_is_not_there_names_those_that_are() {
     server.feed(&catalog, &sent[seen..], &mut answered).unwrap();
     let error = client.feed(&answered[read + more..], &mut sent).unwrap_err();
     assert!(matches!(error, ProtocolError::NoExport { .. }), "{error}");
+}
+
+/// A client that wants TLS, after the greeting, and what an answer to its request makes of it.
+fn answered_tls(answer: &[u8]) -> (ClientHandshake, Result<ClientProgress, ProtocolError>) {
+    let mut client = ClientHandshake::new("disk", ReplyStyle::Structured).unwrap().with_tls();
+    let (mut input, mut sent) = (Vec::new(), Vec::new());
+    Handshake::new().greeting(&mut input);
+    let (used, _) = client.feed(&input, &mut sent).unwrap();
+    assert_eq!(sent[4..], [&OPTION_MAGIC.to_be_bytes()[..], &[0, 0, 0, 5, 0, 0, 0, 0]].concat());
+    input.drain(..used);
+    input.extend_from_slice(answer);
+    let progress = client.feed(&input, &mut sent).map(|(_, progress)| progress);
+    (client, progress)
+}
+
+fn option_reply(option: u32, kind: u32) -> Vec<u8> {
+    let mut bytes = OPTION_REPLY_MAGIC.to_be_bytes().to_vec();
+    [option, kind, 0].iter().for_each(|field| bytes.extend(field.to_be_bytes()));
+    bytes
+}
+
+#[test]
+fn a_client_that_wants_tls_says_nothing_more_until_it_has_begun() {
+    let (mut client, progress) = answered_tls(&option_reply(OPT_STARTTLS, REP_ACK));
+    assert_eq!(progress, Ok(ClientProgress::StartTls));
+    let mut sent = Vec::new();
+    client.secured(&mut sent);
+    assert_eq!(sent[8..12], OPT_STRUCTURED_REPLY.to_be_bytes());
+}
+
+#[test]
+fn a_server_without_tls_and_bytes_before_it_begins_are_errors() {
+    let (_, refused) = answered_tls(&option_reply(OPT_STARTTLS, REP_ERR_UNSUP));
+    let refused = refused.unwrap_err().to_string();
+    assert_eq!(refused, "the server refused TLS: it does not know the option");
+    let early = [option_reply(OPT_STARTTLS, REP_ACK), vec![0; 3]].concat();
+    let what = "number of bytes before TLS begins";
+    assert_eq!(answered_tls(&early).1, Err(ProtocolError::BadField { what, value: 3 }));
 }

@@ -25,6 +25,7 @@ pub fn converse(name: &str, want: ReplyStyle) -> (Vec<u8>, Vec<u8>, Agreed) {
                 return (sent, answered, Ok((client, server)));
             }
             Ok((bytes, ClientProgress::NeedMore)) => read += bytes,
+            Ok((_, ClientProgress::StartTls)) => panic!("nobody asked for TLS"),
             Err(error) => return (sent, answered, Err(error)),
         }
         let (bytes, progress) = server.feed(&catalog, &sent[seen..], &mut answered).unwrap();
