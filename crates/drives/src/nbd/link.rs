@@ -325,9 +325,15 @@ impl Link {
             0 => 0,
             times => PAUSE_MIN_MS << times.min(DOUBLINGS_MAX),
         };
-        let pause = Duration::from_millis(pause_ms);
+        let (pause, until) = (Duration::from_millis(pause_ms), since + desk.shared.reconnect);
         self.state = State::Away;
-        self.redial.ask(desk.shared, Patience { pause, until: since + desk.shared.reconnect });
+        if now >= until {
+            // It comes back each time and answers nothing: what waits may be what it dies of.
+            let text = "the server takes connections and answers nothing; requests fail";
+            desk.shared.say(text.to_owned());
+            self.state = State::Late;
+        }
+        self.redial.ask(desk.shared, Patience { pause, until });
     }
 
     fn hear(&mut self, desk: &mut Desk<'_>) {

@@ -199,6 +199,23 @@ fn without_its_server_a_drive_waits_and_then_fails_and_then_is_back() {
 }
 
 #[test]
+fn a_request_that_its_server_dies_of_fails_when_the_time_is_over_and_others_go_on() {
+    let server = Server::new(SIZE, ALL, &[Act::LoseRequest(0); 40]);
+    let config = NbdConfig { reconnect_ns: 500_000_000, ..config(&server) };
+    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 30_000_000_000);
+    assert_eq!(rig.run(Bio::write(0, Buffer::new(4096))).status, Status::Offline);
+    let said = news(&rig);
+    assert!(said.contains("takes connections and answers nothing"), "{said}");
+    server.state.script.lock().unwrap().clear();
+    std::thread::sleep(Duration::from_millis(1000));
+    // One of the forty may have been waiting still.
+    let status = rig.run(Bio::flush()).status;
+    assert!([Status::Ok, Status::Offline].contains(&status));
+    std::thread::sleep(Duration::from_millis(1000));
+    assert_eq!(rig.run(Bio::flush()).status, Status::Ok);
+}
+
+#[test]
 fn an_export_that_has_become_smaller_or_poorer_is_dead() {
     type Change = fn(&Server);
     let changes: [(Change, &str); 2] = [
