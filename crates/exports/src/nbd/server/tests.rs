@@ -129,8 +129,8 @@ impl Rig {
             config.listeners.push(ListenConfig::new(listen, exports.collect()));
         }
         let exports = Exports::new(config.exports.clone(), &config.listeners, config.threads);
-        let listeners =
-            config.listeners.iter().map(|one| Listener::bind(&one.listen, &one.access).unwrap());
+        let bind = |one: &ListenConfig| Listener::bind(&one.listen, &one.access).unwrap();
+        let listeners = config.listeners.iter().map(bind);
         let listeners: Vec<Listener> = listeners.collect();
         let shared = Arc::new(share(&config, Arc::new(exports.unwrap()), &listeners).unwrap());
         let worker = Worker::new(&shared, 0).unwrap();
