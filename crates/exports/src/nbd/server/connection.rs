@@ -47,6 +47,9 @@ const BACKLOG_REPLIES: u32 = 8;
 /// Bytes of reads that a connection may take in one turn, and one request at least: what a turn has
 /// copied is still in the cache when it is sent, and the client gets the first of it soon.
 const TURN_BYTES: usize = 256 * 1024;
+/// With this many bytes of replies waiting for the socket a connection takes no more requests. Like
+/// [`BACKLOG_BYTES`] it is a hint only, and client_timers.rs ends the wait.
+const UNSENT_BYTES: usize = 512 * 1024;
 
 /// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,14 +244,14 @@ impl Connection {
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         (self.in_flight as usize) < BATCH_REPLIES
-            && (self.turn.reads_late || self.out.unsent_bytes() < self.out.unsent_max)
+            && (self.turn.reads_late || self.out.unsent_bytes() < UNSENT_BYTES)
     }
 
     /// The server takes no more of its requests for now; its client is not to blame.
     #[cold]
     pub(crate) fn stop_taking(&mut self) {
         // Of replies that are not read there are many, too.
-        if self.history.stopped_ns == 0 && self.out.unsent_bytes() < self.out.unsent_max {
+        if self.history.stopped_ns == 0 && self.out.unsent_bytes() < UNSENT_BYTES {
             self.history.stopped_ns = Native::now();
         }
     }
@@ -257,7 +260,7 @@ impl Connection {
     #[inline]
     pub(crate) fn waits_to_send(&self) -> bool {
         let listens = self.phase == Phase::Transmission && !self.input.busy;
-        listens && !self.turn.reads_late && self.out.unsent_bytes() >= self.out.unsent_max
+        listens && !self.turn.reads_late && self.out.unsent_bytes() >= UNSENT_BYTES
     }
 
     /// Notes that this many bytes of replies have left.

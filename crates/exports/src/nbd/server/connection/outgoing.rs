@@ -23,12 +23,6 @@ pub(crate) const BATCH_REPLIES: usize = 256;
 /// A reply of so many bytes takes about as long to copy as its reader takes to wake up.
 const LONG_BYTES: usize = 32 * 1024;
 
-/// With this many bytes of replies waiting for the socket a connection takes no more requests. Like
-/// `BACKLOG_BYTES` it is a hint only, and client_timers.rs ends the wait.
-const UNSENT_BYTES: usize = 512 * 1024;
-/// With TLS fewer are better: what waits is read again to be sealed, and should be in the cache.
-const UNSENT_BYTES_SECURE: usize = 64 * 1024;
-
 /// Replies of one send.
 #[derive(Debug)]
 struct Batch {
@@ -127,8 +121,6 @@ pub(crate) struct Outgoing {
     message: libc::msghdr,
     /// A send is outstanding.
     pub(crate) busy: bool,
-    /// With this many bytes that are not sent no more requests are taken.
-    pub(crate) unsent_max: usize,
     /// Bytes and replies sent since the peer was last known to have caught up.
     pub(crate) backlog_bytes: usize,
     pub(crate) backlog_replies: u32,
@@ -145,17 +137,11 @@ impl Outgoing {
             sending: Batch::new(),
             message: empty_message(),
             busy: false,
-            unsent_max: UNSENT_BYTES,
             backlog_bytes: 0,
             backlog_replies: 0,
             backlog: Backlog::new(fd),
             catching_ns: 0,
         }
-    }
-
-    /// Replies are sealed from now on.
-    pub(crate) fn are_sealed(&mut self) {
-        self.unsent_max = UNSENT_BYTES_SECURE;
     }
 
     /// A reply without payload.

@@ -71,10 +71,7 @@ impl Core {
         let catalog = &self.exports.catalogs[negotiation.listener];
         let Some(tls) = &catalog.tls else { return };
         match tls.session(&catalog.address) {
-            Ok(session) => {
-                conn.tls = Some(Box::new(Secure::new(session)));
-                conn.out.are_sealed();
-            }
+            Ok(session) => conn.tls = Some(Box::new(Secure::new(session))),
             Err(error) => self.refuse_secure(conn, &error),
         }
     }
