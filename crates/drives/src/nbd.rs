@@ -8,6 +8,7 @@
 //! acknowledged, not flushed and lost with its own end is lost, as with a disk that loses power.
 //! Owns what all queues share. Kernel counterpart: drivers/block/nbd.c.
 
+mod desk;
 mod dial;
 mod flight;
 mod inbound;
@@ -16,13 +17,15 @@ mod outbound;
 mod queue;
 mod redial;
 mod ring;
+mod settings;
+mod shared;
 mod status_line;
+mod terms;
 mod wire;
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_block::{
@@ -35,13 +38,16 @@ use millrace_nbd::client::{Address, ClientSession, NbdUri};
 use millrace_tls::{ClientConfig, ClientFiles, Identity};
 
 use crate::open::Measured;
-use crate::value::size_text;
-use dial::{Connected, Purpose, Target};
+use dial::{Purpose, Target};
 use link::Link;
 use queue::NbdQueue;
 use redial::Redial;
 use ring::Ring;
-use status_line::{StatusLine, in_sectors};
+pub(crate) use settings::config_of;
+pub(crate) use shared::Shared;
+use shared::{Promise, lock};
+use status_line::in_sectors;
+use terms::{check, connections_of, notes, promised};
 
 /// Longest read or write in sectors.
 const MAX_SECTORS: u32 = 2048;
@@ -51,11 +57,9 @@ const MERGE_SECTORS: u32 = 512;
 /// their time.
 const MAX_RANGE_SECTORS: u32 = 64 << 11;
 /// Most connections of a drive.
-pub(crate) const CONNECTIONS_MAX: u64 = 64;
+const CONNECTIONS_MAX: u64 = 64;
 /// Longest time for the first connections.
 const START: Duration = Duration::from_secs(10);
-/// Most lines of news that wait to be said.
-const NEWS_MAX: usize = 64;
 
 /// Settings of an NBD drive.
 #[derive(Debug, Clone)]
@@ -135,81 +139,6 @@ pub struct NbdTls {
     pub hostname: Option<String>,
 }
 
-/// What the drive has promised to the layer, and so every later connection must keep.
-#[derive(Debug)]
-pub(crate) struct Promise {
-    text: String,
-    pub(crate) flags: TransmissionFlags,
-    block_min: u32,
-    payload_max: u32,
-    /// Bytes that the drive has by now.
-    size_bytes: AtomicU64,
-}
-
-impl Promise {
-    /// Whether a connection offers all of it; else why not.
-    pub(crate) fn kept_by(&self, session: &ClientSession) -> Result<(), String> {
-        // Relaxed: the size only grows, and a connection that knows an earlier one is replaced.
-        let has = self.size_bytes.load(Ordering::Relaxed);
-        let text = &self.text;
-        let end = "the drive is dead until it is opened again";
-        if session.size_bytes < has {
-            let (now, had) = (size_text(session.size_bytes), size_text(has));
-            return Err(format!("{text}: the export has {now} now and had {had}; {end}"));
-        }
-        // More connections are no matter of one of them.
-        let wanted = self.flags.without(TransmissionFlags::MULTI_CONN);
-        if !session.flags.contains(wanted) {
-            let (now, had) = (session.flags.bits(), self.flags.bits());
-            return Err(format!(
-                "{text}: the export can do less than before (flags {now:#x}, before {had:#x}); {end}"
-            ));
-        }
-        if session.block_min > self.block_min || session.block_max < self.payload_max {
-            return Err(format!("{text}: the export's block sizes have changed; {end}"));
-        }
-        Ok(())
-    }
-}
-
-/// What all queues of a drive share.
-pub(crate) struct Shared {
-    pub(crate) target: Target,
-    pub(crate) promise: Promise,
-    pub(crate) reconnect: Duration,
-    pub(crate) write_through: bool,
-    /// Counts how often the drive has grown.
-    pub(crate) epoch: AtomicU32,
-    /// The connection that opening made, for the queue that is opened first.
-    first: Mutex<Option<Connected>>,
-    status_line: Mutex<StatusLine>,
-    news: Mutex<VecDeque<String>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Shared {
-    /// The epoch of a connection that knows this size.
-    pub(crate) fn epoch_of(&self, size_bytes: u64) -> u32 {
-        // Acquire pairs with the Release of `revalidate`.
-        let epoch = self.epoch.load(Ordering::Acquire);
-        // Relaxed: written before the epoch was.
-        let knows = size_bytes >= self.promise.size_bytes.load(Ordering::Relaxed);
-        if knows { epoch } else { epoch.wrapping_sub(1) }
-    }
-
-    /// Keeps a line for whoever tells people; the oldest is forgotten where nobody does.
-    pub(crate) fn say(&self, text: String) {
-        let mut news = lock(&self.news);
-        if news.len() == NEWS_MAX {
-            news.pop_front();
-        }
-        news.push_back(text);
-    }
-}
-
 /// A drive on an NBD server.
 pub struct NbdDriver {
     config: NbdConfig,
@@ -232,12 +161,11 @@ impl NbdDriver {
         let (session, identity) = (connected.session, connected.identity);
         check(&config, &session)?;
         let connections = connections_of(&config, &session)?;
-        let payload_max = MAX_SECTORS.min(session.block_max >> 9) << 9;
         let promise = Promise {
             text: config.text.clone(),
             flags: promised(session.flags),
             block_min: session.block_min.max(512),
-            payload_max,
+            payload_max: MAX_SECTORS.min(session.block_max >> 9) << 9,
             size_bytes: AtomicU64::new(session.size_bytes),
         };
         let shared = Arc::new(Shared {
@@ -277,96 +205,6 @@ impl NbdDriver {
     fn is_read_only(&self) -> bool {
         self.config.read_only || self.has(TransmissionFlags::READ_ONLY)
     }
-}
-
-/// What the flags of the first connection bind later ones to.
-fn promised(flags: TransmissionFlags) -> TransmissionFlags {
-    let mut promised = TransmissionFlags::new();
-    for flag in [
-        TransmissionFlags::FLUSH,
-        TransmissionFlags::FUA,
-        TransmissionFlags::TRIM,
-        TransmissionFlags::WRITE_ZEROES,
-        TransmissionFlags::MULTI_CONN,
-    ] {
-        if flags.contains(flag) {
-            promised = promised.with(flag);
-        }
-    }
-    promised
-}
-
-fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), Error> {
-    let wrong = |text: String| Err(config.error(ErrorKind::InvalidSetting, &text));
-    if session.block_min > 65_536 {
-        let least = size_text(session.block_min.into());
-        return wrong(format!("the server takes no requests below {least}; 64 KiB is the most"));
-    }
-    if session.size_bytes < u64::from(session.block_min.max(512)) {
-        let has = session.size_bytes;
-        return wrong(format!("the export has {has} bytes, less than one block; make it larger"));
-    }
-    if session.block_max < session.block_min.max(512) {
-        return wrong(format!("the server takes {} bytes at most in a request", session.block_max));
-    }
-    if session.flags.contains(TransmissionFlags::READ_ONLY) && !config.read_only {
-        return wrong(
-            "the export takes no writes; serve it read-only: read-only=on, or `serve --read-only`"
-                .into(),
-        );
-    }
-    let durable = session.flags.contains(TransmissionFlags::FUA);
-    if config.write_through && !durable && session.flags.contains(TransmissionFlags::FLUSH) {
-        return wrong("write-through=on, but the server has no FUA; remove that".into());
-    }
-    Ok(())
-}
-
-/// How many connections the drive has.
-fn connections_of(config: &NbdConfig, session: &ClientSession) -> Result<u16, Error> {
-    let safe = config.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN);
-    match config.connections {
-        Some(count) if count > 1 && !safe => {
-            let text = format!(
-                "connections={count}, but the server does not say that a flush covers all of them \
-                 (multi-conn); remove connections=, or set the server up for that"
-            );
-            Err(config.error(ErrorKind::InvalidSetting, &text))
-        }
-        Some(count) => Ok(count.max(1)),
-        None if session.flags.contains(TransmissionFlags::MULTI_CONN) => {
-            Ok(config.io_threads.max(1))
-        }
-        None => Ok(1),
-    }
-}
-
-fn notes(config: &NbdConfig, session: &ClientSession) -> Vec<String> {
-    let mut notes = Vec::new();
-    let multi = session.flags.contains(TransmissionFlags::MULTI_CONN);
-    if !multi && config.connections.is_none() && config.io_threads > 1 {
-        notes.push(format!(
-            "{}: one connection, which all threads share: the server does not say that a flush \
-             covers several (multi-conn)",
-            config.text
-        ));
-    }
-    let block = u64::from(session.block_min.max(512));
-    let rest = session.size_bytes % block;
-    if rest > 0 {
-        notes.push(format!(
-            "{}: it has {} bytes; the last {rest}, which make no whole block of {block}, are not \
-             served",
-            config.text, session.size_bytes
-        ));
-    }
-    if !session.flags.contains(TransmissionFlags::FLUSH) && !config.read_only {
-        notes.push(format!(
-            "{}: the server knows no flush; whether what it has answered is durable is its affair",
-            config.text
-        ));
-    }
-    notes
 }
 
 /// What the drive would be: asked of the server, without beginning to use the export.

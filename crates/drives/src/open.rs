@@ -8,12 +8,11 @@ use std::str::FromStr;
 
 use millrace_block::{Driver, Error, ErrorKind, Op, Status};
 use millrace_machine::{Machine, Native};
-use millrace_tls::Identity as TlsIdentity;
 
 use crate::fault::{Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule};
 use crate::file::{Aio, Direct, FileConfig, FileDriver, measure as measure_file};
 use crate::model::{ModelConfig, ModelDriver, config_of};
-use crate::nbd::{CONNECTIONS_MAX, NbdConfig, NbdDriver, NbdTls, measure as measure_nbd};
+use crate::nbd::{NbdConfig, NbdDriver, config_of as nbd_config_of, measure as measure_nbd};
 use crate::null::NullDriver;
 use crate::ram::{RamConfig, RamDriver};
 use crate::rbd::{self, RbdConfig, RbdDriver};
@@ -109,7 +108,7 @@ fn settings_of(spec: &Spec) -> Result<Settings, SpecError> {
         "ram" => Settings::Ram(ram_of(spec)?),
         "model" => Settings::Model(Box::new(model_of(spec)?)),
         "file" => Settings::File(file_of(spec)?),
-        "nbd" => Settings::Nbd(nbd_of(spec)?),
+        "nbd" => Settings::Nbd(nbd_config_of(spec)?),
         "rbd" => Settings::Rbd(rbd::config_of(spec)?),
         _ => fault_of(spec)?,
     })
@@ -311,49 +310,6 @@ fn file_of(spec: &Spec) -> Result<FileConfig, SpecError> {
         return Err(spec.invalid("grow", "it goes with size="));
     }
     Ok(config)
-}
-
-fn nbd_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
-    let Some(text) = spec.get("uri") else { return Err(missing(spec, "uri")) };
-    // What the protocol crate calls a URI has no TLS: that is this drive's affair.
-    let (plain, secure) = match text.strip_prefix("nbds") {
-        Some(rest) => (format!("nbd{rest}"), true),
-        None => (text.to_owned(), false),
-    };
-    let uri = plain.parse().map_err(|error| spec.invalid("uri", &format!("{error}")))?;
-    let default = NbdConfig::new(uri, text.to_owned());
-    Ok(NbdConfig {
-        connections: spec.number("connections", CONNECTIONS_MAX)?,
-        depth: spec.depth()?.unwrap_or(default.depth),
-        reconnect_ns: spec.time("reconnect")?.unwrap_or(default.reconnect_ns),
-        write_through: spec.switch("write-through")?.unwrap_or(default.write_through),
-        read_only: spec.switch("read-only")?.unwrap_or(default.read_only),
-        tls: if secure { Some(nbd_tls_of(spec)?) } else { no_tls(spec)? },
-        ..default
-    })
-}
-
-/// The keys of TLS, of a spec whose URI asks for it.
-fn nbd_tls_of(spec: &Spec) -> Result<NbdTls, SpecError> {
-    let Some(ca) = spec.get("tls-ca") else { return Err(missing(spec, "tls-ca")) };
-    let identity = match (spec.get("tls-certificate"), spec.get("tls-key")) {
-        (Some(certificate), Some(key)) => {
-            Some(TlsIdentity { certificate: certificate.into(), key: key.into() })
-        }
-        (None, None) => None,
-        (Some(_), None) => return Err(missing(spec, "tls-key")),
-        (None, Some(_)) => return Err(missing(spec, "tls-certificate")),
-    };
-    Ok(NbdTls { ca: ca.into(), identity, hostname: spec.get("tls-hostname").map(Into::into) })
-}
-
-/// Keys of TLS that would do nothing are refused: data would go out in plaintext.
-fn no_tls(spec: &Spec) -> Result<Option<NbdTls>, SpecError> {
-    let keys = ["tls-ca", "tls-certificate", "tls-key", "tls-hostname"];
-    match keys.into_iter().find(|key| spec.get(key).is_some()) {
-        Some(key) => Err(spec.invalid(key, "it goes with a uri= of nbds: or nbds+unix:")),
-        None => Ok(None),
-    }
 }
 
 fn fault_of(spec: &Spec) -> Result<Settings, SpecError> {

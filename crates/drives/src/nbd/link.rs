@@ -10,7 +10,6 @@
 //! `Late`, that thread's time is over and requests fail; `Dead`, the export has changed.
 #![allow(unsafe_code)]
 
-use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,12 +21,12 @@ use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 use millrace_tls::Session;
 
 use super::Shared;
+use super::desk::{Desk, errno_text};
 use super::dial::Connected;
-use super::flight::{Flight, State as FlightState};
+use super::flight::State as FlightState;
 use super::inbound::Inbound;
 use super::outbound::Outbound;
 use super::redial::{Outcome, Patience, Redial};
-use super::ring::Ring;
 
 /// First pause before a new connection where the last one was of no use; it doubles.
 const PAUSE_MIN_MS: u64 = 20;
@@ -42,15 +41,6 @@ pub(crate) enum State {
     Away,
     Late,
     Dead,
-}
-
-/// What all links of a queue share.
-pub(crate) struct Desk<'a> {
-    pub(crate) shared: &'a Arc<Shared>,
-    pub(crate) ring: &'a Ring,
-    pub(crate) flights: &'a mut [Flight],
-    pub(crate) waiting: &'a mut VecDeque<u32>,
-    pub(crate) done: &'a mut Vec<(Tag, Status)>,
 }
 
 /// One connection.
@@ -407,12 +397,5 @@ impl Link {
         self.take_leave();
         self.state = State::Closing;
         self.shut_down();
-    }
-}
-
-fn errno_text(result: i32) -> String {
-    match result {
-        0 => "the server hung up".to_owned(),
-        _ => std::io::Error::from_raw_os_error(-result).to_string(),
     }
 }

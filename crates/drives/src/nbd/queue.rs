@@ -21,8 +21,9 @@ use millrace_nbd::{Command, TransmissionFlags};
 use millrace_reactor::{Completion, Wait, now_ns};
 
 use super::Shared;
+use super::desk::Desk;
 use super::flight::{Flight, State as FlightState};
-use super::link::{Desk, Link, State};
+use super::link::{Link, State};
 use super::ring::Ring;
 use crate::thread_bound::ThreadBound;
 

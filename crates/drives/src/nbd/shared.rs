@@ -1,0 +1,100 @@
+//! `Shared`: what all queues of an NBD drive share, and what every connection must keep.
+//!
+//! Owns the promise that the first connection made possible, the count of how often the drive has
+//! grown, and lines of news until somebody takes them. Made by `nbd.rs`; used by links and by the
+//! threads that look for a server.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use millrace_nbd::TransmissionFlags;
+use millrace_nbd::client::ClientSession;
+
+use super::dial::{Connected, Target};
+use super::status_line::StatusLine;
+use crate::value::size_text;
+
+/// Most lines of news that wait to be said.
+const NEWS_MAX: usize = 64;
+
+/// What the drive has promised to the layer, and so every later connection must keep.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    /// The URI as it was written.
+    pub(crate) text: String,
+    /// What the export can do, of what the drive uses.
+    pub(crate) flags: TransmissionFlags,
+    /// Alignment in bytes.
+    pub(crate) block_min: u32,
+    /// Longest read or write in bytes.
+    pub(crate) payload_max: u32,
+    /// Bytes that the drive has by now.
+    pub(crate) size_bytes: AtomicU64,
+}
+
+impl Promise {
+    /// Whether a connection offers all of it; else why not.
+    pub(crate) fn kept_by(&self, session: &ClientSession) -> Result<(), String> {
+        // Relaxed: the size only grows, and a connection that knows an earlier one is replaced.
+        let has = self.size_bytes.load(Ordering::Relaxed);
+        let text = &self.text;
+        let end = "the drive is dead until it is opened again";
+        if session.size_bytes < has {
+            let (now, had) = (size_text(session.size_bytes), size_text(has));
+            return Err(format!("{text}: the export has {now} now and had {had}; {end}"));
+        }
+        // More connections are no matter of one of them.
+        let wanted = self.flags.without(TransmissionFlags::MULTI_CONN);
+        if !session.flags.contains(wanted) {
+            let (now, had) = (session.flags.bits(), self.flags.bits());
+            return Err(format!(
+                "{text}: the export can do less than before (flags {now:#x}, before {had:#x}); {end}"
+            ));
+        }
+        if session.block_min > self.block_min || session.block_max < self.payload_max {
+            return Err(format!("{text}: the export's block sizes have changed; {end}"));
+        }
+        Ok(())
+    }
+}
+
+/// What all queues of a drive share.
+pub(crate) struct Shared {
+    pub(crate) target: Target,
+    pub(crate) promise: Promise,
+    pub(crate) reconnect: Duration,
+    pub(crate) write_through: bool,
+    /// Counts how often the drive has grown.
+    pub(crate) epoch: AtomicU32,
+    /// The connection that opening made, for the queue that is opened first.
+    pub(crate) first: Mutex<Option<Connected>>,
+    pub(crate) status_line: Mutex<StatusLine>,
+    pub(crate) news: Mutex<VecDeque<String>>,
+}
+
+/// Locks; what a thread that panicked left behind is whole, as each change is one step.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// The epoch of a connection that knows this size.
+    pub(crate) fn epoch_of(&self, size_bytes: u64) -> u32 {
+        // Acquire pairs with the Release of `revalidate`.
+        let epoch = self.epoch.load(Ordering::Acquire);
+        // Relaxed: written before the epoch was.
+        let knows = size_bytes >= self.promise.size_bytes.load(Ordering::Relaxed);
+        if knows { epoch } else { epoch.wrapping_sub(1) }
+    }
+
+    /// Keeps a line for whoever tells people; the oldest is forgotten where nobody does.
+    pub(crate) fn say(&self, text: String) {
+        let mut news = lock(&self.news);
+        if news.len() == NEWS_MAX {
+            news.pop_front();
+        }
+        news.push_back(text);
+    }
+}

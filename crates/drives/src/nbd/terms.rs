@@ -1,0 +1,109 @@
+//! What settings and an export agree on: whether they fit, how many connections there are, and what
+//! of it a person should know.
+//!
+//! Pure. Called by `nbd.rs` when a drive is opened or looked at. Every error names the URI.
+
+use millrace_block::{Error, ErrorKind};
+use millrace_nbd::TransmissionFlags;
+use millrace_nbd::client::ClientSession;
+
+use super::NbdConfig;
+use crate::value::size_text;
+
+/// What the flags of the first connection bind later ones to.
+pub(crate) fn promised(flags: TransmissionFlags) -> TransmissionFlags {
+    let mut promised = TransmissionFlags::new();
+    for flag in [
+        TransmissionFlags::FLUSH,
+        TransmissionFlags::FUA,
+        TransmissionFlags::TRIM,
+        TransmissionFlags::WRITE_ZEROES,
+        TransmissionFlags::MULTI_CONN,
+    ] {
+        if flags.contains(flag) {
+            promised = promised.with(flag);
+        }
+    }
+    promised
+}
+
+/// Whether the export can be what the settings say.
+///
+/// # Errors
+/// `InvalidSetting`, with what to do.
+pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), Error> {
+    let wrong = |text: String| Err(config.error(ErrorKind::InvalidSetting, &text));
+    if session.block_min > 65_536 {
+        let least = size_text(session.block_min.into());
+        return wrong(format!("the server takes no requests below {least}; 64 KiB is the most"));
+    }
+    if session.size_bytes < u64::from(session.block_min.max(512)) {
+        let has = session.size_bytes;
+        return wrong(format!("the export has {has} bytes, less than one block; make it larger"));
+    }
+    if session.block_max < session.block_min.max(512) {
+        return wrong(format!("the server takes {} bytes at most in a request", session.block_max));
+    }
+    if session.flags.contains(TransmissionFlags::READ_ONLY) && !config.read_only {
+        return wrong(
+            "the export takes no writes; serve it read-only: read-only=on, or `serve --read-only`"
+                .into(),
+        );
+    }
+    let durable = session.flags.contains(TransmissionFlags::FUA);
+    if config.write_through && !durable && session.flags.contains(TransmissionFlags::FLUSH) {
+        return wrong("write-through=on, but the server has no FUA; remove that".into());
+    }
+    Ok(())
+}
+
+/// How many connections the drive has.
+///
+/// # Errors
+/// `InvalidSetting` if there are to be more than a flush covers.
+pub(crate) fn connections_of(config: &NbdConfig, session: &ClientSession) -> Result<u16, Error> {
+    let safe = config.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN);
+    match config.connections {
+        Some(count) if count > 1 && !safe => {
+            let text = format!(
+                "connections={count}, but the server does not say that a flush covers all of them \
+                 (multi-conn); remove connections=, or set the server up for that"
+            );
+            Err(config.error(ErrorKind::InvalidSetting, &text))
+        }
+        Some(count) => Ok(count.max(1)),
+        None if session.flags.contains(TransmissionFlags::MULTI_CONN) => {
+            Ok(config.io_threads.max(1))
+        }
+        None => Ok(1),
+    }
+}
+
+/// What a person should know of the export.
+pub(crate) fn notes(config: &NbdConfig, session: &ClientSession) -> Vec<String> {
+    let mut notes = Vec::new();
+    let multi = session.flags.contains(TransmissionFlags::MULTI_CONN);
+    if !multi && config.connections.is_none() && config.io_threads > 1 {
+        notes.push(format!(
+            "{}: one connection, which all threads share: the server does not say that a flush \
+             covers several (multi-conn)",
+            config.text
+        ));
+    }
+    let block = u64::from(session.block_min.max(512));
+    let rest = session.size_bytes % block;
+    if rest > 0 {
+        notes.push(format!(
+            "{}: it has {} bytes; the last {rest}, which make no whole block of {block}, are not \
+             served",
+            config.text, session.size_bytes
+        ));
+    }
+    if !session.flags.contains(TransmissionFlags::FLUSH) && !config.read_only {
+        notes.push(format!(
+            "{}: the server knows no flush; whether what it has answered is durable is its affair",
+            config.text
+        ));
+    }
+    notes
+}
