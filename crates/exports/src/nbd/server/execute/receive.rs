@@ -30,6 +30,9 @@ impl Core {
         }
         let Ok(bytes @ 1..) = usize::try_from(result) else {
             // The end, or a broken connection: what is in flight is still answered if it can be.
+            if conn.tls.is_some() {
+                self.note_hang_up(conn);
+            }
             return conn.drain(&mut self.submitter.tickets, &mut self.pool);
         };
         conn.history.progress.moved(bytes);

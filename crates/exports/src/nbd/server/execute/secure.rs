@@ -149,6 +149,18 @@ impl Core {
         client_log::secured(self.pool.thread(), conn, &how, who.as_deref());
     }
 
+    /// Logs that a client left before the handshake was over, as GnuTLS's do when they do not
+    /// accept the server.
+    #[cold]
+    pub(super) fn note_hang_up(&mut self, conn: &Connection) {
+        let (Some(tls), Some(negotiation)) = (&conn.tls, &conn.negotiation) else { return };
+        if !tls.told && self.secure.may_show(Instant::now()) {
+            let address = &self.exports.catalogs[negotiation.listener].address;
+            let why = "it hung up during the handshake of TLS; it may not accept this certificate";
+            client_log::refused(self.pool.thread(), conn, address, why);
+        }
+    }
+
     /// Ends a connection whose TLS failed.
     #[cold]
     fn refuse_secure(&mut self, conn: &mut Connection, error: &millrace_tls::Error) {
