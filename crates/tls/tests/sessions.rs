@@ -36,7 +36,7 @@ fn shake(client: &mut Session, server: &mut Session) -> Result<(), (&'static str
     Ok(())
 }
 
-fn files(issued: Issued) -> Identity {
+fn identity_of(issued: Issued) -> Identity {
     Identity { certificate: issued.certificate, key: issued.key }
 }
 
@@ -49,8 +49,9 @@ struct Sides {
 impl Sides {
     fn new() -> Sides {
         let authority = Authority::new("test CA");
-        let server = files(authority.issue("server", &["localhost"], Validity::Now));
-        let client = files(authority.issue("client", &["client.test", "10.0.0.1"], Validity::Now));
+        let server = identity_of(authority.issue("server", &["localhost"], Validity::Now));
+        let client =
+            identity_of(authority.issue("client", &["client.test", "10.0.0.1"], Validity::Now));
         let files = ServerFiles { identity: server, client_ca: Some(authority.ca()) };
         let server = ServerConfig::load(files).unwrap();
         let files = ClientFiles { ca: authority.ca(), identity: Some(client) };
@@ -165,10 +166,10 @@ fn an_end_that_was_said_differs_from_one_that_was_not() {
 fn clients_are_refused_with_the_reason() {
     let sides = Sides::new();
     let other = Authority::new("another CA");
-    let expired = files(sides.authority.issue("old", &["old"], Validity::Past));
-    let early = files(sides.authority.issue("early", &["early"], Validity::Future));
-    let stranger = files(other.issue("stranger", &["stranger"], Validity::Now));
-    let server_only = files(sides.authority.issue_for_servers("wrong", &["wrong"]));
+    let expired = identity_of(sides.authority.issue("old", &["old"], Validity::Past));
+    let early = identity_of(sides.authority.issue("early", &["early"], Validity::Future));
+    let stranger = identity_of(other.issue("stranger", &["stranger"], Validity::Now));
+    let server_only = identity_of(sides.authority.issue_for_servers("wrong", &["wrong"]));
     for (identity, kind, words) in [
         (None, ErrorKind::NoCertificate, "sent no certificate"),
         (Some(stranger), ErrorKind::Certificate, "unknown CA"),
@@ -273,11 +274,11 @@ fn a_message_without_end_is_refused_when_the_buffer_is_full() {
 #[test]
 fn new_files_are_used_by_the_next_session_and_half_of_them_is_not() {
     let sides = Sides::new();
-    let identity = files(sides.authority.issue("rotated", &["localhost"], Validity::Now));
+    let identity = identity_of(sides.authority.issue("rotated", &["localhost"], Validity::Now));
     let files = ServerFiles { identity: identity.clone(), client_ca: None };
     let config = ServerConfig::load(files).unwrap();
     assert_eq!(config.refresh(), Ok(Refreshed::Same));
-    let fresh = files(sides.authority.issue("fresh", &["localhost"], Validity::Now));
+    let fresh = identity_of(sides.authority.issue("fresh", &["localhost"], Validity::Now));
     let name = |config: &ServerConfig| {
         let mut client = Session::client(&sides.client, "localhost").unwrap();
         shake(&mut client, &mut Session::server(config).unwrap()).unwrap();
@@ -298,8 +299,8 @@ fn new_files_are_used_by_the_next_session_and_half_of_them_is_not() {
 #[test]
 fn every_file_that_cannot_be_used_is_named_with_the_reason() {
     let authority = Authority::new("CA");
-    let good = files(authority.issue("server", &["localhost"], Validity::Now));
-    let other = files(authority.issue("other", &["localhost"], Validity::Now));
+    let good = identity_of(authority.issue("server", &["localhost"], Validity::Now));
+    let other = identity_of(authority.issue("other", &["localhost"], Validity::Now));
     let old_ca = Authority::expired("old CA");
     let write = |name: &str, text: &str| {
         let path = authority.folder().join(name);
