@@ -64,9 +64,8 @@ fn feed(session: &mut Session, mut input: &[u8]) -> Vec<u8> {
                 }
             }
         }
-        let output = session.output().len();
-        assert!(output <= OUTPUT_BYTES);
-        session.sent(output);
+        // Nobody takes the output here, so it must stay within its bound by itself.
+        assert!(session.output().len() <= OUTPUT_BYTES);
     }
     plain
 }
