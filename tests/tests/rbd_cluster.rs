@@ -231,7 +231,7 @@ fn snapshots_are_read_and_never_written(cluster: &Cluster) {
 fn one_client_writes_and_the_others_are_refused(cluster: &Cluster) {
     create(cluster, "rbd/locked");
     let mut daemon = serve(cluster, &["\"rbd/locked\""]);
-    let text = refusal(cluster, "rbd:rbd/locked,connect=1s");
+    let text = refusal(cluster, "rbd:rbd/locked,connect=3s");
     assert!(text.contains("has this image's lock; stop that client"), "{text}");
     let write = ["bench", "--io-type", "write", "--io-size", "4096", "--io-total", "4096"];
     let mut other = cluster.rbd_command(&write);

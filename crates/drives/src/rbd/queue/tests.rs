@@ -4,20 +4,14 @@
 use std::os::fd::OwnedFd;
 
 use super::*;
+use crate::rbd::RbdDriver;
 use crate::rbd::tests::fake;
 
-fn queue(pool: &str) -> (RbdQueue, impl Drop) {
+/// A queue of four tags, and its drive.
+fn queue(pool: &str) -> (RbdQueue, RbdDriver) {
     let (_fake, driver) = fake::drive(pool, |_| ());
     let wake: OwnedFd = std::fs::File::create("/dev/null").unwrap().into();
-    let queue = RbdQueue::new(Arc::clone(&driver.shared), Arc::new(wake), 4);
-    (queue, Keeps(driver))
-}
-
-/// The drive of a queue, which goes after it.
-struct Keeps(#[allow(dead_code, reason = "kept for its drop")] crate::RbdDriver);
-
-impl Drop for Keeps {
-    fn drop(&mut self) {}
+    (RbdQueue::new(Arc::clone(&driver.shared), Arc::new(wake), 4), driver)
 }
 
 fn poll(queue: &mut RbdQueue) -> Vec<(Tag, Status)> {
