@@ -253,8 +253,8 @@ fn an_osd_that_is_killed_costs_time_and_nothing_else(cluster: &mut Cluster) {
     let mut fio = Command::new("fio");
     fio.current_dir(daemon.dir());
     fio.args(["--name=verify", "--ioengine=nbd", "--rw=randwrite", "--bsrange=4k-64k"]);
-    fio.args(["--size=24m", "--loops=3", "--iodepth=16", "--verify=crc32c", "--verify_fatal=1"]);
-    fio.args(["--fsync=64", "--thread", "--rate_iops=300"]);
+    fio.args(["--size=24m", "--iodepth=16", "--verify=crc32c", "--verify_fatal=1"]);
+    fio.args(["--fsync=64", "--thread", "--rate_iops=,120"]);
     fio.arg(format!("--uri={}", uri(&daemon, "v0")));
     std::thread::scope(|scope| {
         let load = scope.spawn(|| run_within(&mut fio, Duration::from_secs(120)));
