@@ -223,7 +223,7 @@ impl Spec {
     pub fn is_run_by_owners(&self) -> bool {
         let inner = || self.get("drive")?.parse::<Spec>().ok();
         match self.driver.as_str() {
-            "file" | "rbd" => true,
+            "file" | "nbd" | "rbd" => true,
             _ => inner().is_some_and(|inner| inner.is_run_by_owners()),
         }
     }
