@@ -163,7 +163,7 @@ impl NbdDriver {
         let connections = connections_of(&config, &session)?;
         let promise = Promise {
             text: config.text.clone(),
-            flags: promised(session.flags),
+            flags: promised(session.flags, (connections, &config)),
             block_min: session.block_min.max(512),
             payload_max: MAX_SECTORS.min(session.block_max >> 9) << 9,
             size_bytes: AtomicU64::new(session.size_bytes),

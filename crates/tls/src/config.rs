@@ -6,6 +6,9 @@
 //! Invariant: what is in use was complete and valid when it was read. New files that cannot be used
 //! (a key that is not replaced yet) leave the old ones in use until they change again.
 
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -285,11 +288,21 @@ const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 fn contents(path: &Path) -> Result<Vec<u8>, Error> {
     let cannot = |error| Error::file(path, format!("cannot be read: {error}"));
-    let len_bytes = std::fs::metadata(path).map_err(cannot)?.len();
-    if len_bytes > FILE_BYTES_MAX {
+    // A pipe that nobody writes must not hold up whoever opens it, an I/O thread among them.
+    let flags = libc::O_NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(cannot)?;
+    if !file.metadata().map_err(cannot)?.is_file() {
+        return Err(Error::file(
+            path,
+            "is no regular file; certificates and keys are read from one",
+        ));
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(Error::file(path, "is longer than 4 MiB; that is no file of certificates"));
     }
-    std::fs::read(path).map_err(cannot)
+    Ok(bytes)
 }
 
 fn certificates(

@@ -1,6 +1,8 @@
 //! Sessions of both sides against each other, without sockets: what arrives, and what is refused.
 #![allow(clippy::unwrap_used)] // Tests may.
 
+use std::process::Command;
+
 use millrace_authority::{Authority, Issued, Validity};
 use millrace_tls::{ClientConfig, ClientFiles, ErrorKind, Identity, ServerConfig, ServerFiles};
 use millrace_tls::{Error, Refreshed, Session};
@@ -311,6 +313,10 @@ fn every_file_that_cannot_be_used_is_named_with_the_reason() {
     let encrypted =
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
     let encrypted = write("encrypted.pem", encrypted);
+    // Which would wait for somebody who writes.
+    let fifo = authority.folder().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let folder = authority.folder().to_owned();
     let identity = |certificate: &_, key: &_| Identity {
         certificate: std::path::PathBuf::clone(certificate),
         key: std::path::PathBuf::clone(key),
@@ -322,6 +328,8 @@ fn every_file_that_cannot_be_used_is_named_with_the_reason() {
     for (error, file, words) in [
         (with(&missing, &good.key, None), &missing, "cannot be read"),
         (with(&empty, &good.key, None), &empty, "no certificate in it"),
+        (with(&fifo, &good.key, None), &fifo, "is no regular file"),
+        (with(&good.certificate, &folder, None), &folder, "is no regular file"),
         (with(&good.key, &good.key, None), &good.key, "no certificate in it"),
         (with(&good.certificate, &empty, None), &empty, "no private key in it"),
         (with(&good.certificate, &encrypted, None), &encrypted, "encrypted"),

@@ -45,9 +45,7 @@ impl Promise {
             let (now, had) = (size_text(session.size_bytes), size_text(has));
             return Err(format!("{text}: the export has {now} now and had {had}; {end}"));
         }
-        // More connections are no matter of one of them.
-        let wanted = self.flags.without(TransmissionFlags::MULTI_CONN);
-        if !session.flags.contains(wanted) {
+        if !session.flags.contains(self.flags) {
             let (now, had) = (session.flags.bits(), self.flags.bits());
             return Err(format!(
                 "{text}: the export can do less than before (flags {now:#x}, before {had:#x}); {end}"

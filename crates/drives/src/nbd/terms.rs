@@ -10,8 +10,13 @@ use millrace_nbd::client::ClientSession;
 use super::NbdConfig;
 use crate::value::size_text;
 
-/// What the flags of the first connection bind later ones to.
-pub(crate) fn promised(flags: TransmissionFlags) -> TransmissionFlags {
+/// What the flags of the first of so many connections bind later ones to. That a flush covers all
+/// of them matters to a drive that has several and writes.
+pub(crate) fn promised(
+    flags: TransmissionFlags,
+    (connections, config): (u16, &NbdConfig),
+) -> TransmissionFlags {
+    let spread = connections > 1 && !config.read_only;
     let mut promised = TransmissionFlags::new();
     for flag in [
         TransmissionFlags::FLUSH,
@@ -20,7 +25,8 @@ pub(crate) fn promised(flags: TransmissionFlags) -> TransmissionFlags {
         TransmissionFlags::WRITE_ZEROES,
         TransmissionFlags::MULTI_CONN,
     ] {
-        if flags.contains(flag) {
+        let matters = spread || flag != TransmissionFlags::MULTI_CONN;
+        if matters && flags.contains(flag) {
             promised = promised.with(flag);
         }
     }

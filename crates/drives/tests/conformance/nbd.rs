@@ -240,6 +240,18 @@ fn an_export_that_has_become_smaller_or_poorer_is_dead() {
 }
 
 #[test]
+fn a_drive_of_several_connections_is_dead_where_a_flush_no_longer_covers_them() {
+    for (connections, status) in [(2, Status::Offline), (1, Status::Ok)] {
+        // Each of two connections is lost.
+        let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(0); 2]);
+        let config = NbdConfig { connections: Some(connections), ..config(&server) };
+        let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 30_000_000_000);
+        *server.state.flags.lock().unwrap() = ALL.without(TransmissionFlags::MULTI_CONN);
+        assert_eq!(rig.run(Bio::flush()).status, status, "{connections} connections");
+    }
+}
+
+#[test]
 fn growth_is_seen_by_connections_that_are_made_for_it() {
     for backend in backends() {
         let server = Server::new(SIZE, ALL, &[]);

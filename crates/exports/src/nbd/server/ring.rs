@@ -9,7 +9,7 @@
 //! the reactor still holds operations leaks its connections and its pool.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use millrace_reactor::{Completion, Handle, Op, Source};
 
@@ -165,6 +165,14 @@ pub(crate) fn is_gone(fd: RawFd) -> bool {
     // SAFETY: one entry, a live local; it does not wait.
     let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
     found > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
+/// The address of the client on a TCP socket; none if it is gone, or on another socket.
+#[cold]
+pub(crate) fn peer_of(fd: RawFd) -> Option<std::net::SocketAddr> {
+    // SAFETY: the caller's descriptor, open for the call.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    rustix::net::getpeername(socket).ok()??.try_into().ok()
 }
 
 /// The bytes of a piece of a connection's replies.

@@ -8,6 +8,7 @@
 use std::fmt;
 
 use super::Connection;
+use crate::nbd::server::ring::peer_of;
 use millrace_nbd::ReplyStyle;
 
 /// A client's number in the log.
@@ -26,11 +27,19 @@ fn client(thread: usize, conn: &Connection) -> Client {
     Client { thread, serial: conn.serial }
 }
 
+/// Where a client is, in words behind its number; nothing where the socket does not say.
+fn whence(conn: &Connection) -> String {
+    peer_of(conn.fd).map_or_else(String::new, |peer| format!(" from {peer}"))
+}
+
 /// Logs that a client connected to the listener of this address.
 #[cold]
 pub(crate) fn connected(thread: usize, conn: &Connection, address: &str) {
-    let client = client(thread, conn);
-    tracing::debug!(%client, address, "client {client} connected to {address}");
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let (client, from) = (client(thread, conn), whence(conn));
+    tracing::debug!(%client, address, "client {client}{from} connected to {address}");
 }
 
 /// Logs that a client may use an export.
@@ -50,8 +59,8 @@ pub(crate) fn secured(thread: usize, conn: &Connection, how: &str, who: Option<&
 /// Logs, for whoever looks after the server, that a client cannot speak TLS with it.
 #[cold]
 pub(crate) fn refused(thread: usize, conn: &Connection, address: &str, why: impl fmt::Display) {
-    let client = client(thread, conn);
-    tracing::warn!(%client, address, "{address}: client {client} is refused: {why}");
+    let (client, from) = (client(thread, conn), whence(conn));
+    tracing::warn!(%client, address, "{address}: client {client}{from} is refused: {why}");
 }
 
 /// Logs that the server closes a client's connection, and why.
