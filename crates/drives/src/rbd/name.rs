@@ -25,7 +25,7 @@ pub(crate) const FORM: &str =
     "write pool/image or pool/namespace/image, perhaps with @snapshot behind it";
 
 impl FromStr for ImageName {
-    /// Nothing more than [`FORM`] is to be said.
+    /// Nothing more than its form is to be said.
     type Err = ();
 
     fn from_str(text: &str) -> Result<ImageName, ()> {
