@@ -24,7 +24,7 @@ mod terms;
 mod wire;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -173,6 +173,7 @@ impl NbdDriver {
             promise,
             reconnect: Duration::from_nanos(config.reconnect_ns),
             write_through: config.write_through,
+            late: AtomicBool::new(false),
             epoch: AtomicU32::new(0),
             first: Mutex::new(Some(connected)),
             status_line: Mutex::default(),

@@ -317,6 +317,11 @@ impl Link {
         };
         let (pause, until) = (Duration::from_millis(pause_ms), since + desk.shared.reconnect);
         self.state = State::Away;
+        if desk.shared.is_late() {
+            // Another connection has waited for the server already.
+            self.state = State::Late;
+            return self.redial.ask(desk.shared, Patience { pause, until: now });
+        }
         if now >= until {
             // It comes back each time and answers nothing: what waits may be what it dies of.
             let text = "the server takes connections and answers nothing; requests fail";
@@ -336,6 +341,7 @@ impl Link {
             }
             Some(Outcome::Late(text)) => {
                 self.state = State::Late;
+                desk.shared.became_late();
                 desk.shared.say(format!("{text}; requests fail until the server is back"));
             }
             Some(Outcome::Changed(text)) => self.die(text, desk.shared),

@@ -93,7 +93,10 @@ impl Redial {
             let why = match shared.target.dial(Purpose::Transmit, ATTEMPT) {
                 Ok(connected) => {
                     let outcome = match shared.promise.kept_by(&connected.session) {
-                        Ok(()) => Outcome::Connected(connected),
+                        Ok(()) => {
+                            shared.came_back();
+                            Outcome::Connected(connected)
+                        }
                         Err(text) => Outcome::Changed(text),
                     };
                     self.tell(wish, outcome);

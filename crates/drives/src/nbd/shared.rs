@@ -5,7 +5,7 @@
 //! threads that look for a server.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) promise: Promise,
     pub(crate) reconnect: Duration,
     pub(crate) write_through: bool,
+    /// Some connection's time to come back is over, and none has come back since.
+    pub(crate) late: AtomicBool,
     /// Counts how often the drive has grown.
     pub(crate) epoch: AtomicU32,
     /// The connection that opening made, for the queue that is opened first.
@@ -78,6 +80,22 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
+    /// Whether requests fail until the server is back: one connection has waited for the others.
+    pub(crate) fn is_late(&self) -> bool {
+        // Relaxed: it orders nothing; a look too early waits once more.
+        self.late.load(Ordering::Relaxed)
+    }
+
+    /// The time to come back is over.
+    pub(crate) fn became_late(&self) {
+        self.late.store(true, Ordering::Relaxed);
+    }
+
+    /// The server takes connections.
+    pub(crate) fn came_back(&self) {
+        self.late.store(false, Ordering::Relaxed);
+    }
+
     /// The epoch of a connection that knows this size.
     pub(crate) fn epoch_of(&self, size_bytes: u64) -> u32 {
         // Acquire pairs with the Release of `revalidate`.

@@ -1,7 +1,7 @@
 //! The NBD drive against servers that vanish, come back, lie, or say nothing.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use millrace_block::{
@@ -196,6 +196,49 @@ fn without_its_server_a_drive_waits_and_then_fails_and_then_is_back() {
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Ok);
     assert!(news(&rig).contains("connected again"));
+}
+
+#[test]
+fn one_connection_waits_for_a_server_that_is_gone_and_others_fail_at_once() {
+    let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(1); 2]);
+    let config = NbdConfig { reconnect_ns: 1_000_000_000, io_threads: 2, ..config(&server) };
+    let driver = Box::new(NbdDriver::open(config).unwrap());
+    let disk = DiskConfig { name: "d0".into(), io_threads: 2, ..DiskConfig::default() };
+    let disk = Disk::new(driver, disk).unwrap();
+    let volume = Volume::new("v", Layout::Linear, vec![disk]).unwrap();
+    let drives = Arc::new(Drives::around(volume));
+    let turn = Barrier::new(2);
+    let body = |number: u16| {
+        let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, number);
+        let mut read = || rig.run(Bio::read(0, Buffer::new(4096))).status;
+        assert_eq!(read(), Status::Ok);
+        turn.wait();
+        if number == 0 {
+            server.state.closed.store(true, Ordering::SeqCst);
+        } else {
+            turn.wait();
+        }
+        let begun = std::time::Instant::now();
+        assert_eq!(read(), Status::Offline);
+        let has_waited = begun.elapsed() >= Duration::from_millis(900);
+        assert_eq!(has_waited, number == 0, "{number}: {:?}", begun.elapsed());
+        if number == 0 {
+            turn.wait();
+        }
+        turn.wait();
+        server.state.closed.store(false, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(1500));
+        assert_eq!(read(), Status::Ok);
+    };
+    std::thread::scope(|scope| {
+        let threads = [0, 1].map(|number| {
+            scope.spawn({
+                let body = &body;
+                move || body(number)
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
 }
 
 #[test]
