@@ -52,7 +52,7 @@ impl Allow {
     /// Whether the peer of a connected Unix socket is let in.
     ///
     /// # Errors
-    /// Who the peer is that is not.
+    /// If the peer is not let in; the text says which process and user it is.
     pub fn check(&self, socket: RawFd) -> Result<(), String> {
         let Some(peer) = credentials(socket) else {
             return Err("the system does not say who it is".to_owned());

@@ -56,7 +56,7 @@ pub enum Progress {
 /// What a server does about TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TlsMode {
-    /// It has none.
+    /// The server has no TLS, and refuses a client that asks for it.
     #[default]
     None,
     /// Clients may have it.
