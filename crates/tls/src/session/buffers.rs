@@ -9,7 +9,7 @@ use super::RECORD_BYTES;
 
 /// Ciphertext that is received at a time, in bytes: a message of a handshake with a long chain of
 /// certificates, or four records.
-pub const INPUT_BYTES: usize = 72 * 1024;
+pub const INPUT_BYTES: usize = 264 * 1024;
 /// Ciphertext that waits to be sent, in bytes: eight full records.
 pub const OUTPUT_BYTES: usize = 8 * RECORD_BYTES_MAX;
 /// A full record with its header, its tag, and what a change of keys needs before it.
