@@ -183,7 +183,9 @@ fn moment(date: &str, time: &str) -> Result<u64, Problem> {
         let seconds = number(hour, 2)? * 3_600 + number(minute, 2)? * 60 + number(second, 2)?;
         let valid = year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
         let days = valid.then(|| days(year, month, day))?;
-        Some((days * 86_400 + seconds) * 1_000_000_000 + number(part, 6)? * 1_000)
+        // Nanoseconds since 1970 end in 2554.
+        let whole_ns = (days * 86_400 + seconds).checked_mul(1_000_000_000)?;
+        whole_ns.checked_add(number(part, 6)? * 1_000)
     };
     parse().ok_or_else(problem)
 }
@@ -227,9 +229,14 @@ mod tests {
             .map(|(year, month, day)| days(year, month, day));
         assert_eq!(days, [0, 59, 11_016, 11_017, 20_781]);
         assert_eq!(moment("1970-01-02", "00:00:01.000002"), Ok(86_401_000_002_000));
-        for (date, time) in
-            [("1970-1-02", "00:00:01.000002"), ("x", "y"), ("1970-13-01", "00:00:00.000000")]
-        {
+        assert_eq!(moment("2554-07-21", "23:34:33.709551"), Ok(u64::MAX / 1000 * 1000));
+        for (date, time) in [
+            ("1970-1-02", "00:00:01.000002"),
+            ("x", "y"),
+            ("1970-13-01", "00:00:00.000000"),
+            ("2554-07-21", "23:34:33.709552"),
+            ("9999-12-31", "23:59:59.999999"),
+        ] {
             assert!(moment(date, time).is_err(), "{date}");
         }
     }
