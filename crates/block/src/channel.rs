@@ -46,7 +46,7 @@ use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread, Turn};
 use crate::trace::Unplug;
 use crate::volume::Volume;
-use crate::volume::serving::Choice;
+use crate::volume::serving::Chooser;
 
 /// Pause before what a drive refused is tried again, or a queue that anybody may run is polled.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
@@ -131,7 +131,7 @@ impl<M: Machine> Channel<M> {
                 has_parts: false,
             },
             checks,
-            choice: Choice::new(),
+            chooser: Chooser::default(),
             first_member: 0,
             volume_plug: plug,
             throttle: Throttle::new(volume.groups().cloned(), &volume.tenants, config.depth),

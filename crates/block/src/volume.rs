@@ -19,7 +19,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::{Machine, Order, Word};
+use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::account::held::HeldSnapshot;
 use crate::account::histogram::Snapshot;
@@ -36,7 +36,7 @@ use crate::trace::tracer::Tracer;
 use crate::volume::linear::Linear;
 use crate::volume::placement::{Part, Placement, Range};
 use crate::volume::resize::Size;
-use crate::volume::serving::{Serving, ServingConfig};
+use crate::volume::serving::{Choice, Serving, ServingConfig};
 use crate::volume::stripe::Stripe;
 
 /// Most runs of one drive that one question about extents looks at: bounds the time it takes.
@@ -82,6 +82,8 @@ pub struct Volume<M: Machine> {
     serving: ServingConfig,
     /// The mode at this moment, as bits, and [`TRACED`].
     mode: M::Word,
+    /// What its channels found out about who serves faster.
+    pub(crate) choice: M::Lock<Choice>,
     pub(crate) size: Size<M>,
     limits: QueueLimits,
     map: Map,
@@ -192,6 +194,7 @@ impl<M: Machine> Volume<M> {
             layout,
             mode: M::Word::new(serving.serving as u64),
             serving,
+            choice: M::Lock::new("serving-choice", Choice::new()),
             size: Size::new(capacity),
             limits,
             map,

@@ -32,7 +32,7 @@ use crate::disk::runner::{Runner, Stamp};
 use crate::queue::io_thread::IoThread;
 use crate::trace::note::Remark;
 use crate::volume::Volume;
-use crate::volume::serving::Choice;
+use crate::volume::serving::Chooser;
 
 /// What is in the plugs.
 pub(crate) struct Batch {
@@ -63,8 +63,8 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) finished: BioList<M>,
     pub(crate) batch: Batch,
     pub(crate) checks: BioChecks,
-    /// Whether workers serve, where that is measured.
-    pub(crate) choice: Choice,
+    /// Its part in whether workers serve, where that is measured.
+    pub(crate) chooser: Chooser,
     /// The member that a batch begins with: another one each time, since the later ones wait for
     /// the earlier to be served here, or for their workers to be woken.
     pub(crate) first_member: usize,

@@ -52,8 +52,8 @@ impl<M: Machine> Submission<M> {
             Serving::PerDrive => enough,
             // The batch was stamped when its first bio came: that is late enough to be now.
             Serving::Auto if drives > 1 && bios > 0 => {
-                let (in_flight, now_ns) = (self.in_flight(), self.batch.now_ns);
-                self.choice.next(bios, in_flight, now_ns) && enough
+                let (batch, now_ns) = ((bios, self.in_flight()), self.batch.now_ns);
+                self.chooser.next::<M>(&self.volume.choice, batch, now_ns) && enough
             }
             Serving::Auto | Serving::Inline | Serving::PerVolume => false,
         };

@@ -1,12 +1,17 @@
 //! Which threads serve a volume's drives: the modes, their settings, and how `auto` chooses.
 //!
-//! `Serving` and `ServingConfig` belong to a `Volume`; `Choice` to a channel, which asks it at each
-//! unplug of a batch that workers may serve. `auto` measures: it lets each way serve for a while,
-//! stays with the faster, and looks at the other again after ever longer times. Source: \[FALCON\]
-//! (watermarks, per-drive serving; "per-volume" is its account of Linux).
+//! `Serving` and `ServingConfig` belong to a `Volume`, and so does `Choice`, which its channels ask
+//! together: each counts for itself and meets the others every quarter of a millisecond
+//! (`Chooser`), so no batch writes what others read. `auto` measures what all channels move: it
+//! lets each way serve for a while, stays with the faster, and looks at the other again after ever
+//! longer times. A channel that measured itself alone would hand its work to workers that take the
+//! CPUs from the other channels. Source: \[FALCON\] (watermarks, per-drive serving; "per-volume" is
+//! its account of Linux).
 
 use alloc::format;
 use alloc::string::String;
+
+use millrace_machine::{Lock, Machine};
 
 /// Which threads serve a volume's drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -100,13 +105,18 @@ impl Default for ServingConfig {
     }
 }
 
-/// Shortest time that a way is measured for.
+/// How often a channel meets the others.
+const MEETING_NS: u64 = 250_000;
+/// Shortest time that a way is measured for, for each channel at work: these take turns on the
+/// CPUs.
 const WINDOW_NS: u64 = 1_000_000;
+/// Longest such time, however many channels there are.
+const WINDOW_NS_MAX: u64 = 50_000_000;
 /// Batches that a way must serve meanwhile, and rounds of what is in flight: less is noise.
-const WINDOW_BATCHES: u32 = 8;
+const WINDOW_BATCHES: u64 = 8;
 const WINDOW_ROUNDS: u64 = 4;
 /// Batches and rounds before that, while what the other way left still runs.
-const SETTLE_BATCHES: u32 = 4;
+const SETTLE_BATCHES: u64 = 4;
 const SETTLE_ROUNDS: u64 = 1;
 /// Windows until the slower way is tried again, at first and at last.
 const STAY_FIRST: u32 = 32;
@@ -116,6 +126,58 @@ const TRIAL_FACTOR: u64 = 2;
 /// Workers must be faster by this many percent: they cost other CPUs.
 const MARGIN_PERCENT: u64 = 3;
 
+/// A channel's part in its volume's choice.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Chooser {
+    /// What it did since the last meeting.
+    done: Done,
+    meeting_ns: u64,
+    /// The window that the others know it in.
+    window: u64,
+    /// What was agreed on: workers serve.
+    workers: bool,
+}
+
+/// What a channel did, and has in flight.
+#[derive(Debug, Clone, Copy, Default)]
+struct Done {
+    bios: u64,
+    batches: u64,
+    in_flight: u64,
+}
+
+impl Chooser {
+    /// Notes a batch of `bios` at `now_ns`, with `in_flight` of the channel in all; whether workers
+    /// are to serve those that are large enough.
+    #[inline]
+    pub(crate) fn next<M: Machine>(
+        &mut self,
+        choice: &M::Lock<Choice>,
+        (bios, in_flight): (u32, u32),
+        now_ns: u64,
+    ) -> bool {
+        self.done.bios += u64::from(bios);
+        self.done.batches += 1;
+        self.done.in_flight = u64::from(in_flight);
+        if now_ns >= self.meeting_ns
+            && let Some(mut choice) = choice.try_lock()
+        {
+            self.meet(&mut choice, now_ns);
+        }
+        self.workers
+    }
+
+    /// Tells the others what was done, and does as was agreed on.
+    #[inline(never)]
+    fn meet(&mut self, choice: &mut Choice, now_ns: u64) {
+        self.meeting_ns = now_ns + MEETING_NS;
+        let done = core::mem::take(&mut self.done);
+        choice.join(&mut self.window, done.in_flight);
+        choice.note(done, now_ns);
+        self.workers = choice.workers;
+    }
+}
+
 /// What `auto` knows: one of two ways is in use, and how fast each was.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Choice {
@@ -123,14 +185,14 @@ pub(crate) struct Choice {
     workers: bool,
     /// Bios a second of the submitter's own way and of the workers; 0: not measured yet.
     rates: [u64; 2],
-    /// The window: when it began, bios and batches since.
+    /// The window: its number, when it began, and what was done since.
+    window: u64,
     since_ns: u64,
-    bios: u64,
-    batches: u32,
+    done: Done,
+    /// Channels that were there, now and in the window before.
+    channels: [u64; 2],
     /// It has not begun: what is counted is what must pass before.
     settling: bool,
-    /// How long that, or the window, may last; 0: not known yet.
-    limit_ns: u64,
     /// Windows to go until the other way is tried.
     stay: u32,
     /// How many those are next time.
@@ -142,35 +204,48 @@ impl Choice {
         Choice {
             workers: false,
             rates: [0; 2],
+            window: 1,
             since_ns: 0,
-            bios: 0,
-            batches: 0,
+            done: Done::default(),
+            channels: [0; 2],
             settling: true,
-            limit_ns: 0,
             stay: 0,
             patience: STAY_FIRST,
         }
     }
 
-    /// Notes a batch of `bios` at `now_ns`, with `in_flight` of them in all; whether workers are to
-    /// serve those that are large enough.
-    #[inline]
-    pub(crate) fn next(&mut self, bios: u32, in_flight: u32, now_ns: u64) -> bool {
-        self.bios += u64::from(bios);
-        self.batches += 1;
+    /// Counts a channel, and what it has in flight, once in each window.
+    fn join(&mut self, known_in: &mut u64, in_flight: u64) {
+        if *known_in != self.window {
+            *known_in = self.window;
+            self.channels[0] += 1;
+            self.done.in_flight += in_flight;
+        }
+    }
+
+    /// Adds what a channel did until `now_ns`.
+    fn note(&mut self, done: Done, now_ns: u64) {
+        self.done.bios += done.bios;
+        self.done.batches += done.batches;
         let (batches, rounds) = match self.settling {
             true => (SETTLE_BATCHES, SETTLE_ROUNDS),
             false => (WINDOW_BATCHES, WINDOW_ROUNDS),
         };
-        let enough = u64::from(in_flight) * rounds;
-        if self.batches >= batches && self.bios >= enough {
+        let enough = self.done.in_flight * rounds;
+        if self.done.batches >= batches && self.done.bios >= enough {
             self.look(now_ns);
-        } else if self.batches == 1 {
-            self.limit_ns = self.limit(enough.max(u64::from(bios) * u64::from(batches)));
-        } else if now_ns.saturating_sub(self.since_ns) > self.limit_ns {
-            self.give_up(now_ns);
+        } else if self.done.batches > 1 {
+            let usual = self.done.bios / self.done.batches * batches;
+            if now_ns.saturating_sub(self.since_ns) > self.limit(enough.max(usual)) {
+                self.give_up(now_ns);
+            }
         }
-        self.workers
+    }
+
+    /// Shortest time of a window of so many channels.
+    fn shortest_ns(&self) -> u64 {
+        let channels = self.channels[0].max(self.channels[1]).max(1);
+        channels.saturating_mul(WINDOW_NS).min(WINDOW_NS_MAX)
     }
 
     /// How long a trial of so many bios may last: a multiple of what the other way would take.
@@ -179,32 +254,38 @@ impl Choice {
         let is_trial = other > self.rates[usize::from(self.workers)];
         let needed_ns = u128::from(bios) * 1_000_000_000 / u128::from(other.max(1));
         let needed_ns = u64::try_from(needed_ns).unwrap_or(u64::MAX);
-        if is_trial { needed_ns.max(WINDOW_NS).saturating_mul(TRIAL_FACTOR) } else { u64::MAX }
+        let trial_ns = needed_ns.max(self.shortest_ns()).saturating_mul(TRIAL_FACTOR);
+        if is_trial { trial_ns } else { u64::MAX }
     }
 
     /// Ends a trial that is far too slow with what was seen of it.
     #[cold]
     fn give_up(&mut self, now_ns: u64) {
         self.end_window(now_ns.saturating_sub(self.since_ns));
-        (self.since_ns, self.bios, self.batches) = (now_ns, 0, 0);
+        self.open_window(now_ns);
+    }
+
+    fn open_window(&mut self, now_ns: u64) {
+        self.window += 1;
+        (self.since_ns, self.done) = (now_ns, Done::default());
+        self.channels = [0, self.channels[0]];
     }
 
     /// Ends the window, or what goes before it, if it was long enough.
-    #[inline(never)]
     fn look(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         if self.settling {
             self.settling = false;
-        } else if elapsed_ns >= WINDOW_NS {
+        } else if elapsed_ns >= self.shortest_ns() {
             self.end_window(elapsed_ns);
         } else {
             return;
         }
-        (self.since_ns, self.bios, self.batches) = (now_ns, 0, 0);
+        self.open_window(now_ns);
     }
 
     fn end_window(&mut self, elapsed_ns: u64) {
-        let rate = u128::from(self.bios) * 1_000_000_000 / u128::from(elapsed_ns);
+        let rate = u128::from(self.done.bios) * 1_000_000_000 / u128::from(elapsed_ns.max(1));
         let rate = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
         // One window may have been unlucky: what is known counts as much as what is new.
         let known = &mut self.rates[usize::from(self.workers)];
@@ -237,13 +318,23 @@ impl Choice {
 
 #[cfg(test)]
 mod tests {
+    use millrace_machine::Native;
+
     use super::*;
+
+    /// A batch of a channel that is alone and meets nobody.
+    fn next(choice: &mut Choice, (bios, in_flight): (u32, u32), now_ns: u64) -> bool {
+        choice.join(&mut 0, if choice.done.batches == 0 { in_flight.into() } else { 0 });
+        choice.channels[0] = 1;
+        choice.note(Done { bios: bios.into(), batches: 1, in_flight: 0 }, now_ns);
+        choice.workers
+    }
 
     /// Runs a second of batches of 64 at the rates given; the share of bios that workers served.
     fn share(own: u64, theirs: u64) -> f64 {
         let (mut choice, mut now_ns, mut by_workers, mut all) = (Choice::new(), 1, 0.0, 0.0);
         while now_ns < 4_000_000_000 {
-            let workers = choice.next(64, 128, now_ns);
+            let workers = next(&mut choice, (64, 128), now_ns);
             now_ns += 64_000_000_000 / if workers { theirs } else { own };
             by_workers += if workers { 64.0 } else { 0.0 };
             all += 64.0;
@@ -261,6 +352,66 @@ mod tests {
     #[test]
     fn choice_prefers_the_submitter_when_both_are_equal() {
         assert!(share(1_000_000, 1_000_000) < 0.1);
+    }
+
+    /// Four channels that share two CPUs for a second, each in turn for 2 ms: the share of bios for
+    /// which workers were wanted. `costs` of a bio: to its submitter, and to the CPUs in all, by
+    /// either way; the rest of the latter keeps other channels from running.
+    fn crowded_share(own: (u64, u64), theirs: (u64, u64)) -> f64 {
+        let choice = <Native as Machine>::Lock::new("choice", Choice::new());
+        let (mut channels, mut now_ns) = ([Chooser::default(); 4], 1);
+        let (mut by_workers, mut all) = (0.0, 0.0);
+        for turn in 0..500 {
+            let (channel, mut behind_ns) = (&mut channels[turn % 4], 0);
+            let end_ns = now_ns + 2_000_000;
+            while now_ns < end_ns {
+                let workers = channel.next::<Native>(&choice, (16, 16), now_ns);
+                let (seen, whole) = if workers { theirs } else { own };
+                now_ns += 16 * seen;
+                behind_ns += 16 * (whole - seen);
+                by_workers += if workers { 16.0 } else { 0.0 };
+                all += 16.0;
+            }
+            now_ns += behind_ns;
+        }
+        by_workers / all
+    }
+
+    #[test]
+    fn workers_that_are_faster_for_each_channel_but_slower_for_all_are_not_chosen() {
+        assert!(crowded_share((1000, 1000), (500, 3000)) < 0.2);
+        assert!(crowded_share((1000, 1000), (500, 500)) > 0.8);
+    }
+
+    #[test]
+    fn channels_meet_every_quarter_of_a_millisecond_and_do_as_was_agreed_on() {
+        let choice = <Native as Machine>::Lock::new("choice", Choice::new());
+        let [mut first, mut second] = [Chooser::default(); 2];
+        assert!(!first.next::<Native>(&choice, (1, 1), 1));
+        assert!(!second.next::<Native>(&choice, (1, 999), 1));
+        let Choice { channels, done, .. } = *choice.lock();
+        assert_eq!((channels[0], done.in_flight), (2, 1000));
+        choice.lock().workers = true;
+        // Until the next meeting the first one does as before, and nobody sees what it did.
+        assert!(!first.next::<Native>(&choice, (10, 1), MEETING_NS));
+        assert_eq!(choice.lock().done.bios, 2);
+        assert!(first.next::<Native>(&choice, (20, 1), MEETING_NS + 1));
+        assert_eq!(choice.lock().done.bios, 32);
+        // Somebody else is at it: what was done is told the next time.
+        let taken = choice.lock();
+        assert!(!second.next::<Native>(&choice, (5, 1), MEETING_NS + 1));
+        drop(taken);
+        assert!(second.next::<Native>(&choice, (5, 1), MEETING_NS + 2));
+        assert_eq!(choice.lock().done.bios, 42);
+    }
+
+    #[test]
+    fn a_window_lasts_a_millisecond_for_each_channel_up_to_fifty() {
+        let mut choice = Choice::new();
+        for (channels, ms) in [([0, 0], 1), ([1, 0], 1), ([3, 2], 3), ([2, 8], 8), ([900, 1], 50)] {
+            choice.channels = channels;
+            assert_eq!(choice.shortest_ns(), ms * 1_000_000);
+        }
     }
 
     #[test]
@@ -288,7 +439,7 @@ mod tests {
             let before = self.choice.workers;
             for batches in 1..100_000 {
                 self.now_ns += step_ns;
-                if self.choice.next(self.bios, self.in_flight, self.now_ns) != before {
+                if next(&mut self.choice, (self.bios, self.in_flight), self.now_ns) != before {
                     return batches;
                 }
             }
@@ -333,7 +484,7 @@ mod tests {
         // Settled in time, but then stuck: a window of eight batches may last 16 ms.
         for _ in 0..4 {
             rig.now_ns += 1_000_000;
-            assert!(rig.choice.next(64, 1, rig.now_ns));
+            assert!(next(&mut rig.choice, (64, 1), rig.now_ns));
         }
         assert_eq!(rig.batches(20_000_000), 2);
     }
