@@ -42,6 +42,7 @@ use crate::channel::submission::{Batch, Submission, members_of};
 use crate::channel::throttle::Throttle;
 use crate::channel::volume_plug::VolumePlug;
 use crate::disk::runner::{Runner, Stamp};
+use crate::queue::INSIDE_LOOK_NS;
 use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread, Turn};
 use crate::trace::Unplug;
@@ -313,7 +314,12 @@ impl<M: Machine> Channel<M> {
         // that anybody may run are found by whoever polls, and the others may have gone away.
         let shared = |m: &Member<M>| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread;
         if self.sub.batch.plugged > 0 || self.sub.members.iter().any(shared) {
-            let soon = M::now() + LOOK_AGAIN_NS;
+            let served = |m: &Member<M>| m.outstanding > 0 && m.hctx().is_being_served();
+            let soon_ns = match self.sub.members.iter().any(served) {
+                true => INSIDE_LOOK_NS,
+                false => LOOK_AGAIN_NS,
+            };
+            let soon = M::now() + soon_ns;
             return Some(wake_ns.map_or(soon, |wake_ns| wake_ns.min(soon)));
         }
         // An owner looks after what others have put into its queues, too.

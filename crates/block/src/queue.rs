@@ -33,6 +33,10 @@ use crate::queue::scheduler::Scheduling;
 use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
+/// How soon a thread looks again at a queue that another was inside: that one may leave without
+/// what this one waits for, and have rung before this one slept.
+pub(crate) const INSIDE_LOOK_NS: u64 = 10_000;
+
 /// How queues are spread over a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Spread {
@@ -265,9 +269,20 @@ impl<M: Machine> HardwareQueue<M> {
         self.kind == QueueKind::AnyThread || self.is_owned_by(owner)
     }
 
-    /// Whether a queue that the thread may run has been given work that nobody took yet.
+    /// Whether a queue that the thread may run has been given work that nobody took yet, nor is
+    /// about to: where threads may be interrupted anywhere, who spins keeps the one inside from its
+    /// CPU. Such a thread sleeps, and not for long ([`HardwareQueue::is_being_served`]).
     pub(crate) fn has_pending_for(&self, owner: u64) -> bool {
-        self.may_serve(owner) && self.has_pending()
+        self.may_serve(owner) && self.has_pending() && !self.is_being_served()
+    }
+
+    /// Whether another thread is inside a queue that any may run, natively, and has yet to take
+    /// what was given: it may leave without.
+    pub(crate) fn is_being_served(&self) -> bool {
+        M::THREADS_MOVE
+            && self.kind == QueueKind::AnyThread
+            && self.has_pending()
+            && self.serve.is_held()
     }
 
     /// Whether the driver's queue, of a disk over a volume, has something to do for its owner.

@@ -19,10 +19,7 @@ use crate::disk::visit::Visit;
 use crate::disk::{Disk, Stack, SubmitPath, direct, filled, handover, sq, timeouts};
 use crate::queue::driver::QueueKind;
 use crate::queue::request::RequestRef;
-use crate::queue::{HardwareQueue, Route};
-
-/// How soon a thread looks again at a queue of which it waits for I/O and that another was inside.
-const INSIDE_LOOK_NS: u64 = 10_000;
+use crate::queue::{HardwareQueue, INSIDE_LOOK_NS, Route};
 
 /// Which thread is to serve a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,9 +18,9 @@ use crate::disk::runner::Runner;
 use crate::disk::timeouts;
 use crate::disk::visit::Visit;
 use crate::disk::worker_state::WorkerState;
-use crate::queue::HardwareQueue;
 use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::IoThread;
+use crate::queue::{HardwareQueue, INSIDE_LOOK_NS};
 
 /// One drive that a worker serves.
 pub(crate) struct WorkerDrive<M: Machine> {
@@ -78,8 +78,12 @@ impl<M: Machine> WorkerDrive<M> {
         &self.disk.hctxs[usize::from(self.hctx)]
     }
 
-    /// Whether something was put there since the last turn.
+    /// Whether something was put there since the last turn, unless the thread that kept that turn
+    /// out is inside still: natively this one would only keep it from its CPU.
     pub(crate) fn has_work(&self) -> bool {
+        if self.missed && M::THREADS_MOVE && self.queue().serve.is_held() {
+            return false;
+        }
         let rounds = self.worker_state().map_or(0, WorkerState::rounds);
         self.missed || rounds != self.rounds || self.queue().has_pending()
     }
@@ -91,8 +95,10 @@ impl<M: Machine> WorkerDrive<M> {
         // last before a sleep. Its flag would keep that thread there instead.
         let entered = Visit::new(&self.disk, self.hctx, run, &self.stats).run_queue();
         self.missed = !entered;
-        if !self.missed {
+        if entered {
             self.rounds = rounds;
+        } else if M::THREADS_MOVE {
+            run.wake_at(M::now() + INSIDE_LOOK_NS);
         }
     }
 

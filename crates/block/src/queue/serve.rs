@@ -50,6 +50,12 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         entered
     }
 
+    /// Whether somebody is inside: a look, out of date at once.
+    pub(crate) fn is_held(&self) -> bool {
+        // Relaxed: who acts on it looks again.
+        self.state.load(Order::Relaxed) & HELD != 0
+    }
+
     /// Enters, or makes whoever is inside go round again. Call after publishing the work.
     #[track_caller]
     pub(crate) fn enter_or_flag(&self) -> Option<ServeGuard<'_, M, T>> {
