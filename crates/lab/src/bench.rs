@@ -241,11 +241,25 @@ pub(crate) fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchErr
     let (bs, limits) = (plan.workload.bs_bytes, volume.limits());
     check_block_size(bs, limits.logical_block_size)?;
     check_capacity(plan, volume.capacity() << 9)?;
+    if plan.workload.rw.writes() {
+        check_writable(volume, &format!("rw={}", plan.workload.rw))?;
+    }
     if plan.workload.verify && limits.features.no_payload {
         let text = "verify: the null drive keeps no data; use ram or file".to_owned();
         return Err(BenchError::Workload(text));
     }
     check_verify(plan, volume.capacity() << 9)
+}
+
+/// Whether `what`, which writes, may run on a volume: none of its drives is read-only.
+pub(crate) fn check_writable(volume: &Volume<Native>, what: &str) -> Result<(), BenchError> {
+    let read_only = |drive: &&Arc<Disk<Native>>| drive.limits().features.read_only;
+    let Some(drive) = volume.drives().iter().find(read_only) else { return Ok(()) };
+    let text = format!(
+        "{what}: drive {} is read-only; open it for writing, or choose what only reads",
+        drive.name()
+    );
+    Err(BenchError::Workload(text))
 }
 
 /// Whether what is written can be verified on a device of `bytes` bytes.

@@ -19,7 +19,7 @@ use super::spec::{JobFile, JobSpec};
 use super::tally::Tally;
 use super::value::Amount;
 use super::worker::{Setting, Worker};
-use crate::bench::{BenchError, Interrupt, Progress};
+use crate::bench::{BenchError, Interrupt, Progress, check_writable};
 
 /// What jobs run with.
 #[derive(Debug, Clone, Default)]
@@ -136,6 +136,12 @@ fn check(file: &JobFile, volumes: &[Arc<Volume<Native>>]) -> Result<(), BenchErr
             if let Err(text) = span_of(job, clone, volume.capacity() << 9) {
                 return wrong(text);
             }
+        }
+        // Reads are first among what a job may have.
+        if job.kind.has[1..].contains(&true)
+            && let Err(error) = check_writable(volume, "rw")
+        {
+            return wrong(error.to_string());
         }
         if job.shape.verify.is_some() && limits.features.no_payload {
             return wrong("verify: the null drive keeps no data; use ram or file".to_owned());

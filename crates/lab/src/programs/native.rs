@@ -17,7 +17,7 @@ use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
 use super::{Runs, Task, servers, utilities};
-use crate::bench::{BenchError, Interrupt};
+use crate::bench::{BenchError, Interrupt, check_writable};
 use crate::sim::programs::{Access, Program, Shared};
 use crate::sim::window::Window;
 
@@ -122,6 +122,9 @@ pub fn run_program_row(
              larger drives, or more"
         );
         return Err(BenchError::Workload(text));
+    }
+    if !matches!(task, Task::Graph(_)) {
+        check_writable(volume, &format!("program {task}"))?;
     }
     task.with(plan.seed, OnThreads { volume, task, plan })
 }

@@ -151,3 +151,16 @@ fn an_interrupt_ends_jobs_with_what_they_did() {
     });
     assert_eq!(reports.unwrap().len(), 2);
 }
+
+#[test]
+fn what_writes_is_refused_where_a_drive_is_read_only() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(1 << 20).unwrap();
+    let drive = format!("file:path={},read-only=on", image.path().display());
+    assert_eq!(run_on(&drive, "[j]\nrw=read\n").unwrap()[0].tally.flows[0].ios, 256);
+    for rw in ["randwrite", "randrw", "trim"] {
+        let refused = run_on(&drive, &format!("[j]\nrw={rw}\n")).unwrap_err().to_string();
+        let words = ["t.fio:1: job j: rw: drive ", " is read-only; open it for writing"];
+        assert!(words.iter().all(|word| refused.contains(word)), "{refused}");
+    }
+}
