@@ -2,7 +2,8 @@
 //!
 //! Pure text. In the short form numbers lose digits after the point as they grow; in the whole form
 //! they have two, as iostat's. Names of drives, queues and clients stand below their volume's,
-//! indented; the short form cuts long ones in the middle.
+//! indented; the short form cuts long ones in the middle. A line below the table names each volume
+//! and drive that failed I/Os.
 
 use super::columns::Row;
 use crate::verbs::bench::table::Form;
@@ -41,7 +42,7 @@ const COLUMNS: [Column; 24] = [
     ("w_p99", None, |row| row.write.p99_ms),
 ];
 
-/// The rows under a line of names, with an empty line after them.
+/// The rows under a line of names, then who failed I/Os, with an empty line after them.
 pub fn table(rows: &[Row], form: Form) -> String {
     let name_width = match form {
         Form::Short => NAME_WIDTH,
@@ -68,8 +69,22 @@ pub fn table(rows: &[Row], form: Form) -> String {
         }
         text.push('\n');
     }
+    rows.iter().filter_map(failures).for_each(|line| text += &line);
     text.push('\n');
     text
+}
+
+/// A line for a volume or drive that failed I/Os.
+fn failures(row: &Row) -> Option<String> {
+    let ops = [("read", &row.read), ("write", &row.write), ("discard", &row.discard)];
+    let ops = ops.into_iter().chain([("flush", &row.flush)]);
+    let failed: Vec<String> = ops
+        .filter(|(_, columns)| columns.errors > 0)
+        .map(|(op, columns)| format!("{} of {} {op} I/Os", columns.errors, columns.ios))
+        .collect();
+    let (kind, name) = (row.kind, row.name.escape_debug());
+    let is_shown = !failed.is_empty() && matches!(kind, "volume" | "drive");
+    is_shown.then(|| format!("{kind} {name}: {} failed\n", failed.join(", ")))
 }
 
 fn label(row: &Row) -> String {
@@ -135,6 +150,24 @@ mod tests {
         let expected =
             ["a-long-name-of-a-drive", "1234.50", "3.00", "1.00", "0.50", "100.00", "0.25"];
         assert_eq!(cells.map(|name| at(&text, 2, name)), expected);
+    }
+
+    #[test]
+    fn volumes_and_drives_that_failed_ios_are_named_below_the_table() {
+        let failed = |ios, errors| Columns { ios, errors, ..Columns::default() };
+        let mut rows = [
+            row("volume", "v", failed(0, 0)),
+            row("drive", "d0", failed(32, 5)),
+            row("queue", "d0:0", failed(32, 5)),
+        ];
+        rows[1].write.errors = 0;
+        rows[1].flush.errors = 3;
+        rows[1].flush.ios = 4;
+        for form in [Form::Short, Form::Whole] {
+            let text = table(&rows, form);
+            let below: Vec<&str> = text.lines().skip(4).collect();
+            assert_eq!(below, ["drive d0: 5 of 32 read I/Os, 3 of 4 flush I/Os failed", ""]);
+        }
     }
 
     #[test]
