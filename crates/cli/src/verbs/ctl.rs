@@ -59,12 +59,24 @@ once, an NBD client when it connects again.
 Exit status: 0 if the volume has grown or had nothing to grow by, 2 if the daemon refused.
 ";
 
+/// Where `--connect` goes, which belongs to each request.
+const EXAMPLES: &str = "\
+Examples:
+  millrace ctl resize vol0              asks the daemon in ./millrace-data
+  millrace ctl get --connect unix:/run/millrace/fast.sock.control
+
+Each request takes --connect unix:PATH behind its name: the daemon's control socket, which `serve` \
+prints as `control at unix:PATH`. It lies beside the first Unix socket of an export, with .control \
+after its name.
+";
+
 /// Why a volume is as before although a drive has grown.
 const TOO_LITTLE: &str = "the volume cannot use that: a stripe grows by what its smallest drive has \
                           grown, in whole chunks\n";
 
 /// Arguments of `ctl`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
     request: Request,
