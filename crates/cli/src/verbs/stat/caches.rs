@@ -50,7 +50,7 @@ const COLUMNS: [Column; 11] = [
     ("dirty", true, |did| short(did.cache.dirty_bytes as f64 / f64::from(1 << 20))),
     ("%max", true, |did| percent(did.cache.dirty_bytes, did.cache.dirty_max_bytes)),
     ("held/s", true, |did| did.rate(did.cache.writes.throttled)),
-    ("err", true, |did| short(did.cache.writes.errors as f64)),
+    ("err", true, |did| whole(did.cache.writes.errors)),
 ];
 
 impl Did {
@@ -86,6 +86,11 @@ fn find<'a>(report: &'a Report, like: &CacheCounts) -> Option<&'a CacheCounts> {
     report.caches.iter().find(|one| one.volume == like.volume)
 }
 
+/// A count: no digits after a point unless a letter stands for thousands.
+fn whole(count: u64) -> String {
+    if count < 1000 { count.to_string() } else { short(count as f64) }
+}
+
 fn percent(part: u64, of: u64) -> String {
     match of {
         0 => "-".to_owned(),
@@ -105,7 +110,7 @@ mod tests {
             dirty_bytes: 3 << 20,
             dirty_max_bytes: 4 << 20,
             reads: Reads { hits, misses: hits / 3, ..Reads::default() },
-            writes: Writes { back, requests: back / 32, ..Writes::default() },
+            writes: Writes { back, requests: back / 32, errors: back / 10, ..Writes::default() },
             ..CacheCounts::default()
         };
         Report { uptime_ns, caches: vec![cache], ..Report::default() }
@@ -114,9 +119,10 @@ mod tests {
     #[test]
     fn a_cache_has_a_row_of_what_came_in_between() {
         let before = report(1_000_000_000, 300, 320);
+        // 64 requests that failed are a count, and no "64.0".
         let text = table(&report(3_000_000_000, 900, 960), Some(&before), Form::Whole);
         let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().skip(1).collect();
-        assert_eq!(row, ["300", "100", "75", "0", "0", "320", "128", "3.00", "75", "0", "0"]);
+        assert_eq!(row, ["300", "100", "75", "0", "0", "320", "128", "3.00", "75", "0", "64"]);
         assert_eq!(table(&Report::default(), None, Form::Short), "");
     }
 
