@@ -386,12 +386,12 @@ fn new_certificates_are_used_without_a_restart() {
         rig.authority.folder().join("server-key.pem"),
     );
     fs::copy(&next.certificate, &certificate).unwrap();
-    assert!(info(&rig.uri("v", &folder)).status.success(), "the former stays in use");
     rig.said("the key does not belong to the certificate");
     rig.said("the former certificates stay in use");
+    assert!(info(&rig.uri("v", &folder)).status.success(), "the former stays in use");
     fs::copy(&next.key, &key).unwrap();
-    assert!(!info(&rig.uri("v", &folder)).status.success());
     rig.said("new certificates are in use");
+    assert!(!info(&rig.uri("v", &folder)).status.success());
     let trusting = rig.authority.client_folder(&other, "trusting", Validity::Now);
     assert!(info(&rig.uri("v", &trusting)).status.success());
 }

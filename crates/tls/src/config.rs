@@ -1,16 +1,19 @@
 //! What a side is configured with: its certificate and key, and the CA that its peers need.
 //!
 //! Owns the files' contents as rustls takes them, and reads a server's again when they change.
-//! Called by start-up and, for a server, before each handshake; calls rustls.
+//! Called by start-up and, for a server, by whoever looks after its files; calls rustls.
 //!
-//! Invariant: what is in use was complete and valid when it was read. New files that cannot be used
-//! (a key that is not replaced yet) leave the old ones in use until they change again.
+//! Invariants: what is in use was complete and valid when it was read. New files that cannot be
+//! used (a key that is not replaced yet) leave the old ones in use until they change again. A
+//! session never waits for a file: it takes what is in use under a lock that is held for that only.
+//!
+//! Lock order: `seen`, then `config`.
 
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
@@ -79,14 +82,9 @@ pub enum Refreshed {
 pub struct ServerConfig {
     /// None for a configuration that was not read from files.
     files: Option<ServerFiles>,
-    state: Mutex<ServerState>,
-}
-
-#[derive(Debug)]
-struct ServerState {
-    config: Arc<rustls::ServerConfig>,
-    /// The files as they were looked at last, used or not.
-    seen: Stamp,
+    config: Mutex<Arc<rustls::ServerConfig>>,
+    /// The files as they were looked at last, used or not. Held while they are looked at and read.
+    seen: Mutex<Stamp>,
 }
 
 impl ServerConfig {
@@ -98,7 +96,8 @@ impl ServerConfig {
     pub fn load(files: ServerFiles) -> Result<ServerConfig, Error> {
         let seen = Stamp::of(files.paths());
         let config = read_server(&files)?;
-        Ok(ServerConfig { files: Some(files), state: Mutex::new(ServerState { config, seen }) })
+        let (config, seen) = (Mutex::new(config), Mutex::new(seen));
+        Ok(ServerConfig { files: Some(files), config, seen })
     }
 
     /// A configuration from PEM texts, which is never read again.
@@ -115,12 +114,18 @@ impl ServerConfig {
         let key = private_key(Path::new("key"), key)?;
         let roots = client_ca.map(|pem| roots(Path::new("client CA"), pem)).transpose()?;
         let config = make_server(chain, key, roots, &|why| Error::file(Path::new("key"), why))?;
-        let seen = Stamp::default();
-        Ok(ServerConfig { files: None, state: Mutex::new(ServerState { config, seen }) })
+        Ok(ServerConfig { files: None, config: Mutex::new(config), seen: Mutex::default() })
+    }
+
+    /// Whether it was read from files, which may change.
+    #[must_use]
+    pub fn is_from_files(&self) -> bool {
+        self.files.is_some()
     }
 
     /// Reads the files again if they changed since they were last looked at: a few system calls
-    /// if not. Sessions that are under way keep what they began with.
+    /// if not. Sessions that are under way keep what they began with, and new ones do not wait for
+    /// it, though a file system that does not answer holds the caller up.
     ///
     /// # Errors
     ///
@@ -128,22 +133,23 @@ impl ServerConfig {
     /// stays in use.
     pub fn refresh(&self) -> Result<Refreshed, Error> {
         let Some(files) = &self.files else { return Ok(Refreshed::Same) };
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Stamp::of(files.paths());
-        let mut state = self.lock();
-        if state.seen == now {
+        if *seen == now {
             return Ok(Refreshed::Same);
         }
-        state.seen = now;
-        state.config = read_server(files)?;
+        *seen = now;
+        let config = read_server(files)?;
+        *self.in_use() = config;
         Ok(Refreshed::Reloaded)
     }
 
     pub(crate) fn current(&self) -> Arc<rustls::ServerConfig> {
-        Arc::clone(&self.lock().config)
+        Arc::clone(&self.in_use())
     }
 
-    fn lock(&self) -> MutexGuard<'_, ServerState> {
-        self.state.lock().expect("nothing panics while it holds this lock")
+    fn in_use(&self) -> MutexGuard<'_, Arc<rustls::ServerConfig>> {
+        self.config.lock().expect("nothing panics while it holds this lock")
     }
 }
 
@@ -351,4 +357,32 @@ fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Error>
         };
         Error::file(path, why)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use millrace_authority::{Authority, Validity};
+
+    use super::*;
+
+    #[test]
+    fn a_session_begins_while_the_files_are_looked_at() {
+        let authority = Authority::new("CA");
+        let issued = authority.issue("server", &["localhost"], Validity::Now);
+        let identity = Identity { certificate: issued.certificate, key: issued.key };
+        let config = ServerConfig::load(ServerFiles { identity, client_ca: None }).unwrap();
+        assert!(config.is_from_files());
+        // As while a file system does not answer.
+        let looking = config.seen.lock().unwrap();
+        let (began, begun) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| began.send(crate::Session::server(&config).is_ok()));
+            let session = begun.recv_timeout(Duration::from_secs(20));
+            drop(looking);
+            assert_eq!(session, Ok(true));
+        });
+    }
 }

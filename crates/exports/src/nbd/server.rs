@@ -16,6 +16,7 @@ mod execute;
 mod exports;
 mod listen;
 mod memory;
+mod renewal;
 mod ring;
 mod secure;
 mod shared;
@@ -36,6 +37,7 @@ use self::exports::Exports;
 use self::listen::Listener;
 use self::memory::Zeroes;
 use self::memory::budget::Budget;
+use self::renewal::Renewal;
 use self::shared::{Ending, Shared};
 use self::worker::Worker;
 use crate::counters::{Counters, Published};
@@ -59,6 +61,7 @@ pub struct Server {
     threads: IoThreads<StopReport>,
     addresses: Vec<Listen>,
     notes: Vec<String>,
+    _renewal: Option<Renewal>,
     /// Dropped last: closes the sockets and removes their files.
     _listeners: Vec<Listener>,
 }
@@ -95,6 +98,7 @@ impl Server {
             threads,
             addresses: listeners.iter().map(Listener::address).collect(),
             notes: Vec::new(),
+            _renewal: Renewal::start(&config.listeners),
             _listeners: listeners,
             shared,
         };

@@ -1,7 +1,7 @@
 //! Whether files have changed, told by what the system says of them.
 //!
-//! Owns the comparison. Called by the configuration of a server before each handshake: one system
-//! call for each file, no byte of them is read.
+//! Owns the comparison. Called by the configuration of a server at each look: one system call for
+//! each file, no byte of them is read.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -10,29 +10,20 @@
 use std::sync::Arc;
 
 use millrace_nbd::TlsMode;
-use millrace_tls::{Error, Refreshed, ServerConfig, Session};
+use millrace_tls::{Error, ServerConfig, Session};
 
 /// TLS of a listener.
 #[derive(Debug, Clone)]
 pub struct ListenTls {
-    /// Certificates; files that change are read again with the next client.
+    /// Certificates; files that change are read again within a second.
     pub config: Arc<ServerConfig>,
     /// Whether clients may or must use it; `None` is as good as no TLS.
     pub mode: TlsMode,
 }
 
 impl ListenTls {
-    /// The session of a client that begins, with the certificates of this moment.
-    pub(crate) fn session(&self, address: &str) -> Result<Session, Error> {
-        match self.config.refresh() {
-            Ok(Refreshed::Same) => {}
-            Ok(Refreshed::Reloaded) => {
-                tracing::info!(address, "{address}: new certificates are in use");
-            }
-            Err(error) => {
-                tracing::warn!(address, "{address}: {error}; the former certificates stay in use");
-            }
-        }
+    /// The session of a client that begins, with the certificates of this moment. Reads no file.
+    pub(crate) fn session(&self) -> Result<Session, Error> {
         Session::server(&self.config)
     }
 }

@@ -78,7 +78,7 @@ pub(crate) fn left(thread: usize, conn: &Connection) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fmt::Write;
     use std::sync::{Arc, Mutex};
 
@@ -123,10 +123,16 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
+    /// What is logged by the calling thread meanwhile: a line for each message.
+    pub(crate) fn logged(run: impl FnOnce()) -> String {
+        let log = Arc::new(Mutex::new(String::new()));
+        tracing::subscriber::with_default(Log(Arc::clone(&log)), run);
+        std::mem::take(&mut *lock(&log))
+    }
+
     #[test]
     fn the_log_says_what_clients_do() {
-        let log = Arc::new(Mutex::new(String::new()));
-        tracing::subscriber::with_default(Log(Arc::clone(&log)), || {
+        let log = logged(|| {
             let (conn, _sockets) = connection(7);
             connected(3, &conn, "unix:/s");
             granted(3, &conn, "x", ReplyStyle::Extended);
@@ -135,6 +141,6 @@ mod tests {
         });
         let expected = "client 3.7 connected to unix:/s\nclient 3.7 uses export \"x\", extended \
                         replies\nclient 3.7 is disconnected: it is bad\nclient 3.7 is gone\n";
-        assert_eq!(*lock(&log), expected);
+        assert_eq!(log, expected);
     }
 }

@@ -70,7 +70,7 @@ impl Core {
         let Some(negotiation) = &conn.negotiation else { return };
         let catalog = &self.exports.catalogs[negotiation.listener];
         let Some(tls) = &catalog.tls else { return };
-        match tls.session(&catalog.address) {
+        match tls.session() {
             Ok(session) => conn.tls = Some(Box::new(Secure::new(session))),
             Err(error) => self.refuse_secure(conn, &error),
         }

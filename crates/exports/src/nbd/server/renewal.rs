@@ -1,0 +1,130 @@
+//! New certificates in the files of listeners: a thread that looks once a second.
+//!
+//! Owns the thread. Started with the server where a listener has TLS from files; calls
+//! `millrace-tls`. I/O threads never touch these files, whose file system may not answer: a client
+//! takes what is in use.
+//!
+//! Invariant: nobody waits for the thread, as it may hang with the file system; it ends at its next
+//! look after the server, and holds nothing of the server.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use millrace_machine::{Machine, Native};
+use millrace_tls::{Refreshed, ServerConfig};
+
+use super::config::ListenConfig;
+
+/// From one look at the files to the next.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The thread that looks at the files; dropped, it tells the thread to end.
+pub(crate) struct Renewal {
+    _stop: Sender<()>,
+}
+
+/// Certificates and the listeners that use them, for the log.
+struct Watched {
+    config: Arc<ServerConfig>,
+    address: String,
+}
+
+impl Renewal {
+    /// Looks after the certificates of these listeners; none if no file is behind them.
+    pub(crate) fn start(listeners: &[ListenConfig]) -> Option<Renewal> {
+        let watched = watched(listeners);
+        if watched.is_empty() {
+            return None;
+        }
+        let (stop, stopped) = channel();
+        let body = move || run(&watched, &stopped);
+        let _detached = Native::spawn("millrace-tls", None, Box::new(body));
+        Some(Renewal { _stop: stop })
+    }
+}
+
+fn run(watched: &[Watched], stopped: &Receiver<()>) {
+    while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+        watched.iter().for_each(Watched::look);
+    }
+}
+
+/// Each configuration once, with the addresses of all that use it.
+fn watched(listeners: &[ListenConfig]) -> Vec<Watched> {
+    let mut watched = Vec::<Watched>::new();
+    for listener in listeners {
+        let Some(tls) = listener.tls.as_ref().filter(|tls| tls.config.is_from_files()) else {
+            continue;
+        };
+        let address = listener.listen.to_string();
+        match watched.iter_mut().find(|one| Arc::ptr_eq(&one.config, &tls.config)) {
+            Some(one) => one.address += &format!(", {address}"),
+            None => watched.push(Watched { config: Arc::clone(&tls.config), address }),
+        }
+    }
+    watched
+}
+
+impl Watched {
+    /// Looks at the files once, and logs what came of a change.
+    fn look(&self) {
+        let address = &self.address;
+        match self.config.refresh() {
+            Ok(Refreshed::Same) => {}
+            Ok(Refreshed::Reloaded) => {
+                tracing::info!(address, "{address}: new certificates are in use");
+            }
+            Err(error) => {
+                tracing::warn!(address, "{address}: {error}; the former certificates stay in use");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_authority::{Authority, Validity};
+    use millrace_nbd::TlsMode;
+    use millrace_tls::{Identity, ServerFiles};
+
+    use super::*;
+    use crate::nbd::server::connection::client_log::tests::logged;
+    use crate::nbd::server::{Listen, ListenTls};
+
+    #[test]
+    fn a_change_of_files_is_logged_once_for_all_listeners_that_share_them() {
+        let authority = Authority::new("CA");
+        let issued = authority.issue("server", &["localhost"], Validity::Now);
+        let next = authority.issue("next", &["localhost"], Validity::Now);
+        let identity =
+            Identity { certificate: issued.certificate.clone(), key: issued.key.clone() };
+        let config = ServerConfig::load(ServerFiles { identity, client_ca: None }).unwrap();
+        let config = Arc::new(config);
+        let listener = |name: &str| {
+            let mut one = ListenConfig::new(Listen::Abstract(name.to_owned()), vec![0]);
+            one.tls = Some(ListenTls { config: Arc::clone(&config), mode: TlsMode::Required });
+            one
+        };
+        let without = ListenConfig::new(Listen::Abstract("c".to_owned()), vec![0]);
+        assert!(Renewal::start(std::slice::from_ref(&without)).is_none());
+        let watched = watched(&[listener("a"), without, listener("b")]);
+        assert_eq!(watched.len(), 1);
+        let look = || logged(|| watched[0].look());
+        assert_eq!(look(), "");
+        std::fs::copy(&next.certificate, &issued.certificate).unwrap();
+        let said = look();
+        assert!(said.starts_with("unix:@a, unix:@b: "), "{said}");
+        assert!(said.ends_with("; the former certificates stay in use\n"), "{said}");
+        assert_eq!(look(), "", "said once");
+        std::fs::copy(&next.key, &issued.key).unwrap();
+        assert_eq!(look(), "unix:@a, unix:@b: new certificates are in use\n");
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_server() {
+        let (stop, stopped) = channel();
+        drop(stop);
+        run(&[], &stopped);
+    }
+}
