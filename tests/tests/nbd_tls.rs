@@ -259,6 +259,7 @@ fn whoever_breaks_off_or_speaks_no_tls_is_gone_and_nobody_else_notices() {
     let mut stream = rig.tcp();
     stream.write_all(&[&[0, 0, 0, 3][..], &option(5, &[]), &option(3, &[])].concat()).unwrap();
     assert_eq!(rest(stream).len(), 18, "the greeting and nothing else");
+    rig.said("is refused: 16 bytes follow the request for TLS before its answer");
     let mut garbage = rig.at_tls();
     garbage.write_all(&option(3, &[])).unwrap();
     assert_eq!(rest(garbage).first(), Some(&0x15), "an alert");

@@ -26,7 +26,7 @@ mod submit;
 mod tests;
 mod worker;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ use self::listen::Listener;
 use self::memory::Zeroes;
 use self::memory::budget::Budget;
 use self::renewal::Renewal;
-use self::shared::{Ending, Shared};
+use self::shared::{Connections, Ending, Shared};
 use self::worker::Worker;
 use crate::counters::{Counters, Published};
 use crate::io_threads::{IoThreads, Place, Service, cpu_of};
@@ -221,8 +221,7 @@ fn share(
         zeroes,
         handshake_timeout_ns: config.handshake_timeout_ns,
         stall_timeout_ns: AtomicU64::new(STALL_TIMEOUT_NS),
-        connections_max: config.connections_max,
-        connections: AtomicU32::new(0),
+        connections: Connections::new(config.connections_max),
         listeners: listeners.iter().map(Listener::fd).collect(),
         failed_accepts: Mutex::new(Vec::new()),
         mailboxes: (0..threads).map(|_| Mailbox::default()).collect(),

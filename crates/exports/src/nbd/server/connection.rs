@@ -31,6 +31,7 @@ use super::memory::Pool;
 use super::memory::budget::MemoryWait;
 use super::ring::{Ring, shut_down};
 use super::secure::Secure;
+use super::shared::Negotiating;
 use super::submit::ticket::{Memory, Ticket, Tickets};
 use crate::Seat;
 use millrace_nbd::{Handshake, Request, Rules, Session, TlsMode};
@@ -76,6 +77,8 @@ pub(crate) struct Negotiation {
     pub(crate) starts_tls: bool,
     /// The session, or none for a client that ended it, once the answers are sent.
     pub(crate) then: Option<Option<Session>>,
+    /// Counts the connection among those that negotiate.
+    pub(crate) counted: Option<Negotiating>,
 }
 
 /// Payload that is being received.
@@ -203,8 +206,15 @@ impl Connection {
         let mut handshake = Handshake::new();
         let mut out = Vec::new();
         handshake.greeting(&mut out);
-        let negotiation =
-            Negotiation { listener, handshake, out, sent: 0, starts_tls: false, then: None };
+        let negotiation = Negotiation {
+            listener,
+            handshake,
+            out,
+            sent: 0,
+            starts_tls: false,
+            then: None,
+            counted: None,
+        };
         Box::new(Connection {
             fd,
             index,
@@ -224,10 +234,12 @@ impl Connection {
         })
     }
 
-    /// What the server does about TLS, to be said before anything was received.
-    pub(crate) fn expect_tls(&mut self, mode: TlsMode) {
+    /// What the server does about TLS, to be said before anything was received, and what counts
+    /// the connection until its negotiation is over.
+    pub(crate) fn expect(&mut self, mode: TlsMode, counted: Negotiating) {
         if let Some(negotiation) = &mut self.negotiation {
             negotiation.handshake = Handshake::with_tls(mode);
+            negotiation.counted = Some(counted);
         }
     }
 

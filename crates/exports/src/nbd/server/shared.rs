@@ -6,6 +6,7 @@
 //! Lock order: mailbox and bell locks are taken alone, and for a few instructions. Invariant: a
 //! connection counts against the limit from [`Shared::admit`] to [`Shared::dismiss`].
 
+use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -38,6 +39,46 @@ impl Drop for FlushPart {
     }
 }
 
+/// How many connections there are.
+pub(crate) struct Connections {
+    /// How many there may be.
+    pub(crate) max: u32,
+    pub(crate) open: AtomicU32,
+    /// Of those, the ones that have no export yet.
+    pub(crate) negotiating: AtomicU32,
+}
+
+impl Connections {
+    /// None yet, of so many.
+    pub(crate) fn new(max: u32) -> Connections {
+        Connections { max, open: AtomicU32::new(0), negotiating: AtomicU32::new(0) }
+    }
+}
+
+/// A connection without an export, which is counted as such until this is dropped.
+pub(crate) struct Negotiating(Arc<Shared>);
+
+impl Negotiating {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Negotiating {
+        // Relaxed: a counter that guards no other memory.
+        shared.connections.negotiating.fetch_add(1, Ordering::Relaxed);
+        Negotiating(Arc::clone(shared))
+    }
+}
+
+impl Drop for Negotiating {
+    fn drop(&mut self) {
+        // Relaxed: as in `new`.
+        self.0.connections.negotiating.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Negotiating {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Negotiating")
+    }
+}
+
 /// What the I/O threads of a server share.
 pub(crate) struct Shared {
     pub(crate) exports: Arc<Exports>,
@@ -48,8 +89,7 @@ pub(crate) struct Shared {
     pub(crate) handshake_timeout_ns: u64,
     /// How long a client may neither read nor send while it has to.
     pub(crate) stall_timeout_ns: AtomicU64,
-    pub(crate) connections_max: u32,
-    pub(crate) connections: AtomicU32,
+    pub(crate) connections: Connections,
     pub(crate) listeners: Vec<RawFd>,
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<(RawFd, usize)>>,
@@ -64,18 +104,30 @@ impl Shared {
     /// Counts a new connection; false if there are too many.
     pub(crate) fn admit(&self) -> bool {
         // Relaxed: a counter that guards no other memory.
-        let before = self.connections.fetch_add(1, Ordering::Relaxed);
-        if before >= self.connections_max {
+        let before = self.connections.open.fetch_add(1, Ordering::Relaxed);
+        if before >= self.connections.max {
             self.dismiss();
             return false;
         }
         true
     }
 
+    /// Counts a new connection above the limit, in the place of one that is being closed.
+    pub(crate) fn admit_instead(&self) {
+        // Relaxed: as in `admit`.
+        self.connections.open.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether more than half of the connections that there may be have no export yet.
+    pub(crate) fn is_full_of_handshakes(&self) -> bool {
+        // Relaxed: as in `admit`.
+        self.connections.negotiating.load(Ordering::Relaxed) > self.connections.max / 2
+    }
+
     /// Counts a connection that is gone.
     pub(crate) fn dismiss(&self) {
         // Relaxed: as in `admit`.
-        self.connections.fetch_sub(1, Ordering::Relaxed);
+        self.connections.open.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Counts an I/O thread that has flushed, or never will.

@@ -8,6 +8,7 @@
 //! Invariants: what is dropped at the end goes in the order channels, ring, connections, pool; what
 //! the kernel or a drive may still touch then is leaked.
 
+mod admission;
 pub(crate) mod client_timers;
 pub(crate) mod drain;
 mod flush;
@@ -30,7 +31,7 @@ use super::execute::Core;
 use super::execute::secure::SecureTurn;
 use super::memory::{Pool, trim_heap};
 use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
-use super::shared::{FlushPart, Shared};
+use super::shared::{FlushPart, Negotiating, Shared};
 use super::stats::ServerStats;
 use super::submit::Submitter;
 use super::submit::lane::{CHANNEL_DEPTH, Lane};
@@ -307,7 +308,7 @@ impl Worker {
             self.core.secure.stranger(&catalog.address, &who);
             return close_now(result);
         }
-        if !self.shared.admit() {
+        if !self.admit(result, listener) {
             self.core.counts.refused += 1;
             return close_now(result);
         }
@@ -345,7 +346,8 @@ impl Worker {
         let conn =
             self.conns[index].insert(Connection::new(fd, index, self.accepting.serial, listener));
         let catalog = &self.shared.exports.catalogs[listener];
-        conn.expect_tls(catalog.tls.as_ref().map(|tls| tls.mode).unwrap_or_default());
+        let mode = catalog.tls.as_ref().map(|tls| tls.mode).unwrap_or_default();
+        conn.expect(mode, Negotiating::new(&self.shared));
         client_log::connected(self.number, conn, &catalog.address);
         let deadline_ns = Native::now().saturating_add(self.shared.handshake_timeout_ns);
         self.handshakes.push_back((deadline_ns, index, self.accepting.serial));

@@ -18,7 +18,7 @@ use crate::nbd::server::connection::input::COPY_BYTES_MAX;
 use crate::nbd::server::connection::{Connection, Granted, Incoming, Phase};
 use crate::nbd::server::memory::budget::MemoryWait;
 use crate::nbd::server::submit::ticket::{Memory, Ticket};
-use millrace_nbd::{Catalog, Parsed, Progress, Rules, Verdict, check, parse};
+use millrace_nbd::{Catalog, Parsed, Progress, ProtocolError, Rules, Verdict, check, parse};
 
 impl Core {
     /// A receive of `conn` completed.
@@ -97,11 +97,11 @@ impl Core {
                 }
                 self.negotiated(conn);
             }
-            Err(error) => {
-                self.counts.protocol_errors += 1;
-                client_log::ended(self.pool.thread(), conn, error);
-                conn.kill(&mut self.submitter.tickets, &mut self.pool);
+            // Somebody on the way may have put them there.
+            Err(error @ ProtocolError::BytesAfterStartTls { .. }) => {
+                self.refuse_secure(conn, &error);
             }
+            Err(error) => self.violated(conn, error),
         }
     }
 

@@ -8,11 +8,14 @@
 //! each of which may take as long as a hundred requests, so that a flood of them does not stop
 //! clients that are at work.
 
+use std::fmt::Display;
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use super::Core;
 use crate::nbd::server::connection::client_log;
 use crate::nbd::server::connection::{Connection, Incoming, Phase};
+use crate::nbd::server::ring::peer_of;
 use crate::nbd::server::secure::Secure;
 use crate::nbd::server::submit::ticket::{Memory, Ticket};
 
@@ -60,6 +63,26 @@ impl SecureTurn {
         if self.may_show(Instant::now()) {
             tracing::warn!(address, "{address}: a client is refused: {who}, which may not connect");
         }
+    }
+
+    /// Logs that a client is turned away because as many are there as there may be.
+    #[cold]
+    pub(crate) fn crowded(&mut self, address: &str, fd: RawFd, connections_max: u32) {
+        if self.may_show(Instant::now()) {
+            let from = peer_of(fd).map_or_else(String::new, |peer| format!(" from {peer}"));
+            tracing::warn!(
+                address,
+                connections_max,
+                "{address}: a client{from} is refused: {connections_max} connections are open, as \
+                 many as there may be; connections-max says how many"
+            );
+        }
+    }
+
+    /// Whether the log shows another client that is refused at this moment.
+    #[cold]
+    pub(crate) fn shows(&mut self) -> bool {
+        self.may_show(Instant::now())
     }
 }
 
@@ -161,9 +184,9 @@ impl Core {
         }
     }
 
-    /// Ends a connection whose TLS failed.
+    /// Ends a connection whose TLS failed, or did not begin as it must.
     #[cold]
-    fn refuse_secure(&mut self, conn: &mut Connection, error: &millrace_tls::Error) {
+    pub(super) fn refuse_secure(&mut self, conn: &mut Connection, error: &dyn Display) {
         self.counts.protocol_errors += 1;
         let listener = conn.negotiation.as_ref().map(|negotiation| negotiation.listener);
         match listener {

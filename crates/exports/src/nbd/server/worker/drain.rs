@@ -217,7 +217,7 @@ mod tests {
         let shared = Arc::clone(&rig.shared);
         let report = rig.finish();
         assert_eq!((report.cut_off, report.failures.len()), (1, 0), "{report:?}");
-        assert_eq!(shared.connections.load(Ordering::SeqCst), 0);
+        assert_eq!(shared.connections.open.load(Ordering::SeqCst), 0);
         assert_eq!(shared.budget.mapped_bytes(), 0);
         client.set_nonblocking(false).expect("it is a socket");
         let limit = std::time::Duration::from_secs(10);

@@ -1,6 +1,6 @@
 //! Turn by turn: connections that come and go, time limits, and tickets whose owners are gone.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,9 @@ use super::super::ring::Backlog;
 use super::super::tests::{MIB, Rig, connection, request, ticket};
 use super::super::{Observer, ServerStats};
 use super::*;
+use crate::nbd::server::connection::client_log::tests::logged;
 use millrace_nbd::Command;
+use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
 
 /// Whether the peer has closed.
 fn is_closed(mut client: &UnixStream) -> bool {
@@ -30,7 +32,11 @@ fn connections_are_dealt_out_in_turn_and_those_above_the_limit_closed() {
     let mut rig = Rig::new(&["null:size=1m"], |config| {
         (config.threads, config.connections_max) = (2, 3);
     });
-    let clients: Vec<_> = (0..5).map(|_| accept(&mut rig, 0)).collect();
+    let mut clients = Vec::new();
+    let log = logged(|| clients.extend((0..5).map(|_| accept(&mut rig, 0))));
+    let why = "a client is refused: 3 connections are open, as many as there may be";
+    assert_eq!(log.matches(why).count(), 2, "{log}");
+    assert!(log.contains(&rig.shared.exports.catalogs[0].address), "{log}");
     assert_eq!(rig.ring.pending(), 5, "each accept is followed by another");
     let counts = rig.core.counts;
     assert_eq!((counts.accepted, counts.refused, counts.connections), (3, 2, 2));
@@ -44,9 +50,54 @@ fn connections_are_dealt_out_in_turn_and_those_above_the_limit_closed() {
     assert!(rig.shared.mailboxes[1].take().is_none() && rig.shared.mailboxes[0].is_empty());
     let serials: Vec<_> = rig.conns.iter().flatten().map(|conn| conn.serial).collect();
     assert_eq!(serials, [1, 2]);
-    assert_eq!(rig.shared.connections.load(Ordering::SeqCst), 2);
+    assert_eq!(rig.shared.connections.open.load(Ordering::SeqCst), 2);
     // The end of the thread cancels one.
     (1..5).for_each(|_| rig.ring.cancel_accept(0));
+}
+
+#[test]
+fn the_address_of_a_client_that_is_one_too_many_is_logged() {
+    let mut rig = Rig::new(&["null:size=1m"], |config| config.connections_max = 1);
+    let _first = accept(&mut rig, 0);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (ours, _) = listener.accept().unwrap();
+    let log = logged(|| rig.accepted(0, ours.into_raw_fd()));
+    let from = format!("a client from {} is refused", client.local_addr().unwrap());
+    assert!(log.contains(&from), "{log}");
+    (0..2).for_each(|_| rig.ring.cancel_accept(0));
+}
+
+#[test]
+fn a_client_takes_the_place_of_one_that_had_its_time_while_most_are_in_handshakes() {
+    let mut rig = Rig::new(&["null:size=1m"], |config| config.connections_max = 4);
+    let mut clients: Vec<_> = (0..3).map(|_| rig.connect().0).collect();
+    let _served = rig.by_hand("0");
+    assert!(is_closed(&accept(&mut rig, 0)), "all are there for less than their time");
+    assert_eq!(rig.core.counts.handshake_timeouts, 0);
+    let age = |rig: &mut Rig| rig.handshakes.iter_mut().for_each(|one| one.0 -= 1_100_000_000);
+    age(&mut rig);
+    let mut newer = None;
+    let log = logged(|| newer = Some(accept(&mut rig, 0)));
+    assert!(log.contains("is refused: its handshake is not over"), "{log}");
+    rig.until("the oldest is closed", |rig| rig.core.counts.connections == 4);
+    let mut greeting = [0; 18];
+    clients[0].read_exact(&mut greeting).unwrap();
+    assert!(is_closed(&clients[0]), "the oldest");
+    clients[1].read_exact(&mut greeting).unwrap();
+    let newer = newer.unwrap();
+    assert!(!is_closed(&clients[1]) && !is_closed(&newer));
+    assert_eq!((rig.core.counts.refused, rig.core.counts.handshake_timeouts), (1, 1));
+    assert_eq!(rig.shared.connections.open.load(Ordering::SeqCst), 4);
+    // One more has an export: as many negotiate as may.
+    let mut out = 3u32.to_be_bytes().to_vec();
+    put_option(&mut out, OPT_EXPORT_NAME, b"0");
+    clients[1].write_all(&out).unwrap();
+    rig.receive(&mut clients[1], 10);
+    age(&mut rig);
+    assert!(is_closed(&accept(&mut rig, 0)), "half of the connections may negotiate");
+    assert_eq!(rig.shared.connections.negotiating.load(Ordering::SeqCst), 2);
+    (0..3).for_each(|_| rig.ring.cancel_accept(0));
 }
 
 #[test]
@@ -65,7 +116,7 @@ fn a_connection_that_comes_while_the_server_stops_is_closed() {
     assert_eq!((rig.ring.pending(), rig.accepting.again_ns), (0, None));
     let counts = rig.core.counts;
     assert_eq!((counts.accepted, counts.connections), (0, 0));
-    assert_eq!(rig.shared.connections.load(Ordering::SeqCst), 0);
+    assert_eq!(rig.shared.connections.open.load(Ordering::SeqCst), 0);
 }
 
 #[test]
@@ -272,7 +323,7 @@ fn memory_goes_back_with_the_last_connection() {
         (rig.core.pool.idle_bytes(), rig.accepting.closed, rig.core.counts.connections),
         (0, 2, 0)
     );
-    assert_eq!(rig.shared.connections.load(Ordering::SeqCst), 0);
+    assert_eq!(rig.shared.connections.open.load(Ordering::SeqCst), 0);
 }
 
 #[test]
