@@ -96,7 +96,8 @@ fn general_name(name: &GeneralName) -> Option<String> {
 /// Why a certificate of a file cannot be used now; none if it can.
 pub(crate) fn unusable(der: &[u8], what: Purpose) -> Option<String> {
     let Ok(parsed) = Certificate::from_der(der) else {
-        return Some("is not a certificate of X.509".to_owned());
+        let text = "is not a certificate of X.509, or a part of it is missing; copy the file again";
+        return Some(text.to_owned());
     };
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = since_epoch.unwrap_or(Duration::ZERO);

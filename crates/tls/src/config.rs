@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{CipherSuite, RootCertStore};
 
 use crate::certificate::{Purpose, unusable};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, what_is_wrong};
 
 mod stamp;
 
@@ -285,7 +285,33 @@ fn key_text(error: &rustls::Error) -> String {
             "the key does not belong to the certificate; give the two that were made together"
                 .to_owned()
         }
+        // rustls says no more than that.
+        rustls::Error::General(_) => "the key in it is damaged, or of a kind that is not used for \
+                                      TLS here: RSA of less than 2048 bits, or another curve than \
+                                      P-256 and P-384; make another, as with openssl genpkey \
+                                      -algorithm EC -pkeyopt ec_paramgen_curve:P-256"
+            .to_owned(),
         other => format!("the key cannot be used: {other}"),
+    }
+}
+
+/// What is wrong with the text of a PEM file that has a block of what was looked for.
+fn pem_text(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            let marker = end_marker.escape_ascii();
+            format!(
+                "ends within a block: the line END {marker} is missing; copy the whole file again"
+            )
+        }
+        pem::Error::IllegalSectionStart { line } => {
+            let line = line.escape_ascii();
+            format!("is not PEM: the line {line} is cut off; copy the whole file again")
+        }
+        pem::Error::Base64Decode(_) => {
+            "is not PEM: a block in it is not base64; copy the whole file again".to_owned()
+        }
+        other => format!("is not PEM: {other}"),
     }
 }
 
@@ -317,7 +343,7 @@ fn certificates(
     purpose: Purpose,
 ) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let found = found.map_err(|error| Error::file(path, format!("is not PEM: {error}")))?;
+    let found = found.map_err(|error| Error::file(path, pem_text(&error)))?;
     let Some(first) = found.first() else {
         let text = "no certificate in it; it needs a block BEGIN CERTIFICATE";
         return Err(Error::file(path, text));
@@ -339,14 +365,21 @@ fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path, pem, Purpose::Authority)? {
         roots.add(certificate).map_err(|error| {
-            Error::file(path, format!("a certificate in it cannot be used: {error}"))
+            let why = match &error {
+                rustls::Error::InvalidCertificate(why) => what_is_wrong(why),
+                other => format!("cannot be used: {other}"),
+            };
+            Error::file(path, format!("a certificate in it {why}"))
         })?;
     }
     Ok(roots)
 }
 
 fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Error> {
-    PrivateKeyDer::from_pem_slice(pem).map_err(|_| {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| {
+        if !matches!(error, pem::Error::NoItemsFound) {
+            return Error::file(path, pem_text(&error));
+        }
         let text = String::from_utf8_lossy(pem);
         let why = if text.contains("ENCRYPTED") {
             "the key in it is encrypted; write it without: openssl pkey -in KEY -out NEW"

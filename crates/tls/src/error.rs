@@ -4,7 +4,9 @@
 
 use std::path::Path;
 
-use rustls::{AlertDescription, CertificateError, InvalidMessage, PeerIncompatible};
+use rustls::{
+    AlertDescription, CertificateError, ExtendedKeyPurpose, InvalidMessage, PeerIncompatible,
+};
 
 /// What kind of failure it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +95,24 @@ fn not_tls(first: &[u8], why: &InvalidMessage) -> String {
 }
 
 fn certificate_text(error: &CertificateError) -> String {
+    if let CertificateError::NotValidForNameContext { expected, presented } = error {
+        let (expected, names) = (expected.to_str(), presented_names(presented));
+        return match names.is_empty() {
+            true => format!(
+                "the certificate of the peer is for another name: '{expected}' was expected, and it \
+                 has no subjectAltName, where names of hosts are looked for; make one with it"
+            ),
+            false => format!(
+                "the certificate of the peer is for another name: '{expected}' was expected, and it \
+                 has {names}; call the peer by one of them, or make a certificate with the name"
+            ),
+        };
+    }
+    format!("the certificate of the peer {}", what_is_wrong(error))
+}
+
+/// What is wrong with a certificate: words that go on after "the certificate".
+pub(crate) fn what_is_wrong(error: &CertificateError) -> String {
     use CertificateError as C;
     let why = match error {
         C::Expired | C::ExpiredContext { .. } => "is expired; make a new one",
@@ -100,24 +120,63 @@ fn certificate_text(error: &CertificateError) -> String {
             "is not valid yet; compare the clocks of both machines"
         }
         C::UnknownIssuer => "is of an unknown CA: compare the CA file of this side with its issuer",
-        C::BadSignature => "is not signed by the CA that it names",
+        C::BadSignature => {
+            "is not signed by the CA that it names, or by a key that is not taken, as RSA of less \
+             than 2048 bits is not; compare the CA files of both sides, or make new ones"
+        }
         C::Revoked => "was revoked",
-        C::BadEncoding => "cannot be decoded",
+        C::BadEncoding => "cannot be decoded: it is damaged, or is none of X.509; make a new one",
+        C::InvalidPurposeContext { required: ExtendedKeyPurpose::ServerAuth, .. } => {
+            "is not made for servers: its extended key usage lacks serverAuth; make one that has it"
+        }
+        C::InvalidPurposeContext { required: ExtendedKeyPurpose::ClientAuth, .. } => {
+            "is not made for clients: its extended key usage lacks clientAuth; make one that has it"
+        }
         C::InvalidPurpose | C::InvalidPurposeContext { .. } => {
-            "is not made for this side: its extended key usage lacks serverAuth or clientAuth"
+            "is not made for this: its extended key usage lacks serverAuth or clientAuth"
         }
-        C::NotValidForNameContext { expected, presented } => {
-            let expected = expected.to_str();
-            let presented = presented.join(", ");
-            return format!(
-                "the certificate of the peer is for another name: '{expected}' was expected, and \
-                 it has {presented}"
-            );
+        C::NotValidForName | C::NotValidForNameContext { .. } => "is for another name",
+        C::UnhandledCriticalExtension => {
+            "has a critical extension that this side does not know; make one without it"
         }
-        C::NotValidForName => "is for another name",
-        other => return format!("the certificate of the peer is not accepted: {other}"),
+        C::UnsupportedSignatureAlgorithmContext { .. }
+        | C::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            "is signed in a way that this side does not know: a CA's key is RSA, ECDSA on P-256 \
+             or P-384, or Ed25519, and the hash is of SHA-2; make new certificates"
+        }
+        C::Other(other) => return path_text(&format!("{other:?}")),
+        other => return format!("is not accepted: {other}"),
     };
-    format!("the certificate of the peer {why}")
+    why.to_owned()
+}
+
+/// What the verifier has no kind of its own for, known by its name only: its errors are of a crate
+/// that is rustls's affair.
+fn path_text(name: &str) -> String {
+    let has = |what: &str| name.contains(what);
+    let why = if has("EndEntityUsedAsCa") {
+        "is signed by a certificate that is not of a CA (it lacks CA:TRUE); sign it with the CA's key"
+    } else if has("CaUsedAsEndEntity") {
+        "is that of a CA; sign another one with it, for the peer itself"
+    } else if has("PathLenConstraintViolated") {
+        "is signed by a CA that may sign no more CAs: its path length is too short"
+    } else if has("NameConstraintViolation") {
+        "has a name that its CA may not sign: see the name constraints of the CA"
+    } else {
+        return format!("is not accepted: {name}");
+    };
+    why.to_owned()
+}
+
+/// Names in a certificate, which come as Rust's debug text: `DnsName("localhost")`. They are the
+/// peer's, so nothing in them may write lines of a log of its own.
+fn presented_names(presented: &[String]) -> String {
+    let bare = |name: &String| {
+        let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+        let inner = inner.unwrap_or(name).trim_matches('"');
+        inner.escape_debug().to_string()
+    };
+    presented.iter().map(bare).collect::<Vec<_>>().join(", ")
 }
 
 fn incompatible(why: &PeerIncompatible) -> String {
@@ -169,6 +228,13 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Protocol);
         let text = error.to_string();
         assert!(text.contains("does not speak TLS") && text.contains("IHAVEOPT ("), "{text}");
+    }
+
+    #[test]
+    fn names_of_a_certificate_are_shown_bare_and_write_no_lines() {
+        let names = ["DnsName(\"a.test\")", "IpAddress(::1)", "DirectoryName", "DnsName(\"b\nc\")"];
+        let names = names.map(str::to_owned);
+        assert_eq!(presented_names(&names), "a.test, ::1, DirectoryName, b\\nc");
     }
 
     #[test]

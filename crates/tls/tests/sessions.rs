@@ -1,6 +1,7 @@
 //! Sessions of both sides against each other, without sockets: what arrives, and what is refused.
 #![allow(clippy::unwrap_used)] // Tests may.
 
+use std::path::Path;
 use std::process::Command;
 
 use millrace_authority::{Authority, Issued, Validity};
@@ -172,10 +173,16 @@ fn clients_are_refused_with_the_reason() {
     let early = identity_of(sides.authority.issue("early", &["early"], Validity::Future));
     let stranger = identity_of(other.issue("stranger", &["stranger"], Validity::Now));
     let server_only = identity_of(sides.authority.issue_for_servers("wrong", &["wrong"]));
+    let of_a_leaf = identity_of(sides.authority.issue_by_a_leaf("grandchild"));
     for (identity, kind, words) in [
         (None, ErrorKind::NoCertificate, "sent no certificate"),
         (Some(stranger), ErrorKind::Certificate, "unknown CA"),
-        (Some(server_only), ErrorKind::Certificate, "extended key usage"),
+        (
+            Some(server_only),
+            ErrorKind::Certificate,
+            "its extended key usage lacks clientAuth; make",
+        ),
+        (Some(of_a_leaf), ErrorKind::Certificate, "signed by a certificate that is not of a CA"),
     ] {
         let (side, error) = sides.with_client(identity).unwrap_err();
         assert_eq!((side, error.kind()), ("server", kind), "{error}");
@@ -200,7 +207,7 @@ fn servers_are_refused_with_the_reason() {
     let (side, error) = shake(&mut client, &mut server).unwrap_err();
     assert_eq!((side, error.kind()), ("client", ErrorKind::Certificate));
     let text = error.to_string();
-    assert!(text.contains("'elsewhere.test' was expected") && text.contains("localhost"), "{text}");
+    assert!(text.contains("'elsewhere.test' was expected, and it has localhost; call"), "{text}");
     // The client's alert tells the server why.
     let error = carry(&mut client, &mut server, 1 << 20).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
@@ -213,6 +220,80 @@ fn servers_are_refused_with_the_reason() {
     assert_eq!(side, "client");
     assert!(error.to_string().contains("unknown CA"), "{error}");
     assert!(Session::client(&sides.client, "not a host").is_err());
+
+    let server_with = |identity| {
+        let config = ServerConfig::load(ServerFiles { identity, client_ca: None }).unwrap();
+        let mut client = Session::client(&sides.client, "localhost").unwrap();
+        let refused = shake(&mut client, &mut Session::server(&config).unwrap()).unwrap_err();
+        assert_eq!((refused.0, refused.1.kind()), ("client", ErrorKind::Certificate));
+        refused.1.to_string()
+    };
+    let for_clients = sides.authority.issue_for_clients("client-only", &["localhost"]);
+    let text = server_with(identity_of(for_clients));
+    assert!(text.contains("its extended key usage lacks serverAuth; make one"), "{text}");
+    let nameless = sides.authority.issue("nameless", &[], Validity::Now);
+    let text = server_with(identity_of(nameless));
+    assert!(text.contains("'localhost' was expected, and it has no subjectAltName"), "{text}");
+    let text = server_with(identity_of(sides.authority.issue_by_a_leaf("grandchild")));
+    assert!(text.contains("signed by a certificate that is not of a CA"), "{text}");
+}
+
+/// Runs `openssl` with words, and files of the folder by their names.
+fn openssl(folder: &Path, words: &str) {
+    let output = Command::new("openssl").current_dir(folder).args(words.split(' ')).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A CA with a key that OpenSSL makes by these words, and the certificate of a server that it
+/// signed; or none, if there is no OpenSSL and the test may be skipped.
+fn odd_ca(folder: &Path, name: &str, key: &str) -> Option<(Identity, Identity)> {
+    if Command::new("openssl").arg("version").output().is_err() {
+        millrace_require::skip("openssl, of the package of that name");
+        return None;
+    }
+    let ca = format!("-keyout {name}-key.pem -out {name}-cert.pem");
+    openssl(folder, &format!("req -x509 -nodes -days 2 -subj /CN={name} -newkey {key} {ca}"));
+    let good = "-newkey ec -pkeyopt ec_paramgen_curve:P-256";
+    let of = format!("-keyout {name}-of-key.pem -out {name}-of.csr");
+    openssl(folder, &format!("req -nodes -subj /CN=localhost {good} {of}"));
+    std::fs::write(folder.join("names"), "subjectAltName=DNS:localhost\n").unwrap();
+    let by = format!("-CA {name}-cert.pem -CAkey {name}-key.pem -CAcreateserial -days 2");
+    let of = format!("-in {name}-of.csr -out {name}-of-cert.pem -extfile names");
+    openssl(folder, &format!("x509 -req {of} {by}"));
+    let identity = |name: &str| {
+        let at = |what: &str| folder.join(format!("{name}-{what}.pem"));
+        Identity { certificate: at("cert"), key: at("key") }
+    };
+    Some((identity(name), identity(&format!("{name}-of"))))
+}
+
+#[test]
+fn keys_of_other_kinds_are_refused_with_those_that_would_do() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, key, words) in [
+        ("p521", "ec -pkeyopt ec_paramgen_curve:P-521", "signed in a way that this side does not"),
+        ("rsa1024", "rsa:1024", "as RSA of less than 2048 bits is not"),
+    ] {
+        let Some((ca, signed)) = odd_ca(folder.path(), name, key) else { return };
+        let file = ca.key.display().to_string();
+        let files = ServerFiles { identity: ca.clone(), client_ca: None };
+        let server = ServerConfig::load(files).unwrap_err();
+        let files = ClientFiles { ca: ca.certificate.clone(), identity: Some(ca.clone()) };
+        let client = ClientConfig::load(&files).unwrap_err();
+        for error in [server, client] {
+            let text = error.to_string();
+            assert!(text.starts_with(&file) && text.contains("P-256 and P-384; make"), "{text}");
+        }
+        let server = ServerConfig::load(ServerFiles { identity: signed, client_ca: None }).unwrap();
+        let files = ClientFiles { ca: ca.certificate, identity: None };
+        let config = ClientConfig::load(&files).unwrap();
+        let mut session = Session::client(&config, "localhost").unwrap();
+        let refused = shake(&mut session, &mut Session::server(&server).unwrap());
+        let (side, error) = refused.unwrap_err();
+        assert_eq!((side, error.kind()), ("client", ErrorKind::Certificate));
+        assert!(error.to_string().contains(words), "{error}");
+    }
 }
 
 #[test]
@@ -317,6 +398,18 @@ fn every_file_that_cannot_be_used_is_named_with_the_reason() {
     let fifo = authority.folder().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let folder = authority.folder().to_owned();
+    let whole = std::fs::read_to_string(&good.certificate).unwrap();
+    let whole_key = std::fs::read_to_string(&good.key).unwrap();
+    let lines = |text: &str, left_out: usize| {
+        let kept = text.lines().enumerate().filter(|(line, _)| *line != left_out);
+        kept.map(|(_, line)| format!("{line}\n")).collect::<String>()
+    };
+    let cut = write("cut.pem", &whole[..whole.len() / 2]);
+    let cut_key = write("cut-key.pem", &whole_key[..whole_key.len() / 2]);
+    let headless = write("headless.pem", &whole[..20]);
+    let holed = write("holed.pem", &lines(&whole, 3));
+    let holed_key = write("holed-key.pem", &lines(&whole_key, 2));
+    let scrambled = write("scrambled.pem", &whole.replacen('M', "!", 1));
     let identity = |certificate: &_, key: &_| Identity {
         certificate: std::path::PathBuf::clone(certificate),
         key: std::path::PathBuf::clone(key),
@@ -328,6 +421,17 @@ fn every_file_that_cannot_be_used_is_named_with_the_reason() {
     for (error, file, words) in [
         (with(&missing, &good.key, None), &missing, "cannot be read"),
         (with(&empty, &good.key, None), &empty, "no certificate in it"),
+        (with(&cut, &good.key, None), &cut, "the line END CERTIFICATE is missing; copy"),
+        (
+            with(&good.certificate, &cut_key, None),
+            &cut_key,
+            "the line END PRIVATE KEY is missing; copy",
+        ),
+        (with(&headless, &good.key, None), &headless, "is cut off; copy"),
+        (with(&holed, &good.key, None), &holed, "or a part of it is missing; copy"),
+        (with(&good.certificate, &holed_key, None), &holed_key, "the key in it is damaged, or"),
+        (with(&scrambled, &good.key, None), &scrambled, "is not base64; copy"),
+        (with(&good.certificate, &good.key, Some(cut.clone())), &cut, "is missing; copy"),
         (with(&fifo, &good.key, None), &fifo, "is no regular file"),
         (with(&good.certificate, &folder, None), &folder, "is no regular file"),
         (with(&good.key, &good.key, None), &good.key, "no certificate in it"),

@@ -102,6 +102,37 @@ impl Authority {
         self.sign(self.folder(), name, params)
     }
 
+    /// A certificate that no server may use.
+    ///
+    /// # Panics
+    ///
+    /// When a name is none that a certificate can have.
+    #[must_use]
+    pub fn issue_for_clients(&self, name: &str, alternatives: &[&str]) -> Issued {
+        let mut params = params(name, alternatives, Validity::Now);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(self.folder(), name, params)
+    }
+
+    /// A certificate that another one signed, which is not of a CA and follows in the same file.
+    ///
+    /// # Panics
+    ///
+    /// When a name is none that a certificate can have.
+    #[must_use]
+    pub fn issue_by_a_leaf(&self, name: &str) -> Issued {
+        let leaf_key = KeyPair::generate().expect("random numbers");
+        let leaf = params("leaf", &["leaf"], Validity::Now);
+        let leaf = CertifiedIssuer::signed_by(leaf, leaf_key, &self.issuer).expect("a leaf");
+        let key = KeyPair::generate().expect("random numbers");
+        let signed = params(name, &[name], Validity::Now).signed_by(&key, &leaf).expect("signed");
+        let at = |what: &str| self.folder().join(format!("{name}-{what}.pem"));
+        let issued = Issued { certificate: at("cert"), key: at("key") };
+        write(&issued.certificate, &(signed.pem() + &leaf.pem()));
+        write(&issued.key, &key.serialize_pem());
+        issued
+    }
+
     /// A folder as libnbd and QEMU want a client's: the certificate of `trusted`, and one of this
     /// CA of this name.
     ///
