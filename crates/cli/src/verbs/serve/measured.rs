@@ -52,6 +52,7 @@ pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketA
         found.refuse(&opening::problem(plan, &error).to_string());
     }
     found.sockets(plan, made);
+    unknown_sockets(plan).for_each(|text| tracing::info!("{text}"));
     found.ports(plan, metrics_flag);
     found
 }
@@ -59,6 +60,23 @@ pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketA
 /// Whether a file will lie in a folder that is not there yet.
 fn is_in(file: &Path, made: Option<&Path>) -> bool {
     made.is_some_and(|folder| !folder.exists() && file.parent() == Some(folder))
+}
+
+/// Notes on the sockets that the service manager is to hand over, which it does to a daemon that it
+/// starts, and never to a check.
+fn unknown_sockets(plan: &Checked) -> impl Iterator<Item = String> {
+    plan.listeners.iter().filter_map(|listener| {
+        let Listen::Inherited(name) = &listener.address else { return None };
+        let mut note = Problems::new(&plan.file);
+        note.add(
+            listener.line,
+            format!(
+                "nbd: systemd:{name}: whether a socket is handed over under this name is known only \
+                 when systemd starts the daemon; compare FileDescriptorName= of its socket unit"
+            ),
+        );
+        Some(note.to_string())
+    })
 }
 
 /// A line of the configuration, if there are lines.
@@ -181,6 +199,19 @@ fn too_small(space: &Space, layout: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config;
+
+    #[test]
+    fn of_a_socket_that_systemd_is_to_hand_over_it_is_said_that_nobody_knows() {
+        let text = "[[drive]]\nname = \"d\"\nspec = \"null:\"\n\
+                    [[volume]]\nname = \"v\"\ndrives = [\"d\"]\n\
+                    [[export]]\nvolume = \"v\"\nnbd = [\"unix:s\", \"systemd:disk\"]\n";
+        let plan = config::load("m.toml", text, Path::new("")).unwrap();
+        let notes: Vec<String> = unknown_sockets(&plan).collect();
+        assert_eq!(notes.len(), 1);
+        let said = "m.toml:9: nbd: systemd:disk: whether a socket is handed over under this name";
+        assert!(notes[0].starts_with(said), "{notes:?}");
+    }
 
     #[test]
     fn a_drive_that_has_no_chunk_is_named_with_both_sizes() {
