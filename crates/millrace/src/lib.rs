@@ -136,8 +136,8 @@ pub use opening::{Opened, Opening};
 #[cfg(feature = "serve")]
 pub use serve::{
     Allow, ExportConfig, ExportFailures, GuestConfig, Identity, Listen, ListenerConfig,
-    ListenerTls, Observers, Say, ServeConfig, ServedGroups, Server, ServerConfig, ServerFiles,
-    Servers, SocketAccess, StopReport, Threads, TlsConfig, VhostSocket,
+    ListenerTls, Observers, PeerNames, Say, ServeConfig, ServedGroups, Server, ServerConfig,
+    ServerFiles, Servers, SocketAccess, StopReport, Threads, TlsConfig, VhostSocket,
 };
 pub use serving::{check_scheduler, check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};

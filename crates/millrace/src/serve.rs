@@ -18,7 +18,7 @@ pub use millrace_exports::server::{Listen, StopReport};
 pub use millrace_exports::vhost::{Say, Threads, VhostSocket};
 pub use millrace_exports::{Allow, SocketAccess};
 use millrace_runtime::DriveWorkers;
-pub use millrace_tls::{Identity, ServerFiles};
+pub use millrace_tls::{Identity, PeerNames, ServerFiles};
 
 pub use self::config::{ExportConfig, GuestConfig, ServeConfig, ServerConfig};
 pub use self::groups::ServedGroups;

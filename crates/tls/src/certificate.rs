@@ -12,7 +12,8 @@ use x509_cert::der::{Any, Decode, Tagged};
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{BasicConstraints, SubjectAltName};
 
-/// Names of a peer that has shown a certificate, for lists of those who may do something.
+/// Names in a certificate: of a peer that has shown it, for lists of those who may do something, or
+/// of this side's own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerNames {
     /// The common name of the subject.

@@ -22,7 +22,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{CipherSuite, RootCertStore};
 
-use crate::certificate::{Purpose, unusable};
+use crate::certificate::{PeerNames, Purpose, unusable};
 use crate::error::{Error, ErrorKind, what_is_wrong};
 
 mod stamp;
@@ -36,6 +36,15 @@ pub struct Identity {
     pub certificate: PathBuf,
     /// Its private key, not encrypted.
     pub key: PathBuf,
+}
+
+impl Identity {
+    /// The names in the certificate, which is read for them; none if it cannot be read.
+    #[must_use]
+    pub fn names(&self) -> Option<PeerNames> {
+        let pem = contents(&self.certificate).ok()?;
+        PeerNames::of(&CertificateDer::from_pem_slice(&pem).ok()?)
+    }
 }
 
 /// The files of a server.

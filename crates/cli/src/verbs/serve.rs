@@ -15,6 +15,7 @@ mod looks;
 mod measured;
 mod members;
 mod metering;
+mod named;
 mod observed;
 mod opening;
 mod recording;

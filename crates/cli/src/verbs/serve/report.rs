@@ -1,8 +1,9 @@
 //! What `serve` prints: the volumes and drives it serves, lines to paste, how it stopped.
 //!
-//! Pure functions from a plan and what was opened to text. The lines to paste work from the folder
-//! in which the daemon was started: paths are as the plan has them, quoted for a shell, and names
-//! and sockets are percent-encoded as an NBD URI needs them. Called by `serve`.
+//! Functions from a plan and what was opened to text, pure but for names in certificates
+//! (named.rs). The lines to paste work from the folder in which the daemon was started: paths are
+//! as the plan has them, quoted for a shell, and names and sockets are percent-encoded as an NBD
+//! URI needs them. Called by `serve`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -15,6 +16,7 @@ use millrace_drives::size_text;
 use millrace_machine::Native;
 
 use super::measured::Measured;
+use super::named;
 use crate::config::group;
 use crate::config::words::{bytes_for_people, design};
 use crate::config::{Checked, ListenerPlan};
@@ -78,7 +80,7 @@ pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: W
     text.push_str(&controllers(plan));
     for (listener, export) in pairs(plan) {
         let access = access(export, opened);
-        let (uri, group) = (uri(listener, export), membership(export));
+        let (uri, group) = (uri(listener, export, None), membership(export));
         let _ = writeln!(text, "export \"{}\" at {uri}{access}{group}", export.name);
     }
     text.push_str(&machines(plan, opened));
@@ -87,7 +89,12 @@ pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: W
     }
     if let Some((listener, export)) = pairs(plan).next() {
         let size_bytes = opened.volume(&export.volume).capacity() << SECTOR_SHIFT;
-        text.push_str(&lines_to_paste(&uri(listener, export), export, size_bytes, whose));
+        let named = named::of(listener);
+        if !named.remark.is_empty() {
+            let _ = writeln!(text, "\n{}", named.remark);
+        }
+        let uri = uri(listener, export, named.host.as_deref());
+        text.push_str(&lines_to_paste(&uri, export, size_bytes, whose));
     }
     text
 }
@@ -289,8 +296,8 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// The NBD URI of an export.
-fn uri(listener: &ListenerPlan, export: &ExportConfig) -> String {
+/// The NBD URI of an export; of a TCP port with this host, if one is given.
+fn uri(listener: &ListenerPlan, export: &ExportConfig, host: Option<&str>) -> String {
     let name = encoded(&export.name);
     let nbd = if listener.tls.is_some() { "nbds" } else { "nbd" };
     match &listener.address {
@@ -298,10 +305,13 @@ fn uri(listener: &ListenerPlan, export: &ExportConfig) -> String {
         // No client has a URI for these.
         Listen::Abstract(abstract_name) => format!("unix:@{abstract_name}, export {name}"),
         Listen::Inherited(socket) => format!("systemd:{socket}, export {name}"),
-        Listen::Tcp(tcp) if tcp.ip().is_unspecified() => {
-            format!("{nbd}://localhost:{}/{name}", tcp.port())
+        Listen::Tcp(tcp) => {
+            let at = if tcp.ip().is_unspecified() { Some("localhost") } else { None };
+            match host.or(at) {
+                Some(host) => format!("{nbd}://{host}:{}/{name}", tcp.port()),
+                None => format!("{nbd}://{tcp}/{name}"),
+            }
         }
-        Listen::Tcp(tcp) => format!("{nbd}://{tcp}/{name}"),
     }
 }
 
@@ -357,9 +367,9 @@ mod tests {
             exports: vec![0],
             tls: None,
         };
-        let plain = uri(&unix("millrace-data/vol0.sock"), &export("vol0"));
+        let plain = uri(&unix("millrace-data/vol0.sock"), &export("vol0"), None);
         assert_eq!(plain, "nbd+unix:///vol0?socket=millrace-data/vol0.sock");
-        let odd = uri(&unix("a b/s&x"), &export("v 1?"));
+        let odd = uri(&unix("a b/s&x"), &export("v 1?"), Some("not.for.it"));
         assert_eq!(odd, "nbd+unix:///v%201%3F?socket=a%20b/s%26x");
         assert_eq!(quoted("it's"), "'it'\\''s'");
         assert_eq!(file_name("a/b c"), "a_b_c");
@@ -373,8 +383,10 @@ mod tests {
             exports: vec![0],
             tls: None,
         };
-        assert_eq!(uri(&tcp("127.0.0.1:7"), &export("v")), "nbd://127.0.0.1:7/v");
-        assert_eq!(uri(&tcp("[::1]:7"), &export("v")), "nbd://[::1]:7/v");
-        assert_eq!(uri(&tcp("0.0.0.0:7"), &export("v")), "nbd://localhost:7/v");
+        let at = |text: &str, host| uri(&tcp(text), &export("v"), host);
+        assert_eq!(at("127.0.0.1:7", None), "nbd://127.0.0.1:7/v");
+        assert_eq!(at("[::1]:7", None), "nbd://[::1]:7/v");
+        assert_eq!(at("0.0.0.0:7", None), "nbd://localhost:7/v");
+        assert_eq!(at("0.0.0.0:7", Some("a.test")), "nbd://a.test:7/v");
     }
 }
