@@ -131,6 +131,38 @@ fn what_is_wrong_with_a_server_is_said_with_its_uri() {
 }
 
 #[test]
+fn one_export_of_two_drives_is_refused_alike_by_all_that_open_drives() {
+    require_clients!("nbdkit");
+    let dir = tempdir();
+    let server = Remote::nbdkit(&dir.path().join("s"), &["memory", "1M"]);
+    let (spec, file) = (server.spec(""), dir.path().join("m.toml"));
+    let said = |args: &[&str]| {
+        let output = run(millrace().args(args).current_dir(dir.path()));
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), text)
+    };
+    fs::write(&file, stripe("auto", &[spec.clone(), format!("fault:drive=({spec})")])).unwrap();
+    let refused = "drive d1: its export is that of drive d0 (line";
+    let (code, text) = said(&["serve", "m.toml", "--check"]);
+    assert!(code == Some(1) && text.contains(refused), "{code:?}: {text}");
+    let refused = "drive d1: its file, export or image is that of drive d0, too; give each drive \
+                   one of its own";
+    let bench = ["bench", "--runtime", "10ms", "--drive", &spec, "--drive", &spec];
+    let (code, text) = said(&bench);
+    assert!(code == Some(2) && text.contains(refused), "{code:?}: {text}");
+    let (code, text) = said(&[&bench[..], &["--program", "webserver"]].concat());
+    assert!(code == Some(2) && text.contains(refused), "{code:?}: {text}");
+    // Two drives that only read are in nobody's way.
+    let reader = server.spec(",read-only=on");
+    fs::write(&file, stripe("auto", &[reader.clone(), reader.clone()])).unwrap();
+    let (code, text) = said(&["serve", "m.toml", "--check"]);
+    assert!(!text.contains("is that of drive"), "{code:?}: {text}");
+    let bench = ["bench", "--runtime", "10ms", "--drive", &reader, "--drive", &reader];
+    let (code, text) = said(&bench);
+    assert_eq!(code, Some(0), "{text}");
+}
+
+#[test]
 fn a_check_asks_the_server_and_serves_nothing() {
     require_clients!("nbdkit");
     let dir = tempdir();

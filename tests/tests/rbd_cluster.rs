@@ -123,12 +123,28 @@ fn what_is_wrong_with_a_drive_is_said(cluster: &Cluster) {
     let output = run(millrace().current_dir(dir(&file)).arg("serve").arg(&file));
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("rbd/plain: another drive of this program has this image"), "{text}");
+    let said = "twice.toml:14: drive d1: its image is that of drive d0 (line 3) too";
+    assert!(text.contains(said), "{text}");
+    let (code, text) = checked(&file);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(said), "{text}");
+    let conf = cluster.conf();
+    let spec = format!("rbd:rbd/plain,conf={}", conf.display());
+    let output =
+        run(millrace().args(["bench", "--runtime", "1", "--drive", &spec, "--drive", &spec]));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("drive d1: its file, export or image is that of drive d0"), "{text}");
     let good = config(cluster, &["\"rbd/plain\""]);
     fs::write(&file, good).expect("the directory is writable");
     let mut check = millrace();
     let said = succeed(check.current_dir(dir(&file)).args(["serve", "--check"]).arg(&file));
     assert!(said.contains("volume \"v0\": 24 MiB"), "{said}");
+}
+
+/// What `serve --check` says of a configuration, and its exit status.
+fn checked(file: &Path) -> (Option<i32>, String) {
+    let output = run(millrace().current_dir(dir(file)).args(["serve", "--check"]).arg(file));
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 fn dir(file: &Path) -> &Path {
@@ -232,6 +248,11 @@ fn one_client_writes_and_the_others_are_refused(cluster: &Cluster) {
     create(cluster, "rbd/locked");
     let mut daemon = serve(cluster, &["\"rbd/locked\""]);
     let text = refusal(cluster, "rbd:rbd/locked,connect=3s");
+    assert!(text.contains("has this image's lock; stop that client"), "{text}");
+    let file = cluster.file("locked.toml");
+    fs::write(&file, config(cluster, &["\"rbd/locked\""])).expect("the directory is writable");
+    let (code, text) = checked(&file);
+    assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("has this image's lock; stop that client"), "{text}");
     let write = ["bench", "--io-type", "write", "--io-size", "4096", "--io-total", "4096"];
     let mut other = cluster.rbd_command(&write);

@@ -162,7 +162,17 @@ fn one_file_under_two_names_is_refused_and_kept() {
     let output = serve(dir.path(), config, &[]);
     assert_eq!(output.status.code(), Some(2));
     let error = stderr(&output);
-    assert!(error.contains("m.toml:6: drive b: its file is that of drive a (line 3)"), "{error}");
+    let refused = "m.toml:6: drive b: its file is that of drive a (line 3)";
+    assert!(error.contains(refused), "{error}");
+    let output = serve(dir.path(), config, &["--check"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains(refused), "{}", stderr(&output));
+    // Before there is a file, too.
+    let none = config.replace("file:path=a", "file:path=c,size=1m");
+    let none = none.replace("file:path=b", "file:path=./c,size=1m");
+    let output = serve(dir.path(), &none, &["--check"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains(refused), "{}", stderr(&output));
     assert_eq!(fs::read(dir.path().join("a")).unwrap(), vec![7; 1 << 20]);
 }
 

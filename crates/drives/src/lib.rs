@@ -16,6 +16,7 @@ mod nbd;
 mod null;
 mod open;
 mod payload;
+mod place;
 mod ram;
 mod rbd;
 mod spec;
@@ -37,8 +38,9 @@ pub use model::{
 };
 pub use nbd::{NbdConfig, NbdDriver, NbdTls};
 pub use null::NullDriver;
-pub use open::{Measured, Opened, check, measure, open, open_on};
+pub use open::{Measured, Opened, check, file_place, measure, open, open_on};
 pub use payload::{copy_from_request, copy_to_request};
+pub use place::Place;
 pub use ram::{RamConfig, RamDriver};
 pub use rbd::{ImageName, RbdConfig, RbdDriver};
 pub use spec::{Spec, SpecError, drivers, known_keys};

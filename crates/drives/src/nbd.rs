@@ -38,7 +38,8 @@ use millrace_nbd::client::{Address, ClientSession, NbdUri};
 use millrace_tls::{ClientConfig, ClientFiles, Identity};
 
 use crate::open::Measured;
-use dial::{Purpose, Target};
+use crate::place::Place;
+use dial::{Connected, Purpose, Target};
 use link::Link;
 use queue::NbdQueue;
 use redial::Redial;
@@ -120,6 +121,11 @@ impl NbdConfig {
             }
         };
         Ok(Target { uri: self.uri.clone(), text: self.text.clone(), tls })
+    }
+
+    /// Whether a drive on this export takes no writes.
+    fn is_read_only(&self, session: &ClientSession) -> bool {
+        self.read_only || session.flags.contains(TransmissionFlags::READ_ONLY)
     }
 
     fn error(&self, kind: ErrorKind, text: &str) -> Error {
@@ -204,7 +210,7 @@ impl NbdDriver {
     }
 
     fn is_read_only(&self) -> bool {
-        self.config.read_only || self.has(TransmissionFlags::READ_ONLY)
+        self.config.is_read_only(&self.session)
     }
 }
 
@@ -213,24 +219,25 @@ impl NbdDriver {
 /// # Errors
 /// As [`NbdDriver::open`].
 pub(crate) fn measure(config: &NbdConfig) -> Result<Measured, Error> {
-    let session = ask(config)?;
+    let Connected { session, identity, .. } = ask(config)?;
     check(config, &session)?;
     connections_of(config, &session)?;
     let notes = notes(config, &session);
     let block_bytes = session.block_min.max(512);
-    Ok(Measured { size_bytes: session.size_bytes, block_bytes, notes, warnings: Vec::new() })
+    let read_only = config.is_read_only(&session);
+    let (size_bytes, place) = (session.size_bytes, Some(Place { identity, read_only }));
+    Ok(Measured { size_bytes, block_bytes, notes, warnings: Vec::new(), place })
 }
 
 /// What the server says of the export now.
-fn ask(config: &NbdConfig) -> Result<ClientSession, Error> {
+fn ask(config: &NbdConfig) -> Result<Connected, Error> {
     let target = config.target()?;
     // Servers that know no OPT_INFO are asked as if to begin.
     let asked = target.dial(Purpose::Ask, START);
-    let asked = asked.or_else(|error| match error.kind() {
+    asked.or_else(|error| match error.kind() {
         ErrorKind::NotSupported => target.dial(Purpose::Transmit, START),
         _ => Err(error),
-    });
-    asked.map(|connected| connected.session)
+    })
 }
 
 impl Driver<Native> for NbdDriver {
@@ -244,7 +251,7 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn revalidate(&self) -> Result<Sector, Error> {
-        let now_bytes = ask(&self.config)?.size_bytes;
+        let now_bytes = ask(&self.config)?.session.size_bytes;
         // Relaxed: this is the only writer, and the layer asks from one thread at a time.
         let before = self.shared.promise.size_bytes.load(Ordering::Relaxed);
         if now_bytes > before {

@@ -14,6 +14,7 @@ use crate::file::{Aio, Direct, FileConfig, FileDriver, measure as measure_file};
 use crate::model::{ModelConfig, ModelDriver, config_of};
 use crate::nbd::{NbdConfig, NbdDriver, config_of as nbd_config_of, measure as measure_nbd};
 use crate::null::NullDriver;
+use crate::place::Place;
 use crate::ram::{RamConfig, RamDriver};
 use crate::rbd::{self, RbdConfig, RbdDriver};
 use crate::spec::{Spec, SpecError};
@@ -34,11 +35,13 @@ pub struct Measured {
     pub notes: Vec<String>,
     /// Lines about things that are hardly meant.
     pub warnings: Vec<String>,
+    /// Where it keeps its data; none if nobody else can name that.
+    pub place: Option<Place>,
 }
 
 impl Measured {
     pub(crate) fn plain(size_bytes: u64, block_bytes: u32) -> Measured {
-        Measured { size_bytes, block_bytes, notes: Vec::new(), warnings: Vec::new() }
+        Measured { size_bytes, block_bytes, notes: Vec::new(), warnings: Vec::new(), place: None }
     }
 }
 
@@ -62,6 +65,13 @@ impl Opened {
     fn plain(driver: impl Driver<Native> + 'static) -> Opened {
         let (notes, warnings) = (Vec::new(), Vec::new());
         Opened { driver: Box::new(driver), notes, warnings, identity: None, fault: None }
+    }
+
+    /// Where it keeps its data; none if nobody else can name that.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        let read_only = self.driver.limits().features.read_only;
+        self.identity.map(|identity| Place { identity, read_only })
     }
 }
 
@@ -87,6 +97,15 @@ pub fn check(spec: &Spec) -> Result<(), SpecError> {
 /// As [`check`], and if there is no such file, or it cannot be read.
 pub fn measure(spec: &Spec) -> Result<Measured, SpecError> {
     settings_of(spec)?.measure()
+}
+
+/// Where the file of a drive, or of the one inside it, lies, without opening it; none if the drive
+/// is in no file, or no file can be there.
+///
+/// # Errors
+/// As [`check`].
+pub fn file_place(spec: &Spec) -> Result<Option<Place>, SpecError> {
+    Ok(settings_of(spec)?.file_place())
 }
 
 /// The settings of a spec's drive, all values checked.
@@ -159,6 +178,14 @@ impl Settings {
             Settings::Nbd(config) => Ok(measure_nbd(&config)?),
             Settings::Rbd(config) => Ok(rbd::measure(&config)?),
             Settings::Fault { inner, .. } => inner.measure(),
+        }
+    }
+
+    fn file_place(&self) -> Option<Place> {
+        match self {
+            Settings::File(config) => Place::of_file(config),
+            Settings::Fault { inner, .. } => inner.file_place(),
+            _ => None,
         }
     }
 }

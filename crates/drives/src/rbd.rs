@@ -114,6 +114,11 @@ impl Held {
         all.push(identity);
         Some(Held(identity))
     }
+
+    /// Whether it is there.
+    fn has(identity: (u64, u64)) -> bool {
+        held().contains(&identity)
+    }
 }
 
 impl Drop for Held {

@@ -7,16 +7,15 @@
 use std::sync::Arc;
 
 use millrace_block::{
-    Controller, ControllerConfig, CostModel, Disk, DiskConfig, Error, ErrorKind, Groups, Layout,
+    Controller, ControllerConfig, CostModel, Disk, DiskConfig, Error, Groups, Layout,
     SchedulerKind, ServingConfig, Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
 use millrace_drives::{FaultControl, Spec, SpecError, controller_of};
-use millrace_machine::{CpuId, Machine, Native, NodeId};
-use millrace_runtime::WorkerCpus;
+use millrace_machine::{CpuId, Native, NodeId};
 
 use crate::created::{Created, Unfinished};
-use crate::groups::{GroupConfig, open_groups};
-use crate::serving::{check_serving, needs_workers};
+use crate::groups::GroupConfig;
+use crate::places::Places;
 use crate::space::Space;
 
 /// Queue settings of a drive.
@@ -73,7 +72,8 @@ pub struct VolumeOptions {
     pub groups: Vec<GroupConfig>,
     /// Which threads serve the drives.
     pub serving: ServingConfig,
-    /// CPUs of the drives' workers, dealt out in turn; not used where [`needs_workers`] says no.
+    /// CPUs of the drives' workers, dealt out in turn; not used where
+    /// [`needs_workers`](crate::needs_workers) says no.
     pub worker_cpus: Vec<CpuId>,
     /// Events that a thread's ring holds while somebody records; 0 for as many as is usual.
     pub trace_ring: usize,
@@ -157,9 +157,10 @@ pub enum SetupError {
         /// Why.
         source: SpecError,
     },
-    /// The drive's file, or export of a server, is another drive's already.
+    /// The drive's file, export of a server or Ceph image is another drive's already, and one of
+    /// the two writes to it.
     #[error(
-        "drive {name}: its file or export is that of drive {other_name}, too; give each drive one \
+        "drive {name}: its file, export or image is that of drive {other_name}, too; give each drive one \
          of its own"
     )]
     SameFile {
@@ -234,35 +235,7 @@ pub fn build_volume(
     drives: &[Spec],
     options: &VolumeOptions,
 ) -> Result<(Arc<Volume<Native>>, Vec<String>), SetupError> {
-    let mut host = Host::new(options.io_threads, &options.controllers)?;
-    if !options.groups.is_empty() {
-        host.groups = Some(open_groups(&options.groups)?);
-    }
-    if options.trace_ring > 0 {
-        host.tracer = Some(Tracer::new(options.trace_ring));
-    }
-    check_serving(options.serving.serving, options.drive.stack)
-        .map_err(|text| Error::new(ErrorKind::InvalidSetting, format!("volume {name}: {text}")))?;
-    let workers = match needs_workers(options.serving.serving, drives.len()) {
-        true => options.worker_cpus.as_slice(),
-        false => &[],
-    };
-    let mut workers = WorkerCpus::new(workers, &Native::topology());
-    let (mut disks, mut notes, mut created) = (Vec::new(), Vec::new(), Unfinished::default());
-    for (index, spec) in drives.iter().enumerate() {
-        let name = format!("d{index}");
-        let (worker, minor) = (workers.next(host.node_of(spec)), index as u32);
-        let drive = DriveOptions { worker, minor, ..options.drive };
-        let mut drive = open_drive(&name, spec, &drive, &host)?;
-        created.take(&mut drive.created);
-        notes.append(&mut drive.warnings);
-        notes.append(&mut drive.notes);
-        disks.push(drive.disk);
-    }
-    let volume = Volume::with_serving(name, layout, disks, options.serving)?;
-    notes.extend(unused_space(&volume));
-    created.keep();
-    Ok((volume, notes))
+    Places::default().build_volume(name, (layout, drives), options)
 }
 
 /// Says so if a volume leaves some of its drives' bytes unused.

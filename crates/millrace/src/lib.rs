@@ -104,6 +104,7 @@ mod created;
 mod groups;
 mod io_error;
 mod opening;
+mod places;
 #[cfg(feature = "serve")]
 mod serve;
 mod serving;
@@ -133,6 +134,7 @@ pub use millrace_drives::{Spec, Words, nearest, open_on};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};
 pub use opening::{Opened, Opening};
+pub use places::Places;
 #[cfg(feature = "serve")]
 pub use serve::{
     Allow, ExportConfig, ExportFailures, GuestConfig, Identity, Listen, ListenerConfig,

@@ -1,10 +1,9 @@
 //! `Opening`: the drives of a configuration opened one after the other, and volumes made of them.
 //!
 //! Drives come in the order of the volumes, so that a program may do something of its own around
-//! each; [`Opened::open`] does it all in one go. Owns the rule that one file is one drive's: files
-//! are told apart by device and inode, before the second drive would run into the lock of the
-//! first. Decides which CPUs the drives' workers belong to. Whatever is dropped is closed again,
-//! and a file that it has made is removed.
+//! each; [`Opened::open`] does it all in one go. The rule that one file is one drive's is that of
+//! places.rs. Decides which CPUs the drives' workers belong to. Whatever is dropped is closed
+//! again, and a file that it has made is removed.
 
 use std::sync::Arc;
 
@@ -14,11 +13,12 @@ use millrace_machine::{Cpu, CpuId, Machine, Native, Topology};
 use millrace_reactor::{Backend, Config};
 use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
 
-use crate::assemble::{DriveOptions, Host, SetupError, open_drive, unused_space};
+use crate::assemble::{DriveOptions, Host, unused_space};
 use crate::cache::cache_over;
 use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
-use crate::created::{Created, FileId, Unfinished, file_id};
+use crate::created::{Created, FileId, Unfinished};
 use crate::groups::open_groups;
+use crate::places::Places;
 
 /// Volumes that are open.
 pub struct Opened {
@@ -86,8 +86,8 @@ pub struct Opening<'a> {
     /// For each drive, the CPU of its worker.
     workers: Vec<Option<CpuId>>,
     disks: Vec<Arc<Disk<Native>>>,
-    /// Files of the drives that are open, and the drives' numbers.
-    files: Vec<(FileId, usize)>,
+    /// Where the drives that are open keep their data.
+    places: Places,
     created: Unfinished,
     opened: Opened,
 }
@@ -117,8 +117,8 @@ impl<'a> Opening<'a> {
             warnings: Vec::new(),
             created: Created::default(),
         };
-        let (disks, files, created) = (Vec::new(), Vec::new(), Unfinished::default());
-        Ok(Opening { config, host, workers, disks, files, created, opened })
+        let (disks, places, created) = (Vec::new(), Places::default(), Unfinished::default());
+        Ok(Opening { config, host, workers, disks, places, created, opened })
     }
 
     /// The drive that [`Opening::open_next`] opens; none if all are open.
@@ -137,19 +137,12 @@ impl<'a> Opening<'a> {
     pub fn open_next(&mut self) -> Result<Option<FileId>, StartError> {
         let number = self.disks.len();
         let drive = self.next_drive().expect("the caller asks for as many drives as there are");
-        if let Some(before) = drive.spec.file().and_then(|file| file_id(&file)) {
-            self.refuse_twice(number, before)?;
-        }
         let options =
             DriveOptions { worker: self.workers[number], minor: number as u32, ..drive.options };
         self.host.io_threads = self.io_threads_of(number);
-        let mut opened = open_drive(&drive.name, &drive.spec, &options, &self.host)
-            .map_err(|error| StartError::new(Part::Drive(number), error))?;
+        let opened = self.places.open((&drive.name, &drive.spec), &options, &self.host);
+        let mut opened = opened.map_err(|error| StartError::new(Part::Drive(number), error))?;
         self.created.take(&mut opened.created);
-        if let Some(after) = opened.identity {
-            self.refuse_twice(number, after)?;
-            self.files.push((after, number));
-        }
         self.opened.notes.append(&mut opened.notes);
         self.opened.warnings.append(&mut opened.warnings);
         self.disks.push(opened.disk);
@@ -199,20 +192,6 @@ impl<'a> Opening<'a> {
         let is_cached = volume.is_some_and(|volume| self.config.volumes[volume].cache.is_some());
         // A cache's flusher has a queue of each drive, too.
         threads.unwrap_or(1).max(u16::from(is_cached)).saturating_add(u16::from(is_cached))
-    }
-
-    /// Refuses a file that a drive has already.
-    fn refuse_twice(&self, number: usize, file: FileId) -> Result<(), StartError> {
-        let Some((_, other)) = self.files.iter().find(|(known, _)| *known == file) else {
-            return Ok(());
-        };
-        let name = |number| self.config.drives().nth(number).map_or("", |drive| &drive.name);
-        let source = SetupError::SameFile {
-            name: name(number).to_owned(),
-            other_name: name(*other).to_owned(),
-            other: *other,
-        };
-        Err(StartError::new(Part::Drive(number), source))
     }
 }
 
@@ -267,8 +246,8 @@ mod tests {
         let drives = vec![drive("a", "x"), drive("b", "./x")];
         let volumes = vec![VolumeConfig::new("v", drives)];
         let error = Opened::open(&OpenConfig { volumes, ..OpenConfig::default() }).err().unwrap();
-        let text = "drive b: its file or export is that of drive a, too; give each drive one of \
-                    its own";
+        let text = "drive b: its file, export or image is that of drive a, too; give each drive \
+                    one of its own";
         assert_eq!((error.part, error.to_string().as_str()), (Part::Drive(1), text));
     }
 }

@@ -25,6 +25,7 @@ use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared, format};
 use crate::open::Measured;
+use crate::place::Place;
 use crate::value::size_text;
 
 /// Bytes of the shared zeroes.
@@ -121,8 +122,9 @@ fn check_engine(config: &FileConfig, notes: &mut Vec<String>) -> Result<(), Erro
 /// If there is no such file and no size to make it with, or it cannot be looked at.
 pub(crate) fn measure(config: &FileConfig) -> Result<Measured, Error> {
     let path = &config.path;
+    let place = Place::of_file(config);
     if let (Some(size_bytes), false) = (config.size_bytes, path.exists()) {
-        return Ok(Measured::plain(size_bytes, 512));
+        return Ok(Measured { place, ..Measured::plain(size_bytes, 512) });
     }
     refuse_other_kinds(path)?;
     let open = |flags: i32| OpenOptions::new().read(true).custom_flags(flags).open(path);
@@ -134,7 +136,7 @@ pub(crate) fn measure(config: &FileConfig) -> Result<Measured, Error> {
     let align = direct.and_then(|file| probe::direct_align(&file));
     let block_bytes = geometry.logical.max(align.map_or(0, |align| align.offset));
     let warnings = format::note(path, geometry.size_bytes).into_iter().collect();
-    Ok(Measured { size_bytes, block_bytes, notes, warnings })
+    Ok(Measured { size_bytes, block_bytes, notes, warnings, place })
 }
 
 /// Opening a pipe or a tape would already do something.

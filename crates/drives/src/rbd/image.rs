@@ -23,6 +23,10 @@ use super::library::{Handle, ImageInfo, Watcher};
 const EXCLUSIVE: c_int = 0;
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
 const THICK: c_int = 1;
+/// How the name of the exclusive lock begins in the list of all locks.
+const COOKIE: &[u8] = b"auto ";
+/// Most bytes of each text about a lock.
+const LOCKERS_BYTES: usize = 512;
 /// Most watchers that are looked at.
 const WATCHERS: usize = 64;
 /// Most extents of one question.
@@ -131,7 +135,8 @@ impl Image {
         Ok(text_in(&id))
     }
 
-    /// The address of the client that has the exclusive lock, if one has.
+    /// The address of the client that has the exclusive lock, if one has. librbd says it of images
+    /// that are open for writing only.
     pub(crate) fn owner(&self) -> Option<String> {
         let functions = self.cluster.functions;
         let (mut mode, mut owner, mut count): (c_int, *mut c_char, size_t) = (0, null_mut(), 1);
@@ -149,6 +154,36 @@ impl Image {
             (functions.rbd_lock_get_owners_cleanup)(&raw mut owner, count);
             Some(text)
         }
+    }
+
+    /// The address of the client that had the exclusive lock when the image was opened, for reading
+    /// only, too.
+    pub(crate) fn owner_at_open(&self) -> Option<String> {
+        let list = self.cluster.functions.rbd_list_lockers;
+        let (mut exclusive, mut texts, mut lens): (c_int, _, _) =
+            (0, [[0u8; LOCKERS_BYTES]; 4], [LOCKERS_BYTES as size_t; 4]);
+        let [tag, clients, cookies, addresses] =
+            texts.each_mut().map(|text| text.as_mut_ptr().cast());
+        let [tag_len, clients_len, cookies_len, addresses_len] =
+            lens.each_mut().map(|len| &raw mut *len);
+        // SAFETY: a live handle, a number, and texts with room for as many bytes as are said.
+        let count = unsafe {
+            list(
+                self.handle,
+                &raw mut exclusive,
+                tag,
+                tag_len,
+                clients,
+                clients_len,
+                cookies,
+                cookies_len,
+                addresses,
+                addresses_len,
+            )
+        };
+        // Whoever has the exclusive lock is one; locks that people take have other names.
+        let is_exclusive = count == 1 && texts[2].starts_with(COOKIE);
+        is_exclusive.then(|| text_in(&texts[3]))
     }
 
     /// Whether a client of this address has the image open, as far as the cluster knows.

@@ -113,6 +113,10 @@ functions! {
     rbd rbd_lock_acquire(Handle, c_int) -> c_int;
     rbd rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut size_t) -> c_int;
     rbd rbd_lock_get_owners_cleanup(*mut *mut c_char, size_t);
+    rbd rbd_list_lockers(
+        Handle, *mut c_int, *mut c_char, *mut size_t, *mut c_char, *mut size_t, *mut c_char,
+        *mut size_t, *mut c_char, *mut size_t,
+    ) -> ssize_t;
     rbd rbd_watchers_list(Handle, *mut Watcher, *mut size_t) -> c_int;
     rbd rbd_watchers_list_cleanup(*mut Watcher, size_t);
     rbd rbd_diff_iterate2(

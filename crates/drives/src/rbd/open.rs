@@ -7,8 +7,6 @@
 //! that client on the cluster's block list. Called by `RbdDriver::open` and for `--check`; calls
 //! cluster.rs and image.rs. Every error names the image.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc;
@@ -22,6 +20,7 @@ use super::cluster::{Cluster, system};
 use super::image::Image;
 use super::{Held, Learned, Map, OpenImage, RbdConfig, RbdDriver, Shared, library};
 use crate::open::Measured;
+use crate::place::{Place, two_numbers};
 use crate::value::size_text;
 
 /// `RBD_FEATURE_EXCLUSIVE_LOCK`.
@@ -95,7 +94,8 @@ pub(super) fn open_by(
 /// What a drive in an image is without opening it for use.
 ///
 /// # Errors
-/// As opening, but nothing is waited for: a lock that another client has now is one.
+/// As opening, but nothing is waited for: a lock that another client has now is one, unless that
+/// is a drive of this process.
 pub(crate) fn measure(config: &RbdConfig) -> Result<Measured, Error> {
     measure_by(library::functions()?, config)
 }
@@ -105,15 +105,21 @@ pub(super) fn measure_by(
     functions: &'static library::Functions,
     config: &RbdConfig,
 ) -> Result<Measured, Error> {
-    let needs_lock = config.lock && !config.is_read_only();
+    let read_only = config.is_read_only();
+    let needs_lock = config.lock && !read_only;
     let theirs = RbdConfig { read_only: true, ..config.clone() };
     let time = Duration::from_nanos(config.connect_ns) + GRACE;
     within(config, time, move |stage| {
         let image = open_image(functions, &theirs, stage)?;
-        match living_owner(&image).filter(|_| needs_lock) {
-            Some(owner) => Err(busy(&theirs, &in_use(&owner))),
-            None => Ok(Measured::plain(learn(&image, &theirs)?.size_bytes, 512)),
+        let Learned { size_bytes, identity, .. } = learn(&image, &theirs)?;
+        if needs_lock
+            && !Held::has(identity)
+            && let Some(owner) = living(&image, image.owner_at_open())
+        {
+            return Err(busy(&theirs, &in_use(&owner)));
         }
+        let place = Some(Place { identity, read_only });
+        Ok(Measured { place, ..Measured::plain(size_bytes, 512) })
     })
 }
 
@@ -187,12 +193,7 @@ fn learn(image: &Image, config: &RbdConfig) -> Result<Learned, Error> {
 /// What two drives have in common only if their image and snapshot are one, whatever their names.
 fn identity(place: &str, id: &str, config: &RbdConfig) -> (u64, u64) {
     let name = &config.image;
-    let half = |salt: u8| {
-        let mut hasher = DefaultHasher::new();
-        (salt, place, id, &name.namespace, &name.snapshot).hash(&mut hasher);
-        hasher.finish()
-    };
-    (half(0), half(1))
+    two_numbers(&(place, id, &name.namespace, &name.snapshot))
 }
 
 fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<Held, Error> {
@@ -239,7 +240,11 @@ fn lock(
 
 /// The address of the client that has the lock, unless it is gone.
 fn living_owner(image: &Image) -> Option<String> {
-    image.owner().filter(|owner| image.is_watched_by(owner))
+    living(image, image.owner())
+}
+
+fn living(image: &Image, owner: Option<String>) -> Option<String> {
+    owner.filter(|owner| image.is_watched_by(owner))
 }
 
 fn busy(config: &RbdConfig, why: &str) -> Error {

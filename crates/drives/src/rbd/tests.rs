@@ -217,6 +217,8 @@ fn an_image_whose_lock_a_living_client_has_is_refused_and_the_lock_is_left_to_it
         state.watchers = vec!["10.0.0.8:0/1".into(), "10.0.0.7:0/99".into()];
     });
     assert_eq!(measure_by(functions(), &config).unwrap_err().kind(), ErrorKind::Busy);
+    fake.0.lock().unwrap().cookie = c"people's";
+    assert!(measure_by(functions(), &config).is_ok(), "a lock that does not keep writers away");
     let reader = RbdConfig { read_only: true, ..config.clone() };
     assert_eq!(measure_by(functions(), &reader).unwrap().size_bytes, BYTES);
     let error = open_by(functions(), config).err().unwrap();
@@ -265,9 +267,27 @@ fn the_same_image_twice_is_refused_unless_it_is_only_read() {
     let error = open_by(functions(), config.clone()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Busy);
     let reader = RbdConfig { read_only: true, ..config.clone() };
+    let place = |config| measure_by(functions(), config).unwrap().place.unwrap();
+    assert_eq!(place(&config).identity, first.identity());
+    assert!(place(&config).clashes_with(&place(&reader)));
     assert_eq!(open_by(functions(), reader).unwrap().identity(), first.identity());
     drop(first);
     assert!(open_by(functions(), config).is_ok());
+}
+
+#[test]
+fn a_lock_of_a_drive_of_this_process_is_no_other_client_s() {
+    let (fake, config) = config("own", |_| ());
+    let first = open_by(functions(), config.clone()).unwrap();
+    {
+        let mut state = fake.0.lock().unwrap();
+        (state.owner, state.watchers) =
+            (Some("10.0.0.7:0/99".into()), vec!["10.0.0.7:0/99".into()]);
+    }
+    let measured = measure_by(functions(), &config).unwrap();
+    assert_eq!(measured.place.map(|place| place.identity), Some(first.identity()));
+    drop(first);
+    assert_eq!(measure_by(functions(), &config).unwrap_err().kind(), ErrorKind::Busy);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use millrace::{Layout, Spec, Volume, VolumeOptions, build_volume};
+use millrace::{Layout, Places, Spec, Volume, VolumeOptions};
 use millrace_block::ServingConfig;
 use millrace_lab::replay::{Routes, SimulatedVolume};
 use millrace_nbd::client::NbdUri;
@@ -174,14 +174,15 @@ fn stripe(targets: &[&TargetSpec], chunk: Option<u64>) -> Result<SimulatedVolume
 /// If a drive cannot be opened.
 #[allow(clippy::type_complexity)] // The pairs are what the lab takes.
 pub fn build(volumes: &[SimulatedVolume]) -> Result<(Vec<(String, Arc<Volume>)>, Vec<String>)> {
-    let (mut built, mut notes) = (Vec::new(), Vec::new());
+    let (mut built, mut notes, mut places) = (Vec::new(), Vec::new(), Places::default());
     for SimulatedVolume { name, drives, layout } in volumes {
         let options = VolumeOptions {
             io_threads: 1,
             serving: ServingConfig::default(),
             ..Default::default()
         };
-        let (volume, mut remarks) = build_volume("replay", *layout, drives, &options)
+        let (volume, mut remarks) = places
+            .build_volume("replay", (*layout, drives), &options)
             .with_context(|| format!("--to {name}"))?;
         notes.append(&mut remarks);
         built.push((name.clone(), volume));

@@ -152,7 +152,7 @@ fn unmakeable(path: &Path, size_bytes: u64) -> Option<String> {
 }
 
 /// The spec that names a file: a drive around another has that one's spec at its key `drive`.
-fn innermost(spec: &Spec) -> Spec {
+pub fn innermost(spec: &Spec) -> Spec {
     let inner = spec.get("drive").and_then(|inner| inner.parse::<Spec>().ok());
     inner.map_or_else(|| spec.clone(), |inner| innermost(&inner))
 }

@@ -8,9 +8,9 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use millrace::{DriveConfig, DriveSpace, Listen, Space, VhostSocket};
+use millrace::{DriveConfig, DriveSpace, Listen, Part, Places, Space, StartError, VhostSocket};
 use millrace_block::Layout;
-use millrace_drives::measure as measure_drive;
+use millrace_drives::{Place as DataPlace, measure as measure_drive};
 
 use super::members;
 use super::viewed::{control, metrics};
@@ -32,10 +32,15 @@ pub struct Measured {
 /// a folder that starting makes, of which nothing can be said.
 pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketAddr>) -> Measured {
     let mut found = Measured { starts: true, volumes: String::new() };
-    let measured: Vec<Option<DriveSpace>> = plan
-        .drives()
-        .map(|(drive, lines)| found.drive(drive, &place(plan, lines.line), made))
-        .collect();
+    let (mut places, mut measured) = (Places::default(), Vec::new());
+    for (number, (drive, lines)) in plan.drives().enumerate() {
+        let (space, data) = found.drive(drive, &place(plan, lines.line), made).unzip();
+        if let Err(source) = places.take(&drive.name, data.flatten()) {
+            let error = StartError { part: Part::Drive(number), source: Box::new(source) };
+            found.refuse(&opening::problem(plan, &error).to_string());
+        }
+        measured.push(space);
+    }
     let mut spaces = measured.into_iter();
     for (volume, line) in plan.volumes() {
         // All of them in any case: the next volume's follow.
@@ -93,7 +98,7 @@ impl Measured {
         drive: &DriveConfig,
         place: &str,
         made: Option<&Path>,
-    ) -> Option<DriveSpace> {
+    ) -> Option<(DriveSpace, Option<DataPlace>)> {
         let name = drive.name.clone();
         let measured = match measure_drive(&drive.spec) {
             Ok(measured) => measured,
@@ -111,7 +116,7 @@ impl Measured {
         warnings.for_each(|text| tracing::warn!("{text}"));
         measured.notes.iter().map(of_drive).for_each(|text| tracing::info!("{text}"));
         let (size_bytes, block_bytes) = (measured.size_bytes, measured.block_bytes);
-        Some(DriveSpace { name, size_bytes, block_bytes })
+        Some((DriveSpace { name, size_bytes, block_bytes }, measured.place))
     }
 
     /// Warns of what a start would refuse.

@@ -116,14 +116,17 @@ fn same_file(plan: &Checked, number: usize, other: usize) -> String {
             let (file, same) = (file.display(), same.display());
             format!("{file}: this is the same file as {same}; name one of them")
         }
-        _ if drive.spec.file().is_none() => format!(
-            "drive {}: its export is that of drive {} (line {}) too; give each drive one of its own",
-            drive.name, other.name, other_lines.line
-        ),
-        _ => format!(
-            "drive {}: its file is that of drive {} (line {}) too; give each drive a file of its \
-             own",
-            drive.name, other.name, other_lines.line
-        ),
+        _ => {
+            let (store, one) = match looks::innermost(&drive.spec).driver.as_str() {
+                "file" => ("file", "a file"),
+                "rbd" => ("image", "an image"),
+                _ => ("export", "one"),
+            };
+            format!(
+                "drive {}: its {store} is that of drive {} (line {}) too; give each drive {one} of \
+                 its own",
+                drive.name, other.name, other_lines.line
+            )
+        }
     }
 }

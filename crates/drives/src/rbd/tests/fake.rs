@@ -46,10 +46,13 @@ pub(in crate::rbd) struct State {
     pub(in crate::rbd) holds: bool,
     pub(in crate::rbd) features: u64,
     pub(in crate::rbd) owner: Option<String>,
+    /// The name of the owner's lock.
+    pub(in crate::rbd) cookie: &'static CStr,
     pub(in crate::rbd) watchers: Vec<String>,
     pub(in crate::rbd) locks: usize,
     pub(in crate::rbd) asked: Vec<(u64, u64)>,
     pub(in crate::rbd) is_open: bool,
+    is_read_only: bool,
     back: Vec<Held>,
 }
 
@@ -101,10 +104,12 @@ pub(in crate::rbd) fn image(pool: &str, change: impl FnOnce(&mut State)) -> (Arc
         holds: false,
         features: 0x1c,
         owner: None,
+        cookie: c"auto 94",
         watchers: Vec::new(),
         locks: 0,
         asked: Vec::new(),
         is_open: false,
+        is_read_only: false,
         back: Vec::new(),
     };
     change(&mut state);
@@ -247,14 +252,17 @@ functions! {
     rbd_open(
         pool: Handle, _name: *const c_char, out: *mut Handle, _snapshot: *const c_char,
     ) -> c_int {
-        fake(pool).0.lock().unwrap().is_open = true;
+        let mut state = fake(pool).0.lock().unwrap();
+        (state.is_open, state.is_read_only) = (true, false);
         *out = pool;
         0
     }
     rbd_open_read_only(
         pool: Handle, name: *const c_char, out: *mut Handle, snapshot: *const c_char,
     ) -> c_int {
-        rbd_open(pool, name, out, snapshot)
+        let opened = rbd_open(pool, name, out, snapshot);
+        fake(pool).0.lock().unwrap().is_read_only = true;
+        opened
     }
     rbd_close(image: Handle) -> c_int {
         fake(image).0.lock().unwrap().is_open = false;
@@ -298,13 +306,31 @@ functions! {
     rbd_lock_get_owners(
         image: Handle, _mode: *mut c_int, list: *mut *mut c_char, count: *mut size_t,
     ) -> c_int {
-        let Some(owner) = fake(image).0.lock().unwrap().owner.clone() else { return -libc::ENOENT };
+        let state = fake(image).0.lock().unwrap();
+        if state.is_read_only {
+            return -libc::EINVAL;
+        }
+        let Some(owner) = state.owner.clone() else { return -libc::ENOENT };
         *list = CString::new(owner).unwrap().into_raw();
         *count = 1;
         0
     }
     rbd_lock_get_owners_cleanup(list: *mut *mut c_char, count: size_t) {
         (0..count).for_each(|at| drop(CString::from_raw(*list.add(at))));
+    }
+    rbd_list_lockers(
+        image: Handle, exclusive: *mut c_int, _tag: *mut c_char, _tag_len: *mut size_t,
+        _clients: *mut c_char, _clients_len: *mut size_t, cookies: *mut c_char,
+        _cookies_len: *mut size_t, addresses: *mut c_char, addresses_len: *mut size_t,
+    ) -> ssize_t {
+        let state = fake(image).0.lock().unwrap();
+        let Some(owner) = &state.owner else { return 0 };
+        let cookie = state.cookie.to_bytes_with_nul();
+        assert!(owner.len() < *addresses_len);
+        *exclusive = 1;
+        cookies.cast::<u8>().copy_from(cookie.as_ptr(), cookie.len());
+        addresses.cast::<u8>().copy_from(owner.as_ptr(), owner.len());
+        1
     }
     rbd_watchers_list(image: Handle, list: *mut Watcher, count: *mut size_t) -> c_int {
         let watchers = fake(image).0.lock().unwrap().watchers.clone();

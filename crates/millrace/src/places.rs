@@ -1,0 +1,180 @@
+//! `Places`: drives opened one after the other, none of them where another one keeps its data.
+//!
+//! Owns the rule that one file, export or image is one drive's, unless all of them only read it:
+//! two drives over one store, each with queues of its own, would destroy what the other one wrote.
+//! A file is compared before its drive is opened, and so before it would be changed; servers and
+//! clusters say what a drive is when they are asked. Called by opening.rs and for
+//! [`build_volume`](crate::build_volume), and by programs that only look at drives.
+
+use std::sync::Arc;
+
+use millrace_block::{Disk, Error, ErrorKind, Layout, Tracer, Volume};
+use millrace_drives::{Place, Spec, SpecError, file_place};
+use millrace_machine::{Machine, Native};
+use millrace_runtime::WorkerCpus;
+
+use crate::assemble::{
+    DriveOptions, Host, OpenedDrive, SetupError, VolumeOptions, open_drive, unused_space,
+};
+use crate::created::Unfinished;
+use crate::groups::open_groups;
+use crate::serving::{check_serving, needs_workers};
+
+/// Drives, in the order of opening, and where they keep their data.
+#[derive(Debug, Default)]
+pub struct Places {
+    drives: Vec<(String, Option<Place>)>,
+}
+
+impl Places {
+    /// Enters the next drive; none for one whose data nobody else can name.
+    ///
+    /// # Errors
+    /// `SameFile` if it is in the way of another drive; it is entered in any case.
+    pub fn take(&mut self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
+        let free = self.check(name, place);
+        self.drives.push((name.to_owned(), place));
+        free
+    }
+
+    /// Refuses a place where a drive keeps its data already.
+    fn check(&self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
+        let Some(place) = place else { return Ok(()) };
+        let is_other = |known: &(String, Option<Place>)| {
+            known.1.is_some_and(|known| known.clashes_with(&place))
+        };
+        let Some(other) = self.drives.iter().position(is_other) else { return Ok(()) };
+        let (name, other_name) = (name.to_owned(), self.drives[other].0.clone());
+        Err(SetupError::SameFile { name, other, other_name })
+    }
+
+    /// Opens the next drive.
+    ///
+    /// # Errors
+    /// As [`open_drive`], and `SameFile` if the drive is in the way of another one.
+    pub(crate) fn open(
+        &mut self,
+        (name, spec): (&str, &Spec),
+        options: &DriveOptions,
+        host: &Host,
+    ) -> Result<OpenedDrive, SetupError> {
+        // A spec that is wrong is refused below.
+        self.check(name, file_place(spec).ok().flatten())?;
+        let opened = open_drive(name, spec, options, host);
+        let opened = opened.map_err(|error| self.explain((name, spec), error))?;
+        let read_only = opened.disk.limits().features.read_only;
+        let place = opened.identity.map(|identity| Place { identity, read_only });
+        self.take(name, place)?;
+        Ok(opened)
+    }
+
+    /// The drive that has what another one cannot be given, if it is one of these.
+    fn explain(&self, (name, spec): (&str, &Spec), error: SetupError) -> SetupError {
+        let is_busy = matches!(&error, SetupError::Drive { source: SpecError::Open(why), .. }
+            if why.kind() == ErrorKind::Busy);
+        if !is_busy {
+            return error;
+        }
+        let place = millrace_drives::measure(spec).ok().and_then(|measured| measured.place);
+        self.check(name, place).err().unwrap_or(error)
+    }
+
+    /// As [`build_volume`](crate::build_volume), beside the drives that are open: the first of its
+    /// drives is called `d2` if these are two.
+    ///
+    /// # Errors
+    /// As there.
+    #[allow(clippy::type_complexity)] // What build_volume gives.
+    pub fn build_volume(
+        &mut self,
+        name: &str,
+        (layout, drives): (Layout, &[Spec]),
+        options: &VolumeOptions,
+    ) -> Result<(Arc<Volume<Native>>, Vec<String>), SetupError> {
+        let mut host = Host::new(options.io_threads, &options.controllers)?;
+        if !options.groups.is_empty() {
+            host.groups = Some(open_groups(&options.groups)?);
+        }
+        if options.trace_ring > 0 {
+            host.tracer = Some(Tracer::new(options.trace_ring));
+        }
+        check_serving(options.serving.serving, options.drive.stack).map_err(|text| {
+            Error::new(ErrorKind::InvalidSetting, format!("volume {name}: {text}"))
+        })?;
+        let workers = match needs_workers(options.serving.serving, drives.len()) {
+            true => options.worker_cpus.as_slice(),
+            false => &[],
+        };
+        let mut workers = WorkerCpus::new(workers, &Native::topology());
+        let mut disks: Vec<Arc<Disk<Native>>> = Vec::new();
+        let (mut notes, mut created) = (Vec::new(), Unfinished::default());
+        for (index, spec) in drives.iter().enumerate() {
+            let name = format!("d{}", self.drives.len());
+            let (worker, minor) = (workers.next(host.node_of(spec)), index as u32);
+            let drive = DriveOptions { worker, minor, ..options.drive };
+            let mut drive = self.open((&name, spec), &drive, &host)?;
+            created.take(&mut drive.created);
+            notes.append(&mut drive.warnings);
+            notes.append(&mut drive.notes);
+            disks.push(drive.disk);
+        }
+        let volume = Volume::with_serving(name, layout, disks, options.serving)?;
+        notes.extend(unused_space(&volume));
+        created.keep();
+        Ok((volume, notes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn specs(texts: &[String]) -> Vec<Spec> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn refusal(texts: &[String]) -> Option<String> {
+        let built = crate::build_volume(
+            "v",
+            Layout::Linear,
+            &specs(texts),
+            &VolumeOptions { io_threads: 1, ..VolumeOptions::default() },
+        );
+        built.err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_of_two_drives_is_refused_unless_both_only_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |keys: &str| format!("file:path={}/x{keys}", dir.path().display());
+        let said = "drive d1: its file, export or image is that of drive d0, too; give each drive \
+                    one of its own";
+        let (writer, reader) = (file(",size=1m"), file(",read-only=on"));
+        assert_eq!(refusal(&[writer.clone(), writer.clone()]).as_deref(), Some(said));
+        assert!(!dir.path().join("x").exists(), "what was made is removed");
+        std::fs::write(dir.path().join("x"), vec![0; 1 << 20]).unwrap();
+        // Without locks nothing else keeps them apart.
+        let shared = file(",lock=off");
+        assert_eq!(refusal(&[shared.clone(), shared.clone()]).as_deref(), Some(said));
+        assert_eq!(
+            refusal(&[reader.clone(), format!("fault:drive=({shared})")]).as_deref(),
+            Some(said)
+        );
+        assert_eq!(refusal(&[reader.clone(), reader]), None);
+    }
+
+    #[test]
+    fn drives_of_a_second_volume_are_told_from_those_of_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = [format!("file:path={}/x,size=1m", dir.path().display())];
+        let (mut places, options) = (Places::default(), VolumeOptions::default());
+        let mut build = || places.build_volume("v", (Layout::Linear, &specs(&file)), &options);
+        let (volume, _) = build().unwrap();
+        assert_eq!(volume.disks()[0].name(), "d0");
+        let text = build().err().unwrap().to_string();
+        assert!(
+            text.starts_with("drive d1: its file, export or image is that of drive d0"),
+            "{text}"
+        );
+    }
+}
