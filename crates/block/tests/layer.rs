@@ -336,9 +336,10 @@ fn failures_of(channel: &Channel<Native>) -> u64 {
 #[test]
 fn a_request_with_foreign_memory_anywhere_in_it_is_not_given_up() {
     let mut memory = vec![0_u8; 4096];
-    for stack in [Stack::Mq, Stack::Sq] {
+    for (stack, fails) in [(Stack::Mq, false), (Stack::Sq, false), (Stack::Mq, true)] {
         let (mut channel, knobs) = open_single(hasty_disk(TestDrive::new(64), stack));
         knobs.held.store(true, Ordering::SeqCst);
+        knobs.failing.store(fails, Ordering::SeqCst);
         channel.submit(Bio::read(0, Buffer::new(4096))).expect("room");
         // SAFETY: the memory lives until the bio has come back, below.
         let foreign = unsafe { Bio::foreign(Op::Read, 8, memory.as_mut_ptr(), 4096) };
@@ -355,10 +356,11 @@ fn a_request_with_foreign_memory_anywhere_in_it_is_not_given_up() {
         assert_eq!(ended, 0, "{stack:?}: the drive may still write the memory");
         let failures = channel.volume().disks()[0].failures();
         let told = failures.last.last().map(|one| (one.sector, one.nr_sectors, one.status));
-        let expected = (1, Some((0, 16, Status::TimedOut)));
+        let expected = (2, Some((8, 8, Status::TimedOut)));
         assert_eq!((failures.count, told), expected, "{stack:?}: told once, however long");
         knobs.held.store(false, Ordering::SeqCst);
-        assert_eq!(channel.wait(2, |done| assert!(done.status.is_ok())), 2, "{stack:?}");
+        assert_eq!(channel.wait(2, |done| assert_eq!(done.status.is_ok(), !fails)), 2, "{stack:?}");
+        assert_eq!(failures_of(&channel), 2, "{stack:?}: each failed once, whatever came of it");
     }
 }
 

@@ -158,6 +158,10 @@ impl Driver<Native> for FaultDriver {
         self.vouches_for_holes() && self.inner.reads_as_zeroes(sector, nr_sectors)
     }
 
+    fn is_polled_idle(&self) -> bool {
+        self.inner.is_polled_idle()
+    }
+
     fn take_news(&self) -> Vec<String> {
         self.inner.take_news()
     }

@@ -13,6 +13,7 @@ mod dial;
 mod flight;
 mod inbound;
 mod link;
+mod lives;
 mod outbound;
 mod queue;
 mod redial;
@@ -205,6 +206,13 @@ impl NbdDriver {
         self.connections.min(self.config.io_threads.max(1))
     }
 
+    /// What messages call a connection of a queue; none if there is no other one.
+    fn name_of(&self, queue: u16, link: usize) -> Option<String> {
+        let (queues, all) = (self.queues(), self.connections);
+        let before = usize::from(queue * (all / queues) + queue.min(all % queues));
+        (all > 1).then(|| format!("connection {} of {all}", before + link + 1))
+    }
+
     fn has(&self, flag: TransmissionFlags) -> bool {
         self.session.flags.contains(flag)
     }
@@ -314,7 +322,8 @@ impl Driver<Native> for NbdDriver {
             let kept = self.shared.promise.kept_by(&connected.session);
             kept.map_err(|text| Error::new(ErrorKind::NotSupported, text))?;
             let redial = Redial::new(Arc::clone(&current.wake));
-            links.push(Link::new(number, connected, redial, depth));
+            let name = self.name_of(index, number);
+            links.push(Link::new((number, name), connected, redial, depth));
         }
         let ring = Ring::new(current.handle);
         Ok(Box::new(NbdQueue::new(Arc::clone(&self.shared), ring, links, depth)))
@@ -329,6 +338,10 @@ impl Driver<Native> for NbdDriver {
         let mut line = lock(&self.shared.status_line);
         let told = line.ask(&self.shared.target, sector << 9, nr_sectors << 9);
         told.map_or(data, |extents| in_sectors(&extents, nr_sectors))
+    }
+
+    fn is_polled_idle(&self) -> bool {
+        true
     }
 
     fn take_news(&self) -> Vec<String> {

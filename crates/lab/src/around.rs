@@ -72,6 +72,10 @@ impl<M: Machine, A: Around<M>> Driver<M> for Outer<A> {
         self.0.inner().reads_as_zeroes(sector, nr_sectors)
     }
 
+    fn is_polled_idle(&self) -> bool {
+        self.0.inner().is_polled_idle()
+    }
+
     fn take_news(&self) -> Vec<String> {
         self.0.inner().take_news()
     }

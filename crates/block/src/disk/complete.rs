@@ -23,6 +23,15 @@ use crate::queue::request::{Request, State};
 use crate::queue::tag::TagBatch;
 use crate::trace::Action;
 
+/// When the drive's log of failures hears of bios that fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Noted {
+    /// It has heard of them when their time was over.
+    Before,
+    /// As they end.
+    Now,
+}
+
 impl<'a, M: Machine> Visit<'a, M> {
     /// Ends all requests of the runner's batch and empties it; true if that put new work into the
     /// queue (a flush that others joined).
@@ -69,8 +78,9 @@ impl<'a, M: Machine> Visit<'a, M> {
         if self.run.trace.is_some() {
             self.trace().record_request(Action::Complete, rq, (c_ns, status));
         }
+        let noted = if rq.state == State::Overdue { Noted::Before } else { Noted::Now };
         let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
-        self.end_bios(chain, status, (d_ns, c_ns), equal);
+        self.end_bios(chain, (status, noted), (d_ns, c_ns), equal);
         op == Op::Flush && self.flush_done()
     }
 
@@ -79,7 +89,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     pub(crate) fn end_bios(
         &mut self,
         chain: BioRef<M>,
-        status: Status,
+        (status, noted): (Status, Noted),
         (d_ns, c_ns): (u64, u64),
         equal: &mut EqualIos,
     ) {
@@ -102,7 +112,9 @@ impl<'a, M: Machine> Visit<'a, M> {
             );
             if !status.is_ok() {
                 let (op, sector, nr_sectors) = (bio.bio.op, bio.dev_sector, bio.bio.nr_sectors);
-                self.disk.accounts.note_failure(Failure { op, sector, nr_sectors, status });
+                if noted == Noted::Now {
+                    self.disk.accounts.note_failure(Failure { op, sector, nr_sectors, status });
+                }
                 self.stats.count_error(op);
                 if whose.is_counted() {
                     self.run.accounts.tenants.count_error(&bio);

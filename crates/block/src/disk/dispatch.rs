@@ -205,7 +205,8 @@ impl<'a, M: Machine> Visit<'a, M> {
     #[inline(always)]
     pub(crate) fn reap(&mut self, serving: &mut ServeGuard<'_, M, Serve<M>>) {
         let serve: &mut Serve<M> = serving;
-        if serve.in_flight.count() == 0 && !self.disk.driver.is_stacked() {
+        let driver = &self.disk.driver;
+        if serve.in_flight.count() == 0 && !driver.is_stacked() && !driver.is_polled_idle() {
             return;
         }
         let Some(queue) = &mut serve.queue else { return };

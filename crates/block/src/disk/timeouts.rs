@@ -16,6 +16,7 @@ use crate::bio::status::Status;
 use crate::chain::bio_set::BioSetRef;
 use crate::chain::slot::{BioRef, Slot};
 use crate::disk::AbandonedRequest;
+use crate::disk::complete::Noted;
 use crate::disk::visit::Visit;
 use crate::queue::Serve;
 use crate::queue::driver::Expired;
@@ -55,13 +56,7 @@ fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>, tag: Tag, 
         // Whoever owns the memory decides what becomes of the request; the drive is at fault.
         if rq.state != State::Overdue {
             rq.state = State::Overdue;
-            let (op, sector, nr_sectors) = (rq.op(), rq.sector(), rq.nr_sectors());
-            visit.disk.accounts.note_failure(Failure {
-                op,
-                sector,
-                nr_sectors,
-                status: Status::TimedOut,
-            });
+            note_overdue(visit, rq);
         }
         return;
     }
@@ -75,10 +70,21 @@ fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>, tag: Tag, 
     let mut equal = EqualIos::EMPTY;
     let stamps = (d_ns, now_ns);
     visit.run.accounts.c_ns = now_ns;
-    visit.end_bios(chain, Status::TimedOut, stamps, &mut equal);
+    visit.end_bios(chain, (Status::TimedOut, Noted::Now), stamps, &mut equal);
     visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
     if op == Op::Flush {
         visit.flush_done();
+    }
+}
+
+/// Notes each bio of a request as failed, once, though none has ended yet.
+fn note_overdue<M: Machine>(visit: &Visit<'_, M>, rq: &Request<M>) {
+    let mut next = rq.chain.as_deref();
+    while let Some(bio) = next {
+        let (op, sector, nr_sectors) = (bio.bio.op, bio.dev_sector, bio.bio.nr_sectors);
+        let status = Status::TimedOut;
+        visit.disk.accounts.note_failure(Failure { op, sector, nr_sectors, status });
+        next = bio.chained.as_deref();
     }
 }
 

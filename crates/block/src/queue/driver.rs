@@ -197,6 +197,12 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn is_stacked(&self) -> bool {
         false
     }
+    /// Whether the queues, which belong to threads, are polled by their owners also when no request
+    /// is in flight and the owner wakes: something may have come that is no answer, such as the end
+    /// of a connection.
+    fn is_polled_idle(&self) -> bool {
+        false
+    }
     /// What is allocated in a range; off the hot path, may block. The extents cover the range or
     /// the first part of it.
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {

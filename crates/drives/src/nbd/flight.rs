@@ -44,6 +44,8 @@ pub(crate) struct Flight {
     pub(crate) answered: Option<Status>,
     /// Its time is over.
     pub(crate) expired: bool,
+    /// It was sent on a connection that is lost.
+    pub(crate) again: bool,
     memory: Vec<iovec>,
 }
 
@@ -59,6 +61,7 @@ impl Flight {
             link: 0,
             answered: None,
             expired: false,
+            again: false,
             memory: Vec::with_capacity(PIECES),
         }
     }
@@ -66,7 +69,7 @@ impl Flight {
     /// Takes the place and memory of a request; adjacent pieces are joined.
     pub(crate) fn fill(&mut self, command: Command, flags: u16, rq: &BlockRequest<Native>) {
         (self.state, self.command, self.flags) = (State::Waiting, command, flags);
-        (self.answered, self.expired) = (None, false);
+        (self.answered, self.expired, self.again) = (None, false, false);
         (self.offset, self.len) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
         if command == Command::Flush {
             (self.offset, self.len) = (0, 0);

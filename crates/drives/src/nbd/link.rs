@@ -25,13 +25,9 @@ use super::desk::{Desk, errno_text};
 use super::dial::Connected;
 use super::flight::State as FlightState;
 use super::inbound::Inbound;
+use super::lives::Lives;
 use super::outbound::Outbound;
 use super::redial::{Outcome, Patience, Redial};
-
-/// First pause before a new connection where the last one was of no use; it doubles.
-const PAUSE_MIN_MS: u64 = 20;
-/// How often it doubles.
-const DOUBLINGS_MAX: u32 = 5;
 
 /// Where a link is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +42,8 @@ pub(crate) enum State {
 /// One connection.
 pub(crate) struct Link {
     number: usize,
+    /// What messages call it; none if the drive has no other one.
+    name: Option<String>,
     pub(crate) state: State,
     socket: Option<OwnedFd>,
     tls: Option<Box<Session>>,
@@ -62,16 +60,22 @@ pub(crate) struct Link {
     replaces: bool,
     /// Since when no request was answered although some waited.
     fruitless_since: Option<Instant>,
-    /// Connections since the last answer.
-    fruitless: u32,
+    lives: Lives,
 }
 
 impl Link {
-    /// A link over a fresh connection. `number` tells the queue's links apart.
-    pub(crate) fn new(number: usize, connected: Connected, redial: Redial, depth: u32) -> Link {
+    /// A link over a fresh connection. `number` tells the queue's links apart, and `name` the
+    /// drive's.
+    pub(crate) fn new(
+        (number, name): (usize, Option<String>),
+        connected: Connected,
+        redial: Redial,
+        depth: u32,
+    ) -> Link {
         let style = connected.session.style;
         Link {
             number,
+            name,
             state: State::Closing,
             socket: None,
             tls: None,
@@ -84,7 +88,7 @@ impl Link {
             next: Some(connected),
             replaces: false,
             fruitless_since: None,
-            fruitless: 0,
+            lives: Lives::new(),
         }
     }
 
@@ -207,7 +211,7 @@ impl Link {
     }
 
     fn ended(&mut self, index: u32, errno: Option<Errno>, desk: &mut Desk<'_>) {
-        (self.fruitless, self.fruitless_since) = (0, None);
+        self.fruitless_since = None;
         let status = errno.map_or(Status::Ok, |errno| Status::from_errno(errno.to_wire() as i32));
         let flight = &mut desk.flights[index as usize];
         if flight.state == FlightState::Sending {
@@ -226,11 +230,18 @@ impl Link {
         }
         self.state = State::Closing;
         self.shut_down();
-        let waits = self.answers.in_flight();
-        shared.say(format!(
-            "connection lost: {why}; {waits} requests were in flight; trying to come back for {} s",
-            shared.reconnect.as_secs()
-        ));
+        let in_flight = match self.answers.in_flight() {
+            0 => "no request was in flight".to_owned(),
+            1 => "1 request was in flight".to_owned(),
+            count => format!("{count} requests were in flight"),
+        };
+        let next = match shared.is_late() {
+            // As another connection has said.
+            true => "requests fail until the server is back".to_owned(),
+            false => format!("trying to come back for {} s", shared.reconnect.as_secs()),
+        };
+        let name = self.name.as_deref().unwrap_or("connection");
+        shared.say(format!("{name} lost: {why}; {in_flight}; {next}"));
     }
 
     fn shut_down(&self) {
@@ -297,7 +308,7 @@ impl Link {
                     desk.done.push((Tag(index as u32), status));
                 }
                 None => {
-                    flight.state = FlightState::Waiting;
+                    (flight.state, flight.again) = (FlightState::Waiting, true);
                     desk.waiting.push_front(index as u32);
                 }
             }
@@ -311,11 +322,7 @@ impl Link {
             self.fruitless_since = None;
         }
         let since = *self.fruitless_since.get_or_insert(now);
-        let pause_ms = match self.fruitless {
-            0 => 0,
-            times => PAUSE_MIN_MS << times.min(DOUBLINGS_MAX),
-        };
-        let (pause, until) = (Duration::from_millis(pause_ms), since + desk.shared.reconnect);
+        let (pause, until) = (self.lives.end(now), since + desk.shared.reconnect);
         self.state = State::Away;
         if desk.shared.is_late() {
             // Another connection has waited for the server already.
@@ -335,14 +342,22 @@ impl Link {
         match self.redial.take() {
             None => {}
             Some(Outcome::Connected(connected)) => {
-                let again = desk.waiting.len();
-                desk.shared.say(format!("connected again; {again} requests are sent again"));
+                let is_again = |index: &&u32| desk.flights[**index as usize].again;
+                let more = match desk.waiting.iter().filter(is_again).count() {
+                    0 => String::new(),
+                    1 => "; 1 request is sent again".to_owned(),
+                    count => format!("; {count} requests are sent again"),
+                };
+                let name = self.name.as_ref().map_or(String::new(), |name| format!("{name}: "));
+                desk.shared.say(format!("{name}connected again{more}"));
                 self.up(connected, desk);
             }
             Some(Outcome::Late(text)) => {
+                // One connection waits for all, and says so for all.
+                if self.state == State::Away && desk.shared.became_late() {
+                    desk.shared.say(format!("{text}; requests fail until the server is back"));
+                }
                 self.state = State::Late;
-                desk.shared.became_late();
-                desk.shared.say(format!("{text}; requests fail until the server is back"));
             }
             Some(Outcome::Changed(text)) => self.die(text, desk.shared),
         }
@@ -377,7 +392,7 @@ impl Link {
         (self.socket, self.tls) = (Some(socket), tls);
         self.epoch = desk.shared.epoch_of(session.size_bytes);
         self.replaces = false;
-        self.fruitless += 1;
+        self.lives.begin();
         self.state = State::Up;
         self.arm(desk);
     }

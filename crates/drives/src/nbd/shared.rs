@@ -86,9 +86,9 @@ impl Shared {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// The time to come back is over.
-    pub(crate) fn became_late(&self) {
-        self.late.store(true, Ordering::Relaxed);
+    /// The time to come back is over; false if it was before.
+    pub(crate) fn became_late(&self) -> bool {
+        !self.late.swap(true, Ordering::Relaxed)
     }
 
     /// The server takes connections.

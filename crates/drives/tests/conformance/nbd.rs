@@ -189,7 +189,7 @@ fn without_its_server_a_drive_waits_and_then_fails_and_then_is_back() {
     assert_eq!(done.status, Status::Offline);
     assert!(begun.elapsed() >= Duration::from_millis(300));
     let said = news(&rig);
-    assert!(said.contains("requests fail until the server is back"), "{said}");
+    assert_eq!(said.matches("requests fail until the server is back").count(), 1, "{said}");
     assert_eq!(rig.run(Bio::flush()).status, Status::Offline, "at once");
     server.state.closed.store(false, Ordering::SeqCst);
     // The thread that looks for it tries once a second.
@@ -239,6 +239,54 @@ fn one_connection_waits_for_a_server_that_is_gone_and_others_fail_at_once() {
         });
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
+}
+
+#[test]
+fn a_server_that_hangs_up_while_nobody_asks_is_missed_at_once_and_found_again() {
+    for backend in backends() {
+        let server = Server::new(SIZE, ALL, &[Act::LeaveAfter(0)]);
+        let mut rig = rig(&server, backend);
+        assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Ok);
+        let mut said = String::new();
+        rig.until("a new connection", |rig| {
+            said += &news(rig);
+            said.contains("connected again")
+        });
+        let lost = "connection lost: the server hung up; no request was in flight; trying to come \
+                    back for 5 s";
+        assert_eq!(said.replace("connected again", ""), lost);
+        assert_eq!(server.sessions(), 2);
+        assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Ok);
+    }
+}
+
+#[test]
+fn of_several_connections_each_line_names_its_own_and_only_what_is_sent_again_counts() {
+    let script = [Act::LoseAnswer(0), Act::Honest, Act::Honest];
+    let server = Server::new(SIZE, ALL, &script);
+    let config = NbdConfig { connections: Some(3), ..config(&server) };
+    let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 30_000_000_000);
+    // Each connection takes one of the first three.
+    (0..3).for_each(|place| rig.submit(Bio::read(place * 1024, Buffer::new(4096))));
+    assert!(rig.drain().iter().all(|done| done.status == Status::Ok));
+    let mut said = String::new();
+    rig.until("a new connection", |rig| {
+        said += &news(rig);
+        said.contains("connected again")
+    });
+    let lost = "connection 1 of 3 lost: the server hung up; 1 request was in flight; trying";
+    assert!(said.contains(lost) && said.contains("connection 1 of 3: connected again"), "{said}");
+}
+
+#[test]
+fn requests_that_timed_out_are_not_said_to_be_sent_again() {
+    let server = Server::new(SIZE, ALL, &[Act::Silent(0)]);
+    let driver = NbdDriver::open(config(&server)).unwrap();
+    let mut rig = rig_of(driver, Backend::Epoll, 200_000_000);
+    assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::TimedOut);
+    assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Ok);
+    let said = news(&rig);
+    assert!(said.ends_with("connected again"), "{said}");
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub enum Act {
     WrongPlace(usize),
     /// Answers with ESHUTDOWN.
     ShutDown(usize),
+    /// Answers it and hangs up.
+    LeaveAfter(usize),
     /// Does not answer any more.
     Silent(usize),
     /// Takes no more requests off the socket.
@@ -268,7 +270,8 @@ impl Connection {
             }
             _ => {}
         }
-        self.stream.write_all(&answer).ok()
+        self.stream.write_all(&answer).ok()?;
+        (self.act != Act::LeaveAfter(now)).then_some(())
     }
 }
 
