@@ -27,8 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use millrace_block::{
-    Buffer, Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueKind,
-    QueueLimits, Sector, TagScope,
+    Buffer, Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueLimits, Sector,
 };
 use millrace_machine::{Native, Topology};
 use millrace_reactor::Backend;
@@ -41,6 +40,8 @@ use pool::Pool;
 use probe::{Geometry, Next};
 use queue::FileQueue;
 
+use crate::owned;
+use crate::pieces::PIECES_MAX;
 use crate::thread_bound::ThreadBound;
 
 /// Longest read or write in sectors.
@@ -239,7 +240,7 @@ impl Driver<Native> for FileDriver {
             io_opt: geometry.io_opt,
             max_sectors: MAX_SECTORS,
             merge_sectors: geometry.merge_bytes >> 9,
-            max_segments: flight::PIECES_MAX as u16,
+            max_segments: PIECES_MAX as u16,
             dma_alignment: self.dma_alignment,
             max_discard_sectors: if no_punch { 0 } else { sectors(geometry.max_discard_bytes) },
             discard_granularity: geometry.discard_granularity.max(geometry.logical),
@@ -258,20 +259,12 @@ impl Driver<Native> for FileDriver {
     }
 
     fn hw_queues(&self, _topology: &Topology) -> HwQueues {
-        HwQueues {
-            count: self.config.io_threads.max(1),
-            depth: self.config.depth,
-            kind: QueueKind::OwnerOnly,
-            tags: TagScope::PerQueue,
-        }
+        owned::hw_queues(self.config.io_threads, self.config.depth)
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let path = self.config.path.display();
-        let Some(current) = millrace_runtime::current() else {
-            let text = format!("{path}: queue {index} opened on a thread that is no I/O thread");
-            return Err(Error::new(ErrorKind::NotSupported, text));
-        };
+        let current = owned::opener(&path, index)?;
         let fd = self.shared.file.as_raw_fd();
         let engine = match (self.config.aio, current.backend) {
             (Aio::Uring, Backend::Epoll) => {

@@ -30,8 +30,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace_block::{
-    Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueKind, QueueLimits,
-    Sector, TagScope,
+    Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueLimits, Sector,
 };
 use millrace_machine::{Native, Topology};
 use millrace_nbd::TransmissionFlags;
@@ -39,6 +38,8 @@ use millrace_nbd::client::{Address, ClientSession, NbdUri};
 use millrace_tls::{ClientConfig, ClientFiles, Identity};
 
 use crate::open::Measured;
+use crate::owned;
+use crate::pieces::PIECES_MAX;
 use crate::place::Place;
 use dial::{Connected, Purpose, Target};
 use link::Link;
@@ -282,7 +283,7 @@ impl Driver<Native> for NbdDriver {
             io_min: physical,
             max_sectors: self.shared.promise.payload_max >> 9,
             merge_sectors: MERGE_SECTORS,
-            max_segments: flight::PIECES_MAX as u16,
+            max_segments: PIECES_MAX as u16,
             max_discard_sectors: range(TransmissionFlags::TRIM),
             discard_granularity: physical,
             max_write_zeroes_sectors: range(TransmissionFlags::WRITE_ZEROES),
@@ -297,19 +298,11 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn hw_queues(&self, _topology: &Topology) -> HwQueues {
-        HwQueues {
-            count: self.queues(),
-            depth: self.config.depth,
-            kind: QueueKind::OwnerOnly,
-            tags: TagScope::PerQueue,
-        }
+        owned::hw_queues(self.queues(), self.config.depth)
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
-        let Some(current) = millrace_runtime::current() else {
-            let text = format!("queue {index} opened on a thread that is no I/O thread");
-            return Err(self.config.error(ErrorKind::NotSupported, &text));
-        };
+        let current = owned::opener(&self.config.text, index)?;
         let queues = self.queues();
         let mine = self.connections / queues + u16::from(index < self.connections % queues);
         let mut links = Vec::new();

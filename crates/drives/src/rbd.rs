@@ -25,12 +25,11 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use millrace_block::{
-    Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueKind, QueueLimits,
-    Sector, TagScope,
-};
+use millrace_block::{Driver, DriverQueue, Error, Extent, Features, HwQueues, QueueLimits, Sector};
 use millrace_machine::{Machine, Native, Topology};
 
+use crate::owned;
+use crate::pieces::PIECES_MAX;
 use image::Image;
 use map::Map;
 pub use name::ImageName;
@@ -234,7 +233,7 @@ impl Driver<Native> for RbdDriver {
             io_min: PHYSICAL_BYTES,
             io_opt: bytes(object_bytes),
             max_sectors: MAX_SECTORS,
-            max_segments: queue::PIECES_MAX as u16,
+            max_segments: PIECES_MAX as u16,
             max_discard_sectors: longest,
             discard_granularity: bytes(discard_bytes).max(512),
             max_write_zeroes_sectors: longest,
@@ -249,20 +248,11 @@ impl Driver<Native> for RbdDriver {
     }
 
     fn hw_queues(&self, _topology: &Topology) -> HwQueues {
-        HwQueues {
-            count: self.config.io_threads.max(1),
-            depth: self.config.depth,
-            kind: QueueKind::OwnerOnly,
-            tags: TagScope::PerQueue,
-        }
+        owned::hw_queues(self.config.io_threads, self.config.depth)
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
-        let image = &self.config.image;
-        let Some(current) = millrace_runtime::current() else {
-            let text = format!("{image}: queue {index} opened on a thread that is no I/O thread");
-            return Err(Error::new(ErrorKind::NotSupported, text));
-        };
+        let current = owned::opener(&self.config.image, index)?;
         Ok(Box::new(RbdQueue::new(Arc::clone(&self.shared), current.wake, depth)))
     }
 

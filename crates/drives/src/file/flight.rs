@@ -1,19 +1,18 @@
 //! `Flight`: one request to a file on its way, from its memory to the next operation to push.
 //!
-//! One for each tag, preallocated with room for the pieces of usual requests; the list of a tag
-//! grows once, to its full size, when a longer one comes, and keeps that, so that nothing is
-//! allocated per I/O in the steady state. Filled by `queue.rs` from a request, advanced by each
-//! completion. Knows short transfers, bounce buffers and the fall-back from zeroing a range to
-//! writing zeroes; starts nothing itself. Invariant: `done` bytes of `len` are finished, and
-//! `memory[first..]` is the memory of the rest.
+//! One for each tag, preallocated with a list of pieces of memory (`pieces.rs`). Filled by
+//! `queue.rs` from a request, advanced by each completion. Knows short transfers, bounce buffers
+//! and the fall-back from zeroing a range to writing zeroes; starts nothing itself. Invariant:
+//! `done` bytes of `len` are finished, and `memory[first..]` is the memory of the rest.
 #![allow(unsafe_code)]
 
-use libc::{c_void, iovec};
+use libc::iovec;
 use millrace_block::{Buffer, Request, Status};
 use millrace_machine::Native;
 use millrace_reactor::{FileRef, Op};
 
 use super::engine::Engine;
+use crate::pieces::{self, PIECES};
 
 /// What is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,11 +33,6 @@ pub(crate) enum Work {
     /// Writes zeroes, where the file system cannot zero a range.
     Zeroes,
 }
-
-/// Pieces of memory of the longest request.
-pub(crate) const PIECES_MAX: usize = 256;
-/// Pieces that a flight has room for from the start.
-const PIECES: usize = 16;
 
 /// One request on its way.
 #[derive(Default)]
@@ -66,7 +60,7 @@ pub(crate) struct Flight {
 impl Flight {
     /// A free tag's.
     pub(crate) fn new() -> Flight {
-        Flight { memory: Vec::with_capacity(PIECES), ..Flight::default() }
+        Flight { memory: pieces::list(), ..Flight::default() }
     }
 
     /// Takes the place and memory of a request; adjacent pieces are joined.
@@ -76,21 +70,7 @@ impl Flight {
         self.len = u64::from(rq.nr_sectors()) << 9;
         (self.done, self.first, self.retries, self.expired) = (0, 0, 0, false);
         self.generation = self.generation.wrapping_add(1);
-        self.memory.clear();
-        for piece in rq.segments() {
-            let (iov_base, iov_len) = (piece.start.cast::<c_void>(), piece.len_bytes as usize);
-            match self.memory.last_mut() {
-                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == iov_base => {
-                    last.iov_len += iov_len;
-                }
-                _ => {
-                    if self.memory.len() == self.memory.capacity() {
-                        self.memory.reserve_exact(PIECES_MAX);
-                    }
-                    self.memory.push(iovec { iov_base, iov_len });
-                }
-            }
-        }
+        pieces::take(&mut self.memory, rq);
     }
 
     /// Whether a piece of memory breaks the alignment that direct I/O needs.

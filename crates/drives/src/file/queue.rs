@@ -22,6 +22,7 @@ use millrace_reactor::Completion;
 use super::Shared;
 use super::engine::{CANCEL_MARK, Engine};
 use super::flight::{Flight, Work};
+use crate::outcomes::{Outcome, Outcomes};
 
 /// Most bounce buffers of a queue; more requests that need one wait for a completion.
 const BOUNCES_MAX: usize = 16;
@@ -42,10 +43,7 @@ pub(crate) struct FileQueue {
     shared: Arc<Shared>,
     engine: Engine,
     flights: Box<[Flight]>,
-    inbox: Vec<Completion>,
-    /// How much of the inbox is done.
-    taken: usize,
-    refused: Vec<(Tag, Status)>,
+    outcomes: Outcomes<Completion>,
     bounces: Vec<Buffer>,
     bounces_made: usize,
 }
@@ -62,9 +60,7 @@ impl FileQueue {
             shared,
             engine,
             flights: (0..depth).map(|_| Flight::new()).collect(),
-            inbox: Vec::with_capacity(depth),
-            taken: 0,
-            refused: Vec::with_capacity(depth),
+            outcomes: Outcomes::new(depth),
             bounces: Vec::with_capacity(BOUNCES_MAX),
             bounces_made: 0,
         }
@@ -233,7 +229,7 @@ impl DriverQueue<Native> for FileQueue {
             Ok(work) => work,
             Err(status) => {
                 self.flights[index].result = -status.errno();
-                self.refused.push((rq.tag(), status));
+                self.outcomes.refuse(rq.tag(), status);
                 return Dispatch::Queued;
             }
         };
@@ -269,19 +265,14 @@ impl DriverQueue<Native> for FileQueue {
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
         while !batch.is_full() {
-            if let Some((tag, status)) = self.refused.pop() {
-                batch.push(tag, status);
-                continue;
-            }
-            if self.taken == self.inbox.len() {
-                self.inbox.clear();
-                self.taken = 0;
-                self.engine.take(&mut self.inbox);
-            }
-            let Some(completion) = self.inbox.get(self.taken).copied() else { return };
-            self.taken += 1;
-            if let Some((tag, status)) = self.landed(completion) {
-                batch.push(tag, status);
+            match self.outcomes.next(|taken| self.engine.take(taken)) {
+                None => return,
+                Some(Outcome::Refused(tag, status)) => batch.push(tag, status),
+                Some(Outcome::Completed(completion)) => {
+                    if let Some((tag, status)) = self.landed(completion) {
+                        batch.push(tag, status);
+                    }
+                }
             }
         }
     }

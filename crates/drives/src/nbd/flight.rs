@@ -1,20 +1,16 @@
 //! `Flight`: one request to an NBD server, from its memory to its outcome.
 //!
-//! One for each tag, preallocated with room for the pieces of usual requests; the list of a tag
-//! grows once, to its full size, when a longer one comes. Filled by `queue.rs`, sent and answered
-//! by `link.rs`. A request that is sent again begins with its first byte. Invariant: what is `Idle`
-//! or `Waiting` is named by no operation of the reactor.
+//! One for each tag, preallocated with a list of pieces of memory (`pieces.rs`). Filled by
+//! `queue.rs`, sent and answered by `link.rs`. A request that is sent again begins with its first
+//! byte. Invariant: what is `Idle` or `Waiting` is named by no operation of the reactor.
 #![allow(unsafe_code)]
 
-use libc::{c_void, iovec};
+use libc::iovec;
 use millrace_block::{Request as BlockRequest, Status};
 use millrace_machine::Native;
 use millrace_nbd::Command;
 
-/// Pieces of memory of the longest request.
-pub(crate) const PIECES_MAX: usize = 256;
-/// Pieces that a flight has room for from the start.
-const PIECES: usize = 16;
+use crate::pieces;
 
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,7 +58,7 @@ impl Flight {
             answered: None,
             expired: false,
             again: false,
-            memory: Vec::with_capacity(PIECES),
+            memory: pieces::list(),
         }
     }
 
@@ -74,21 +70,7 @@ impl Flight {
         if command == Command::Flush {
             (self.offset, self.len) = (0, 0);
         }
-        self.memory.clear();
-        for piece in rq.segments() {
-            let (iov_base, iov_len) = (piece.start.cast::<c_void>(), piece.len_bytes as usize);
-            match self.memory.last_mut() {
-                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == iov_base => {
-                    last.iov_len += iov_len;
-                }
-                _ => {
-                    if self.memory.len() == self.memory.capacity() {
-                        self.memory.reserve_exact(PIECES_MAX);
-                    }
-                    self.memory.push(iovec { iov_base, iov_len });
-                }
-            }
-        }
+        pieces::take(&mut self.memory, rq);
     }
 
     /// Whether its data follow it to the server.

@@ -15,8 +15,9 @@ use millrace_nbd::{Command, Errno};
 use millrace_reactor::Op;
 use millrace_tls::Session;
 
-use super::flight::{Flight, PIECES_MAX};
+use super::flight::Flight;
 use super::ring::Ring;
+use crate::pieces::PIECES_MAX;
 
 /// Bytes of the buffer: longer than the longest message without payload.
 const BUFFER_BYTES: usize = 128 << 10;

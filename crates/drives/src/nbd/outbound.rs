@@ -15,8 +15,9 @@ use millrace_nbd::{ReplyStyle, Request, encode_request};
 use millrace_reactor::Op;
 use millrace_tls::Session;
 
-use super::flight::{Flight, PIECES_MAX, State};
+use super::flight::{Flight, State};
 use super::ring::Ring;
+use crate::pieces::PIECES_MAX;
 
 /// Most requests of one send.
 const REQUESTS_MAX: usize = 256;

@@ -29,11 +29,8 @@ use millrace_machine::Native;
 use super::Shared;
 use super::image::Start;
 use super::library::{Functions, Handle};
-
-/// Pieces of memory of the longest request.
-pub(crate) const PIECES_MAX: usize = 256;
-/// Pieces that a flight has room for from the start.
-const PIECES: usize = 16;
+use crate::outcomes::{Outcome, Outcomes};
+use crate::pieces;
 
 /// One outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,10 +108,7 @@ pub(crate) struct RbdQueue {
     slots: Box<[Slot]>,
     flights: Box<[Flight]>,
     in_flight: usize,
-    /// Outcomes that were taken out of the inbox, of which `seen` are done with.
-    taken: Vec<Done>,
-    seen: usize,
-    refused: Vec<(Tag, Status)>,
+    outcomes: Outcomes<Done>,
 }
 
 // SAFETY: raw pointers inside are to memory of requests in flight, whose bios are `Send`.
@@ -132,9 +126,7 @@ impl RbdQueue {
             slots: (0..depth).map(slot).collect(),
             flights: (0..depth).map(flight).collect(),
             in_flight: 0,
-            taken: Vec::with_capacity(room),
-            seen: 0,
-            refused: Vec::with_capacity(room),
+            outcomes: Outcomes::new(room),
             inbox,
             shared,
         }
@@ -199,7 +191,7 @@ impl RbdQueue {
 impl Flight {
     /// A free tag's.
     fn new() -> Flight {
-        let memory = Vec::with_capacity(PIECES);
+        let memory = pieces::list();
         Flight { completion: 0, op: Op::Flush, len: 0, memory, result: 0 }
     }
 
@@ -207,21 +199,7 @@ impl Flight {
     fn fill(&mut self, rq: &Request<Native>) {
         self.len = u64::from(rq.nr_sectors()) << 9;
         self.op = rq.op();
-        self.memory.clear();
-        for piece in rq.segments() {
-            let (iov_base, iov_len) = (piece.start.cast::<c_void>(), piece.len_bytes as usize);
-            match self.memory.last_mut() {
-                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == iov_base => {
-                    last.iov_len += iov_len;
-                }
-                _ => {
-                    if self.memory.len() == self.memory.capacity() {
-                        self.memory.reserve_exact(PIECES_MAX);
-                    }
-                    self.memory.push(iovec { iov_base, iov_len });
-                }
-            }
-        }
+        pieces::take(&mut self.memory, rq);
     }
 
     /// Notes a negative result; its status.
@@ -248,7 +226,7 @@ fn status_of(errno: c_int, op: Op) -> Status {
 impl DriverQueue<Native> for RbdQueue {
     fn queue_rq(&mut self, rq: &Request<Native>) -> Dispatch {
         if let Err(status) = self.begin(rq) {
-            self.refused.push((rq.tag(), status));
+            self.outcomes.refuse(rq.tag(), status);
         }
         Dispatch::Queued
     }
@@ -267,19 +245,15 @@ impl DriverQueue<Native> for RbdQueue {
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
         while !batch.is_full() {
-            if let Some((tag, status)) = self.refused.pop() {
-                batch.push(tag, status);
-                continue;
-            }
-            if self.seen == self.taken.len() {
-                self.taken.clear();
-                self.seen = 0;
-                std::mem::swap(&mut *self.inbox.lock(), &mut self.taken);
-            }
-            let Some(done) = self.taken.get(self.seen).copied() else { return };
-            self.seen += 1;
-            if let Some((tag, status)) = self.landed(done) {
-                batch.push(tag, status);
+            let refill = |taken: &mut Vec<Done>| std::mem::swap(&mut *self.inbox.lock(), taken);
+            match self.outcomes.next(refill) {
+                None => return,
+                Some(Outcome::Refused(tag, status)) => batch.push(tag, status),
+                Some(Outcome::Completed(done)) => {
+                    if let Some((tag, status)) = self.landed(done) {
+                        batch.push(tag, status);
+                    }
+                }
             }
         }
     }

@@ -7,13 +7,14 @@ pub(super) mod fake;
 use std::sync::Arc;
 
 use millrace_block::{
-    Bio, Buffer, Channel, Disk, DiskConfig, Driver, Extent, OpFlags, Stamp, Status, Volume,
+    Bio, Buffer, Channel, Disk, DiskConfig, Driver, ErrorKind, Extent, OpFlags, Stamp, Status,
+    Volume,
 };
 use millrace_machine::Native;
 use millrace_runtime::{IoConfig, IoContext};
 
+use super::RbdConfig;
 use super::open::{measure_by, open_by};
-use super::{ErrorKind, RbdConfig};
 use fake::{BYTES, Call, Fake, MADE, OBJECT, State, drive, functions, image};
 
 struct Rig {
