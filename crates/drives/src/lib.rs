@@ -34,12 +34,11 @@ pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
 };
 pub use file::{Aio, Direct, FileAccess, FileConfig, FileCounters, FileDriver, lock_refusal};
-pub use millrace_tls::Identity as TlsIdentity;
 pub use model::{
     ModelConfig, ModelContents, ModelController, ModelDisk, ModelDriver, ModelIo, ModelIoKind,
     ModelPreset, ModelTiming, Timing, UsualTimes, model_presets, usual_times,
 };
-pub use nbd::{NbdConfig, NbdDriver, NbdTls};
+pub use nbd::{NbdConfig, NbdDriver, NbdTls, TlsIdentity};
 pub use null::NullDriver;
 pub use open::{Measured, Opened, check, file_place, measure, open, open_on};
 pub use payload::{copy_from_request, copy_to_request};

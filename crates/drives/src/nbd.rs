@@ -18,6 +18,7 @@ mod outbound;
 mod queue;
 mod redial;
 mod ring;
+mod secure;
 mod settings;
 mod shared;
 mod status_line;
@@ -35,7 +36,6 @@ use millrace_block::{
 use millrace_machine::{Native, Topology};
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{Address, ClientSession, NbdUri};
-use millrace_tls::{ClientConfig, ClientFiles, Identity};
 
 use crate::open::Measured;
 use crate::owned;
@@ -82,7 +82,7 @@ pub struct NbdConfig {
     pub write_through: bool,
     /// Take no writes.
     pub read_only: bool,
-    /// TLS; without it plaintext.
+    /// TLS, which takes the feature `tls`; without it plaintext.
     pub tls: Option<NbdTls>,
     /// I/O threads, each with a queue of its own.
     pub io_threads: u16,
@@ -110,8 +110,7 @@ impl NbdConfig {
         let tls = match &self.tls {
             None => None,
             Some(tls) => {
-                let files = ClientFiles { ca: tls.ca.clone(), identity: tls.identity.clone() };
-                let config = ClientConfig::load(&files).map_err(|error| {
+                let config = secure::load(tls).map_err(|error| {
                     self.error(ErrorKind::InvalidSetting, &format!("TLS: {error}"))
                 })?;
                 let host = match (&tls.hostname, &self.uri.address) {
@@ -141,10 +140,19 @@ pub struct NbdTls {
     /// Certificates of the CAs that may have signed the server's, in PEM.
     pub ca: PathBuf,
     /// Certificate and key, for servers that ask for them.
-    pub identity: Option<Identity>,
+    pub identity: Option<TlsIdentity>,
     /// The name in the server's certificate; without it the host of the URI, and `localhost` for a
     /// Unix socket.
     pub hostname: Option<String>,
+}
+
+/// Files of a certificate and its key, in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsIdentity {
+    /// The certificate, and those of CAs between it and one that the server knows.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
 }
 
 /// A drive on an NBD server.

@@ -13,10 +13,10 @@ use libc::{iovec, msghdr};
 use millrace_nbd::client::{Answer, AnswerError, Answers};
 use millrace_nbd::{Command, Errno};
 use millrace_reactor::Op;
-use millrace_tls::Session;
 
 use super::flight::Flight;
 use super::ring::Ring;
+use super::secure::{self, Session};
 use crate::pieces::PIECES_MAX;
 
 /// Bytes of the buffer: longer than the longest message without payload.
@@ -125,7 +125,7 @@ impl Inbound {
     ///
     /// # Errors
     /// What ended the session.
-    pub(crate) fn unseal(&mut self, session: &mut Session) -> Result<bool, millrace_tls::Error> {
+    pub(crate) fn unseal(&mut self, session: &mut Session) -> Result<bool, secure::Error> {
         let bytes = session.read(self.room())?;
         self.end += bytes;
         Ok(bytes > 0)

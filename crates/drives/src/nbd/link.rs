@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use millrace_block::{Status, Tag};
 use millrace_nbd::client::Answers;
 use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
-use millrace_tls::Session;
 
 use super::Shared;
 use super::desk::{Desk, errno_text};
@@ -28,6 +27,7 @@ use super::inbound::Inbound;
 use super::lives::Lives;
 use super::outbound::Outbound;
 use super::redial::{Outcome, Patience, Redial};
+use super::secure::Session;
 
 /// Where a link is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,10 +13,10 @@ use millrace_nbd::client::Answers;
 use millrace_nbd::wire::EXTENDED_REQUEST_BYTES;
 use millrace_nbd::{ReplyStyle, Request, encode_request};
 use millrace_reactor::Op;
-use millrace_tls::Session;
 
 use super::flight::{Flight, State};
 use super::ring::Ring;
+use super::secure::{self, Session};
 use crate::pieces::PIECES_MAX;
 
 /// Most requests of one send.
@@ -102,7 +102,7 @@ impl Outbound {
         &mut self,
         (ring, fd, user_data): (&Ring, RawFd, u64),
         session: &mut Session,
-    ) -> Result<(), millrace_tls::Error> {
+    ) -> Result<(), secure::Error> {
         while let Some(piece) = self.iov.get(self.first) {
             // SAFETY: a header of this value's, or memory of a write that is in flight.
             let plain = unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) };

@@ -2,9 +2,7 @@
 //!
 //! Called by `open.rs`; reads no file and asks no server. An error names key and value.
 
-use millrace_tls::Identity;
-
-use super::{CONNECTIONS_MAX, NbdConfig, NbdTls};
+use super::{CONNECTIONS_MAX, NbdConfig, NbdTls, TlsIdentity, secure};
 use crate::open::missing;
 use crate::spec::{Spec, SpecError};
 
@@ -32,12 +30,21 @@ pub(crate) fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
     })
 }
 
+/// Keys of TLS.
+const TLS_KEYS: [&str; 4] = ["tls-ca", "tls-certificate", "tls-key", "tls-hostname"];
+
+/// Refuses TLS where this program has none.
+fn refuse_tls(spec: &Spec, key: &str) -> Result<(), SpecError> {
+    secure::REFUSAL.map_or(Ok(()), |why| Err(spec.invalid(key, why)))
+}
+
 /// The keys of TLS, of a spec whose URI asks for it.
 fn tls_of(spec: &Spec) -> Result<NbdTls, SpecError> {
+    refuse_tls(spec, "uri")?;
     let Some(ca) = spec.get("tls-ca") else { return Err(missing(spec, "tls-ca")) };
     let identity = match (spec.get("tls-certificate"), spec.get("tls-key")) {
         (Some(certificate), Some(key)) => {
-            Some(Identity { certificate: certificate.into(), key: key.into() })
+            Some(TlsIdentity { certificate: certificate.into(), key: key.into() })
         }
         (None, None) => None,
         (Some(_), None) => return Err(missing(spec, "tls-key")),
@@ -48,9 +55,37 @@ fn tls_of(spec: &Spec) -> Result<NbdTls, SpecError> {
 
 /// Keys of TLS that would do nothing are refused: data would go out in plaintext.
 fn no_tls(spec: &Spec) -> Result<Option<NbdTls>, SpecError> {
-    let keys = ["tls-ca", "tls-certificate", "tls-key", "tls-hostname"];
-    match keys.into_iter().find(|key| spec.get(key).is_some()) {
-        Some(key) => Err(spec.invalid(key, "it goes with a uri= of nbds: or nbds+unix:")),
+    match TLS_KEYS.into_iter().find(|key| spec.get(key).is_some()) {
+        Some(key) => refuse_tls(spec, key)
+            .and(Err(spec.invalid(key, "it goes with a uri= of nbds: or nbds+unix:"))),
         None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> Result<(), String> {
+        let spec = text.parse::<Spec>().unwrap();
+        config_of(&spec).map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn tls_is_what_the_uri_says_or_refused_where_it_was_not_built_in() {
+        let (plain, secure) = ("nbd:uri=nbd://h/x", "nbd:uri=nbds://h/x,tls-ca=/ca");
+        assert_eq!(said(plain), Ok(()));
+        let beside = said(&format!("{plain},tls-ca=/ca")).unwrap_err();
+        match cfg!(feature = "tls") {
+            true => {
+                assert_eq!(said(secure), Ok(()));
+                assert!(beside.contains("it goes with a uri= of nbds: or nbds+unix:"), "{beside}");
+            }
+            false => {
+                let refused = "this program was built without the feature `tls`";
+                assert!(said(secure).unwrap_err().contains(refused));
+                assert!(beside.contains("tls-ca") && beside.contains(refused), "{beside}");
+            }
+        }
     }
 }

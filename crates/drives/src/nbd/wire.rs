@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use millrace_tls::Session;
+use super::secure::Session;
 
 /// A socket.
 #[derive(Debug)]
