@@ -42,6 +42,8 @@ pub(crate) struct Flight {
     pub(crate) expired: bool,
     /// It was sent on a connection that is lost.
     pub(crate) again: bool,
+    /// That connection was given up since its server was silent for too long.
+    pub(crate) silence: bool,
     memory: Vec<iovec>,
 }
 
@@ -58,6 +60,7 @@ impl Flight {
             answered: None,
             expired: false,
             again: false,
+            silence: false,
             memory: pieces::list(),
         }
     }
@@ -65,12 +68,18 @@ impl Flight {
     /// Takes the place and memory of a request; adjacent pieces are joined.
     pub(crate) fn fill(&mut self, command: Command, flags: u16, rq: &BlockRequest<Native>) {
         (self.state, self.command, self.flags) = (State::Waiting, command, flags);
-        (self.answered, self.expired, self.again) = (None, false, false);
+        (self.answered, self.expired) = (None, false);
+        (self.again, self.silence) = (false, false);
         (self.offset, self.len) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
         if command == Command::Flush {
             (self.offset, self.len) = (0, 0);
         }
         pieces::take(&mut self.memory, rq);
+    }
+
+    /// Whether a link has it.
+    pub(crate) fn is_sent_by(&self, link: usize) -> bool {
+        self.link == link && matches!(self.state, State::Sending | State::Sent)
     }
 
     /// Whether its data follow it to the server.

@@ -96,6 +96,11 @@ impl Link {
         (self.number as u64) << 1 | sends
     }
 
+    /// Whether it has a connection.
+    pub(crate) fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
     /// Whether it takes requests.
     pub(crate) fn takes(&self, shared: &Shared) -> bool {
         self.state == State::Up && !self.outbound.is_busy() && !self.is_outdated(shared)
@@ -297,8 +302,7 @@ impl Link {
         self.outbound.sent().for_each(drop);
         for index in (0..desk.flights.len()).rev() {
             let flight = &mut desk.flights[index];
-            let sent = matches!(flight.state, FlightState::Sending | FlightState::Sent);
-            if !sent || flight.link != self.number {
+            if !flight.is_sent_by(self.number) {
                 continue;
             }
             let status = flight.answered.take().or(flight.expired.then_some(Status::TimedOut));

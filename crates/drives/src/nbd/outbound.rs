@@ -88,7 +88,7 @@ impl Outbound {
                 self.iov.extend_from_slice(flight.pieces());
                 payload += len;
             }
-            (flight.state, flight.link) = (State::Sending, link);
+            (flight.state, flight.link, flight.silence) = (State::Sending, link, false);
             self.batch.push(index);
         }
     }

@@ -189,10 +189,11 @@ impl DriverQueue<Native> for NbdQueue {
                 let (command, offset, link) = (flight.command, flight.offset, flight.link);
                 let why = format!("no answer to a {command:?} at byte {offset} within its timeout");
                 self.links[link].lose(&self.shared, &why);
+                self.flights.iter_mut().for_each(|other| other.silence |= other.is_sent_by(link));
                 Expired::Abandon
             }
-            // A server that takes no requests though it is there.
-            FlightState::Waiting if self.links.iter().any(|link| link.state == State::Up) => {
+            // A server that takes no requests though it is there, or has been silent all the time.
+            FlightState::Waiting if flight.silence || self.links.iter().any(Link::is_up) => {
                 flight.state = FlightState::Idle;
                 self.waiting.retain(|index| *index != tag.0);
                 self.done.push((tag, Status::TimedOut));

@@ -8,6 +8,7 @@ use millrace_block::{
     Bio, Buffer, Disk, DiskConfig, Driver, Layout, OpFlags, Stack, Status, Volume,
 };
 use millrace_drives::{NbdConfig, NbdDriver};
+use millrace_machine::{Machine, Native};
 use millrace_nbd::TransmissionFlags;
 use millrace_reactor::Backend;
 
@@ -276,6 +277,23 @@ fn of_several_connections_each_line_names_its_own_and_only_what_is_sent_again_co
     });
     let lost = "connection 1 of 3 lost: the server hung up; 1 request was in flight; trying";
     assert!(said.contains(lost) && said.contains("connection 1 of 3: connected again"), "{said}");
+}
+
+#[test]
+fn requests_of_a_silent_server_time_out_each_in_its_time_though_no_connection_is_up() {
+    for backend in backends() {
+        let server = Server::new(SIZE, ALL, &[Act::Silent(0)]);
+        let config = NbdConfig { reconnect_ns: 8_000_000_000, ..config(&server) };
+        let mut rig = rig_of(NbdDriver::open(config).unwrap(), backend, 400_000_000);
+        rig.submit(Bio::read(0, Buffer::new(4096)));
+        // The second one is younger by one look at the clock, which is after 200 ms.
+        let later_ns = Native::now() + 250_000_000;
+        rig.until("the second one's turn", |_| Native::now() >= later_ns);
+        server.state.closed.store(true, Ordering::SeqCst);
+        rig.submit(Bio::read(64, Buffer::new(4096)));
+        let statuses: Vec<_> = rig.drain().iter().map(|done| done.status).collect();
+        assert_eq!(statuses, [Status::TimedOut; 2], "{}", news(&rig));
+    }
 }
 
 #[test]
