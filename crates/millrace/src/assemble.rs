@@ -7,15 +7,17 @@
 use std::sync::Arc;
 
 use millrace_block::{
-    Controller, ControllerConfig, CostModel, Disk, DiskConfig, Error, Groups, Layout,
+    Controller, ControllerConfig, CostModel, Disk, DiskConfig, Error, ErrorKind, Groups, Layout,
     SchedulerKind, ServingConfig, Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
 use millrace_drives::{FaultControl, Spec, SpecError, controller_of};
-use millrace_machine::{CpuId, Native, NodeId};
+use millrace_machine::{CpuId, Machine, Native, NodeId};
+use millrace_runtime::WorkerCpus;
 
 use crate::created::{Created, Unfinished};
-use crate::groups::GroupConfig;
+use crate::groups::{GroupConfig, open_groups};
 use crate::places::Places;
+use crate::serving::{check_serving, needs_workers};
 use crate::space::Space;
 
 /// Queue settings of a drive.
@@ -73,7 +75,7 @@ pub struct VolumeOptions {
     /// Which threads serve the drives.
     pub serving: ServingConfig,
     /// CPUs of the drives' workers, dealt out in turn; not used where
-    /// [`needs_workers`](crate::needs_workers) says no.
+    /// [`needs_workers`] says no.
     pub worker_cpus: Vec<CpuId>,
     /// Events that a thread's ring holds while somebody records; 0 for as many as is usual.
     pub trace_ring: usize,
@@ -236,6 +238,53 @@ pub fn build_volume(
     options: &VolumeOptions,
 ) -> Result<(Arc<Volume<Native>>, Vec<String>), SetupError> {
     Places::default().build_volume(name, (layout, drives), options)
+}
+
+impl Places {
+    /// As [`build_volume`](crate::build_volume), beside the drives that are open: the first of its
+    /// drives is called `d2` if these are two.
+    ///
+    /// # Errors
+    /// As there.
+    #[allow(clippy::type_complexity)] // What build_volume gives.
+    pub fn build_volume(
+        &mut self,
+        name: &str,
+        (layout, drives): (Layout, &[Spec]),
+        options: &VolumeOptions,
+    ) -> Result<(Arc<Volume<Native>>, Vec<String>), SetupError> {
+        let mut host = Host::new(options.io_threads, &options.controllers)?;
+        if !options.groups.is_empty() {
+            host.groups = Some(open_groups(&options.groups)?);
+        }
+        if options.trace_ring > 0 {
+            host.tracer = Some(Tracer::new(options.trace_ring));
+        }
+        check_serving(options.serving.serving, options.drive.stack).map_err(|text| {
+            Error::new(ErrorKind::InvalidSetting, format!("volume {name}: {text}"))
+        })?;
+        let workers = match needs_workers(options.serving.serving, drives.len()) {
+            true => options.worker_cpus.as_slice(),
+            false => &[],
+        };
+        let mut workers = WorkerCpus::new(workers, &Native::topology());
+        let mut disks: Vec<Arc<Disk<Native>>> = Vec::new();
+        let (mut notes, mut created) = (Vec::new(), Unfinished::default());
+        for (index, spec) in drives.iter().enumerate() {
+            let name = self.next_name();
+            let (worker, minor) = (workers.next(host.node_of(spec)), index as u32);
+            let drive = DriveOptions { worker, minor, ..options.drive };
+            let mut drive = self.open((&name, spec), &drive, &host)?;
+            created.take(&mut drive.created);
+            notes.append(&mut drive.warnings);
+            notes.append(&mut drive.notes);
+            disks.push(drive.disk);
+        }
+        let volume = Volume::with_serving(name, layout, disks, options.serving)?;
+        notes.extend(unused_space(&volume));
+        created.keep();
+        Ok((volume, notes))
+    }
 }
 
 /// Says so if a volume leaves some of its drives' bytes unused.

@@ -3,22 +3,13 @@
 //! Owns the rule that one file, export or image is one drive's, unless all of them only read it:
 //! two drives over one store, each with queues of its own, would destroy what the other one wrote.
 //! A file is compared before its drive is opened, and so before it would be changed; servers and
-//! clusters say what a drive is when they are asked. Called by opening.rs and for
-//! [`build_volume`](crate::build_volume), and by programs that only look at drives.
+//! clusters say what a drive is when they are asked. Called by opening.rs and assemble.rs, and by
+//! programs that only look at drives.
 
-use std::sync::Arc;
-
-use millrace_block::{Disk, Error, ErrorKind, Layout, Tracer, Volume};
+use millrace_block::ErrorKind;
 use millrace_drives::{Place, Spec, SpecError, file_place};
-use millrace_machine::{Machine, Native};
-use millrace_runtime::WorkerCpus;
 
-use crate::assemble::{
-    DriveOptions, Host, OpenedDrive, SetupError, VolumeOptions, open_drive, unused_space,
-};
-use crate::created::Unfinished;
-use crate::groups::open_groups;
-use crate::serving::{check_serving, needs_workers};
+use crate::assemble::{DriveOptions, Host, OpenedDrive, SetupError, open_drive};
 
 /// Drives, in the order of opening, and where they keep their data.
 #[derive(Debug, Default)]
@@ -79,55 +70,18 @@ impl Places {
         self.check(name, place).err().unwrap_or(error)
     }
 
-    /// As [`build_volume`](crate::build_volume), beside the drives that are open: the first of its
-    /// drives is called `d2` if these are two.
-    ///
-    /// # Errors
-    /// As there.
-    #[allow(clippy::type_complexity)] // What build_volume gives.
-    pub fn build_volume(
-        &mut self,
-        name: &str,
-        (layout, drives): (Layout, &[Spec]),
-        options: &VolumeOptions,
-    ) -> Result<(Arc<Volume<Native>>, Vec<String>), SetupError> {
-        let mut host = Host::new(options.io_threads, &options.controllers)?;
-        if !options.groups.is_empty() {
-            host.groups = Some(open_groups(&options.groups)?);
-        }
-        if options.trace_ring > 0 {
-            host.tracer = Some(Tracer::new(options.trace_ring));
-        }
-        check_serving(options.serving.serving, options.drive.stack).map_err(|text| {
-            Error::new(ErrorKind::InvalidSetting, format!("volume {name}: {text}"))
-        })?;
-        let workers = match needs_workers(options.serving.serving, drives.len()) {
-            true => options.worker_cpus.as_slice(),
-            false => &[],
-        };
-        let mut workers = WorkerCpus::new(workers, &Native::topology());
-        let mut disks: Vec<Arc<Disk<Native>>> = Vec::new();
-        let (mut notes, mut created) = (Vec::new(), Unfinished::default());
-        for (index, spec) in drives.iter().enumerate() {
-            let name = format!("d{}", self.drives.len());
-            let (worker, minor) = (workers.next(host.node_of(spec)), index as u32);
-            let drive = DriveOptions { worker, minor, ..options.drive };
-            let mut drive = self.open((&name, spec), &drive, &host)?;
-            created.take(&mut drive.created);
-            notes.append(&mut drive.warnings);
-            notes.append(&mut drive.notes);
-            disks.push(drive.disk);
-        }
-        let volume = Volume::with_serving(name, layout, disks, options.serving)?;
-        notes.extend(unused_space(&volume));
-        created.keep();
-        Ok((volume, notes))
+    /// What the next drive of a volume without names for its drives is called.
+    pub(crate) fn next_name(&self) -> String {
+        format!("d{}", self.drives.len())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use millrace_block::Layout;
+
     use super::*;
+    use crate::VolumeOptions;
 
     fn specs(texts: &[String]) -> Vec<Spec> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
