@@ -55,6 +55,11 @@ impl Task {
         }
     }
 
+    /// Whether it writes to the volume.
+    fn writes(self) -> bool {
+        !matches!(self, Task::Graph(_) | Task::Utility(utilities::Kind::CopyFrom))
+    }
+
     /// Threads of the program.
     #[must_use]
     pub fn threads(self) -> u32 {

@@ -123,7 +123,7 @@ pub fn run_program_row(
         );
         return Err(BenchError::Workload(text));
     }
-    if !matches!(task, Task::Graph(_)) {
+    if task.writes() {
         check_writable(volume, &format!("program {task}"))?;
     }
     task.with(plan.seed, OnThreads { volume, task, plan })
@@ -198,6 +198,29 @@ fn work<P: Program>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_writes_is_refused_on_a_drive_that_is_read_only() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(BYTES_MIN).unwrap();
+        let spec = format!("file:path={},read-only=on,direct=off", image.path().display());
+        let driver = millrace_drives::open(&spec.parse().unwrap(), 64).unwrap().driver;
+        let disk = millrace_block::Disk::new(driver, millrace_block::DiskConfig::default());
+        let volume = Volume::single(disk.unwrap()).unwrap();
+        let plan = ProgramPlan {
+            cpus: Vec::new(),
+            runtime: Duration::from_millis(1),
+            seed: 1,
+            reactor: Config::default(),
+            interrupt: Interrupt::default(),
+        };
+        for (name, task) in NAMES.iter().filter(|(_, task)| task.writes()) {
+            let refused = run_program_row(&volume, *task, &plan).unwrap_err().to_string();
+            assert!(refused.starts_with(&format!("program {name}: drive ")), "{refused}");
+        }
+        let readers = NAMES.iter().filter(|(_, task)| !task.writes()).map(|(name, _)| *name);
+        assert_eq!(readers.collect::<Vec<_>>(), ["pagerank", "copy-from"]);
+    }
 
     #[test]
     fn every_program_is_found_by_the_name_that_it_shows() {
