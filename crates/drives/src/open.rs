@@ -66,13 +66,6 @@ impl Opened {
         let (notes, warnings) = (Vec::new(), Vec::new());
         Opened { driver: Box::new(driver), notes, warnings, identity: None, fault: None }
     }
-
-    /// Where it keeps its data; none if nobody else can name that.
-    #[must_use]
-    pub fn place(&self) -> Option<Place> {
-        let read_only = self.driver.limits().features.read_only;
-        self.identity.map(|identity| Place { identity, read_only })
-    }
 }
 
 /// Opens the drive of a spec for as many I/O threads.

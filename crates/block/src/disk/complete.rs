@@ -26,9 +26,9 @@ use crate::trace::Action;
 /// When the drive's log of failures hears of bios that fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Noted {
-    /// It has heard of them when their time was over.
+    /// The log heard of the bios when their time was over, before they end.
     Before,
-    /// As they end.
+    /// The log hears of the bios as they end.
     Now,
 }
 

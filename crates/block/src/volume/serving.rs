@@ -354,9 +354,9 @@ mod tests {
         assert!(share(1_000_000, 1_000_000) < 0.1);
     }
 
-    /// Four channels that share two CPUs for a second, each in turn for 2 ms: the share of bios for
-    /// which workers were wanted. `costs` of a bio: to its submitter, and to the CPUs in all, by
-    /// either way; the rest of the latter keeps other channels from running.
+    /// Four channels that share a CPU, each in turn for 2 ms: the share of bios for which workers
+    /// were wanted. `own` and `theirs` are the nanoseconds of a bio by either way: those that its
+    /// submitter sees, and those of the CPU in all, which keep other channels from running.
     fn crowded_share(own: (u64, u64), theirs: (u64, u64)) -> f64 {
         let choice = <Native as Machine>::Lock::new("choice", Choice::new());
         let (mut channels, mut now_ns) = ([Chooser::default(); 4], 1);

@@ -33,8 +33,7 @@ socket, and the time that a client takes to read its answer, are not in them: a 
 for itself sees more.
 
 I/Os that failed are counted with the others, as the kernel counts them; a line below the table names
-each volume and drive that has any in the interval. `millrace ctl why` and the daemon's log have the
-reasons.
+each volume and drive that has any in the interval. The daemon's log has the reasons.
 
 A volume's and a client's I/Os are those of clients: an I/O that was split counts once there, and once
 on each drive that it touched. A volume's %util is that of its busiest drive. A hardware queue's I/Os
