@@ -144,7 +144,8 @@ mod tests {
     #[test]
     fn what_was_flushed_survives_and_reads_give_what_was_written_whatever_the_seed() {
         let mut written_back = 0;
-        for seed in 0..300 {
+        // The last one has writes that fail after their drive has come back.
+        for seed in (0..300).chain([700_000_002_197]) {
             let (outcome, pages) = run_counted(seed);
             assert_eq!(outcome.violation, None, "seed {seed}: {:?}", Scenario::of_seed(seed));
             written_back += pages;

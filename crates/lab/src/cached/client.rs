@@ -77,10 +77,12 @@ impl Client {
         }
         channel.wait(usize::MAX, |done| self.end(done));
         if let Some(dead) = self.scenario.dead {
-            // Pages of others may be on their way in this thread's queues.
-            while Simulated::now() < dead.until_ns {
+            // Pages of others may be on their way in this thread's queues, and what the drive was
+            // given before it came back fails within its delay: a flush meanwhile fails, too.
+            let back_ns = dead.until_ns + self.scenario.delay_ns;
+            while Simulated::now() < back_ns {
                 channel.poll(|done| self.end(done));
-                let deadline_ns = channel.sleep_until().unwrap_or(u64::MAX).min(dead.until_ns);
+                let deadline_ns = channel.sleep_until().unwrap_or(u64::MAX).min(back_ns);
                 thread.bell.sleep_unless(Some(deadline_ns), || channel.has_work());
             }
         }
