@@ -191,6 +191,10 @@ impl NbdDriver {
             write_through: config.write_through,
             late: AtomicBool::new(false),
             epoch: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            silence: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+            wakes: Mutex::default(),
             first: Mutex::new(Some(connected)),
             status_line: Mutex::default(),
             news: Mutex::default(),
@@ -268,6 +272,11 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn revalidate(&self) -> Result<Sector, Error> {
+        if self.shared.is_dead() {
+            let text = "its export has changed, and the drive is dead until it is opened again, as by \
+                        a restart";
+            return Err(self.config.error(ErrorKind::NotSupported, text));
+        }
         let now_bytes = ask(&self.config)?.session.size_bytes;
         // Relaxed: this is the only writer, and the layer asks from one thread at a time.
         let before = self.shared.promise.size_bytes.load(Ordering::Relaxed);
@@ -316,16 +325,21 @@ impl Driver<Native> for NbdDriver {
         let mut links = Vec::new();
         for number in 0..usize::from(mine.max(1)) {
             let first = lock(&self.shared.first).take();
-            let connected = match first {
-                Some(connected) => connected,
-                None => self.shared.target.dial(Purpose::Transmit, START)?,
+            let (connected, generation) = match first {
+                // Made when nothing had been lost.
+                Some(connected) => (connected, 0),
+                None => {
+                    let generation = self.shared.generation();
+                    (self.shared.target.dial(Purpose::Transmit, START)?, generation)
+                }
             };
             let kept = self.shared.promise.kept_by(&connected.session);
             kept.map_err(|text| Error::new(ErrorKind::NotSupported, text))?;
             let redial = Redial::new(Arc::clone(&current.wake));
             let name = self.name_of(index, number);
-            links.push(Link::new((number, name), connected, redial, depth));
+            links.push(Link::new((number, name), (connected, generation), redial, depth));
         }
+        self.shared.has_queue_on(current.wake);
         let ring = Ring::new(current.handle);
         Ok(Box::new(NbdQueue::new(Arc::clone(&self.shared), ring, links, depth)))
     }

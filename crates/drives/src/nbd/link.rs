@@ -4,6 +4,7 @@
 //! server (`redial.rs`). Called by `queue.rs` on the queue's thread, with what all links of the
 //! queue share. A connection that is lost is shut down first, so that both operations end; only
 //! then do its requests go back to those that wait, to be sent again by whichever link is up.
+//! A connection that is lost ends its generation (`shared.rs`): all others are given up, too.
 //! Invariant: no operation names a request's memory once the request is out of the link's hands.
 //!
 //! States: `Up`; `Closing`, lost, with operations under way; `Away`, a thread looks for the server;
@@ -28,6 +29,7 @@ use super::lives::Lives;
 use super::outbound::Outbound;
 use super::redial::{Outcome, Patience, Redial};
 use super::secure::Session;
+use super::shared::Cause;
 
 /// Where a link is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +52,10 @@ pub(crate) struct Link {
     style: ReplyStyle,
     /// The drive's size that this connection knows.
     epoch: u32,
+    /// That of this connection.
+    generation: u32,
+    /// That of the connection that is looked for, or comes next.
+    next_generation: u32,
     answers: Answers,
     inbound: Inbound,
     outbound: Outbound,
@@ -64,11 +70,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A link over a fresh connection. `number` tells the queue's links apart, and `name` the
-    /// drive's.
+    /// A link over a fresh connection, of the generation that was the last before it was made.
+    /// `number` tells the queue's links apart, and `name` the drive's.
     pub(crate) fn new(
         (number, name): (usize, Option<String>),
-        connected: Connected,
+        (connected, generation): (Connected, u32),
         redial: Redial,
         depth: u32,
     ) -> Link {
@@ -81,6 +87,8 @@ impl Link {
             tls: None,
             style,
             epoch: 0,
+            generation,
+            next_generation: generation,
             answers: Answers::new(style, depth),
             inbound: Inbound::new(),
             outbound: Outbound::new(),
@@ -103,7 +111,15 @@ impl Link {
 
     /// Whether it takes requests.
     pub(crate) fn takes(&self, shared: &Shared) -> bool {
-        self.state == State::Up && !self.outbound.is_busy() && !self.is_outdated(shared)
+        self.state == State::Up
+            && !self.outbound.is_busy()
+            && !self.is_outdated(shared)
+            && !self.is_over(shared)
+    }
+
+    /// Whether a connection of the same generation is lost.
+    fn is_over(&self, shared: &Shared) -> bool {
+        self.generation != shared.generation()
     }
 
     /// Whether the drive has grown since this connection was made.
@@ -127,7 +143,7 @@ impl Link {
             Some(session) => {
                 let place = (desk.ring, fd, user_data);
                 if let Err(error) = self.outbound.send_sealed(place, session) {
-                    self.lose(desk.shared, &format!("TLS: {error}"));
+                    self.lose(desk.shared, &format!("TLS: {error}"), Cause::Other);
                 }
             }
         }
@@ -146,7 +162,7 @@ impl Link {
     pub(crate) fn sent(&mut self, result: i32, desk: &mut Desk<'_>) {
         if result <= 0 || self.state != State::Up {
             self.outbound.broken();
-            return self.lose(desk.shared, &errno_text(result));
+            return self.lose(desk.shared, &errno_text(result), Cause::Other);
         }
         let out = match &mut self.tls {
             None => self.outbound.moved(result as usize),
@@ -169,7 +185,12 @@ impl Link {
     pub(crate) fn received(&mut self, result: i32, desk: &mut Desk<'_>) {
         if result <= 0 || self.state != State::Up {
             self.inbound.broken();
-            return self.lose(desk.shared, &errno_text(result));
+            return self.lose(desk.shared, &errno_text(result), Cause::Other);
+        }
+        if self.is_over(desk.shared) {
+            // What was answered is sent again: the other server may not have it.
+            self.inbound.broken();
+            return self.follow(desk);
         }
         let taken = match self.tls.take() {
             None => {
@@ -184,7 +205,7 @@ impl Link {
             }
         };
         if let Err(why) = taken {
-            return self.lose(desk.shared, &why);
+            return self.lose(desk.shared, &why, Cause::Other);
         }
         if self.tls.is_some() && !self.outbound.is_busy() {
             // TLS may have to answer something itself.
@@ -228,13 +249,26 @@ impl Link {
         desk.done.push((Tag(index), status));
     }
 
-    /// Gives the connection up; its operations end soon.
-    pub(crate) fn lose(&mut self, shared: &Shared, why: &str) {
+    /// Gives the connection up, since another one of its generation is lost.
+    fn follow(&mut self, desk: &mut Desk<'_>) {
+        if desk.shared.was_silent() {
+            desk.flights.iter_mut().for_each(|one| one.silence |= one.is_sent_by(self.number));
+        }
+        self.state = State::Closing;
+        self.shut_down();
+    }
+
+    /// Gives the connection up, and with it all of its generation; operations end soon.
+    pub(crate) fn lose(&mut self, shared: &Shared, why: &str, cause: Cause) {
         if self.state != State::Up {
             return;
         }
         self.state = State::Closing;
         self.shut_down();
+        if !shared.end(self.generation, cause) {
+            // Another one was lost before, and that was said.
+            return;
+        }
         let in_flight = match self.answers.in_flight() {
             0 => "no request was in flight".to_owned(),
             1 => "1 request was in flight".to_owned(),
@@ -243,6 +277,10 @@ impl Link {
         let next = match shared.is_late() {
             // As another connection has said.
             true => "requests fail until the server is back".to_owned(),
+            false if self.name.is_some() => format!(
+                "trying to come back for {} s, with all connections",
+                shared.reconnect.as_secs()
+            ),
             false => format!("trying to come back for {} s", shared.reconnect.as_secs()),
         };
         let name = self.name.as_deref().unwrap_or("connection");
@@ -259,6 +297,7 @@ impl Link {
     /// Goes on where operations or a thread have made that possible.
     pub(crate) fn advance(&mut self, desk: &mut Desk<'_>) {
         match self.state {
+            State::Up if self.is_over(desk.shared) => self.follow(desk),
             State::Up if self.is_outdated(desk.shared) => self.replace(desk),
             State::Up | State::Dead => {}
             State::Closing => {
@@ -276,6 +315,7 @@ impl Link {
         if !self.replaces {
             self.replaces = true;
             let until = Instant::now() + desk.shared.reconnect;
+            self.next_generation = desk.shared.generation();
             self.redial.ask(desk.shared, Patience { pause: Duration::ZERO, until });
         }
         if self.answers.in_flight() > 0 || self.outbound.is_busy() {
@@ -320,6 +360,11 @@ impl Link {
         if let Some(connected) = self.next.take() {
             return self.up(connected, desk);
         }
+        if desk.shared.is_dead() {
+            self.state = State::Dead;
+            return;
+        }
+        self.next_generation = desk.shared.generation();
         self.answers.reset(self.style);
         let now = Instant::now();
         if desk.waiting.is_empty() {
@@ -345,6 +390,7 @@ impl Link {
     fn hear(&mut self, desk: &mut Desk<'_>) {
         match self.redial.take() {
             None => {}
+            Some(Outcome::Connected(_)) if desk.shared.is_dead() => self.state = State::Dead,
             Some(Outcome::Connected(connected)) => {
                 let is_again = |index: &&u32| desk.flights[**index as usize].again;
                 let more = match desk.waiting.iter().filter(is_again).count() {
@@ -368,10 +414,9 @@ impl Link {
     }
 
     fn die(&mut self, text: String, shared: &Shared) {
-        shared.say(text);
+        shared.die(text);
         match self.state {
             State::Up => {
-                // `closed` asks for another connection, which will be told the same.
                 self.state = State::Closing;
                 self.shut_down();
             }
@@ -395,6 +440,7 @@ impl Link {
         self.inbound.reset();
         (self.socket, self.tls) = (Some(socket), tls);
         self.epoch = desk.shared.epoch_of(session.size_bytes);
+        self.generation = self.next_generation;
         self.replaces = false;
         self.lives.begin();
         self.state = State::Up;

@@ -25,6 +25,7 @@ use super::desk::Desk;
 use super::flight::{Flight, State as FlightState};
 use super::link::{Link, State};
 use super::ring::Ring;
+use super::shared::Cause;
 use crate::thread_bound::ThreadBound;
 
 /// How long a queue that is dropped waits for its operations.
@@ -188,7 +189,7 @@ impl DriverQueue<Native> for NbdQueue {
                 flight.expired = true;
                 let (command, offset, link) = (flight.command, flight.offset, flight.link);
                 let why = format!("no answer to a {command:?} at byte {offset} within its timeout");
-                self.links[link].lose(&self.shared, &why);
+                self.links[link].lose(&self.shared, &why, Cause::Silence);
                 self.flights.iter_mut().for_each(|other| other.silence |= other.is_sent_by(link));
                 Expired::Abandon
             }

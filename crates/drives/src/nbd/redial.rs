@@ -5,9 +5,8 @@
 //! comes later), or that the export is not the same any more. Owns what passes between the two. A
 //! thread ends when it has a connection or nobody wants one any more. Called by `link.rs`; calls
 //! `dial.rs`.
-#![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use millrace_machine::{Machine, Native};
 
 use super::Shared;
 use super::dial::{Connected, Purpose};
+use super::shared::wake_up;
 
 /// Longest time for one attempt.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -132,9 +132,7 @@ impl Redial {
         }
         state.outcome = Some(outcome);
         drop(state);
-        let one = 1u64;
-        // SAFETY: eight bytes of a live number; a full counter wakes just as well.
-        unsafe { libc::write(self.wake.as_raw_fd(), (&raw const one).cast(), 8) };
+        wake_up(&self.wake);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {

@@ -1,10 +1,16 @@
 //! `Shared`: what all queues of an NBD drive share, and what every connection must keep.
 //!
-//! Owns the promise that the first connection made possible, the count of how often the drive has
-//! grown, and lines of news until somebody takes them. Made by `nbd.rs`; used by links and by the
-//! threads that look for a server.
+//! Owns the promise that the first connection made possible, the counts of how often the drive has
+//! grown and lost a connection, and lines of news until somebody takes them. Made by `nbd.rs`; used
+//! by links and by the threads that look for a server.
+//!
+//! Invariant: connections of one generation lead to one server. Where one is lost, the address may
+//! lead to another server from then on (one that was started anew, or took over), which has not
+//! what the old one was told: so none of those made before takes a request or an answer any more.
 
 use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -40,7 +46,7 @@ impl Promise {
         // Relaxed: the size only grows, and a connection that knows an earlier one is replaced.
         let has = self.size_bytes.load(Ordering::Relaxed);
         let text = &self.text;
-        let end = "the drive is dead until it is opened again";
+        let end = "the drive is dead until it is opened again, as by a restart";
         if session.size_bytes < has {
             let (now, had) = (size_text(session.size_bytes), size_text(has));
             return Err(format!("{text}: the export has {now} now and had {had}; {end}"));
@@ -58,6 +64,23 @@ impl Promise {
     }
 }
 
+/// Why a connection is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A request got no answer within its timeout.
+    Silence,
+    /// Anything else.
+    Other,
+}
+
+/// Wakes the thread that sleeps over this number.
+#[allow(unsafe_code)]
+pub(crate) fn wake_up(wake: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: eight bytes of a live number; a full counter wakes just as well.
+    unsafe { libc::write(wake.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
 /// What all queues of a drive share.
 pub(crate) struct Shared {
     pub(crate) target: Target,
@@ -68,6 +91,14 @@ pub(crate) struct Shared {
     pub(crate) late: AtomicBool,
     /// Counts how often the drive has grown.
     pub(crate) epoch: AtomicU32,
+    /// Counts how often a connection was lost whose generation was the last.
+    pub(crate) generation: AtomicU32,
+    /// The last one was lost because its server was silent.
+    pub(crate) silence: AtomicBool,
+    /// The export has changed so that the drive cannot go on.
+    pub(crate) dead: AtomicBool,
+    /// Wake the threads of all queues.
+    pub(crate) wakes: Mutex<Vec<Arc<OwnedFd>>>,
     /// The connection that opening made, for the queue that is opened first.
     pub(crate) first: Mutex<Option<Connected>>,
     pub(crate) status_line: Mutex<StatusLine>,
@@ -94,6 +125,59 @@ impl Shared {
     /// The server takes connections.
     pub(crate) fn came_back(&self) {
         self.late.store(false, Ordering::Relaxed);
+    }
+
+    /// The generation of a connection that is made from now on.
+    pub(crate) fn generation(&self) -> u32 {
+        // Acquire pairs with the Release of `end`: what ended it is known.
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Ends a generation, of which a connection is lost, and tells all queues; false if another one
+    /// was lost before.
+    pub(crate) fn end(&self, generation: u32, cause: Cause) -> bool {
+        let next = generation.wrapping_add(1);
+        // Release pairs with the Acquire of `generation`; Relaxed: a failure reads nothing.
+        let ended = self.generation.compare_exchange(
+            generation,
+            next,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+        if ended.is_err() {
+            return false;
+        }
+        // Relaxed: whoever looks too early waits longer.
+        self.silence.store(cause == Cause::Silence, Ordering::Relaxed);
+        lock(&self.wakes).iter().for_each(|wake| wake_up(wake));
+        true
+    }
+
+    /// Whether the last generation ended because the server was silent.
+    pub(crate) fn was_silent(&self) -> bool {
+        self.silence.load(Ordering::Relaxed)
+    }
+
+    /// Whether the export has changed so that the drive cannot go on.
+    pub(crate) fn is_dead(&self) -> bool {
+        // Relaxed: it orders nothing, and is never taken back.
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    /// The export has changed: all connections are given up; tells people why, once.
+    pub(crate) fn die(&self, why: String) {
+        if !self.dead.swap(true, Ordering::Relaxed) {
+            self.say(why);
+            self.end(self.generation(), Cause::Other);
+        }
+    }
+
+    /// The thread of a queue that is opened.
+    pub(crate) fn has_queue_on(&self, wake: Arc<OwnedFd>) {
+        let mut wakes = lock(&self.wakes);
+        if !wakes.iter().any(|known| Arc::ptr_eq(known, &wake)) {
+            wakes.push(wake);
+        }
     }
 
     /// The epoch of a connection that knows this size.

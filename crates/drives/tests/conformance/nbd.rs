@@ -271,12 +271,28 @@ fn of_several_connections_each_line_names_its_own_and_only_what_is_sent_again_co
     (0..3).for_each(|place| rig.submit(Bio::read(place * 1024, Buffer::new(4096))));
     assert!(rig.drain().iter().all(|done| done.status == Status::Ok));
     let mut said = String::new();
-    rig.until("a new connection", |rig| {
+    rig.until("three new connections", |rig| {
         said += &news(rig);
-        said.contains("connected again")
+        said.matches("connected again").count() == 3
     });
     let lost = "connection 1 of 3 lost: the server hung up; 1 request was in flight; trying";
     assert!(said.contains(lost) && said.contains("connection 1 of 3: connected again"), "{said}");
+}
+
+#[test]
+fn where_one_connection_is_lost_none_of_the_others_is_trusted_any_more() {
+    for backend in backends() {
+        // The second one would keep its request for 30 s.
+        let server = Server::new(SIZE, ALL, &[Act::LoseAnswer(0), Act::Silent(0), Act::Honest]);
+        let config = NbdConfig { connections: Some(3), ..config(&server) };
+        let mut rig = rig_of(NbdDriver::open(config).unwrap(), backend, 30_000_000_000);
+        (0..3).for_each(|place| rig.submit(Bio::read(place * 1024, Buffer::new(4096))));
+        assert!(rig.drain().iter().all(|done| done.status == Status::Ok));
+        rig.until("three new connections", |_| server.sessions() == 6);
+        let said = news(&rig);
+        assert_eq!(said.matches(" lost: ").count(), 1, "said once: {said}");
+        assert!(said.contains("; trying to come back for 5 s, with all connections"), "{said}");
+    }
 }
 
 #[test]
@@ -345,6 +361,13 @@ fn an_export_that_has_become_smaller_or_poorer_is_dead() {
         let said = news(&rig);
         assert!(said.contains(expected) && said.contains("dead"), "{said}");
         assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Offline);
+        // Whatever the export is later.
+        server.state.data.lock().unwrap().resize(2 * SIZE as usize, 0);
+        *server.state.flags.lock().unwrap() = ALL;
+        let refused = rig.drives.volume.resize().unwrap_err().to_string();
+        assert!(refused.contains("the drive is dead until it is opened again"), "{refused}");
+        assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Offline);
+        assert_eq!(news(&rig), "", "said once");
     }
 }
 
