@@ -6,6 +6,7 @@
 use std::time::{Duration, SystemTime};
 
 use x509_cert::Certificate;
+use x509_cert::certificate::Version;
 use x509_cert::der::asn1::{Ia5StringRef, PrintableStringRef, TeletexStringRef, Utf8StringRef};
 use x509_cert::der::oid::db::rfc4519::CN;
 use x509_cert::der::{Any, Decode, Tagged};
@@ -109,6 +110,11 @@ pub(crate) fn unusable(der: &[u8], what: Purpose) -> Option<String> {
     if validity.not_before.to_unix_duration() > now {
         let from = validity.not_before;
         return Some(format!("is not valid before {from}; compare the clock of this machine"));
+    }
+    if what == Purpose::Own && parsed.tbs_certificate().version() != Version::V3 {
+        let text = "is of X.509 version 1, which has no names and is not taken; make one of version \
+                    3, as with openssl x509 -req -extfile";
+        return Some(text.to_owned());
     }
     let constraints = parsed.tbs_certificate().get_extension::<BasicConstraints>().ok().flatten();
     if what == Purpose::Authority && !constraints.is_some_and(|(_, one)| one.ca) {

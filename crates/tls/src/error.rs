@@ -156,6 +156,9 @@ fn path_text(name: &str) -> String {
     let has = |what: &str| name.contains(what);
     let why = if has("EndEntityUsedAsCa") {
         "is signed by a certificate that is not of a CA (it lacks CA:TRUE); sign it with the CA's key"
+    } else if has("UnsupportedCertVersion") {
+        "is of X.509 version 1, which has no names; make one of version 3, as with openssl x509 -req \
+         -extfile"
     } else if has("CaUsedAsEndEntity") {
         "is that of a CA; sign another one with it, for the peer itself"
     } else if has("PathLenConstraintViolated") {

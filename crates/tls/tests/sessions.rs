@@ -268,6 +268,28 @@ fn odd_ca(folder: &Path, name: &str, key: &str) -> Option<(Identity, Identity)> 
     Some((identity(name), identity(&format!("{name}-of"))))
 }
 
+/// What openssl makes where nobody asks for names, before its version 3.4.
+#[test]
+fn a_certificate_of_version_1_is_named_with_what_to_do_on_either_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = "ec -pkeyopt ec_paramgen_curve:P-256";
+    let Some((ca, signed)) = odd_ca(folder.path(), "one", good) else { return };
+    let by = "-CA one-cert.pem -CAkey one-key.pem -CAcreateserial -days 2";
+    openssl(folder.path(), &format!("x509 -req -in one-of.csr -out plain.pem {by}"));
+    openssl(folder.path(), "x509 -in plain.pem -noout -text -out plain.txt");
+    if !std::fs::read_to_string(folder.path().join("plain.txt")).unwrap().contains("Version: 1 ") {
+        return;
+    }
+    let identity = Identity { certificate: folder.path().join("plain.pem"), key: signed.key };
+    let server = ServerFiles { identity: identity.clone(), client_ca: None };
+    let client = ClientFiles { ca: ca.certificate, identity: Some(identity) };
+    for error in [ServerConfig::load(server).unwrap_err(), ClientConfig::load(&client).unwrap_err()]
+    {
+        let text = error.to_string();
+        assert!(text.contains("plain.pem: ") && text.contains("of X.509 version 1"), "{text}");
+    }
+}
+
 #[test]
 fn keys_of_other_kinds_are_refused_with_those_that_would_do() {
     let folder = tempfile::tempdir().unwrap();

@@ -379,6 +379,12 @@ fn tcp(place: &str, port_default: u16) -> Result<SocketAddr, String> {
         Ok(ip) => return Ok(SocketAddr::new(ip, port_default)),
         Err(_) => place.rsplit_once(':').unwrap_or(("", place)),
     };
+    if place.starts_with('[') || place.matches(':').count() > 1 {
+        return Err(format!(
+            "\"{place}\" is no address and port; an IPv6 address goes into [ ], and its port behind \
+             that: tcp:[::1]:{port_default}"
+        ));
+    }
     if !matches!(host, "" | "localhost") {
         return Err(format!(
             "\"{host}\" is no IP address; write tcp:127.0.0.1:{port_default}, or \
@@ -477,6 +483,12 @@ mod tests {
         assert_eq!(tcp("tcp:localhost:7").unwrap(), "127.0.0.1:7");
         assert_eq!(tcp("tcp:0.0.0.0:7").unwrap(), "0.0.0.0:7");
         assert_eq!(tcp("tcp:[::1]:7").unwrap(), "[::1]:7");
+        for text in ["tcp:::1:20820", "tcp:[::1]", "tcp:[::1]:"] {
+            assert!(
+                tcp(text).unwrap_err().contains("goes into [ ], and its port behind"),
+                "{text}"
+            );
+        }
         assert!(tcp("tcp:example.org:7").is_err() && tcp("tcp:x").is_err() && tcp("a").is_err());
     }
 

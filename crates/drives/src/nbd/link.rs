@@ -52,21 +52,27 @@ pub(crate) struct Link {
     style: ReplyStyle,
     /// The drive's size that this connection knows.
     epoch: u32,
-    /// That of this connection.
+    /// The generation of this connection.
     generation: u32,
-    /// That of the connection that is looked for, or comes next.
-    next_generation: u32,
     answers: Answers,
     inbound: Inbound,
     outbound: Outbound,
     redial: Arc<Redial>,
-    /// A connection that takes this one's place once that is closed.
-    next: Option<Connected>,
-    /// A thread looks for that.
-    replaces: bool,
+    next: Next,
     /// Since when no request was answered although some waited.
     fruitless_since: Option<Instant>,
     lives: Lives,
+}
+
+/// The connection that comes after this one.
+#[derive(Default)]
+struct Next {
+    /// It is there, and takes this one's place once that is closed.
+    connected: Option<Connected>,
+    /// A thread looks for one that knows the drive's new size.
+    is_asked_for: bool,
+    /// The generation of a connection that is there, or looked for.
+    generation: u32,
 }
 
 impl Link {
@@ -88,13 +94,11 @@ impl Link {
             style,
             epoch: 0,
             generation,
-            next_generation: generation,
             answers: Answers::new(style, depth),
             inbound: Inbound::new(),
             outbound: Outbound::new(),
             redial: Arc::new(redial),
-            next: Some(connected),
-            replaces: false,
+            next: Next { connected: Some(connected), generation, is_asked_for: false },
             fruitless_since: None,
             lives: Lives::new(),
         }
@@ -312,10 +316,10 @@ impl Link {
     /// The drive has grown: a connection that knows it takes this one's place, when nothing is in
     /// flight here any more.
     fn replace(&mut self, desk: &mut Desk<'_>) {
-        if !self.replaces {
-            self.replaces = true;
+        if !self.next.is_asked_for {
+            self.next.is_asked_for = true;
             let until = Instant::now() + desk.shared.reconnect;
-            self.next_generation = desk.shared.generation();
+            self.next.generation = desk.shared.generation();
             self.redial.ask(desk.shared, Patience { pause: Duration::ZERO, until });
         }
         if self.answers.in_flight() > 0 || self.outbound.is_busy() {
@@ -324,7 +328,7 @@ impl Link {
         match self.redial.take() {
             Some(Outcome::Connected(connected)) => {
                 self.take_leave();
-                self.next = Some(connected);
+                self.next.connected = Some(connected);
                 self.state = State::Closing;
                 self.shut_down();
             }
@@ -357,14 +361,14 @@ impl Link {
                 }
             }
         }
-        if let Some(connected) = self.next.take() {
+        if let Some(connected) = self.next.connected.take() {
             return self.up(connected, desk);
         }
         if desk.shared.is_dead() {
             self.state = State::Dead;
             return;
         }
-        self.next_generation = desk.shared.generation();
+        self.next.generation = desk.shared.generation();
         self.answers.reset(self.style);
         let now = Instant::now();
         if desk.waiting.is_empty() {
@@ -440,8 +444,8 @@ impl Link {
         self.inbound.reset();
         (self.socket, self.tls) = (Some(socket), tls);
         self.epoch = desk.shared.epoch_of(session.size_bytes);
-        self.generation = self.next_generation;
-        self.replaces = false;
+        self.generation = self.next.generation;
+        self.next.is_asked_for = false;
         self.lives.begin();
         self.state = State::Up;
         self.arm(desk);

@@ -34,6 +34,9 @@ impl FromStr for TargetSpec {
 
     fn from_str(text: &str) -> Result<TargetSpec, String> {
         let scheme = text.split(':').next().unwrap_or(text);
+        if let Some(uri) = text.strip_prefix("nbd:uri=") {
+            return Err(format!("replay speaks to the server itself: write the URI alone, {uri}"));
+        }
         if text.contains(':') && SERVERS.contains(&scheme) {
             return Ok(TargetSpec::Server(text.parse()?, text.to_owned()));
         }
@@ -212,6 +215,14 @@ mod tests {
         assert_eq!(volumes.iter().map(|v| v.name.as_str()).collect::<Vec<_>>(), names);
         assert_eq!(routes.by_device, [("8,0".to_owned(), 0), ("8,16".to_owned(), 1)]);
         assert_eq!(routes.others, Some(2));
+    }
+
+    #[test]
+    fn a_drive_on_a_server_is_named_by_its_uri_alone() {
+        let refused = "nbd:uri=nbd+unix:///x?socket=s".parse::<TargetSpec>().unwrap_err();
+        let said =
+            "replay speaks to the server itself: write the URI alone, nbd+unix:///x?socket=s";
+        assert_eq!(refused, said);
     }
 
     #[test]

@@ -116,6 +116,10 @@ fn same_file(plan: &Checked, number: usize, other: usize) -> String {
             let (file, same) = (file.display(), same.display());
             format!("{file}: this is the same file as {same}; name one of them")
         }
+        ("", _) => {
+            let spec = &drive.spec;
+            format!("{spec}: this keeps its data where another one does; name one of them")
+        }
         _ => {
             let (store, one) = match looks::innermost(&drive.spec).driver.as_str() {
                 "file" => ("file", "a file"),

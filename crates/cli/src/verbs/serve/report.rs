@@ -87,7 +87,7 @@ pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: W
     if workers.threads() > 0 {
         let _ = writeln!(text, "drives' workers, {}", workers.describe());
     }
-    if let Some((listener, export)) = pairs(plan).next() {
+    if let Some((listener, export)) = pairs(plan).find(|(listener, _)| has_uri(listener)) {
         let size_bytes = opened.volume(&export.volume).capacity() << SECTOR_SHIFT;
         let named = named::of(listener);
         if !named.remark.is_empty() {
@@ -294,6 +294,11 @@ fn file_name(name: &str) -> String {
 
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// Whether clients can name the socket.
+fn has_uri(listener: &ListenerPlan) -> bool {
+    matches!(listener.address, Listen::Unix(_) | Listen::Tcp(_))
 }
 
 /// The NBD URI of an export; of a TCP port with this host, if one is given.
