@@ -225,6 +225,7 @@ fn an_export_is_there_for_the_names_that_it_allows_and_for_nobody_else() {
     assert!(secret.status.success(), "{}", text(&secret));
     let denied = info(&rig.uri("secret", &eve));
     assert!(text(&denied).contains("No such file"), "{}", text(&denied));
+    rig.said("may not use export \"secret\": see its tls-allow");
     assert!(info(&rig.uri("v", &eve)).status.success());
     let list = |uri: &str| succeed(Command::new("nbdinfo").args(["--list", uri]));
     assert!(list(&rig.uri("", &alice)).contains("export=\"secret\""));
@@ -263,7 +264,7 @@ fn whoever_breaks_off_or_speaks_no_tls_is_gone_and_nobody_else_notices() {
     let mut garbage = rig.at_tls();
     garbage.write_all(&option(3, &[])).unwrap();
     assert_eq!(rest(garbage).first(), Some(&0x15), "an alert");
-    rig.said("the peer does not speak TLS where a handshake is due: it sent IHAVEOPT");
+    rig.said("the peer does not speak TLS where a handshake is due: it sent \"IHAVEOPT\"");
     // A handshake that goes no further ends at its timeout.
     let mut stalled = rig.at_tls();
     stalled.write_all(&[0x16, 3, 1, 2, 0, 1]).unwrap();

@@ -8,6 +8,7 @@ mod bar;
 pub mod bench;
 pub mod completions;
 pub mod ctl;
+mod drive_news;
 pub mod explore;
 pub mod grid;
 mod interrupt;

@@ -18,9 +18,10 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+use std::ffi::c_int;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -162,6 +163,40 @@ impl Drop for OpenImage {
 pub(crate) struct Shared {
     image: OpenImage,
     object_bytes: u64,
+    name: String,
+    /// What the cluster did to this client was said.
+    told: AtomicBool,
+    news: Mutex<Vec<String>>,
+}
+
+impl Shared {
+    fn new(image: OpenImage, object_bytes: u64, name: &ImageName) -> Shared {
+        let (told, news) = (AtomicBool::new(false), Mutex::default());
+        Shared { image, object_bytes, name: format!("rbd:{name}"), told, news }
+    }
+
+    /// What an errno of I/O tells of the image, for people: said once.
+    #[cold]
+    fn tell(&self, errno: c_int) {
+        let what = match errno {
+            libc::EROFS => {
+                "its exclusive lock is gone: another client has taken it, or it was broken (rbd \
+                 lock rm), so writes fail"
+            }
+            libc::ESHUTDOWN => {
+                "the cluster has shut this client out (see ceph osd blocklist ls), so all I/O fails"
+            }
+            libc::ENOENT | libc::ENOTCONN => {
+                "the image or its pool was removed, or its connection is closed, so all I/O fails"
+            }
+            _ => return,
+        };
+        // Relaxed: it orders nothing.
+        if !self.told.swap(true, Ordering::Relaxed) {
+            let text = format!("{}: {what}; once that is mended, restart millrace", self.name);
+            self.news.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+        }
+    }
 }
 
 /// What opening has learned.
@@ -258,5 +293,10 @@ impl Driver<Native> for RbdDriver {
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         self.map.extents(&self.shared, sector, nr_sectors)
+    }
+
+    fn take_news(&self) -> Vec<String> {
+        let mut news = self.shared.news.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut news)
     }
 }

@@ -4,9 +4,7 @@
 
 use std::path::Path;
 
-use rustls::{
-    AlertDescription, CertificateError, ExtendedKeyPurpose, InvalidMessage, PeerIncompatible,
-};
+use rustls::{AlertDescription, CertificateError, ExtendedKeyPurpose, PeerIncompatible};
 
 /// What kind of failure it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +62,8 @@ impl Error {
             ),
             Tls::PeerIncompatible(why) => Error::new(ErrorKind::Versions, incompatible(why)),
             Tls::AlertReceived(alert) => Error::new(ErrorKind::Refused, alert_text(*alert)),
-            Tls::InvalidMessage(why) if !is_tls(first) => {
-                Error::new(ErrorKind::Protocol, not_tls(first, why))
+            Tls::InvalidMessage(_) if !is_tls(first) => {
+                Error::new(ErrorKind::Protocol, not_tls(first))
             }
             Tls::DecryptError => Error::new(
                 ErrorKind::Protocol,
@@ -86,10 +84,10 @@ fn is_tls(first: &[u8]) -> bool {
     matches!(first, [] | [0x15 | 0x16] | [0x15 | 0x16, 3, ..])
 }
 
-fn not_tls(first: &[u8], why: &InvalidMessage) -> String {
+fn not_tls(first: &[u8]) -> String {
     let shown = &first[..first.len().min(8)];
     format!(
-        "the peer does not speak TLS where a handshake is due: it sent {} ({why:?})",
+        "the peer does not speak TLS where a handshake is due: it sent \"{}\"",
         shown.escape_ascii()
     )
 }
@@ -190,11 +188,13 @@ fn incompatible(why: &PeerIncompatible) -> String {
         | P::Tls12NotOffered
         | P::Tls12NotOfferedOrEnabled
         | P::Tls13RequiredForQuic
-        | P::ServerTlsVersionIsDisabledByOurConfig => "its TLS is older than 1.2".to_owned(),
+        | P::ServerTlsVersionIsDisabledByOurConfig => "its TLS is older than 1.2",
         P::NoCipherSuitesInCommon | P::NoKxGroupsInCommon | P::NoSignatureSchemesInCommon => {
-            "it has no cipher, key exchange or signature in common with this side".to_owned()
+            "it has no cipher, key exchange or signature in common with this side"
         }
-        other => format!("{other:?}"),
+        _ => {
+            return format!("the peer cannot speak with this side, in a way that is rare: {why:?}");
+        }
     };
     format!("the peer cannot speak with this side: {what}")
 }
@@ -215,6 +215,8 @@ fn alert_text(alert: AlertDescription) -> String {
             "it has no cipher in common with this side, or needs a certificate"
         }
         A::UnrecognisedName => "it does not know the name that it was called by",
+        A::InternalError => "it failed on its own side (internal_error); see its log",
+        A::UserCanceled => "it was told to give up (user_canceled); see its log",
         other => return format!("the peer ended the session with the alert {other:?}"),
     };
     format!("the peer refused the session: {why}")
@@ -222,6 +224,8 @@ fn alert_text(alert: AlertDescription) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rustls::InvalidMessage;
+
     use super::*;
 
     #[test]
@@ -230,7 +234,7 @@ mod tests {
         let error = Error::of_session(&error, b"IHAVEOPT\0\0");
         assert_eq!(error.kind(), ErrorKind::Protocol);
         let text = error.to_string();
-        assert!(text.contains("does not speak TLS") && text.contains("IHAVEOPT ("), "{text}");
+        assert!(text.contains("does not speak TLS") && text.contains("\"IHAVEOPT\""), "{text}");
     }
 
     #[test]
@@ -247,7 +251,8 @@ mod tests {
             (AlertDescription::UnknownCA, "does not know the CA"),
             (AlertDescription::CertificateRequired, "which sent none"),
             (AlertDescription::ProtocolVersion, "no version of TLS"),
-            (AlertDescription::InternalError, "the alert InternalError"),
+            (AlertDescription::InternalError, "on its own side"),
+            (AlertDescription::DecodeError, "the alert DecodeError"),
         ] {
             let error = Error::of_session(&rustls::Error::AlertReceived(alert), &[0x16, 3]);
             assert_eq!(error.kind(), ErrorKind::Refused);

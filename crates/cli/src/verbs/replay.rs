@@ -25,6 +25,7 @@ use millrace_lab::traced::{AnySource, TracePath, open};
 pub use args::ReplayArgs;
 
 use super::bar::Bar;
+use super::drive_news::DriveNews;
 use super::interrupt::{self, INTERRUPTED};
 use args::Speed;
 use target::Lanes;
@@ -189,6 +190,7 @@ fn carry_out(
         Lanes::Drives(volumes) => {
             let (volumes, notes) = target::build(volumes)?;
             notes.iter().for_each(|note| eprintln!("note: {note}"));
+            let _news = DriveNews::of(volumes.iter().map(|(_, volume)| volume));
             replay(
                 source,
                 (&Destination::Volumes(&volumes), routes, addresses),

@@ -86,7 +86,7 @@ pub(super) fn open_by(
         Ok((image, learned, warnings))
     });
     let (image, learned, warnings) = opened?;
-    let shared = Arc::new(Shared { image, object_bytes: learned.object_bytes });
+    let shared = Arc::new(Shared::new(image, learned.object_bytes, &config.image));
     let (map, size_bytes) = (Map::default(), AtomicU64::new(learned.size_bytes));
     Ok(RbdDriver { config, shared, map, learned, size_bytes, warnings })
 }

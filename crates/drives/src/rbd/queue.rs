@@ -153,14 +153,14 @@ impl RbdQueue {
         let made =
             unsafe { (functions.rbd_aio_create_completion)(slot, completed, &raw mut completion) };
         if made < 0 {
-            return Err(flight.failed(made as ssize_t));
+            return Err(flight.failed(made as ssize_t, &self.shared));
         }
         // SAFETY: the memory is that of a request in flight and of this queue's lists; `Drop` leaks
         // the lists that are still in use then.
         if let Err(result) = unsafe { image.start(start, completion) } {
             // SAFETY: librbd has refused the call, and calls nobody back.
             unsafe { (functions.rbd_aio_release)(completion) };
-            return Err(flight.failed(result as ssize_t));
+            return Err(flight.failed(result as ssize_t, &self.shared));
         }
         flight.completion = completion.addr();
         self.in_flight += 1;
@@ -176,7 +176,7 @@ impl RbdQueue {
         flight.completion = 0;
         self.in_flight -= 1;
         let status = match u64::try_from(done.result) {
-            Err(_) => flight.failed(done.result),
+            Err(_) => flight.failed(done.result, &self.shared),
             Ok(bytes) => {
                 flight.result = done.result;
                 // A write may return its length or 0, by the version of librbd.
@@ -203,9 +203,11 @@ impl Flight {
     }
 
     /// Notes a negative result; its status.
-    fn failed(&mut self, result: ssize_t) -> Status {
+    fn failed(&mut self, result: ssize_t, shared: &Shared) -> Status {
         self.result = result;
-        status_of(c_int::try_from(-result).unwrap_or(libc::EIO), self.op)
+        let errno = c_int::try_from(-result).unwrap_or(libc::EIO);
+        shared.tell(errno);
+        status_of(errno, self.op)
     }
 }
 
@@ -214,6 +216,8 @@ fn status_of(errno: c_int, op: Op) -> Status {
     match errno {
         // The image or its pool was removed; the connection is closed.
         libc::ENOENT | libc::ENOTCONN => Status::Offline,
+        // The cluster has shut this client out.
+        libc::ESHUTDOWN => Status::Offline,
         // An image that is open for writing says so once another client has its lock.
         libc::EROFS => Status::Offline,
         // Without the right to do it, a read is no write to a read-only drive.

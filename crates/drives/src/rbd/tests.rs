@@ -138,6 +138,19 @@ fn negative_results_become_the_statuses_of_their_errnos() {
 }
 
 #[test]
+fn a_lock_that_is_gone_is_told_once_and_an_error_of_the_medium_is_not() {
+    let mut rig = Rig::new("told");
+    let news = |rig: &Rig| rig.channel.volume().disks()[0].take_news();
+    rig.set(|state| state.verdict = Some(|_| Some(-libc::EIO as isize)));
+    rig.run(write());
+    assert!(news(&rig).is_empty());
+    rig.set(|state| state.verdict = Some(|_| Some(-libc::EROFS as isize)));
+    (0..2).for_each(|_| assert_eq!(rig.run(write()), Status::Offline));
+    let told = news(&rig);
+    assert!(told.len() == 1 && told[0].contains("its exclusive lock is gone"), "{told:?}");
+}
+
+#[test]
 fn a_call_that_librbd_refuses_at_once_fails_with_its_errno_and_leaves_nothing_behind() {
     let mut rig = Rig::new("refused");
     rig.set(|state| state.refusal = Some(-libc::EINVAL));

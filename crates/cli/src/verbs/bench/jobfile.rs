@@ -28,6 +28,7 @@ use super::jobfile_args::OutputFormat;
 use super::table::TimeUnit;
 use crate::verbs::bar::Bar;
 use crate::verbs::counted;
+use crate::verbs::drive_news::DriveNews;
 use crate::verbs::grid::{Grid, Side, WIDTH, shortened};
 use crate::verbs::interrupt::{self, INTERRUPTED};
 
@@ -50,8 +51,10 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     let setting = JobSetting { reactor, interrupt: interrupt.clone() };
     let mut bar = Bar::new(1);
     let label = shown(name);
+    let news = DriveNews::of(&volumes);
     let reports =
         run_jobs(&file, &volumes, &setting, &mut |fraction| bar.show(0, &label, fraction))?;
+    drop(news);
     bar.clear();
     let detail = match args.jobfile.output_format {
         OutputFormat::Json => Some(JobDetail::Plain),

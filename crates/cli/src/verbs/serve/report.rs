@@ -26,6 +26,8 @@ use crate::visible::visible;
 
 /// How much of an export the line for fio touches, at most.
 const TRY_BYTES: u64 = 256 << 20;
+/// Smallest block of the I/O in lines to paste, in bytes.
+const TRY_BLOCK: u32 = 4096;
 
 /// Whose data a volume has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +96,8 @@ pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: W
             let _ = writeln!(text, "\n{}", named.remark);
         }
         let uri = uri(listener, export, named.host.as_deref());
-        text.push_str(&lines_to_paste(&uri, export, size_bytes, whose));
+        let block_bytes = opened.volume(&export.volume).limits().logical_block_size.max(TRY_BLOCK);
+        text.push_str(&lines_to_paste(&uri, export, (size_bytes, block_bytes), whose));
     }
     text
 }
@@ -259,13 +262,19 @@ fn queues(disk: &Disk<Native>, design: &str) -> String {
 }
 
 /// The lines leave the user's disks and files as they are: copies have names of their own.
-fn lines_to_paste(uri: &str, export: &ExportConfig, size_bytes: u64, whose: Whose) -> String {
+fn lines_to_paste(
+    uri: &str,
+    export: &ExportConfig,
+    (size_bytes, block_bytes): (u64, u32),
+    whose: Whose,
+) -> String {
     let (uri, copy) = (quoted(uri), quoted(&format!("{}-copy.img", file_name(&export.name))));
     let rw = match whose {
         Whose::Demo if !export.read_only => "randrw",
         Whose::Demo | Whose::Users => "randread",
     };
-    let size = size_text(size_bytes.min(TRY_BYTES) & !0xfff);
+    let (least, bs) = (u64::from(block_bytes), size_text(block_bytes.into()));
+    let size = size_text(size_bytes.min(TRY_BYTES) / least * least);
     if uri.starts_with("'nbds") {
         // QEMU and fio take certificates in other ways.
         let with = if uri.contains('?') { '&' } else { '?' };
@@ -280,7 +289,7 @@ fn lines_to_paste(uri: &str, export: &ExportConfig, size_bytes: u64, whose: Whos
         "\nTry it, in this folder:\n\
          \x20 qemu-img info {uri}\n\
          \x20 nbdcopy {uri} {copy}\n\
-         \x20 fio --name=try --ioengine=nbd --uri={uri} --rw={rw} --bs=4k --iodepth=32 \
+         \x20 fio --name=try --ioengine=nbd --uri={uri} --rw={rw} --bs={bs} --iodepth=32 \
          --size={size} --time_based --runtime=5\n\n"
     )
 }

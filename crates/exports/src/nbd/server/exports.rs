@@ -10,6 +10,7 @@
 
 pub(crate) mod ranges;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use millrace_block::{Error, ErrorKind, QueueLimits, Status, Volume};
@@ -75,9 +76,16 @@ pub(crate) struct Visible<'a> {
     list: &'a [Export],
     /// The names in the client's certificate, if it showed one.
     peer: Option<&'a PeerNames>,
+    /// Why the client was refused the export that it named last, if it was.
+    refused: RefCell<Option<String>>,
 }
 
 impl Visible<'_> {
+    /// Why the client was refused an export that is there, if it was.
+    pub(crate) fn take_refused(self) -> Option<String> {
+        self.refused.into_inner()
+    }
+
     fn may_use(&self, index: usize) -> bool {
         let export = self.catalog.exports.get(index).and_then(|export| self.list.get(*export));
         match export.and_then(|export| export.tls_allow.as_ref()) {
@@ -109,7 +117,8 @@ impl Catalog for Visible<'_> {
                 || "a client without a certificate".to_owned(),
                 |peer| peer.to_string(),
             );
-            tracing::debug!(export = name, "{who} may not use export {name:?}: see its tls-allow");
+            let why = format!("{who} may not use export {name:?}: see its tls-allow");
+            *self.refused.borrow_mut() = Some(why);
         }
         found
     }
@@ -167,7 +176,8 @@ impl Exports {
         listener: usize,
         peer: Option<&'a PeerNames>,
     ) -> Visible<'a> {
-        Visible { catalog: &self.catalogs[listener], list: &self.list, peer }
+        let refused = RefCell::default();
+        Visible { catalog: &self.catalogs[listener], list: &self.list, peer, refused }
     }
 
     /// A drive failed at a request whose client is gone: it counts for the volume's first export.

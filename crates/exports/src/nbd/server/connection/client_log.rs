@@ -63,6 +63,13 @@ pub(crate) fn refused(thread: usize, conn: &Connection, address: &str, why: impl
     tracing::warn!(%client, address, "{address}: client {client}{from} is refused: {why}");
 }
 
+/// Logs, for whoever looks after the server, that a client asked for an export that it may not use.
+#[cold]
+pub(crate) fn not_allowed(thread: usize, conn: &Connection, why: &str) {
+    let (client, from) = (client(thread, conn), whence(conn));
+    tracing::warn!(%client, "client {client}{from}: {why}");
+}
+
 /// Logs that the server closes a client's connection, and why.
 #[cold]
 pub(crate) fn ended(thread: usize, conn: &Connection, why: impl fmt::Display) {

@@ -86,7 +86,12 @@ impl Core {
         };
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer());
         let catalog = self.exports.visible(negotiation.listener, peer);
-        match negotiation.handshake.feed(&catalog, conn.input.bytes(), &mut negotiation.out) {
+        let fed = negotiation.handshake.feed(&catalog, conn.input.bytes(), &mut negotiation.out);
+        if let Some(why) = catalog.take_refused() {
+            self.secure.not_allowed(self.pool.thread(), conn, &why);
+        }
+        let Some(negotiation) = conn.negotiation.as_mut() else { return };
+        match fed {
             Ok((used, progress)) => {
                 conn.input.consume(used);
                 match progress {

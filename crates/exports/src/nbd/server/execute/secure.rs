@@ -79,6 +79,14 @@ impl SecureTurn {
         }
     }
 
+    /// Logs that a client asked for an export which is not for it.
+    #[cold]
+    pub(crate) fn not_allowed(&mut self, thread: usize, conn: &Connection, why: &str) {
+        if self.may_show(Instant::now()) {
+            client_log::not_allowed(thread, conn, why);
+        }
+    }
+
     /// Whether the log shows another client that is refused at this moment.
     #[cold]
     pub(crate) fn shows(&mut self) -> bool {
