@@ -231,6 +231,30 @@ fn a_simulated_machine_prints_the_same_for_the_same_seed_to_the_byte() {
 }
 
 #[test]
+fn a_stripe_is_served_as_told_and_one_list_takes_longer_for_large_writes() {
+    let mut log = "fio version 3 iolog\n0 sda add\n0 sda open\n".to_owned();
+    (0..64).for_each(|at| log += &format!("0 sda write {} 1048576\n", at << 20));
+    let trace = Trace::of(&log);
+    let drives = ["--to", "model:preset=850evo"].repeat(4);
+    let on = |machine: &[&str], serving: &str| {
+        let rest = ["--chunk", "4k", "--speed", "afap", "--iodepth", "256", "--serving", serving];
+        let report = report(&replay(&trace, &[&drives, &rest[..], machine].concat()));
+        assert_eq!((&report["ios"], &report["errors"]), (&64.into(), &0.into()), "{serving}");
+        report["seconds"].as_f64().expect("a number")
+    };
+    for serving in ["inline", "per-drive", "per-volume", "auto"] {
+        on(&[], serving);
+    }
+    let simulated = ["--machine", "e5-2620"];
+    let [ours, linux] = ["per-drive", "per-volume"].map(|serving| on(&simulated, serving));
+    assert!(linux > 1.2 * ours, "{linux} {ours}");
+    // The drives' own rate bounds it: 64 MiB at 520 MB/s each.
+    assert!(ours > 0.9 * 0.032, "{ours}");
+    let alone = ["--to", "model:preset=850evo", "--serving", "per-drive"];
+    assert!(refused(&replay(&trace, &alone)).contains("one drive is no stripe"));
+}
+
+#[test]
 fn addresses_behind_the_end_are_an_error_or_what_fit_says() {
     let trace = Trace::of(IOLOG);
     let with = |more: &[&str]| replay(&trace, &[&["--to", "ram:size=1m"], more].concat());

@@ -57,6 +57,7 @@ pub use run::{
 pub use tags::TagSample;
 pub use window::Length;
 pub(crate) use window::{Passed, Window};
+pub(crate) use workers::Workers;
 
 /// The thread or CPU that takes the interrupts of drives that complete later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

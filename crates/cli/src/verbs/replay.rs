@@ -36,7 +36,7 @@ use watched::{Watch, Watched};
 /// # Errors
 /// If an argument makes no sense, a target or the trace cannot be opened, or the trace is broken.
 pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
-    let (lanes, routes) = target::lanes(&args.to, &args.map, args.chunk)?;
+    let (lanes, routes) = target::lanes(&args.to, &args.map, &args.stripe)?;
     check(args, &lanes)?;
     let interrupt = interrupt::on_ctrl_c()?;
     let settings = settings(args, &lanes, &interrupt);

@@ -1,14 +1,19 @@
 //! A replay on a simulated machine, in that machine's time.
 //!
 //! The engine runs on CPU 0 of the machine, with channels of the production layer to drives that
-//! run on any machine; the trace is read where it is needed, which takes no virtual time. Trace,
-//! drives, machine and seed decide the report to the bit. Called by the verb.
+//! run on any machine; the trace is read where it is needed, which takes no virtual time. Workers
+//! of drives have the other CPUs. Trace, drives, machine and seed decide the report to the bit.
+//! Called by the verb.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_block::{Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Stamp, Volume};
+use millrace_block::{
+    Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Serving, ServingConfig, Stamp,
+    Volume,
+};
 use millrace_drives::{Spec, open_on};
-use millrace_machine::{Doorbell, Machine, Model, Parker, Simulated, Simulation};
+use millrace_machine::{CpuId, Doorbell, Machine, Model, Parker, Simulated, Simulation};
+use millrace_runtime::{WorkerCpus, worker_cpus};
 
 use super::engine::Engine;
 use super::feed::Inline;
@@ -16,7 +21,7 @@ use super::route::{Addresses, Router, Routes};
 use super::volumes::{Sleeper, Volumes, channel_depth, lane_of};
 use super::{Report, Settings, Standing};
 use crate::bench::BenchError;
-use crate::sim::drive_error;
+use crate::sim::{Workers, drive_error};
 use crate::traced::TraceSource;
 
 /// How long the thread looks for completions before it sleeps.
@@ -31,6 +36,8 @@ pub struct SimulatedVolume {
     pub drives: Vec<Spec>,
     /// How they are joined.
     pub layout: Layout,
+    /// Which thread serves the drives, if there are several.
+    pub serving: Serving,
 }
 
 /// Replays a trace on volumes of a simulated machine.
@@ -70,9 +77,12 @@ fn run<S: TraceSource>(
     settings: &Settings,
 ) -> Result<Report, BenchError> {
     let bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
-    let (mut channels, mut lanes) = (Vec::new(), Vec::new());
+    let (mut channels, mut lanes, mut disks) = (Vec::new(), Vec::new(), Vec::new());
+    let topology = Simulated::topology();
+    let mut cpus = WorkerCpus::new(&worker_cpus(&topology, &[CpuId(0)]), &topology);
     for of in volumes {
-        let volume = volume_of(of)?;
+        let volume = volume_of(of, &mut cpus)?;
+        disks.extend(volume.disks().iter().cloned());
         let thread = IoThread { number: 0, owner: 1, bell: Arc::clone(&bell), turn: None };
         let depth = channel_depth(settings.iodepth);
         let config = ChannelConfig { depth, stamp: Stamp::Batch, thread: Some(thread) };
@@ -82,17 +92,28 @@ fn run<S: TraceSource>(
     let router = Router::new(source, &lanes, routes, addresses);
     let mut target = Volumes::new(channels, lanes, OnBell(bell), settings.seed);
     let mut feed = Inline(router);
-    Ok(Engine::new(&mut target, &mut feed, settings).run(&mut |_: &Standing| ()))
+    let workers = Workers::start(&disks);
+    let report = Engine::new(&mut target, &mut feed, settings).run(&mut |_: &Standing| ());
+    if !workers.stop() {
+        return Err(BenchError::Panicked);
+    }
+    Ok(report)
 }
 
-fn volume_of(of: &SimulatedVolume) -> Result<Arc<Volume<Simulated>>, BenchError> {
+fn volume_of(
+    of: &SimulatedVolume,
+    cpus: &mut WorkerCpus,
+) -> Result<Arc<Volume<Simulated>>, BenchError> {
     let mut disks = Vec::new();
+    let has_workers = matches!(of.serving, Serving::PerDrive | Serving::Auto);
     for (index, spec) in of.drives.iter().enumerate() {
         let driver = open_on::<Simulated>(spec).map_err(|source| drive_error(spec, &source))?;
-        let config = DiskConfig { name: format!("d{index}"), ..DiskConfig::default() };
+        let worker = has_workers.then(|| cpus.next(None)).flatten();
+        let config = DiskConfig { name: format!("d{index}"), worker, ..DiskConfig::default() };
         disks.push(Disk::new(driver, config)?);
     }
-    Ok(Volume::new("replay", of.layout, disks)?)
+    let serving = ServingConfig::of(of.serving);
+    Ok(Volume::with_serving("replay", of.layout, disks, serving)?)
 }
 
 /// A thread of a simulated machine.

@@ -1,7 +1,7 @@
 //! The drives' workers of a row: a thread for each CPU that serves drives for others.
 //!
-//! Started by run.rs before the jobs and stopped after them. The disks say which CPU; several share
-//! a thread where drives outnumber CPUs.
+//! Started by run.rs before the jobs and stopped after them, and likewise by a replay. The disks
+//! say which CPU; several share a thread where drives outnumber CPUs.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use millrace_runtime::disks_by_worker;
 const FIRST_OWNER: u64 = 1 << 32;
 
 /// Threads that serve drives until they are stopped.
-pub(super) struct Workers<M: Machine> {
+pub(crate) struct Workers<M: Machine> {
     threads: Vec<M::Thread>,
     bells: Vec<Arc<Doorbell<M>>>,
     stop: Arc<M::Word>,
@@ -21,7 +21,7 @@ pub(super) struct Workers<M: Machine> {
 
 impl<M: Machine> Workers<M> {
     /// A thread on each CPU that a disk names, serving its disks before this returns.
-    pub(super) fn start(disks: &[Arc<Disk<M>>]) -> Workers<M> {
+    pub(crate) fn start(disks: &[Arc<Disk<M>>]) -> Workers<M> {
         let stop = Arc::new(M::Word::new(0));
         let up = Arc::new(M::Word::new(0));
         let mut workers = Workers { threads: Vec::new(), bells: Vec::new(), stop };
@@ -48,7 +48,7 @@ impl<M: Machine> Workers<M> {
     }
 
     /// Stops them and waits for their end; false if one panicked.
-    pub(super) fn stop(self) -> bool {
+    pub(crate) fn stop(self) -> bool {
         self.stop.store(1, Order::SeqCst);
         self.bells.iter().for_each(|bell| bell.ring());
         let mut whole = true;

@@ -6,11 +6,12 @@
 use std::time::Duration;
 
 use clap::Args;
+use millrace_block::Serving;
 use millrace_lab::replay::Fit;
 use millrace_lab::traced::Format;
 
 use super::target::{Mapped, TargetSpec};
-use crate::config::words::whole;
+use crate::config::words::{whole, word};
 use crate::verbs::bench::args_size;
 use crate::verbs::duration;
 
@@ -26,6 +27,9 @@ Examples:
       a volume for each of two devices, and nothing kept of the others
   millrace replay t --to ram:size=1g --to ram:size=1g --chunk 4k --speed afap
       on a stripe of two drives
+  millrace replay t --to model:preset=850evo --to model:preset=850evo --serving per-drive \
+    --speed afap --iodepth 128
+      each drive of the stripe served by a thread of its own
   millrace replay t --to model:preset=850evo --machine e7-2870
       on a modelled SSD of a simulated machine, in that machine's time
   blkparse -i sda -o - | millrace replay - --to vhost-user:/run/vol0.sock
@@ -76,9 +80,8 @@ pub struct ReplayArgs {
     /// before]
     #[arg(long, value_name = "SIZE", requires = "fit", value_parser = args_size)]
     pub trace_size: Option<u64>,
-    /// Bytes of a stripe's chunk, for several --to [default: 64k]
-    #[arg(long, value_name = "SIZE", value_parser = args_size)]
-    pub chunk: Option<u64>,
+    #[command(flatten)]
+    pub stripe: StripeArgs,
     /// Write over what a file, device or server holds
     #[arg(long, conflicts_with = "machine")]
     pub overwrite: bool,
@@ -98,6 +101,20 @@ pub struct ReplayArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// Volumes of several drives.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct StripeArgs {
+    /// Bytes of a stripe's chunk, for several --to [default: 64k]
+    #[arg(long, value_name = "SIZE", value_parser = args_size)]
+    pub chunk: Option<u64>,
+    /// Which thread serves a stripe's drives: inline (the one that replays), per-drive (a worker
+    /// for each drive, from 16 I/Os for each in a batch on, so give --iodepth more than that),
+    /// per-volume (one list, as Linux's md), auto (inline or per-drive, whichever measures faster)
+    /// [default: inline]
+    #[arg(long, value_name = "MODE", value_parser = word::<Serving>)]
+    pub serving: Option<Serving>,
 }
 
 /// How fast.

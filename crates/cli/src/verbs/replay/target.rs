@@ -8,11 +8,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use millrace::{Layout, Places, Spec, Volume, VolumeOptions};
-use millrace_block::ServingConfig;
+use millrace::{Layout, Places, Spec, Volume, VolumeOptions, worker_cpus};
+use millrace_block::{Serving, ServingConfig};
 use millrace_lab::replay::{Routes, SimulatedVolume};
+use millrace_machine::{Machine, Native};
 use millrace_nbd::client::NbdUri;
 
+use super::args::StripeArgs;
 use crate::verbs::bench::connect::Server;
 
 /// Schemes of servers.
@@ -99,7 +101,7 @@ impl Lanes {
 ///
 /// # Errors
 /// If there are none, or what is named cannot be one replay.
-pub fn lanes(to: &[TargetSpec], map: &[Mapped], chunk: Option<u64>) -> Result<(Lanes, Routes)> {
+pub fn lanes(to: &[TargetSpec], map: &[Mapped], stripes: &StripeArgs) -> Result<(Lanes, Routes)> {
     let mut groups: Vec<(Option<&str>, Vec<&TargetSpec>)> = Vec::new();
     for Mapped { device, target } in map {
         match groups.iter_mut().find(|(of, _)| *of == Some(device.as_str())) {
@@ -113,8 +115,8 @@ pub fn lanes(to: &[TargetSpec], map: &[Mapped], chunk: Option<u64>) -> Result<(L
     if groups.is_empty() {
         bail!("no target: add --to TARGET, such as --to ram:size=1g, or --map DEV=TARGET");
     }
-    if chunk.is_some() && groups.iter().all(|(_, targets)| targets.len() < 2) {
-        bail!("--chunk: one drive is no stripe; give several --to");
+    if groups.iter().all(|(_, targets)| targets.len() < 2) {
+        check_alone(stripes)?;
     }
     let mut routes = Routes::default();
     for (lane, (device, _)) in groups.iter().enumerate() {
@@ -124,11 +126,23 @@ pub fn lanes(to: &[TargetSpec], map: &[Mapped], chunk: Option<u64>) -> Result<(L
         }
     }
     let groups: Vec<_> = groups.into_iter().map(|(_, targets)| targets).collect();
-    Ok((of_groups(&groups, chunk)?, routes))
+    Ok((of_groups(&groups, stripes)?, routes))
+}
+
+/// Refuses what only a stripe has.
+fn check_alone(stripes: &StripeArgs) -> Result<()> {
+    if stripes.chunk.is_some() {
+        bail!("--chunk: one drive is no stripe; give several --to");
+    }
+    if let Some(serving) = stripes.serving {
+        let name = serving.name();
+        bail!("--serving {name}: a server or one drive is no stripe; give several --to DRIVE");
+    }
+    Ok(())
 }
 
 /// A lane of each group of targets, all of one kind.
-fn of_groups(groups: &[Vec<&TargetSpec>], chunk: Option<u64>) -> Result<Lanes> {
+fn of_groups(groups: &[Vec<&TargetSpec>], stripes: &StripeArgs) -> Result<Lanes> {
     let (mut volumes, mut exports, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
     for targets in groups {
         match targets.as_slice() {
@@ -138,7 +152,7 @@ fn of_groups(groups: &[Vec<&TargetSpec>], chunk: Option<u64>) -> Result<Lanes> {
             [TargetSpec::Server(Server::VhostUser(path), name)] => {
                 sockets.push((name.clone(), path.clone()));
             }
-            targets => volumes.push(stripe(targets, chunk)?),
+            targets => volumes.push(stripe(targets, stripes)?),
         }
     }
     match (volumes.is_empty(), exports.is_empty(), sockets.is_empty()) {
@@ -153,7 +167,7 @@ fn of_groups(groups: &[Vec<&TargetSpec>], chunk: Option<u64>) -> Result<Lanes> {
 }
 
 /// A volume of one or more drives.
-fn stripe(targets: &[&TargetSpec], chunk: Option<u64>) -> Result<SimulatedVolume> {
+fn stripe(targets: &[&TargetSpec], stripes: &StripeArgs) -> Result<SimulatedVolume> {
     let mut drives = Vec::new();
     for target in targets {
         match target {
@@ -165,10 +179,13 @@ fn stripe(targets: &[&TargetSpec], chunk: Option<u64>) -> Result<SimulatedVolume
     }
     let layout = match drives.len() {
         1 => Layout::Linear,
-        _ => Layout::Stripe { chunk_sectors: (chunk.unwrap_or(CHUNK) >> 9) as u32 },
+        _ => Layout::Stripe { chunk_sectors: (stripes.chunk.unwrap_or(CHUNK) >> 9) as u32 },
     };
     let names: Vec<String> = drives.iter().map(ToString::to_string).collect();
-    Ok(SimulatedVolume { name: names.join("+"), drives, layout })
+    // One drive of a replay with several volumes has nobody to be served apart from.
+    let serving =
+        if drives.len() > 1 { stripes.serving.unwrap_or_default() } else { Serving::Inline };
+    Ok(SimulatedVolume { name: names.join("+"), drives, layout, serving })
 }
 
 /// Volumes of this machine, with their names and remarks for a person.
@@ -178,10 +195,11 @@ fn stripe(targets: &[&TargetSpec], chunk: Option<u64>) -> Result<SimulatedVolume
 #[allow(clippy::type_complexity)] // The pairs are what the lab takes.
 pub fn build(volumes: &[SimulatedVolume]) -> Result<(Vec<(String, Arc<Volume>)>, Vec<String>)> {
     let (mut built, mut notes, mut places) = (Vec::new(), Vec::new(), Places::default());
-    for SimulatedVolume { name, drives, layout } in volumes {
+    for SimulatedVolume { name, drives, layout, serving } in volumes {
         let options = VolumeOptions {
             io_threads: 1,
-            serving: ServingConfig::default(),
+            serving: ServingConfig::of(*serving),
+            worker_cpus: worker_cpus(&Native::topology(), &[]),
             ..Default::default()
         };
         let (volume, mut remarks) = places
@@ -200,7 +218,7 @@ mod tests {
     fn named(to: &[&str], map: &[&str]) -> Result<(Lanes, Routes)> {
         let to: Vec<TargetSpec> = to.iter().map(|text| text.parse().unwrap()).collect();
         let map: Vec<Mapped> = map.iter().map(|text| text.parse().unwrap()).collect();
-        lanes(&to, &map, None)
+        lanes(&to, &map, &StripeArgs::default())
     }
 
     #[test]
@@ -223,6 +241,21 @@ mod tests {
         let said =
             "replay speaks to the server itself: write the URI alone, nbd+unix:///x?socket=s";
         assert_eq!(refused, said);
+    }
+
+    #[test]
+    fn a_stripe_is_served_as_told_and_one_drive_by_whoever_submits() {
+        let told = StripeArgs { chunk: None, serving: Some(Serving::PerDrive) };
+        let parsed = |to: &[&str]| to.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+        let map = ["8,0=null:".parse().unwrap()];
+        let (lanes_of_two, _) = lanes(&parsed(&["null:", "null:"]), &map, &told).unwrap();
+        let Lanes::Drives(volumes) = lanes_of_two else { panic!("{lanes_of_two:?}") };
+        let modes: Vec<_> = volumes.iter().map(|volume| volume.serving).collect();
+        assert_eq!(modes, [Serving::Inline, Serving::PerDrive]);
+        for alone in ["null:", "nbd://h/"] {
+            let error = lanes(&parsed(&[alone]), &[], &told).unwrap_err().to_string();
+            assert!(error.contains("--serving per-drive: a server or one drive"), "{error}");
+        }
     }
 
     #[test]
