@@ -35,11 +35,11 @@ fn locate() -> PathBuf {
     binary
 }
 
-/// `target/debug` for the test `target/debug/deps/name-hash`.
+/// `target/debug` for the test `target/debug/deps/name-hash`, and for an example.
 fn profile_dir(test: &Path) -> &Path {
     let dir = test.parent().expect("a program lies in a directory");
-    match dir.ends_with("deps") {
-        true => dir.parent().expect("`deps` lies in the directory of its profile"),
+    match dir.ends_with("deps") || dir.ends_with("examples") {
+        true => dir.parent().expect("both lie in the directory of their profile"),
         false => dir,
     }
 }
@@ -91,8 +91,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_profile_directory_is_the_one_above_deps() {
+    fn the_profile_directory_is_the_one_above_deps_and_examples() {
         assert_eq!(profile_dir(Path::new("/t/debug/deps/a-1")), Path::new("/t/debug"));
+        assert_eq!(profile_dir(Path::new("/t/debug/examples/a")), Path::new("/t/debug"));
         assert_eq!(profile_dir(Path::new("/t/release/a")), Path::new("/t/release"));
     }
 

@@ -3,7 +3,7 @@
 //! Owns no state but the directories and processes it hands out, which go when their owner drops.
 //! Called by the files in `tests/tests`; calls the `millrace` binary, cargo when that binary is
 //! missing or stale, and whatever client a test names. Everything here panics on failure with what
-//! a person needs to see: it is only ever run by a test.
+//! a person needs to see: it is only ever run by a test, or by `cargo xtask programs`.
 
 mod binary;
 pub mod cached;
@@ -16,9 +16,12 @@ pub mod guest;
 pub mod known_load;
 pub mod load;
 pub mod metrics;
+pub mod mounted;
 mod process;
+pub mod programs;
 pub mod raw_nbd;
 pub mod readers;
+pub mod recording;
 pub mod remote;
 pub mod serving;
 pub mod storage_daemon;

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
-use millrace_tests::control::Control;
 use millrace_tests::known_load::{on_each_drive, serve};
 use millrace_tests::raw_nbd::{READ, RawNbd, request};
+use millrace_tests::recording::{begin, end, record};
 use millrace_tests::serving::pattern;
 use millrace_tests::traces::{agrees_with_btt, blkparse, shown, text};
 use millrace_tests::{Daemon, millrace, poll_within, require_clients, run, tempdir};
@@ -153,34 +153,6 @@ fn with_exact_stamps_each_event_of_an_io_has_its_own_time() {
     assert!(issued.len() > 450, "{}", issued.len());
     assert!(shown(dir.path(), &["t"]) == blkparse(dir.path(), &["t"]));
     agrees_with_btt(dir.path(), &["t"]);
-}
-
-fn record(daemon: &Daemon, arguments: &str) -> Command {
-    let mut command = millrace();
-    command.current_dir(daemon.dir()).args(["trace", "record", "--connect", "unix:c"]);
-    command.args(arguments.split(' '));
-    command
-}
-
-/// A recording that has begun.
-fn begin(daemon: &Daemon, arguments: &str, file: &str) -> Child {
-    let mut command = record(daemon, arguments);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The files are there before it records. Channels take part from their next batch on.
-    let mut control = Control::connect(daemon);
-    let records = || control.reply("trace-status").get("ok").is_some().then_some(());
-    poll_within(Duration::from_secs(10), records).expect("it begins");
-    assert!(daemon.dir().join(format!("{file}.blktrace.0")).exists());
-    child
-}
-
-/// Ends it as Ctrl-C does, and says what it printed.
-fn end(child: Child) -> String {
-    run(Command::new("kill").args(["-INT", &child.id().to_string()]));
-    let output = child.wait_with_output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{errors}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// The known load, and a flush on each drive.

@@ -12,6 +12,7 @@ mod models;
 mod mutants;
 mod planted;
 mod primitives;
+mod programs;
 mod tidy;
 mod tree;
 
@@ -19,7 +20,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask tidy | api [--write] | primitives | models | planted \
-                     | mutants [--short | ...] | deb [PROGRAM] | check [--skip-tests]";
+                     | mutants [--short | ...] | programs [--help | ...] | deb [PROGRAM] \
+                     | check [--skip-tests]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         ["models"] => models::run(root),
         ["planted"] => planted::run(root),
         ["mutants", more @ ..] => mutants::run(root, more),
+        ["programs", more @ ..] => programs::run(root, more),
         ["deb"] => deb::run(root, None),
         ["deb", binary] => deb::run(root, Some(binary)),
         ["check"] => check::run(root, check::Tests::Run),

@@ -1,0 +1,62 @@
+//! Real programs on a volume: cp and tar over ext4, recorded, and replayed in more than one way.
+//!
+//! `Kind` is what runs; `volume` serves a volume, has a file system on it and runs programs there
+//! while `millrace trace record` writes down the volume's I/O, `guest` does so in a guest;
+//! `traffic` is what such a recording holds; `replayed` is how long its I/Os take again over
+//! modelled drives. The programs are this machine's own (the guest's are busybox's), and so are the
+//! file system, its page cache and its read-ahead: nothing here makes an I/O by itself. Called by a
+//! test, and by `cargo xtask programs`, which prints the tables.
+//!
+//! Source of the experiment, and of the ratios: \[FALCON\], copy-from, copy-to, tar, untar.
+
+mod files;
+mod guest;
+mod replayed;
+mod traffic;
+mod volume;
+
+pub use files::Amounts;
+pub use guest::in_guest;
+pub use replayed::{Rig, Serving, Times};
+pub use traffic::Traffic;
+pub use volume::{Recordings, model, real};
+
+/// A program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `cp` of a long file from elsewhere to the volume.
+    CopyTo,
+    /// `cp` of a long file of the volume to elsewhere.
+    CopyFrom,
+    /// `tar` packs a tree of the volume into an archive there.
+    Tar,
+    /// `tar` unpacks an archive of the volume there.
+    Untar,
+}
+
+impl Kind {
+    /// All of them, in an order in which each finds what it reads.
+    pub const ALL: [Kind; 4] = [Kind::CopyTo, Kind::CopyFrom, Kind::Untar, Kind::Tar];
+
+    /// Its name, which is that of the modelled program of `millrace bench --program`, too.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::CopyTo => "copy-to",
+            Kind::CopyFrom => "copy-from",
+            Kind::Tar => "tar",
+            Kind::Untar => "untar",
+        }
+    }
+
+    /// How much faster \[FALCON\]'s design was than Linux's path, with the program itself.
+    #[must_use]
+    pub fn paper(self) -> f64 {
+        match self {
+            Kind::CopyFrom => 1.63,
+            Kind::CopyTo => 2.81,
+            Kind::Tar => 1.29,
+            Kind::Untar => 1.09,
+        }
+    }
+}
