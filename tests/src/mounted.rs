@@ -167,10 +167,26 @@ impl Loop {
     /// # Panics
     /// If the kernel refuses.
     pub fn set(&self, attribute: &str, value: u32) {
-        let device = self.0.file_name().unwrap();
-        let file = Path::new("/sys/block").join(device).join("queue").join(attribute);
+        let file = self.attribute(attribute);
         fs::write(&file, value.to_string())
             .unwrap_or_else(|error| panic!("{} = {value}: {error}", file.display()));
+    }
+
+    /// An attribute of the device's queue that is a number.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn number(&self, attribute: &str) -> u32 {
+        let file = self.attribute(attribute);
+        let text =
+            fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        text.trim().parse().unwrap_or_else(|error| panic!("{}: {text}: {error}", file.display()))
+    }
+
+    fn attribute(&self, name: &str) -> PathBuf {
+        let device = self.0.file_name().unwrap();
+        Path::new("/sys/block").join(device).join("queue").join(name)
     }
 
     /// Gives the device back once nobody has it open.

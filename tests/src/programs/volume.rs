@@ -73,7 +73,7 @@ pub fn real(amounts: Amounts) -> Recordings {
     make.args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]).arg(fuse.disk());
     succeed(&mut make);
     let device = Loop::direct(&fuse.disk());
-    device.set("max_sectors_kb", BIO_KIB);
+    device.set("max_sectors_kb", BIO_KIB.min(device.number("max_hw_sectors_kb")));
     device.set("read_ahead_kb", READ_AHEAD_KIB);
     let machine = Machine { daemon: &daemon, device: &device, work: work.path() };
     machine.prepare(amounts);
