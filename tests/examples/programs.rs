@@ -12,12 +12,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use millrace_tests::client;
 use millrace_tests::guest::Image;
 use millrace_tests::mounted::obstacle;
 use millrace_tests::programs::{
     Amounts, Kind, Recordings, Rig, Times, Traffic, in_guest, model, real,
 };
+use millrace_tests::{client, millrace, run};
 use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
@@ -100,6 +100,18 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
         }
     }
     Ok(arguments)
+}
+
+/// Whether there is such a machine, before anything is run; what the program says if not.
+fn check_machine(rig: &Rig) -> Result<(), String> {
+    let Some(machine) = &rig.machine else { return Ok(()) };
+    let mut bench = millrace();
+    bench.args(["bench", "--machine", machine, "--drive", "null", "--iodepth", "1", "--ios", "1"]);
+    let output = run(&mut bench);
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
 }
 
 /// A recorded program, and its replays, each with where and how it was.
@@ -229,6 +241,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Err(text) = check_machine(&arguments.rig) {
+        eprintln!("programs: {text}");
+        return ExitCode::from(2);
+    }
     // Ctrl-C ends the programs, which share this terminal, and the failure of one unwinds from
     // here: so whatever is mounted is unmounted.
     let seen = Arc::new(AtomicBool::new(false));
