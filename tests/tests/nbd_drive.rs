@@ -183,3 +183,24 @@ fn a_check_asks_the_server_and_serves_nothing() {
     assert!(text.contains("nobody listens there"), "{text}");
     server.start_again();
 }
+
+/// Threads that share a connection have one of them serve it, which must not go before the others.
+#[test]
+fn jobs_on_one_connection_end_together() {
+    require_clients!("nbdkit");
+    let dir = tempdir();
+    let server = Remote::nbdkit(&dir.path().join("n"), &["memory", "16M"]);
+    let drive = ["--drive".to_owned(), server.spec(",connections=1")];
+    let bench = |more: &[&str]| {
+        let mut command = millrace();
+        command.arg("bench").args(&drive).args(more).current_dir(dir.path());
+        succeed(&mut command)
+    };
+    bench(&["--rw", "randread", "--numjobs", "3", "--ios", "2000"]);
+    // The first job ends before the second begins, and one that waits serves the others.
+    let job = "[global]\nrw=randread\nsize=1m\n[a]\nnumjobs=2\n[b]\nstonewall\nnumjobs=2\n\
+               [c]\nstartdelay=1\n";
+    fs::write(dir.path().join("j.fio"), job).unwrap();
+    let said = bench(&["--jobfile", "j.fio"]);
+    assert!(said.contains('b') && said.contains('c'), "{said}");
+}

@@ -75,3 +75,25 @@ fn a_qcow2_server_that_is_killed_under_fio_costs_time_and_nothing_else() {
     assert!(made.unwrap().success());
     under_fio(Remote::qemu(&dir.path().join("q"), "qcow2", &image), "auto", kills());
 }
+
+/// The time for coming back counts while the server is gone, not the timeout of a request, which is
+/// shorter here.
+#[test]
+fn while_the_server_is_gone_a_request_waits_as_long_as_reconnect_says() {
+    require_clients!("nbdkit", "qemu-io");
+    let dir = tempdir();
+    let mut server = Remote::nbdkit(&dir.path().join("n"), &["memory", "16M"]);
+    let config = stripe("auto", &[server.spec(",reconnect=30s")]);
+    let config = config.replace("spec =", "timeout = \"1s\"\nspec =");
+    let daemon = Daemon::start(&config, &["s"]);
+    server.kill();
+    let mut read = Command::new("qemu-io");
+    read.args(["-r", "-f", "raw", "-c", "read 0 4k", &uri(&daemon, "v")]).stdin(Stdio::null());
+    let read = read.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    sleep(Duration::from_secs(3));
+    server.start_again();
+    let output = read.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", daemon.stderr());
+    assert!(!daemon.stderr().contains("failed"), "{}", daemon.stderr());
+}

@@ -382,7 +382,8 @@ impl<M: Machine> Disk<M> {
     /// with an error, and what it did not answer within its timeout.
     #[must_use]
     pub fn failures(&self) -> Failures {
-        self.accounts.rare.lock().failures.read()
+        let failures = self.accounts.rare.lock().failures.read();
+        Failures { reconnecting: self.driver.is_reconnecting(), ..failures }
     }
 
     /// What has happened to its drive since the last call, a line for each, for people.

@@ -162,6 +162,10 @@ impl Driver<Native> for FaultDriver {
         self.inner.is_polled_idle()
     }
 
+    fn is_reconnecting(&self) -> bool {
+        self.inner.is_reconnecting()
+    }
+
     fn take_news(&self) -> Vec<String> {
         self.inner.take_news()
     }

@@ -180,6 +180,7 @@ impl NbdDriver {
         let promise = Promise {
             text: config.text.clone(),
             flags: promised(session.flags, (connections, &config)),
+            read_only: config.is_read_only(&session),
             block_min: session.block_min.max(512),
             payload_max: MAX_SECTORS.min(session.block_max >> 9) << 9,
             size_bytes: AtomicU64::new(session.size_bytes),
@@ -193,6 +194,7 @@ impl NbdDriver {
             epoch: AtomicU32::new(0),
             generation: AtomicU32::new(0),
             silence: AtomicBool::new(false),
+            searching: AtomicU32::new(0),
             dead: AtomicBool::new(false),
             wakes: Mutex::default(),
             first: Mutex::new(Some(connected)),
@@ -357,6 +359,11 @@ impl Driver<Native> for NbdDriver {
 
     fn is_polled_idle(&self) -> bool {
         true
+    }
+
+    fn is_reconnecting(&self) -> bool {
+        // Relaxed: a hint, which whoever has a clock asks for again and again.
+        self.shared.searching.load(Ordering::Relaxed) > 0
     }
 
     fn take_news(&self) -> Vec<String> {

@@ -97,7 +97,7 @@ pub enum SpecError {
         nearest: Option<&'static str>,
     },
     /// The driver has no such key.
-    #[error("driver {driver} has no key `{key}`{}; it has {}", hint(nearest), list(driver))]
+    #[error("driver {driver} has no key `{key}`{}; it has {}", hint_of(key, nearest), list(driver))]
     UnknownKey {
         /// The driver.
         driver: String,
@@ -159,6 +159,14 @@ pub enum SpecError {
     /// The drive itself cannot be opened.
     #[error(transparent)]
     Open(#[from] millrace_block::Error),
+}
+
+/// What to do about an unknown key.
+fn hint_of(key: &str, nearest: &Option<&'static str>) -> String {
+    match key {
+        "timeout" => " (timeout stands beside spec, as in timeout = \"30s\")".to_owned(),
+        _ => hint(nearest),
+    }
 }
 
 fn hint(nearest: &Option<&'static str>) -> String {

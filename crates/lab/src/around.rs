@@ -76,6 +76,10 @@ impl<M: Machine, A: Around<M>> Driver<M> for Outer<A> {
         self.0.inner().is_polled_idle()
     }
 
+    fn is_reconnecting(&self) -> bool {
+        self.0.inner().is_reconnecting()
+    }
+
     fn take_news(&self) -> Vec<String> {
         self.0.inner().take_news()
     }

@@ -18,6 +18,7 @@ use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 use crate::job::{Job, JobResult, Until};
 use crate::jobfile::Usage;
 use crate::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
+use crate::together::Together;
 use crate::verify::Written;
 use crate::workload::{Offsets, Workload};
 
@@ -132,6 +133,7 @@ pub(crate) struct Shared {
     /// When the last of them was set up, and the processor time until then.
     began: OnceLock<(Instant, u64)>,
     left: AtomicUsize,
+    pub(crate) together: Together,
     syscalls: AtomicU64,
     results: Mutex<Vec<Result<JobResult, BenchError>>>,
 }
@@ -145,6 +147,7 @@ impl Shared {
             missing: AtomicUsize::new(plan.jobs as usize + 1),
             began: OnceLock::new(),
             left: AtomicUsize::new(plan.jobs as usize),
+            together: Together::of(plan.jobs as usize),
             syscalls: AtomicU64::new(0),
             results: Mutex::new(Vec::new()),
         }
@@ -327,6 +330,7 @@ fn run_job(
     shared: &Shared,
     job: u32,
 ) -> Result<JobResult, BenchError> {
+    let member = shared.together.member();
     let config = IoConfig { number: job as u16, reactor: plan.reactor };
     let opened = IoContext::new(config).and_then(|mut context| {
         let channel = context.channel(volume, plan.workload.iodepth, plan.stamp)?;
@@ -347,6 +351,7 @@ fn run_job(
     };
     let result = job.run(&shared.until)?;
     shared.add_system_calls(context.reactor().counters().system_calls);
+    member.linger(&mut context, &mut channel)?;
     drop(channel);
     Ok(result)
 }

@@ -7,7 +7,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use millrace_block::{Again, Bio, Buffer, Channel, Completion, Error, Op, Reject, Snapshot};
+use millrace_block::{
+    Again, Bio, Buffer, Channel, Completion, Error, Op, Reject, Sector, Snapshot,
+};
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
@@ -66,6 +68,14 @@ fn aim(
     {
         written.stamp(block, bio.memory().expect("jobs use owned buffers"));
     }
+}
+
+/// A bio of a job with memory of its own.
+#[cold]
+fn bio_of(op: Op, sector: Sector, bs_bytes: u32) -> Bio {
+    let mut bio = Bio::read(sector, Buffer::new(bs_bytes as usize));
+    bio.set_op(op);
+    bio
 }
 
 /// One job.
@@ -154,6 +164,10 @@ impl Job<'_> {
             }
             if !status.is_ok() {
                 result.fail(|| format!("{:?} at sector {}: {status}", bio.op(), bio.sector()));
+                if bio.op().has_data() && bio.nr_segments() == 0 {
+                    // The drive may still write what it had: the layer has kept it.
+                    *bio = bio_of(bio.op(), bio.sector(), workload.bs_bytes);
+                }
             }
             if let Some(written) = written
                 && bio.op() == Op::Write
@@ -211,5 +225,47 @@ impl Job<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use millrace_block::{Disk, DiskConfig, Stamp, Volume};
+    use millrace_runtime::IoConfig;
+
+    use super::*;
+    use crate::workload::Rw;
+
+    #[test]
+    fn an_io_after_one_that_timed_out_has_memory_of_its_own() {
+        // Each is answered long after its time.
+        let spec = "fault:drive=(ram:size=16m),latency=2500ms".parse().unwrap();
+        let driver = millrace_drives::open(&spec, 8).unwrap().driver;
+        let timeout_ns = Duration::from_millis(20).as_nanos() as u64;
+        let disk = Disk::new(driver, DiskConfig { timeout_ns, ..DiskConfig::default() }).unwrap();
+        let volume = Volume::single(disk).unwrap();
+        let mut context = IoContext::new(IoConfig::default()).unwrap();
+        let mut channel = context.channel(&volume, 4, Stamp::Batch).unwrap();
+        let workload =
+            Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 4, verify: false, seed: 1 };
+        let offsets = Offsets::new(&workload, 4096, (0, 1));
+        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        let mut job = Job {
+            context: &mut context,
+            channel: &mut channel,
+            workload,
+            offsets,
+            measure: true,
+            written: None,
+            spare: None,
+        };
+        let result = job.run(&Until { ios: Some(8), stop, done }).unwrap();
+        assert_eq!(result.ios, 8);
+        assert!(result.errors >= 4, "{}", result.errors);
+        // The drive had each of them; none was refused for its lack of memory.
+        assert_eq!(volume.disks()[0].failures().count, result.errors);
     }
 }

@@ -29,6 +29,7 @@ mod row;
 pub mod schedulers;
 pub mod sim;
 pub mod systor13;
+mod together;
 pub mod trace;
 pub mod traced;
 mod unmerged;

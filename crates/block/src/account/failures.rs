@@ -34,6 +34,9 @@ pub struct Failures {
     pub count: u64,
     /// The last few of them, the oldest first.
     pub last: Vec<Failure>,
+    /// The drive has lost its server and looks for it: its own time limit for that decides when
+    /// requests fail, not a timeout.
+    pub reconnecting: bool,
 }
 
 /// The log itself.
@@ -55,7 +58,8 @@ impl FailureLog {
     pub(crate) fn read(&self) -> Failures {
         let first = self.count.saturating_sub(KEPT as u64);
         let at = |number: u64| self.ring[(number % KEPT as u64) as usize];
-        Failures { count: self.count, last: (first..self.count).filter_map(at).collect() }
+        let last = (first..self.count).filter_map(at).collect();
+        Failures { count: self.count, last, reconnecting: false }
     }
 }
 
@@ -72,9 +76,12 @@ mod tests {
         let mut log = FailureLog::default();
         assert_eq!(log.read(), Failures::default());
         (0..2).for_each(|sector| log.note(failure(sector)));
-        assert_eq!(log.read(), Failures { count: 2, last: [failure(0), failure(1)].into() });
+        assert_eq!(
+            log.read(),
+            Failures { count: 2, last: [failure(0), failure(1)].into(), reconnecting: false }
+        );
         (2..11).for_each(|sector| log.note(failure(sector)));
         let last = (7..11).map(failure).collect();
-        assert_eq!(log.read(), Failures { count: 11, last });
+        assert_eq!(log.read(), Failures { count: 11, last, reconnecting: false });
     }
 }

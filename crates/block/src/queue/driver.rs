@@ -203,6 +203,11 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn is_polled_idle(&self) -> bool {
         false
     }
+    /// Whether the drive has lost its server and looks for it, with a time limit of its own after
+    /// which requests fail: whoever else has a clock over requests stops it meanwhile.
+    fn is_reconnecting(&self) -> bool {
+        false
+    }
     /// What is allocated in a range; off the hot path, may block. The extents cover the range or
     /// the first part of it.
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {

@@ -242,8 +242,13 @@ impl Link {
 
     fn ended(&mut self, index: u32, errno: Option<Errno>, desk: &mut Desk<'_>) {
         self.fruitless_since = None;
-        let status = errno.map_or(Status::Ok, |errno| Status::from_errno(errno.to_wire() as i32));
         let flight = &mut desk.flights[index as usize];
+        let status = match errno {
+            None => Status::Ok,
+            // What may not be read is no device that may not be written.
+            Some(Errno::Eperm) if flight.command == Command::Read => Status::IoError,
+            Some(errno) => Status::from_errno(errno.to_wire() as i32),
+        };
         if flight.state == FlightState::Sending {
             // Its memory may be on its way out still.
             flight.answered = Some(status);

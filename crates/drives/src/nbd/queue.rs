@@ -44,6 +44,8 @@ pub(crate) struct NbdQueue {
     inbox: Vec<Completion>,
     /// The link that is the first to take requests, in turn.
     turn: usize,
+    /// It counts in `Shared::searching`.
+    searches: bool,
 }
 
 // SAFETY: raw pointers inside are to memory of requests in flight, whose bios are `Send`, and to
@@ -63,6 +65,7 @@ impl NbdQueue {
             waiting: VecDeque::with_capacity(depth),
             done: Vec::with_capacity(depth),
             turn: 0,
+            searches: false,
         };
         queue.with_links(|link, desk| link.advance(desk));
         queue
@@ -89,6 +92,19 @@ impl NbdQueue {
                 (Command::WriteZeroes, fua | CMD_FLAG_NO_HOLE)
             }
             Op::WriteZeroes => (Command::WriteZeroes, fua),
+        }
+    }
+
+    /// Notes whether requests wait here for the server to come back.
+    #[inline]
+    fn note_search(&mut self) {
+        let searches = !self.links.iter().any(Link::is_up) && self.has_hope();
+        if searches != self.searches {
+            self.searches = searches;
+            match searches {
+                true => self.shared.begin_search(),
+                false => self.shared.end_search(),
+            }
         }
     }
 
@@ -147,6 +163,7 @@ impl NbdQueue {
             }
         }
         links.iter_mut().for_each(|link| link.advance(&mut desk));
+        self.note_search();
         self.pump();
     }
 }
@@ -208,6 +225,9 @@ impl DriverQueue<Native> for NbdQueue {
 
 impl Drop for NbdQueue {
     fn drop(&mut self) {
+        if self.searches {
+            self.shared.end_search();
+        }
         self.links.iter_mut().for_each(Link::leave);
         let deadline = Instant::now() + DRAIN;
         while self.ring.is_here() && Instant::now() < deadline {

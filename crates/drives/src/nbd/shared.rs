@@ -20,7 +20,6 @@ use millrace_nbd::client::ClientSession;
 
 use super::dial::{Connected, Target};
 use super::status_line::StatusLine;
-use crate::value::size_text;
 
 /// Most lines of news that wait to be said.
 const NEWS_MAX: usize = 64;
@@ -32,6 +31,8 @@ pub(crate) struct Promise {
     pub(crate) text: String,
     /// What the export can do, of what the drive uses.
     pub(crate) flags: TransmissionFlags,
+    /// The drive takes no writes.
+    pub(crate) read_only: bool,
     /// Alignment in bytes.
     pub(crate) block_min: u32,
     /// Longest read or write in bytes.
@@ -48,20 +49,39 @@ impl Promise {
         let text = &self.text;
         let end = "the drive is dead until it is opened again, as by a restart";
         if session.size_bytes < has {
-            let (now, had) = (size_text(session.size_bytes), size_text(has));
-            return Err(format!("{text}: the export has {now} now and had {had}; {end}"));
+            let now = session.size_bytes;
+            return Err(format!("{text}: the export has {now} bytes now and had {has}; {end}"));
         }
         if !session.flags.contains(self.flags) {
-            let (now, had) = (session.flags.bits(), self.flags.bits());
-            return Err(format!(
-                "{text}: the export can do less than before (flags {now:#x}, before {had:#x}); {end}"
-            ));
+            let lacks = lacking(self.flags, session.flags);
+            return Err(format!("{text}: the export can do less than before: no {lacks}; {end}"));
+        }
+        if session.flags.contains(TransmissionFlags::READ_ONLY) && !self.read_only {
+            return Err(format!("{text}: the export takes no writes any more; {end}"));
         }
         if session.block_min > self.block_min || session.block_max < self.payload_max {
-            return Err(format!("{text}: the export's block sizes have changed; {end}"));
+            let (least, most) = (session.block_min, session.block_max);
+            let (least_before, most_before) = (self.block_min, self.payload_max);
+            return Err(format!(
+                "{text}: the export takes blocks of {least} bytes and requests of {most} at most, \
+                 before it was {least_before} and {most_before}; {end}"
+            ));
         }
         Ok(())
     }
+}
+
+/// What of the one flags the others have not, in NBD's words.
+fn lacking(had: TransmissionFlags, has: TransmissionFlags) -> String {
+    let words = [
+        (TransmissionFlags::FLUSH, "flush"),
+        (TransmissionFlags::FUA, "FUA"),
+        (TransmissionFlags::TRIM, "trim"),
+        (TransmissionFlags::WRITE_ZEROES, "write zeroes"),
+        (TransmissionFlags::MULTI_CONN, "multi-conn"),
+    ];
+    let lacks = words.iter().filter(|(flag, _)| had.contains(*flag) && !has.contains(*flag));
+    lacks.map(|(_, word)| *word).collect::<Vec<_>>().join(", no ")
 }
 
 /// Why a connection is lost.
@@ -95,6 +115,8 @@ pub(crate) struct Shared {
     pub(crate) generation: AtomicU32,
     /// The last one was lost because its server was silent.
     pub(crate) silence: AtomicBool,
+    /// Queues whose requests wait for the server, within the time for that.
+    pub(crate) searching: AtomicU32,
     /// The export has changed so that the drive cannot go on.
     pub(crate) dead: AtomicBool,
     /// Wake the threads of all queues.
@@ -111,6 +133,19 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
+    /// One more queue waits for the server.
+    #[cold]
+    pub(crate) fn begin_search(&self) {
+        // Relaxed here and below: it orders nothing.
+        self.searching.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One queue less does.
+    #[cold]
+    pub(crate) fn end_search(&self) {
+        self.searching.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Whether requests fail until the server is back: one connection has waited for the others.
     pub(crate) fn is_late(&self) -> bool {
         // Relaxed: it orders nothing; a look too early waits once more.

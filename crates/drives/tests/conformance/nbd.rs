@@ -343,14 +343,21 @@ fn a_request_that_its_server_dies_of_fails_when_the_time_is_over_and_others_go_o
 #[test]
 fn an_export_that_has_become_smaller_or_poorer_is_dead() {
     type Change = fn(&Server);
-    let changes: [(Change, &str); 2] = [
+    let changes: [(Change, &str); 3] = [
+        (
+            |server| {
+                let flags = ALL.with(TransmissionFlags::READ_ONLY);
+                *server.state.flags.lock().unwrap() = flags;
+            },
+            "the export takes no writes any more",
+        ),
         (
             |server| server.state.data.lock().unwrap().truncate(1 << 20),
-            "the export has 1m now and had 4m",
+            "the export has 1048576 bytes now and had 4194304",
         ),
         (
             |server| *server.state.flags.lock().unwrap() = TransmissionFlags::new(),
-            "the export can do less than before",
+            "the export can do less than before: no flush, no ",
         ),
     ];
     for (change, expected) in changes {

@@ -20,6 +20,7 @@ use super::client::{Contender, Moments, Tally};
 use super::{ContendPlan, Contest};
 use crate::bench::{BenchError, check_block_size, check_room};
 use crate::sim::drive_error;
+use crate::together::{Member, Together};
 
 /// How long a client looks for completions before it sleeps.
 const SPIN_NS: u64 = 20_000;
@@ -78,6 +79,8 @@ trait Seat: Sized {
         volume: &Arc<Volume<Self::On>>,
         depth: u32,
     ) -> Result<Channel<Self::On>, Error>;
+    /// Serves what others put before this thread's queues until nobody has I/O any more.
+    fn linger(&mut self, channel: &mut Channel<Self::On>, member: Member<'_>) -> Result<(), Error>;
     /// Waits for work, no longer than until this time.
     fn wait(&mut self, channel: &mut Channel<Self::On>, until_ns: u64) -> Result<(), Error>;
 }
@@ -104,6 +107,10 @@ impl Seat for BellSeat {
     ) -> Result<Channel<Simulated>, Error> {
         let thread = Some(self.0.clone());
         Channel::open(volume, ChannelConfig { depth, stamp: Stamp::Batch, thread })
+    }
+
+    fn linger(&mut self, _: &mut Channel<Simulated>, _: Member<'_>) -> Result<(), Error> {
+        Ok(())
     }
 
     fn wait(&mut self, channel: &mut Channel<Simulated>, until_ns: u64) -> Result<(), Error> {
@@ -136,6 +143,10 @@ impl Seat for IoContext {
         self.channel(volume, depth, Stamp::Batch)
     }
 
+    fn linger(&mut self, channel: &mut Channel<Native>, member: Member<'_>) -> Result<(), Error> {
+        member.linger(self, channel)
+    }
+
     fn wait(&mut self, channel: &mut Channel<Native>, until_ns: u64) -> Result<(), Error> {
         let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
         self.turn(Some(due_ns), || channel.has_work())?;
@@ -164,11 +175,12 @@ fn run_on<S: Seat + 'static>(
             .map_err(wrong)?;
     }
     let (results, base_ns) = (Arc::new(Mutex::new(Vec::new())), S::On::now());
+    let together = Arc::new(Together::of(plan.clients.len()));
     let start = |number: usize| {
         let (volume, plan, results) = (Arc::clone(&volume), plan.clone(), Arc::clone(&results));
-        let cpu = S::cpu(&plan, number).map(CpuId);
+        let (cpu, together) = (S::cpu(&plan, number).map(CpuId), Arc::clone(&together));
         let body = Box::new(move || {
-            let result = serve::<S>(&volume, &plan, (number, base_ns));
+            let result = serve::<S>(&volume, &plan, (number, base_ns), &together);
             results.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
         });
         S::On::spawn(&format!("client-{number}"), cpu, body)
@@ -193,7 +205,9 @@ fn serve<S: Seat>(
     volume: &Arc<Volume<S::On>>,
     plan: &ContendPlan,
     (number, base_ns): (usize, u64),
+    together: &Together,
 ) -> Result<Tally, Error> {
+    let member = together.member();
     let (client, phases) = (&plan.clients[number], &plan.phases);
     let begin_ns = base_ns + phases.warm_up_ns;
     let moments = Moments {
@@ -206,7 +220,9 @@ fn serve<S: Seat>(
     let mut seat = S::new(number as u16)?;
     let mut channel = seat.open(volume, client.iodepth)?;
     let contender = Contender::new(&mut channel, plan, number, moments);
-    contender.run(|channel, until_ns| seat.wait(channel, until_ns))
+    let tally = contender.run(|channel, until_ns| seat.wait(channel, until_ns))?;
+    seat.linger(&mut channel, member)?;
+    Ok(tally)
 }
 
 /// Opens the drives, all with the same groups, and makes a volume of them.

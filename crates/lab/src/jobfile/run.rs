@@ -20,6 +20,7 @@ use super::tally::Tally;
 use super::value::Amount;
 use super::worker::{Setting, Worker};
 use crate::bench::{BenchError, Interrupt, Progress, check_writable};
+use crate::together::{Together, serve_while};
 
 /// What jobs run with.
 #[derive(Debug, Clone, Default)]
@@ -47,6 +48,7 @@ pub struct JobReport {
 struct Instance {
     job: usize,
     clone: u32,
+    /// Its number among those that run beside it.
     number: u16,
     group: u32,
 }
@@ -56,6 +58,7 @@ struct Shared {
     file: JobFile,
     setting: JobSetting,
     start: Barrier,
+    together: Together,
 }
 
 /// What a thread sends at its end.
@@ -94,13 +97,17 @@ pub fn run_jobs(
 
 /// Every clone of every job, with a number and a group for each.
 fn instances(file: &JobFile) -> Vec<Instance> {
-    let (mut all, mut group) = (Vec::new(), 0);
+    let (mut all, mut group, mut first) = (Vec::new(), 0, 0);
     for (job, spec) in file.jobs.iter().enumerate() {
         if (spec.crowd.stonewall || spec.crowd.new_group) && !all.is_empty() {
             group += 1;
         }
+        if spec.crowd.stonewall {
+            // Queues of those before are nobody's by then: the first of these has the first again.
+            first = all.len();
+        }
         for clone in 0..spec.crowd.numjobs {
-            all.push(Instance { job, clone, number: all.len() as u16, group });
+            all.push(Instance { job, clone, number: (all.len() - first) as u16, group });
         }
     }
     all
@@ -196,6 +203,7 @@ fn run_phase(
         file: file.clone(),
         setting: setting.clone(),
         start: Barrier::new(phase.len()),
+        together: Together::of(phase.len()),
     });
     let (sender, receiver) = channel();
     let spawn = |instance: &Instance| {
@@ -254,6 +262,7 @@ fn run_instance(
     volume: &Arc<Volume<Native>>,
 ) -> Result<Tally, BenchError> {
     let (job, clone) = (&shared.file.jobs[instance.job], u64::from(instance.clone));
+    let member = shared.together.member();
     let config = IoConfig { number: instance.number, reactor: shared.setting.reactor };
     let opened = IoContext::new(config).and_then(|mut context| {
         let channel = context.channel(volume, job.flow.iodepth, Stamp::Batch)?;
@@ -267,26 +276,22 @@ fn run_instance(
         .map_err(place);
     shared.start.wait();
     let ((mut context, mut channel), (span, source)) = (opened?, made?);
-    delay(job, clone, &shared.setting.interrupt);
     let interrupt = &shared.setting.interrupt;
+    let begin = Instant::now() + delay(job, clone);
+    let waits = || Instant::now() < begin && !interrupt.is_set();
+    serve_while(&mut context, &mut channel, waits)?;
     let setting = Setting { job, span, clone, salt, interrupt };
     let tally = Worker::new(&setting, source, &mut context, &mut channel).run()?;
+    member.linger(&mut context, &mut channel)?;
     drop(channel);
     Ok(tally)
 }
 
 /// `startdelay`: one time, or one drawn of a range.
-fn delay(job: &JobSpec, clone: u64, interrupt: &Interrupt) {
+fn delay(job: &JobSpec, clone: u64) -> Duration {
     let (first, last) = job.span.delay_ns;
     let drawn = SplitMix64::new(job.shape.seed.wrapping_add(clone)).below(last - first + 1);
-    let end = Instant::now() + Duration::from_nanos(first + drawn);
-    while !interrupt.is_set() {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            break;
-        }
-        std::thread::sleep(left.min(Duration::from_millis(50)));
-    }
+    Duration::from_nanos(first + drawn)
 }
 
 fn seed_of_now() -> u64 {

@@ -237,7 +237,8 @@ impl<'a> Worker<'a> {
             {
                 written.landed(io.offset / u64::from(io.bytes));
             }
-            if bio.op().has_data() {
+            // What timed out has left its memory with the layer.
+            if bio.op().has_data() && bio.nr_segments() > 0 {
                 idle.push(bio);
             }
         });

@@ -20,6 +20,7 @@ use super::{Runs, Task, servers, utilities};
 use crate::bench::{BenchError, Interrupt, check_writable};
 use crate::sim::programs::{Access, Program, Shared};
 use crate::sim::window::Window;
+use crate::together::Together;
 
 /// Programs by their names.
 const NAMES: [(&str, Task); 9] = [
@@ -150,12 +151,13 @@ impl Runs for OnThreads<'_> {
         let pinning = if plan.cpus.is_empty() { Pinning::Free } else { Pinning::Pinned };
         let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, pinning)?;
         let failed = Arc::new(Mutex::new(None));
+        let together = Arc::new(Together::of(task.threads() as usize));
         let start = |number: u32| {
             let (shared, program, reactor) = (Arc::clone(&shared), program.clone(), plan.reactor);
-            let failed = Arc::clone(&failed);
+            let (failed, together) = (Arc::clone(&failed), Arc::clone(&together));
             let body = move || {
                 let config = IoConfig { number: number as u16, reactor };
-                if let Err(error) = work(&shared, (&program, config)) {
+                if let Err(error) = work(&shared, (&program, config), &together) {
                     hold(&failed).get_or_insert(error);
                 }
             };
@@ -185,14 +187,16 @@ fn hold<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
 fn work<P: Program>(
     shared: &Shared<Native>,
     (program, config): (&P, IoConfig),
+    together: &Together,
 ) -> Result<(), Error> {
+    let member = together.member();
     let number = u32::from(config.number);
     let mut context = IoContext::new(config)?;
     let channel = context.channel(shared.volume(), shared.depth(), Stamp::Batch)?;
     let mut access = Access::over(shared, channel);
     program.run(number, &mut access);
     access.drain();
-    Ok(())
+    member.linger(&mut context, access.channel())
 }
 
 #[cfg(test)]

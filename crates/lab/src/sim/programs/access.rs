@@ -40,6 +40,11 @@ impl<'a, M: Host> Access<'a, M> {
         Access { shared, channel }
     }
 
+    /// The channel by which it does.
+    pub(crate) fn channel(&mut self) -> &mut Channel<M> {
+        &mut self.channel
+    }
+
     /// The volume that it reaches.
     pub(crate) fn volume(&self) -> &Volume<M> {
         &self.shared.volume

@@ -42,9 +42,12 @@ impl Submitter {
     }
 
     /// Looks once at all started tickets of a lane; returns those that are overdue. For what waits
-    /// for a limit of its group no drive is to blame.
+    /// for a limit of its group no drive is to blame. While a drive looks for its server, its own
+    /// time limit counts, and nothing becomes overdue.
     pub(crate) fn find_overdue(&mut self, lane: usize) -> Vec<u32> {
         let (mut found, tickets, its) = (Vec::new(), &mut self.tickets, &self.lanes[lane]);
+        let reconnects =
+            its.channel.volume().drives().iter().any(|disk| disk.failures().reconnecting);
         let held = its.channel.held().map(|bio| bio.user_data() as u32);
         for id in held.chain(its.held_back.iter()) {
             if let TicketState::Started(looks) = &mut tickets.get(id).state {
@@ -56,6 +59,7 @@ impl Submitter {
                 continue;
             }
             match &mut ticket.state {
+                TicketState::Started(looks) if reconnects => *looks = 0,
                 TicketState::Started(looks) if *looks >= LOOKS => found.push(id),
                 TicketState::Started(looks) => *looks += 1,
                 TicketState::Filling | TicketState::Overdue => {}
