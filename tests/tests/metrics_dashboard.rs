@@ -15,6 +15,7 @@ use serde_json::Value;
 
 const CONFIG: &str = "[[drive]]\nname = \"<b>d0</b>\"\nspec = \"ram:size=64m\"\n\
                       [[volume]]\nname = \"vol\"\ndrives = [\"<b>d0</b>\"]\n\
+                      [volume.cache]\nsize = \"1m\"\n\
                       [[export]]\nvolume = \"vol\"\nnbd = \"unix:s\"\n\
                       [server]\nmetrics = \"127.0.0.1:0\"\n";
 
@@ -67,6 +68,9 @@ fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
         let groups = page.split("id=\"groups\"").nth(1).unwrap();
         let (groups, why) = groups.split_once("id=\"why\"").unwrap();
         assert!(groups.contains(">wanted<") && why.contains(">went to<"), "{page}");
+        let caches = page.split("id=\"caches\"").nth(1).unwrap();
+        assert!(!page.contains("id=\"cached\" hidden"), "{page}");
+        assert!(caches.contains("<td>vol</td><td>write-back</td>"), "{page}");
     }
 }
 

@@ -6,7 +6,7 @@
 //! come at whole intervals after the first, however long an answer took. Ends quietly when nobody
 //! reads any more.
 
-mod caches;
+pub mod caches;
 pub mod columns;
 pub mod groups;
 mod guests;

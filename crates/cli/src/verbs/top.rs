@@ -28,7 +28,7 @@ Examples:
 Keys:
   q             ends
   tab           the lower table shows hardware queues (DRIVE:N), then clients, then groups, then
-                drives again
+                caches if there are some, then drives again
   s  r          sort by the next column; reverse the order
   +  -          double or halve the interval
   space         hold the display, or let it go on

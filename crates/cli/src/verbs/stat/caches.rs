@@ -1,6 +1,6 @@
-//! The table of caches that `millrace stat` prints below its rows.
+//! What caches did between two reports: rows, and the table that `millrace stat` prints of them.
 //!
-//! Pure: the difference of two reports to a table, with a row for each cache; nothing without one.
+//! Pure: a row for each cache; nothing without one. `top` shows the same rows.
 
 use super::groups::short;
 use crate::verbs::bench::table::Form;
@@ -24,60 +24,94 @@ Columns of caches, over the interval; a volume without one has no row; those mar
 
 /// Characters of a volume's name in the short form.
 const NAME_WIDTH: usize = 12;
-/// What one row is made of: what the cache did, and in how many seconds.
-struct Did {
-    cache: CacheCounts,
+
+/// A row: what a cache did, and in how many seconds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CacheRow {
+    /// Its counters in the interval, and what it has at the end.
+    pub cache: CacheCounts,
     seconds: f64,
 }
 
 /// A column: its name, whether the short form has it, and its value.
-type Column = (&'static str, bool, fn(&Did) -> String);
+type Column = (&'static str, bool, fn(&CacheRow) -> String);
 
 const COLUMNS: [Column; 11] = [
     ("hit/s", true, |did| did.rate(did.cache.reads.hits)),
     ("miss/s", false, |did| did.rate(did.cache.reads.misses)),
-    ("%hit", true, |did| {
-        let reads = &did.cache.reads;
-        percent(reads.hits, reads.hits + reads.misses)
-    }),
+    ("%hit", true, CacheRow::hit_percent),
     ("ahead/s", false, |did| did.rate(did.cache.reads.ahead)),
     ("wr/s", true, |did| did.rate(did.cache.writes.pages)),
     ("wb/s", true, |did| did.rate(did.cache.writes.back)),
-    ("KiB/wb", true, |did| match did.cache.writes.requests {
-        0 => "-".to_owned(),
-        requests => (did.cache.writes.back * 4 / requests).to_string(),
-    }),
-    ("dirty", true, |did| short(did.cache.dirty_bytes as f64 / f64::from(1 << 20))),
-    ("%max", true, |did| percent(did.cache.dirty_bytes, did.cache.dirty_max_bytes)),
+    ("KiB/wb", true, CacheRow::request_kib),
+    ("dirty", true, CacheRow::dirty_mib),
+    ("%max", true, CacheRow::dirty_percent),
     ("held/s", true, |did| did.rate(did.cache.writes.throttled)),
     ("err", true, |did| whole(did.cache.writes.errors)),
 ];
 
-impl Did {
-    fn rate(&self, count: u64) -> String {
-        short(count as f64 / self.seconds)
+impl CacheRow {
+    /// How many a second a count of the interval is.
+    pub fn per_second(&self, count: u64) -> f64 {
+        count as f64 / self.seconds
     }
+
+    fn rate(&self, count: u64) -> String {
+        short(self.per_second(count))
+    }
+
+    /// The share of pages that reads found in memory.
+    pub fn hit_percent(&self) -> String {
+        let reads = &self.cache.reads;
+        percent(reads.hits, reads.hits + reads.misses)
+    }
+
+    /// KiB of a request to the drives.
+    pub fn request_kib(&self) -> String {
+        match self.cache.writes.requests {
+            0 => "-".to_owned(),
+            requests => (self.cache.writes.back * 4 / requests).to_string(),
+        }
+    }
+
+    /// MiB that are not on the drives yet.
+    pub fn dirty_mib(&self) -> String {
+        short(self.cache.dirty_bytes as f64 / f64::from(1 << 20))
+    }
+
+    /// The share of what may be dirty.
+    pub fn dirty_percent(&self) -> String {
+        percent(self.cache.dirty_bytes, self.cache.dirty_max_bytes)
+    }
+}
+
+/// A row for each cache.
+pub fn rows(report: &Report, before: Option<&Report>) -> Vec<CacheRow> {
+    let seconds = report.uptime_ns.saturating_sub(before.map_or(0, |report| report.uptime_ns));
+    let seconds = seconds.max(1) as f64 / 1e9;
+    let row = |cache: &CacheCounts| {
+        let earlier = before.and_then(|report| find(report, cache)).cloned().unwrap_or_default();
+        CacheRow { cache: cache.since(&earlier), seconds }
+    };
+    report.caches.iter().map(row).collect()
 }
 
 /// The table of what came in between, with an empty line after it; no text without a cache.
 pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
-    if report.caches.is_empty() {
+    let rows = rows(report, before);
+    if rows.is_empty() {
         return String::new();
     }
-    let seconds = report.uptime_ns.saturating_sub(before.map_or(0, |report| report.uptime_ns));
-    let seconds = seconds.max(1) as f64 / 1e9;
     let shown: Vec<&Column> =
         COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
     let heads = shown.iter().map(|(name, ..)| (*name, Side::Right));
     let mut grid = Grid::new(std::iter::once(("cache", Side::Left)).chain(heads));
-    for cache in &report.caches {
-        let earlier = before.and_then(|report| find(report, cache)).cloned().unwrap_or_default();
+    for row in &rows {
         let name = match form {
-            Form::Short => shortened(&visible(&cache.volume), NAME_WIDTH),
-            Form::Whole => visible(&cache.volume).into_owned(),
+            Form::Short => shortened(&visible(&row.cache.volume), NAME_WIDTH),
+            Form::Whole => visible(&row.cache.volume).into_owned(),
         };
-        let did = Did { cache: cache.since(&earlier), seconds };
-        grid.row(std::iter::once(name).chain(shown.iter().map(|(_, _, value)| value(&did))));
+        grid.row(std::iter::once(name).chain(shown.iter().map(|(_, _, value)| value(row))));
     }
     format!("{}\n\n", grid.text())
 }

@@ -1,4 +1,4 @@
-//! What `top` shows: a head, the volumes, drives or queues or clients or groups, the keys.
+//! What `top` shows: a head, the volumes, the table that was chosen for below, the keys.
 //!
 //! From a [`Model`] to a frame of any size. 80 columns hold all of it, wider screens longer graphs
 //! and names; narrower ones lose columns, the least asked for first, and their head and keys take
@@ -12,6 +12,7 @@ use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table};
 
 use super::model::{Below, Line as Listed, Model, Sort};
 use crate::verbs::grid::{shortened, wrapped};
+use crate::verbs::stat::caches::CacheRow;
 use crate::verbs::stat::columns::Row;
 use crate::verbs::stat::groups::{GroupRow, short};
 
@@ -37,6 +38,16 @@ const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
     ("%got", 5, 4, |row| format!("{:.0}", row.got_percent)),
     ("held", 6, 2, |row| short(row.held())),
     ("by", 10, 2, |row| shortened(row.by().unwrap_or("-"), 10)),
+];
+const CACHE_COLUMNS: [Column<CacheRow>; 8] = [
+    ("hit/s", 6, 1, |row| short(row.per_second(row.cache.reads.hits))),
+    ("%hit", 4, 0, CacheRow::hit_percent),
+    ("wr/s", 6, 0, |row| short(row.per_second(row.cache.writes.pages))),
+    ("wb/s", 6, 2, |row| short(row.per_second(row.cache.writes.back))),
+    ("KiB/wb", 6, 4, CacheRow::request_kib),
+    ("dirty", 6, 0, CacheRow::dirty_mib),
+    ("%max", 4, 3, CacheRow::dirty_percent),
+    ("err", 5, 2, |row| row.cache.writes.errors.to_string()),
 ];
 const NAME_WIDTH: u16 = 12;
 /// From here on there is a graph.
@@ -67,6 +78,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     table(frame, above, model, (&title, &COLUMNS, &volumes[..shown]));
     match model.below() {
         Below::Groups => lower(frame, below, model, (&GROUP_COLUMNS, &model.groups())),
+        Below::Caches => lower(frame, below, model, (&CACHE_COLUMNS, &model.caches())),
         kind => lower(frame, below, model, (&COLUMNS, &model.rows(kind.kind()))),
     }
     let keys: Vec<Line<'_>> = keys.into_iter().map(Line::raw).collect();
@@ -247,6 +259,10 @@ mod tests {
         lines.map(|line| line.iter().map(|cell| cell.symbol()).collect::<String>()).collect()
     }
 
+    fn words_of(line: &str) -> Vec<&str> {
+        line.split_whitespace().collect()
+    }
+
     fn model(drives: u64) -> Model {
         let mut model = Model::new(Duration::from_secs(1));
         model.update(report(3600, drives, 0));
@@ -285,6 +301,35 @@ mod tests {
         let lines = screen(&model, 80, 24);
         assert!(lines[2].contains("dirty 3.00 MiB"), "{lines:?}");
         assert!(!screen(&self::model(1), 80, 24)[2].contains("dirty"));
+    }
+
+    #[test]
+    fn caches_follow_the_groups_where_there_are_some() {
+        let mut model = Model::new(Duration::from_secs(1));
+        let cache = CacheCounts {
+            volume: "v".to_owned(),
+            dirty_bytes: 3 << 19,
+            dirty_max_bytes: 3 << 20,
+            ..CacheCounts::default()
+        };
+        model.update(Report { caches: vec![cache.clone()], ..report(3600, 1, 0) });
+        let mut later = cache;
+        (later.reads.hits, later.reads.misses, later.writes.pages) = (600, 200, 400);
+        (later.writes.back, later.writes.requests) = (320, 10);
+        model.update(Report { caches: vec![later], ..report(3602, 1, 0) });
+        (0..4).for_each(|_| model.next_below());
+        let lines = screen(&model, 80, 24);
+        let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
+        let head = "Cache hit/s %hit wr/s wb/s KiB/wb dirty %max err I/Os";
+        assert_eq!(words(6), head.split(' ').collect::<Vec<_>>(), "{lines:?}");
+        let row = ["v", "300", "75", "200", "160", "128", "1.50", "50", "0"];
+        assert_eq!(words(7)[..9], row, "{lines:?}");
+        model.next_below();
+        assert_eq!(words_of(&screen(&model, 80, 24)[6])[0], "Drive");
+        // Without a cache there is no such table.
+        let mut plain = self::model(1);
+        (0..4).for_each(|_| plain.next_below());
+        assert_eq!(words_of(&screen(&plain, 80, 24)[6])[0], "Drive");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
+use crate::verbs::stat::caches::{self, CacheRow};
 use crate::verbs::stat::columns::{self, Row};
 use crate::verbs::stat::groups::{self, GroupRow};
 use crate::views::report::{Report, Server};
@@ -96,6 +97,28 @@ impl Line for GroupRow {
     }
 }
 
+impl Line for CacheRow {
+    fn name(&self) -> &str {
+        &self.cache.volume
+    }
+
+    fn key(&self) -> Key {
+        ("cache", String::new(), self.cache.volume.clone())
+    }
+
+    /// I/Os are pages here; what waits is dirty.
+    fn value(&self, sort: Sort) -> f64 {
+        let (reads, writes) = (&self.cache.reads, &self.cache.writes);
+        match sort {
+            Sort::Given | Sort::P99 => 0.0,
+            Sort::Ios | Sort::Bytes => {
+                self.per_second(reads.hits + reads.misses) + self.per_second(writes.pages)
+            }
+            Sort::Queue => self.cache.dirty_bytes as f64,
+        }
+    }
+}
+
 /// Everything on the screen.
 pub struct Model {
     report: Report,
@@ -103,6 +126,7 @@ pub struct Model {
     before: (Server, f64),
     rows: Vec<Row>,
     groups: Vec<GroupRow>,
+    caches: Vec<CacheRow>,
     /// By kind, volume and name.
     history: HashMap<Key, VecDeque<f64>>,
     interval: Duration,
@@ -124,6 +148,8 @@ pub enum Below {
     Clients,
     /// Groups of clients.
     Groups,
+    /// Caches of volumes.
+    Caches,
 }
 
 impl Below {
@@ -134,6 +160,7 @@ impl Below {
             Below::Queues => "queue",
             Below::Clients => "client",
             Below::Groups => "group",
+            Below::Caches => "cache",
         }
     }
 
@@ -144,6 +171,7 @@ impl Below {
             Below::Queues => "Queue",
             Below::Clients => "Client",
             Below::Groups => "Group",
+            Below::Caches => "Cache",
         }
     }
 }
@@ -156,6 +184,7 @@ impl Model {
             before: (Server::default(), 0.0),
             rows: Vec::new(),
             groups: Vec::new(),
+            caches: Vec::new(),
             history: HashMap::new(),
             interval,
             sort: Sort::Ios,
@@ -174,10 +203,12 @@ impl Model {
         let earlier = (self.report.uptime_ns > 0).then_some(&self.report);
         self.rows = columns::rows(&report, earlier);
         self.groups = groups::rows(&report, earlier);
+        self.caches = caches::rows(&report, earlier);
         let seconds = report.uptime_ns.saturating_sub(self.report.uptime_ns) as f64 / 1e9;
         self.before = (self.report.server, seconds);
         let lines = self.rows.iter().map(|row| row as &dyn Line);
-        for line in lines.chain(self.groups.iter().map(|row| row as &dyn Line)) {
+        let lines = lines.chain(self.groups.iter().map(|row| row as &dyn Line));
+        for line in lines.chain(self.caches.iter().map(|row| row as &dyn Line)) {
             let history = self.history.entry(line.key()).or_default();
             history.push_back(line.value(Sort::Ios));
             if history.len() > HISTORY {
@@ -206,6 +237,11 @@ impl Model {
     /// The groups, sorted.
     pub fn groups(&self) -> Vec<&GroupRow> {
         self.in_order(self.groups.iter())
+    }
+
+    /// The caches, sorted.
+    pub fn caches(&self) -> Vec<&CacheRow> {
+        self.in_order(self.caches.iter())
     }
 
     fn in_order<'a, T: Line>(&self, rows: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
@@ -259,6 +295,7 @@ impl Model {
     fn lower_rows(&self) -> usize {
         match self.below {
             Below::Groups => self.groups.len(),
+            Below::Caches => self.caches.len(),
             below => self.rows.iter().filter(|row| row.kind == below.kind()).count(),
         }
     }
@@ -274,7 +311,8 @@ impl Model {
             Below::Drives => Below::Queues,
             Below::Queues => Below::Clients,
             Below::Clients => Below::Groups,
-            Below::Groups => Below::Drives,
+            Below::Groups if !self.caches.is_empty() => Below::Caches,
+            Below::Groups | Below::Caches => Below::Drives,
         };
         self.first = 0;
     }
