@@ -1,7 +1,5 @@
 //! A volume with a cache as people see it: what `serve` says, `stat`, metrics, what is refused.
 
-use std::fs;
-
 use millrace_tests::cached::{config, counters};
 use millrace_tests::metrics::{address, get};
 use millrace_tests::raw_nbd::RawNbd;
@@ -75,26 +73,6 @@ fn a_volume_without_a_cache_has_no_word_of_one() {
     assert!(!printed(&daemon, "stat").contains("cache"));
     assert!(!daemon.stdout().contains("cache"), "{}", daemon.stdout());
     assert!(counters(&daemon).is_null());
-}
-
-#[test]
-fn growing_is_refused_with_what_to_do_and_nothing_has_changed() {
-    let daemon = served();
-    for n in 0..2 {
-        let file = fs::OpenOptions::new().write(true).open(daemon.dir().join(format!("d{n}")));
-        file.unwrap().set_len(8 << 20).unwrap();
-    }
-    let mut command = millrace();
-    command.current_dir(daemon.dir()).args(["ctl", "resize", "v", "--connect", "unix:c"]);
-    let output = run(&mut command);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("refuses resize: volume v: it has a cache, which keeps the size"),
-        "{said}"
-    );
-    let raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
-    assert_eq!(raw.size_bytes(), 8 << 20);
 }
 
 #[test]

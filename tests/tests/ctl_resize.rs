@@ -98,6 +98,45 @@ fn a_file_that_grew_is_served_whole_to_who_comes_later_and_old_connections_go_on
 }
 
 #[test]
+fn a_cached_volume_grows_with_what_is_dirty_in_the_page_at_its_old_end() {
+    const CACHE: &str = "[volume.cache]\nsize = \"4m\"\ndirty-age = \"1h\"\n";
+    for backend in backends() {
+        let daemon = served(&["d0"], CACHE, backend, &[]);
+        let (file, socket) = (daemon.dir().join("d0"), daemon.dir().join("s"));
+        // Three sectors of a page.
+        let end = 4 * MIB + 1536;
+        assert!(grown(&daemon, &file, end).starts_with("v: "));
+        let mut old = RawNbd::connect(&socket, "v").unwrap();
+        assert_eq!(old.size_bytes(), end);
+        let (first, second) = (pattern(2048, 1), pattern(64 << 10, 2));
+        old.write(end - 2048, &first).unwrap();
+        assert_eq!(old.read(end - 8192, 8192).unwrap()[6144..], first);
+        assert!(grown(&daemon, &file, 6 * MIB).starts_with("v: 6 MiB"));
+        let mut new = RawNbd::connect(&socket, "v").unwrap();
+        assert_eq!((old.size_bytes(), new.size_bytes()), (end, 6 * MIB));
+        // The rest of the page is read from the drive, beside what is in memory only.
+        let page = new.read(end - 1536, 4096).unwrap();
+        assert_eq!((&page[..1536], &page[1536..]), (&first[512..], &[0; 2560][..]));
+        new.write(end, &second).unwrap();
+        new.write(6 * MIB - 4096, &second[..4096]).unwrap();
+        assert_eq!(old.read(end - 2048, 2048).unwrap(), first);
+        assert_eq!(fs::read(&file).unwrap()[4 << 20..], vec![0; 2 << 20], "it is in memory");
+        new.flush().unwrap();
+        assert_eq!(new.read(end, 64 << 10).unwrap(), second);
+        let (stored, at) = (fs::read(&file).unwrap(), end as usize);
+        assert_eq!(stored[at - 2048..at], first);
+        assert_eq!(stored[at..at + (64 << 10)], second);
+        assert_eq!(stored[(6 << 20) - 4096..], second[..4096]);
+    }
+}
+
+/// Makes a file longer, and what `ctl resize` says of it.
+fn grown(daemon: &Daemon, file: &Path, size_bytes: u64) -> String {
+    set_len(file, size_bytes);
+    succeed(&mut resize(daemon, "v"))
+}
+
+#[test]
 fn a_volume_grows_again_and_again_while_clients_write() {
     let daemon = served(&["d0", "d1"], "chunk = \"64k\"\n", backends()[0], &[]);
     let socket = daemon.dir().join("s");

@@ -294,3 +294,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_volume_over_another_grows_with_that_one_and_names_its_drives() {
+    let (below, drives) = volume(Layout::Linear, &[64, 64]);
+    let upper = TestDrive::new(128);
+    let knobs = Arc::clone(&upper.knobs);
+    let disk = Disk::new(Box::new(upper), DiskConfig::default()).unwrap();
+    let over = Volume::over(Arc::clone(&below), disk).unwrap();
+    let mut channel = open(&over);
+    assert_eq!(refusal(&mut channel, read(184)), OUTSIDE);
+    drives[1].resize(128);
+    knobs.resize(192);
+    let resized = over.resize().unwrap();
+    assert_eq!((resized.old, resized.new), (128, 192));
+    assert_eq!((over.capacity(), below.capacity()), (192, 192));
+    let sizes = resized.drives.iter().map(|drive| (drive.name.as_str(), drive.old, drive.new));
+    assert_eq!(sizes.collect::<Vec<_>>(), [("d0", 64, 64), ("d1", 64, 128)]);
+    assert_eq!(run(&mut channel, read(184)).0, Status::Ok);
+    // What the one below refuses changes neither.
+    drives[0].resize(128);
+    let (kind, text) = refused(&over);
+    assert_eq!(kind, ErrorKind::InvalidSetting, "{text}");
+    assert_eq!(below.capacity(), 192);
+}

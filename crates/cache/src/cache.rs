@@ -34,8 +34,6 @@ pub struct Cache<M: Machine> {
     pub(crate) below: Arc<Volume<M>>,
     pub(crate) frames: Frames,
     shards: Box<[M::Lock<Shard>]>,
-    /// Sectors of the volume.
-    pub(crate) sectors: Sector,
     /// How many flushes there were.
     epoch: M::Word,
     /// Pages that are dirty, and pages that are being written.
@@ -129,6 +127,12 @@ impl<M: Machine> FlusherCall<M> {
     }
 }
 
+/// The sectors of a page that a volume of so many has: all, but for the last page of some.
+pub(crate) fn whole(sectors: Sector, page: u64) -> u8 {
+    let rest = sectors.saturating_sub(page * PAGE_SECTORS);
+    if rest >= PAGE_SECTORS { WHOLE } else { ((1u16 << rest) - 1) as u8 }
+}
+
 impl<M: Machine> Cache<M> {
     /// A cache over a volume, empty. One [`Flusher`](crate::Flusher) is to be made for it, and a
     /// disk of a [`CacheDriver`](crate::CacheDriver).
@@ -147,7 +151,6 @@ impl<M: Machine> Cache<M> {
         let shard = |at| M::Lock::new("cache-shard", Shard::new(at * share, share));
         Ok(Arc::new(Cache {
             shards: (0..count).map(shard).collect(),
-            sectors: below.capacity(),
             frames,
             strands: Strands::new(below.disks().len()),
             below,
@@ -272,10 +275,9 @@ impl<M: Machine> Cache<M> {
         self.config.dirty_max() / PAGE_BYTES as u64
     }
 
-    /// The sectors of a page that the volume has: all, but for the last page of some.
-    pub(crate) fn whole(&self, page: u64) -> u8 {
-        let rest = self.sectors - (page * PAGE_SECTORS).min(self.sectors);
-        if rest >= PAGE_SECTORS { WHOLE } else { ((1u16 << rest) - 1) as u8 }
+    /// Sectors of the volume, which only become more.
+    pub(crate) fn sectors(&self) -> Sector {
+        self.below.capacity()
     }
 
     /// Whether something of a range of sectors is in memory only.

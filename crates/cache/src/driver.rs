@@ -40,7 +40,12 @@ impl<M: Machine> CacheDriver<M> {
 
 impl<M: Machine> Driver<M> for CacheDriver<M> {
     fn capacity(&self) -> Sector {
-        self.cache.sectors
+        self.cache.sectors()
+    }
+
+    /// As far as the volume below has grown by now: whoever resizes asks that one first.
+    fn revalidate(&self) -> Result<Sector, Error> {
+        Ok(self.cache.sectors())
     }
 
     fn limits(&self) -> QueueLimits {

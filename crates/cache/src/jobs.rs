@@ -95,6 +95,8 @@ pub(crate) struct Fill {
     /// The frames that it fills; none if it goes straight to the request's memory.
     pub(crate) frames: Vec<u32>,
     pub(crate) segments: Vec<Segment>,
+    /// Sectors of the volume when it began, which may be more when it ends.
+    pub(crate) sectors: u64,
 }
 
 // SAFETY: the pointers are into frames, or into memory of a request in flight.

@@ -12,6 +12,7 @@ use core::ops::Range;
 use millrace_block::{Request, Segment, Status};
 use millrace_machine::{Lock, Machine};
 
+use crate::cache::whole;
 use crate::extent::{EXTENT_PAGES, NO_FRAME, PAGE_BYTES, PAGE_SECTORS, mask_of};
 use crate::frames::Frames;
 use crate::jobs::Fill;
@@ -160,17 +161,19 @@ impl<M: Machine> CacheQueue<M> {
     fn read_around(&mut self, job: usize, page: u64, cursor: &mut Cursor<'_, M>) {
         let (at, into, len) = part_of(self.jobs[job].rq(), page);
         let segments = cursor.cut(at, len);
-        let fill = Fill { job: Some(job), page, frames: Vec::new(), segments };
+        let sectors = self.cache.sectors();
+        let fill = Fill { job: Some(job), page, frames: Vec::new(), segments, sectors };
         self.start_fill(fill, page * PAGE_SECTORS + into as u64 / 512);
     }
 
     /// Reads pages that follow each other from below.
     fn start_run(&mut self, run: Run, job: Option<usize>) {
         let Some(page) = run.page else { return };
+        let sectors = self.cache.sectors();
         let mut segments: Vec<Segment> = Vec::with_capacity(run.frames.len());
         for (frame, page) in run.frames.iter().zip(page..) {
             let start = self.cache.frames.at(*frame);
-            let len_bytes = self.cache.whole(page).count_ones() * 512;
+            let len_bytes = whole(sectors, page).count_ones() * 512;
             match segments.last_mut() {
                 Some(last) if last.start.wrapping_add(last.len_bytes as usize) == start => {
                     last.len_bytes += len_bytes;
@@ -178,17 +181,18 @@ impl<M: Machine> CacheQueue<M> {
                 _ => segments.push(Segment { start, len_bytes }),
             }
         }
-        let fill = Fill { job, page, frames: run.frames, segments };
+        let fill = Fill { job, page, frames: run.frames, segments, sectors };
         self.start_fill(fill, page * PAGE_SECTORS);
     }
 
     /// Reads ahead of the stream that a read of these pages belongs to.
     pub(crate) fn read_ahead(&mut self, pages: &Range<u64>) {
         let Some(ahead) = self.streams.note(pages) else { return };
-        let last = self.cache.sectors.div_ceil(PAGE_SECTORS);
+        let sectors = self.cache.sectors();
+        let last = sectors.div_ceil(PAGE_SECTORS);
         let mut run = Run::default();
         for page in ahead.start..ahead.end.min(last) {
-            let whole = self.cache.whole(page);
+            let whole = whole(sectors, page);
             let mut shard = self.cache.shard(place_of(page).0).lock();
             let Found::Missing(frame) = look_up(&mut shard, page, whole) else { continue };
             shard.stats.read_ahead += 1;
@@ -207,7 +211,7 @@ impl<M: Machine> CacheQueue<M> {
         let rq = fill.job.map(|job| self.jobs[job].rq());
         let (mut cursor, mut stale) = (rq.map(Cursor::new), Vec::new());
         for (frame, page) in fill.frames.iter().zip(fill.page..) {
-            let whole = self.cache.whole(page);
+            let whole = whole(fill.sectors, page);
             let mut shard = self.cache.shard(place_of(page).0).lock();
             let kept = keep(&mut shard, &self.cache.frames, (page, whole), (*frame, status));
             match (rq, &mut cursor, kept) {
@@ -254,7 +258,7 @@ fn keep(
         return None;
     }
     let (own, missing) = (extent.frames[place], whole & !extent.valid[place]);
-    extent.valid[place] = whole;
+    extent.valid[place] |= whole;
     if own == NO_FRAME {
         shard.set_frame(at, place, frame);
         return Some(frame);

@@ -314,13 +314,14 @@ impl<M: Machine> Cache<M> {
     /// Calls `f` for each page of a drive that stands in an extent which is listed as dirty, under
     /// the lock of its shard.
     fn for_listed(&self, member: usize, f: impl Fn(&mut Shard, u32, u64)) {
+        let sectors = self.sectors();
         for shard in self.shards() {
             let mut shard = shard.lock();
             let listed: Vec<u32> = shard.listed().collect();
             for at in listed {
                 let first = shard.extent(at).number * EXTENT_PAGES as u64;
                 for page in first..first + EXTENT_PAGES as u64 {
-                    if page * PAGE_SECTORS < self.sectors && self.member_of(page) == member {
+                    if page * PAGE_SECTORS < sectors && self.member_of(page) == member {
                         f(&mut shard, at, page);
                     }
                 }

@@ -125,25 +125,21 @@ impl<M: Machine> Volume<M> {
     }
 
     /// Asks the drives for their sizes and grows the volume by what they have more: a stripe by
-    /// what its smallest drive has, drives one behind the other by what the last one has. Bios that
+    /// what its smallest drive has, drives one behind the other by what the last one has; of a
+    /// volume over another one that one first, whose drives the result names. Bios that
     /// are submitted afterwards may use it, on channels that were open before, too; then those who
     /// watch are called. May block. A volume whose drives have not grown stays as it is.
     ///
     /// # Errors
     /// `InvalidSetting` if a drive has become smaller, or one has grown that may not; `Busy` while
-    /// another thread does the same; `NotSupported` if the volume is over another one, whose size
-    /// its disk keeps; and what drives answer. Then nothing has changed.
+    /// another thread does the same; and what drives answer. Then nothing has changed.
     #[doc(alias = "set_capacity_and_notify")]
     pub fn resize(&self) -> Result<Resized, Error> {
-        if self.below().is_some() {
-            let text = "it has a cache, which keeps the size that it was made with: stop and start \
-                        again, and the volume has the size that its drives have then";
-            return Err(Error::new(ErrorKind::NotSupported, text));
-        }
         let Some(turn) = self.size.begin() else {
             let text = format!("volume {}: its size is being changed; try again", self.name());
             return Err(Error::new(ErrorKind::Busy, text));
         };
+        let below = self.below().map(|below| below.resize()).transpose()?;
         let sizes = self.disks().iter().map(|disk| revalidate(disk));
         let sizes: Vec<Sector> = sizes.collect::<Result<_, Error>>()?;
         self.check_places(&sizes)?;
@@ -152,7 +148,8 @@ impl<M: Machine> Volume<M> {
             raise(&disk.capacity, *new);
             DriveResized { name: String::from(disk.name()), old, new: *new }
         });
-        let drives = drives.collect();
+        let drives: Vec<DriveResized> = drives.collect();
+        let drives = below.map_or(drives, |below| below.drives);
         let (old, new) = (self.capacity(), capacity_of(self.layout(), &sizes, self.limits()));
         raise(&self.size.now, new);
         if new > old {
