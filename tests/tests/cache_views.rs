@@ -1,9 +1,11 @@
 //! A volume with a cache as people see it: what `serve` says, `stat`, metrics, what is refused.
 
+use std::fs;
+
 use millrace_tests::cached::{config, counters};
 use millrace_tests::metrics::{address, get};
 use millrace_tests::raw_nbd::RawNbd;
-use millrace_tests::serving::{pattern, succeed};
+use millrace_tests::serving::{backends, pattern, succeed};
 use millrace_tests::{Daemon, millrace, run, tempdir};
 
 const LAZY: &str = "size = \"16m\"\ndirty-max = \"4m\"\ndirty-age = \"1h\"";
@@ -73,6 +75,72 @@ fn a_volume_without_a_cache_has_no_word_of_one() {
     assert!(!printed(&daemon, "stat").contains("cache"));
     assert!(!daemon.stdout().contains("cache"), "{}", daemon.stdout());
     assert!(counters(&daemon).is_null());
+}
+
+/// Lengths of the regions that are registered with the daemon's rings, by what the kernel says.
+fn registered(daemon: &Daemon) -> Vec<u64> {
+    let infos = fs::read_dir(format!("/proc/{}/fdinfo", daemon.pid())).unwrap();
+    let texts = infos.filter_map(|info| fs::read_to_string(info.ok()?.path()).ok());
+    let mut lens = Vec::new();
+    for text in texts {
+        let lines = text.lines().skip_while(|line| !line.starts_with("UserBufs:")).skip(1);
+        // `    0: 0x7f0dbfe00000/2097152`, up to the next heading.
+        let lines = lines.take_while(|line| line.starts_with(' '));
+        lens.extend(lines.filter_map(|line| line.rsplit_once('/')?.1.trim().parse::<u64>().ok()));
+    }
+    lens
+}
+
+#[test]
+fn memory_of_a_cache_is_registered_as_it_is_used_where_that_is_asked_for() {
+    if backends() == ["epoll"] {
+        return;
+    }
+    const ALL: u64 = 32 << 20;
+    let pieces = |registers: bool| {
+        let dir = tempdir();
+        let spec = format!("file:path={}/d,size=64m", dir.path().display());
+        let cache = format!("size = \"32m\"\nread-ahead = \"0\"\nregistered = {registers}");
+        let daemon = Daemon::start_in(dir, &config(&[spec], &cache), &["s", "c"], &[]);
+        let count = || registered(&daemon).iter().filter(|len| **len == ALL).count();
+        assert_eq!(count(), 0, "nothing before the first I/O");
+        let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+        for place in 0..1024 {
+            raw.read(place << 16, 4096).unwrap();
+        }
+        raw.write(0, &pattern(64 << 10, 1)).unwrap();
+        raw.flush().unwrap();
+        assert!(raw.read(0, 64 << 10).unwrap() == pattern(64 << 10, 1));
+        let (stored, refusal) = (fs::read(daemon.dir().join("d")).unwrap(), daemon.stderr());
+        assert!(stored[..64 << 10] == pattern(64 << 10, 1));
+        (count(), refusal.contains("RLIMIT_MEMLOCK"))
+    };
+    assert_eq!(pieces(false), (0, false));
+    let (rings, is_refused) = pieces(true);
+    assert!(rings > 0 || is_refused, "no ring has it, and nobody says why");
+}
+
+#[test]
+fn a_cache_that_may_not_lock_memory_says_so_and_serves() {
+    let dir = tempdir();
+    let spec = format!("file:path={}/d,size=64m", dir.path().display());
+    fs::write(dir.path().join("d"), pattern(64 << 20, 2)).unwrap();
+    // Without the capability, and with as little memory as one piece has.
+    let wrapper = ["prlimit", "--memlock=2097152", "setpriv", "--bounding-set=-ipc_lock"];
+    let wrapper = [&wrapper[..], &["--inh-caps=-ipc_lock", "--"]].concat();
+    for (word, says) in [("true", true), ("\"auto\"", false)] {
+        let cache = format!("size = \"32m\"\nregistered = {word}");
+        let mut daemon = Daemon::start_under(&wrapper, &config(&[&spec], &cache), &["s", "c"]);
+        let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+        for place in 0..1024u64 {
+            raw.read(place << 16, 4096).unwrap();
+        }
+        raw.write(0, &pattern(64 << 10, 1)).unwrap();
+        raw.flush().unwrap();
+        assert!(daemon.terminate().success(), "{}", daemon.stderr());
+        let said = daemon.stderr();
+        assert_eq!(said.contains("limit on locked memory"), says, "{said}");
+    }
 }
 
 #[test]

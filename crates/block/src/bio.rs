@@ -6,6 +6,7 @@
 //! covers exactly `nr_sectors` * 512 bytes in its segments. Kernel counterpart: `struct bio`.
 #![allow(unsafe_code)]
 
+pub(crate) mod arena;
 pub(crate) mod buffer;
 pub(crate) mod error;
 pub(crate) mod group_id;

@@ -32,6 +32,7 @@ pub use account::histogram::{Snapshot, bucket_of, bucket_start};
 pub use account::hold::Hold;
 pub use account::stats::{BATCH_SIZES, OpSnapshot, StatsSnapshot};
 pub use account::tenants::{TenantOpSnapshot, TenantSnapshot};
+pub use bio::arena::Arena;
 pub use bio::buffer::{BUFFER_ALIGN, Buffer};
 pub use bio::error::{Error, ErrorKind};
 pub use bio::group_id::GroupId;

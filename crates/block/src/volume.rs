@@ -24,6 +24,7 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use crate::account::held::HeldSnapshot;
 use crate::account::histogram::Snapshot;
 use crate::account::tenants::{TenantLedger, TenantSnapshot};
+use crate::bio::arena::Arena;
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 use crate::bio::limits::QueueLimits;
@@ -110,6 +111,13 @@ pub(crate) fn capacity_of(layout: Layout, sizes: &[Sector], limits: &QueueLimits
 pub(crate) fn whole_blocks(size: Sector, limits: &QueueLimits) -> Sector {
     let block = u64::from(limits.logical_sectors());
     size / block * block
+}
+
+impl Arena {
+    /// Says to the drives of a volume, before queues are opened, that requests will lie here.
+    pub fn lend_to<M: Machine>(self: &Arc<Self>, volume: &Volume<M>) {
+        volume.disks.iter().for_each(|disk| disk.driver.lend(self));
+    }
 }
 
 impl<M: Machine> Volume<M> {

@@ -13,7 +13,7 @@ use millrace_block::{Error, ErrorKind, Sector, Volume};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
 use crate::clearing::Clearing;
-use crate::config::{CacheConfig, CacheMode};
+use crate::config::{CacheConfig, CacheMode, Registered};
 use crate::extent::{EXTENT_PAGES, PAGE_BYTES, PAGE_SECTORS, WHOLE};
 use crate::frames::Frames;
 use crate::pace::Pace;
@@ -145,6 +145,9 @@ impl<M: Machine> Cache<M> {
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
         let frames = Frames::new(config.frames())?;
+        if config.registered == Registered::Always {
+            frames.arena().lend_to(&below);
+        }
         let count = (frames.count() / SHARD_FRAMES_MIN).clamp(1, SHARDS_MAX);
         let count = 1 << count.ilog2();
         let share = frames.count() / count;
@@ -185,7 +188,7 @@ impl<M: Machine> Cache<M> {
     /// First byte and length of its memory, for drivers that gain by knowing it beforehand.
     #[must_use]
     pub fn memory(&self) -> (*mut u8, usize) {
-        self.frames.region()
+        (self.frames.arena().start(), self.frames.arena().len_bytes())
     }
 
     /// What it did so far.

@@ -18,6 +18,20 @@ pub enum CacheMode {
     WriteThrough,
 }
 
+/// Whether drives are told of a cache's memory before their I/O, so that those that can have the
+/// system learn of it once, not with each I/O. What they use of it is locked then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Registered {
+    /// Where whoever makes the cache knows that locked memory is no concern. A cache by itself
+    /// knows nothing of that, and does not.
+    Auto,
+    /// They are.
+    Always,
+    /// They are not.
+    #[default]
+    Never,
+}
+
 /// Settings of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheConfig {
@@ -32,6 +46,8 @@ pub struct CacheConfig {
     pub read_ahead_bytes: u64,
     /// When a write is acknowledged.
     pub mode: CacheMode,
+    /// Whether drives are told of the memory.
+    pub registered: Registered,
 }
 
 impl Default for CacheConfig {
@@ -42,6 +58,7 @@ impl Default for CacheConfig {
             dirty_age_ns: 5_000_000_000,
             read_ahead_bytes: 512 << 10,
             mode: CacheMode::WriteBack,
+            registered: Registered::Never,
         }
     }
 }

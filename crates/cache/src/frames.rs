@@ -1,15 +1,14 @@
 //! `Frames`: the memory of a cache, cut into frames of a page each.
 //!
-//! One allocation for the life of the cache; pages of the system come as frames are first used.
-//! Never zeroed, and never read but in sectors that were written before: shards keep that. Only
+//! One arena for the life of the cache; pages of the system come as frames are first used. Never
+//! zeroed, and never read but in sectors that were written before: shards keep that. Only
 //! ever touched by raw copies and by drives, never by references.
 #![allow(unsafe_code)]
 
-use alloc::alloc::{Layout, alloc, dealloc};
 use alloc::format;
-use core::ptr::NonNull;
+use alloc::sync::Arc;
 
-use millrace_block::{Error, ErrorKind};
+use millrace_block::{Arena, Error, ErrorKind};
 
 use crate::extent::PAGE_BYTES;
 
@@ -19,14 +18,9 @@ const ALIGN: usize = 2 << 20;
 /// The memory of a cache.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    start: NonNull<u8>,
+    arena: Arc<Arena>,
     count: u32,
 }
-
-// SAFETY: plain bytes, only ever touched by raw copies, never by references.
-unsafe impl Send for Frames {}
-// SAFETY: as above; who may touch which frame when is decided under locks of shards.
-unsafe impl Sync for Frames {}
 
 impl Frames {
     /// So many frames.
@@ -34,19 +28,13 @@ impl Frames {
     /// # Errors
     /// `System` if there is no memory for them.
     pub(crate) fn new(count: u32) -> Result<Frames, Error> {
-        // SAFETY: the layout has a size above zero.
-        let start = unsafe { alloc(Self::layout(count)) };
-        let Some(start) = NonNull::new(start) else {
+        let bytes = count.max(1) as usize * PAGE_BYTES;
+        let align = if bytes >= ALIGN { ALIGN } else { PAGE_BYTES };
+        let Some(arena) = Arena::new(bytes, align) else {
             let text = format!("cache: no memory for {count} pages of 4 KiB; make it smaller");
             return Err(Error::new(ErrorKind::System, text));
         };
-        Ok(Frames { start, count })
-    }
-
-    fn layout(count: u32) -> Layout {
-        let bytes = count.max(1) as usize * PAGE_BYTES;
-        let align = if bytes >= ALIGN { ALIGN } else { PAGE_BYTES };
-        Layout::from_size_align(bytes, align).expect("at most 1 TiB, a power of two")
+        Ok(Frames { arena: Arc::new(arena), count })
     }
 
     /// How many there are.
@@ -54,16 +42,16 @@ impl Frames {
         self.count
     }
 
-    /// The first byte of all, and how many there are.
-    pub(crate) fn region(&self) -> (*mut u8, usize) {
-        (self.start.as_ptr(), self.count as usize * PAGE_BYTES)
+    /// All of it.
+    pub(crate) fn arena(&self) -> &Arc<Arena> {
+        &self.arena
     }
 
     /// The address of a frame.
     #[inline]
     pub(crate) fn at(&self, frame: u32) -> *mut u8 {
         assert!(frame < self.count, "frame {frame} of {}", self.count);
-        self.start.as_ptr().wrapping_add(frame as usize * PAGE_BYTES)
+        self.arena.start().wrapping_add(frame as usize * PAGE_BYTES)
     }
 
     /// Copies sectors of one frame to the same place of another.
@@ -76,12 +64,5 @@ impl Frames {
                 core::ptr::copy_nonoverlapping(from.wrapping_add(at), into.wrapping_add(at), len);
             }
         }
-    }
-}
-
-impl Drop for Frames {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.count)) };
     }
 }

@@ -38,7 +38,7 @@ mod write;
 mod writeout;
 
 pub use cache::Cache;
-pub use config::{CacheConfig, CacheMode};
+pub use config::{CacheConfig, CacheMode, Registered};
 pub use driver::CacheDriver;
 pub use flusher::Flusher;
 pub use stats::{AtRisk, CacheStats};

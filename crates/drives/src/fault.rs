@@ -10,9 +10,11 @@ mod cache;
 mod control;
 mod queue;
 
+use std::sync::Arc;
+
 use millrace_block::{
-    Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueKind, QueueLimits,
-    Sector, TagScope,
+    Arena, Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueKind,
+    QueueLimits, Sector, TagScope,
 };
 use millrace_machine::{Native, Topology};
 
@@ -164,6 +166,10 @@ impl Driver<Native> for FaultDriver {
 
     fn is_reconnecting(&self) -> bool {
         self.inner.is_reconnecting()
+    }
+
+    fn lend(&self, arena: &Arc<Arena>) {
+        self.inner.lend(arena);
     }
 
     fn take_news(&self) -> Vec<String> {

@@ -11,6 +11,7 @@ mod engine;
 mod flight;
 mod format;
 mod grow;
+mod lent;
 mod locks;
 mod made;
 mod open;
@@ -27,12 +28,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use millrace_block::{
-    Buffer, Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueLimits, Sector,
+    Arena, Buffer, Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueLimits,
+    Sector,
 };
 use millrace_machine::{Native, Topology};
 use millrace_reactor::Backend;
 
 use engine::{Engine, Ring};
+use lent::Lent;
 use locks::Held;
 pub use locks::{FileAccess, lock_refusal};
 pub(crate) use open::measure;
@@ -118,6 +121,7 @@ impl Default for FileConfig {
 pub struct FileCounters {
     pub(crate) bounces: AtomicU64,
     pub(crate) short_transfers: AtomicU64,
+    pub(crate) registered: AtomicU64,
 }
 
 impl FileCounters {
@@ -133,6 +137,13 @@ impl FileCounters {
     pub fn short_transfers(&self) -> u64 {
         // Relaxed: a statistic.
         self.short_transfers.load(Ordering::Relaxed)
+    }
+
+    /// Reads and writes of memory that was registered with the ring beforehand.
+    #[must_use]
+    pub fn registered(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.registered.load(Ordering::Relaxed)
     }
 }
 
@@ -161,6 +172,7 @@ pub(crate) struct Shared {
     pub(crate) sync_failed: AtomicBool,
     pub(crate) no_zero_range: AtomicBool,
     pub(crate) counters: Arc<FileCounters>,
+    pub(crate) lent: Lent,
 }
 
 /// A drive in a file or on a block device.
@@ -273,9 +285,20 @@ impl Driver<Native> for FileDriver {
             }
             // On epoll the reactor's own threads do it.
             (Aio::Threads, Backend::Uring) => Engine::Pool(self.pool.link(current.wake, depth), fd),
-            _ => Engine::Ring(ThreadBound::new(Ring::new(current.handle, fd, depth))),
+            _ => {
+                let arenas = self.shared.lent.arenas();
+                Engine::Ring(ThreadBound::new(Ring::new(current.handle, fd, depth, arenas)))
+            }
         };
         Ok(Box::new(FileQueue::new(Arc::clone(&self.shared), engine, depth)))
+    }
+
+    fn lend(&self, arena: &Arc<Arena>) {
+        self.shared.lent.add(arena);
+    }
+
+    fn take_news(&self) -> Vec<String> {
+        self.shared.lent.take_news()
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {

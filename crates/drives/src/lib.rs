@@ -46,6 +46,6 @@ pub use place::Place;
 pub use ram::{RamConfig, RamDriver};
 pub use rbd::{ImageName, RbdConfig, RbdDriver};
 pub use spec::{Spec, SpecError, drivers, known_keys};
-pub use system::{Holder, flock_holder, memory_bytes};
+pub use system::{Holder, flock_holder, may_lock_memory, memory_bytes};
 pub use value::{size_bytes, size_text, time_ns};
 pub use words::{Words, nearest};

@@ -76,6 +76,29 @@ fn memory_in(text: &str) -> Option<u64> {
     Some((kib("MemTotal:")? + kib("SwapTotal:").unwrap_or(0)) << 10)
 }
 
+/// Whether this process may lock as much memory as it has: its limit on that is none, or it has the
+/// capability, on the host itself. What is locked counts once for each ring, and for all processes
+/// of the user together, so that a limit of any size may be too low.
+#[must_use]
+pub fn may_lock_memory() -> bool {
+    let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+    is_unlimited(&read("limits")) || has_ipc_lock(&read("status"), &read("uid_map"))
+}
+
+fn is_unlimited(limits: &str) -> bool {
+    let rest = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+    rest.and_then(|rest| rest.split_whitespace().next()) == Some("unlimited")
+}
+
+/// Capabilities of a user namespace do not count here.
+fn has_ipc_lock(status: &str, uid_map: &str) -> bool {
+    const CAP_IPC_LOCK: u32 = 14;
+    let is_host = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = mask.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    is_host && mask.is_some_and(|mask| mask & 1 << CAP_IPC_LOCK != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +121,19 @@ mod tests {
         file.lock().unwrap();
         let holder = flock_holder(&file).expect("/proc/locks has it");
         assert!(holder.is_this() && holder.name.is_some(), "{holder}");
+    }
+
+    #[test]
+    fn memory_may_be_locked_without_a_limit_or_with_the_capability_of_the_host() {
+        let limits = |soft| format!("Max locked memory         {soft}   {soft}   bytes\n");
+        assert!(is_unlimited(&limits("unlimited")) && !is_unlimited(&limits("8388608")));
+        assert!(!is_unlimited(""));
+        let (all, some) = ("CapEff:\t000001ffffffffff\n", "CapEff:\t00000000a80425fb\n");
+        let (host, inner) = ("         0          0 4294967295\n", "0 100000 65536\n");
+        assert!(has_ipc_lock(all, host));
+        for (status, map) in [(some, host), (all, inner), ("", host), (all, "")] {
+            assert!(!has_ipc_lock(status, map), "{status} {map}");
+        }
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! one does not answer itself, so that all of them hand on a new method of `Driver` at once.
 //! Used by calibration, and by `sim` for interrupts, host adapters and bounces.
 
-use millrace_block::{Driver, DriverQueue, Error, Extent, HwQueues, QueueLimits, Sector};
+use std::sync::Arc;
+
+use millrace_block::{Arena, Driver, DriverQueue, Error, Extent, HwQueues, QueueLimits, Sector};
 use millrace_machine::{Machine, Topology};
 
 /// What stands around a driver.
@@ -78,6 +80,10 @@ impl<M: Machine, A: Around<M>> Driver<M> for Outer<A> {
 
     fn is_reconnecting(&self) -> bool {
         self.0.inner().is_reconnecting()
+    }
+
+    fn lend(&self, arena: &Arc<Arena>) {
+        self.0.inner().lend(arena);
     }
 
     fn take_news(&self) -> Vec<String> {

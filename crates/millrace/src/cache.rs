@@ -7,12 +7,16 @@
 use std::sync::Arc;
 
 use millrace_block::{Disk, DiskConfig, Error, Volume};
-use millrace_cache::{Cache, CacheConfig, CacheDriver};
-use millrace_drives::advise_huge_pages;
+use millrace_cache::{Cache, CacheConfig, CacheDriver, Registered};
+use millrace_drives::{advise_huge_pages, may_lock_memory};
 use millrace_machine::Native;
 
 /// A cached volume, and its cache.
 pub type Cached = (Arc<Volume<Native>>, Arc<Cache<Native>>);
+
+/// The largest cache whose memory is registered by itself: of larger ones a GiB at a time would be
+/// in memory soon.
+const AUTO_REGISTERED_MAX_BYTES: u64 = 8 << 30;
 
 /// Puts a cache over a volume whose drives were opened for one I/O thread more than `io_threads`,
 /// those that will use the cache: the flusher has the queue of the number `io_threads`
@@ -46,6 +50,13 @@ pub fn cache_over(
     config: CacheConfig,
     io_threads: u16,
 ) -> Result<Cached, Error> {
+    let is_small = config.size_bytes <= AUTO_REGISTERED_MAX_BYTES;
+    let config = match config.registered {
+        Registered::Auto if is_small && may_lock_memory() => {
+            CacheConfig { registered: Registered::Always, ..config }
+        }
+        _ => config,
+    };
     let cache = Cache::new(Arc::clone(&below), config)?;
     advise_huge_pages(cache.memory());
     let config = DiskConfig {

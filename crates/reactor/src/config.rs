@@ -86,6 +86,8 @@ pub struct Features {
     pub registered_files: bool,
     /// A table of registered buffers exists.
     pub registered_buffers: bool,
+    /// Lists of pieces of a registered buffer can be read and written.
+    pub registered_vectors: bool,
     /// The ring's own descriptor is registered.
     pub registered_ring: bool,
 }
@@ -98,6 +100,7 @@ impl fmt::Display for Features {
             (self.coop_taskrun, "COOP_TASKRUN"),
             (self.registered_files, "registered files"),
             (self.registered_buffers, "registered buffers"),
+            (self.registered_vectors, "registered vectors"),
             (self.registered_ring, "registered ring"),
         ];
         let mut separator = "";

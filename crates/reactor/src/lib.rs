@@ -17,6 +17,7 @@
 mod config;
 mod epoll;
 mod hub;
+mod lent;
 mod op;
 mod pool;
 mod reactor;

@@ -62,10 +62,18 @@ pub enum Op {
         buffer: Option<u16>,
         rw_flags: i32,
     },
-    /// Reads into `count` segments at `offset`.
-    ReadV { file: FileRef, iov: *const libc::iovec, count: u32, offset: u64 },
-    /// Writes from `count` segments at `offset`.
-    WriteV { file: FileRef, iov: *const libc::iovec, count: u32, offset: u64, rw_flags: i32 },
+    /// Reads into `count` segments at `offset`; `buffer` is the registered region that holds them
+    /// all, from [`Handle::fixed_vector`](crate::Handle::fixed_vector).
+    ReadV { file: FileRef, iov: *const libc::iovec, count: u32, offset: u64, buffer: Option<u16> },
+    /// Writes from `count` segments at `offset`; `buffer` as for `ReadV`.
+    WriteV {
+        file: FileRef,
+        iov: *const libc::iovec,
+        count: u32,
+        offset: u64,
+        buffer: Option<u16>,
+        rw_flags: i32,
+    },
     /// Makes data durable.
     Fdatasync { file: FileRef },
     /// Allocates, punches or zeroes a range of a file.
@@ -98,6 +106,18 @@ impl Op {
                 | Op::Send { .. }
                 | Op::SendMsg { .. }
         )
+    }
+
+    /// True for reads and writes of memory that is registered.
+    pub fn is_registered(&self) -> bool {
+        let (Op::Read { buffer, .. }
+        | Op::Write { buffer, .. }
+        | Op::ReadV { buffer, .. }
+        | Op::WriteV { buffer, .. }) = self
+        else {
+            return false;
+        };
+        buffer.is_some()
     }
 
     /// The descriptor a readiness wait is about, and whether it is a wait to read.

@@ -232,10 +232,10 @@ pub unsafe fn run_file_op(op: &Op) -> i32 {
                 let iov = libc::iovec { iov_base: buf.cast_mut().cast(), iov_len: len as usize };
                 libc::pwritev2(raw(file), &iov, 1, offset as i64, rw_flags)
             }
-            Op::ReadV { file, iov, count, offset } => {
+            Op::ReadV { file, iov, count, offset, .. } => {
                 libc::preadv2(raw(file), iov, count as i32, offset as i64, 0)
             }
-            Op::WriteV { file, iov, count, offset, rw_flags } => {
+            Op::WriteV { file, iov, count, offset, rw_flags, .. } => {
                 libc::pwritev2(raw(file), iov, count as i32, offset as i64, rw_flags)
             }
             Op::Fdatasync { file } => libc::fdatasync(raw(file)) as isize,

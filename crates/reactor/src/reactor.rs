@@ -10,6 +10,7 @@
 use crate::config::{Backend, Config, Counters, Features, Wait};
 use crate::epoll::Epoll;
 use crate::hub::Hub;
+use crate::lent::Extent;
 use crate::op::{Completion, FileRef, Op, Source};
 use crate::sys;
 use crate::uring::Uring;
@@ -261,9 +262,59 @@ impl Handle {
         self.with_tables(|tables, ring| unsafe { tables.unregister_buffer(ring, index) });
     }
 
-    /// The index of the registered region that contains all of the range. O(log n).
+    /// Lends a region, of which pieces of `piece_bytes` (at most 1 GiB) are registered as
+    /// [`Handle::fixed_buffer`] is asked for memory in them: what no operation lies in costs
+    /// nothing. A region may be lent several times. Nothing where buffers cannot be registered.
+    ///
+    /// # Safety
+    ///
+    /// The region stays mapped until it is taken back as many times, or the reactor is gone.
+    ///
+    /// # Panics
+    ///
+    /// If `piece_bytes` is 0.
+    pub unsafe fn lend(&self, ptr: *mut u8, len: usize, piece_bytes: usize) {
+        assert!(piece_bytes > 0, "pieces have a length");
+        let region = Extent { start: ptr as usize, len };
+        // SAFETY: promised by the caller.
+        self.with_tables(|tables, _| unsafe { tables.lend(region, piece_bytes) });
+    }
+
+    /// Takes back a region that was lent.
+    ///
+    /// # Safety
+    ///
+    /// No operation in it is outstanding, unless somebody else lends it to this reactor, too.
+    pub unsafe fn take_back(&self, ptr: *mut u8, len: usize) {
+        let region = Extent { start: ptr as usize, len };
+        // SAFETY: promised by the caller.
+        self.with_tables(|tables, ring| unsafe { tables.take_back(ring, region) });
+    }
+
+    /// Why the kernel refused to register a piece of a region that is lent, once for each region.
+    pub fn take_refusal(&self) -> Option<io::Error> {
+        self.with_tables(|tables, _| tables.take_refusal())?
+    }
+
+    /// The index of the registered region that contains all of the range. O(log n), but for the
+    /// first range in a piece of a region that is lent, which is registered.
     pub fn fixed_buffer(&self, ptr: *const u8, len: usize) -> Option<u16> {
-        self.with_tables(|tables, _| tables.fixed_buffer(ptr as usize, len))?
+        self.with_tables(|tables, ring| tables.fixed_buffer(ring, ptr as usize, len))?
+    }
+
+    /// The index of the registered region that contains all of these pieces of memory, where the
+    /// kernel takes lists of them there (Linux 6.15).
+    pub fn fixed_vector(&self, pieces: &[libc::iovec]) -> Option<u16> {
+        self.with_tables(|tables, ring| {
+            if !tables.takes_vectors() {
+                return None;
+            }
+            let mut all = pieces
+                .iter()
+                .map(|piece| tables.fixed_buffer(ring, piece.iov_base as usize, piece.iov_len));
+            let first = all.next()??;
+            all.all(|index| index == Some(first)).then_some(first)
+        })?
     }
 
     /// Tells the kernel that so many more operations may block at once, each in a thread of its own

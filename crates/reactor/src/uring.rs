@@ -17,7 +17,7 @@ use crate::op::Op;
 use crate::spin::Spin;
 use crate::sys::{self, NS_PER_S};
 use crate::table::{Key, Phase};
-use crate::uring_probe::{self, BUFFER_SLOTS};
+use crate::uring_probe;
 use crate::uring_sqe;
 use crate::uring_tables::Tables;
 use io_uring::squeue::Entry;
@@ -98,7 +98,6 @@ impl Uring {
             None => (opened.ring.as_raw_fd(), EnterFlags::empty()),
         };
         let entries = opened.ring.params().sq_entries() as usize;
-        let buffer_slots = if opened.features.registered_buffers { BUFFER_SLOTS } else { 0 };
         Ok(Uring {
             ring: ManuallyDrop::new(opened.ring),
             enter_fd,
@@ -117,7 +116,7 @@ impl Uring {
             timespecs: Timespecs::new(entries),
             again: Vec::new(),
             scratch: Vec::new(),
-            tables: Tables::new(opened.file_slots, buffer_slots),
+            tables: Tables::new(opened.file_slots, &opened.features),
             workers: 0,
         })
     }

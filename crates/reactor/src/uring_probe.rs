@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use crate::config::Features;
-use io_uring::{IoUring, opcode};
+use io_uring::{IoUring, Probe, opcode};
 use std::io;
 use std::os::fd::AsRawFd;
 
@@ -46,6 +46,7 @@ pub(crate) fn open(entries: u32) -> io::Result<Opened> {
     features.registered_files = file_slots > 0;
     features.registered_buffers =
         submitter.register_buffers_sparse(u32::from(BUFFER_SLOTS)).is_ok();
+    features.registered_vectors = features.registered_buffers && takes_vectors(&ring);
     let ring_index = register_ring(&ring);
     features.registered_ring = ring_index.is_some();
     Ok(Opened { ring, features, file_slots, ring_index })
@@ -118,6 +119,14 @@ fn trial(ring: &IoUring) -> io::Result<()> {
         Some(_) => Ok(()),
         None => Err(io::Error::other("a new io_uring did not complete a no-op")),
     }
+}
+
+/// Whether the ring takes lists of pieces of a registered buffer (6.15).
+fn takes_vectors(ring: &IoUring) -> bool {
+    let mut probe = Probe::new();
+    let codes = [opcode::ReadvFixed::CODE, opcode::WritevFixed::CODE];
+    ring.submitter().register_probe(&mut probe).is_ok()
+        && codes.into_iter().all(|code| probe.is_supported(code))
 }
 
 fn named(call: &str, error: &io::Error) -> io::Error {

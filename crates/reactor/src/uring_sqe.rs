@@ -73,10 +73,19 @@ fn build_file(op: &Op) -> Option<Entry> {
                 .rw_flags(rw_flags)
                 .build())
         }
-        Op::ReadV { file, iov, count, offset } => {
+        Op::ReadV { file, iov, count, offset, buffer: Some(index) } => with_file!(file, |fd| {
+            opcode::ReadvFixed::new(fd, iov, count, index).offset(offset).build()
+        }),
+        Op::ReadV { file, iov, count, offset, buffer: None } => {
             with_file!(file, |fd| opcode::Readv::new(fd, iov, count).offset(offset).build())
         }
-        Op::WriteV { file, iov, count, offset, rw_flags } => {
+        Op::WriteV { file, iov, count, offset, buffer: Some(index), rw_flags } => {
+            with_file!(file, |fd| opcode::WritevFixed::new(fd, iov, count, index)
+                .offset(offset)
+                .rw_flags(rw_flags)
+                .build())
+        }
+        Op::WriteV { file, iov, count, offset, buffer: None, rw_flags } => {
             with_file!(file, |fd| opcode::Writev::new(fd, iov, count)
                 .offset(offset)
                 .rw_flags(rw_flags)

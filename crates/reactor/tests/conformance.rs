@@ -24,6 +24,7 @@ both!(
     vectored_reads_and_writes_keep_their_order,
     errors_of_files_are_passed_through,
     registered_files_and_buffers_work_or_are_declined,
+    pieces_of_lent_memory_are_registered_as_they_are_used,
     a_timeout_is_never_early,
     timeouts_complete_in_the_order_of_their_deadlines,
     a_write_to_the_wake_fd_ends_a_forever_turn,
@@ -200,11 +201,11 @@ fn vectored_reads_and_writes_keep_their_order(rig: &mut Rig) {
         libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: 6 },
     ];
     let (iov, count) = (iov.as_ptr(), 2);
-    rig.push(1, Op::WriteV { file: file_ref, iov, count, offset: 100, rw_flags: 0 });
+    rig.push(1, Op::WriteV { file: file_ref, iov, count, offset: 100, buffer: None, rw_flags: 0 });
     assert_eq!(rig.result(1), 12);
     a.fill(0);
     b.fill(0);
-    rig.push(2, Op::ReadV { file: file_ref, iov, count, offset: 103 });
+    rig.push(2, Op::ReadV { file: file_ref, iov, count, offset: 103, buffer: None });
     assert_eq!(rig.result(2), 9);
     assert_eq!((&a, &b), (b"st sec", b"ond\0\0\0"));
 }
@@ -252,6 +253,49 @@ fn registered_files_and_buffers_work_or_are_declined(rig: &mut Rig) {
     }
     rig.handle.unregister_file(file_ref);
     assert_eq!(rig.handle.register_file(file.as_raw_fd()), file_ref);
+}
+
+fn pieces_of_lent_memory_are_registered_as_they_are_used(rig: &mut Rig) {
+    let features = rig.reactor.features();
+    let file = tempfile::tempfile().unwrap();
+    let file_ref = FileRef::Raw(file.as_raw_fd());
+    let mut memory = vec![0u8; 1 << 16];
+    let (base, len) = (memory.as_mut_ptr(), memory.len());
+    let handle = rig.handle.clone();
+    // SAFETY: the memory outlives the loan, which ends below.
+    (0..2).for_each(|_| unsafe { handle.lend(base, len, 1 << 15) });
+    let index = |at: usize, len: usize| handle.fixed_buffer(base.wrapping_add(at), len);
+    let first = index(100, 512);
+    assert_eq!(first.is_some(), features.registered_buffers);
+    assert_eq!(index(0, 1 << 15), first);
+    assert_eq!(index(1 << 14, 1 << 15), None, "in two pieces");
+    let second = index(1 << 15, 1 << 15);
+    assert_eq!(second.is_some(), first.is_some());
+    assert!(first.is_none() || first != second);
+    assert!(handle.take_refusal().is_none());
+    memory[..8192].fill(7);
+    let piece = |at| libc::iovec { iov_base: base.wrapping_add(at).cast(), iov_len: 4096 };
+    let vector = |list: &[libc::iovec]| handle.fixed_vector(list);
+    let (from, into) = ([piece(0), piece(4096)], [piece(16_384), piece(24_576)]);
+    assert_eq!(vector(&from), first.filter(|_| features.registered_vectors));
+    assert_eq!(vector(&[piece(0), piece(1 << 15)]), None, "in two regions");
+    let (iov, count, buffer) = (from.as_ptr(), 2, vector(&from));
+    rig.push(1, Op::WriteV { file: file_ref, iov, count, offset: 0, buffer, rw_flags: 0 });
+    assert_eq!(rig.result(1), 8192);
+    let (iov, buffer) = (into.as_ptr(), vector(&into));
+    let op = Op::ReadV { file: file_ref, iov, count, offset: 0, buffer };
+    assert_eq!(op.is_registered(), features.registered_vectors);
+    rig.push(2, op);
+    assert_eq!(rig.result(2), 8192);
+    for at in [16_384, 24_576] {
+        assert!(memory[at..at + 4096].iter().all(|byte| *byte == 7));
+    }
+    // SAFETY: somebody else lends it.
+    unsafe { handle.take_back(base, len) };
+    assert_eq!(index(0, 1), first);
+    // SAFETY: nothing is outstanding.
+    unsafe { handle.take_back(base, len) };
+    assert_eq!(index(0, 1), None);
 }
 
 fn a_timeout_is_never_early(rig: &mut Rig) {

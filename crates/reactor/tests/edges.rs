@@ -215,7 +215,7 @@ fn flags_of_a_write_reach_the_system(rig: &mut Rig) {
     assert_eq!(file.metadata().unwrap().len(), 110);
     let iov = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: 10 };
     let (iov, rw_flags) = (&raw const iov, libc::RWF_APPEND);
-    rig.push(2, Op::WriteV { file: file_ref, iov, count: 1, offset: 0, rw_flags });
+    rig.push(2, Op::WriteV { file: file_ref, iov, count: 1, offset: 0, buffer: None, rw_flags });
     assert_eq!(rig.result(2), 10);
     assert_eq!(file.metadata().unwrap().len(), 120);
 }

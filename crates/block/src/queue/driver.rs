@@ -8,11 +8,13 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
 use millrace_machine::{Machine, Topology};
 
+use crate::bio::arena::Arena;
 use crate::bio::error::Error;
 use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
@@ -221,6 +223,11 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
         let _ = (sector, nr_sectors);
         false
+    }
+    /// Says, before queues are opened, that requests will lie in this memory, over and over: what
+    /// the system can learn of it once it need not learn from each.
+    fn lend(&self, arena: &Arc<Arena>) {
+        let _ = arena;
     }
     /// What has happened to the drive since the last call that a person should hear of, a line for
     /// each: that a server is gone, or there again. Asked now and then by whoever tells people.

@@ -2,7 +2,7 @@
 //!
 //! Owns the one table of keys and their words. Called by raw.rs and by the command line. Pure.
 
-use millrace::{CacheConfig, CacheMode};
+use millrace::{CacheConfig, CacheMode, Registered};
 
 use super::document::Section;
 use super::problem::{Problems, nearest};
@@ -11,7 +11,7 @@ use super::words;
 /// A key of a cache, and what reads its word into the settings.
 type Key = (&'static str, fn(&mut CacheConfig, &str) -> Result<(), String>);
 
-const KEYS: [Key; 5] = [
+const KEYS: [Key; 6] = [
     ("size", |cache, text| {
         cache.size_bytes = words::size(text)?;
         // A small cache reads less ahead, unless it is told otherwise.
@@ -35,6 +35,16 @@ const KEYS: [Key; 5] = [
             "write-back" => CacheMode::WriteBack,
             "write-through" => CacheMode::WriteThrough,
             _ => return Err("write \"write-back\" or \"write-through\"".to_owned()),
+        };
+        Ok(())
+    }),
+    ("registered", |cache, text| {
+        cache.registered = match text {
+            "auto" => Registered::Auto,
+            // Booleans come as these words.
+            "true" | "on" => Registered::Always,
+            "false" | "off" => Registered::Never,
+            _ => return Err("write \"auto\", true or false".to_owned()),
         };
         Ok(())
     }),
@@ -91,6 +101,12 @@ mod tests {
         let cache = cache.unwrap();
         assert_eq!((cache.dirty_max(), cache.dirty_age_ns), (8 << 20, 2_000_000_000));
         assert_eq!((cache.read_ahead_bytes, cache.mode), (0, CacheMode::WriteThrough));
+        assert_eq!(cache.registered, Registered::Never);
+        assert_eq!(of_text("64m,registered=auto").unwrap().registered, Registered::Auto);
+        assert_eq!(of_text("64m,registered=true").unwrap().registered, Registered::Always);
+        assert_eq!(of_text("64m,registered=false").unwrap().registered, Registered::Never);
+        let wrong = of_text("registered=yes").unwrap_err();
+        assert_eq!(wrong, "registered: write \"auto\", true or false");
         let wrong = of_text("size=64m,dirty-mx=8m").unwrap_err();
         assert!(wrong.ends_with("did you mean \"dirty-max\"?"), "{wrong}");
         assert_eq!(of_text("1m").unwrap().read_ahead_bytes, 256 << 10);

@@ -6,8 +6,12 @@
 //! cancel.
 #![allow(unsafe_code)]
 
+use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
+use libc::iovec;
+use millrace_block::Arena;
 use millrace_reactor::{Completion, FileRef, Handle, Op, Source};
 
 use super::pool::Link;
@@ -32,14 +36,23 @@ pub(crate) struct Ring {
     handle: Handle,
     source: Source,
     file: FileRef,
+    /// What is lent to the reactor.
+    arenas: Vec<Arc<Arena>>,
 }
 
 impl Ring {
-    /// Opens an inbox on the calling thread's reactor, for so many operations at a time.
-    pub(crate) fn new(handle: Handle, fd: RawFd, depth: u32) -> Ring {
+    /// Opens an inbox on the calling thread's reactor, for so many operations at a time, many of
+    /// which lie in these arenas.
+    pub(crate) fn new(handle: Handle, fd: RawFd, depth: u32, arenas: Vec<Arc<Arena>>) -> Ring {
         let (source, file) = (handle.source(), handle.register_file(fd));
         handle.expect_blocking(depth);
-        Ring { handle, source, file }
+        for arena in &arenas {
+            let piece_bytes = piece_bytes(arena.len_bytes());
+            // SAFETY: it is mapped as long as this list has it, which `drop` takes it back from, or
+            // leaks.
+            unsafe { handle.lend(arena.start(), arena.len_bytes(), piece_bytes) };
+        }
+        Ring { handle, source, file, arenas }
     }
 }
 
@@ -47,9 +60,22 @@ impl Drop for Ring {
     fn drop(&mut self) {
         if self.handle.pending(self.source) == 0 {
             self.handle.unregister_file(self.file);
+            for arena in &self.arenas {
+                // SAFETY: this drive has nothing outstanding, and others lend it for themselves.
+                unsafe { self.handle.take_back(arena.start(), arena.len_bytes()) };
+            }
+        } else {
+            std::mem::forget(std::mem::take(&mut self.arenas));
         }
         self.handle.release(self.source);
     }
+}
+
+/// Bytes of memory that is lent that are registered at once: all of it up to what a ring takes, as
+/// lists of pieces of memory must lie in one region.
+fn piece_bytes(arena_bytes: usize) -> usize {
+    const MOST: usize = 1 << 30;
+    arena_bytes.clamp(1, MOST)
 }
 
 impl Engine {
@@ -122,13 +148,39 @@ impl Engine {
         }
     }
 
-    /// The registered region that holds a piece of memory, if one does.
-    pub(crate) fn fixed_buffer(&self, start: *const u8, len_bytes: usize) -> Option<u16> {
-        match self {
-            Engine::Ring(ring) => ring.get().handle.fixed_buffer(start, len_bytes),
-            Engine::Pool(..) => None,
+    /// The registered region that holds all of these pieces of memory, if one does.
+    pub(crate) fn fixed_buffer(&self, pieces: &[iovec]) -> Option<u16> {
+        match (self, pieces) {
+            (Engine::Ring(ring), [piece]) => {
+                ring.get().handle.fixed_buffer(piece.iov_base.cast(), piece.iov_len)
+            }
+            // Of a drive without a cache few requests have several pieces in one region.
+            (Engine::Ring(ring), pieces) if !ring.get().arenas.is_empty() => {
+                ring.get().handle.fixed_vector(pieces)
+            }
+            (Engine::Ring(_) | Engine::Pool(..), _) => None,
             #[cfg(test)]
-            Engine::Script(script) => script.engine.fixed_buffer(start, len_bytes),
+            (Engine::Script(script), pieces) => script.engine.fixed_buffer(pieces),
+        }
+    }
+
+    /// Why the kernel refused to register memory that is lent, if it did since the last call.
+    pub(crate) fn take_refusal(&self) -> Option<io::Error> {
+        match self {
+            Engine::Ring(ring) if !ring.get().arenas.is_empty() => ring.get().handle.take_refusal(),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_registered_whole_up_to_what_a_ring_takes() {
+        for (arena, piece) in [(4096, 4096), (1 << 30, 1 << 30), (1 << 40, 1 << 30)] {
+            assert_eq!(piece_bytes(arena), piece, "{arena}");
         }
     }
 }

@@ -158,26 +158,31 @@ impl Flight {
     }
 
     fn read_op(&self, engine: &Engine, file: FileRef, offset: u64) -> Op {
-        match &self.memory[self.first..] {
+        let rest = &self.memory[self.first..];
+        let buffer = engine.fixed_buffer(rest);
+        match rest {
             [piece] => {
                 let (buf, len) = (piece.iov_base.cast::<u8>(), piece.iov_len);
-                let buffer = engine.fixed_buffer(buf, len);
                 Op::Read { file, buf, len: len as u32, offset, buffer }
             }
-            pieces => Op::ReadV { file, iov: pieces.as_ptr(), count: pieces.len() as u32, offset },
+            pieces => {
+                let (iov, count) = (pieces.as_ptr(), pieces.len() as u32);
+                Op::ReadV { file, iov, count, offset, buffer }
+            }
         }
     }
 
     fn write_op(&self, engine: &Engine, file: FileRef, offset: u64, rw_flags: i32) -> Op {
-        match &self.memory[self.first..] {
+        let rest = &self.memory[self.first..];
+        let buffer = engine.fixed_buffer(rest);
+        match rest {
             [piece] => {
                 let (buf, len) = (piece.iov_base.cast::<u8>(), piece.iov_len);
-                let buffer = engine.fixed_buffer(buf, len);
                 Op::Write { file, buf, len: len as u32, offset, buffer, rw_flags }
             }
             pieces => {
                 let (iov, count) = (pieces.as_ptr(), pieces.len() as u32);
-                Op::WriteV { file, iov, count, offset, rw_flags }
+                Op::WriteV { file, iov, count, offset, buffer, rw_flags }
             }
         }
     }
@@ -191,7 +196,8 @@ impl Flight {
             return Op::Write { file, buf, len: rest as u32, offset, buffer: None, rw_flags: 0 };
         }
         let count = (rest / unit).min(self.memory.len() as u64) as u32;
-        Op::WriteV { file, iov: self.memory.as_ptr(), count, offset, rw_flags: 0 }
+        let iov = self.memory.as_ptr();
+        Op::WriteV { file, iov, count, offset, buffer: None, rw_flags: 0 }
     }
 }
 

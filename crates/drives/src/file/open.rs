@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use millrace_block::{Buffer, Error, ErrorKind};
 use millrace_reactor::{Backend, Config, Reactor};
 
+use super::lent::Lent;
 use super::locks::lock;
 use super::made::Made;
 use super::pool::Pool;
@@ -79,6 +80,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         no_zero_range: AtomicBool::new(no_zero_range),
         sync_failed: AtomicBool::new(false),
         counters: Arc::default(),
+        lent: Lent::default(),
     };
     let (shared, pool) = (Arc::new(shared), Pool::default());
     if let Some(made) = made {

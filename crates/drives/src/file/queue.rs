@@ -46,6 +46,8 @@ pub(crate) struct FileQueue {
     outcomes: Outcomes<Completion>,
     bounces: Vec<Buffer>,
     bounces_made: usize,
+    /// Operations in registered memory that are not counted yet.
+    registered: u64,
 }
 
 // SAFETY: raw pointers inside are to memory of requests in flight, whose bios are `Send`; the
@@ -63,6 +65,7 @@ impl FileQueue {
             outcomes: Outcomes::new(depth),
             bounces: Vec::with_capacity(BOUNCES_MAX),
             bounces_made: 0,
+            registered: 0,
         }
     }
 
@@ -127,6 +130,7 @@ impl FileQueue {
             self.shared.allocating.fetch_add(1, Ordering::Relaxed);
         }
         let op = flight.next_op(&self.engine, self.shared.file.as_raw_fd());
+        self.registered += u64::from(op.is_registered());
         // SAFETY: the memory is that of a request in flight, of this queue's lists and buffers, or
         // the shared zeroes; `Drop` leaks what is still in use then, with the file.
         unsafe { self.engine.push(user_data, op) };
@@ -261,7 +265,16 @@ impl DriverQueue<Native> for FileQueue {
         }
     }
 
-    fn commit_rqs(&mut self) {}
+    fn commit_rqs(&mut self) {
+        if self.registered > 0 {
+            // Relaxed: a statistic.
+            let counter = &self.shared.counters.registered;
+            counter.fetch_add(std::mem::take(&mut self.registered), Ordering::Relaxed);
+        }
+        if let Some(why) = self.engine.take_refusal() {
+            self.shared.lent.refused(&why);
+        }
+    }
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
         while !batch.is_full() {

@@ -88,6 +88,7 @@ impl Scenario {
                     0 => CacheMode::WriteBack,
                     _ => CacheMode::WriteThrough,
                 },
+                ..CacheConfig::default()
             },
             drives,
             chunk_sectors: pick(&[8, 32, 128]) as u32,

@@ -1,0 +1,168 @@
+//! Memory that is lent to a ring, of which pieces are registered as operations come to lie in them.
+//!
+//! Owns which regions are lent, and of each piece of one whether it is registered and under which
+//! index. The tables of the ring call it per operation, with what registers a piece. What the
+//! kernel refuses once is not asked for again while the region is lent: its other pieces stay
+//! registered, and operations elsewhere in it are ordinary ones.
+//! Invariant: an index is in one piece of one region.
+
+use std::io;
+
+/// A region, as those who lend it name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+}
+
+/// The regions that are lent to a ring.
+#[derive(Default)]
+pub(crate) struct LentRegions(Vec<LentRegion>);
+
+struct LentRegion {
+    extent: Extent,
+    piece_bytes: usize,
+    /// Whoever lends it: drives of one thread do so each.
+    lenders: usize,
+    /// The index of each piece that is registered.
+    pieces: Vec<Option<u16>>,
+    /// Why no more is registered.
+    refusal: Option<io::Error>,
+    is_refused: bool,
+}
+
+/// What is known of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// It lies in the piece of this index.
+    Index(u16),
+    /// It lies in a piece that is to be registered first.
+    Unregistered(Extent),
+    /// It lies in a region, but in no piece of it that is or can be registered.
+    Ordinary,
+    /// It lies in no region.
+    Elsewhere,
+}
+
+impl LentRegions {
+    /// Lends a region, once more if it is lent already.
+    pub(crate) fn lend(&mut self, extent: Extent, piece_bytes: usize) {
+        if let Some(known) = self.0.iter_mut().find(|region| region.extent == extent) {
+            known.lenders += 1;
+            return;
+        }
+        let pieces = vec![None; extent.len.div_ceil(piece_bytes)];
+        let (lenders, refusal, is_refused) = (1, None, false);
+        self.0.push(LentRegion { extent, piece_bytes, lenders, pieces, refusal, is_refused });
+    }
+
+    /// Takes a region back; the indexes to be freed if nobody lends it any more.
+    pub(crate) fn take_back(&mut self, extent: Extent) -> Vec<u16> {
+        let Some(at) = self.0.iter().position(|region| region.extent == extent) else {
+            return Vec::new();
+        };
+        self.0[at].lenders -= 1;
+        match self.0[at].lenders {
+            0 => self.0.swap_remove(at).pieces.into_iter().flatten().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What is known of `start .. start + len`.
+    pub(crate) fn find(&self, start: usize, len: usize) -> Found {
+        let Some(region) = self.0.iter().find(|region| region.has(start)) else {
+            return Found::Elsewhere;
+        };
+        let piece = (start - region.extent.start) / region.piece_bytes;
+        let of = region.piece(piece);
+        match region.pieces[piece] {
+            _ if of.start + of.len < start.saturating_add(len) => Found::Ordinary,
+            Some(index) => Found::Index(index),
+            None if region.is_refused => Found::Ordinary,
+            None => Found::Unregistered(of),
+        }
+    }
+
+    /// Notes what came of registering a piece that [`LentRegions::find`] gave.
+    pub(crate) fn note(&mut self, of: Extent, registered: Result<u16, io::Error>) {
+        let Some(region) = self.0.iter_mut().find(|region| region.has(of.start)) else { return };
+        match registered {
+            Ok(index) => {
+                let piece = (of.start - region.extent.start) / region.piece_bytes;
+                region.pieces[piece] = Some(index);
+            }
+            Err(error) => (region.refusal, region.is_refused) = (Some(error), true),
+        }
+    }
+
+    /// Why the kernel refused a piece, if it did since the last call.
+    pub(crate) fn take_refusal(&mut self) -> Option<io::Error> {
+        self.0.iter_mut().find_map(|region| region.refusal.take())
+    }
+}
+
+impl LentRegion {
+    fn has(&self, address: usize) -> bool {
+        (self.extent.start..self.extent.start + self.extent.len).contains(&address)
+    }
+
+    fn piece(&self, number: usize) -> Extent {
+        let at = number * self.piece_bytes;
+        let len = self.piece_bytes.min(self.extent.len - at);
+        Extent { start: self.extent.start + at, len }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Extent = Extent { start: 0x10_0000, len: 0x2800 };
+
+    #[test]
+    fn a_range_is_found_in_the_one_piece_that_has_all_of_it() {
+        let mut lent = LentRegions::default();
+        assert_eq!(lent.find(ALL.start, 1), Found::Elsewhere);
+        lent.lend(ALL, 0x1000);
+        let second = Extent { start: ALL.start + 0x1000, len: 0x1000 };
+        assert_eq!(lent.find(ALL.start + 0x1800, 0x800), Found::Unregistered(second));
+        lent.note(second, Ok(7));
+        assert_eq!(lent.find(ALL.start + 0x1800, 0x800), Found::Index(7));
+        assert_eq!(lent.find(ALL.start + 0x1800, 0x801), Found::Ordinary, "two pieces");
+        let last = Extent { start: ALL.start + 0x2000, len: 0x800 };
+        assert_eq!(lent.find(last.start, 0x800), Found::Unregistered(last), "a short one");
+        assert_eq!(lent.find(last.start + 0x700, 0x200), Found::Ordinary, "past the end");
+        assert_eq!(lent.find(last.start + 0x800, 1), Found::Elsewhere);
+        assert_eq!(lent.find(ALL.start - 1, 1), Found::Elsewhere);
+    }
+
+    #[test]
+    fn what_was_refused_is_said_once_and_not_tried_again() {
+        let mut lent = LentRegions::default();
+        lent.lend(ALL, 0x1000);
+        let first = Extent { start: ALL.start, len: 0x1000 };
+        lent.note(first, Ok(3));
+        let second = Extent { start: ALL.start + 0x1000, len: 0x1000 };
+        lent.note(second, Err(io::Error::from_raw_os_error(libc::ENOMEM)));
+        assert_eq!(lent.find(second.start, 1), Found::Ordinary);
+        assert_eq!(lent.find(ALL.start, 1), Found::Index(3), "what is registered stays so");
+        let said = lent.take_refusal().and_then(|error| error.raw_os_error());
+        assert_eq!(said, Some(libc::ENOMEM));
+        assert!(lent.take_refusal().is_none());
+        assert_eq!(lent.find(second.start, 1), Found::Ordinary);
+    }
+
+    #[test]
+    fn indexes_are_free_when_the_last_lender_has_taken_the_region_back() {
+        let mut lent = LentRegions::default();
+        lent.lend(ALL, 0x1000);
+        lent.lend(ALL, 0x1000);
+        lent.note(Extent { start: ALL.start, len: 0x1000 }, Ok(3));
+        lent.note(Extent { start: ALL.start + 0x1000, len: 0x1000 }, Ok(5));
+        assert_eq!(lent.take_back(ALL), []);
+        assert_eq!(lent.find(ALL.start, 1), Found::Index(3));
+        assert_eq!(lent.take_back(ALL), [3, 5]);
+        assert_eq!(lent.find(ALL.start, 1), Found::Elsewhere);
+        assert_eq!(lent.take_back(ALL), [], "it is lent no more");
+    }
+}
