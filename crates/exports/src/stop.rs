@@ -15,6 +15,9 @@ pub(crate) const FLUSH_USER_DATA: u64 = 1 << 32;
 pub(crate) const TURN_NS: u64 = 10_000_000;
 /// Longest time for the flush of a volume at the end, in nanoseconds.
 pub(crate) const FLUSH_NS: u64 = 1_000_000_000;
+/// How long drives below a cache may complete nothing before they count as stuck, in nanoseconds:
+/// what they owe was acknowledged, so a disk that stalls for some seconds is waited for.
+const STUCK_NS: u64 = 10_000_000_000;
 
 /// Time between two looks at what drives have done, in nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
@@ -42,7 +45,7 @@ impl Progress {
             let drives = cached.flat_map(|volume| volume.drives());
             let done = drives.map(|disk| disk.stats().ios()).sum();
             if core::mem::replace(&mut self.done, done) != done {
-                self.until_ns = now_ns.saturating_add(FLUSH_NS);
+                self.until_ns = now_ns.saturating_add(STUCK_NS);
             }
             self.looked_ns = now_ns;
         }

@@ -39,7 +39,7 @@ use self::log::Log;
 use self::queue::DeviceFlags;
 use crate::SocketAccess;
 use crate::io_threads::{Failed, IoThreads, NativeThread, Place, Service, cpu_of};
-use crate::stop::deadline_after;
+use crate::stop::{Progress, deadline_after};
 use crate::virtio::ID_BYTES;
 use crate::{ClientGroup, ExportErrors, Seat, UnixSocket};
 
@@ -235,7 +235,7 @@ impl VhostServer {
         let mut failures = Vec::new();
         for mut export in self.exports.drain(..) {
             let mut whole = true;
-            if export.has_ended(deadline_ns.saturating_add(STOP_NS)) {
+            if export.has_ended(deadline_ns) {
                 whole &= export.threads.join();
             } else {
                 let text = "an I/O thread is stuck in what a frontend shares, and is left behind";
@@ -370,11 +370,13 @@ impl Service for NudgedThread {
 }
 
 impl RunningExport {
-    /// Waits until all I/O threads have ended, at most until then; nudges those that hang.
-    fn has_ended(&self, until_ns: u64) -> bool {
-        let mut wait = NUDGE[0];
+    /// Waits until all I/O threads have ended, for [`STOP_NS`] after the deadline at most, or after
+    /// a drive below a cache has completed something last; nudges those that hang.
+    fn has_ended(&self, deadline_ns: u64) -> bool {
+        let (mut wait, mut progress) = (NUDGE[0], Progress::default());
         while !self.threads.wait(wait) {
-            if Native::now() >= until_ns {
+            let last_ns = progress.extend([&self.common.volume], deadline_ns);
+            if Native::now() >= last_ns.saturating_add(STOP_NS) {
                 return false;
             }
             self.thread_states.iter().for_each(|state| state.nudge.give());
