@@ -404,7 +404,9 @@ pub(crate) fn client_row(
 /// The row of what the jobs did; who knows the queues fills those in.
 pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: &Snapshot) -> Row {
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();
-    let (ios, bs) = (total(|r| r.ios), plan.workload.bs_bytes);
+    let (ios, errors, bs) = (total(|r| r.ios), total(|r| r.errors), plan.workload.bs_bytes);
+    // What failed did nothing for anybody.
+    let done = ios.saturating_sub(errors) as f64;
     Row {
         jobs: plan.jobs,
         iodepth: plan.workload.iodepth,
@@ -413,8 +415,8 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
         stamp: plan.stamp.word().to_owned(),
         ios,
         seconds: times.seconds,
-        iops: ios as f64 / times.seconds,
-        bw_bytes_per_s: ios as f64 * f64::from(bs) / times.seconds,
+        iops: done / times.seconds,
+        bw_bytes_per_s: done * f64::from(bs) / times.seconds,
         cost: Cost {
             cpu_ns_per_io: times.cpu_ns as f64 / ios.max(1) as f64,
             syscalls_per_io: times.syscalls as f64 / ios.max(1) as f64,
@@ -422,7 +424,7 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
         },
         lat_ns: LatencyNs::of(latency),
         outcome: Outcome {
-            errors: total(|r| r.errors),
+            errors,
             verified: total(|r| r.verified),
             first_error: results.iter().find_map(|r| r.first_error.clone()),
             states: Vec::new(),

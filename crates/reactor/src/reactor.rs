@@ -59,6 +59,15 @@ pub struct Reactor {
     fallback_reason: Option<String>,
 }
 
+/// What to do about a kernel that makes no ring.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        // Kernels before 5.12 count rings as locked memory, later ones some of it.
+        Some(libc::ENOMEM) => "; raise the limit on locked memory (RLIMIT_MEMLOCK), or use epoll",
+        _ => "",
+    }
+}
+
 impl Reactor {
     /// Makes a reactor for the calling thread.
     ///
@@ -74,7 +83,7 @@ impl Reactor {
             match Uring::new(&config, &hub) {
                 Ok(uring) => engine = Some(Engine::Uring(Box::new(uring))),
                 Err(error) if config.backend == Backend::Uring => {
-                    let text = format!("io_uring is not available: {error}");
+                    let text = format!("io_uring is not available: {error}{}", remedy(&error));
                     return Err(io::Error::new(error.kind(), text));
                 }
                 Err(error) => fallback_reason = Some(error.to_string()),

@@ -18,6 +18,9 @@ pub const INTERRUPTED: u8 = 128 + SIGINT as u8;
 /// Until then another signal is the first one once more.
 const ONE_SIGNAL: Duration = Duration::from_millis(500);
 
+/// How long a run may take to end before a line says why.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Something is read or connected that may never come: there is nothing to print yet.
 static IS_WAITING: Mutex<bool> = Mutex::new(false);
 
@@ -61,6 +64,9 @@ pub fn on_ctrl_c() -> Result<Interrupt> {
                 eprintln!("interrupted: nothing was measured yet");
                 std::process::exit(INTERRUPTED.into());
             }
+            if first.is_none() {
+                tell_if_it_takes_long();
+            }
             if first.get_or_insert_with(Instant::now).elapsed() > ONE_SIGNAL {
                 std::process::exit(INTERRUPTED.into());
             }
@@ -68,4 +74,17 @@ pub fn on_ctrl_c() -> Result<Interrupt> {
     };
     thread.spawn(wait).context("cannot catch Ctrl-C")?;
     Ok(interrupt)
+}
+
+/// I/Os in flight are waited for, for as long as their drives have time, which may be a minute.
+fn tell_if_it_takes_long() {
+    let tell = || {
+        std::thread::sleep(PATIENCE);
+        eprintln!(
+            "ending: what is in flight is waited for, as long as its drives have time for it; \
+             Ctrl-C again ends at once, without results"
+        );
+    };
+    // Without a thread there is no such line.
+    let _ = std::thread::Builder::new().name("millrace-ending".to_owned()).spawn(tell);
 }

@@ -67,14 +67,16 @@ type Ended = (Instance, Result<Tally, BenchError>);
 /// Runs the jobs of a file, job i on `volumes[i]`, which are made for as many I/O threads as there
 /// are jobs with their clones.
 ///
+/// Where jobs cannot be set up after others have ended, the reports of those come with the error.
+///
 /// # Errors
-/// If a job does not fit its volume, or a thread or a queue cannot be set up.
+/// If a job does not fit its volume, or a thread or a queue of the first ones cannot be set up.
 pub fn run_jobs(
     file: &JobFile,
     volumes: &[Arc<Volume<Native>>],
     setting: &JobSetting,
     progress: Progress<'_>,
-) -> Result<Vec<JobReport>, BenchError> {
+) -> Result<(Vec<JobReport>, Option<BenchError>), BenchError> {
     check(file, volumes)?;
     let mut disks: Vec<Arc<Disk<Native>>> = Vec::new();
     for disk in volumes.iter().flat_map(|volume| volume.disks()) {
@@ -84,15 +86,22 @@ pub fn run_jobs(
     }
     let mut workers = DriveWorkers::start(&disks, setting.reactor, Pinning::Pinned)?;
     let instances = instances(file);
-    let mut reports = Vec::new();
+    let (mut reports, mut failed) = (Vec::new(), None);
     for phase in instances.chunk_by(|a, b| a.job == b.job || !file.jobs[b.job].crowd.stonewall) {
         if setting.interrupt.is_set() && !reports.is_empty() {
             break;
         }
-        reports.append(&mut run_phase(file, phase, volumes, (setting, &mut *progress))?);
+        match run_phase(file, phase, volumes, (setting, &mut *progress)) {
+            Ok(mut ended) => reports.append(&mut ended),
+            Err(error) if reports.is_empty() => return Err(error),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
     }
     workers.stop()?;
-    Ok(group(file, reports))
+    Ok((group(file, reports), failed))
 }
 
 /// Every clone of every job, with a number and a group for each.

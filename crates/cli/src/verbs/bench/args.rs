@@ -274,7 +274,8 @@ pub struct TargetArgs {
     #[arg(long, conflicts_with_all = NO_VIRTQUEUE)]
     pub virtqueue: bool,
     /// A cache in memory over the drives: its size, or `size=256m,dirty-max=64m,dirty-age=5s,
-    /// read-ahead=512k,mode=write-back|write-through`; empty when each row begins
+    /// read-ahead=512k,mode=write-back|write-through,registered=false|auto|true`; empty when each
+    /// row begins
     #[arg(long, value_name = "SETTINGS", value_parser = crate::config::cache::of_text)]
     #[arg(conflicts_with_all = ["connect", "machine", "locks", "virtqueue", "client", "calibrate"])]
     pub cache: Option<CacheConfig>,

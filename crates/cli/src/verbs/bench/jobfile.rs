@@ -52,7 +52,7 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     let mut bar = Bar::new(1);
     let label = shown(name);
     let news = DriveNews::of(&volumes);
-    let reports =
+    let (reports, failed) =
         run_jobs(&file, &volumes, &setting, &mut |fraction| bar.show(0, &label, fraction))?;
     drop(news);
     bar.clear();
@@ -71,6 +71,10 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
         let job = &file.jobs[one.job].name;
         let first = one.first_error().unwrap_or("no detail");
         eprintln!("job {job}: {} errors: {first}", one.errors());
+        code = ExitCode::from(1);
+    }
+    if let Some(error) = failed {
+        eprintln!("millrace: {error}; the jobs after those above did not run");
         code = ExitCode::from(1);
     }
     if interrupt.is_set() {

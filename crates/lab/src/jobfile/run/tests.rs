@@ -16,7 +16,7 @@ fn run_on(drive: &str, text: &str) -> Result<Vec<JobReport>, BenchError> {
     let file = JobFile::parse("t.fio", text.as_bytes(), &Given(&[])).unwrap();
     let volume = volume(drive);
     let volumes: Vec<_> = file.jobs.iter().map(|_| Arc::clone(&volume)).collect();
-    run_jobs(&file, &volumes, &JobSetting::default(), &mut |_| ())
+    run_jobs(&file, &volumes, &JobSetting::default(), &mut |_| ()).map(|(reports, _)| reports)
 }
 
 /// I/Os of each direction, and flushes, of each report.
@@ -149,7 +149,7 @@ fn an_interrupt_ends_jobs_with_what_they_did() {
             setting.interrupt.set();
         }
     });
-    assert_eq!(reports.unwrap().len(), 2);
+    assert_eq!(reports.unwrap().0.len(), 2);
 }
 
 #[test]
