@@ -62,7 +62,7 @@ pub struct Reactor {
 /// What to do about a kernel that makes no ring.
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        // Kernels before 5.12 count rings as locked memory, later ones some of it.
+        // A ring counts as locked memory.
         Some(libc::ENOMEM) => "; raise the limit on locked memory (RLIMIT_MEMLOCK), or use epoll",
         _ => "",
     }

@@ -26,7 +26,6 @@ both!(
     registered_files_and_buffers_work_or_are_declined,
     pieces_of_lent_memory_are_registered_as_they_are_used,
     a_timeout_is_never_early,
-    timeouts_complete_in_the_order_of_their_deadlines,
     a_write_to_the_wake_fd_ends_a_forever_turn,
     cancel_ends_a_pending_receive,
     cancel_ends_a_pending_timeout,
@@ -306,18 +305,6 @@ fn a_timeout_is_never_early(rig: &mut Rig) {
         assert!(now_ns() >= deadline_ns);
         assert!(now_ns() < deadline_ns + 5_000_000_000);
     }
-}
-
-fn timeouts_complete_in_the_order_of_their_deadlines(rig: &mut Rig) {
-    let now = now_ns();
-    for (user_data, delay_ms) in [(3, 30), (1, 10), (2, 20)] {
-        rig.push(user_data, Op::Timeout { deadline_ns: now + delay_ms * 1_000_000 });
-    }
-    let mut order = Vec::new();
-    while order.len() < 3 {
-        order.extend(rig.next().iter().map(|done| done.user_data));
-    }
-    assert_eq!(order, [1, 2, 3]);
 }
 
 fn a_write_to_the_wake_fd_ends_a_forever_turn(rig: &mut Rig) {

@@ -17,6 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 both!(
+    timeouts_complete_in_the_order_of_their_deadlines,
     a_wake_that_comes_while_a_turn_spins_ends_that_turn,
     a_result_of_the_pool_never_leaves_a_turn_asleep,
     a_reader_that_is_done_leaves_the_writer_of_its_socket_to_be_reported,
@@ -195,6 +196,18 @@ fn bytes_moved_before_a_hang_up_are_reported(rig: &mut Rig) {
         drop(theirs);
         rig.result(1)
     });
+}
+
+fn timeouts_complete_in_the_order_of_their_deadlines(rig: &mut Rig) {
+    let now = now_ns();
+    for (user_data, delay_ms) in [(3, 30), (1, 10), (2, 20)] {
+        rig.push(user_data, Op::Timeout { deadline_ns: now + delay_ms * 1_000_000 });
+    }
+    let mut order = Vec::new();
+    while order.len() < 3 {
+        order.extend(rig.next().iter().map(|done| done.user_data));
+    }
+    assert_eq!(order, [1, 2, 3]);
 }
 
 fn flags_of_a_write_reach_the_system(rig: &mut Rig) {

@@ -27,7 +27,7 @@ pub struct Failure {
     pub status: Status,
 }
 
-/// What a drive's log holds.
+/// What a drive has failed, and whether it is at fault now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Failures {
     /// I/Os that failed since the drive was opened.

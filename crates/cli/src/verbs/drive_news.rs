@@ -64,7 +64,7 @@ impl Drop for DriveNews {
     fn drop(&mut self) {
         self.done = None;
         if let Some(thread) = self.thread.take() {
-            // It has shown what there was; a panic of it changes no result.
+            // The thread has shown what there was, and a panic of it changes no result.
             let _ = thread.join();
         }
     }
