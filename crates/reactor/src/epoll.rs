@@ -69,7 +69,7 @@ impl Epoll {
             timers: Timers::default(),
             events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS],
             has_pwait2: true,
-            spin: Spin::new(config.spin_ns),
+            spin: Spin::new(config.spin_ns, config.spin_rule),
             woken: false,
         })
     }
@@ -100,10 +100,10 @@ impl Epoll {
             hub.pool.awake();
             result?;
         }
-        if waits {
-            self.spin.end(sys::now_ns());
-        }
         self.reap(hub);
+        if waits {
+            self.spin.end(sys::now_ns(), hub.table.moved_bytes());
+        }
         self.woken = false;
         hub.counters.cqes += hub.table.delivered().saturating_sub(before) as u64;
         Ok(())

@@ -33,7 +33,7 @@ mod uring_sqe;
 mod uring_tables;
 mod waiters;
 
-pub use config::{Backend, Config, Counters, Features, Wait};
+pub use config::{Backend, Config, Counters, Features, SpinRule, Wait};
 pub use op::{Completion, FileRef, Op, Source};
 pub use pool::run_file_op;
 pub use reactor::{Handle, Reactor};

@@ -10,12 +10,18 @@
 //! client that it waits for; it ends at once when somebody else took the CPU and no news came of
 //! that; and a thread that lost its CPU in vain for longer than a whole spin, or spun in vain
 //! [`VAIN`] times in a row, lets the next waits go without. Time that no other thread had does not
-//! count: a hypervisor that runs another machine takes that from spinners and sleepers alike.
+//! count: a hypervisor that runs another machine takes that from spinners and sleepers alike. Where
+//! the rule is [`SpinRule::IfItPays`], `worth.rs` has a say, too.
 //! Kernel's counterpart: `halt_poll_ns` of KVM.
+
+mod worth;
 
 use millrace_machine::Native;
 
+use crate::config::SpinRule;
 use crate::sys;
+
+use self::worth::Worth;
 
 /// Short waits in a row before the first spin.
 const STREAK: u32 = 4;
@@ -62,11 +68,13 @@ pub(crate) struct Spin {
     away_ns: u64,
     /// Times that the kernel had taken the CPU from this thread, when that was last looked at.
     taken: u64,
+    /// What spins are worth, if that matters.
+    worth: Option<Worth>,
 }
 
 impl Spin {
     /// A thread that spins for at most `longest_ns`; 0 is never.
-    pub(crate) fn new(longest_ns: u64) -> Spin {
+    pub(crate) fn new(longest_ns: u64, rule: SpinRule) -> Spin {
         Spin {
             longest_ns,
             short: 0,
@@ -80,6 +88,7 @@ impl Spin {
             yield_ns: 0,
             away_ns: 0,
             taken: 0,
+            worth: (rule == SpinRule::IfItPays).then(Worth::new),
         }
     }
 
@@ -102,16 +111,21 @@ impl Spin {
         if self.unhurt > PAUSE_MAX {
             (self.unhurt, self.pause_next) = (0, PAUSE_MIN);
         }
-        self.short >= STREAK
+        self.short >= STREAK && self.worth.is_none_or(|worth| worth.spins())
     }
 
-    /// The wait is over, with or without a sleep.
-    pub(crate) fn end(&mut self, now_ns: u64) {
+    /// The wait is over, with or without a sleep, when all in all so many bytes had been moved.
+    pub(crate) fn end(&mut self, now_ns: u64, bytes: u64) {
         let waited_ns = now_ns.saturating_sub(self.start_ns);
         let is_short = waited_ns <= self.longest_ns.saturating_mul(2);
         self.short = if is_short { self.short.saturating_add(1) } else { 0 };
         if waited_ns <= self.longest_ns {
             self.vain = 0;
+        }
+        match &mut self.worth {
+            Some(worth) if is_short => worth.waited(now_ns, bytes),
+            Some(worth) => worth.paused(now_ns, bytes),
+            None => {}
         }
     }
 
@@ -183,10 +197,10 @@ mod tests {
 
     /// A thread whose last waits were short.
     fn warm() -> Spin {
-        let mut spin = Spin::new(LONGEST_NS);
+        let mut spin = Spin::new(LONGEST_NS, SpinRule::Always);
         for at_ns in 0..u64::from(STREAK) {
             assert!(!spin.start(at_ns, None), "too early");
-            spin.end(at_ns + LONGEST_NS);
+            spin.end(at_ns + LONGEST_NS, 0);
         }
         spin
     }
@@ -195,8 +209,23 @@ mod tests {
     fn spins_after_short_waits_and_stops_after_one_long_one() {
         let mut spin = warm();
         assert!(spin.start(0, None));
-        spin.end(2 * LONGEST_NS + 1);
+        spin.end(2 * LONGEST_NS + 1, 0);
         assert!(!spin.start(0, None), "whoever is idle sleeps at once");
+    }
+
+    #[test]
+    fn spins_that_do_not_pay_end_where_that_is_the_rule() {
+        // As much is moved either way.
+        for (rule, spun) in [(SpinRule::Always, 1900..2000), (SpinRule::IfItPays, 20..200)] {
+            let mut spin = Spin::new(LONGEST_NS, rule);
+            let spins = (0..2000u64).filter(|at| {
+                let spins = spin.start(at * 50_000, None);
+                spin.end(at * 50_000 + 40_000, at * 4096);
+                spins
+            });
+            let spins = spins.count();
+            assert!(spun.contains(&spins), "{rule:?}: {spins}");
+        }
     }
 
     #[test]
@@ -205,16 +234,16 @@ mod tests {
         for vain in 1..=VAIN {
             assert!(spin.start(0, None), "in vain {vain} times");
             assert_eq!(spin.next(LONGEST_NS, undisturbed), Next::Sleep);
-            spin.end(LONGEST_NS + 50_000);
+            spin.end(LONGEST_NS + 50_000, 0);
         }
         let slept = (0..).take_while(|_| !spin.start(0, None)).count();
         assert_eq!(slept, PAUSE_MIN as usize);
         // A spin that brought something in between counts.
         for _ in 0..3 * VAIN {
             assert_eq!(spin.next(LONGEST_NS, undisturbed), Next::Sleep);
-            spin.end(LONGEST_NS + 50_000);
+            spin.end(LONGEST_NS + 50_000, 0);
             assert!(spin.start(0, None));
-            spin.end(10);
+            spin.end(10, 0);
             assert!(spin.start(0, None));
         }
     }
@@ -248,7 +277,7 @@ mod tests {
         assert_eq!(spin.next(0, undisturbed), Next::Yield);
         spin.yielded(ALONE_NS + 1);
         assert_eq!(spin.next(ALONE_NS + 2, || 1), Next::Sleep, "news would have ended the spin");
-        spin.end(ALONE_NS + 3);
+        spin.end(ALONE_NS + 3, 0);
         assert!(spin.start(0, None), "the next wait may be for the client that ran");
     }
 
@@ -274,7 +303,7 @@ mod tests {
             assert_eq!(spin.next(30_001, undisturbed), Next::Look);
             assert_eq!(spin.next(30_002 + GAP_NS, undisturbed), Next::Yield);
             assert_eq!(spin.next(3 * LONGEST_NS, undisturbed), Next::Sleep, "its end, no loss");
-            spin.end(2 * LONGEST_NS);
+            spin.end(2 * LONGEST_NS, 0);
         }
     }
 
@@ -286,7 +315,7 @@ mod tests {
             assert_eq!(spin.next(0, undisturbed), Next::Yield);
             // The client ran on this CPU, and there are news: nobody asks any more.
             spin.yielded(LONGEST_NS + 1);
-            spin.end(LONGEST_NS + 2);
+            spin.end(LONGEST_NS + 2, 0);
         }
     }
 

@@ -73,6 +73,7 @@ pub(crate) struct Table {
     inboxes: Vec<Inbox>,
     free_sources: Vec<u16>,
     delivered: usize,
+    moved_bytes: u64,
 }
 
 impl Default for Table {
@@ -84,6 +85,7 @@ impl Default for Table {
             inboxes: Vec::new(),
             free_sources: Vec::new(),
             delivered: 0,
+            moved_bytes: 0,
         }
     }
 }
@@ -164,6 +166,8 @@ impl Table {
         if inbox.open {
             inbox.completions.push(Completion { user_data, result, flags });
             self.delivered += 1;
+            self.moved_bytes =
+                self.moved_bytes.wrapping_add(u64::from(result.max(0).unsigned_abs()));
             return;
         }
         if inbox.pending == 0 {
@@ -215,6 +219,12 @@ impl Table {
     /// Completions put into inboxes since the last `take_delivered`.
     pub(crate) fn delivered(&self) -> usize {
         self.delivered
+    }
+
+    /// Bytes that all operations moved which were delivered: their results, if positive, whatever
+    /// they mean. Wraps.
+    pub(crate) fn moved_bytes(&self) -> u64 {
+        self.moved_bytes
     }
 
     /// The count of `delivered`, which starts anew.

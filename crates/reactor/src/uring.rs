@@ -104,7 +104,7 @@ impl Uring {
             enter_flags,
             features: opened.features,
             config: *config,
-            spin: Spin::new(config.spin_ns),
+            spin: Spin::new(config.spin_ns, config.spin_rule),
             wake: Wake {
                 fd: hub.wake.as_raw_fd(),
                 value: Box::into_raw(Box::new(0)),
@@ -264,10 +264,10 @@ impl Uring {
             hub.pool.awake();
             result?;
         }
-        if waits {
-            self.spin.end(sys::now_ns());
-        }
         self.reap(hub);
+        if waits {
+            self.spin.end(sys::now_ns(), hub.table.moved_bytes());
+        }
         self.wake.seen = false;
         Ok(())
     }

@@ -125,8 +125,27 @@ impl Session {
     ///
     /// What ended the session, again each time. Plaintext before it was handed out.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
-        let mut filled = self.take_plain(into);
+        let mut filled = 0;
         while filled < into.len() || !self.progress.established {
+            match self.read_record(&mut into[filled..])? {
+                0 => break,
+                bytes => filled += bytes,
+            }
+        }
+        Ok(filled)
+    }
+
+    /// As [`Session::read`], but hands out one record at most once the handshake is over, so that
+    /// what follows it may be wanted elsewhere: 0 means that more ciphertext is needed, or that
+    /// there was no room.
+    ///
+    /// # Errors
+    ///
+    /// What ended the session, again each time.
+    pub fn read_record(&mut self, into: &mut [u8]) -> Result<usize, Error> {
+        let mut filled = self.take_plain(into);
+        // Rustls may hand out records before it says that the handshake is over.
+        while !self.progress.established || (filled == 0 && !into.is_empty()) {
             match self.turn(&mut into[filled..], Want::Nothing)?.0 {
                 Step::Plain(bytes) => filled += bytes,
                 Step::GoOn => {}

@@ -134,6 +134,34 @@ fn small_writes_share_a_record_and_a_reader_without_room_loses_nothing() {
 }
 
 #[test]
+fn records_come_one_at_a_time_to_whoever_asks_and_none_before_the_handshake_is_over() {
+    let (mut client, mut server) = Sides::new().sessions();
+    // The end of the client's handshake and its first records reach the server together.
+    while !client.is_established() {
+        carry(&mut client, &mut server, 1 << 20).unwrap();
+        carry(&mut server, &mut client, 1 << 20).unwrap();
+    }
+    assert!(!server.is_established());
+    for expected in [vec![3000, 1152], vec![28, 3000, 1096, 28]] {
+        for len in [28, 4096, 28] {
+            assert_eq!(client.write(&vec![7; len]).unwrap(), len);
+            client.finish().unwrap();
+        }
+        let len = client.output().len();
+        server.room()[..len].copy_from_slice(client.output());
+        server.received(len);
+        client.sent(len);
+        let (mut into, mut found) = ([0; 3000], Vec::new());
+        while let read @ 1.. = server.read_record(&mut into).unwrap() {
+            assert!(server.is_established(), "who it is was known first");
+            found.push(read);
+        }
+        assert_eq!(found, expected);
+    }
+    assert_eq!(server.read_record(&mut []).unwrap(), 0);
+}
+
+#[test]
 fn the_names_of_a_client_are_known_once_it_was_accepted() {
     let (mut client, mut server) = Sides::new().sessions();
     assert!(server.peer().is_none());

@@ -199,7 +199,7 @@ impl RawServer {
             connections_max: self.connections_max.unwrap_or(default.connections_max),
             handshake_timeout_ns: self.handshake_timeout_ns.unwrap_or(default.handshake_timeout_ns),
             memory_max_bytes: self.memory_max_bytes.unwrap_or(default.memory_max_bytes),
-            spin_ns: self.spin_ns.unwrap_or(default.spin_ns),
+            spin_ns: self.spin_ns,
             tls: self.tls.clone(),
         }
     }
@@ -489,7 +489,7 @@ fn server_section(mut section: Section<'_>, base: &Path, problems: &mut Problems
         handshake_timeout_ns: section
             .word("handshake-timeout", problems, |text| words::duration(text, &HANDSHAKES_NS))
             .map(|t| t.value),
-        spin_ns: section.word("spin", problems, words::up_to_a_second).map(|t| t.value),
+        spin_ns: section.word("spin", problems, words::spin).and_then(|t| t.value),
         control: section.word("control", problems, |text| words::control(text, base)),
         control_access: listener::file_access(&mut section, problems),
         metrics: section.word("metrics", problems, words::metrics),

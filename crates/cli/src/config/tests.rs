@@ -302,13 +302,18 @@ fn the_server_section_is_checked() {
                   connections-max = 9\nhandshake-timeout = \"5s\"\nspin = \"20us\"\n";
     let text = format!("{}{server}", whole("", "", ""));
     let server = plan(&text).config.server;
-    assert_eq!((server.threads, server.cpus, server.spin_ns), (2, vec![0, 0], 20_000));
+    assert_eq!((server.threads, server.cpus, server.spin_ns), (2, vec![0, 0], Some(20_000)));
     let found = problems(&text.replace("threads = 2", "threads = 0"));
     assert!(found[0].ends_with("threads = \"0\": write a whole number from 1 to 1024"));
     let long = "18446744073s";
     let found = problems(&text.replace("5s", long).replace("20us", long));
     assert!(found[0].ends_with("write a time from 1ms to 1h"), "{found:?}");
-    assert!(found[1].ends_with("spin = \"18446744073s\": write a time from 0 to 1s"), "{found:?}");
+    assert!(
+        found[1].ends_with("spin = \"18446744073s\": write a time from 0 to 1s, or auto"),
+        "{found:?}"
+    );
+    let auto = text.replace("20us", "auto");
+    assert_eq!(plan(&auto).config.server.spin_ns, None);
     let found = problems(&text.replace("64m", "1k").replace("[0, 0]", "[0, 65535]"));
     assert!(found[0].contains(": cpus: \"65535\": no CPU that this process may use"), "{found:?}");
     assert!(found[1].contains(": memory-max = \"1k\": write a size of 64m or more"), "{found:?}");

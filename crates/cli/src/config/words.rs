@@ -117,6 +117,15 @@ pub fn up_to_a_second(text: &str) -> Result<u64, String> {
     duration(text, &(0..=SECOND_NS))
 }
 
+/// How long a thread polls before it sleeps; none for `auto`.
+pub fn spin(text: &str) -> Result<Option<u64>, String> {
+    if text == "auto" {
+        return Ok(None);
+    }
+    let time = up_to_a_second(text);
+    time.map(Some).map_err(|why| format!("{why}, or auto"))
+}
+
 /// A time as a person would write it.
 pub fn time_text(time_ns: u64) -> String {
     let units = [

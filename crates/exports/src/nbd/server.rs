@@ -212,7 +212,7 @@ fn share(
         .map_err(|error| Error::new(ErrorKind::System, format!("no memory for zeroes: {error}")))?;
     let threads = usize::from(config.threads);
     let memory = usize::try_from(config.memory_max_bytes).unwrap_or(usize::MAX);
-    let reactor = Config { backend: config.backend, spin_ns: config.spin_ns, ..Config::default() };
+    let reactor = Config { backend: config.backend, ..config.spin_config() };
     Ok(Shared {
         exports,
         reactor,

@@ -139,8 +139,9 @@ pub struct ServerConfig {
     pub handshake_timeout_ns: u64,
     /// Most memory for NBD's payload, of all connections, in bytes; at least 1 MiB.
     pub memory_max_bytes: u64,
-    /// Longest busy poll before a thread sleeps, in nanoseconds; 0: never.
-    pub spin_ns: u64,
+    /// Longest busy poll before a thread sleeps, in nanoseconds; 0: never; none: for 100 us, as
+    /// long as more is done that way.
+    pub spin_ns: Option<u64>,
     /// TLS of all addresses of NBD that say nothing else.
     pub tls: Option<TlsConfig>,
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use millrace_block::Volume;
 use millrace_machine::Native;
-use millrace_reactor::Backend;
+use millrace_reactor::{Backend, Config, SpinRule};
 
 use super::listen::Listen;
 use super::secure::ListenTls;
@@ -75,8 +75,9 @@ pub struct ServerConfig {
     /// Most memory for payload, of all connections, in bytes; at least 1 MiB.
     pub memory_max_bytes: u64,
     /// Longest busy poll before a thread sleeps, in nanoseconds. A thread polls only while its
-    /// waits are that short, and lets others have its CPU; 0: never.
-    pub spin_ns: u64,
+    /// waits are that short, and lets others have its CPU; 0: never; none: for 100 us, as long as
+    /// more is done that way.
+    pub spin_ns: Option<u64>,
 }
 
 impl Default for ServerConfig {
@@ -90,7 +91,18 @@ impl Default for ServerConfig {
             connections_max: 1024,
             handshake_timeout_ns: 10_000_000_000,
             memory_max_bytes: 256 << 20,
-            spin_ns: SPIN_NS,
+            spin_ns: None,
         }
+    }
+}
+
+impl ServerConfig {
+    /// A reactor's settings, as far as they are about spinning.
+    pub(crate) fn spin_config(&self) -> Config {
+        let (spin_ns, spin_rule) = match self.spin_ns {
+            Some(spin_ns) => (spin_ns, SpinRule::Always),
+            None => (SPIN_NS, SpinRule::IfItPays),
+        };
+        Config { spin_ns, spin_rule, ..Config::default() }
     }
 }

@@ -49,6 +49,14 @@ impl Secure {
         self.drained = false;
     }
 
+    /// Decrypts one record into this memory, so that payload behind a request is not decrypted to
+    /// where requests go; how many bytes.
+    pub(crate) fn read_record(&mut self, into: &mut [u8]) -> Result<usize, Error> {
+        let read = self.session.read_record(into)?;
+        self.drained = read == 0;
+        Ok(read)
+    }
+
     /// Decrypts into this memory; how many bytes.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let read = self.session.read(into)?;

@@ -145,7 +145,7 @@ impl Core {
                 if room.is_empty() {
                     return false;
                 }
-                let read = tls.read(room);
+                let read = tls.read_record(room);
                 if let Ok(bytes) = read {
                     conn.input.received(bytes);
                 }
