@@ -350,6 +350,27 @@ fn a_hang_up_in_the_middle_of_a_record_costs_that_client_only() {
 }
 
 #[test]
+fn a_goodbye_right_behind_half_a_write_is_heard() {
+    let rig = Rig::start(Server::Required);
+    for sent in [10, 40_000] {
+        let mut tls = open(&rig);
+        tls.ask(&option(7, &[&[0, 0, 0, 1][..], b"v", &[0, 0]].concat()));
+        let mut write = [0; 28];
+        write[..8].copy_from_slice(&[0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1]);
+        write[24..].copy_from_slice(&65_536_u32.to_be_bytes());
+        // Of its own records, so that payload is decrypted straight into the drive's buffer.
+        for part in [&write[..], &vec![7; sent]] {
+            assert_eq!(tls.session.write(part).unwrap(), part.len());
+            tls.session.finish().unwrap();
+        }
+        tls.session.close();
+        tls.send();
+        let ended = tls.stream.read_to_end(&mut Vec::new());
+        assert!(ended.is_ok(), "{sent} bytes of payload: {ended:?}");
+    }
+}
+
+#[test]
 fn a_flood_of_handshakes_takes_bounded_memory_and_lets_others_work() {
     let rig = Rig::start(Server::Required);
     let before = rig.daemon.resident_kib();

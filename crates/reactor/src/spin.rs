@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn spins_that_do_not_pay_end_where_that_is_the_rule() {
         // As much is moved either way.
-        for (rule, spun) in [(SpinRule::Always, 1900..2000), (SpinRule::IfItPays, 20..200)] {
+        for (rule, spun) in [(SpinRule::Always, 1900..2000), (SpinRule::IfItPays, 100..400)] {
             let mut spin = Spin::new(LONGEST_NS, rule);
             let spins = (0..2000u64).filter(|at| {
                 let spins = spin.start(at * 50_000, None);

@@ -183,7 +183,9 @@ fn presented_names(presented: &[String]) -> String {
 fn incompatible(why: &PeerIncompatible) -> String {
     use PeerIncompatible as P;
     let what = match why {
+        // Clients of TLS 1.1 and older do not say which signatures they know.
         P::SupportedVersionsExtensionRequired
+        | P::SignatureAlgorithmsExtensionRequired
         | P::ServerDoesNotSupportTls12Or13
         | P::Tls12NotOffered
         | P::Tls12NotOfferedOrEnabled

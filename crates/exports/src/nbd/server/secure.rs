@@ -64,6 +64,11 @@ impl Secure {
         Ok(read)
     }
 
+    /// Whether the peer said that it sends nothing more, and all before that was handed out.
+    pub(crate) fn is_over(&self) -> bool {
+        self.session.peer_closed() && !self.has_more()
+    }
+
     /// Whether ciphertext came in that is not decrypted and handed out.
     pub(crate) fn has_more(&self) -> bool {
         !self.drained || self.session.is_waiting()

@@ -70,6 +70,13 @@ pub(crate) fn not_allowed(thread: usize, conn: &Connection, why: &str) {
     tracing::warn!(%client, "client {client}{from}: {why}");
 }
 
+/// Logs, for whoever looks after the server, that the TLS of a client at work is broken.
+#[cold]
+pub(crate) fn broken(thread: usize, conn: &Connection, why: impl fmt::Display) {
+    let (client, from) = (client(thread, conn), whence(conn));
+    tracing::warn!(%client, "client {client}{from} is disconnected: {why}");
+}
+
 /// Logs that the server closes a client's connection, and why.
 #[cold]
 pub(crate) fn ended(thread: usize, conn: &Connection, why: impl fmt::Display) {

@@ -116,6 +116,10 @@ impl Core {
         while self.decrypt(conn) {
             self.take_plain_input(conn);
         }
+        // Said behind the last of it, wherever that was read to.
+        if conn.tls.as_ref().is_some_and(|tls| tls.is_over()) && !conn.input.busy {
+            conn.drain(&mut self.submitter.tickets, &mut self.pool);
+        }
     }
 
     /// Decrypts some of what came in; whether there is plaintext.
@@ -159,9 +163,6 @@ impl Core {
             }
             Ok(bytes) => {
                 self.is_secured(conn);
-                if bytes == 0 && conn.tls.as_ref().is_some_and(|tls| tls.session.peer_closed()) {
-                    conn.drain(&mut self.submitter.tickets, &mut self.pool);
-                }
                 bytes > 0
             }
         }
@@ -201,6 +202,9 @@ impl Core {
             Some(listener) if self.secure.may_show(Instant::now()) => {
                 let address = &self.exports.catalogs[listener].address;
                 client_log::refused(self.pool.thread(), conn, address, error);
+            }
+            None if self.secure.may_show(Instant::now()) => {
+                client_log::broken(self.pool.thread(), conn, error);
             }
             _ => client_log::ended(self.pool.thread(), conn, error),
         }
