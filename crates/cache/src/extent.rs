@@ -22,41 +22,55 @@ pub(crate) const WHOLE: u8 = 0xff;
 /// All pages of an extent.
 pub(crate) const ALL_PAGES: u16 = u16::MAX;
 
-/// 16 consecutive pages.
+/// 16 consecutive pages. What a hit asks for lies in the first two lines of the processor's cache
+/// ([`Extent::LINES_BYTES`]).
 #[derive(Debug, Clone)]
+#[repr(C, align(64))]
 pub(crate) struct Extent {
-    /// Which one of the volume.
-    pub(crate) number: u64,
     /// The frame of each page.
     pub(crate) frames: [u32; EXTENT_PAGES],
+    /// Which one of the volume.
+    pub(crate) number: u64,
     /// Sectors of each page that memory has.
     pub(crate) valid: [u8; EXTENT_PAGES],
     /// Sectors of each page that the volume below has not.
     pub(crate) dirty: [u8; EXTENT_PAGES],
+    /// Pages that were hit since the hand passed, a bit each.
+    pub(crate) hit: u16,
     /// Pages that are being written, a bit each.
     pub(crate) writing: u16,
     /// Pages that are being read from below, a bit each.
     pub(crate) filling: u16,
     /// Of these, pages whose contents change below meanwhile: what is read is not kept.
     pub(crate) stale: u16,
+    /// Dirty pages of drives that fail, a bit each: counted apart (strands.rs).
+    pub(crate) stranded: u16,
+    pub(crate) failed: Failed,
     /// It stands in the shard's list of dirty extents.
     pub(crate) is_listed: bool,
+    /// The extents before and behind it in the list of dirty ones.
+    pub(crate) neighbours: (u32, u32),
     /// The epoch in which it was listed.
     pub(crate) dirty_epoch: u64,
     /// The epoch in which what is being written was listed.
     pub(crate) writing_epoch: u64,
     /// When it was listed.
     pub(crate) dirty_ns: u64,
-    /// Pages of which the last write to the volume failed, a bit each, and how the last one did.
-    pub(crate) failed: u16,
+}
+
+/// Writes of an extent's pages to the volume that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Failed {
+    /// Pages of which the last write did, a bit each.
+    pub(crate) pages: u16,
+    /// How the last one ended.
     pub(crate) status: Status,
-    /// Dirty pages of drives that fail, a bit each: counted apart (strands.rs).
-    pub(crate) stranded: u16,
-    /// The extents before and behind it in the list of dirty ones.
-    pub(crate) neighbours: (u32, u32),
 }
 
 impl Extent {
+    /// Bytes of the lines that a hit needs.
+    pub(crate) const LINES_BYTES: usize = 128;
+
     /// An extent of which nothing is in memory.
     pub(crate) fn new(number: u64) -> Extent {
         Extent {
@@ -64,6 +78,7 @@ impl Extent {
             frames: [NO_FRAME; EXTENT_PAGES],
             valid: [0; EXTENT_PAGES],
             dirty: [0; EXTENT_PAGES],
+            hit: 0,
             writing: 0,
             filling: 0,
             stale: 0,
@@ -71,8 +86,7 @@ impl Extent {
             dirty_epoch: 0,
             writing_epoch: 0,
             dirty_ns: 0,
-            failed: 0,
-            status: Status::Ok,
+            failed: Failed { pages: 0, status: Status::Ok },
             stranded: 0,
             neighbours: (NO_EXTENT, NO_EXTENT),
         }
@@ -84,6 +98,21 @@ impl Extent {
             && self.filling == 0
             && !self.is_listed
             && self.frames.iter().all(|frame| *frame == NO_FRAME)
+    }
+
+    /// The frame that has these sectors of a page, if memory has them.
+    #[inline]
+    pub(crate) fn frame_of(&self, page: usize, wanted: u8) -> Option<u32> {
+        (self.valid[page] & wanted == wanted).then_some(self.frames[page])
+    }
+
+    /// Notes that a page in memory was hit.
+    #[inline]
+    pub(crate) fn note_hit(&mut self, page: usize) {
+        // Mostly it is set: then its line is not written.
+        if self.hit & 1 << page == 0 {
+            self.hit |= 1 << page;
+        }
     }
 
     /// Whether a page's frame may be taken for another page.
@@ -106,6 +135,11 @@ impl Extent {
         self.is_listed && self.dirty_epoch <= epoch
             || self.writing != 0 && self.writing_epoch <= epoch
     }
+}
+
+/// Extent and place in it of a page.
+pub(crate) fn place_of(page: u64) -> (u64, usize) {
+    (page / EXTENT_PAGES as u64, (page % EXTENT_PAGES as u64) as usize)
 }
 
 /// The pages of an extent that sectors lie in, a bit each.
@@ -147,6 +181,14 @@ pub(crate) fn runs(mut mask: u8) -> impl Iterator<Item = (u32, u32)> {
 mod tests {
     use super::*;
     use alloc::vec::Vec;
+
+    #[test]
+    fn what_a_hit_needs_lies_in_the_first_two_lines_of_an_extent() {
+        use core::mem::offset_of;
+        let (hit, valid) = (offset_of!(Extent, hit), offset_of!(Extent, valid));
+        assert!(hit + 2 <= Extent::LINES_BYTES && valid + EXTENT_PAGES <= Extent::LINES_BYTES);
+        assert_eq!((align_of::<Extent>(), size_of::<Extent>()), (64, 192));
+    }
 
     #[test]
     fn masks_have_a_bit_for_each_sector_of_the_range_in_the_page() {

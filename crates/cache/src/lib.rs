@@ -23,6 +23,7 @@ mod driver;
 mod extent;
 mod flusher;
 mod frames;
+mod hits;
 mod jobs;
 mod memory;
 mod pace;

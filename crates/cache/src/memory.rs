@@ -2,13 +2,30 @@
 //!
 //! Made for one request in flight, whose segments are valid; moves forward through them, and starts
 //! anew for a place before the last one. Copies go through raw pointers, since a guest may change
-//! its memory meanwhile. Also cuts a part of a request's memory out as a list of segments.
+//! its memory meanwhile. Also cuts a part of a request's memory out as a list of segments, and says
+//! which part of a request lies in a page.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
 
 use millrace_block::{Request, Segment};
 use millrace_machine::Machine;
+
+use crate::extent::{PAGE_SECTORS, mask_of};
+
+/// The part of a request in a page: bytes from its beginning, bytes into the page, and how many.
+pub(crate) fn part_of<M: Machine>(rq: &Request<M>, page: u64) -> (usize, usize, usize) {
+    let (start, end) = (rq.sector(), rq.sector() + u64::from(rq.nr_sectors()));
+    let from = start.max(page * PAGE_SECTORS);
+    let to = end.min((page + 1) * PAGE_SECTORS);
+    let bytes = |sectors: u64| sectors as usize * 512;
+    (bytes(from - start), bytes(from - page * PAGE_SECTORS), bytes(to - from))
+}
+
+/// The sectors of a page that a request is about.
+pub(crate) fn wanted_of<M: Machine>(rq: &Request<M>, page: u64) -> u8 {
+    mask_of(page, rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
+}
 
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,6 +20,7 @@ use slab::Slab;
 
 use crate::cache::Cache;
 use crate::extent::{PAGE_BYTES, PAGE_SECTORS};
+use crate::hits::{Copied, Hits};
 use crate::jobs::{Fill, Job, Reach, Step};
 use crate::signal::Signal;
 use crate::streams::Streams;
@@ -33,6 +34,13 @@ const WRITE: u64 = 1;
 const LAST: u64 = 2;
 const KIND_BITS: u32 = 2;
 
+/// What a queue keeps of its reads.
+pub(crate) struct Reads<M: Machine> {
+    pub(crate) streams: Streams,
+    /// Reads that are copied before the batch ends.
+    hits: Hits<M>,
+}
+
 /// One queue of a cache.
 pub(crate) struct CacheQueue<M: Machine> {
     pub(crate) cache: Arc<Cache<M>>,
@@ -42,7 +50,7 @@ pub(crate) struct CacheQueue<M: Machine> {
     pub(crate) jobs: Slab<Job<M>>,
     pub(crate) fills: Slab<Fill>,
     pub(crate) writeout: Writeout,
-    pub(crate) streams: Streams,
+    pub(crate) reads: Reads<M>,
     /// Bios that the channel below had no room for.
     unsent: VecDeque<Bio>,
     /// Jobs that wait for others.
@@ -68,7 +76,10 @@ impl<M: Machine> CacheQueue<M> {
             jobs: Slab::new(),
             fills: Slab::new(),
             writeout: Writeout::default(),
-            streams: Streams::new(cache.config.read_ahead_bytes / PAGE_BYTES as u64),
+            reads: Reads {
+                streams: Streams::new(cache.config.read_ahead_bytes / PAGE_BYTES as u64),
+                hits: Hits::new(),
+            },
             unsent: VecDeque::new(),
             blocked: Vec::new(),
             held: VecDeque::new(),
@@ -251,6 +262,27 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
+    /// Answers a read, or makes a job of what memory has not.
+    #[inline]
+    fn read(&mut self, rq: &Request<M>) {
+        let rest = self.read_hits(rq, Self::pages_of(rq));
+        match rest.is_empty() {
+            true => self.done.push_back((rq.tag(), Status::Ok)),
+            false => self.start_job(rq, Step::Read, Some(rest)),
+        }
+    }
+
+    /// Answers the reads that were found in memory.
+    #[inline]
+    fn copy_hits(&mut self) {
+        while let Some(copied) = self.reads.hits.copy_next(&self.cache) {
+            match copied {
+                Copied::Done(tag) => self.done.push_back((tag, Status::Ok)),
+                Copied::Missed(rq) => self.read(rq),
+            }
+        }
+    }
+
     /// The pages of a request.
     pub(crate) fn pages_of(rq: &Request<M>) -> core::ops::Range<u64> {
         let end = rq.sector() + u64::from(rq.nr_sectors());
@@ -263,10 +295,10 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
         match rq.op() {
             Op::Read => {
                 let pages = Self::pages_of(rq);
-                let rest = self.read_hits(rq, pages.clone());
-                match rest.is_empty() {
-                    true => self.done.push_back((rq.tag(), Status::Ok)),
-                    false => self.start_job(rq, Step::Read, Some(rest)),
+                match self.reads.hits.find(&self.cache, rq, &pages) {
+                    true if self.reads.hits.is_full() => self.copy_hits(),
+                    true => {}
+                    false => self.read(rq),
                 }
                 self.read_ahead(&pages);
             }
@@ -291,6 +323,7 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
     }
 
     fn commit_rqs(&mut self) {
+        self.copy_hits();
         if self.was_submitted || !self.blocked.is_empty() {
             self.retry();
             self.send_unsent();

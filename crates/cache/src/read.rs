@@ -13,10 +13,10 @@ use millrace_block::{Request, Segment, Status};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::whole;
-use crate::extent::{EXTENT_PAGES, NO_FRAME, PAGE_BYTES, PAGE_SECTORS, mask_of};
+use crate::extent::{EXTENT_PAGES, NO_FRAME, PAGE_BYTES, PAGE_SECTORS, place_of};
 use crate::frames::Frames;
 use crate::jobs::Fill;
-use crate::memory::{Cursor, Way};
+use crate::memory::{Cursor, Way, part_of, wanted_of};
 use crate::queue::CacheQueue;
 use crate::shard::Shard;
 
@@ -37,19 +37,13 @@ enum Found {
     Torn,
 }
 
-/// Extent and place in it of a page.
-pub(crate) fn place_of(page: u64) -> (u64, usize) {
-    (page / EXTENT_PAGES as u64, (page % EXTENT_PAGES as u64) as usize)
-}
-
 /// What there is of a page, of which sectors are wanted.
 fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> Found {
     let (number, place) = place_of(page);
     let at = shard.find_or_insert(number);
-    let extent = shard.extent(at);
-    if extent.valid[place] & wanted == wanted {
-        let frame = extent.frames[place];
-        shard.note_hit(frame);
+    let extent = shard.extent_mut(at);
+    if let Some(frame) = extent.frame_of(place, wanted) {
+        extent.note_hit(place);
         return Found::Hit(frame);
     }
     if extent.filling & 1 << place != 0 {
@@ -68,20 +62,6 @@ fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> Found {
     }
 }
 
-/// The part of a request in a page: bytes from its beginning, bytes into the page, and how many.
-pub(crate) fn part_of<M: Machine>(rq: &Request<M>, page: u64) -> (usize, usize, usize) {
-    let (start, end) = (rq.sector(), rq.sector() + u64::from(rq.nr_sectors()));
-    let from = start.max(page * PAGE_SECTORS);
-    let to = end.min((page + 1) * PAGE_SECTORS);
-    let bytes = |sectors: u64| sectors as usize * 512;
-    (bytes(from - start), bytes(from - page * PAGE_SECTORS), bytes(to - from))
-}
-
-/// The sectors of a page that a request is about.
-pub(crate) fn wanted_of<M: Machine>(rq: &Request<M>, page: u64) -> u8 {
-    mask_of(page, rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
-}
-
 impl<M: Machine> CacheQueue<M> {
     /// Copies the pages of a read that memory has, up to the first that it has not; the rest.
     #[inline]
@@ -93,16 +73,15 @@ impl<M: Machine> CacheQueue<M> {
             let Some(at) = shard.find(number) else { return pages };
             let last = (first as u64 + (pages.end - pages.start)).min(EXTENT_PAGES as u64) as usize;
             for place in first..last {
-                let (extent, page) = (shard.extent(at), pages.start);
-                let (wanted, frame) = (wanted_of(rq, page), extent.frames[place]);
-                if extent.valid[place] & wanted != wanted {
+                let (extent, page) = (shard.extent_mut(at), pages.start);
+                let Some(frame) = extent.frame_of(place, wanted_of(rq, page)) else {
                     return pages;
-                }
+                };
+                extent.note_hit(place);
                 let (at, into, len) = part_of(rq, page);
                 let memory = self.cache.frames.at(frame).wrapping_add(into);
                 // SAFETY: the request was just handed over, and the shard's lock keeps the frame.
                 unsafe { cursor.copy(Way::ToRequest, at, memory, len) };
-                shard.note_hit(frame);
                 shard.stats.read_hits += 1;
                 pages.start += 1;
             }
@@ -187,7 +166,7 @@ impl<M: Machine> CacheQueue<M> {
 
     /// Reads ahead of the stream that a read of these pages belongs to.
     pub(crate) fn read_ahead(&mut self, pages: &Range<u64>) {
-        let Some(ahead) = self.streams.note(pages) else { return };
+        let Some(ahead) = self.reads.streams.note(pages) else { return };
         let sectors = self.cache.sectors();
         let last = sectors.div_ceil(PAGE_SECTORS);
         let mut run = Run::default();

@@ -87,14 +87,13 @@ pub(crate) enum Due {
 
 /// A part of the cache's pages.
 pub(crate) struct Shard {
-    table: HashTable<u32>,
+    /// Numbers of extents, and where each is.
+    table: HashTable<(u64, u32)>,
     extents: Vec<Extent>,
     free_extents: Vec<u32>,
     /// Number of the first of its frames.
     first: u32,
     owners: Vec<Owner>,
-    /// Frames that were hit since the hand passed.
-    hit: Vec<bool>,
     free: Vec<u32>,
     hand: usize,
     /// First and last of the dirty extents, the longest dirty first.
@@ -115,7 +114,6 @@ impl Shard {
             free_extents: Vec::new(),
             first,
             owners: alloc::vec![Owner::NONE; count as usize],
-            hit: alloc::vec![false; count as usize],
             free: (first..first + count).rev().collect(),
             hand: 0,
             listed: (NO_EXTENT, NO_EXTENT),
@@ -128,9 +126,7 @@ impl Shard {
     /// The extent of this number, if something is known of it.
     #[inline]
     pub(crate) fn find(&self, number: u64) -> Option<u32> {
-        let extents = &self.extents;
-        let is_it = |at: &u32| extents[*at as usize].number == number;
-        self.table.find(hash_of(number), is_it).copied()
+        self.table.find(hash_of(number), |entry| entry.0 == number).map(|entry| entry.1)
     }
 
     /// The extent of this number, made if nothing was known of it.
@@ -149,9 +145,7 @@ impl Shard {
                 self.extents.len() as u32 - 1
             }
         };
-        let extents = &self.extents;
-        let hash = |at: &u32| hash_of(extents[*at as usize].number);
-        self.table.insert_unique(hash_of(number), at, hash);
+        self.table.insert_unique(hash_of(number), (number, at), |entry| hash_of(entry.0));
         at
     }
 
@@ -173,19 +167,9 @@ impl Shard {
         if !extent.is_empty() {
             return;
         }
-        let entry = self.table.find_entry(hash_of(extent.number), |other| *other == at);
+        let entry = self.table.find_entry(hash_of(extent.number), |other| other.1 == at);
         entry.expect("an extent stands in the table until it is forgotten").remove();
         self.free_extents.push(at);
-    }
-
-    /// Notes that a page in memory was hit.
-    #[inline]
-    pub(crate) fn note_hit(&mut self, frame: u32) {
-        let hit = &mut self.hit[(frame - self.first) as usize];
-        // Mostly it is set: then its line is not written.
-        if !*hit {
-            *hit = true;
-        }
     }
 
     /// A frame that nobody has: a free one, or that of a clean page. The extent `keep` stays even
@@ -203,12 +187,15 @@ impl Shard {
                 continue;
             }
             let (extent, page) = self.owners[at].page();
-            if !self.extents[extent as usize].may_evict(page) || core::mem::take(&mut self.hit[at])
-            {
+            let of = &mut self.extents[extent as usize];
+            let was_hit = of.hit & 1 << page != 0;
+            if !of.may_evict(page) || was_hit {
+                if of.may_evict(page) {
+                    of.hit &= !(1 << page);
+                }
                 continue;
             }
             self.owners[at] = Owner::NONE;
-            let of = &mut self.extents[extent as usize];
             (of.frames[page], of.valid[page]) = (NO_FRAME, 0);
             self.stats.evicted += 1;
             if extent != keep {
@@ -227,12 +214,13 @@ impl Shard {
 
     /// Makes a frame that of a page; the one before, if there was one, belongs to no page now.
     pub(crate) fn set_frame(&mut self, at: u32, page: usize, frame: u32) {
-        let old = core::mem::replace(&mut self.extents[at as usize].frames[page], frame);
+        let extent = &mut self.extents[at as usize];
+        extent.hit &= !(1 << page);
+        let old = core::mem::replace(&mut extent.frames[page], frame);
         if old != NO_FRAME {
             self.owners[(old - self.first) as usize] = Owner::NONE;
         }
-        let place = (frame - self.first) as usize;
-        (self.owners[place], self.hit[place]) = (Owner::of(at, page), false);
+        self.owners[(frame - self.first) as usize] = Owner::of(at, page);
     }
 
     /// Takes a page out of memory.
@@ -240,7 +228,7 @@ impl Shard {
         let extent = &mut self.extents[at as usize];
         let frame = core::mem::replace(&mut extent.frames[page], NO_FRAME);
         (extent.valid[page], extent.dirty[page]) = (0, 0);
-        extent.failed &= !(1 << page);
+        extent.failed.pages &= !(1 << page);
         if frame != NO_FRAME {
             self.give_frame(frame);
         }
@@ -376,10 +364,10 @@ impl Shard {
         extent.writing &= !(1 << page);
         let (is_last, epoch) = (extent.writing == 0, extent.writing_epoch);
         let mut clean = 1;
-        extent.failed &= !(1 << page);
+        extent.failed.pages &= !(1 << page);
         if let Ended::Failed(status) = ended {
-            extent.failed |= 1 << page;
-            extent.status = status;
+            extent.failed.pages |= 1 << page;
+            extent.failed.status = status;
         }
         self.stranded -= u32::from(item.is_probe);
         if !is_ok && extent.frames[page] != NO_FRAME {
@@ -463,7 +451,7 @@ impl Shard {
 
     /// Numbers of all extents of which something is known.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
-        self.table.iter().map(|at| self.extents[*at as usize].number)
+        self.table.iter().map(|entry| entry.0)
     }
 
     /// When the longest dirty extent became dirty.

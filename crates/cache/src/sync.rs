@@ -64,8 +64,8 @@ impl<M: Machine> CacheQueue<M> {
         let (span, mut status) = (span_of(rq), None);
         self.for_extents(rq, |shard, at| {
             let extent = shard.extent(at);
-            if extent.failed & bits_of(extent.number, span) != 0 {
-                status = Some(extent.status);
+            if extent.failed.pages & bits_of(extent.number, span) != 0 {
+                status = Some(extent.failed.status);
             }
         });
         status
@@ -76,7 +76,7 @@ impl<M: Machine> CacheQueue<M> {
         let span = span_of(rq);
         self.for_extents(rq, |shard, at| {
             let extent = shard.extent_mut(at);
-            extent.failed &= !bits_of(extent.number, span);
+            extent.failed.pages &= !bits_of(extent.number, span);
         });
     }
 

@@ -11,10 +11,10 @@ use core::ops::Range;
 use millrace_block::{OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
+use crate::extent::place_of;
 use crate::jobs::{Reach, Step};
-use crate::memory::{Cursor, Way};
+use crate::memory::{Cursor, Way, part_of, wanted_of};
 use crate::queue::CacheQueue;
-use crate::read::{part_of, place_of, wanted_of};
 
 impl<M: Machine> CacheQueue<M> {
     /// Whether a write is to be below before it is answered.
@@ -51,7 +51,7 @@ impl<M: Machine> CacheQueue<M> {
             if was_clean {
                 cache.strand(&mut shard, at, pages.start);
             }
-            shard.note_hit(frame);
+            shard.extent_mut(at).note_hit(place);
             shard.stats.written += 1;
             shard.stats.overwritten += u64::from(!was_clean);
             newly_dirty += u64::from(was_clean);

@@ -94,6 +94,12 @@ pub trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     fn spin_until(deadline_ns: u64, ready: impl FnMut() -> bool) -> bool;
     /// Charges `units` items of work of a stage, where the machine charges for work.
     fn work(stage: Stage, units: u32);
+    /// Says that the caller is going to read these bytes soon, so that they come into the
+    /// processor's cache meanwhile, where the machine has one. Any address will do.
+    #[inline(always)]
+    fn will_read(start: *const u8, len_bytes: usize) {
+        let _ = (start, len_bytes);
+    }
 }
 
 /// A mutual exclusion lock; see [`Machine::Lock`].

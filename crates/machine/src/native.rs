@@ -24,6 +24,8 @@ use crate::{Counter, CpuId, Line, Machine, Order, Parker, Stage, Thread, Topolog
 
 const NS_PER_S: u64 = 1_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
+#[cfg(target_arch = "x86_64")]
+const CACHE_LINE_BYTES: usize = 64;
 
 /// The machine that the process runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +110,16 @@ impl Machine for Native {
 
     #[inline]
     fn work(_stage: Stage, _units: u32) {}
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn will_read(start: *const u8, len_bytes: usize) {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        for at in (0..len_bytes).step_by(CACHE_LINE_BYTES) {
+            // SAFETY: SSE is part of the architecture, and a hint faults at no address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at).cast()) };
+        }
+    }
 }
 
 /// CPUs of the process: those of its first thread, whatever the calling one is pinned to.

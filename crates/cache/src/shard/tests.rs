@@ -248,7 +248,8 @@ fn the_hand_takes_clean_pages_in_turn_and_spares_those_that_were_hit_once() {
         shard.find(number).map(|at| shard.extent(at).frames[0]).filter(|frame| *frame != NO_FRAME)
     };
     let hit = frame_of(&shard, 0).unwrap();
-    shard.note_hit(hit);
+    let at = shard.find(0).unwrap();
+    shard.extent_mut(at).note_hit(0);
     let second = frame_of(&shard, 1).unwrap();
     assert_eq!(shard.take_frame(NO_EXTENT), Some(second), "the first was hit");
     assert_eq!((shard.find(1), shard.stats.evicted), (None, 1), "nothing is known of it any more");
@@ -310,7 +311,7 @@ fn stranded_pages_are_left_out_of_fresh_ones_until_all_memory_is_theirs() {
     );
     shard.end_write(&items[0], Ended::Failed(Status::NoSpace));
     let extent = shard.extent(at);
-    assert_eq!((extent.failed, extent.status), (0b10, Status::NoSpace));
+    assert_eq!((extent.failed.pages, extent.failed.status), (0b10, Status::NoSpace));
     assert!(shard.strand(at, 1) && shard.is_stranded());
     assert!(shard.unstrand(at, 0) && !shard.unstrand(at, 0) && !shard.is_stranded());
 }

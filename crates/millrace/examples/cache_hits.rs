@@ -1,0 +1,161 @@
+//! What a cache's hits cost beside a plain copy: `cargo run --release -p millrace --example
+//! cache_hits -- 256 32 200`.
+//!
+//! Reads 4 KiB at random through a cached volume all of which is in memory (so many MiB, so many
+//! reads at a time), and copies 4 KiB at random from as much memory in a plain loop, in turn, so
+//! many times each. Both have huge pages if the system gives them. Prints the medians of both in
+//! millions a second, and the median of hits by copies of each pair: on a machine that others use,
+//! too, a pair has mostly the same share of it.
+
+#![allow(clippy::print_stdout)]
+
+use std::error::Error;
+use std::time::Instant;
+
+use millrace::{
+    Again, Bio, Buffer, CacheConfig, Channel, ChannelConfig, Layout, VolumeOptions, build_volume,
+    cache_over,
+};
+use millrace_drives::advise_huge_pages;
+
+const PAGE: usize = 4096;
+/// Copies or reads of a turn: some ms of them.
+const TURN: u64 = 40_000;
+/// Copies or reads before each turn: what the other kind put in the processor's cache goes.
+const BEFORE: u64 = 20_000;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut given = std::env::args().skip(1).map(|word| word.parse::<u64>());
+    let mib = given.next().transpose()?.unwrap_or(256);
+    let depth = given.next().transpose()?.unwrap_or(32);
+    let turns = given.next().transpose()?.unwrap_or(200);
+    run(mib, depth, turns)
+}
+
+/// Measures hits of `mib` MiB, `depth` at a time, and copies, `turns` times in turn.
+pub fn run(mib: u64, depth: u64, turns: u64) -> Result<(), Box<dyn Error>> {
+    let drives = [format!("ram:size={mib}m").parse()?];
+    let options = VolumeOptions { io_threads: 2, ..VolumeOptions::default() };
+    let (below, _) = build_volume("v", Layout::Linear, &drives, &options)?;
+    let config =
+        CacheConfig { size_bytes: mib << 21, read_ahead_bytes: 0, ..CacheConfig::default() };
+    let (volume, cache) = cache_over(below, config, 1)?;
+    let mut channel = Channel::open(&volume, ChannelConfig::default())?;
+    let pages = mib << 8;
+    let mut hits = Turns { pages, ..Turns::default() };
+    // All of it comes into memory, each page once.
+    for page in 0..pages {
+        channel.submit(Bio::read(page * 8, Buffer::new(PAGE)))?;
+        channel.wait(1, |done| assert!(done.status.is_ok()));
+    }
+    let memory = Memory::new(mib);
+    let mut copies = Turns { pages, ..Turns::default() };
+    let mut ratios = Vec::new();
+    let mut into = Buffer::new(depth as usize * PAGE);
+    for _ in 0..turns {
+        let copied = copies.take(|random, count| {
+            for at in 0..count {
+                let from = random.page() * PAGE;
+                let to = (at % depth) as usize * PAGE;
+                into[to..to + PAGE].copy_from_slice(&memory.bytes()[from..from + PAGE]);
+            }
+        });
+        let read = hits.take(|random, count| read(&mut channel, (depth, count), random));
+        ratios.push(read / copied);
+    }
+    std::hint::black_box(&into);
+    let (copies, hits) = (copies.median(), hits.median());
+    let missed = cache.stats().read_misses - pages;
+    println!(
+        "{mib} MiB, {depth} at a time, {turns} times {TURN}: {copies:.2} M copies/s, {hits:.2} M \
+         hits/s, hits by copies {:.3}, {missed} missed",
+        median(&mut ratios)
+    );
+    Ok(())
+}
+
+/// Reads at random, always so many at a time, so many in all.
+fn read(channel: &mut Channel, (depth, count): (u64, u64), random: &mut Random) {
+    for _ in 0..depth {
+        let bio = Bio::read(random.page() as u64 * 8, Buffer::new(PAGE));
+        channel.submit(bio).expect("the volume has it");
+    }
+    let mut left = count - depth;
+    while channel.in_flight() > 0 {
+        channel.poll_again(|bio, status| {
+            assert!(status.is_ok());
+            if left == 0 {
+                return Again::Drop;
+            }
+            left -= 1;
+            bio.set_sector(random.page() as u64 * 8);
+            Again::Submit
+        });
+    }
+}
+
+/// Memory at random places of which is copied.
+struct Memory {
+    bytes: Vec<u8>,
+    /// Where the first huge page of it begins.
+    start: usize,
+    len: usize,
+}
+
+impl Memory {
+    fn new(mib: u64) -> Memory {
+        const HUGE: usize = 2 << 20;
+        let len = (mib as usize) << 20;
+        let mut bytes: Vec<u8> = Vec::with_capacity(len + HUGE);
+        let start = bytes.as_ptr().align_offset(HUGE);
+        advise_huge_pages((bytes.as_mut_ptr().wrapping_add(start), len));
+        bytes.resize(len + HUGE, 1);
+        Memory { bytes, start, len }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.len]
+    }
+}
+
+/// Random pages of so many.
+struct Random(u64, u64);
+
+impl Random {
+    fn page(&mut self) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % self.1) as usize
+    }
+}
+
+/// What a turn of one kind did, each time.
+#[derive(Default)]
+struct Turns {
+    pages: u64,
+    per_us: Vec<f64>,
+}
+
+impl Turns {
+    /// Takes a turn; millions a second of it.
+    fn take(&mut self, mut turn: impl FnMut(&mut Random, u64)) -> f64 {
+        let seed = 0x1357_9bdf_2468_ace0 + self.per_us.len() as u64;
+        let mut random = Random(seed, self.pages);
+        turn(&mut random, BEFORE);
+        let started = Instant::now();
+        turn(&mut random, TURN);
+        let per_us = TURN as f64 / started.elapsed().as_secs_f64() / 1e6;
+        self.per_us.push(per_us);
+        per_us
+    }
+
+    fn median(&mut self) -> f64 {
+        median(&mut self.per_us)
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
