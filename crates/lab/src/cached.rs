@@ -23,8 +23,8 @@ use millrace_machine::{
 use crate::explore::Outcome;
 use client::Client;
 use drive::Drive;
-use judge::{Judge, hold};
-pub use scenario::Scenario;
+use judge::{Judge, Size, Step, hold};
+pub use scenario::{Growth, Scenario};
 
 type Bell = Arc<Doorbell<Simulated>>;
 type SimWord = <Simulated as Machine>::Word;
@@ -103,8 +103,14 @@ fn play(scenario: &Scenario, judge: &Arc<Mutex<Judge>>) {
         let body = Box::new(move || client.run(&volume, &thread(number as u16)));
         Simulated::spawn("client", Some(CpuId(number as u32)), body)
     };
+    let grown = scenario.growth.map(|growth| {
+        let (volume, judge) = (Arc::clone(&volume), Arc::clone(judge));
+        let body = Box::new(move || grow(&volume, growth, &judge));
+        Simulated::spawn("grower", Some(CpuId(6)), body)
+    });
     let clients: Vec<_> = (0..scenario.load.clients).map(start).collect();
     let whole = clients.into_iter().fold(true, |whole, client| client.join() & whole);
+    let whole = grown.is_none_or(Thread::join) & whole;
     stop.store(1, Order::SeqCst);
     bell.ring();
     let whole = flushes.join() & whole;
@@ -117,6 +123,23 @@ fn play(scenario: &Scenario, judge: &Arc<Mutex<Judge>>) {
     if scenario.fails_per_mille == 0 && stats.dirty != 0 {
         let text = format!("{} pages are dirty after the last flush", stats.dirty);
         judge.accuse("flush", text);
+    }
+}
+
+/// Has the drives grow at their time, and the volume with them.
+fn grow(volume: &Volume<Simulated>, growth: Growth, judge: &Mutex<Judge>) {
+    let bell: Bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+    while Simulated::now() < growth.at_ns {
+        bell.sleep_unless(Some(growth.at_ns), || false);
+    }
+    hold(judge).size.step = Step::Underway;
+    let grown = volume.resize();
+    let mut judge = hold(judge);
+    match grown {
+        Ok(resized) if resized.new == judge.sectors() => {
+            judge.size = Size { known: resized.new, step: Step::Done };
+        }
+        other => judge.accuse("size", format!("the volume did not grow: {other:?}")),
     }
 }
 
@@ -157,6 +180,12 @@ mod tests {
     fn scenarios_have_drives_that_die_and_come_back() {
         let dead = (0..300).filter_map(|seed| Scenario::of_seed(seed).dead);
         assert!(dead.filter(|dead| dead.until_ns > 1_000_000_000).count() > 5);
+    }
+
+    #[test]
+    fn scenarios_have_volumes_that_grow_while_clients_are_at_them() {
+        let grow = |seed: &u64| Scenario::of_seed(*seed).growth.is_some();
+        assert!((0..300).filter(grow).count() > 70);
     }
 
     #[test]

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Completion, IoThread, Op, OpFlags, Reject, Rejected,
-    Volume,
+    Status, Volume,
 };
 use millrace_machine::{Machine, Simulated};
 use millrace_random::SplitMix64 as Random;
 
-use super::judge::{Judge, hold};
+use super::judge::{Answer, Judge, hold};
 use super::scenario::Scenario;
 
 /// Longest that a write to drives that live may take beside a dead one, which is dead for longer.
@@ -101,10 +101,21 @@ impl Client {
         self.next += 1;
         let mut bio = bio.with_user_data(self.next);
         self.flights.insert(self.next, flight);
-        while let Err(Rejected { bio: back, reason }) = channel.submit(bio) {
+        let end = flight.sector + flight.nr;
+        loop {
+            let size = hold(&self.judge).size;
+            let Err(Rejected { bio: back, reason }) = channel.submit(bio) else {
+                return hold(&self.judge).check_end(end, size, Answer::Taken);
+            };
             if reason != Reject::Full {
-                let text = format!("{flight:?} was refused: {reason:?}");
-                return hold(&self.judge).accuse("status", text);
+                self.flights.remove(&self.next);
+                let mut judge = hold(&self.judge);
+                judge.check_end(end, size, Answer::Refused);
+                if reason != Reject::Invalid(Status::OutOfRange) {
+                    let text = format!("{flight:?} was refused: {reason:?}");
+                    judge.accuse("status", text);
+                }
+                return;
             }
             channel.wait(1, |done| self.end(done));
             bio = back;
@@ -135,24 +146,38 @@ impl Client {
     }
 
     fn span_to_read(&mut self) -> (u64, u64) {
-        let volume = self.scenario.volume_sectors();
+        let mut volume = hold(&self.judge).size.known;
         let nr = 1 + self.random.below(self.scenario.load.sectors_max);
+        if self.scenario.growth.is_some() && self.random.below(8) == 0 {
+            // Perhaps too early: then it is to be refused.
+            volume = self.scenario.volume_sectors_max();
+        }
         if self.random.below(3) == 0 {
             let sector = self.reader;
             let nr = nr.min(volume - sector);
             self.reader = if sector + nr == volume { 0 } else { sector + nr };
             return (sector, nr);
         }
-        let sector = self.random.below(self.scenario.load.hot);
+        let sector = self.place(volume);
         (sector, nr.min(volume - sector))
+    }
+
+    /// The first sector of an I/O on a volume of so many: a hot one, or one around its old end.
+    fn place(&mut self, volume: u64) -> u64 {
+        let old = self.scenario.volume_sectors();
+        if self.scenario.growth.is_some() && self.random.below(3) == 0 {
+            let from = old.saturating_sub(64);
+            return from + self.random.below(volume - from);
+        }
+        self.random.below(self.scenario.load.hot)
     }
 
     /// Sectors of this client's own that none of its writes in flight touches.
     fn span_to_write(&mut self) -> Option<(u64, u64)> {
         let most =
             if self.scenario.load.clients == 1 { self.scenario.load.sectors_max } else { u64::MAX };
-        let (grain, volume) = (self.scenario.load.grain, self.scenario.volume_sectors());
-        let sector = self.random.below(self.scenario.load.hot);
+        let (grain, volume) = (self.scenario.load.grain, hold(&self.judge).size.known);
+        let sector = self.place(volume);
         if self.scenario.owner(sector) != self.number {
             return None;
         }

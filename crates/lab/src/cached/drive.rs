@@ -13,7 +13,7 @@ use millrace_block::{
 use millrace_machine::{Machine, Simulated, Topology};
 use millrace_random::SplitMix64 as Random;
 
-use super::judge::{Judge, hold};
+use super::judge::{Judge, Step, hold};
 use super::scenario::Scenario;
 
 /// A drive of a scenario.
@@ -27,6 +27,14 @@ pub(super) struct Drive {
 impl Drive {
     pub(super) fn new(scenario: &Scenario, number: usize, judge: &Arc<Mutex<Judge>>) -> Drive {
         Drive { scenario: scenario.clone(), number, judge: Arc::clone(judge) }
+    }
+
+    /// Its sectors by now.
+    fn sectors(&self) -> u64 {
+        match hold(&self.judge).size.step {
+            Step::Before => self.scenario.drive_sectors,
+            Step::Underway | Step::Done => self.scenario.drive_sectors_max(),
+        }
     }
 
     /// The sector of the volume that lies on a sector of the drive.
@@ -43,6 +51,10 @@ impl Drive {
 impl Driver<Simulated> for Drive {
     fn capacity(&self) -> Sector {
         self.scenario.drive_sectors
+    }
+
+    fn revalidate(&self) -> Result<Sector, Error> {
+        Ok(self.sectors())
     }
 
     fn limits(&self) -> QueueLimits {
@@ -135,7 +147,7 @@ impl Queue {
         }
         if rq.op == Op::Flush {
             let number = self.drive.number;
-            for sector in 0..self.drive.scenario.drive_sectors {
+            for sector in 0..self.drive.scenario.drive_sectors_max() {
                 let media = &mut judge.media[self.drive.place(sector)];
                 debug_assert!(number < self.drive.scenario.drives);
                 while media.volatile.first().is_some_and(|(at, _)| *at <= rq.covers) {
@@ -159,6 +171,11 @@ impl DriverQueue<Simulated> for Queue {
         }
         let (delay, per_mille) = (self.drive.scenario.delay_ns, self.random.below(1000));
         let judge = Arc::clone(&self.drive.judge);
+        let (end, sectors) = (rq.sector() + u64::from(rq.nr_sectors()), self.drive.sectors());
+        if end > sectors {
+            let text = format!("a drive of {sectors} sectors was asked for {end}");
+            hold(&judge).accuse("size", text);
+        }
         let due_ns = Simulated::now() + self.random.below(delay + 1);
         self.inside.push(Inside {
             tag: rq.tag(),

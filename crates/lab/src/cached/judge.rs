@@ -36,8 +36,38 @@ pub(super) struct Judge {
     pub(super) media: Vec<Media>,
     pub(super) ios: u64,
     pub(super) written_back: u64,
+    pub(super) size: Size,
     /// What went wrong first.
     pub(super) violation: Option<Violation>,
+}
+
+/// How many sectors the volume has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    /// Sectors that it has for certain.
+    pub(super) known: u64,
+    /// How far it has grown.
+    pub(super) step: Step,
+}
+
+/// Whether a volume took an I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It is under way.
+    Taken,
+    /// It lies behind the end.
+    Refused,
+}
+
+/// How far a volume has grown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It has what it had at first, and no more.
+    Before,
+    /// Its drives have grown, and it is being told.
+    Underway,
+    /// It has all of what it will have.
+    Done,
 }
 
 /// What a drive holds of a sector.
@@ -60,7 +90,7 @@ impl Judge {
     pub(super) fn new(scenario: &Scenario) -> Judge {
         let first = Wrote { stamp: 0, ended: Some(0) };
         let sector = Sector { writes: vec![first], floor: 0 };
-        let count = scenario.volume_sectors() as usize;
+        let count = scenario.volume_sectors_max() as usize;
         Judge {
             sectors: vec![sector; count],
             clock: 1,
@@ -68,8 +98,14 @@ impl Judge {
             media: vec![Media::default(); count],
             ios: 0,
             written_back: 0,
+            size: Size { known: scenario.volume_sectors(), step: Step::Before },
             violation: None,
         }
+    }
+
+    /// Sectors of the volume in the end.
+    pub(super) fn sectors(&self) -> u64 {
+        self.sectors.len() as u64
     }
 
     /// Something is wrong: which invariant, and what happened.
@@ -81,6 +117,20 @@ impl Judge {
     pub(super) fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
+    }
+
+    /// An I/O up to the sector `end` was taken, or refused as one behind the end; `before` is the
+    /// size when it was submitted.
+    pub(super) fn check_end(&mut self, end: u64, before: Size, answer: Answer) {
+        let text = match answer {
+            Answer::Taken if end > before.known && self.size.step == Step::Before => {
+                "taken before it grew"
+            }
+            Answer::Refused if end <= before.known => "refused, and is there",
+            _ => return,
+        };
+        let known = before.known;
+        self.accuse("size", format!("an I/O up to sector {end} of {known} was {text}"));
     }
 
     /// A write of these sectors begins; gives what it is to write.

@@ -27,8 +27,19 @@ pub struct Scenario {
     pub fails_per_mille: u64,
     /// A drive that fails all for a while.
     pub dead: Option<Dead>,
+    /// When and how far the drives grow, and the volume with them.
+    pub growth: Option<Growth>,
     /// What clients do.
     pub load: Load,
+}
+
+/// All drives have more sectors from some time on.
+#[derive(Debug, Clone, Copy)]
+pub struct Growth {
+    /// When.
+    pub at_ns: u64,
+    /// Sectors of each drive from then on.
+    pub drive_sectors: u64,
 }
 
 /// A drive that fails all that it is asked for a while.
@@ -73,6 +84,7 @@ impl Scenario {
         let size_bytes = 1 << 20;
         let dirty = pick(&[64 << 10, 256 << 10, 512 << 10, 1 << 20]);
         let drive_sectors = pick(&[2048, 4096, 8192]) / drives as u64 / 128 * 128;
+        let (drive_sectors, growth) = growth_of(seed, drives, drive_sectors);
         let volume = drive_sectors * drives as u64;
         let dead = dead_of(seed, drives);
         let fails = pick(&[0, 0, 0, 5, 50]);
@@ -97,6 +109,7 @@ impl Scenario {
             delay_ns: pick(&[0, 20_000, 200_000, 2_000_000]),
             fails_per_mille: if dead.is_some() { 0 } else { fails },
             dead,
+            growth,
             load: Load {
                 clients: pick(&[1, 2, 3, 4]) as usize,
                 grain: pick(&[1, 4, 8, 64]),
@@ -128,7 +141,17 @@ impl Scenario {
         (sector / chunk..=(sector + nr - 1) / chunk).all(|at| at % drives != dead.drive as u64)
     }
 
-    /// Sectors of the volume.
+    /// Sectors of each drive in the end.
+    pub(super) fn drive_sectors_max(&self) -> u64 {
+        self.growth.map_or(self.drive_sectors, |growth| growth.drive_sectors)
+    }
+
+    /// Sectors of the volume in the end.
+    pub(super) fn volume_sectors_max(&self) -> u64 {
+        self.drive_sectors_max() * self.drives as u64
+    }
+
+    /// Sectors of the volume at first.
     pub(super) fn volume_sectors(&self) -> u64 {
         self.drive_sectors * self.drives as u64
     }
@@ -137,6 +160,23 @@ impl Scenario {
     pub(super) fn owner(&self, sector: u64) -> usize {
         ((sector / self.load.grain) % self.load.clients as u64) as usize
     }
+}
+
+/// Whether drives grow: in one scenario of three. Sectors of each at first, and how they grow: a
+/// drive alone may begin and end inside a page.
+fn growth_of(seed: u64, drives: usize, drive_sectors: u64) -> (u64, Option<Growth>) {
+    let mut random = Random::new(seed ^ 0x9604);
+    if random.below(3) != 0 {
+        return (drive_sectors, None);
+    }
+    let at_ns = random.below(3_000_000);
+    let mut more = 128 * (1 + random.below(8));
+    let mut drive_sectors = drive_sectors;
+    if drives == 1 {
+        drive_sectors += random.below(16);
+        more = 1 + random.below(more);
+    }
+    (drive_sectors, Some(Growth { at_ns, drive_sectors: drive_sectors + more }))
 }
 
 /// The drive that dies in a scenario: in one of four of those with several drives.
