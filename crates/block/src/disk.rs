@@ -193,6 +193,12 @@ pub struct Disk<M: Machine> {
     pub(crate) this: Weak<Disk<M>>,
 }
 
+/// What a disk's driver counts of its own, by name.
+#[must_use]
+pub fn driver_counts<M: Machine>(disk: &Disk<M>) -> Vec<(&'static str, u64)> {
+    disk.driver.counts()
+}
+
 impl<M: Machine> Disk<M> {
     /// Its number in traces.
     #[must_use]

@@ -175,4 +175,8 @@ impl Driver<Native> for FaultDriver {
     fn take_news(&self) -> Vec<String> {
         self.inner.take_news()
     }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.inner.counts()
+    }
 }

@@ -290,6 +290,9 @@ impl Driver<Native> for FileDriver {
                 Engine::Ring(ThreadBound::new(Ring::new(current.handle, fd, depth, arenas)))
             }
         };
+        if let Some(why) = engine.take_refusal() {
+            self.shared.lent.refused(&why);
+        }
         Ok(Box::new(FileQueue::new(Arc::clone(&self.shared), engine, depth)))
     }
 
@@ -299,6 +302,15 @@ impl Driver<Native> for FileDriver {
 
     fn take_news(&self) -> Vec<String> {
         self.shared.lent.take_news()
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let counters = &self.shared.counters;
+        vec![
+            ("bounces", counters.bounces()),
+            ("registered", counters.registered()),
+            ("short_transfers", counters.short_transfers()),
+        ]
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {

@@ -89,4 +89,8 @@ impl<M: Machine, A: Around<M>> Driver<M> for Outer<A> {
     fn take_news(&self) -> Vec<String> {
         self.0.inner().take_news()
     }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.0.inner().counts()
+    }
 }

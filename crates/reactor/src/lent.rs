@@ -1,4 +1,5 @@
-//! Memory that is lent to a ring, of which pieces are registered as operations come to lie in them.
+//! Memory that is lent to a ring, of which pieces are registered when its lender says so, or as
+//! operations come to lie in them.
 //!
 //! Owns which regions are lent, and of each piece of one whether it is registered and under which
 //! index. The tables of the ring call it per operation, with what registers a piece. What the
@@ -83,6 +84,13 @@ impl LentRegions {
         }
     }
 
+    /// A piece of this region that is not registered, and may be.
+    pub(crate) fn unregistered(&self, extent: Extent) -> Option<Extent> {
+        let region = self.0.iter().find(|region| region.extent == extent && !region.is_refused)?;
+        let piece = region.pieces.iter().position(Option::is_none)?;
+        Some(region.piece(piece))
+    }
+
     /// Notes what came of registering a piece that [`LentRegions::find`] gave.
     pub(crate) fn note(&mut self, of: Extent, registered: Result<u16, io::Error>) {
         let Some(region) = self.0.iter_mut().find(|region| region.has(of.start)) else { return };
@@ -134,6 +142,21 @@ mod tests {
         assert_eq!(lent.find(last.start + 0x700, 0x200), Found::Ordinary, "past the end");
         assert_eq!(lent.find(last.start + 0x800, 1), Found::Elsewhere);
         assert_eq!(lent.find(ALL.start - 1, 1), Found::Elsewhere);
+    }
+
+    #[test]
+    fn pieces_are_given_out_to_be_registered_until_all_are_or_one_is_refused() {
+        let mut lent = LentRegions::default();
+        assert_eq!(lent.unregistered(ALL), None);
+        lent.lend(ALL, 0x1000);
+        let piece = |at: usize, len| Some(Extent { start: ALL.start + at, len });
+        assert_eq!(lent.unregistered(ALL), piece(0, 0x1000));
+        lent.note(piece(0, 0x1000).unwrap(), Ok(3));
+        lent.note(piece(0x1000, 0x1000).unwrap(), Ok(4));
+        assert_eq!(lent.unregistered(ALL), piece(0x2000, 0x800));
+        let refused = Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        lent.note(piece(0x2000, 0x800).unwrap(), refused);
+        assert_eq!(lent.unregistered(ALL), None);
     }
 
     #[test]

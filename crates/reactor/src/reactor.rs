@@ -289,6 +289,14 @@ impl Handle {
         self.with_tables(|tables, _| unsafe { tables.lend(region, piece_bytes) });
     }
 
+    /// Registers all of a region that is lent, up to the first piece that the kernel refuses, so
+    /// that no operation waits for that. Blocks: of memory that was not used yet the system has to
+    /// find and clear all, which takes seconds for a GiB on some machines.
+    pub fn register_lent(&self, ptr: *mut u8, len: usize) {
+        let region = Extent { start: ptr as usize, len };
+        self.with_tables(|tables, ring| tables.register_lent(ring, region));
+    }
+
     /// Takes back a region that was lent.
     ///
     /// # Safety

@@ -144,6 +144,16 @@ impl Tables {
         }
     }
 
+    /// Registers all pieces of a region that is lent, up to the first that the kernel refuses.
+    pub(crate) fn register_lent(&mut self, ring: &Submitter<'_>, region: Extent) {
+        while let Some(piece) = self.lent.unregistered(region) {
+            // SAFETY: whoever lent it promised that it stays mapped until it is taken back, which
+            // clears its indexes.
+            let registered = unsafe { self.put(ring, piece) };
+            self.lent.note(piece, registered);
+        }
+    }
+
     /// Whether the ring takes lists of pieces of a registered region.
     pub(crate) fn takes_vectors(&self) -> bool {
         self.takes_vectors

@@ -24,6 +24,7 @@ both!(
     vectored_reads_and_writes_keep_their_order,
     errors_of_files_are_passed_through,
     registered_files_and_buffers_work_or_are_declined,
+    lent_memory_is_registered_before_it_is_used_if_its_lender_says_so,
     pieces_of_lent_memory_are_registered_as_they_are_used,
     a_timeout_is_never_early,
     a_write_to_the_wake_fd_ends_a_forever_turn,
@@ -252,6 +253,30 @@ fn registered_files_and_buffers_work_or_are_declined(rig: &mut Rig) {
     }
     rig.handle.unregister_file(file_ref);
     assert_eq!(rig.handle.register_file(file.as_raw_fd()), file_ref);
+}
+
+fn lent_memory_is_registered_before_it_is_used_if_its_lender_says_so(rig: &mut Rig) {
+    let features = rig.reactor.features();
+    let file = tempfile::tempfile().unwrap();
+    let mut memory = vec![0u8; 3 << 14];
+    let (base, len, handle) = (memory.as_mut_ptr(), memory.len(), rig.handle.clone());
+    // SAFETY: the memory outlives the loan, which ends below.
+    unsafe { handle.lend(base, len, 1 << 14) };
+    handle.register_lent(base, len);
+    handle.register_lent(base, len);
+    assert!(handle.take_refusal().is_none());
+    let index = |at: usize| handle.fixed_buffer(base.wrapping_add(at), 512);
+    let pieces = [index(0), index(1 << 14), index(2 << 14)];
+    assert!(pieces.iter().all(|piece| piece.is_some() == features.registered_buffers));
+    assert!(pieces[0].is_none() || pieces[0] != pieces[1] && pieces[1] != pieces[2]);
+    let buf = base.wrapping_add(1 << 14).cast_const();
+    let file = FileRef::Raw(file.as_raw_fd());
+    let buffer = pieces[1];
+    rig.push(1, Op::Write { file, buf, len: 4096, offset: 0, buffer, rw_flags: 0 });
+    assert_eq!(rig.result(1), 4096);
+    // SAFETY: nothing is outstanding.
+    unsafe { handle.take_back(base, len) };
+    assert_eq!(index(0), None);
 }
 
 fn pieces_of_lent_memory_are_registered_as_they_are_used(rig: &mut Rig) {

@@ -229,6 +229,10 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn lend(&self, arena: &Arc<Arena>) {
         let _ = arena;
     }
+    /// What the driver counts of its own, by name, since it was made; for statistics.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
     /// What has happened to the drive since the last call that a person should hear of, a line for
     /// each: that a server is gone, or there again. Asked now and then by whoever tells people.
     fn take_news(&self) -> Vec<String> {

@@ -8,6 +8,7 @@
 
 use millrace_block::{Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::caches::CacheCounts;
@@ -77,6 +78,10 @@ pub struct Drive {
     pub ops: Vec<OpCounts>,
     /// By hardware queue: those through which anything went.
     pub queues: Vec<Queue>,
+    /// What its driver counts of its own, by name; such as `registered` of file drives, reads and
+    /// writes of memory that was registered with the kernel.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub driver: BTreeMap<String, u64>,
 }
 
 /// A hardware queue of a drive.

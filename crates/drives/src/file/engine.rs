@@ -42,7 +42,8 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// Opens an inbox on the calling thread's reactor, for so many operations at a time, many of
-    /// which lie in these arenas.
+    /// which lie in these arenas: they are registered now, which may take long, and not when the
+    /// first operation waits for it.
     pub(crate) fn new(handle: Handle, fd: RawFd, depth: u32, arenas: Vec<Arc<Arena>>) -> Ring {
         let (source, file) = (handle.source(), handle.register_file(fd));
         handle.expect_blocking(depth);
@@ -51,6 +52,7 @@ impl Ring {
             // SAFETY: it is mapped as long as this list has it, which `drop` takes it back from, or
             // leaks.
             unsafe { handle.lend(arena.start(), arena.len_bytes(), piece_bytes) };
+            handle.register_lent(arena.start(), arena.len_bytes());
         }
         Ring { handle, source, file, arenas }
     }

@@ -1,8 +1,8 @@
 //! Memory that was lent to a file drive, such as that of a cache over it.
 //!
 //! Owns which arenas those are, for queues that are opened from then on: each lends them to the
-//! ring of its thread, which registers pieces of them as I/O comes to lie there, so that the kernel
-//! need not look pages up and hold them for every I/O. What is registered stays in memory, locked.
+//! ring of its thread and registers them there before any I/O, so that the kernel need not look
+//! pages up and hold them for every I/O. What is registered stays in memory, locked.
 //! What the kernel refuses is said once, and done without.
 
 use std::io;

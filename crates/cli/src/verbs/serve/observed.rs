@@ -189,6 +189,10 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
         tags_in_use: disk.tags_in_use(),
         scheduler: setting::scheduler_of(disk).to_owned(),
         scheduler_configured: String::new(),
+        driver: millrace_block::driver_counts(disk)
+            .into_iter()
+            .map(|(k, n)| (k.to_owned(), n))
+            .collect(),
         waiting: disk.waiting(),
         counts: report::Counts::from(&stats),
         ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),

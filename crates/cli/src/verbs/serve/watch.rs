@@ -64,6 +64,8 @@ impl Watch {
     /// Looks after the server until the other end of `done` is dropped. A server that has lost an
     /// I/O thread, or a drive's worker, is stopped as by SIGTERM.
     pub fn watch(&mut self, server: &Servers, workers: &DriveWorkers, done: &Receiver<()>) {
+        // What went wrong while threads started is said before anything is served for long.
+        self.look();
         while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
             self.look();
             self.observed.tick();

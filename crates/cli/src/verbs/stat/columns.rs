@@ -5,6 +5,8 @@
 //! `HELP` says how each column that iostat defines by what the kernel counts is defined here, by
 //! what the layer counts. The names are those of sysstat 12.
 
+use std::collections::BTreeMap;
+
 use millrace_block::{Op, Snapshot};
 use serde::Serialize;
 
@@ -66,6 +68,9 @@ pub struct Row {
     pub in_flight: u64,
     /// Tags in use at the end.
     pub tags_in_use: u32,
+    /// Of a drive, what its driver counted of its own, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub driver: BTreeMap<String, u64>,
 }
 
 /// One kind of operation.
@@ -194,7 +199,18 @@ fn row(kind: &'static str, drive: &Drive, before: Option<&Report>, seconds: f64)
         write: write.columns(seconds),
         discard: discard.columns(seconds),
         flush: flush.columns(seconds),
+        driver: driver_since(drive, earlier),
     }
+}
+
+/// What a drive's driver counted since an earlier report.
+fn driver_since(drive: &Drive, earlier: Option<&Drive>) -> BTreeMap<String, u64> {
+    let before =
+        |name: &str| earlier.and_then(|drive| drive.driver.get(name)).copied().unwrap_or(0);
+    let since = |(name, now): (&String, &u64)| {
+        (name.clone(), now.saturating_sub(before(name).unwrap_or(0)))
+    };
+    drive.driver.iter().map(since).collect()
 }
 
 impl Sum {
