@@ -173,6 +173,9 @@ fn counters_and_metrics_have_the_new_sizes_at_once() {
         ["v: 8 MiB (8388608 bytes), as before", "  d1: 5 MiB (5242880 bytes), before 4 MiB"]
     );
     assert!(lines[2].contains("what its smallest drive has grown"), "{said}");
+    let needs = lines[3].strip_prefix("  d0 must grow first: it has 4194304 bytes, and needs ");
+    let needs: u64 = needs.unwrap().parse().unwrap();
+    assert!(needs > 4 * MIB && needs <= 5 * MIB, "{said}");
     set_len(&daemon.dir().join("d0"), 5 * MIB);
     let line = succeed(&mut resize(&daemon, "v --json"));
     let (four, five) = (4 * MIB, 5 * MIB);
@@ -200,7 +203,9 @@ fn counters_and_metrics_have_the_new_sizes_at_once() {
 fn a_volume_that_has_not_grown_says_so_and_that_is_no_error() {
     let daemon = served(&["d0"], "", backends()[0], &[]);
     let said = succeed(&mut resize(&daemon, "v"));
-    assert_eq!(said, "v: 4 MiB (4194304 bytes), as before\nno drive has grown\n");
+    let first = "v: 4 MiB (4194304 bytes), as before\nno drive has grown\n";
+    let need = "  d0 must grow first: it has 4194304 bytes, and needs 4194816\n";
+    assert_eq!(said, format!("{first}{need}"));
     assert!(!daemon.stdout().contains("has grown"));
 }
 

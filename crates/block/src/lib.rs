@@ -67,6 +67,6 @@ pub use trace::entry::Entry;
 pub use trace::note::{Remark, TraceNote};
 pub use trace::tracer::{TRACE_RING_EVENTS, TraceStamp, TraceStatus, Tracer};
 pub use trace::{Action, Event, TraceSink};
-pub use volume::resize::{DriveResized, Resized, SizeWatch};
+pub use volume::resize::{DriveNeed, DriveResized, Resized, SizeWatch};
 pub use volume::serving::{Serving, ServingConfig};
 pub use volume::{CHUNK_SECTORS_MAX, Layout, Volume};

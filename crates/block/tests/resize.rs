@@ -121,6 +121,8 @@ fn the_smallest_drive_of_a_stripe_counts() {
     assert_eq!((resized.old, resized.new), (192, 192));
     let drives: Vec<_> = resized.drives.iter().map(|d| (d.name.as_str(), d.old, d.new)).collect();
     assert_eq!(drives, [("d0", 64, 128), ("d1", 100, 100), ("d2", 64, 64)]);
+    let needs: Vec<_> = resized.needs.iter().map(|d| (d.name.as_str(), d.has, d.needs)).collect();
+    assert_eq!(needs, [("d2", 64, 72)], "a chunk of 8 sectors more");
     knobs[2].resize(1000);
     // Whole chunks of what the second one had all the time.
     assert_eq!(grow(&volume), (192, 3 * 96));
@@ -132,8 +134,12 @@ fn of_drives_one_behind_the_other_only_the_last_may_grow() {
     let (two, knobs) = volume(Layout::Linear, &[64, 64]);
     let mut channel = open(&two);
     assert_eq!(run(&mut channel, Bio::write(64, pattern(8, 7))).0, Status::Ok);
+    let needs = two.resize().unwrap().needs;
+    let needs: Vec<_> = needs.iter().map(|d| (d.name.as_str(), d.has, d.needs)).collect();
+    assert_eq!(needs, [("d1", 64, 65)]);
     knobs[1].resize(80);
-    assert_eq!(grow(&two), (128, 144));
+    assert_eq!(two.resize().unwrap().needs, []);
+    assert_eq!(two.capacity(), 144);
     assert_eq!(run(&mut channel, read(136)).0, Status::Ok);
     knobs[0].resize(72);
     let (kind, text) = refused(&two);

@@ -19,7 +19,7 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::{SECTOR_SHIFT, Sector};
 use crate::disk::Disk;
-use crate::volume::{Volume, capacity_of, whole_blocks};
+use crate::volume::{Layout, Volume, capacity_of, whole_blocks};
 
 /// A call that a new size is told to.
 type Watcher = Arc<dyn Fn(Sector) + Send + Sync>;
@@ -49,6 +49,20 @@ pub struct Resized {
     pub new: Sector,
     /// Its drives, in their order.
     pub drives: Vec<DriveResized>,
+    /// If it has not grown: the drives that must grow before it can.
+    pub needs: Vec<DriveNeed>,
+}
+
+/// A drive that must grow before its volume can.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DriveNeed {
+    /// Its name.
+    pub name: String,
+    /// Its sectors.
+    pub has: Sector,
+    /// The sectors with which the volume grows by the least that it can, if all such drives have
+    /// theirs.
+    pub needs: Sector,
 }
 
 /// What became of one drive's size.
@@ -149,8 +163,12 @@ impl<M: Machine> Volume<M> {
             DriveResized { name: String::from(disk.name()), old, new: *new }
         });
         let drives: Vec<DriveResized> = drives.collect();
-        let drives = below.map_or(drives, |below| below.drives);
         let (old, new) = (self.capacity(), capacity_of(self.layout(), &sizes, self.limits()));
+        let (drives, needs) = match below {
+            Some(below) => (below.drives, below.needs),
+            None if new > old => (drives, Vec::new()),
+            None => (drives, needs_of(self, &sizes)),
+        };
         raise(&self.size.now, new);
         if new > old {
             let watchers = self.size.watchers.lock();
@@ -160,7 +178,7 @@ impl<M: Machine> Volume<M> {
             list.iter().for_each(|call| call(new));
         }
         drop(turn);
-        Ok(Resized { old, new, drives })
+        Ok(Resized { old, new, drives, needs })
     }
 
     /// Growth must not move the sectors of drives behind the one that grew.
@@ -192,6 +210,29 @@ impl<M: Machine> Volume<M> {
         watchers.list.push((number, Arc::new(call)));
         SizeWatch { volume: Arc::downgrade(self), number }
     }
+}
+
+/// The drives that must grow before the volume can, of drives of these sizes.
+fn needs_of<M: Machine>(volume: &Volume<M>, sizes: &[Sector]) -> Vec<DriveNeed> {
+    let block = u64::from(volume.limits().logical_sectors());
+    let (first, needs) = match volume.layout() {
+        Layout::Stripe { chunk_sectors } => {
+            let chunk = u64::from(chunk_sectors);
+            let smallest = sizes.iter().min().copied().unwrap_or(0);
+            (0, (smallest / chunk + 1) * chunk)
+        }
+        Layout::Linear => {
+            let last = sizes.last().map_or(0, |size| size / block * block);
+            (sizes.len() - 1, last + block)
+        }
+    };
+    let drives = volume.disks().iter().zip(sizes).skip(first);
+    let short = drives.filter(|(_, has)| **has < needs);
+    let need = |(disk, has): (&Arc<Disk<M>>, &Sector)| {
+        let name = String::from(disk.name());
+        DriveNeed { name, has: *has, needs }
+    };
+    short.map(need).collect()
 }
 
 /// Asks the drive for its size, and leaves all as it is: whole blocks.

@@ -74,6 +74,9 @@ after its name.
 const TOO_LITTLE: &str = "the volume cannot use that: a stripe grows by what its smallest drive has \
                           grown, in whole chunks\n";
 
+/// Drives that must grow first of which a line is shown.
+const NEEDS_SHOWN: usize = 8;
+
 /// Arguments of `ctl`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -309,13 +312,21 @@ fn describe(resized: &Resized) -> String {
         (false, true) => text.push_str(TOO_LITTLE),
         (false, false) => text.push_str("no drive has grown\n"),
     }
+    for need in resized.needs.iter().take(NEEDS_SHOWN) {
+        let (name, has, needs) = (visible(&need.name), need.has_bytes, need.needs_bytes);
+        let _ = writeln!(text, "  {name} must grow first: it has {has} bytes, and needs {needs}");
+    }
+    if resized.needs.len() > NEEDS_SHOWN {
+        let more = resized.needs.len() - NEEDS_SHOWN;
+        let _ = writeln!(text, "  {more} more drives must grow, too");
+    }
     text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::resized::Drive;
+    use crate::views::resized::{Drive, Need};
 
     fn said(volume: [u64; 2], drives: &[(&str, [u64; 2])]) -> String {
         let drive = |(name, [old_bytes, new_bytes]): &(&str, [u64; 2])| Drive {
@@ -328,7 +339,18 @@ mod tests {
             old_bytes: volume[0],
             new_bytes: volume[1],
             drives: drives.iter().map(drive).collect(),
+            needs: Vec::new(),
         })
+    }
+
+    #[test]
+    fn drives_that_must_grow_first_are_named_with_what_they_need() {
+        let need = |at: u64| Need { name: format!("d{at}"), has_bytes: at, needs_bytes: 65536 };
+        let resized = Resized { needs: (0..10).map(need).collect(), ..Resized::default() };
+        let text = describe(&resized);
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(lines[3], "  d3 must grow first: it has 3 bytes, and needs 65536");
+        assert_eq!((lines.len(), lines[8]), (9, "  2 more drives must grow, too"));
     }
 
     #[test]

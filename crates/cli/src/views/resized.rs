@@ -18,6 +18,21 @@ pub struct Resized {
     pub new_bytes: u64,
     /// Its drives, in their order.
     pub drives: Vec<Drive>,
+    /// If it has not grown: the drives that must grow before it can.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<Need>,
+}
+
+/// A drive that must grow before its volume can.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Need {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub has_bytes: u64,
+    /// The least size with which the volume can grow.
+    pub needs_bytes: u64,
 }
 
 /// A drive of it.
@@ -40,7 +55,13 @@ impl Resized {
             old_bytes: drive.old << SECTOR_SHIFT,
             new_bytes: drive.new << SECTOR_SHIFT,
         });
+        let needs = resized.needs.into_iter().map(|need| Need {
+            name: need.name,
+            has_bytes: need.has << SECTOR_SHIFT,
+            needs_bytes: need.needs << SECTOR_SHIFT,
+        });
         Resized {
+            needs: needs.collect(),
             volume: volume.to_owned(),
             old_bytes: resized.old << SECTOR_SHIFT,
             new_bytes: resized.new << SECTOR_SHIFT,
