@@ -86,8 +86,8 @@ const INTRO: [&str; 7] = [
     "With MQ several cores are inside a hardware queue at once, each calling the driver, and \
      share its tags and its map of software queues; with SQ each submitter runs the queue itself \
      under its lock, four times an I/O. Loads, stores and atomics have prices of their own, by \
-     distance and state. A line that many cores want goes to cores of the same socket first, \
-     within a bound.",
+     distance and state. A line that many cores want goes to them in the order in which they ask \
+     for it, whatever their sockets.",
     "Beside the layer, as the kernels of the time had them: the inode's count of direct I/Os, one \
      line that every I/O adds to and takes from, synchronous or not; the counters of a hardware \
      queue, one line that all its cores write three times an I/O. Not so the account of I/Os in \
@@ -96,8 +96,8 @@ const INTRO: [&str; 7] = [
     "Of what is an assumption, 29 constants of the four machines hardly matter here: with the \
      prices of fences, polls, wake-ups, interrupts, context switches and memory doubled all at \
      once, no verdict was another one at seed 1, and no number of a check changed by more than 2 %. What \
-     matters is how often near cores come first, what spinners of a lock cost its next holder, \
-     and what the repaired interface shares.",
+     matters is in which order cores get a line that all want, and what spinners of a lock cost \
+     its next holder.",
     "Not modelled: store buffers, prefetching, overlapping misses, memory bandwidth, the kernel's \
      memory allocators, other interrupts and threads of the system but for the maxima of table 2 \
      (--without noise).",

@@ -90,22 +90,22 @@ mod tests {
 
     #[test]
     fn what_differs_stands_beside_the_whole_run_and_what_does_not_is_said_to_be_the_same() {
-        let without = [Mechanism::Near, Mechanism::Links];
+        let without = [Mechanism::Lines, Mechanism::Links];
         let both = merged(page(4.0), page(2.0), &without);
         let check = &both.checks[0];
         let second = check.without.as_ref().expect("a second run");
         assert_eq!((check.holds, second.holds), (Holds::Yes, Holds::No));
         assert_eq!((second.change, second.deviation), (Some(-0.5), Some(-0.6)));
-        assert_eq!(second.mechanisms, "near,links");
+        assert_eq!(second.mechanisms, "lines,links");
         let figure = &both.figures[0];
         let labels: Vec<String> = figure.panels[0].series.iter().map(Series::label).collect();
         assert_eq!(labels, ["MQ", "by weight", "MQ, paper", "MQ, without"]);
-        assert!(figure.caption.ends_with("without near,links, where that differs."));
+        assert!(figure.caption.ends_with("without lines,links, where that differs."));
         let ids: Vec<&str> = both.tables.iter().map(|table| table.id.as_str()).collect();
         assert_eq!(ids, ["changes", "changes-without", "stays"]);
         assert!(both.tables[2].caption.ends_with("it is the same."));
         let same = merged(page(4.0), page(4.0), &without);
-        assert!(same.figures[0].caption.ends_with("Without near,links it is the same."));
+        assert!(same.figures[0].caption.ends_with("Without lines,links it is the same."));
         assert_eq!(same.figures[0].panels[0].series.len(), 3);
     }
 }

@@ -59,6 +59,8 @@ pub(crate) fn of(model: &Model) -> MachineTable {
             cost("most that a sleeper falls behind", &fairness.credit),
         ]
     });
+    let near = (cache.near.turns > 0)
+        .then(|| turns("times that a contended line stays in a socket", &cache.near));
     let siblings = model.hyper_threads.iter().map(|threads| Constant {
         name: format!("a core with {} hyper-threads busy", threads.per_core),
         value: format!("{} times one", threads.gain.factor),
@@ -80,7 +82,6 @@ pub(crate) fn of(model: &Model) -> MachineTable {
             rate("link between sockets", &cache.link),
             rate("link between boards", &cache.board_link),
             share("re-reads of a lock's line that come before the next holder's", &cache.spinner),
-            turns("times that a contended line stays in a socket", &cache.near),
             cost("locked instruction, extra", &cpu.locked),
             cost("fence", &cpu.fence),
             cost("reading the clock", &cpu.clock_read),
@@ -103,6 +104,7 @@ pub(crate) fn of(model: &Model) -> MachineTable {
             share("jitter of work", &work.jitter),
         ]
         .into_iter()
+        .chain(near)
         .chain(fairness)
         .chain(siblings)
         .collect(),

@@ -12,8 +12,6 @@ use crate::vm;
 /// A mechanism that can be switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mechanism {
-    /// Turns of near cores at a contended line.
-    Near,
     /// CPUs that spin on a ticket lock read its line again before the next holder does.
     Spinners,
     /// Sockets are farther from each other than cores of one.
@@ -72,7 +70,6 @@ pub enum Mechanism {
 
 impl Words for Mechanism {
     const WORDS: &'static [(Mechanism, &'static str)] = &[
-        (Mechanism::Near, "near"),
         (Mechanism::Spinners, "spinners"),
         (Mechanism::Distance, "distance"),
         (Mechanism::Links, "links"),
@@ -112,7 +109,6 @@ impl Mechanism {
     #[must_use]
     pub fn about(self) -> &'static str {
         match self {
-            Mechanism::Near => "turns of near cores at a contended line",
             Mechanism::Spinners => "re-reads of a ticket lock's line by those that spin on it",
             Mechanism::Distance => "distance: lines cross sockets as fast as cores of one",
             Mechanism::Links => "the bandwidth of links and buses between sockets",
@@ -149,7 +145,6 @@ impl Mechanism {
     pub(crate) fn take_from(self, model: &mut Model) {
         let cache = &mut model.cache;
         match self {
-            Mechanism::Near => cache.near.turns = 0,
             Mechanism::Spinners => cache.spinner.share = 0.0,
             Mechanism::Distance if model.sockets > 1 => {
                 cache.one_hop = cache.socket.clone();

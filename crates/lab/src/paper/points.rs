@@ -313,8 +313,6 @@ mod tests {
             (Stack::Sq, Mechanism::Lines, (1.1, 9.0)),
             (Stack::Mq, Mechanism::Distance, (1.3, 9.0)),
             (Stack::Mq, Mechanism::Queueing, (1.3, 9.0)),
-            // Turns of near cores are what makes a line that all want cheaper.
-            (Stack::Mq, Mechanism::Near, (0.1, 0.95)),
             // Only the single queue has lines under its lock, and none of it copies.
             (Stack::Mq, Mechanism::Lines, (1.0, 1.0)),
             (Stack::Sq, Mechanism::Copies, (1.0, 1.0)),
@@ -330,7 +328,7 @@ mod tests {
         let run = Results::<Tiny>::run(wanted, |_| ControlFlow::Continue(()));
         assert!(run.expect("it runs").0.without.is_none());
         let known = mechanisms::<Tiny>(&[Stack::Mq]).expect("a known machine");
-        let machine = ["near", "spinners", "distance", "links", "queueing", "lines", "copies"];
+        let machine = ["spinners", "distance", "links", "queueing", "lines", "copies"];
         assert_eq!(known.iter().map(|one| one.word()).collect::<Vec<_>>(), machine);
         assert!(mechanisms::<Tiny>(&[]).expect("no machine").is_empty());
     }

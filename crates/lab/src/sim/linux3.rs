@@ -43,7 +43,7 @@ pub struct Linux3 {
 /// The I/Os that the inode's count of direct I/Os counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DioCount {
-    /// Those through `libaio` and `libaio-fixed`.
+    /// Those through `libaio`.
     #[default]
     Asynchronous,
     /// All direct I/O, as `do_blockdev_direct_IO` and `dio_complete` of 3.x did.
