@@ -30,12 +30,12 @@ Examples:
       ols02.html, schedulers.html, walk.html
   millrace paper systor13:fig9,fig10
       two figures; their page is systor13-fig9-fig10.html
-  millrace paper systor13:fig4 --without near,spinners
+  millrace paper systor13:fig4 --without lines,spinners
       each point twice, the second time without two mechanisms of the machine: what hangs on them
   millrace paper atc17 --json --html /tmp/p.html
       one paper for a program, and its page elsewhere
 
-Mechanisms of machines: near, spinners, distance, links, queueing, lines, jitter, sharing, fairness
+Mechanisms of machines: spinners, distance, links, queueing, lines, jitter, sharing, fairness
 Of systor13: dio-count, queue-counters, noise
 Of atc17: lookup-lock, host-busy, controller-lock, coalescing, dies
 Of msst15: preemption, roaming, bound, translation, signals
