@@ -465,7 +465,7 @@ mod tests {
             paper.parse::<Wanted>().unwrap().check_without(without).is_ok()
         };
         assert!(fits("ols02:dm", &[Mechanism::Copies, Mechanism::Links]));
-        assert!(fits("walk", &[]) && fits("schedulers:disk", &[Mechanism::Near]));
+        assert!(fits("walk", &[]) && fits("schedulers:disk", &[Mechanism::Spinners]));
     }
 
     #[test]
