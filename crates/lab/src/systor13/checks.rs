@@ -193,9 +193,11 @@ fn sq_collapse(results: &Results) -> Option<Found> {
     let ends = [last(&libaio(results, 2, Stack::Sq)?), last(&libaio(results, 3, Stack::Sq)?)];
     Some(Found::new(millions(ends), ends.to_vec()).note(
         "each I/O takes the lock four times, and its spinners read the line again once for each \
-         socket and then from its L3; on four sockets that comes out a third too cheap. The null \
-         driver's own lines do not explain it: they are fewer than what is charged too much for a \
-         hold that finds the queue empty",
+         socket and then from its L3; on four sockets that comes out two fifths too cheap, on eight a \
+         fifth too dear. The null driver's own lines do not explain it: they are fewer than what is \
+         charged too much for a hold that finds the queue empty. Not charged is that spinners also \
+         read the line again behind each one that joins them; in a trial with that, at half of it as \
+         for a release, it was 0.16 and 0.08 M",
     ))
 }
 
