@@ -207,9 +207,7 @@ fn row(kind: &'static str, drive: &Drive, before: Option<&Report>, seconds: f64)
 fn driver_since(drive: &Drive, earlier: Option<&Drive>) -> BTreeMap<String, u64> {
     let before =
         |name: &str| earlier.and_then(|drive| drive.driver.get(name)).copied().unwrap_or(0);
-    let since = |(name, now): (&String, &u64)| {
-        (name.clone(), now.saturating_sub(before(name).unwrap_or(0)))
-    };
+    let since = |(name, now): (&String, &u64)| (name.clone(), now.saturating_sub(before(name)));
     drive.driver.iter().map(since).collect()
 }
 
