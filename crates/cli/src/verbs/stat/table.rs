@@ -110,6 +110,8 @@ fn cell_width(name: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::columns::Columns;
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::verbs::grid::WIDTH;
 
@@ -123,6 +125,7 @@ mod tests {
             read,
             discard: Columns::default(),
             flush: Columns { per_second: 3.0, await_ms: 1.0, ..Columns::default() },
+            driver: BTreeMap::new(),
             aqu_sz: 0.5,
             util: 99.999,
             in_flight: 7,
