@@ -153,7 +153,8 @@ impl Client {
             volume = self.scenario.volume_sectors_max();
         }
         if self.random.below(3) == 0 {
-            let sector = self.reader;
+            // A read that was too early may have gone behind the end.
+            let sector = if self.reader < volume { self.reader } else { 0 };
             let nr = nr.min(volume - sector);
             self.reader = if sector + nr == volume { 0 } else { sector + nr };
             return (sector, nr);
