@@ -53,20 +53,20 @@ pub(super) struct Size {
 /// Whether a volume took an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It is under way.
+    /// The I/O is under way.
     Taken,
-    /// It lies behind the end.
+    /// The I/O lies behind the volume's end.
     Refused,
 }
 
 /// How far a volume has grown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It has what it had at first, and no more.
+    /// The volume has the sectors that it began with, and no more.
     Before,
-    /// Its drives have grown, and it is being told.
+    /// The drives have grown, and the volume is being told.
     Underway,
-    /// It has all of what it will have.
+    /// The volume has all sectors that the drives have grown by.
     Done,
 }
 

@@ -141,8 +141,7 @@ impl Worth {
 mod tests {
     use super::*;
 
-    /// Waits of `wait_ns` each for `windows` windows; how many windows were spun. A wait moves
-    /// `moved[1]` bytes if it is spun for, else `moved[0]`.
+    /// A thread that waits without a pause.
     struct Load {
         worth: Worth,
         now_ns: u64,
@@ -154,6 +153,8 @@ mod tests {
             Load { worth: Worth::new(), now_ns: 0, bytes: 0 }
         }
 
+        /// Waits for so many windows, 40 times in each; how many windows were spun. A wait moves
+        /// `moved[1]` bytes if it is spun for, else `moved[0]`.
         fn run(&mut self, windows: u32, moved: [u64; 2]) -> u32 {
             let mut spun = 0;
             for _ in 0..windows {

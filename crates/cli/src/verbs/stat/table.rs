@@ -109,9 +109,9 @@ fn cell_width(name: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::columns::Columns;
     use std::collections::BTreeMap;
 
+    use super::super::columns::Columns;
     use super::*;
     use crate::verbs::grid::WIDTH;
 
