@@ -41,6 +41,8 @@ paper::parts! { "atc17":
     Fairness "fairness",
     /// A single NVMe drive.
     Nvme "nvme",
+    /// The faster way, chosen by itself.
+    Auto "auto",
     /// Buffered writes.
     Buffered "buffered",
     /// A file on ext4.

@@ -92,15 +92,16 @@ impl ServingConfig {
 }
 
 impl Default for ServingConfig {
-    /// Inline, the source's watermarks; pressure points, of which it gives no number, at four times
-    /// the deepest SATA queue and eight times that, so that a worker never runs dry meanwhile.
+    /// Inline, the source's watermarks; pressure points, of which it gives no number, at 32 times
+    /// the deepest SATA queue and an eighth below that: what waits is never spread evenly over the
+    /// drives, so that a worker runs dry long before all of it is gone.
     fn default() -> Self {
         ServingConfig {
             serving: Serving::Inline,
             plug_high: 32,
             plug_low: 16,
             pressure_high: 1024,
-            pressure_low: 128,
+            pressure_low: 896,
         }
     }
 }

@@ -237,7 +237,7 @@ fn serving(volume: &RawVolume, drives: &[DriveConfig], problems: &mut Problems) 
         plug_high,
         plug_low: value(&raw.plug_low, default.plug_low.min(plug_high)),
         pressure_high,
-        pressure_low: value(&raw.pressure_low, default.pressure_low.min(pressure_high)),
+        pressure_low: value(&raw.pressure_low, pressure_high - pressure_high / 8),
     };
     if let Err(text) = config.validate() {
         let keys = [

@@ -47,7 +47,7 @@ does not count.
 
 Parts of systor13: fig4, fig6, fig7, fig8, fig9, fig10, table2, today
 Parts of atc17: scaling, stripes, controllers, watermarks, latency, ideal, tags, fairness, nvme,
-    buffered, ext4, graph, servers, utilities
+    auto, buffered, ext4, graph, servers, utilities
 Parts of msst15: null, nvme, gap, threads, ablations, effects, dearer
 Parts of ols02: dm, readv, dsw, calls, native, ablations
 Parts of schedulers: scaling, weights, equal, shallow, target, limits, idle, disk";

@@ -47,7 +47,7 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
         Part::Watermarks => Figure::new(
             "watermarks",
             "Watermarks",
-            "Eight drives on the HBA served per drive, 256 I/Os in flight for each. Left: high \
+            "Eight drives on the HBA served per drive. Left: high \
              watermarks for each drive, the low one at half of it. Right: low watermarks below a \
              high one of 32. See where rates fall. Vertical: the paper's choice, 32 and 16; the \
              paper's rates are not given as numbers.",
@@ -79,7 +79,9 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
             [LOADS[0], LOADS[1]].map(|load| fairness(results, load)),
         ),
         Part::Servers | Part::Utilities => return gains(part, results),
-        Part::Latency | Part::Nvme | Part::Buffered | Part::Ext4 | Part::Graph => return None,
+        Part::Latency | Part::Nvme | Part::Auto | Part::Buffered | Part::Ext4 | Part::Graph => {
+            return None;
+        }
     })
 }
 
@@ -220,7 +222,7 @@ const SLOWEST: f64 = 1.55;
 
 fn fairness(results: &Results, load: Load) -> Panel {
     let of = |serving: Serving| {
-        let seen = results.at(Point::on(Rig::Hba, load, serving).long());
+        let seen = results.at(Point::on(Rig::Hba, load, serving).few().long());
         let mean = |drive: u32| Some(*seen?.stack_ns.get(drive as usize - 1)? as f64);
         line(serving.name(), 1..=Rig::Hba.drives(), mean)
     };

@@ -15,11 +15,15 @@ use crate::workload::{Rw, Workload};
 /// The machine with SATA drives, and the same with an NVMe drive.
 pub(super) const MACHINES: [&str; 2] = ["e5-2620", "e5-2620-nvme"];
 
-/// I/Os in flight for each drive.
-const DEPTH: u32 = 64;
+/// Bytes in flight for each drive: \[FALCON\]'s replayer submits as fast as possible, so that what
+/// bounds it is the layer, by its pressure points or its tags. In chunks of 4 KiB twice the high
+/// point that it has by itself.
+const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
+/// I/Os in flight for each drive where drives are compared, tags watched, or `auto` has to choose.
+const FEW: u32 = 64;
 /// Virtual time that is measured.
 const LENGTH_NS: u64 = 100_000_000;
-/// Virtual time that is measured of `auto`, which must have tried both ways and settled, and where
+/// Virtual time that is measured where `auto` must have tried both ways and settled, and where
 /// drives are compared: how many of the I/Os in flight wait for which drive drifts by steps of one,
 /// and takes (I/Os for a drive) squared of these to forget where it was: 64 x 64 at 80,000 a second
 /// are 50 ms for a drive, half a window of the usual length.
@@ -126,7 +130,7 @@ pub(super) struct Point {
     apart: bool,
     watched: bool,
     /// Measured for long.
-    long: bool,
+    pub(super) long: bool,
     /// The I/Os are of a file.
     pub(super) of_file: bool,
     /// A program instead of the replayer.
@@ -148,7 +152,7 @@ impl Point {
             serving,
             chunk_kib: 4,
             marks: (plug_high, plug_low),
-            depth: drives * DEPTH,
+            depth: 0,
             apart: false,
             watched: false,
             long: false,
@@ -157,19 +161,21 @@ impl Point {
             dies: true,
             adapter: rig.adapter(),
         }
+        .drives(drives)
     }
 
     pub(super) fn drives(self, drives: u32) -> Point {
-        Point { drives, depth: drives * DEPTH, ..self }
+        let depth = drives * (IN_FLIGHT_BYTES / self.load.bs_bytes);
+        Point { drives, depth, ..self }
     }
 
     pub(super) fn chunk(self, chunk_kib: u32) -> Point {
         Point { chunk_kib, ..self }
     }
 
-    /// Other watermarks, with enough in flight for the highest.
+    /// Other watermarks.
     pub(super) fn marks(self, high: u32, low: u32) -> Point {
-        Point { marks: (high, low), depth: self.drives * 4 * DEPTH, ..self }
+        Point { marks: (high, low), ..self }
     }
 
     /// With so many I/Os in flight in all.
@@ -189,23 +195,23 @@ impl Point {
 
     /// With somebody who looks at tags.
     pub(super) fn watched(self) -> Point {
-        Point { watched: true, ..self }
+        Point { watched: true, ..self.few() }
     }
 
-    /// Measured for so long that drives can be compared.
+    /// Measured for long.
     pub(super) fn long(self) -> Point {
         Point { long: true, ..self }
+    }
+
+    /// With few in flight; drives can be compared if it is measured for long, too.
+    pub(super) fn few(self) -> Point {
+        Point { depth: self.drives * FEW, ..self }
     }
 
     /// A program on all drives of the HBA.
     pub(super) fn program(task: Task, serving: Serving) -> Point {
         let load = Load { name: task.name(), ..LOADS[0] };
         Point { task: Some(task), ..Point::on(Rig::Hba, load, serving) }
-    }
-
-    /// Whether it is measured for long.
-    pub(super) fn is_long(self) -> bool {
-        self.long || self.serving == Serving::Auto
     }
 
     /// This point, served otherwise.
@@ -258,7 +264,7 @@ impl Point {
             cpus: self.cpus(),
             jobs,
             workload,
-            length: Length::Time(if self.is_long() { LONG_NS } else { LENGTH_NS }),
+            length: Length::Time(if self.long { LONG_NS } else { LENGTH_NS }),
             stamp: Stamp::Io,
             interface: InterfaceKind::Libaio,
             batch: None,

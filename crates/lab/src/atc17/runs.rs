@@ -15,8 +15,11 @@ use crate::programs::{Task, servers, utilities};
 use crate::sim::{Observed, run_observed};
 
 /// The ways of serving, in the order of legends and columns.
-pub(super) const SERVINGS: [Serving; 4] =
-    [Serving::PerVolume, Serving::PerDrive, Serving::Inline, Serving::Auto];
+pub(super) const SERVINGS: [Serving; 3] = [Serving::PerVolume, Serving::PerDrive, Serving::Inline];
+/// The way that is chosen by itself, and those that it chooses from.
+pub(super) const CHOSEN: [Serving; 3] = [Serving::Auto, Serving::Inline, Serving::PerDrive];
+/// A point served in each of them: by itself for long.
+pub(super) type Choice = [Point; 3];
 /// Ways of serving whose drives are compared, as in the paper.
 pub(super) const COMPARED: [Serving; 2] = [Serving::PerVolume, Serving::PerDrive];
 /// Drives of the figure on scaling.
@@ -34,6 +37,23 @@ pub(super) const LOWS: [u32; 6] = [1, 4, 8, 16, 24, 32];
 fn loads(rig: Rig) -> Vec<Point> {
     let each = |load| SERVINGS.map(|serving| Point::on(rig, load, serving));
     LOADS.into_iter().flat_map(each).collect()
+}
+
+/// The rows on which the choice between ways is judged.
+pub(super) fn choices() -> Vec<Choice> {
+    let on = |rig| LOADS.map(|load| Point::on(rig, load, Serving::Auto).few());
+    let hba = || on(Rig::Hba).into_iter();
+    let random = || hba().take(2);
+    let counted = hba().flat_map(|point| COUNTS.map(|drives| point.drives(drives).few()));
+    let cut = hba().flat_map(|point| CHUNKS_KIB[1..].iter().map(move |kib| point.chunk(*kib)));
+    let others =
+        on(Rig::Ahci).into_iter().chain(on(Rig::Scu)).chain(on(Rig::Nvme).into_iter().take(1));
+    let rows = counted.chain(cut).chain(others).chain(random().map(Point::single));
+    rows.map(|point| {
+        let [auto, inline, per_drive] = CHOSEN.map(|serving| point.served(serving));
+        [auto.long(), inline, per_drive]
+    })
+    .collect()
 }
 
 /// A program on all drives, served in each of the paper's ways.
@@ -84,14 +104,14 @@ impl paper::Point for Point {
                 let ideal = LOADS[..2].iter().map(|load| Point::ideal(Rig::Hba, *load));
                 let counted = |point: Point| COUNTS.map(|drives| point.drives(drives));
                 let served = random().filter(|point| point.serving == Serving::PerDrive);
-                ideal.chain(served).flat_map(counted).collect()
+                ideal.chain(served).flat_map(counted).map(Point::long).collect()
             }
             Part::Tags => [Serving::PerVolume, Serving::PerDrive]
                 .map(|serving| Point::on(Rig::Ahci, LOADS[0], serving).watched())
                 .to_vec(),
             Part::Fairness => {
                 let compared = |point: &Point| COMPARED.contains(&point.serving);
-                random().filter(compared).map(Point::long).collect()
+                random().filter(compared).map(|point| point.few().long()).collect()
             }
             Part::Buffered => BUFFERED
                 .iter()
@@ -110,6 +130,7 @@ impl paper::Point for Point {
             Part::Utilities => {
                 utilities::Kind::ALL.iter().flat_map(|kind| both(Task::Utility(*kind))).collect()
             }
+            Part::Auto => choices().into_iter().flatten().collect(),
             Part::Nvme => SERVINGS.map(|serving| Point::on(Rig::Nvme, LOADS[0], serving)).to_vec(),
         }
     }
@@ -135,7 +156,7 @@ impl paper::Point for Point {
     }
 
     fn work(&self) -> u32 {
-        u32::from(self.is_long() || self.task.is_some()) << 16 | self.drives
+        u32::from(self.long || self.task.is_some()) << 16 | self.drives
     }
 
     fn run(&self, model: &Model, seed: u64) -> Result<Observed, BenchError> {
@@ -190,7 +211,7 @@ mod tests {
     fn interrupts_that_wait_drain_the_drives_of_one_submitter_that_reads_in_sequence() {
         let model = machine("e5-2620").expect("a known machine");
         let gain = |load| {
-            let point = Point::on(Rig::Scu, load, Serving::PerVolume);
+            let point = Point::on(Rig::Scu, load, Serving::PerVolume).few();
             let iops =
                 |without| run_without(&point, &model, (1, without)).expect("it runs").row.iops;
             iops(&[Mechanism::Coalescing]) / iops(&[])
@@ -202,7 +223,7 @@ mod tests {
     #[test]
     fn the_scu_takes_its_lock_twice_for_a_command_and_once_for_an_interrupt() {
         let model = machine("e5-2620").expect("a known machine");
-        let mut plan = Point::on(Rig::Scu, LOADS[0], Serving::PerDrive).plan(1);
+        let mut plan = Point::on(Rig::Scu, LOADS[0], Serving::PerDrive).few().plan(1);
         plan.watch.locks = true;
         let seen = run_observed(&model, &plan).expect("it runs");
         let locks = seen.row.machine.and_then(|machine| machine.locks).expect("asked for");

@@ -8,7 +8,7 @@ use super::Part;
 use super::figures::{HBA, SCU};
 use super::rigs::{GRAPHS, of_file};
 use super::rigs::{LOADS, Load, Point, Rig};
-use super::runs::{BUFFERED, COMPARED, Results, SERVINGS};
+use super::runs::{BUFFERED, CHOSEN, COMPARED, Choice, Results, SERVINGS, choices};
 use crate::page::{DataTable, MachineTable};
 use crate::paper::machine_table;
 use crate::programs::{Task, servers, utilities};
@@ -42,6 +42,7 @@ fn one(part: Part, results: &Results) -> Option<DataTable> {
              thread in every mode; the per-volume path keeps one request back to merge with.",
             vec![rates(results, Point::on(Rig::Nvme, LOADS[0], Serving::PerDrive), Some(1.13))],
         ),
+        Part::Auto => chosen(results),
         Part::Buffered => compared(
             "buffered",
             "Buffered writes",
@@ -150,6 +151,24 @@ fn graph(results: &Results) -> DataTable {
          What an engine computes, and its own copy of pages, are not modelled.";
     let head = ["threads", "pages", "first row over this", "paper"];
     DataTable::new(("graph", "A graph engine"), caption, head, rows)
+}
+
+/// The way chosen by itself beside those that it chooses from.
+fn chosen(results: &Results) -> DataTable {
+    let row = |choice: Choice| {
+        let rates = choice.map(|point| results.iops(point));
+        let [auto, inline, per_drive] = rates;
+        let share = Some(auto? / inline?.max(per_drive?));
+        let cells = rates.map(|rate| or_dash(rate.map(|rate| format!("{:.1}", rate / 1e3))));
+        let last = or_dash(share.map(|share| format!("{:.1} %", share * 100.0)));
+        Some([choice[0].about()].into_iter().chain(cells).chain([last]).collect())
+    };
+    let caption = "No part of the paper: thousands of I/Os a second with 64 in flight for each drive or \
+         one in all; `auto` over 1 s, in which it goes on trying the other way, the others over a \
+         tenth of it.";
+    let head = ["row"].into_iter().chain(CHOSEN.map(Serving::name)).chain(["of the better"]);
+    let rows = choices().into_iter().filter_map(row).collect();
+    DataTable::new(("auto", "The way chosen by itself"), caption, head, rows)
 }
 
 /// A table with a column for each way of serving, then our gain and the paper's.
