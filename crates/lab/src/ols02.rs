@@ -104,7 +104,8 @@ const INTRO: [&str; 5] = [
      Bhattacharya, Improving Linux Block I/O for Enterprise Workloads, Ottawa Linux Symposium 2002.",
     "Given to the model: adapters of 60 MB/s and 150 us a command, and the times for which lockmeter \
      found io_request_lock held in SB (__make_request 3.8 us, interrupt 20, dispatch 13, unplug \
-     8.8). What bounces and buffer heads take is an assumption, marked so below. Rates, spinning \
+     8.8). What bounces and buffer heads take is out of published profiles of such a kernel, named \
+     below. Rates, spinning \
      and idle time are output.",
     "Baseline: 512-byte buffer heads, each of which takes the one lock and is merged under it, and \
      bounces. SB: without bounces. SBI: a lock for each disk's queue; adapters' drivers stay under \
