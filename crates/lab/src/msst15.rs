@@ -84,8 +84,8 @@ const INTRO: [&str; 9] = [
      long to poll, are this project's own, unmodified; guest, exits and what QEMU adds are \
      modelled.",
     "Given to the model: what a stock kernel takes for an I/O, on the host and in the guest alike \
-     (9,100 cycles with an NVMe drive), costs of exits and interrupts as measured on a processor of \
-     the time, assumptions on what QEMU and the guest's driver take, and the drive's limits; each \
+     (9,300 cycles with an NVMe drive, by published profiles), costs of exits and interrupts as \
+     measured on others' machines, assumptions on what QEMU takes, and the drive's limits; each \
      origin says below whether it could be compared with its source. None of it is taken from this \
      paper's results; everything else is output.",
     "4 cores at 3.4 GHz with two hyper-threads each, so 8 CPUs, of which two share a core and do \

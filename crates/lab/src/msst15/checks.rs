@@ -94,8 +94,8 @@ fn factors(results: &Results, device: Device, loads: &[usize]) -> Option<Found> 
 }
 
 /// What we believe to be the reason.
-const WHY: &str = ". Baseline and mq lie too close together: one I/O thread bounds both here, at 230 to \
-                   280 K (a sibling takes part of its core), where 440 K over 1.38 says that the \
+const WHY: &str = ". Baseline and mq lie too close together: one I/O thread bounds both here, at 220 to \
+                   260 K (a sibling takes part of its core), where 440 K over 1.38 says that the \
                    paper's carried 319 K; what baseline has besides, waiting for its lock, all \
                    interrupts on vCPU 0, IPIs and lost CPUs, is hidden behind that thread here and \
                    takes half there. So a factor over baseline near the paper's is no proof. And \
@@ -108,7 +108,7 @@ const WHY: &str = ". Baseline and mq lie too close together: one I/O thread boun
 /// What the sequential factors hang on.
 const SEQUENTIAL: &str = "hangs on the mutex around QEMU's map of the guest's memory, which a request \
                           of 32 KiB takes 20 times and one of 4 KiB 6 times: --without translation \
-                          shows factors of 3.2 and 2.9. The rates are still above the paper's, whose \
+                          shows factors of 3.2 and 3.0. The rates are still above the paper's, whose \
                           9.8 GB/s leave 4.2 for baseline and 5.5 for mq; otherwise as \
                           miot.null-random";
 

@@ -186,9 +186,9 @@ mod tests {
 
     #[test]
     fn holders_lose_their_cpu_and_hyper_threads_take_from_each_other_unless_left_out() {
-        let model = machine("miot").expect("a known machine");
+        let model = machine("miot-nvme").expect("a known machine");
         let run = |without: &[Mechanism]| {
-            let point = Point::guest(Device::Null, LOADS[0], super::super::rigs::BASELINE, 8);
+            let point = Point::guest(Device::Nvme, LOADS[0], super::super::rigs::BASELINE, 8);
             run_without(&point, &model, (1, without)).expect("it runs")
         };
         let (all, kept) = (run(&[]), run(&[Mechanism::Preemption]));
