@@ -184,9 +184,13 @@ mod tests {
     fn an_origin_without_a_known_word_is_refused_with_its_key_and_the_words() {
         let known = MACHINES[0].1;
         for (wrong, shown) in [("a guess: x", "a guess: x"), ("measured", "measured")] {
-            let text = known.replacen("assumption: 500 cycles: write to the local APIC", wrong, 1);
+            let text = known.replacen(
+                "input: one-core rate, 80 cycles: the null driver's queue_rq",
+                wrong,
+                1,
+            );
             let error = parse("mine.toml", &text).expect_err("refused").to_string();
-            let key = format!("machine mine.toml: threads.interrupt_send.origin = \"{shown}\": ");
+            let key = format!("machine mine.toml: work.driver.origin = \"{shown}\": ");
             assert!(error.starts_with(&key), "{error}");
             assert!(
                 error.ends_with("published:, counted:, input:, assumption:, not used:"),

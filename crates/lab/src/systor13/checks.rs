@@ -183,9 +183,9 @@ fn sq_cap(results: &Results) -> Option<Found> {
     let worst = best.iter().copied().fold(0.0, f64::max);
     let text = format!("at most {} on 1, 2, 4, 8 sockets", millions(best.iter().copied()));
     Some(Found::new(text, vec![worst]).holds(worst <= 1e6 * (1.0 + TOLERANCE)).note(
-        "five lines follow the lock at each of four holds: twenty for an I/O, where about seventeen \
-         were counted in the kernel's code and its null driver's (a map of tags and a command); the \
-         lines of the request come on top",
+        "four lines follow the lock at each of four holds: sixteen for an I/O, where seventeen were \
+         counted in the kernel's code and its null driver's (a map of tags and a command), or \
+         fourteen if a line counts once in a hold; the lines of the request come on top",
     ))
 }
 
@@ -193,11 +193,11 @@ fn sq_collapse(results: &Results) -> Option<Found> {
     let ends = [last(&libaio(results, 2, Stack::Sq)?), last(&libaio(results, 3, Stack::Sq)?)];
     Some(Found::new(millions(ends), ends.to_vec()).note(
         "each I/O takes the lock four times, and its spinners read the line again once for each \
-         socket and then from its L3; on four sockets that comes out two fifths too cheap, on eight a \
-         fifth too dear. The null driver's own lines do not explain it: they are fewer than what is \
+         socket and then from its L3; on four sockets that comes out by half too cheap, on eight a \
+         tenth too dear. The null driver's own lines do not explain it: they are fewer than what is \
          charged too much for a hold that finds the queue empty. Not charged is that spinners also \
          read the line again behind each one that joins them; in a trial with that, at half of it as \
-         for a release, it was 0.16 and 0.08 M",
+         for a release, 0.17 and 0.10 M became 0.16 and 0.08",
     ))
 }
 
