@@ -224,3 +224,26 @@ fn a_mistake_is_named_with_its_line_and_ends_with_status_2() {
     assert!(said.contains("bad.fio:3: iodpeth: no word of job files"), "{said}");
     assert!(said.contains("did you mean iodepth?"), "{said}");
 }
+
+#[test]
+fn a_file_goes_through_the_page_cache_or_past_it_but_not_both() {
+    let dir = tempdir();
+    let job = dir.path().join("two.fio");
+    let text = "[global]\nfilename=f\nsize=1m\nrw=write\n[a]\n[b]\ndirect=1\n";
+    std::fs::write(&job, text).unwrap();
+    let run = || {
+        let mut bench = millrace();
+        bench.current_dir(dir.path()).args(["bench", "--output-format", "json", "--jobfile"]);
+        bench.arg(&job).output().unwrap()
+    };
+    let output = run();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("job b: f is used with direct=0 by an earlier job"), "{said}");
+    for same in [text.replace("direct=1\n", ""), text.replace("[a]", "direct=1\n[a]")] {
+        std::fs::write(&job, same).unwrap();
+        let output = run();
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(found["jobs"][1]["write"]["total_ios"], 256, "{output:?}");
+    }
+}

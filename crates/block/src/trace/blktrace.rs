@@ -222,7 +222,11 @@ impl fmt::Display for NoRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NoRecord::Magic(word) => {
-                write!(f, "no trace record: it begins with {word:#010x}, not {MAGIC:#010x}")
+                write!(
+                    f,
+                    "no trace record: it begins with {word:#010x}, not {MAGIC:#010x}; of a trace \
+                     in another format, `millrace trace convert` makes records"
+                )
             }
             NoRecord::ByteOrder => write!(
                 f,

@@ -56,6 +56,9 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         let (missing, has) = (missing.join(" "), has.join(" "));
         eprintln!("note: --map {missing}: the trace has no such device; its devices: {has}");
     }
+    if report.counts.traced_ios == 0 && report.stopped.is_none() {
+        eprintln!("note: {}: no I/O in it was understood as {}", head.traces, head.format);
+    }
     finish(args, &head, &report)
 }
 

@@ -55,7 +55,7 @@ impl Draft {
         };
         let flow = Flow {
             iodepth: 1,
-            batch: None,
+            batch: Some(1),
             rate: [None; 3],
             rate_iops: [None; 3],
             poisson: false,
@@ -77,6 +77,7 @@ impl Draft {
             name: section.name.clone(),
             description: None,
             filename: None,
+            direct: false,
             kind: Kind { has: [true, false, false], random: false },
             shape,
             region: Region::default(),
@@ -126,6 +127,8 @@ impl Draft {
                 return Err(format!("{value:?}: one file for a job; give each its own job"));
             }
             "filename" => job.filename = Some(text(value)?),
+            "direct" => job.direct = switch(value)?,
+            "buffered" => job.direct = !switch(value)?,
             "kb_base" => {
                 self.base = match value {
                     "1024" => Base::BINARY,

@@ -30,6 +30,8 @@ pub struct JobSpec {
     pub description: Option<String>,
     /// The file or device, if it names one.
     pub filename: Option<String>,
+    /// Whether the page cache is passed by.
+    pub direct: bool,
     pub(super) kind: Kind,
     pub(super) shape: Shape,
     pub(super) region: Region,

@@ -37,13 +37,15 @@ const ALIASES: [(&str, &str); 16] = [
 ];
 
 /// Words with a meaning.
-pub(super) const MEANING: [&str; 47] = [
+pub(super) const MEANING: [&str; 49] = [
     "allrandrepeat",
     "bs",
     "bsrange",
     "bssplit",
+    "buffered",
     "cpus_allowed",
     "description",
+    "direct",
     "directory",
     "do_verify",
     "end_fsync",
@@ -88,10 +90,9 @@ pub(super) const MEANING: [&str; 47] = [
 ];
 
 /// Words that are passed over with a note.
-pub(super) const NOTHING: [&str; 70] = [
+pub(super) const NOTHING: [&str; 68] = [
     "allow_file_create",
     "allow_mounted_write",
-    "buffered",
     "bwavgtime",
     "clat_percentiles",
     "clocksource",
@@ -100,7 +101,6 @@ pub(super) const NOTHING: [&str; 70] = [
     "create_fsync",
     "create_on_open",
     "create_serialize",
-    "direct",
     "disable_bw_measurement",
     "disable_clat",
     "disable_lat",

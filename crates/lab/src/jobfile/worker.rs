@@ -106,8 +106,8 @@ impl<'a> Worker<'a> {
     /// Runs the job to its end.
     pub(super) fn run(mut self) -> Result<Tally, Error> {
         loop {
-            let wake_ns = self.fill();
-            self.commit();
+            let wake_ns = self.fill()?;
+            self.commit()?;
             if self.channel.in_flight() == 0 && wake_ns.is_none() {
                 break;
             }
@@ -129,24 +129,24 @@ impl<'a> Worker<'a> {
     }
 
     /// Submits what may go; when to come back if there is room, or none if nothing is left.
-    fn fill(&mut self) -> Option<u64> {
+    fn fill(&mut self) -> Result<Option<u64>, Error> {
         let most = self.setting.job.flow.batch.unwrap_or(u32::MAX) as usize;
         loop {
             if self.slots.free.is_empty() {
-                return Some(0);
+                return Ok(Some(0));
             }
             let now_ns = Native::now();
             let is_taken = match self.next(now_ns) {
-                Next::End => return None,
-                Next::Wait(wake_ns) => return Some(wake_ns),
+                Next::End => return Ok(None),
+                Next::Wait(wake_ns) => return Ok(Some(wake_ns)),
                 Next::Flush(counted) => self.submit(None, counted, now_ns),
                 Next::Io(io) => self.submit(Some(io), Counted::Yes, now_ns),
             };
             if !is_taken {
-                return Some(0);
+                return Ok(Some(0));
             }
             if self.slots.batch.len() >= most {
-                self.commit();
+                self.commit()?;
             }
         }
     }
@@ -186,14 +186,17 @@ impl<'a> Worker<'a> {
         true
     }
 
-    /// Sends off what was submitted and notes when. Without a size of batches the look for
-    /// completions does so, and the wait for them is in the same system call.
-    fn commit(&mut self) {
+    /// Sends off what was submitted and notes when. If there is no room for more, or no size of
+    /// batches, the look for completions does so, and the wait for them is in the same system call.
+    fn commit(&mut self) -> Result<(), Error> {
         if self.slots.batch.is_empty() {
-            return;
+            return Ok(());
         }
         if self.setting.job.flow.batch.is_some() {
             self.channel.flush();
+            if !self.slots.free.is_empty() {
+                self.context.turn(None, || true)?;
+            }
         }
         let now_ns = Native::now();
         let Slots { batch, flights, .. } = &mut self.slots;
@@ -201,6 +204,7 @@ impl<'a> Worker<'a> {
         for slot in batch.drain(..) {
             flights[slot as usize].issue_ns = now_ns;
         }
+        Ok(())
     }
 
     /// Takes what is done; false if nothing is.
@@ -302,7 +306,7 @@ impl<'a> Worker<'a> {
         while !self.submit(None, Counted::No, Native::now()) {
             self.sleep(0)?;
         }
-        self.commit();
+        self.commit()?;
         while self.channel.in_flight() > 0 {
             if !self.reap() {
                 self.sleep(0)?;

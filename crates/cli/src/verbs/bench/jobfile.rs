@@ -145,7 +145,7 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Arc<Volume>>> {
         let volume = open(args, &drives, &options)?;
         return Ok(vec![volume; file.jobs.len()]);
     }
-    let mut opened: BTreeMap<&str, Arc<Volume>> = BTreeMap::new();
+    let mut opened: BTreeMap<&str, (Arc<Volume>, bool)> = BTreeMap::new();
     let mut volumes = Vec::new();
     for job in &file.jobs {
         let Some(name) = job.filename.as_deref() else {
@@ -154,9 +154,17 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Arc<Volume>>> {
         };
         if !opened.contains_key(name) {
             let drive = drive_of(file, name)?;
-            opened.insert(name, open(args, &[drive], &options)?);
+            opened.insert(name, (open(args, &[drive], &options)?, job.direct));
         }
-        volumes.push(Arc::clone(&opened[name]));
+        let (volume, direct) = &opened[name];
+        if *direct != job.direct {
+            let (place, job, earlier) = (job.place(), &job.name, u8::from(*direct));
+            bail!(
+                "{place}: job {job}: {name} is used with direct={earlier} by an earlier job, and a \
+                 file is opened once; give all of its jobs the same"
+            );
+        }
+        volumes.push(Arc::clone(volume));
     }
     Ok(volumes)
 }
@@ -210,6 +218,12 @@ fn drive_of(file: &JobFile, name: &str) -> Result<Spec> {
         Err(error) => return Err(error).with_context(|| format!("filename={name}")),
     };
     let mut pairs = vec![("path".to_owned(), name.to_owned())];
+    if jobs().any(|job| !job.direct) {
+        pairs.push(("direct".to_owned(), "off".to_owned()));
+        if found.as_ref().is_some_and(std::fs::Metadata::is_file) {
+            forget(name)?;
+        }
+    }
     match (found, wanted) {
         (None, None) => bail!("filename={name}: there is no such file; add size, and it is made"),
         (Some(found), Some(wanted)) if found.is_file() && found.len() < wanted => {
@@ -223,6 +237,14 @@ fn drive_of(file: &JobFile, name: &str) -> Result<Spec> {
         _ => {}
     }
     Spec::from_pairs("file", pairs.into_iter()).with_context(|| format!("filename={name}"))
+}
+
+/// Has the page cache forget what it has of a file, as fio does before it begins.
+fn forget(name: &str) -> Result<()> {
+    let file = std::fs::File::open(name).with_context(|| format!("filename={name}"))?;
+    file.sync_data().with_context(|| format!("filename={name}"))?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+        .with_context(|| format!("filename={name}: the page cache keeps it"))
 }
 
 /// Which time it is of a line.
@@ -342,7 +364,7 @@ mod tests {
         let path = dir.path().join("f").display().to_string();
         let file = |text: &str| {
             let outside = Outside { beside: PathBuf::new() };
-            let text = format!("[global]\nfilename={path}\n{text}");
+            let text = format!("[global]\nfilename={path}\ndirect=1\n{text}");
             JobFile::parse("t.fio", text.as_bytes(), &outside).unwrap()
         };
         let spec = |text: &str| drive_of(&file(text), &path).map(|spec| spec.to_string());
@@ -353,6 +375,8 @@ mod tests {
         std::fs::write(&path, vec![0; 4096]).unwrap();
         assert_eq!(spec("[a]\nrw=write").unwrap(), format!("file:path={path}"));
         assert_eq!(spec("[a]\nrw=read").unwrap(), format!("file:path={path},read-only=on"));
+        let cached = spec("[a]\nrw=write\nbuffered=1").unwrap();
+        assert_eq!(cached, format!("file:path={path},direct=off"));
         let longer = spec("[a]\nsize=8k").unwrap();
         assert_eq!(longer, format!("file:path={path},size=8192,grow=on"));
     }

@@ -35,8 +35,9 @@ Examples:
   blkparse -i sda -o - | millrace replay - --to vhost-user:/run/vol0.sock
       from a pipe, to a vhost-user-blk server
 
-A replay writes random bytes wherever the trace writes: a trace has no data. A file, device or
-server that holds something is written over with --overwrite only.
+A replay writes random bytes wherever the trace writes: a trace has no data. A file or device that
+holds something is written over with --overwrite only; so is a server's disk whose first or last
+MiB holds something. What lies between is not looked at there.
 Times are open loop: an I/O is sent at its time, however long others take, and what could not be
 is counted with its lateness. I/Os that overlap keep their order where one of them writes; a flush
 is sent when the writes before it have ended.
