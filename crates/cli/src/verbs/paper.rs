@@ -445,7 +445,7 @@ mod tests {
         let text = refused("atc17", Mechanism::Spinners);
         assert!(text.starts_with("--without spinners: what atc17 runs here does not have it"));
         assert!(
-            text.contains("distance, links, queueing, jitter, lookup-lock, host-busy"),
+            text.contains("distance, links, queueing, lookup-lock, host-busy"),
             "{text}"
         );
         let text = refused("msst15:null", Mechanism::Distance);
@@ -457,7 +457,7 @@ mod tests {
         );
         let text = refused("systor13", Mechanism::Copies);
         assert!(
-            text.ends_with("queueing, lines, jitter, dio-count, queue-counters, noise"),
+            text.ends_with("queueing, lines, dio-count, queue-counters, noise"),
             "{text}"
         );
         assert!(refused("walk", Mechanism::Jitter).contains("measures this machine"));
