@@ -444,10 +444,7 @@ mod tests {
         };
         let text = refused("atc17", Mechanism::Spinners);
         assert!(text.starts_with("--without spinners: what atc17 runs here does not have it"));
-        assert!(
-            text.contains("distance, links, queueing, lookup-lock, host-busy"),
-            "{text}"
-        );
+        assert!(text.contains("distance, links, queueing, lookup-lock, host-busy"), "{text}");
         let text = refused("msst15:null", Mechanism::Distance);
         assert!(
             text.ends_with(
@@ -456,10 +453,7 @@ mod tests {
             "{text}"
         );
         let text = refused("systor13", Mechanism::Copies);
-        assert!(
-            text.ends_with("queueing, lines, dio-count, queue-counters, noise"),
-            "{text}"
-        );
+        assert!(text.ends_with("queueing, lines, dio-count, queue-counters, noise"), "{text}");
         assert!(refused("walk", Mechanism::Jitter).contains("measures this machine"));
         let fits = |paper: &str, without: &[Mechanism]| {
             paper.parse::<Wanted>().unwrap().check_without(without).is_ok()
