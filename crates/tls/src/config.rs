@@ -207,6 +207,7 @@ impl ClientConfig {
             }
         };
         config.resumption = rustls::client::Resumption::disabled();
+        config.enable_secret_extraction = true;
         Ok(ClientConfig { config: Arc::new(config) })
     }
 }
@@ -219,13 +220,13 @@ impl ServerFiles {
 }
 
 fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
 /// Keys of 128 bits come before those of 256 bits: records take a quarter less time, and what is
 /// out of reach for 2^128 tries is for 2^256. Clients mostly offer the longer ones first.
 fn with_cheap_ciphers_first() -> CryptoProvider {
-    let mut provider = rustls::crypto::ring::default_provider();
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
     provider.cipher_suites.sort_by_key(|suite| !is_aes_128(suite.suite()));
     provider
 }
@@ -273,6 +274,7 @@ fn make_server(
     // NBD's clients do not resume sessions; without tickets nothing is kept for them.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.enable_secret_extraction = true;
     Ok(Arc::new(config))
 }
 
@@ -297,8 +299,8 @@ fn key_text(error: &rustls::Error) -> String {
         // rustls says no more than that.
         rustls::Error::General(_) => "the key in it is damaged, or of a kind that is not used for \
                                       TLS here: RSA of less than 2048 bits, or another curve than \
-                                      P-256 and P-384; make another, as with openssl genpkey \
-                                      -algorithm EC -pkeyopt ec_paramgen_curve:P-256"
+                                      P-256, P-384 and P-521; make another, as with openssl \
+                                      genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256"
             .to_owned(),
         other => format!("the key cannot be used: {other}"),
     }

@@ -139,8 +139,8 @@ pub(crate) fn what_is_wrong(error: &CertificateError) -> String {
         }
         C::UnsupportedSignatureAlgorithmContext { .. }
         | C::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
-            "is signed in a way that this side does not know: a CA's key is RSA, ECDSA on P-256 \
-             or P-384, or Ed25519, and the hash is of SHA-2; make new certificates"
+            "is signed in a way that this side does not know: a CA's key is RSA, ECDSA on P-256, \
+             P-384 or P-521, or Ed25519, and the hash is of SHA-2; make new certificates"
         }
         C::Other(other) => return path_text(&format!("{other:?}")),
         other => return format!("is not accepted: {other}"),

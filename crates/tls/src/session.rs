@@ -1,7 +1,7 @@
 //! One TLS session of either side, with the ciphertext that came in and that is to go out.
 //!
-//! Owns both buffers and what rustls knows of the session. Called by a connection, which moves the
-//! bytes; calls rustls's interface without buffers, which decrypts in place.
+//! Owns both buffers and the state of the session. Called by a connection, which moves the bytes;
+//! calls rustls until the handshake is over, and for TLS 1.3 records.rs from there on.
 //!
 //! Invariants: the buffer of output never moves, so bytes of it may be on their way to the system
 //! while more are added behind; ciphertext is shown to rustls until it has used it up, at the same
@@ -10,6 +10,7 @@
 
 mod buffers;
 mod engine;
+mod records;
 
 use rustls::pki_types::ServerName;
 
@@ -304,6 +305,9 @@ impl Session {
         if turn.can_write && !self.progress.established {
             self.progress.established = true;
             self.peer = self.engine.peer_certificate().and_then(PeerNames::of);
+        }
+        if turn.can_write && !self.progress.peer_closed {
+            self.engine.take_over(&mut self.incoming);
         }
         if self.outgoing.control_bytes() > CONTROL_BYTES_MAX {
             let text = "the peer asks for more answers of TLS than it takes";

@@ -1,12 +1,15 @@
-//! rustls's state machine of either side, one step at a time.
+//! rustls's state machine of either side, one step at a time, until records of TLS 1.3 are opened
+//! and sealed without it.
 //!
-//! Owns the connection of rustls and what its states mean. Called by the session; calls rustls.
+//! Owns the connection of rustls and what its states mean. Called by the session; calls rustls and
+//! the records.
 //!
 //! Invariant: each call shows rustls all ciphertext that is not used up, since it keeps places in
 //! it between calls.
 
 use std::sync::Arc;
 
+use rustls::ProtocolVersion;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
@@ -15,6 +18,7 @@ use rustls::unbuffered::{
 };
 
 use super::buffers::Incoming;
+use super::records::{Records, Secrets, begins_with_record};
 use crate::config::ClientConfig;
 use crate::error::{Error, ErrorKind};
 
@@ -25,6 +29,10 @@ const CLOSE_BYTES_MAX: usize = 1024;
 pub(super) enum Engine {
     Server(Box<UnbufferedServerConnection>),
     Client(Box<UnbufferedClientConnection>),
+    /// The handshake of TLS 1.3 is over.
+    Records(Box<Records>),
+    /// The session could not go on after its handshake.
+    Stopped(rustls::Error),
 }
 
 /// What a turn of rustls came to.
@@ -50,6 +58,18 @@ pub(super) struct Turn {
     pub(super) written: Option<usize>,
 }
 
+impl Turn {
+    fn new() -> Turn {
+        Turn {
+            step: Ok(Step::GoOn),
+            control: Vec::new(),
+            peer_closed: false,
+            can_write: false,
+            written: None,
+        }
+    }
+}
+
 /// What is to be done once rustls lets this side write.
 pub(super) enum Want<'a> {
     Nothing,
@@ -60,19 +80,27 @@ pub(super) enum Want<'a> {
 }
 
 /// Where plaintext goes: first to the caller's memory, the rest is kept.
-struct Sink<'a> {
+pub(super) struct Sink<'a> {
     into: &'a mut [u8],
     kept: &'a mut Vec<u8>,
     filled: usize,
 }
 
 impl Sink<'_> {
-    fn take(&mut self, plain: &[u8]) {
-        let room = if self.kept.is_empty() { self.into.len() - self.filled } else { 0 };
-        let (now, later) = plain.split_at(plain.len().min(room));
-        self.into[self.filled..self.filled + now.len()].copy_from_slice(now);
+    /// Where the next plaintext belongs; empty while some is kept.
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        let room = if self.kept.is_empty() { &mut *self.into } else { &mut [] };
+        room.get_mut(self.filled..).unwrap_or_default()
+    }
+
+    /// Takes plaintext; how many bytes of it went to the caller's memory.
+    pub(super) fn take(&mut self, plain: &[u8]) -> usize {
+        let room = self.room();
+        let (now, later) = plain.split_at(plain.len().min(room.len()));
+        room[..now.len()].copy_from_slice(now);
         self.filled += now.len();
         self.kept.extend_from_slice(later);
+        now.len()
     }
 }
 
@@ -98,18 +126,55 @@ impl Engine {
         want: Want<'_>,
     ) -> Turn {
         let mut sink = Sink { into: plain.0, kept: plain.1, filled: 0 };
-        let bytes = incoming.bytes_mut();
         let (discard, turn) = match self {
-            Engine::Server(one) => handle(one.process_tls_records(bytes), &mut sink, want),
-            Engine::Client(one) => handle(one.process_tls_records(bytes), &mut sink, want),
+            Engine::Records(records) => return records.turn(incoming, &mut sink, want),
+            Engine::Stopped(error) => return Turn { step: Err(error.clone()), ..Turn::new() },
+            Engine::Server(one) => {
+                handle(one.process_tls_records(incoming.bytes_mut()), &mut sink, want)
+            }
+            Engine::Client(one) => {
+                handle(one.process_tls_records(incoming.bytes_mut()), &mut sink, want)
+            }
         };
         incoming.discard(discard);
         turn
     }
 
+    /// Takes the records over from rustls, if the handshake is over and they are of TLS 1.3: rustls
+    /// copies the plaintext of each record once more, and allocates for it. A record that rustls
+    /// holds because its message goes on in the next one puts that off.
+    pub(super) fn take_over(&mut self, incoming: &mut Incoming) {
+        let version = match self {
+            Engine::Server(one) => one.protocol_version(),
+            Engine::Client(one) => one.protocol_version(),
+            Engine::Records(_) | Engine::Stopped(_) => None,
+        };
+        if version != Some(ProtocolVersion::TLSv1_3) || begins_with_record(incoming.bytes_mut()) {
+            return;
+        }
+        let gone = Engine::Stopped(rustls::Error::HandshakeNotComplete);
+        let records = match std::mem::replace(self, gone) {
+            Engine::Server(one) => one
+                .dangerous_into_kernel_connection()
+                .and_then(|(keys, one)| Records::new(keys, Secrets::Server(one))),
+            Engine::Client(one) => one
+                .dangerous_into_kernel_connection()
+                .and_then(|(keys, one)| Records::new(keys, Secrets::Client(one))),
+            Engine::Records(_) | Engine::Stopped(_) => return,
+        };
+        *self = match records {
+            Ok(records) => Engine::Records(Box::new(records)),
+            Err(error) => Engine::Stopped(error),
+        };
+    }
+
     /// What rustls still tells the peer after an error. To be called once: a second turn would
     /// look at the bytes that are wrong again, and rustls allows one alert only.
     pub(super) fn last_words(&mut self, incoming: &mut Incoming) -> Vec<u8> {
+        if matches!(self, Engine::Records(_)) {
+            // They came with the error.
+            return Vec::new();
+        }
         self.turn(incoming, (&mut [], &mut Vec::new()), Want::Nothing).control
     }
 
@@ -117,6 +182,7 @@ impl Engine {
         let chain = match self {
             Engine::Server(one) => one.peer_certificates(),
             Engine::Client(one) => one.peer_certificates(),
+            Engine::Records(_) | Engine::Stopped(_) => None,
         };
         chain.and_then(|chain| chain.first()).map(|one| one.as_ref())
     }
@@ -125,6 +191,8 @@ impl Engine {
         let (version, suite) = match self {
             Engine::Server(one) => (one.protocol_version(), one.negotiated_cipher_suite()),
             Engine::Client(one) => (one.protocol_version(), one.negotiated_cipher_suite()),
+            Engine::Records(records) => (Some(ProtocolVersion::TLSv1_3), Some(records.suite())),
+            Engine::Stopped(_) => (None, None),
         };
         match (version.and_then(|one| one.as_str()), suite.and_then(|one| one.suite().as_str())) {
             (Some(version), Some(suite)) => format!("{version} {suite}"),
@@ -143,13 +211,7 @@ fn handle<Data>(
     want: Want<'_>,
 ) -> (usize, Turn) {
     let mut discard = status.discard;
-    let mut turn = Turn {
-        step: Ok(Step::GoOn),
-        control: Vec::new(),
-        peer_closed: false,
-        can_write: false,
-        written: None,
-    };
+    let mut turn = Turn::new();
     match status.state {
         Err(error) => turn.step = Err(error),
         Ok(ConnectionState::ReadTraffic(mut traffic)) => {

@@ -1,0 +1,396 @@
+//! Records of TLS 1.3 once the handshake is over: opened to where their plaintext is wanted, and
+//! sealed from where it lies (RFC 8446, sections 4.6, 5 and 6).
+//!
+//! Owns the keys of both directions and what may come besides plaintext: alerts, changes of keys,
+//! tickets. Rustls keeps the secrets that the next keys follow from. Called by the engine; calls
+//! the ciphers of aws-lc-rs.
+//!
+//! Invariants: a record that cannot be opened ends the session, and nothing of it is handed out; a
+//! key seals no more records than its cipher allows; what the peer may ask for without sending
+//! plaintext is bounded.
+
+use aws_lc_rs::aead::{
+    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce,
+    UnboundKey,
+};
+use rustls::client::ClientConnectionData;
+use rustls::kernel::KernelConnection;
+use rustls::server::ServerConnectionData;
+use rustls::{
+    AlertDescription, ConnectionTrafficSecrets, ContentType, Error, ExtractedSecrets,
+    HandshakeType, InvalidMessage, PeerMisbehaved, SupportedCipherSuite,
+};
+
+use super::RECORD_BYTES;
+use super::buffers::Incoming;
+use super::engine::{Sink, Step, Turn, Want};
+
+/// Kind, version and length before each record.
+const HEADER_BYTES: usize = 5;
+/// What the ciphers of TLS 1.3 add to a record.
+const TAG_BYTES: usize = 16;
+/// Most bytes of a record behind its header.
+const BODY_BYTES_MAX: usize = RECORD_BYTES + 256;
+/// Longest message of a handshake that is put together from records.
+const MESSAGE_BYTES_MAX: usize = 0xffff;
+/// Records without plaintext that may follow each other.
+const IDLE_RECORDS_MAX: u32 = 32;
+
+/// What a peer did wrong, and what it is told.
+type Wrong = (Error, Option<AlertDescription>);
+
+/// Both directions of a session whose handshake is over.
+pub(super) struct Records {
+    secrets: Secrets,
+    opening: Keys,
+    sealing: Keys,
+    /// Records that a key may seal.
+    sealed_max: u64,
+    /// The beginning of a message whose end comes in another record.
+    message: Vec<u8>,
+    /// Records since the last one with plaintext.
+    idle_records: u32,
+    peer_closed: bool,
+}
+
+/// What the next keys follow from.
+pub(super) enum Secrets {
+    Server(KernelConnection<ServerConnectionData>),
+    Client(KernelConnection<ClientConnectionData>),
+}
+
+/// The key of one direction.
+struct Keys {
+    key: LessSafeKey,
+    iv: [u8; NONCE_LEN],
+    /// Records that it opened or sealed.
+    records: u64,
+}
+
+impl Keys {
+    fn new((records, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Keys, Error> {
+        let make = |algorithm: &'static Algorithm, key: &[u8], iv: &[u8]| {
+            let key = UnboundKey::new(algorithm, key).ok()?;
+            Some(Keys { key: LessSafeKey::new(key), iv: iv.try_into().ok()?, records })
+        };
+        use ConnectionTrafficSecrets as Of;
+        match secrets {
+            Of::Aes128Gcm { key, iv } => make(&AES_128_GCM, key.as_ref(), iv.as_ref()),
+            Of::Aes256Gcm { key, iv } => make(&AES_256_GCM, key.as_ref(), iv.as_ref()),
+            Of::Chacha20Poly1305 { key, iv } => make(&CHACHA20_POLY1305, key.as_ref(), iv.as_ref()),
+            _ => None,
+        }
+        .ok_or_else(|| Error::General("the session's cipher is not known".to_owned()))
+    }
+
+    /// The nonce of the next record: its number in the last eight bytes of the vector.
+    fn next_nonce(&mut self) -> Nonce {
+        let mut nonce = self.iv;
+        for (byte, number) in nonce[NONCE_LEN - 8..].iter_mut().zip(self.records.to_be_bytes()) {
+            *byte ^= number;
+        }
+        self.records += 1;
+        Nonce::assume_unique_for_key(nonce)
+    }
+}
+
+impl Secrets {
+    fn suite(&self) -> SupportedCipherSuite {
+        match self {
+            Secrets::Server(one) => one.negotiated_cipher_suite(),
+            Secrets::Client(one) => one.negotiated_cipher_suite(),
+        }
+    }
+
+    fn next_opening(&mut self) -> Result<Keys, Error> {
+        match self {
+            Secrets::Server(one) => one.update_rx_secret(),
+            Secrets::Client(one) => one.update_rx_secret(),
+        }
+        .and_then(Keys::new)
+    }
+
+    fn next_sealing(&mut self) -> Result<Keys, Error> {
+        match self {
+            Secrets::Server(one) => one.update_tx_secret(),
+            Secrets::Client(one) => one.update_tx_secret(),
+        }
+        .and_then(Keys::new)
+    }
+}
+
+impl Records {
+    /// Goes on where rustls stopped, between two records.
+    pub(super) fn new(keys: ExtractedSecrets, secrets: Secrets) -> Result<Records, Error> {
+        let suite = secrets.suite();
+        Ok(Records {
+            opening: Keys::new(keys.rx)?,
+            sealing: Keys::new(keys.tx)?,
+            sealed_max: suite.tls13().map_or(0, |suite| suite.common.confidentiality_limit),
+            secrets,
+            message: Vec::new(),
+            idle_records: 0,
+            peer_closed: false,
+        })
+    }
+
+    pub(super) fn suite(&self) -> SupportedCipherSuite {
+        self.secrets.suite()
+    }
+
+    /// One record, opened or sealed, as [`super::engine::Engine::turn`] says.
+    pub(super) fn turn(
+        &mut self,
+        incoming: &mut Incoming,
+        sink: &mut Sink<'_>,
+        want: Want<'_>,
+    ) -> Turn {
+        let mut control = Vec::new();
+        let mut written = None;
+        let step = match want {
+            Want::Nothing => self.open(incoming, sink, &mut control).map_err(|wrong| {
+                let (error, alert) = wrong;
+                if let Some(alert) = alert {
+                    // A session that cannot even say so ends for the first reason.
+                    let _ = self.say(ContentType::Alert, &[2, alert.into()], &mut control);
+                }
+                error
+            }),
+            Want::Record(plain, room) => self.seal_plain(plain, room).map(|bytes| {
+                written = Some(bytes);
+                Step::GoOn
+            }),
+            Want::Close => {
+                let alert = [1, AlertDescription::CloseNotify.into()];
+                let said = self.say(ContentType::Alert, &alert, &mut control);
+                written = Some(control.len());
+                said.map(|()| Step::GoOn)
+            }
+        };
+        Turn { step, control, peer_closed: self.peer_closed, can_write: true, written }
+    }
+
+    /// Opens the next record, if it is whole.
+    fn open(
+        &mut self,
+        incoming: &mut Incoming,
+        sink: &mut Sink<'_>,
+        control: &mut Vec<u8>,
+    ) -> Result<Step, Wrong> {
+        let bytes = incoming.bytes_mut();
+        if self.peer_closed {
+            let rest = bytes.len();
+            incoming.discard(rest);
+            return Ok(Step::Blocked);
+        }
+        let Some(whole) = record_bytes(bytes)? else { return Ok(Step::Blocked) };
+        let (header, body) = bytes[..whole].split_at_mut(HEADER_BYTES);
+        let Some(inner) = body.len().checked_sub(TAG_BYTES) else { return Err(undecryptable()) };
+        let nonce = self.opening.next_nonce();
+        let key = &self.opening.key;
+        let step = if inner <= sink.room().len() {
+            let (sealed, tag) = body.split_at(inner);
+            let opened = &mut sink.room()[..inner];
+            key.open_separate_gather(nonce, Aad::from(header), sealed, tag, opened)
+                .map_err(|_| undecryptable())?;
+            let (kind, len) = content(opened)?;
+            self.heed(kind, &opened[..len], control)?.then_some(len)
+        } else {
+            let opened = key.open_in_place(nonce, Aad::from(header), body);
+            let opened = opened.map_err(|_| undecryptable())?;
+            let (kind, len) = content(opened)?;
+            self.heed(kind, &opened[..len], control)?.then(|| sink.take(&opened[..len]))
+        };
+        incoming.discard(whole);
+        Ok(step.map_or(Step::GoOn, Step::Plain))
+    }
+
+    /// Does what a record is about; whether it is plaintext.
+    fn heed(
+        &mut self,
+        kind: ContentType,
+        content: &[u8],
+        control: &mut Vec<u8>,
+    ) -> Result<bool, Wrong> {
+        self.idle_records += 1;
+        match kind {
+            ContentType::ApplicationData if !self.message.is_empty() => {
+                return Err(misbehaved(PeerMisbehaved::MessageInterleavedWithHandshakeMessage));
+            }
+            ContentType::ApplicationData if !content.is_empty() => self.idle_records = 0,
+            ContentType::ApplicationData => {}
+            ContentType::Alert => self.heed_alert(content)?,
+            ContentType::Handshake => self.heed_messages(content, control)?,
+            other => return Err(inappropriate(other)),
+        }
+        if self.idle_records > IDLE_RECORDS_MAX {
+            return Err(misbehaved(PeerMisbehaved::TooManyEmptyFragments));
+        }
+        Ok(kind == ContentType::ApplicationData)
+    }
+
+    fn heed_alert(&mut self, content: &[u8]) -> Result<(), Wrong> {
+        let &[level, alert] = content else {
+            let error = Error::InvalidMessage(InvalidMessage::MissingData("alert"));
+            return Err((error, Some(AlertDescription::DecodeError)));
+        };
+        let alert = AlertDescription::from(alert);
+        let answer = match (level, alert) {
+            (1 | 2, AlertDescription::CloseNotify) => {
+                self.peer_closed = true;
+                return Ok(());
+            }
+            // Of TLS 1.3's alerts only these two are no errors.
+            (1, AlertDescription::UserCanceled) => return Ok(()),
+            (1, _) => Some(AlertDescription::DecodeError),
+            (2, _) => None,
+            _ => Some(AlertDescription::IllegalParameter),
+        };
+        Err((Error::AlertReceived(alert), answer))
+    }
+
+    /// Messages that come after the handshake: changes of keys, and tickets, which nobody keeps.
+    fn heed_messages(&mut self, content: &[u8], control: &mut Vec<u8>) -> Result<(), Wrong> {
+        self.message.extend_from_slice(content);
+        let whole = std::mem::take(&mut self.message);
+        let mut rest = whole.as_slice();
+        while let [kind, a, b, c, behind @ ..] = rest {
+            let bytes = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+            if bytes > MESSAGE_BYTES_MAX {
+                let error = Error::InvalidMessage(InvalidMessage::HandshakePayloadTooLarge);
+                return Err((error, Some(AlertDescription::DecodeError)));
+            }
+            let Some((body, behind)) = behind.split_at_checked(bytes) else { break };
+            match (HandshakeType::from(*kind), &self.secrets) {
+                (HandshakeType::KeyUpdate, _) => {
+                    // What stands behind it would be of the old key.
+                    if !behind.is_empty() {
+                        return Err(misbehaved(PeerMisbehaved::KeyEpochWithPendingFragment));
+                    }
+                    self.change_keys(body, control)?;
+                }
+                (HandshakeType::NewSessionTicket, Secrets::Client(_)) => {}
+                (got_type, _) => {
+                    let expect_types = vec![HandshakeType::KeyUpdate];
+                    let error = Error::InappropriateHandshakeMessage { expect_types, got_type };
+                    return Err((error, Some(AlertDescription::UnexpectedMessage)));
+                }
+            }
+            rest = behind;
+        }
+        self.message.extend_from_slice(rest);
+        Ok(())
+    }
+
+    fn change_keys(&mut self, body: &[u8], control: &mut Vec<u8>) -> Result<(), Wrong> {
+        let asked = match body {
+            [0] => false,
+            [1] => true,
+            _ => {
+                let error = Error::InvalidMessage(InvalidMessage::InvalidKeyUpdate);
+                return Err((error, Some(AlertDescription::IllegalParameter)));
+            }
+        };
+        self.opening = self.secrets.next_opening().map_err(internal)?;
+        if asked {
+            self.say(ContentType::Handshake, &KEY_UPDATE, control).map_err(internal)?;
+            self.sealing = self.secrets.next_sealing().map_err(internal)?;
+        }
+        Ok(())
+    }
+
+    /// Seals a record of plaintext, behind a change of keys if the key has sealed its share.
+    fn seal_plain(&mut self, plain: &[u8], room: &mut [u8]) -> Result<usize, Error> {
+        let mut written = 0;
+        if self.sealing.records >= self.sealed_max {
+            written = self.seal(ContentType::Handshake, &KEY_UPDATE, room)?;
+            self.sealing = self.secrets.next_sealing()?;
+        }
+        Ok(written + self.seal(ContentType::ApplicationData, plain, &mut room[written..])?)
+    }
+
+    /// Adds a record that is no plaintext.
+    fn say(&mut self, kind: ContentType, content: &[u8], to: &mut Vec<u8>) -> Result<(), Error> {
+        let start = to.len();
+        to.resize(start + sealed_bytes(content.len()), 0);
+        self.seal(kind, content, &mut to[start..]).map(|_| ())
+    }
+
+    fn seal(&mut self, kind: ContentType, content: &[u8], room: &mut [u8]) -> Result<usize, Error> {
+        let whole = sealed_bytes(content.len());
+        let (header, body) = room[..whole].split_at_mut(HEADER_BYTES);
+        let [high, low] = ((whole - HEADER_BYTES) as u16).to_be_bytes();
+        header.copy_from_slice(&[ContentType::ApplicationData.into(), 3, 3, high, low]);
+        let (sealed, behind) = body.split_at_mut(content.len());
+        let nonce = self.sealing.next_nonce();
+        let inner = [kind.into()];
+        self.sealing
+            .key
+            .seal_out_of_place_scatter(nonce, Aad::from(header), content, sealed, &inner, behind)
+            .map_err(|_| Error::EncryptError)?;
+        Ok(whole)
+    }
+}
+
+/// The message that changes the keys of whoever sends it, and asks the peer for nothing.
+const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
+
+/// Bytes of a record with so much content.
+fn sealed_bytes(content: usize) -> usize {
+    HEADER_BYTES + content + 1 + TAG_BYTES
+}
+
+/// Whether ciphertext begins with a record that is whole.
+pub(super) fn begins_with_record(bytes: &[u8]) -> bool {
+    matches!(record_bytes(bytes), Ok(Some(_)) | Err(_))
+}
+
+/// Bytes of the record at the front, with its header; none while it is not whole.
+fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Wrong> {
+    let [kind, _, _, high, low, ..] = bytes else { return Ok(None) };
+    let kind = ContentType::from(*kind);
+    if kind != ContentType::ApplicationData {
+        return Err(inappropriate(kind));
+    }
+    let body = usize::from(u16::from_be_bytes([*high, *low]));
+    if body > BODY_BYTES_MAX {
+        return Err(oversized());
+    }
+    let whole = HEADER_BYTES + body;
+    Ok((bytes.len() >= whole).then_some(whole))
+}
+
+/// What an opened record is about, and how much of it: the kind stands behind the content, padding
+/// of zeroes behind the kind.
+fn content(opened: &[u8]) -> Result<(ContentType, usize), Wrong> {
+    match opened.iter().rposition(|&byte| byte != 0) {
+        None => Err(misbehaved(PeerMisbehaved::IllegalTlsInnerPlaintext)),
+        Some(len) if len > RECORD_BYTES => Err(oversized()),
+        Some(len) => Ok((ContentType::from(opened[len]), len)),
+    }
+}
+
+fn undecryptable() -> Wrong {
+    (Error::DecryptError, Some(AlertDescription::BadRecordMac))
+}
+
+fn oversized() -> Wrong {
+    (Error::PeerSentOversizedRecord, Some(AlertDescription::RecordOverflow))
+}
+
+fn misbehaved(how: PeerMisbehaved) -> Wrong {
+    (Error::PeerMisbehaved(how), Some(AlertDescription::UnexpectedMessage))
+}
+
+fn inappropriate(got_type: ContentType) -> Wrong {
+    let expect_types = vec![ContentType::ApplicationData];
+    let error = Error::InappropriateMessage { expect_types, got_type };
+    (error, Some(AlertDescription::UnexpectedMessage))
+}
+
+fn internal(error: Error) -> Wrong {
+    (error, Some(AlertDescription::InternalError))
+}
+
+#[cfg(test)]
+mod tests;
