@@ -2,30 +2,38 @@
 //!
 //! The first byte chooses. As a client's stream: a server's session and, with what that decrypts,
 //! the negotiation of NBD. As a server's stream: a client's session. As somebody on the way: two
-//! sessions that know each other, whose ciphertext is cut into pieces, changed or left out.
+//! sessions that know each other, whose ciphertext is cut into pieces, changed or left out. As a
+//! client that has the keys: records of any kind and content behind its handshake.
 //!
 //! Besides "no panic" it demands: no plaintext before the handshake is over, output that is
 //! bounded, an error that stays, and plaintext that arrives as it was sent or not at all.
 
 #![no_main]
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use libfuzzer_sys::fuzz_target;
 use millrace_nbd::{ExportInfo, Handshake, Progress, TlsMode, TransmissionFlags};
-use millrace_tls::{ClientConfig, ServerConfig, Session, OUTPUT_BYTES};
+use millrace_tls::{ClientConfig, OUTPUT_BYTES, ServerConfig, Session};
+use rustls::pki_types::ServerName;
+use rustls::{ConnectionTrafficSecrets, version};
 
 fuzz_target!(|input: &[u8]| {
     let Some((mode, input)) = input.split_first() else { return };
-    match mode % 3 {
+    match mode % 4 {
         0 => as_client(input),
         1 => as_server(input),
-        _ => between(input),
+        2 => between(input),
+        _ => as_client_with_keys(input),
     }
 });
 
-fn configs() -> &'static (ServerConfig, ClientConfig) {
-    static CONFIGS: OnceLock<(ServerConfig, ClientConfig)> = OnceLock::new();
+/// Of a server, of a client, and of a client that is rustls's own.
+type Configs = (ServerConfig, ClientConfig, Arc<rustls::ClientConfig>);
+
+fn configs() -> &'static Configs {
+    static CONFIGS: OnceLock<Configs> = OnceLock::new();
     CONFIGS.get_or_init(|| {
         let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -36,7 +44,12 @@ fn configs() -> &'static (ServerConfig, ClientConfig) {
         let certificate = params.signed_by(&key, &ca).unwrap();
         let (pem, key) = (certificate.pem(), key.serialize_pem());
         let server = ServerConfig::from_pem(pem.as_bytes(), key.as_bytes(), None).unwrap();
-        (server, ClientConfig::from_pem(ca.pem().as_bytes()).unwrap())
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(ca.der().clone()).unwrap();
+        let client = rustls::ClientConfig::builder_with_protocol_versions(&[&version::TLS13]);
+        let mut client = client.with_root_certificates(roots).with_no_client_auth();
+        client.enable_secret_extraction = true;
+        (server, ClientConfig::from_pem(ca.pem().as_bytes()).unwrap(), Arc::new(client))
     })
 }
 
@@ -85,7 +98,7 @@ fn as_server(input: &[u8]) {
 
 /// Two sessions that know each other.
 fn pair() -> (Session, Session) {
-    let (server, client) = configs();
+    let (server, client, _) = configs();
     let mut client = Session::client(client, "localhost").unwrap();
     let mut server = Session::server(server).unwrap();
     for _ in 0..4 {
@@ -122,6 +135,60 @@ fn between(input: &[u8]) {
     }
     negotiate(&arrived);
     // An answer may be sealed whatever came in.
+    if server.write(b"answer").is_ok() {
+        let _ = server.finish();
+    }
+}
+
+/// The key, the vector and the next record's number of a client whose handshake with the server's
+/// session is over.
+fn keys_of_client(server: &mut Session) -> (LessSafeKey, [u8; 12], u64) {
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut client = rustls::ClientConnection::new(Arc::clone(&configs().2), name).unwrap();
+    while client.is_handshaking() || !server.is_established() {
+        let mut sealed = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut sealed).unwrap();
+        }
+        assert!(feed(server, &sealed).is_empty());
+        let said = server.output().to_vec();
+        server.sent(said.len());
+        client.read_tls(&mut said.as_slice()).unwrap();
+        client.process_new_packets().unwrap();
+    }
+    let (number, secrets) = client.dangerous_extract_secrets().unwrap().tx;
+    // The server's choice, whatever the client offers.
+    let ConnectionTrafficSecrets::Aes128Gcm { key, iv } = secrets else { panic!("another cipher") };
+    let key = UnboundKey::new(&AES_128_GCM, key.as_ref()).unwrap();
+    (LessSafeKey::new(key), iv.as_ref().try_into().unwrap(), number)
+}
+
+fn as_client_with_keys(mut input: &[u8]) {
+    let mut server = Session::server(&configs().0).unwrap();
+    let (key, iv, mut number) = keys_of_client(&mut server);
+    let (mut stream, mut plain) = (Vec::new(), Vec::new());
+    while let [kind, len, rest @ ..] = input {
+        let (content, rest) = rest.split_at(rest.len().min(usize::from(*len)));
+        input = rest;
+        // Mostly a kind that there is, and now and then an alert or a message that is one.
+        let kind = if *kind < 128 { 20 + kind % 4 } else { *kind };
+        if kind == 23 {
+            plain.extend_from_slice(content);
+        }
+        let mut body = [content, &[kind]].concat();
+        let header = [23, 3, 3, 0, 0];
+        let len = (body.len() + 16) as u16;
+        let header = [&header[..3], &len.to_be_bytes()].concat();
+        let mut nonce = iv;
+        nonce[4..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, other)| *byte ^= other);
+        number += 1;
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        key.seal_in_place_append_tag(nonce, Aad::from(&header[..]), &mut body).unwrap();
+        stream.extend(header);
+        stream.extend(body);
+    }
+    let arrived = feed(&mut server, &stream);
+    assert!(plain.starts_with(&arrived), "other bytes than were sent");
     if server.write(b"answer").is_ok() {
         let _ = server.finish();
     }
