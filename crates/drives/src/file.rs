@@ -1,7 +1,8 @@
 //! `file`: a drive in a regular file or on a block device.
 //!
 //! Hardware queues belong to I/O threads: each is opened on its thread and works through that
-//! thread's reactor, or through the drive's own threads (`aio=threads`). Owns the open file and the
+//! thread's reactor, through the drive's own threads (`aio=threads`), or does each operation as it
+//! comes (`aio=inline`). Owns the open file and the
 //! lock on it. Data are durable when fdatasync or a write with RWF_DSYNC has returned; direct I/O
 //! where the store takes it. Calls `file/probe.rs` once and `file/queue.rs` per I/O. Kernel
 //! counterpart: drivers/block/loop.c.
@@ -21,6 +22,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -74,6 +76,21 @@ pub enum Aio {
     Uring,
     /// Threads of the drive.
     Threads,
+    /// The I/O thread itself, which does each operation when it is submitted and waits for it: for
+    /// the page cache, where io_uring hands writes to workers.
+    Inline,
+}
+
+/// What the page cache is told of where reads will be (`posix_fadvise`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Advice {
+    /// Nothing: it reads ahead where reads follow each other.
+    #[default]
+    Normal,
+    /// At random places: it reads nothing ahead.
+    Random,
+    /// One behind the other: it reads twice as far ahead.
+    Sequential,
 }
 
 /// Settings of a file drive.
@@ -90,6 +107,8 @@ pub struct FileConfig {
     pub direct: Direct,
     /// Engine.
     pub aio: Aio,
+    /// Where reads will be.
+    pub advice: Advice,
     /// Tags of each queue.
     pub depth: u32,
     /// Lock the file against other users.
@@ -108,6 +127,7 @@ impl Default for FileConfig {
             grow: false,
             direct: Direct::Auto,
             aio: Aio::Auto,
+            advice: Advice::Normal,
             depth: 128,
             lock: true,
             read_only: false,
@@ -282,6 +302,9 @@ impl Driver<Native> for FileDriver {
             (Aio::Uring, Backend::Epoll) => {
                 let text = format!("{path}: aio=uring, but this I/O thread runs on epoll");
                 return Err(Error::new(ErrorKind::NotSupported, text));
+            }
+            (Aio::Inline, _) => {
+                Engine::Inline(RefCell::new(Vec::with_capacity(depth as usize)), fd)
             }
             // On epoll the reactor's own threads do it.
             (Aio::Threads, Backend::Uring) => Engine::Pool(self.pool.link(current.wake, depth), fd),

@@ -33,7 +33,9 @@ pub use controller::{controller_config, controller_of};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
 };
-pub use file::{Aio, Direct, FileAccess, FileConfig, FileCounters, FileDriver, lock_refusal};
+pub use file::{
+    Advice, Aio, Direct, FileAccess, FileConfig, FileCounters, FileDriver, lock_refusal,
+};
 pub use model::{
     ModelConfig, ModelContents, ModelController, ModelDisk, ModelDriver, ModelIo, ModelIoKind,
     ModelPreset, ModelTiming, Timing, UsualTimes, model_presets, usual_times,

@@ -10,7 +10,7 @@ use millrace_block::{Driver, Error, ErrorKind, Op, Status};
 use millrace_machine::{Machine, Native};
 
 use crate::fault::{Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule};
-use crate::file::{Aio, Direct, FileConfig, FileDriver, measure as measure_file};
+use crate::file::{Advice, Aio, Direct, FileConfig, FileDriver, measure as measure_file};
 use crate::model::{ModelConfig, ModelDriver, config_of};
 use crate::nbd::{NbdConfig, NbdDriver, config_of as nbd_config_of, measure as measure_nbd};
 use crate::null::NullDriver;
@@ -313,14 +313,23 @@ fn file_of(spec: &Spec) -> Result<FileConfig, SpecError> {
         "auto" => Some(Aio::Auto),
         "uring" => Some(Aio::Uring),
         "threads" => Some(Aio::Threads),
+        "inline" => Some(Aio::Inline),
         _ => None,
     };
+    let advice = |text: &str| match text {
+        "normal" => Some(Advice::Normal),
+        "random" => Some(Advice::Random),
+        "sequential" => Some(Advice::Sequential),
+        _ => None,
+    };
+    let advice = spec.value("advice", advice, "write normal, random or sequential")?;
     let config = FileConfig {
         path: path.into(),
         size_bytes: spec.size("size")?,
         grow: spec.switch("grow")?.unwrap_or(default.grow),
         direct: spec.value("direct", direct, "write on, off or auto")?.unwrap_or_default(),
-        aio: spec.value("aio", aio, "write uring, threads or auto")?.unwrap_or_default(),
+        aio: spec.value("aio", aio, "write uring, threads, inline or auto")?.unwrap_or_default(),
+        advice: advice.unwrap_or_default(),
         depth: spec.depth()?.unwrap_or(default.depth),
         lock: spec.switch("lock")?.unwrap_or(default.lock),
         read_only: spec.switch("read-only")?.unwrap_or(default.read_only),

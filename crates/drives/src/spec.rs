@@ -19,7 +19,7 @@ const DRIVERS: [(&str, &[&str]); 7] = [
     ("null", &["size", "delay", "queues", "depth", "block"]),
     ("ram", &["size", "block", "depth"]),
     ("model", MODEL_KEYS),
-    ("file", &["path", "size", "grow", "direct", "aio", "depth", "lock", "read-only"]),
+    ("file", &["path", "size", "grow", "direct", "aio", "advice", "depth", "lock", "read-only"]),
     (
         "nbd",
         &[

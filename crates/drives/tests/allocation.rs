@@ -46,6 +46,8 @@ enum Way {
     Uring,
     /// Threads of the drive, beside a ring.
     DriveThreads,
+    /// The I/O thread itself.
+    Inline,
     /// Threads of the reactor, where there is no ring.
     ReactorThreads,
 }
@@ -56,7 +58,11 @@ impl Way {
     }
 
     fn aio(self) -> Aio {
-        if self == Way::DriveThreads { Aio::Threads } else { Aio::Auto }
+        match self {
+            Way::DriveThreads => Aio::Threads,
+            Way::Inline => Aio::Inline,
+            Way::Uring | Way::ReactorThreads => Aio::Auto,
+        }
     }
 }
 
@@ -67,7 +73,7 @@ fn ways() -> impl Iterator<Item = Way> {
     if let Some(error) = &refused {
         millrace_require::skip(format_args!("io_uring is refused: {error}"));
     }
-    let ways = [Way::Uring, Way::DriveThreads, Way::ReactorThreads];
+    let ways = [Way::Uring, Way::DriveThreads, Way::Inline, Way::ReactorThreads];
     ways.into_iter().filter(move |way| refused.is_none() || way.backend() == Backend::Epoll)
 }
 

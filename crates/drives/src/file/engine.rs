@@ -1,18 +1,19 @@
-//! `Engine`: what carries out a file queue's operations, the reactor of its I/O thread or the
-//! drive's threads.
+//! `Engine`: what carries out a file queue's operations, the reactor of its I/O thread, the drive's
+//! threads, or whoever submits.
 //!
 //! Owned by one file queue, on the thread that opened it. Called by `queue.rs`; calls the reactor
 //! or `pool.rs`. Invariant: each pushed operation gives exactly one completion, also after a
 //! cancel.
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use libc::iovec;
 use millrace_block::Arena;
-use millrace_reactor::{Completion, FileRef, Handle, Op, Source};
+use millrace_reactor::{Completion, FileRef, Handle, Op, Source, run_file_op};
 
 use super::pool::Link;
 use crate::thread_bound::ThreadBound;
@@ -26,6 +27,8 @@ pub(crate) enum Engine {
     Ring(ThreadBound<Ring>),
     /// Threads of the drive.
     Pool(Link, RawFd),
+    /// The I/O thread, at once; what operations came to until it is asked.
+    Inline(RefCell<Vec<Completion>>, RawFd),
     /// Another engine, of which a test notes the operations and changes results.
     #[cfg(test)]
     Script(Box<super::tests::Scripted>),
@@ -93,6 +96,11 @@ impl Engine {
             },
             // SAFETY: promised by the caller.
             Engine::Pool(link, _) => unsafe { link.push(user_data, op) },
+            Engine::Inline(done, _) => {
+                // SAFETY: promised by the caller.
+                let result = unsafe { run_file_op(&op) };
+                done.borrow_mut().push(Completion { user_data, result, flags: 0 });
+            }
             #[cfg(test)]
             Engine::Script(script) => {
                 script.note(user_data, op);
@@ -112,6 +120,7 @@ impl Engine {
                 unsafe { handle.push(*source, CANCEL_MARK | user_data, op) };
             }
             Engine::Pool(link, _) => link.cancel(user_data),
+            Engine::Inline(..) => {}
             #[cfg(test)]
             Engine::Script(script) => script.engine.cancel(user_data),
         }
@@ -122,6 +131,7 @@ impl Engine {
         match self {
             Engine::Ring(ring) => ring.get().handle.take(ring.get().source, into),
             Engine::Pool(link, _) => link.take(into),
+            Engine::Inline(done, _) => into.append(&mut done.borrow_mut()),
             #[cfg(test)]
             Engine::Script(script) => script.take(into),
         }
@@ -135,6 +145,7 @@ impl Engine {
             }
             Engine::Ring(_) => true,
             Engine::Pool(link, _) => link.pending() > 0,
+            Engine::Inline(..) => false,
             #[cfg(test)]
             Engine::Script(script) => script.engine.is_busy(),
         }
@@ -144,7 +155,7 @@ impl Engine {
     pub(crate) fn file(&self) -> FileRef {
         match self {
             Engine::Ring(ring) => ring.get().file,
-            Engine::Pool(_, fd) => FileRef::Raw(*fd),
+            Engine::Pool(_, fd) | Engine::Inline(_, fd) => FileRef::Raw(*fd),
             #[cfg(test)]
             Engine::Script(script) => script.engine.file(),
         }
@@ -160,7 +171,7 @@ impl Engine {
             (Engine::Ring(ring), pieces) if !ring.get().arenas.is_empty() => {
                 ring.get().handle.fixed_vector(pieces)
             }
-            (Engine::Ring(_) | Engine::Pool(..), _) => None,
+            (Engine::Ring(_) | Engine::Pool(..) | Engine::Inline(..), _) => None,
             #[cfg(test)]
             (Engine::Script(script), pieces) => script.engine.fixed_buffer(pieces),
         }

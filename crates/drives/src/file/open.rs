@@ -24,7 +24,7 @@ use super::made::Made;
 use super::pool::Pool;
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
-use super::{Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared, format};
+use super::{Advice, Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared, format};
 use crate::open::Measured;
 use crate::place::Place;
 use crate::value::size_text;
@@ -47,6 +47,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         clear_direct(&file).map_err(|error| system(&config.path, "fcntl", &error))?;
     }
     note_direct(&config, align, &mut notes)?;
+    advise(&file, config.advice).map_err(|error| system(&config.path, "fadvise", &error))?;
     if let Some(align) = align {
         geometry.logical = geometry.logical.max(align.offset);
         geometry.physical = geometry.physical.max(align.offset);
@@ -327,6 +328,20 @@ fn clear_direct(file: &File) -> io::Result<()> {
         libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_DIRECT)
     };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Tells the page cache where reads will be.
+fn advise(file: &File, advice: Advice) -> io::Result<()> {
+    let advice = match advice {
+        Advice::Normal => return Ok(()),
+        Advice::Random => libc::POSIX_FADV_RANDOM,
+        Advice::Sequential => libc::POSIX_FADV_SEQUENTIAL,
+    };
+    // SAFETY: no memory is involved.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, advice) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
 }
 
 fn note_direct(

@@ -1,9 +1,14 @@
 //! What every drive must do: keep bytes, refuse what is wrong, flush, discard, zero.
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use millrace_block::{Action, Bio, Buffer, ErrorKind, Op, OpFlags, Reject, Status, TraceSink};
-use millrace_drives::{FileConfig, FileDriver};
+use millrace_block::{
+    Action, Bio, Buffer, Disk, DiskConfig, ErrorKind, Op, OpFlags, Reject, Stamp, Status,
+    TraceSink, Volume,
+};
+use millrace_drives::{Advice, Aio, Direct, FileConfig, FileDriver};
+use millrace_runtime::{IoConfig, IoContext};
 
 use crate::harness::{KEEPERS, Kind, Plan, Rig, buffer_of, pattern, plans};
 use crate::trace::Sink;
@@ -241,7 +246,7 @@ fn file_that_is_in_use_is_refused_by_its_path_and_readers_share() {
 
 #[test]
 fn file_cut_short_behind_the_drives_back_gives_an_error_and_no_hang() {
-    for plan in plans(&[Kind::File, Kind::FileThreads, Kind::FileBuffered]) {
+    for plan in plans(&[Kind::File, Kind::FileThreads, Kind::FileBuffered, Kind::FileInline]) {
         let mut rig = Rig::new(&plan);
         rig.write(0, &pattern(0, 8192, 1));
         let path = rig.drives.paths[0].clone();
@@ -314,4 +319,45 @@ fn what_a_drive_would_be_is_known_without_opening_it() {
 
 fn measured_spec(path: &std::path::Path) -> millrace_drives::Spec {
     format!("file:path={}", path.display()).parse().expect("a spec")
+}
+
+/// Pages of a file in the page cache.
+fn cached_pages(file: &std::fs::File, len_bytes: usize) -> usize {
+    let mut pages = vec![0u8; len_bytes.div_ceil(4096)];
+    // SAFETY: a mapping of our own of a file that nobody cuts short, a byte for each of its pages.
+    unsafe {
+        let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
+        let at = libc::mmap(std::ptr::null_mut(), len_bytes, read, shared, file.as_raw_fd(), 0);
+        assert_eq!(libc::mincore(at, len_bytes, pages.as_mut_ptr()), 0);
+        libc::munmap(at, len_bytes);
+    }
+    pages.iter().filter(|page| **page & 1 == 1).count()
+}
+
+#[test]
+fn the_page_cache_reads_nothing_ahead_where_it_is_told_that_reads_are_at_random_places() {
+    const LEN: usize = 1 << 20;
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("d");
+    std::fs::write(&path, vec![1; LEN]).unwrap();
+    let kept = std::fs::File::open(&path).unwrap();
+    let pages_of = |advice| {
+        let config = FileConfig { path: path.clone(), advice, ..FileConfig::default() };
+        let config = FileConfig { direct: Direct::Off, aio: Aio::Inline, ..config };
+        let disk = Disk::new(Box::new(FileDriver::open(config).unwrap()), DiskConfig::default());
+        let mut context = IoContext::new(IoConfig::default()).unwrap();
+        let volume = Volume::single(disk.unwrap()).unwrap();
+        let mut channel = context.channel(&volume, 64, Stamp::Batch).unwrap();
+        // Opening has looked at the file, too.
+        kept.sync_all().unwrap();
+        // SAFETY: no memory is involved.
+        unsafe { libc::posix_fadvise(kept.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        assert_eq!(cached_pages(&kept, LEN), 0);
+        channel.submit(Bio::read(0, Buffer::new(4096))).unwrap();
+        channel.wait(1, |done| assert_eq!(done.status, Status::Ok));
+        cached_pages(&kept, LEN)
+    };
+    assert_eq!(pages_of(Advice::Random), 1);
+    assert!(pages_of(Advice::Normal) > 1);
+    assert!(pages_of(Advice::Sequential) > 1);
 }

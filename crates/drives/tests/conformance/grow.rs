@@ -37,6 +37,7 @@ fn drive_that_has_not_grown_says_the_size_that_it_had() {
         Kind::File,
         Kind::FileThreads,
         Kind::FileBuffered,
+        Kind::FileInline,
         Kind::FaultRam,
         Kind::FaultFile,
         Kind::FaultVolatile,
@@ -54,7 +55,9 @@ fn drive_that_has_not_grown_says_the_size_that_it_had() {
 
 #[test]
 fn what_a_file_has_grown_by_is_written_and_read_on_a_channel_from_before() {
-    for plan in plans(&[Kind::File, Kind::FileThreads, Kind::FileBuffered, Kind::FaultFile]) {
+    let files = [Kind::File, Kind::FileThreads, Kind::FileBuffered, Kind::FileInline];
+    let kinds = [files.as_slice(), &[Kind::FaultFile]].concat();
+    for plan in plans(&kinds) {
         // The file's own size counts, on whatever back end the rig has.
         let mut rig = Rig::growing(&plan);
         let end = plan.size_bytes >> 9;

@@ -34,6 +34,7 @@ pub enum Kind {
     File,
     FileThreads,
     FileBuffered,
+    FileInline,
     FaultRam,
     FaultFile,
     FaultVolatile,
@@ -43,12 +44,13 @@ pub enum Kind {
 }
 
 /// Drives that keep data.
-pub const KEEPERS: [Kind; 9] = [
+pub const KEEPERS: [Kind; 10] = [
     Kind::Ram,
     Kind::ModelRam,
     Kind::File,
     Kind::FileThreads,
     Kind::FileBuffered,
+    Kind::FileInline,
     Kind::FaultRam,
     Kind::FaultFile,
     Kind::FaultVolatile,
@@ -235,6 +237,7 @@ fn driver(
         Kind::File => return Box::new(file(Direct::Auto, Aio::Auto)),
         Kind::FileThreads => return Box::new(file(Direct::Auto, Aio::Threads)),
         Kind::FileBuffered => return Box::new(file(Direct::Off, Aio::Auto)),
+        Kind::FileInline => return Box::new(file(Direct::Off, Aio::Inline)),
         Kind::FaultRam => (Box::new(ram().unwrap()), FaultCache::Inner),
         Kind::FaultFile => (Box::new(file(Direct::Auto, Aio::Auto)), FaultCache::Inner),
         Kind::FaultVolatile => (Box::new(ram().unwrap()), FaultCache::Volatile),

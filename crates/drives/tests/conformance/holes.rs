@@ -23,7 +23,8 @@ fn extents_tell_holes_from_data() {
 
 #[test]
 fn range_is_known_to_be_zeroes_until_a_write_to_it_has_completed_and_after_a_discard() {
-    for plan in plans(&[Kind::Ram, Kind::File, Kind::FileThreads, Kind::FileBuffered]) {
+    let kinds = [Kind::Ram, Kind::File, Kind::FileThreads, Kind::FileBuffered, Kind::FileInline];
+    for plan in plans(&kinds) {
         // Granules of 128 sectors lie on the drives in turn; sector 1024 starts on the first.
         let mut rig = Rig::new(&plan.stripe(2, 128));
         let volume = Arc::clone(&rig.drives.volume);

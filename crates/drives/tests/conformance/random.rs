@@ -85,6 +85,7 @@ fn random_on_stripes(chunk_sectors: u32) {
         Kind::ModelRam,
         Kind::File,
         Kind::FileThreads,
+        Kind::FileInline,
         Kind::FaultRam,
         Kind::FaultVolatile,
         Kind::Nbd,

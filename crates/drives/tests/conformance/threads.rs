@@ -8,11 +8,12 @@ use millrace_drives::{Effect, FaultRule};
 
 use crate::harness::{Dice, Drives, Kind, Plan, Rig, buffer_of, pattern, plans};
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 9] = [
     Kind::Ram,
     Kind::ModelRam,
     Kind::File,
     Kind::FileThreads,
+    Kind::FileInline,
     Kind::FaultRam,
     Kind::FaultFile,
     Kind::FaultVolatile,
