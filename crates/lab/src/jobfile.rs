@@ -4,11 +4,12 @@
 //! stands behind a word; `words` says what each word means here; `draft` reads them and `spec` is
 //! a job, checked. `blocks` and `places` draw the sizes and places of I/Os, `source` the I/Os
 //! themselves; `pace` says when the next may go; `worker` is the loop of one job's thread, with
-//! `next`, `flight` and `read_back`, and `tally` what it counts; `run` starts the jobs of a file,
-//! `json` and `summary` report them. Called by `bench --jobfile` and by tests. fio is the measure
-//! of what a word means: its manual and, where that is silent, what fio 3.33 does.
+//! `next`, `flight`, `cached` and `read_back`, and `tally` what it counts; `run` starts the jobs of
+//! a file, `json` and `summary` report them. Called by `bench --jobfile` and by tests. fio is the
+//! measure of what a word means: its manual and, where that is silent, what fio 3.33 does.
 
 mod blocks;
+mod cached;
 mod draft;
 mod flight;
 mod json;
@@ -29,6 +30,6 @@ mod worker;
 pub use json::{JobDetail, report};
 pub use lines::{Includes, JobFileError, Place};
 pub use run::{JobReport, JobSetting, run_jobs};
-pub use spec::{JobFile, JobSpec};
+pub use spec::{Access, JobFile, JobSpec};
 pub use summary::{JobLine, JobTimes};
 pub(crate) use tally::Usage;

@@ -3,10 +3,12 @@
 //! Owns which word sets what, and what contradicts itself at the end; made of a section by `job`,
 //! which `spec` calls. A later word wins over an equal one before it.
 
+use millrace_drives::Advice;
+
 use super::blocks::{self, Sizes};
 use super::lines::{Entry, JobFileError, Section};
 use super::places::{Distribution, distribution};
-use super::spec::{Crowd, Flow, JobSpec, Kind, Region, Shape, Span, Think, Verify};
+use super::spec::{Access, Crowd, Engine, Flow, JobSpec, Kind, Region, Shape, Span, Think, Verify};
 use super::value::{Base, each, switch, time_ns, whole};
 use super::words::{Use, use_of, usual};
 
@@ -19,6 +21,7 @@ const SEED: u64 = 0x89;
 struct Draft {
     job: JobSpec,
     base: Base,
+    engine: Option<Engine>,
     directory: Option<String>,
     bs: [Option<u32>; 3],
     sizes: Option<[Option<Sizes>; 3]>,
@@ -77,7 +80,7 @@ impl Draft {
             name: section.name.clone(),
             description: None,
             filename: None,
-            direct: false,
+            access: Access { direct: false, invalidate: true, engine: Engine::Sync, advice: None },
             kind: Kind { has: [true, false, false], random: false },
             shape,
             region: Region::default(),
@@ -90,6 +93,7 @@ impl Draft {
         Draft {
             job,
             base: Base::BINARY,
+            engine: None,
             directory: None,
             bs: [None; 3],
             sizes: None,
@@ -127,8 +131,16 @@ impl Draft {
                 return Err(format!("{value:?}: one file for a job; give each its own job"));
             }
             "filename" => job.filename = Some(text(value)?),
-            "direct" => job.direct = switch(value)?,
-            "buffered" => job.direct = !switch(value)?,
+            "direct" => job.access.direct = switch(value)?,
+            "buffered" => job.access.direct = !switch(value)?,
+            "invalidate" => job.access.invalidate = switch(value)?,
+            "fadvise_hint" => job.access.advice = advice(value)?,
+            "ioengine" => {
+                self.engine = engine(value);
+                if self.engine.is_none() {
+                    self.ignored.push(format!("ioengine={value}"));
+                }
+            }
             "kb_base" => {
                 self.base = match value {
                     "1024" => Base::BINARY,
@@ -251,15 +263,29 @@ impl Draft {
     /// The job, if its words go together.
     fn finish(mut self) -> Result<(JobSpec, Vec<String>), String> {
         let job = &mut self.job;
-        if let (Some(directory), Some(name)) = (&self.directory, &job.filename)
-            && !name.starts_with('/')
-        {
-            job.filename = Some(format!("{directory}/{name}"));
+        match (&self.directory, &job.filename) {
+            (Some(directory), Some(name)) if !name.starts_with('/') => {
+                job.filename = Some(format!("{directory}/{name}"));
+            }
+            // fio's name of a job's first file; each clone would have its own.
+            (Some(directory), None) if job.crowd.numjobs == 1 => {
+                job.filename = Some(format!("{directory}/{}.0.0", job.name));
+            }
+            _ => {}
         }
         let given = self.sizes.unwrap_or_default();
         for (place, given) in given.into_iter().enumerate() {
             let bs = Sizes::One(self.bs[place].unwrap_or(BS));
             job.shape.sizes[place] = given.unwrap_or(bs);
+        }
+        job.access.engine = match self.engine {
+            Some(engine) => engine,
+            None if job.flow.iodepth > 1 => Engine::Aio,
+            None => Engine::Sync,
+        };
+        if job.access.engine == Engine::Sync && job.flow.iodepth > 1 {
+            job.flow.iodepth = 1;
+            self.ignored.push("iodepth (ioengine does one I/O at a time)".to_owned());
         }
         if job.span.time_based && job.span.runtime_ns.is_none() {
             return Err("time_based: it ends after runtime; add runtime".to_owned());
@@ -283,6 +309,27 @@ fn text(value: &str) -> Result<String, String> {
     match value {
         "" => Err(": it needs a value".to_owned()),
         text => Ok(text.to_owned()),
+    }
+}
+
+/// The engine of a name; none if it has no meaning here.
+fn engine(name: &str) -> Option<Engine> {
+    match name {
+        "sync" | "psync" | "vsync" | "pvsync" | "pvsync2" => Some(Engine::Sync),
+        "libaio" => Some(Engine::Aio),
+        "io_uring" => Some(Engine::Uring),
+        _ => None,
+    }
+}
+
+/// `fadvise_hint`: none where the job's kind says it.
+fn advice(value: &str) -> Result<Option<Advice>, String> {
+    match value {
+        "0" | "none" => Ok(Some(Advice::Normal)),
+        "" | "1" => Ok(None),
+        "random" => Ok(Some(Advice::Random)),
+        "sequential" => Ok(Some(Advice::Sequential)),
+        _ => Err(format!("{value:?}: write 0, 1, random or sequential")),
     }
 }
 

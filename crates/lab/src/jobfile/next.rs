@@ -5,6 +5,7 @@
 
 use millrace_machine::{Machine, Native};
 
+use super::cached::Cached;
 use super::flight::Counted;
 use super::source::{Io, READ, WRITE};
 use super::worker::Worker;
@@ -128,6 +129,7 @@ impl Worker<'_> {
                 self.at.bytes = 0;
             }
             self.source.restart();
+            self.setting.cached.iter().for_each(Cached::forget);
         }
         self.at.has_drawn_all = true;
         false

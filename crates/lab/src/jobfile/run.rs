@@ -14,6 +14,7 @@ use millrace_random::SplitMix64;
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
+use super::cached::Cached;
 use super::source::{Source, Span};
 use super::spec::{JobFile, JobSpec};
 use super::tally::Tally;
@@ -27,6 +28,8 @@ use crate::together::{Together, serve_while};
 pub struct JobSetting {
     /// The rings' settings.
     pub reactor: Config,
+    /// Jobs work on the files that they name, which the page cache forgets where they say so.
+    pub on_files: bool,
     /// Ends all jobs early.
     pub interrupt: Interrupt,
 }
@@ -281,15 +284,18 @@ fn run_instance(
     let salt = if job.shape.repeat { 0 } else { seed_of_now() };
     let place = |text| BenchError::Workload(format!("{}: job {}: {text}", job.place, job.name));
     let made = span_of(job, instance.clone, volume.capacity() << 9)
-        .and_then(|span| Ok((span, Source::new(job, span, clone ^ salt)?)))
+        .and_then(|span| {
+            let cached = if shared.setting.on_files { Cached::of(job, span)? } else { None };
+            Ok((span, Source::new(job, span, clone ^ salt)?, cached))
+        })
         .map_err(place);
     shared.start.wait();
-    let ((mut context, mut channel), (span, source)) = (opened?, made?);
+    let ((mut context, mut channel), (span, source, cached)) = (opened?, made?);
     let interrupt = &shared.setting.interrupt;
     let begin = Instant::now() + delay(job, clone);
     let waits = || Instant::now() < begin && !interrupt.is_set();
     serve_while(&mut context, &mut channel, waits)?;
-    let setting = Setting { job, span, clone, salt, interrupt };
+    let setting = Setting { job, span, cached, clone, salt, interrupt };
     let tally = Worker::new(&setting, source, &mut context, &mut channel).run()?;
     member.linger(&mut context, &mut channel)?;
     drop(channel);

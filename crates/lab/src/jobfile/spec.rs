@@ -4,6 +4,8 @@
 //! last of two equal words winning, as in fio. Plain data, read by `run`, `source`, `pace` and
 //! `worker`; sizes stay as they were written until a device is known.
 
+use millrace_drives::Advice;
+
 use super::blocks::Sizes;
 use super::draft::{job, pairs};
 use super::lines::{self, Includes, JobFileError, Place};
@@ -30,8 +32,8 @@ pub struct JobSpec {
     pub description: Option<String>,
     /// The file or device, if it names one.
     pub filename: Option<String>,
-    /// Whether the page cache is passed by.
-    pub direct: bool,
+    /// How its I/Os reach that.
+    pub access: Access,
     pub(super) kind: Kind,
     pub(super) shape: Shape,
     pub(super) region: Region,
@@ -41,6 +43,29 @@ pub struct JobSpec {
     /// Its own words as they were written.
     pub(super) own: Vec<(String, String)>,
     pub(super) place: Place,
+}
+
+/// How I/Os of a job reach its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Whether the page cache is passed by.
+    pub direct: bool,
+    /// Whether the page cache forgets the file first.
+    pub invalidate: bool,
+    pub(super) engine: Engine,
+    /// What the page cache is told of reads; none: what the job's kind says.
+    pub(super) advice: Option<Advice>,
+}
+
+/// What fio has for `ioengine`, as far as it decides who does the I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Engine {
+    /// The job's thread, one I/O at a time: `psync` and its like.
+    Sync,
+    /// The kernel, past the page cache; else the thread that submits: `libaio`.
+    Aio,
+    /// The kernel, with threads of its own where an I/O may have to wait: `io_uring`.
+    Uring,
 }
 
 /// Reads, writes and trims: which there are, and whether at random places.
@@ -181,6 +206,23 @@ impl JobSpec {
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
+    }
+
+    /// Whether its I/Os are done by its own thread, which waits for each.
+    #[must_use]
+    pub fn is_inline(&self) -> bool {
+        match self.access.engine {
+            Engine::Sync => true,
+            Engine::Aio => !self.access.direct,
+            Engine::Uring => false,
+        }
+    }
+
+    /// What the page cache is told of its reads.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        let of_kind = if self.kind.random { Advice::Random } else { Advice::Sequential };
+        self.access.advice.unwrap_or(of_kind)
     }
 
     /// Whether it writes or trims.

@@ -37,7 +37,7 @@ const ALIASES: [(&str, &str); 16] = [
 ];
 
 /// Words with a meaning.
-pub(super) const MEANING: [&str; 49] = [
+pub(super) const MEANING: [&str; 52] = [
     "allrandrepeat",
     "bs",
     "bsrange",
@@ -49,14 +49,17 @@ pub(super) const MEANING: [&str; 49] = [
     "directory",
     "do_verify",
     "end_fsync",
+    "fadvise_hint",
     "fdatasync",
     "filename",
     "filesize",
     "fsync",
     "group_reporting",
+    "invalidate",
     "io_size",
     "iodepth",
     "iodepth_batch_submit",
+    "ioengine",
     "kb_base",
     "loops",
     "name",
@@ -90,7 +93,7 @@ pub(super) const MEANING: [&str; 49] = [
 ];
 
 /// Words that are passed over with a note.
-pub(super) const NOTHING: [&str; 68] = [
+pub(super) const NOTHING: [&str; 65] = [
     "allow_file_create",
     "allow_mounted_write",
     "bwavgtime",
@@ -109,7 +112,6 @@ pub(super) const NOTHING: [&str; 68] = [
     "error_dump",
     "exitall",
     "exitall_on_error",
-    "fadvise_hint",
     "fallocate",
     "file_service_type",
     "fixedbufs",
@@ -118,11 +120,9 @@ pub(super) const NOTHING: [&str; 68] = [
     "gtod_reduce",
     "hipri",
     "hugepage-size",
-    "invalidate",
     "iodepth_batch_complete_max",
     "iodepth_batch_complete_min",
     "iodepth_low",
-    "ioengine",
     "iomem_align",
     "ioprio",
     "iopsavgtime",

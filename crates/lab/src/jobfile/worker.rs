@@ -10,11 +10,12 @@ use millrace_block::{Bio, Channel, Completion, Error, Reject, Status};
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
+use super::cached::Cached;
 use super::flight::{Counted, Flight, Slots};
 use super::next::{Next, Progress};
 use super::pace::Pace;
 use super::source::{Io, Source, Span, WRITE};
-use super::spec::JobSpec;
+use super::spec::{Engine, JobSpec};
 use super::tally::{Tally, Usage, level};
 use crate::bench::{Interrupt, thread_usage};
 use crate::verify::Written;
@@ -29,6 +30,7 @@ const LOOK_NS: u64 = 50_000_000;
 pub(super) struct Setting<'a> {
     pub(super) job: &'a JobSpec,
     pub(super) span: Span,
+    pub(super) cached: Option<Cached>,
     /// Which clone of the job it is.
     pub(super) clone: u64,
     /// Added to the seed, where every run is to be another.
@@ -105,6 +107,7 @@ impl<'a> Worker<'a> {
 
     /// Runs the job to its end.
     pub(super) fn run(mut self) -> Result<Tally, Error> {
+        self.setting.cached.iter().for_each(Cached::forget);
         loop {
             let wake_ns = self.fill()?;
             self.commit()?;
@@ -201,8 +204,11 @@ impl<'a> Worker<'a> {
         let now_ns = Native::now();
         let Slots { batch, flights, .. } = &mut self.slots;
         self.tally.submitted[level(batch.len() as u32)] += 1;
+        let is_sync = self.setting.job.access.engine == Engine::Sync;
         for slot in batch.drain(..) {
-            flights[slot as usize].issue_ns = now_ns;
+            let flight = &mut flights[slot as usize];
+            // A synchronous engine has no time of submission: all of an I/O is its call.
+            flight.issue_ns = if is_sync { flight.start_ns } else { now_ns };
         }
         Ok(())
     }

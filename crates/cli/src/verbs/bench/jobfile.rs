@@ -15,10 +15,11 @@ use anyhow::{Context, Result, bail};
 use millrace::{
     DriveOptions, Native, Spec, Stack, Volume, VolumeOptions, build_volume, default_serving,
 };
-use millrace_drives::memory_bytes;
+use millrace_drives::{Advice, memory_bytes};
 use millrace_lab::Interrupt;
 use millrace_lab::jobfile::{
-    Includes, JobDetail, JobFile, JobLine, JobReport, JobSetting, JobTimes, report, run_jobs,
+    Includes, JobDetail, JobFile, JobLine, JobReport, JobSetting, JobSpec, JobTimes, report,
+    run_jobs,
 };
 use millrace_machine::Machine;
 use millrace_reactor::Config;
@@ -48,7 +49,8 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
         eprintln!("note: {}: without a meaning here: {}", shown(name), file.ignored.join(", "));
     }
     let reactor = Config { backend: args.target.backend, ..Config::default() };
-    let setting = JobSetting { reactor, interrupt: interrupt.clone() };
+    let on_files = args.target.drive.is_empty();
+    let setting = JobSetting { reactor, on_files, interrupt: interrupt.clone() };
     let mut bar = Bar::new(1);
     let label = shown(name);
     let news = DriveNews::of(&volumes);
@@ -150,14 +152,17 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Arc<Volume>>> {
     for job in &file.jobs {
         let Some(name) = job.filename.as_deref() else {
             let (place, job) = (job.place(), &job.name);
-            bail!("{place}: job {job}: no filename; add one to it, or give --drive");
+            bail!(
+                "{place}: job {job}: no filename; add one to it (or directory, if numjobs is 1), or \
+                 give --drive"
+            );
         };
         if !opened.contains_key(name) {
             let drive = drive_of(file, name)?;
-            opened.insert(name, (open(args, &[drive], &options)?, job.direct));
+            opened.insert(name, (open(args, &[drive], &options)?, job.access.direct));
         }
         let (volume, direct) = &opened[name];
-        if *direct != job.direct {
+        if *direct != job.access.direct {
             let (place, job, earlier) = (job.place(), &job.name, u8::from(*direct));
             bail!(
                 "{place}: job {job}: {name} is used with direct={earlier} by an earlier job, and a \
@@ -182,7 +187,7 @@ fn options(args: &BenchArgs, file: &JobFile) -> Result<VolumeOptions> {
     one("--serving", args.serving.serving.len())?;
     let stack = queues.stack.first().copied().unwrap_or(Stack::Mq);
     let serving = args.serving.configs(default_serving(&vec![stack; args.target.drive.len()]))?;
-    let threads: u32 = file.jobs.iter().map(millrace_lab::jobfile::JobSpec::numjobs).sum();
+    let threads: u32 = file.jobs.iter().map(JobSpec::numjobs).sum();
     let drive = DriveOptions {
         stack,
         scheduler: queues.scheduler[0],
@@ -218,11 +223,17 @@ fn drive_of(file: &JobFile, name: &str) -> Result<Spec> {
         Err(error) => return Err(error).with_context(|| format!("filename={name}")),
     };
     let mut pairs = vec![("path".to_owned(), name.to_owned())];
-    if jobs().any(|job| !job.direct) {
+    if jobs().any(|job| !job.access.direct) {
         pairs.push(("direct".to_owned(), "off".to_owned()));
-        if found.as_ref().is_some_and(std::fs::Metadata::is_file) {
-            forget(name)?;
+        let all = |advice| jobs().all(|job| job.advice() == advice);
+        for (advice, text) in [(Advice::Random, "random"), (Advice::Sequential, "sequential")] {
+            if all(advice) {
+                pairs.push(("advice".to_owned(), text.to_owned()));
+            }
         }
+    }
+    if jobs().all(JobSpec::is_inline) {
+        pairs.push(("aio".to_owned(), "inline".to_owned()));
     }
     match (found, wanted) {
         (None, None) => bail!("filename={name}: there is no such file; add size, and it is made"),
@@ -237,14 +248,6 @@ fn drive_of(file: &JobFile, name: &str) -> Result<Spec> {
         _ => {}
     }
     Spec::from_pairs("file", pairs.into_iter()).with_context(|| format!("filename={name}"))
-}
-
-/// Has the page cache forget what it has of a file, as fio does before it begins.
-fn forget(name: &str) -> Result<()> {
-    let file = std::fs::File::open(name).with_context(|| format!("filename={name}"))?;
-    file.sync_data().with_context(|| format!("filename={name}"))?;
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
-        .with_context(|| format!("filename={name}: the page cache keeps it"))
 }
 
 /// Which time it is of a line.
@@ -371,13 +374,18 @@ mod tests {
         let missing = spec("[a]\nrw=read").unwrap_err().to_string();
         assert!(missing.ends_with("there is no such file; add size, and it is made"), "{missing}");
         let made = spec("[a]\nsize=1m\n[b]\nsize=2m\noffset=1m").unwrap();
-        assert_eq!(made, format!("file:path={path},size=3145728"));
+        assert_eq!(made, format!("file:path={path},aio=inline,size=3145728"));
         std::fs::write(&path, vec![0; 4096]).unwrap();
-        assert_eq!(spec("[a]\nrw=write").unwrap(), format!("file:path={path}"));
-        assert_eq!(spec("[a]\nrw=read").unwrap(), format!("file:path={path},read-only=on"));
+        assert_eq!(spec("[a]\nrw=write").unwrap(), format!("file:path={path},aio=inline"));
+        let read = spec("[a]\nrw=read\niodepth=2").unwrap();
+        assert_eq!(read, format!("file:path={path},read-only=on"));
         let cached = spec("[a]\nrw=write\nbuffered=1").unwrap();
-        assert_eq!(cached, format!("file:path={path},direct=off"));
+        assert_eq!(cached, format!("file:path={path},direct=off,advice=sequential,aio=inline"));
+        let ring = spec("[a]\nrw=randread\nbuffered=1\nioengine=io_uring\nfadvise_hint=0").unwrap();
+        assert_eq!(ring, format!("file:path={path},direct=off,read-only=on"));
+        let sync = spec("[a]\nrw=randwrite\nioengine=psync").unwrap();
+        assert_eq!(sync, format!("file:path={path},aio=inline"));
         let longer = spec("[a]\nsize=8k").unwrap();
-        assert_eq!(longer, format!("file:path={path},size=8192,grow=on"));
+        assert_eq!(longer, format!("file:path={path},aio=inline,size=8192,grow=on"));
     }
 }

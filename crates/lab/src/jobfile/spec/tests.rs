@@ -22,8 +22,54 @@ fn words_of_a_job_win_over_those_of_global_sections() {
     assert_eq!(file.jobs[0].shape.sizes[0], Sizes::One(16_384));
     assert_eq!(file.jobs[1].shape.sizes[0], Sizes::One(8192));
     assert_eq!((file.jobs[1].flow.iodepth, file.jobs[1].name.as_str()), (4, "c"));
-    assert_eq!(file.ignored, ["ioengine", "thread"]);
+    assert_eq!(file.ignored, ["thread"]);
     assert_eq!(file.jobs[0].own, [("bs".to_owned(), "16k".to_owned())]);
+}
+
+#[test]
+fn an_engine_says_who_does_the_io_and_how_many_are_in_flight() {
+    for (words, inline, depth) in [
+        ("direct=1", true, 1),
+        ("iodepth=8", true, 8),
+        ("iodepth=8 direct=1", false, 8),
+        ("iodepth=8 ioengine=libaio", true, 8),
+        ("iodepth=8 ioengine=libaio direct=1", false, 8),
+        ("iodepth=8 ioengine=io_uring", false, 8),
+        ("iodepth=8 ioengine=psync direct=1", true, 1),
+        ("ioengine=psync iodepth=8 ioengine=rbd direct=1", false, 8),
+    ] {
+        let job = job_of(words);
+        assert_eq!((job.is_inline(), job.flow.iodepth), (inline, depth), "{words}");
+    }
+    let ignored = parse("[j]\nioengine=rbd\n[k]\nioengine=sync\niodepth=2\n").unwrap().ignored;
+    assert_eq!(ignored, ["iodepth (ioengine does one I/O at a time)", "ioengine=rbd"]);
+}
+
+#[test]
+fn a_job_without_a_filename_has_the_one_that_fio_makes_in_its_directory() {
+    for (words, name) in [
+        ("directory=/d", Some("/d/j.0.0")),
+        ("directory=/d name=k", Some("/d/k.0.0")),
+        ("directory=/d filename=f", Some("/d/f")),
+        ("directory=/d filename=/f", Some("/f")),
+        ("directory=/d numjobs=2", None),
+        ("rw=read", None),
+    ] {
+        assert_eq!(job_of(words).filename.as_deref(), name, "{words}");
+    }
+}
+
+#[test]
+fn the_page_cache_is_told_what_the_kind_says_or_the_hint() {
+    for (words, advice) in [
+        ("rw=randrw", Advice::Random),
+        ("rw=write", Advice::Sequential),
+        ("rw=randread fadvise_hint=0", Advice::Normal),
+        ("rw=read fadvise_hint=random", Advice::Random),
+        ("rw=randread fadvise_hint=1", Advice::Random),
+    ] {
+        assert_eq!(job_of(words).advice(), advice, "{words}");
+    }
 }
 
 #[test]
@@ -78,6 +124,7 @@ fn what_is_wrong_is_said_with_its_line_its_word_and_what_to_write() {
         ("zonemode=zbd", "t.fio:2: zonemode: fio has this word, but such I/O is not made here"),
         ("filename=a:b", "t.fio:2: filename=\"a:b\": one file for a job"),
         ("bssplit=4k/90", "t.fio:2: bssplit=\"4k/90\": the shares make 90 %, not 100"),
+        ("fadvise_hint=2", "t.fio:2: fadvise_hint=\"2\": write 0, 1, random or sequential"),
         ("iodepth=0", "t.fio:2: iodepth=\"0\": write 1 to 65536"),
         ("numjobs=4096\n[k]", "t.fio: 4097 jobs in all; 4096 at most"),
         ("unlink=1", "t.fio:2: unlink=1: files are left in place here; write 0"),
