@@ -58,8 +58,8 @@ impl Nbdkit {
         format!("nbd+unix:///?socket={}", self.dir.path().join("s").display())
     }
 
-    /// What arrived behind the two reads by which a replay looks whether the disk is empty: words
-    /// such as `Write offset=0x0 count=0x1000 fua=0`.
+    /// What arrived behind the question by which a replay learns that the disk is empty: words such
+    /// as `Write offset=0x0 count=0x1000 fua=0`.
     fn requests(&self) -> Vec<String> {
         let log = std::fs::read_to_string(self.dir.path().join("log")).expect("it logs");
         let asked = log.lines().filter(|line| line.ends_with(" ...") && line.contains(" id="));
@@ -68,7 +68,7 @@ impl Nbdkit {
             let words = line.split_whitespace().skip(3).filter(|word| !word.starts_with("id="));
             words.take_while(|word| *word != "...").collect::<Vec<_>>().join(" ")
         });
-        words.skip(2).collect()
+        words.skip(1).collect()
     }
 }
 
@@ -216,6 +216,26 @@ fn our_own_server_gets_what_the_trace_writes() {
     let replayed = report(&replay(&trace, &["--to", &uri(&daemon, "v")]));
     assert_eq!((&replayed["ios"], &replayed["errors"]), (&7.into(), &0.into()), "{replayed}");
     holds_what_the_log_writes(&file);
+}
+
+#[test]
+fn a_servers_disk_with_a_byte_far_from_its_ends_is_refused_and_one_of_written_zeroes_is_not() {
+    let trace = Trace::of(IOLOG);
+    for (byte, is_empty) in [(1, false), (0, true)] {
+        let file = trace.file(&format!("d{byte}"));
+        let image = std::fs::File::create(&file).expect("the directory is writable");
+        image.set_len(256 << 20).expect("a sparse file");
+        let written = [vec![0; 1 << 20], vec![byte; 1], vec![0; 1 << 20]].concat();
+        std::os::unix::fs::FileExt::write_all_at(&image, &written, 100 << 20).expect("room");
+        image.sync_all().expect("room");
+        let drive = format!("file:path={}", file.display());
+        let daemon = Daemon::start(&stripe(backends()[0], &[drive]), &["s"]);
+        let output = replay(&trace, &["--to", &uri(&daemon, "v")]);
+        match is_empty {
+            true => assert_eq!(report(&output)["errors"], 0),
+            false => assert!(refused(&output).contains("the target holds something")),
+        }
+    }
 }
 
 #[test]

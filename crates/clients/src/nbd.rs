@@ -81,7 +81,8 @@ impl Client {
         Client::connect_as(uri, ReplyStyle::Structured)
     }
 
-    /// Connects and negotiates replies of this style or a simpler one.
+    /// Connects and negotiates replies of this style or a simpler one, with block status
+    /// unless they are simple or the server has none.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -94,7 +95,8 @@ impl Client {
             }
             Address::Unix { path } => Socket::new(connect_unix(path)?),
         };
-        let mut handshake = ClientHandshake::new(&uri.name, style).map_err(invalid)?;
+        let handshake = ClientHandshake::new(&uri.name, style).map_err(invalid)?;
+        let mut handshake = handshake.with_allocation();
         let (mut input, mut out) = (Vec::new(), Vec::new());
         let session = loop {
             let (used, progress) = handshake.feed(&input, &mut out).map_err(invalid)?;

@@ -1,34 +1,55 @@
 //! Whether a server's disk seems to hold something.
 //!
-//! Partition tables and file systems begin within the first MiB, and backups of such tables end
-//! with the disk: a disk that has zeroes in both places is taken for an empty one. Called by nbd.rs
-//! and vhost.rs, which read.
+//! What is not known to be zeroes is read: all of it if that is little, else at places that are
+//! spread over it, the first and the last of them at its ends, where partition tables and file
+//! systems begin and backups of such tables lie. Bytes other than zero are data; zeroes that are
+//! allocated are not. Called by nbd.rs and vhost.rs, which read.
 
 use std::ops::Range;
 
-/// Bytes that are looked at on either side.
-const LOOKED_AT_BYTES: u64 = 1 << 20;
+/// Bytes of a place that is looked at.
+const PLACE_BYTES: u64 = 1 << 20;
+/// Most places that are looked at.
+const PLACES_MAX: u64 = 64;
 
-/// Whether a disk of so many bytes has a byte other than zero at its begin or end, as `read` gives
-/// ranges of at most `most_bytes`, which both are multiples of the disk's block.
+/// Whether there is a byte other than zero at the places that are looked at in `unknown`: ranges of
+/// a disk in order, of whole blocks. `read` gives ranges of at most `most_bytes`, whole blocks too.
 pub(crate) fn holds_data<E>(
-    size_bytes: u64,
+    unknown: &[Range<u64>],
     most_bytes: u64,
     mut read: impl FnMut(Range<u64>) -> Result<Vec<u8>, E>,
 ) -> Result<bool, E> {
-    let step = most_bytes.clamp(1, LOOKED_AT_BYTES);
-    let looked_at = LOOKED_AT_BYTES.div_ceil(step) * step;
-    let tail = size_bytes.saturating_sub(looked_at);
-    for Range { mut start, end } in [0..size_bytes.min(looked_at), tail..size_bytes] {
-        while start < end {
-            let next = (start + step).min(end);
-            if read(start..next)?.iter().any(|byte| *byte != 0) {
-                return Ok(true);
+    let len_bytes: u64 = unknown.iter().map(|range| range.end - range.start).sum();
+    let places = len_bytes.div_ceil(PLACE_BYTES);
+    for number in 0..places.min(PLACES_MAX) {
+        let place = match places > PLACES_MAX {
+            true => number * (places - 1) / (PLACES_MAX - 1),
+            false => number,
+        };
+        for Range { mut start, end } in parts(unknown, place * PLACE_BYTES) {
+            while start < end {
+                let next = start.saturating_add(most_bytes.max(1)).min(end);
+                if read(start..next)?.iter().any(|byte| *byte != 0) {
+                    return Ok(true);
+                }
+                start = next;
             }
-            start = next;
         }
     }
     Ok(false)
+}
+
+/// What ranges that follow each other have of the place that begins so many bytes behind the first.
+fn parts(ranges: &[Range<u64>], place: u64) -> impl Iterator<Item = Range<u64>> {
+    let mut before = 0;
+    ranges.iter().filter_map(move |range| {
+        let len = range.end - range.start;
+        let (first, last) = (place.max(before), (place + PLACE_BYTES).min(before + len));
+        let part =
+            (first < last).then(|| range.start + first - before..range.start + last - before);
+        before += len;
+        part
+    })
 }
 
 #[cfg(test)]
@@ -36,21 +57,38 @@ mod tests {
     use super::*;
     use std::convert::Infallible;
 
-    fn holds(size: u64, at: u64) -> bool {
+    const MIB: u64 = 1 << 20;
+
+    fn holds(unknown: &[Range<u64>], at: u64) -> bool {
         let read = |range: Range<u64>| {
-            assert!(range.end <= size && range.end - range.start <= 4096);
+            assert!(range.end - range.start <= 4096 && range.start.is_multiple_of(512));
+            assert!(unknown.iter().any(|all| all.start <= range.start && range.end <= all.end));
             Ok::<_, Infallible>(range.map(|byte| u8::from(byte == at)).collect())
         };
-        holds_data(size, 4096, read).unwrap()
+        holds_data(unknown, 4096, read).unwrap()
     }
 
     #[test]
-    fn a_byte_at_either_end_is_found_and_none_in_between_is_asked_for() {
-        let size = 5 << 20;
-        for at in [0, (1 << 20) - 1, size - (1 << 20), size - 1] {
-            assert!(holds(size, at), "{at}");
+    fn a_byte_anywhere_in_64_mib_of_what_is_unknown_is_found_and_none_outside() {
+        let unknown = [0..512, 10 * MIB + 512..12 * MIB, 1000 * MIB..1001 * MIB + 1024];
+        for range in &unknown {
+            assert!(holds(&unknown, range.start) && holds(&unknown, range.end - 1), "{range:?}");
+            assert!(!holds(&unknown, range.end), "{range:?}");
         }
-        assert!(!holds(size, 2 << 20) && !holds(size, size));
-        assert!(holds(4096, 4095) && !holds(4096, 4096));
+        assert!(holds(&unknown, 11 * MIB));
+        assert!(!holds(&[], 0));
+    }
+
+    #[test]
+    fn of_more_its_ends_and_places_between_are_looked_at() {
+        let size = 640 * MIB + 512;
+        let (unknown, ends) = ([0..512, 512..size], [0, MIB - 1, 640 * MIB, size - 1]);
+        assert!(ends.iter().all(|at| holds(&unknown, *at)));
+        let found = (0..=640).filter(|place| holds(&unknown, place * MIB)).count();
+        assert_eq!(found as u64, PLACES_MAX);
+        let between = (0..640)
+            .step_by(11)
+            .filter(|place| (*place..place + 11).any(|place| holds(&unknown, place * MIB + 5)));
+        assert_eq!(between.count(), 640_usize.div_ceil(11), "none is far from such a place");
     }
 }

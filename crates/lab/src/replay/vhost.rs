@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::slice;
 use std::time::Duration;
 
 use millrace_block::Op;
@@ -74,7 +75,9 @@ impl Guests {
             let mut queue = client.into_queues().remove(0);
             let most = lane.takes.data_bytes_max;
             lane.holds_data = !lane.is_read_only
-                && holds_data(lane.size_bytes, most, |range| read(&mut queue, range))?;
+                && holds_data(slice::from_ref(&(0..lane.size_bytes)), most, |range| {
+                    read(&mut queue, range)
+                })?;
             guests.queues.push(queue);
             guests.lanes.push(lane);
             let taken_for = vec![0; depth.into()];
