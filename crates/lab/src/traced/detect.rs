@@ -31,6 +31,7 @@ use super::formats::spc::Spc;
 use super::formats::systor::Systor;
 use super::formats::tencent::Tencent;
 use super::formats::{trlog, vscsi};
+use super::lines::said;
 use super::parse::{Line, LineFormat};
 
 /// Lines that are tried.
@@ -65,11 +66,11 @@ pub(super) fn likely(head: &[u8]) -> Option<Format> {
     counts.max_by_key(|(taken, _)| *taken).filter(|(taken, _)| *taken > 0).map(|(_, it)| it)
 }
 
-/// The lines that are whole, with their numbers; of a single one, all there is.
+/// The lines that are whole and say something, numbered; of a single one, all there is.
 fn first_lines(head: &str) -> Vec<(u64, &str)> {
     let whole = head.rfind('\n').map_or(head, |end| &head[..end]);
-    let lines = (1..).zip(whole.lines()).map(|(number, line)| (number, line.trim()));
-    lines.filter(|(_, line)| !line.is_empty()).take(LINES_TRIED).collect()
+    let rows = whole.lines().map(said).filter(|line| !line.is_empty());
+    (1..).zip(rows).take(LINES_TRIED).collect()
 }
 
 /// Whether a format takes a trace's beginning.

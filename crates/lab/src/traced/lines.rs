@@ -11,6 +11,13 @@ use super::input::{Gauge, Input};
 /// Bytes of a line; FIU's have 33 for each block.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
+/// What a line says: nothing if it is a comment; without blanks around it and the mark that some
+/// programs begin a file with (U+FEFF).
+pub(super) fn said(line: &str) -> &str {
+    let line = line.trim_start_matches('\u{feff}').trim();
+    if line.starts_with('#') { "" } else { line }
+}
+
 /// Lines of one file.
 pub(super) struct Lines {
     file: String,
@@ -19,16 +26,18 @@ pub(super) struct Lines {
     bytes: Vec<u8>,
     text: String,
     line: u64,
+    /// Lines that say something, so far.
+    row: u64,
 }
 
 impl Lines {
     pub(super) fn new(input: Input) -> Lines {
         let (file, gauge) = (input.label.clone(), input.gauge.clone());
         let input = input.into_reader();
-        Lines { file, input, gauge, bytes: Vec::new(), text: String::new(), line: 0 }
+        Lines { file, input, gauge, bytes: Vec::new(), text: String::new(), line: 0, row: 0 }
     }
 
-    /// The next line that is not empty, without its end; bytes that are no UTF-8 are replaced.
+    /// The next line that says something, without its end; bytes that are no UTF-8 are replaced.
     ///
     /// # Errors
     /// If the file cannot be read, or the line is too long.
@@ -48,17 +57,18 @@ impl Lines {
                 return Err(self.broken(problem));
             }
             self.text.clear();
-            self.text.push_str(String::from_utf8_lossy(&self.bytes).trim());
+            self.text.push_str(said(&String::from_utf8_lossy(&self.bytes)));
             if !self.text.is_empty() {
                 break;
             }
         }
+        self.row += 1;
         Ok(Some(&self.text))
     }
 
-    /// Number of the line that was read last.
-    pub(super) fn line(&self) -> u64 {
-        self.line
+    /// Number of the line that was read last, among those that say something.
+    pub(super) fn row(&self) -> u64 {
+        self.row
     }
 
     /// An error of the line that was read last.

@@ -50,7 +50,7 @@ pub(super) trait LineFormat: Send {
     /// What skipped lines are.
     const SKIPPED: &'static str = "lines were skipped";
 
-    /// Reads a line that is not empty, whose number is given.
+    /// Reads a line that says something, numbered among those.
     fn line(&mut self, number: u64, text: &str, devices: &mut Devices) -> Result<Line, Problem>;
 
     /// What a person should know of all traces of this format.
@@ -75,7 +75,7 @@ impl<F: LineFormat> Text<F> {
 impl<F: LineFormat> Parse for Text<F> {
     fn next(&mut self, devices: &mut Devices) -> Result<Option<TracedIo>, ReadError> {
         loop {
-            let number = self.lines.line() + 1;
+            let number = self.lines.row() + 1;
             let Some(text) = self.lines.next()? else { return Ok(None) };
             match self.format.line(number, text, devices) {
                 Ok(Line::Io(io)) => return Ok(Some(io)),

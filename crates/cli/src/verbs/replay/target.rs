@@ -65,10 +65,11 @@ impl FromStr for Mapped {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Mapped, String> {
-        match text.split_once('=') {
-            // A drive's keys have an equals sign, too, but behind its colon.
-            Some((device, target)) if !device.is_empty() && !device.contains(':') => {
-                Ok(Mapped { device: device.to_owned(), target: target.parse()? })
+        // A drive's keys have an equals sign, too, but behind its colon; a device's name may.
+        let colon = text.find(':').unwrap_or(text.len());
+        match text[..colon].rfind('=') {
+            Some(at) if at > 0 => {
+                Ok(Mapped { device: text[..at].to_owned(), target: text[at + 1..].parse()? })
             }
             _ => Err("write DEV=TARGET, such as 8,0=ram:size=1g".to_owned()),
         }
@@ -228,6 +229,8 @@ mod tests {
             &["8,0=null:", "8,16=file:/a/b,c.img", "8,0=ram:size=1m"],
         )
         .unwrap();
+        let equal: Mapped = "a=b=ram:size=1m".parse().unwrap();
+        assert_eq!((equal.device.as_str(), equal.target), ("a=b", "ram:size=1m".parse().unwrap()));
         let names = ["null:+ram:size=1m", "file:path=(/a/b,c.img)", "ram:size=1m+ram:size=1m"];
         let Lanes::Drives(volumes) = lanes else { panic!("{lanes:?}") };
         assert_eq!(volumes.iter().map(|v| v.name.as_str()).collect::<Vec<_>>(), names);

@@ -322,3 +322,16 @@ fn the_line_that_is_broken_is_named_among_the_first_too() {
     };
     assert!(error.starts_with("t: line 3: Offset"), "{error}");
 }
+
+#[test]
+fn comments_blank_lines_and_the_mark_of_a_texts_begin_come_before_a_head() {
+    let good = "128166372003061629,usr,0,Read,4096,512,0\n";
+    let head =
+        "\u{feff}# of a disk\n\n#\nTimestamp,Hostname,DiskNumber,Type,Offset,Size,Response\n";
+    let open = |text: String| AnySource::from_reader("t", io::Cursor::new(text), None).unwrap();
+    let mut source = open(format!("{head}{good}# and on\n{good}"));
+    assert_eq!((source.format(), ios(&mut source).len()), (Format::Msr, 2));
+    let mut source = open(format!("{head}{}x\n", good.repeat(20)));
+    let error = std::iter::repeat_with(|| source.next_io()).find_map(Result::err).unwrap();
+    assert!(error.to_string().starts_with("t: line 25: "), "{error}");
+}
