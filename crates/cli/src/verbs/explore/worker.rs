@@ -8,17 +8,30 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use millrace_lab::cached;
 use millrace_lab::explore::{self, Outcome, Scenario, Violation};
+use nix::time::ClockId;
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::args::Subject;
 
-/// Real time that a scenario may take; some take a second.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a scenario may take; some take a second.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// Of the worker's processor time: a machine that is busy with something else costs none.
+    processor: Duration,
+    /// Of any time: a worker may hang in its sleep.
+    wall: Duration,
+}
+
+const PATIENCE: Patience =
+    Patience { processor: Duration::from_secs(60), wall: Duration::from_secs(600) };
+/// How often a worker's processor time is looked at.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What to run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -103,6 +116,44 @@ fn failed(violation: Violation) -> Outcome {
     Outcome { ios: 0, events: 0, virtual_ns: 0, digest: 0, violation: Some(violation) }
 }
 
+/// Why a worker says nothing.
+#[derive(Debug)]
+enum Silence {
+    /// It took longer than it may.
+    Slow(String),
+    /// It is gone.
+    Dead,
+}
+
+impl Running {
+    /// The next line that the worker says, if it comes in time.
+    fn reply(&self, patience: Patience) -> Result<String, Silence> {
+        let (start, spent) = (Instant::now(), self.processor_time());
+        loop {
+            match self.replies.recv_timeout(LOOK) {
+                Ok(line) => return Ok(line),
+                Err(RecvTimeoutError::Disconnected) => return Err(Silence::Dead),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.processor_time().saturating_sub(spent) >= patience.processor {
+                let most = patience.processor.as_secs();
+                return Err(Silence::Slow(format!("no answer within {most} s of processor time")));
+            }
+            if start.elapsed() >= patience.wall {
+                let most = patience.wall.as_secs();
+                return Err(Silence::Slow(format!("no answer within {most} s")));
+            }
+        }
+    }
+
+    /// Processor time of the worker so far; nothing once it is gone.
+    fn processor_time(&self) -> Duration {
+        let worker = Pid::from_raw(self.child.id().cast_signed());
+        let now = ClockId::pid_cpu_clock_id(worker).and_then(ClockId::now);
+        now.map_or(Duration::ZERO, Duration::from)
+    }
+}
+
 /// A worker process, started when it is needed.
 pub struct Worker {
     plant: Option<String>,
@@ -182,7 +233,7 @@ impl Worker {
 
     /// What a worker says next; it is kept if it may go on.
     fn outcome(&mut self, running: Running) -> Result<Outcome> {
-        match running.replies.recv_timeout(PATIENCE) {
+        match running.reply(PATIENCE) {
             Ok(line) => {
                 let reply = serde_json::from_str(&line).context("a worker's reply")?;
                 let Reply::Outcome(outcome) = reply else {
@@ -197,12 +248,11 @@ impl Worker {
                 }
                 Ok(outcome)
             }
-            Err(RecvTimeoutError::Timeout) => {
+            Err(Silence::Slow(detail)) => {
                 end(running)?;
-                let detail = format!("no answer within {} s", PATIENCE.as_secs());
                 Ok(failed(Violation { kind: "hang".to_owned(), detail }))
             }
-            Err(RecvTimeoutError::Disconnected) => {
+            Err(Silence::Dead) => {
                 let detail = format!("the worker died: {}", end(running)?);
                 Ok(failed(Violation { kind: "crash".to_owned(), detail }))
             }
@@ -243,6 +293,10 @@ fn start(plant: Option<&str>) -> Result<Running> {
     for (key, bytes) in [("TRIM_THRESHOLD", 1u64 << 30), ("MMAP_THRESHOLD", 1 << 25)] {
         command.env(format!("MALLOC_{key}_"), bytes.to_string());
     }
+    spawn(&mut command)
+}
+
+fn spawn(command: &mut Command) -> Result<Running> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().context("a worker cannot be started")?;
     let orders = child.stdin.take().context("a worker without input")?;
@@ -257,4 +311,27 @@ fn start(plant: Option<&str>) -> Result<Running> {
         }
     });
     Ok(Running { child, orders, replies })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a shell that does this and says nothing.
+    fn silence(script: &str, processor_ms: u64, wall_ms: u64) -> Silence {
+        let running = spawn(Command::new("sh").args(["-c", script])).unwrap();
+        let [processor, wall] = [processor_ms, wall_ms].map(Duration::from_millis);
+        let silence = running.reply(Patience { processor, wall }).unwrap_err();
+        end(running).unwrap();
+        silence
+    }
+
+    #[test]
+    fn a_worker_hangs_by_its_processor_time_or_after_a_long_time_of_any() {
+        let busy = silence("while :; do :; done", 100, 600_000);
+        assert!(matches!(busy, Silence::Slow(text) if text.ends_with("of processor time")));
+        let asleep = silence("exec sleep 1000", 60_000, 300);
+        assert!(matches!(asleep, Silence::Slow(text) if text.ends_with("within 0 s")));
+        assert!(matches!(silence("exit 0", 60_000, 600_000), Silence::Dead));
+    }
 }
