@@ -35,7 +35,7 @@ Examples:
   millrace paper atc17 --json --html /tmp/p.html
       one paper for a program, and its page elsewhere
 
-Mechanisms of machines: spinners, distance, links, queueing, lines, jitter, sharing, fairness
+Mechanisms of machines: spinners, distance, links, queueing, lines, sharing, fairness
 Of systor13: dio-count, queue-counters, noise
 Of atc17: lookup-lock, host-busy, controller-lock, coalescing, dies
 Of msst15: preemption, roaming, bound, translation, signals
@@ -447,14 +447,12 @@ mod tests {
         assert!(text.contains("distance, links, queueing, lookup-lock, host-busy"), "{text}");
         let text = refused("msst15:null", Mechanism::Distance);
         assert!(
-            text.ends_with(
-                "jitter, sharing, fairness, preemption, roaming, bound, translation, signals"
-            ),
+            text.ends_with("sharing, fairness, preemption, roaming, bound, translation, signals"),
             "{text}"
         );
         let text = refused("systor13", Mechanism::Copies);
         assert!(text.ends_with("queueing, lines, dio-count, queue-counters, noise"), "{text}");
-        assert!(refused("walk", Mechanism::Jitter).contains("measures this machine"));
+        assert!(refused("walk", Mechanism::Sharing).contains("measures this machine"));
         let fits = |paper: &str, without: &[Mechanism]| {
             paper.parse::<Wanted>().unwrap().check_without(without).is_ok()
         };
@@ -479,8 +477,8 @@ mod tests {
         };
         assert_eq!(file("atc17", &[]), "atc17.html");
         assert_eq!(file("systor13:fig10,fig9", &[]), "systor13-fig9-fig10.html");
-        let two = [Mechanism::Jitter, Mechanism::LookupLock];
-        assert_eq!(file("atc17:nvme", &two), "atc17-nvme-without-jitter-lookup-lock.html");
+        let two = [Mechanism::Dies, Mechanism::LookupLock];
+        assert_eq!(file("atc17:nvme", &two), "atc17-nvme-without-dies-lookup-lock.html");
     }
 
     #[test]

@@ -22,8 +22,6 @@ pub enum Mechanism {
     Queueing,
     /// Lines that follow the single queue's lock.
     Lines,
-    /// Work takes now more, now less time.
-    Jitter,
     /// Hyper-threads of a core share its execution.
     Sharing,
     /// A thread that wakes may take the CPU of another.
@@ -75,7 +73,6 @@ impl Words for Mechanism {
         (Mechanism::Links, "links"),
         (Mechanism::Queueing, "queueing"),
         (Mechanism::Lines, "lines"),
-        (Mechanism::Jitter, "jitter"),
         (Mechanism::Sharing, "sharing"),
         (Mechanism::Fairness, "fairness"),
         (Mechanism::LookupLock, "lookup-lock"),
@@ -114,7 +111,6 @@ impl Mechanism {
             Mechanism::Links => "the bandwidth of links and buses between sockets",
             Mechanism::Queueing => "waiting at a line that several CPUs want",
             Mechanism::Lines => "lines that follow the single queue's lock, but one",
-            Mechanism::Jitter => "jitter of work",
             Mechanism::Sharing => "sharing of a core by its hyper-threads: each is a core",
             Mechanism::Fairness => "threads that take the CPU as they wake: turns go in order",
             Mechanism::LookupLock => "the lookup lock of the host adapter's driver",
@@ -157,7 +153,6 @@ impl Mechanism {
             }
             Mechanism::Queueing => cache.queueing = false,
             Mechanism::Lines => model.work.request_queue.lines = 1,
-            Mechanism::Jitter => model.work.jitter.share = 0.0,
             Mechanism::Sharing => vm::share_nothing(model),
             Mechanism::Fairness => model.threads.fairness = None,
             Mechanism::Distance

@@ -245,7 +245,7 @@ mod tests {
         type Part = Stack;
         type Seen = f64;
         const OWN: &'static [Mechanism] = &[Mechanism::Copies];
-        const UNUSED: &'static [Mechanism] = &[Mechanism::Jitter];
+        const UNUSED: &'static [Mechanism] = &[Mechanism::Links];
 
         fn of(stack: Stack) -> Vec<Tiny> {
             vec![Tiny(stack)]
@@ -328,7 +328,7 @@ mod tests {
         let run = Results::<Tiny>::run(wanted, |_| ControlFlow::Continue(()));
         assert!(run.expect("it runs").0.without.is_none());
         let known = mechanisms::<Tiny>(&[Stack::Mq]).expect("a known machine");
-        let machine = ["spinners", "distance", "links", "queueing", "lines", "copies"];
+        let machine = ["spinners", "distance", "queueing", "lines", "copies"];
         assert_eq!(known.iter().map(|one| one.word()).collect::<Vec<_>>(), machine);
         assert!(mechanisms::<Tiny>(&[]).expect("no machine").is_empty());
     }
