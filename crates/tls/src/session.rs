@@ -145,7 +145,7 @@ impl Session {
     /// What ended the session, again each time.
     pub fn read_record(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let mut filled = self.take_plain(into);
-        // Rustls may hand out records before it says that the handshake is over.
+        // Of TLS 1.2, rustls may hand out records before it says that the handshake is over.
         while !self.progress.established || (filled == 0 && !into.is_empty()) {
             match self.turn(&mut into[filled..], Want::Nothing)?.0 {
                 Step::Plain(bytes) => filled += bytes,
@@ -305,9 +305,7 @@ impl Session {
         if turn.can_write && !self.progress.established {
             self.progress.established = true;
             self.peer = self.engine.peer_certificate().and_then(PeerNames::of);
-        }
-        if turn.can_write && !self.progress.peer_closed {
-            self.engine.take_over(&mut self.incoming);
+            self.engine.take_over();
         }
         if self.outgoing.control_bytes() > CONTROL_BYTES_MAX {
             let text = "the peer asks for more answers of TLS than it takes";

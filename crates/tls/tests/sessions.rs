@@ -142,7 +142,7 @@ fn records_come_one_at_a_time_to_whoever_asks_and_none_before_the_handshake_is_o
         carry(&mut server, &mut client, 1 << 20).unwrap();
     }
     assert!(!server.is_established());
-    for expected in [vec![3000, 1152], vec![28, 3000, 1096, 28]] {
+    for _ in 0..2 {
         for len in [28, 4096, 28] {
             assert_eq!(client.write(&vec![7; len]).unwrap(), len);
             client.finish().unwrap();
@@ -156,7 +156,7 @@ fn records_come_one_at_a_time_to_whoever_asks_and_none_before_the_handshake_is_o
             assert!(server.is_established(), "who it is was known first");
             found.push(read);
         }
-        assert_eq!(found, expected);
+        assert_eq!(found, [28, 3000, 1096, 28]);
     }
     assert_eq!(server.read_record(&mut []).unwrap(), 0);
 }

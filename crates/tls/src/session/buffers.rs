@@ -22,17 +22,28 @@ pub(super) struct Incoming {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
+    /// Up to here rustls was shown it.
+    shown: usize,
+    /// Where the record begins that stands behind those of which rustls was shown the header.
+    next: usize,
 }
 
 impl Incoming {
     pub(super) fn new() -> Incoming {
-        Incoming { buffer: vec![0; INPUT_BYTES].into_boxed_slice(), start: 0, end: 0 }
+        Incoming {
+            buffer: vec![0; INPUT_BYTES].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            shown: 0,
+            next: 0,
+        }
     }
 
     pub(super) fn room(&mut self) -> &mut [u8] {
         let kept = self.end - self.start;
         if self.start > 0 && (kept < MOVE_BYTES_MAX || self.end == self.buffer.len()) {
             self.buffer.copy_within(self.start..self.end, 0);
+            (self.shown, self.next) = (self.shown - self.start, self.next - self.start);
             (self.start, self.end) = (0, kept);
         }
         &mut self.buffer[self.end..]
@@ -50,6 +61,26 @@ impl Incoming {
         &mut self.buffer[self.start..self.end]
     }
 
+    /// What rustls sees of it.
+    pub(super) fn shown(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.start..self.shown]
+    }
+
+    /// Shows rustls one more record, or what there is of it; false if nothing is left.
+    pub(super) fn show_more(&mut self) -> bool {
+        let before = self.shown;
+        self.shown = self.end;
+        if self.next <= before {
+            // Rustls sees part of a header, too: it may be none.
+            let [_, _, _, high, low, ..] = self.buffer[self.next..self.end] else {
+                return self.shown > before;
+            };
+            self.next += 5 + usize::from(u16::from_be_bytes([high, low]));
+        }
+        self.shown = self.next.min(self.end);
+        self.shown > before
+    }
+
     /// Whether nothing was used up and nothing more can be received.
     pub(super) fn is_full(&self) -> bool {
         self.end - self.start == self.buffer.len()
@@ -57,7 +88,9 @@ impl Incoming {
 
     pub(super) fn discard(&mut self, bytes: usize) {
         self.start += bytes;
-        assert!(self.start <= self.end, "rustls uses up what it was shown");
+        assert!(self.start <= self.end, "more is used up than came in");
+        // Once rustls is not shown any more, whole records are used up.
+        (self.shown, self.next) = (self.shown.max(self.start), self.next.max(self.start));
     }
 }
 

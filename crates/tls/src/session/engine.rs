@@ -4,8 +4,10 @@
 //! Owns the connection of rustls and what its states mean. Called by the session; calls rustls and
 //! the records.
 //!
-//! Invariant: each call shows rustls all ciphertext that is not used up, since it keeps places in
-//! it between calls.
+//! Invariants: each call shows rustls the ciphertext again that it was shown and has not used up,
+//! since it keeps places in it between calls, and more of it one record at a time: what stands
+//! behind the end of a handshake of TLS 1.3 it never sees. (It would keep an answer to a change of
+//! keys there for the next record of its own.)
 
 use std::sync::Arc;
 
@@ -18,7 +20,7 @@ use rustls::unbuffered::{
 };
 
 use super::buffers::Incoming;
-use super::records::{Records, Secrets, begins_with_record};
+use super::records::{Records, Secrets};
 use crate::config::ClientConfig;
 use crate::error::{Error, ErrorKind};
 
@@ -126,30 +128,32 @@ impl Engine {
         want: Want<'_>,
     ) -> Turn {
         let mut sink = Sink { into: plain.0, kept: plain.1, filled: 0 };
-        let (discard, turn) = match self {
+        let (discard, mut turn) = match self {
             Engine::Records(records) => return records.turn(incoming, &mut sink, want),
             Engine::Stopped(error) => return Turn { step: Err(error.clone()), ..Turn::new() },
             Engine::Server(one) => {
-                handle(one.process_tls_records(incoming.bytes_mut()), &mut sink, want)
+                handle(one.process_tls_records(incoming.shown()), &mut sink, want)
             }
             Engine::Client(one) => {
-                handle(one.process_tls_records(incoming.bytes_mut()), &mut sink, want)
+                handle(one.process_tls_records(incoming.shown()), &mut sink, want)
             }
         };
         incoming.discard(discard);
+        if turn.step == Ok(Step::Blocked) && incoming.show_more() {
+            turn.step = Ok(Step::GoOn);
+        }
         turn
     }
 
-    /// Takes the records over from rustls, if the handshake is over and they are of TLS 1.3: rustls
-    /// copies the plaintext of each record once more, and allocates for it. A record that rustls
-    /// holds because its message goes on in the next one puts that off.
-    pub(super) fn take_over(&mut self, incoming: &mut Incoming) {
+    /// Takes records of TLS 1.3 over from rustls, whose handshake is over: rustls copies the
+    /// plaintext of each record once more, and allocates for it.
+    pub(super) fn take_over(&mut self) {
         let version = match self {
             Engine::Server(one) => one.protocol_version(),
             Engine::Client(one) => one.protocol_version(),
             Engine::Records(_) | Engine::Stopped(_) => None,
         };
-        if version != Some(ProtocolVersion::TLSv1_3) || begins_with_record(incoming.bytes_mut()) {
+        if version != Some(ProtocolVersion::TLSv1_3) {
             return;
         }
         let gone = Engine::Stopped(rustls::Error::HandshakeNotComplete);

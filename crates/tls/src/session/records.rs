@@ -214,6 +214,10 @@ impl Records {
     ) -> Result<bool, Wrong> {
         self.idle_records += 1;
         match kind {
+            ContentType::Alert | ContentType::Handshake if content.is_empty() => {
+                let error = Error::InvalidMessage(InvalidMessage::InvalidEmptyPayload);
+                return Err((error, Some(AlertDescription::UnexpectedMessage)));
+            }
             ContentType::ApplicationData if !self.message.is_empty() => {
                 return Err(misbehaved(PeerMisbehaved::MessageInterleavedWithHandshakeMessage));
             }
@@ -223,10 +227,12 @@ impl Records {
             ContentType::Handshake => self.heed_messages(content, control)?,
             other => return Err(inappropriate(other)),
         }
-        if self.idle_records > IDLE_RECORDS_MAX {
-            return Err(misbehaved(PeerMisbehaved::TooManyEmptyFragments));
+        match kind {
+            _ if self.idle_records <= IDLE_RECORDS_MAX => Ok(kind == ContentType::ApplicationData),
+            ContentType::Handshake => Err(misbehaved(PeerMisbehaved::TooManyKeyUpdateRequests)),
+            ContentType::Alert => Err(misbehaved(PeerMisbehaved::TooManyWarningAlertsReceived)),
+            _ => Err(misbehaved(PeerMisbehaved::TooManyEmptyFragments)),
         }
-        Ok(kind == ContentType::ApplicationData)
     }
 
     fn heed_alert(&mut self, content: &[u8]) -> Result<(), Wrong> {
@@ -340,11 +346,6 @@ fn sealed_bytes(content: usize) -> usize {
     HEADER_BYTES + content + 1 + TAG_BYTES
 }
 
-/// Whether ciphertext begins with a record that is whole.
-pub(super) fn begins_with_record(bytes: &[u8]) -> bool {
-    matches!(record_bytes(bytes), Ok(Some(_)) | Err(_))
-}
-
 /// Bytes of the record at the front, with its header; none while it is not whole.
 fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Wrong> {
     let [kind, _, _, high, low, ..] = bytes else { return Ok(None) };
@@ -364,8 +365,8 @@ fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Wrong> {
 /// of zeroes behind the kind.
 fn content(opened: &[u8]) -> Result<(ContentType, usize), Wrong> {
     match opened.iter().rposition(|&byte| byte != 0) {
+        _ if opened.len() > RECORD_BYTES + 1 => Err(oversized()),
         None => Err(misbehaved(PeerMisbehaved::IllegalTlsInnerPlaintext)),
-        Some(len) if len > RECORD_BYTES => Err(oversized()),
         Some(len) => Ok((ContentType::from(opened[len]), len)),
     }
 }

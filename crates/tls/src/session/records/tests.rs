@@ -130,6 +130,9 @@ fn wrong_records() -> Vec<WrongRecord> {
         (22, message(24, &[0, 0]), "InvalidKeyUpdate", Some(A::IllegalParameter)),
         (22, update.repeat(2), "KeyEpochWithPendingFragment", Some(A::UnexpectedMessage)),
         (22, vec![24, 1, 0, 0], "HandshakePayloadTooLarge", Some(A::DecodeError)),
+        (21, vec![], "InvalidEmptyPayload", Some(A::UnexpectedMessage)),
+        (22, vec![], "InvalidEmptyPayload", Some(A::UnexpectedMessage)),
+        (0, [&[1, 23][..], &[0; RECORD_BYTES]].concat(), "excess record", Some(A::RecordOverflow)),
         (20, vec![1], "unexpected message", Some(A::UnexpectedMessage)),
         (99, vec![1], "unexpected message", Some(A::UnexpectedMessage)),
         (0, vec![0; 50], "IllegalTlsInnerPlaintext", Some(A::UnexpectedMessage)),
@@ -347,6 +350,35 @@ fn rustls_reads_what_is_sealed_here_and_keys_change_on_either_side() {
         assert!(at_client == [round; 40_000] && at_server == [round; 300], "round {round}");
     }
     assert!(records(&mut server).sealing.records <= 3);
+}
+
+/// What a client sends behind its handshake in the same packet is not rustls's to answer.
+#[test]
+fn keys_change_in_the_packet_that_ends_the_handshake() {
+    let sides = Sides::new();
+    for pieces in [1, 2, 5] {
+        let mut client = Session::client(&sides.client, "localhost").unwrap();
+        let mut server = Session::server(&sides.server).unwrap();
+        carry(&mut client, &mut server);
+        let bytes = take(&mut server);
+        show(&mut client, &bytes);
+        assert_eq!(client.read(&mut [0; 64]), Ok(0));
+        assert!(client.is_established() && !server.is_established());
+        let mut last = take(&mut client);
+        for piece in [24, 0, 0, 1, 1_u8].chunks(5_usize.div_ceil(pieces)) {
+            last.extend(record(&mut client, ContentType::Handshake, piece));
+        }
+        let sender = records(&mut client);
+        sender.sealing = sender.secrets.next_sealing().unwrap();
+        last.extend(data(&mut client, b"question"));
+        show(&mut server, &last);
+        assert_eq!(read(&mut server, 3), b"question");
+        server.write(b"answer").unwrap();
+        server.finish().unwrap();
+        let bytes = take(&mut server);
+        show(&mut client, &bytes);
+        assert_eq!(read(&mut client, 100), b"answer");
+    }
 }
 
 #[test]
