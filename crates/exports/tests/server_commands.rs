@@ -4,9 +4,13 @@
 
 mod common;
 
-use common::{BACKENDS, MIB, call, order, pattern, read, request, serve, write};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use common::{BACKENDS, MIB, call, header, order, pattern, read, request, serve, write};
 use millrace_clients::nbd::Client;
-use millrace_nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
+use millrace_nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE};
 use millrace_nbd::{Command, Errno, Request};
 
 fn every_command(client: &mut Client) {
@@ -79,9 +83,42 @@ fn block_status_says_what_is_a_hole() {
     };
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("67108864") && text.contains("hole,zero"), "{text}");
-    let mut client = running.unix("0");
-    let status = order(&mut client, Command::BlockStatus, CMD_FLAG_REQ_ONE, 0, MIB);
-    assert_eq!(status, Some(Errno::Einval), "no context was selected by this client");
+    let mut socket = running.by_hand("0");
+    socket.write_all(&header(Command::BlockStatus, 0, MIB)).unwrap();
+    assert_eq!(errno(&mut socket), 22, "no context was selected by this client");
+}
+
+/// The error of a simple reply.
+fn errno(socket: &mut UnixStream) -> u32 {
+    let mut reply = [0; 16];
+    socket.read_exact(&mut reply).unwrap();
+    u32::from_be_bytes(reply[4..8].try_into().unwrap())
+}
+
+/// A client knows a request when it has sent all of it: libnbd takes an earlier answer for one to
+/// a request that there is none of.
+#[test]
+fn a_write_that_is_refused_is_answered_behind_its_payload() {
+    for backend in BACKENDS {
+        let running = serve(&["ram:size=64m"], |config| config.backend = backend);
+        let mut socket = running.by_hand("0");
+        socket.write_all(&header(Command::Write, 64 * MIB - 512, 100_000)).unwrap();
+        socket.write_all(&[7; 99_999]).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let early = socket.read(&mut [0; 16]).unwrap_err();
+        assert!(matches!(early.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{early}");
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let next = header(Command::Write, 0, 512);
+        socket.write_all(&[&[7][..], &next, &[8; 512]].concat()).unwrap();
+        assert_eq!((errno(&mut socket), errno(&mut socket)), (28, 0));
+        // One that leaves in the middle of it leaves nothing behind.
+        socket
+            .write_all(&[&header(Command::Write, 64 * MIB, 512)[..], &[7; 100]].concat())
+            .unwrap();
+        drop(socket);
+        running.until_empty();
+        running.stop();
+    }
 }
 
 #[test]

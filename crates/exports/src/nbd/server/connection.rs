@@ -34,7 +34,7 @@ use super::secure::Secure;
 use super::shared::Negotiating;
 use super::submit::ticket::{Memory, Ticket, Tickets};
 use crate::Seat;
-use millrace_nbd::{Handshake, Request, Rules, Session, TlsMode};
+use millrace_nbd::{Errno, Handshake, Reply, Request, Rules, Session, TlsMode};
 
 /// After this many bytes of replies a connection receives only when its client has caught up. Until
 /// then the client has replies to read before it could see those of new requests, so waiting costs
@@ -86,12 +86,23 @@ pub(crate) struct Negotiation {
 pub(crate) struct Incoming {
     /// The write that it belongs to; none for payload of a refused request.
     pub(crate) ticket: Option<u32>,
+    /// What that is answered with, once all of it came in: a client may still be sending it, and
+    /// knows a request that was sent only.
+    pub(crate) refused: Option<Refusal>,
     /// Bytes that came in already.
     pub(crate) filled: u64,
     /// Bytes in all.
     pub(crate) total: u64,
     /// The payload goes to the ticket's buffer, not nowhere.
     pub(crate) kept: bool,
+}
+
+/// The answer to a request that is refused.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Refusal {
+    pub(crate) reply: Reply,
+    pub(crate) errno: Errno,
+    pub(crate) why: &'static str,
 }
 
 /// What a connection did in the present turn of its thread.
@@ -424,7 +435,7 @@ impl Connection {
             self.input.busy = false;
             return self.receive_secure(ring);
         }
-        if let Some(Incoming { ticket: Some(id), filled, total, kept: true }) = self.incoming
+        if let Some(Incoming { ticket: Some(id), filled, total, kept: true, .. }) = self.incoming
             && let Ticket { memory: Memory::Buffer(buffer), head_bytes, .. } = tickets.get(id)
         {
             let rest = buffer.start().wrapping_add(*head_bytes as usize + filled as usize);
@@ -432,6 +443,13 @@ impl Connection {
             return ring.receive_message(self.index, self.fd, message);
         }
         ring.receive(self.index, self.fd, self.input.room());
+    }
+
+    /// Answers a request that is refused.
+    pub(crate) fn refuse(&mut self, refusal: &Refusal) {
+        self.in_flight += 1;
+        let Refusal { reply, errno, why } = *refusal;
+        self.out.push(|buffer| reply.failure(buffer, errno, why));
     }
 
     /// Whether nothing is outstanding on its socket, so that it does not hear of a client that

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use self::secure::SecureTurn;
 use super::connection::hole_search::HOLE_BYTES_MIN;
-use super::connection::{Connection, Granted};
+use super::connection::{Connection, Granted, Refusal};
 use super::exports::Exports;
 use super::memory::{Pool, Zeroes};
 use super::stats::ServerStats;
@@ -58,6 +58,8 @@ pub(crate) enum Taken {
     Done,
     /// This ticket waits for payload.
     Awaits(u32),
+    /// This answer waits until the payload is there, which nobody wants.
+    Refused(Refusal),
     /// There is no memory now, and the connection waits for some; show it again.
     NoMemory,
 }
@@ -111,12 +113,15 @@ impl Core {
         conn: &mut Connection,
         granted: &Granted,
         request: &Request,
-        (errno, why): (Errno, &str),
-    ) {
+        (errno, why): (Errno, &'static str),
+    ) -> Taken {
         self.counts.errors += 1;
-        conn.in_flight += 1;
-        let reply = Reply::new(request, &granted.session);
-        conn.out.push(|buffer| reply.failure(buffer, errno, why));
+        let refusal = Refusal { reply: Reply::new(request, &granted.session), errno, why };
+        if request.payload_bytes(granted.session.style()) > 0 {
+            return Taken::Refused(refusal);
+        }
+        conn.refuse(&refusal);
+        Taken::Done
     }
 
     pub(crate) fn ticket(
@@ -195,8 +200,7 @@ impl Core {
         let no_hole = op == Op::WriteZeroes && request.has(CMD_FLAG_NO_HOLE);
         if no_hole && request.has(CMD_FLAG_FAST_ZERO) {
             let why = "zeroes that stay allocated are not faster than a write";
-            self.refuse(conn, granted, request, (Errno::Enotsup, why));
-            return Taken::Done;
+            return self.refuse(conn, granted, request, (Errno::Enotsup, why));
         }
         let lane = self.exports.list[granted.export].lane as usize;
         if self.submitter.lanes[lane].is_stuck() {
@@ -221,8 +225,7 @@ impl Core {
 
     fn block_status(&mut self, conn: &mut Connection, granted: &Granted, req: &Request) -> Taken {
         let Some(context_id) = granted.session.base_allocation else {
-            self.refuse(conn, granted, req, (Errno::Einval, "no context was selected"));
-            return Taken::Done;
+            return self.refuse(conn, granted, req, (Errno::Einval, "no context was selected"));
         };
         let lane = self.exports.list[granted.export].lane;
         let mut buffer = match self.buffer(STATUS_BYTES, conn, lane) {
@@ -249,7 +252,7 @@ impl Core {
             }
             Err(_) => {
                 conn.give_back(Memory::Buffer(buffer), &mut self.pool);
-                self.refuse(conn, granted, req, (Errno::Eio, "the drive does not say"));
+                return self.refuse(conn, granted, req, (Errno::Eio, "the drive does not say"));
             }
         }
         Taken::Done
@@ -264,8 +267,7 @@ impl Core {
         request: &Request,
     ) -> Taken {
         self.exports.list[granted.export].faults.note(Status::TimedOut);
-        self.refuse(conn, granted, request, (Errno::Eio, STUCK));
-        Taken::Done
+        self.refuse(conn, granted, request, (Errno::Eio, STUCK))
     }
 
     /// Answers a request that a drive failed at.

@@ -17,7 +17,7 @@ fn owe(conn: &mut Connection, bytes: usize) {
 }
 
 fn incoming(ticket: Option<u32>) -> Option<Incoming> {
-    Some(Incoming { ticket, filled: 0, total: 512, kept: false })
+    Some(Incoming { ticket, refused: None, filled: 0, total: 512, kept: false })
 }
 
 #[test]

@@ -156,8 +156,7 @@ impl Core {
             NoBuffer::Stuck => self.refuse_stuck(conn, granted, request),
             NoBuffer::TooLong => {
                 let why = "longer than the server's memory-max allows";
-                self.refuse(conn, granted, request, (Errno::Enomem, why));
-                Taken::Done
+                self.refuse(conn, granted, request, (Errno::Enomem, why))
             }
         }
     }

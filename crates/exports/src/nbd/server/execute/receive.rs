@@ -185,8 +185,7 @@ impl Core {
             let taken = match check(&request, &granted.rules, &granted.session) {
                 Verdict::Accept => self.execute(conn, &granted, &request),
                 Verdict::Refuse { errno, why, .. } => {
-                    self.refuse(conn, &granted, &request, (errno, why));
-                    Taken::Done
+                    self.refuse(conn, &granted, &request, (errno, why))
                 }
                 Verdict::Disconnect(why) => return self.violated(conn, why),
             };
@@ -194,11 +193,13 @@ impl Core {
             if waited && !matches!(taken, Taken::NoMemory) {
                 self.goes_on(conn, &granted);
             }
-            let (ticket, kept) = match taken {
+            let (ticket, refused, kept) = match taken {
                 Taken::NoMemory => return conn.stop_taking(),
-                Taken::Done => (None, false),
+                Taken::Done => (None, None, false),
+                Taken::Refused(refusal) => (None, Some(refusal), false),
                 Taken::Awaits(id) => {
-                    (Some(id), matches!(self.submitter.tickets.get(id).memory, Memory::Buffer(_)))
+                    let kept = matches!(self.submitter.tickets.get(id).memory, Memory::Buffer(_));
+                    (Some(id), None, kept)
                 }
             };
             self.counts.requests += 1;
@@ -209,7 +210,8 @@ impl Core {
             conn.input.consume(header_bytes);
             conn.input.narrow = kept && payload_bytes > COPY_BYTES_MAX as u64;
             if payload_bytes > 0 {
-                conn.incoming = Some(Incoming { ticket, filled: 0, total: payload_bytes, kept });
+                let total = payload_bytes;
+                conn.incoming = Some(Incoming { ticket, refused, filled: 0, total, kept });
             }
         }
     }
@@ -253,8 +255,13 @@ impl Core {
         if incoming.filled < incoming.total {
             return false;
         }
-        if let Some(id) = conn.incoming.take().and_then(|incoming| incoming.ticket) {
+        let (ticket, refused) = (incoming.ticket, incoming.refused);
+        conn.incoming = None;
+        if let Some(id) = ticket {
             self.submitter.submit(id);
+        }
+        if let Some(refusal) = refused {
+            conn.refuse(&refusal);
         }
         true
     }

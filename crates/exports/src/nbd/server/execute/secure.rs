@@ -134,7 +134,7 @@ impl Core {
             return false;
         }
         let read = match &mut conn.incoming {
-            Some(Incoming { ticket: Some(id), filled, total, kept: true })
+            Some(Incoming { ticket: Some(id), filled, total, kept: true, .. })
                 if let Memory::Buffer(_) = self.submitter.tickets.get(*id).memory =>
             {
                 let Ticket { memory, head_bytes, .. } = self.submitter.tickets.get(*id);
