@@ -85,6 +85,8 @@ pub(super) struct Order {
     genesis_ns: Option<u64>,
     told_ns: u64,
     late: u64,
+    /// Told behind the I/O that came before it.
+    broken: Option<Box<ReadError>>,
     failed: bool,
 }
 
@@ -106,6 +108,7 @@ impl Order {
             genesis_ns: None,
             told_ns: 0,
             late: 0,
+            broken: None,
             failed: false,
         }
     }
@@ -117,13 +120,18 @@ impl Order {
         }
         if !std::mem::replace(&mut self.started, true) {
             for number in 0..self.streams.len() {
-                self.queue(number, devices)?;
+                let broken = self.queue(number, devices).err().map(Box::new);
+                self.broken = self.broken.take().or(broken);
             }
+        }
+        if let Some(error) = self.broken.take() {
+            self.failed = true;
+            return Err(*error);
         }
         let Some(Reverse((_, number))) = self.first.pop() else { return Ok(None) };
         let first = self.streams[number].waiting.pop();
         let Reverse(Waiting { mut io, .. }) = first.expect("only streams with an I/O are queued");
-        self.queue(number, devices)?;
+        self.broken = self.queue(number, devices).err().map(Box::new);
         let genesis_ns = *self.genesis_ns.get_or_insert(io.at_ns);
         self.late += u64::from(io.at_ns < self.told_ns);
         self.told_ns = self.told_ns.max(io.at_ns);
@@ -140,10 +148,7 @@ impl Order {
             return Ok(());
         }
         match stream.error.take() {
-            Some(error) => {
-                self.failed = true;
-                Err(error)
-            }
+            Some(error) => Err(error),
             None => Ok(()),
         }
     }

@@ -324,6 +324,18 @@ fn the_line_that_is_broken_is_named_among_the_first_too() {
 }
 
 #[test]
+fn all_ios_before_a_line_that_is_broken_are_told() {
+    let good = "128166372003061629,usr,0,Read,4096,512,0\n";
+    for count in [1, 2, 7] {
+        // The format is not to be found by lines that are broken.
+        let text = io::Cursor::new(format!("{}x\n", good.repeat(count)));
+        let mut source = AnySource::from_reader("t", text, Some(Format::Msr)).unwrap();
+        let told = (0..).take_while(|_| source.next_io().is_ok_and(|io| io.is_some())).count();
+        assert_eq!(told, count);
+    }
+}
+
+#[test]
 fn comments_blank_lines_and_the_mark_of_a_texts_begin_come_before_a_head() {
     let good = "128166372003061629,usr,0,Read,4096,512,0\n";
     let head =
