@@ -145,7 +145,7 @@ impl Session {
     /// What ended the session, again each time.
     pub fn read_record(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let mut filled = self.take_plain(into);
-        // Of TLS 1.2, rustls may hand out records before it says that the handshake is over.
+        // A handshake goes on, wanted or not.
         while !self.progress.established || (filled == 0 && !into.is_empty()) {
             match self.turn(&mut into[filled..], Want::Nothing)?.0 {
                 Step::Plain(bytes) => filled += bytes,
