@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use millrace_block::{Disk, Snapshot, Stamp, Volume};
+use millrace_block::{Bio, Channel, Disk, Error, Snapshot, Stamp, StatsSnapshot, Volume};
 use millrace_drives::Words;
 use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::Config;
@@ -18,7 +18,7 @@ use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 use crate::job::{Job, JobResult, Until};
 use crate::jobfile::Usage;
 use crate::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
-use crate::together::Together;
+use crate::together::{Together, serve_until_idle, serve_while};
 use crate::verify::Written;
 use crate::workload::{Offsets, Workload};
 
@@ -134,6 +134,8 @@ pub(crate) struct Shared {
     began: OnceLock<(Instant, u64)>,
     left: AtomicUsize,
     pub(crate) together: Together,
+    /// Set once the drives' caches are flushed, or need not be.
+    flushed: OnceLock<Done>,
     syscalls: AtomicU64,
     results: Mutex<Vec<Result<JobResult, BenchError>>>,
 }
@@ -148,6 +150,7 @@ impl Shared {
             began: OnceLock::new(),
             left: AtomicUsize::new(plan.jobs as usize),
             together: Together::of(plan.jobs as usize),
+            flushed: OnceLock::new(),
             syscalls: AtomicU64::new(0),
             results: Mutex::new(Vec::new()),
         }
@@ -224,20 +227,40 @@ pub fn run_row(
     workers.stop()?;
     times.syscalls += workers.system_calls();
     let results = shared.results()?;
+    let done = Done::since(volume, shared.flushed.get());
     let mut latency = Snapshot::default();
     match may_split(volume, plan) {
         true => results.iter().for_each(|result| latency.merge(&result.latencies)),
-        false => latency = volume.disks()[0].stats().total(),
+        false => latency = done.disks[0].total(),
     }
     let mut row = row_of(plan, &results, times, &latency);
     row.queues.serving = volume.serving_config().serving.name().to_owned();
-    row.outcome.states = states_of(volume.drives());
+    let states = volume.drives().iter().zip(&done.drives);
+    row.outcome.states = states.map(|(disk, stats)| DriveStates::new(disk.name(), stats)).collect();
     Ok(row)
 }
 
-/// What each drive did since it was made.
-fn states_of(disks: &[Arc<Disk<Native>>]) -> Vec<DriveStates> {
-    disks.iter().map(|disk| DriveStates::new(disk.name(), &disk.stats())).collect()
+/// What a volume's disks, and the drives below them, have done.
+#[derive(Debug)]
+struct Done {
+    disks: Vec<StatsSnapshot>,
+    drives: Vec<StatsSnapshot>,
+}
+
+impl Done {
+    /// Since `before`, or since they were made.
+    fn since(volume: &Volume<Native>, before: Option<&Done>) -> Done {
+        let since = |disks: &[Arc<Disk<Native>>], before: Option<&Vec<StatsSnapshot>>| {
+            let mut stats: Vec<_> = disks.iter().map(|disk| disk.stats()).collect();
+            let pairs = stats.iter_mut().zip(before.into_iter().flatten());
+            pairs.for_each(|(now, before)| *now = now.since(before));
+            stats
+        };
+        Done {
+            disks: since(volume.disks(), before.map(|before| &before.disks)),
+            drives: since(volume.drives(), before.map(|before| &before.drives)),
+        }
+    }
 }
 
 pub(crate) fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchError> {
@@ -336,6 +359,13 @@ fn run_job(
         let channel = context.channel(volume, plan.workload.iodepth, plan.stamp)?;
         Ok((context, channel))
     });
+    let opened = opened.and_then(|(mut context, mut channel)| {
+        flush_first(volume, plan, (shared, job), (&mut context, &mut channel))?;
+        Ok((context, channel))
+    });
+    if job == 0 {
+        shared.flushed.get_or_init(|| Done::since(volume, None));
+    }
     shared.ready();
     let (mut context, mut channel) = opened?;
     let blocks = plan.blocks(volume.capacity() << 9);
@@ -354,6 +384,28 @@ fn run_job(
     member.linger(&mut context, &mut channel)?;
     drop(channel);
     Ok(result)
+}
+
+/// Has drives write what their caches hold of earlier runs, before a row that writes. Some caches
+/// write through until the first flush (librbd's), and would be measured so. Job 0 flushes; the
+/// others serve their queues meanwhile, one of which may be a drive's only one.
+fn flush_first(
+    volume: &Volume<Native>,
+    plan: &Plan,
+    (shared, job): (&Shared, u32),
+    (context, channel): (&mut IoContext, &mut Channel<Native>),
+) -> Result<(), Error> {
+    if !plan.workload.rw.writes() || !volume.limits().features.volatile_cache {
+        return Ok(());
+    }
+    if job > 0 {
+        return serve_while(context, channel, || shared.flushed.get().is_none());
+    }
+    // A drive that fails this fails the row's I/O, too, which tells of it.
+    match channel.submit(Bio::flush()) {
+        Ok(()) => serve_until_idle(context, channel),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Whether a bio may become several, so that the drives' accounting is not that of bios.
@@ -456,3 +508,6 @@ pub(crate) fn process_cpu_ns() -> u64 {
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
+
+#[cfg(test)]
+mod tests;
