@@ -147,8 +147,8 @@ impl<M: Machine> Accounts<M> {
 pub(crate) enum SubmitPath {
     /// Through a software queue, with what others have put there.
     Queues,
-    /// Past it: each software queue feeds one hardware queue, which takes from no other, or there
-    /// is none.
+    /// Past it: each software queue feeds one hardware queue, which takes from no other or is a
+    /// thread's own, or there is none.
     Bypass,
     /// Past it, and by direct.rs: nothing is traced.
     Direct,

@@ -147,7 +147,7 @@ pub(crate) struct HardwareQueue<M: Machine> {
     pub(crate) number: u16,
     /// A software queue in which only this queue finds its list.
     pub(crate) own_ctx: u16,
-    kind: QueueKind,
+    pub(crate) kind: QueueKind,
     pub(crate) serve: ServeLock<M, Serve<M>>,
     /// The software queues that have something for this one.
     pending: Pending<M>,

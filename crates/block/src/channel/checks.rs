@@ -51,10 +51,7 @@ impl BioChecks {
             capacity: volume.size.made(),
             block_mask: u64::from(limits.logical_sectors()) - 1,
             plain_sectors: 0,
-            plain_max: match simple && !limits.features.read_only {
-                true => limits.max_sectors,
-                false => 0,
-            },
+            plain_max: if simple { limits.max_sectors } else { 0 },
             recorded_sectors: 0,
             read_only: limits.features.read_only,
             polls_always: disks.len() > 1 || disks.iter().any(|d| d.kind() == QueueKind::OwnerOnly),
@@ -82,8 +79,8 @@ impl BioChecks {
             if self.traced { (0, open) } else { (open, 0) };
     }
 
-    /// Whether a bio is a read or write of one segment, without flags, that can be served and that
-    /// any drive takes in one piece.
+    /// Whether a bio is a read, or a write if the volume takes any, of one segment, without flags,
+    /// that can be served and that any drive takes in one piece.
     #[inline(always)]
     pub(crate) fn is_plain(&self, bio: &Bio) -> bool {
         self.is_plain_up_to(self.plain_sectors, bio)
@@ -97,9 +94,10 @@ impl BioChecks {
     #[inline(always)]
     fn is_plain_up_to(&self, sectors: u32, bio: &Bio) -> bool {
         let nr = u64::from(bio.nr_sectors);
-        // A bio with a segment has data, and memory for it.
+        // A bio with a segment has data, and memory for it: of its operation, the lowest bit tells
+        // a write from a read.
         bio.nr_segments() == 1
-            && bio.flags == OpFlags::NONE
+            && bio.flags.0 | (bio.op as u8 & u8::from(self.read_only)) == OpFlags::NONE.0
             && bio.nr_sectors.wrapping_sub(1) < sectors
             && (bio.sector | nr) & self.block_mask == 0
             && self.capacity >= nr
@@ -240,7 +238,7 @@ mod tests {
             };
             prop_assert_eq!(checks.check_as_known(&bio), expected);
             let one_piece = op.has_data() && segments.min(nr) == 1 && !durable;
-            let plain = one_piece && nr <= 16 && whole && inside;
+            let plain = one_piece && nr <= 16 && whole && inside && !(read_only && op.is_write());
             prop_assert_eq!(checks.is_plain(&bio), plain);
         }
     }

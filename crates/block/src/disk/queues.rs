@@ -62,15 +62,28 @@ pub(crate) fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs:
     same && config.software_queues == Spread::Core && ctxs == hctxs
 }
 
+/// Whether whoever serves a hardware queue may pass by the software queue of its own batch: nobody
+/// else's hardware queue takes from that one, be they pairs, or be the hardware queue a thread's
+/// own. What other threads have put into theirs for this one, they have marked as pending.
+fn passes_software_queue<M: Machine>(
+    config: &DiskConfig<M>,
+    kind: QueueKind,
+    (ctxs, hctxs): (usize, usize),
+) -> bool {
+    let spread = (config.software_queues, config.hardware_queues);
+    kind == QueueKind::OwnerOnly && spread == (Spread::Core, Spread::Core)
+        || one_to_one(config, ctxs, hctxs)
+}
+
 /// How batches get to the driver of a disk without lanes that has so many software queues, and
 /// hardware queues for all.
 pub(crate) fn path_of<M: Machine>(
     config: &DiskConfig<M>,
-    (ctxs, hctxs): (usize, usize),
+    counts: (usize, usize),
     first: &HardwareQueue<M>,
 ) -> SubmitPath {
     match config.stack {
-        Stack::Mq if !one_to_one(config, ctxs, hctxs) => SubmitPath::Queues,
+        Stack::Mq if !passes_software_queue(config, first.kind, counts) => SubmitPath::Queues,
         Stack::Sq => SubmitPath::Queues,
         Stack::Mq | Stack::Raw if config.trace.is_some() => SubmitPath::Bypass,
         // The short way does not count what is in flight.
@@ -141,6 +154,25 @@ mod tests {
         ] {
             assert_eq!(worker_queue(&none, owned, &topology, 3), None);
         }
+    }
+
+    #[test]
+    fn whoever_owns_its_hardware_queue_passes_its_software_queue_by_however_many_there_are() {
+        let path = |kind, spreads: (Spread, Spread), counts, stack| {
+            let config = DiskConfig { stack, ..spread::<Native>(spreads.0, spreads.1) };
+            let hctxs = hardware_queues(&config, queues(kind, 8), counts);
+            path_of(&config, counts, &hctxs[0])
+        };
+        let (cores, few) = ((Spread::Core, Spread::Core), (8, 2));
+        let (owned, shared) = (QueueKind::OwnerOnly, QueueKind::AnyThread);
+        assert_eq!(path(owned, cores, few, Stack::Mq), SubmitPath::Direct);
+        assert_eq!(path(shared, cores, few, Stack::Mq), SubmitPath::Queues);
+        assert_eq!(path(shared, cores, (8, 8), Stack::Mq), SubmitPath::Direct);
+        // A software queue for several threads is what the setting asks for.
+        for spreads in [(Spread::One, Spread::Core), (Spread::Node, Spread::Core)] {
+            assert_eq!(path(owned, spreads, few, Stack::Mq), SubmitPath::Queues);
+        }
+        assert_eq!(path(owned, cores, (1, 1), Stack::Sq), SubmitPath::Queues);
     }
 
     #[test]

@@ -211,6 +211,7 @@ impl<M: Machine> Request<M> {
         self.segments_by(limits.segment_rule())
     }
 
+    #[inline]
     fn segments_by(&self, rule: SegmentRule) -> Segments<'_, M> {
         let has_data = self.op.has_data();
         Segments { bio: self.chain.as_deref().filter(|_| has_data), done: 0, rule }
