@@ -22,7 +22,6 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -303,9 +302,7 @@ impl Driver<Native> for FileDriver {
                 let text = format!("{path}: aio=uring, but this I/O thread runs on epoll");
                 return Err(Error::new(ErrorKind::NotSupported, text));
             }
-            (Aio::Inline, _) => {
-                Engine::Inline(RefCell::new(Vec::with_capacity(depth as usize)), fd)
-            }
+            (Aio::Inline, _) => Engine::Inline(fd),
             // On epoll the reactor's own threads do it.
             (Aio::Threads, Backend::Uring) => Engine::Pool(self.pool.link(current.wake, depth), fd),
             _ => {

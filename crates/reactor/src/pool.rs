@@ -220,16 +220,17 @@ fn work(shared: &Shared) {
 /// # Safety
 ///
 /// As [`Handle::push`](crate::Handle::push), until this returns.
+#[inline]
 pub unsafe fn run_file_op(op: &Op) -> i32 {
     // SAFETY: the caller vouches for all memory and descriptors that the operation names.
     let returned = unsafe {
         match *op {
             Op::Read { file, buf, len, offset, .. } => {
-                libc::pread(raw(file), buf.cast(), len as usize, offset as i64)
+                sys::pread(raw(file), buf, len as usize, offset)
             }
             // Without a list of memory to look at the call is shorter.
             Op::Write { file, buf, len, offset, rw_flags: 0, .. } => {
-                libc::pwrite(raw(file), buf.cast(), len as usize, offset as i64)
+                sys::pwrite(raw(file), buf, len as usize, offset)
             }
             Op::Write { file, buf, len, offset, rw_flags, .. } => {
                 let iov = libc::iovec { iov_base: buf.cast_mut().cast(), iov_len: len as usize };
@@ -255,6 +256,7 @@ pub unsafe fn run_file_op(op: &Op) -> i32 {
 }
 
 /// The descriptor of a file; an index of a ring's table names none here.
+#[inline]
 pub(crate) fn raw(file: FileRef) -> i32 {
     match file {
         FileRef::Raw(fd) => fd,

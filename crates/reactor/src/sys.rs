@@ -20,13 +20,52 @@ pub fn now_ns() -> u64 {
 }
 
 /// `-errno` of the last failed call on this thread.
+#[cold]
 pub(crate) fn last_error() -> i32 {
     -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
 /// A system call's return value as a completion result.
+#[inline]
 pub(crate) fn result_of(returned: isize) -> i32 {
     if returned < 0 { last_error() } else { returned.min(i32::MAX as isize) as i32 }
+}
+
+/// `pread`, but no point at which the thread can be cancelled: in a process of several threads the
+/// C library's pays for being one with two locked operations.
+///
+/// # Safety
+/// `buf` is the start of `len` bytes that may be written until this returns.
+#[inline]
+pub(crate) unsafe fn pread(fd: RawFd, buf: *mut u8, len: usize, offset: u64) -> isize {
+    #[cfg(target_pointer_width = "64")]
+    // SAFETY: promised by the caller; these are the arguments of that call where an offset is one.
+    unsafe {
+        libc::syscall(libc::SYS_pread64, fd, buf, len, offset) as isize
+    }
+    #[cfg(not(target_pointer_width = "64"))]
+    // SAFETY: promised by the caller.
+    unsafe {
+        libc::pread64(fd, buf.cast(), len, offset as i64)
+    }
+}
+
+/// `pwrite`, as [`pread`].
+///
+/// # Safety
+/// `buf` is the start of `len` bytes that nobody writes until this returns.
+#[inline]
+pub(crate) unsafe fn pwrite(fd: RawFd, buf: *const u8, len: usize, offset: u64) -> isize {
+    #[cfg(target_pointer_width = "64")]
+    // SAFETY: promised by the caller; these are the arguments of that call where an offset is one.
+    unsafe {
+        libc::syscall(libc::SYS_pwrite64, fd, buf, len, offset) as isize
+    }
+    #[cfg(not(target_pointer_width = "64"))]
+    // SAFETY: promised by the caller.
+    unsafe {
+        libc::pwrite64(fd, buf.cast(), len, offset as i64)
+    }
 }
 
 /// A new eventfd with value 0.

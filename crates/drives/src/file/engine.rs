@@ -2,11 +2,10 @@
 //! threads, or whoever submits.
 //!
 //! Owned by one file queue, on the thread that opened it. Called by `queue.rs`; calls the reactor
-//! or `pool.rs`. Invariant: each pushed operation gives exactly one completion, also after a
-//! cancel.
+//! or `pool.rs`. Invariant: each pushed operation gives exactly one result, with the push or as a
+//! completion, also after a cancel.
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -27,8 +26,8 @@ pub(crate) enum Engine {
     Ring(ThreadBound<Ring>),
     /// Threads of the drive.
     Pool(Link, RawFd),
-    /// The I/O thread, at once; what operations came to until it is asked.
-    Inline(RefCell<Vec<Completion>>, RawFd),
+    /// The I/O thread, at once.
+    Inline(RawFd),
     /// Another engine, of which a test notes the operations and changes results.
     #[cfg(test)]
     Script(Box<super::tests::Scripted>),
@@ -84,11 +83,13 @@ fn piece_bytes(arena_bytes: usize) -> usize {
 }
 
 impl Engine {
-    /// Starts an operation; it is under way after the thread's next turn.
+    /// Starts an operation, which is under way after the thread's next turn and gives a completion;
+    /// or carries it out, and gives its result here.
     ///
     /// # Safety
-    /// Memory and descriptors that `op` names stay valid until its completion is taken.
-    pub(crate) unsafe fn push(&self, user_data: u64, op: Op) {
+    /// Memory and descriptors that `op` names stay valid until its result is taken.
+    #[inline]
+    pub(crate) unsafe fn push(&self, user_data: u64, op: Op) -> Option<i32> {
         match self {
             // SAFETY: promised by the caller.
             Engine::Ring(ring) => unsafe {
@@ -96,18 +97,16 @@ impl Engine {
             },
             // SAFETY: promised by the caller.
             Engine::Pool(link, _) => unsafe { link.push(user_data, op) },
-            Engine::Inline(done, _) => {
-                // SAFETY: promised by the caller.
-                let result = unsafe { run_file_op(&op) };
-                done.borrow_mut().push(Completion { user_data, result, flags: 0 });
-            }
+            // SAFETY: promised by the caller.
+            Engine::Inline(_) => return Some(unsafe { run_file_op(&op) }),
             #[cfg(test)]
             Engine::Script(script) => {
                 script.note(user_data, op);
                 // SAFETY: promised by the caller.
-                unsafe { script.engine.push(user_data, op) }
+                return unsafe { script.engine.push(user_data, op) };
             }
         }
+        None
     }
 
     /// Asks for an early end of an operation, which completes in any case.
@@ -120,18 +119,19 @@ impl Engine {
                 unsafe { handle.push(*source, CANCEL_MARK | user_data, op) };
             }
             Engine::Pool(link, _) => link.cancel(user_data),
-            Engine::Inline(..) => {}
+            Engine::Inline(_) => {}
             #[cfg(test)]
             Engine::Script(script) => script.engine.cancel(user_data),
         }
     }
 
     /// Moves all completions to the end of `into`.
+    #[inline]
     pub(crate) fn take(&self, into: &mut Vec<Completion>) {
         match self {
             Engine::Ring(ring) => ring.get().handle.take(ring.get().source, into),
             Engine::Pool(link, _) => link.take(into),
-            Engine::Inline(done, _) => into.append(&mut done.borrow_mut()),
+            Engine::Inline(_) => {}
             #[cfg(test)]
             Engine::Script(script) => script.take(into),
         }
@@ -145,23 +145,25 @@ impl Engine {
             }
             Engine::Ring(_) => true,
             Engine::Pool(link, _) => link.pending() > 0,
-            Engine::Inline(..) => false,
+            Engine::Inline(_) => false,
             #[cfg(test)]
             Engine::Script(script) => script.engine.is_busy(),
         }
     }
 
     /// The file, as operations name it.
+    #[inline]
     pub(crate) fn file(&self) -> FileRef {
         match self {
             Engine::Ring(ring) => ring.get().file,
-            Engine::Pool(_, fd) | Engine::Inline(_, fd) => FileRef::Raw(*fd),
+            Engine::Pool(_, fd) | Engine::Inline(fd) => FileRef::Raw(*fd),
             #[cfg(test)]
             Engine::Script(script) => script.engine.file(),
         }
     }
 
     /// The registered region that holds all of these pieces of memory, if one does.
+    #[inline]
     pub(crate) fn fixed_buffer(&self, pieces: &[iovec]) -> Option<u16> {
         match (self, pieces) {
             (Engine::Ring(ring), [piece]) => {
@@ -171,7 +173,7 @@ impl Engine {
             (Engine::Ring(ring), pieces) if !ring.get().arenas.is_empty() => {
                 ring.get().handle.fixed_vector(pieces)
             }
-            (Engine::Ring(_) | Engine::Pool(..) | Engine::Inline(..), _) => None,
+            (Engine::Ring(_) | Engine::Pool(..) | Engine::Inline(_), _) => None,
             #[cfg(test)]
             (Engine::Script(script), pieces) => script.engine.fixed_buffer(pieces),
         }

@@ -64,6 +64,7 @@ impl Flight {
     }
 
     /// Takes the place and memory of a request; adjacent pieces are joined.
+    #[inline]
     pub(crate) fn fill(&mut self, work: Work, rq: &Request<Native>) {
         self.work = work;
         self.offset = rq.sector() << 9;
@@ -74,6 +75,7 @@ impl Flight {
     }
 
     /// Whether a piece of memory breaks the alignment that direct I/O needs.
+    #[inline]
     pub(crate) fn is_misaligned(&self, address_mask: usize, length_mask: usize) -> bool {
         let wrong = |piece: &iovec| {
             piece.iov_base.addr() & address_mask != 0 || piece.iov_len & length_mask != 0
@@ -118,6 +120,7 @@ impl Flight {
     }
 
     /// Counts `bytes` more as done, whole units only; false if that is no progress.
+    #[inline]
     pub(crate) fn advance(&mut self, bytes: u64, unit: u64) -> bool {
         let done = (self.done + bytes).min(self.len);
         let done = if done == self.len { done } else { done - done % unit };
@@ -144,6 +147,7 @@ impl Flight {
     }
 
     /// The operation for what is left.
+    #[inline]
     pub(crate) fn next_op(&mut self, engine: &Engine, fd: i32) -> Op {
         let (file, offset, rest) = (engine.file(), self.offset + self.done, self.len - self.done);
         match self.work {
@@ -157,6 +161,7 @@ impl Flight {
         }
     }
 
+    #[inline]
     fn read_op(&self, engine: &Engine, file: FileRef, offset: u64) -> Op {
         let rest = &self.memory[self.first..];
         let buffer = engine.fixed_buffer(rest);
@@ -172,6 +177,7 @@ impl Flight {
         }
     }
 
+    #[inline]
     fn write_op(&self, engine: &Engine, file: FileRef, offset: u64, rw_flags: i32) -> Op {
         let rest = &self.memory[self.first..];
         let buffer = engine.fixed_buffer(rest);

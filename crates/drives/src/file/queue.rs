@@ -2,10 +2,11 @@
 //!
 //! Opened on its thread and used there only. Requests become operations of the thread's reactor,
 //! which its next turn submits, so `commit_rqs` costs nothing; completions come out of an inbox.
-//! Short transfers go on, EINTR and EAGAIN are tried again, misaligned memory goes through a bounce
-//! buffer (counted). Called by the block layer under the serve lock; calls `engine.rs`. Invariant:
-//! memory of an operation stays where it is until the operation has completed; a queue that is
-//! dropped before leaks it.
+//! With `aio=inline` an operation is over when it is pushed, and passes no inbox. Short transfers
+//! go on, EINTR and EAGAIN are tried again, misaligned memory goes through a bounce buffer
+//! (counted). Called by the block layer under the serve lock; calls `engine.rs`. Invariant: memory
+//! of an operation stays where it is until the operation has completed; a queue that is dropped
+//! before leaks it.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -70,6 +71,7 @@ impl FileQueue {
     }
 
     /// What a request comes to here.
+    #[inline]
     fn work_of(&self, rq: &Request<Native>) -> Result<Work, Status> {
         let shared = &self.shared;
         // Relaxed: learned facts; a late look costs one more refused call.
@@ -101,12 +103,18 @@ impl FileQueue {
     }
 
     /// Makes the memory of a flight fit for direct I/O; false if that must wait.
+    #[inline]
     fn align(&mut self, index: usize) -> bool {
         let (address, length) = self.shared.memory_masks;
-        let flight = &mut self.flights[index];
-        if !flight.is_misaligned(address, length) {
+        if !self.flights[index].is_misaligned(address, length) {
             return true;
         }
+        self.bounce(index)
+    }
+
+    /// Has a flight go through a bounce buffer; false if there is none left.
+    #[cold]
+    fn bounce(&mut self, index: usize) -> bool {
         let buffer = match self.bounces.pop() {
             Some(buffer) => buffer,
             None if self.bounces_made < BOUNCES_MAX => {
@@ -117,12 +125,22 @@ impl FileQueue {
         };
         // Relaxed: a statistic.
         self.shared.counters.bounces.fetch_add(1, Ordering::Relaxed);
-        flight.bounce_through(buffer);
+        self.flights[index].bounce_through(buffer);
         true
     }
 
-    /// Pushes the next operation of a flight.
+    /// Pushes the next operation of a flight, and the ones behind it while each is done at once.
     fn start(&mut self, index: usize) {
+        while let Some(result) = self.push_next(index) {
+            if let Some(status) = self.ended(index, result) {
+                return self.outcomes.end(Tag(index as u32), status);
+            }
+        }
+    }
+
+    /// Pushes the next operation of a flight; its result if that is known already.
+    #[inline]
+    fn push_next(&mut self, index: usize) -> Option<i32> {
         let flight = &mut self.flights[index];
         let user_data = u64::from(flight.generation) << TAG_BITS | index as u64;
         if let Work::Allocate(_) = flight.work {
@@ -133,7 +151,7 @@ impl FileQueue {
         self.registered += u64::from(op.is_registered());
         // SAFETY: the memory is that of a request in flight, of this queue's lists and buffers, or
         // the shared zeroes; `Drop` leaks what is still in use then, with the file.
-        unsafe { self.engine.push(user_data, op) };
+        unsafe { self.engine.push(user_data, op) }
     }
 
     /// What a completion means; none if the flight goes on.
@@ -144,32 +162,45 @@ impl FileQueue {
         if completion.user_data & CANCEL_MARK != 0 || stale || flight.work == Work::Idle {
             return None;
         }
-        flight.result = completion.result;
+        match self.ended(index, completion.result) {
+            None => {
+                self.start(index);
+                None
+            }
+            Some(status) => Some((Tag(index as u32), status)),
+        }
+    }
+
+    /// An operation of a flight came to a result: what became of the request, or none if it goes
+    /// on.
+    #[inline]
+    fn ended(&mut self, index: usize, result: i32) -> Option<Status> {
+        let flight = &mut self.flights[index];
+        flight.result = result;
         if let Work::Allocate(_) = flight.work {
             // Relaxed: a hint.
             self.shared.allocating.fetch_sub(1, Ordering::Relaxed);
         }
-        let status = match completion.result {
+        let status = match result {
             result if result < 0 => self.failed(index, -result),
             result => self.moved(index, result as u64),
         };
         let status = match status {
             None if self.flights[index].expired => Status::TimedOut,
-            None => {
-                self.start(index);
-                return None;
-            }
-            Some(status) => status,
+            status => status?,
         };
         let flight = &mut self.flights[index];
-        if let Some(buffer) = flight.end_bounce(status) {
+        if flight.bounce.is_some()
+            && let Some(buffer) = flight.end_bounce(status)
+        {
             self.bounces.push(buffer);
         }
         flight.work = Work::Idle;
-        Some((Tag(index as u32), status))
+        Some(status)
     }
 
     /// An operation moved `bytes`; none if there is more to move.
+    #[inline]
     fn moved(&mut self, index: usize, bytes: u64) -> Option<Status> {
         let flight = &mut self.flights[index];
         match flight.work {
@@ -193,6 +224,7 @@ impl FileQueue {
     }
 
     /// An operation failed; none if it is worth another try.
+    #[cold]
     fn failed(&mut self, index: usize, errno: i32) -> Option<Status> {
         let (shared, flight) = (&self.shared, &mut self.flights[index]);
         match errno {
@@ -233,7 +265,7 @@ impl DriverQueue<Native> for FileQueue {
             Ok(work) => work,
             Err(status) => {
                 self.flights[index].result = -status.errno();
-                self.outcomes.refuse(rq.tag(), status);
+                self.outcomes.end(rq.tag(), status);
                 return Dispatch::Queued;
             }
         };
@@ -280,7 +312,7 @@ impl DriverQueue<Native> for FileQueue {
         while !batch.is_full() {
             match self.outcomes.next(|taken| self.engine.take(taken)) {
                 None => return,
-                Some(Outcome::Refused(tag, status)) => batch.push(tag, status),
+                Some(Outcome::Ended(tag, status)) => batch.push(tag, status),
                 Some(Outcome::Completed(completion)) => {
                     if let Some((tag, status)) = self.landed(completion) {
                         batch.push(tag, status);

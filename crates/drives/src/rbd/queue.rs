@@ -230,7 +230,7 @@ fn status_of(errno: c_int, op: Op) -> Status {
 impl DriverQueue<Native> for RbdQueue {
     fn queue_rq(&mut self, rq: &Request<Native>) -> Dispatch {
         if let Err(status) = self.begin(rq) {
-            self.outcomes.refuse(rq.tag(), status);
+            self.outcomes.end(rq.tag(), status);
         }
         Dispatch::Queued
     }
@@ -252,7 +252,7 @@ impl DriverQueue<Native> for RbdQueue {
             let refill = |taken: &mut Vec<Done>| std::mem::swap(&mut *self.inbox.lock(), taken);
             match self.outcomes.next(refill) {
                 None => return,
-                Some(Outcome::Refused(tag, status)) => batch.push(tag, status),
+                Some(Outcome::Ended(tag, status)) => batch.push(tag, status),
                 Some(Outcome::Completed(done)) => {
                     if let Some((tag, status)) = self.landed(done) {
                         batch.push(tag, status);

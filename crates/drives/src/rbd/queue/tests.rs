@@ -38,7 +38,7 @@ fn outcomes_of_tags_that_are_free_unknown_or_in_other_use_are_dropped() {
 fn more_outcomes_than_a_batch_holds_come_with_the_next_ones_and_in_order() {
     let (mut queue, _drive) = queue("batches");
     for _ in 0..CompletionBatch::CAPACITY {
-        queue.outcomes.refuse(Tag(0), Status::IoError);
+        queue.outcomes.end(Tag(0), Status::IoError);
     }
     queue.flights[2].completion = 5;
     queue.in_flight = 1;
