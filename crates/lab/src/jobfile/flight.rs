@@ -60,18 +60,19 @@ impl Slots {
             _ => return Bio::discard(sector, SectorCount::from(io.bytes >> 9)),
         };
         let fits = |bio: &Bio| bio.len_bytes() == io.bytes as usize;
-        let mut bio = match self.idle.iter().rposition(fits) {
-            Some(place) => self.idle.swap_remove(place),
-            None => {
-                // What has another length makes room.
-                self.idle.pop();
-                let mut buffer = Buffer::new(io.bytes as usize);
-                for word in buffer.chunks_exact_mut(8) {
-                    word.copy_from_slice(&self.random.next().to_le_bytes());
-                }
-                Bio::read(0, buffer)
-            }
+        let left = match self.idle.pop_if(|last| fits(last)) {
+            None => self.idle.iter().rposition(fits).map(|at| self.idle.swap_remove(at)),
+            last => last,
         };
+        let mut bio = left.unwrap_or_else(|| {
+            // What has another length makes room.
+            self.idle.pop();
+            let mut buffer = Buffer::new(io.bytes as usize);
+            for word in buffer.chunks_exact_mut(8) {
+                word.copy_from_slice(&self.random.next().to_le_bytes());
+            }
+            Bio::read(0, buffer)
+        });
         bio.set_sector(sector);
         bio.set_op(op);
         if let Some(written) = written

@@ -111,12 +111,12 @@ fn flow(flow: &Flow, detail: JobDetail) -> Value {
         "bw_min": bw.min,
         "bw_max": bw.max,
         "bw_agg": agg,
-        "bw_mean": bw.mean,
+        "bw_mean": bw.mean(),
         "bw_dev": bw.deviation(),
         "bw_samples": bw.count,
         "iops_min": iops.min,
         "iops_max": iops.max,
-        "iops_mean": iops.mean,
+        "iops_mean": iops.mean(),
         "iops_stddev": iops.deviation(),
         "iops_samples": iops.count,
     })
@@ -126,7 +126,7 @@ fn spread(spread: &Spread) -> Value {
     json!({
         "min": spread.min,
         "max": spread.max,
-        "mean": spread.mean,
+        "mean": spread.mean(),
         "stddev": spread.deviation(),
         "N": spread.count,
     })

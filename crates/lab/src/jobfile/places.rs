@@ -227,6 +227,11 @@ impl Map {
         }
     }
 
+    /// How many blocks there are, free or not.
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
     /// Whether a block is free.
     pub(super) fn is_free(&self, block: u64) -> bool {
         block < self.blocks && self.levels[0][(block / 64) as usize] >> (block % 64) & 1 == 1

@@ -88,8 +88,8 @@ impl Source {
     /// A new pass.
     pub(super) fn restart(&mut self) {
         self.next = [0; 3];
-        if let Some((map, unit)) = &mut self.map {
-            *map = Map::new(self.span.size / *unit);
+        if let Some((map, _)) = &mut self.map {
+            *map = Map::new(map.blocks());
         }
     }
 
@@ -155,13 +155,16 @@ impl Source {
     /// Where no I/O of this pass was; a long one ends where one was.
     fn unmet(&mut self, direction: usize) -> Option<(u64, u32)> {
         let (map, unit) = self.map.as_mut()?;
-        let blocks = self.span.size / *unit;
-        let drawn = ((u128::from(self.random[2].next()) * u128::from(blocks)) >> 64) as u64;
+        let drawn = ((u128::from(self.random[2].next()) * u128::from(map.blocks())) >> 64) as u64;
         let block = map.free_from(drawn)?;
         let at = block * *unit;
         let room = (self.span.size - at).max(*unit);
         let sizes = &self.shape.sizes[direction];
         let bytes = sizes.draw(&mut self.random[1], room).unwrap_or(*unit as u32);
+        if u64::from(bytes) <= *unit {
+            map.take(block);
+            return Some((at, bytes));
+        }
         let wanted = u64::from(bytes).div_ceil(*unit);
         let free = (block..block + wanted).take_while(|block| map.is_free(*block)).count() as u64;
         (block..block + free).for_each(|block| map.take(block));

@@ -4,7 +4,7 @@
 
 use super::run::JobReport;
 use super::spec::JobFile;
-use super::tally::{Spread, Times};
+use super::tally::Times;
 
 /// What a job, or a group of jobs, did of one kind.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -106,7 +106,7 @@ impl JobReport {
 }
 
 fn of(times: &Times) -> JobTimes {
-    let Spread { mean, max, .. } = times.spread;
+    let (mean, max) = (times.spread.mean(), times.spread.max);
     let found = times.buckets.percentiles(&[50.0, 99.0]);
     JobTimes { mean: mean.round() as u64, p50: found[0], p99: found[1], max }
 }

@@ -8,50 +8,55 @@ const OCTAVE: u64 = 64;
 /// Buckets in all.
 const BUCKETS: usize = 64 * 59;
 
-/// Least, most, mean and deviation of some numbers.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// Least, most, mean and deviation of some numbers: exact sums, since a running mean costs a
+/// division for each number, of which an I/O gives three.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Spread {
     pub(super) count: u64,
     pub(super) min: u64,
     pub(super) max: u64,
-    pub(super) mean: f64,
-    /// Sum of the squares of the distances from the mean.
-    squares: f64,
+    sum: u64,
+    /// Sum of the squares.
+    squares: u128,
 }
 
 impl Spread {
+    #[inline]
     pub(super) fn add(&mut self, value: u64) {
         self.min = if self.count == 0 { value } else { self.min.min(value) };
         self.max = self.max.max(value);
         self.count += 1;
-        let away = value as f64 - self.mean;
-        self.mean += away / self.count as f64;
-        self.squares += away * (value as f64 - self.mean);
+        self.sum = self.sum.wrapping_add(value);
+        self.squares = self.squares.wrapping_add(u128::from(value) * u128::from(value));
     }
 
     pub(super) fn merge(&mut self, other: &Spread) {
         if other.count == 0 {
             return;
         }
-        if self.count == 0 {
-            *self = *other;
-            return;
-        }
-        let (mine, theirs) = (self.count as f64, other.count as f64);
-        let (all, away) = (mine + theirs, other.mean - self.mean);
-        self.squares += other.squares + away * away * mine * theirs / all;
-        self.mean += away * theirs / all;
-        self.count += other.count;
-        self.min = self.min.min(other.min);
+        self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
         self.max = self.max.max(other.max);
+        self.count += other.count;
+        self.sum = self.sum.wrapping_add(other.sum);
+        self.squares = self.squares.wrapping_add(other.squares);
+    }
+
+    /// The mean; 0 without numbers.
+    pub(super) fn mean(&self) -> f64 {
+        self.sum as f64 / self.count.max(1) as f64
     }
 
     /// Standard deviation of a sample.
     pub(super) fn deviation(&self) -> f64 {
-        match self.count {
-            0 | 1 => 0.0,
-            count => (self.squares / (count - 1) as f64).sqrt(),
+        if self.count < 2 {
+            return 0.0;
         }
+        // The squares of the distances from the mean are those of the numbers less sum^2 / count:
+        // in whole numbers, as the two may agree in more digits than a float has.
+        let (sum, count) = (u128::from(self.sum), u128::from(self.count));
+        let (whole, rest) = (sum / count * sum, sum % count * sum);
+        let squares = self.squares.saturating_sub(whole) as f64 - rest as f64 / count as f64;
+        (squares.max(0.0) / (self.count - 1) as f64).sqrt()
     }
 }
 
@@ -222,6 +227,7 @@ impl Usage {
 }
 
 /// The place of a depth among levels: 0, 1, 2, 4 to 64 and more.
+#[inline]
 pub(super) fn level(depth: u32) -> usize {
     match depth {
         0 => 0,
@@ -231,6 +237,7 @@ pub(super) fn level(depth: u32) -> usize {
 
 impl Tally {
     /// An I/O with data is done.
+    #[inline]
     pub(super) fn done(&mut self, direction: usize, bytes: u32, (slat, clat): (u64, u64)) {
         let flow = &mut self.flows[direction];
         flow.bytes += u64::from(bytes);
@@ -302,7 +309,7 @@ mod tests {
         let (whole, mut parts) = (of(&values), of(&values[..300]));
         parts.merge(&of(&values[300..]));
         assert_eq!((whole.count, whole.min, whole.max), (parts.count, parts.min, parts.max));
-        assert!((whole.mean - parts.mean).abs() < 1e-6);
+        assert!((whole.mean() - parts.mean()).abs() < 1e-6);
         assert!((whole.deviation() - parts.deviation()).abs() < 1e-6);
         let two = of(&[2, 4]);
         assert!((two.deviation() - 2f64.sqrt()).abs() < 1e-12, "of a sample, as in fio");

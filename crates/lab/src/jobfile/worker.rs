@@ -131,6 +131,11 @@ impl<'a> Worker<'a> {
         Ok(self.tally)
     }
 
+    /// Whether I/Os are calls, each done when it returns.
+    fn is_sync(&self) -> bool {
+        self.setting.job.access.engine == Engine::Sync
+    }
+
     /// Submits what may go; when to come back if there is room, or none if nothing is left.
     fn fill(&mut self) -> Result<Option<u64>, Error> {
         let most = self.setting.job.flow.batch.unwrap_or(u32::MAX) as usize;
@@ -201,14 +206,13 @@ impl<'a> Worker<'a> {
                 self.context.turn(None, || true)?;
             }
         }
-        let now_ns = Native::now();
+        self.tally.submitted[level(self.slots.batch.len() as u32)] += 1;
+        // A synchronous engine has no time of submission: all of an I/O is its call.
+        let issued_ns = if self.is_sync() { None } else { Some(Native::now()) };
         let Slots { batch, flights, .. } = &mut self.slots;
-        self.tally.submitted[level(batch.len() as u32)] += 1;
-        let is_sync = self.setting.job.access.engine == Engine::Sync;
         for slot in batch.drain(..) {
             let flight = &mut flights[slot as usize];
-            // A synchronous engine has no time of submission: all of an I/O is its call.
-            flight.issue_ns = if is_sync { flight.start_ns } else { now_ns };
+            flight.issue_ns = issued_ns.unwrap_or(flight.start_ns);
         }
         Ok(())
     }
