@@ -192,12 +192,14 @@ fn sq_cap(results: &Results) -> Option<Found> {
 fn sq_collapse(results: &Results) -> Option<Found> {
     let ends = [last(&libaio(results, 2, Stack::Sq)?), last(&libaio(results, 3, Stack::Sq)?)];
     Some(Found::new(millions(ends), ends.to_vec()).note(
-        "each I/O takes the lock four times, and its spinners read the line again once for each \
-         socket and then from its L3; on four sockets that comes out by half too cheap, on eight a \
-         tenth too dear. The null driver's own lines do not explain it: they are fewer than what is \
-         charged too much for a hold that finds the queue empty. Not charged is that spinners also \
-         read the line again behind each one that joins them; in a trial with that, at half of it as \
-         for a release, 0.17 and 0.10 M became 0.16 and 0.08",
+        "each I/O takes the lock four times. Behind each CPU that joins its spinners and each that \
+         gives it up all of them read its line again: once for each socket, one socket after the \
+         other, and then from their L3s, side by side. On four sockets that comes out by half too \
+         cheap, on eight by almost a quarter too dear: a hold and its hand-over take 2 us on both \
+         of the paper's machines, here 1.4 and 2.6. Without the reads behind those that join it is \
+         0.21 and 0.15 M; with the L3s' reads one socket after the other, too, 0.13 and 0.06. The \
+         null driver's own lines do not explain it: they are fewer than what is charged too much \
+         for a hold that finds the queue empty",
     ))
 }
 
@@ -265,7 +267,9 @@ fn behind_raw(results: &Results) -> Option<Found> {
          and on one, two and four sockets, it is within 10 points. The kernel's own \
          counters of a hardware queue are 3 points of it on one socket. The account of I/Os in their \
          partition, which would keep MQ behind, did nothing in blk-mq as it was merged into 3.13 and \
-         before: its requests bore no REQ_IO_STAT. What kept MQ behind there is not in the model",
+         before: its requests bore no REQ_IO_STAT. What kept MQ behind there is not in the model. \
+         Nor is that in the kernel a CPU that ran a hardware queue took what was in all its \
+         software queues, with the lines of other CPUs' requests: here each takes from its own",
     ))
 }
 

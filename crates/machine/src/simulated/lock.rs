@@ -1,15 +1,18 @@
 //! Ticket locks: who waits spins, first come first served.
 //!
 //! `SimLock` keeps its value in a mutex of the system, which is never contended: the table
-//! (lock_table.rs) decides whose turn it is. Taking a lock costs a locked instruction on its line;
-//! handing it over costs the transfer of that line to the next holder behind a part of those to the
-//! other spinners, all of whom read it again: once for each socket over the links (with the next
-//! holder, for that one's socket), and from the cache of the socket for its others; a wait begins
-//! when a thread asks for the line; the value's own lines follow if another
-//! CPU held it last: as many as it fills, or for the lock of the single-queue design as many as the
-//! model says that it protected in the kernel. A CPU that holds or waits for a lock is not taken
-//! away.
-//! Source: \[MQ\]'s kernels (`ticket_spin_lock`); Boyd-Wickizer et al., Non-scalable locks are
+//! (lock_table.rs) decides whose turn it is. Taking a lock costs a locked instruction on its line.
+//! That line has both tickets, the next and the one served, so that all spinners read it again
+//! behind each CPU that joins them and behind each that gives the lock up: once for each socket
+//! over the links, and from the cache of the socket for its others. Behind one that joins, the line
+//! is busy until all have read it, and a holder that gives the lock up meanwhile waits for that.
+//! Handing over costs the line's transfer to the next holder, which brings it to that
+//! one's socket, behind a part of those to the others. A wait begins when a thread asks for the
+//! line; the value's own lines follow if another CPU held it last: as many as it fills, or for the
+//! lock of the single-queue design as many as the model says that it protected in the kernel. A
+//! CPU that holds or waits for a lock is not taken away.
+//! Source: \[MQ\]'s kernels (`__ticket_spin_lock`, arch/x86/include/asm/spinlock.h: `xadd` on
+//! `head_tail`); Boyd-Wickizer et al., Non-scalable locks are
 //! dangerous, OLS 2012.
 
 use core::ops::{Deref, DerefMut};
@@ -17,6 +20,7 @@ use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use super::fabric::Fabric;
 use super::line::{LineState, Written};
 use super::line_queue::{Use, access, access_since};
 use super::lock_table::Claim;
@@ -180,6 +184,29 @@ impl<T: Send> DerefMut for SimGuard<'_, T> {
     }
 }
 
+/// How long spinners, so many in each socket, take to read a lock's line again that a CPU of the
+/// socket `from` has written and that is in the socket `has`, too. The line comes to each other
+/// socket once, and to one after the other, since its home serves one request for it at a time.
+/// The rest there find it in their common cache, those of all sockets side by side.
+fn read_again_ps(
+    fabric: &mut Fabric,
+    by_socket: &[u16],
+    now_ps: u64,
+    (from, has): (usize, usize),
+) -> u64 {
+    let (mut over_links_ps, mut in_sockets_ps) = (0, 0);
+    for (socket, spinners) in by_socket.iter().enumerate().filter(|(_, spinners)| **spinners > 0) {
+        let mut others = u64::from(*spinners);
+        if socket != has {
+            others -= 1;
+            over_links_ps += fabric.send(now_ps, (from, socket), 1, Wanted::Load);
+        }
+        let here_ps = others * fabric.transfer_ps(socket, socket, Wanted::Shared);
+        in_sockets_ps = here_ps.max(in_sockets_ps);
+    }
+    over_links_ps + in_sockets_ps
+}
+
 impl World {
     /// The running thread asks for a lock since a time: that of asking for the lock's line.
     fn claim(&mut self, lock: u32, site: Site, since_ps: u64) -> Claim {
@@ -203,9 +230,15 @@ impl World {
             self.locks.take(lock, &claim, self.scheduler.now_ps);
             return false;
         }
-        let waiting = self.locks.wait(lock, claim);
-        // The other spinners read it again behind this one's instruction.
-        word.share(waiting, claim.cpu, self.scheduler.now_ps);
+        // The other spinners read it again behind this one's instruction; nobody, the holder
+        // neither, writes it before they have.
+        let (waiting, by_socket) = self.locks.wait(lock, claim);
+        let (now_ps, here) = (self.scheduler.now_ps, claim.socket);
+        let readers_ps = match self.prices.spinner {
+            0 => 0,
+            _ => read_again_ps(&mut self.caches.fabric, &by_socket, now_ps, (here, here)),
+        };
+        word.share(waiting, claim.cpu, now_ps + readers_ps);
         self.scheduler.spin(State::Locking(lock));
         if std::thread::panicking() {
             self.fail("it panicked, and its destructors wait for a lock".into());
@@ -248,20 +281,10 @@ impl World {
         let Scheduler { cpu, now_ps, .. } = self.scheduler;
         let fabric = &mut self.caches.fabric;
         let here = fabric.socket_of(cpu);
-        let (next, waiting, waiting_by_socket) = self.locks.next(lock);
+        let (next, waiting, by_socket) = self.locks.next(lock);
         let first_ps = fabric.send(now_ps, (here, next.socket), 1, Wanted::Load);
-        let mut readers_ps = 0;
-        let waiting_by_socket = waiting_by_socket.iter().enumerate();
-        for (socket, spinners) in waiting_by_socket.filter(|(_, spinners)| **spinners > 0) {
-            // The line comes to a socket once, to that of the next holder with it; the others
-            // there find it in their common cache.
-            let mut others = u64::from(*spinners);
-            if socket != next.socket {
-                others -= 1;
-                readers_ps += fabric.send(now_ps, (here, socket), 1, Wanted::Load);
-            }
-            readers_ps += others * fabric.transfer_ps(socket, socket, Wanted::Shared);
-        }
+        // It comes to the socket of the next holder with it.
+        let readers_ps = read_again_ps(fabric, by_socket, now_ps, (here, next.socket));
         let granted_ps = now_ps + first_ps + ((readers_ps * self.prices.spinner) >> 16);
         let mut sharers = waiting;
         sharers.add(next.cpu);

@@ -11,6 +11,9 @@ use super::pool::NO_THREAD;
 use super::time::PS_PER_NS;
 use crate::lock_row::{CallSite, LockCounts, LockRow, Site, table};
 
+/// How many spin, by socket.
+pub(super) type SpinnersBySocket = [u16; SOCKETS_MAX as usize];
+
 /// A lock in use by a simulation.
 #[derive(Debug)]
 struct LockState {
@@ -21,7 +24,7 @@ struct LockState {
     row: u32,
     waiters: VecDeque<Claim>,
     waiting: CpuSet,
-    waiting_by_socket: [u16; SOCKETS_MAX as usize],
+    waiting_by_socket: SpinnersBySocket,
     /// Rows of the places that have taken it.
     rows: Vec<(usize, u32)>,
 }
@@ -128,13 +131,14 @@ impl LockTable {
         (sum.contended, sum.rejected) = (sum.contended + 1, sum.rejected + 1);
     }
 
-    /// A thread waits for a lock; all CPUs that do now.
-    pub(super) fn wait(&mut self, lock: u32, claim: Claim) -> CpuSet {
+    /// A thread waits for a lock; all CPUs that do now, and how many did before, by socket.
+    pub(super) fn wait(&mut self, lock: u32, claim: Claim) -> (CpuSet, SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
+        let before = state.waiting_by_socket;
         state.waiters.push_back(claim);
         state.waiting.add(claim.cpu);
         state.waiting_by_socket[claim.socket] += 1;
-        state.waiting
+        (state.waiting, before)
     }
 
     /// The holder gives a lock up that it had until this time; true if others wait for it.
@@ -150,7 +154,7 @@ impl LockTable {
 
     /// Takes the longest waiter out of a lock's queue; with it the CPUs that wait on, all and by
     /// socket.
-    pub(super) fn next(&mut self, lock: u32) -> (Claim, CpuSet, &[u16]) {
+    pub(super) fn next(&mut self, lock: u32) -> (Claim, CpuSet, &SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let next = state.waiters.pop_front().expect("the caller has looked");
         state.waiting.remove(next.cpu);

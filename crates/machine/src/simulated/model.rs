@@ -176,7 +176,7 @@ pub struct CacheCosts {
     /// Bandwidth of the link between two boards.
     pub board_link: Rate,
     /// Part of the re-reads of a ticket lock's line by those that spin on it which come before the
-    /// next holder's.
+    /// next holder's; at 0 they take no time behind a CPU that joins them either.
     pub spinner: Share,
     /// How often a line that CPUs of several sockets wait for goes on to one of the same socket
     /// before it must leave; 0 unless given: it goes in order of request.

@@ -64,6 +64,48 @@ fn handing_a_lock_over_takes_longer_the_more_cpus_spin() {
     }
 }
 
+/// Time from the moment a CPU joins `waiters` that spin, a nanosecond before the holder lets go,
+/// until the first of them goes on.
+fn hand_over_behind_a_joiner_ns(waiters: u32, spinner_share: f64) -> u64 {
+    let notes = Notes::default();
+    let result = notes.clone();
+    let mut model = exact(1, 16);
+    model.cache.spinner.share = spinner_share;
+    run(&model, move || {
+        let lock = Arc::new(SimLock::new("joined", 0u64));
+        let guard = lock.lock();
+        let joined_ns = Simulated::now() + 100_000;
+        notes.add(joined_ns);
+        let start = |(cpu, at_ns): (u32, u64)| {
+            let (lock, notes) = (Arc::clone(&lock), notes.clone());
+            spawn("waiter", cpu, move || {
+                Simulated::charge(at_ns.saturating_sub(Simulated::now()));
+                let _guard = lock.lock();
+                notes.add(Simulated::now());
+            })
+        };
+        let early = (1..=waiters).map(|cpu| (cpu, 0));
+        let threads: Vec<_> = early.chain([(waiters + 1, joined_ns)]).map(start).collect();
+        Simulated::charge(joined_ns + 1 - Simulated::now());
+        drop(guard);
+        threads.into_iter().for_each(|thread| assert!(thread.join()));
+    });
+    let times = result.take();
+    times[1] - times[0]
+}
+
+#[test]
+fn a_holder_lets_go_behind_the_reads_of_those_that_spin_when_another_joins() {
+    for waiters in [1, 4, 14] {
+        let spinners = u64::from(waiters);
+        // The joiner's atomic (48) and the reads behind it (40 each); then as without it, but for
+        // one spinner more.
+        let expected_ns = 48 + 40 * spinners + 40 + 40 + 20 * spinners + 40;
+        assert_eq!(hand_over_behind_a_joiner_ns(waiters, 0.5), expected_ns, "{waiters} waiters");
+        assert_eq!(hand_over_behind_a_joiner_ns(waiters, 0.0), 48 + 40 + 40 + 40);
+    }
+}
+
 /// Bytes that the links carried when a holder on socket 0 of two lets go, `waiters` CPUs of socket
 /// 1 spinning.
 fn bytes_handed(waiters: u32) -> u64 {
@@ -111,10 +153,11 @@ fn a_wait_begins_when_a_thread_asks_for_the_locks_line() {
     });
     let row = report.locks.iter().find(|row| row.name == "asked").expect("taken");
     assert_eq!((row.counts.acquisitions, row.counts.contended), (8, 7));
-    // All seven asked at once. The line comes to one after another, within 48 ns each, and only
-    // then does a CPU spin.
+    // All seven asked at once. The line comes to one after another, within 48 ns each and behind
+    // the reads (40 each) of those that the one before joined, and only then does a CPU spin.
     let spun_ns: u64 = report.cpus.iter().map(|cpu| cpu.spin_ns).sum();
-    assert_eq!(row.counts.wait_ns - spun_ns, (1 + 2 + 3 + 4 + 5 + 6 + 7) * 48);
+    let (atomics, reads) = (1 + 2 + 3 + 4 + 5 + 6 + 7, 1 + 3 + 6 + 10 + 15);
+    assert_eq!(row.counts.wait_ns - spun_ns, atomics * 48 + reads * 40);
 }
 
 #[test]
