@@ -88,6 +88,9 @@ pub struct Plan {
     pub reactor: Config,
     /// Bytes from the start of the device that are used; all of it if not given.
     pub size_bytes: Option<u64>,
+    /// Whether a row that writes begins with a flush, which is not counted: of drives whose cache
+    /// writes through until the first one, as librbd's does.
+    pub flushes_first: bool,
     /// Ends the row early, with what was measured until then.
     pub interrupt: Interrupt,
 }
@@ -134,7 +137,7 @@ pub(crate) struct Shared {
     began: OnceLock<(Instant, u64)>,
     left: AtomicUsize,
     pub(crate) together: Together,
-    /// Set once the drives' caches are flushed, or need not be.
+    /// What was done before the row, once drives are flushed or need not be.
     flushed: OnceLock<Done>,
     syscalls: AtomicU64,
     results: Mutex<Vec<Result<JobResult, BenchError>>>,
@@ -360,7 +363,7 @@ fn run_job(
         Ok((context, channel))
     });
     let opened = opened.and_then(|(mut context, mut channel)| {
-        flush_first(volume, plan, (shared, job), (&mut context, &mut channel))?;
+        flush_first(plan, (shared, job), (&mut context, &mut channel))?;
         Ok((context, channel))
     });
     if job == 0 {
@@ -386,16 +389,14 @@ fn run_job(
     Ok(result)
 }
 
-/// Has drives write what their caches hold of earlier runs, before a row that writes. Some caches
-/// write through until the first flush (librbd's), and would be measured so. Job 0 flushes; the
-/// others serve their queues meanwhile, one of which may be a drive's only one.
+/// Flushes, if the plan says so. Job 0 does; the others serve their queues meanwhile, one of which
+/// may be a drive's only one.
 fn flush_first(
-    volume: &Volume<Native>,
     plan: &Plan,
     (shared, job): (&Shared, u32),
     (context, channel): (&mut IoContext, &mut Channel<Native>),
 ) -> Result<(), Error> {
-    if !plan.workload.rw.writes() || !volume.limits().features.volatile_cache {
+    if !plan.flushes_first || !plan.workload.rw.writes() {
         return Ok(());
     }
     if job > 0 {
