@@ -66,6 +66,9 @@ pub struct RbdConfig {
     pub read_only: bool,
     /// How long opening may wait for the cluster, in nanoseconds.
     pub connect_ns: u64,
+    /// Whether librbd's cache writes through until the first flush
+    /// (`rbd_cache_writethrough_until_flush`); none: as the cluster's configuration says.
+    pub writethrough_until_flush: Option<bool>,
     /// I/O threads, each with a queue of its own.
     pub io_threads: u16,
 }
@@ -81,6 +84,7 @@ impl Default for RbdConfig {
             lock: true,
             read_only: false,
             connect_ns: 60_000_000_000,
+            writethrough_until_flush: None,
             io_threads: 1,
         }
     }

@@ -35,7 +35,20 @@ const DRIVERS: [(&str, &[&str]); 7] = [
             "tls-hostname",
         ],
     ),
-    ("rbd", &["image", "conf", "cluster", "id", "depth", "lock", "read-only", "connect"]),
+    (
+        "rbd",
+        &[
+            "image",
+            "conf",
+            "cluster",
+            "id",
+            "depth",
+            "lock",
+            "read-only",
+            "connect",
+            "writethrough-until-flush",
+        ],
+    ),
     (
         "fault",
         &[
@@ -233,6 +246,14 @@ impl Spec {
         match self.driver.as_str() {
             "file" | "nbd" | "rbd" => true,
             _ => inner().is_some_and(|inner| inner.is_run_by_owners()),
+        }
+    }
+
+    /// Gives a key a value, unless it has one.
+    pub fn set_default(&mut self, key: &'static str, value: &str) {
+        debug_assert!(known_keys(&self.driver).is_some_and(|keys| keys.contains(&key)));
+        if self.get(key).is_none() {
+            self.options.push((key.to_owned(), value.to_owned()));
         }
     }
 

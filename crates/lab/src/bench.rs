@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use millrace_block::{Bio, Channel, Disk, Error, Snapshot, Stamp, StatsSnapshot, Volume};
+use millrace_block::{Disk, Snapshot, Stamp, Volume};
 use millrace_drives::Words;
 use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::Config;
@@ -18,7 +18,7 @@ use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 use crate::job::{Job, JobResult, Until};
 use crate::jobfile::Usage;
 use crate::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
-use crate::together::{Together, serve_until_idle, serve_while};
+use crate::together::Together;
 use crate::verify::Written;
 use crate::workload::{Offsets, Workload};
 
@@ -88,9 +88,6 @@ pub struct Plan {
     pub reactor: Config,
     /// Bytes from the start of the device that are used; all of it if not given.
     pub size_bytes: Option<u64>,
-    /// Whether a row that writes begins with a flush, which is not counted: of drives whose cache
-    /// writes through until the first one, as librbd's does.
-    pub flushes_first: bool,
     /// Ends the row early, with what was measured until then.
     pub interrupt: Interrupt,
 }
@@ -137,8 +134,6 @@ pub(crate) struct Shared {
     began: OnceLock<(Instant, u64)>,
     left: AtomicUsize,
     pub(crate) together: Together,
-    /// What was done before the row, once drives are flushed or need not be.
-    flushed: OnceLock<Done>,
     syscalls: AtomicU64,
     results: Mutex<Vec<Result<JobResult, BenchError>>>,
 }
@@ -153,7 +148,6 @@ impl Shared {
             began: OnceLock::new(),
             left: AtomicUsize::new(plan.jobs as usize),
             together: Together::of(plan.jobs as usize),
-            flushed: OnceLock::new(),
             syscalls: AtomicU64::new(0),
             results: Mutex::new(Vec::new()),
         }
@@ -230,40 +224,20 @@ pub fn run_row(
     workers.stop()?;
     times.syscalls += workers.system_calls();
     let results = shared.results()?;
-    let done = Done::since(volume, shared.flushed.get());
     let mut latency = Snapshot::default();
     match may_split(volume, plan) {
         true => results.iter().for_each(|result| latency.merge(&result.latencies)),
-        false => latency = done.disks[0].total(),
+        false => latency = volume.disks()[0].stats().total(),
     }
     let mut row = row_of(plan, &results, times, &latency);
     row.queues.serving = volume.serving_config().serving.name().to_owned();
-    let states = volume.drives().iter().zip(&done.drives);
-    row.outcome.states = states.map(|(disk, stats)| DriveStates::new(disk.name(), stats)).collect();
+    row.outcome.states = states_of(volume.drives());
     Ok(row)
 }
 
-/// What a volume's disks, and the drives below them, have done.
-#[derive(Debug)]
-struct Done {
-    disks: Vec<StatsSnapshot>,
-    drives: Vec<StatsSnapshot>,
-}
-
-impl Done {
-    /// Since `before`, or since they were made.
-    fn since(volume: &Volume<Native>, before: Option<&Done>) -> Done {
-        let since = |disks: &[Arc<Disk<Native>>], before: Option<&Vec<StatsSnapshot>>| {
-            let mut stats: Vec<_> = disks.iter().map(|disk| disk.stats()).collect();
-            let pairs = stats.iter_mut().zip(before.into_iter().flatten());
-            pairs.for_each(|(now, before)| *now = now.since(before));
-            stats
-        };
-        Done {
-            disks: since(volume.disks(), before.map(|before| &before.disks)),
-            drives: since(volume.drives(), before.map(|before| &before.drives)),
-        }
-    }
+/// What each drive did since it was made.
+fn states_of(disks: &[Arc<Disk<Native>>]) -> Vec<DriveStates> {
+    disks.iter().map(|disk| DriveStates::new(disk.name(), &disk.stats())).collect()
 }
 
 pub(crate) fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchError> {
@@ -362,13 +336,6 @@ fn run_job(
         let channel = context.channel(volume, plan.workload.iodepth, plan.stamp)?;
         Ok((context, channel))
     });
-    let opened = opened.and_then(|(mut context, mut channel)| {
-        flush_first(plan, (shared, job), (&mut context, &mut channel))?;
-        Ok((context, channel))
-    });
-    if job == 0 {
-        shared.flushed.get_or_init(|| Done::since(volume, None));
-    }
     shared.ready();
     let (mut context, mut channel) = opened?;
     let blocks = plan.blocks(volume.capacity() << 9);
@@ -387,26 +354,6 @@ fn run_job(
     member.linger(&mut context, &mut channel)?;
     drop(channel);
     Ok(result)
-}
-
-/// Flushes, if the plan says so. Job 0 does; the others serve their queues meanwhile, one of which
-/// may be a drive's only one.
-fn flush_first(
-    plan: &Plan,
-    (shared, job): (&Shared, u32),
-    (context, channel): (&mut IoContext, &mut Channel<Native>),
-) -> Result<(), Error> {
-    if !plan.flushes_first || !plan.workload.rw.writes() {
-        return Ok(());
-    }
-    if job > 0 {
-        return serve_while(context, channel, || shared.flushed.get().is_none());
-    }
-    // A drive that fails this fails the row's I/O, too, which tells of it.
-    match channel.submit(Bio::flush()) {
-        Ok(()) => serve_until_idle(context, channel),
-        Err(_) => Ok(()),
-    }
 }
 
 /// Whether a bio may become several, so that the drives' accounting is not that of bios.
@@ -509,6 +456,3 @@ pub(crate) fn process_cpu_ns() -> u64 {
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
-
-#[cfg(test)]
-mod tests;

@@ -86,23 +86,6 @@ pub(crate) fn serve_while(
     Ok(())
 }
 
-/// Serves this thread's queues until all that it submitted has come back.
-///
-/// # Errors
-/// `System` if the ring itself fails.
-pub(crate) fn serve_until_idle(
-    context: &mut IoContext,
-    channel: &mut Channel<Native>,
-) -> Result<(), Error> {
-    while channel.in_flight() > 0 {
-        let due_ns = channel.sleep_until();
-        context.turn(due_ns, || channel.has_work())?;
-        channel.poll(|_| ());
-        channel.tick();
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

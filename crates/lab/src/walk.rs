@@ -157,7 +157,6 @@ fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans,
         stamp: Stamp::Io,
         reactor: Config::default(),
         size_bytes: None,
-        flushes_first: false,
         interrupt: Interrupt::default(),
     };
     let tracer = volume.tracer().ok_or_else(|| failed(name, &"no tracer"))?;

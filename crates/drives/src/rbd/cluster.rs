@@ -98,13 +98,24 @@ impl Cluster {
         read.map_err(|error| conf_error(config, &error))?;
         if self.setting("client_mount_timeout").is_none_or(|text| text == MOUNT_TIMEOUT_S) {
             let seconds = config.connect_ns.div_ceil(1_000_000_000).max(1);
-            let (key, value) = (c_text("client_mount_timeout"), c_text(&seconds.to_string()));
-            // SAFETY: a live handle and valid texts. A refusal leaves the longer time.
-            let _ = unsafe {
-                (self.functions.rados_conf_set)(self.rados, key.as_ptr(), value.as_ptr())
-            };
+            // A refusal leaves the longer time.
+            let _ = self.set("client_mount_timeout", &seconds.to_string());
+        }
+        if let Some(until_flush) = config.writethrough_until_flush {
+            let key = "rbd_cache_writethrough_until_flush";
+            self.set(key, &until_flush.to_string()).map_err(|error| system(config, key, &error))?;
         }
         Ok(())
+    }
+
+    /// Changes what the configuration says of a key.
+    fn set(&self, key: &str, value: &str) -> Result<(), io::Error> {
+        let (key, value) = (c_text(key), c_text(value));
+        // SAFETY: a live handle and valid texts.
+        checked(unsafe {
+            (self.functions.rados_conf_set)(self.rados, key.as_ptr(), value.as_ptr())
+        })
+        .map(|_| ())
     }
 
     /// What the configuration says of a key.

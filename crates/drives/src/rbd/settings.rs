@@ -27,6 +27,7 @@ pub(crate) fn config_of(spec: &Spec) -> Result<RbdConfig, SpecError> {
         lock: spec.switch("lock")?.unwrap_or(default.lock),
         read_only: spec.switch("read-only")?.unwrap_or(default.read_only),
         connect_ns,
+        writethrough_until_flush: spec.switch("writethrough-until-flush")?,
         io_threads: default.io_threads,
     })
 }
@@ -51,7 +52,7 @@ mod tests {
     fn every_key_reaches_its_setting() {
         let config = config(
             "rbd:p/n/i,conf=/x/c.conf,cluster=far,id=client.me,depth=7,lock=off,read-only=on,\
-             connect=5s",
+             connect=5s,writethrough-until-flush=off",
         );
         let config = config.unwrap();
         assert_eq!(config.image.to_string(), "p/n/i");
@@ -59,6 +60,7 @@ mod tests {
         assert_eq!((config.cluster.as_str(), config.user.as_str()), ("far", "me"));
         assert_eq!((config.depth, config.lock, config.read_only), (7, false, true));
         assert_eq!(config.connect_ns, 5_000_000_000);
+        assert_eq!(config.writethrough_until_flush, Some(false));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use millrace_runtime::{IoConfig, IoContext};
 
 use super::RbdConfig;
 use super::open::{measure_by, open_by};
-use fake::{BYTES, Call, Fake, MADE, OBJECT, State, drive, functions, image};
+use fake::{BYTES, Call, Fake, MADE, OBJECT, SETTINGS, State, drive, functions, image};
 
 struct Rig {
     channel: Channel<Native>,
@@ -302,6 +302,23 @@ fn a_lock_of_a_drive_of_this_process_is_no_other_client_s() {
     assert_eq!(measured.place.map(|place| place.identity), Some(first.identity()));
     drop(first);
     assert_eq!(measure_by(functions(), &config).unwrap_err().kind(), ErrorKind::Busy);
+}
+
+#[test]
+fn the_cache_writes_through_until_the_first_flush_as_the_drive_or_else_the_cluster_says() {
+    let key = "rbd_cache_writethrough_until_flush";
+    let (_fake, plain) = config("through", |_| ());
+    let set = || {
+        let mut set = SETTINGS.lock().unwrap();
+        set.extract_if(.., |[name, _]| name == key).map(|[_, value]| value).collect::<Vec<_>>()
+    };
+    for (asked, expected) in
+        [(None, None), (Some(false), Some("false")), (Some(true), Some("true"))]
+    {
+        let config = RbdConfig { writethrough_until_flush: asked, ..plain.clone() };
+        drop(open_by(functions(), config).unwrap());
+        assert_eq!(set(), Vec::from_iter(expected), "{asked:?}");
+    }
 }
 
 #[test]

@@ -85,7 +85,6 @@ pub fn plan(workload: Workload, runtime: Duration) -> Plan {
         stamp: Stamp::Batch,
         reactor: millrace_reactor::Config::default(),
         size_bytes: None,
-        flushes_first: false,
         interrupt: millrace_lab::Interrupt::default(),
     }
 }

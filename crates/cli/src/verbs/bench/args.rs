@@ -442,12 +442,19 @@ impl WorkloadArgs {
 }
 
 impl TargetArgs {
-    /// The drives named, or the null drive.
+    /// The drives named, or the null drive. A cache of librbd is measured as it is behind a client
+    /// that flushes, which all but the oldest do: fio's engine has it so, too.
     pub fn drives(&self) -> Result<Vec<Spec>> {
         if self.drive.is_empty() {
             return Ok(vec![Spec::from_str("null")?]);
         }
-        let parse = |text: &String| text.parse().with_context(|| format!("--drive {text}"));
+        let parse = |text: &String| {
+            let mut drive: Spec = text.parse().with_context(|| format!("--drive {text}"))?;
+            if drive.driver == "rbd" {
+                drive.set_default("writethrough-until-flush", "off");
+            }
+            Ok(drive)
+        };
         self.drive.iter().map(parse).collect()
     }
 

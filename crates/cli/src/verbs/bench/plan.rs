@@ -11,7 +11,7 @@ use millrace::{
     CpuId, Machine, Native, SchedulerKind, Serving, ServingConfig, Spread, Stack, Stamp, Topology,
     Words, check_serving, default_serving, needs_workers, worker_cpus,
 };
-use millrace_drives::{Spec, memory_bytes, size_text};
+use millrace_drives::{memory_bytes, size_text};
 use millrace_lab::{Interrupt, Plan, Workload};
 use millrace_machine::{Cpu, NodeId};
 use millrace_reactor::Config;
@@ -212,7 +212,6 @@ fn queue_rows(
     place: &Place,
     (workload, stamp): (Workload, Stamp),
 ) -> Vec<RowPlan> {
-    let is_ceph = |drives: Vec<Spec>| drives.iter().any(|drive| drive.driver == "rbd");
     let plan = Plan {
         workload,
         jobs: place.jobs,
@@ -222,7 +221,6 @@ fn queue_rows(
         stamp,
         reactor: Config { backend: args.target.backend, ..Config::default() },
         size_bytes: args.workload.size,
-        flushes_first: args.target.drives().is_ok_and(is_ceph),
         interrupt: Interrupt::default(),
     };
     let mut rows = Vec::new();

@@ -70,6 +70,9 @@ pub(in crate::rbd) struct Fake(pub(in crate::rbd) Mutex<State>);
 
 static POOLS: Mutex<Option<HashMap<String, Arc<Fake>>>> = Mutex::new(None);
 
+/// Keys and values that drives of all tests have set.
+pub(in crate::rbd) static SETTINGS: Mutex<Vec<[String; 2]>> = Mutex::new(Vec::new());
+
 thread_local! {
     /// Completions that this thread has made, less those that it has released.
     pub(in crate::rbd) static MADE: Cell<i64> = const { Cell::new(0) };
@@ -230,7 +233,11 @@ functions! {
     rados_conf_get(_rados: Handle, _key: *const c_char, _out: *mut c_char, _len: size_t) -> c_int {
         -libc::ENOENT
     }
-    rados_conf_set(_rados: Handle, _key: *const c_char, _value: *const c_char) -> c_int { 0 }
+    rados_conf_set(_rados: Handle, key: *const c_char, value: *const c_char) -> c_int {
+        let texts = [key, value].map(|text| CStr::from_ptr(text).to_str().unwrap().to_owned());
+        SETTINGS.lock().unwrap().push(texts);
+        0
+    }
     rados_connect(_rados: Handle) -> c_int { 0 }
     rados_shutdown(_rados: Handle) {}
     rados_cluster_fsid(_rados: Handle, out: *mut c_char, _len: size_t) -> c_int {
