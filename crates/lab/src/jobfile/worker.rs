@@ -296,11 +296,9 @@ impl<'a> Worker<'a> {
 
     /// Sleeps until something completes, or until a time; 0 for no time.
     pub(super) fn sleep(&mut self, wake_ns: u64) -> Result<(), Error> {
+        // Nothing is done now, so nobody else looks after requests that no drive answers.
+        self.channel.tick();
         let now_ns = Native::now();
-        // A time that is over would have this loop spin until timeouts are looked at again.
-        if self.channel.sleep_until().is_some_and(|at_ns| at_ns <= now_ns) {
-            self.channel.tick();
-        }
         let channel_ns = self.channel.sleep_until().unwrap_or(u64::MAX);
         let wake_ns = if wake_ns == 0 { u64::MAX } else { wake_ns };
         let end_ns = Some(self.clock.end_ns).filter(|end_ns| *end_ns > now_ns);

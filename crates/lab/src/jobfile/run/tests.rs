@@ -7,8 +7,12 @@ use millrace_drives::open;
 
 /// Volumes for jobs, all of one drive in memory.
 fn volume(drive: &str) -> Arc<Volume<Native>> {
+    volume_of(drive, DiskConfig::default())
+}
+
+fn volume_of(drive: &str, config: DiskConfig<Native>) -> Arc<Volume<Native>> {
     let driver = open(&drive.parse().unwrap(), 16).unwrap().driver;
-    let disk = Disk::new(driver, DiskConfig::default()).unwrap();
+    let disk = Disk::new(driver, config).unwrap();
     Volume::new("v", Layout::Linear, vec![disk]).unwrap()
 }
 
@@ -133,6 +137,21 @@ fn what_does_not_fit_the_device_is_refused_with_the_line_of_the_job() {
     ] {
         let error = run_on("ram:size=64m", &format!(";\n[j]\n{words}\n")).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_drive_that_never_answers_ends_a_job_in_its_time() {
+    for engine in ["psync", "libaio"] {
+        let text = format!("[j]\nrw=randwrite\nsize=1m\niodepth=4\nioengine={engine}\n");
+        let file = JobFile::parse("t.fio", text.as_bytes(), &Given(&[])).unwrap();
+        let config = DiskConfig { timeout_ns: 200_000_000, ..DiskConfig::default() };
+        let volume = volume_of("fault:drive=(ram:size=16m),stuck=true", config);
+        let start = std::time::Instant::now();
+        let reports = run_jobs(&file, &[volume], &JobSetting::default(), &mut |_| ());
+        // By chance, as before, it takes minutes.
+        assert!(start.elapsed().as_secs() < 20, "{engine}: {:?}", start.elapsed());
+        assert_eq!(reports.unwrap().0[0].tally.errno, millrace_block::Status::TimedOut.errno());
     }
 }
 
