@@ -1,4 +1,5 @@
 //! The file system below sparse drive files is full: ENOSPC to the client, until a TRIM makes room.
+//! A file may not be as long as it is: ENOSPC, too, where the kernel's signal would end the daemon.
 //!
 //! The drives lie on a tiny tmpfs, which takes root to mount; elsewhere the tests say so and skip.
 
@@ -118,4 +119,31 @@ fn a_full_file_system_is_enospc_until_a_trim_makes_room() {
 #[test]
 fn a_full_file_system_is_enospc_until_a_trim_makes_room_on_epoll() {
     fills_up_and_recovers("epoll");
+}
+
+/// A daemon whose files may have 1 MiB each, on one of 4 MiB.
+#[test]
+fn a_write_behind_the_limit_on_files_fails_and_the_daemon_goes_on() {
+    let dir = tempdir();
+    for aio in ["auto", "threads", "inline"] {
+        let path = dir.path().join(aio);
+        std::fs::File::create(&path).unwrap().set_len(4 << 20).unwrap();
+        for direct in ["auto", "off"] {
+            let config = format!(
+                "[[drive]]\nname = \"d\"\nspec = \"file:path={},aio={aio},direct={direct}\"\n\
+                 [[volume]]\nname = \"v\"\ndrives = [\"d\"]\n\
+                 [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n",
+                path.display()
+            );
+            let limited = ["prlimit", "--fsize=1048576"];
+            let mut daemon = Daemon::start_under(&limited, &config, &["s"]);
+            let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+            assert_eq!(write(&mut client, 8), Some(Errno::Enospc), "{aio} direct={direct}");
+            assert_eq!(write(&mut client, 1), None, "{aio} direct={direct}");
+            assert!(reads_right(&mut client, 1));
+            assert_eq!(daemon.try_wait(), None);
+            drop(client);
+            assert_eq!(daemon.terminate().code(), Some(0));
+        }
+    }
 }

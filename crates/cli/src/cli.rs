@@ -4,8 +4,12 @@
 //! of a verb, end with exit status 2; a verb says 0 or 1 itself.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use anyhow::Context;
 use clap::{Command, CommandFactory, Parser, Subcommand};
+use signal_hook::consts::SIGXFSZ;
+use signal_hook::flag;
 
 use crate::{logging, verbs};
 
@@ -83,11 +87,23 @@ pub fn verbs() -> Vec<String> {
 /// Runs the verb that the command line names.
 pub fn run() -> ExitCode {
     let Cli { verb, logging } = Cli::parse();
-    let code = logging::install(logging).and_then(|()| verb.run()).unwrap_or_else(|error| {
+    let run = || {
+        survive_file_limit()?;
+        logging::install(logging)?;
+        verb.run()
+    };
+    let code = run().unwrap_or_else(|error| {
         verbs::complain(&error);
         ExitCode::from(ERROR)
     });
     if verbs::has_lost_output() { ExitCode::from(ERROR) } else { code }
+}
+
+/// Has a write behind the limit on the size of files (RLIMIT_FSIZE) fail with EFBIG like any other
+/// error, where its signal would end the process, and with it the service of all clients.
+fn survive_file_limit() -> anyhow::Result<()> {
+    flag::register(SIGXFSZ, Arc::default()).context("cannot catch SIGXFSZ")?;
+    Ok(())
 }
 
 #[cfg(test)]
