@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use millrace_tests::serving::succeed;
-use millrace_tests::{millrace, require_clients, tempdir};
+use millrace_tests::{millrace, require_clients, run, tempdir};
 use serde_json::Value;
 
 /// Runs a job file with fio and with millrace, on the file `f` of 16 MiB, which is made anew.
@@ -246,4 +246,22 @@ fn a_file_goes_through_the_page_cache_or_past_it_but_not_both() {
         let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!(found["jobs"][1]["write"]["total_ios"], 256, "{output:?}");
     }
+}
+
+#[test]
+fn jobs_of_one_file_with_engines_that_differ_are_told_of() {
+    let dir = tempdir();
+    let told = |engines: [&str; 2]| {
+        let job = |(name, engine)| format!("[{name}]\nioengine={engine}\n");
+        let jobs: String = ["a", "b"].into_iter().zip(engines).map(job).collect();
+        let head = "[global]\nfilename=e\nsize=64k\nrw=write\n";
+        std::fs::write(dir.path().join("e.fio"), format!("{head}{jobs}")).unwrap();
+        let output = run(millrace().args(["bench", "--jobfile", "e.fio"]).current_dir(dir.path()));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr)
+            .unwrap()
+            .contains("filename=e: its jobs differ in ioengine")
+    };
+    assert!(told(["psync", "io_uring"]) && told(["io_uring", "psync"]));
+    assert!(!told(["psync", "sync"]) && !told(["io_uring", "io_uring"]));
 }

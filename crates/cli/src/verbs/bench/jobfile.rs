@@ -234,6 +234,11 @@ fn drive_of(file: &JobFile, name: &str) -> Result<Spec> {
     }
     if jobs().all(JobSpec::is_inline) {
         pairs.push(("aio".to_owned(), "inline".to_owned()));
+    } else if jobs().any(JobSpec::is_inline) {
+        eprintln!(
+            "note: filename={name}: its jobs differ in ioengine, and a file is opened once: the \
+             kernel does the I/O of all, as with io_uring; give all of its jobs the same"
+        );
     }
     match (found, wanted) {
         (None, None) => bail!("filename={name}: there is no such file; add size, and it is made"),
