@@ -92,6 +92,57 @@ fn large_request_has_its_turn_beside_clients_that_receive_nothing_or_next_to_not
 }
 
 #[test]
+fn first_small_requests_do_not_wait_behind_large_ones_of_clients_that_receive_nothing() {
+    for backend in BACKENDS {
+        let running = serve(&["ram:size=64m"], |config| config.backend = backend);
+        running.scatter("0", 48);
+        let largest: Vec<u8> = (0..10).flat_map(|_| header(Command::Read, 0, 32 * MIB)).collect();
+        let greedy: Vec<UnixStream> = (0..40).map(|_| running.by_hand("0")).collect();
+        greedy.iter().for_each(|mut socket| socket.write_all(&largest).unwrap());
+        running.until("large ones wait", |running| running.server.stats().buffer_bytes > 150 << 20);
+        let started = Instant::now();
+        for length in [64 << 10, 256 << 10] {
+            // Each is the first request of a connection, and more than what that is guaranteed.
+            (0..50).for_each(|_| drop(read(&mut running.unix("0"), 0, length)));
+        }
+        let took = started.elapsed();
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        drop(greedy);
+        running.until_empty();
+    }
+}
+
+#[test]
+fn a_large_request_has_its_turn_beside_a_stream_of_small_first_ones() {
+    for backend in BACKENDS {
+        let running = serve(&["ram:size=64m"], |config| {
+            config.backend = backend;
+            (config.memory_max_bytes, config.connections_max) = (64 << 20, 1024);
+        });
+        running.scatter("0", 48);
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..100 {
+                let mut client = running.unix("0");
+                let stop = &stop;
+                scope.spawn(move || {
+                    while !stop.load(Ordering::SeqCst) {
+                        read(&mut client, 0, 256 << 10);
+                    }
+                });
+            }
+            let started = Instant::now();
+            let mut honest = running.unix("0");
+            (0..3).for_each(|_| drop(read(&mut honest, 0, 32 << 20)));
+            let took = started.elapsed();
+            stop.store(true, Ordering::SeqCst);
+            assert!(took < Duration::from_secs(20), "{took:?}");
+        });
+        running.until_empty();
+    }
+}
+
+#[test]
 fn largest_requests_of_many_clients_have_their_turns() {
     for backend in BACKENDS {
         let running = serve(&["ram:size=64m"], |config| {

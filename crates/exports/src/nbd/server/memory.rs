@@ -110,6 +110,8 @@ pub(crate) struct PoolBuffer {
     class: u8,
     /// The part of a group with limits that it counts in.
     part: Option<Part>,
+    /// It counts in the account of requests that overtook others.
+    overtakes: bool,
 }
 
 impl PoolBuffer {
@@ -278,12 +280,20 @@ impl Pool {
         let index = word * 64 + bit as usize;
         // SAFETY: the index is below the region's count, so the offset lies inside the mapping.
         let start = unsafe { region.mapping.start.add(index * class_bytes(class)) };
-        Some(PoolBuffer { start, region: id, index: index as u16, class: class as u8, part: None })
+        Some(PoolBuffer {
+            start,
+            region: id,
+            index: index as u16,
+            class: class as u8,
+            part: None,
+            overtakes: false,
+        })
     }
 
     /// Takes a buffer back.
     pub(crate) fn give(&mut self, mut buffer: PoolBuffer) {
         self.leave_part(&mut buffer);
+        self.end_overtaking(&mut buffer);
         let id = buffer.region;
         let region = self.regions[id as usize].as_mut().expect("its buffer was in use");
         let (word, bit) = (usize::from(buffer.index) / 64, buffer.index % 64);
@@ -299,6 +309,22 @@ impl Pool {
             if self.idle_bytes > self.idle_bytes_max {
                 self.unmap(id);
             }
+        }
+    }
+
+    /// The buffer's request overtook others that wait.
+    pub(crate) fn begin_overtaking(&mut self, buffer: &mut PoolBuffer) {
+        buffer.overtakes = true;
+        self.budget.begin_overtaking(buffer.len());
+    }
+
+    /// The buffer counts among those of overtakers no longer, if it did.
+    #[inline]
+    pub(crate) fn end_overtaking(&mut self, buffer: &mut PoolBuffer) {
+        if std::mem::take(&mut buffer.overtakes) {
+            self.budget.end_overtaking(buffer.len());
+            // Others on the list may overtake now.
+            self.returned = true;
         }
     }
 

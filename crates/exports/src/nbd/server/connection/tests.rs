@@ -3,7 +3,7 @@
 use millrace_block::Op;
 
 use super::*;
-use crate::server::memory::budget::{Budget, Waiter};
+use crate::server::memory::budget::{Budget, FirstRequest, Waiter};
 use crate::server::memory::group_parts::{Part, Place};
 use crate::server::tests::{MIB, Rig, connection, pool, request, session, ticket};
 use millrace_nbd::{Command, ExportInfo, TransmissionFlags};
@@ -144,8 +144,8 @@ fn a_write_that_is_incomplete_is_given_up_when_nothing_can_be_received_into_it()
         let (mut conn, _sockets) = connection(9);
         let buffer = pool.take(4096, usize::MAX).unwrap();
         let id = tickets.insert(ticket(Op::Write, 9, Memory::Buffer(buffer)));
-        budget.join(Waiter { thread: 0, index: 0, serial: 9 });
-        budget.join(Waiter { thread: 0, index: 0, serial: 10 });
+        budget.join(Waiter { thread: 0, index: 0, serial: 9 }, FirstRequest::Large);
+        budget.join(Waiter { thread: 0, index: 0, serial: 10 }, FirstRequest::Large);
         (conn.phase, conn.input.busy, conn.memory_wait) =
             (Phase::Transmission, busy, MemoryWait::Queued);
         (conn.incoming, conn.in_flight, conn.held_bytes) = (incoming(Some(id)), 3, 8192);
@@ -187,7 +187,7 @@ fn only_a_turn_is_left_on_the_budgets_list() {
     let budget = Budget::new(8 * MIB, 1);
     let (_reactor, mut pool) = pool(&budget, 0);
     let (mut conn, _sockets) = connection(9);
-    budget.join(Waiter { thread: 0, index: 0, serial: 9 });
+    budget.join(Waiter { thread: 0, index: 0, serial: 9 }, FirstRequest::Large);
     for memory_wait in [MemoryWait::Own, MemoryWait::Volume, MemoryWait::None, MemoryWait::Queued] {
         assert!(budget.is_wanted());
         conn.memory_wait = memory_wait;

@@ -6,7 +6,8 @@
 //! because of somebody else. Whoever waits is tried again by the worker's turn (memory_retry.rs).
 //!
 //! Invariants: a connection that holds nothing waits on the budget's list, or for its volume; one
-//! that holds something is tried again whenever some of that came back, so none is forgotten.
+//! that holds something is tried again whenever some of that came back, so none is forgotten. On
+//! the list the first is tried, and the first whose request is little.
 
 use crate::nbd::server::connection::{Connection, Granted};
 use millrace_block::Op;
@@ -16,6 +17,15 @@ use crate::nbd::server::memory::budget::{MemoryWait, Waiter};
 use crate::nbd::server::memory::group_parts::{Part, Place};
 use crate::nbd::server::memory::{PoolBuffer, buffer_bytes};
 use millrace_nbd::{Errno, Request};
+
+/// In whose turn a request gets a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// In its own.
+    Own,
+    /// Before large first requests that wait.
+    Overtakes,
+}
 
 /// Why a request gets no buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,16 +52,19 @@ impl Core {
             return Err(self.wait_for_lane(conn, lane));
         }
         let held_bytes = conn.held_bytes + bytes;
-        let limit = match held_bytes <= self.pool.budget().guarantee_bytes() {
-            true => usize::MAX,
+        let (limit, turn) = match held_bytes <= self.pool.budget().guarantee_bytes() {
+            true => (usize::MAX, Turn::Own),
             false => self.limit_for(conn, held_bytes, bytes)?,
         };
         match self.pool.take(len_bytes, limit) {
-            Some(buffer) => {
+            Some(mut buffer) => {
                 conn.held_bytes += buffer.len();
+                if turn == Turn::Overtakes {
+                    self.pool.begin_overtaking(&mut buffer);
+                }
                 Ok(buffer)
             }
-            None => Err(self.wait(conn)),
+            None => Err(self.wait(conn, bytes)),
         }
     }
 
@@ -113,13 +126,14 @@ impl Core {
         NoBuffer::Wait
     }
 
-    /// How much may be mapped in all for a connection to hold more than it is guaranteed.
+    /// How much may be mapped in all for a connection to hold more than it is guaranteed, and
+    /// whether it overtakes others that wait.
     fn limit_for(
         &mut self,
         conn: &mut Connection,
         held_bytes: usize,
         bytes: usize,
-    ) -> Result<usize, NoBuffer> {
+    ) -> Result<(usize, Turn), NoBuffer> {
         if !self.pool.can_ever(bytes) {
             return Err(NoBuffer::TooLong);
         }
@@ -127,19 +141,21 @@ impl Core {
         let limit = budget.limit(held_bytes);
         let is_crowded = budget.is_wanted();
         if conn.held_bytes == 0 {
-            // Its first request: in its turn, whatever it takes.
-            let first = is_crowded.then(|| budget.first()).flatten();
+            // Its first request: in its turn, whatever it takes; a little one in little ones'.
             let me = |turn: Waiter| (turn.thread, turn.serial) == (self.pool.thread(), conn.serial);
-            return match first.is_none_or(me) {
-                true => Ok(limit),
-                false => Err(self.wait(conn)),
+            if !is_crowded || budget.first().is_none_or(me) {
+                return Ok((limit, Turn::Own));
+            }
+            return match budget.may_overtake(bytes) && budget.first_little().is_none_or(me) {
+                true => Ok((limit, Turn::Overtakes)),
+                false => Err(self.wait(conn, bytes)),
             };
         }
         if held_bytes > budget.share(held_bytes, self.pool.idle_bytes()) {
-            return Err(self.wait(conn));
+            return Err(self.wait(conn, bytes));
         }
         // While others wait for their first, what is mapped may be used, and no more is mapped.
-        Ok(if is_crowded { 0 } else { limit })
+        Ok((if is_crowded { 0 } else { limit }, Turn::Own))
     }
 
     /// A request for which there is no buffer waits, or is refused.
@@ -161,9 +177,10 @@ impl Core {
         }
     }
 
-    /// The connection waits for what it holds, or if that is nothing, for its turn.
+    /// The connection waits for what it holds, or if that is nothing, for its turn; so many bytes
+    /// are what it wants.
     #[cold]
-    fn wait(&mut self, conn: &mut Connection) -> NoBuffer {
+    fn wait(&mut self, conn: &mut Connection, bytes: usize) -> NoBuffer {
         if conn.memory_wait == MemoryWait::Group {
             // Its group's limits are gone meanwhile.
             self.end_memory_wait(conn);
@@ -175,7 +192,8 @@ impl Core {
         if conn.memory_wait != MemoryWait::Queued {
             conn.memory_wait = MemoryWait::Queued;
             let (thread, index, serial) = (self.pool.thread(), conn.index, conn.serial);
-            self.pool.budget().join(Waiter { thread, index, serial });
+            let budget = self.pool.budget();
+            budget.join(Waiter { thread, index, serial }, budget.first_request(bytes));
             self.waiters_changed = true;
         }
         NoBuffer::Wait

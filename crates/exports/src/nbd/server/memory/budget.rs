@@ -5,6 +5,10 @@
 //! large that is, first come first served over all threads; while one waits, nobody maps more but
 //! for a few small buffers. Above that, memory goes by demand: each connection may hold an eighth
 //! of what is free, so that those that hold least get more first (dynamic thresholds).
+//!
+//! Small first requests overtake large ones that wait, since clients that read nothing may hold
+//! those up for seconds. What overtakers hold has an account of its own, no larger than a slice:
+//! without that end a stream of them could keep the large ones waiting for ever.
 //! Called by the pools and by memory_wait.rs; calls nothing.
 //!
 //! Two slices of an eighth each are kept: the last for connections that hold no more than each is
@@ -41,6 +45,15 @@ pub(crate) struct Waiter {
     pub(crate) serial: u64,
 }
 
+/// How much the first request of a connection that waits takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FirstRequest {
+    /// Little: it may overtake large ones.
+    Little,
+    /// More than that, or there are no slices.
+    Large,
+}
+
 /// What a connection's next request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryWait {
@@ -69,7 +82,9 @@ pub(crate) struct Budget {
     guarantee_bytes: usize,
     /// Length of the list, for a look without the lock.
     waiting: AtomicUsize,
-    waiters: Mutex<VecDeque<Waiter>>,
+    waiters: Mutex<VecDeque<(Waiter, FirstRequest)>>,
+    /// Bytes of first requests that overtook others.
+    overtaking_bytes: AtomicUsize,
     /// What requests of groups with limits hold.
     pub(crate) parts: GroupParts,
 }
@@ -85,6 +100,7 @@ impl Budget {
             guarantee_bytes: slice_bytes / (connections_max.max(1) as usize),
             waiting: AtomicUsize::new(0),
             waiters: Mutex::new(VecDeque::new()),
+            overtaking_bytes: AtomicUsize::new(0),
             parts: GroupParts::new(max_bytes),
         })
     }
@@ -147,17 +163,25 @@ impl Budget {
         self.waiting.load(Ordering::Relaxed) != 0
     }
 
+    /// How much a first request of so many bytes takes.
+    pub(crate) fn first_request(&self, bytes: usize) -> FirstRequest {
+        match self.has_slices() && bytes <= LITTLE_BYTES {
+            true => FirstRequest::Little,
+            false => FirstRequest::Large,
+        }
+    }
+
     /// Adds a connection that is not on the list to its end.
-    pub(crate) fn join(&self, waiter: Waiter) {
+    pub(crate) fn join(&self, waiter: Waiter, request: FirstRequest) {
         let mut waiters = lock(&self.waiters);
-        waiters.push_back(waiter);
+        waiters.push_back((waiter, request));
         self.waiting.store(waiters.len(), Ordering::Relaxed); // Relaxed: as in `is_wanted`.
     }
 
     /// Takes a connection off the list.
     pub(crate) fn leave(&self, thread: usize, serial: u64) {
         let mut waiters = lock(&self.waiters);
-        waiters.retain(|waiter| (waiter.thread, waiter.serial) != (thread, serial));
+        waiters.retain(|(waiter, _)| (waiter.thread, waiter.serial) != (thread, serial));
         self.waiting.store(waiters.len(), Ordering::Relaxed); // Relaxed: as in `is_wanted`.
     }
 
@@ -166,7 +190,35 @@ impl Budget {
         if !self.is_wanted() {
             return None;
         }
-        lock(&self.waiters).front().copied()
+        lock(&self.waiters).front().map(|(waiter, _)| *waiter)
+    }
+
+    /// The first connection on the list whose request is little.
+    pub(crate) fn first_little(&self) -> Option<Waiter> {
+        if !self.is_wanted() {
+            return None;
+        }
+        let waiters = lock(&self.waiters);
+        let little = waiters.iter().find(|(_, request)| *request == FirstRequest::Little);
+        little.map(|(waiter, _)| *waiter)
+    }
+
+    /// Whether a first request of so many bytes may overtake: it is little, and the account has
+    /// room. Threads that ask at once may go over by a buffer each.
+    pub(crate) fn may_overtake(&self, bytes: usize) -> bool {
+        // Relaxed: the counter guards no other memory.
+        self.first_request(bytes) == FirstRequest::Little
+            && self.overtaking_bytes.load(Ordering::Relaxed) + bytes <= self.slice_bytes
+    }
+
+    /// Counts bytes of a request that overtook others.
+    pub(crate) fn begin_overtaking(&self, bytes: usize) {
+        self.overtaking_bytes.fetch_add(bytes, Ordering::Relaxed); // Relaxed: as in `may_overtake`.
+    }
+
+    /// Counts them no longer.
+    pub(crate) fn end_overtaking(&self, bytes: usize) {
+        self.overtaking_bytes.fetch_sub(bytes, Ordering::Relaxed); // Relaxed: as in `may_overtake`.
     }
 }
 
@@ -214,13 +266,36 @@ mod tests {
         let waiter = |thread, serial| Waiter { thread, index: 0, serial };
         [waiter(0, 1), waiter(1, 1), waiter(0, 2)]
             .into_iter()
-            .for_each(|waiter| budget.join(waiter));
+            .for_each(|waiter| budget.join(waiter, FirstRequest::Large));
         assert_eq!(budget.first(), Some(waiter(0, 1)));
         budget.leave(0, 1);
         assert_eq!(budget.first(), Some(waiter(1, 1)));
+        assert_eq!(budget.first_little(), None);
+        budget.join(waiter(1, 7), FirstRequest::Little);
+        budget.join(waiter(1, 8), FirstRequest::Little);
+        assert_eq!(
+            (budget.first(), budget.first_little()),
+            (Some(waiter(1, 1)), Some(waiter(1, 7)))
+        );
+        [7, 8].into_iter().for_each(|serial| budget.leave(1, serial));
         budget.leave(0, 2);
         budget.leave(1, 1);
         assert!(!budget.is_wanted());
+    }
+
+    #[test]
+    fn little_requests_overtake_as_far_as_a_slice_goes() {
+        let budget = Budget::new(64 * MIB, 4);
+        assert_eq!(
+            [LITTLE_BYTES, LITTLE_BYTES + 1].map(|bytes| budget.may_overtake(bytes)),
+            [true, false]
+        );
+        budget.begin_overtaking(8 * MIB - LITTLE_BYTES + 1);
+        assert!(!budget.may_overtake(LITTLE_BYTES), "the slice is 8 MiB");
+        budget.end_overtaking(1);
+        assert!(budget.may_overtake(LITTLE_BYTES));
+        let tight = Budget::new(63 * MIB, 4);
+        assert!(!tight.may_overtake(4096), "there, large ones would never come");
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! Invariant: whatever changes what another thread waits for is noted before that thread is rung.
 
 use super::Worker;
-use crate::nbd::server::memory::budget::MemoryWait;
+use crate::nbd::server::memory::budget::{Budget, MemoryWait, Waiter};
 use crate::nbd::server::memory::group_parts::Next;
 
 impl Worker {
@@ -23,23 +23,8 @@ impl Worker {
             conn.touch(&mut self.touched);
         }
         self.retry_part_waits();
-        while let Some(turn) = self.core.pool.budget().first() {
-            if turn.thread != self.number {
-                return;
-            }
-            let conn = self.conns[turn.index].as_mut();
-            let Some(conn) = conn.filter(|conn| {
-                conn.serial == turn.serial && conn.memory_wait == MemoryWait::Queued
-            }) else {
-                self.core.pool.budget().leave(turn.thread, turn.serial);
-                continue;
-            };
-            self.core.take_input(conn);
-            conn.touch(&mut self.touched);
-            if conn.memory_wait == MemoryWait::Queued {
-                return;
-            }
-        }
+        retry_line(self, Budget::first);
+        retry_line(self, Budget::first_little);
     }
 
     /// Connections that wait for their groups' parts go on, each in its turn, as far as there is
@@ -102,5 +87,27 @@ impl Worker {
         self.shared.note_change();
         let others = self.shared.mailboxes.iter().enumerate();
         others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
+    }
+}
+
+/// Those on the budget's list go on, each in its turn, until one has to wait further or is another
+/// thread's.
+fn retry_line(worker: &mut Worker, first: fn(&Budget) -> Option<Waiter>) {
+    while let Some(turn) = first(worker.core.pool.budget()) {
+        if turn.thread != worker.number {
+            return;
+        }
+        let conn = worker.conns[turn.index].as_mut();
+        let Some(conn) = conn
+            .filter(|conn| conn.serial == turn.serial && conn.memory_wait == MemoryWait::Queued)
+        else {
+            worker.core.pool.budget().leave(turn.thread, turn.serial);
+            continue;
+        };
+        worker.core.take_input(conn);
+        conn.touch(&mut worker.touched);
+        if conn.memory_wait == MemoryWait::Queued {
+            return;
+        }
     }
 }

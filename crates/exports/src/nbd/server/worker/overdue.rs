@@ -49,6 +49,7 @@ impl Worker {
         ticket.state = TicketState::Overdue;
         if let Memory::Buffer(buffer) = &mut ticket.memory {
             self.core.pool.leave_part(buffer);
+            self.core.pool.end_overtaking(buffer);
         }
         self.core.submitter.lanes[lane].started -= 1;
         self.core.submitter.lanes[lane].overdue += 1;

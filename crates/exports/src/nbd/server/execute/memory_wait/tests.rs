@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::nbd::server::connection::Phase;
+use crate::nbd::server::memory::budget::FirstRequest;
 use crate::nbd::server::tests::{MIB, Rig, connection};
 
 /// A thread of two volumes: slices of 8 MiB, and a guarantee of 2 MiB.
@@ -75,7 +76,7 @@ fn whoever_waited_in_turn_and_now_for_the_volume_leaves_the_list() {
     let mut rig = rig();
     let (mut conn, _sockets) = connection(3);
     let thread = 0;
-    rig.shared.budget.join(Waiter { thread, index: 0, serial: 3 });
+    rig.shared.budget.join(Waiter { thread, index: 0, serial: 3 }, FirstRequest::Large);
     conn.memory_wait = MemoryWait::Queued;
     rig.core.submitter.lanes[1].held_bytes = 64 * MIB;
     assert_eq!(rig.core.buffer(4096, &mut conn, 1).unwrap_err(), NoBuffer::Wait);
@@ -132,7 +133,7 @@ fn while_somebody_waits_only_the_first_gets_its_first_and_nobody_maps_more() {
     let (mut first, _sockets) = connection(3);
     let (mut second, _other_sockets) = connection(4);
     let thread = 0;
-    rig.shared.budget.join(Waiter { thread, index: 0, serial: 3 });
+    rig.shared.budget.join(Waiter { thread, index: 0, serial: 3 }, FirstRequest::Large);
     first.memory_wait = MemoryWait::Queued;
     assert_eq!(rig.core.buffer(4 * MIB, &mut second, 0).unwrap_err(), NoBuffer::Wait);
     assert_eq!(second.memory_wait, MemoryWait::Queued, "behind the first");
@@ -145,6 +146,47 @@ fn while_somebody_waits_only_the_first_gets_its_first_and_nobody_maps_more() {
     rig.core.pool.give(buffer.expect("what is mapped may be used"));
     rig.core.end_memory_wait(&mut first);
     rig.core.end_memory_wait(&mut second);
+}
+
+#[test]
+fn little_first_requests_overtake_large_ones_as_far_as_a_slice_goes() {
+    // What each connection is guaranteed is 32 KiB.
+    let mut rig = Rig::new(&["null:size=1m"], |config| {
+        (config.memory_max_bytes, config.connections_max) = (64 << 20, 256);
+    });
+    let large = Waiter { thread: 1, index: 0, serial: 1 };
+    rig.shared.budget.join(large, FirstRequest::Large);
+    let (mut much, _sockets) = connection(2);
+    assert_eq!(rig.core.buffer(MIB, &mut much, 0).unwrap_err(), NoBuffer::Wait);
+    let mut buffer = || {
+        let (mut conn, _sockets) = connection(3);
+        let found = rig.core.buffer(256 << 10, &mut conn, 0);
+        (found, conn.memory_wait)
+    };
+    let taken: Vec<_> = (0..32).map(|_| buffer().0.expect("8 MiB may overtake")).collect();
+    let (last, wait) = buffer();
+    assert_eq!((last.unwrap_err(), wait), (NoBuffer::Wait, MemoryWait::Queued));
+    let little = rig.shared.budget.first_little();
+    assert_eq!(little.map(|turn| turn.serial), Some(3), "it waits with the large ones");
+    assert_eq!(rig.shared.budget.first(), Some(large));
+    // Its turn comes when an overtaker ends, and others' behind it then.
+    taken.into_iter().for_each(|buffer| rig.core.pool.give(buffer));
+    assert!(rig.core.pool.trim_for_others(), "other threads hear of it");
+    let (mut other, _sockets) = connection(4);
+    assert_eq!(rig.core.buffer(256 << 10, &mut other, 0).unwrap_err(), NoBuffer::Wait);
+    let (mut first, _sockets) = connection(3);
+    first.memory_wait = MemoryWait::Queued;
+    let found = rig.core.buffer(256 << 10, &mut first, 0).expect("it is the first little one");
+    rig.core.end_memory_wait(&mut first);
+    let next = rig.core.buffer(256 << 10, &mut other, 0).expect("now it is this one");
+    [found, next].into_iter().for_each(|buffer| rig.core.pool.give(buffer));
+    [&mut other, &mut much].into_iter().for_each(|conn| rig.core.end_memory_wait(conn));
+    // With nobody before them, they overtake nobody.
+    rig.shared.budget.leave(1, 1);
+    let (mut alone, _sockets) = connection(5);
+    let found = rig.core.buffer(256 << 10, &mut alone, 0).unwrap();
+    assert!(!rig.shared.budget.is_wanted());
+    rig.core.pool.give(found);
 }
 
 #[test]
@@ -161,7 +203,9 @@ fn turns_of_connections_that_are_gone_are_passed_over_and_those_of_others_left_a
     let mut rig = rig();
     let (client, index) = rig.by_hand("0");
     let serial = rig.conns[index].as_ref().unwrap().serial;
-    let join = |rig: &Rig, thread, serial| rig.shared.budget.join(Waiter { thread, index, serial });
+    let join = |rig: &Rig, thread, serial| {
+        rig.shared.budget.join(Waiter { thread, index, serial }, FirstRequest::Large)
+    };
     // The index is somebody else's by now; then one that waits no longer.
     join(&rig, 0, serial + 7);
     join(&rig, 0, serial);
@@ -216,7 +260,7 @@ fn other_threads_are_told_of_news_and_of_memory_while_somebody_waits() {
         rig.shared.changes() - before
     };
     assert_eq!(told(&mut rig, true), 0, "nobody waits");
-    rig.shared.budget.join(Waiter { thread: 1, index: 0, serial: 5 });
+    rig.shared.budget.join(Waiter { thread: 1, index: 0, serial: 5 }, FirstRequest::Large);
     assert_eq!(told(&mut rig, false), 0);
     assert_eq!(told(&mut rig, true), 1);
     let idle = rig.core.pool.take(4096, usize::MAX).unwrap();

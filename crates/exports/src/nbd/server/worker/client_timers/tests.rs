@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::nbd::server::connection::Phase;
-use crate::nbd::server::memory::budget::Waiter;
+use crate::nbd::server::memory::budget::{FirstRequest, Waiter};
 use crate::nbd::server::tests::{MIB, Rig, connection, header, request};
 use millrace_nbd::Command;
 
@@ -54,7 +54,7 @@ fn the_next_look_is_the_earliest_of_those_that_there_is_reason_for() {
     assert_eq!(rig.client_timer_deadline(), Some(50), "none of its memory is unused");
     rig.core.pool.give(buffer);
     assert_eq!(rig.client_timer_deadline(), Some(40));
-    rig.shared.budget.join(turn(5));
+    rig.shared.budget.join(turn(5), FirstRequest::Large);
     assert_eq!(rig.client_timer_deadline(), Some(30));
     rig.client_timers.unwatched.push(0);
     assert_eq!(rig.client_timer_deadline(), Some(20));
@@ -132,7 +132,7 @@ fn under_pressure_a_slow_client_is_ended_if_it_holds_more_than_its_guarantee() {
         let from_ns = rig.client_timers.look_ns + 1000 * S;
         rig.end_slow(from_ns);
         assert_eq!(rig.client_timers.pressed_ns, 0, "nobody waits");
-        rig.shared.budget.join(turn(5));
+        rig.shared.budget.join(turn(5), FirstRequest::Large);
         let mut ended = Vec::new();
         for at_s in 1..=6 {
             rig.end_slow(from_ns + at_s * S - 1);
@@ -152,7 +152,7 @@ fn under_pressure_a_slow_client_is_ended_if_it_holds_more_than_its_guarantee() {
 #[test]
 fn rates_are_looked_at_four_times_in_the_shorter_of_four_seconds_and_the_stall_timeout() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
-    rig.shared.budget.join(turn(5));
+    rig.shared.budget.join(turn(5), FirstRequest::Large);
     for (timeout_ns, next_ns) in [(30 * S, S), (2 * S, S / 2), (0, 1)] {
         rig.shared.stall_timeout_ns.store(timeout_ns, std::sync::atomic::Ordering::Relaxed);
         rig.client_timers.rates_ns = 0;
