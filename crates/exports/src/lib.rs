@@ -9,6 +9,7 @@
 mod access;
 mod client_groups;
 mod counters;
+mod descriptors;
 mod faults;
 mod inherited;
 mod io_threads;

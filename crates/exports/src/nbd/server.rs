@@ -41,6 +41,7 @@ use self::renewal::Renewal;
 use self::shared::{Connections, Ending, Shared};
 use self::worker::Worker;
 use crate::counters::{Counters, Published};
+use crate::descriptors;
 use crate::io_threads::{IoThreads, Place, Service, cpu_of};
 use crate::mailbox::Mailbox;
 use crate::stop::deadline_after;
@@ -87,6 +88,7 @@ impl Server {
             Arc::new(Exports::new(config.exports.clone(), &config.listeners, config.threads)?);
         let listeners = config.listeners.iter().map(|one| Listener::bind(&one.listen, &one.access));
         let listeners = listeners.collect::<Result<Vec<_>, Error>>()?;
+        descriptors::make_room(config.connections_max);
         let shared = Arc::new(share(&config, exports, &listeners)?);
         let places = (0..usize::from(config.threads)).map(|number| {
             let (name, shared) = (format!("millrace-io{number}"), Arc::clone(&shared));
