@@ -70,10 +70,18 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     if !args.vm.vm.is_empty() {
         return vm::run(args, &interrupt);
     }
-    let mut rows = match args.machine.machine.is_some() || args.machine.locks {
-        true => machine::rows(args, &interrupt)?,
+    let (mut rows, ended) = match args.machine.machine.is_some() || args.machine.locks {
+        true => (machine::rows(args, &interrupt)?, Ok(())),
         false => native_rows(args, &interrupt)?,
     };
+    match ended {
+        Err(error) if rows.is_empty() && interrupt.is_set() => {
+            eprintln!("interrupted before anything was measured: {error:#}");
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        Err(error) if rows.is_empty() => return Err(error),
+        _ => {}
+    }
     if !args.serving.states {
         rows.iter_mut().for_each(|row| row.outcome.states.clear());
     }
@@ -82,11 +90,11 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         eprintln!("interrupted: above is what was measured until then");
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    Ok(failed)
+    ended.context("above is what was measured until then").map(|()| failed)
 }
 
-/// Runs the rows one after another on this machine.
-fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
+/// Runs the rows one after another on this machine; beside them, why there are no more.
+fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Result<()>)> {
     let plans = plan::rows(args)?;
     if let Some(server) = &args.target.connect {
         server.check_wait(args.target.wait)?;
@@ -96,7 +104,7 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     }
     let mut rows: Vec<Row> = Vec::new();
     let mut bar = crate::verbs::bar::Bar::new(plans.len());
-    let mut notes = Vec::new();
+    let (mut notes, mut ended) = (Vec::new(), Ok(()));
     for (index, plan) in plans.iter().enumerate() {
         if interrupt.is_set() {
             break;
@@ -105,17 +113,23 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
         plan.plan.interrupt = interrupt.clone();
         let mut progress = |fraction| bar.show(index, &plan.label(), fraction);
         let row = match &args.target.connect {
-            Some(server) => server.run(args.target.wait, &plan.plan, &mut progress)?,
-            None => run_drives(&plan, args, &mut notes, &mut progress)?,
+            Some(server) => server.run(args.target.wait, &plan.plan, &mut progress),
+            None => run_drives(&plan, args, &mut notes, &mut progress),
         };
-        rows.push(row);
+        match row {
+            Ok(row) => rows.push(row),
+            Err(error) => {
+                ended = Err(error);
+                break;
+            }
+        }
     }
     bar.clear();
     notes.dedup();
     // What a volume leaves out comes with a key of configurations, which `bench` does not have.
     let without_key = |note: &String| note.split("; layout = ").next().unwrap_or(note).to_owned();
     notes.iter().map(without_key).for_each(|note| eprintln!("note: {note}"));
-    Ok(rows)
+    Ok((rows, ended))
 }
 
 /// Prints the rows and says whether all I/Os succeeded.
