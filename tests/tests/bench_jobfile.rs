@@ -66,6 +66,8 @@ fn jobs_bound_by_their_size_do_the_ios_of_fio() {
         "[a]\nrw=randread\nsize=1m\npercentage_random=50",
         "[a]\nrw=randread\nsize=1000k\nbs=16k\nnorandommap",
         "[a]\nrw=read\nsize=50%\noffset=25%\nbs=1m",
+        "[a]\nrw=read\nsize=33%",
+        "[a]\nrw=randread\nsize=30%\nbs=12k",
         "[a]\nrw=read\nsize=1m\nnumber_ios=10",
         "[a]\nrw=read\nsize=100KiB\nbs=1k ; a comment\n[b]\nsize=0x10000\nname=c",
         "[a]\nrw=read\noffset=12m",

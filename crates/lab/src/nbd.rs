@@ -166,7 +166,7 @@ impl Connection {
                 written.landed(block);
             }
             if let Some(errno) = errno {
-                result.fail(|| format!("{errno:?} from the server"));
+                result.fail(|| format!("{errno} from the server"));
             }
             ready.push((slot, buffer));
         })?;
@@ -195,7 +195,7 @@ impl Connection {
                 let block = slots[slot].block.take().expect("it was read");
                 let read = match errno {
                     None => Ok(&buffer[..]),
-                    Some(errno) => Err(format!("{errno:?}")),
+                    Some(errno) => Err(format!("{errno}")),
                 };
                 written.check(block, read, result);
                 ready.push((slot, buffer));

@@ -6,6 +6,8 @@
 //! Invariant: a message names the field and the value that was found.
 //! Specification: "Error values"; "Termination of the session during option haggling".
 
+use std::fmt;
+
 use thiserror::Error;
 
 use crate::wire::{
@@ -179,6 +181,13 @@ pub enum Errno {
     Eshutdown = 108,
 }
 
+impl fmt::Display for Errno {
+    /// The system's words for it, and its number: the protocol's numbers are Linux's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::io::Error::from_raw_os_error(*self as i32).fmt(f)
+    }
+}
+
 impl Errno {
     /// Every error number, in rising order.
     pub const ALL: [Errno; 8] = [
@@ -205,5 +214,16 @@ impl Errno {
         }
         let known = Errno::ALL.into_iter().find(|errno| errno.to_wire() == number);
         Some(known.unwrap_or(Errno::Einval))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_number_is_said_in_the_systems_words() {
+        assert_eq!(Errno::Eio.to_string(), "Input/output error (os error 5)");
+        assert_eq!(Errno::Enospc.to_string(), "No space left on device (os error 28)");
     }
 }

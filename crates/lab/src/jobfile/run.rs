@@ -185,7 +185,11 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     let left = device.saturating_sub(begin);
     let size = match region.size {
         Some(Amount::Bytes(bytes)) => bytes,
-        Some(share) => share.of(device).min(left),
+        // Rounded down to whole I/Os, as in fio, but for what is all.
+        Some(share) => match share.of(device) {
+            bytes if bytes >= left => left,
+            bytes => bytes / least * least,
+        },
         None => left.min(region.file_size.unwrap_or(left)),
     };
     let longest = used().map(|(sizes, _)| sizes.most()).max().unwrap_or(1);

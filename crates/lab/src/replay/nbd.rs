@@ -105,7 +105,7 @@ fn read(client: &mut Client, range: Range<u64>) -> std::io::Result<Vec<u8>> {
     let answer = client.call(&request, vec![0; length as usize])?;
     match answer.errno {
         None => Ok(answer.buffer),
-        Some(errno) => Err(std::io::Error::other(format!("a read at {offset} failed: {errno:?}"))),
+        Some(errno) => Err(std::io::Error::other(format!("a read at {offset} failed: {errno}"))),
     }
 }
 
@@ -174,7 +174,7 @@ impl Target for Servers {
         let Servers { clients, pool, .. } = self;
         for (uri, client) in clients.iter_mut().filter(|(_, client)| client.in_flight() > 0) {
             let take = |Completion { user_data, errno, buffer, .. }| {
-                let error = errno.map(|errno| format!("{errno:?} from the server"));
+                let error = errno.map(|errno| format!("{errno} from the server"));
                 done.push(Done { slot: (user_data >> 1) as u32, error });
                 if !buffer.is_empty() {
                     let op = if user_data & 1 == 1 { Op::Write } else { Op::Read };
