@@ -126,6 +126,9 @@ impl Draft {
         match word {
             "name" => job.name = text(value)?,
             "description" => job.description = Some(value.to_owned()),
+            "directory" if value.contains(':') => {
+                return Err(format!("{value:?}: one directory for a job; give each its own job"));
+            }
             "directory" => self.directory = Some(text(value)?),
             "filename" if value.contains(':') => {
                 return Err(format!("{value:?}: one file for a job; give each its own job"));

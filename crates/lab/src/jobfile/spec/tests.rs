@@ -123,6 +123,7 @@ fn what_is_wrong_is_said_with_its_line_its_word_and_what_to_write() {
         ("verify=md5", "t.fio:2: verify=\"md5\": blocks carry their place"),
         ("zonemode=zbd", "t.fio:2: zonemode: fio has this word, but such I/O is not made here"),
         ("filename=a:b", "t.fio:2: filename=\"a:b\": one file for a job"),
+        ("directory=/a:/b", "t.fio:2: directory=\"/a:/b\": one directory for a job"),
         ("bssplit=4k/90", "t.fio:2: bssplit=\"4k/90\": the shares make 90 %, not 100"),
         ("fadvise_hint=2", "t.fio:2: fadvise_hint=\"2\": write 0, 1, random or sequential"),
         ("iodepth=0", "t.fio:2: iodepth=\"0\": write 1 to 65536"),
