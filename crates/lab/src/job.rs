@@ -215,11 +215,12 @@ impl Job<'_> {
             if self.channel.in_flight() == 0 {
                 break;
             }
-            let handed = self.channel.poll(|Completion { user_data: block, status, bio }| {
-                let data = bio.into_buffer().expect("jobs use owned buffers");
-                let read = if status.is_ok() { Ok(&data[..]) } else { Err(status) };
-                written.check(block, read, result);
-            });
+            let handed =
+                self.channel.poll(|Completion { user_data: block, status, bio, .. }| {
+                    let data = bio.into_buffer().expect("jobs use owned buffers");
+                    let read = if status.is_ok() { Ok(&data[..]) } else { Err(status) };
+                    written.check(block, read, result);
+                });
             if handed == 0 {
                 self.sleep()?;
             }

@@ -146,7 +146,7 @@ impl Drop for Promise {
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take() {
             let (user_data, status, bio) = (self.user_data, Status::Aborted, Bio::flush());
-            answer.give(Completion { user_data, status, bio });
+            answer.give(Completion { user_data, status, bio, q_ns: 0, c_ns: 0 });
         }
     }
 }
@@ -434,7 +434,7 @@ impl Work {
                     let bio = rejected.bio.with_user_data(answer.user_data);
                     match rejected.reason {
                         Reject::Invalid(status) => {
-                            answer.keep(Completion { user_data: 0, status, bio });
+                            answer.keep(Completion { user_data: 0, status, bio, q_ns: 0, c_ns: 0 });
                         }
                         Reject::Full => {
                             self.waiting.push_front(Job { bio, answer });

@@ -47,6 +47,13 @@ pub struct Completion {
     /// The bio with its memory. After a timeout that the drive has not confirmed, the memory stays
     /// with the channel and the bio comes back without.
     pub bio: Bio,
+    /// When it was queued (Q), in nanoseconds of the machine's clock; with [`Stamp::Batch`] that of
+    /// its batch; 0 if it never was.
+    ///
+    /// [`Stamp::Batch`]: crate::Stamp::Batch
+    pub q_ns: u64,
+    /// When the thread found it, or what it found last, complete (C); 0 if it never did.
+    pub c_ns: u64,
 }
 
 /// What is to become of a completed bio.

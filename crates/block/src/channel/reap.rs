@@ -213,11 +213,12 @@ impl<M: Machine> Channel<M> {
     #[inline(always)]
     fn hand_over(&mut self, mut slot: BioRef<M>, take: &mut impl FnMut(Completion)) {
         let (mut bio, status) = (slot.take_bio(), slot.status);
+        let (q_ns, c_ns) = (slot.q_ns, self.sub.run.accounts.c_ns);
         self.sub.free.push_front(slot);
         if !status.is_ok() && status == Status::TimedOut && !bio.is_foreign() {
             bio = self.quarantined(bio);
         }
-        take(Completion { user_data: bio.user_data(), status, bio });
+        take(Completion { user_data: bio.user_data(), status, bio, q_ns, c_ns });
     }
 
     /// A timed-out bio without its memory, while a drive may still write that.

@@ -44,7 +44,7 @@ impl Worker<'_> {
             }
             let Worker { channel, slots, tally, .. } = self;
             let Slots { flights, free, idle, .. } = slots;
-            let handed = channel.poll(|Completion { user_data: slot, status, bio }| {
+            let handed = channel.poll(|Completion { user_data: slot, status, bio, .. }| {
                 let flight = flights[slot as usize];
                 free.push(slot as u32);
                 let Some(io) = flight.io else { return };

@@ -59,6 +59,8 @@ pub(super) struct Worker<'a> {
 pub(super) struct Clock {
     measured_ns: u64,
     sampled_ns: u64,
+    /// What the clock said at the I/O that has just ended, or zero.
+    seen_ns: u64,
     ramp_ns: Option<u64>,
     pub(super) end_ns: u64,
     usage: Usage,
@@ -96,6 +98,7 @@ impl<'a> Worker<'a> {
             clock: Clock {
                 measured_ns: now_ns,
                 sampled_ns: now_ns,
+                seen_ns: 0,
                 ramp_ns: (job.span.ramp_ns > 0).then_some(ramp_ns),
                 end_ns: ramp_ns.saturating_add(runtime_ns),
                 usage: thread_usage(),
@@ -143,7 +146,10 @@ impl<'a> Worker<'a> {
             if self.slots.free.is_empty() {
                 return Ok(Some(0));
             }
-            let now_ns = Native::now();
+            let now_ns = match std::mem::take(&mut self.clock.seen_ns) {
+                0 => Native::now(),
+                seen_ns => seen_ns,
+            };
             let is_taken = match self.next(now_ns) {
                 Next::End => return Ok(None),
                 Next::Wait(wake_ns) => return Ok(Some(wake_ns)),
@@ -219,15 +225,19 @@ impl<'a> Worker<'a> {
 
     /// Takes what is done; false if nothing is.
     fn reap(&mut self) -> bool {
+        let is_sync = self.is_sync();
         let mut now_ns = 0;
         let mut failed = None;
         let Worker { channel, slots, tally, written, .. } = self;
         let Slots { flights, free, idle, .. } = slots;
-        let handed = channel.poll(|Completion { user_data: slot, status, bio }| {
-            if now_ns == 0 {
+        let handed = channel.poll(|Completion { user_data: slot, status, bio, q_ns, c_ns }| {
+            let mut flight = flights[slot as usize];
+            if is_sync {
+                // One I/O at a time: its own stamps, so that the clock is not read again.
+                (flight.start_ns, flight.issue_ns, now_ns) = (q_ns, q_ns, c_ns.max(q_ns));
+            } else if now_ns == 0 {
                 now_ns = Native::now();
             }
-            let flight = flights[slot as usize];
             free.push(slot as u32);
             if !status.is_ok() {
                 let op = bio.op();
@@ -262,6 +272,7 @@ impl<'a> Worker<'a> {
         if handed > 0 {
             self.tally.completed[level(handed as u32)] += 1;
             self.tick(now_ns);
+            self.clock.seen_ns = if is_sync { now_ns } else { 0 };
         }
         handed > 0
     }

@@ -100,7 +100,7 @@ impl<M: Machine, S: Sleeper> Target for Volumes<M, S> {
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BenchError> {
         let Volumes { channels, pool, .. } = self;
         for channel in channels.iter_mut().filter(|channel| channel.in_flight() > 0) {
-            channel.poll(|Completion { user_data, status, bio }| {
+            channel.poll(|Completion { user_data, status, bio, .. }| {
                 let error = (!status.is_ok()).then(|| status.to_string());
                 done.push(Done { slot: user_data as u32, error });
                 give_back(pool, bio);
