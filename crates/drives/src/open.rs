@@ -210,7 +210,7 @@ impl Spec {
 
     pub(crate) fn time(&self, key: &str) -> Result<Option<u64>, SpecError> {
         let within = |text: &str| time_ns(text).filter(|time_ns| *time_ns <= TIME_NS_MAX);
-        self.value(key, within, "write a time with ns, us, ms or s, up to 3600s, as in 10us")
+        self.value(key, within, "write a time with ns, us, ms, s, m or h, up to 1h, as in 10us")
     }
 
     pub(crate) fn switch(&self, key: &str) -> Result<Option<bool>, SpecError> {

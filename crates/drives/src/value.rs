@@ -22,7 +22,7 @@ pub fn size_bytes(text: &str) -> Option<u64> {
     scaled(digits, 1u64 << shift)
 }
 
-/// A time in nanoseconds: a number and ns, us, ms or s.
+/// A time in nanoseconds: a number and ns, us, ms, s, m or h.
 pub fn time_ns(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -30,6 +30,8 @@ pub fn time_ns(text: &str) -> Option<u64> {
         "us" => 1_000,
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
         "" if digits == "0" => 1,
         _ => return None,
     };
@@ -138,7 +140,8 @@ mod tests {
     fn times_need_a_unit() {
         assert_eq!(time_ns("10us"), Some(10_000));
         assert_eq!(time_ns("1.5ms"), Some(1_500_000));
-        assert_eq!(time_ns("0"), Some(0));
+        assert_eq!((time_ns("10m"), time_ns("1h")), (Some(600_000_000_000), time_ns("3600s")));
+        assert_eq!((time_ns("0"), time_ns("0h")), (Some(0), Some(0)));
         assert_eq!(time_ns("10"), None);
         assert_eq!(time_ns("5min"), None);
     }

@@ -444,6 +444,9 @@ fn every_file_that_cannot_be_used_is_named_with_the_reason() {
     let encrypted =
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
     let encrypted = write("encrypted.pem", encrypted);
+    let older = "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n\
+                 AAAA\n-----END EC PRIVATE KEY-----\n";
+    let older = write("older.pem", older);
     // Which would wait for somebody who writes.
     let fifo = authority.folder().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -487,6 +490,7 @@ fn every_file_that_cannot_be_used_is_named_with_the_reason() {
         (with(&good.key, &good.key, None), &good.key, "no certificate in it"),
         (with(&good.certificate, &empty, None), &empty, "no private key in it"),
         (with(&good.certificate, &encrypted, None), &encrypted, "encrypted"),
+        (with(&good.certificate, &older, None), &older, "is encrypted; write it without"),
         (with(&good.certificate, &good.certificate, None), &good.certificate, "exchanged"),
         (with(&good.certificate, &other.key, None), &other.key, "does not belong"),
         (with(&good.certificate, &good.key, Some(old_ca.ca())), &old_ca.ca(), "is expired since"),

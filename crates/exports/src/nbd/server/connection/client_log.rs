@@ -77,6 +77,14 @@ pub(crate) fn broken(thread: usize, conn: &Connection, why: impl fmt::Display) {
     tracing::warn!(%client, "client {client}{from} is disconnected: {why}");
 }
 
+/// Logs, for whoever looks after the server, that it closes the connection of a client that holds
+/// memory for too long. Each has had its time, so that these lines are few.
+#[cold]
+pub(crate) fn too_slow(thread: usize, conn: &Connection, why: &str) {
+    let (client, from) = (client(thread, conn), whence(conn));
+    tracing::warn!(%client, "client {client}{from} is disconnected: {why}");
+}
+
 /// Logs that the server closes a client's connection, and why.
 #[cold]
 pub(crate) fn ended(thread: usize, conn: &Connection, why: impl fmt::Display) {

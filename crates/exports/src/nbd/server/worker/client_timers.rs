@@ -132,8 +132,9 @@ impl Worker {
                 conn.history.progress.restart_rate(now_ns);
             } else if conn.history.progress.is_slow(times, period_ns) {
                 self.core.counts.stalled += 1;
-                let why = "it reads or sends too slowly while other clients wait for memory";
-                client_log::ended(self.number, conn, why);
+                let why = "it reads or sends less than 64 KiB a second while other clients wait for \
+                           memory; a larger memory-max leaves room for more such clients";
+                client_log::too_slow(self.number, conn, why);
                 conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
                 conn.touch(&mut self.touched);
             }
