@@ -92,7 +92,7 @@ fn large_request_has_its_turn_beside_clients_that_receive_nothing_or_next_to_not
 }
 
 #[test]
-fn first_small_requests_do_not_wait_behind_large_ones_of_clients_that_receive_nothing() {
+fn first_requests_of_2_mib_do_not_wait_behind_large_ones_of_clients_that_receive_nothing() {
     for backend in BACKENDS {
         let running = serve(&["ram:size=64m"], |config| config.backend = backend);
         running.scatter("0", 48);
@@ -101,7 +101,7 @@ fn first_small_requests_do_not_wait_behind_large_ones_of_clients_that_receive_no
         greedy.iter().for_each(|mut socket| socket.write_all(&largest).unwrap());
         running.until("large ones wait", |running| running.server.stats().buffer_bytes > 150 << 20);
         let started = Instant::now();
-        for length in [64 << 10, 256 << 10] {
+        for length in [64 << 10, 256 << 10, 1 << 20, 2 << 20] {
             // Each is the first request of a connection, and more than what that is guaranteed.
             (0..50).for_each(|_| drop(read(&mut running.unix("0"), 0, length)));
         }
@@ -122,14 +122,13 @@ fn a_large_request_has_its_turn_beside_a_stream_of_small_first_ones() {
         running.scatter("0", 48);
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
-            for _ in 0..100 {
+            for number in 0..100 {
                 let mut client = running.unix("0");
                 let stop = &stop;
                 scope.spawn(move || {
-                    // One buffer for all: the mappings of new ones would hold up the server, which
-                    // has memory to map in the same process.
-                    let (order, mut buffer) =
-                        (request(Command::Read, 0, MIB / 4), vec![0; 1 << 18]);
+                    let length = if number % 2 == 0 { MIB / 4 } else { MIB };
+                    let order = request(Command::Read, 0, length);
+                    let mut buffer = vec![0; length as usize];
                     while !stop.load(Ordering::SeqCst) {
                         buffer = client.call(&order, buffer).unwrap().buffer;
                     }

@@ -7,7 +7,7 @@
 //!
 //! Invariants: a connection that holds nothing waits on the budget's list, or for its volume; one
 //! that holds something is tried again whenever some of that came back, so none is forgotten. On
-//! the list the first is tried, and the first whose request is little.
+//! the list the first is tried, and the first of those that may overtake.
 
 use crate::nbd::server::connection::{Connection, Granted};
 use millrace_block::Op;
@@ -23,7 +23,7 @@ use millrace_nbd::{Errno, Request};
 enum Turn {
     /// In its own.
     Own,
-    /// Before large first requests that wait.
+    /// Before larger first requests that wait.
     Overtakes,
 }
 
@@ -141,12 +141,14 @@ impl Core {
         let limit = budget.limit(held_bytes);
         let is_crowded = budget.is_wanted();
         if conn.held_bytes == 0 {
-            // Its first request: in its turn, whatever it takes; a little one in little ones'.
+            // Its first request: in its turn, whatever it takes, or in that of those of its kind.
+            let limit = budget.first_limit(bytes);
             let me = |turn: Waiter| (turn.thread, turn.serial) == (self.pool.thread(), conn.serial);
             if !is_crowded || budget.first().is_none_or(me) {
                 return Ok((limit, Turn::Own));
             }
-            return match budget.may_overtake(bytes) && budget.first_little().is_none_or(me) {
+            let of_kind = budget.first_of(budget.first_request(bytes));
+            return match budget.may_overtake(bytes) && of_kind.is_none_or(me) {
                 true => Ok((limit, Turn::Overtakes)),
                 false => Err(self.wait(conn, bytes)),
             };

@@ -6,9 +6,11 @@
 //! for a few small buffers. Above that, memory goes by demand: each connection may hold an eighth
 //! of what is free, so that those that hold least get more first (dynamic thresholds).
 //!
-//! Small first requests overtake large ones that wait, since clients that read nothing may hold
-//! those up for seconds. What overtakers hold has an account of its own, no larger than a slice:
-//! without that end a stream of them could keep the large ones waiting for ever.
+//! Little and medium first requests overtake larger ones that wait, since clients that read nothing
+//! may hold those up for seconds each. What overtakers hold has an account of its own, no larger
+//! than a slice, of which medium ones get half: without that end a stream of them could keep the
+//! others waiting for ever. Little ones find room in their slice; for medium ones, large ones leave
+//! some.
 //! Called by the pools and by memory_wait.rs; calls nothing.
 //!
 //! Two slices of an eighth each are kept: the last for connections that hold no more than each is
@@ -32,6 +34,8 @@ use crate::mailbox::lock;
 const REQUEST_BYTES_MAX: usize = 32 << 20;
 /// A connection that holds at most this much, in bytes, may use the slice for little.
 const LITTLE_BYTES: usize = 256 << 10;
+/// The longest of medium first requests, in bytes.
+const MEDIUM_BYTES: usize = 2 << 20;
 /// A connection may hold one part in so many of what is free.
 const SHARE: usize = 8;
 
@@ -48,8 +52,10 @@ pub(crate) struct Waiter {
 /// How much the first request of a connection that waits takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FirstRequest {
-    /// Little: it may overtake large ones.
+    /// What fits into the slice for little.
     Little,
+    /// Up to 2 MiB, which is more than the kernel's NBD client asks for at once.
+    Medium,
     /// More than that, or there are no slices.
     Large,
 }
@@ -165,10 +171,18 @@ impl Budget {
 
     /// How much a first request of so many bytes takes.
     pub(crate) fn first_request(&self, bytes: usize) -> FirstRequest {
-        match self.has_slices() && bytes <= LITTLE_BYTES {
-            true => FirstRequest::Little,
-            false => FirstRequest::Large,
+        match bytes {
+            0..=LITTLE_BYTES if self.has_slices() => FirstRequest::Little,
+            0..=MEDIUM_BYTES if self.has_slices() => FirstRequest::Medium,
+            _ => FirstRequest::Large,
         }
+    }
+
+    /// The most bytes that may be mapped in all when a connection maps so many for its first
+    /// request.
+    pub(crate) fn first_limit(&self, bytes: usize) -> usize {
+        let leaves = self.has_slices() && self.first_request(bytes) == FirstRequest::Large;
+        self.limit(bytes) - if leaves { MEDIUM_BYTES } else { 0 }
     }
 
     /// Adds a connection that is not on the list to its end.
@@ -193,22 +207,25 @@ impl Budget {
         lock(&self.waiters).front().map(|(waiter, _)| *waiter)
     }
 
-    /// The first connection on the list whose request is little.
-    pub(crate) fn first_little(&self) -> Option<Waiter> {
+    /// The first connection on the list whose request is of this kind.
+    pub(crate) fn first_of(&self, kind: FirstRequest) -> Option<Waiter> {
         if !self.is_wanted() {
             return None;
         }
         let waiters = lock(&self.waiters);
-        let little = waiters.iter().find(|(_, request)| *request == FirstRequest::Little);
-        little.map(|(waiter, _)| *waiter)
+        waiters.iter().find(|(_, request)| *request == kind).map(|(waiter, _)| *waiter)
     }
 
-    /// Whether a first request of so many bytes may overtake: it is little, and the account has
-    /// room. Threads that ask at once may go over by a buffer each.
+    /// Whether a first request of so many bytes may overtake: it is no large one, and the account
+    /// has room. Threads that ask at once may go over by a buffer each.
     pub(crate) fn may_overtake(&self, bytes: usize) -> bool {
+        let most_bytes = match self.first_request(bytes) {
+            FirstRequest::Little => self.slice_bytes,
+            FirstRequest::Medium => self.slice_bytes / 2,
+            FirstRequest::Large => return false,
+        };
         // Relaxed: the counter guards no other memory.
-        self.first_request(bytes) == FirstRequest::Little
-            && self.overtaking_bytes.load(Ordering::Relaxed) + bytes <= self.slice_bytes
+        self.overtaking_bytes.load(Ordering::Relaxed) + bytes <= most_bytes
     }
 
     /// Counts bytes of a request that overtook others.
@@ -270,11 +287,11 @@ mod tests {
         assert_eq!(budget.first(), Some(waiter(0, 1)));
         budget.leave(0, 1);
         assert_eq!(budget.first(), Some(waiter(1, 1)));
-        assert_eq!(budget.first_little(), None);
+        assert_eq!(budget.first_of(FirstRequest::Little), None);
         budget.join(waiter(1, 7), FirstRequest::Little);
         budget.join(waiter(1, 8), FirstRequest::Little);
         assert_eq!(
-            (budget.first(), budget.first_little()),
+            (budget.first(), budget.first_of(FirstRequest::Little)),
             (Some(waiter(1, 1)), Some(waiter(1, 7)))
         );
         [7, 8].into_iter().for_each(|serial| budget.leave(1, serial));
@@ -287,15 +304,27 @@ mod tests {
     fn little_requests_overtake_as_far_as_a_slice_goes() {
         let budget = Budget::new(64 * MIB, 4);
         assert_eq!(
-            [LITTLE_BYTES, LITTLE_BYTES + 1].map(|bytes| budget.may_overtake(bytes)),
-            [true, false]
+            [LITTLE_BYTES, MEDIUM_BYTES, MEDIUM_BYTES + 1].map(|bytes| budget.may_overtake(bytes)),
+            [true, true, false]
         );
+        budget.begin_overtaking(2 * MIB + 1);
+        assert!(!budget.may_overtake(MEDIUM_BYTES), "medium ones have half of the slice");
+        budget.end_overtaking(2 * MIB + 1);
         budget.begin_overtaking(8 * MIB - LITTLE_BYTES + 1);
         assert!(!budget.may_overtake(LITTLE_BYTES), "the slice is 8 MiB");
         budget.end_overtaking(1);
         assert!(budget.may_overtake(LITTLE_BYTES));
         let tight = Budget::new(63 * MIB, 4);
         assert!(!tight.may_overtake(4096), "there, large ones would never come");
+    }
+
+    #[test]
+    fn large_first_requests_leave_room_for_a_medium_one() {
+        let limits = |mib| {
+            let budget = Budget::new(mib * MIB, 1024);
+            [MEDIUM_BYTES, 32 * MIB].map(|bytes| budget.first_limit(bytes) / MIB)
+        };
+        assert_eq!([256, 64, 33].map(limits), [[192, 190], [48, 46], [32, 32]]);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! Invariant: whatever changes what another thread waits for is noted before that thread is rung.
 
 use super::Worker;
-use crate::nbd::server::memory::budget::{Budget, MemoryWait, Waiter};
+use crate::nbd::server::memory::budget::{Budget, FirstRequest, MemoryWait, Waiter};
 use crate::nbd::server::memory::group_parts::Next;
 
 impl Worker {
@@ -23,8 +23,10 @@ impl Worker {
             conn.touch(&mut self.touched);
         }
         self.retry_part_waits();
+        // Larger ones last: what is free now should not be theirs alone.
+        retry_line(self, |budget| budget.first_of(FirstRequest::Little));
+        retry_line(self, |budget| budget.first_of(FirstRequest::Medium));
         retry_line(self, Budget::first);
-        retry_line(self, Budget::first_little);
     }
 
     /// Connections that wait for their groups' parts go on, each in its turn, as far as there is

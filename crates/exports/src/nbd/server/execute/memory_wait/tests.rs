@@ -157,7 +157,7 @@ fn little_first_requests_overtake_large_ones_as_far_as_a_slice_goes() {
     let large = Waiter { thread: 1, index: 0, serial: 1 };
     rig.shared.budget.join(large, FirstRequest::Large);
     let (mut much, _sockets) = connection(2);
-    assert_eq!(rig.core.buffer(MIB, &mut much, 0).unwrap_err(), NoBuffer::Wait);
+    assert_eq!(rig.core.buffer(4 * MIB, &mut much, 0).unwrap_err(), NoBuffer::Wait);
     let mut buffer = || {
         let (mut conn, _sockets) = connection(3);
         let found = rig.core.buffer(256 << 10, &mut conn, 0);
@@ -166,7 +166,7 @@ fn little_first_requests_overtake_large_ones_as_far_as_a_slice_goes() {
     let taken: Vec<_> = (0..32).map(|_| buffer().0.expect("8 MiB may overtake")).collect();
     let (last, wait) = buffer();
     assert_eq!((last.unwrap_err(), wait), (NoBuffer::Wait, MemoryWait::Queued));
-    let little = rig.shared.budget.first_little();
+    let little = rig.shared.budget.first_of(FirstRequest::Little);
     assert_eq!(little.map(|turn| turn.serial), Some(3), "it waits with the large ones");
     assert_eq!(rig.shared.budget.first(), Some(large));
     // Its turn comes when an overtaker ends, and others' behind it then.
