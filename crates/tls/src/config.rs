@@ -389,12 +389,11 @@ fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, Error> {
 fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Error> {
     PrivateKeyDer::from_pem_slice(pem).map_err(|error| {
         let text = String::from_utf8_lossy(pem);
-        // In OpenSSL's older form such a block has lines that are not base64.
-        if !matches!(error, pem::Error::NoItemsFound) && !text.contains("ENCRYPTED") {
-            return Error::file(path, pem_text(&error));
-        }
+        // First: in OpenSSL's older form such a block has lines that are not base64.
         let why = if text.contains("ENCRYPTED") {
             "the key in it is encrypted; write it without: openssl pkey -in KEY -out NEW"
+        } else if !matches!(error, pem::Error::NoItemsFound) {
+            return Error::file(path, pem_text(&error));
         } else if text.contains("BEGIN CERTIFICATE") {
             "no key in it, but a certificate; the two files may be exchanged"
         } else {

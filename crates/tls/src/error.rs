@@ -211,8 +211,8 @@ fn alert_text(alert: AlertDescription) -> String {
         }
         A::CertificateRevoked => "this side's certificate was revoked",
         A::CertificateRequired => {
-            "it needs a certificate from this side, which sent none; name one and its \
-                                  key by tls-certificate and tls-key"
+            "it needs a certificate from this side, which sent none; name one and its key by \
+             tls-certificate and tls-key"
         }
         A::AccessDenied => "it does not let this side in",
         A::ProtocolVersion => "it has no version of TLS in common with this side",
