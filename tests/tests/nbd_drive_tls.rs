@@ -81,7 +81,7 @@ fn a_wrong_ca_a_wrong_name_and_plaintext_are_refused_in_words() {
     for (spec, said) in [
         (spec(&socket, &other, ""), "TLS: "),
         (spec(&socket, &folder, ",tls-hostname=example.com"), "example.com"),
-        (plain.clone(), "it wants TLS, which was not asked for"),
+        (plain.clone(), "the server lets in only clients with TLS"),
         (spec(&plain_socket, &folder, ""), "the server refused TLS"),
         (spec(&socket, Path::new("/no/such"), ""), "/no/such/ca-cert.pem"),
         (format!("{plain},tls-ca=/x"), "it goes with a uri= of nbds: or nbds+unix:"),

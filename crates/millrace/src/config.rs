@@ -169,6 +169,8 @@ pub enum Part {
     Export(usize),
     /// The listener of this number, as `ServeConfig::listeners` counts them.
     Listener(usize),
+    /// The TLS of the listener of this number.
+    ListenerTls(usize),
     /// The socket for virtual machines of the export of this number.
     Guests(usize),
 }

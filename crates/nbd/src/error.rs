@@ -121,6 +121,9 @@ pub enum ProtocolError {
 
 /// What a refusal means, in words.
 fn refusal(option: u32, code: u32) -> String {
+    if code == REP_ERR_TLS_REQD {
+        return "the server lets in only clients with TLS".to_owned();
+    }
     let asked = match option {
         OPT_GO | OPT_INFO | OPT_EXPORT_NAME => "the export",
         OPT_LIST => "the list of its exports",
@@ -134,7 +137,6 @@ fn refusal(option: u32, code: u32) -> String {
         REP_ERR_POLICY => "it is told not to",
         REP_ERR_INVALID => "it finds the request invalid",
         REP_ERR_PLATFORM => "its system cannot",
-        REP_ERR_TLS_REQD => "it wants TLS, which was not asked for",
         REP_ERR_UNKNOWN => "there is no such export",
         REP_ERR_SHUTDOWN => "it is about to stop",
         REP_ERR_BLOCK_SIZE_REQD => "it wants block sizes to be agreed on",

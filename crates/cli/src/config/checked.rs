@@ -7,16 +7,15 @@
 use std::net::SocketAddr;
 
 use millrace::{
-    CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ListenerConfig, ServeConfig,
-    SocketAccess, TlsConfig, VolumeConfig, check_scheduler, check_serving, default_layout,
-    default_serving,
+    CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ListenerConfig, ListenerTls,
+    ServeConfig, SocketAccess, TlsConfig, VolumeConfig, check_scheduler, check_serving,
+    default_layout, default_serving,
 };
 use millrace_block::{Layout, ServingConfig};
 
 use super::controller;
 use super::document::Located;
 use super::group::members;
-use super::listener::RawListener;
 use super::problem::{Problems, nearest};
 use super::raw::{RawConfig, RawExport, RawVolume};
 use super::words::{ControlWord, LayoutWord};
@@ -52,6 +51,8 @@ pub struct Lines {
     pub drives: Vec<DriveLines>,
     /// Volumes.
     pub volumes: Vec<usize>,
+    /// Exports: who may use it by certificate, if that is said, else its volume.
+    pub exports: Vec<usize>,
     /// For each export, its socket for virtual machines.
     pub guests: Vec<Option<usize>>,
 }
@@ -102,6 +103,8 @@ pub struct ListenerPlan {
     pub exports: Vec<usize>,
     /// Its TLS, if it has any.
     pub tls: Option<TlsConfig>,
+    /// Where that stands.
+    pub tls_line: usize,
 }
 
 /// Checks how sections go together.
@@ -137,7 +140,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         }
         add_export(export, &mut checked, problems);
     }
-    add_listener_settings(&raw.listeners, &mut checked, problems);
+    add_listener_settings(&raw, &mut checked, problems);
     members::check_exports(&raw, problems);
     if !raw.has_exports {
         let text = "nothing is exported; add [[export]] with volume = \"...\" and nbd = \"...\"";
@@ -315,6 +318,7 @@ fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
     if let Some(guests) = &guests {
         check_socket(guests, checked, problems);
     }
+    checked.lines.exports.push(raw.tls_allow.as_ref().map_or(wanted.line, |list| list.line));
     checked.lines.guests.push(guests.as_ref().map(|guests| guests.line));
     checked.config.exports.push(ExportConfig {
         name: name.value,
@@ -323,7 +327,7 @@ fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
         read_only: raw.read_only,
         group: raw.membership.group.as_ref().map(|group| group.value.clone()),
         group_each: raw.membership.is_each(),
-        tls_allow: raw.tls_allow.clone(),
+        tls_allow: raw.tls_allow.as_ref().map(|list| list.value.clone()),
         nbd: raw.nbd.iter().flat_map(|nbd| &nbd.value).map(|at| at.value.clone()).collect(),
         guests: guests.map(|guests| guests.value),
     });
@@ -340,7 +344,8 @@ fn add_listener(
     let same = checked.listeners.iter_mut().find(|other| other.address == listen.value);
     let Some(listener) = same else {
         let (address, line) = (listen.value.clone(), listen.line);
-        checked.listeners.push(ListenerPlan { address, line, exports: vec![export], tls: None });
+        let exports = vec![export];
+        checked.listeners.push(ListenerPlan { address, line, exports, tls: None, tls_line: line });
         return;
     };
     let clash = listener.exports.iter().any(|other| {
@@ -358,11 +363,12 @@ fn add_listener(
 }
 
 /// Puts the settings of addresses where the exports' addresses find them.
-fn add_listener_settings(raw: &[RawListener], checked: &mut Checked, problems: &mut Problems) {
-    for (at, one) in raw.iter().enumerate() {
+fn add_listener_settings(raw: &RawConfig, checked: &mut Checked, problems: &mut Problems) {
+    let settings = &raw.listeners;
+    for (at, one) in settings.iter().enumerate() {
         let address = &one.address.value;
         let text = address.to_string();
-        if let Some(other) = raw[..at].iter().find(|other| other.address.value == *address) {
+        if let Some(other) = settings[..at].iter().find(|other| other.address.value == *address) {
             let line = other.address.line;
             let text = format!("address: {text} has a [[listener]] at line {line} already");
             problems.add(one.address.line, text);
@@ -377,11 +383,17 @@ fn add_listener_settings(raw: &[RawListener], checked: &mut Checked, problems: &
         checked.config.listener_settings.push(ListenerConfig {
             listen: address.clone(),
             access: one.access.clone(),
-            tls: one.tls.clone(),
+            tls: one.tls.value.clone(),
         });
     }
     for listener in &mut checked.listeners {
         listener.tls = checked.config.tls_of(&listener.address).cloned();
+        let own = settings.iter().find(|one| one.address.value == listener.address);
+        let line = match own.map(|own| &own.tls) {
+            Some(Located { value: ListenerTls::Own(_), line }) => Some(*line),
+            _ => raw.server.tls.as_ref().map(|tls| tls.line),
+        };
+        listener.tls_line = line.unwrap_or(listener.line);
     }
 }
 

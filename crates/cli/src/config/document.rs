@@ -120,6 +120,11 @@ impl<'a> Section<'a> {
         text_of(entry.value)
     }
 
+    /// Where it begins.
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
     /// Takes its name out, which is there, not empty, and fits a line of a message.
     pub fn valid_name(&mut self, problems: &mut Problems) -> Option<Located<String>> {
         match self.string("name", problems) {

@@ -19,7 +19,7 @@ pub struct RawListener {
     /// Users who may connect, and the socket's file.
     pub access: SocketAccess,
     /// Its TLS.
-    pub tls: ListenerTls,
+    pub tls: Located<ListenerTls>,
 }
 
 impl RawListener {
@@ -95,7 +95,11 @@ pub fn file_access(
 }
 
 /// Reads `tls = { ... }`.
-pub fn tls(section: &mut Section<'_>, base: &Path, problems: &mut Problems) -> Option<TlsConfig> {
+pub fn tls(
+    section: &mut Section<'_>,
+    base: &Path,
+    problems: &mut Problems,
+) -> Option<Located<TlsConfig>> {
     let mut table = section.table("tls", problems)?;
     let file = |text: &str| match text {
         "" => Err("write the path of a PEM file".to_owned()),
@@ -108,26 +112,35 @@ pub fn tls(section: &mut Section<'_>, base: &Path, problems: &mut Problems) -> O
     if certificate.is_none() || key.is_none() {
         table.missing("it needs certificate = \"FILE\" and key = \"FILE\"", problems);
     }
+    let line = table.line();
     table.finish(problems);
     let identity = Identity { certificate: certificate?.value, key: key?.value };
     let files = ServerFiles { identity, client_ca: client_ca.map(|file| file.value) };
-    Some(TlsConfig { files, required })
+    Some(Located { value: TlsConfig { files, required }, line })
 }
 
-fn tls_of_listener(section: &mut Section<'_>, base: &Path, problems: &mut Problems) -> ListenerTls {
+fn tls_of_listener(
+    section: &mut Section<'_>,
+    base: &Path,
+    problems: &mut Problems,
+) -> Located<ListenerTls> {
+    let at_section = |value| Located { value, line: section.line() };
     if !section.has("tls") {
+        let tls = at_section(ListenerTls::OfServer);
         section.asks_for("tls");
-        return ListenerTls::OfServer;
+        return tls;
     }
+    let off_here = at_section(ListenerTls::Off);
     if section.is_table("tls") {
-        return tls(section, base, problems).map_or(ListenerTls::Off, ListenerTls::Own);
+        let own = |tls: Located<_>| Located { value: ListenerTls::Own(tls.value), line: tls.line };
+        return tls(section, base, problems).map_or(off_here, own);
     }
     let off = |text: &str| match text {
         "off" => Ok(()),
         _ => Err("write \"off\", or { certificate = \"...\", key = \"...\" }".to_owned()),
     };
     section.word("tls", problems, off);
-    ListenerTls::Off
+    off_here
 }
 
 /// A mode in octal digits.
@@ -195,6 +208,7 @@ mod tests {
         assert_eq!(settings.tls, ListenerTls::Off);
         assert!(plan.listeners[0].tls.is_none());
         let tls = plan.listeners[1].tls.as_ref().unwrap();
+        assert_eq!((plan.listeners[1].tls_line, plan.lines.exports[0]), (18, 8));
         assert_eq!(tls.files.identity.certificate, Path::new("/etc/c.pem"));
         assert!(tls.required);
     }

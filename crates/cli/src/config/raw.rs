@@ -156,7 +156,7 @@ pub struct RawExport {
     /// For people.
     pub description: Option<String>,
     /// Names in certificates of those that may use it.
-    pub tls_allow: Option<Vec<String>>,
+    pub tls_allow: Option<Located<Vec<String>>>,
     /// The group of its clients.
     pub membership: RawMembership,
 }
@@ -185,7 +185,7 @@ pub struct RawServer {
     /// Where metrics are served.
     pub metrics: Option<Located<SocketAddr>>,
     /// TLS of all addresses of NBD.
-    pub tls: Option<TlsConfig>,
+    pub tls: Option<Located<TlsConfig>>,
 }
 
 impl RawServer {
@@ -200,7 +200,7 @@ impl RawServer {
             handshake_timeout_ns: self.handshake_timeout_ns.unwrap_or(default.handshake_timeout_ns),
             memory_max_bytes: self.memory_max_bytes.unwrap_or(default.memory_max_bytes),
             spin_ns: self.spin_ns,
-            tls: self.tls.clone(),
+            tls: self.tls.as_ref().map(|tls| tls.value.clone()),
         }
     }
 }
@@ -392,7 +392,10 @@ fn spelled_out(
         let own = section.known().iter().filter(|key| **key != "spec");
         let words = own.chain(driver_keys.iter().filter(|key| **key != "controller"));
         let words: Vec<&str> = words.copied().collect();
-        let like = nearest(key, words.iter().copied());
+        let like = match (driver.value.as_str(), key.as_str()) {
+            ("rbd", "pool") => "; write it before the image: image = \"POOL/IMAGE\"".to_owned(),
+            _ => nearest(key, words.iter().copied()),
+        };
         let title = format!("[[drive]] with driver = \"{}\"", driver.value);
         let text = format!("unknown key \"{key}\" in {title}{like} (known: {})", words.join(", "));
         problems.add(value.line, text);
@@ -450,7 +453,10 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
     }
     let membership = RawMembership::read(&mut section, problems);
     let tls_allow = section.list("tls-allow", problems, |text| Ok(text.to_owned()));
-    let tls_allow = tls_allow.map(|list| list.value.into_iter().map(|one| one.value).collect());
+    let tls_allow = tls_allow.map(|list| Located {
+        value: list.value.into_iter().map(|one| one.value).collect(),
+        line: list.line,
+    });
     let for_machines = section.has("vhost-user-blk");
     let vhost = RawVhost::read(&mut section, base, problems);
     if nbd.is_none() && !for_machines {

@@ -142,6 +142,9 @@ fn a_driver_spelled_out_takes_its_own_keys_and_those_of_a_drive() {
     let found = problems(&format!("{text}sise = \"1g\"\n{rest}"));
     assert!(found[0].starts_with("m.toml:6: unknown key \"sise\""), "{}", found[0]);
     assert!(found[0].contains("did you mean \"size\"?"), "{}", found[0]);
+    let image = "[[drive]]\nname = \"d0\"\ndriver = \"rbd\"\npool = \"p\"\n";
+    let found = problems(&format!("{image}{rest}"));
+    assert!(found[0].contains("image = \"POOL/IMAGE\""), "{}", found[0]);
     let found = problems(&format!("{}{rest}", text.replace("\"null\"", "\"nul\"")));
     assert!(found[0].starts_with("m.toml:3: driver = \"nul\": no driver"), "{}", found[0]);
 }

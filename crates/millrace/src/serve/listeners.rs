@@ -80,7 +80,7 @@ impl ServeConfig {
     /// addresses with the same ones share what is read.
     ///
     /// # Errors
-    /// If a file cannot be used; the part is the address's.
+    /// If a file cannot be used; the part is [`Part::ListenerTls`].
     pub fn load_listeners(&self) -> Result<Vec<ListenConfig>, StartError> {
         let mut loaded: Vec<(&ServerFiles, Arc<millrace_tls::ServerConfig>)> = Vec::new();
         let mut listeners = self.listeners();
@@ -93,7 +93,7 @@ impl ServeConfig {
                     let config = millrace_tls::ServerConfig::load(tls.files.clone());
                     let config = config.map_err(|error| {
                         let text = format!("{}: tls: {error}", listener.listen);
-                        StartError::invalid(Part::Listener(number), text)
+                        StartError::invalid(Part::ListenerTls(number), text)
                     })?;
                     loaded.push((&tls.files, Arc::new(config)));
                     Arc::clone(&loaded[loaded.len() - 1].1)

@@ -301,7 +301,6 @@ fn refusals_are_told_in_words() {
             (REP_ERR_POLICY, "it is told not to"),
             (REP_ERR_INVALID, "it finds the request invalid"),
             (REP_ERR_PLATFORM, "its system cannot"),
-            (REP_ERR_TLS_REQD, "it wants TLS"),
             (REP_ERR_UNKNOWN, "there is no such export"),
             (REP_ERR_SHUTDOWN, "it is about to stop"),
             (REP_ERR_BLOCK_SIZE_REQD, "it wants block sizes"),
@@ -311,6 +310,8 @@ fn refusals_are_told_in_words() {
             let text = words(option, code);
             assert!(text.contains(&format!("the server refused {asked}: {why}")), "{text}");
         }
+        let text = words(option, REP_ERR_TLS_REQD);
+        assert_eq!(text, "the server lets in only clients with TLS");
         let text = words(option, 0x8000_0077);
         assert!(text.contains(&format!("refused {asked} with code 0x80000077")), "{text}");
     }

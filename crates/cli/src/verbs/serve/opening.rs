@@ -47,6 +47,8 @@ pub fn problem(plan: &Checked, error: &StartError) -> Problems {
         }
         Part::Volume(number) => problems.add(plan.lines.volumes[number], text),
         Part::Listener(number) => problems.add(plan.listeners[number].line, format!("nbd: {text}")),
+        Part::ListenerTls(number) => problems.add(plan.listeners[number].tls_line, text),
+        Part::Export(number) => problems.add(plan.lines.exports[number], text),
         Part::Guests(number) => {
             let line = plan.lines.guests[number].unwrap_or(1);
             problems.add(line, format!("vhost-user-blk: {text}"));
