@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_clients::nbd::Client;
 use millrace_nbd::wire::CMD_FLAG_FUA;
@@ -241,6 +241,39 @@ fn a_drive_that_takes_no_writes_fails_them_once_memory_is_full_and_the_stop_says
     assert_eq!(daemon.try_wait(), None);
     assert_eq!(daemon.terminate().code(), Some(1), "the last flush cannot succeed");
     assert!(daemon.stderr().contains("v: flush: "), "and that is said: {}", daemon.stderr());
+}
+
+#[test]
+fn a_stop_writes_all_but_what_the_drive_refuses_to_the_end() {
+    const PAGES: u64 = 1024;
+    let page_of = |page: u64| pattern(4096, page);
+    // The first fails writes of page 300 only, the second now and then, the third no writes.
+    for (fault, lost, code, said) in [
+        ("op=write,status=eio,range=1228800-1232896", vec![300], 1, "4096 bytes (first 4096 bytes"),
+        ("op=write,status=eio,every=50", vec![], 0, "everything is answered and flushed"),
+        ("op=flush,status=eio", vec![], 1, "v: flush: "),
+    ] {
+        let dir = tempdir();
+        let path = dir.path().display();
+        let bad = format!("fault:drive=(file:path={path}/d0,size=8m),{fault}");
+        let mut daemon = Daemon::start(&config(&[bad], LAZY), &["s", "c"]);
+        let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+        // The lower half in one piece, and every second page of what follows.
+        for page in (0..PAGES).filter(|page| *page < PAGES / 2 || page % 2 == 1) {
+            assert_eq!(write(&mut client, page * 8, &page_of(page), 0), None);
+        }
+        let begun = Instant::now();
+        assert_eq!(daemon.terminate().code(), Some(code), "{fault}: {}", daemon.stderr());
+        if fault.contains("op=flush") {
+            assert!(begun.elapsed() < Duration::from_secs(8), "a second flush could lie");
+        }
+        assert!(daemon.stderr().contains(said), "{fault}: {}", daemon.stderr());
+        let is_lost = |page: &u64| {
+            (*page < PAGES / 2 || page % 2 == 1)
+                && bytes_at(dir.path(), page * 4096, 4096) != page_of(*page)
+        };
+        assert_eq!((0..PAGES).filter(is_lost).collect::<Vec<u64>>(), lost, "{fault}");
+    }
 }
 
 #[test]

@@ -48,6 +48,8 @@ pub(crate) struct Item {
     pub(crate) mask: u8,
     /// It is stranded, and its drive is tried once more.
     pub(crate) is_probe: bool,
+    /// The last write that carried it failed: the next one carries nothing else.
+    pub(crate) is_alone: bool,
 }
 
 /// How a page's write to the volume ended.
@@ -310,7 +312,8 @@ impl Shard {
                 let mask = core::mem::take(&mut extent.dirty[page]);
                 let number = extent.number * EXTENT_PAGES as u64 + page as u64;
                 let (frame, is_probe) = (extent.frames[page], extent.stranded & bit != 0);
-                items.push(Item { page: number, frame, mask, is_probe });
+                let is_alone = extent.failed.pages & bit != 0;
+                items.push(Item { page: number, frame, mask, is_probe, is_alone });
             }
         }
         (extent.writing, extent.stranded) = (dirty & pages, extent.stranded & !pages);

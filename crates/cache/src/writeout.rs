@@ -2,7 +2,8 @@
 //!
 //! Owned by the flusher and, for small flushes and writes through, by queues. Takes what shards
 //! gave out, sorts it by sector, makes one write of each run of sectors up to 512 KiB (of one
-//! drive, if one has failed), and gives each page back to its shard when the writes that carry it
+//! drive, if one has failed; of one page, if its last write failed, since that may be due to another
+//! page), and gives each page back to its shard when the writes that carry it
 //! have ended. Frames that lie side by side become one segment.
 #![allow(unsafe_code)]
 
@@ -41,6 +42,8 @@ struct WriteBio {
     /// it may go over several.
     until: u64,
     member: u16,
+    /// It carries a page that is to be written alone.
+    is_alone: bool,
     segments: Vec<Segment>,
 }
 
@@ -91,10 +94,13 @@ impl Writeout {
                     let start = cache.frames.at(item.frame).wrapping_add(first as usize * 512);
                     let piece = Segment { start, len_bytes: take * 512 };
                     self.batches[batch].states[at].0 += 1;
-                    if !open.as_mut().is_some_and(|bio| bio.append(sector, piece, at)) {
+                    let is_alone = item.is_alone;
+                    let mut last = open.as_mut().filter(|_| !is_alone);
+                    if !last.as_mut().is_some_and(|bio| bio.append(sector, piece, at)) {
                         let (segments, until) = (alloc::vec![piece], sector.saturating_add(run));
                         let pages = (at, at);
-                        let new = WriteBio { batch, pages, sector, until, member, segments };
+                        let new =
+                            WriteBio { batch, pages, sector, until, member, is_alone, segments };
                         self.push(open.replace(new));
                     }
                     (first, len) = (first + take, len - take);
@@ -120,7 +126,7 @@ impl Writeout {
         let mut sent = false;
         while let Some(at) = self.ready.pop_front() {
             let bio = &self.bios[at];
-            let list = &raw const bio.segments[..];
+            let (list, is_alone) = (&raw const bio.segments[..], bio.is_alone);
             // SAFETY: the list stays in its slot, and frames that are written stay as they are,
             // until `ended` is told of this write.
             let bio = unsafe { Bio::foreign_vectored(Op::Write, bio.sector, list) };
@@ -129,6 +135,10 @@ impl Writeout {
                     // Relaxed: a number that nothing depends on.
                     cache.counts.write_requests.fetch_add(1, Order::Relaxed);
                     sent = true;
+                    if is_alone {
+                        // Not merged with the next one.
+                        below.flush();
+                    }
                 }
                 Err(Rejected { reason: Reject::Full, .. }) => {
                     self.ready.push_front(at);
@@ -219,7 +229,11 @@ impl WriteBio {
         let bytes: u32 = self.segments.iter().map(|piece| piece.len_bytes).sum();
         let follows = self.sector + u64::from(bytes / 512) == sector;
         let end = sector + u64::from(piece.len_bytes / 512);
-        if !follows || end > self.until || (bytes + piece.len_bytes) / 512 > SECTORS_MAX {
+        if self.is_alone
+            || !follows
+            || end > self.until
+            || (bytes + piece.len_bytes) / 512 > SECTORS_MAX
+        {
             return false;
         }
         let last = self.segments.last_mut().expect("a write has memory");

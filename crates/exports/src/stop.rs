@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use millrace_block::Volume;
+use millrace_block::{Op, Volume};
 use millrace_machine::{Machine, Native};
 
 /// User data of the flush at the end, which no request has.
@@ -19,7 +19,8 @@ pub(crate) const FLUSH_NS: u64 = 1_000_000_000;
 /// what they owe was acknowledged, so a disk that stalls for some seconds is waited for.
 const STUCK_NS: u64 = 10_000_000_000;
 
-/// Time between two looks at what drives have done, in nanoseconds.
+/// Time between two looks at what drives have done, and before a flush that failed is asked for
+/// once more, in nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
 
 /// Whether the drives below caches go on. The flush of a cache takes as long as they need to write
@@ -51,6 +52,47 @@ impl Progress {
         }
         self.until_ns.max(given_ns)
     }
+}
+
+/// Whether the flush of a cache that failed is asked for once more. It fails with the first write
+/// below that does, when most of what is dirty was not tried: a drive that refuses a part takes the
+/// rest. Where a flush of a drive failed there is no second try, which may succeed although data
+/// are lost.
+#[derive(Debug)]
+pub(crate) struct Refusals {
+    written: u64,
+    flushes_failed: u64,
+    until_ns: u64,
+}
+
+impl Refusals {
+    /// Of a volume that is about to be flushed.
+    pub(crate) fn of(volume: &Volume<Native>) -> Refusals {
+        let (written, flushes_failed) = written_and_failed(volume);
+        Refusals { written, flushes_failed, until_ns: Native::now().saturating_add(STUCK_NS) }
+    }
+
+    /// When to flush the volume again after a failure, if it has a cache and its drives have taken
+    /// a write since [`STUCK_NS`] ago.
+    pub(crate) fn again_at(&mut self, volume: &Volume<Native>) -> Option<u64> {
+        volume.below()?;
+        let now_ns = Native::now();
+        let (written, flushes_failed) = written_and_failed(volume);
+        if core::mem::replace(&mut self.written, written) != written {
+            self.until_ns = now_ns.saturating_add(STUCK_NS);
+        }
+        let is_worth_it = flushes_failed == self.flushes_failed && now_ns < self.until_ns;
+        is_worth_it.then_some(now_ns.saturating_add(LOOK_NS))
+    }
+}
+
+/// Writes that the drives of a volume have done, and flushes that they have failed.
+fn written_and_failed(volume: &Volume<Native>) -> (u64, u64) {
+    volume.drives().iter().fold((0, 0), |(written, failed), disk| {
+        let ops = disk.stats().ops;
+        let (write, flush) = (&ops[Op::Write as usize], &ops[Op::Flush as usize]);
+        (written + write.ios.saturating_sub(write.errors), failed + flush.errors)
+    })
 }
 
 /// Whether a server is to stop, and until when it may answer what is in flight.

@@ -10,7 +10,7 @@ use millrace_block::{Bio, Error};
 use millrace_machine::{Machine, Native};
 
 use super::IoThread;
-use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, Progress, TURN_NS};
+use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, Progress, Refusals, TURN_NS};
 
 impl IoThread {
     /// Ends the thread, of so many: answers what is in flight until the deadline, and flushes if it
@@ -60,16 +60,24 @@ impl IoThread {
             return Ok(());
         }
         let name = self.common.volume.name().to_owned();
-        if let Err(rejected) = self.channel.submit(Bio::flush().with_user_data(FLUSH_USER_DATA)) {
-            failures.push(format!("{name}: no flush: {:?}", rejected.reason));
-            return Ok(());
-        }
-        let (mut outcome, mut progress) = (None, Progress::default());
-        let deadline_ns = deadline_ns.max(Native::now()).saturating_add(FLUSH_NS);
         let volume = Arc::clone(&self.common.volume);
+        let (mut refusals, mut progress) = (Refusals::of(&volume), Progress::default());
+        let deadline_ns = deadline_ns.max(Native::now()).saturating_add(FLUSH_NS);
+        let (mut outcome, mut next_ns) = (None, Some(0));
         while outcome.is_none() && Native::now() < progress.extend([&volume], deadline_ns) {
+            if next_ns.take_if(|at_ns| *at_ns <= Native::now()).is_some() {
+                let flush = Bio::flush().with_user_data(FLUSH_USER_DATA);
+                if let Err(rejected) = self.channel.submit(flush) {
+                    failures.push(format!("{name}: no flush: {:?}", rejected.reason));
+                    return Ok(());
+                }
+            }
             self.channel.poll(|done| {
-                outcome = outcome.or((done.user_data == FLUSH_USER_DATA).then_some(done.status));
+                if done.user_data == FLUSH_USER_DATA {
+                    let has_failed = !done.status.is_ok();
+                    next_ns = has_failed.then(|| refusals.again_at(&volume)).flatten();
+                    outcome = next_ns.is_none().then_some(done.status);
+                }
             });
             let channel = &self.channel;
             let done = outcome.is_some();

@@ -6,13 +6,21 @@
 //! same time, and the block layer may join their flushes, so none of them stops serving its drives
 //! before all are answered.
 
-use millrace_block::{Bio, Error};
+use millrace_block::{Bio, Error, Status};
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
 use crate::nbd::server::shared::Shared;
 use crate::nbd::server::submit::lane::Lane;
-use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS};
+use crate::stop::{FLUSH_USER_DATA, Progress, Refusals, TURN_NS};
+
+/// A volume that is being flushed.
+struct Asked {
+    lane: usize,
+    refusals: Refusals,
+    /// How the last flush failed, and when the next one is due.
+    failed: Option<(Status, u64)>,
+}
 
 /// What an I/O thread flushes, and until when.
 pub(crate) struct Flush<'a> {
@@ -30,14 +38,18 @@ impl Flush<'_> {
         let volumes = &self.shared.exports.volumes;
         while !asked.is_empty() && Native::now() < progress.extend(volumes, self.deadline_ns) {
             self.take_flushed(&mut asked, failures);
+            asked.retain_mut(|asked| self.ask_again(asked, failures));
             if !asked.is_empty() {
                 let has_work = || self.lanes.iter().any(|lane| lane.channel.has_work());
                 self.ctx.turn(Some(Native::now() + TURN_NS), has_work)?;
             }
         }
-        for lane in asked {
+        for Asked { lane, failed, .. } in asked {
             let name = self.shared.exports.volumes[lane].name();
-            failures.push(format!("{name}: flush: no answer in time"));
+            failures.push(match failed {
+                Some((status, _)) => format!("{name}: flush: {status}"),
+                None => format!("{name}: flush: no answer in time"),
+            });
         }
         for (lane, volume) in self.lanes.iter().zip(&self.shared.exports.volumes) {
             if lane.overdue > 0 {
@@ -48,37 +60,62 @@ impl Flush<'_> {
         Ok(())
     }
 
-    /// Asks every volume that can be written for a flush; returns the lanes that took it.
-    fn submit_flushes(&mut self, failures: &mut Vec<String>) -> Vec<usize> {
+    /// Asks every volume that can be written for a flush; returns those that took it.
+    fn submit_flushes(&mut self, failures: &mut Vec<String>) -> Vec<Asked> {
         let mut asked = Vec::new();
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
-            if lane.channel.volume().limits().features.read_only {
+        for lane in 0..self.lanes.len() {
+            if self.lanes[lane].channel.volume().limits().features.read_only {
                 continue;
             }
-            match lane.channel.submit(Bio::flush().with_user_data(FLUSH_USER_DATA)) {
-                Ok(()) => asked.push(index),
-                Err(rejected) => {
-                    let name = self.shared.exports.volumes[index].name();
-                    failures.push(format!("{name}: no flush: {:?}", rejected.reason));
-                }
+            let refusals = Refusals::of(&self.shared.exports.volumes[lane]);
+            if self.submit_flush(lane, failures) {
+                asked.push(Asked { lane, refusals, failed: None });
             }
         }
         asked
     }
 
+    /// Asks a volume for a flush; whether it took that.
+    fn submit_flush(&mut self, lane: usize, failures: &mut Vec<String>) -> bool {
+        let flush = Bio::flush().with_user_data(FLUSH_USER_DATA);
+        let submitted = self.lanes[lane].channel.submit(flush);
+        if let Err(rejected) = &submitted {
+            let name = self.shared.exports.volumes[lane].name();
+            failures.push(format!("{name}: no flush: {:?}", rejected.reason));
+        }
+        submitted.is_ok()
+    }
+
+    /// Asks a volume for the next flush after one that failed, when that is due; whether one is
+    /// still to be waited for.
+    fn ask_again(&mut self, asked: &mut Asked, failures: &mut Vec<String>) -> bool {
+        if asked.failed.is_none_or(|(_, at_ns)| Native::now() < at_ns) {
+            return true;
+        }
+        asked.failed = None;
+        self.submit_flush(asked.lane, failures)
+    }
+
     /// Serves all volumes and takes those off the list whose flush is answered.
-    fn take_flushed(&mut self, asked: &mut Vec<usize>, failures: &mut Vec<String>) {
+    fn take_flushed(&mut self, asked: &mut Vec<Asked>, failures: &mut Vec<String>) {
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             let mut outcome = None;
             lane.channel.poll(|done| {
                 outcome = outcome.or((done.user_data == FLUSH_USER_DATA).then_some(done.status));
             });
             let Some(status) = outcome else { continue };
-            asked.retain(|lane| *lane != index);
-            if !status.is_ok() {
-                let name = self.shared.exports.volumes[index].name();
-                failures.push(format!("{name}: flush: {status}"));
-            }
+            let volume = &self.shared.exports.volumes[index];
+            asked.retain_mut(|asked| {
+                if asked.lane != index {
+                    return true;
+                }
+                let again_ns = (!status.is_ok()).then(|| asked.refusals.again_at(volume)).flatten();
+                asked.failed = again_ns.map(|at_ns| (status, at_ns));
+                if !status.is_ok() && again_ns.is_none() {
+                    failures.push(format!("{}: flush: {status}", volume.name()));
+                }
+                again_ns.is_some()
+            });
         }
     }
 
