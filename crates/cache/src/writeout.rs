@@ -2,9 +2,9 @@
 //!
 //! Owned by the flusher and, for small flushes and writes through, by queues. Takes what shards
 //! gave out, sorts it by sector, makes one write of each run of sectors up to 512 KiB (of one
-//! drive, if one has failed; of one page, if its last write failed, since that may be due to another
-//! page), and gives each page back to its shard when the writes that carry it
-//! have ended. Frames that lie side by side become one segment.
+//! drive, if one has failed; of one page, if its last write failed, since that may be due to a
+//! neighbour), and gives each page back to its shard when the writes that carry it have ended.
+//! Frames that lie side by side become one segment.
 #![allow(unsafe_code)]
 
 use alloc::collections::VecDeque;

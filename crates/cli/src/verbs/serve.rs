@@ -217,7 +217,11 @@ fn stop(
     mut watch: Watch,
 ) -> ExitCode {
     signals::tell_manager(signals::Phase::Stopping);
-    tracing::info!("stopping: finishing what is in flight, {} s at most", DRAIN_TIMEOUT.as_secs());
+    tracing::info!(
+        "stopping: finishing what is in flight, {} s at most, then flushing; caches are written out as \
+         long as their drives go on",
+        DRAIN_TIMEOUT.as_secs()
+    );
     signals.exit_at_the_next_one();
     let mut outcome = server.stop(DRAIN_TIMEOUT);
     // After all that could hand something over to them.
