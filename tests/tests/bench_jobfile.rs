@@ -181,9 +181,9 @@ const WANTED: [&str; 37] = [
 fn every_key_of_the_json_is_fios_with_its_type() {
     require_clients!("fio");
     let dir = tempdir();
-    let text =
-        "[a]\nrw=randrw\nsize=4m\niodepth=8\nfsync=16\ndescription=so\n[b]\nrw=write\nsize=1m";
+    let text = "[a]\nrw=randrw\nsize=4m\niodepth=8\nfsync=16\ndescription=so\nstonewall\n[b]\nrw=write\nsize=1m";
     let [fio, ours] = both(dir.path(), text, "json+");
+    assert_eq!(ours["jobs"][0]["job options"], fio["jobs"][0]["job options"]);
     assert_known("", &ours, &fio);
     for key in WANTED {
         for run in [&fio, &ours] {

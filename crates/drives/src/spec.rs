@@ -418,6 +418,18 @@ mod tests {
     }
 
     #[test]
+    fn a_place_of_faults_without_a_fault_is_a_mistake() {
+        for key in ["range=0-4k", "op=write"] {
+            let spec: Spec = format!("fault:drive=(ram:size=1m),{key}").parse().unwrap();
+            let error = crate::check(&spec).unwrap_err().to_string();
+            assert!(error.contains("not the fault; add status"), "{error}");
+            let spec: Spec =
+                format!("fault:drive=(ram:size=1m),{key},latency=1ms").parse().unwrap();
+            assert_eq!(crate::check(&spec), Ok(()));
+        }
+    }
+
+    #[test]
     fn files_and_images_are_run_by_their_owners_wherever_they_are() {
         for (text, expected) in [
             ("rbd:p/i", true),

@@ -38,7 +38,13 @@ pub(super) fn pairs(entries: &[Entry]) -> Vec<(String, String)> {
 /// One job, and the words of it that have no meaning here.
 pub(super) fn job(section: &Section) -> Result<(JobSpec, Vec<String>), JobFileError> {
     let mut draft = Draft::new(section);
-    for entry in section.global.iter().chain(&section.own) {
+    // Sizes before it are in its units, too.
+    let (first, rest): (Vec<_>, Vec<_>) = section
+        .global
+        .iter()
+        .chain(&section.own)
+        .partition(|entry| usual(&entry.word) == "kb_base");
+    for entry in first.into_iter().chain(rest) {
         draft.read(entry).map_err(|text| entry.place.wrong(text))?;
     }
     draft.finish().map_err(|text| section.place.wrong(text))

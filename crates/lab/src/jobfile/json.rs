@@ -32,19 +32,23 @@ pub enum JobDetail {
 pub fn report(file: &JobFile, reports: &[JobReport], detail: JobDetail) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let jobs: Vec<Value> = reports.iter().map(|one| job(file, one, detail)).collect();
-    json!({
+    let mut report = json!({
         "fio version": concat!("millrace-", env!("CARGO_PKG_VERSION")),
         "timestamp": now.as_secs(),
         "timestamp_ms": now.as_millis() as u64,
-        "global options": words(&file.global),
         "jobs": jobs,
         "disk_util": [],
-    })
+    });
+    if !file.global.is_empty() {
+        report["global options"] = words(&file.global);
+    }
+    report
 }
 
-/// Words as an object; one alone has an empty value, as in fio.
+/// Words as an object, but for those without a value, as in fio.
 fn words(words: &[(String, String)]) -> Value {
-    let entries = words.iter().map(|(word, value)| (word.clone(), json!(value)));
+    let words = words.iter().filter(|(_, value)| !value.is_empty());
+    let entries = words.map(|(word, value)| (word.clone(), json!(value)));
     Value::Object(entries.collect::<Map<_, _>>())
 }
 

@@ -21,6 +21,16 @@ pub enum TraceError {
         /// The file that is not there.
         first: PathBuf,
     },
+    /// A name is that of a file of something else.
+    #[error(
+        "{}: no recording of blktrace, which has files NAME.blktrace.0 and so on; `millrace trace \
+         report` reads other formats, and `millrace trace convert` makes a recording of them",
+        .file.display()
+    )]
+    NoRecording {
+        /// The file.
+        file: PathBuf,
+    },
     /// Standard input is named beside other traces.
     #[error("-: standard input can't be read beside other traces; name it alone")]
     PipeAndFiles,

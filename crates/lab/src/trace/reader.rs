@@ -225,6 +225,9 @@ impl Reader {
             }
             if inputs.len() == before {
                 return Err(match cpus.is_empty() {
+                    true if name.base.is_file() => {
+                        TraceError::NoRecording { file: name.base.clone() }
+                    }
                     true => TraceError::Missing { first },
                     false => TraceError::Empty { first: name.file(cpus[0]) },
                 });

@@ -125,9 +125,19 @@ pub fn open_events(traces: &[TracePath], format: Option<Format>) -> Result<Opene
         return Ok(Opened::Events(Box::new(Reader::open(&names)?)));
     }
     let mut inputs: Vec<(Format, Input)> = Vec::new();
-    for trace in traces {
+    // Of several names one may be a recording, which is no file.
+    let recording = traces.iter().find(|trace| recordings(&[(*trace).clone()], format).is_some());
+    for trace in traces.iter().filter(|trace| Some(*trace) != recording) {
         let input = open_input(trace, format)?;
         let found = found(&input, format)?;
+        if let Some(recording) = recording {
+            return Err(OpenError::Mixed {
+                first: recording.to_string(),
+                first_format: Format::Blktrace,
+                other: input.label,
+                other_format: found,
+            });
+        }
         if let Some((first_format, first)) = inputs.first().filter(|first| first.0 != found) {
             return Err(OpenError::Mixed {
                 first: first.label.clone(),

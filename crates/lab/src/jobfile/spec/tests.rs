@@ -93,6 +93,12 @@ fn mixes_sizes_and_rates_are_read_for_each_direction() {
 }
 
 #[test]
+fn the_unit_of_sizes_holds_for_those_before_it_too() {
+    let job = job_of("bs=512k size=1024k kb_base=1000");
+    assert_eq!(job.shape.sizes[0], Sizes::One(512_000));
+}
+
+#[test]
 fn times_have_the_units_that_fio_has_for_the_word() {
     let job = job_of("runtime=2 ramp_time=500ms thinktime=10 startdelay=1-3 loops=2");
     assert_eq!((job.span.runtime_ns, job.span.ramp_ns), (Some(2_000_000_000), 500_000_000));

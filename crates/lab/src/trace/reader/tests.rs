@@ -89,6 +89,10 @@ fn a_name_may_be_one_of_its_files_and_a_missing_one_says_what_is_looked_for() {
     assert_eq!(TraceName::new("b", Some(dir)).file(3), Path::new("/x/b.blktrace.3"));
     let error = Reader::open(&[TraceName::new("nothing", Some(dir))]).err().unwrap().to_string();
     assert!(error.starts_with("/x/nothing.blktrace.0: no such trace; "), "{error}");
+    let other = tempfile::NamedTempFile::new().unwrap();
+    let name = other.path().to_str().unwrap();
+    let error = Reader::open(&[TraceName::new(name, None)]).err().unwrap().to_string();
+    assert!(error.starts_with(&format!("{name}: no recording of blktrace, ")), "{error}");
 }
 
 fn pipe_order(records: &[Vec<u8>]) -> (Vec<(u32, u64)>, Vec<String>) {

@@ -3,7 +3,7 @@
 //! `2020-08-06 02:07:23.080415 connection=1 Read id=1 offset=0x0 count=0x200 ...` and
 //! `... connection=1 ...Read id=1 return=0`. A device is an export, as the line of its `Connect`
 //! says. Times are local; a log over the change of summer time steps back by an hour. Requests that
-//! are no I/Os (extents, cache) and other lines are passed over.
+//! move nothing (extents, cache) are counted, and other lines passed over.
 //! Source: nbdkit-log-filter(1), "EXAMPLES"; nbdkit 1.32's log.
 
 use std::collections::HashMap;
@@ -39,6 +39,8 @@ pub(in crate::traced) struct Log {
     /// Connection and number, by the place among those held back.
     ids: HashMap<u64, (u64, u64)>,
     exports: HashMap<u64, u32>,
+    /// Requests that move nothing.
+    skipped: u64,
 }
 
 impl Nbdkit {
@@ -76,7 +78,10 @@ impl Log {
             "Flush" => self.request(Op::Flush, (connection, arguments, at_ns), devices),
             "Trim" => self.request(Op::Discard, (connection, arguments, at_ns), devices),
             "Zero" => self.request(Op::WriteZeroes, (connection, arguments, at_ns), devices),
-            _ => Ok(()),
+            _ => {
+                self.skipped += u64::from(argument(arguments, "id").is_some());
+                Ok(())
+            }
         }
     }
 
@@ -212,6 +217,12 @@ impl Steps for Nbdkit {
 
     fn pop(&mut self, more: More) -> Option<TracedIo> {
         self.log.pop(more)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let skipped = self.log.skipped;
+        let note = || format!("{skipped} requests were skipped that move nothing (extents, cache)");
+        (skipped > 0).then(note).into_iter().collect()
     }
 
     fn progress(&self) -> (u64, u64) {

@@ -84,7 +84,9 @@ fn logs_of_programs_are_what_their_manuals_say() {
         (1_494_000, "disk", Read, 1_024, 512, Some(1_039_000)),
         (2_676_000, "disk", Flush, 0, 0, Some(16_000)),
     ];
-    let ios = check(&mut open(&[path("nbdkit.log")], None).unwrap(), Format::Nbdkit, &nbdkit);
+    let mut source = open(&[path("nbdkit.log")], None).unwrap();
+    let ios = check(&mut source, Format::Nbdkit, &nbdkit);
+    assert_eq!(source.notes(), ["1 requests were skipped that move nothing (extents, cache)"]);
     assert_eq!(ios.iter().map(|io| io.fua).collect::<Vec<_>>(), [true, false, false, false]);
     let blkparse = [
         (0, "8,0", Write, 223_490 * 512, 4_096, Some(300_000)),
@@ -252,8 +254,14 @@ fn files_that_are_named_together_are_merged_and_must_have_one_format() {
     assert_eq!(told, [(0, 0, Read), (3_000, 1, Discard), (7_000, 0, Flush)]);
     assert_eq!(source.devices(), ["a", "b"]);
     let other = write("c", "fio version 2 iolog\nc wait 10\nc write 0 512\n");
-    let error = open(&[first, other], None).err().unwrap().to_string();
+    let error = open(&[first.clone(), other], None).err().unwrap().to_string();
     assert!(error.contains("a is iolog3 and ") && error.contains("c is iolog"), "{error}");
+    std::fs::write(folder.path().join("sdb.blktrace.0"), Record::default().encode()).unwrap();
+    let recording = TracePath::Named(folder.path().join("sdb"));
+    for both in [[recording.clone(), first.clone()], [first, recording]] {
+        let error = open(&both, None).err().unwrap().to_string();
+        assert!(error.contains("sdb is blktrace and ") && error.contains("a is iolog3"), "{error}");
+    }
 }
 
 #[test]
