@@ -21,9 +21,10 @@ use millrace_machine::{
 };
 
 use crate::explore::Outcome;
+use crate::explore::held::hold;
 use client::Client;
 use drive::Drive;
-use judge::{Judge, Size, Step, hold};
+use judge::{Judge, Size, Step};
 pub use scenario::{Growth, Scenario};
 
 type Bell = Arc<Doorbell<Simulated>>;

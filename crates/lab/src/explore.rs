@@ -12,6 +12,7 @@ mod derive;
 mod disturb;
 mod drive;
 mod groups;
+pub(crate) mod held;
 mod history;
 mod judge;
 mod map;

@@ -13,8 +13,9 @@ use millrace_block::{
 use millrace_machine::{Machine, Simulated, Topology};
 use millrace_random::SplitMix64 as Random;
 
-use super::judge::{Judge, Step, hold};
+use super::judge::{Judge, Step};
 use super::scenario::Scenario;
+use crate::explore::held::hold;
 
 /// A drive of a scenario.
 #[derive(Clone)]

@@ -4,8 +4,6 @@
 //! A sector is written by one client, one write at a time, so its writes have an order. Times are
 //! counts of events, since the simulation does one thing at a time.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use millrace_block::OpFlags;
 
 use super::scenario::Scenario;
@@ -79,11 +77,6 @@ pub(super) struct Media {
     pub(super) durable: u64,
     /// What came after that: numbers of the log, and what was written.
     pub(super) volatile: Vec<(u64, u64)>,
-}
-
-/// The judge, for a moment.
-pub(super) fn hold(judge: &Mutex<Judge>) -> MutexGuard<'_, Judge> {
-    judge.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Judge {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use millrace_block::ErrorKind;
 use millrace_machine::{Machine, Order, Parker, Simulated, Word};
 
-use super::judge::hold;
+use super::held::hold;
 use super::scenario::{Disturbance, What};
 use super::serving::ModeSpec;
 use super::sharing::regroup;

@@ -14,7 +14,8 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Simulated, Topology};
 
-use super::judge::{Judge, SharedJudge, Span, Suspect, hold};
+use super::held::hold;
+use super::judge::{Judge, SharedJudge, Span, Suspect};
 use super::media::Fate;
 use super::scenario::DriveSpec;
 

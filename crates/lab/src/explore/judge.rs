@@ -10,11 +10,9 @@
 //! "Invariants"; design rules 1 to 3.
 
 use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex};
 
 use millrace_block::{Op, OpFlags, Status};
-use millrace_machine::{Simulated, Still};
 use serde::{Deserialize, Serialize};
 
 use super::history::History;
@@ -122,42 +120,6 @@ pub(super) struct Judge {
 
 /// The judge, shared.
 pub(super) type SharedJudge = Arc<Mutex<Judge>>;
-
-/// The judge, for a moment in which nothing happens on the machine.
-pub(super) struct Held<'a> {
-    judge: MutexGuard<'a, Judge>,
-    _still: Still,
-}
-
-impl Deref for Held<'_> {
-    type Target = Judge;
-    fn deref(&self) -> &Judge {
-        &self.judge
-    }
-}
-
-impl DerefMut for Held<'_> {
-    fn deref_mut(&mut self) -> &mut Judge {
-        &mut self.judge
-    }
-}
-
-/// The judge, for a moment.
-///
-/// # Panics
-/// If another simulated thread has it: that one called the machine meanwhile, and will not go on
-/// before this one does.
-#[track_caller]
-pub(super) fn hold(shared: &SharedJudge) -> Held<'_> {
-    let judge = match shared.try_lock() {
-        Ok(judge) => judge,
-        Err(TryLockError::Poisoned(judge)) => judge.into_inner(),
-        Err(TryLockError::WouldBlock) => {
-            panic!("explore itself: the judge was held over a call to the machine")
-        }
-    };
-    Held { judge, _still: Simulated::hold_still() }
-}
 
 impl Judge {
     pub(super) fn new(scenario: &Scenario) -> Judge {

@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use super::disturb::{disturb, watch};
 use super::drive::Drive;
-use super::judge::{Judge, SharedJudge, Violation, hold};
+use super::held::hold;
+use super::judge::{Judge, SharedJudge, Violation};
 use super::orders::OrderSpec;
 use super::scenario::{ChannelSpec, LayoutSpec, Scenario, What};
 use super::sharing::GroupEnds;

@@ -12,7 +12,8 @@ use millrace_block::{
 };
 use millrace_machine::{Doorbell, Machine, Order, Parker, Simulated, Word};
 
-use super::judge::{Memory, SharedJudge, hold};
+use super::held::hold;
+use super::judge::{Memory, SharedJudge};
 use super::random::Random;
 use super::scenario::{ChannelSpec, Scenario};
 use super::sharing::GroupEnds;
