@@ -11,8 +11,10 @@ use millrace_block::{Channel, Error};
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
-/// Longest sleep of a thread that has no I/O of its own any more.
+/// First sleep of a thread that has no I/O of its own, and its longest: each is twice as long as
+/// the one before, so that thousands of threads that wait leave the others their CPUs.
 const LOOK_NS: u64 = 5_000_000;
+const LOOK_MAX_NS: u64 = 80_000_000;
 
 /// How many threads of a run still have I/O, or may have.
 pub(crate) struct Together {
@@ -56,7 +58,8 @@ impl Member<'_> {
         channel: &mut Channel<Native>,
     ) -> Result<(), Error> {
         self.leave();
-        serve_while(context, channel, || self.together.at_work.load(Ordering::Relaxed) > 0)
+        let goes_on = || self.together.at_work.load(Ordering::Relaxed) > 0;
+        serve_while(context, channel, u64::MAX, goes_on)
     }
 }
 
@@ -66,18 +69,21 @@ impl Drop for Member<'_> {
     }
 }
 
-/// Serves what others put before this thread's queues as long as `goes_on` says so, which is asked
-/// every few milliseconds.
+/// Serves what others put before this thread's queues until a time of the layer's clock, as long as
+/// `goes_on` says so, which is asked every few milliseconds, and less often after a while.
 ///
 /// # Errors
 /// `System` if the ring itself fails.
 pub(crate) fn serve_while(
     context: &mut IoContext,
     channel: &mut Channel<Native>,
+    until_ns: u64,
     goes_on: impl Fn() -> bool,
 ) -> Result<(), Error> {
-    while goes_on() {
-        let look_ns = Native::now() + LOOK_NS;
+    let mut sleep_ns = LOOK_NS;
+    while goes_on() && Native::now() < until_ns {
+        let look_ns = (Native::now() + sleep_ns).min(until_ns);
+        sleep_ns = (2 * sleep_ns).min(LOOK_MAX_NS);
         let due_ns = channel.sleep_until().map_or(look_ns, |due_ns| due_ns.min(look_ns));
         context.turn(Some(due_ns), || channel.has_work())?;
         channel.poll(|_| ());

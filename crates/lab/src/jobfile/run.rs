@@ -296,9 +296,8 @@ fn run_instance(
     shared.start.wait();
     let ((mut context, mut channel), (span, source, cached)) = (opened?, made?);
     let interrupt = &shared.setting.interrupt;
-    let begin = Instant::now() + delay(job, clone);
-    let waits = || Instant::now() < begin && !interrupt.is_set();
-    serve_while(&mut context, &mut channel, waits)?;
+    let begin_ns = Native::now().saturating_add(delay_ns(job, clone));
+    serve_while(&mut context, &mut channel, begin_ns, || !interrupt.is_set())?;
     let setting = Setting { job, span, cached, clone, salt, interrupt };
     let tally = Worker::new(&setting, source, &mut context, &mut channel).run()?;
     member.linger(&mut context, &mut channel)?;
@@ -307,10 +306,9 @@ fn run_instance(
 }
 
 /// `startdelay`: one time, or one drawn of a range.
-fn delay(job: &JobSpec, clone: u64) -> Duration {
+fn delay_ns(job: &JobSpec, clone: u64) -> u64 {
     let (first, last) = job.span.delay_ns;
-    let drawn = SplitMix64::new(job.shape.seed.wrapping_add(clone)).below(last - first + 1);
-    Duration::from_nanos(first + drawn)
+    first + SplitMix64::new(job.shape.seed.wrapping_add(clone)).below(last - first + 1)
 }
 
 fn seed_of_now() -> u64 {
