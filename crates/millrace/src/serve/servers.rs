@@ -136,7 +136,7 @@ impl Servers {
         }
     }
 
-    /// Answers what is in flight for at most `timeout`, flushes, and ends.
+    /// Answers what is in flight for at most `timeout`, flushes as `Server::stop` does, and ends.
     #[must_use]
     pub fn stop(self, timeout: Duration) -> StopReport {
         let vhost = self.vhost.map(|server| std::thread::spawn(move || server.stop(timeout)));
