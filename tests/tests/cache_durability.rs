@@ -277,6 +277,33 @@ fn a_stop_writes_all_but_what_the_drive_refuses_to_the_end() {
 }
 
 #[test]
+fn a_stop_ends_though_a_page_is_half_refused_and_a_drive_of_another_volume_is_stuck() {
+    let dir = tempdir();
+    let path = dir.path().display();
+    // Sector 0 of the page is taken, sector 2 is not.
+    let half =
+        format!("fault:drive=(file:path={path}/d0,size=4m),op=write,status=eio,range=1024-1536");
+    let stuck = format!("fault:drive=(file:path={path}/d1,size=4m),op=write,stuck=true");
+    let mut text = config(&[half], LAZY);
+    text.push_str(&format!(
+        "[[drive]]\nname = \"stuck\"\nspec = \"{stuck}\"\n[[volume]]\nname = \"w\"\ndrives = \
+         [\"stuck\"]\n[volume.cache]\n{LAZY}\n[[export]]\nvolume = \"w\"\nnbd = \"unix:s\"\n"
+    ));
+    let mut daemon = Daemon::start(&text, &["s", "c"]);
+    let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+    assert_eq!(write(&mut client, 0, &pattern(512, 1), 0), None);
+    assert_eq!(write(&mut client, 2, &pattern(512, 2), 0), None);
+    let mut other = connect(&daemon.dir().join("s"), "w").unwrap();
+    assert_eq!(write(&mut other, 0, &pattern(4096, 3), 0), None);
+    let begun = Instant::now();
+    assert_eq!(daemon.terminate().code(), Some(1), "{}", daemon.stderr());
+    assert!(begun.elapsed() < Duration::from_secs(40), "{}", daemon.stderr());
+    assert_eq!(bytes_at(dir.path(), 0, 512), pattern(512, 1));
+    assert!(daemon.stderr().contains("volume v: 512 bytes"), "{}", daemon.stderr());
+    assert!(daemon.stderr().contains("volume w: 4096 bytes"), "{}", daemon.stderr());
+}
+
+#[test]
 fn a_drive_of_a_stripe_that_takes_no_writes_leaves_the_others_theirs() {
     let dir = tempdir();
     let path = dir.path().display();

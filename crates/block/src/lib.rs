@@ -50,7 +50,7 @@ pub use queue::Spread;
 pub use queue::controller::{Controller, ControllerConfig, Sharing};
 pub use queue::driver::{
     CompletionBatch, Driver, DriverData, DriverQueue, Expired, Extent, HwQueues, Moment, QueueKind,
-    TagScope, align_inwards,
+    TagScope, Unwritten, align_inwards,
 };
 pub use queue::io_thread::{IoThread, Turn};
 pub use queue::request::{Dispatch, Request, Segments, Tag};

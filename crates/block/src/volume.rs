@@ -31,7 +31,7 @@ use crate::bio::limits::QueueLimits;
 use crate::bio::{Sector, SectorCount};
 use crate::disk::Disk;
 use crate::group::Groups;
-use crate::queue::driver::Extent;
+use crate::queue::driver::{Extent, Unwritten};
 use crate::queue::scheduler::cost::CostModel;
 use crate::trace::tracer::Tracer;
 use crate::volume::linear::Linear;
@@ -117,6 +117,17 @@ impl Arena {
     /// Says to the drives of a volume, before queues are opened, that requests will lie here.
     pub fn lend_to<M: Machine>(self: &Arc<Self>, volume: &Volume<M>) {
         volume.disks.iter().for_each(|disk| disk.driver.lend(self));
+    }
+}
+
+impl Unwritten {
+    /// What the disks of a volume owe the volumes below them.
+    #[must_use]
+    pub fn of<M: Machine>(volume: &Volume<M>) -> Unwritten {
+        volume.disks.iter().fold(Unwritten::default(), |sum, disk| {
+            let more = disk.driver.unwritten();
+            Unwritten { pages: sum.pages + more.pages, untried: sum.untried + more.untried }
+        })
     }
 }
 

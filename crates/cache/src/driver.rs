@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use millrace_block::{
     Channel, ChannelConfig, Driver, DriverQueue, Error, ErrorKind, Extent, HwQueues, IoThread,
-    QueueKind, QueueLimits, Sector, TagScope,
+    QueueKind, QueueLimits, Sector, TagScope, Unwritten,
 };
 use millrace_machine::{Machine, Topology};
 
@@ -102,6 +102,14 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
             below.disks().iter().for_each(|disk| disk.bring_down(thread.owner));
         })?;
         Ok(Box::new(CacheQueue::new(&self.cache, channel, &thread)))
+    }
+
+    /// Nothing if it writes through: whoever wrote what is dirty was told that it failed.
+    fn unwritten(&self) -> Unwritten {
+        match self.cache.is_write_through() {
+            true => Unwritten::default(),
+            false => self.cache.unwritten(),
+        }
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {

@@ -12,7 +12,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use millrace_block::Status;
+use millrace_block::{Status, Unwritten};
 use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::cache::Cache;
@@ -260,9 +260,32 @@ impl<M: Machine> Cache<M> {
         has_changed
     }
 
-    /// What is in memory only, if there is something; looks at all dirty pages.
+    /// What the volume below is owed; looks at all pages if a write has failed so far.
+    pub(crate) fn unwritten(&self) -> Unwritten {
+        let pages = self.dirty_pages();
+        // Relaxed: a number that nothing depends on.
+        if self.counts.write_errors.load(Order::Relaxed) == 0 {
+            return Unwritten { pages, untried: pages };
+        }
+        let mut untried = 0;
+        for shard in self.shards() {
+            let shard = shard.lock();
+            for number in shard.numbers() {
+                let extent = shard.extent(shard.find(number).expect("it is in the table"));
+                let owed = (extent.dirty_bits() | extent.writing) & !extent.failed.pages;
+                untried += u64::from(owed.count_ones());
+            }
+        }
+        Unwritten { pages, untried }
+    }
+
+    /// What was acknowledged and is in memory only, if there is something; looks at all dirty
+    /// pages.
     #[must_use]
     pub fn at_risk(&self) -> Option<AtRisk> {
+        if self.is_write_through() {
+            return None;
+        }
         let (mut bytes, mut pages) = (0, Vec::new());
         for shard in self.shards() {
             let shard = shard.lock();

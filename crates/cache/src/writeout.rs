@@ -15,7 +15,7 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use slab::Slab;
 
 use crate::cache::Cache;
-use crate::extent::{EXTENT_PAGES, PAGE_SECTORS, runs};
+use crate::extent::{EXTENT_PAGES, PAGE_SECTORS, mask_of, runs};
 use crate::shard::{Ended, Item};
 use crate::strands::NO_MEMBER;
 
@@ -27,8 +27,9 @@ const SEGMENTS_MAX: usize = 256;
 /// Pages that were collected together.
 struct Batch {
     items: Vec<Item>,
-    /// For each page, writes that carry it and have not ended, and how those did that have.
-    states: Vec<(u8, Ended)>,
+    /// For each page, writes that carry it and have not ended, how those did that have, and which
+    /// sectors of it those had that did not end well.
+    states: Vec<(u8, Ended, u8)>,
     left: usize,
 }
 
@@ -78,7 +79,7 @@ impl Writeout {
         }
         items.sort_unstable_by_key(|item| item.page);
         self.pages += items.len();
-        let states = alloc::vec![(0, Ended::Ok); items.len()];
+        let states = alloc::vec![(0, Ended::Ok, 0); items.len()];
         let batch = self.batches.insert(Batch { left: items.len(), states, items });
         let mut open: Option<WriteBio> = None;
         for at in 0..self.batches[batch].items.len() {
@@ -159,11 +160,17 @@ impl Writeout {
         let ended = note_end(cache, bio.member, status);
         let mut clean = 0;
         for page in bio.pages.0..=bio.pages.1 {
-            let (left, state) = &mut batch.states[page];
+            let item = batch.items[page];
+            let (left, state, failed) = &mut batch.states[page];
             *left -= 1;
             *state = state.and(ended);
+            if ended != Ended::Ok {
+                *failed |= mask_of(item.page, bio.sector, bio.end()) & item.mask;
+            }
             if *left == 0 {
-                clean += u64::from(give_back(cache, &batch.items[page], *state));
+                // What reached the volume is not written once more.
+                let mask = if *state == Ended::Ok { item.mask } else { *failed };
+                clean += u64::from(give_back(cache, &Item { mask, ..item }, *state));
                 (batch.left, self.pages) = (batch.left - 1, self.pages - 1);
             }
         }
@@ -224,15 +231,21 @@ fn give_back<M: Machine>(cache: &Cache<M>, item: &Item, ended: Ended) -> u32 {
 }
 
 impl WriteBio {
+    /// The sector behind it.
+    fn end(&self) -> u64 {
+        let bytes: u32 = self.segments.iter().map(|piece| piece.len_bytes).sum();
+        self.sector + u64::from(bytes / 512)
+    }
+
     /// Adds the next sectors of a batch; false if they do not follow, or the write is full.
     fn append(&mut self, sector: u64, piece: Segment, page: usize) -> bool {
-        let bytes: u32 = self.segments.iter().map(|piece| piece.len_bytes).sum();
-        let follows = self.sector + u64::from(bytes / 512) == sector;
+        let nr_sectors = (self.end() - self.sector) as u32;
+        let follows = self.end() == sector;
         let end = sector + u64::from(piece.len_bytes / 512);
         if self.is_alone
             || !follows
             || end > self.until
-            || (bytes + piece.len_bytes) / 512 > SECTORS_MAX
+            || nr_sectors + piece.len_bytes / 512 > SECTORS_MAX
         {
             return false;
         }

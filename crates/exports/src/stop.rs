@@ -2,11 +2,11 @@
 //!
 //! Given once by the owner of the server, looked at by its threads. Used by both servers.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use millrace_block::{Op, Volume};
+use millrace_block::{Op, Unwritten, Volume};
 use millrace_machine::{Machine, Native};
 
 /// User data of the flush at the end, which no request has.
@@ -23,76 +23,55 @@ const STUCK_NS: u64 = 10_000_000_000;
 /// once more, in nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
 
-/// Whether the drives below caches go on. The flush of a cache takes as long as they need to write
-/// what is dirty: it has time for as long as they do.
-#[derive(Debug, Default)]
+/// Whether the flush of a volume at the end goes on. A cache's flush takes as long as its drives
+/// need for what is dirty: it has time as long as less becomes dirty, or more of it has been tried.
+/// It fails with the first write below that does, and is asked for once more then: a drive that
+/// refuses a part takes the rest. Where a flush of a drive failed there is no second one, which may
+/// succeed although data are lost.
+#[derive(Debug)]
 pub(crate) struct Progress {
-    done: u64,
-    /// When they were looked at, and until when a flush has time for what was seen.
+    least: Unwritten,
+    flushes_failed: u64,
+    /// When it was looked at, and until when a flush has time for what was seen.
     looked_ns: u64,
     until_ns: u64,
 }
 
 impl Progress {
-    /// Until when a flush of these volumes has time that has it until `given_ns` in any case.
-    pub(crate) fn extend<'a>(
-        &mut self,
-        volumes: impl IntoIterator<Item = &'a Arc<Volume<Native>>>,
-        given_ns: u64,
-    ) -> u64 {
+    /// Of a volume that is about to be flushed.
+    pub(crate) fn of(volume: &Volume<Native>) -> Progress {
+        let (now_ns, least) = (Native::now(), Unwritten::of(volume));
+        let until_ns = if least.pages > 0 { now_ns.saturating_add(STUCK_NS) } else { 0 };
+        let flushes_failed = flushes_failed(volume);
+        Progress { least, flushes_failed, looked_ns: now_ns, until_ns }
+    }
+
+    /// Until when a flush has time that has it until `given_ns` in any case.
+    pub(crate) fn until_ns(&mut self, volume: &Volume<Native>, given_ns: u64) -> u64 {
         let now_ns = Native::now();
         if now_ns >= self.looked_ns + LOOK_NS {
-            let cached = volumes.into_iter().filter(|volume| volume.below().is_some());
-            let drives = cached.flat_map(|volume| volume.drives());
-            let done = drives.map(|disk| disk.stats().ios()).sum();
-            if core::mem::replace(&mut self.done, done) != done {
+            let (least, now) = (self.least, Unwritten::of(volume));
+            if now.pages < least.pages || now.untried < least.untried {
                 self.until_ns = now_ns.saturating_add(STUCK_NS);
             }
-            self.looked_ns = now_ns;
+            let (pages, untried) = (least.pages.min(now.pages), least.untried.min(now.untried));
+            (self.least, self.looked_ns) = (Unwritten { pages, untried }, now_ns);
         }
         self.until_ns.max(given_ns)
     }
-}
 
-/// Whether the flush of a cache that failed is asked for once more. It fails with the first write
-/// below that does, when most of what is dirty was not tried: a drive that refuses a part takes the
-/// rest. Where a flush of a drive failed there is no second try, which may succeed although data
-/// are lost.
-#[derive(Debug)]
-pub(crate) struct Refusals {
-    written: u64,
-    flushes_failed: u64,
-    until_ns: u64,
-}
-
-impl Refusals {
-    /// Of a volume that is about to be flushed.
-    pub(crate) fn of(volume: &Volume<Native>) -> Refusals {
-        let (written, flushes_failed) = written_and_failed(volume);
-        Refusals { written, flushes_failed, until_ns: Native::now().saturating_add(STUCK_NS) }
-    }
-
-    /// When to flush the volume again after a failure, if it has a cache and its drives have taken
-    /// a write since [`STUCK_NS`] ago.
+    /// When to ask for the next flush after one that failed, if that is worth it.
     pub(crate) fn again_at(&mut self, volume: &Volume<Native>) -> Option<u64> {
-        volume.below()?;
         let now_ns = Native::now();
-        let (written, flushes_failed) = written_and_failed(volume);
-        if core::mem::replace(&mut self.written, written) != written {
-            self.until_ns = now_ns.saturating_add(STUCK_NS);
-        }
-        let is_worth_it = flushes_failed == self.flushes_failed && now_ns < self.until_ns;
+        let is_worth_it =
+            now_ns < self.until_ns(volume, 0) && self.flushes_failed == flushes_failed(volume);
         is_worth_it.then_some(now_ns.saturating_add(LOOK_NS))
     }
 }
 
-/// Writes that the drives of a volume have done, and flushes that they have failed.
-fn written_and_failed(volume: &Volume<Native>) -> (u64, u64) {
-    volume.drives().iter().fold((0, 0), |(written, failed), disk| {
-        let ops = disk.stats().ops;
-        let (write, flush) = (&ops[Op::Write as usize], &ops[Op::Flush as usize]);
-        (written + write.ios.saturating_sub(write.errors), failed + flush.errors)
-    })
+/// Flushes that the drives of a volume have failed.
+fn flushes_failed(volume: &Volume<Native>) -> u64 {
+    volume.drives().iter().map(|disk| disk.stats().ops[Op::Flush as usize].errors).sum()
 }
 
 /// Whether a server is to stop, and until when it may answer what is in flight.

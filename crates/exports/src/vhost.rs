@@ -371,11 +371,12 @@ impl Service for NudgedThread {
 
 impl RunningExport {
     /// Waits until all I/O threads have ended, for [`STOP_NS`] after the deadline at most, or after
-    /// a drive below a cache has completed something last; nudges those that hang.
+    /// the time that the flush of a cache has; nudges those that hang.
     fn has_ended(&self, deadline_ns: u64) -> bool {
-        let (mut wait, mut progress) = (NUDGE[0], Progress::default());
+        let volume = &self.common.volume;
+        let (mut wait, mut progress) = (NUDGE[0], Progress::of(volume));
         while !self.threads.wait(wait) {
-            let last_ns = progress.extend([&self.common.volume], deadline_ns);
+            let last_ns = progress.until_ns(volume, deadline_ns);
             if Native::now() >= last_ns.saturating_add(STOP_NS) {
                 return false;
             }

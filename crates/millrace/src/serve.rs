@@ -104,8 +104,8 @@ impl Server {
         &self.servers
     }
 
-    /// Answers what is in flight for at most `timeout`, flushes every volume, and ends. What a cache
-    /// holds is written out as long as its drives take some of it.
+    /// Answers what is in flight for at most `timeout`, flushes every volume, and ends. What a
+    /// cache holds is written out as long as its drives take some of it.
     #[must_use]
     pub fn stop(self, timeout: Duration) -> StopReport {
         let Server { servers, mut workers, opened } = self;

@@ -140,6 +140,15 @@ pub struct Extent {
     pub zero: bool,
 }
 
+/// What a disk over a volume owes that volume, in pages of 4 KiB.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unwritten {
+    /// Pages that are dirty.
+    pub pages: u64,
+    /// Of these, pages whose last write to the volume did not fail.
+    pub untried: u64,
+}
+
 /// A drive's driver.
 pub trait Driver<M: Machine>: Send + Sync {
     /// Size in sectors, as it was when the drive was opened.
@@ -209,6 +218,10 @@ pub trait Driver<M: Machine>: Send + Sync {
     /// which requests fail: whoever else has a clock over requests stops it meanwhile.
     fn is_reconnecting(&self) -> bool {
         false
+    }
+    /// What it has acknowledged and not brought to what lies below it; off the hot path.
+    fn unwritten(&self) -> Unwritten {
+        Unwritten::default()
     }
     /// What is allocated in a range; off the hot path, may block. The extents cover the range or
     /// the first part of it.

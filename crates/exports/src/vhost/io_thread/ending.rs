@@ -10,7 +10,7 @@ use millrace_block::{Bio, Error};
 use millrace_machine::{Machine, Native};
 
 use super::IoThread;
-use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, Progress, Refusals, TURN_NS};
+use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, Progress, TURN_NS};
 
 impl IoThread {
     /// Ends the thread, of so many: answers what is in flight until the deadline, and flushes if it
@@ -61,10 +61,10 @@ impl IoThread {
         }
         let name = self.common.volume.name().to_owned();
         let volume = Arc::clone(&self.common.volume);
-        let (mut refusals, mut progress) = (Refusals::of(&volume), Progress::default());
+        let mut progress = Progress::of(&volume);
         let deadline_ns = deadline_ns.max(Native::now()).saturating_add(FLUSH_NS);
         let (mut outcome, mut next_ns) = (None, Some(0));
-        while outcome.is_none() && Native::now() < progress.extend([&volume], deadline_ns) {
+        while outcome.is_none() && Native::now() < progress.until_ns(&volume, deadline_ns) {
             if next_ns.take_if(|at_ns| *at_ns <= Native::now()).is_some() {
                 let flush = Bio::flush().with_user_data(FLUSH_USER_DATA);
                 if let Err(rejected) = self.channel.submit(flush) {
@@ -75,7 +75,7 @@ impl IoThread {
             self.channel.poll(|done| {
                 if done.user_data == FLUSH_USER_DATA {
                     let has_failed = !done.status.is_ok();
-                    next_ns = has_failed.then(|| refusals.again_at(&volume)).flatten();
+                    next_ns = has_failed.then(|| progress.again_at(&volume)).flatten();
                     outcome = next_ns.is_none().then_some(done.status);
                 }
             });

@@ -12,12 +12,12 @@ use millrace_runtime::IoContext;
 
 use crate::nbd::server::shared::Shared;
 use crate::nbd::server::submit::lane::Lane;
-use crate::stop::{FLUSH_USER_DATA, Progress, Refusals, TURN_NS};
+use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS};
 
 /// A volume that is being flushed.
 struct Asked {
     lane: usize,
-    refusals: Refusals,
+    progress: Progress,
     /// How the last flush failed, and when the next one is due.
     failed: Option<(Status, u64)>,
 }
@@ -34,22 +34,14 @@ pub(crate) struct Flush<'a> {
 impl Flush<'_> {
     /// Flushes all volumes at the same time, so that one that is stuck holds up no other.
     pub(crate) fn run(&mut self, failures: &mut Vec<String>) -> Result<(), Error> {
-        let (mut asked, mut progress) = (self.submit_flushes(failures), Progress::default());
-        let volumes = &self.shared.exports.volumes;
-        while !asked.is_empty() && Native::now() < progress.extend(volumes, self.deadline_ns) {
+        let mut asked = self.submit_flushes(failures);
+        while !asked.is_empty() {
             self.take_flushed(&mut asked, failures);
-            asked.retain_mut(|asked| self.ask_again(asked, failures));
+            asked.retain_mut(|asked| self.goes_on(asked, failures));
             if !asked.is_empty() {
                 let has_work = || self.lanes.iter().any(|lane| lane.channel.has_work());
                 self.ctx.turn(Some(Native::now() + TURN_NS), has_work)?;
             }
-        }
-        for Asked { lane, failed, .. } in asked {
-            let name = self.shared.exports.volumes[lane].name();
-            failures.push(match failed {
-                Some((status, _)) => format!("{name}: flush: {status}"),
-                None => format!("{name}: flush: no answer in time"),
-            });
         }
         for (lane, volume) in self.lanes.iter().zip(&self.shared.exports.volumes) {
             if lane.overdue > 0 {
@@ -67,9 +59,9 @@ impl Flush<'_> {
             if self.lanes[lane].channel.volume().limits().features.read_only {
                 continue;
             }
-            let refusals = Refusals::of(&self.shared.exports.volumes[lane]);
+            let progress = Progress::of(&self.shared.exports.volumes[lane]);
             if self.submit_flush(lane, failures) {
-                asked.push(Asked { lane, refusals, failed: None });
+                asked.push(Asked { lane, progress, failed: None });
             }
         }
         asked
@@ -88,7 +80,15 @@ impl Flush<'_> {
 
     /// Asks a volume for the next flush after one that failed, when that is due; whether one is
     /// still to be waited for.
-    fn ask_again(&mut self, asked: &mut Asked, failures: &mut Vec<String>) -> bool {
+    fn goes_on(&mut self, asked: &mut Asked, failures: &mut Vec<String>) -> bool {
+        let volume = &self.shared.exports.volumes[asked.lane];
+        if Native::now() >= asked.progress.until_ns(volume, self.deadline_ns) {
+            failures.push(match asked.failed {
+                Some((status, _)) => format!("{}: flush: {status}", volume.name()),
+                None => format!("{}: flush: no answer in time", volume.name()),
+            });
+            return false;
+        }
         if asked.failed.is_none_or(|(_, at_ns)| Native::now() < at_ns) {
             return true;
         }
@@ -109,7 +109,7 @@ impl Flush<'_> {
                 if asked.lane != index {
                     return true;
                 }
-                let again_ns = (!status.is_ok()).then(|| asked.refusals.again_at(volume)).flatten();
+                let again_ns = (!status.is_ok()).then(|| asked.progress.again_at(volume)).flatten();
                 asked.failed = again_ns.map(|at_ns| (status, at_ns));
                 if !status.is_ok() && again_ns.is_none() {
                     failures.push(format!("{}: flush: {status}", volume.name()));
@@ -125,9 +125,14 @@ impl Flush<'_> {
     pub(crate) fn await_others(&mut self, more_ns: u64) -> Result<(), Error> {
         let deadline_ns = self.deadline_ns.saturating_add(more_ns);
         let (lanes, shared) = (&mut *self.lanes, self.shared);
-        let (done, mut progress) = (|| shared.all_flushed(), Progress::default());
+        let done = || shared.all_flushed();
         let volumes = &shared.exports.volumes;
-        while !done() && Native::now() < progress.extend(volumes, deadline_ns) {
+        let mut progress: Vec<Progress> = volumes.iter().map(|one| Progress::of(one)).collect();
+        let mut goes_on = || {
+            let mut all = progress.iter_mut().zip(volumes);
+            all.any(|(progress, volume)| Native::now() < progress.until_ns(volume, deadline_ns))
+        };
+        while !done() && goes_on() {
             lanes.iter_mut().for_each(|lane| {
                 lane.channel.poll(|_| ());
             });
