@@ -247,7 +247,7 @@ fn a_drive_that_takes_no_writes_fails_them_once_memory_is_full_and_the_stop_says
 fn a_stop_writes_all_but_what_the_drive_refuses_to_the_end() {
     const PAGES: u64 = 1024;
     let page_of = |page: u64| pattern(4096, page);
-    // The first fails writes of page 300 only, the second now and then, the third no writes.
+    // The first drive fails writes of page 300, the second one of 50 writes, the third its flushes.
     for (fault, lost, code, said) in [
         ("op=write,status=eio,range=1228800-1232896", vec![300], 1, "4096 bytes (first 4096 bytes"),
         ("op=write,status=eio,every=50", vec![], 0, "everything is answered and flushed"),
