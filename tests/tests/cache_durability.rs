@@ -304,6 +304,35 @@ fn a_stop_ends_though_a_page_is_half_refused_and_a_drive_of_another_volume_is_st
 }
 
 #[test]
+fn a_drive_that_is_stuck_costs_its_neighbours_no_page_at_a_stop() {
+    for (layout, key) in [("linear", "layout = \"linear\""), ("stripe", "chunk = \"64k\"")] {
+        let dir = tempdir();
+        let path = dir.path().display();
+        let stuck = format!("fault:drive=(file:path={path}/d1,size=8m),op=write,stuck=true");
+        let drives = [stuck, format!("file:path={path}/d0,size=8m")];
+        let text = config(&drives, &LAZY.replace("16m", "32m")).replace("chunk = \"64k\"", key);
+        let mut daemon = Daemon::start(&text, &["s", "c"]);
+        let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+        // The first ones as long writes, which go over both drives of a stripe; then every second
+        // one, which is a write of its own.
+        let pages = || (0..4096).filter(|page| *page < 512 || page % 2 == 0);
+        for page in pages() {
+            assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None);
+        }
+        assert_eq!(daemon.terminate().code(), Some(1), "{layout}: {}", daemon.stderr());
+        assert!(daemon.stderr().contains("volume v: "), "{layout}: {}", daemon.stderr());
+        for (page, on_drive) in pages().filter_map(|page| match layout {
+            "linear" => page.checked_sub(2048).map(|on_drive| (page, on_drive)),
+            _ if page / 16 % 2 == 0 => None,
+            _ => Some((page, page / 32 * 16 + page % 16)),
+        }) {
+            let there = bytes_at(dir.path(), on_drive * 4096, 4096) == pattern(4096, page);
+            assert!(there, "{layout}: page {page} is lost: {}", daemon.stderr());
+        }
+    }
+}
+
+#[test]
 fn a_drive_of_a_stripe_that_takes_no_writes_leaves_the_others_theirs() {
     let dir = tempdir();
     let path = dir.path().display();

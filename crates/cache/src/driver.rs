@@ -14,6 +14,7 @@ use millrace_block::{
 use millrace_machine::{Machine, Topology};
 
 use crate::cache::Cache;
+use crate::lanes::{FlusherConfig, WriteLists};
 use crate::queue::CacheQueue;
 
 /// Tags of each queue.
@@ -101,7 +102,10 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         let channel = channel.inspect_err(|_| {
             below.disks().iter().for_each(|disk| disk.bring_down(thread.owner));
         })?;
-        Ok(Box::new(CacheQueue::new(&self.cache, channel, &thread)))
+        // Half of the channel is for reads, and a quarter for writes over several drives that stay.
+        let drive_writes = BELOW_DEPTH / 4 / below.disks().len() as u32;
+        let writes = FlusherConfig { drive_writes, lists: WriteLists::PerDrive };
+        Ok(Box::new(CacheQueue::new(&self.cache, (channel, writes), &thread)))
     }
 
     /// Nothing if it writes through: whoever wrote what is dirty was told that it failed.

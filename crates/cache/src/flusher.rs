@@ -14,15 +14,20 @@ use millrace_block::Channel;
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
 use crate::cache::Cache;
-use crate::extent::{Extent, PAGE_BYTES};
+use crate::extent::{ALL_PAGES, Extent, PAGE_BYTES};
+use crate::lanes::FlusherConfig;
 use crate::shard::Due;
 use crate::strands::RETRY_NS;
 use crate::writeout::Writeout;
 
 /// Most pages collected for one sort.
 const BATCH_PAGES: usize = 4096;
-/// Pages on their way above which nothing is collected: 64 MiB.
+/// Pages on their way above which nothing is collected: 64 MiB. All drives but one that take
+/// nothing leave room for that one.
 const ON_THEIR_WAY_MAX: usize = 16_384;
+const SHARES: usize = ON_THEIR_WAY_MAX - BATCH_PAGES;
+/// Time until pages are looked for once more where a drive has its share and nothing else is due.
+const LOOK_NS: u64 = 10_000_000;
 /// Shortest time over which the rate is measured.
 const RATE_NS: u64 = 50_000_000;
 /// Extents with which a drive that fails is tried once more.
@@ -41,6 +46,8 @@ pub struct Flusher<M: Machine> {
     probe_at: usize,
     /// Somebody finds no memory, and nothing was collected since.
     is_short: bool,
+    /// When to look for pages at the earliest.
+    look_ns: u64,
 }
 
 /// How fast pages reach the volume, measured while some are on their way.
@@ -73,19 +80,24 @@ impl Rate {
 }
 
 impl<M: Machine> Flusher<M> {
-    /// The flusher of a cache. `below` is a channel of the calling thread to the cache's volume,
-    /// and `bell` wakes that thread.
-    pub fn new(cache: &Arc<Cache<M>>, below: Channel<M>, bell: &Arc<Doorbell<M>>) -> Self {
+    /// The flusher of a cache. `below` is a channel of the calling thread to the cache's volume, of
+    /// the depth that `FlusherConfig::channel_depth` says, and `bell` wakes that thread.
+    pub fn new(
+        cache: &Arc<Cache<M>>,
+        (below, config): (Channel<M>, FlusherConfig),
+        bell: &Arc<Doorbell<M>>,
+    ) -> Self {
         cache.flusher.set_bell(Some(Arc::clone(bell)));
         Flusher {
+            writeout: Writeout::new(cache.below.disks().len(), config),
             cache: Arc::clone(cache),
             below,
-            writeout: Writeout::default(),
             next_shard: 0,
             rate: Rate::default(),
             errors_seen: 0,
             probe_at: 0,
             is_short: false,
+            look_ns: 0,
         }
     }
 
@@ -131,11 +143,16 @@ impl<M: Machine> Flusher<M> {
     /// Tries drives that fail with a few of the pages that wait for them.
     fn probe(&mut self, now_ns: u64) {
         let cache = &self.cache;
-        if !cache.strands.has_failing() || self.writeout.has_ready() {
+        if !cache.strands.has_failing() {
             return;
         }
         for member in cache.probes_due(now_ns) {
-            let is_its = |e: &Extent| cache.is_stranded_on(e.number, e.stranded, member);
+            if self.writeout.lanes.has_ready(member) {
+                continue;
+            }
+            let is_its = |e: &Extent| {
+                e.stranded != 0 && e.stranded & cache.pages_on(e.number, |it| it == member) != 0
+            };
             let (seen, mut items) = (Cell::new(0), Vec::new());
             let count = |e: &Extent| {
                 seen.set(seen.get() + usize::from(is_its(e)));
@@ -150,7 +167,7 @@ impl<M: Machine> Flusher<M> {
                 }
                 let place = at.replace(at.get() + 1);
                 match (first..first + PROBE_EXTENTS).contains(&place) {
-                    true => Due::Now,
+                    true => Due::Pages(ALL_PAGES),
                     false => Due::Later,
                 }
             };
@@ -165,14 +182,20 @@ impl<M: Machine> Flusher<M> {
         let dirty = cache.live_pages(0);
         let room = ON_THEIR_WAY_MAX.saturating_sub(self.writeout.pages());
         let most = BATCH_PAGES.min(room);
-        if dirty == 0 || most == 0 || self.writeout.has_ready() {
+        let lanes = &self.writeout.lanes;
+        if dirty == 0 || most == 0 || !lanes.wants_more() || now_ns < self.look_ns {
             return;
         }
+        let has_full = lanes.has_full(SHARES);
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(cache.config.dirty_age_ns);
         let is_due = |e: &Extent| match takes_all || e.dirty_epoch < until || e.dirty_ns <= old_ns {
             true if cache.clearing.has_extent(e.number) => Due::Later,
-            true => Due::Fresh,
+            true if has_full => {
+                let of_full = cache.pages_on(e.number, |drive| lanes.is_full(drive, SHARES));
+                Due::Pages(!e.stranded & !of_full)
+            }
+            true => Due::Pages(!e.stranded),
             // Stranded ones keep their place, and their time.
             false if e.stranded != 0 => Due::Later,
             false => Due::NoMore,
@@ -186,6 +209,10 @@ impl<M: Machine> Flusher<M> {
             shards[self.next_shard].lock().collect(most, &mut items, is_due);
             self.next_shard = (self.next_shard + 1) % shards.len();
         }
+        if items.is_empty() && has_full {
+            self.look_ns = now_ns + LOOK_NS;
+        }
+        self.writeout.lanes.begin();
         self.writeout.start(cache, items);
     }
 
@@ -199,6 +226,12 @@ impl<M: Machine> Flusher<M> {
     pub fn sleep_until(&mut self) -> Option<u64> {
         let mut next = self.below.sleep_until();
         let mut wake_at = |ns: u64| next = Some(next.map_or(ns, |other| other.min(ns)));
+        if self.look_ns > M::now() {
+            wake_at(self.look_ns);
+        }
+        if let Some(stuck_ns) = self.writeout.look_at_ns() {
+            wake_at(stuck_ns);
+        }
         if self.cache.strands.has_failing() {
             wake_at(M::now() + RETRY_NS / 10);
         } else if self.cache.dirty_pages() > 0 {
@@ -230,7 +263,7 @@ impl<M: Machine> Drop for Flusher<M> {
         if !is_drained {
             self.below.set_drain_ns(0);
             core::mem::forget(Arc::clone(&self.cache));
-            core::mem::forget(core::mem::take(&mut self.writeout));
+            self.writeout.forget();
         }
         self.cache.signals.wake();
     }

@@ -22,6 +22,7 @@ use crate::cache::Cache;
 use crate::extent::{PAGE_BYTES, PAGE_SECTORS};
 use crate::hits::{Copied, Hits};
 use crate::jobs::{Fill, Job, Reach, Step};
+use crate::lanes::FlusherConfig;
 use crate::signal::Signal;
 use crate::streams::Streams;
 use crate::writeout::Writeout;
@@ -65,8 +66,13 @@ pub(crate) struct CacheQueue<M: Machine> {
 }
 
 impl<M: Machine> CacheQueue<M> {
-    /// A queue on the thread given, with this channel of it to the volume below.
-    pub(crate) fn new(cache: &Arc<Cache<M>>, below: Channel<M>, thread: &IoThread<M>) -> Self {
+    /// A queue on the thread given, with this channel of it to the volume below, and how it sends
+    /// what it writes itself.
+    pub(crate) fn new(
+        cache: &Arc<Cache<M>>,
+        (below, config): (Channel<M>, FlusherConfig),
+        thread: &IoThread<M>,
+    ) -> Self {
         let signal = Signal::new(&thread.bell);
         cache.signals.join(&signal);
         CacheQueue {
@@ -75,7 +81,7 @@ impl<M: Machine> CacheQueue<M> {
             signal,
             jobs: Slab::new(),
             fills: Slab::new(),
-            writeout: Writeout::default(),
+            writeout: Writeout::new(cache.below.disks().len(), config),
             reads: Reads {
                 streams: Streams::new(cache.config.read_ahead_bytes / PAGE_BYTES as u64),
                 hits: Hits::new(),
@@ -384,7 +390,7 @@ impl<M: Machine> Drop for CacheQueue<M> {
             self.below().set_drain_ns(0);
             core::mem::forget(Arc::clone(&self.cache));
             core::mem::forget(core::mem::take(&mut self.fills));
-            core::mem::forget(core::mem::take(&mut self.writeout));
+            self.writeout.forget();
         }
         self.cache.signals.wake();
         self.below = None;

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use hashbrown::HashTable;
 use millrace_block::Status;
 
-use crate::extent::{ALL_PAGES, EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAME};
+use crate::extent::{EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAME};
 use crate::frames::Frames;
 use crate::stats::ShardStats;
 
@@ -77,10 +77,8 @@ impl Ended {
 /// Whether a dirty extent is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// It is, all of it.
-    Now,
-    /// It is, but for what is stranded.
-    Fresh,
+    /// These pages are, a bit each.
+    Pages(u16),
     /// Not now, but others behind it may be.
     Later,
     /// It is not, nor are those behind it, which became dirty later.
@@ -345,11 +343,7 @@ impl Shard {
         while at != NO_EXTENT && items.len() < most {
             let behind = self.extents[at as usize].neighbours.1;
             match is_due(&self.extents[at as usize]) {
-                Due::Now => self.collect_one(at, ALL_PAGES, items),
-                Due::Fresh => {
-                    let stranded = self.extents[at as usize].stranded;
-                    self.collect_one(at, !stranded, items);
-                }
+                Due::Pages(pages) => self.collect_one(at, pages, items),
                 Due::Later => {}
                 Due::NoMore => return,
             }

@@ -4,8 +4,9 @@
 //! Dirty pages of a failing drive are stranded: counted apart, so that writers to other drives are
 //! judged without them, and written only as probes, a few extents at a time. Writes that would
 //! strand more than the drive's share fail at once. From the first failure of a write over several
-//! drives on, none goes over two, so that an error names its drive. A page belongs to the drive of
-//! its first sector. Counts change under the lock of the page's shard; `settle` marks what is there
+//! drives on, or since a drive answered nothing for a second, none goes over two, so that an error
+//! names its drive and no drive waits for another. A page belongs to the drive of its first sector.
+//! Counts change under the lock of the page's shard; `settle` marks what is there
 //! when a drive begins to fail: a writer sees the drive's state under that lock, or `settle` sees
 //! what it wrote. Lock order: `watch`, then a shard's.
 
@@ -16,7 +17,7 @@ use millrace_block::{Status, Unwritten};
 use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::cache::Cache;
-use crate::extent::{EXTENT_PAGES, PAGE_SECTORS, WHOLE};
+use crate::extent::{ALL_PAGES, EXTENT_PAGES, PAGE_SECTORS, WHOLE};
 use crate::shard::Shard;
 use crate::stats::AtRisk;
 
@@ -106,7 +107,7 @@ impl<M: Machine> Strands<M> {
         self.is_cautious.load(Order::SeqCst) != 0
     }
 
-    /// A write over several drives failed: none goes over two from now on.
+    /// No write goes over two drives from now on.
     pub(crate) fn be_cautious(&self) {
         self.is_cautious.store(1, Order::SeqCst);
     }
@@ -326,12 +327,24 @@ impl<M: Machine> Cache<M> {
         due
     }
 
-    /// Whether an extent has stranded pages of a drive.
-    pub(crate) fn is_stranded_on(&self, number: u64, stranded: u16, member: usize) -> bool {
-        let first = number * EXTENT_PAGES as u64;
-        let is_its =
-            |page: &u64| stranded & 1 << page != 0 && self.member_of(first + page) == member;
-        stranded != 0 && (0..EXTENT_PAGES as u64).any(|page| is_its(&page))
+    /// The pages of an extent that are of drives for which `is_its` holds, a bit each.
+    pub(crate) fn pages_on(&self, extent: u64, is_its: impl Fn(usize) -> bool) -> u16 {
+        let first = extent * EXTENT_PAGES as u64;
+        let (mut pages, mut at) = (0, 0);
+        while at < EXTENT_PAGES {
+            let sector = (first + at as u64) * PAGE_SECTORS;
+            if sector >= self.sectors() {
+                break;
+            }
+            let (drive, run) = self.below.drive_at(sector);
+            let rest = (EXTENT_PAGES - at) as u64;
+            let run = run.div_ceil(PAGE_SECTORS).min(rest) as usize;
+            if is_its(drive) {
+                pages |= (ALL_PAGES >> (EXTENT_PAGES - run)) << at;
+            }
+            at += run;
+        }
+        pages
     }
 
     /// Calls `f` for each page of a drive that stands in an extent which is listed as dirty, under

@@ -12,7 +12,7 @@ use millrace_block::{Bio, Op, OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
-use crate::extent::{EXTENT_PAGES, Extent, PAGE_SECTORS, bits_of, mask_of};
+use crate::extent::{ALL_PAGES, EXTENT_PAGES, Extent, PAGE_SECTORS, bits_of, mask_of};
 use crate::jobs::Reach;
 use crate::queue::CacheQueue;
 use crate::shard::{Due, Shard};
@@ -95,7 +95,7 @@ impl<M: Machine> CacheQueue<M> {
             let mut shard = shard.lock();
             shard.collect(usize::MAX, &mut items, |extent| match extent.dirty_epoch <= epoch {
                 true if cache.clearing.has_extent(extent.number) => Due::Later,
-                true => Due::Now,
+                true => Due::Pages(ALL_PAGES),
                 false => Due::NoMore,
             });
         }
@@ -117,7 +117,7 @@ impl<M: Machine> CacheQueue<M> {
         for shard in cache.shards() {
             let is_due = |extent: &Extent| match cache.clearing.has_extent(extent.number) {
                 true => Due::Later,
-                false => Due::Fresh,
+                false => Due::Pages(!extent.stranded),
             };
             shard.lock().collect(OWN_PAGES_MAX as usize, &mut items, is_due);
         }

@@ -2,12 +2,12 @@
 //!
 //! Owned by the flusher and, for small flushes and writes through, by queues. Takes what shards
 //! gave out, sorts it by sector, makes one write of each run of sectors up to 512 KiB (of one
-//! drive, if one has failed; of one page, if its last write failed, since that may be due to a
-//! neighbour), and gives each page back to its shard when the writes that carry it have ended.
-//! Frames that lie side by side become one segment.
+//! drive, if one has failed or is stuck; of one page, if its last write failed, since that may be
+//! due to a neighbour), and gives each page back to its shard when the writes that carry it have
+//! ended. Frames that lie side by side become one segment. A write waits for a place in its drive
+//! (lanes.rs).
 #![allow(unsafe_code)]
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use millrace_block::{Bio, Channel, Op, Reject, Rejected, Segment, Status};
@@ -16,6 +16,7 @@ use slab::Slab;
 
 use crate::cache::Cache;
 use crate::extent::{EXTENT_PAGES, PAGE_SECTORS, mask_of, runs};
+use crate::lanes::{FlusherConfig, Lanes};
 use crate::shard::{Ended, Item};
 use crate::strands::NO_MEMBER;
 
@@ -43,6 +44,7 @@ struct WriteBio {
     /// it may go over several.
     until: u64,
     member: u16,
+    place: Place,
     /// It carries a page that is to be written alone.
     is_alone: bool,
     segments: Vec<Segment>,
@@ -51,25 +53,55 @@ struct WriteBio {
 // SAFETY: the pointers of the segments are into the frames of the cache, which any thread may use.
 unsafe impl Send for WriteBio {}
 
+/// Whether a write has a place in its drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// It waits for one.
+    Waits,
+    /// It has one.
+    Taken,
+    /// It is inside without one, since before the writes were cut.
+    None,
+}
+
 /// Dirty pages on their way.
-#[derive(Default)]
 pub(crate) struct Writeout {
     batches: Slab<Batch>,
     bios: Slab<WriteBio>,
-    ready: VecDeque<usize>,
+    pub(crate) lanes: Lanes,
+    /// No write that waits goes over several drives.
+    is_cut: bool,
     /// Pages on their way.
     pages: usize,
 }
 
 impl Writeout {
+    /// Of a volume of so many drives.
+    pub(crate) fn new(drives: usize, config: FlusherConfig) -> Writeout {
+        Writeout {
+            batches: Slab::new(),
+            bios: Slab::new(),
+            lanes: Lanes::new(drives, config),
+            is_cut: drives == 1,
+            pages: 0,
+        }
+    }
+
     /// Pages on their way.
     pub(crate) fn pages(&self) -> usize {
         self.pages
     }
 
-    /// Whether there is something to be sent.
-    pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+    /// Leaves the lists of what is inside where they are for good: drives may still read them.
+    pub(crate) fn forget(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.bios));
+        core::mem::forget(core::mem::take(&mut self.batches));
+        self.pages = 0;
+    }
+
+    /// When to look whether a drive is stuck, if that matters.
+    pub(crate) fn look_at_ns(&self) -> Option<u64> {
+        if self.is_cut { None } else { self.lanes.stuck_at_ns() }
     }
 
     /// Takes pages that shards have given out.
@@ -98,64 +130,124 @@ impl Writeout {
                     let is_alone = item.is_alone;
                     let mut last = open.as_mut().filter(|_| !is_alone);
                     if !last.as_mut().is_some_and(|bio| bio.append(sector, piece, at)) {
-                        let (segments, until) = (alloc::vec![piece], sector.saturating_add(run));
-                        let pages = (at, at);
-                        let new =
-                            WriteBio { batch, pages, sector, until, member, is_alone, segments };
-                        self.push(open.replace(new));
+                        let new = WriteBio {
+                            batch,
+                            pages: (at, at),
+                            sector,
+                            until: sector.saturating_add(run),
+                            member,
+                            place: Place::Waits,
+                            is_alone,
+                            segments: alloc::vec![piece],
+                        };
+                        self.push(cache, open.replace(new));
                     }
                     (first, len) = (first + take, len - take);
                 }
             }
         }
-        self.push(open);
+        self.push(cache, open);
     }
 
-    fn push(&mut self, bio: Option<WriteBio>) {
-        if let Some(bio) = bio {
-            self.ready.push_back(self.bios.insert(bio));
+    fn push<M: Machine>(&mut self, cache: &Cache<M>, bio: Option<WriteBio>) {
+        if let Some(mut bio) = bio {
+            let (drive, run) = cache.below.drive_at(bio.sector);
+            if bio.end() <= bio.sector.saturating_add(run) {
+                bio.member = drive as u16;
+            }
+            let (member, pages) = (bio.member, bio.nr_pages());
+            self.lanes.push(member, self.bios.insert(bio), pages);
         }
     }
 
-    /// Hands writes to a channel of the volume, as long as it takes them; `user_data` makes the
-    /// number of a bio of that of a write. Gives whether any went.
+    /// Hands writes to a channel of the volume, as long as it takes them and their drives have
+    /// places; `user_data` makes the number of a bio of that of a write. Gives whether any went.
     pub(crate) fn send<M: Machine>(
         &mut self,
         (cache, below): (&Cache<M>, &mut Channel<M>),
         user_data: impl Fn(usize) -> u64,
     ) -> bool {
-        let mut sent = false;
-        while let Some(at) = self.ready.pop_front() {
-            let bio = &self.bios[at];
-            let (list, is_alone) = (&raw const bio.segments[..], bio.is_alone);
-            // SAFETY: the list stays in its slot, and frames that are written stay as they are,
-            // until `ended` is told of this write.
-            let bio = unsafe { Bio::foreign_vectored(Op::Write, bio.sector, list) };
-            match below.submit(bio.with_user_data(user_data(at))) {
-                Ok(()) => {
-                    // Relaxed: a number that nothing depends on.
-                    cache.counts.write_requests.fetch_add(1, Order::Relaxed);
-                    sent = true;
-                    if is_alone {
-                        // Not merged with the next one.
-                        below.flush();
+        if self.pages == 0 {
+            return false;
+        }
+        let now_ns = M::now();
+        let order = self.lanes.turn(now_ns);
+        if self.look_at_ns().is_some_and(|stuck_ns| now_ns >= stuck_ns) {
+            cache.strands.be_cautious();
+        }
+        if !self.is_cut && cache.strands.is_cautious() {
+            self.cut(cache);
+        }
+        let mut has_sent = false;
+        for lane in order {
+            while let Some(at) = self.lanes.next(lane) {
+                let bio = &mut self.bios[at];
+                bio.place = Place::Taken;
+                let (list, is_alone) = (&raw const bio.segments[..], bio.is_alone);
+                // SAFETY: the list stays in its slot, and frames that are written stay as they are,
+                // until `ended` is told of this write.
+                let bio = unsafe { Bio::foreign_vectored(Op::Write, bio.sector, list) };
+                match below.submit(bio.with_user_data(user_data(at))) {
+                    Ok(()) => {
+                        // Relaxed: a number that nothing depends on.
+                        cache.counts.write_requests.fetch_add(1, Order::Relaxed);
+                        has_sent = true;
+                        if is_alone {
+                            // Not merged with the next one.
+                            below.flush();
+                        }
                     }
-                }
-                Err(Rejected { reason: Reject::Full, .. }) => {
-                    self.ready.push_front(at);
-                    break;
-                }
-                Err(Rejected { reason: Reject::Invalid(status), .. }) => {
-                    self.ended(cache, at, status);
+                    Err(Rejected { reason: Reject::Full, .. }) => {
+                        self.bios[at].place = Place::Waits;
+                        self.lanes.push_back(lane, at);
+                        return has_sent;
+                    }
+                    Err(Rejected { reason: Reject::Invalid(status), .. }) => {
+                        self.ended(cache, at, status);
+                    }
                 }
             }
         }
-        sent
+        has_sent
+    }
+
+    /// Cuts the writes that wait where their drives end; those inside that may go over several take
+    /// no place any more.
+    fn cut<M: Machine>(&mut self, cache: &Cache<M>) {
+        self.is_cut = true;
+        for (_, bio) in &mut self.bios {
+            if bio.place == Place::Taken && self.lanes.is_shared(bio.member) {
+                bio.place = Place::None;
+                self.lanes.ended(bio.member, bio.nr_pages());
+            }
+        }
+        let ready = self.lanes.take_ready();
+        for at in &ready {
+            let bio = &self.bios[*at];
+            self.lanes.forget(bio.member, bio.nr_pages());
+        }
+        self.lanes.divide();
+        for at in ready {
+            let mut rest = self.bios.remove(at);
+            loop {
+                let (_, run) = cache.below.drive_at(rest.sector);
+                let Some(behind) = rest.split_off(rest.sector.saturating_add(run)) else { break };
+                // A page that ends in one and begins in the other.
+                if behind.pages.0 == rest.pages.1 {
+                    self.batches[rest.batch].states[behind.pages.0].0 += 1;
+                }
+                self.push(cache, Some(core::mem::replace(&mut rest, behind)));
+            }
+            self.push(cache, Some(rest));
+        }
     }
 
     /// A write has ended: its pages go back to their shards with the last write that carries them.
     pub(crate) fn ended<M: Machine>(&mut self, cache: &Cache<M>, at: usize, status: Status) {
         let bio = self.bios.remove(at);
+        if bio.place == Place::Taken {
+            self.lanes.ended(bio.member, bio.nr_pages());
+        }
         let batch = &mut self.batches[bio.batch];
         let ended = note_end(cache, bio.member, status);
         let mut clean = 0;
@@ -231,6 +323,37 @@ fn give_back<M: Machine>(cache: &Cache<M>, item: &Item, ended: Ended) -> u32 {
 }
 
 impl WriteBio {
+    /// How many pages it carries something of.
+    fn nr_pages(&self) -> usize {
+        self.pages.1 - self.pages.0 + 1
+    }
+
+    /// Takes what it has from a sector on, if it goes so far: a write like it.
+    fn split_off(&mut self, sector: u64) -> Option<WriteBio> {
+        if self.end() <= sector {
+            return None;
+        }
+        let mut left = (sector - self.sector) as usize * 512;
+        let (mut before, mut behind) = (Vec::new(), Vec::new());
+        for piece in self.segments.drain(..) {
+            let take = left.min(piece.len_bytes as usize);
+            left -= take;
+            let (first, rest) = (take as u32, piece.len_bytes - take as u32);
+            if first > 0 {
+                before.push(Segment { start: piece.start, len_bytes: first });
+            }
+            if rest > 0 {
+                behind.push(Segment { start: piece.start.wrapping_add(take), len_bytes: rest });
+            }
+        }
+        // Its pages follow each other, as its sectors do.
+        let page_of = |sector: u64| (sector / PAGE_SECTORS - self.sector / PAGE_SECTORS) as usize;
+        let pages = (self.pages.0 + page_of(sector), self.pages.1);
+        self.pages.1 = self.pages.0 + page_of(sector - 1);
+        self.segments = before;
+        Some(WriteBio { pages, sector, segments: behind, ..*self })
+    }
+
     /// The sector behind it.
     fn end(&self) -> u64 {
         let bytes: u32 = self.segments.iter().map(|piece| piece.len_bytes).sum();

@@ -15,7 +15,7 @@ mod scenario;
 use std::sync::{Arc, Mutex};
 
 use millrace_block::{Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Volume};
-use millrace_cache::{Cache, CacheDriver, Flusher};
+use millrace_cache::{Cache, CacheDriver, Flusher, FlusherConfig, WriteLists};
 use millrace_machine::{
     CpuId, Doorbell, Machine, Model, Order, Parker, SimError, Simulated, Simulation, Thread, Word,
 };
@@ -29,6 +29,9 @@ pub use scenario::{Growth, Scenario};
 
 type Bell = Arc<Doorbell<Simulated>>;
 type SimWord = <Simulated as Machine>::Word;
+
+/// Writes of the flusher inside a drive: so few that others wait for them.
+const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 4, lists: WriteLists::PerDrive };
 
 /// Runs the scenario of a seed.
 #[must_use]
@@ -150,7 +153,7 @@ fn run_flusher(cache: &Arc<Cache<Simulated>>, thread: &IoThread<Simulated>, stop
     }
     let config = ChannelConfig { thread: Some(thread.clone()), ..ChannelConfig::default() };
     let below = Channel::open(cache.below(), config).expect("its queues are served");
-    let mut flusher = Flusher::new(cache, below, &thread.bell);
+    let mut flusher = Flusher::new(cache, (below, FLUSHER), &thread.bell);
     while stop.load(Order::SeqCst) == 0 {
         flusher.turn();
         let deadline_ns = flusher.sleep_until();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
 use millrace_block::{Error, ErrorKind, Stamp};
-use millrace_cache::{Cache, Flusher};
+use millrace_cache::{Cache, Flusher, FlusherConfig, WriteLists};
 use millrace_machine::{Doorbell, Machine, Native, Thread};
 use millrace_reactor::Config;
 
@@ -17,9 +17,9 @@ use crate::io_context::{IoConfig, IoContext};
 
 /// Writes that a flusher has in flight for each drive: as many as keep a drive busy, and few enough
 /// for readers, who wait behind them in a drive without a scheduler.
-const DRIVE_DEPTH: u32 = 16;
-/// Most writes in flight.
-const DEPTH_MAX: u32 = 1024;
+const DRIVE_WRITES: u32 = 16;
+/// Most writes in flight to all drives, but for one to each.
+const WRITES_MAX: u32 = 1024;
 
 /// The thread of a cache that brings dirty pages to its volume. Dropped, it stops.
 pub struct CacheFlusher {
@@ -80,9 +80,11 @@ fn run(
     up: &Sender<Result<Arc<Doorbell<Native>>, Error>>,
 ) {
     let made = IoContext::new(config).and_then(|mut io| {
-        let depth = DRIVE_DEPTH * cache.below().disks().len() as u32;
-        let below = io.channel(cache.below(), depth.min(DEPTH_MAX), Stamp::Batch)?;
-        Ok((io, below))
+        let drives = cache.below().disks().len();
+        let drive_writes = DRIVE_WRITES.min(WRITES_MAX / drives as u32).max(1);
+        let config = FlusherConfig { drive_writes, lists: WriteLists::PerDrive };
+        let below = io.channel(cache.below(), config.channel_depth(drives), Stamp::Batch)?;
+        Ok((io, (below, config)))
     });
     // The channel goes before the ring that its queues are on.
     let (mut io, below) = match made {

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::extent::WHOLE;
+use crate::extent::{ALL_PAGES, WHOLE};
 
 const FRAMES: u32 = 24;
 
@@ -122,7 +122,7 @@ impl Rig {
             }
             Do::Collect { up_to } => {
                 let is_due = |extent: &Extent| match extent.dirty_epoch <= up_to {
-                    true => Due::Now,
+                    true => Due::Pages(ALL_PAGES),
                     false => Due::NoMore,
                 };
                 self.shard.collect(usize::MAX, &mut self.writes, is_due);
@@ -134,7 +134,8 @@ impl Rig {
             }
             Do::CollectFresh => {
                 let before = self.writes.len();
-                self.shard.collect(usize::MAX, &mut self.writes, |_| Due::Fresh);
+                self.shard
+                    .collect(usize::MAX, &mut self.writes, |extent| Due::Pages(!extent.stranded));
                 assert!(!self.writes[before..].iter().any(|item| item.is_probe));
             }
             Do::Strand { page } => {
@@ -286,7 +287,7 @@ fn a_page_that_is_dropped_gives_its_frame_back_and_counts_collected_pages_are_bo
         shard.note_written(at, 0, 1, Dirtied { epoch: 1, at_ns: number });
     }
     let mut items = vec![];
-    shard.collect(2, &mut items, |_| Due::Now);
+    shard.collect(2, &mut items, |_| Due::Pages(ALL_PAGES));
     assert_eq!(items.iter().map(|item| item.page).collect::<Vec<_>>(), [0, 16]);
     assert_eq!(shard.oldest_ns(), Some(2));
     let at = shard.find(2).unwrap();
@@ -304,7 +305,7 @@ fn stranded_pages_are_left_out_of_fresh_ones_until_all_memory_is_theirs() {
     shard.note_written(at, 1, WHOLE, Dirtied { epoch: 1, at_ns: 0 });
     assert!(shard.strand(at, 0) && !shard.strand(at, 0) && !shard.is_stranded());
     let mut items = vec![];
-    shard.collect(9, &mut items, |_| Due::Fresh);
+    shard.collect(9, &mut items, |extent| Due::Pages(!extent.stranded));
     assert_eq!(
         items.iter().map(|item| (item.page, item.is_probe)).collect::<Vec<_>>(),
         [(1, false)]

@@ -11,7 +11,9 @@ mod access;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{Channel, ChannelConfig, Disk, DiskConfig, IoThread, Volume};
-use millrace_cache::{Cache, CacheConfig, CacheDriver, CacheStats, Flusher};
+use millrace_cache::{
+    Cache, CacheConfig, CacheDriver, CacheStats, Flusher, FlusherConfig, WriteLists,
+};
 use millrace_machine::{CpuId, Doorbell, Machine, Model, Order, Parker, Simulation, Thread};
 use millrace_machine::{Simulated, Word};
 
@@ -237,8 +239,9 @@ impl<M: Host> FlusherThread<M> {
     }
 }
 
-/// I/Os of the flusher in flight for each drive: as many as other experiments' submitters have.
-const FLUSHER_DEPTH: u32 = 64;
+/// The flusher has as many I/Os in flight for each drive as other experiments' submitters have, and
+/// sends them in one order, as the kernel's does: one `bdi_writeback` of a volume.
+const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 64, lists: WriteLists::Shared };
 
 /// Runs the flusher; what the kernel does for each page besides is charged when it is written.
 fn flush<M: Host>(
@@ -249,10 +252,10 @@ fn flush<M: Host>(
     for disk in cache.below().disks() {
         disk.bring_up(thread.number, thread).expect("a queue of its own");
     }
-    let depth = FLUSHER_DEPTH * cache.below().disks().len() as u32;
+    let depth = FLUSHER.channel_depth(cache.below().disks().len());
     let config = ChannelConfig { depth, thread: Some(thread.clone()), ..ChannelConfig::default() };
     let below = Channel::open(cache.below(), config).expect("its queues are served");
-    let mut flusher = Flusher::new(cache, below, &thread.bell);
+    let mut flusher = Flusher::new(cache, (below, FLUSHER), &thread.bell);
     let mut charged = 0;
     while stop.load(Order::SeqCst) == 0 {
         flusher.turn();

@@ -1,0 +1,276 @@
+//! `Lanes`: writes of dirty pages that are ready to be sent, by drive, and how many each drive has.
+//!
+//! Owned by a `Writeout`. A drive has so many places: one that is slow, or answers nothing, keeps
+//! its own and no others, and the writes of its neighbours go past its own. Writes over several
+//! drives have a lane of their own, with as many places as all drives. Knows numbers of writes, and
+//! drives.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::strands::NO_MEMBER;
+
+/// A drive that has ended no write for so long, though it has some, is stuck.
+pub(crate) const STUCK_NS: u64 = 1_000_000_000;
+
+/// The writes of a volume's drives.
+pub(crate) struct Lanes {
+    /// Those of each drive, then those over several.
+    of: Box<[Lane]>,
+    /// Places of each drive.
+    places: usize,
+    lists: WriteLists,
+    /// The lane whose turn it is to be first.
+    first: usize,
+}
+
+/// How a flusher sends its writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlusherConfig {
+    /// Writes inside each drive at a time, from 1.
+    pub drive_writes: u32,
+    /// In which order they go.
+    pub lists: WriteLists,
+}
+
+impl FlusherConfig {
+    /// Depth of a channel to a volume of so many drives in which no drive takes the places of
+    /// others: room for writes over several drives, which stay if one is stuck, and for those after
+    /// them.
+    #[must_use]
+    pub fn channel_depth(&self, drives: usize) -> u32 {
+        (2 * drives as u32).saturating_mul(self.drive_writes).clamp(1, 65_536)
+    }
+}
+
+/// In which order the writes of a flusher go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteLists {
+    /// Those of each drive in a list of its own: none waits for another drive.
+    PerDrive,
+    /// All in one list, as the kernel's of a volume (`bdi_writeback`), until a drive fails or is
+    /// stuck.
+    Shared,
+}
+
+/// The writes of one drive, or those over several.
+#[derive(Default)]
+struct Lane {
+    ready: VecDeque<usize>,
+    /// Writes inside the drive.
+    inside: usize,
+    /// Pages of writes that are ready or inside.
+    pages: usize,
+    /// A write ended since the last turn, or none was inside then.
+    has_moved: bool,
+    /// The last turn for which that holds.
+    moved_ns: u64,
+    /// Writes came to it since `begin`.
+    is_fed: bool,
+}
+
+impl Lanes {
+    /// Of so many drives, each with so many places, one at least.
+    pub(crate) fn new(drives: usize, config: FlusherConfig) -> Lanes {
+        let of = (0..=drives).map(|_| Lane::default()).collect();
+        let places = config.drive_writes.max(1) as usize;
+        Lanes { of, places, lists: config.lists, first: 0 }
+    }
+
+    /// No write goes over several drives any more, and each drive has a list.
+    pub(crate) fn divide(&mut self) {
+        self.lists = WriteLists::PerDrive;
+    }
+
+    /// How many drives there are.
+    fn drives(&self) -> usize {
+        self.of.len() - 1
+    }
+
+    /// Places of a lane.
+    fn places(&self, lane: usize) -> usize {
+        if lane < self.drives() { self.places } else { self.places * self.drives() }
+    }
+
+    /// The lane of a drive's writes.
+    fn lane_mut(&mut self, member: u16) -> &mut Lane {
+        let at = if self.is_shared(member) { self.drives() } else { member.into() };
+        &mut self.of[at]
+    }
+
+    /// Whether writes of a drive are in the list that is of no drive.
+    pub(crate) fn is_shared(&self, member: u16) -> bool {
+        member == NO_MEMBER || self.lists == WriteLists::Shared
+    }
+
+    /// Adds a write of so many pages.
+    pub(crate) fn push(&mut self, member: u16, number: usize, pages: usize) {
+        let lane = self.lane_mut(member);
+        lane.ready.push_back(number);
+        (lane.pages, lane.is_fed) = (lane.pages + pages, true);
+    }
+
+    /// The lanes, each once, in the order in which they may send at this time.
+    pub(crate) fn turn(&mut self, now_ns: u64) -> impl Iterator<Item = usize> + use<> {
+        for lane in &mut self.of {
+            if core::mem::take(&mut lane.has_moved) || lane.inside == 0 {
+                lane.moved_ns = now_ns;
+            }
+        }
+        let (first, count) = (self.first, self.of.len());
+        self.first = (first + 1) % count;
+        (first..count).chain(0..first)
+    }
+
+    /// Takes the next write of a lane, if it has a place.
+    pub(crate) fn next(&mut self, lane: usize) -> Option<usize> {
+        let places = self.places(lane);
+        let lane = &mut self.of[lane];
+        if lane.inside >= places {
+            return None;
+        }
+        let number = lane.ready.pop_front()?;
+        lane.inside += 1;
+        Some(number)
+    }
+
+    /// The last write that `next` gave was not taken.
+    pub(crate) fn push_back(&mut self, lane: usize, number: usize) {
+        let lane = &mut self.of[lane];
+        lane.inside -= 1;
+        lane.ready.push_front(number);
+    }
+
+    /// A write of so many pages that `next` gave has ended, or takes no place any more.
+    pub(crate) fn ended(&mut self, member: u16, pages: usize) {
+        let lane = self.lane_mut(member);
+        (lane.inside, lane.pages) = (lane.inside - 1, lane.pages - pages);
+        lane.has_moved = true;
+    }
+
+    /// Takes all writes that are ready.
+    pub(crate) fn take_ready(&mut self) -> Vec<usize> {
+        self.of.iter_mut().flat_map(|lane| lane.ready.drain(..)).collect()
+    }
+
+    /// So many pages of writes that `take_ready` gave come no more.
+    pub(crate) fn forget(&mut self, member: u16, pages: usize) {
+        self.lane_mut(member).pages -= pages;
+    }
+
+    /// When a drive is stuck if it ends nothing until then.
+    pub(crate) fn stuck_at_ns(&self) -> Option<u64> {
+        let has_some = self.of.iter().filter(|lane| lane.inside > 0);
+        has_some.map(|lane| lane.moved_ns.saturating_add(STUCK_NS)).min()
+    }
+
+    /// Whether writes of a drive are ready.
+    pub(crate) fn has_ready(&self, drive: usize) -> bool {
+        !self.of[drive].ready.is_empty()
+    }
+
+    /// Whether nothing is ready, or half of the places are free of a drive to which writes came
+    /// since `begin`, or none came: the more comes together, the longer its writes are.
+    pub(crate) fn wants_more(&self) -> bool {
+        let is_short = |(at, lane): (usize, &Lane)| {
+            lane.is_fed && lane.ready.is_empty() && lane.inside <= self.places(at) / 2
+        };
+        !self.of.iter().any(|lane| lane.is_fed)
+            || self.of.iter().enumerate().any(is_short)
+            || self.of.iter().all(|lane| lane.ready.is_empty())
+    }
+
+    /// What comes from here on counts in `wants_more`.
+    pub(crate) fn begin(&mut self) {
+        self.of.iter_mut().for_each(|lane| lane.is_fed = false);
+    }
+
+    /// Whether a drive has its share of so many pages, ready or inside.
+    pub(crate) fn is_full(&self, drive: usize, pages: usize) -> bool {
+        self.of[drive].pages >= pages / self.drives()
+    }
+
+    /// Whether some drive has its share of so many pages.
+    pub(crate) fn has_full(&self, pages: usize) -> bool {
+        (0..self.drives()).any(|drive| self.is_full(drive, pages))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lanes(drives: usize, drive_writes: u32) -> Lanes {
+        Lanes::new(drives, FlusherConfig { drive_writes, lists: WriteLists::PerDrive })
+    }
+
+    /// Sends what may go at a time; the numbers.
+    fn send(lanes: &mut Lanes, now_ns: u64) -> Vec<usize> {
+        let mut gone = Vec::new();
+        for drive in lanes.turn(now_ns) {
+            gone.extend(core::iter::from_fn(|| lanes.next(drive)));
+        }
+        gone
+    }
+
+    #[test]
+    fn a_drive_that_ends_nothing_keeps_its_places_and_no_others() {
+        let mut lanes = lanes(2, 2);
+        (0..12).for_each(|number| lanes.push((number / 6) as u16, number, 1));
+        assert_eq!((send(&mut lanes, 5), lanes.wants_more()), ([0, 1, 6, 7].into(), false));
+        assert_eq!(send(&mut lanes, 6), []);
+        for (now_ns, number) in [(7, 8), (8, 9), (9, 10), (10, 11)] {
+            lanes.ended(1, 1);
+            assert_eq!(send(&mut lanes, now_ns), [number]);
+        }
+        assert!(lanes.has_ready(0) && !lanes.has_ready(1) && !lanes.wants_more());
+        lanes.ended(1, 1);
+        assert!(lanes.wants_more(), "it will soon have nothing");
+        assert_eq!(lanes.stuck_at_ns(), Some(5 + STUCK_NS));
+        assert!(lanes.is_full(0, 12) && !lanes.is_full(1, 12) && !lanes.has_full(14));
+        lanes.begin();
+        assert!(lanes.wants_more(), "nothing came to either");
+        lanes.push(0, 12, 1);
+        assert!(!lanes.wants_more(), "what came has not gone");
+    }
+
+    #[test]
+    fn writes_over_several_drives_have_places_of_their_own() {
+        let mut lanes = lanes(2, 1);
+        (0..3).for_each(|number| lanes.push(NO_MEMBER, number, 9));
+        lanes.push(1, 3, 1);
+        let mut gone = send(&mut lanes, 0);
+        gone.sort_unstable();
+        assert_eq!(gone, [0, 1, 3]);
+        assert!(!lanes.has_full(4), "they are of no drive");
+        lanes.ended(NO_MEMBER, 9);
+        assert_eq!(send(&mut lanes, 1), [2]);
+    }
+
+    #[test]
+    fn a_shared_list_goes_in_order_until_it_is_divided() {
+        let config = FlusherConfig { drive_writes: 1, lists: WriteLists::Shared };
+        let mut lanes = Lanes::new(2, config);
+        (0..4).for_each(|number| lanes.push(number / 2, number.into(), 1));
+        assert_eq!(send(&mut lanes, 0), [0, 1]);
+        lanes.ended(0, 1);
+        lanes.ended(0, 1);
+        let ready = lanes.take_ready();
+        (0..2).for_each(|_| lanes.forget(1, 1));
+        lanes.divide();
+        ready.into_iter().for_each(|number| lanes.push((number / 2) as u16, number, 1));
+        assert_eq!(send(&mut lanes, 2), [2]);
+    }
+
+    #[test]
+    fn what_was_not_taken_is_first_again_and_what_is_cut_leaves_nothing() {
+        let mut lanes = lanes(1, 1);
+        (0..2).for_each(|number| lanes.push(0, number, 3));
+        assert_eq!(lanes.next(0), Some(0));
+        lanes.push_back(0, 0);
+        assert_eq!((lanes.take_ready(), lanes.stuck_at_ns()), ([0, 1].into(), None));
+        lanes.forget(0, 6);
+        assert!(lanes.is_full(0, 0) && !lanes.is_full(0, 1));
+    }
+}
