@@ -28,8 +28,12 @@ const ON_THEIR_WAY_MAX: usize = 16_384;
 const SHARES: usize = ON_THEIR_WAY_MAX - BATCH_PAGES;
 /// Time until pages are looked for once more where a drive has its share and nothing else is due.
 const LOOK_NS: u64 = 10_000_000;
-/// Shortest time over which the rate is measured.
+/// Shortest time over which the rate is measured, and the longest without a page that counts.
 const RATE_NS: u64 = 50_000_000;
+const PAUSE_NS: u64 = 1_000_000_000;
+/// Pages over which it is measured if they are written far faster than it says: after a pause of
+/// the drives what was measured is far too low, and writers that are held for it give little to do.
+const FASTER_PAGES: u64 = 256;
 /// Extents with which a drive that fails is tried once more.
 const PROBE_EXTENTS: usize = 8;
 
@@ -59,6 +63,8 @@ struct Rate {
     busy_ns: u64,
     /// Pages written by then.
     written: u64,
+    /// The rate that was said.
+    said: u64,
 }
 
 impl Rate {
@@ -69,13 +75,19 @@ impl Rate {
             self.busy_ns += now_ns.saturating_sub(last_ns);
         }
         let pages = written.saturating_sub(self.written);
-        if self.busy_ns < RATE_NS || pages == 0 {
+        if pages == 0 {
+            self.busy_ns = self.busy_ns.min(PAUSE_NS);
             return None;
         }
         let bytes = u128::from(pages) * PAGE_BYTES as u128;
-        let rate = bytes * 1_000_000_000 / u128::from(self.busy_ns);
-        (self.busy_ns, self.written) = (0, written);
-        Some(u64::try_from(rate).unwrap_or(u64::MAX).max(1))
+        let rate = bytes * 1_000_000_000 / u128::from(self.busy_ns.max(1));
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
+        let is_faster = self.said > 0 && pages >= FASTER_PAGES && rate / 4 > self.said;
+        if self.busy_ns < RATE_NS && !is_faster {
+            return None;
+        }
+        (self.busy_ns, self.written, self.said) = (0, written, rate);
+        Some(rate)
     }
 }
 
@@ -281,5 +293,20 @@ mod tests {
         assert_eq!(rate.note(RATE_NS * 20, 1, 1), None, "idle time does not count");
         let all = 50 * PAGE_BYTES as u64;
         assert_eq!(rate.note(RATE_NS * 20 + RATE_NS / 2, 50, 1), Some(all * 20));
+    }
+
+    #[test]
+    fn a_pause_makes_the_rate_low_for_no_longer_than_the_next_mebibyte() {
+        let mut rate = Rate::default();
+        assert_eq!(rate.note(0, 0, 1), None);
+        for second in 1..100 {
+            assert_eq!(rate.note(second * 1_000_000_000, 0, 1), None, "nothing is written");
+        }
+        let page = PAGE_BYTES as u64;
+        let after_pause = rate.note(99_000_001_000, 10, 1);
+        assert!(after_pause.is_some_and(|rate| rate.abs_diff(10 * page) < page), "{after_pause:?}");
+        assert_eq!(rate.note(99_000_002_000, 10 + FASTER_PAGES - 1, 1), None);
+        let rate = rate.note(99_000_003_000, 10 + FASTER_PAGES, 1);
+        assert_eq!(rate, Some(FASTER_PAGES * page * 500_000));
     }
 }

@@ -384,3 +384,38 @@ impl WriteBio {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_cut_inside_a_page_and_a_segment_and_loses_nothing() {
+        let memory = |at: usize| core::ptr::without_provenance_mut::<u8>(at);
+        // Sectors 4 to 24, pages 7 to 9 of the batch, memory in two pieces.
+        let mut write = WriteBio {
+            batch: 0,
+            pages: (7, 9),
+            sector: 4,
+            until: u64::MAX,
+            member: NO_MEMBER,
+            place: Place::Waits,
+            is_alone: false,
+            segments: alloc::vec![
+                Segment { start: memory(1 << 20), len_bytes: 4 * 512 },
+                Segment { start: memory(2 << 20), len_bytes: 16 * 512 },
+            ],
+        };
+        assert!(write.split_off(24).is_none(), "it ends there");
+        let behind = write.split_off(10).expect("it goes on");
+        let pieces = |write: &WriteBio| -> Vec<(usize, u32)> {
+            write.segments.iter().map(|it| (it.start.addr(), it.len_bytes / 512)).collect()
+        };
+        assert_eq!((write.sector, write.end(), write.pages), (4, 10, (7, 8)));
+        assert_eq!(pieces(&write), [(1 << 20, 4), (2 << 20, 2)]);
+        assert_eq!((behind.sector, behind.end(), behind.pages), (10, 24, (8, 9)));
+        assert_eq!(pieces(&behind), [((2 << 20) + 1024, 14)]);
+        let at_page = write.split_off(8).expect("it goes on");
+        assert_eq!((write.pages, at_page.pages), ((7, 7), (8, 8)));
+    }
+}

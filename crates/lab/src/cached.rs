@@ -1,11 +1,11 @@
 //! The cache explored: scenarios from seeds on the simulated machine, compared with a plain model.
 //!
 //! Several threads write, read, flush, discard and zero a small volume through a cache that is
-//! smaller than it; drives answer late, fail, and forget at a power cut what no flush covered. The
-//! judge knows of each sector who wrote what when: a read gives what was there, or what was being
-//! written; what was flushed survives; nothing appears that was never written. A frame that changes
-//! while a drive reads it is a violation, too, and so is an I/O that fails since a drive is dead
-//! which has nothing of it. Called by `millrace explore --cache`.
+//! smaller than it; drives answer late, fail, are stuck for seconds, and forget at a power cut what
+//! no flush covered. The judge knows of each sector who wrote what when: a read gives what was
+//! there, or what was being written; what was flushed survives; nothing appears that was never
+//! written. A frame that changes while a drive reads it is a violation, too, and so is an I/O that
+//! fails since a drive is dead which has nothing of it. Called by `millrace explore --cache`.
 
 mod client;
 mod drive;
@@ -171,8 +171,9 @@ mod tests {
     #[test]
     fn what_was_flushed_survives_and_reads_give_what_was_written_whatever_the_seed() {
         let mut written_back = 0;
-        // The last one has writes that fail after their drive has come back.
-        for seed in (0..300).chain([700_000_002_197]) {
+        // The last two have writes that fail after their drive has come back, and writers that were
+        // held for long after a drive was stuck.
+        for seed in (0..300).chain([700_000_002_197, 961_000_009_985]) {
             let (outcome, pages) = run_counted(seed);
             assert_eq!(outcome.violation, None, "seed {seed}: {:?}", Scenario::of_seed(seed));
             written_back += pages;
@@ -184,6 +185,7 @@ mod tests {
     fn scenarios_have_drives_that_die_and_come_back() {
         let dead = (0..300).filter_map(|seed| Scenario::of_seed(seed).dead);
         assert!(dead.filter(|dead| dead.until_ns > 1_000_000_000).count() > 5);
+        assert!((0..300).filter(|seed| Scenario::of_seed(*seed).stuck.is_some()).count() > 5);
     }
 
     #[test]

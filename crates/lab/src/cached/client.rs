@@ -227,7 +227,8 @@ impl Client {
         let is_range = flight.op != Op::Flush && !flight.flags.has(OpFlags::FUA);
         let is_live = is_range && self.scenario.is_live(flight.sector, flight.nr);
         let lasted_ns = now_ns - flight.started_ns;
-        if is_live && flight.op == Op::Write && lasted_ns > HELD_NS_MAX {
+        let is_held = lasted_ns > HELD_NS_MAX && self.scenario.stuck.is_none();
+        if is_live && flight.op == Op::Write && is_held {
             judge.accuse("held", format!("{flight:?} took {lasted_ns} ns"));
         }
         if !done.status.is_ok() {

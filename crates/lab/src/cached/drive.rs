@@ -106,11 +106,12 @@ struct Queue {
 unsafe impl Send for Queue {}
 
 impl Queue {
-    fn is_dead(&self) -> bool {
-        let now_ns = Simulated::now();
-        self.drive.scenario.dead.is_some_and(|dead| {
-            dead.drive == self.drive.number && (dead.from_ns..dead.until_ns).contains(&now_ns)
-        })
+    /// Whether the drive is dead, and until when it is stuck.
+    fn state(&self, now_ns: u64) -> (bool, Option<u64>) {
+        let (scenario, number) = (&self.drive.scenario, self.drive.number);
+        let is_dead = scenario.dead.is_some_and(|dead| dead.is_now(number, now_ns));
+        let stuck = scenario.stuck.filter(|stuck| stuck.is_now(number, now_ns));
+        (is_dead, stuck.map(|stuck| stuck.until_ns))
     }
 
     fn end(&self, rq: &Inside, judge: &mut Judge) -> Status {
@@ -177,7 +178,9 @@ impl DriverQueue<Simulated> for Queue {
             let text = format!("a drive of {sectors} sectors was asked for {end}");
             hold(&judge).accuse("size", text);
         }
-        let due_ns = Simulated::now() + self.random.below(delay + 1);
+        let now_ns = Simulated::now();
+        let (is_dead, stuck_until_ns) = self.state(now_ns);
+        let due_ns = stuck_until_ns.unwrap_or(now_ns) + self.random.below(delay + 1);
         self.inside.push(Inside {
             tag: rq.tag(),
             due_ns,
@@ -185,7 +188,7 @@ impl DriverQueue<Simulated> for Queue {
             sector: rq.sector(),
             nr: rq.nr_sectors().into(),
             memory,
-            fails: per_mille < self.drive.scenario.fails_per_mille || self.is_dead(),
+            fails: per_mille < self.drive.scenario.fails_per_mille || is_dead,
             covers: hold(&judge).tick(),
         });
         Dispatch::Queued

@@ -27,6 +27,8 @@ pub struct Scenario {
     pub fails_per_mille: u64,
     /// A drive that fails all for a while.
     pub dead: Option<Dead>,
+    /// A drive that answers nothing for a while.
+    pub stuck: Option<Dead>,
     /// When and how far the drives grow, and the volume with them.
     pub growth: Option<Growth>,
     /// What clients do.
@@ -42,7 +44,7 @@ pub struct Growth {
     pub drive_sectors: u64,
 }
 
-/// A drive that fails all that it is asked for a while.
+/// A drive that fails, or leaves unanswered, all that it is asked for a while.
 #[derive(Debug, Clone, Copy)]
 pub struct Dead {
     /// Its number.
@@ -72,6 +74,13 @@ pub struct Load {
     pub sectors_max: u64,
     /// Sectors that most I/Os are about.
     pub hot: u64,
+}
+
+impl Dead {
+    /// Whether that is so of a drive at a time.
+    pub(super) fn is_now(&self, drive: usize, now_ns: u64) -> bool {
+        self.drive == drive && (self.from_ns..self.until_ns).contains(&now_ns)
+    }
 }
 
 impl Scenario {
@@ -109,6 +118,7 @@ impl Scenario {
             delay_ns: pick(&[0, 20_000, 200_000, 2_000_000]),
             fails_per_mille: if dead.is_some() { 0 } else { fails },
             dead,
+            stuck: stuck_of(seed, drives),
             growth,
             load: Load {
                 clients: pick(&[1, 2, 3, 4]) as usize,
@@ -188,5 +198,17 @@ fn dead_of(seed: u64, drives: usize) -> Option<Dead> {
     let drive = random.below(drives as u64) as usize;
     let from_ns = random.below(3_000_000);
     let until_ns = from_ns + [1_000_000, 50_000_000, 3_000_000_000][random.below(3) as usize];
+    Some(Dead { drive, from_ns, until_ns })
+}
+
+/// The drive that is stuck for seconds in a scenario: in one of eight of those with several drives.
+fn stuck_of(seed: u64, drives: usize) -> Option<Dead> {
+    let mut random = Random::new(seed ^ 0x57ac);
+    if drives == 1 || random.below(8) != 0 {
+        return None;
+    }
+    let drive = random.below(drives as u64) as usize;
+    let from_ns = random.below(3_000_000);
+    let until_ns = from_ns + [1_500_000_000, 4_000_000_000][random.below(2) as usize];
     Some(Dead { drive, from_ns, until_ns })
 }
