@@ -320,7 +320,9 @@ fn a_drive_that_is_stuck_costs_its_neighbours_no_page_at_a_stop() {
             assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None);
         }
         assert_eq!(daemon.terminate().code(), Some(1), "{layout}: {}", daemon.stderr());
-        assert!(daemon.stderr().contains("volume v: "), "{layout}: {}", daemon.stderr());
+        let said = daemon.stderr();
+        assert!(said.contains("last 5 s: drive d0 has not answered"), "{layout}: {said}");
+        assert!(said.contains("since drive d0 answered nothing for 10 s"), "{layout}: {said}");
         for (page, on_drive) in pages().filter_map(|page| match layout {
             "linear" => page.checked_sub(2048).map(|on_drive| (page, on_drive)),
             _ if page / 16 % 2 == 0 => None,
@@ -330,6 +332,22 @@ fn a_drive_that_is_stuck_costs_its_neighbours_no_page_at_a_stop() {
             assert!(there, "{layout}: page {page} is lost: {}", daemon.stderr());
         }
     }
+}
+
+#[test]
+fn a_second_signal_ends_a_stop_and_says_what_is_lost_with_it() {
+    let dir = tempdir();
+    let path = dir.path().display();
+    let stuck = format!("fault:drive=(file:path={path}/d0,size=8m),op=write,stuck=true");
+    let mut daemon = Daemon::start(&config(&[stuck], LAZY), &["s", "c"]);
+    let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+    assert_eq!(write(&mut client, 3, &pattern(1024, 1), 0), None);
+    daemon.signal(15);
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(daemon.terminate().code(), Some(1), "{}", daemon.stderr());
+    let said = daemon.stderr();
+    let lost = "v: 4096 bytes (first 4096 bytes from byte 0 on) lost";
+    assert!(said.contains("by a second signal") && said.contains(lost), "{said}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub struct CacheStats {
 pub struct AtRisk {
     /// Bytes of it; of pages that are being written, all of the page.
     pub bytes: u64,
-    /// First byte of the first range of pages that follow each other, and the range's length.
+    /// First byte of the first range of sectors that follow each other, and the range's length.
     pub first: (u64, u64),
     /// Numbers of the volume's drives that fail writes.
     pub failing: Vec<usize>,

@@ -17,7 +17,7 @@ use millrace_block::{Status, Unwritten};
 use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::cache::Cache;
-use crate::extent::{ALL_PAGES, EXTENT_PAGES, PAGE_SECTORS, WHOLE};
+use crate::extent::{ALL_PAGES, EXTENT_PAGES, PAGE_SECTORS, WHOLE, runs};
 use crate::shard::Shard;
 use crate::stats::AtRisk;
 
@@ -287,7 +287,7 @@ impl<M: Machine> Cache<M> {
         if self.is_write_through() {
             return None;
         }
-        let (mut bytes, mut pages) = (0, Vec::new());
+        let mut pages = Vec::new();
         for shard in self.shards() {
             let shard = shard.lock();
             for number in shard.numbers() {
@@ -296,17 +296,24 @@ impl<M: Machine> Cache<M> {
                     let is_written = extent.writing & 1 << place != 0;
                     let mask = if is_written { WHOLE } else { extent.dirty[place] };
                     if mask != 0 {
-                        bytes += u64::from(mask.count_ones()) * 512;
-                        pages.push(number * EXTENT_PAGES as u64 + place as u64);
+                        pages.push((number * EXTENT_PAGES as u64 + place as u64, mask));
                     }
                 }
             }
         }
         pages.sort_unstable();
-        let start = *pages.first()?;
-        let run = pages.iter().zip(start..).take_while(|(page, next)| **page == *next).count();
-        let page_bytes = PAGE_SECTORS * 512;
-        let first = (start * page_bytes, run as u64 * page_bytes);
+        let bytes = pages.iter().map(|(_, mask)| u64::from(mask.count_ones()) * 512).sum();
+        let mut pieces = pages.iter().flat_map(|(page, mask)| {
+            let sector = page * PAGE_SECTORS;
+            runs(*mask).map(move |(first, len)| (sector + u64::from(first), u64::from(len)))
+        });
+        let (start, len) = pieces.next()?;
+        let end = pieces.try_fold(start + len, |end, (next, len)| match end == next {
+            true => Ok(next + len),
+            false => Err(end),
+        });
+        let end = end.unwrap_or_else(|end| end);
+        let first = (start * 512, (end - start) * 512);
         let members = 0..self.strands.members.len();
         let failing = members.filter(|member| self.strands.is_failing(*member)).collect();
         Some(AtRisk { bytes, first, failing, status: self.strands.last_status() })

@@ -45,12 +45,13 @@ use crate::config::words;
 use crate::config::{self, Checked};
 use crate::verbs::say;
 use crate::views::Views;
+use at_risk::End;
 use created::Created;
 use observed::Observed;
 use report::Whose;
 use signals::{Asked, Signals};
 use source::{Asked as AskedSource, Source};
-use watch::Watch;
+use watch::{Watch, log_lost};
 
 /// How long I/O in flight may take to finish when the daemon is asked to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -172,7 +173,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut watch = Watch::new(&observed);
     watch.watch(&server, &workers, &done);
     let signals = signals.join().map_err(|_| anyhow::anyhow!("the signal thread panicked"))?;
-    let code = stop(server, &mut workers, signals, watch);
+    let code = stop(server, &mut workers, signals, (watch, observed));
     // Last, so that whoever watches sees it stop.
     drop(views);
     Ok(code)
@@ -214,7 +215,7 @@ fn stop(
     server: Servers,
     workers: &mut DriveWorkers,
     signals: Signals,
-    mut watch: Watch,
+    (mut watch, observed): (Watch, Arc<Observed>),
 ) -> ExitCode {
     signals::tell_manager(signals::Phase::Stopping);
     tracing::info!(
@@ -222,10 +223,20 @@ fn stop(
          long as their drives go on",
         DRAIN_TIMEOUT.as_secs()
     );
-    signals.exit_at_the_next_one();
-    let mut outcome = server.stop(DRAIN_TIMEOUT);
-    // After all that could hand something over to them.
-    outcome.failures.extend(workers.stop().err().map(|error| error.to_string()));
+    signals.exit_at_the_next_one(move || {
+        tracing::error!("stopped at once by a second signal: what is in flight is not answered");
+        log_lost(&observed, End::SecondSignal);
+    });
+    let (stopping, done) = std::sync::mpsc::channel::<()>();
+    let outcome = std::thread::scope(|scope| {
+        let watch = &mut watch;
+        scope.spawn(move || watch.watch_stop(&done));
+        let mut outcome = server.stop(DRAIN_TIMEOUT);
+        // After all that could hand something over to them.
+        outcome.failures.extend(workers.stop().err().map(|error| error.to_string()));
+        drop(stopping);
+        outcome
+    });
     // What failed since the last look, down to the last flush.
     watch.last_look();
     match outcome.is_clean() {

@@ -64,11 +64,13 @@ impl Signals {
         }
     }
 
-    /// From half a second on, a signal to stop ends the process at once, with status 1.
-    pub fn exit_at_the_next_one(mut self) {
+    /// From half a second on, a signal to stop ends the process, with status 1, after its last
+    /// words.
+    pub fn exit_at_the_next_one(mut self, last_words: impl FnOnce() + Send + 'static) {
         thread::spawn(move || {
             let since = Instant::now();
             while self.next() != Asked::Stop || since.elapsed() < SAME_REQUEST {}
+            last_words();
             std::process::exit(1);
         });
     }

@@ -9,17 +9,19 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use millrace::{DriveWorkers, Servers};
+use millrace::{Cache, DriveWorkers, Native, Servers};
 use millrace_block::{Failure, Failures, Op};
 use signal_hook::consts::SIGTERM;
 
-use super::at_risk;
+use super::at_risk::{self, End};
 use super::observed::Observed;
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Looks after a line about a drive or an export that bring no other one about it.
 const QUIET: u32 = 4;
+/// Looks from one line about what caches still owe to the next, while the daemon stops.
+const STOP_LOOKS: u32 = 5;
 
 /// What was said so far.
 pub struct Watch {
@@ -112,16 +114,44 @@ impl Watch {
         }
     }
 
-    /// Logs what was not said yet, and what caches could not write: the daemon stops.
-    pub fn last_look(&mut self) {
-        for cache in self.observed.caches() {
-            if let Some(text) = at_risk::at_the_end(cache) {
-                tracing::error!(volume = cache.below().name(), "{text}");
-            }
-        }
+    /// Looks after a daemon that stops until the other end of `done` is dropped: logs what fails,
+    /// and every few seconds what caches still owe.
+    pub fn watch_stop(&mut self, done: &Receiver<()>) {
         self.caches.clear();
+        let owed = |caches: &[Arc<Cache<Native>>]| -> Vec<u64> {
+            caches.iter().map(|cache| cache.stats().dirty).collect()
+        };
+        let (mut before, mut looks) = (owed(self.observed.caches()), 0);
+        while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+            self.look();
+            looks += 1;
+            if looks % STOP_LOOKS != 0 {
+                continue;
+            }
+            let seconds = PERIOD.as_secs() * u64::from(STOP_LOOKS);
+            for (cache, before) in self.observed.caches().iter().zip(&before) {
+                if let Some(text) = at_risk::while_stopping(cache, *before, seconds) {
+                    tracing::info!(volume = cache.below().name(), "{text}");
+                }
+            }
+            before = owed(self.observed.caches());
+        }
+    }
+
+    /// Logs what was not said yet, and what caches could not write: the daemon has stopped.
+    pub fn last_look(&mut self) {
         self.drives.iter_mut().chain(&mut self.exports).for_each(|said| said.quiet = 0);
         self.look();
+        log_lost(&self.observed, End::Stopped);
+    }
+}
+
+/// Logs what caches have in memory only: the daemon ends.
+pub fn log_lost(observed: &Observed, end: End) {
+    for cache in observed.caches() {
+        if let Some(text) = at_risk::at_the_end(cache, end) {
+            tracing::error!(volume = cache.below().name(), "{text}");
+        }
     }
 }
 
