@@ -16,8 +16,9 @@ use millrace_random::SplitMix64;
 use millrace_tests::cached::{config, counters};
 use millrace_tests::load::{Load, call, connect, request};
 use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::remote::Remote;
 use millrace_tests::serving::{backends, four_files, pattern, succeed};
-use millrace_tests::{Daemon, millrace, poll_within, tempdir};
+use millrace_tests::{Daemon, millrace, poll_within, require_clients, tempdir};
 
 const SECTORS: u64 = 8192;
 const KILLS: u64 = 10;
@@ -332,6 +333,28 @@ fn a_drive_that_is_stuck_costs_its_neighbours_no_page_at_a_stop() {
             assert!(there, "{layout}: page {page} is lost: {}", daemon.stderr());
         }
     }
+}
+
+#[test]
+fn a_stop_that_fails_flushes_what_the_other_drives_took() {
+    require_clients!("nbdkit");
+    let dir = tempdir();
+    let (socket, log) = (dir.path().join("n"), dir.path().join("log"));
+    let file = format!("logfile={}", log.display());
+    let _server = Remote::nbdkit(&socket, &["--filter=log", "memory", "8M", &file]);
+    let good = format!("nbd:uri=nbd+unix:///?socket={}", socket.display());
+    let bad =
+        format!("fault:drive=(file:path={}/d0,size=8m),op=write,status=eio", dir.path().display());
+    let text = config(&[bad, good], LAZY).replace("chunk = \"64k\"", "layout = \"linear\"");
+    let mut daemon = Daemon::start(&text, &["s", "c"]);
+    let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+    for page in (0..4096).step_by(64) {
+        assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None);
+    }
+    assert_eq!(daemon.terminate().code(), Some(1), "{}", daemon.stderr());
+    let log = fs::read_to_string(log).unwrap();
+    let last_of = |what: &str| log.rfind(what).unwrap_or_else(|| panic!("no{what}in {log}"));
+    assert!(last_of(" Flush ") > last_of(" Write "), "{log}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
-use millrace_block::Channel;
+use millrace_block::{Bio, Channel};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
 use crate::cache::Cache;
@@ -37,6 +37,9 @@ const FASTER_PAGES: u64 = 256;
 /// Extents with which a drive that fails is tried once more.
 const PROBE_EXTENTS: usize = 8;
 
+/// Number of the flush at the end among the writes, of which none has it.
+const FLUSH: u64 = u64::MAX;
+
 /// The thread of a cache that brings dirty pages to the volume.
 pub struct Flusher<M: Machine> {
     cache: Arc<Cache<M>>,
@@ -52,6 +55,8 @@ pub struct Flusher<M: Machine> {
     is_short: bool,
     /// When to look for pages at the earliest.
     look_ns: u64,
+    /// The flush at the end is under way.
+    is_flushing: bool,
 }
 
 /// How fast pages reach the volume, measured while some are on their way.
@@ -110,16 +115,20 @@ impl<M: Machine> Flusher<M> {
             probe_at: 0,
             is_short: false,
             look_ns: 0,
+            is_flushing: false,
         }
     }
 
     /// Collects what is due, sends it, and takes what is written. Does not wait.
     pub fn turn(&mut self) {
         let (cache, writeout) = (&self.cache, &mut self.writeout);
-        let mut ended = false;
-        self.below.poll(|done| {
-            writeout.ended(cache, done.user_data as usize, done.status);
-            ended = true;
+        let (mut ended, is_flushing) = (false, &mut self.is_flushing);
+        self.below.poll(|done| match done.user_data {
+            FLUSH => *is_flushing = false,
+            at => {
+                writeout.ended(cache, at as usize, done.status);
+                ended = true;
+            }
         });
         let (until, is_short) = self.cache.flusher.look();
         let now_ns = M::now();
@@ -139,6 +148,22 @@ impl<M: Machine> Flusher<M> {
         if ended {
             self.cache.signals.wake();
         }
+    }
+
+    /// Flushes the drives, if the cache still owes them something: what they took of it is there
+    /// for good, although no flush of the cache can succeed.
+    pub fn begin_last_flush(&mut self) {
+        if self.cache.dirty_pages() > 0 && !self.is_flushing {
+            let flush = Bio::flush().with_user_data(FLUSH);
+            self.is_flushing = self.below.submit(flush).is_ok();
+            self.below.flush();
+        }
+    }
+
+    /// Whether the flush at the end is under way.
+    #[must_use]
+    pub fn is_flushing(&self) -> bool {
+        self.is_flushing
     }
 
     /// After a failure, and when a drive fails no longer, whoever waits is told.
@@ -270,8 +295,11 @@ impl<M: Machine> Drop for Flusher<M> {
     fn drop(&mut self) {
         self.cache.flusher.set_bell(None);
         let (cache, writeout) = (&self.cache, &mut self.writeout);
-        let is_drained =
-            self.below.drain(|done| writeout.ended(cache, done.user_data as usize, done.status));
+        let is_drained = self.below.drain(|done| {
+            if done.user_data != FLUSH {
+                writeout.ended(cache, done.user_data as usize, done.status);
+            }
+        });
         if !is_drained {
             self.below.set_drain_ns(0);
             core::mem::forget(Arc::clone(&self.cache));

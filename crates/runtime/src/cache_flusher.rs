@@ -3,6 +3,7 @@
 //! Started after the disks of the volume below, as an I/O thread of it that has the queue of the
 //! number given; stopped after whoever writes to the cache and before the drives' workers. It
 //! sleeps in its ring. What is dirty when it stops stays in memory: flush the cached volume before.
+//! If that failed, it flushes the drives, so that what those took is there for good.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,8 @@ use crate::io_context::{IoConfig, IoContext};
 /// Writes that a flusher has in flight for each drive: as many as keep a drive busy, and few enough
 /// for readers, who wait behind them in a drive without a scheduler.
 const DRIVE_WRITES: u32 = 16;
+/// Longest time for the flush of the drives at the end, in nanoseconds.
+const FLUSH_NS: u64 = 1_000_000_000;
 /// Most writes in flight to all drives, but for one to each.
 const WRITES_MAX: u32 = 1024;
 
@@ -97,13 +100,18 @@ fn run(
     };
     let mut flusher = Flusher::new(cache, below, io.bell());
     let _ = up.send(Ok(Arc::clone(io.bell())));
+    // Its ring gone, queues that find no flusher write for themselves.
+    let failed = |error: Error| panic!("flusher of volume {}: {error}", cache.below().name());
     while !stop.load(Ordering::SeqCst) {
         flusher.turn();
         let deadline_ns = flusher.sleep_until();
         let has_work = || flusher.has_work() || stop.load(Ordering::SeqCst);
-        if let Err(error) = io.turn(deadline_ns, has_work) {
-            // Its ring is gone: queues that find no flusher write for themselves.
-            panic!("flusher of volume {}: {error}", cache.below().name());
-        }
+        io.turn(deadline_ns, has_work).unwrap_or_else(failed);
+    }
+    flusher.begin_last_flush();
+    let until_ns = Native::now().saturating_add(FLUSH_NS);
+    while flusher.is_flushing() && Native::now() < until_ns {
+        flusher.turn();
+        io.turn(Some(until_ns), || flusher.has_work()).unwrap_or_else(failed);
     }
 }
