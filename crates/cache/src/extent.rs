@@ -52,10 +52,21 @@ pub(crate) struct Extent {
     pub(crate) neighbours: (u32, u32),
     /// The epoch in which it was listed.
     pub(crate) dirty_epoch: u64,
-    /// The epoch in which what is being written was listed.
-    pub(crate) writing_epoch: u64,
+    pub(crate) batches: Batches,
     /// When it was listed.
     pub(crate) dirty_ns: u64,
+}
+
+/// In which epochs the pages of an extent that are being written were listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Batches {
+    /// The epoch of all but `later`.
+    pub(crate) epoch: u64,
+    /// Pages that were collected while others were being written, which may be of a drive that is
+    /// stuck, a bit each.
+    pub(crate) later: u16,
+    /// Their epoch.
+    pub(crate) later_epoch: u64,
 }
 
 /// Writes of an extent's pages to the volume that failed.
@@ -84,7 +95,7 @@ impl Extent {
             stale: 0,
             is_listed: false,
             dirty_epoch: 0,
-            writing_epoch: 0,
+            batches: Batches { epoch: 0, later: 0, later_epoch: 0 },
             dirty_ns: 0,
             failed: Failed { pages: 0, status: Status::Ok },
             stranded: 0,
@@ -133,7 +144,8 @@ impl Extent {
     /// Whether something that was dirtied in an epoch up to `epoch` is not below yet.
     pub(crate) fn owes(&self, epoch: u64) -> bool {
         self.is_listed && self.dirty_epoch <= epoch
-            || self.writing != 0 && self.writing_epoch <= epoch
+            || self.writing != self.batches.later && self.batches.epoch <= epoch
+            || self.batches.later != 0 && self.batches.later_epoch <= epoch
     }
 }
 

@@ -26,7 +26,8 @@ const BATCH_PAGES: usize = 4096;
 /// nothing leave room for that one.
 const ON_THEIR_WAY_MAX: usize = 16_384;
 const SHARES: usize = ON_THEIR_WAY_MAX - BATCH_PAGES;
-/// Time until pages are looked for once more where a drive has its share and nothing else is due.
+/// Time until pages are looked for once more where a drive has its share and nothing else is due;
+/// and at the latest where drives have lists of their own, since one that had nothing may get some.
 const LOOK_NS: u64 = 10_000_000;
 /// Shortest time over which the rate is measured, and the longest without a page that counts.
 const RATE_NS: u64 = 50_000_000;
@@ -53,8 +54,9 @@ pub struct Flusher<M: Machine> {
     probe_at: usize,
     /// Somebody finds no memory, and nothing was collected since.
     is_short: bool,
-    /// When to look for pages at the earliest.
+    /// When to look for pages at the earliest, and when they were looked for last.
     look_ns: u64,
+    collected_ns: u64,
     /// The flush at the end is under way.
     is_flushing: bool,
 }
@@ -115,6 +117,7 @@ impl<M: Machine> Flusher<M> {
             probe_at: 0,
             is_short: false,
             look_ns: 0,
+            collected_ns: 0,
             is_flushing: false,
         }
     }
@@ -168,7 +171,8 @@ impl<M: Machine> Flusher<M> {
 
     /// After a failure, and when a drive fails no longer, whoever waits is told.
     fn note_errors(&mut self, now_ns: u64) {
-        let errors = self.cache.counts.write_errors.load(Order::Acquire);
+        let errors = self.cache.counts.write_errors.load(Order::Acquire)
+            + self.cache.strands.stuck_changes();
         let is_new = core::mem::replace(&mut self.errors_seen, errors) != errors;
         let is_watched = is_new || self.cache.strands.has_failing();
         let has_settled = is_watched && self.cache.settle(now_ns);
@@ -184,7 +188,7 @@ impl<M: Machine> Flusher<M> {
             return;
         }
         for member in cache.probes_due(now_ns) {
-            if self.writeout.lanes.has_ready(member) {
+            if self.writeout.lanes.has_waiting(member) {
                 continue;
             }
             let is_its = |e: &Extent| {
@@ -220,18 +224,20 @@ impl<M: Machine> Flusher<M> {
         let room = ON_THEIR_WAY_MAX.saturating_sub(self.writeout.pages());
         let most = BATCH_PAGES.min(room);
         let lanes = &self.writeout.lanes;
-        if dirty == 0 || most == 0 || !lanes.wants_more() || now_ns < self.look_ns {
+        let is_overdue = lanes.is_divided() && now_ns >= self.collected_ns + LOOK_NS;
+        if dirty == 0 || most == 0 || now_ns < self.look_ns || !(is_overdue || lanes.wants_more()) {
             return;
         }
-        let has_full = lanes.has_full(SHARES);
+        let (has_full, waits) = (lanes.has_full(SHARES), cache.strands.has_failing());
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(cache.config.dirty_age_ns);
         let is_due = |e: &Extent| match takes_all || e.dirty_epoch < until || e.dirty_ns <= old_ns {
             true if cache.clearing.has_extent(e.number) => Due::Later,
             true if has_full => {
                 let of_full = cache.pages_on(e.number, |drive| lanes.is_full(drive, SHARES));
-                Due::Pages(!e.stranded & !of_full)
+                Due::Beside(!e.stranded & !of_full)
             }
+            true if waits => Due::Beside(!e.stranded),
             true => Due::Pages(!e.stranded),
             // Stranded ones keep their place, and their time.
             false if e.stranded != 0 => Due::Later,
@@ -249,6 +255,7 @@ impl<M: Machine> Flusher<M> {
         if items.is_empty() && has_full {
             self.look_ns = now_ns + LOOK_NS;
         }
+        self.collected_ns = now_ns;
         self.writeout.lanes.begin();
         self.writeout.start(cache, items);
     }

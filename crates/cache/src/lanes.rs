@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::strands::NO_MEMBER;
+use crate::strands::{Answers, NO_MEMBER};
 
 /// A drive that has ended no write for so long, though it has some, is stuck.
 pub(crate) const STUCK_NS: u64 = 1_000_000_000;
@@ -68,6 +68,8 @@ struct Lane {
     moved_ns: u64,
     /// Writes came to it since `begin`.
     is_fed: bool,
+    /// Of its pages those that `held` has given, and not taken back.
+    held: usize,
 }
 
 impl Lanes {
@@ -97,6 +99,11 @@ impl Lanes {
     fn lane_mut(&mut self, member: u16) -> &mut Lane {
         let at = if self.is_shared(member) { self.drives() } else { member.into() };
         &mut self.of[at]
+    }
+
+    /// Whether drives have lists of their own.
+    pub(crate) fn is_divided(&self) -> bool {
+        self.drives() > 1 && self.lists == WriteLists::PerDrive
     }
 
     /// Whether writes of a drive are in the list that is of no drive.
@@ -159,15 +166,30 @@ impl Lanes {
         self.lane_mut(member).pages -= pages;
     }
 
-    /// When a drive is stuck if it ends nothing until then.
+    /// Looks at this time which drives are stuck: calls `note` for those that are, and for those
+    /// that are not any more, and gives how many more pages are held in them than at the last look.
+    pub(crate) fn held(&mut self, now_ns: u64, mut note: impl FnMut(usize, Answers)) -> i64 {
+        let (drives, mut more) = (self.drives(), 0);
+        for (drive, lane) in self.of[..drives].iter_mut().enumerate() {
+            let holds = lane.inside > 0 && now_ns >= lane.moved_ns.saturating_add(STUCK_NS);
+            if holds || lane.held > 0 {
+                note(drive, if holds { Answers::Nothing } else { Answers::Some });
+            }
+            let held = if holds { lane.pages } else { 0 };
+            more += held as i64 - core::mem::replace(&mut lane.held, held) as i64;
+        }
+        more
+    }
+
+    /// When a drive is stuck that is not known to be, if it ends nothing until then.
     pub(crate) fn stuck_at_ns(&self) -> Option<u64> {
-        let has_some = self.of.iter().filter(|lane| lane.inside > 0);
+        let has_some = self.of.iter().filter(|lane| lane.inside > 0 && lane.held == 0);
         has_some.map(|lane| lane.moved_ns.saturating_add(STUCK_NS)).min()
     }
 
-    /// Whether writes of a drive are ready.
-    pub(crate) fn has_ready(&self, drive: usize) -> bool {
-        !self.of[drive].ready.is_empty()
+    /// Whether writes of a drive are ready, or inside it and stuck.
+    pub(crate) fn has_waiting(&self, drive: usize) -> bool {
+        !self.of[drive].ready.is_empty() || self.of[drive].held > 0
     }
 
     /// Whether nothing is ready, or half of the places are free of a drive to which writes came
@@ -224,11 +246,21 @@ mod tests {
             lanes.ended(1, 1);
             assert_eq!(send(&mut lanes, now_ns), [number]);
         }
-        assert!(lanes.has_ready(0) && !lanes.has_ready(1) && !lanes.wants_more());
+        assert!(lanes.has_waiting(0) && !lanes.has_waiting(1) && !lanes.wants_more());
         lanes.ended(1, 1);
         assert!(lanes.wants_more(), "it will soon have nothing");
         assert_eq!(lanes.stuck_at_ns(), Some(5 + STUCK_NS));
         assert!(lanes.is_full(0, 12) && !lanes.is_full(1, 12) && !lanes.has_full(14));
+        let mut stuck = Vec::new();
+        let mut held =
+            |lanes: &mut Lanes, now_ns| lanes.held(now_ns, |at, is| stuck.push((at, is)));
+        assert_eq!(held(&mut lanes, 4 + STUCK_NS), 0);
+        assert_eq!(held(&mut lanes, 5 + STUCK_NS), 6);
+        assert_eq!(lanes.stuck_at_ns(), Some(10 + STUCK_NS));
+        lanes.ended(0, 1);
+        let _ = lanes.turn(5 + STUCK_NS);
+        assert_eq!(held(&mut lanes, 5 + STUCK_NS), -6);
+        assert_eq!(stuck, [(0, Answers::Nothing), (0, Answers::Some)]);
         lanes.begin();
         assert!(lanes.wants_more(), "nothing came to either");
         lanes.push(0, 12, 1);

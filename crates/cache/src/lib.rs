@@ -44,4 +44,4 @@ pub use config::{CacheConfig, CacheMode, Registered};
 pub use driver::CacheDriver;
 pub use flusher::Flusher;
 pub use lanes::{FlusherConfig, WriteLists};
-pub use stats::{AtRisk, CacheStats};
+pub use stats::{AtRisk, CacheStats, DriveAtRisk};

@@ -358,6 +358,9 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
         {
             batch.wake_at(wake_ns);
         }
+        if let Some(stuck_ns) = self.writeout.look_at_ns() {
+            batch.wake_at(stuck_ns);
+        }
     }
 
     fn has_work(&self) -> bool {

@@ -79,6 +79,8 @@ impl Ended {
 pub(crate) enum Due {
     /// These pages are, a bit each.
     Pages(u16),
+    /// They are, beside others of the extent that wait for a drive.
+    Beside(u16),
     /// Not now, but others behind it may be.
     Later,
     /// It is not, nor are those behind it, which became dirty later.
@@ -295,18 +297,27 @@ impl Shard {
         }
     }
 
-    /// Takes what is dirty of some pages of a listed extent, a bit each, unless some of it is being
-    /// written: it is being written from now on. What is left stays listed.
+    /// Takes what is dirty of some pages of a listed extent, a bit each: it is being written from
+    /// now on. What is left stays listed: pages that are being written, and all if some were
+    /// collected while others were being written and are not written yet.
     pub(crate) fn collect_one(&mut self, at: u32, pages: u16, items: &mut Vec<Item>) {
+        if self.extents[at as usize].batches.later == 0 {
+            self.collect_beside(at, pages, items);
+        }
+    }
+
+    /// As `collect_one`, but those that were collected while others were being written are joined
+    /// by more: their epoch ends with the last of these. For extents whose pages wait for a drive.
+    fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<Item>) {
         let extent = &mut self.extents[at as usize];
-        if !extent.is_listed || extent.writing != 0 {
+        if !extent.is_listed {
             return;
         }
-        let dirty = extent.dirty_bits();
-        extent.writing_epoch = extent.dirty_epoch;
+        let (dirty, before) = (extent.dirty_bits(), extent.writing);
+        let taken = dirty & pages & !before;
         for page in 0..EXTENT_PAGES {
             let bit = 1 << page;
-            if dirty & pages & bit != 0 {
+            if taken & bit != 0 {
                 let mask = core::mem::take(&mut extent.dirty[page]);
                 let number = extent.number * EXTENT_PAGES as u64 + page as u64;
                 let (frame, is_probe) = (extent.frames[page], extent.stranded & bit != 0);
@@ -314,19 +325,30 @@ impl Shard {
                 items.push(Item { page: number, frame, mask, is_probe, is_alone });
             }
         }
-        (extent.writing, extent.stranded) = (dirty & pages, extent.stranded & !pages);
-        let (epoch, is_written) = (extent.writing_epoch, extent.writing != 0);
-        if dirty & !pages != 0 {
-            if is_written {
-                self.count_epoch(epoch);
-            }
-            return;
+        let (epoch, joined) = (extent.dirty_epoch, extent.batches.later);
+        (extent.writing, extent.stranded) = (before | taken, extent.stranded & !taken);
+        let joined_epoch = core::mem::replace(&mut extent.batches.later_epoch, epoch);
+        match before {
+            0 => extent.batches.epoch = epoch,
+            _ => extent.batches.later |= taken,
         }
-        extent.is_listed = false;
-        self.unlink(at);
-        if !is_written {
-            // All of it was discarded.
+        let is_whole = dirty & !taken == 0;
+        if is_whole {
+            extent.is_listed = false;
+            self.unlink(at);
+        }
+        if joined != 0 {
+            // Both are in one epoch now, the older one.
+            let oldest = epoch.min(joined_epoch);
+            self.extents[at as usize].batches.later_epoch = oldest;
+            self.end_epoch(joined_epoch);
+            self.count_epoch(oldest);
+        } else if taken != 0 {
+            self.count_epoch(epoch);
+        }
+        if is_whole {
             self.end_epoch(epoch);
+            // It is empty if all of it was discarded.
             self.forget_if_empty(at);
         }
     }
@@ -344,6 +366,7 @@ impl Shard {
             let behind = self.extents[at as usize].neighbours.1;
             match is_due(&self.extents[at as usize]) {
                 Due::Pages(pages) => self.collect_one(at, pages, items),
+                Due::Beside(pages) => self.collect_beside(at, pages, items),
                 Due::Later => {}
                 Due::NoMore => return,
             }
@@ -358,8 +381,18 @@ impl Shard {
         let page = (item.page % EXTENT_PAGES as u64) as usize;
         let at = self.find(number).expect("an extent that is written stays");
         let extent = &mut self.extents[at as usize];
-        extent.writing &= !(1 << page);
-        let (is_last, epoch) = (extent.writing == 0, extent.writing_epoch);
+        let bit = 1 << page;
+        let is_later = extent.batches.later & bit != 0;
+        (extent.writing, extent.batches.later) =
+            (extent.writing & !bit, extent.batches.later & !bit);
+        let (is_last, epoch) = match is_later {
+            true => (extent.batches.later == 0, extent.batches.later_epoch),
+            false => (extent.writing == extent.batches.later, extent.batches.epoch),
+        };
+        if is_last && !is_later {
+            // What was collected later is all that there is.
+            (extent.batches.epoch, extent.batches.later) = (extent.batches.later_epoch, 0);
+        }
         let mut clean = 1;
         extent.failed.pages &= !(1 << page);
         if let Ended::Failed(status) = ended {

@@ -49,14 +49,24 @@ pub struct CacheStats {
 /// What is in memory only, which is lost if the daemon ends now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtRisk {
-    /// Bytes of it; of pages that are being written, all of the page.
+    /// Bytes of it; of pages that are being written, all of the page, unless its drive has answered
+    /// all that it was asked.
     pub bytes: u64,
     /// First byte of the first range of sectors that follow each other, and the range's length.
     pub first: (u64, u64),
-    /// Numbers of the volume's drives that fail writes.
-    pub failing: Vec<usize>,
-    /// How the last write that failed did so.
-    pub status: Status,
+    /// The drives that it is of.
+    pub drives: Vec<DriveAtRisk>,
+}
+
+/// What is in memory only of a drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriveAtRisk {
+    /// The number of the drive in its volume.
+    pub drive: usize,
+    /// Bytes of it.
+    pub bytes: u64,
+    /// How the last write failed, if the drive fails writes.
+    pub failed: Option<Status>,
 }
 
 impl CacheStats {

@@ -1,6 +1,9 @@
-//! `Strands`: which drives below fail writes, and the dirty pages that wait for them.
+//! `Strands`: which drives below fail writes or are stuck, and the dirty pages that wait for them.
 //!
-//! A drive whose write failed fails until one of its writes ends well and `RETRY_NS` have passed.
+//! A drive whose write failed fails until one of its writes ends well and `RETRY_NS` have passed. A
+//! drive that has writes and has ended none for a second counts as one that fails, but for this: a
+//! write that would strand more than its share waits, and nothing is tried, since what it has may
+//! end. What it has inside is counted apart, too.
 //! Dirty pages of a failing drive are stranded: counted apart, so that writers to other drives are
 //! judged without them, and written only as probes, a few extents at a time. Writes that would
 //! strand more than the drive's share fail at once. From the first failure of a write over several
@@ -11,20 +14,26 @@
 //! what it wrote. Lock order: `watch`, then a shard's.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_block::{Status, Unwritten};
+use millrace_block::{Disk, Op, Status, Unwritten};
 use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::cache::Cache;
 use crate::extent::{ALL_PAGES, EXTENT_PAGES, PAGE_SECTORS, WHOLE, runs};
 use crate::shard::Shard;
-use crate::stats::AtRisk;
+use crate::stats::{AtRisk, DriveAtRisk};
 
 /// Shortest time for which a drive fails, and between two probes of it.
 pub(crate) const RETRY_NS: u64 = 100_000_000;
 /// No drive: a write over several.
 pub(crate) const NO_MEMBER: u16 = u16::MAX;
+
+/// States of a drive: its writes end well; the last one failed; none ended for long.
+const FINE: u64 = 0;
+const FAILS: u64 = 1;
+const WAS_STUCK: u64 = 2;
 
 /// Which drives fail, and what waits for them.
 pub(crate) struct Strands<M: Machine> {
@@ -33,6 +42,10 @@ pub(crate) struct Strands<M: Machine> {
     failing: M::Word,
     /// Pages that are stranded.
     pages: M::Word,
+    /// Pages on their way to drives that are stuck.
+    inside: M::Word,
+    /// How often a drive was stuck, or not any more.
+    stuck_changes: M::Word,
     /// Whether writes are cut where a drive ends.
     is_cautious: M::Word,
     /// Errno of the last failure.
@@ -40,9 +53,21 @@ pub(crate) struct Strands<M: Machine> {
     watch: M::Lock<Vec<Watch>>,
 }
 
+/// Whether a drive answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// It has ended a write, or has none.
+    Some,
+    /// It has writes, and has ended none for long.
+    Nothing,
+}
+
 /// One drive.
 struct Member<M: Machine> {
-    is_failing: M::Word,
+    /// `FINE`, `FAILS` or `WAS_STUCK`.
+    state: M::Word,
+    /// It has writes, and has ended none for long.
+    is_stuck: M::Word,
     /// Its stranded pages; of these, pages that are being written.
     pages: M::Word,
     probing: M::Word,
@@ -65,7 +90,8 @@ impl<M: Machine> Member<M> {
     fn new() -> Member<M> {
         let zero = || M::Word::new(0);
         Member {
-            is_failing: zero(),
+            state: zero(),
+            is_stuck: zero(),
             pages: zero(),
             probing: zero(),
             errors: zero(),
@@ -82,6 +108,8 @@ impl<M: Machine> Strands<M> {
             members: (0..drives).map(|_| Member::new()).collect(),
             failing: M::Word::new(0),
             pages: M::Word::new(0),
+            inside: M::Word::new(0),
+            stuck_changes: M::Word::new(0),
             is_cautious: M::Word::new(0),
             last: M::Word::new(0),
             watch: M::Lock::new("cache-watch", alloc::vec![Watch::default(); drives]),
@@ -95,11 +123,38 @@ impl<M: Machine> Strands<M> {
         self.failing.load(Order::SeqCst) != 0
     }
 
-    /// Pages that are stranded.
+    /// Pages that are stranded, or on their way to drives that are stuck.
     #[inline]
     pub(crate) fn pages(&self) -> u64 {
         // Relaxed: what it decides may be decided a moment later.
-        self.pages.load(Order::Relaxed)
+        self.pages.load(Order::Relaxed) + self.inside.load(Order::Relaxed)
+    }
+
+    /// Notes that a drive answers nothing, or does again.
+    pub(crate) fn note_answers(&self, member: usize, answers: Answers) {
+        let is_stuck = u64::from(answers == Answers::Nothing);
+        if self.members[member].is_stuck.swap(is_stuck, Order::SeqCst) != is_stuck {
+            self.stuck_changes.fetch_add(1, Order::SeqCst);
+        }
+    }
+
+    /// How often a drive was stuck, or not any more.
+    pub(crate) fn stuck_changes(&self) -> u64 {
+        self.stuck_changes.load(Order::SeqCst)
+    }
+
+    /// So many pages more are on their way to drives that are stuck; may be less than none.
+    pub(crate) fn add_inside(&self, pages: i64) {
+        self.inside.fetch_add(pages.cast_unsigned(), Order::SeqCst);
+    }
+
+    fn is_stuck(&self, member: usize) -> bool {
+        self.members[member].is_stuck.load(Order::SeqCst) != 0
+    }
+
+    /// How writes fail that strand more than memory has; none while no write fails.
+    pub(crate) fn refusal(&self) -> Option<Status> {
+        (0..self.members.len()).any(|member| self.fails(member)).then(|| self.last_status())
     }
 
     /// Whether writes are cut where a drive ends.
@@ -130,11 +185,22 @@ impl<M: Machine> Strands<M> {
     pub(crate) fn note_good(&self, member: u16) {
         if member != NO_MEMBER && self.has_failing() {
             self.members[usize::from(member)].good.fetch_add(1, Order::SeqCst);
+            self.note_answers(member.into(), Answers::Some);
         }
     }
 
+    fn state(&self, member: usize) -> u64 {
+        self.members[member].state.load(Order::SeqCst)
+    }
+
+    /// Whether the pages of a drive are stranded.
     fn is_failing(&self, member: usize) -> bool {
-        self.members[member].is_failing.load(Order::SeqCst) != 0
+        self.state(member) != FINE
+    }
+
+    /// Whether that is since a write of it failed.
+    fn fails(&self, member: usize) -> bool {
+        self.state(member) == FAILS
     }
 
     /// So many pages of a drive more are stranded.
@@ -200,7 +266,7 @@ impl<M: Machine> Cache<M> {
 
     /// Why a page can not become dirty, if waiting does not help.
     pub(crate) fn refusal(&self, page: u64) -> Option<Status> {
-        let member = self.failing_member(page)?;
+        let member = self.failing_member(page).filter(|member| self.strands.fails(*member))?;
         let last = &self.strands.members[member].last;
         (!self.share_is_free(member)).then(|| status_of(last.load(Order::SeqCst)))
     }
@@ -243,20 +309,31 @@ impl<M: Machine> Cache<M> {
             let member = &self.strands.members[number];
             let (errors, good) =
                 (member.errors.load(Order::SeqCst), member.good.load(Order::SeqCst));
-            let is_failing = self.strands.is_failing(number);
-            if !is_failing && errors != of.errors {
-                *of = Watch { errors, good, retry_ns: now_ns + RETRY_NS };
-                member.is_failing.store(1, Order::SeqCst);
+            let (state, has_failed) = (self.strands.state(number), errors != of.errors);
+            let is_stuck = self.strands.is_stuck(number);
+            let is_over = match state {
+                FINE => false,
+                FAILS => now_ns >= of.retry_ns && good != of.good,
+                _ => !is_stuck && !has_failed,
+            };
+            if state == FINE && (has_failed || is_stuck) {
+                let retry_ns = now_ns + RETRY_NS;
+                *of = Watch { errors: of.errors, good, retry_ns };
+                member.state.store(if has_failed { FAILS } else { WAS_STUCK }, Order::SeqCst);
                 self.strands.failing.fetch_add(1, Order::SeqCst);
                 self.for_listed(number, |shard, at, page| self.strand(shard, at, page));
-                has_changed = true;
-            } else if is_failing && now_ns >= of.retry_ns && good != of.good {
+            } else if state == WAS_STUCK && has_failed {
+                *of = Watch { errors: of.errors, good, retry_ns: now_ns + RETRY_NS };
+                member.state.store(FAILS, Order::SeqCst);
+            } else if is_over {
                 of.errors = errors;
-                member.is_failing.store(0, Order::SeqCst);
+                member.state.store(FINE, Order::SeqCst);
                 self.strands.failing.fetch_add(u64::MAX, Order::SeqCst);
                 self.for_listed(number, |shard, at, page| self.unstrand(shard, at, page));
-                has_changed = true;
+            } else {
+                continue;
             }
+            has_changed = true;
         }
         has_changed
     }
@@ -287,22 +364,8 @@ impl<M: Machine> Cache<M> {
         if self.is_write_through() {
             return None;
         }
-        let mut pages = Vec::new();
-        for shard in self.shards() {
-            let shard = shard.lock();
-            for number in shard.numbers() {
-                let extent = shard.extent(shard.find(number).expect("it is in the table"));
-                for place in 0..EXTENT_PAGES {
-                    let is_written = extent.writing & 1 << place != 0;
-                    let mask = if is_written { WHOLE } else { extent.dirty[place] };
-                    if mask != 0 {
-                        pages.push((number * EXTENT_PAGES as u64 + place as u64, mask));
-                    }
-                }
-            }
-        }
-        pages.sort_unstable();
-        let bytes = pages.iter().map(|(_, mask)| u64::from(mask.count_ones()) * 512).sum();
+        let pages = self.pages_at_risk();
+        let bytes_of = |mask: u8| u64::from(mask.count_ones()) * 512;
         let mut pieces = pages.iter().flat_map(|(page, mask)| {
             let sector = page * PAGE_SECTORS;
             runs(*mask).map(move |(first, len)| (sector + u64::from(first), u64::from(len)))
@@ -313,10 +376,49 @@ impl<M: Machine> Cache<M> {
             false => Err(end),
         });
         let end = end.unwrap_or_else(|end| end);
-        let first = (start * 512, (end - start) * 512);
-        let members = 0..self.strands.members.len();
-        let failing = members.filter(|member| self.strands.is_failing(*member)).collect();
-        Some(AtRisk { bytes, first, failing, status: self.strands.last_status() })
+        let mut bytes = alloc::vec![0; self.strands.members.len()];
+        pages.iter().for_each(|(page, mask)| bytes[self.member_of(*page)] += bytes_of(*mask));
+        let of_drive = |(drive, bytes): (usize, &u64)| {
+            let last = self.strands.members[drive].last.load(Order::SeqCst);
+            let failed = self.strands.fails(drive).then(|| status_of(last));
+            (*bytes > 0).then_some(DriveAtRisk { drive, bytes: *bytes, failed })
+        };
+        Some(AtRisk {
+            bytes: bytes.iter().sum(),
+            first: (start * 512, (end - start) * 512),
+            drives: bytes.iter().enumerate().filter_map(of_drive).collect(),
+        })
+    }
+
+    /// The pages that are in memory only, in order, and which sectors of each. A page that is being
+    /// written by a drive that has answered all is there, although the write, which may go over
+    /// other drives, has not ended.
+    fn pages_at_risk(&self) -> Vec<(u64, u8)> {
+        let has_all = |disk: &Arc<Disk<M>>| {
+            let stats = disk.stats();
+            stats.in_flight() == 0 && stats.ops[Op::Write as usize].errors == 0
+        };
+        let has_all: Vec<bool> = self.below.disks().iter().map(has_all).collect();
+        let mut pages = Vec::new();
+        for shard in self.shards() {
+            let shard = shard.lock();
+            for number in shard.numbers() {
+                let extent = shard.extent(shard.find(number).expect("it is in the table"));
+                for place in 0..EXTENT_PAGES {
+                    let page = number * EXTENT_PAGES as u64 + place as u64;
+                    let is_written = extent.writing & 1 << place != 0;
+                    let mask = match is_written && !has_all[self.member_of(page)] {
+                        true => WHOLE,
+                        false => extent.dirty[place],
+                    };
+                    if mask != 0 {
+                        pages.push((page, mask));
+                    }
+                }
+            }
+        }
+        pages.sort_unstable();
+        pages
     }
 
     /// The drives that are to be tried once more now.

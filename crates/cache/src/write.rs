@@ -100,7 +100,7 @@ impl<M: Machine> CacheQueue<M> {
         }
         let is_stranded = shard.is_stranded();
         drop(shard);
-        let no_memory = || is_stranded.then(|| self.cache.strands.last_status());
+        let no_memory = || self.cache.strands.refusal().filter(|_| is_stranded);
         self.cache.refusal(page).or_else(no_memory)
     }
 }

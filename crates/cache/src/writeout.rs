@@ -71,8 +71,11 @@ pub(crate) struct Writeout {
     pub(crate) lanes: Lanes,
     /// No write that waits goes over several drives.
     is_cut: bool,
-    /// Pages on their way.
+    /// There is one drive, whose writes nobody else's wait for.
+    is_single: bool,
+    /// Pages on their way; of these, pages on their way to drives that are stuck.
     pages: usize,
+    held: i64,
 }
 
 impl Writeout {
@@ -83,7 +86,9 @@ impl Writeout {
             bios: Slab::new(),
             lanes: Lanes::new(drives, config),
             is_cut: drives == 1,
+            is_single: drives == 1,
             pages: 0,
+            held: 0,
         }
     }
 
@@ -101,7 +106,7 @@ impl Writeout {
 
     /// When to look whether a drive is stuck, if that matters.
     pub(crate) fn look_at_ns(&self) -> Option<u64> {
-        if self.is_cut { None } else { self.lanes.stuck_at_ns() }
+        if self.is_single { None } else { self.lanes.stuck_at_ns() }
     }
 
     /// Takes pages that shards have given out.
@@ -167,17 +172,12 @@ impl Writeout {
         (cache, below): (&Cache<M>, &mut Channel<M>),
         user_data: impl Fn(usize) -> u64,
     ) -> bool {
-        if self.pages == 0 {
+        if self.pages == 0 && self.held == 0 {
             return false;
         }
         let now_ns = M::now();
         let order = self.lanes.turn(now_ns);
-        if self.look_at_ns().is_some_and(|stuck_ns| now_ns >= stuck_ns) {
-            cache.strands.be_cautious();
-        }
-        if !self.is_cut && cache.strands.is_cautious() {
-            self.cut(cache);
-        }
+        self.look_for_stuck(cache, now_ns);
         let mut has_sent = false;
         for lane in order {
             while let Some(at) = self.lanes.next(lane) {
@@ -211,6 +211,33 @@ impl Writeout {
         has_sent
     }
 
+    /// Looks whether drives are stuck: then no write goes over two any more, and what waits for
+    /// those is counted apart.
+    fn look_for_stuck<M: Machine>(&mut self, cache: &Cache<M>, now_ns: u64) {
+        if self.is_single {
+            return;
+        }
+        if self.look_at_ns().is_some_and(|stuck_ns| now_ns >= stuck_ns) {
+            cache.strands.be_cautious();
+        }
+        if !self.is_cut && cache.strands.is_cautious() {
+            self.cut(cache);
+        }
+        if self.is_cut {
+            let before = cache.strands.stuck_changes();
+            let note = |drive, answers| cache.strands.note_answers(drive, answers);
+            let more = self.lanes.held(now_ns, note);
+            if more != 0 {
+                self.held += more;
+                cache.strands.add_inside(more);
+            }
+            if before != cache.strands.stuck_changes() {
+                // It looks which drives fail.
+                cache.flusher.ring();
+            }
+        }
+    }
+
     /// Cuts the writes that wait where their drives end; those inside that may go over several take
     /// no place any more.
     fn cut<M: Machine>(&mut self, cache: &Cache<M>) {
@@ -219,6 +246,7 @@ impl Writeout {
             if bio.place == Place::Taken && self.lanes.is_shared(bio.member) {
                 bio.place = Place::None;
                 self.lanes.ended(bio.member, bio.nr_pages());
+                cache.strands.add_inside(bio.nr_pages() as i64);
             }
         }
         let ready = self.lanes.take_ready();
@@ -245,8 +273,10 @@ impl Writeout {
     /// A write has ended: its pages go back to their shards with the last write that carries them.
     pub(crate) fn ended<M: Machine>(&mut self, cache: &Cache<M>, at: usize, status: Status) {
         let bio = self.bios.remove(at);
-        if bio.place == Place::Taken {
-            self.lanes.ended(bio.member, bio.nr_pages());
+        match bio.place {
+            Place::Taken => self.lanes.ended(bio.member, bio.nr_pages()),
+            Place::None => cache.strands.add_inside(-(bio.nr_pages() as i64)),
+            Place::Waits => {}
         }
         let batch = &mut self.batches[bio.batch];
         let ended = note_end(cache, bio.member, status);

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use millrace_block::{Op, Unwritten, Volume};
+use millrace_block::{Op, StatsSnapshot, Status, Unwritten, Volume};
 use millrace_machine::{Machine, Native};
 
 /// User data of the flush at the end, which no request has.
@@ -32,6 +32,8 @@ const LOOK_NS: u64 = 100_000_000;
 pub(crate) struct Progress {
     least: Unwritten,
     flushes_failed: u64,
+    /// How the last flush failed.
+    last: Option<Status>,
     /// When it was looked at, and until when a flush has time for what was seen.
     looked_ns: u64,
     until_ns: u64,
@@ -43,7 +45,7 @@ impl Progress {
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
         let until_ns = if least.pages > 0 { now_ns.saturating_add(STUCK_NS) } else { 0 };
         let flushes_failed = flushes_failed(volume);
-        Progress { least, flushes_failed, looked_ns: now_ns, until_ns }
+        Progress { least, flushes_failed, last: None, looked_ns: now_ns, until_ns }
     }
 
     /// Until when a flush has time that has it until `given_ns` in any case.
@@ -60,12 +62,35 @@ impl Progress {
         self.until_ns.max(given_ns)
     }
 
-    /// When to ask for the next flush after one that failed, if that is worth it.
-    pub(crate) fn again_at(&mut self, volume: &Volume<Native>) -> Option<u64> {
+    /// When to ask for the next flush after one that failed so, if that is worth it.
+    pub(crate) fn again_at(&mut self, volume: &Volume<Native>, status: Status) -> Option<u64> {
+        self.last = Some(status);
         let now_ns = Native::now();
         let is_worth_it =
             now_ns < self.until_ns(volume, 0) && self.flushes_failed == flushes_failed(volume);
         is_worth_it.then_some(now_ns.saturating_add(LOOK_NS))
+    }
+
+    /// How the flush of a volume failed, in words: the last one, or that there was no answer.
+    pub(crate) fn failure(&self, volume: &Volume<Native>) -> String {
+        let names = |is_one: fn(&StatsSnapshot) -> bool| -> Vec<&str> {
+            let drives = volume.drives().iter().filter(|disk| is_one(&disk.stats()));
+            drives.map(|disk| disk.name()).collect()
+        };
+        let Some(status) = self.last else {
+            let silent = names(|stats| stats.in_flight() > 0).join(", ");
+            let of = if silent.is_empty() { "" } else { " of " };
+            return format!("{}: flush: no answer in time{of}{silent}", volume.name());
+        };
+        let failed = names(|stats| stats.ops[Op::Flush as usize].errors > 0).join(", ");
+        match failed.is_empty() {
+            true => format!("{}: flush: {status}", volume.name()),
+            false => format!(
+                "{}: flush: {status} of {failed}: what it took since its last flush that succeeded may \
+                 be lost; check what is on the volume before it is used again",
+                volume.name()
+            ),
+        }
     }
 }
 

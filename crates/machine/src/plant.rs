@@ -121,6 +121,8 @@ pub enum Plant {
     FlushMissesWriting,
     /// `CacheQueue::advance_clear` drops its range before it is discarded below.
     DiscardDropsEarly,
+    /// `Writeout::look_for_stuck` finds no drive stuck.
+    StuckUnnoticed,
 }
 
 /// Whether this tree's production lines ask for bugs: in the copy that is patched, and only there.

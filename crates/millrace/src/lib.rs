@@ -129,7 +129,9 @@ pub use millrace_block::{
     OpCost, OpFlags, OpRates, Priority, QueueLimits, Reject, Rejected, SchedulerKind, Sector,
     SectorCount, Serving, ServingConfig, Sharing, Spread, Stack, Stamp, Status,
 };
-pub use millrace_cache::{AtRisk, Cache, CacheConfig, CacheMode, CacheStats, Registered};
+pub use millrace_cache::{
+    AtRisk, Cache, CacheConfig, CacheMode, CacheStats, DriveAtRisk, Registered,
+};
 pub use millrace_drives::{Spec, Words, nearest, open_on};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};

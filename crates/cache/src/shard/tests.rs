@@ -3,7 +3,7 @@
 //! Frames, dirty pages and epochs are counted beside the shard and compared after each call; at the
 //! end all that is dirty is written, and nothing may be left.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -22,6 +22,7 @@ enum Do {
     Collect { up_to: u64 },
     CollectOne { extent: u64, pages: u16 },
     CollectFresh,
+    CollectBeside { pages: u16 },
     EndWrite { which: usize, is_ok: bool },
     Strand { page: u64 },
     Unstrand { page: u64 },
@@ -36,6 +37,7 @@ fn what() -> impl Strategy<Value = Do> {
         1 => page.clone().prop_map(|page| Do::Strand { page }),
         1 => page.prop_map(|page| Do::Unstrand { page }),
         1 => Just(Do::CollectFresh),
+        1 => any::<u16>().prop_map(|pages| Do::CollectBeside { pages }),
         2 => (any::<usize>(), any::<bool>())
             .prop_map(|(which, keeps)| Do::EndFill { which, keeps }),
         1 => (0..20u64).prop_map(|up_to| Do::Collect { up_to }),
@@ -138,6 +140,9 @@ impl Rig {
                     .collect(usize::MAX, &mut self.writes, |extent| Due::Pages(!extent.stranded));
                 assert!(!self.writes[before..].iter().any(|item| item.is_probe));
             }
+            Do::CollectBeside { pages } => {
+                self.shard.collect(usize::MAX, &mut self.writes, |_| Due::Beside(pages));
+            }
             Do::Strand { page } => {
                 if let Some(at) = self.shard.find(place(page).0) {
                     self.stranded += i64::from(self.shard.strand(at, place(page).1));
@@ -190,6 +195,8 @@ impl Rig {
                 }
             }
         }
+        let written: BTreeSet<u64> = self.writes.iter().map(|item| item.page).collect();
+        assert_eq!(written.len(), self.writes.len(), "no page is in two writes at a time");
         assert_eq!(dirty, self.dirty, "pages that are dirty or being written");
         assert_eq!((stranded, stranded), (self.stranded, self.shard.stranded.into()), "stranded");
         self.fills.iter().for_each(|(_, frame)| seen[*frame as usize] += 1);
@@ -294,6 +301,28 @@ fn a_page_that_is_dropped_gives_its_frame_back_and_counts_collected_pages_are_bo
     let frame = shard.extent(at).frames[0];
     shard.drop_page(at, 0);
     assert_eq!(shard.take_frame(NO_EXTENT), Some(frame));
+}
+
+#[test]
+fn pages_are_written_beside_one_that_never_ends_and_no_epoch_waits_for_younger_ones() {
+    let mut shard = filled(4, [0, 1].into_iter());
+    let at = shard.find(0).unwrap();
+    let now = |epoch| Dirtied { epoch, at_ns: epoch };
+    shard.note_written(at, 0, WHOLE, now(1));
+    let (mut stuck, mut items) = (vec![], vec![]);
+    shard.collect_one(at, ALL_PAGES, &mut stuck);
+    for epoch in 2..5 {
+        shard.note_written(at, 0, WHOLE, now(epoch));
+        shard.note_written(at, 1, WHOLE, now(epoch));
+        shard.collect_one(at, ALL_PAGES, &mut items);
+        let pages: Vec<u64> = items.iter().map(|item| item.page).collect();
+        assert_eq!(pages, [1], "not the page that is being written");
+        shard.collect_one(at, ALL_PAGES, &mut items);
+        assert_eq!((items.len(), shard.oldest_epoch()), (1, Some(1)));
+        assert_eq!(shard.end_write(&items.remove(0), Ended::Ok), 1);
+    }
+    shard.end_write(&stuck[0], Ended::Ok);
+    assert_eq!(shard.oldest_epoch(), Some(2), "the page was written to once more");
 }
 
 #[test]

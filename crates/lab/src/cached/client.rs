@@ -17,9 +17,6 @@ use super::judge::{Answer, Judge};
 use super::scenario::Scenario;
 use crate::explore::held::hold;
 
-/// Longest that a write to drives that live may take beside a dead one, which is dead for longer.
-const HELD_NS_MAX: u64 = 1_000_000_000;
-
 /// An I/O in flight.
 #[derive(Debug, Clone, Copy)]
 struct Flight {
@@ -120,6 +117,9 @@ impl Client {
             }
             channel.wait(1, |done| self.end(done));
             bio = back;
+            // Until then it waited for others of this client.
+            let flight = self.flights.get_mut(&self.next).expect("it is not taken yet");
+            flight.started_ns = Simulated::now();
         }
     }
 
@@ -227,7 +227,7 @@ impl Client {
         let is_range = flight.op != Op::Flush && !flight.flags.has(OpFlags::FUA);
         let is_live = is_range && self.scenario.is_live(flight.sector, flight.nr);
         let lasted_ns = now_ns - flight.started_ns;
-        let is_held = lasted_ns > HELD_NS_MAX && self.scenario.stuck.is_none();
+        let is_held = lasted_ns > self.scenario.held_ns_max();
         if is_live && flight.op == Op::Write && is_held {
             judge.accuse("held", format!("{flight:?} took {lasted_ns} ns"));
         }

@@ -95,14 +95,19 @@ impl Scenario {
         let drive_sectors = pick(&[2048, 4096, 8192]) / drives as u64 / 128 * 128;
         let (drive_sectors, growth) = growth_of(seed, drives, drive_sectors);
         let volume = drive_sectors * drives as u64;
-        let dead = dead_of(seed, drives);
+        let (dead, stuck) = (dead_of(seed, drives), stuck_of(seed, drives));
         let fails = pick(&[0, 0, 0, 5, 50]);
         Scenario {
             seed,
             cache: CacheConfig {
                 size_bytes,
-                // Beside what a drive that dies strands others need memory.
-                dirty_max_bytes: Some(if dead.is_some() { dirty.min(256 << 10) } else { dirty }),
+                // Beside what a drive that dies strands others need memory; with one that is stuck
+                // they are soon at the limit.
+                dirty_max_bytes: Some(dirty.min(match (dead, stuck) {
+                    (_, Some(_)) => 64 << 10,
+                    (Some(_), None) => 256 << 10,
+                    (None, None) => u64::MAX,
+                })),
                 dirty_age_ns: pick(&[1_000_000, 20_000_000, 1_000_000_000]),
                 read_ahead_bytes: pick(&[0, 32 << 10, 256 << 10]),
                 mode: match pick(&[0, 0, 0, 1]) {
@@ -118,7 +123,7 @@ impl Scenario {
             delay_ns: pick(&[0, 20_000, 200_000, 2_000_000]),
             fails_per_mille: if dead.is_some() { 0 } else { fails },
             dead,
-            stuck: stuck_of(seed, drives),
+            stuck,
             growth,
             load: Load {
                 clients: pick(&[1, 2, 3, 4]) as usize,
@@ -143,12 +148,34 @@ impl Scenario {
         self.fails_per_mille != 0 || self.dead.is_some()
     }
 
-    /// Whether sectors lie on drives that never fail.
+    /// Whether sectors lie on drives that never fail, and are never stuck.
     pub(super) fn is_live(&self, sector: u64, nr: u64) -> bool {
-        let Some(dead) = self.dead else { return self.fails_per_mille == 0 };
-        let chunk = u64::from(self.chunk_sectors);
-        let drives = self.drives as u64;
-        (sector / chunk..=(sector + nr - 1) / chunk).all(|at| at % drives != dead.drive as u64)
+        if self.dead.is_none() && self.fails_per_mille != 0 {
+            return false;
+        }
+        let (chunk, drives) = (u64::from(self.chunk_sectors), self.drives as u64);
+        let is_fine = |at| {
+            let drive = at % drives;
+            let is_it = |dead: Option<Dead>| dead.is_some_and(|dead| dead.drive as u64 == drive);
+            !is_it(self.dead) && !is_it(self.stuck)
+        };
+        (sector / chunk..=(sector + nr - 1) / chunk).all(is_fine)
+    }
+
+    /// Longest that a write to drives that live may take beside one that is dead or stuck for
+    /// longer. A drive is known to be stuck after one second or two, and what it was given by
+    /// others meanwhile a second later. A discard waits for it, and writes for the discard; so do
+    /// writes through of pages in the same extent. A drive that is dead besides strands what is
+    /// left of the little memory.
+    pub(super) fn held_ns_max(&self) -> u64 {
+        let waits = self.load.mix[2] > 0
+            || self.cache.mode == CacheMode::WriteThrough
+            || self.dead.is_some();
+        match self.stuck {
+            None => 1_000_000_000,
+            Some(_) if waits => u64::MAX,
+            Some(_) => 4_000_000_000,
+        }
     }
 
     /// Sectors of each drive in the end.
@@ -209,6 +236,6 @@ fn stuck_of(seed: u64, drives: usize) -> Option<Dead> {
     }
     let drive = random.below(drives as u64) as usize;
     let from_ns = random.below(3_000_000);
-    let until_ns = from_ns + [1_500_000_000, 4_000_000_000][random.below(2) as usize];
+    let until_ns = from_ns + [1_500_000_000, 5_000_000_000][random.below(2) as usize];
     Some(Dead { drive, from_ns, until_ns })
 }

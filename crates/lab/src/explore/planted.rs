@@ -47,6 +47,7 @@ pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, St
         Plant::FrameReused,
         Plant::FlushMissesWriting,
         Plant::DiscardDropsEarly,
+        Plant::StuckUnnoticed,
     ];
     let Some(name) = name else { return Ok(body()) };
     let found = PLANTS.iter().chain(&CACHE_PLANTS).zip(bugs).find(|(known, _)| **known == name);

@@ -2,24 +2,20 @@
 //!
 //! Called by watch.rs when a write below a cache has failed, while a daemon stops, and at its end.
 
-use std::sync::Arc;
-
-use millrace::{AtRisk, Cache, CacheMode, Native};
-use millrace_block::Disk;
+use millrace::{AtRisk, Cache, DriveAtRisk, Native};
 
 use crate::config::words::bytes_for_people;
 
 /// A line for a daemon that serves, if something waits for drives that fail.
 pub fn while_served(cache: &Cache<Native>) -> Option<String> {
-    let risk = cache.at_risk().filter(|risk| !risk.failing.is_empty())?;
-    let drives = drives(cache, &risk);
+    let risk = cache.at_risk()?;
+    let failing = failing(cache, &risk);
+    let why = (!failing.is_empty()).then(|| failing.join(" and "))?;
     Some(format!(
-        "volume {}: {} at risk: in the cache's memory only, since writes to {drives} fail ({}); it is \
-         tried again all the time: repair the drive or make room while the daemon runs; if it ends \
-         before, that is lost",
+        "volume {}: {} at risk: in the cache's memory only, since {why}; it is tried again all the \
+         time: repair the drive or make room while the daemon runs; if it ends before, that is lost",
         cache.below().name(),
         amount(&risk),
-        risk.status.text(),
     ))
 }
 
@@ -35,62 +31,89 @@ pub enum End {
 /// A line for a daemon that ends, if something is lost with it.
 pub fn at_the_end(cache: &Cache<Native>, end: End) -> Option<String> {
     let risk = cache.at_risk()?;
-    let silent = silent_drives(cache);
-    let why = match end {
-        End::SecondSignal => "a second signal ended the daemon".to_owned(),
-        End::Stopped if !risk.failing.is_empty() => {
-            format!("writes to {} failed ({})", drives(cache, &risk), risk.status.text())
+    let mut why = failing(cache, &risk);
+    let others = risk.drives.iter().filter(|of| of.failed.is_none());
+    why.extend(others.map(|of| {
+        let bytes = of.bytes;
+        match end {
+            End::Stopped => format!("{} did not answer in time ({bytes} bytes)", name(cache, of)),
+            End::SecondSignal => {
+                format!("a second signal ended it before {} had {bytes} bytes", name(cache, of))
+            }
         }
-        End::Stopped if !silent.is_empty() => format!("{silent} answered nothing for 10 s"),
-        End::Stopped => "its drives did not answer in time".to_owned(),
-    };
+    }));
     Some(format!(
-        "volume {}: {} lost: acknowledged to clients and not known to be written, since {why}; check \
+        "volume {}: {} lost: acknowledged to clients and not known to be written, since {}; check \
          what is on the volume (fsck, the database's own check) or restore it before it is used again",
         cache.below().name(),
         amount(&risk),
+        why.join(" and "),
     ))
 }
 
-/// A line for a daemon that stops, if a cache owes something: how much, and how fast it becomes
-/// less than the pages that it owed so many seconds ago.
-pub fn while_stopping(cache: &Cache<Native>, before: u64, seconds: u64) -> Option<String> {
-    const PAGE_BYTES: u64 = 4096;
-    let owed = cache.stats().dirty;
-    let text = |pages: u64| bytes_for_people(pages * PAGE_BYTES);
-    let written = before.saturating_sub(owed);
-    let pace = match written / seconds {
-        _ if owed == 0 || cache.config().mode == CacheMode::WriteThrough => return None,
-        0 if written > 0 => format!("{} in the last {seconds} s", text(written)),
-        0 => match silent_drives(cache) {
-            silent if silent.is_empty() => format!("nothing in the last {seconds} s"),
-            silent => format!("nothing in the last {seconds} s: {silent} has not answered"),
-        },
-        rate => format!("{} a second, {} s more", text(rate), owed.div_ceil(rate)),
+/// What a cache owed at a time, and how much each of its drives had answered.
+#[derive(Debug, Default)]
+pub struct Owed {
+    risk: Option<AtRisk>,
+    answered: Vec<u64>,
+}
+
+impl Owed {
+    /// What it owes now.
+    pub fn now(cache: &Cache<Native>) -> Owed {
+        let answered = cache.below().disks().iter().map(|disk| disk.stats().ios()).collect();
+        Owed { risk: cache.at_risk(), answered }
+    }
+}
+
+/// A line for a daemon that stops, if a cache owes something: how much, how fast it becomes less
+/// since it owed what it did so many seconds before, and what holds it up.
+pub fn while_stopping(
+    cache: &Cache<Native>,
+    (before, now): (&Owed, &Owed),
+    seconds: u64,
+) -> Option<String> {
+    let risk = now.risk.as_ref()?;
+    let written = before.risk.as_ref().map_or(0, |risk| risk.bytes).saturating_sub(risk.bytes);
+    let mut held_up = failing(cache, risk);
+    held_up.extend(risk.drives.iter().filter(|of| of.failed.is_none()).filter_map(|of| {
+        let is_silent = before.answered.get(of.drive) == now.answered.get(of.drive);
+        is_silent.then(|| {
+            let drive = name(cache, of);
+            format!("{drive} has answered nothing in that time ({} bytes)", of.bytes)
+        })
+    }));
+    let rate = written / seconds;
+    let pace = match written {
+        0 => format!("nothing was written in the last {seconds} s"),
+        _ if held_up.is_empty() && rate > 0 => {
+            format!("{} a second, some {} s more", bytes_for_people(rate), risk.bytes / rate + 1)
+        }
+        _ => format!("{} in the last {seconds} s", bytes_for_people(written)),
     };
-    Some(format!(
+    let mut text = format!(
         "volume {}: {} of its cache still to be written; {pace}",
         cache.below().name(),
-        text(owed)
-    ))
+        bytes_for_people(risk.bytes)
+    );
+    held_up.iter().for_each(|what| text.extend(["; ", what]));
+    Some(text)
 }
 
-/// The drives below a cache that have requests which they have not answered.
-fn silent_drives(cache: &Cache<Native>) -> String {
-    let is_silent = |disk: &&Arc<Disk<Native>>| disk.stats().in_flight() > 0;
-    let disks = cache.below().disks().iter().filter(is_silent);
-    let names: Vec<String> = disks.map(|disk| format!("drive {}", disk.name())).collect();
-    names.join(", ")
+/// `writes to drive d0 fail (I/O error; 8192 bytes)` for each drive that fails writes.
+fn failing(cache: &Cache<Native>, risk: &AtRisk) -> Vec<String> {
+    let text = |of: &DriveAtRisk| {
+        let (status, bytes) = (of.failed?, of.bytes);
+        Some(format!("writes to {} fail ({}; {bytes} bytes)", name(cache, of), status.text()))
+    };
+    risk.drives.iter().filter_map(text).collect()
 }
 
-fn drives(cache: &Cache<Native>, risk: &AtRisk) -> String {
-    let disks = cache.below().disks();
-    let names: Vec<String> =
-        risk.failing.iter().map(|at| format!("drive {}", disks[*at].name())).collect();
-    names.join(", ")
+fn name(cache: &Cache<Native>, of: &DriveAtRisk) -> String {
+    format!("drive {}", cache.below().disks()[of.drive].name())
 }
 
-/// `8192 bytes (the first: 4096 at byte 65536)`.
+/// `8192 bytes (first 4096 bytes from byte 65536 on)`.
 fn amount(risk: &AtRisk) -> String {
     let (start, len) = risk.first;
     format!("{} bytes (first {len} bytes from byte {start} on)", risk.bytes)

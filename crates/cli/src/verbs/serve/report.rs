@@ -353,7 +353,10 @@ pub fn stopped(report: &StopReport) -> String {
     }
     let cut_off = match report.cut_off {
         0 => None,
-        count => Some(format!("{count} connections cut off with requests unanswered")),
+        count => {
+            let connections = counted(count as usize, "connection");
+            Some(format!("{connections} cut off with requests unanswered"))
+        }
     };
     let mut all: Vec<&str> = Vec::new();
     // Several I/O threads flush one volume, and say the same of it.

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use millrace::{Cache, DriveWorkers, Native, Servers};
+use millrace::{DriveWorkers, Servers};
 use millrace_block::{Failure, Failures, Op};
 use signal_hook::consts::SIGTERM;
 
-use super::at_risk::{self, End};
+use super::at_risk::{self, End, Owed};
 use super::observed::Observed;
 
 /// How often it looks.
@@ -118,23 +118,23 @@ impl Watch {
     /// and every few seconds what caches still owe.
     pub fn watch_stop(&mut self, done: &Receiver<()>) {
         self.caches.clear();
-        let owed = |caches: &[Arc<Cache<Native>>]| -> Vec<u64> {
-            caches.iter().map(|cache| cache.stats().dirty).collect()
+        let owed = |watch: &Watch| -> Vec<Owed> {
+            watch.observed.caches().iter().map(|cache| Owed::now(cache)).collect()
         };
-        let (mut before, mut looks) = (owed(self.observed.caches()), 0);
+        let (mut before, mut looks) = (owed(self), 0);
         while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
             self.look();
             looks += 1;
             if looks % STOP_LOOKS != 0 {
                 continue;
             }
-            let seconds = PERIOD.as_secs() * u64::from(STOP_LOOKS);
-            for (cache, before) in self.observed.caches().iter().zip(&before) {
-                if let Some(text) = at_risk::while_stopping(cache, *before, seconds) {
+            let (now, seconds) = (owed(self), PERIOD.as_secs() * u64::from(STOP_LOOKS));
+            for (cache, both) in self.observed.caches().iter().zip(before.iter().zip(&now)) {
+                if let Some(text) = at_risk::while_stopping(cache, both, seconds) {
                     tracing::info!(volume = cache.below().name(), "{text}");
                 }
             }
-            before = owed(self.observed.caches());
+            before = now;
         }
     }
 

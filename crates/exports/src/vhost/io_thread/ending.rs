@@ -74,8 +74,8 @@ impl IoThread {
             }
             self.channel.poll(|done| {
                 if done.user_data == FLUSH_USER_DATA {
-                    let has_failed = !done.status.is_ok();
-                    next_ns = has_failed.then(|| progress.again_at(&volume)).flatten();
+                    let (has_failed, status) = (!done.status.is_ok(), done.status);
+                    next_ns = has_failed.then(|| progress.again_at(&volume, status)).flatten();
                     outcome = next_ns.is_none().then_some(done.status);
                 }
             });
@@ -84,10 +84,8 @@ impl IoThread {
             let turn_ns = Native::now() + TURN_NS;
             self.ctx.turn(Some(turn_ns), || done || channel.has_work())?;
         }
-        match outcome {
-            Some(status) if status.is_ok() => {}
-            Some(status) => failures.push(format!("{name}: flush: {status}")),
-            None => failures.push(format!("{name}: flush: no answer in time")),
+        if outcome.is_none_or(|status| !status.is_ok()) {
+            failures.push(progress.failure(&volume));
         }
         Ok(())
     }

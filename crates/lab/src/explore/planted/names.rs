@@ -24,4 +24,5 @@ pub const PLANTS: [&str; 17] = [
 ];
 
 /// Names of the bugs that the explorer must find with `--cache`.
-pub const CACHE_PLANTS: [&str; 3] = ["frame-reused", "flush-misses-writing", "discard-drops-early"];
+pub const CACHE_PLANTS: [&str; 4] =
+    ["frame-reused", "flush-misses-writing", "discard-drops-early", "stuck-unnoticed"];

@@ -6,7 +6,7 @@
 //! same time, and the block layer may join their flushes, so none of them stops serving its drives
 //! before all are answered.
 
-use millrace_block::{Bio, Error, Status};
+use millrace_block::{Bio, Error};
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
@@ -18,8 +18,8 @@ use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS};
 struct Asked {
     lane: usize,
     progress: Progress,
-    /// How the last flush failed, and when the next one is due.
-    failed: Option<(Status, u64)>,
+    /// When the next flush is due after one that failed.
+    again_ns: Option<u64>,
 }
 
 /// What an I/O thread flushes, and until when.
@@ -61,7 +61,7 @@ impl Flush<'_> {
             }
             let progress = Progress::of(&self.shared.exports.volumes[lane]);
             if self.submit_flush(lane, failures) {
-                asked.push(Asked { lane, progress, failed: None });
+                asked.push(Asked { lane, progress, again_ns: None });
             }
         }
         asked
@@ -83,16 +83,13 @@ impl Flush<'_> {
     fn goes_on(&mut self, asked: &mut Asked, failures: &mut Vec<String>) -> bool {
         let volume = &self.shared.exports.volumes[asked.lane];
         if Native::now() >= asked.progress.until_ns(volume, self.deadline_ns) {
-            failures.push(match asked.failed {
-                Some((status, _)) => format!("{}: flush: {status}", volume.name()),
-                None => format!("{}: flush: no answer in time", volume.name()),
-            });
+            failures.push(asked.progress.failure(volume));
             return false;
         }
-        if asked.failed.is_none_or(|(_, at_ns)| Native::now() < at_ns) {
+        if asked.again_ns.is_none_or(|at_ns| Native::now() < at_ns) {
             return true;
         }
-        asked.failed = None;
+        asked.again_ns = None;
         self.submit_flush(asked.lane, failures)
     }
 
@@ -109,12 +106,14 @@ impl Flush<'_> {
                 if asked.lane != index {
                     return true;
                 }
-                let again_ns = (!status.is_ok()).then(|| asked.progress.again_at(volume)).flatten();
-                asked.failed = again_ns.map(|at_ns| (status, at_ns));
-                if !status.is_ok() && again_ns.is_none() {
-                    failures.push(format!("{}: flush: {status}", volume.name()));
+                asked.again_ns = match status.is_ok() {
+                    true => None,
+                    false => asked.progress.again_at(volume, status),
+                };
+                if !status.is_ok() && asked.again_ns.is_none() {
+                    failures.push(asked.progress.failure(volume));
                 }
-                again_ns.is_some()
+                asked.again_ns.is_some()
             });
         }
     }
