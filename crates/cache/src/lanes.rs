@@ -68,7 +68,8 @@ struct Lane {
     moved_ns: u64,
     /// Writes came to it since `begin`.
     is_fed: bool,
-    /// Of its pages those that `held` has given, and not taken back.
+    /// It was stuck when `held` looked, and how many pages that has given and not taken back.
+    is_stuck: bool,
     held: usize,
 }
 
@@ -172,7 +173,7 @@ impl Lanes {
         let (drives, mut more) = (self.drives(), 0);
         for (drive, lane) in self.of[..drives].iter_mut().enumerate() {
             let holds = lane.inside > 0 && now_ns >= lane.moved_ns.saturating_add(STUCK_NS);
-            if holds || lane.held > 0 {
+            if core::mem::replace(&mut lane.is_stuck, holds) || holds {
                 note(drive, if holds { Answers::Nothing } else { Answers::Some });
             }
             let held = if holds { lane.pages } else { 0 };
@@ -181,15 +182,20 @@ impl Lanes {
         more
     }
 
+    /// Whether a drive was stuck at the last look.
+    pub(crate) fn has_stuck(&self) -> bool {
+        self.of.iter().any(|lane| lane.is_stuck)
+    }
+
     /// When a drive is stuck that is not known to be, if it ends nothing until then.
     pub(crate) fn stuck_at_ns(&self) -> Option<u64> {
-        let has_some = self.of.iter().filter(|lane| lane.inside > 0 && lane.held == 0);
+        let has_some = self.of.iter().filter(|lane| lane.inside > 0 && !lane.is_stuck);
         has_some.map(|lane| lane.moved_ns.saturating_add(STUCK_NS)).min()
     }
 
     /// Whether writes of a drive are ready, or inside it and stuck.
     pub(crate) fn has_waiting(&self, drive: usize) -> bool {
-        !self.of[drive].ready.is_empty() || self.of[drive].held > 0
+        !self.of[drive].ready.is_empty() || self.of[drive].is_stuck
     }
 
     /// Whether nothing is ready, or half of the places are free of a drive to which writes came

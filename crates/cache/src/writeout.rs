@@ -37,8 +37,10 @@ struct Batch {
 /// One write.
 struct WriteBio {
     batch: usize,
-    /// First and last page of the batch that it carries.
+    /// First and last page of the batch that it carries; how many of them count in its lane: those
+    /// that are not stranded, each in one write.
     pages: (usize, usize),
+    counted: usize,
     sector: u64,
     /// Sector behind the last that it may have, and the drive that has all up to there; none if
     /// it may go over several.
@@ -73,9 +75,8 @@ pub(crate) struct Writeout {
     is_cut: bool,
     /// There is one drive, whose writes nobody else's wait for.
     is_single: bool,
-    /// Pages on their way; of these, pages on their way to drives that are stuck.
+    /// Pages on their way.
     pages: usize,
-    held: i64,
 }
 
 impl Writeout {
@@ -88,7 +89,6 @@ impl Writeout {
             is_cut: drives == 1,
             is_single: drives == 1,
             pages: 0,
-            held: 0,
         }
     }
 
@@ -138,6 +138,7 @@ impl Writeout {
                         let new = WriteBio {
                             batch,
                             pages: (at, at),
+                            counted: 0,
                             sector,
                             until: sector.saturating_add(run),
                             member,
@@ -160,8 +161,15 @@ impl Writeout {
             if bio.end() <= bio.sector.saturating_add(run) {
                 bio.member = drive as u16;
             }
-            let (member, pages) = (bio.member, bio.nr_pages());
-            self.lanes.push(member, self.bios.insert(bio), pages);
+            let pages = &self.batches[bio.batch].items[bio.pages.0..=bio.pages.1];
+            // A page of several writes counts in the first of them.
+            let is_first = |item: &&Item| {
+                let first = item.page * PAGE_SECTORS + u64::from(item.mask.trailing_zeros());
+                !item.is_probe && bio.sector <= first
+            };
+            bio.counted = pages.iter().filter(is_first).count();
+            let (member, counted) = (bio.member, bio.counted);
+            self.lanes.push(member, self.bios.insert(bio), counted);
         }
     }
 
@@ -172,7 +180,7 @@ impl Writeout {
         (cache, below): (&Cache<M>, &mut Channel<M>),
         user_data: impl Fn(usize) -> u64,
     ) -> bool {
-        if self.pages == 0 && self.held == 0 {
+        if self.pages == 0 && !self.lanes.has_stuck() {
             return false;
         }
         let now_ns = M::now();
@@ -228,8 +236,9 @@ impl Writeout {
             let note = |drive, answers| cache.strands.note_answers(drive, answers);
             let more = self.lanes.held(now_ns, note);
             if more != 0 {
-                self.held += more;
                 cache.strands.add_inside(more);
+                // There may be room for others now.
+                cache.signals.wake();
             }
             if before != cache.strands.stuck_changes() {
                 // It looks which drives fail.
@@ -245,14 +254,15 @@ impl Writeout {
         for (_, bio) in &mut self.bios {
             if bio.place == Place::Taken && self.lanes.is_shared(bio.member) {
                 bio.place = Place::None;
-                self.lanes.ended(bio.member, bio.nr_pages());
-                cache.strands.add_inside(bio.nr_pages() as i64);
+                self.lanes.ended(bio.member, bio.counted);
+                cache.strands.add_inside(bio.counted as i64);
             }
         }
+        cache.signals.wake();
         let ready = self.lanes.take_ready();
         for at in &ready {
             let bio = &self.bios[*at];
-            self.lanes.forget(bio.member, bio.nr_pages());
+            self.lanes.forget(bio.member, bio.counted);
         }
         self.lanes.divide();
         for at in ready {
@@ -274,8 +284,8 @@ impl Writeout {
     pub(crate) fn ended<M: Machine>(&mut self, cache: &Cache<M>, at: usize, status: Status) {
         let bio = self.bios.remove(at);
         match bio.place {
-            Place::Taken => self.lanes.ended(bio.member, bio.nr_pages()),
-            Place::None => cache.strands.add_inside(-(bio.nr_pages() as i64)),
+            Place::Taken => self.lanes.ended(bio.member, bio.counted),
+            Place::None => cache.strands.add_inside(-(bio.counted as i64)),
             Place::Waits => {}
         }
         let batch = &mut self.batches[bio.batch];
@@ -353,11 +363,6 @@ fn give_back<M: Machine>(cache: &Cache<M>, item: &Item, ended: Ended) -> u32 {
 }
 
 impl WriteBio {
-    /// How many pages it carries something of.
-    fn nr_pages(&self) -> usize {
-        self.pages.1 - self.pages.0 + 1
-    }
-
     /// Takes what it has from a sector on, if it goes so far: a write like it.
     fn split_off(&mut self, sector: u64) -> Option<WriteBio> {
         if self.end() <= sector {
@@ -426,6 +431,7 @@ mod tests {
         let mut write = WriteBio {
             batch: 0,
             pages: (7, 9),
+            counted: 0,
             sector: 4,
             until: u64::MAX,
             member: NO_MEMBER,

@@ -77,7 +77,8 @@ impl Client {
         if let Some(dead) = self.scenario.dead {
             // Pages of others may be on their way in this thread's queues, and what the drive was
             // given before it came back fails within its delay: a flush meanwhile fails, too.
-            let back_ns = dead.until_ns + self.scenario.delay_ns;
+            let until_ns = self.scenario.stuck.map_or(0, |stuck| stuck.until_ns);
+            let back_ns = dead.until_ns.max(until_ns) + self.scenario.delay_ns;
             while Simulated::now() < back_ns {
                 channel.poll(|done| self.end(done));
                 let deadline_ns = channel.sleep_until().unwrap_or(u64::MAX).min(back_ns);
