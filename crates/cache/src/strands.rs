@@ -357,6 +357,13 @@ impl<M: Machine> Cache<M> {
         Unwritten { pages, untried }
     }
 
+    /// The numbers of the drives that have writes, and have ended none for a second or more; none
+    /// of a volume of one drive.
+    #[must_use]
+    pub fn stuck_drives(&self) -> Vec<usize> {
+        (0..self.strands.members.len()).filter(|member| self.strands.is_stuck(*member)).collect()
+    }
+
     /// What was acknowledged and is in memory only, if there is something; looks at all dirty
     /// pages.
     #[must_use]

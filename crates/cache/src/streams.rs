@@ -61,6 +61,11 @@ impl Streams {
                 Stream { next: pages.end, ahead: pages.end, window: 0, used: clock };
             return None;
         };
+        if pages.end <= stream.next {
+            // Its last page once more.
+            stream.used = clock;
+            return None;
+        }
         (stream.next, stream.used) = (pages.end, clock);
         stream.window = (2 * stream.window).max(FIRST_PAGES).min(self.pages_max);
         let from = stream.ahead.max(pages.end);
@@ -92,6 +97,7 @@ mod tests {
     fn random_readers_and_those_beyond_the_setting_get_nothing_ahead() {
         let mut streams = Streams::new(64);
         assert!((0..100).all(|at| streams.note(&(at * 1000..at * 1000 + 1)).is_none()));
+        assert!((0..100).all(|_| streams.note(&(7..8)).is_none()), "one page again and again");
         let mut off = Streams::new(0);
         assert!((0..100).all(|at| off.note(&(at..at + 1)).is_none()));
     }

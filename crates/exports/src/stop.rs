@@ -83,8 +83,10 @@ impl Progress {
             return format!("{}: flush: no answer in time{of}{silent}", volume.name());
         };
         let failed = names(|stats| stats.ops[Op::Flush as usize].errors > 0).join(", ");
+        let refused = names(|stats| stats.ops[Op::Write as usize].errors > 0).join(", ");
         match failed.is_empty() {
-            true => format!("{}: flush: {status}", volume.name()),
+            true if refused.is_empty() => format!("{}: flush: {status}", volume.name()),
+            true => format!("{}: flush: {status}: writes to {refused} failed", volume.name()),
             false => format!(
                 "{}: flush: {status} of {failed}: what it took since its last flush that succeeded may \
                  be lost; check what is on the volume before it is used again",

@@ -8,15 +8,29 @@ use crate::config::words::bytes_for_people;
 
 /// A line for a daemon that serves, if something waits for drives that fail.
 pub fn while_served(cache: &Cache<Native>) -> Option<String> {
-    let risk = cache.at_risk()?;
-    let failing = failing(cache, &risk);
-    let why = (!failing.is_empty()).then(|| failing.join(" and "))?;
+    let mut risk = cache.at_risk()?;
+    risk.drives.retain(|of| of.failed.is_some());
+    let bytes: u64 = risk.drives.iter().map(|of| of.bytes).sum();
+    let why = (bytes > 0).then(|| failing(cache, &risk).join(" and "))?;
     Some(format!(
-        "volume {}: {} at risk: in the cache's memory only, since {why}; it is tried again all the \
-         time: repair the drive or make room while the daemon runs; if it ends before, that is lost",
+        "volume {}: {bytes} bytes at risk: in the cache's memory only, since {why}; it is tried again \
+         all the time: repair the drive or make room while the daemon runs; if it ends before, that \
+         is lost",
         cache.below().name(),
-        amount(&risk),
     ))
+}
+
+/// A line for a daemon that serves, on a drive that answers nothing.
+pub fn while_stuck(cache: &Cache<Native>, drive: usize) -> String {
+    let is_its = |of: &&DriveAtRisk| of.drive == drive;
+    let bytes = cache.at_risk().and_then(|risk| risk.drives.iter().find(is_its).map(|of| of.bytes));
+    format!(
+        "volume {}: drive {} has ended no write for a second: {} bytes in the cache's memory wait for \
+         it; writers to other drives go on",
+        cache.below().name(),
+        cache.below().disks()[drive].name(),
+        bytes.unwrap_or(0),
+    )
 }
 
 /// Why a daemon ends.

@@ -29,6 +29,29 @@ pub struct Watch {
     exports: Vec<Said>,
     drives: Vec<Said>,
     caches: Vec<Said>,
+    stuck: Vec<Stuck>,
+}
+
+/// The drives of a cache that were stuck at the last look, and looks until others are said.
+#[derive(Debug, Clone, Default)]
+struct Stuck {
+    drives: Vec<usize>,
+    quiet: u32,
+}
+
+impl Stuck {
+    /// Those of the drives that are stuck now which are to be said.
+    fn news(&mut self, now: Vec<usize>) -> Vec<usize> {
+        self.quiet = self.quiet.saturating_sub(1);
+        let is_new = |drive: &usize| self.quiet == 0 && !self.drives.contains(drive);
+        let new: Vec<usize> = now.iter().copied().filter(is_new).collect();
+        if !new.is_empty() {
+            self.quiet = QUIET + 1;
+        }
+        self.drives.retain(|drive| now.contains(drive));
+        self.drives.extend(&new);
+        new
+    }
 }
 
 /// What was said about the failures of a drive or an export.
@@ -60,7 +83,8 @@ impl Watch {
         let exports = vec![Said::default(); observed.failed_exports().len()];
         let drives = vec![Said::default(); observed.disks().count()];
         let caches = vec![Said::default(); observed.caches().len()];
-        Watch { observed: Arc::clone(observed), exports, drives, caches }
+        let stuck = vec![Stuck::default(); observed.caches().len()];
+        Watch { observed: Arc::clone(observed), exports, drives, caches, stuck }
     }
 
     /// Looks after the server until the other end of `done` is dropped. A server that has lost an
@@ -98,6 +122,12 @@ impl Watch {
                 tracing::warn!(volume = cache.below().name(), "{text}");
             }
         }
+        for (stuck, cache) in self.stuck.iter_mut().zip(self.observed.caches()) {
+            for drive in stuck.news(cache.stuck_drives()) {
+                let text = at_risk::while_stuck(cache, drive);
+                tracing::warn!(volume = cache.below().name(), "{text}");
+            }
+        }
         let exports = self.observed.failed_exports();
         for (said, failures) in self.exports.iter_mut().zip(exports) {
             let (export, last) = (failures.export, failures.last);
@@ -118,6 +148,7 @@ impl Watch {
     /// and every few seconds what caches still owe.
     pub fn watch_stop(&mut self, done: &Receiver<()>) {
         self.caches.clear();
+        self.stuck.clear();
         let owed = |watch: &Watch| -> Vec<Owed> {
             watch.observed.caches().iter().map(|cache| Owed::now(cache)).collect()
         };
@@ -193,6 +224,18 @@ mod tests {
         let mut said = Said::default();
         let counts = [0, 1, 5, 6, 7, 8, 9, 9, 9, 9, 9, 9, 10];
         assert_eq!(counts.map(|count| said.news(count)), [0, 1, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_drive_that_is_stuck_is_said_once_and_one_that_is_so_again_later() {
+        let mut stuck = Stuck::default();
+        assert_eq!(stuck.news(vec![2]), [2]);
+        assert!((0..9).all(|_| stuck.news(vec![2]).is_empty()), "it is known");
+        assert!(stuck.news(vec![]).is_empty());
+        assert_eq!(stuck.news(vec![2]), [2]);
+        assert!(stuck.news(vec![]).is_empty() && stuck.news(vec![2, 1]).is_empty(), "too soon");
+        assert!((0..2).all(|_| stuck.news(vec![1]).is_empty()));
+        assert_eq!(stuck.news(vec![1]), [1]);
     }
 
     #[test]
