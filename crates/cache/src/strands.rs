@@ -3,15 +3,15 @@
 //! A drive whose write failed fails until one of its writes ends well and `RETRY_NS` have passed. A
 //! drive that has writes and has ended none for a second counts as one that fails, but for this: a
 //! write that would strand more than its share waits, and nothing is tried, since what it has may
-//! end. What it has inside is counted apart, too.
-//! Dirty pages of a failing drive are stranded: counted apart, so that writers to other drives are
-//! judged without them, and written only as probes, a few extents at a time. Writes that would
-//! strand more than the drive's share fail at once. From the first failure of a write over several
-//! drives on, or since a drive answered nothing for a second, none goes over two, so that an error
-//! names its drive and no drive waits for another. A page belongs to the drive of its first sector.
-//! Counts change under the lock of the page's shard; `settle` marks what is there
-//! when a drive begins to fail: a writer sees the drive's state under that lock, or `settle` sees
-//! what it wrote. Lock order: `watch`, then a shard's.
+//! end. What it has inside is counted apart, too. Dirty pages of a failing drive are stranded:
+//! counted apart, so that writers to other drives are judged without them, and written only as
+//! probes, a few extents at a time. Writes that would strand more than the drive's share fail at
+//! once. From the first failure of a write over several drives on, or since a drive answered
+//! nothing for a second, none goes over two, so that an error names its drive and no drive waits
+//! for another. A page belongs to the drive of its first sector. Counts change under the lock of
+//! the page's shard; `settle` marks what is there when a drive begins to fail: a writer sees the
+//! drive's state under that lock, or `settle` sees what it wrote. Lock order: `watch`, then a
+//! shard's.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
