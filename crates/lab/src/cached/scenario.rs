@@ -97,7 +97,7 @@ impl Scenario {
         let volume = drive_sectors * drives as u64;
         let (dead, stuck) = (dead_of(seed, drives), stuck_of(seed, drives));
         let fails = pick(&[0, 0, 0, 5, 50]);
-        Scenario {
+        let scenario = Scenario {
             seed,
             cache: CacheConfig {
                 size_bytes,
@@ -140,7 +140,23 @@ impl Scenario {
                 sectors_max: pick(&[8, 64, 300]),
                 hot: pick(&[64, 512, volume]).min(volume),
             },
+        };
+        match stuck {
+            Some(stuck) if seed.is_multiple_of(2) => scenario.beside_a_stuck_drive(stuck),
+            _ => scenario,
         }
+    }
+
+    /// As it is, but so that nothing explains it if writers to other drives are held for long.
+    fn beside_a_stuck_drive(mut self, mut stuck: Dead) -> Scenario {
+        stuck.until_ns = stuck.from_ns + 5_000_000_000;
+        (self.dead, self.stuck, self.fails_per_mille) = (None, Some(stuck), 0);
+        (self.cache.mode, self.cache.read_ahead_bytes) = (CacheMode::WriteBack, 0);
+        let load = &mut self.load;
+        (load.mix, load.fua_per_mille, load.sectors_max) = ([950, 0, 0], 0, 8);
+        (load.depth, load.ios) = (load.depth.max(4), 400);
+        load.hot = self.drive_sectors * self.drives as u64;
+        self
     }
 
     /// Whether something fails.
