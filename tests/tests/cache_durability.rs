@@ -416,6 +416,29 @@ fn a_stop_that_fails_flushes_what_the_other_drives_took() {
 }
 
 #[test]
+fn a_stop_blames_the_drives_that_fail_then_and_not_one_that_has_failed_before() {
+    let dir = tempdir();
+    let path = dir.path().display();
+    // Fails one write at the beginning, and another one after more writes than there are.
+    let once = format!("fault:drive=(file:path={path}/d0,size=8m),op=write,status=eio,every=40");
+    let bad = format!("fault:drive=(file:path={path}/d1,size=8m),op=write,status=eio");
+    let text = config(&[once, bad], LAZY).replace("chunk = \"64k\"", "layout = \"linear\"");
+    let mut daemon = Daemon::start(&text, &["s", "c"]);
+    let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+    let mut failed = 0;
+    for page in 0..40 {
+        assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None);
+        failed += u32::from(flush(&mut client).is_some());
+    }
+    assert_eq!(failed, 1, "{}", daemon.stderr());
+    assert_eq!(flush(&mut client), None, "it takes all now");
+    assert_eq!(write(&mut client, 2048 * 8, &pattern(4096, 1), 0), None);
+    assert_eq!(daemon.terminate().code(), Some(1), "{}", daemon.stderr());
+    let said = daemon.stderr();
+    assert!(said.contains("writes to d1 failed"), "{said}");
+}
+
+#[test]
 fn a_second_signal_ends_a_stop_and_says_what_is_lost_with_it() {
     let dir = tempdir();
     let path = dir.path().display();

@@ -31,7 +31,8 @@ const LOOK_NS: u64 = 100_000_000;
 #[derive(Debug)]
 pub(crate) struct Progress {
     least: Unwritten,
-    flushes_failed: u64,
+    /// Failures of each drive when it began.
+    before: Vec<Failures>,
     /// How the last flush failed.
     last: Option<Status>,
     /// When it was looked at, and until when a flush has time for what was seen.
@@ -44,8 +45,8 @@ impl Progress {
     pub(crate) fn of(volume: &Volume<Native>) -> Progress {
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
         let until_ns = if least.pages > 0 { now_ns.saturating_add(STUCK_NS) } else { 0 };
-        let flushes_failed = flushes_failed(volume);
-        Progress { least, flushes_failed, last: None, looked_ns: now_ns, until_ns }
+        let before = failures(volume).collect();
+        Progress { least, before, last: None, looked_ns: now_ns, until_ns }
     }
 
     /// Until when a flush has time that has it until `given_ns` in any case.
@@ -66,24 +67,32 @@ impl Progress {
     pub(crate) fn again_at(&mut self, volume: &Volume<Native>, status: Status) -> Option<u64> {
         self.last = Some(status);
         let now_ns = Native::now();
-        let is_worth_it =
-            now_ns < self.until_ns(volume, 0) && self.flushes_failed == flushes_failed(volume);
+        let has_failed_flush = self
+            .before
+            .iter()
+            .zip(failures(volume))
+            .any(|(before, now)| now.flushes > before.flushes);
+        let is_worth_it = now_ns < self.until_ns(volume, 0) && !has_failed_flush;
         is_worth_it.then_some(now_ns.saturating_add(LOOK_NS))
     }
 
     /// How the flush of a volume failed, in words: the last one, or that there was no answer.
     pub(crate) fn failure(&self, volume: &Volume<Native>) -> String {
-        let names = |is_one: fn(&StatsSnapshot) -> bool| -> Vec<&str> {
-            let drives = volume.drives().iter().filter(|disk| is_one(&disk.stats()));
-            drives.map(|disk| disk.name()).collect()
-        };
+        let stats = || volume.drives().iter().map(|disk| (disk.name(), disk.stats()));
         let Some(status) = self.last else {
-            let silent = names(|stats| stats.in_flight() > 0).join(", ");
+            let is_silent =
+                |(name, stats): (_, StatsSnapshot)| (stats.in_flight() > 0).then_some(name);
+            let silent = stats().filter_map(is_silent).collect::<Vec<_>>().join(", ");
             let of = if silent.is_empty() { "" } else { " of " };
             return format!("{}: flush: no answer in time{of}{silent}", volume.name());
         };
-        let failed = names(|stats| stats.ops[Op::Flush as usize].errors > 0).join(", ");
-        let refused = names(|stats| stats.ops[Op::Write as usize].errors > 0).join(", ");
+        // A drive that failed once, and does no longer, is not the reason.
+        let names = |count: fn(&Failures) -> u64| -> String {
+            let drives = volume.drives().iter().zip(self.before.iter().zip(failures(volume)));
+            let has_failed = drives.filter(|(_, (before, now))| count(now) > count(before));
+            has_failed.map(|(disk, _)| disk.name()).collect::<Vec<_>>().join(", ")
+        };
+        let (failed, refused) = (names(|it| it.flushes), names(|it| it.writes));
         match failed.is_empty() {
             true if refused.is_empty() => format!("{}: flush: {status}", volume.name()),
             true => format!("{}: flush: {status}: writes to {refused} failed", volume.name()),
@@ -96,9 +105,20 @@ impl Progress {
     }
 }
 
-/// Flushes that the drives of a volume have failed.
-fn flushes_failed(volume: &Volume<Native>) -> u64 {
-    volume.drives().iter().map(|disk| disk.stats().ops[Op::Flush as usize].errors).sum()
+/// What a drive has failed.
+#[derive(Debug, Clone, Copy)]
+struct Failures {
+    writes: u64,
+    flushes: u64,
+}
+
+/// What each drive of a volume has failed.
+fn failures(volume: &Volume<Native>) -> impl Iterator<Item = Failures> {
+    volume.drives().iter().map(|disk| {
+        let ops = disk.stats().ops;
+        let [writes, flushes] = [Op::Write, Op::Flush].map(|op| ops[op as usize].errors);
+        Failures { writes, flushes }
+    })
 }
 
 /// Whether a server is to stop, and until when it may answer what is in flight.
