@@ -283,6 +283,11 @@ fn addresses_behind_the_end_are_an_error_or_what_fit_says() {
         text.contains("a discard of 65536 bytes at 1048576") && text.contains("--fit"),
         "{text}"
     );
+    // Which trace it is, and what was done before.
+    let said = format!("trace {}: ram:size=1m: I/O ", trace.path().display());
+    assert!(text.contains(&said) && text.contains("above is what was done"), "{text}");
+    let before: Value = serde_json::from_slice(&with(&[]).stdout).expect("a report as JSON");
+    assert!(before["ios"].as_u64() > Some(0) && before["stopped"].is_object(), "{before}");
     let skipped = report(&with(&["--fit", "skip"]));
     assert_eq!((&skipped["ios"], &skipped["skipped"]["outside"]), (&4.into(), &3.into()));
     for fit in ["wrap", "scale"] {

@@ -67,9 +67,8 @@ fn finish(args: &ReplayArgs, head: &table::Head, report: &Report) -> Result<Exit
     match &report.stopped {
         Some(Stopped::Trace(text)) if report.counts.traced_ios == 0 => bail!("{text}"),
         Some(Stopped::Target(text)) if report.counts.ios == 0 => bail!("{text}"),
-        Some(Stopped::Undecided(text)) if report.counts.ios == 0 => bail!("{text}"),
-        Some(Stopped::Undecided(text)) => {
-            bail!("{text}; {} I/Os were done before", report.counts.ios)
+        Some(Stopped::Undecided(text)) if report.counts.ios == 0 => {
+            bail!("trace {}: {text}", head.traces)
         }
         _ => {}
     }
@@ -77,6 +76,9 @@ fn finish(args: &ReplayArgs, head: &table::Head, report: &Report) -> Result<Exit
     crate::verbs::say(&format!("{text}\n"));
     if let Some(Stopped::Trace(text) | Stopped::Target(text)) = &report.stopped {
         bail!("{text}; above is what was done until there");
+    }
+    if let Some(Stopped::Undecided(text)) = &report.stopped {
+        bail!("trace {}: {text}; above is what was done until there", head.traces);
     }
     if report.counts.errors > 0 {
         let first = report.counts.first_error.as_deref().unwrap_or("no detail");

@@ -61,7 +61,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "TARGET")]
     pub to: Vec<TargetSpec>,
     /// What the I/Os of one device of the trace go to, such as 8,0=ram:size=1g; those of devices
-    /// without one go to --to
+    /// without one go to --to. Several drives for one device are a stripe, as several --to are
     #[arg(long, value_name = "DEV=TARGET")]
     pub map: Vec<Mapped>,
     /// The traces' format [default: found by itself]

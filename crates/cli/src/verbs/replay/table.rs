@@ -229,6 +229,7 @@ fn lines(report: &Report) -> Vec<String> {
         Stopped::Limit => "ended by --limit".to_owned(),
         Stopped::Interrupted => "ended by Ctrl-C".to_owned(),
         Stopped::Target(_) => "ended when the target broke".to_owned(),
+        Stopped::Undecided(_) => "ended at an I/O that the target cannot have".to_owned(),
         _ => "ended where the trace cannot be read".to_owned(),
     }));
     lines
