@@ -130,6 +130,27 @@ fn a_write_with_fua_is_in_the_file_when_it_is_answered_and_its_neighbours_need_n
 }
 
 #[test]
+fn a_write_with_fua_is_one_write_with_fua_to_a_drive_that_has_such() {
+    require_clients!("nbdkit");
+    let dir = tempdir();
+    let (socket, log) = (dir.path().join("n"), dir.path().join("log"));
+    let file = format!("logfile={}", log.display());
+    let _server = Remote::nbdkit(&socket, &["--filter=log", "memory", "8M", &file]);
+    let drive = format!("nbd:uri=nbd+unix:///?socket={}", socket.display());
+    let daemon = Daemon::start(&config(&[drive], LAZY), &["s"]);
+    let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+    assert_eq!(write(&mut client, 0, &pattern(64 << 10, 1), 0), None);
+    assert_eq!(write(&mut client, 64, &pattern(8 << 10, 2), CMD_FLAG_FUA), None);
+    let log = || fs::read_to_string(&log).unwrap();
+    let writes = |log: &str| log.lines().filter(|line| line.contains(" Write ")).count();
+    let first = log();
+    assert!(first.contains("offset=0x8000 count=0x2000 fua=1"), "{first}");
+    assert_eq!((writes(&first), first.contains(" Flush ")), (1, false), "{first}");
+    assert_eq!(flush(&mut client), None);
+    assert!(log().contains(" Flush "), "{}", log());
+}
+
+#[test]
 fn a_daemon_that_is_asked_to_stop_writes_all_that_is_dirty() {
     for backend in backends() {
         let dir = tempdir();
@@ -361,6 +382,9 @@ fn a_drive_that_is_stuck_leaves_writers_to_others_their_room() {
     for page in 2048..2176 {
         assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None);
     }
+    // One that is durable waits for no drive but its own.
+    assert_eq!(write(&mut client, 3000 * 8, &pattern(4096, 3000), CMD_FLAG_FUA), None);
+    assert_eq!(bytes_at(dir.path(), 952 * 4096, 4096), pattern(4096, 3000));
     assert_eq!(daemon.try_wait(), None);
     daemon.kill9();
     let is_there =

@@ -236,6 +236,13 @@ impl Bio {
         Bio::new(Op::Flush, 0, 0)
     }
 
+    /// Makes all writes completed so far durable that went to drives on which a range lies. A range
+    /// of no sectors is the whole volume.
+    #[must_use]
+    pub fn flush_range(sector: Sector, nr_sectors: SectorCount) -> Bio {
+        Bio::new(Op::Flush, sector, nr_sectors)
+    }
+
     /// Gives up the contents of a range.
     #[must_use]
     pub fn discard(sector: Sector, nr_sectors: SectorCount) -> Bio {

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 
 use millrace_block::{
     Action, Again, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Event, IoThread, Layout,
-    Op, OpFlags, QueueKind, QueueLimits, Sector, Serving, ServingConfig, Stack, Status, TraceSink,
-    Volume,
+    Op, OpFlags, QueueKind, QueueLimits, Reject, Sector, Serving, ServingConfig, Stack, Status,
+    TraceSink, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
@@ -538,6 +538,33 @@ fn flags_become_flushes_around_the_data_wherever_a_drive_needs_them() {
                     }
                     assert_eq!(found, steps, "{case}, drive {at}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_flush_of_a_range_goes_to_the_drives_that_it_lies_on() {
+    for serving in [Serving::Inline, Serving::PerVolume, Serving::PerDrive] {
+        let mut two = drives(2);
+        two.iter_mut().for_each(|drive| drive.limits.features.volatile_cache = true);
+        let config = ServingConfig::of(serving);
+        let mut rig = silent(STRIPE, two, config, &DiskConfig::default());
+        let end = rig.volume.capacity();
+        let outside = rig.channel.submit(Bio::flush_range(end - 1, 2)).unwrap_err();
+        assert_eq!(outside.reason, Reject::Invalid(Status::OutOfRange));
+        for (bio, flushed) in [
+            (Bio::flush_range(0, 8), [1, 0]),
+            (Bio::flush_range(15, 1), [0, 1]),
+            (Bio::flush_range(7, 2), [1, 1]),
+            (Bio::flush_range(8, 0), [1, 1]),
+            (Bio::flush(), [1, 1]),
+        ] {
+            assert_eq!(run(&mut rig.channel, bio).0, Status::Ok, "{serving:?}");
+            for (knobs, count) in rig.knobs.iter().zip(flushed) {
+                let given = std::mem::take(&mut *knobs.given.lock().unwrap());
+                let found: Vec<_> = given.iter().map(|one| one.op).collect();
+                assert_eq!(found, vec![Op::Flush; count], "{serving:?}");
             }
         }
     }

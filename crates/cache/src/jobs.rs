@@ -46,7 +46,8 @@ pub(crate) struct Job<M: Machine> {
     rq: NonNull<Request<M>>,
     pub(crate) tag: Tag,
     pub(crate) step: Step,
-    /// Pages that are still to be copied.
+    /// Pages that are still to be copied; of a write with FUA that is in memory, those that it has
+    /// not sent itself.
     pub(crate) todo: Vec<Range<u64>>,
     /// Reads of the volume below that are for it.
     pub(crate) fills: u32,
@@ -76,6 +77,17 @@ impl<M: Machine> Job<M> {
             is_blocked: false,
             is_clearing: false,
         }
+    }
+
+    /// Takes a page out of `todo`.
+    pub(crate) fn forget_page(&mut self, page: u64) {
+        let Some(at) = self.todo.iter().position(|range| range.contains(&page)) else { return };
+        let behind = page + 1..self.todo[at].end;
+        self.todo[at].end = page;
+        if !behind.is_empty() {
+            self.todo.insert(at + 1, behind);
+        }
+        self.todo.retain(|range| !range.is_empty());
     }
 
     /// The request.

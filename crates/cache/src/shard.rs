@@ -308,7 +308,7 @@ impl Shard {
 
     /// As `collect_one`, but those that were collected while others were being written are joined
     /// by more: their epoch ends with the last of these. For extents whose pages wait for a drive.
-    fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<Item>) {
+    pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<Item>) {
         let extent = &mut self.extents[at as usize];
         if !extent.is_listed {
             return;

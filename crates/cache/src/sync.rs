@@ -2,7 +2,8 @@
 //!
 //! A flush ends an epoch: what was dirtied up to it is brought below, by this queue itself if it is
 //! little, else by the flusher; then the volume below is flushed. A durable write does so for its
-//! own range. A discard waits until nothing of its range is being written, goes below, and drops
+//! own range, in writes with FUA; only if somebody else wrote a part of it meanwhile, or a write
+//! failed, are its drives flushed. A discard waits until nothing of its range is being written, goes below, and drops
 //! its range from memory when it is done; meanwhile nothing of the range is written, and what is
 //! read of it is read again, since it may be older than the discard or than what that dropped.
 
@@ -43,14 +44,19 @@ impl<M: Machine> CacheQueue<M> {
             return self.end_job(at, status);
         }
         let is_below = match reach {
-            Reach::Range => self.sync_range(rq, epoch),
+            Reach::Range => self.sync_range(at, epoch),
             Reach::All => self.sync_all(epoch),
         };
         if is_below {
-            let needs_flush = reach == Reach::All || rq.flags().has(OpFlags::FUA);
-            return match needs_flush {
-                true => self.start_last(at, Bio::flush()),
-                false => self.end_job(at, Status::Ok),
+            let job = &self.jobs[at];
+            // Nothing of it was written without FUA, which another retry may have done.
+            let is_durable = job.todo.is_empty() && job.errors_before == self.errors();
+            return match reach {
+                Reach::All => self.start_last(at, Bio::flush()),
+                Reach::Range if rq.flags().has(OpFlags::FUA) && !is_durable => {
+                    self.start_last(at, Bio::flush_range(rq.sector(), rq.nr_sectors()));
+                }
+                Reach::Range => self.end_job(at, Status::Ok),
             };
         }
         match reach == Reach::All && self.errors() != self.jobs[at].errors_before {
@@ -124,10 +130,12 @@ impl<M: Machine> CacheQueue<M> {
         self.writeout.start(&self.cache, items);
     }
 
-    /// Whether all of a request's range that was dirtied up to an epoch is below; if not, writes
-    /// it.
-    fn sync_range(&mut self, rq: &Request<M>, epoch: u64) -> bool {
+    /// Whether all of the range of a job's request that was dirtied up to an epoch is below; if
+    /// not, writes it.
+    fn sync_range(&mut self, job: usize, epoch: u64) -> bool {
         let (mut items, mut is_below) = (Vec::new(), true);
+        let rq = self.jobs[job].rq();
+        let by = if rq.flags().has(OpFlags::FUA) { OpFlags::FUA } else { OpFlags::NONE };
         for number in extents_of(span_of(rq)) {
             let bits = bits_of(number, span_of(rq));
             let mut shard = self.cache.shard(number).lock();
@@ -137,14 +145,26 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    // Its neighbours go along, but for those whose drive fails.
-                    let pages = bits | !shard.extent(at).stranded;
-                    shard.collect_one(at, pages, &mut items);
+                    // Its neighbours go along, but for those whose drive fails, and unless they
+                    // would have to be durable, too.
+                    let is_fua = by == OpFlags::FUA;
+                    let neighbours = if is_fua { 0 } else { !shard.extent(at).stranded };
+                    match self.cache.strands.has_failing() {
+                        true => shard.collect_beside(at, bits | neighbours, &mut items),
+                        false => shard.collect_one(at, bits | neighbours, &mut items),
+                    }
                 }
                 is_below &= shard.find(number).is_none_or(|at| !owes(shard.extent(at)));
             }
         }
-        self.writeout.start(&self.cache, items);
+        let (start, end) = span_of(rq);
+        for item in &items {
+            let own = mask_of(item.page, start, end);
+            if item.mask & own == own {
+                self.jobs[job].forget_page(item.page);
+            }
+        }
+        self.writeout.start_with(&self.cache, items, by);
         is_below
     }
 

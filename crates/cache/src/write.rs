@@ -83,6 +83,7 @@ impl<M: Machine> CacheQueue<M> {
         if self.is_durable(rq) {
             let epoch = self.cache.end_epoch();
             self.forget_failures(rq);
+            self.jobs[at].todo.push(Self::pages_of(rq));
             self.jobs[at].step = Step::Sync { epoch, reach: Reach::Range };
             return self.advance(at);
         }

@@ -10,7 +10,7 @@
 
 use alloc::vec::Vec;
 
-use millrace_block::{Bio, Channel, Op, Reject, Rejected, Segment, Status};
+use millrace_block::{Bio, Channel, Op, OpFlags, Reject, Rejected, Segment, Status};
 use millrace_machine::{Lock, Machine, Order, Word};
 use slab::Slab;
 
@@ -49,6 +49,7 @@ struct WriteBio {
     place: Place,
     /// It carries a page that is to be written alone.
     is_alone: bool,
+    flags: OpFlags,
     segments: Vec<Segment>,
 }
 
@@ -110,7 +111,17 @@ impl Writeout {
     }
 
     /// Takes pages that shards have given out.
-    pub(crate) fn start<M: Machine>(&mut self, cache: &Cache<M>, mut items: Vec<Item>) {
+    pub(crate) fn start<M: Machine>(&mut self, cache: &Cache<M>, items: Vec<Item>) {
+        self.start_with(cache, items, OpFlags::NONE);
+    }
+
+    /// As `start`, for writes with these flags; with any, no write goes over two drives.
+    pub(crate) fn start_with<M: Machine>(
+        &mut self,
+        cache: &Cache<M>,
+        mut items: Vec<Item>,
+        flags: OpFlags,
+    ) {
         if items.is_empty() {
             return;
         }
@@ -127,7 +138,7 @@ impl Writeout {
             for (mut first, mut len) in runs(item.mask) {
                 while len > 0 {
                     let sector = item.page * PAGE_SECTORS + u64::from(first);
-                    let (member, run) = reach_of(cache, sector);
+                    let (member, run) = reach_of(cache, sector, flags);
                     let take = run.min(len.into()) as u32;
                     let start = cache.frames.at(item.frame).wrapping_add(first as usize * 512);
                     let piece = Segment { start, len_bytes: take * 512 };
@@ -144,6 +155,7 @@ impl Writeout {
                             member,
                             place: Place::Waits,
                             is_alone,
+                            flags,
                             segments: alloc::vec![piece],
                         };
                         self.push(cache, open.replace(new));
@@ -192,10 +204,11 @@ impl Writeout {
                 let bio = &mut self.bios[at];
                 bio.place = Place::Taken;
                 let (list, is_alone) = (&raw const bio.segments[..], bio.is_alone);
+                let flags = bio.flags;
                 // SAFETY: the list stays in its slot, and frames that are written stay as they are,
                 // until `ended` is told of this write.
                 let bio = unsafe { Bio::foreign_vectored(Op::Write, bio.sector, list) };
-                match below.submit(bio.with_user_data(user_data(at))) {
+                match below.submit(bio.with_flags(flags).with_user_data(user_data(at))) {
                     Ok(()) => {
                         // Relaxed: a number that nothing depends on.
                         cache.counts.write_requests.fetch_add(1, Order::Relaxed);
@@ -320,8 +333,9 @@ impl Writeout {
 
 /// The drive of a sector, and how many sectors from there on one write may have; none while writes
 /// may go over several.
-fn reach_of<M: Machine>(cache: &Cache<M>, sector: u64) -> (u16, u64) {
-    if !cache.strands.is_cautious() && cache.below.disks().len() > 1 {
+fn reach_of<M: Machine>(cache: &Cache<M>, sector: u64, flags: OpFlags) -> (u16, u64) {
+    let may_span = flags == OpFlags::NONE && !cache.strands.is_cautious();
+    if may_span && cache.below.disks().len() > 1 {
         return (NO_MEMBER, u64::MAX);
     }
     let (member, run) = cache.below.drive_at(sector);
@@ -437,6 +451,7 @@ mod tests {
             member: NO_MEMBER,
             place: Place::Waits,
             is_alone: false,
+            flags: OpFlags::NONE,
             segments: alloc::vec![
                 Segment { start: memory(1 << 20), len_bytes: 4 * 512 },
                 Segment { start: memory(2 << 20), len_bytes: 16 * 512 },

@@ -123,6 +123,7 @@ impl BioChecks {
         let nr = u64::from(bio.nr_sectors);
         let fits = bio.sector.checked_add(nr).is_some_and(|end| end <= self.capacity);
         match bio.op {
+            Op::Flush if nr > 0 && !fits => Err(Status::OutOfRange),
             Op::Flush => Ok(()),
             _ if !bio.has_memory() => Err(Status::Invalid),
             _ if nr == 0 || (bio.sector | nr) & self.block_mask != 0 => Err(Status::Invalid),
@@ -226,7 +227,8 @@ mod tests {
             let whole = nr > 0 && u64::from(nr) % block == 0 && sector % block == 0;
             let inside = u128::from(sector) + u128::from(nr) <= 64;
             let expected = if op == Op::Flush {
-                Ok(())
+                // Of a range, or of all.
+                if nr == 0 || inside { Ok(()) } else { Err(Status::OutOfRange) }
             } else if (op.has_data() && segments.min(nr) == 0) || !whole {
                 Err(Status::Invalid)
             } else if !inside {

@@ -180,7 +180,8 @@ impl<M: Machine> Submission<M> {
         let features = self.members[usize::from(member)].disk.limits().features;
         let after = parent.stage == BioStage::Postflush;
         let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
-        let touched = !after || self.volume.part(sector, nr, member).is_some();
+        let is_of_range = after || parent.bio.op == Op::Flush && nr > 0;
+        let touched = !is_of_range || self.volume.part(sector, nr, member).is_some();
         let wanted = features.volatile_cache && touched && parent.dev_sector == 0;
         if !wanted || (after && fua_by_drive(parent, features)) {
             return Next::Made;

@@ -24,6 +24,9 @@ struct Flight {
     sector: u64,
     nr: u64,
     flags: OpFlags,
+    /// A write with FUA of pages that had been written to: one that goes over a drive that is stuck
+    /// may have them, too.
+    may_wait: bool,
     started: u64,
     started_ns: u64,
 }
@@ -126,7 +129,7 @@ impl Client {
 
     fn flight(&self, op: Op, (sector, nr): (u64, u64), flags: OpFlags) -> Flight {
         let started = hold(&self.judge).tick();
-        Flight { op, sector, nr, flags, started, started_ns: Simulated::now() }
+        Flight { op, sector, nr, flags, may_wait: false, started, started_ns: Simulated::now() }
     }
 
     /// The next I/O; none if it would overlap a write of this client.
@@ -197,12 +200,15 @@ impl Client {
     fn write(&mut self) -> Option<(Flight, Bio)> {
         let (sector, nr) = self.span_to_write()?;
         let fua = self.random.below(1000) < self.scenario.load.fua_per_mille;
-        let stamp = hold(&self.judge).start_write(sector, nr);
+        let mut judge = hold(&self.judge);
+        let may_wait = fua && !judge.are_pages_new(sector, nr);
+        let stamp = judge.start_write(sector, nr);
+        drop(judge);
         let mut buffer = Buffer::new(nr as usize * 512);
         let (words, _) = buffer.as_chunks_mut::<8>();
         words.iter_mut().for_each(|word| *word = stamp.to_ne_bytes());
         let flags = if fua { OpFlags::FUA } else { OpFlags::NONE };
-        let flight = self.flight(Op::Write, (sector, nr), flags);
+        let flight = Flight { may_wait, ..self.flight(Op::Write, (sector, nr), flags) };
         Some((flight, Bio::write(sector, buffer).with_flags(flags)))
     }
 
@@ -224,11 +230,9 @@ impl Client {
             return judge.accuse("completion", format!("I/O {} came back twice", done.user_data));
         };
         judge.ios += 1;
-        // With FUA all drives are flushed.
-        let is_range = flight.op != Op::Flush && !flight.flags.has(OpFlags::FUA);
-        let is_live = is_range && self.scenario.is_live(flight.sector, flight.nr);
+        let is_live = flight.op != Op::Flush && self.scenario.is_live(flight.sector, flight.nr);
         let lasted_ns = now_ns - flight.started_ns;
-        let is_held = lasted_ns > self.scenario.held_ns_max();
+        let is_held = lasted_ns > self.scenario.held_ns_max() && !flight.may_wait;
         if is_live && flight.op == Op::Write && is_held {
             judge.accuse("held", format!("{flight:?} took {lasted_ns} ns"));
         }

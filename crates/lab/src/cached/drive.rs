@@ -1,14 +1,14 @@
 //! `Drive`: keeps one stamp a sector, answers late, and fails as the scenario says.
 //!
-//! Has a volatile cache of its own: a flush covers what was written before it was handed over. What
-//! it holds is in the judge. Called by the block layer under a queue's serve lock.
+//! Has a volatile cache of its own: a flush covers what was written before it was handed over, and
+//! a drive that takes FUA has such a write for good when it ends. What it holds is in the judge. Called by the block layer under a queue's serve lock.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Features, HwQueues, Op,
-    QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
+    OpFlags, QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
 };
 use millrace_machine::{Machine, Simulated, Topology};
 use millrace_random::SplitMix64 as Random;
@@ -62,7 +62,11 @@ impl Driver<Simulated> for Drive {
         QueueLimits {
             max_discard_sectors: u32::MAX,
             max_write_zeroes_sectors: u32::MAX,
-            features: Features { volatile_cache: true, ..Features::default() },
+            features: Features {
+                volatile_cache: true,
+                fua: self.scenario.takes_fua(),
+                ..Features::default()
+            },
             ..QueueLimits::default()
         }
     }
@@ -92,6 +96,8 @@ struct Inside {
     /// First bytes of each sector's memory, and what stood there.
     memory: Vec<(*mut u64, u64)>,
     fails: bool,
+    /// It carries FUA.
+    is_durable: bool,
     /// Writes that a flush covers: those before this number.
     covers: u64,
 }
@@ -145,7 +151,10 @@ impl Queue {
             };
             let media = &mut judge.media[place];
             media.current = value;
-            media.volatile.push((now, value));
+            match rq.is_durable {
+                true => (media.durable, media.volatile) = (value, Vec::new()),
+                false => media.volatile.push((now, value)),
+            }
         }
         if rq.op == Op::Flush {
             let number = self.drive.number;
@@ -189,6 +198,7 @@ impl DriverQueue<Simulated> for Queue {
             nr: rq.nr_sectors().into(),
             memory,
             fails: per_mille < self.drive.scenario.fails_per_mille || is_dead,
+            is_durable: rq.flags().has(OpFlags::FUA),
             covers: hold(&judge).tick(),
         });
         Dispatch::Queued

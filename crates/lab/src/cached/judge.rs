@@ -133,6 +133,13 @@ impl Judge {
         self.next_stamp
     }
 
+    /// Whether nobody has written to the pages of these sectors.
+    pub(super) fn are_pages_new(&self, sector: u64, nr: u64) -> bool {
+        let end = (sector + nr).next_multiple_of(8).min(self.sectors());
+        let pages = &self.sectors[(sector / 8 * 8) as usize..end as usize];
+        pages.iter().all(|sector| sector.writes.len() == 1)
+    }
+
     /// A discard or write of zeroes of these sectors begins.
     pub(super) fn start_clear(&mut self, sector: u64, nr: u64) {
         self.start(sector, nr, 0);

@@ -153,10 +153,15 @@ impl Scenario {
         (self.dead, self.stuck, self.fails_per_mille) = (None, Some(stuck), 0);
         (self.cache.mode, self.cache.read_ahead_bytes) = (CacheMode::WriteBack, 0);
         let load = &mut self.load;
-        (load.mix, load.fua_per_mille, load.sectors_max) = ([950, 0, 0], 0, 8);
+        (load.mix, load.sectors_max) = ([950, 0, 0], 8);
         (load.depth, load.ios) = (load.depth.max(4), 400);
         load.hot = self.drive_sectors * self.drives as u64;
         self
+    }
+
+    /// Whether drives take FUA writes themselves.
+    pub(super) fn takes_fua(&self) -> bool {
+        (self.seed / 2).is_multiple_of(2)
     }
 
     /// Whether something fails.
