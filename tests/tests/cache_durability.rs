@@ -6,6 +6,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -390,6 +391,76 @@ fn a_drive_that_is_stuck_leaves_writers_to_others_their_room() {
     let is_there =
         |page: &u64| bytes_at(dir.path(), page * 4096, 4096) == pattern(4096, 2048 + page);
     assert!((0..128).filter(is_there).count() > 32, "half of them had to be written");
+}
+
+#[test]
+fn reads_that_a_drive_leaves_unanswered_hold_nobody_of_another() {
+    let dir = tempdir();
+    let path = dir.path().display();
+    let stuck = format!("fault:drive=(file:path={path}/d1,size=8m),op=read,stuck=true");
+    let drives = [format!("file:path={path}/d0,size=8m"), stuck];
+    let small = "size = \"4m\"\ndirty-max = \"1m\"";
+    let text = config(&drives, small).replace("chunk = \"64k\"", "layout = \"linear\"");
+    let mut daemon = Daemon::start(&text, &["s", "c"]);
+    let socket = daemon.dir().join("s");
+    let [mut held, mut client] = [(); 2].map(|()| connect(&socket, "v").unwrap());
+    // More than all memory, of the drive that does not answer.
+    for piece in 0..96 {
+        let sector = 16384 + piece * 128;
+        held.submit(&request(Command::Read, sector, 128), vec![0; 64 << 10]).unwrap();
+    }
+    thread::sleep(Duration::from_millis(200));
+    let begun = Instant::now();
+    for page in 0..512 {
+        assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None);
+    }
+    // One after the other up to where the other drive begins, which is read ahead.
+    for page in 1792..2048 {
+        let read = call(&mut client, &request(Command::Read, page * 8, 8), vec![0; 4096]).unwrap();
+        assert_eq!(read.errno, None, "page {page}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    daemon.kill9();
+}
+
+#[test]
+fn a_cache_keeps_what_its_drives_do_not() {
+    let daemon = Daemon::start(&config(&["null:size=16m"], LAZY), &["s"]);
+    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    assert_eq!(raw.read(1 << 20, 4096).unwrap().len(), 4096);
+    let data = pattern(8192, 5);
+    raw.write(4096, &data).unwrap();
+    assert_eq!(raw.read(4096, 8192).unwrap(), data);
+}
+
+#[test]
+fn a_flush_does_not_wait_for_what_is_written_to_again_after_it() {
+    let slow = "fault:drive=(ram:size=8m),op=write,latency=5ms";
+    let daemon = Daemon::start(&config(&[slow], "size = \"16m\""), &["s"]);
+    let socket = daemon.dir().join("s");
+    let stop = AtomicBool::new(false);
+    let is_over = || stop.load(Ordering::Relaxed);
+    thread::scope(|scope| {
+        for seed in 0..3 {
+            let mut client = connect(&socket, "v").unwrap();
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let mut dice = SplitMix64::new(seed);
+                while !is_over() {
+                    write(&mut client, dice.below(2000) * 8, &pattern(4096, 1), 0);
+                }
+            });
+        }
+        thread::sleep(Duration::from_secs(1));
+        let mut client = connect(&socket, "v").unwrap();
+        for _ in 0..3 {
+            let begun = Instant::now();
+            assert_eq!(flush(&mut client), None);
+            // What is dirty takes half a second; it never ended as long as writers went on.
+            assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

@@ -14,10 +14,10 @@ use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
 use crate::clearing::Clearing;
 use crate::config::{CacheConfig, CacheMode, Registered};
-use crate::extent::{EXTENT_PAGES, PAGE_BYTES, PAGE_SECTORS, WHOLE};
+use crate::extent::{Dirtied, EXTENT_PAGES, PAGE_BYTES, PAGE_SECTORS, WHOLE};
 use crate::frames::Frames;
 use crate::pace::Pace;
-use crate::shard::{Dirtied, Shard, hash_of};
+use crate::shard::{Shard, hash_of};
 use crate::signal::Signals;
 use crate::stats::CacheStats;
 use crate::strands::Strands;
@@ -25,6 +25,8 @@ use crate::strands::Strands;
 /// Most shards, and the least frames of one.
 const SHARDS_MAX: u32 = 64;
 const SHARD_FRAMES_MIN: u32 = 256;
+/// Chunks of a stripe that are no small ones: 32 KiB.
+const CHUNK_SECTORS_MIN: u64 = 8 * PAGE_SECTORS;
 /// Extents of a range above which all that the cache knows of are looked at instead.
 const RANGE_EXTENTS_MAX: u64 = 4096;
 
@@ -227,6 +229,13 @@ impl<M: Machine> Cache<M> {
     /// All shards.
     pub(crate) fn shards(&self) -> &[M::Lock<Shard>] {
         &self.shards
+    }
+
+    /// Whether drives take turns in chunks so small that the I/O of each by itself costs more than
+    /// it gains.
+    pub(crate) fn has_small_chunks(&self) -> bool {
+        let (_, run) = self.below.drive_at(0);
+        self.below.disks().len() > 1 && run < CHUNK_SECTORS_MIN
     }
 
     /// Whether writes wait until they are below.

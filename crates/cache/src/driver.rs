@@ -54,6 +54,8 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         let mut features = below.features;
         features.volatile_cache |= !self.cache.is_write_through();
         features.fua = true;
+        // Memory keeps what drives do not, so that clients need some for it.
+        features.no_payload = false;
         QueueLimits {
             physical_block_size: below.physical_block_size.max(4096),
             max_sectors: SECTORS_MAX,

@@ -50,11 +50,34 @@ pub(crate) struct Extent {
     pub(crate) is_listed: bool,
     /// The extents before and behind it in the list of dirty ones.
     pub(crate) neighbours: (u32, u32),
-    /// The epoch in which it was listed.
-    pub(crate) dirty_epoch: u64,
-    pub(crate) batches: Batches,
     /// When it was listed.
-    pub(crate) dirty_ns: u64,
+    pub(crate) dirtied: Dirtied,
+    pub(crate) young: Young,
+    pub(crate) batches: Batches,
+}
+
+/// When something became dirty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Dirtied {
+    /// The epoch: how many flushes came before.
+    pub(crate) epoch: u64,
+    /// The time.
+    pub(crate) at_ns: u64,
+}
+
+/// Pages of a listed extent that became dirty in a later epoch: whoever waits for the one in which
+/// it was listed does not wait for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Young {
+    /// The epoch of the first of them.
+    pub(crate) epoch: u64,
+    /// A bit each; some may be clean again.
+    pub(crate) pages: u16,
+    /// Milliseconds from when the extent was listed to the first of them, as far as they go.
+    pub(crate) after_ms: u16,
+    /// What the extent was listed for is written, or being written: it is younger than its place in
+    /// the list says.
+    pub(crate) is_all: bool,
 }
 
 /// In which epochs the pages of an extent that are being written were listed.
@@ -78,6 +101,11 @@ pub(crate) struct Failed {
     pub(crate) status: Status,
 }
 
+impl Young {
+    /// None.
+    pub(crate) const NONE: Young = Young { epoch: 0, pages: 0, after_ms: 0, is_all: false };
+}
+
 impl Extent {
     /// Bytes of the lines that a hit needs.
     pub(crate) const LINES_BYTES: usize = 128;
@@ -94,9 +122,9 @@ impl Extent {
             filling: 0,
             stale: 0,
             is_listed: false,
-            dirty_epoch: 0,
+            dirtied: Dirtied { epoch: 0, at_ns: 0 },
+            young: Young::NONE,
             batches: Batches { epoch: 0, later: 0, later_epoch: 0 },
-            dirty_ns: 0,
             failed: Failed { pages: 0, status: Status::Ok },
             stranded: 0,
             neighbours: (NO_EXTENT, NO_EXTENT),
@@ -143,7 +171,7 @@ impl Extent {
 
     /// Whether something that was dirtied in an epoch up to `epoch` is not below yet.
     pub(crate) fn owes(&self, epoch: u64) -> bool {
-        self.is_listed && self.dirty_epoch <= epoch
+        self.is_listed && self.dirtied.epoch <= epoch
             || self.writing != self.batches.later && self.batches.epoch <= epoch
             || self.batches.later != 0 && self.batches.later_epoch <= epoch
     }

@@ -108,7 +108,7 @@ impl<M: Machine> Flusher<M> {
     ) -> Self {
         cache.flusher.set_bell(Some(Arc::clone(bell)));
         Flusher {
-            writeout: Writeout::new(cache.below.disks().len(), config),
+            writeout: Writeout::new(cache, config),
             cache: Arc::clone(cache),
             below,
             next_shard: 0,
@@ -231,18 +231,19 @@ impl<M: Machine> Flusher<M> {
         let (has_full, waits) = (lanes.has_full(SHARES), cache.strands.has_failing());
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(cache.config.dirty_age_ns);
-        let is_due = |e: &Extent| match takes_all || e.dirty_epoch < until || e.dirty_ns <= old_ns {
-            true if cache.clearing.has_extent(e.number) => Due::Later,
-            true if has_full => {
-                let of_full = cache.pages_on(e.number, |drive| lanes.is_full(drive, SHARES));
-                Due::Beside(!e.stranded & !of_full)
-            }
-            true if waits => Due::Beside(!e.stranded),
-            true => Due::Pages(!e.stranded),
-            // Stranded ones keep their place, and their time.
-            false if e.stranded != 0 => Due::Later,
-            false => Due::NoMore,
-        };
+        let is_due =
+            |e: &Extent| match takes_all || e.dirtied.epoch < until || e.dirtied.at_ns <= old_ns {
+                true if cache.clearing.has_extent(e.number) => Due::Later,
+                true if has_full => {
+                    let of_full = cache.pages_on(e.number, |drive| lanes.is_full(drive, SHARES));
+                    Due::Beside(!e.stranded & !of_full)
+                }
+                true if waits => Due::Beside(!e.stranded),
+                true => Due::Pages(!e.stranded),
+                // Stranded ones keep their place, and their time; younger ones their place.
+                false if e.stranded != 0 || e.young.is_all => Due::Later,
+                false => Due::NoMore,
+            };
         let mut items = Vec::with_capacity(most.min(dirty as usize));
         let shards = cache.shards();
         for _ in 0..shards.len() {

@@ -81,7 +81,7 @@ impl<M: Machine> CacheQueue<M> {
             signal,
             jobs: Slab::new(),
             fills: Slab::new(),
-            writeout: Writeout::new(cache.below.disks().len(), config),
+            writeout: Writeout::new(cache, config),
             reads: Reads {
                 streams: Streams::new(cache.config.read_ahead_bytes / PAGE_BYTES as u64),
                 hits: Hits::new(),

@@ -2,8 +2,10 @@
 //!
 //! A page that is read from below is marked as being filled, which keeps its extent, and is read
 //! into a frame that belongs to no page yet. What was written meanwhile is newer: of a page that
-//! has a frame by then only the missing sectors are taken. Where there is no memory, a read goes
-//! straight to the request's own.
+//! has a frame by then only the missing sectors are taken. Where there is no memory, or half of it
+//! is being filled, a read goes straight to the request's own: a drive that answers no reads leaves
+//! memory for what is written to others. A read of below is one of one drive, unless chunks are
+//! small.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -12,7 +14,7 @@ use core::ops::Range;
 use millrace_block::{Request, Segment, Status};
 use millrace_machine::{Lock, Machine};
 
-use crate::cache::whole;
+use crate::cache::{Cache, whole};
 use crate::extent::{EXTENT_PAGES, NO_FRAME, PAGE_BYTES, PAGE_SECTORS, place_of};
 use crate::frames::Frames;
 use crate::jobs::Fill;
@@ -33,6 +35,8 @@ enum Found {
     Missing(u32),
     /// There is no memory for it, and nothing of it is in memory.
     NoMemory,
+    /// As many pages are being read as may be, and nothing of it is in memory.
+    Crowded,
     /// There is no memory for it, and some of it is in memory only.
     Torn,
 }
@@ -50,9 +54,13 @@ fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> Found {
         return Found::Filling;
     }
     let is_empty = extent.valid[place] == 0;
+    if is_empty && shard.is_crowded() {
+        shard.forget_if_empty(at);
+        return Found::Crowded;
+    }
     match shard.take_frame(at) {
         Some(frame) => {
-            shard.extent_mut(at).filling |= 1 << place;
+            shard.begin_fill(at, place);
             Found::Missing(frame)
         }
         None => {
@@ -119,6 +127,7 @@ impl<M: Machine> CacheQueue<M> {
                     self.cache.flusher.ask_memory();
                     self.read_around(at, page, &mut cursor);
                 }
+                Found::Crowded => self.read_around(at, page, &mut cursor),
                 Found::Filling | Found::Torn => waits.push(page..page + 1),
                 Found::Hit(_) => unreachable!("answered above"),
             }
@@ -145,23 +154,22 @@ impl<M: Machine> CacheQueue<M> {
         self.start_fill(fill, page * PAGE_SECTORS + into as u64 / 512);
     }
 
-    /// Reads pages that follow each other from below.
+    /// Reads pages that follow each other from below, those of each drive by themselves, so that
+    /// nobody waits for another one; all of a stripe of small chunks together.
     fn start_run(&mut self, run: Run, job: Option<usize>) {
-        let Some(page) = run.page else { return };
-        let sectors = self.cache.sectors();
-        let mut segments: Vec<Segment> = Vec::with_capacity(run.frames.len());
-        for (frame, page) in run.frames.iter().zip(page..) {
-            let start = self.cache.frames.at(*frame);
-            let len_bytes = whole(sectors, page).count_ones() * 512;
-            match segments.last_mut() {
-                Some(last) if last.start.wrapping_add(last.len_bytes as usize) == start => {
-                    last.len_bytes += len_bytes;
-                }
-                _ => segments.push(Segment { start, len_bytes }),
-            }
+        let (Some(mut page), mut frames) = (run.page, run.frames) else { return };
+        let is_whole = self.cache.below.disks().len() == 1 || self.cache.has_small_chunks();
+        while !frames.is_empty() {
+            let reach = match is_whole {
+                true => frames.len(),
+                false => (self.cache.below.drive_at(page * PAGE_SECTORS).1 / PAGE_SECTORS)
+                    .clamp(1, frames.len() as u64) as usize,
+            };
+            let behind = frames.split_off(reach);
+            let part = core::mem::replace(&mut frames, behind);
+            self.start_fill(fill_of(&self.cache, (page, part), job), page * PAGE_SECTORS);
+            page += reach as u64;
         }
-        let fill = Fill { job, page, frames: run.frames, segments, sectors };
-        self.start_fill(fill, page * PAGE_SECTORS);
     }
 
     /// Reads ahead of the stream that a read of these pages belongs to.
@@ -217,6 +225,27 @@ impl<M: Machine> CacheQueue<M> {
     }
 }
 
+/// A read of pages that follow each other into these frames.
+fn fill_of<M: Machine>(
+    cache: &Cache<M>,
+    (page, frames): (u64, Vec<u32>),
+    job: Option<usize>,
+) -> Fill {
+    let sectors = cache.sectors();
+    let mut segments: Vec<Segment> = Vec::with_capacity(frames.len());
+    for (frame, page) in frames.iter().zip(page..) {
+        let start = cache.frames.at(*frame);
+        let len_bytes = whole(sectors, page).count_ones() * 512;
+        match segments.last_mut() {
+            Some(last) if last.start.wrapping_add(last.len_bytes as usize) == start => {
+                last.len_bytes += len_bytes;
+            }
+            _ => segments.push(Segment { start, len_bytes }),
+        }
+    }
+    Fill { job, page, frames, segments, sectors }
+}
+
 /// Takes what was read of a page into memory; gives the frame that has the page's sectors now. None
 /// if nothing is kept: the read failed, or what was read may be older than a discard.
 fn keep(
@@ -227,10 +256,9 @@ fn keep(
 ) -> Option<u32> {
     let (number, place) = place_of(page);
     let at = shard.find(number).expect("an extent that is filled stays");
+    let is_stale = shard.extent(at).stale & 1 << place != 0;
+    shard.end_fill(at, place);
     let extent = shard.extent_mut(at);
-    let is_stale = extent.stale & 1 << place != 0;
-    extent.filling &= !(1 << place);
-    extent.stale &= !(1 << place);
     if is_stale || !status.is_ok() {
         shard.give_frame(frame);
         shard.forget_if_empty(at);

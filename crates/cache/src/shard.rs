@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use hashbrown::HashTable;
 use millrace_block::Status;
 
-use crate::extent::{EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAME};
+use crate::extent::{Dirtied, EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAME, Young};
 use crate::frames::Frames;
 use crate::stats::ShardStats;
 
@@ -104,6 +104,8 @@ pub(crate) struct Shard {
     epochs: VecDeque<(u64, u32)>,
     /// Pages that are stranded.
     stranded: u32,
+    /// Pages that are being filled.
+    filling: u32,
     pub(crate) stats: ShardStats,
 }
 
@@ -121,6 +123,7 @@ impl Shard {
             listed: (NO_EXTENT, NO_EXTENT),
             epochs: VecDeque::new(),
             stranded: 0,
+            filling: 0,
             stats: ShardStats::default(),
         }
     }
@@ -225,6 +228,25 @@ impl Shard {
         self.owners[(frame - self.first) as usize] = Owner::of(at, page);
     }
 
+    /// Notes that a page is being filled.
+    pub(crate) fn begin_fill(&mut self, at: u32, page: usize) {
+        self.extents[at as usize].filling |= 1 << page;
+        self.filling += 1;
+    }
+
+    /// Notes that a page is being filled no longer.
+    pub(crate) fn end_fill(&mut self, at: u32, page: usize) {
+        let extent = &mut self.extents[at as usize];
+        (extent.filling, extent.stale) =
+            (extent.filling & !(1 << page), extent.stale & !(1 << page));
+        self.filling -= 1;
+    }
+
+    /// Whether half of the memory is being filled.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.filling as usize >= self.owners.len() / 2
+    }
+
     /// Takes a page out of memory.
     pub(crate) fn drop_page(&mut self, at: u32, page: usize) {
         let extent = &mut self.extents[at as usize];
@@ -260,9 +282,18 @@ impl Shard {
         extent.valid[page] |= mask;
         extent.dirty[page] |= mask;
         if !extent.is_listed {
-            (extent.is_listed, extent.dirty_epoch, extent.dirty_ns) = (true, now.epoch, now.at_ns);
+            (extent.is_listed, extent.dirtied.epoch, extent.dirtied.at_ns) =
+                (true, now.epoch, now.at_ns);
+            extent.young = Young::NONE;
             self.link_last(at);
             self.count_epoch(now.epoch);
+        } else if was_clean && now.epoch > extent.dirtied.epoch {
+            if extent.young.pages == 0 {
+                let after_ms = now.at_ns.saturating_sub(extent.dirtied.at_ns) / 1_000_000;
+                let after_ms = u16::try_from(after_ms).unwrap_or(u16::MAX);
+                extent.young = Young { epoch: now.epoch, after_ms, ..extent.young };
+            }
+            extent.young.pages |= 1 << page;
         }
         was_clean
     }
@@ -325,7 +356,7 @@ impl Shard {
                 items.push(Item { page: number, frame, mask, is_probe, is_alone });
             }
         }
-        let (epoch, joined) = (extent.dirty_epoch, extent.batches.later);
+        let (epoch, joined) = (extent.dirtied.epoch, extent.batches.later);
         (extent.writing, extent.stranded) = (before | taken, extent.stranded & !taken);
         let joined_epoch = core::mem::replace(&mut extent.batches.later_epoch, epoch);
         match before {
@@ -350,7 +381,22 @@ impl Shard {
             self.end_epoch(epoch);
             // It is empty if all of it was discarded.
             self.forget_if_empty(at);
+        } else {
+            self.grow_younger(at);
         }
+    }
+
+    /// Has nobody wait for what is left of a listed extent who waits for what is not.
+    fn grow_younger(&mut self, at: u32) {
+        let extent = &mut self.extents[at as usize];
+        let (epoch, young) = (extent.dirtied.epoch, extent.young);
+        if young.pages == 0 || extent.dirty_bits() & !young.pages != 0 {
+            return;
+        }
+        extent.dirtied.at_ns += u64::from(young.after_ms) * 1_000_000;
+        (extent.dirtied.epoch, extent.young) = (young.epoch, Young { is_all: true, ..Young::NONE });
+        self.end_epoch(epoch);
+        self.count_epoch(young.epoch);
     }
 
     /// Takes what is dirty of the extents that are due now, the longest dirty first, until `items`
@@ -404,12 +450,15 @@ impl Shard {
             // What was written to it meanwhile is newer, and dirty anyway.
             clean = u32::from(extent.dirty[page] != 0);
             extent.dirty[page] |= item.mask & extent.valid[page];
+            extent.young.pages &= !bit;
             if !extent.is_listed {
-                (extent.is_listed, extent.dirty_epoch) = (true, epoch);
+                (extent.is_listed, extent.dirtied.epoch) = (true, epoch);
+                extent.young = Young::NONE;
                 self.link_first(at);
                 self.count_epoch(epoch);
-            } else if extent.dirty_epoch > epoch {
-                let newer = core::mem::replace(&mut extent.dirty_epoch, epoch);
+            } else if extent.dirtied.epoch > epoch {
+                let newer = core::mem::replace(&mut extent.dirtied.epoch, epoch);
+                extent.young.is_all = false;
                 self.unlink(at);
                 self.link_first(at);
                 self.end_epoch(newer);
@@ -486,18 +535,16 @@ impl Shard {
 
     /// When the longest dirty extent became dirty.
     pub(crate) fn oldest_ns(&self) -> Option<u64> {
-        let first = self.listed.0;
-        (first != NO_EXTENT).then(|| self.extents[first as usize].dirty_ns)
+        let mut oldest: Option<u64> = None;
+        for extent in self.listed().map(|at| self.extent(at)) {
+            oldest =
+                Some(oldest.map_or(extent.dirtied.at_ns, |other| other.min(extent.dirtied.at_ns)));
+            if !extent.young.is_all {
+                break;
+            }
+        }
+        oldest
     }
-}
-
-/// When something became dirty.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Dirtied {
-    /// The epoch: how many flushes came before.
-    pub(crate) epoch: u64,
-    /// The time.
-    pub(crate) at_ns: u64,
 }
 
 #[cfg(test)]

