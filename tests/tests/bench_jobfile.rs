@@ -216,6 +216,21 @@ fn a_tool_of_fios_makes_a_table_of_the_bins() {
 }
 
 #[test]
+fn a_file_that_is_made_is_written_before_it_is_read_and_not_if_it_is_only_written() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempdir();
+    let jobs = "[a]\nfilename=read\nrw=randread\nsize=1m\n[b]\nfilename=write\nrw=write\n\
+                size=1m\nio_size=4k\n";
+    std::fs::write(dir.path().join("j.fio"), jobs).unwrap();
+    let output = run(millrace().args(["bench", "--jobfile", "j.fio"]).current_dir(dir.path()));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let blocks = |name| std::fs::metadata(dir.path().join(name)).unwrap().blocks();
+    assert!(blocks("read") >= 2048 && blocks("write") < 2048);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("note: filename=read: 1048576 bytes are written"), "{said}");
+}
+
+#[test]
 fn a_mistake_is_named_with_its_line_and_ends_with_status_2() {
     let dir = tempdir();
     let job = dir.path().join("bad.fio");

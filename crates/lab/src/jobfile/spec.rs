@@ -225,6 +225,12 @@ impl JobSpec {
         self.access.advice.unwrap_or(of_kind)
     }
 
+    /// Whether it reads.
+    #[must_use]
+    pub fn reads_data(&self) -> bool {
+        self.kind.has[0]
+    }
+
     /// Whether it writes or trims.
     #[must_use]
     pub fn changes_data(&self) -> bool {

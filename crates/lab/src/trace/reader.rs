@@ -36,8 +36,8 @@ pub struct TraceName {
 }
 
 impl TraceName {
-    /// The trace `name`, in `dir` if there is one. `NAME.blktrace.N`, one file of it, names it too;
-    /// `-` is what comes on standard input.
+    /// The trace `name`, in `dir` if there is one. `NAME.blktrace.N`, one file of it, names it too,
+    /// and all of them name it once; `-` is what comes on standard input.
     #[must_use]
     pub fn new(name: &str, dir: Option<&Path>) -> TraceName {
         if name == PIPE {
@@ -208,7 +208,8 @@ impl Reader {
         }
         let (mut inputs, mut notes) = (Vec::new(), Vec::new());
         let mut bytes = 0;
-        for (trace, name) in names.iter().enumerate() {
+        let is_new = |(at, name): &(usize, &TraceName)| !names[..*at].contains(name);
+        for (trace, name) in names.iter().enumerate().filter(is_new) {
             let (before, first) = (inputs.len(), name.file(0));
             let cpus = name.cpus().map_err(|source| match source.kind() {
                 io::ErrorKind::NotFound => TraceError::Missing { first: first.clone() },

@@ -171,6 +171,13 @@ mod tests {
     }
 
     #[test]
+    fn the_files_that_blkparse_says_it_reads_are_no_events() {
+        let said = "Input file sda.blktrace.0 added\n".repeat(20);
+        let events = "  8,0    3        1     0.000000000   697  Q   W 223490 + 8 [dd]\n";
+        assert_eq!(detect(format!("{said}{events}").as_bytes()), Some(Format::Blkparse));
+    }
+
+    #[test]
     fn a_broken_line_leaves_the_format_of_those_before_it() {
         let text = "128166372003061629,usr,0,Read,7014609920,24576,41286\n\
                     128166372003061630,usr,0,Read,7014609920,x,41286\n";

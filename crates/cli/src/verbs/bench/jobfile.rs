@@ -6,7 +6,7 @@
 #![allow(clippy::print_stderr)]
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use millrace_lab::jobfile::{
     run_jobs,
 };
 use millrace_machine::Machine;
+use millrace_random::SplitMix64;
 use millrace_reactor::Config;
 
 use super::args::BenchArgs;
@@ -35,6 +36,8 @@ use crate::verbs::interrupt::{self, INTERRUPTED};
 
 /// Characters of a job's name in the table.
 const NAME_WIDTH: usize = 16;
+/// Bytes that are written at a time to a file that is made.
+const LAID_BYTES: usize = 1 << 20;
 /// Bytes of a job file, and one more than is read.
 const FILE_MAX: u64 = (1 << 20) + 1;
 
@@ -158,6 +161,7 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Arc<Volume>>> {
             );
         };
         if !opened.contains_key(name) {
+            lay_out(file, name).with_context(|| format!("filename={name}"))?;
             let drive = drive_of(file, name)?;
             opened.insert(name, (open(args, &[drive], &options)?, job.access.direct));
         }
@@ -210,6 +214,38 @@ fn open(args: &BenchArgs, drives: &[Spec], options: &VolumeOptions) -> Result<Ar
     let (volume, notes) = build_volume("bench", args.target.layout(), drives, options)?;
     notes.iter().for_each(|note| eprintln!("note: {note}"));
     Ok(volume)
+}
+
+/// Writes what a file lacks of what its jobs read, as fio does: reads of what was never written
+/// touch no disk.
+fn lay_out(file: &JobFile, name: &str) -> std::io::Result<()> {
+    let jobs = || file.jobs.iter().filter(|job| job.filename.as_deref() == Some(name));
+    let wanted = jobs().filter_map(|job| job.file_bytes()).max().unwrap_or(0);
+    let there = match std::fs::metadata(name) {
+        Ok(found) if !found.is_file() => return Ok(()),
+        Ok(found) => found.len(),
+        Err(error) if error.kind() == ErrorKind::NotFound => 0,
+        Err(error) => return Err(error),
+    };
+    if there >= wanted || !jobs().any(JobSpec::reads_data) {
+        return Ok(());
+    }
+    let bytes = wanted - there;
+    eprintln!(
+        "note: filename={name}: {bytes} bytes are written to it first, as its jobs read them"
+    );
+    let mut to = std::fs::OpenOptions::new().append(true).create(true).open(name)?;
+    let (mut random, mut piece) = (SplitMix64::new(bytes), vec![0; LAID_BYTES]);
+    for word in piece.chunks_exact_mut(8) {
+        word.copy_from_slice(&random.next().to_ne_bytes());
+    }
+    let mut left = bytes;
+    while left > 0 {
+        let len = left.min(LAID_BYTES as u64);
+        to.write_all(&piece[..len as usize])?;
+        left -= len;
+    }
+    to.sync_data()
 }
 
 /// The drive that a file is: made, or made longer, as its jobs need it, as fio does; opened for

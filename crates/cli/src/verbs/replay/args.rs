@@ -32,7 +32,7 @@ Examples:
       each drive of the stripe served by a thread of its own
   millrace replay t --to model:preset=850evo --machine e7-2870
       on a modelled SSD of a simulated machine, in that machine's time
-  blkparse -i sda -o - | millrace replay - --to vhost-user:/run/vol0.sock
+  blkparse -i sda | millrace replay - --to vhost-user:/run/vol0.sock
       from a pipe, to a vhost-user-blk server
 
 A replay writes random bytes wherever the trace writes: a trace has no data. A file or device that

@@ -95,6 +95,19 @@ fn a_name_may_be_one_of_its_files_and_a_missing_one_says_what_is_looked_for() {
     assert!(error.starts_with(&format!("{name}: no recording of blktrace, ")), "{error}");
 }
 
+#[test]
+fn a_recording_of_which_each_file_is_named_is_read_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for (cpu, times) in [(0, [5, 7]), (1, [6, 8])] {
+        let file = dir.path().join(format!("sda.blktrace.{cpu}"));
+        std::fs::write(file, bytes(cpu, &times)).unwrap();
+    }
+    let names = ["sda.blktrace.0", "sda.blktrace.1", "sda"];
+    let names = names.map(|name| TraceName::new(name, Some(dir.path())));
+    let mut reader = Reader::open(&names).unwrap();
+    assert_eq!(std::iter::from_fn(|| reader.read().unwrap()).count(), 4);
+}
+
 fn pipe_order(records: &[Vec<u8>]) -> (Vec<(u32, u64)>, Vec<String>) {
     let bytes = records.concat();
     let mut reader = Reader::from_pipe(&bytes[..]);

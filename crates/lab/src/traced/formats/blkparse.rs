@@ -47,6 +47,10 @@ pub(in crate::traced) fn line(text: &str, devices: &mut Devices) -> Result<Told,
     if text.starts_with("CPU") && text.contains(" (") {
         return Ok(Told::Counts);
     }
+    // With `-q` or `-o` it says there which files it reads.
+    if text.starts_with("Input file ") && text.ends_with(" added") {
+        return Ok(Told::Other);
+    }
     let mut words = text.split_ascii_whitespace();
     let [device, cpu, sequence, time, process, action] = fields(words.by_ref())?;
     whole("the CPU", cpu)?;
