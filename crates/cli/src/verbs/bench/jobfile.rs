@@ -46,7 +46,10 @@ const FILE_MAX: u64 = (1 << 20) + 1;
 /// # Errors
 /// If the file is no job file, or a drive or a thread could not be set up.
 pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitCode> {
-    let file = interrupt::waiting(|| read(name))?;
+    let mut file = interrupt::waiting(|| read(name))?;
+    if args.target.drive.is_empty() {
+        name_files(&mut file);
+    }
     let volumes = volumes(args, &file)?;
     if !file.ignored.is_empty() {
         eprintln!("note: {}: without a meaning here: {}", shown(name), file.ignored.join(", "));
@@ -138,6 +141,13 @@ fn read(name: &Path) -> Result<JobFile> {
     Ok(JobFile::parse(&shown, &bytes, &Outside { beside })?)
 }
 
+/// Gives each job without a file that has no clones the one that fio makes here.
+fn name_files(file: &mut JobFile) {
+    for job in file.jobs.iter_mut().filter(|job| job.numjobs() == 1) {
+        job.filename.get_or_insert_with(|| format!("{}.0.0", job.name));
+    }
+}
+
 /// The volume of each job: the drives of the command line, or the file that the job names.
 fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Arc<Volume>>> {
     let options = options(args, file)?;
@@ -156,8 +166,8 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Arc<Volume>>> {
         let Some(name) = job.filename.as_deref() else {
             let (place, job) = (job.place(), &job.name);
             bail!(
-                "{place}: job {job}: no filename; add one to it (or directory, if numjobs is 1), or \
-                 give --drive"
+                "{place}: job {job}: no filename, and numjobs is not 1; add a filename, or give \
+                 --drive"
             );
         };
         if !opened.contains_key(name) {
