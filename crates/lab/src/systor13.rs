@@ -93,8 +93,8 @@ const INTRO: [&str; 7] = [
      queue, one line that all its cores write three times an I/O. Not so the account of I/Os in \
      their partition, which did nothing for MQ up to its merge into Linux 3.13. Each can be left \
      out (--without dio-count, queue-counters) to see its share.",
-    "Of what is an assumption, 26 constants of the four machines hardly matter here: with the \
-     prices of fences, wake-ups, interrupts, context switches and memory doubled all at once, no \
+    "26 constants of the four machines, most of them another processor's, hardly matter here: with \
+     the prices of fences, wake-ups, interrupts, context switches and memory doubled all at once, no \
      verdict was another one at seed 1, and no number of a check changed by more than 3 %. What \
      matters is in which order cores get a line that all want, and what spinners of a lock cost \
      its next holder.",

@@ -13,7 +13,7 @@ use crate::workload::{Rw, Workload};
 const POLL_MAX_NS: u64 = 200_000;
 /// Measured time of a row: that a vCPU loses its CPU under a lock happens some hundred times a
 /// second.
-const LENGTH_NS: u64 = 100_000_000;
+const LENGTH_NS: u64 = 300_000_000;
 /// Outstanding I/Os of a process.
 const DEPTH: u32 = 32;
 /// Cores of the host.

@@ -313,7 +313,9 @@ fn dip(results: &Results) -> Option<Found> {
     Some(Found::new(text, Vec::new()).holds(holds).note(
         "the line of the inode's count must leave its socket. On two sockets it hangs on what \
          that costs: with 74.4 ns for a CAS, as two X5650 hand a line on from loop to loop, instead \
-         of 118.8, MQ goes on rising there, and mq.peaks does not hold either. \
+         of 118.8, MQ goes on rising there, and mq.peaks does not hold either. Nor do they if a \
+         core takes what is in others' software queues, too, as the kernel's did (see \
+         mq.behind-raw). \
          Looked for is a fall by 10 % among the first half of socket 2's cores, since the paper \
          names no core: with one or two cores there, most of the line's transfers are still \
          within the first socket. MQ is held back within a socket by its hardware queue's \
