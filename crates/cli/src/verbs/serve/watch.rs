@@ -152,7 +152,11 @@ impl Watch {
         let owed = |watch: &Watch| -> Vec<Owed> {
             watch.observed.caches().iter().map(|cache| Owed::now(cache)).collect()
         };
-        let (mut before, mut looks) = (owed(self), 0);
+        let inside = |watch: &Watch| -> Vec<(u64, u64)> {
+            let stats = watch.observed.disks().map(|disk| disk.stats());
+            stats.map(|stats| (stats.in_flight(), stats.ios())).collect()
+        };
+        let (mut before, mut was_inside, mut looks) = (owed(self), inside(self), 0);
         while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
             self.look();
             looks += 1;
@@ -160,12 +164,27 @@ impl Watch {
                 continue;
             }
             let (now, seconds) = (owed(self), PERIOD.as_secs() * u64::from(STOP_LOOKS));
+            let mut said = String::new();
             for (cache, both) in self.observed.caches().iter().zip(before.iter().zip(&now)) {
                 if let Some(text) = at_risk::while_stopping(cache, both, seconds) {
                     tracing::info!(volume = cache.below().name(), "{text}");
+                    said.push_str(&text);
                 }
             }
-            before = now;
+            let is_inside = inside(self);
+            let drives = self.observed.disks().zip(was_inside.iter().zip(&is_inside));
+            for (disk, (was, is)) in drives {
+                let (drive, ios) = (disk.name(), is.0);
+                let is_said = said.contains(&format!("drive {drive} has answered nothing"));
+                if was.0 > 0 && ios > 0 && was.1 == is.1 && !is_said {
+                    tracing::info!(
+                        drive,
+                        "drive {drive} has answered nothing in the last {seconds} s: {ios} I/Os are \
+                         inside"
+                    );
+                }
+            }
+            (before, was_inside) = (now, is_inside);
         }
     }
 
