@@ -120,8 +120,10 @@ where
     let rest = (source, routes, addresses, settings, progress);
     match destination {
         Destination::Volumes(volumes) => run(volumes::native(volumes, iodepth, seed)?, rest),
-        Destination::Nbd(uris) => run(nbd::Servers::connect(uris, seed)?, rest),
-        Destination::Vhost(paths) => run(vhost::Guests::connect(paths, iodepth, seed)?, rest),
+        Destination::Nbd(uris) => run(nbd::Servers::connect(uris, &rest.2, seed)?, rest),
+        Destination::Vhost(paths) => {
+            run(vhost::Guests::connect(paths, &rest.2, (iodepth, seed))?, rest)
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use millrace_nbd::{Command, Request, TransmissionFlags};
 use super::lane::{Done, Lane, Piece, Takes, Target};
 use super::payload::Pool;
 use super::probe::holds_data;
+use super::route::Addresses;
 use crate::bench::BenchError;
 
 /// Longest read or write in one request: so much memory it has.
@@ -37,14 +38,19 @@ impl Servers {
     ///
     /// # Errors
     /// If a server cannot be reached or breaks the protocol.
-    pub(crate) fn connect(uris: &[(String, NbdUri)], seed: u64) -> Result<Servers, BenchError> {
+    pub(crate) fn connect(
+        uris: &[(String, NbdUri)],
+        addresses: &Addresses,
+        seed: u64,
+    ) -> Result<Servers, BenchError> {
         let pool = Pool::new(|len| vec![0; len], seed);
         let mut servers = Servers { clients: Vec::new(), lanes: Vec::new(), pool };
         for (name, uri) in uris {
             let mut client = Client::connect(uri).map_err(|source| failed(uri, source))?;
             let mut lane = lane_of(name, client.session());
             let most = lane.takes.data_bytes_max;
-            if !lane.is_read_only {
+            // What may be written over is not looked at.
+            if !lane.is_read_only && !addresses.overwrite {
                 let unknown = unknown(&mut client, lane.size_bytes, lane.block_bytes)
                     .map_err(|source| failed(uri, source))?;
                 lane.holds_data = holds_data(&unknown, most, |range| read(&mut client, range))

@@ -20,6 +20,7 @@ use millrace_machine::{Machine, Native};
 use super::lane::{Done, Lane, Piece, Takes, Target};
 use super::payload::Payload;
 use super::probe::holds_data;
+use super::route::Addresses;
 use crate::bench::BenchError;
 
 /// Requests of a queue at most.
@@ -55,8 +56,8 @@ impl Guests {
     /// If a server cannot be reached, lacks something or breaks the rules.
     pub(crate) fn connect(
         paths: &[(String, PathBuf)],
-        iodepth: u32,
-        seed: u64,
+        addresses: &Addresses,
+        (iodepth, seed): (u32, u64),
     ) -> Result<Guests, BenchError> {
         let depth = iodepth.clamp(1, VHOST_IODEPTH_MAX) as u16;
         let data_bytes =
@@ -74,7 +75,7 @@ impl Guests {
             let mut lane = lane_of(name, client.disk(), data_bytes);
             let mut queue = client.into_queues().remove(0);
             let most = lane.takes.data_bytes_max;
-            lane.holds_data = !lane.is_read_only
+            lane.holds_data = !(lane.is_read_only || addresses.overwrite)
                 && holds_data(slice::from_ref(&(0..lane.size_bytes)), most, |range| {
                     read(&mut queue, range)
                 })?;
