@@ -74,6 +74,7 @@ pub fn atc17(
             tables: tables::all(parts, results),
             ..page
         };
+        page.add_machines([tables::rig()]);
         if parts.iter().any(|part| OF_FILES.contains(part)) {
             page.add_machines([tables::files_cost(&costs)]);
         }

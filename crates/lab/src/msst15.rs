@@ -51,7 +51,7 @@ pub fn msst15(
 ) -> Result<(Page, Vec<Part>), BenchError> {
     let costs = VmCosts::kvm_2015()?;
     paper::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, mut page| {
-        page.add_machines([tables::virtualisation(&costs)]);
+        page.add_machines([tables::virtualisation(&costs), tables::rig()]);
         Page {
             checks: checks::all(results),
             figures: figures::all(parts, results),
@@ -138,6 +138,6 @@ mod tests {
         let threads = first.checks.iter().find(|check| check.id == "own.threads");
         assert_eq!(threads.map(|check| check.holds), Some(crate::page::Holds::Yes));
         let machines: Vec<&str> = first.machines.iter().map(|table| table.name.as_str()).collect();
-        assert_eq!(machines, ["miot", "miot-nvme", "kvm-2015"]);
+        assert_eq!(machines, ["miot", "miot-nvme", "kvm-2015", "drive"]);
     }
 }

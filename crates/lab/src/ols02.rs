@@ -69,7 +69,7 @@ pub fn ols02(
             }
         })?;
     page.tables.extend(here.transpose()?.and_then(|here| here.1));
-    page.add_machines([tables::kernel(&costs)]);
+    page.add_machines([tables::kernel(&costs), tables::rig()]);
     Ok((page, parts))
 }
 
@@ -155,6 +155,6 @@ mod tests {
         let share = first.checks.iter().find(|check| check.id == "ols.lock-share");
         assert!(share.is_some_and(|check| check.ours.numbers[0] > 0.3), "{share:?}");
         let machines: Vec<&str> = first.machines.iter().map(|table| table.name.as_str()).collect();
-        assert_eq!(machines, ["p3-8way", "linux-2.4"]);
+        assert_eq!(machines, ["p3-8way", "linux-2.4", "disks and adapters"]);
     }
 }

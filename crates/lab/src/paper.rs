@@ -6,6 +6,7 @@
 //! `msst15`, `ols02` and `schedulers`.
 
 mod beside;
+pub(crate) mod given;
 pub(crate) mod machine_table;
 mod mechanism;
 pub(crate) mod points;

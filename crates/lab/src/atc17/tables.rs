@@ -10,7 +10,7 @@ use super::rigs::{GRAPHS, of_file};
 use super::rigs::{LOADS, Load, Point, Rig};
 use super::runs::{BUFFERED, CHOSEN, COMPARED, Choice, Results, SERVINGS, choices};
 use crate::page::{DataTable, MachineTable};
-use crate::paper::machine_table;
+use crate::paper::{given, machine_table};
 use crate::programs::{Task, servers, utilities};
 use crate::sim::FileCosts;
 
@@ -213,4 +213,71 @@ fn latency(results: &Results, load: Load) -> Vec<String> {
         .map(|(ours, linux)| format!("{:.3}", ours / linux));
     let last = [or_dash(factor), "0.97".into()];
     [load.name.to_owned()].into_iter().chain(cells).chain(last).collect()
+}
+
+/// The drives, and what is counted in their adapters' drivers.
+pub(super) fn rig() -> MachineTable {
+    let memory = "published: Samsung's data sheet, from memory";
+    let drives = [
+        given::DriveOrigins {
+            preset: "850evo",
+            rates: memory,
+            bandwidth: memory,
+            latency: "published: 10 K and 40 K IOPS at depth 1: Samsung's data sheet, from memory",
+            inside: "assumption: 32 dies (AnandTech, December 2014) that take what the latency leaves",
+        },
+        given::DriveOrigins {
+            preset: "950pro",
+            rates: "published: by four threads of depth 32: Samsung's data sheet, from memory",
+            bandwidth: memory,
+            latency: "published: 12 K and 43 K IOPS at depth 1: Samsung's data sheet, from memory",
+            inside: "assumption: 32 dies (AnandTech, October 2016) that take what the latency leaves",
+        },
+        given::DriveOrigins {
+            preset: "520-sata2",
+            rates: "published: Intel 325968, reads of the family, writes of 480 GB, from memory",
+            bandwidth: "input: [FALCON], the SCU has SATA II",
+            latency: "published: 60 MB/s of random reads at depth 3: AnandTech, February 2012; writes an \
+                      assumption",
+            inside: "assumption: 16 dies, half of what ITmedia counted at 240 GB; pages of 16 KiB",
+        },
+    ];
+    let others = [
+        [
+            "lookup lock: takes for a command",
+            "3",
+            "counted: mpt3sas of 4.4: mpt3sas_base_get_smid_scsiio, _scsih_scsi_lookup_get_clear, \
+             mpt3sas_base_free_smid",
+        ],
+        [
+            "host_busy and device_busy: writes for a command",
+            "2 each",
+            "counted: scsi_host_queue_ready, scsi_dev_queue_ready and scsi_device_unbusy of 4.4",
+        ],
+        [
+            "controller lock of the SCU: takes",
+            "2 for a command, 1 for an interrupt",
+            "counted: isci of 4.4: isci_task_execute_task and the start of a request, \
+             isci_host_completion_routine",
+        ],
+        [
+            "coalescing of the SCU: wait with one command in flight",
+            "4.267 us, twice as long for each doubling",
+            "counted: isci of 4.4: sci_controller_set_interrupt_coalescence, means of its table",
+        ],
+        [
+            "high and low pressure point, a drive",
+            "1024 and 896 I/Os, our own defaults",
+            "assumption: the paper gives none; falcon.ideal hangs on the low one",
+        ],
+        [
+            "in flight, a drive",
+            "8 MiB",
+            "assumption: the paper's replayer submits as fast as it can; twice the high pressure point \
+             in chunks of 4 KiB",
+        ],
+    ];
+    let about = "The drives, what their adapters' drivers do for each command, and what limits I/Os in \
+                 flight.";
+    given::table("drives and drivers", about, (&drives, &others))
 }

@@ -7,7 +7,7 @@ use super::checks::{PAPER_DM, PAPER_DSW, PAPER_READV};
 use super::rigs::{Case, Load, Step, Without};
 use super::runs::{DM, DSW, READV, Results, ablated, dsw, locks, shown};
 use crate::page::{DataTable, MachineTable};
-use crate::paper::machine_table;
+use crate::paper::{given, machine_table};
 use crate::row::LockLine;
 use crate::sim::{KernelCosts, Observed, Spent};
 
@@ -220,4 +220,39 @@ pub(super) fn kernel(costs: &KernelCosts) -> MachineTable {
         "Linux 2.4.17 beside the layer, with the work of the machine",
         &costs.entries(),
     )
+}
+
+/// What stands behind the machine's bus.
+pub(super) fn rig() -> MachineTable {
+    let disk = given::DriveOrigins {
+        preset: "ultrastar-36lzx",
+        rates: "published: 4.9 ms of seek and 3 ms of half a revolution: Bryant, O'Hallaron, Computer \
+                Systems: A Programmer's Perspective, 2003, figure 6.13, from memory",
+        bandwidth: "published: the fastest zone: Bryant, O'Hallaron, as above, from memory",
+        latency: "published: seek, half a revolution and transfer of the above, from memory; of writes \
+                  an assumption",
+        inside: "published: 10,000 rpm, 4.9 ms: Bryant, O'Hallaron, as above, from memory; to the next \
+                 track an assumption",
+    };
+    let others = [
+        [
+            "adapter: bandwidth",
+            "60 MB/s",
+            "input: [OLS], about what an adapter does; four of them bound four rows of DM at 240 MB/s",
+        ],
+        [
+            "adapter: a command",
+            "150 us",
+            "input: [OLS], about what a command takes; it bounds reads of 4 KiB, so readv of SBIR is no \
+             prediction; in 2.5.17 it is the same, though the paper's 150 MB/s say less",
+        ],
+        [
+            "DSW: computing after a read of 64 KiB",
+            "801 us",
+            "input: [OLS], user time of SBIRV, if its six adapters bound it: 55 % of eight CPUs for a \
+             read each 182 us",
+        ],
+    ];
+    let about = "What stands behind the bus, and what DSW computes.";
+    given::table("disks and adapters", about, (&[disk], &others))
 }

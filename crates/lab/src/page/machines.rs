@@ -72,8 +72,9 @@ fn sources(machines: &[MachineTable]) -> String {
     let (published, cited) = (count(Source::Published), count(Source::Cited));
     let (input, assumed) = (count(Source::Input), count(Source::Assumption));
     let of = published + cited + input + assumed;
+    let share = (100 * published).checked_div(of).unwrap_or(0);
     format!(
-        "of {of}, {published} were looked up in a publication or counted in a kernel's code, {cited} \
+        "of {of}, {published} ({share} %) were looked up in a publication or counted in a kernel's code, {cited} \
          are published and cited from memory, {input} are inputs by the paper, {assumed} are \
          assumptions"
     )

@@ -1,0 +1,108 @@
+//! What a page's runs were given beside a machine's constants: drives, and what stands around them.
+//!
+//! Pure data, for the end of the page, where it is counted with the machines' constants. Values of
+//! drives are those of their presets; who measured them is said here.
+
+use millrace_drives::{ModelPreset, model_presets};
+
+use crate::page::{Constant, MachineTable};
+
+/// Where what is known of a drive comes from.
+pub(crate) struct DriveOrigins {
+    /// As specs name the drive.
+    pub(crate) preset: &'static str,
+    /// Random rates.
+    pub(crate) rates: &'static str,
+    /// Sequential rates.
+    pub(crate) bandwidth: &'static str,
+    /// Latency of one I/O at a time.
+    pub(crate) latency: &'static str,
+    /// What works at once in it, and how long.
+    pub(crate) inside: &'static str,
+}
+
+/// A constant of its name, value and origin.
+pub(crate) fn constant([name, value, origin]: [&str; 3]) -> Constant {
+    Constant { name: name.into(), value: value.into(), origin: origin.into() }
+}
+
+/// The table of drives and of what else there is.
+pub(crate) fn table(
+    name: &str,
+    about: &str,
+    (drives, others): (&[DriveOrigins], &[[&str; 3]]),
+) -> MachineTable {
+    let preset = |of: &DriveOrigins| model_presets().iter().find(|preset| preset.name == of.preset);
+    let drives = drives.iter().filter_map(|of| Some(drive(preset(of)?, of)));
+    let constants = drives.flatten().chain(others.iter().copied().map(constant)).collect();
+    MachineTable { name: name.into(), about: about.into(), constants }
+}
+
+fn drive(preset: &ModelPreset, of: &DriveOrigins) -> [Constant; 4] {
+    let timing = preset.config().timing;
+    let (rates, depth, bytes) = (preset.random_iops, preset.depth, preset.bytes_per_s);
+    let us = |ns: u64| ns as f64 / 1e3;
+    let inside = match timing.disk {
+        Some(disk) => format!(
+            "{} rpm; seeks to the next track {} us, on average {} us",
+            disk.rpm,
+            us(disk.track_seek_ns.0),
+            us(disk.average_seek_ns.0)
+        ),
+        None => format!(
+            "{} dies, a page of {} KiB read in {} us, written in {} us; {} us besides; buffer {} MiB",
+            timing.units,
+            timing.page_bytes >> 10,
+            us(timing.read_ns),
+            us(timing.write_ns),
+            us(timing.latency_ns),
+            timing.buffer_bytes >> 20
+        ),
+    };
+    let [rates, bandwidth, latency] = [
+        (
+            "random reads, writes",
+            format!("{}, {} IOPS at depth {depth}", rates.0, rates.1),
+            of.rates,
+        ),
+        (
+            "sequential reads, writes",
+            format!("{}, {} MB/s", bytes.0 / 1_000_000, bytes.1 / 1_000_000),
+            of.bandwidth,
+        ),
+        (
+            "one read, write at a time",
+            format!("{}, {} us", us(preset.latency_ns.0), us(preset.latency_ns.1)),
+            of.latency,
+        ),
+    ]
+    .map(|(what, value, origin)| (format!("{}: {what}", of.preset), value, origin));
+    let inside = (format!("{}: inside", of.preset), inside, of.inside);
+    [rates, bandwidth, latency, inside]
+        .map(|(name, value, origin)| constant([&name, &value, origin]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::Source;
+
+    #[test]
+    fn a_drive_has_its_presets_figures_each_with_an_origin_that_counts() {
+        let of = |preset| DriveOrigins {
+            preset,
+            rates: "input: it",
+            bandwidth: "published: it, looked up",
+            latency: "assumption: it",
+            inside: "counted: it",
+        };
+        let drives = [of("850evo"), of("ultrastar-36lzx"), of("no-such")];
+        let table = table("rig", "what else", (&drives, &[["a", "1", "not used: it"]]));
+        let values: Vec<&str> = table.constants.iter().map(|it| it.value.as_str()).collect();
+        assert_eq!(values.len(), 9);
+        assert_eq!(values[0], "98000, 90000 IOPS at depth 32");
+        assert!(values[3].starts_with("32 dies, a page of 4 KiB read in 73 us"), "{values:?}");
+        assert!(values[7].starts_with("10000 rpm; seeks"), "{values:?}");
+        assert_eq!(table.constants[1].source(), Source::Published);
+    }
+}
