@@ -63,6 +63,16 @@ pub enum OpenError {
         /// Which.
         file: String,
     },
+    /// The file is packed by a program that is not known here.
+    #[error("{file}: packed by {by}; only gzip is unpacked here: {unpack} {file} | millrace ... -")]
+    Packed {
+        /// Which.
+        file: String,
+        /// The program.
+        by: &'static str,
+        /// What unpacks it to standard output.
+        unpack: &'static str,
+    },
     /// The format is none that is known.
     #[error(
         "{file}: no format fits its first lines ({first}); tried {tried}; if it is one of these, \

@@ -199,7 +199,19 @@ fn found(input: &Input, format: Option<Format>) -> Result<Format, OpenError> {
     found.ok_or_else(|| unknown(input))
 }
 
+/// What other packed files begin with, who packs them, and what unpacks them.
+const PACKED: [(&[u8], &str, &str); 4] = [
+    (b"\xfd7zXZ\0", "xz", "xz -dc"),
+    (b"BZh", "bzip2", "bzip2 -dc"),
+    (b"\x28\xb5\x2f\xfd", "zstd", "zstd -dc"),
+    (b"PK\x03\x04", "zip", "unzip -p"),
+];
+
 fn unknown(input: &Input) -> OpenError {
+    let packed = PACKED.into_iter().find(|(magic, ..)| input.head.starts_with(magic));
+    if let Some((_, by, unpack)) = packed {
+        return OpenError::Packed { file: input.label.clone(), by, unpack };
+    }
     let text = String::from_utf8_lossy(&input.head);
     let first = shown(text.lines().next().unwrap_or_default());
     OpenError::Unknown { file: input.label.clone(), first, tried: Format::names() }

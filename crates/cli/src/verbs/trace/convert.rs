@@ -112,7 +112,7 @@ fn convert(args: &Args, source: &mut AnySource, out: impl Write, name: &str) -> 
     for note in source.notes().iter().chain(&lost) {
         eprintln!("note: {note}");
     }
-    read?;
+    read.with_context(|| format!("{name} has the {ios} I/Os before what is wrong"))?;
     eprintln!("note: {ios} I/Os of {} written as {} to {name}", source.format(), args.to_format);
     Ok(ExitCode::SUCCESS)
 }

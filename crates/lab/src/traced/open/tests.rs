@@ -355,3 +355,11 @@ fn comments_blank_lines_and_the_mark_of_a_texts_begin_come_before_a_head() {
     let error = std::iter::repeat_with(|| source.next_io()).find_map(Result::err).unwrap();
     assert!(error.to_string().starts_with("t: line 25: "), "{error}");
 }
+
+#[test]
+fn a_file_that_something_else_packed_is_told_what_unpacks_it() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    std::io::Write::write_all(&mut file, b"\xfd7zXZ\0\0\x04\xe6\xd6\n").unwrap();
+    let error = open(&[file.path().into()], None).err().unwrap().to_string();
+    assert!(error.contains("packed by xz") && error.contains(": xz -dc /"), "{error}");
+}
