@@ -404,9 +404,9 @@ fn reads_that_a_drive_leaves_unanswered_hold_nobody_of_another() {
     let mut daemon = Daemon::start(&text, &["s", "c"]);
     let socket = daemon.dir().join("s");
     let [mut held, mut client] = [(); 2].map(|()| connect(&socket, "v").unwrap());
-    // More than all memory, of the drive that does not answer.
-    for piece in 0..96 {
-        let sector = 16384 + piece * 128;
+    // More than all memory, and more than the drive takes, of the one that does not answer.
+    for piece in 0..300 {
+        let sector = 16384 + piece % 128 * 128;
         held.submit(&request(Command::Read, sector, 128), vec![0; 64 << 10]).unwrap();
     }
     thread::sleep(Duration::from_millis(200));
@@ -421,6 +421,32 @@ fn reads_that_a_drive_leaves_unanswered_hold_nobody_of_another() {
     }
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     daemon.kill9();
+}
+
+#[test]
+fn zeroes_that_a_drive_of_several_fails_leave_memory_and_drives_alike() {
+    let dir = tempdir();
+    let path = dir.path().display();
+    let bad =
+        format!("fault:drive=(file:path={path}/d1,size=8m),op=write-zeroes,status=eio,range=0-8m");
+    let drives = [format!("file:path={path}/d0,size=8m"), bad];
+    let daemon = Daemon::start(&config(&drives, LAZY), &["s"]);
+    let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+    // The first chunk of each drive; the last page is written once more after the flush.
+    assert_eq!(write(&mut client, 0, &pattern(128 << 10, 1), 0), None);
+    assert_eq!(flush(&mut client), None);
+    assert_eq!(write(&mut client, 120, &pattern(4096, 2), 0), None);
+    let zeroes = call(&mut client, &request(Command::WriteZeroes, 0, 256), Vec::new()).unwrap();
+    assert_eq!(zeroes.errno, Some(Errno::Eio));
+    let read = |client: &mut Client| {
+        let read = request(Command::Read, 0, 128);
+        call(client, &read, vec![0; 64 << 10]).unwrap().buffer
+    };
+    let seen = read(&mut client);
+    assert_eq!(seen[..60 << 10], bytes_at(dir.path(), 0, 60 << 10), "as the drive has it");
+    assert_eq!(seen[60 << 10..], pattern(4096, 2), "what was dirty stays");
+    assert_eq!(flush(&mut client), None);
+    assert_eq!(read(&mut client), bytes_at(dir.path(), 0, 64 << 10));
 }
 
 #[test]
@@ -545,7 +571,7 @@ fn a_second_signal_ends_a_stop_and_says_what_is_lost_with_it() {
     thread::sleep(Duration::from_secs(1));
     assert_eq!(daemon.terminate().code(), Some(1), "{}", daemon.stderr());
     let said = daemon.stderr();
-    let lost = "v: 4096 bytes (first 4096 bytes from byte 0 on) lost";
+    let lost = "v: 1024 bytes (first 1024 bytes from byte 1536 on) lost";
     assert!(said.contains("by a second signal") && said.contains(lost), "{said}");
 }
 

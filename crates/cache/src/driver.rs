@@ -17,10 +17,13 @@ use crate::cache::Cache;
 use crate::lanes::{FlusherConfig, WriteLists};
 use crate::queue::CacheQueue;
 
-/// Tags of each queue.
-const DEPTH: u32 = 256;
-/// Bios of a queue that the volume below takes at a time.
-const BELOW_DEPTH: u32 = 512;
+/// Tags of each queue: what waits for a drive that does not answer keeps its own, and others need
+/// some.
+const DEPTH: u32 = 1024;
+/// Bios of a queue that the volume below takes at a time: some for each tag.
+const BELOW_DEPTH: u32 = 4096;
+/// Writes of a queue's own that its drives have at a time, all together.
+const WRITES: u32 = 128;
 /// Most extents of one answer.
 const EXTENTS_MAX: usize = 1024;
 /// Longest request in sectors.
@@ -104,8 +107,7 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         let channel = channel.inspect_err(|_| {
             below.disks().iter().for_each(|disk| disk.bring_down(thread.owner));
         })?;
-        // Half of the channel is for reads, and a quarter for writes over several drives that stay.
-        let drive_writes = BELOW_DEPTH / 4 / below.disks().len() as u32;
+        let drive_writes = WRITES / below.disks().len() as u32;
         let writes = FlusherConfig { drive_writes, lists: WriteLists::PerDrive };
         Ok(Box::new(CacheQueue::new(&self.cache, (channel, writes), &thread)))
     }

@@ -16,7 +16,7 @@ use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 use crate::cache::Cache;
 use crate::extent::{ALL_PAGES, Extent, PAGE_BYTES};
 use crate::lanes::FlusherConfig;
-use crate::shard::Due;
+use crate::shard::{Due, Shard};
 use crate::strands::RETRY_NS;
 use crate::writeout::Writeout;
 
@@ -231,6 +231,12 @@ impl<M: Machine> Flusher<M> {
         let (has_full, waits) = (lanes.has_full(SHARES), cache.strands.has_failing());
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(cache.config.dirty_age_ns);
+        // What a flush waits for goes before what is merely old, unless a drive keeps it waiting.
+        let is_owed = |shard: &M::Lock<Shard>| {
+            shard.lock().oldest_epoch().is_some_and(|oldest| oldest < until)
+        };
+        let is_hurried = !waits && !has_full && cache.shards().iter().any(is_owed);
+        let old_ns = if is_hurried { 0 } else { old_ns };
         let is_due =
             |e: &Extent| match takes_all || e.dirtied.epoch < until || e.dirtied.at_ns <= old_ns {
                 true if cache.clearing.has_extent(e.number) => Due::Later,

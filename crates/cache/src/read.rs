@@ -101,7 +101,7 @@ impl<M: Machine> CacheQueue<M> {
     pub(crate) fn advance_read(&mut self, at: usize) {
         let rq = self.jobs[at].rq();
         let mut cursor = Cursor::new(rq);
-        let (mut run, mut waits) = (Run::default(), Vec::new());
+        let (mut run, mut waits, mut around) = (Run::default(), Vec::new(), Vec::new());
         for page in core::mem::take(&mut self.jobs[at].todo).into_iter().flatten() {
             let wanted = wanted_of(rq, page);
             let mut shard = self.cache.shard(place_of(page).0).lock();
@@ -125,14 +125,19 @@ impl<M: Machine> CacheQueue<M> {
                 }
                 Found::NoMemory => {
                     self.cache.flusher.ask_memory();
-                    self.read_around(at, page, &mut cursor);
+                    around.push(page);
                 }
-                Found::Crowded => self.read_around(at, page, &mut cursor),
+                Found::Crowded => around.push(page),
                 Found::Filling | Found::Torn => waits.push(page..page + 1),
                 Found::Hit(_) => unreachable!("answered above"),
             }
         }
         self.start_run(run, Some(at));
+        let mut left = &around[..];
+        while let Some((page, pages)) = reach_around(&self.cache, left) {
+            self.read_around(at, page..page + pages as u64, &mut cursor);
+            left = &left[pages..];
+        }
         let job = &mut self.jobs[at];
         job.todo = waits;
         match (job.todo.is_empty(), job.fills) {
@@ -145,26 +150,23 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Reads a page of which memory has nothing, and has no room for it, into the request's memory.
-    fn read_around(&mut self, job: usize, page: u64, cursor: &mut Cursor<'_, M>) {
-        let (at, into, len) = part_of(self.jobs[job].rq(), page);
-        let segments = cursor.cut(at, len);
-        let sectors = self.cache.sectors();
+    /// Reads pages that follow each other, of which memory has nothing, and has no room for them,
+    /// into the request's memory.
+    fn read_around(&mut self, job: usize, pages: Range<u64>, cursor: &mut Cursor<'_, M>) {
+        let rq = self.jobs[job].rq();
+        let (at, into, _) = part_of(rq, pages.start);
+        let (last, _, len) = part_of(rq, pages.end - 1);
+        let segments = cursor.cut(at, last + len - at);
+        let (page, sectors) = (pages.start, self.cache.sectors());
         let fill = Fill { job: Some(job), page, frames: Vec::new(), segments, sectors };
         self.start_fill(fill, page * PAGE_SECTORS + into as u64 / 512);
     }
 
-    /// Reads pages that follow each other from below, those of each drive by themselves, so that
-    /// nobody waits for another one; all of a stripe of small chunks together.
+    /// Reads pages that follow each other from below.
     fn start_run(&mut self, run: Run, job: Option<usize>) {
         let (Some(mut page), mut frames) = (run.page, run.frames) else { return };
-        let is_whole = self.cache.below.disks().len() == 1 || self.cache.has_small_chunks();
         while !frames.is_empty() {
-            let reach = match is_whole {
-                true => frames.len(),
-                false => (self.cache.below.drive_at(page * PAGE_SECTORS).1 / PAGE_SECTORS)
-                    .clamp(1, frames.len() as u64) as usize,
-            };
+            let reach = reach_of(&self.cache, page).min(frames.len());
             let behind = frames.split_off(reach);
             let part = core::mem::replace(&mut frames, behind);
             self.start_fill(fill_of(&self.cache, (page, part), job), page * PAGE_SECTORS);
@@ -223,6 +225,23 @@ impl<M: Machine> CacheQueue<M> {
             self.advance(job);
         }
     }
+}
+
+/// How many pages from one on are read together: those of its drive, so that nobody waits for
+/// another one; any of a stripe of small chunks.
+fn reach_of<M: Machine>(cache: &Cache<M>, page: u64) -> usize {
+    if cache.below.disks().len() == 1 || cache.has_small_chunks() {
+        return usize::MAX;
+    }
+    let (_, run) = cache.below.drive_at(page * PAGE_SECTORS);
+    usize::try_from(run / PAGE_SECTORS).unwrap_or(usize::MAX).max(1)
+}
+
+/// The first of some pages, and how many follow it on its drive.
+fn reach_around<M: Machine>(cache: &Cache<M>, pages: &[u64]) -> Option<(u64, usize)> {
+    let first = *pages.first()?;
+    let follow = (first..).zip(pages).take_while(|(next, page)| next == *page).count();
+    Some((first, follow.min(reach_of(cache, first))))
 }
 
 /// A read of pages that follow each other into these frames.

@@ -350,7 +350,12 @@ impl<M: Machine> Cache<M> {
             let shard = shard.lock();
             for number in shard.numbers() {
                 let extent = shard.extent(shard.find(number).expect("it is in the table"));
-                let owed = (extent.dirty_bits() | extent.writing) & !extent.failed.pages;
+                // What a drive did not answer has not been tried.
+                let tried = match extent.failed.status {
+                    Status::TimedOut => 0,
+                    _ => extent.failed.pages,
+                };
+                let owed = (extent.dirty_bits() | extent.writing) & !tried;
                 untried += u64::from(owed.count_ones());
             }
         }

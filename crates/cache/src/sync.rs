@@ -192,19 +192,18 @@ impl<M: Machine> CacheQueue<M> {
     pub(crate) fn end_last(&mut self, at: usize, status: Status) {
         let rq = self.jobs[at].rq();
         if matches!(rq.op(), Op::Discard | Op::WriteZeroes) {
-            if status.is_ok() {
-                self.drop_range(rq);
-            }
+            self.drop_range(rq, status);
             self.cache.clearing.leave(span_of(rq));
         }
         self.end_job(at, status);
     }
 
-    /// Drops sectors of a request's range from memory.
-    fn drop_range(&mut self, rq: &Request<M>) {
+    /// Drops sectors of a request's range from memory; only what the volume below has, too, if the
+    /// request failed, since some drives may have done it.
+    fn drop_range(&mut self, rq: &Request<M>, status: Status) {
         let (span, mut clean) = (span_of(rq), 0);
         let cache = &self.cache;
-        self.for_extents(rq, |shard, at| clean += drop_sectors(cache, (shard, at), span));
+        self.for_extents(rq, |shard, at| clean += drop_sectors(cache, (shard, at), (span, status)));
         if clean > 0 {
             self.cache.sub_dirty(clean);
         }
@@ -239,13 +238,14 @@ impl<M: Machine> CacheQueue<M> {
 fn drop_sectors<M: Machine>(
     cache: &Cache<M>,
     (shard, at): (&mut Shard, u32),
-    (start, end): (u64, u64),
+    ((start, end), status): ((u64, u64), Status),
 ) -> u64 {
     let mut clean = 0;
     for place in 0..EXTENT_PAGES {
         let extent = shard.extent_mut(at);
         let page = extent.number * EXTENT_PAGES as u64 + place as u64;
-        let mask = mask_of(page, start, end);
+        let kept = if status.is_ok() { 0 } else { extent.dirty[place] };
+        let mask = mask_of(page, start, end) & !kept;
         let bit = 1u16 << place;
         if mask == 0 {
             continue;

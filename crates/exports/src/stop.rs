@@ -97,8 +97,12 @@ impl Progress {
         if !refused.is_empty() {
             text.push_str(&format!(": writes to {refused} failed"));
         }
+        // A drive that refuses is asked again and again, and has something inside.
+        let is_known = |name: &&str| [&refused, &failed].iter().any(|all| has(all, name));
+        let silent: Vec<&str> =
+            silent.split(", ").filter(|name| !name.is_empty() && !is_known(name)).collect();
         if self.last.is_some() && !silent.is_empty() {
-            text.push_str(&format!("; {silent} did not answer in time"));
+            text.push_str(&format!("; {} did not answer in time", silent.join(", ")));
         }
         if !failed.is_empty() {
             text.push_str(&format!(
@@ -108,6 +112,11 @@ impl Progress {
         }
         text
     }
+}
+
+/// Whether a list of names has one.
+fn has(names: &str, name: &str) -> bool {
+    names.split(", ").any(|other| other == name)
 }
 
 /// What a drive has failed.

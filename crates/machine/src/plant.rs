@@ -123,6 +123,8 @@ pub enum Plant {
     DiscardDropsEarly,
     /// `Writeout::look_for_stuck` finds no drive stuck.
     StuckUnnoticed,
+    /// `CacheQueue::advance_sync` flushes no drive though others wrote what a write with FUA left.
+    FuaTrusted,
 }
 
 /// Whether this tree's production lines ask for bugs: in the copy that is patched, and only there.

@@ -48,6 +48,7 @@ pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, St
         Plant::FlushMissesWriting,
         Plant::DiscardDropsEarly,
         Plant::StuckUnnoticed,
+        Plant::FuaTrusted,
     ];
     let Some(name) = name else { return Ok(body()) };
     let found = PLANTS.iter().chain(&CACHE_PLANTS).zip(bugs).find(|(known, _)| **known == name);

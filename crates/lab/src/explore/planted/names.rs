@@ -24,5 +24,10 @@ pub const PLANTS: [&str; 17] = [
 ];
 
 /// Names of the bugs that the explorer must find with `--cache`.
-pub const CACHE_PLANTS: [&str; 4] =
-    ["frame-reused", "flush-misses-writing", "discard-drops-early", "stuck-unnoticed"];
+pub const CACHE_PLANTS: [&str; 5] = [
+    "frame-reused",
+    "flush-misses-writing",
+    "discard-drops-early",
+    "stuck-unnoticed",
+    "fua-trusted",
+];
