@@ -181,9 +181,11 @@ impl Scenario {
     /// Longest that a write to drives that live may take beside one that is dead or stuck for
     /// longer. A drive is known to be stuck after one second or two, and what it was given by
     /// others meanwhile a second later. A discard waits for it, and writes for the discard; a drive
-    /// that is dead besides may hold all of the little memory.
+    /// that is dead besides may hold all of the little memory; with small chunks a write through
+    /// goes over the drives of its neighbours, too.
     pub(super) fn held_ns_max(&self) -> u64 {
-        let waits = self.load.mix[2] > 0 || self.dead.is_some();
+        let spans = self.cache.mode == CacheMode::WriteThrough && self.chunk_sectors < 64;
+        let waits = self.load.mix[2] > 0 || self.dead.is_some() || spans;
         match self.stuck {
             None => 1_000_000_000,
             Some(_) if waits => u64::MAX,
