@@ -29,6 +29,8 @@ const SHARES: usize = ON_THEIR_WAY_MAX - BATCH_PAGES;
 /// Time until pages are looked for once more where a drive has its share and nothing else is due;
 /// and at the latest where drives have lists of their own, since one that had nothing may get some.
 const LOOK_NS: u64 = 10_000_000;
+/// How much older pages get while a flush waits for others.
+const HURRY_NS: u64 = 500_000_000;
 /// Shortest time over which the rate is measured, and the longest without a page that counts.
 const RATE_NS: u64 = 50_000_000;
 const PAUSE_NS: u64 = 1_000_000_000;
@@ -231,12 +233,13 @@ impl<M: Machine> Flusher<M> {
         let (has_full, waits) = (lanes.has_full(SHARES), cache.strands.has_failing());
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(cache.config.dirty_age_ns);
-        // What a flush waits for goes before what is merely old, unless a drive keeps it waiting.
+        // What a flush waits for goes before what is merely old, for a while, and unless a drive
+        // keeps it waiting.
         let is_owed = |shard: &M::Lock<Shard>| {
             shard.lock().oldest_epoch().is_some_and(|oldest| oldest < until)
         };
         let is_hurried = !waits && !has_full && cache.shards().iter().any(is_owed);
-        let old_ns = if is_hurried { 0 } else { old_ns };
+        let old_ns = old_ns.saturating_sub(if is_hurried { HURRY_NS } else { 0 });
         let is_due =
             |e: &Extent| match takes_all || e.dirtied.epoch < until || e.dirtied.at_ns <= old_ns {
                 true if cache.clearing.has_extent(e.number) => Due::Later,

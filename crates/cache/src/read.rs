@@ -228,9 +228,10 @@ impl<M: Machine> CacheQueue<M> {
 }
 
 /// How many pages from one on are read together: those of its drive, so that nobody waits for
-/// another one; any of a stripe of small chunks.
+/// another one; any of a stripe of small chunks, while no drive has failed or been stuck.
 fn reach_of<M: Machine>(cache: &Cache<M>, page: u64) -> usize {
-    if cache.below.disks().len() == 1 || cache.has_small_chunks() {
+    let may_span = cache.has_small_chunks() && !cache.strands.is_cautious();
+    if cache.below.disks().len() == 1 || may_span {
         return usize::MAX;
     }
     let (_, run) = cache.below.drive_at(page * PAGE_SECTORS);

@@ -19,6 +19,8 @@ impl IoThread {
         let mut failures = Vec::new();
         let deadline_ns = self.common.stop.deadline_ns();
         let drained = served.and_then(|()| self.drain(deadline_ns));
+        // Before the flush, which is no guest's.
+        let left = self.channel.in_flight();
         // The last to have nothing in flight flushes: what the others wrote is done by then.
         let before = self.common.drained.fetch_add(1, Ordering::SeqCst);
         let ended = drained.and_then(|()| match before + 1 == threads {
@@ -28,9 +30,9 @@ impl IoThread {
         if let Err(error) = ended {
             failures.push(error.to_string());
         }
-        let left = self.channel.in_flight();
         if left > 0 {
-            failures.push(format!("{left} requests of a guest are cut off: no answer of a drive"));
+            let what = if left == 1 { "request of a guest is" } else { "requests of a guest are" };
+            failures.push(format!("{left} {what} cut off: no answer of a drive"));
         }
         self.publish();
         self.let_go(deadline_ns);

@@ -361,6 +361,16 @@ fn a_flush_that_fails_at_the_end_is_told() {
 }
 
 #[test]
+fn a_flush_at_the_end_that_is_not_answered_is_no_request_of_a_guest() {
+    let mut bench = Bench::on(FaultCache::Volatile);
+    bench.add(0, SIZE, |_| {});
+    bench.control.add_rule(FaultRule::always(Effect::Stick).on(Op::Flush));
+    let (failures, _) = finish(bench, 1, 0);
+    let [failure] = &failures[..] else { panic!("{failures:?}") };
+    assert!(failure.contains(": flush: no answer in time of "), "{failure}");
+}
+
+#[test]
 fn requests_that_never_end_are_told_of_and_their_memory_is_left_to_the_drives() {
     let mut bench = Bench::with(&[SIZE]);
     bench.control.add_rule(FaultRule::always(Effect::Stick).on(Op::Read));
