@@ -117,7 +117,8 @@ impl Writeout {
         self.start_with(cache, items, OpFlags::NONE);
     }
 
-    /// As `start`, for writes with these flags.
+    /// As `start`, for writes with these flags; with any, none goes over two drives, so that each
+    /// failure of one is counted.
     pub(crate) fn start_with<M: Machine>(
         &mut self,
         cache: &Cache<M>,
@@ -140,7 +141,7 @@ impl Writeout {
             for (mut first, mut len) in runs(item.mask) {
                 while len > 0 {
                     let sector = item.page * PAGE_SECTORS + u64::from(first);
-                    let (member, run) = self.reach_of(cache, sector);
+                    let (member, run) = self.reach_of(cache, sector, flags);
                     let take = run.min(len.into()) as u32;
                     let start = cache.frames.at(item.frame).wrapping_add(first as usize * 512);
                     let piece = Segment { start, len_bytes: take * 512 };
@@ -171,8 +172,8 @@ impl Writeout {
 
     /// The drive of a sector, and how many sectors from there on one write may have; none while
     /// writes may go over several.
-    fn reach_of<M: Machine>(&self, cache: &Cache<M>, sector: u64) -> (u16, u64) {
-        if !self.is_cut && !cache.strands.is_cautious() {
+    fn reach_of<M: Machine>(&self, cache: &Cache<M>, sector: u64, flags: OpFlags) -> (u16, u64) {
+        if flags == OpFlags::NONE && !self.is_cut && !cache.strands.is_cautious() {
             return (NO_MEMBER, u64::MAX);
         }
         let (member, run) = cache.below.drive_at(sector);
