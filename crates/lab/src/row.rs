@@ -231,6 +231,8 @@ pub struct HistoryRow {
     pub queue_plug: String,
     /// Bytes of each job's open drive.
     pub descriptor: u32,
+    /// Whose kernel's counters the row had: `own` or `linux-3`.
+    pub kernel: String,
 }
 
 /// A time, and how many CPUs could run.

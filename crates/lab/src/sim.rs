@@ -35,6 +35,7 @@ use millrace_block::{
     ControllerConfig, Inside, Layout, SchedulerKind, ServingConfig, Spread, Stack, Stamp,
 };
 use millrace_drives::{Spec, Words};
+use millrace_runtime::RecorderConfig;
 
 use crate::bench::BenchError;
 use crate::row::Queues;
@@ -44,8 +45,8 @@ pub(crate) use file_costs::FileCosts;
 pub(crate) use history::KernelCosts;
 pub use history::{History, LockScope, Readv, Spent};
 pub use host_adapter::HostAdapterConfig;
-pub use interface::{Host, InterfaceKind};
-pub use linux3::{DioCount, Linux3};
+pub use interface::{Host, InterfaceKind, Stop};
+pub use linux3::{DioCount, KernelKind, Linux3};
 pub(crate) use machines::check_origins;
 pub use machines::{MachineError, machine, machine_names};
 pub(crate) use poller::PollerDriver;
@@ -171,12 +172,26 @@ pub struct SimPlan {
 }
 
 /// What is reported besides the row.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Watch {
     /// What the locks did.
     pub locks: bool,
     /// Tags in use, seen from this CPU, which does nothing else, every so many nanoseconds.
     pub tags: Option<(u32, u64)>,
+    /// Every step of every I/O.
+    pub trace: Option<Traced>,
+}
+
+/// What is recorded of a row.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Traced {
+    /// Where to, and what the devices are called.
+    pub config: RecorderConfig,
+    /// The drives' devices.
+    pub devices: Vec<u32>,
+    /// Events that fit into a thread's ring. On a simulated machine those that find it full are
+    /// dropped, since rings are emptied when the row has ended.
+    pub ring: usize,
 }
 
 /// Threads that a simulated machine has room for.

@@ -5,13 +5,16 @@
 //! that number, and nothing else here.
 #![allow(missing_docs)]
 
+use millrace_block::blktrace::{self, Act, RECORD_BYTES, Record};
 use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
 use millrace_lab::sim::{
     DioCount, History, HostAdapterConfig, InterfaceKind, Irq, Length, Linux3, LockScope, Service,
-    SimPlan, Watch, machine, run_metered, run_rows, run_simulated,
+    SimPlan, Traced, Watch, machine, run_metered, run_metered_until, run_observed, run_rows,
+    run_simulated,
 };
-use millrace_lab::{Row, Rw, Workload};
+use millrace_lab::{Interrupt, Row, Rw, Workload};
 use millrace_machine::Model;
+use millrace_runtime::RecorderConfig;
 
 fn plan(cpus: u32, stack: Stack, interface: InterfaceKind) -> SimPlan {
     let iodepth = if interface == InterfaceKind::Sync { 1 } else { 32 };
@@ -34,7 +37,7 @@ fn plan(cpus: u32, stack: Stack, interface: InterfaceKind) -> SimPlan {
     }
 }
 
-const LOCKS: Watch = Watch { locks: true, tags: None };
+const LOCKS: Watch = Watch { locks: true, tags: None, trace: None };
 
 fn run(model: &Model, plan: &SimPlan) -> Row {
     let row = run_simulated(model, plan).expect("a plan that fits");
@@ -286,4 +289,68 @@ fn more_jobs_than_a_machine_has_threads_for_are_refused_with_how_many_it_has() {
     let text = run_simulated(&model, &plan).expect_err("too many").to_string();
     let said = "numjobs=4096: a simulated machine has room for 4096 threads; use 4014 or fewer";
     assert!(text.contains(said), "{text}");
+}
+
+/// The acts of all records of a trace's files.
+fn acts(files: &[std::path::PathBuf]) -> Vec<Act> {
+    let mut acts = Vec::new();
+    for file in files {
+        let bytes = std::fs::read(file).expect("a file that was named");
+        let mut rest = &bytes[..];
+        while let Some((head, data)) = rest.split_first_chunk::<RECORD_BYTES>() {
+            let record = Record::decode(head).expect("a whole record");
+            acts.extend(record.act());
+            rest = &data[record.pdu_len as usize..];
+        }
+        assert!(rest.is_empty(), "{}: half a record", file.display());
+    }
+    acts
+}
+
+#[test]
+fn bounces_are_in_the_traces_of_both_machines_and_a_full_ring_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let traced = |name: &str, ring| Traced {
+        config: RecorderConfig { name: dir.path().join(name), ..RecorderConfig::default() },
+        devices: vec![blktrace::device(240, 0)],
+        ring,
+    };
+    let plan = |name, ring, bounce| {
+        let history = History { unit_bytes: Some(512), bounce, ..History::default() };
+        let one = Workload {
+            bs_bytes: 4096,
+            iodepth: 1,
+            ..plan(1, Stack::Sq, InterfaceKind::Ring).workload
+        };
+        SimPlan {
+            drives: vec!["ram:size=4m".parse().unwrap()],
+            service: Service { history, ..Service::default() },
+            workload: one,
+            length: Length::Ios(20),
+            watch: Watch { trace: Some(traced(name, ring)), ..LOCKS },
+            ..plan(2, Stack::Sq, InterfaceKind::Ring)
+        }
+    };
+    let simulated = |name, ring, bounce| {
+        let observed = run_observed(&Model::plain(1, 2), &plan(name, ring, bounce)).unwrap();
+        observed.recorded.expect("it was asked for")
+    };
+    let native = |name| {
+        let plan = SimPlan { cpus: Vec::new(), ..plan(name, 1 << 18, true) };
+        let observed = run_metered_until(&plan, &Interrupt::default()).unwrap();
+        observed.and_then(|observed| observed.recorded).expect("it was asked for")
+    };
+    for recorded in [simulated("simulated", 4096, true), native("native")] {
+        assert_eq!(recorded.dropped, 0, "{recorded:?}");
+        let acts = acts(&recorded.files);
+        assert_eq!(acts.len() as u64, recorded.events);
+        let count = |wanted| acts.iter().filter(|act| **act == wanted).count();
+        // Two jobs of 20 I/Os at least, each of eight buffer heads in one request.
+        assert!(count(Act::Bounce) >= 40, "{recorded:?}");
+        assert_eq!(count(Act::Bounce), count(Act::Issue));
+        assert_eq!(count(Act::Queue), 8 * count(Act::Issue));
+    }
+    let plain = simulated("plain", 4096, false);
+    assert!(!acts(&plain.files).contains(&Act::Bounce) && plain.events > 0);
+    assert!(simulated("small", 16, true).dropped > 0);
 }

@@ -17,5 +17,6 @@ pub use cache_flusher::CacheFlusher;
 pub use drive_workers::{DriveWorkers, Pinning, WorkerCpus, disks_by_worker, worker_cpus};
 pub use io_context::{Current, IoConfig, IoContext, current, current_reactor};
 pub use recorder::{
-    DEVICE_NAME, Recorded, Recorder, RecorderConfig, TraceFilter, categories_of, trace_file,
+    DEVICE_NAME, Recorded, Recorder, RecorderConfig, Recording, TraceFilter, categories_of,
+    trace_file,
 };

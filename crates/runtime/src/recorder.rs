@@ -3,8 +3,9 @@
 //! Owns `NAME.blktrace.N`, one for each CPU N on which a traced thread was when it began, and empty
 //! ones for those below. Events reach a file in order of time as far as they came in within 10 ms
 //! of it; sequence numbers count a file's events. What rings had no room for is counted. A file
-//! that cannot be written ends the recording with an error, and nothing else. Called by `bench
-//! --trace` and by the daemon.
+//! that cannot be written ends the recording with an error, and nothing else. `Recording` is one
+//! without a thread, for machines that are simulated: it writes what the rings hold when it ends.
+//! Called by `bench --trace` and by the daemon.
 //! Format: include/uapi/linux/blktrace_api.h.
 
 use std::collections::BTreeMap;
@@ -83,7 +84,7 @@ impl TraceFilter {
 }
 
 /// What is to be recorded, and where to.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecorderConfig {
     /// The files' name, before `.blktrace.N`.
     pub name: PathBuf,
@@ -124,15 +125,17 @@ struct CpuFile {
     named: Vec<u32>,
     /// Events that are too young.
     held: Vec<Entry>,
+    /// The machine's clock.
+    now: fn() -> u64,
 }
 
 impl CpuFile {
-    fn create(config: &RecorderConfig, cpu: u32) -> io::Result<CpuFile> {
+    fn create<M: Machine>(config: &RecorderConfig, cpu: u32) -> io::Result<CpuFile> {
         let path = trace_file(&config.name, cpu);
         let file = File::create(&path).map_err(|error| named(&path, &error))?;
         let file = BufWriter::with_capacity(BUFFER_BYTES, file);
-        let mut this =
-            CpuFile { path, file, cpu, sequence: 0, named: Vec::new(), held: Vec::new() };
+        let (named, held) = (Vec::new(), Vec::new());
+        let mut this = CpuFile { path, file, cpu, sequence: 0, named, held, now: M::now };
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut data = [0; 8];
         data[..4].copy_from_slice(&(wall.as_secs() as u32).to_ne_bytes());
@@ -143,7 +146,7 @@ impl CpuFile {
 
     fn note(&mut self, note: Note, pid: u32, data: &[u8]) -> io::Result<()> {
         let record = Record {
-            time_ns: Native::now(),
+            time_ns: (self.now)(),
             action: note.action(),
             pid,
             cpu: self.cpu,
@@ -156,7 +159,7 @@ impl CpuFile {
     /// Writes messages that say what devices are called.
     fn name_devices(&mut self, devices: &BTreeMap<u32, String>) -> io::Result<()> {
         for (device, name) in devices {
-            self.say(*device, Native::now(), format!("{DEVICE_NAME}{name}"))?;
+            self.say(*device, (self.now)(), format!("{DEVICE_NAME}{name}"))?;
         }
         Ok(())
     }
@@ -316,23 +319,12 @@ impl Recorder {
         volumes: &[Arc<Volume<Native>>],
         mut config: RecorderConfig,
     ) -> io::Result<Recorder> {
-        // Before any file is touched: it may be one of the recording that is under way.
-        if !tracer.start(config.stamp) {
-            let text = "a recording is under way: stop it first";
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
-        }
-        // At once, so that a folder that is not there is an error of whoever asks.
-        let mut first = CpuFile::create(&config, 0).inspect_err(|_| tracer.stop())?;
-        first.name_devices(&config.devices).inspect_err(|_| tracer.stop())?;
-        // An earlier recording's, of more CPUs perhaps, would be read as if they were of this one.
-        let others = (1..).map(|cpu| trace_file(&config.name, cpu));
-        others.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
+        let first = begin(tracer, volumes, &config)?;
         let shared = Arc::new(Shared::default());
         // What is older is of an earlier recording.
         let began_ns = Native::now();
         shared.renewed_ns.store(began_ns, Ordering::SeqCst);
         let (tracer, volumes) = (Arc::clone(tracer), volumes.to_vec());
-        volumes.iter().for_each(|volume| _ = volume.set_traced(true));
         let theirs = Arc::clone(&shared);
         let body = Box::new(move || {
             let mut files = BTreeMap::from([(0, first)]);
@@ -398,6 +390,69 @@ impl Drop for Recorder {
     }
 }
 
+/// Creates the first file and has the volumes recorded. The files of an earlier recording of this
+/// name go.
+fn begin<M: Machine>(
+    tracer: &Tracer<M>,
+    volumes: &[Arc<Volume<M>>],
+    config: &RecorderConfig,
+) -> io::Result<CpuFile> {
+    // Before any file is touched: it may be one of the recording that is under way.
+    if !tracer.start(config.stamp) {
+        let text = "a recording is under way: stop it first";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    // At once, so that a folder that is not there is an error of whoever asks.
+    let mut first = CpuFile::create::<M>(config, 0).inspect_err(|_| tracer.stop())?;
+    first.name_devices(&config.devices).inspect_err(|_| tracer.stop())?;
+    // An earlier recording's, of more CPUs perhaps, would be read as if they were of this one.
+    let others = (1..).map(|cpu| trace_file(&config.name, cpu));
+    others.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
+    volumes.iter().for_each(|volume| _ = volume.set_traced(true));
+    Ok(first)
+}
+
+/// A recording without a thread, of a machine whose threads are simulated: what the rings have room
+/// for is written when it ends.
+pub struct Recording<M: Machine> {
+    tracer: Arc<Tracer<M>>,
+    volumes: Vec<Arc<Volume<M>>>,
+    config: RecorderConfig,
+    files: BTreeMap<u32, CpuFile>,
+    began_ns: u64,
+}
+
+impl<M: Machine> Recording<M> {
+    /// Starts to record, as [`Recorder::start`] does. A lease is not looked at.
+    ///
+    /// # Errors
+    /// As [`Recorder::start`].
+    pub fn start(
+        tracer: &Arc<Tracer<M>>,
+        volumes: &[Arc<Volume<M>>],
+        config: RecorderConfig,
+    ) -> io::Result<Recording<M>> {
+        let files = BTreeMap::from([(0, begin(tracer, volumes, &config)?)]);
+        let (tracer, volumes, began_ns) = (Arc::clone(tracer), volumes.to_vec(), M::now());
+        Ok(Recording { tracer, volumes, config, files, began_ns })
+    }
+
+    /// Ends it, when all that was recorded is in the files.
+    ///
+    /// # Errors
+    /// What writing said, with the file.
+    pub fn stop(mut self) -> io::Result<Recorded> {
+        self.volumes.iter().for_each(|volume| _ = volume.set_traced(false));
+        self.tracer.stop();
+        let groups = self.volumes.iter().find_map(|volume| volume.groups());
+        let source = (&*self.tracer, groups.map(|groups| &**groups));
+        let files = (&mut self.files, self.began_ns);
+        let (events, dropped) = turn(source, &mut self.config, files, u64::MAX)?;
+        let files = self.files.into_values().map(|file| file.path).collect();
+        Ok(Recorded { events, dropped, files })
+    }
+}
+
 /// Empties the rings until told to stop, and once more.
 fn record(
     (tracer, groups): (&Tracer<Native>, Option<&Groups<Native>>),
@@ -408,34 +463,11 @@ fn record(
     loop {
         let turn_ns = Native::now();
         let last = shared.stop.load(Ordering::SeqCst) || shared.is_left(turn_ns, config.lease);
-        let mut missing = Vec::new();
-        let status = tracer.drain(|cpu, entries| {
-            let wanted = |entry: &&Entry| entry.time_ns >= began_ns && config.filter.passes(entry);
-            let all = config.filter.passes_all(entries, began_ns);
-            match files.get_mut(&cpu.0) {
-                Some(file) if all => file.held.extend_from_slice(entries),
-                Some(file) => file.held.extend(entries.iter().filter(wanted)),
-                None => missing.push((cpu.0, entries.iter().filter(wanted).copied().collect())),
-            }
-        });
-        for (cpu, entries) in missing {
-            // Readers look for one file after another.
-            for cpu in 0..cpu {
-                file_of(files, cpu, config)?;
-            }
-            let mut entries: Vec<Entry> = entries;
-            file_of(files, cpu, config)?.held.append(&mut entries);
-        }
         let until_ns = if last { u64::MAX } else { turn_ns.saturating_sub(HELD_NS) };
-        if let Some(groups) = groups {
-            learn(groups, files, config);
-        }
-        for file in files.values_mut() {
-            let written = file.write_held(until_ns, config)?;
-            // Relaxed: statistics.
-            shared.events.fetch_add(written, Ordering::Relaxed);
-        }
-        shared.dropped.store(status.dropped, Ordering::Relaxed);
+        let (written, dropped) = turn((tracer, groups), config, (files, began_ns), until_ns)?;
+        // Relaxed: statistics.
+        shared.events.fetch_add(written, Ordering::Relaxed);
+        shared.dropped.store(dropped, Ordering::Relaxed);
         if last {
             return Ok(());
         }
@@ -443,8 +475,48 @@ fn record(
     }
 }
 
+/// Empties the rings and writes what is older than `until_ns`; how many events those were, and how
+/// many were dropped since the recording began.
+fn turn<M: Machine>(
+    (tracer, groups): (&Tracer<M>, Option<&Groups<M>>),
+    config: &mut RecorderConfig,
+    (files, began_ns): (&mut BTreeMap<u32, CpuFile>, u64),
+    until_ns: u64,
+) -> io::Result<(u64, u64)> {
+    let mut missing = Vec::new();
+    let status = tracer.drain(|cpu, entries| {
+        let wanted = |entry: &&Entry| entry.time_ns >= began_ns && config.filter.passes(entry);
+        let all = config.filter.passes_all(entries, began_ns);
+        match files.get_mut(&cpu.0) {
+            Some(file) if all => file.held.extend_from_slice(entries),
+            Some(file) => file.held.extend(entries.iter().filter(wanted)),
+            None => missing.push((cpu.0, entries.iter().filter(wanted).copied().collect())),
+        }
+    });
+    for (cpu, entries) in missing {
+        // Readers look for one file after another.
+        for cpu in 0..cpu {
+            file_of::<M>(files, cpu, config)?;
+        }
+        let mut entries: Vec<Entry> = entries;
+        file_of::<M>(files, cpu, config)?.held.append(&mut entries);
+    }
+    if let Some(groups) = groups {
+        learn(groups, files, config);
+    }
+    let mut written = 0;
+    for file in files.values_mut() {
+        written += file.write_held(until_ns, config)?;
+    }
+    Ok((written, status.dropped))
+}
+
 /// Learns what groups are called, if notes are about some that are not known yet.
-fn learn(groups: &Groups<Native>, files: &BTreeMap<u32, CpuFile>, config: &mut RecorderConfig) {
+fn learn<M: Machine>(
+    groups: &Groups<M>,
+    files: &BTreeMap<u32, CpuFile>,
+    config: &mut RecorderConfig,
+) {
     let entries = files.values().flat_map(|file| &file.held);
     let mut noted = entries.filter_map(|entry| entry.note?.group());
     if noted.any(|group| !config.groups.contains_key(&group.0)) {
@@ -454,14 +526,14 @@ fn learn(groups: &Groups<Native>, files: &BTreeMap<u32, CpuFile>, config: &mut R
 }
 
 /// The file of a CPU, made if it is not there.
-fn file_of<'a>(
+fn file_of<'a, M: Machine>(
     files: &'a mut BTreeMap<u32, CpuFile>,
     cpu: u32,
     config: &RecorderConfig,
 ) -> io::Result<&'a mut CpuFile> {
     Ok(match files.entry(cpu) {
         Occupied(file) => file.into_mut(),
-        Vacant(place) => place.insert(CpuFile::create(config, cpu)?),
+        Vacant(place) => place.insert(CpuFile::create::<M>(config, cpu)?),
     })
 }
 

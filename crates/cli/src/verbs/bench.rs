@@ -99,9 +99,7 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Res
     if let Some(server) = &args.target.connect {
         server.check_wait(args.target.wait)?;
     }
-    if args.trace.trace.is_some() && plans.len() > 1 {
-        bail!("--trace: {} rows; choose one, such as by --stack mq --iodepth 32", plans.len());
-    }
+    check_rows(args.trace.trace.as_deref(), plans.len())?;
     let mut rows: Vec<Row> = Vec::new();
     let mut bar = crate::verbs::bar::Bar::new(plans.len());
     let (mut notes, mut ended) = (Vec::new(), Ok(()));
@@ -160,21 +158,33 @@ fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
 /// Starts to record what a volume does.
 fn record(name: &Path, stamp: TraceStamp, volume: &Arc<Volume>) -> Result<Recorder> {
     let Some(tracer) = volume.tracer() else { bail!("--trace: the drives have no tracer") };
-    let parts = (0..volume.disks().len() as u32).map(drive_device);
-    let config = RecorderConfig {
+    let names: Vec<&str> = volume.disks().iter().map(|disk| disk.name()).collect();
+    Recorder::start(&tracer, &[Arc::clone(volume)], recording(name, stamp, &names))
+        .with_context(|| format!("--trace {}", name.display()))
+}
+
+/// What is recorded of a volume whose drives have such names.
+fn recording(name: &Path, stamp: TraceStamp, drives: &[&str]) -> RecorderConfig {
+    let devices = || (0..drives.len() as u32).map(drive_device);
+    RecorderConfig {
         name: name.to_owned(),
-        volumes: parts.map(|drive| (drive, volume_device(0))).collect(),
+        volumes: devices().map(|drive| (drive, volume_device(0))).collect(),
         names: BTreeMap::from([(0, "bench".to_owned())]),
-        devices: (0..)
-            .zip(volume.disks())
-            .map(|(minor, disk)| (drive_device(minor), disk.name().to_owned()))
-            .chain((volume.disks().len() > 1).then(|| (volume_device(0), "bench".to_owned())))
+        devices: devices()
+            .zip(drives.iter().map(|&name| name.to_owned()))
+            .chain((drives.len() > 1).then(|| (volume_device(0), "bench".to_owned())))
             .collect(),
         stamp,
         ..RecorderConfig::default()
-    };
-    Recorder::start(&tracer, &[Arc::clone(volume)], config)
-        .with_context(|| format!("--trace {}", name.display()))
+    }
+}
+
+/// Refuses to record several rows, which would write the same files.
+fn check_rows(trace: Option<&Path>, rows: usize) -> Result<()> {
+    if trace.is_some() && rows > 1 {
+        bail!("--trace: {rows} rows; choose one, such as by --stack mq --iodepth 32");
+    }
+    Ok(())
 }
 
 /// What came of it.

@@ -269,7 +269,7 @@ impl Point {
             interface: InterfaceKind::Libaio,
             batch: None,
             irq: Irq::Poller,
-            watch: Watch { locks: false, tags: self.watched.then_some(WATCH) },
+            watch: Watch { tags: self.watched.then_some(WATCH), ..Watch::default() },
         }
     }
 

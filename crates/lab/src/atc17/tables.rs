@@ -217,25 +217,30 @@ fn latency(results: &Results, load: Load) -> Vec<String> {
 
 /// The drives, and what is counted in their adapters' drivers.
 pub(super) fn rig() -> MachineTable {
-    let memory = "published: Samsung's data sheet, from memory";
+    let evo = "published: Samsung's figures for 500 GB in a review of overclockers.com, looked up";
+    let pro = "published: Samsung's figures for 512 GB in a review of ubergizmo.com, looked up";
     let drives = [
         given::DriveOrigins {
             preset: "850evo",
-            rates: memory,
-            bandwidth: memory,
-            latency: "published: 10 K and 40 K IOPS at depth 1: Samsung's data sheet, from memory",
-            inside: "assumption: 32 dies (AnandTech, December 2014) that take what the latency leaves",
+            rates: evo,
+            bandwidth: evo,
+            latency: "published: 10 K and 40 K IOPS at depth 1: Samsung's figures as above, looked up",
+            inside: "assumption: what the latency leaves, for a die; that there are 32 is published: \
+                     AnandTech, Samsung SSD 850 EVO Review, December 2014, page 2, looked up",
         },
         given::DriveOrigins {
             preset: "950pro",
-            rates: "published: by four threads of depth 32: Samsung's data sheet, from memory",
-            bandwidth: memory,
-            latency: "published: 12 K and 43 K IOPS at depth 1: Samsung's data sheet, from memory",
-            inside: "assumption: 32 dies (AnandTech, October 2016) that take what the latency leaves",
+            rates: pro,
+            bandwidth: pro,
+            latency: "published: 12 K and 43 K IOPS at depth 1: Samsung's figures as above, looked up",
+            inside: "assumption: what the latency leaves, for a die; that there are 32 follows from two \
+                     packages of 256 GB and dies of 128 Gbit: AnandTech, Samsung 960 Pro review, \
+                     October 2016, looked up",
         },
         given::DriveOrigins {
             preset: "520-sata2",
-            rates: "published: Intel 325968, reads of the family, writes of 480 GB, from memory",
+            rates: "published: reads of the family in Intel 325968-001US (studylib.net/doc/14761671), looked \
+                    up; writes of 480 GB, from memory",
             bandwidth: "input: [FALCON], the SCU has SATA II",
             latency: "published: 60 MB/s of random reads at depth 3: AnandTech, February 2012; writes an \
                       assumption",

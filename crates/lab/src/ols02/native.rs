@@ -72,7 +72,7 @@ fn plan(drive: &str, history: History, (bs_bytes, length): (u32, Length)) -> Sim
         interface: InterfaceKind::Sync,
         batch: None,
         irq: Irq::Submitter,
-        watch: Watch { locks: true, tags: None },
+        watch: Watch { locks: true, ..Watch::default() },
     }
 }
 

@@ -232,7 +232,7 @@ impl Case {
             interface: InterfaceKind::Sync,
             batch: None,
             irq: Irq::Core0,
-            watch: Watch { locks: true, tags: None },
+            watch: Watch { locks: true, ..Watch::default() },
         }
     }
 }

@@ -226,13 +226,15 @@ pub(super) fn kernel(costs: &KernelCosts) -> MachineTable {
 pub(super) fn rig() -> MachineTable {
     let disk = given::DriveOrigins {
         preset: "ultrastar-36lzx",
-        rates: "published: 4.9 ms of seek and 3 ms of half a revolution: Bryant, O'Hallaron, Computer \
-                Systems: A Programmer's Perspective, 2003, figure 6.13, from memory",
-        bandwidth: "published: the fastest zone: Bryant, O'Hallaron, as above, from memory",
-        latency: "published: seek, half a revolution and transfer of the above, from memory; of writes \
-                  an assumption",
-        inside: "published: 10,000 rpm, 4.9 ms: Bryant, O'Hallaron, as above, from memory; to the next \
-                 track an assumption",
+        rates: "published: 4.9 ms of seek and 2.99 ms of half a revolution: Bryant, O'Hallaron, Computer \
+                Systems: A Programmer's Perspective, 2003, figure 6.13 (coursehero.com/file/5936594), \
+                looked up",
+        bandwidth: "published: sustained 21 to 36 MB/s, of which the fastest zone: Bryant, O'Hallaron, as \
+                    above, looked up",
+        latency: "published: seek, half a revolution and transfer of the above, looked up; writes, which \
+                  nothing here does, an assumption",
+        inside: "assumption: seeks to the next track; 10,000 rpm and 4.9 ms are published: Bryant, \
+                 O'Hallaron, as above, looked up",
     };
     let others = [
         [

@@ -72,11 +72,11 @@ fn sources(machines: &[MachineTable]) -> String {
     let (published, cited) = (count(Source::Published), count(Source::Cited));
     let (input, assumed) = (count(Source::Input), count(Source::Assumption));
     let of = published + cited + input + assumed;
-    let share = (100 * published).checked_div(of).unwrap_or(0);
+    let share = (100 * published).checked_div(of - input).unwrap_or(0);
     format!(
-        "of {of}, {published} ({share} %) were looked up in a publication or counted in a kernel's code, {cited} \
-         are published and cited from memory, {input} are inputs by the paper, {assumed} are \
-         assumptions"
+        "of {of}, {input} are inputs by the paper; of the others {published} ({share} %) were looked \
+         up in a publication or counted in a kernel's code, {cited} are published and cited from \
+         memory, {assumed} are assumptions"
     )
 }
 

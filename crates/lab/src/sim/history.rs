@@ -14,6 +14,7 @@ use millrace_machine::Machine;
 use millrace_machine::simulated::Cost;
 use serde::Deserialize;
 
+use super::linux3::Linux3;
 use super::machines::check_origins;
 use crate::bench::BenchError;
 use crate::row::HistoryRow;
@@ -97,8 +98,8 @@ impl History {
         (element, self.unit_bytes.unwrap_or(element).min(element))
     }
 
-    /// What a row says of it.
-    pub(super) fn row(&self, inside: Inside) -> HistoryRow {
+    /// What a row says of it, and of the kernel.
+    pub(super) fn row(&self, inside: Inside, linux3: &Linux3) -> HistoryRow {
         let unit = match self.unit_bytes {
             _ if !self.is_raw() => "none".to_owned(),
             None => "whole".to_owned(),
@@ -114,6 +115,7 @@ impl History {
             request_lock: self.request_lock.word().to_owned(),
             queue_plug: if self.plug_in_queue { "queue" } else { "task" }.to_owned(),
             descriptor: self.descriptor_bytes,
+            kernel: linux3.kernel().word().to_owned(),
         }
     }
 

@@ -22,12 +22,14 @@
 //! where \[MQ\] has ten and fifteen million. The process's own locks are never contended, since
 //! a process has one submitter here. Source: \[MQ\] point 8.
 
-use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use super::linux3::DioCount;
+use millrace_block::{Tracer, Volume};
 use millrace_machine::{CpuId, Lock, Machine, Native, Order, Simulated, Stage, Word};
+use millrace_runtime::{Recorded, Recorder, RecorderConfig, Recording};
 
 /// How often an I/O reads the line of the inode's count before it adds to it: the pointer to the
 /// inode in its address space (`i_data.host`, a few words behind `i_dio_count`) is asked for by
@@ -46,9 +48,30 @@ pub trait Host: Machine {
     fn preempted(_ns: u64) {}
     /// The kernel works for so long for the calling thread, beside the layer.
     fn kernel_work(_ns: u64) {}
+    /// Starts to record what volumes do.
+    fn record(
+        tracer: &Arc<Tracer<Self>>,
+        volumes: &[Arc<Volume<Self>>],
+        config: RecorderConfig,
+    ) -> io::Result<Stop> {
+        let recording = Recording::start(tracer, volumes, config)?;
+        Ok(Box::new(|| recording.stop()))
+    }
 }
 
-impl Host for Native {}
+/// What ends a recording.
+pub type Stop = Box<dyn FnOnce() -> io::Result<Recorded>>;
+
+impl Host for Native {
+    fn record(
+        tracer: &Arc<Tracer<Self>>,
+        volumes: &[Arc<Volume<Self>>],
+        config: RecorderConfig,
+    ) -> io::Result<Stop> {
+        let recorder = Recorder::start(tracer, volumes, config)?;
+        Ok(Box::new(|| recorder.stop()))
+    }
+}
 
 impl Host for Simulated {
     fn system_call() {

@@ -21,9 +21,10 @@
 use std::sync::Arc;
 
 use millrace_block::{
-    CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,
-    Spread, Tag,
+    CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Inside, Moment,
+    Request, Spread, Tag,
 };
+use millrace_drives::Words;
 use millrace_machine::{CpuId, Machine, Order, Topology, Word};
 
 use super::interface::Host;
@@ -38,6 +39,45 @@ pub struct Linux3 {
     pub queue_counters: bool,
     /// How long a kernel thread has each CPU, once; 0: none comes. For the interface `sync`.
     pub noise_ns: u64,
+}
+
+/// Whose kernel's counters a row has: the word of `bench`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KernelKind {
+    /// None beside the layer's own.
+    #[default]
+    Own,
+    /// Linux 3.13's.
+    Linux3,
+}
+
+impl Words for KernelKind {
+    const WORDS: &'static [(KernelKind, &'static str)] =
+        &[(KernelKind::Own, "own"), (KernelKind::Linux3, "linux-3")];
+}
+
+impl Linux3 {
+    /// What such a kernel had, if so many threads were inside hardware queues: its counters are
+    /// those of the queues that several share.
+    #[must_use]
+    pub fn of(kernel: KernelKind, inside: Inside) -> Linux3 {
+        match kernel {
+            KernelKind::Own => Linux3::default(),
+            KernelKind::Linux3 => Linux3 {
+                dio_count: DioCount::All,
+                queue_counters: inside == Inside::Each,
+                noise_ns: 0,
+            },
+        }
+    }
+
+    /// The kernel's word.
+    pub(super) fn kernel(&self) -> KernelKind {
+        match *self == Linux3::default() {
+            true => KernelKind::Own,
+            false => KernelKind::Linux3,
+        }
+    }
 }
 
 /// The I/Os that the inode's count of direct I/Os counts.

@@ -136,7 +136,7 @@ pub(crate) fn run_program<P: Program>(
             interface: plan.interface.to_string(),
             irq: plan.irq.to_string(),
             batch: None,
-            history: plan.service.history.row(plan.service.inside),
+            history: plan.service.history.row(plan.service.inside, &plan.service.linux3),
             seed: plan.workload.seed,
             sim_events: Some(report.events),
             locks: None,
@@ -158,7 +158,7 @@ fn play<M: Host, P: Program>(
     flusher_cpu: CpuId,
 ) -> Result<Measured<M>, BenchError> {
     let mut locks = Locks::new(&History::default());
-    let mut volumes = volumes_of::<M>(plan, (None, &None), &mut locks)?;
+    let mut volumes = volumes_of::<M>(plan, (None, &None, None), &mut locks)?;
     let below = volumes.pop().expect("one volume of all drives");
     let workers = Workers::start(below.disks());
     let cache = program.cache().map(|config| Cache::new(Arc::clone(&below), config)).transpose()?;

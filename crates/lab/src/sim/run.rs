@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{
     Controller, Disk, DiskConfig, Entrance, ErrorKind, SchedulerKind, Snapshot, StatsSnapshot,
-    Volume,
+    Tracer, Volume,
 };
 use millrace_cache::CacheStats;
 use millrace_drives::{SpecError, Words, controller_of, open_on};
@@ -16,7 +16,7 @@ use millrace_machine::simulated::CpuTimes;
 use millrace_machine::{
     CpuId, LockMeter, LockRow, Machine, Model, Native, Report, Simulated, Simulation, Thread,
 };
-use millrace_runtime::WorkerCpus;
+use millrace_runtime::{Recorded, WorkerCpus};
 
 use super::bounce::BounceDriver;
 use super::history::{Charge, Kernel, Locks};
@@ -29,7 +29,7 @@ use super::poller::PollerDriver;
 use super::tags::{TagSample, TagWatch};
 use super::window::Window;
 use super::workers::Workers;
-use super::{Irq, SimPlan};
+use super::{Irq, SimPlan, Traced};
 use crate::around::Outer;
 use crate::bench::{BenchError, Interrupt, process_cpu_ns};
 use crate::row::{Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Row, Span};
@@ -49,6 +49,7 @@ struct Measured<M: Host> {
     sums: Sums,
     tags: Vec<TagSample>,
     spent_ns: Vec<u64>,
+    recorded: Option<Recorded>,
     /// Kept so that they are dropped where time does not count.
     _volumes: Vec<Arc<Volume<M>>>,
 }
@@ -69,6 +70,8 @@ pub struct Observed {
     pub spent_ns: Vec<u64>,
     /// What the cache did, of a program's run through one.
     pub cache: Option<CacheStats>,
+    /// What was recorded, if that was asked for.
+    pub recorded: Option<Recorded>,
 }
 
 /// Runs a row on a simulated machine. Takes no time of that machine's but its own; the same plan
@@ -89,9 +92,9 @@ pub fn run_simulated_until(
     model: &Model,
     plan: &SimPlan,
     interrupt: &Interrupt,
-) -> Result<Option<Row>, BenchError> {
-    let row = observe(model, plan, interrupt)?.row;
-    Ok((row.ios > 0 || !interrupt.is_set()).then_some(row))
+) -> Result<Option<Observed>, BenchError> {
+    let observed = observe(model, plan, interrupt)?;
+    Ok((observed.row.ios > 0 || !interrupt.is_set()).then_some(observed))
 }
 
 /// Runs a row as [`run_simulated`] does, and gives what else was seen.
@@ -129,14 +132,14 @@ fn observe(model: &Model, plan: &SimPlan, interrupt: &Interrupt) -> Result<Obser
         interface: plan.interface.to_string(),
         irq: plan.irq.to_string(),
         batch: plan.batch,
-        history: plan.service.history.row(plan.service.inside),
+        history: plan.service.history.row(plan.service.inside, &plan.service.linux3),
         seed: plan.workload.seed,
         sim_events: Some(report.events),
         locks: plan.watch.locks.then(|| lines(&report.locks)),
     });
     let stack_ns = measured.sums.drives.iter().map(stack_ns).collect();
-    let (tags, spent_ns) = (measured.tags, measured.spent_ns);
-    Ok(Observed { row, stack_ns, tags, cpus: cpu_sum(&report), spent_ns, cache: None })
+    let Measured { tags, spent_ns, recorded, .. } = measured;
+    Ok(Observed { row, stack_ns, tags, cpus: cpu_sum(&report), spent_ns, cache: None, recorded })
 }
 
 /// Mean time from Q to D of a drive's I/Os.
@@ -164,19 +167,22 @@ fn cpu_ns(report: &Report) -> u64 {
 /// # Errors
 /// If the plan does not fit the machine or the drives, or somebody else takes lock statistics.
 pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
-    metered(plan, &Interrupt::default())
+    metered(plan, &Interrupt::default()).map(|observed| observed.row)
 }
 
 /// Runs a row as [`run_metered`] does; an interrupt ends it as it ends [`run_simulated_until`].
 ///
 /// # Errors
 /// As [`run_metered`].
-pub fn run_metered_until(plan: &SimPlan, interrupt: &Interrupt) -> Result<Option<Row>, BenchError> {
-    let row = metered(plan, interrupt)?;
-    Ok((row.ios > 0 || !interrupt.is_set()).then_some(row))
+pub fn run_metered_until(
+    plan: &SimPlan,
+    interrupt: &Interrupt,
+) -> Result<Option<Observed>, BenchError> {
+    let observed = metered(plan, interrupt)?;
+    Ok((observed.row.ios > 0 || !interrupt.is_set()).then_some(observed))
 }
 
-fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<Row, BenchError> {
+fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<Observed, BenchError> {
     plan.check(u32::MAX)?;
     let busy = || BenchError::Workload("somebody takes lock statistics already".into());
     let (meter, cpu_start_ns) = (LockMeter::start().ok_or_else(busy)?, process_cpu_ns());
@@ -193,12 +199,12 @@ fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<Row, BenchError> {
         interface: plan.interface.to_string(),
         irq: String::new(),
         batch: plan.batch,
-        history: plan.service.history.row(plan.service.inside),
+        history: plan.service.history.row(plan.service.inside, &plan.service.linux3),
         seed: plan.workload.seed,
         sim_events: None,
         locks: Some(rows.iter().map(line).collect()),
     });
-    Ok(row)
+    Ok(Observed { row, recorded: measured.recorded, ..Observed::default() })
 }
 
 /// A row's main thread: builds everything, starts the jobs, waits for them.
@@ -213,9 +219,15 @@ fn run_jobs<M: Host>(
     let interrupts = Interrupts::new(plan, &signals, kernel.as_ref());
     let counted = plan.service.linux3.queue_counters;
     let counters = counted.then(|| QueueCounters::new(plan.hardware_queues, &M::topology()));
-    let volumes = volumes_of::<M>(plan, (interrupts.as_ref(), &counters), &mut locks)?;
+    let tracer = plan.watch.trace.as_ref().map(|trace| Tracer::<M>::new(trace.ring));
+    let around = (interrupts.as_ref(), &counters, tracer.as_ref());
+    let volumes = volumes_of::<M>(plan, around, &mut locks)?;
     volumes.iter().try_for_each(|volume| check_workload(volume, plan))?;
     let disks: Vec<_> = volumes.iter().flat_map(|volume| volume.disks()).cloned().collect();
+    let recording = plan.watch.trace.as_ref().zip(tracer.as_ref());
+    let record = |(trace, tracer): (&Traced, _)| M::record(tracer, &volumes, trace.config.clone());
+    let said = |error: std::io::Error| BenchError::Trace { text: error.to_string() };
+    let recording = recording.map(record).transpose().map_err(said)?;
     let workers = Workers::start(&disks);
     let watch = plan.watch.tags.map(|often| TagWatch::start(disks, often));
     let (jobs, depth) = (plan.jobs, plan.workload.iodepth);
@@ -239,6 +251,7 @@ fn run_jobs<M: Host>(
     let (true, Some(tags)) = (whole, seen) else {
         return Err(BenchError::Panicked);
     };
+    let recorded = recording.map(|stop| stop()).transpose().map_err(said)?;
     let (length_ns, ios) = shared.window.measured();
     let sums = shared.sums.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok(Measured {
@@ -248,14 +261,18 @@ fn run_jobs<M: Host>(
         sums,
         tags,
         spent_ns: shared.kernel.as_ref().map_or(Vec::new(), |kernel| kernel.spent_ns()),
+        recorded,
         _volumes: shared.volumes.clone(),
     })
 }
 
+/// What stands around the plan's drives.
+type Around<'a, M> = (Option<&'a Arc<Interrupts<M>>>, &'a Counters<M>, Option<&'a Arc<Tracer<M>>>);
+
 /// Opens the plan's drives on the machine and makes a volume of them, or one of each.
 pub(super) fn volumes_of<M: Host>(
     plan: &SimPlan,
-    (interrupts, counters): (Option<&Arc<Interrupts<M>>>, &Counters<M>),
+    (interrupts, counters, tracer): Around<'_, M>,
     locks: &mut Locks<M>,
 ) -> Result<Vec<Arc<Volume<M>>>, BenchError> {
     let controllers = plan.service.controllers.iter().cloned().map(Controller::new);
@@ -299,6 +316,8 @@ pub(super) fn volumes_of<M: Host>(
                 request_lock: locks.of(plan.service.history.request_lock, spec),
             },
             controller,
+            tracer: tracer.cloned(),
+            device: plan.watch.trace.as_ref().map_or(0, |trace| trace.devices[index]),
             ..DiskConfig::default()
         };
         let disk = Disk::new(driver, config)?;

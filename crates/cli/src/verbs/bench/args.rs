@@ -17,7 +17,7 @@ use millrace_block::{Inside, TRACE_RING_EVENTS, TraceStamp};
 use millrace_clients::vhost::Wait;
 use millrace_drives::controller_config;
 use millrace_lab::Rw;
-use millrace_lab::sim::{InterfaceKind, Irq};
+use millrace_lab::sim::{InterfaceKind, Irq, KernelKind};
 use millrace_reactor::Backend;
 
 use super::connect::Server;
@@ -89,7 +89,7 @@ const NO_VIRTQUEUE: [&str; 9] =
     ["connect", "machine", "locks", "trace", "serving", "workers", "states", "stamp", "backend"];
 
 /// Arguments that say what each run of a calibration says itself.
-const CALIBRATED: [&str; 34] = [
+const CALIBRATED: [&str; 35] = [
     "client",
     "drive",
     "connect",
@@ -114,6 +114,7 @@ const CALIBRATED: [&str; 34] = [
     "batch",
     "irq",
     "inside",
+    "kernel",
     "unit",
     "iovecs",
     "readv",
@@ -185,8 +186,9 @@ impl BenchArgs {
 #[derive(Debug, Clone, Args)]
 pub struct TraceArgs {
     /// Record every step of every I/O into NAME.blktrace.0, ..., for `millrace trace`, blkparse and
-    /// btt; the arguments must make one row
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["connect", "machine", "locks"])]
+    /// btt; the arguments must make one row. With --machine the times are that machine's, and what
+    /// rings have no room for is dropped, since they are emptied at the row's end
+    #[arg(long, value_name = "NAME", conflicts_with = "connect")]
     pub trace: Option<PathBuf>,
     /// Events that fit into each thread's ring; events that find it full are dropped, and counted
     #[arg(long, value_name = "N", requires = "trace", default_value_t = TRACE_RING_EVENTS as u32)]
@@ -238,10 +240,16 @@ pub struct MachineArgs {
     pub irq: Irq,
     /// With --machine or --locks, which threads may be inside a hardware queue of --stack mq: one
     /// (a latecomer leaves its work to that one), each (all at once, as in the kernel; for drives
-    /// that complete at once: null, ram) [default: one]
+    /// that complete at once: null, ram); sq and raw have no such queues [default: one]
     #[arg(long, value_delimiter = ',', value_name = "WHO", value_parser = word::<Inside>)]
     #[arg(requires = "laboratory")]
     pub inside: Vec<Inside>,
+    /// With --machine or --locks, whose counters there are beside the layer's: own (none), linux-3
+    /// (the inode's count of direct I/Os for --interface sync, too, and with --inside each the
+    /// counters of a hardware queue, which all its CPUs write), as for `paper systor13`
+    #[arg(long, value_name = "WHOSE", default_value = "own", requires = "laboratory")]
+    #[arg(value_parser = word::<KernelKind>)]
+    pub kernel: KernelKind,
     /// Report what each lock did, and where it was taken; `millrace locks --help` explains the
     /// columns; for drives null, ram and model
     #[arg(long, conflicts_with_all = ["connect", "verify", "backend"])]

@@ -28,7 +28,7 @@ const RUNTIME: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(200);
 
 /// Flags that say of all jobs what --client says of each.
-const OTHERS: [&str; 36] = [
+const OTHERS: [&str; 37] = [
     "connect",
     "virtqueue",
     "trace",
@@ -55,6 +55,7 @@ const OTHERS: [&str; 36] = [
     "backend",
     "stamp",
     "inside",
+    "kernel",
     "unit",
     "iovecs",
     "readv",

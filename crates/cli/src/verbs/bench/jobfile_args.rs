@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 /// Flags that say what a job file says itself, or that are about something else.
-const IN_THE_FILE: [&str; 29] = [
+const IN_THE_FILE: [&str; 30] = [
     "batch",
     "bounce",
     "bs",
@@ -18,6 +18,7 @@ const IN_THE_FILE: [&str; 29] = [
     "cpus",
     "descriptor",
     "inside",
+    "kernel",
     "interface",
     "iodepth",
     "ios",

@@ -8,17 +8,18 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use millrace::{Spec, Stack, Words};
+use millrace::{Spec, Stack, drive_device};
 use millrace_block::Inside;
 use millrace_lab::sim::{
-    InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_metered_until, run_rows,
-    run_simulated_until,
+    InterfaceKind, Irq, Length, Linux3, Observed, Service, SimPlan, Traced, Watch, machine,
+    run_metered_until, run_rows, run_simulated_until,
 };
 use millrace_lab::{Interrupt, Row, Workload};
 use millrace_machine::{Machine, Native};
 
 use super::args::BenchArgs;
 use super::plan::{self, RowPlan};
+use super::{check_rows, recorded, recording};
 use crate::config::words::SECOND_NS;
 use crate::verbs::bar::Bar;
 
@@ -34,6 +35,7 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
     let model = machine(name).context("--machine")?;
     let all: Vec<u32> = (0..model.cpus()).collect();
     let plans = plans(args, &plan::rows_on(args, &all)?, Length::Rounds)?;
+    check_rows(args.trace.trace.as_deref(), plans.len())?;
     let mut bar = Bar::new(plans.len());
     let start = Instant::now();
     let mut ended = 0;
@@ -47,8 +49,9 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
         true => Ok(None),
         false => run_simulated_until(&model, &plans[index], interrupt),
     };
-    let rows: Vec<Row> = run_rows(plans.len(), run, done)?.into_iter().flatten().collect();
+    let observed: Vec<_> = run_rows(plans.len(), run, done)?.into_iter().flatten().collect();
     bar.clear();
+    let rows = rows_of(observed);
     let events: u64 = rows.iter().filter_map(|row| row.machine.as_ref()?.sim_events).sum();
     let seconds = start.elapsed().as_secs_f64();
     eprintln!(
@@ -62,14 +65,22 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
 fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let plans = plans(args, &plan::rows_on(args, &all)?, Length::Time(SECOND_NS))?;
+    check_rows(args.trace.trace.as_deref(), plans.len())?;
     let mut bar = Bar::new(plans.len());
-    let mut rows = Vec::new();
+    let mut observed = Vec::new();
     for (index, plan) in plans.iter().enumerate().take_while(|_| !interrupt.is_set()) {
         bar.show(index, "with lock statistics", 0.0);
-        rows.extend(run_metered_until(plan, interrupt).context("--locks")?);
+        observed.extend(run_metered_until(plan, interrupt).context("--locks")?);
     }
     bar.clear();
-    Ok(rows)
+    Ok(rows_of(observed))
+}
+
+/// The rows; what was recorded beside them is said.
+fn rows_of(observed: Vec<Observed>) -> Vec<Row> {
+    let recordings = observed.iter().filter_map(|observed| observed.recorded.as_ref());
+    recordings.for_each(|recording| eprintln!("note: {}", recorded(recording)));
+    observed.into_iter().map(|observed| observed.row).collect()
 }
 
 /// The plans of the lab: each row with each interface.
@@ -90,9 +101,12 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
             bail!("--irq {}: drive {drive} completes at once; give it a delay", args.machine.irq);
         }
     }
+    if !args.machine.inside.is_empty() && rows.iter().all(|row| row.stack != Stack::Mq) {
+        bail!("--inside: only --stack mq has hardware queues to be inside; add mq to --stack");
+    }
     let mut plans = Vec::new();
     for row in rows {
-        check_row(args, row, &drives)?;
+        args.history.check(row.stack, &drives)?;
         for interface in &interfaces {
             let Some(iodepth) = depth_of(args, row, *interface, rows)? else { continue };
             let service = Service {
@@ -102,7 +116,7 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
                 scheduler: row.scheduler,
                 ..Service::default()
             };
-            plans.extend(services(args, &service).into_iter().map(|service| SimPlan {
+            plans.extend(services(args, row.stack, &service).into_iter().map(|service| SimPlan {
                 drives: drives.clone(),
                 layout: args.target.layout(),
                 service,
@@ -117,35 +131,45 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
                 interface: *interface,
                 batch: args.machine.batch,
                 irq: args.machine.irq,
-                watch: Watch { locks: args.machine.locks, tags: None },
+                watch: Watch {
+                    locks: args.machine.locks,
+                    tags: None,
+                    trace: traced(args, &drives),
+                },
             }));
         }
     }
     Ok(plans)
 }
 
-/// A service with each of the ways inside, and each history.
-fn services(args: &BenchArgs, usual: &Service) -> Vec<Service> {
+/// What of a row is recorded.
+fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<Traced> {
+    let name = args.trace.trace.as_deref()?;
+    let names: Vec<String> = (0..drives.len()).map(|index| format!("d{index}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let config = recording(name, args.trace.trace_stamp, &names);
+    let devices = (0..drives.len() as u32).map(drive_device).collect();
+    Some(Traced { config, devices, ring: args.trace.trace_ring as usize })
+}
+
+/// A service with each of the ways inside, if the design has hardware queues, and each history.
+fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     let histories = args.history.histories();
     let ways = match args.machine.inside.as_slice() {
-        [] => &[Inside::ONE],
-        given => given,
+        given @ [_, ..] if stack == Stack::Mq => given,
+        _ => &[Inside::ONE],
     };
     let with = |inside: &Inside| {
         let inside = *inside;
         histories.iter().map(move |history| (inside, *history))
     };
     let pairs = ways.iter().flat_map(with);
-    pairs.map(|(inside, history)| Service { inside, history, ..usual.clone() }).collect()
-}
-
-/// Refuses what the row's design would pass over.
-fn check_row(args: &BenchArgs, row: &RowPlan, drives: &[Spec]) -> Result<()> {
-    if !args.machine.inside.is_empty() && row.stack != Stack::Mq {
-        let stack = row.stack.word();
-        bail!("--inside: only --stack mq has hardware queues to be inside, not {stack}");
-    }
-    args.history.check(row.stack, drives)
+    let kernel = args.machine.kernel;
+    let service = |(inside, history)| {
+        let linux3 = Linux3::of(kernel, inside);
+        Service { inside, history, linux3, ..usual.clone() }
+    };
+    pairs.map(service).collect()
 }
 
 /// I/Os in flight of a row: one for `sync`, whatever the default is for others; none for a row that
@@ -240,6 +264,32 @@ mod tests {
         assert_eq!((rows.len(), heads.len()), (2 * 2 * 2 * 2 * 3 * 2 * 2, rows.len()));
         let ways = json("--machine x5690 --cpus 2 --ios 64 --inside one,each");
         assert_eq!((&ways[0]["inside"], &ways[1]["inside"]), (&"one".into(), &"each".into()));
+        let mixed = json("--machine x5690 --cpus 2 --ios 64 --stack raw,mq,sq --inside each");
+        let inside = [0, 1, 2].map(|row| mixed[row]["inside"].as_str());
+        assert_eq!(inside, [Some("one"), Some("each"), Some("one")]);
+    }
+
+    #[test]
+    fn the_counters_of_a_kernel_of_2013_cost_what_is_behind_them() {
+        let row = |kernel: &str| {
+            let text = "--machine i7-3930k --cpus 6 --ios 200 --hardware-queues one --inside each --batch 1";
+            let rows = json(&format!("{text} --kernel {kernel}"));
+            assert_eq!(rows[0]["kernel"], kernel);
+            rows[0]["iops"].as_f64().unwrap()
+        };
+        let (own, linux) = (row("own"), row("linux-3"));
+        assert!(linux < 0.97 * own && linux > 0.5 * own, "{own} {linux}");
+    }
+
+    #[test]
+    fn a_trace_is_of_one_row_only() {
+        let text = "--machine x5690 --cpus 1,2 --ios 64 --trace /nowhere/t";
+        let args = parse(text).unwrap();
+        let error = super::rows(&args, &Interrupt::default()).expect_err("two rows");
+        assert!(error.to_string().starts_with("--trace: 2 rows; choose one"), "{error:#}");
+        let args = parse(&text.replace("1,2", "1")).unwrap();
+        let error = super::rows(&args, &Interrupt::default()).expect_err("no folder");
+        assert!(format!("{error:#}").contains("its folder is not there; make it"), "{error:#}");
     }
 
     #[test]
@@ -270,8 +320,7 @@ mod tests {
             assert!(error.contains(expected), "{text}: {error}");
         }
         for (text, expected) in [
-            ("--inside each --stack sq", "--inside: only --stack mq has hardware queues"),
-            ("--inside each --stack mq,raw", "not raw"),
+            ("--inside each --stack sq,raw", "--inside: only --stack mq has hardware queues"),
             ("--request-lock queue", "--request-lock: only --stack sq has a request queue"),
             ("--stack raw --queue-plug queue", "--queue-plug: only --stack sq"),
             ("--stack sq --request-lock adapter", "names no controller; write DRIVER@"),

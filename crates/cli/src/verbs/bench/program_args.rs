@@ -6,7 +6,7 @@ use clap::Args;
 use millrace_lab::programs::Task;
 
 /// Flags that say what a program says itself, or that are about something else.
-const OWN: [&str; 31] = [
+const OWN: [&str; 32] = [
     "batch",
     "bounce",
     "bs",
@@ -15,6 +15,7 @@ const OWN: [&str; 31] = [
     "connect",
     "descriptor",
     "inside",
+    "kernel",
     "interface",
     "iodepth",
     "ios",

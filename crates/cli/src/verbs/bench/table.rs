@@ -12,7 +12,7 @@ use crate::verbs::grid::{Grid, Side, WIDTH, wrapped};
 type Setting = (&'static str, fn(&Row) -> String, &'static str);
 
 /// Settings, those first that change last from row to row.
-const SETTINGS: [Setting; 23] = [
+const SETTINGS: [Setting; 24] = [
     ("machine", |row| row.machine.as_ref().map_or_else(String::new, |row| row.machine.clone()), ""),
     ("cpus", |row| row.queues.cpus.to_string(), ""),
     ("numjobs", |row| row.jobs.to_string(), ""),
@@ -49,6 +49,7 @@ const SETTINGS: [Setting; 23] = [
     ("request-lock", |row| history(row, |row| row.request_lock.clone()), "queue"),
     ("queue-plug", |row| history(row, |row| row.queue_plug.clone()), "task"),
     ("descriptor", |row| history(row, |row| row.descriptor.to_string()), "0"),
+    ("kernel", |row| history(row, |row| row.kernel.clone()), "own"),
 ];
 
 /// A setting of rows of `--machine` and `--locks`; nothing for others.

@@ -9,7 +9,7 @@ use millrace_lab::vm::{Effect, Mode, VmSetting};
 use crate::verbs::duration;
 
 /// Flags that a virtual machine has no use for.
-const OTHERS: [&str; 32] = [
+const OTHERS: [&str; 33] = [
     "client",
     "calibrate",
     "connect",
@@ -34,6 +34,7 @@ const OTHERS: [&str; 32] = [
     "batch",
     "irq",
     "inside",
+    "kernel",
     "unit",
     "iovecs",
     "readv",
