@@ -138,6 +138,20 @@ pub(super) struct Point {
     /// I/Os wait for dies.
     pub(super) dies: bool,
     pub(super) adapter: HostAdapterConfig,
+    /// Which of several runs of the same row, each with another seed.
+    pub(super) draw: u64,
+}
+
+/// Runs of a row whose rate hangs on the seed.
+const DRAWS: u64 = 5;
+
+/// The runs of a row: several where workers wait for a lock of all drives, since their rate then
+/// differs by a tenth and more from seed to seed.
+pub(super) fn draws(point: Point) -> impl Iterator<Item = Point> {
+    let plain = Point { of_file: false, ..point };
+    let is_random = LOADS[..2].contains(&point.load);
+    let differs = is_random && plain == Point::on(Rig::Hba, point.load, Serving::PerDrive);
+    (0..if differs { DRAWS } else { 1 }).map(move |draw| Point { draw, ..point })
 }
 
 impl Point {
@@ -160,6 +174,7 @@ impl Point {
             task: None,
             dies: true,
             adapter: rig.adapter(),
+            draw: 0,
         }
         .drives(drives)
     }
@@ -252,7 +267,7 @@ impl Point {
             bs_bytes: self.load.bs_bytes,
             iodepth: depth,
             verify: false,
-            seed,
+            seed: seed.wrapping_add(self.draw),
         };
         SimPlan {
             drives: vec![drive.parse().expect("a preset of the model"); self.drives as usize],

@@ -7,7 +7,7 @@ use millrace_block::Serving;
 use millrace_machine::Model;
 
 use super::Part;
-use super::rigs::{GRAPHS, of_file};
+use super::rigs::{GRAPHS, draws, of_file};
 use super::rigs::{LOADS, Point, Rig};
 use crate::bench::BenchError;
 use crate::paper::{self, Mechanism};
@@ -82,7 +82,7 @@ impl paper::Point for Point {
     fn of(part: Part) -> Vec<Point> {
         let hba = loads(Rig::Hba);
         let random = || hba.iter().copied().filter(|point| LOADS[..2].contains(&point.load));
-        match part {
+        let points: Vec<Point> = match part {
             Part::Scaling => {
                 hba.iter().flat_map(|point| COUNTS.map(|drives| point.drives(drives))).collect()
             }
@@ -132,7 +132,8 @@ impl paper::Point for Point {
             }
             Part::Auto => choices().into_iter().flatten().collect(),
             Part::Nvme => SERVINGS.map(|serving| Point::on(Rig::Nvme, LOADS[0], serving)).to_vec(),
-        }
+        };
+        points.into_iter().flat_map(draws).collect()
     }
 
     fn without(mut self, mechanism: Mechanism) -> Point {
@@ -175,9 +176,24 @@ impl paper::Point for Point {
 pub(super) type Results = paper::Results<Point>;
 
 impl Results {
-    /// I/Os a second of a point.
+    /// I/Os a second of a point, the mean of its runs.
     pub(super) fn iops(&self, point: Point) -> Option<f64> {
-        self.at(point).map(|seen| seen.row.iops)
+        let runs = self.draws(point)?;
+        Some(runs.iter().sum::<f64>() / runs.len() as f64)
+    }
+
+    /// How far the runs of a point lie apart, as a share of their mean.
+    pub(super) fn spread(&self, point: Point) -> Option<f64> {
+        let runs = self.draws(point)?;
+        let most = runs.iter().copied().fold(0.0, f64::max);
+        let least = runs.iter().copied().fold(f64::INFINITY, f64::min);
+        Some((most - least) / self.iops(point)?)
+    }
+
+    /// I/Os a second of each run of a point.
+    fn draws(&self, point: Point) -> Option<Vec<f64>> {
+        let runs: Vec<f64> = draws(point).filter_map(|run| Some(self.at(run)?.row.iops)).collect();
+        (!runs.is_empty()).then_some(runs)
     }
 
     /// Rate of a point over that of the same row served otherwise.

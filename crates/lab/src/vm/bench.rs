@@ -269,6 +269,10 @@ pub fn run_vm_bench(
              vcpus={processes}"
         )));
     }
+    if model.hyper_threads.is_none() && setting.without.contains(&Effect::Sharing) {
+        let name = &model.name;
+        return Err(refused(format!("without=sharing: machine {name} has no hyper-threads")));
+    }
     if workload.verify || drive.driver == "file" {
         return Err(refused("nothing is verified, and drives are null, ram or model".to_owned()));
     }

@@ -237,6 +237,10 @@ mod tests {
             ("--machine miot --vm ,vcpus=2", "no mode: begin with one of baseline"),
             ("--machine miot --vm mq,vcpus=x", "vcpus=x: write a number"),
             ("--machine miot --vm mq,polling=5u", "polling=5u: write a time"),
+            (
+                "--machine miot --vm mq,batching=20",
+                "batching=20: write it with its unit, such as 20us",
+            ),
             ("--machine miot --vm mq,without=sharin", "did you mean sharing? one of preemption"),
             ("--vm mq", "--machine"),
             ("--machine miot --vm mq --stack sq", "cannot be used with"),
@@ -254,6 +258,7 @@ mod tests {
             ("--machine miot --vm baseline,threads=2", "write fewer, or mode mq or miot"),
             ("--machine miot --vm mq --drive null --drive null", "--drive: a virtual machine has"),
             ("--machine miott --vm mq", "did you mean miot?"),
+            ("--machine p3-8way --vm mq,without=sharing", "machine p3-8way has no hyper-threads"),
             ("--machine miot --vm mq --bs 100", "--bs 100: 512 bytes to 1m"),
             ("--machine miot --vm mq --drive file:path=/x", "drives are null, ram or model"),
         ] {

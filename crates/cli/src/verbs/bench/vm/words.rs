@@ -113,10 +113,13 @@ fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map_or_else(String::new, |near| format!("did you mean {near}? "))
 }
 
-/// A time, or 0 for off.
+/// A time, or 0 for off. A number alone would be seconds, which nobody means here.
 fn time_ns(text: &str) -> Result<u64, String> {
     match text {
         "0" => Ok(0),
+        text if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Err(format!("write it with its unit, such as {text}us"))
+        }
         text => Ok(duration(text)?.as_nanos().try_into().unwrap_or(u64::MAX)),
     }
 }
