@@ -186,6 +186,7 @@ mod tests {
         let dead = (0..300).filter_map(|seed| Scenario::of_seed(seed).dead);
         assert!(dead.filter(|dead| dead.until_ns > 1_000_000_000).count() > 5);
         assert!((0..300).filter(|seed| Scenario::of_seed(*seed).stuck.is_some()).count() > 5);
+        assert!((0..300).filter(|seed| Scenario::of_seed(*seed).once.is_some()).count() > 20);
     }
 
     #[test]

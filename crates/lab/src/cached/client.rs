@@ -96,7 +96,9 @@ impl Client {
         }
         drop(channel);
         volume.disks().iter().for_each(|disk| disk.bring_down(thread.owner));
-        hold(&self.judge).check_power_cut();
+        let mut judge = hold(&self.judge);
+        let sectors = judge.sectors();
+        judge.check_power_cut(0..sectors);
     }
 
     fn submit(&mut self, channel: &mut Channel<Simulated>, flight: Flight, bio: Bio) {

@@ -65,7 +65,7 @@ impl Driver<Simulated> for Drive {
             max_write_zeroes_sectors: u32::MAX,
             features: Features {
                 volatile_cache: true,
-                fua: (self.scenario.seed / 2).is_multiple_of(2),
+                fua: self.scenario.fua,
                 ..Features::default()
             },
             ..QueueLimits::default()
@@ -119,6 +119,15 @@ impl Queue {
         let is_dead = scenario.dead.is_some_and(|dead| dead.is_now(number, now_ns));
         let stuck = scenario.stuck.filter(|stuck| stuck.is_now(number, now_ns));
         (is_dead, stuck.map(|stuck| stuck.until_ns))
+    }
+
+    /// Whether a request is the one that fails: a write, with FUA if drives take that.
+    fn fails_once(&self, rq: &Request<Simulated>, now_ns: u64, judge: &mut Judge) -> bool {
+        let scenario = &self.drive.scenario;
+        let is_wanted = rq.flags().has(OpFlags::FUA) || !scenario.fua;
+        let is_now = scenario.once.is_some_and(|once| once.is_now(self.drive.number, now_ns));
+        let is_it = is_now && is_wanted && rq.op() == Op::Write;
+        is_it && !std::mem::replace(&mut judge.has_failed, true)
     }
 
     fn end(&self, rq: &Inside, judge: &mut Judge) -> Status {
@@ -191,6 +200,7 @@ impl DriverQueue<Simulated> for Queue {
         let now_ns = Simulated::now();
         let (is_dead, stuck_until_ns) = self.state(now_ns);
         let due_ns = stuck_until_ns.unwrap_or(now_ns) + self.random.below(delay + 1);
+        let fails_now = self.fails_once(rq, now_ns, &mut hold(&judge));
         self.inside.push(Inside {
             tag: rq.tag(),
             due_ns,
@@ -198,7 +208,7 @@ impl DriverQueue<Simulated> for Queue {
             sector: rq.sector(),
             nr: rq.nr_sectors().into(),
             memory,
-            fails: per_mille < self.drive.scenario.fails_per_mille || is_dead,
+            fails: per_mille < self.drive.scenario.fails_per_mille || is_dead || fails_now,
             is_durable: rq.flags().has(OpFlags::FUA),
             covers: hold(&judge).tick(),
         });

@@ -4,6 +4,8 @@
 //! A sector is written by one client, one write at a time, so its writes have an order. Times are
 //! counts of events, since the simulation does one thing at a time.
 
+use std::ops::Range;
+
 use millrace_block::OpFlags;
 
 use super::scenario::Scenario;
@@ -35,6 +37,8 @@ pub(super) struct Judge {
     pub(super) ios: u64,
     pub(super) written_back: u64,
     pub(super) size: Size,
+    /// The one write that fails in a scenario has done so.
+    pub(super) has_failed: bool,
     /// What went wrong first.
     pub(super) violation: Option<Violation>,
 }
@@ -91,6 +95,7 @@ impl Judge {
             media: vec![Media::default(); count],
             ios: 0,
             written_back: 0,
+            has_failed: false,
             size: Size { known: scenario.volume_sectors(), step: Step::Before },
             violation: None,
         }
@@ -162,6 +167,10 @@ impl Judge {
                 of.floor = of.writes.len() - 1;
             }
         }
+        if flags.has(OpFlags::FUA) {
+            // At once: a flush that comes later would hide that it was not.
+            self.check_power_cut(sector..sector + nr);
+        }
     }
 
     /// A flush that began at `started` was answered with success.
@@ -172,7 +181,7 @@ impl Judge {
                 of.floor = of.floor.max(last);
             }
         }
-        self.check_power_cut();
+        self.check_power_cut(0..self.sectors());
     }
 
     /// A read that began at `started` gave `stamp` for a sector.
@@ -190,10 +199,11 @@ impl Judge {
         }
     }
 
-    /// Looks whether what a power cut may leave of each sector is what clients were told.
-    pub(super) fn check_power_cut(&mut self) {
+    /// Looks whether what a power cut may leave of each of these sectors is what clients were told.
+    pub(super) fn check_power_cut(&mut self, sectors: Range<u64>) {
         let mut wrong = None;
-        for (sector, (of, media)) in self.sectors.iter().zip(&self.media).enumerate() {
+        for sector in sectors {
+            let (of, media) = (&self.sectors[sector as usize], &self.media[sector as usize]);
             let volatile = media.volatile.iter().map(|(_, stamp)| *stamp);
             for stamp in std::iter::once(media.durable).chain(volatile) {
                 if !of.writes[of.floor..].iter().any(|wrote| wrote.stamp == stamp) {

@@ -21,12 +21,17 @@ pub struct Scenario {
     pub drive_sectors: u64,
     /// Drives' queues belong to threads.
     pub owned: bool,
+    /// Drives take FUA.
+    pub fua: bool,
     /// Longest time that a drive takes for a request.
     pub delay_ns: u64,
     /// Requests of a thousand that fail.
     pub fails_per_mille: u64,
     /// A drive that fails all for a while.
     pub dead: Option<Dead>,
+    /// A drive of which one write fails, the first from some time on, with FUA if drives take
+    /// that; nothing else fails.
+    pub once: Option<Dead>,
     /// A drive that answers nothing for a while.
     pub stuck: Option<Dead>,
     /// When and how far the drives grow, and the volume with them.
@@ -120,9 +125,11 @@ impl Scenario {
             chunk_sectors: pick(&[8, 32, 128]) as u32,
             drive_sectors,
             owned: pick(&[0, 1]) == 1,
+            fua: (seed / 2).is_multiple_of(2),
             delay_ns: pick(&[0, 20_000, 200_000, 2_000_000]),
             fails_per_mille: if dead.is_some() { 0 } else { fails },
             dead,
+            once: None,
             stuck,
             growth,
             load: Load {
@@ -143,6 +150,7 @@ impl Scenario {
         };
         match stuck {
             Some(stuck) if seed.is_multiple_of(2) => scenario.beside_a_stuck_drive(stuck),
+            None if dead.is_none() && drives > 1 && seed % 8 < 3 => one_failure(scenario),
             _ => scenario,
         }
     }
@@ -161,12 +169,12 @@ impl Scenario {
 
     /// Whether something fails.
     pub(super) fn has_failures(&self) -> bool {
-        self.fails_per_mille != 0 || self.dead.is_some()
+        self.fails_per_mille != 0 || self.dead.is_some() || self.once.is_some()
     }
 
     /// Whether sectors lie on drives that never fail, and are never stuck.
     pub(super) fn is_live(&self, sector: u64, nr: u64) -> bool {
-        if self.dead.is_none() && self.fails_per_mille != 0 {
+        if self.dead.is_none() && self.fails_per_mille != 0 || self.once.is_some() {
             return false;
         }
         let (chunk, drives) = (u64::from(self.chunk_sectors), self.drives as u64);
@@ -212,6 +220,22 @@ impl Scenario {
     pub(super) fn owner(&self, sector: u64) -> usize {
         ((sector / self.load.grain) % self.load.clients as u64) as usize
     }
+}
+
+/// A scenario with small chunks, so that writes go over several drives until a first one fails, and
+/// with one failure, so that no other hides what comes of it.
+fn one_failure(mut scenario: Scenario) -> Scenario {
+    let mut random = Random::new(scenario.seed ^ 0x04ce);
+    let drive = random.below(scenario.drives as u64) as usize;
+    let most_ns = [100_000, 1_000_000, 10_000_000][random.below(3) as usize];
+    let from_ns = random.below(most_ns);
+    scenario.once = Some(Dead { drive, from_ns, until_ns: u64::MAX });
+    scenario.fails_per_mille = 0;
+    scenario.chunk_sectors = 8;
+    let load = &mut scenario.load;
+    load.fua_per_mille = load.fua_per_mille.max(300);
+    load.sectors_max = load.sectors_max.max(64);
+    scenario
 }
 
 /// Whether drives grow: in one scenario of three. Sectors of each at first, and how they grow: a
