@@ -127,10 +127,19 @@ fn instances(file: &JobFile) -> Vec<Instance> {
 
 /// Whether every job fits its volume.
 fn check(file: &JobFile, volumes: &[Arc<Volume<Native>>]) -> Result<(), BenchError> {
+    let topology = Native::topology();
     for (job, volume) in file.jobs.iter().zip(volumes) {
         let wrong = |text: String| {
             Err(BenchError::Workload(format!("{}: job {}: {text}", job.place, job.name)))
         };
+        let known = |cpu: &&u32| topology.cpus().iter().any(|known| known.id == CpuId(**cpu));
+        if let Some(cpu) = job.crowd.cpus.iter().find(|cpu| !known(cpu)) {
+            let count = topology.cpus().len();
+            return wrong(format!(
+                "cpus_allowed: CPU {cpu} is none of the {count} that this process may use; leave it \
+                 out"
+            ));
+        }
         let limits = volume.limits();
         let block = limits.logical_block_size;
         for (sizes, _) in job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has) {

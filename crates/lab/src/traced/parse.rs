@@ -209,9 +209,13 @@ pub(super) fn scaled(name: &str, number: u64, unit: u64) -> Result<u64, Problem>
     number.checked_mul(unit).ok_or_else(|| format!("{name} is {number}, which is too large"))
 }
 
-/// Whether a line is a head: the first, and its first field begins with no digit.
+/// Whether a line is a head: the first, and each of its fields begins with a letter.
 pub(super) fn is_head(number: u64, text: &str) -> bool {
-    number == 1 && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic())
+    let is_word = |field: &str| {
+        let first = field.trim().trim_start_matches('"').bytes().next();
+        first.is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+    };
+    number == 1 && text.split(',').all(is_word)
 }
 
 #[cfg(test)]

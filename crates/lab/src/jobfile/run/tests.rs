@@ -127,6 +127,7 @@ fn an_io_that_fails_ends_its_job_with_its_errno() {
 fn what_does_not_fit_the_device_is_refused_with_the_line_of_the_job() {
     for (words, expected) in [
         ("bs=1000", "t.fio:2: job j: bs=1000: the device has blocks of 512 bytes"),
+        ("cpus_allowed=0,60000", "t.fio:2: job j: cpus_allowed: CPU 60000 is none of the "),
         ("offset=128m", "t.fio:2: job j: offset=134217728 and size=0: the device has 67108864"),
         ("size=128m", "t.fio:2: job j: offset=0 and size=134217728: the device has"),
         (

@@ -354,6 +354,12 @@ fn comments_blank_lines_and_the_mark_of_a_texts_begin_come_before_a_head() {
     let mut source = open(format!("{head}{}x\n", good.repeat(20)));
     let error = std::iter::repeat_with(|| source.next_io()).find_map(Result::err).unwrap();
     assert!(error.to_string().starts_with("t: line 25: "), "{error}");
+    // Numbers are in no head: a first line that is damaged is not passed over.
+    let damaged = format!("x{}{good}", &good[1..]);
+    let mut source =
+        AnySource::from_reader("t", io::Cursor::new(damaged), Some(Format::Msr)).unwrap();
+    let error = source.next_io().expect_err("its time is none");
+    assert!(error.to_string().starts_with("t: line 1: "), "{error}");
 }
 
 #[test]
