@@ -38,7 +38,8 @@ fn colour(names: &[&str], name: &str) -> usize {
 pub(super) fn panel(panel: &Panel, names: &[&str]) -> String {
     let points = || panel.series.iter().flat_map(|series| &series.points);
     let xs = || points().map(|(x, _)| *x).chain(panel.marks.iter().map(|mark| mark.x));
-    let x = Axis::new(xs(), Scale::Linear, 8.0, (LEFT, WIDTH - RIGHT)).ending_at(xs());
+    let x = Axis::new(xs(), Scale::Linear, 8.0, (LEFT, WIDTH - RIGHT));
+    let x = x.ending_at(xs()).counting(xs());
     let ys = points().map(|(_, y)| *y);
     let y = Axis::new(ys, panel.y_scale, 5.0, (HEIGHT - BOTTOM, TOP));
     let label = escape(&format!("{}: {} over {}", panel.title, panel.y_label, panel.x_label));

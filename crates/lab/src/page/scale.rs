@@ -52,6 +52,14 @@ impl Axis {
         self
     }
 
+    /// This axis without ticks between whole numbers if these values are such.
+    pub(super) fn counting(mut self, mut values: impl Iterator<Item = f64>) -> Axis {
+        if values.all(|value| value.fract() == 0.0) {
+            self.step = self.step.max(1.0);
+        }
+        self
+    }
+
     /// The pixel of a value; none where the axis has no place for it.
     pub(super) fn at(&self, value: f64) -> Option<f64> {
         let share = match self.scale {
@@ -135,6 +143,9 @@ mod tests {
         assert_eq!(linear(&[]).ticks().len(), 6);
         let cores = linear(&[1.0, 32.0]).ending_at([32.0].into_iter());
         assert_eq!((cores.ticks().last(), cores.at(32.0)), (Some(&30.0), Some(100.0)));
+        let counted = |values: &[f64]| linear(values).counting(values.iter().copied()).ticks();
+        assert_eq!(counted(&[1.0, 2.0]), [0.0, 1.0, 2.0]);
+        assert_eq!(counted(&[1.0, 1.5]), [0.0, 0.5, 1.0, 1.5]);
         let log = Axis::new([30.0, 4e5].into_iter(), Scale::Log, 5.0, (0.0, 1.0));
         assert_eq!(log.ticks().len(), 5);
         let narrow = Axis::new([30.0, 400.0].into_iter(), Scale::Log, 5.0, (0.0, 1.0));
