@@ -135,8 +135,8 @@ fn hba(results: &Results) -> Option<Found> {
     Some(Found::new(list(&gains), gains).note(format!(
         "per-volume, one CPU is busy; per-drive, the workers and the submitter wait for the lookup \
          lock of the HBA's driver (random), or the drives are at their rate (sequential). With that \
-         lock a rate hangs on the seed: it is the mean of five runs here and in falcon.scaling and \
-         falcon.ext4, which lie {read:.0} and {write:.0} % of it apart"
+         lock a rate hangs on the seed: it is the mean of five runs here and wherever such a row is \
+         shown, which lie {read:.0} and {write:.0} % of it apart"
     )))
 }
 

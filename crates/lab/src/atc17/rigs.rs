@@ -146,11 +146,12 @@ pub(super) struct Point {
 const DRAWS: u64 = 5;
 
 /// The runs of a row: several where workers wait for a lock of all drives, since their rate then
-/// differs by a tenth and more from seed to seed.
+/// differs by a tenth and more from seed to seed. Whatever the stripe and the watermarks.
 pub(super) fn draws(point: Point) -> impl Iterator<Item = Point> {
-    let plain = Point { of_file: false, ..point };
-    let is_random = LOADS[..2].contains(&point.load);
-    let differs = is_random && plain == Point::on(Rig::Hba, point.load, Serving::PerDrive);
+    let usual = Point::on(Rig::Hba, point.load, Serving::PerDrive);
+    let Point { chunk_kib, marks, .. } = usual;
+    let plain = Point { of_file: false, chunk_kib, marks, ..point };
+    let differs = LOADS[..2].contains(&point.load) && plain == usual;
     (0..if differs { DRAWS } else { 1 }).map(move |draw| Point { draw, ..point })
 }
 

@@ -125,7 +125,8 @@ fn lock_wait(results: &Results) -> Option<Found> {
     );
     let note = "at the edge of what is allowed: a queue of its own has one vCPU, which takes its \
                 interrupt itself, so that nobody is left to wait for; the guest's other locks, \
-                where the paper's 20 % may be, are not modelled";
+                where the paper's 20 % may be, are not modelled. How long baseline waits is no \
+                result: most of it is behind one lost CPU a run, and differs from seed to seed by half";
     Some(Found::new(text, vec![less]).note(note))
 }
 

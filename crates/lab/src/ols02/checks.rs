@@ -197,7 +197,8 @@ fn lock_share(seen: &Seen<'_>) -> Option<Found> {
         "the paper's mean wait, 65 us, is longer than seven holds of 5.2 us: under lockmeter it took \
          4.1 us to hand the lock on, here {handed_us:.1}. The share has the stalls for the lock's \
          line in it, which the table of the CPUs' time counts as work. After the split 13.9 % of the \
-         paper's CPUs spin, on the drivers' and other locks; ours have no other locks"
+         paper's CPUs spin, on the drivers' and other locks; ours have \
+         no other locks, so that its second half cannot fail here"
     );
     Some(Found::new(text, vec![one]).holds(near && all <= AFTER_MOST).note(note))
 }

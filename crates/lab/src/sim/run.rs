@@ -226,7 +226,10 @@ fn run_jobs<M: Host>(
     let disks: Vec<_> = volumes.iter().flat_map(|volume| volume.disks()).cloned().collect();
     let recording = plan.watch.trace.as_ref().zip(tracer.as_ref());
     let record = |(trace, tracer): (&Traced, _)| M::record(tracer, &volumes, trace.config.clone());
-    let said = |error: std::io::Error| BenchError::Trace { text: error.to_string() };
+    let said = |error: std::io::Error| {
+        let text = error.to_string();
+        BenchError::Trace { text: text.trim_start_matches("trace ").to_owned() }
+    };
     let recording = recording.map(record).transpose().map_err(said)?;
     let workers = Workers::start(&disks);
     let watch = plan.watch.tags.map(|often| TagWatch::start(disks, often));

@@ -186,11 +186,13 @@ impl BenchArgs {
 #[derive(Debug, Clone, Args)]
 pub struct TraceArgs {
     /// Record every step of every I/O into NAME.blktrace.0, ..., for `millrace trace`, blkparse and
-    /// btt; the arguments must make one row. With --machine the times are that machine's, and what
-    /// rings have no room for is dropped, since they are emptied at the row's end
+    /// btt; the arguments must make one row. With --machine or --locks the warm-up is in it, too;
+    /// with --machine the times are that machine's, and what rings have no room for is dropped,
+    /// since they are emptied at the row's end
     #[arg(long, value_name = "NAME", conflicts_with = "connect")]
     pub trace: Option<PathBuf>,
-    /// Events that fit into each thread's ring; events that find it full are dropped, and counted
+    /// Events that fit into each thread's ring at least: those of a batch share much. Events that
+    /// find it full are dropped, and counted
     #[arg(long, value_name = "N", requires = "trace", default_value_t = TRACE_RING_EVENTS as u32)]
     #[arg(value_parser = whole::<u32>(2..=1 << 26))]
     pub trace_ring: u32,
@@ -240,7 +242,7 @@ pub struct MachineArgs {
     pub irq: Irq,
     /// With --machine or --locks, which threads may be inside a hardware queue of --stack mq: one
     /// (a latecomer leaves its work to that one), each (all at once, as in the kernel; for drives
-    /// that complete at once: null, ram); sq and raw have no such queues [default: one]
+    /// that complete at once: null, ram); of rows of --stack mq only [default: one]
     #[arg(long, value_delimiter = ',', value_name = "WHO", value_parser = word::<Inside>)]
     #[arg(requires = "laboratory")]
     pub inside: Vec<Inside>,
@@ -413,7 +415,8 @@ pub struct WorkloadArgs {
     /// rounds of what is in flight, after a warm-up of 5]
     #[arg(long, value_parser = duration)]
     pub runtime: Option<Duration>,
-    /// Stop each job after so many I/Os instead; on a simulated machine, not counting the warm-up
+    /// Stop each job after so many I/Os instead; with --machine or --locks, besides those of the
+    /// warm-up
     #[arg(long, value_name = "N", conflicts_with = "runtime")]
     #[arg(value_parser = whole::<u64>(1..=IOS_MAX))]
     pub ios: Option<u64>,

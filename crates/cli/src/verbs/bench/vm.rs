@@ -233,6 +233,7 @@ mod tests {
             ("--machine miot --vm mqq", "mqq: did you mean mq? begin with one of baseline, mq"),
             ("--machine miot --vm mq,thread=2", "thread=2: did you mean threads? the keys are"),
             ("--machine miot --vm mq,vcpus", "vcpus: write KEY=VALUE"),
+            ("--machine miot --vm mq,", "nothing behind a comma: write KEY=VALUE, or no comma"),
             ("--machine miot --vm mq,vcpus=2,vcpus=4", "vcpus: given twice; write it once"),
             ("--machine miot --vm ,vcpus=2", "no mode: begin with one of baseline"),
             ("--machine miot --vm mq,vcpus=x", "vcpus=x: write a number"),

@@ -72,6 +72,9 @@ fn setting(text: &str) -> Result<VmSetting, String> {
     let mut setting = VmSetting::new(*mode);
     let mut given = Vec::new();
     for pair in words {
+        if pair.is_empty() {
+            return Err("nothing behind a comma: write KEY=VALUE, or no comma".to_owned());
+        }
         let (key, value) =
             pair.split_once('=').ok_or_else(|| format!("{pair}: write KEY=VALUE"))?;
         if key != "without" && given.contains(&key) {
