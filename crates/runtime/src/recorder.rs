@@ -319,10 +319,8 @@ impl Recorder {
         volumes: &[Arc<Volume<Native>>],
         mut config: RecorderConfig,
     ) -> io::Result<Recorder> {
-        let first = begin(tracer, volumes, &config)?;
+        let (first, began_ns) = begin(tracer, volumes, &config)?;
         let shared = Arc::new(Shared::default());
-        // What is older is of an earlier recording.
-        let began_ns = Native::now();
         shared.renewed_ns.store(began_ns, Ordering::SeqCst);
         let (tracer, volumes) = (Arc::clone(tracer), volumes.to_vec());
         let theirs = Arc::clone(&shared);
@@ -390,13 +388,13 @@ impl Drop for Recorder {
     }
 }
 
-/// Creates the first file and has the volumes recorded. The files of an earlier recording of this
-/// name go.
+/// Creates the first file and has the volumes recorded; gives when: what is older is of an earlier
+/// recording, whose files of this name go.
 fn begin<M: Machine>(
     tracer: &Tracer<M>,
     volumes: &[Arc<Volume<M>>],
     config: &RecorderConfig,
-) -> io::Result<CpuFile> {
+) -> io::Result<(CpuFile, u64)> {
     // Before any file is touched: it may be one of the recording that is under way.
     if !tracer.start(config.stamp) {
         let text = "a recording is under way: stop it first";
@@ -408,8 +406,9 @@ fn begin<M: Machine>(
     // An earlier recording's, of more CPUs perhaps, would be read as if they were of this one.
     let others = (1..).map(|cpu| trace_file(&config.name, cpu));
     others.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
+    let began_ns = M::now();
     volumes.iter().for_each(|volume| _ = volume.set_traced(true));
-    Ok(first)
+    Ok((first, began_ns))
 }
 
 /// A recording without a thread, of a machine whose threads are simulated: what the rings have room
@@ -432,8 +431,9 @@ impl<M: Machine> Recording<M> {
         volumes: &[Arc<Volume<M>>],
         config: RecorderConfig,
     ) -> io::Result<Recording<M>> {
-        let files = BTreeMap::from([(0, begin(tracer, volumes, &config)?)]);
-        let (tracer, volumes, began_ns) = (Arc::clone(tracer), volumes.to_vec(), M::now());
+        let (first, began_ns) = begin(tracer, volumes, &config)?;
+        let files = BTreeMap::from([(0, first)]);
+        let (tracer, volumes) = (Arc::clone(tracer), volumes.to_vec());
         Ok(Recording { tracer, volumes, config, files, began_ns })
     }
 
