@@ -1,8 +1,8 @@
 //! `file`: a drive in a regular file or on a block device.
 //!
 //! Hardware queues belong to I/O threads: each is opened on its thread and works through that
-//! thread's reactor, through the drive's own threads (`aio=threads`), or does each operation as it
-//! comes (`aio=inline`). Owns the open file and the
+//! thread's reactor, which has the process's threads do it with `aio=threads`, or does each
+//! operation as it comes (`aio=inline`). Owns the open file and the
 //! lock on it. Data are durable when fdatasync or a write with RWF_DSYNC has returned; direct I/O
 //! where the store takes it. Calls `file/probe.rs` once and `file/queue.rs` per I/O. Kernel
 //! counterpart: drivers/block/loop.c.
@@ -16,7 +16,6 @@ mod lent;
 mod locks;
 mod made;
 mod open;
-mod pool;
 mod probe;
 mod queue;
 #[cfg(test)]
@@ -33,14 +32,13 @@ use millrace_block::{
     Sector,
 };
 use millrace_machine::{Native, Topology};
-use millrace_reactor::Backend;
+use millrace_reactor::{Backend, FileDemand, PoolShare};
 
 use engine::{Engine, Ring};
 use lent::Lent;
 use locks::Held;
 pub use locks::{FileAccess, lock_refusal};
 pub(crate) use open::measure;
-use pool::Pool;
 use probe::{Geometry, Next};
 use queue::FileQueue;
 
@@ -73,7 +71,7 @@ pub enum Aio {
     Auto,
     /// io_uring, or else the drive's queues are not opened.
     Uring,
-    /// Threads of the drive.
+    /// Threads of the process, of which a drive has a share.
     Threads,
     /// The I/O thread itself, which does each operation when it is submitted and waits for it: for
     /// the page cache, where io_uring hands writes to workers.
@@ -198,7 +196,7 @@ pub(crate) struct Shared {
 pub struct FileDriver {
     config: FileConfig,
     shared: Arc<Shared>,
-    pool: Pool,
+    share: Arc<PoolShare>,
     dma_alignment: u32,
     notes: Vec<String>,
     warnings: Vec<String>,
@@ -231,6 +229,13 @@ impl FileDriver {
     #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         self.shared.geometry.identity
+    }
+
+    /// What a queue of `depth` asks of its thread's reactor.
+    fn demand(&self, depth: u32) -> FileDemand {
+        // Discards and zeroes of a block device are ioctls.
+        let ioctls = self.shared.geometry.is_block && !self.config.read_only;
+        FileDemand { operations: depth, ioctls, threads: self.config.aio == Aio::Threads }
     }
 
     /// Its counters, which live on when the drive has become part of a disk.
@@ -303,11 +308,16 @@ impl Driver<Native> for FileDriver {
                 return Err(Error::new(ErrorKind::NotSupported, text));
             }
             (Aio::Inline, _) => Engine::Inline(fd),
-            // On epoll the reactor's own threads do it.
-            (Aio::Threads, Backend::Uring) => Engine::Pool(self.pool.link(current.wake, depth), fd),
             _ => {
-                let arenas = self.shared.lent.arenas();
-                Engine::Ring(ThreadBound::new(Ring::new(current.handle, fd, depth, arenas)))
+                let (arenas, demand) = (self.shared.lent.arenas(), self.demand(depth));
+                let ring = Ring::new(current.handle, fd, (&self.share, demand), arenas);
+                let ring = ring.map_err(|error| {
+                    Error::new(
+                        ErrorKind::System,
+                        format!("{path}: no thread does its I/O: {error}"),
+                    )
+                })?;
+                Engine::Ring(ThreadBound::new(ring))
             }
         };
         if let Some(why) = engine.take_refusal() {

@@ -7,16 +7,14 @@
 //! Invariant: whenever a thread panics or its service fails, [`Failed`] is set before
 //! [`IoThreads::wait`] sees the thread ended.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::{CpuId, Machine, Native, Thread};
-
-/// A thread of this machine.
-pub(crate) type NativeThread = <Native as Machine>::Thread;
+use millrace_machine::{CpuId, Native, NativeThread, Thread};
 
 /// What runs on an I/O thread.
 pub(crate) trait Service {
@@ -101,12 +99,21 @@ impl<R: Send + 'static> IoThreads<R> {
     {
         let ((started, starts), (ended, ends), (living, alive)) = (channel(), channel(), channel());
         let reporter: Reporter<R> = (started, ended, living);
-        let spawn = |(place, make)| spawn(place, failed.clone(), reporter.clone(), make);
-        let threads: Vec<NativeThread> = places.map(spawn).collect();
+        let (mut threads, mut refused) = (Vec::new(), None);
+        for (place, make) in places {
+            match spawn(place, failed.clone(), reporter.clone(), make) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    refused = Some(Error::new(ErrorKind::System, error.to_string()));
+                    break;
+                }
+            }
+        }
         drop(reporter);
         let died = || Err(Error::new(ErrorKind::System, "an I/O thread died"));
         let starts = threads.iter().map(|_| starts.recv().unwrap_or_else(|_| died()));
         let notes = starts.collect::<Result<Vec<_>, Error>>();
+        let notes = refused.map_or(notes, Err);
         let notes = notes.map(|notes| notes.into_iter().flatten().collect());
         (IoThreads { threads, ended: ends, alive }, notes)
     }
@@ -134,7 +141,12 @@ impl<R: Send + 'static> IoThreads<R> {
 }
 
 /// Starts one thread.
-fn spawn<S, F>(place: Place, failed: Failed, reporter: Reporter<S::Report>, make: F) -> NativeThread
+fn spawn<S, F>(
+    place: Place,
+    failed: Failed,
+    reporter: Reporter<S::Report>,
+    make: F,
+) -> io::Result<NativeThread>
 where
     S: Service,
     F: FnOnce() -> Result<S, Error> + Send + 'static,
@@ -161,7 +173,7 @@ where
         }
         let _ = ended.send(service.finish(served));
     };
-    Native::spawn(&place.name, place.cpu, Box::new(body))
+    Native::try_spawn(&place.name, place.cpu, body)
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, SizeWatch, Volume};
-use millrace_machine::{Lock, Machine, Native, Thread};
+use millrace_machine::{Lock, Machine, Native, NativeThread, Thread};
 use millrace_reactor::{Backend, Config};
 
 use self::device::Device;
@@ -38,7 +38,7 @@ use self::io_thread::{Common, IoThread, ThreadConfig, ThreadState};
 use self::log::Log;
 use self::queue::DeviceFlags;
 use crate::SocketAccess;
-use crate::io_threads::{Failed, IoThreads, NativeThread, Place, Service, cpu_of};
+use crate::io_threads::{Failed, IoThreads, Place, Service, cpu_of};
 use crate::stop::{Progress, deadline_after};
 use crate::virtio::ID_BYTES;
 use crate::{ClientGroup, ExportErrors, Seat, UnixSocket};
@@ -154,7 +154,7 @@ impl VhostServer {
         }
         // Only now that all of them can serve does the first frontend get an answer.
         for (index, (export, endpoint)) in config.exports.iter().zip(endpoints).enumerate() {
-            server.exports[index].start_control(export, endpoint);
+            server.exports[index].start_control(export, endpoint)?;
         }
         server.notes.dedup();
         Ok(server)
@@ -387,7 +387,10 @@ impl RunningExport {
     }
 
     /// Starts the control thread.
-    fn start_control(&mut self, export: &VhostExport, endpoint: Endpoint) {
+    ///
+    /// # Errors
+    /// The system's refusal.
+    fn start_control(&mut self, export: &VhostExport, endpoint: Endpoint) -> Result<(), Error> {
         let (common, thread_states) = (Arc::clone(&self.common), Arc::clone(&self.thread_states));
         let (link, log) = (Arc::clone(&self.link), self.common.log.clone());
         let limits = *export.volume.limits();
@@ -412,7 +415,11 @@ impl RunningExport {
             };
             device::control::run(&endpoint, &link, make, &log);
         };
-        self.control = Some(Native::spawn("millrace-vhost", None, Box::new(body)));
+        let control = Native::try_spawn("millrace-vhost", None, body).map_err(|error| {
+            Error::new(ErrorKind::System, format!("export {}: {error}", export.name))
+        })?;
+        self.control = Some(control);
+        Ok(())
     }
 }
 

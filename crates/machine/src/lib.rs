@@ -46,7 +46,9 @@ pub use machine::{
     spin_backoff,
 };
 #[cfg(feature = "std")]
-pub use native::{Native, NativeParker};
+pub use native::{
+    Native, NativeParker, NativeThread, ThreadRefused, run_on_any_cpu, thread_limits,
+};
 #[cfg(feature = "std")]
 pub use native_lock::{NativeGuard, NativeLock};
 #[cfg(feature = "simulated")]

@@ -13,14 +13,15 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::boxed::Box;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::string::ToString;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::vec::Vec;
 
 use crate::lock_meter::NativeMeter;
 use crate::native_lock::NativeLock;
-use crate::{Counter, CpuId, Line, Machine, Order, Parker, Stage, Thread, Topology, Word};
+use crate::{Counter, CpuId, Line, Machine, Order, Parker, Stage, Topology, Word};
+
+mod thread;
+pub use thread::{NativeThread, ThreadRefused, run_on_any_cpu, thread_limits};
 
 const NS_PER_S: u64 = 1_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
@@ -79,14 +80,7 @@ impl Machine for Native {
     }
 
     fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> NativeThread {
-        let run = move || {
-            if let Some(cpu) = cpu {
-                pin_to(cpu);
-            }
-            body();
-        };
-        let thread = std::thread::Builder::new().name(name.to_string()).spawn(run);
-        NativeThread(thread.expect("the system refuses another thread"))
+        Native::try_spawn(name, cpu, body).expect("a thread")
     }
 
     #[inline]
@@ -124,15 +118,19 @@ impl Machine for Native {
 
 /// CPUs of the process: those of its first thread, whatever the calling one is pinned to.
 fn allowed_cpus() -> Vec<CpuId> {
-    // SAFETY: cpu_set_t is plain bits; the call writes at most its size.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = core::mem::zeroed();
-        libc::sched_getaffinity(libc::getpid(), size_of::<libc::cpu_set_t>(), &raw mut set);
-        set
-    };
+    let set = allowed_set();
     // SAFETY: CPU_ISSET reads inside the set for numbers below CPU_SETSIZE.
     let is_set = |cpu: &u32| unsafe { libc::CPU_ISSET(*cpu as usize, &set) };
     (0..libc::CPU_SETSIZE as u32).filter(is_set).map(CpuId).collect()
+}
+
+fn allowed_set() -> libc::cpu_set_t {
+    // SAFETY: cpu_set_t is plain bits; the call writes at most its size.
+    unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        libc::sched_getaffinity(libc::getpid(), size_of::<libc::cpu_set_t>(), &raw mut set);
+        set
+    }
 }
 
 /// Pins the calling thread; a CPU that is not there leaves it where it is.
@@ -293,16 +291,6 @@ impl Parker for NativeParker {
     }
 }
 
-/// A joined-on-demand thread.
-#[derive(Debug)]
-pub struct NativeThread(JoinHandle<()>);
-
-impl Thread for NativeThread {
-    fn join(self) -> bool {
-        self.0.join().is_ok()
-    }
-}
-
 /// Nanoseconds from the time-stamp counter where it is invariant, else from CLOCK_MONOTONIC.
 mod clock {
     use core::sync::atomic::{AtomicU64, Ordering};
@@ -410,7 +398,7 @@ mod clock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Doorbell;
+    use crate::{Doorbell, Thread};
 
     #[test]
     fn clock_agrees_with_clock_monotonic_within_a_percent() {

@@ -191,7 +191,9 @@ impl AsyncDevice {
             let (volume, inbox) = (Arc::clone(volume), Arc::clone(&inbox));
             move || run(&volume, &inbox, up)
         };
-        let thread = Some(Native::spawn("millrace-async", None, Box::new(body)));
+        let thread = Native::try_spawn("millrace-async", None, body)
+            .map_err(|error| Error::new(ErrorKind::System, error.to_string()))?;
+        let thread = Some(thread);
         let died = |_| Error::new(ErrorKind::System, "the device's thread panicked");
         let bell = ups.recv().map_err(died)??;
         let volume = Arc::clone(volume);

@@ -41,10 +41,6 @@ pub struct Config {
     /// fewer keep a drive busier (measured on a virtio disk at depth 64: 64 at once cost 10 % of
     /// the rate of one at a time, 8 cost 5 %).
     pub submit_batch: u32,
-    /// Most threads, for each source, for operations that have no asynchronous form (at least 1).
-    /// Pool threads start when first needed; a source whose operations hang leaves those of others
-    /// alone.
-    pub pool_threads: usize,
     /// Longest busy poll before a blocking turn sleeps, in nanoseconds; 0 sleeps at once. A turn
     /// polls only while the waits before it were that short, and lets others have its CPU.
     pub spin_ns: u64,
@@ -69,11 +65,30 @@ impl Default for Config {
             backend: Backend::Auto,
             entries: 256,
             submit_batch: 8,
-            pool_threads: 4,
             spin_ns: 0,
             spin_rule: SpinRule::Always,
         }
     }
+}
+
+/// How a source is going to use a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileDemand {
+    /// Operations that may block at once.
+    pub operations: u32,
+    /// `Op::Ioctl` is among them, which has no asynchronous form.
+    pub ioctls: bool,
+    /// The process's threads shall do all of them, whatever the back end.
+    pub threads: bool,
+}
+
+/// The carrier of a source's operations on files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileCarrier {
+    /// The ring.
+    Ring,
+    /// Threads of the process. They know files by descriptor: registered ones are no use.
+    Threads,
 }
 
 /// How long a turn may block when nothing has completed.

@@ -15,7 +15,7 @@ use crate::op::{Direction, FileRef, Op};
 use crate::socket;
 use crate::spin::Spin;
 use crate::sys::{self, NS_PER_S};
-use crate::table::{Key, Phase};
+use crate::table::{Key, Phase, Slot};
 use crate::timers::Timers;
 use crate::waiters::Waiters;
 use std::io;
@@ -92,13 +92,14 @@ impl Epoll {
         }
         let done = self.woken || hub.table.delivered() > 0;
         let limit_ns = if done { Some(0) } else { self.limit_ns(hub, wait) };
-        if limit_ns == Some(0) || !hub.pool.prepare_sleep() {
-            self.peek(hub)?;
-        } else {
+        let sleep = if limit_ns == Some(0) { None } else { hub.prepare_sleep(limit_ns) };
+        if let Some(limit_ns) = sleep {
             hub.counters.sleeps += 1;
             let result = self.wait(hub, limit_ns);
             hub.pool.awake();
             result?;
+        } else {
+            self.peek(hub)?;
         }
         self.reap(hub);
         if waits {
@@ -147,15 +148,15 @@ impl Epoll {
             self.start(hub, self.scratch[at]);
         }
         self.scratch.clear();
-        hub.submit_jobs();
+        hub.pool.submit();
     }
 
     fn start(&mut self, hub: &mut Hub, key: Key) {
-        let Some(slot) = hub.table.get(key) else { return };
-        match slot.op {
+        let Some(&mut Slot { op, source, .. }) = hub.table.get(key) else { return };
+        match op {
             Op::Nop => hub.table.complete(key, 0, 0),
             Op::Timeout { deadline_ns } => {
-                slot.phase = Phase::Timing;
+                hub.table.get(key).iter_mut().for_each(|slot| slot.phase = Phase::Timing);
                 self.timers.insert(deadline_ns, key);
             }
             Op::Cancel { source, user_data } => {
@@ -172,6 +173,7 @@ impl Epoll {
                 hub.counters.system_calls += 1;
                 hub.table.complete(key, sys::close(fd), 0);
             }
+            op if op.is_on_file() && hub.takes_files(source) => hub.queue_job(key),
             op if runs_on_pool(&op) => hub.queue_job(key),
             op => match op.readiness() {
                 Some((fd, direction)) => self.start_socket(hub, key, fd, direction),
@@ -232,7 +234,7 @@ impl Epoll {
                 self.timers.note_cancelled(&mut hub.table);
                 return 0;
             }
-            (Phase::Pooled, _) => return -libc::EALREADY,
+            (Phase::Pooled, _) => return hub.cancel_job(target),
             _ => return -libc::ENOENT,
         }
         // As on the ring, what a MSG_WAITALL operation moved already is not lost.

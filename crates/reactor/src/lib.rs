@@ -3,7 +3,7 @@
 //! A [`Reactor`] belongs to the thread that made it and is the only place where that thread
 //! blocks. Users get a [`Handle`], open a [`Source`] (an inbox), [`Handle::push`] operations
 //! ([`Op`]) and [`Handle::take`] completions after [`Reactor::turn`]. There are two back ends
-//! with the same behaviour: io_uring, and epoll with a small thread pool for file operations
+//! with the same behaviour: io_uring, and epoll with the process's thread pool for file operations
 //! where io_uring is refused (containers, old kernels).
 //!
 //! Rules that hold everywhere:
@@ -33,8 +33,8 @@ mod uring_sqe;
 mod uring_tables;
 mod waiters;
 
-pub use config::{Backend, Config, Counters, Features, SpinRule, Wait};
+pub use config::{Backend, Config, Counters, Features, FileCarrier, FileDemand, SpinRule, Wait};
 pub use op::{Completion, FileRef, Op, Source};
-pub use pool::run_file_op;
+pub use pool::{POOL_THREADS_KEPT, POOL_THREADS_SHARED, PoolShare, run_file_op};
 pub use reactor::{Handle, Reactor};
 pub use sys::now_ns;

@@ -86,7 +86,8 @@ pub enum Op {
     Timeout { deadline_ns: u64 },
     /// Cancels the operation pushed with this source and user data. The target still completes,
     /// with `-ECANCELED` or its result. The cancel completes with 0, with `-ENOENT` (not found,
-    /// or nothing can be done about it) or with `-EALREADY` (running). Costs a look at every
+    /// or nothing can be done about it) or with `-EALREADY` (running, as a thread that has begun one
+    /// is not stopped). Costs a look at every
     /// outstanding operation.
     Cancel { source: Source, user_data: u64 },
     /// Closes a descriptor; nothing else may be outstanding on it.
@@ -105,6 +106,20 @@ impl Op {
                 | Op::RecvMsg { .. }
                 | Op::Send { .. }
                 | Op::SendMsg { .. }
+        )
+    }
+
+    /// True for operations on files and block devices, which wait for a device and not for a peer.
+    pub(crate) fn is_on_file(&self) -> bool {
+        matches!(
+            self,
+            Op::Read { .. }
+                | Op::Write { .. }
+                | Op::ReadV { .. }
+                | Op::WriteV { .. }
+                | Op::Fdatasync { .. }
+                | Op::Fallocate { .. }
+                | Op::Ioctl { .. }
         )
     }
 

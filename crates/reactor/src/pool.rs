@@ -1,8 +1,9 @@
 //! Threads for operations that have no asynchronous form: files on epoll, ioctl everywhere.
 //!
-//! Owns a queue of jobs and a list of results behind one mutex. The owner thread submits batches
-//! and collects results; workers start when first needed and live until the pool is dropped. Each
-//! source has so many of them at most, so a file whose operations hang holds up no other file.
+//! One pool serves all reactors of the process. Owns the threads; `pool/job_queue.rs` has the jobs
+//! and the rules by which drives share them. Threads start when jobs wait and end after being idle
+//! for [`IDLE`], except for a few that [`Pool::reserve`] starts before a drive is served. A thread
+//! that finds more work calls the next one, so a submitter wakes one thread for each batch.
 //! Lock order: the mutex is a leaf and is never held across a system call.
 //! Wake protocol: the owner sets `asleep` under the mutex after it saw no results; a worker that
 //! adds a result under the mutex takes `asleep` and, if it was set, writes the eventfd once.
@@ -10,138 +11,159 @@
 
 #![allow(unsafe_code)]
 
+mod job_queue;
+
 use crate::op::{FileRef, Op};
 use crate::sys;
 use crate::table::Key;
-use std::collections::VecDeque;
+use job_queue::{Call, JobQueue, LANE_MAX};
+use millrace_machine::{Native, run_on_any_cpu};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-/// One operation for a worker.
+/// Most threads that all drives share. Beyond it each drive can have one thread of its own.
+pub const POOL_THREADS_SHARED: usize = 128;
+/// Threads that are there from the start, or one for each drive that needs any if those are fewer.
+pub const POOL_THREADS_KEPT: usize = 4;
+/// How long a thread waits for jobs before it ends.
+const IDLE: Duration = Duration::from_secs(10);
+const LIMITS: PoolLimits = PoolLimits {
+    shared: POOL_THREADS_SHARED,
+    lane: LANE_MAX,
+    kept: POOL_THREADS_KEPT,
+    growth_ns: 10_000_000,
+    refused_ns: 100_000_000,
+};
+
+/// Bounds of the pool.
+#[derive(Clone, Copy, Debug)]
+struct PoolLimits {
+    /// Most threads that run jobs of any lane.
+    shared: usize,
+    /// Most threads of a lane.
+    lane: usize,
+    /// Threads that never end.
+    kept: usize,
+    /// How long a drive without a thread waits before the pool gets one more than `shared`.
+    growth_ns: u64,
+    /// How long the pool asks for no thread after the system has refused one.
+    refused_ns: u64,
+}
+
+/// One operation for a thread.
 #[derive(Clone, Copy)]
-pub(crate) struct Job {
-    pub(crate) key: Key,
-    /// Whose it is.
-    pub(crate) source: u16,
-    pub(crate) op: Op,
+struct Job {
+    key: Key,
+    lane: u32,
+    inbox: u32,
+    op: Op,
 }
 
 // SAFETY: the pointers in `op` stay valid and unaliased until the completion is taken (contract of
 // `Handle::push`), and only the one worker that took the job uses them.
 unsafe impl Send for Job {}
 
-/// The jobs of a source.
-#[derive(Clone, Copy, Default)]
-struct Lane {
-    queued: usize,
-    running: usize,
-}
-
-#[derive(Default)]
-struct State {
-    jobs: VecDeque<Job>,
-    /// By source, as far as any had a job.
-    lanes: Vec<Lane>,
-    /// Most jobs of a source that run at a time.
-    lane_max: usize,
-    results: Vec<(Key, i32)>,
-    idle: usize,
-    asleep: bool,
-    closed: bool,
-}
-
-impl State {
-    fn put(&mut self, job: Job) {
-        let lane = usize::from(job.source);
-        if lane >= self.lanes.len() {
-            self.lanes.resize(lane + 1, Lane::default());
-        }
-        self.lanes[lane].queued += 1;
-        self.jobs.push_back(job);
-    }
-
-    /// The first job whose source does not have its share of the workers yet.
-    fn take(&mut self) -> Option<Job> {
-        let (lanes, most) = (&mut self.lanes, self.lane_max);
-        let may_run = |job: &Job| lanes[usize::from(job.source)].running < most;
-        let at = self.jobs.iter().position(may_run)?;
-        let job = self.jobs.remove(at)?;
-        let lane = &mut lanes[usize::from(job.source)];
-        (lane.queued, lane.running) = (lane.queued - 1, lane.running + 1);
-        Some(job)
-    }
-
-    /// Jobs that could run now, had they workers.
-    fn ready(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.queued.min(self.lane_max - lane.running)).sum()
-    }
-}
-
 struct Shared {
-    state: Mutex<State>,
+    queue: Mutex<JobQueue>,
     work: Condvar,
-    wake: Arc<OwnedFd>,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+static POOL: Shared = Shared { queue: Mutex::new(JobQueue::new(LIMITS)), work: Condvar::new() };
+
+fn lock() -> MutexGuard<'static, JobQueue> {
+    POOL.queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A drive's share of the process's thread pool. All queues of a drive have the same one, so that
+/// a drive whose operations hang holds a bounded number of threads.
+#[derive(Debug)]
+pub struct PoolShare(u32);
+
+impl PoolShare {
+    /// A share in which nothing runs yet.
+    #[must_use]
+    pub fn new() -> Arc<PoolShare> {
+        Arc::new(PoolShare(lock().open_lane()))
+    }
+
+    /// Has the pool keep a thread for this drive, or one of a few for all drives.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub(crate) fn reserve(&self) -> io::Result<()> {
+        lock().reserve(self.0);
+        loop {
+            let mut queue = lock();
+            if queue.threads >= queue.kept() {
+                return Ok(());
+            }
+            queue.start();
+            drop(queue);
+            spawn()?;
+        }
     }
 }
 
-/// The owner's end of the pool.
+impl Drop for PoolShare {
+    fn drop(&mut self) {
+        lock().close_lane(self.0);
+    }
+}
+
+/// One reactor's end of the pool.
 pub(crate) struct Pool {
-    shared: Arc<Shared>,
-    threads: usize,
+    inbox: u32,
     outstanding: usize,
+    jobs: Vec<Job>,
     scratch: Vec<(Key, i32)>,
 }
 
+/// How a reactor may sleep as far as the pool is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sleep {
+    /// Not at all: results are there.
+    No,
+    /// At most until this time, if any; the pool is to be asked again then.
+    Until(Option<u64>),
+}
+
 impl Pool {
-    /// A pool of at most `lane_max` threads for each source, that wakes its owner through `wake`.
-    pub(crate) fn new(lane_max: usize, wake: Arc<OwnedFd>) -> Pool {
-        let state = Mutex::new(State { lane_max: lane_max.max(1), ..State::default() });
-        let shared = Shared { state, work: Condvar::new(), wake };
-        Pool { shared: Arc::new(shared), threads: 0, outstanding: 0, scratch: Vec::new() }
+    /// An end whose owner the pool wakes through `wake`.
+    pub(crate) fn new(wake: Arc<OwnedFd>) -> Pool {
+        let inbox = lock().open_inbox(wake);
+        Pool { inbox, outstanding: 0, jobs: Vec::new(), scratch: Vec::new() }
     }
 
-    /// Hands over all of `jobs`, which is left empty. Without any thread they fail.
-    pub(crate) fn submit(&mut self, jobs: &mut Vec<Job>) {
-        let count = jobs.len();
-        self.outstanding += count;
-        let mut state = self.shared.lock();
-        // Room for all, so that it never grows because the threads are slower than before.
-        let others = self.outstanding - state.jobs.len();
-        state.jobs.reserve(others);
-        jobs.drain(..).for_each(|job| state.put(job));
-        // Those that have been started and found no job yet are idle soon.
-        let most = state.lanes.len() * state.lane_max;
-        let missing = state.ready().saturating_sub(state.idle);
-        drop(state);
-        for _ in 0..missing.min(most - self.threads) {
-            if !self.spawn() {
-                break;
-            }
-        }
-        match count {
-            1 => self.shared.work.notify_one(),
-            _ => self.shared.work.notify_all(),
-        }
-        if self.threads == 0 {
-            let mut state = self.shared.lock();
-            let state = &mut *state;
-            state.lanes.fill(Lane::default());
-            let failed = state.jobs.drain(..).map(|job| (job.key, -libc::ENOMEM));
-            state.results.extend(failed);
-        }
+    /// Adds an operation to the batch.
+    pub(crate) fn add(&mut self, key: Key, share: &PoolShare, op: Op) {
+        self.jobs.push(Job { key, lane: share.0, inbox: self.inbox, op });
     }
 
-    fn spawn(&mut self) -> bool {
-        let shared = Arc::clone(&self.shared);
-        let builder = std::thread::Builder::new().name("millrace-pool".to_owned());
-        let started = builder.spawn(move || work(&shared)).is_ok();
-        self.threads += usize::from(started);
-        started
+    /// Hands the batch over. Where there is no thread and none to be had, it is done here and now.
+    pub(crate) fn submit(&mut self) {
+        if self.jobs.is_empty() {
+            return;
+        }
+        self.outstanding += self.jobs.len();
+        let now_ns = sys::now_ns();
+        let mut queue = lock();
+        self.jobs.drain(..).for_each(|job| queue.put(job, now_ns));
+        let next = queue.call(now_ns);
+        drop(queue);
+        summon(next);
+    }
+
+    /// Takes an operation back that no thread has begun; whether there was one.
+    pub(crate) fn cancel(&mut self, key: Key, share: &PoolShare) -> bool {
+        if let Some(at) = self.jobs.iter().position(|job| job.key == key) {
+            self.jobs.remove(at);
+            return true;
+        }
+        let found = lock().cancel(share.0, self.inbox, key);
+        self.outstanding -= usize::from(found);
+        found
     }
 
     /// Jobs handed over whose results were not collected.
@@ -154,63 +176,113 @@ impl Pool {
         if self.outstanding == 0 {
             return;
         }
-        std::mem::swap(&mut self.shared.lock().results, &mut self.scratch);
+        lock().take_results(self.inbox, &mut self.scratch);
         self.outstanding -= self.scratch.len();
         for (key, result) in self.scratch.drain(..) {
             each(key, result);
         }
     }
 
-    /// Asks for a wake-up on the next result. False, and nothing asked, if results are waiting.
-    pub(crate) fn prepare_sleep(&mut self) -> bool {
+    /// Asks for a wake-up on the next result, unless results are there.
+    pub(crate) fn prepare_sleep(&mut self) -> Sleep {
         if self.outstanding == 0 {
-            return true;
+            return Sleep::Until(None);
         }
-        let mut state = self.shared.lock();
-        state.asleep = state.results.is_empty();
-        state.asleep
+        let mut queue = lock();
+        if queue.next_growth_ns().is_some() {
+            let next = queue.call(sys::now_ns());
+            drop(queue);
+            summon(next);
+            queue = lock();
+        }
+        match queue.sleep(self.inbox) {
+            true => Sleep::Until(queue.next_growth_ns()),
+            false => Sleep::No,
+        }
     }
 
     /// Ends what `prepare_sleep` began.
     pub(crate) fn awake(&mut self) {
         if self.outstanding != 0 {
-            self.shared.lock().asleep = false;
+            lock().awake(self.inbox);
         }
     }
 }
 
 impl Drop for Pool {
-    /// Tells the workers to end; one inside a system call ends after it.
+    /// Drops the jobs that no thread has begun; nobody waits for the others.
     fn drop(&mut self) {
-        self.shared.lock().closed = true;
-        self.shared.work.notify_all();
+        lock().close_inbox(self.inbox);
     }
 }
 
-fn work(shared: &Shared) {
-    let mut state = shared.lock();
-    loop {
-        if let Some(job) = state.take() {
-            drop(state);
-            // SAFETY: by the contract of `Handle::push`, all that the operation names is valid
-            // until its completion is taken, which happens after this.
-            let result = unsafe { run_file_op(&job.op) };
-            state = shared.lock();
-            state.lanes[usize::from(job.source)].running -= 1;
-            state.results.push((job.key, result));
-            if std::mem::take(&mut state.asleep) {
-                drop(state);
-                sys::eventfd_write(&shared.wake);
-                state = shared.lock();
+/// Wakes or starts a thread.
+fn summon(call: Call) {
+    match call {
+        Call::Nobody => {}
+        Call::Idle => POOL.work.notify_one(),
+        Call::New => {
+            // The threads that there are go on, and ask again later.
+            if spawn().is_err() && lock().threads == 0 {
+                drop(serve(lock()));
             }
-            continue;
         }
-        if state.closed {
-            return;
+    }
+}
+
+/// Starts a thread that has been counted already.
+fn spawn() -> io::Result<()> {
+    let started = Native::try_spawn("millrace-pool", None, work);
+    lock().started(started.is_ok(), sys::now_ns());
+    started.map(drop)
+}
+
+fn work() {
+    // Whoever started it may be pinned, and it serves all.
+    run_on_any_cpu();
+    let mut queue = lock();
+    queue.coming -= 1;
+    while let Some(called) = wait(serve(queue)) {
+        queue = called;
+    }
+}
+
+/// Runs jobs until none is left for the calling thread.
+fn serve(mut queue: MutexGuard<'static, JobQueue>) -> MutexGuard<'static, JobQueue> {
+    let mut now_ns = sys::now_ns();
+    while let Some(job) = queue.take(now_ns) {
+        let next = queue.call(now_ns);
+        drop(queue);
+        summon(next);
+        // SAFETY: by the contract of `Handle::push`, all that the operation names is valid
+        // until its completion is taken, which happens after this.
+        let result = unsafe { run_file_op(&job.op) };
+        now_ns = sys::now_ns();
+        queue = lock();
+        if let Some(wake) = queue.finish(&job, result, now_ns) {
+            drop(queue);
+            sys::eventfd_write(&wake);
+            queue = lock();
         }
-        state.idle += 1;
-        state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-        state.idle -= 1;
+    }
+    queue
+}
+
+/// Waits until the thread is called; none if it has been idle for long and is to end.
+fn wait(mut queue: MutexGuard<'static, JobQueue>) -> Option<MutexGuard<'static, JobQueue>> {
+    queue.idle += 1;
+    loop {
+        let waited = POOL.work.wait_timeout(queue, IDLE);
+        let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        queue = guard;
+        if queue.calls > 0 {
+            (queue.calls, queue.coming) = (queue.calls - 1, queue.coming - 1);
+            return Some(queue);
+        }
+        if timeout.timed_out() && queue.threads > queue.kept() {
+            (queue.idle, queue.threads) = (queue.idle - 1, queue.threads - 1);
+            return None;
+        }
     }
 }
 
@@ -261,25 +333,5 @@ pub(crate) fn raw(file: FileRef) -> i32 {
     match file {
         FileRef::Raw(fd) => fd,
         FileRef::Fixed(_) => -1,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_source_has_its_share_of_the_workers_and_no_more() {
-        let mut state = State { lane_max: 2, ..State::default() };
-        let op = Op::Fdatasync { file: FileRef::Raw(-1) };
-        for (key, source) in (0..).zip([0, 0, 0, 0, 3, 3]) {
-            state.put(Job { key: Key(key), source, op });
-        }
-        assert_eq!(state.ready(), 4);
-        let mut take = || state.take().map(|job| job.source);
-        assert_eq!([0; 5].map(|_| take()), [Some(0), Some(0), Some(3), Some(3), None]);
-        assert_eq!(state.ready(), 0);
-        state.lanes[0].running -= 1;
-        assert_eq!((state.ready(), state.take().map(|job| job.key.0)), (1, Some(2)), "in order");
     }
 }

@@ -7,11 +7,12 @@
 
 #![allow(unsafe_code)]
 
-use crate::config::{Backend, Config, Counters, Features, Wait};
+use crate::config::{Backend, Config, Counters, Features, FileCarrier, FileDemand, Wait};
 use crate::epoll::Epoll;
 use crate::hub::Hub;
 use crate::lent::Extent;
 use crate::op::{Completion, FileRef, Op, Source};
+use crate::pool::PoolShare;
 use crate::sys;
 use crate::uring::Uring;
 use crate::uring_tables::Tables;
@@ -76,7 +77,7 @@ impl Reactor {
     /// `Backend::Uring` where io_uring is refused (the message names the reason), or no file
     /// descriptors left.
     pub fn new(config: Config) -> Result<Reactor, io::Error> {
-        let hub = Hub::new(config.pool_threads)?;
+        let hub = Hub::new()?;
         let mut fallback_reason = None;
         let mut engine = None;
         if config.backend != Backend::Epoll {
@@ -200,7 +201,7 @@ impl Handle {
     /// accepted for it is closed). Outstanding operations are not cancelled, and their memory
     /// must stay valid until the reactor is done with them.
     pub fn release(&self, source: Source) {
-        self.core.borrow_mut().hub.table.release(source);
+        self.core.borrow_mut().hub.release(source);
     }
 
     /// Queues an operation, which the next turn submits. Never blocks and never fails: what is
@@ -334,13 +335,34 @@ impl Handle {
         })?
     }
 
-    /// Tells the kernel that so many more operations may block at once, each in a thread of its own
-    /// that starts when it is needed. Without that, a file whose operations hang would take all
-    /// threads that the ring has. Nothing on the epoll back end, where each source has its own.
-    pub fn expect_blocking(&self, operations: u32) {
-        if let Engine::Uring(uring) = &mut self.core.borrow_mut().engine {
-            uring.expect_blocking(operations);
+    /// Prepares for a source's operations on files: makes sure that there is a thread for those that
+    /// block, of the kernel or of the process, and says which of them carries the operations.
+    /// `share` is that of the drive, in which all its sources take part. Without this call a file
+    /// whose operations hang would take all threads that the ring has. May wait for a thread to
+    /// start.
+    ///
+    /// # Errors
+    ///
+    /// The system's refusal of a thread, with the limits that may be the reason.
+    pub fn open_files(
+        &self,
+        source: Source,
+        share: &Arc<PoolShare>,
+        demand: FileDemand,
+    ) -> Result<FileCarrier, io::Error> {
+        let core = &mut *self.core.borrow_mut();
+        let mut carrier = FileCarrier::Threads;
+        if let (Engine::Uring(uring), false) = (&mut core.engine, demand.threads)
+            && uring.has_worker(&mut core.hub)
+        {
+            uring.expect_blocking(demand.operations);
+            carrier = FileCarrier::Ring;
         }
+        if carrier == FileCarrier::Threads || demand.ioctls {
+            share.reserve()?;
+        }
+        core.hub.set_share(source, Arc::clone(share), carrier == FileCarrier::Threads);
+        Ok(carrier)
     }
 
     /// Runs `f` on the ring's tables; `None` on the epoll back end.

@@ -2,8 +2,8 @@
 //!
 //! Owns the ring, the buffer of the wake read, the time specifications of unsubmitted timeouts
 //! and the tables of registered files and buffers. Called by the reactor with the hub lent.
-//! The user data of an entry is the operation's `Key`; two values are the ring's own (`WAKE`: the
-//! standing read of the wake eventfd, `IGNORE`: cancels sent while closing).
+//! The user data of an entry is the operation's `Key`; three values are the ring's own (`WAKE`: the
+//! standing read of the wake eventfd, `IGNORE`: cancels whose result nobody needs, `TRIAL`).
 //! Invariants: an operation in phase `Started` or `Polling` is on the ring, or in `again`, never
 //! both; the kernel copies a time specification on submission and at most `entries` entries are
 //! unsubmitted, so a round-robin array of that many never overwrites one in use.
@@ -16,11 +16,11 @@ use crate::hub::Hub;
 use crate::op::Op;
 use crate::spin::Spin;
 use crate::sys::{self, NS_PER_S};
-use crate::table::{Key, Phase};
+use crate::table::{Key, Phase, Slot};
 use crate::uring_probe;
 use crate::uring_sqe;
 use crate::uring_tables::Tables;
-use io_uring::squeue::Entry;
+use io_uring::squeue::{self, Entry};
 use io_uring::types::{Fd, Timespec};
 use io_uring::{EnterFlags, IoUring, Submitter, cqueue, opcode};
 use std::io;
@@ -29,6 +29,10 @@ use std::os::fd::{AsRawFd, RawFd};
 
 const WAKE: u64 = u64::MAX;
 const IGNORE: u64 = u64::MAX - 1;
+/// The operation that shows whether the kernel makes a worker.
+const TRIAL: u64 = u64::MAX - 2;
+/// How long a worker may take to be there.
+const TRIAL_NS: u64 = 2 * NS_PER_S;
 /// Most kernel threads for operations that block.
 const WORKERS_MAX: u32 = 4096;
 /// Completions copied from the ring at a time.
@@ -54,6 +58,8 @@ pub(crate) struct Uring {
     tables: Tables,
     /// Most kernel threads for operations that block and end; 0 for as many as the kernel likes.
     workers: u32,
+    /// Whether the kernel has made a worker for the thread, once that was tried. It keeps the last.
+    has_worker: Option<bool>,
 }
 
 /// The standing read of the wake eventfd.
@@ -118,6 +124,7 @@ impl Uring {
             scratch: Vec::new(),
             tables: Tables::new(opened.file_slots, &opened.features),
             workers: 0,
+            has_worker: None,
         })
     }
 
@@ -138,12 +145,32 @@ impl Uring {
         let _ = ring.register_iowq_max_workers(&mut [self.workers, 0]);
     }
 
+    /// Whether the kernel has a worker thread for operations of this thread that would block. The
+    /// first question makes it start one, which then stays: without, each such operation fails
+    /// with `ECANCELED`, or is tried for ever by some kernels.
+    pub(crate) fn has_worker(&mut self, hub: &mut Hub) -> bool {
+        if let Some(known) = self.has_worker {
+            return known;
+        }
+        self.push_entry(hub, opcode::Nop::new().build().flags(squeue::Flags::ASYNC), TRIAL);
+        let deadline_ns = sys::now_ns() + TRIAL_NS;
+        while self.has_worker.is_none() {
+            let left_ns = deadline_ns.saturating_sub(sys::now_ns());
+            if left_ns == 0 || self.sleep(hub, Some(left_ns)).is_err() {
+                self.push_entry(hub, opcode::AsyncCancel::new(TRIAL).build(), IGNORE);
+                self.has_worker = Some(false);
+            }
+            self.drain(hub);
+        }
+        self.has_worker == Some(true)
+    }
+
     /// Puts an operation on the ring, into the pool's batch, or answers it at once.
     pub(crate) fn push(&mut self, hub: &mut Hub, key: Key) {
-        let Some(slot) = hub.table.get(key) else { return };
-        let op = slot.op;
+        let Some(&mut Slot { op, source, .. }) = hub.table.get(key) else { return };
         match op {
             Op::Ioctl { .. } => hub.queue_job(key),
+            op if op.is_on_file() && hub.takes_files(source) => hub.queue_job(key),
             Op::Cancel { source, user_data } => {
                 let target = hub.table.find(source, user_data);
                 self.push_cancel(hub, key, target);
@@ -165,7 +192,10 @@ impl Uring {
                 slot.cancelled = true;
                 self.push_entry(hub, opcode::AsyncCancel::new(target.0).build(), key.0);
             }
-            (Some(_), _) => hub.table.complete(key, -libc::EALREADY, 0),
+            (Some(_), Some(target)) => {
+                let result = hub.cancel_job(target);
+                hub.table.complete(key, result, 0);
+            }
             _ => hub.table.complete(key, -libc::ENOENT, 0),
         }
     }
@@ -241,7 +271,7 @@ impl Uring {
 
     /// Submits, waits, reaps; see `Reactor::turn`.
     pub(crate) fn turn(&mut self, hub: &mut Hub, wait: Wait) -> io::Result<()> {
-        hub.submit_jobs();
+        hub.pool.submit();
         self.reap(hub);
         self.start_again(hub);
         let mut wait_ns = match wait {
@@ -253,16 +283,17 @@ impl Uring {
             self.look(hub)?;
             wait_ns = if self.has_news(hub) { Some(0) } else { Hub::wait_ns(wait) };
         }
-        if wait_ns == Some(0) || !hub.pool.prepare_sleep() {
-            self.held_back = self.may_hold_back(hub);
-            if !self.held_back {
-                self.submit(hub)?;
-            }
-        } else {
+        let sleep = if wait_ns == Some(0) { None } else { hub.prepare_sleep(wait_ns) };
+        if let Some(wait_ns) = sleep {
             self.held_back = false;
             let result = self.sleep(hub, wait_ns);
             hub.pool.awake();
             result?;
+        } else {
+            self.held_back = self.may_hold_back(hub);
+            if !self.held_back {
+                self.submit(hub)?;
+            }
         }
         self.reap(hub);
         if waits {
@@ -366,7 +397,10 @@ impl Uring {
             hub.counters.wakes += u64::from(result == 8);
             return;
         }
-        if user_data == IGNORE {
+        if user_data == TRIAL {
+            self.has_worker.get_or_insert(result == 0);
+        }
+        if user_data >= TRIAL {
             return;
         }
         let key = Key(user_data);
@@ -415,7 +449,9 @@ impl Uring {
         hub.table.keys(&mut self.scratch);
         while let Some(key) = self.scratch.pop() {
             let Some(slot) = hub.table.get(key) else { continue };
-            if slot.phase != Phase::Pooled {
+            if slot.phase == Phase::Pooled {
+                hub.cancel_job(key);
+            } else {
                 slot.cancelled = true;
                 self.push_entry(hub, opcode::AsyncCancel::new(key.0).build(), IGNORE);
             }

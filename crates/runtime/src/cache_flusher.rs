@@ -46,10 +46,12 @@ impl CacheFlusher {
         let (up, ups) = channel();
         let body = {
             let (cache, stop) = (Arc::clone(cache), Arc::clone(&stop));
-            Box::new(move || run(&cache, IoConfig { number, reactor }, &stop, &up))
+            move || run(&cache, IoConfig { number, reactor }, &stop, &up)
         };
         let name = format!("millrace-flush-{}", cache.below().name());
-        let thread = Some(Native::spawn(&name, None, body));
+        let thread = Native::try_spawn(&name, None, body)
+            .map_err(|error| Error::new(ErrorKind::System, error.to_string()))?;
+        let thread = Some(thread);
         let died = || Error::new(ErrorKind::System, "a cache's flusher panicked: see above");
         let bell = ups.recv().map_err(|_| died())??;
         Ok(CacheFlusher { thread, bell, stop })

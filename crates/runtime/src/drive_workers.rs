@@ -142,19 +142,24 @@ impl DriveWorkers {
             shared,
         };
         let (up, ups) = channel();
+        let mut failed = None;
         for (number, (cpu, mine)) in disks_by_worker(disks).into_iter().enumerate() {
             let names = mine.iter().map(|disk| disk.name().to_owned()).collect();
             let (shared, up) = (Arc::clone(&workers.shared), up.clone());
-            let body = Box::new(move || run(&mine, reactor, &shared, up));
+            let body = move || run(&mine, reactor, &shared, up);
             let pinned = (pinning == Pinning::Pinned).then_some(cpu);
-            let thread = Native::spawn(&format!("millrace-drive{number}"), pinned, body);
-            workers.threads.push((thread, cpu, names));
+            match Native::try_spawn(&format!("millrace-drive{number}"), pinned, body) {
+                Ok(thread) => workers.threads.push((thread, cpu, names)),
+                Err(error) => {
+                    failed = Some(Error::new(ErrorKind::System, error.to_string()));
+                    break;
+                }
+            }
         }
         drop(up);
         // All of them, so that each can be woken to stop if one could not start.
         let told: Vec<_> = ups.iter().collect();
         let silent = told.len() < workers.threads.len();
-        let mut failed = None;
         for outcome in told {
             match outcome {
                 Ok(bell) => workers.bells.push(bell),

@@ -322,9 +322,13 @@ impl Recorder {
         let (first, began_ns) = begin(tracer, volumes, &config)?;
         let shared = Arc::new(Shared::default());
         shared.renewed_ns.store(began_ns, Ordering::SeqCst);
-        let (tracer, volumes) = (Arc::clone(tracer), volumes.to_vec());
+        let undo = || {
+            volumes.iter().for_each(|volume| _ = volume.set_traced(false));
+            tracer.stop();
+        };
         let theirs = Arc::clone(&shared);
-        let body = Box::new(move || {
+        let (tracer, volumes) = (Arc::clone(tracer), volumes.to_vec());
+        let body = move || {
             let mut files = BTreeMap::from([(0, first)]);
             let groups = volumes.iter().find_map(|volume| volume.groups());
             let source = (&*tracer, groups.map(|groups| &**groups));
@@ -336,8 +340,9 @@ impl Recorder {
             let paths = files.into_values().map(|file| file.path).collect();
             *theirs.files.lock().unwrap_or_else(PoisonError::into_inner) = paths;
             theirs.ended.store(true, Ordering::SeqCst);
-        });
-        let thread = Some(Native::spawn("millrace-trace", None, body));
+        };
+        let thread = Native::try_spawn("millrace-trace", None, body).inspect_err(|_| undo())?;
+        let thread = Some(thread);
         Ok(Recorder { thread, shared })
     }
 

@@ -27,6 +27,7 @@ mod shared;
 mod signals;
 mod source;
 mod targets;
+mod threads;
 mod viewed;
 mod watch;
 
@@ -144,6 +145,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         created.folder(folder)?;
     }
     let mut opened = opening::open(&plan, &mut created)?;
+    threads::check(&plan, &opened, args.metrics)?;
     let mut workers = opened
         .start_workers(plan.config.server.backend)
         .context("cannot start the drives' workers; serving = \"inline\" does without")?;
@@ -165,11 +167,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     signals::tell_manager(signals::Phase::Ready);
     say(&format!("ready {}\n", std::process::id()));
     let (alive, done) = std::sync::mpsc::channel::<()>();
-    let signals = std::thread::spawn(move || {
+    let waiting = std::thread::Builder::new().name("millrace-signals".to_owned());
+    let signals = waiting.spawn(move || {
         wait(&mut signals);
         drop(alive);
         signals
     });
+    let signals = signals.context("cannot start the thread that waits for signals")?;
     let mut watch = Watch::new(&observed);
     watch.watch(&server, &workers, &done);
     let signals = signals.join().map_err(|_| anyhow::anyhow!("the signal thread panicked"))?;
@@ -230,7 +234,8 @@ fn stop(
     let (stopping, done) = std::sync::mpsc::channel::<()>();
     let outcome = std::thread::scope(|scope| {
         let watch = &mut watch;
-        scope.spawn(move || watch.watch_stop(&done));
+        // Without a thread for it, what fails meanwhile is said at the end.
+        let _ = std::thread::Builder::new().spawn_scoped(scope, move || watch.watch_stop(&done));
         let mut outcome = server.stop(DRAIN_TIMEOUT);
         // After all that could hand something over to them.
         outcome.failures.extend(workers.stop().err().map(|error| error.to_string()));

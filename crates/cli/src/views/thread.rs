@@ -24,6 +24,8 @@ use super::session::{Fate, Session, turn_away};
 const CLIENTS_MAX: usize = 32;
 /// A listener that the system gives no connection, for want of descriptors, is left alone so long.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often the log says so at most.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// What is listened on.
@@ -58,7 +60,8 @@ impl Views {
             metrics.set_nonblocking(true)?;
         }
         let (stop, wake) = UnixStream::pair()?;
-        let mut server = Loop { sockets, answers, sessions: Vec::new(), paused_until: None };
+        let mut server =
+            Loop { sockets, answers, sessions: Vec::new(), paused_until: None, told: None };
         let thread = std::thread::Builder::new().name("millrace-views".to_owned());
         let thread = thread.spawn(move || while server.turn(&wake) {})?;
         Ok(Views { stop: Some(stop), thread: Some(thread) })
@@ -81,6 +84,8 @@ struct Loop {
     answers: Arc<dyn Answers>,
     sessions: Vec<Session>,
     paused_until: Option<Instant>,
+    /// When the log was last told that clients wait.
+    told: Option<Instant>,
 }
 
 impl Loop {
@@ -176,6 +181,10 @@ impl Loop {
         );
         if !gone {
             self.paused_until = Some(now + PAUSE);
+            if self.told.is_none_or(|told| now.duration_since(told) > TOLD_EVERY) {
+                self.told = Some(now);
+                tracing::warn!("clients of the control socket or of metrics wait: {error}");
+            }
         }
     }
 }

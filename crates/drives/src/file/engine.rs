@@ -1,8 +1,8 @@
-//! `Engine`: what carries out a file queue's operations, the reactor of its I/O thread, the drive's
-//! threads, or whoever submits.
+//! `Engine`: what carries out a file queue's operations, the reactor of its I/O thread (which may
+//! have the process's threads do it), or whoever submits.
 //!
-//! Owned by one file queue, on the thread that opened it. Called by `queue.rs`; calls the reactor
-//! or `pool.rs`. Invariant: each pushed operation gives exactly one result, with the push or as a
+//! Owned by one file queue, on the thread that opened it. Called by `queue.rs`; calls the reactor.
+//! Invariant: each pushed operation gives exactly one result, with the push or as a
 //! completion, also after a cancel.
 #![allow(unsafe_code)]
 
@@ -12,9 +12,10 @@ use std::sync::Arc;
 
 use libc::iovec;
 use millrace_block::Arena;
-use millrace_reactor::{Completion, FileRef, Handle, Op, Source, run_file_op};
+use millrace_reactor::{
+    Completion, FileCarrier, FileDemand, FileRef, Handle, Op, PoolShare, Source, run_file_op,
+};
 
-use super::pool::Link;
 use crate::thread_bound::ThreadBound;
 
 /// Marks completions of cancels, which nobody waits for.
@@ -24,8 +25,6 @@ pub(crate) const CANCEL_MARK: u64 = 1 << 47;
 pub(crate) enum Engine {
     /// The reactor of the I/O thread.
     Ring(ThreadBound<Ring>),
-    /// Threads of the drive.
-    Pool(Link, RawFd),
     /// The I/O thread, at once.
     Inline(RawFd),
     /// Another engine, of which a test notes the operations and changes results.
@@ -43,12 +42,29 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Opens an inbox on the calling thread's reactor, for so many operations at a time, many of
-    /// which lie in these arenas: they are registered now, which may take long, and not when the
-    /// first operation waits for it.
-    pub(crate) fn new(handle: Handle, fd: RawFd, depth: u32, arenas: Vec<Arc<Arena>>) -> Ring {
-        let (source, file) = (handle.source(), handle.register_file(fd));
-        handle.expect_blocking(depth);
+    /// Opens an inbox on the calling thread's reactor, for operations many of which lie in these
+    /// arenas: they are registered now, which may take long, and not when the first operation waits
+    /// for it.
+    ///
+    /// # Errors
+    /// The system's refusal of a thread for operations that block.
+    pub(crate) fn new(
+        handle: Handle,
+        fd: RawFd,
+        (share, demand): (&Arc<PoolShare>, FileDemand),
+        mut arenas: Vec<Arc<Arena>>,
+    ) -> io::Result<Ring> {
+        let source = handle.source();
+        let carrier = handle.open_files(source, share, demand).inspect_err(|_| {
+            handle.release(source);
+        })?;
+        let file = match carrier {
+            FileCarrier::Ring => handle.register_file(fd),
+            FileCarrier::Threads => FileRef::Raw(fd),
+        };
+        if carrier == FileCarrier::Threads {
+            arenas.clear();
+        }
         for arena in &arenas {
             let piece_bytes = piece_bytes(arena.len_bytes());
             // SAFETY: it is mapped as long as this list has it, which `drop` takes it back from, or
@@ -56,7 +72,7 @@ impl Ring {
             unsafe { handle.lend(arena.start(), arena.len_bytes(), piece_bytes) };
             handle.register_lent(arena.start(), arena.len_bytes());
         }
-        Ring { handle, source, file, arenas }
+        Ok(Ring { handle, source, file, arenas })
     }
 }
 
@@ -96,8 +112,6 @@ impl Engine {
                 ring.get().handle.push(ring.get().source, user_data, op);
             },
             // SAFETY: promised by the caller.
-            Engine::Pool(link, _) => unsafe { link.push(user_data, op) },
-            // SAFETY: promised by the caller.
             Engine::Inline(_) => return Some(unsafe { run_file_op(&op) }),
             #[cfg(test)]
             Engine::Script(script) => {
@@ -118,7 +132,6 @@ impl Engine {
                 // SAFETY: a cancel names no memory.
                 unsafe { handle.push(*source, CANCEL_MARK | user_data, op) };
             }
-            Engine::Pool(link, _) => link.cancel(user_data),
             Engine::Inline(_) => {}
             #[cfg(test)]
             Engine::Script(script) => script.engine.cancel(user_data),
@@ -130,7 +143,6 @@ impl Engine {
     pub(crate) fn take(&self, into: &mut Vec<Completion>) {
         match self {
             Engine::Ring(ring) => ring.get().handle.take(ring.get().source, into),
-            Engine::Pool(link, _) => link.take(into),
             Engine::Inline(_) => {}
             #[cfg(test)]
             Engine::Script(script) => script.take(into),
@@ -144,7 +156,6 @@ impl Engine {
                 ring.get().handle.pending(ring.get().source) > 0
             }
             Engine::Ring(_) => true,
-            Engine::Pool(link, _) => link.pending() > 0,
             Engine::Inline(_) => false,
             #[cfg(test)]
             Engine::Script(script) => script.engine.is_busy(),
@@ -156,7 +167,7 @@ impl Engine {
     pub(crate) fn file(&self) -> FileRef {
         match self {
             Engine::Ring(ring) => ring.get().file,
-            Engine::Pool(_, fd) | Engine::Inline(fd) => FileRef::Raw(*fd),
+            Engine::Inline(fd) => FileRef::Raw(*fd),
             #[cfg(test)]
             Engine::Script(script) => script.engine.file(),
         }
@@ -173,7 +184,7 @@ impl Engine {
             (Engine::Ring(ring), pieces) if !ring.get().arenas.is_empty() => {
                 ring.get().handle.fixed_vector(pieces)
             }
-            (Engine::Ring(_) | Engine::Pool(..) | Engine::Inline(_), _) => None,
+            (Engine::Ring(_) | Engine::Inline(_), _) => None,
             #[cfg(test)]
             (Engine::Script(script), pieces) => script.engine.fixed_buffer(pieces),
         }

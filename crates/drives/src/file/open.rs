@@ -16,12 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use millrace_block::{Buffer, Error, ErrorKind};
-use millrace_reactor::{Backend, Config, Reactor};
+use millrace_reactor::{Backend, Config, PoolShare, Reactor};
 
 use super::lent::Lent;
 use super::locks::lock;
 use super::made::Made;
-use super::pool::Pool;
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared, format};
@@ -83,11 +82,11 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         counters: Arc::default(),
         lent: Lent::default(),
     };
-    let (shared, pool) = (Arc::new(shared), Pool::default());
+    let (shared, share) = (Arc::new(shared), PoolShare::new());
     if let Some(made) = made {
         made.keep();
     }
-    Ok(FileDriver { config, shared, pool, dma_alignment, notes, warnings })
+    Ok(FileDriver { config, shared, share, dma_alignment, notes, warnings })
 }
 
 pub(super) fn system(path: &Path, doing: &str, error: &io::Error) -> Error {

@@ -112,7 +112,8 @@ impl Driver<Native> for ScriptedDriver {
     }
     fn open_queue(&self, _: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let (current, shared) = (millrace_runtime::current().unwrap(), Arc::clone(&self.0.shared));
-        let ring = Ring::new(current.handle, shared.file.as_raw_fd(), depth, Vec::new());
+        let share = (&self.0.share, self.0.demand(depth));
+        let ring = Ring::new(current.handle, shared.file.as_raw_fd(), share, Vec::new()).unwrap();
         let engine = Engine::Ring(ThreadBound::new(ring));
         let engine = Engine::Script(Box::new(Scripted { engine, script: Arc::clone(&self.1) }));
         Ok(Box::new(FileQueue::new(shared, engine, depth)))

@@ -95,12 +95,13 @@ impl Server {
             let place = Place { name, cpu: cpu_of(&config.cpus, number) };
             (place, move || Worker::new(&shared, number))
         });
+        let renewal = Renewal::start(&config.listeners)?;
         let (threads, notes) = IoThreads::start(&shared.ending.failed, places);
         let mut server = Server {
             threads,
             addresses: listeners.iter().map(Listener::address).collect(),
             notes: Vec::new(),
-            _renewal: Renewal::start(&config.listeners),
+            _renewal: renewal,
             _listeners: listeners,
             shared,
         };

@@ -3,7 +3,8 @@
 //! Starts and stops them together, and asks them together what there is to know. Made of a
 //! configuration and of the volumes that were opened for it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, ScopedJoinHandle};
 use std::time::Duration;
 
 use millrace_block::Error;
@@ -139,13 +140,19 @@ impl Servers {
     /// Answers what is in flight for at most `timeout`, flushes as `Server::stop` does, and ends.
     #[must_use]
     pub fn stop(self, timeout: Duration) -> StopReport {
-        let vhost = self.vhost.map(|server| std::thread::spawn(move || server.stop(timeout)));
-        let mut report = self.nbd.map(|server| server.stop(timeout)).unwrap_or_default();
-        if let Some(stopping) = vhost {
-            let failures = stopping.join();
+        let vhost = Mutex::new(self.vhost);
+        let stop_vhost = || {
+            let server = vhost.lock().unwrap_or_else(PoisonError::into_inner).take();
+            server.map_or_else(Vec::new, |server| server.stop(timeout))
+        };
+        std::thread::scope(|scope| {
+            // Without a thread for it, one server is stopped after the other.
+            let stopping = Builder::new().spawn_scoped(scope, stop_vhost).ok();
+            let mut report = self.nbd.map(|server| server.stop(timeout)).unwrap_or_default();
+            let failures = stopping.map_or_else(|| Ok(stop_vhost()), ScopedJoinHandle::join);
             report.failures.extend(failures.unwrap_or_else(|_| vec!["a stop panicked".to_owned()]));
-        }
-        report
+            report
+        })
     }
 }
 

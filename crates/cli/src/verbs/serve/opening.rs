@@ -94,11 +94,13 @@ fn saying_what_it_waits_for<T>(drive: &DriveConfig, open: impl FnOnce() -> T) ->
     let Some(awaited) = looks::awaited(&drive.spec) else { return open() };
     let (opened, waiting) = mpsc::channel::<()>();
     thread::scope(|scope| {
-        scope.spawn(move || {
+        let say = move || {
             if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 tracing::info!("drive {}: waiting {awaited}", drive.name);
             }
-        });
+        };
+        // Without a thread nothing is said.
+        let _ = thread::Builder::new().spawn_scoped(scope, say);
         let result = open();
         drop(opened);
         result

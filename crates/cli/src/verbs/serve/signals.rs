@@ -7,9 +7,9 @@
 //! The manager is told by the protocol of sd_notify(3) where NOTIFY_SOCKET is set.
 
 use std::io;
-use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_machine::Native;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
@@ -67,12 +67,15 @@ impl Signals {
     /// From half a second on, a signal to stop ends the process, with status 1, after its last
     /// words.
     pub fn exit_at_the_next_one(mut self, last_words: impl FnOnce() + Send + 'static) {
-        thread::spawn(move || {
+        let body = move || {
             let since = Instant::now();
             while self.next() != Asked::Stop || since.elapsed() < SAME_REQUEST {}
             last_words();
             std::process::exit(1);
-        });
+        };
+        if let Err(error) = Native::try_spawn("millrace-exit", None, body) {
+            tracing::warn!("a second signal will not end the process at once: {error}");
+        }
     }
 }
 

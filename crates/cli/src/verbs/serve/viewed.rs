@@ -62,6 +62,11 @@ pub fn metrics(
     }
 }
 
+/// Whether there is anything to bind.
+pub fn has_any(plan: &Checked, metrics_flag: Option<SocketAddr>) -> bool {
+    control(plan).path.is_some() || metrics(plan, metrics_flag).is_some()
+}
+
 /// Binds what the plan asks for; metrics where the flag says, if it was given.
 ///
 /// # Errors

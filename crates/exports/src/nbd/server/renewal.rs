@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use millrace_machine::{Machine, Native};
+use millrace_block::{Error, ErrorKind};
+use millrace_machine::Native;
 use millrace_tls::{Refreshed, ServerConfig};
 
 use super::config::ListenConfig;
@@ -32,15 +33,19 @@ struct Watched {
 
 impl Renewal {
     /// Looks after the certificates of these listeners; none if no file is behind them.
-    pub(crate) fn start(listeners: &[ListenConfig]) -> Option<Renewal> {
+    ///
+    /// # Errors
+    /// The system's refusal of the thread.
+    pub(crate) fn start(listeners: &[ListenConfig]) -> Result<Option<Renewal>, Error> {
         let watched = watched(listeners);
         if watched.is_empty() {
-            return None;
+            return Ok(None);
         }
         let (stop, stopped) = channel();
         let body = move || run(&watched, &stopped);
-        let _detached = Native::spawn("millrace-tls", None, Box::new(body));
-        Some(Renewal { _stop: stop })
+        let _detached = Native::try_spawn("millrace-tls", None, body)
+            .map_err(|error| Error::new(ErrorKind::System, error.to_string()))?;
+        Ok(Some(Renewal { _stop: stop }))
     }
 }
 
@@ -107,7 +112,7 @@ mod tests {
             one
         };
         let without = ListenConfig::new(Listen::Abstract("c".to_owned()), vec![0]);
-        assert!(Renewal::start(std::slice::from_ref(&without)).is_none());
+        assert!(Renewal::start(std::slice::from_ref(&without)).unwrap().is_none());
         let watched = watched(&[listener("a"), without, listener("b")]);
         assert_eq!(watched.len(), 1);
         let look = || logged(|| watched[0].look());

@@ -299,6 +299,8 @@ impl Worker {
         if result < 0 {
             self.accepting.again_ns = Some(Native::now() + ACCEPT_RETRY_NS);
             self.shared.accept_failed(listener);
+            let address = &self.shared.exports.catalogs[listener].address;
+            self.core.secure.not_accepted(address, -result);
             return;
         }
         self.ring.accept(listener, self.shared.listeners[listener]);

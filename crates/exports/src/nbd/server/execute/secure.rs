@@ -65,6 +65,23 @@ impl SecureTurn {
         }
     }
 
+    /// Logs that the system gives no descriptor for a client, who waits meanwhile.
+    #[cold]
+    pub(crate) fn not_accepted(&mut self, address: &str, errno: i32) {
+        if self.may_show(Instant::now()) {
+            let error = std::io::Error::from_raw_os_error(errno);
+            let remedy = match errno {
+                libc::EMFILE => "; raise the limit on open files (`ulimit -n`, LimitNOFILE=)",
+                libc::ENFILE => "; raise fs.file-max",
+                _ => "",
+            };
+            tracing::warn!(
+                address,
+                "{address}: a client waits, as it cannot be accepted: {error}{remedy}"
+            );
+        }
+    }
+
     /// Logs that a client is turned away because as many are there as there may be.
     #[cold]
     pub(crate) fn crowded(&mut self, address: &str, fd: RawFd, connections_max: u32) {

@@ -1,0 +1,116 @@
+//! Threads that a configuration needs: counted, and tried, before anything is served.
+//!
+//! Called once by `serve`, between the opening of drives and the first thread, so that a limit that
+//! is too low ends the start in words that name the number and the limit. Counts what the servers,
+//! the drives' workers, the caches and the views start, and the helpers of file drives: a worker of
+//! the kernel for each I/O thread with io_uring, else those that the process's pool keeps.
+//! docs/configuration.md has the same sum for people.
+
+use std::net::SocketAddr;
+
+use millrace::{DriveConfig, Opened};
+use millrace_machine::{Native, thread_limits};
+use millrace_reactor::{Backend, Config, POOL_THREADS_KEPT, Reactor};
+
+use super::{looks, viewed};
+use crate::config::Checked;
+
+/// Threads that serving starts, beside the one that there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Needed {
+    /// I/O threads of NBD and of virtual machines.
+    io: usize,
+    /// Drives' workers and caches' flushers.
+    workers: usize,
+    /// Control of virtual machines, signals, views and certificates.
+    others: usize,
+    /// Helpers of file drives.
+    helpers: usize,
+}
+
+impl Needed {
+    fn total(self) -> usize {
+        self.io + self.workers + self.others + self.helpers
+    }
+}
+
+/// Tries whether there may be as many threads as serving needs.
+///
+/// # Errors
+/// How many it needs, how many there may be, and the limits.
+pub fn check(plan: &Checked, opened: &Opened, metrics: Option<SocketAddr>) -> anyhow::Result<()> {
+    let has_ring = plan.config.server.backend != Backend::Epoll && has_io_uring();
+    let needed = needed(plan, opened, (viewed::has_any(plan, metrics), has_ring));
+    Native::try_threads(needed.total()).map_err(|(found, error)| {
+        let Needed { io, workers, others, helpers } = needed;
+        anyhow::anyhow!(
+            "this configuration needs {} threads ({io} for I/O, {helpers} to help them with files, \
+             {workers} for drives and caches, {others} for control and signals, and the first one), \
+             and the system allows {}: {error}; {}; raise the limit, or lower `threads`",
+            needed.total() + 1,
+            found + 1,
+            thread_limits()
+        )
+    })
+}
+
+fn has_io_uring() -> bool {
+    Reactor::new(Config { backend: Backend::Uring, entries: 1, ..Config::default() }).is_ok()
+}
+
+fn needed(plan: &Checked, opened: &Opened, (has_views, has_ring): (bool, bool)) -> Needed {
+    let config = &plan.config;
+    let files_of = |name: &str| {
+        let volume = config.volumes.iter().find(|volume| volume.name == name);
+        volume.map_or(0, |volume| volume.drives.iter().filter(|drive| is_file(drive)).count())
+    };
+    let nbd: Vec<_> = config.exports.iter().filter(|export| !export.nbd.is_empty()).collect();
+    let nbd_threads = if nbd.is_empty() { 0 } else { usize::from(config.server.threads) };
+    let nbd_files = nbd.iter().any(|export| files_of(&export.volume) > 0);
+    let mut needed = Needed { io: nbd_threads, others: 1, ..Needed::default() };
+    let mut with_files = if nbd_files { nbd_threads } else { 0 };
+    for export in &config.exports {
+        let Some(guests) = &export.guests else { continue };
+        let threads = usize::from(guests.thread_count());
+        (needed.io, needed.others) = (needed.io + threads, needed.others + 1);
+        with_files += if files_of(&export.volume) > 0 { threads } else { 0 };
+    }
+    let mut cpus = Vec::new();
+    for (volume, settings) in opened.volumes.iter().zip(&config.volumes) {
+        for (disk, drive) in volume.drives().iter().zip(&settings.drives) {
+            let Some(cpu) = disk.worker_cpu() else { continue };
+            match cpus.iter_mut().find(|(known, _)| *known == cpu) {
+                Some((_, files)) => *files |= is_file(drive),
+                None => cpus.push((cpu, is_file(drive))),
+            }
+        }
+    }
+    with_files += cpus.iter().filter(|(_, files)| *files).count();
+    let caches = opened.caches.iter().map(|(cache, _)| files_of(cache.below().name()) > 0);
+    with_files += caches.filter(|files| *files).count();
+    needed.workers = cpus.len() + opened.caches.len();
+    needed.others +=
+        usize::from(has_views) + usize::from(plan.listeners.iter().any(|one| one.tls.is_some()));
+    let pooled = config.volumes.iter().flat_map(|volume| &volume.drives);
+    let pooled = pooled.filter(|drive| is_file(drive) && (!has_ring || on_threads(drive)));
+    let kept = pooled.count().min(POOL_THREADS_KEPT);
+    needed.helpers = kept + if has_ring { with_files } else { 0 };
+    needed
+}
+
+/// Whether I/O of a drive needs helpers: it is in a file, and no I/O thread does it by itself.
+fn is_file(drive: &DriveConfig) -> bool {
+    let inner = looks::innermost(&drive.spec);
+    inner.driver == "file" && inner.get("aio") != Some("inline")
+}
+
+/// Whether threads of the process do some of a drive's I/O also where there is io_uring.
+fn on_threads(drive: &DriveConfig) -> bool {
+    let inner = looks::innermost(&drive.spec);
+    let is_block = || {
+        use std::os::unix::fs::FileTypeExt;
+        let path = inner.file().and_then(|path| std::fs::metadata(path).ok());
+        path.is_some_and(|meta| meta.file_type().is_block_device())
+    };
+    inner.get("aio") == Some("threads") || is_block()
+}

@@ -1,0 +1,189 @@
+//! Threads of the process: how one is started, and the limits that stop it.
+//!
+//! [`Native::try_spawn`] is for code that can go on or explain itself without the thread;
+//! `Machine::spawn` of `Native` panics instead. The system counts threads in several places (the
+//! user's RLIMIT_NPROC, the cgroups' `pids.max`) and answers EAGAIN for each of them, so
+//! [`ThreadRefused`] looks at all of them when it is printed. Owns nothing.
+#![allow(unsafe_code)]
+
+use core::fmt;
+use std::borrow::ToOwned;
+use std::format;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::string::String;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::vec::Vec;
+
+use super::{allowed_set, pin_to};
+use crate::{CpuId, Native, Thread};
+
+/// Stack of a thread that only shows that it can be there.
+const TRIAL_STACK_BYTES: usize = 64 << 10;
+
+/// A joined-on-demand thread.
+#[derive(Debug)]
+pub struct NativeThread(JoinHandle<()>);
+
+impl Thread for NativeThread {
+    fn join(self) -> bool {
+        self.0.join().is_ok()
+    }
+}
+
+/// The system refused a thread. Its text names the limits that may be the reason.
+#[derive(Debug)]
+pub struct ThreadRefused {
+    name: String,
+    source: io::Error,
+}
+
+impl fmt::Display for ThreadRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ThreadRefused { name, source } = self;
+        write!(f, "cannot start the thread {name}: {source}; {}", thread_limits())
+    }
+}
+
+impl core::error::Error for ThreadRefused {}
+
+impl Native {
+    /// Starts a thread, on `cpu` if one is named.
+    ///
+    /// # Errors
+    /// The system's refusal, as a [`ThreadRefused`].
+    pub fn try_spawn(
+        name: &str,
+        cpu: Option<CpuId>,
+        body: impl FnOnce() + Send + 'static,
+    ) -> io::Result<NativeThread> {
+        let run = move || {
+            if let Some(cpu) = cpu {
+                pin_to(cpu);
+            }
+            body();
+        };
+        match Builder::new().name(name.to_owned()).spawn(run) {
+            Ok(thread) => Ok(NativeThread(thread)),
+            Err(source) => {
+                let kind = source.kind();
+                Err(io::Error::new(kind, ThreadRefused { name: name.to_owned(), source }))
+            }
+        }
+    }
+
+    /// Starts `count` threads at once and ends them again: whether the process may have so many
+    /// more. Others may take them afterwards.
+    ///
+    /// # Errors
+    /// How many there were, and the refusal of the next one.
+    pub fn try_threads(count: usize) -> Result<(), (usize, io::Error)> {
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = Vec::new();
+        let mut refused = None;
+        while threads.len() < count && refused.is_none() {
+            let gate = Arc::clone(&gate);
+            let wait = move || drop(gate.lock());
+            match Builder::new().stack_size(TRIAL_STACK_BYTES).spawn(wait) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => refused = Some((threads.len(), error)),
+            }
+        }
+        drop(closed);
+        for thread in threads {
+            // A thread that does nothing does not panic.
+            let _ = thread.join();
+        }
+        refused.map_or(Ok(()), Err)
+    }
+}
+
+/// Lets the calling thread run on all CPUs that the process may use, wherever its starter is pinned.
+pub fn run_on_any_cpu() {
+    let set = allowed_set();
+    // SAFETY: the set is a live local of the size that the call is told.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+}
+
+/// The limits on the number of threads of this process that are not infinite, for people.
+#[must_use]
+pub fn thread_limits() -> String {
+    let mut limits: Vec<String> = user_limit().into_iter().collect();
+    for folder in cgroups() {
+        let read = |file: &str| std::fs::read_to_string(folder.join(file)).ok();
+        let Some(most) = read("pids.max").filter(|most| most.trim() != "max") else { continue };
+        let used = read("pids.current").unwrap_or_default();
+        limits.push(format!(
+            "pids.max of cgroup {} is {}, of which {} are in use (TasksMax= of a unit)",
+            folder.display(),
+            most.trim(),
+            used.trim()
+        ));
+    }
+    if limits.is_empty() {
+        let most = std::fs::read_to_string("/proc/sys/kernel/threads-max").unwrap_or_default();
+        return format!("kernel.threads-max is {}; memory may be short as well", most.trim());
+    }
+    limits.join("; ")
+}
+
+/// RLIMIT_NPROC, unless it does not bind this process.
+fn user_limit() -> Option<String> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: getrlimit fills a live local; geteuid has no preconditions.
+    let (done, user) =
+        unsafe { (libc::getrlimit(libc::RLIMIT_NPROC, &mut limit), libc::geteuid()) };
+    if done != 0 || user == 0 || limit.rlim_cur == libc::RLIM_INFINITY {
+        return None;
+    }
+    Some(format!(
+        "RLIMIT_NPROC allows user {user} {} processes and threads in all (`ulimit -u`, \
+         LimitNPROC= of a unit)",
+        limit.rlim_cur
+    ))
+}
+
+/// Folders of the control groups that the process is in, innermost first.
+fn cgroups() -> Vec<PathBuf> {
+    let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mut folders = Vec::new();
+    for line in text.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let root = match controllers {
+            "" => Path::new("/sys/fs/cgroup"),
+            names if names.split(',').any(|name| name == "pids") => {
+                Path::new("/sys/fs/cgroup/pids")
+            }
+            _ => continue,
+        };
+        let inner = root.join(path.trim_start_matches('/'));
+        folders.extend(inner.ancestors().take_while(|at| at.starts_with(root)).map(Path::to_owned));
+    }
+    folders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_threads_can_be_tried_and_are_gone_afterwards() {
+        let count = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let before = count();
+        assert!(Native::try_threads(20).is_ok());
+        assert!(count() < before + 20);
+    }
+
+    #[test]
+    fn a_refusal_names_the_thread_the_reason_and_a_limit() {
+        let source = io::Error::from_raw_os_error(libc::EAGAIN);
+        let text =
+            std::string::ToString::to_string(&ThreadRefused { name: "t7".to_owned(), source });
+        assert!(text.starts_with("cannot start the thread t7: Resource temporarily"), "{text}");
+        let limits = ["RLIMIT_NPROC", "pids.max", "kernel.threads-max"];
+        assert!(limits.iter().any(|limit| text.contains(limit)), "{text}");
+    }
+}
