@@ -81,7 +81,21 @@ impl Daemon {
         Self::spawn(dir, command, sockets)
     }
 
-    fn spawn(dir: TempDir, command: &mut Command, sockets: &[&str]) -> Self {
+    /// `start_command` of a daemon that may refuse to start: then how it exited, and what it said on
+    /// standard error.
+    ///
+    /// # Errors
+    ///
+    /// When it exits before it is ready.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be run, or is not ready within 30 s.
+    pub fn try_start(
+        dir: TempDir,
+        command: &mut Command,
+        sockets: &[&str],
+    ) -> Result<Self, (ExitStatus, String)> {
         command
             .current_dir(dir.path())
             .stdin(Stdio::null())
@@ -93,13 +107,21 @@ impl Daemon {
         let sockets: Vec<PathBuf> = sockets.iter().map(|name| daemon.dir().join(name)).collect();
         let ready = poll_within(READY_TIMEOUT, || {
             if let Some(status) = daemon.try_wait() {
-                panic!("the daemon exited before it was ready: {status}");
+                return Some(Err((status, daemon.stderr())));
             }
             let printed = daemon.stdout().lines().any(|line| line.starts_with("ready"));
-            (printed && sockets.iter().all(|socket| socket.exists())).then_some(())
+            (printed && sockets.iter().all(|socket| socket.exists())).then_some(Ok(()))
         });
-        assert!(ready.is_some(), "the daemon was not ready within {READY_TIMEOUT:?}");
-        daemon
+        match ready {
+            Some(ready) => ready.map(|()| daemon),
+            None => panic!("the daemon was not ready within {READY_TIMEOUT:?}"),
+        }
+    }
+
+    fn spawn(dir: TempDir, command: &mut Command, sockets: &[&str]) -> Self {
+        Self::try_start(dir, command, sockets).unwrap_or_else(|(status, said)| {
+            panic!("the daemon exited before it was ready: {status}\n{said}")
+        })
     }
 
     /// The directory it runs in, removed when the daemon drops.

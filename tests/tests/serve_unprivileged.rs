@@ -1,17 +1,20 @@
-//! The daemon needs no privileges: another user, no capabilities, two places that it may write to.
+//! The daemon needs no privileges: another user, no capabilities, two places that it may write to;
+//! and no more threads than it says.
 //!
 //! What the unit docs/millrace.service asks for. Run by root, the daemon becomes `nobody` by
 //! setpriv; run by a user, it is that user, without privileges by itself. Files are laid out so
 //! that only the socket's folder and the drive's file are writable; huge pages are not in use.
+//! Limits on threads bind a user that nobody else is, which takes root.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
-use millrace_tests::raw_nbd::RawNbd;
-use millrace_tests::serving::{backends, pattern, succeed};
-use millrace_tests::{Daemon, client, millrace, tempdir};
+use millrace_tests::raw_nbd::{RawNbd, request};
+use millrace_tests::serving::{backends, pattern, stripe, succeed};
+use millrace_tests::{Daemon, client, millrace, poll_within, tempdir};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -139,4 +142,140 @@ fn the_daemon_serves_without_privileges_or_huge_pages() {
         // So that a user who is not root may remove it.
         set_mode(&path.join("drives"), 0o755);
     }
+}
+
+/// Starts a daemon of user `user`, which no other test is and who may have `limit` processes and
+/// threads; none without the programs for that. It may refuse.
+fn start_limited(
+    user: u32,
+    limit: usize,
+    config: impl Fn(&Path) -> String,
+) -> Option<Result<Daemon, (ExitStatus, String)>> {
+    let dir = prepared();
+    let path = dir.path().to_owned();
+    for place in ["run", "drives/disk"] {
+        chown(path.join(place), Some(user), Some(user)).unwrap();
+    }
+    fs::write(path.join("millrace.toml"), config(&path)).unwrap();
+    let mut command = Command::new(client("prlimit")?);
+    command.arg(format!("--nproc={limit}:{limit}")).arg(client("setpriv")?);
+    command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+    command.args(["--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]);
+    command.arg(path.join("millrace")).arg("serve").arg(path.join("millrace.toml"));
+    Some(Daemon::try_start(dir, &mut command, &["run/nbd"]))
+}
+
+/// One file drive over NBD with two threads.
+fn small_config(dir: &Path, backend: &str, keys: &str) -> String {
+    let dir = dir.display();
+    format!(
+        "[[drive]]\nname = \"d0\"\nspec = \"file:path={dir}/drives/disk,lock=off{keys}\"\n\
+         [[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
+         [server]\nbackend = \"{backend}\"\nthreads = 2\n\
+         [[export]]\nvolume = \"v\"\nnbd = \"unix:{dir}/run/nbd\"\n"
+    )
+}
+
+/// 32 writes, reads, trims and zeroes at a time from two clients, and flushes, without an error.
+fn serves_all(daemon: &Daemon, context: &str) {
+    let socket = daemon.dir().join("run/nbd");
+    let mut clients = [(); 2].map(|()| RawNbd::connect(&socket, "v").unwrap());
+    let data = pattern(4096, 7);
+    for command in [1, 0, 4, 6, 1, 3] {
+        for client in &mut clients {
+            for cookie in 0..32 {
+                let (offset, length) = if command == 3 { (0, 0) } else { (cookie << 16, 4096) };
+                client.send(&request(command, cookie, offset, length)).unwrap();
+                if command == 1 {
+                    client.send(&data).unwrap();
+                }
+            }
+        }
+        for client in &mut clients {
+            for _ in 0..32 {
+                let (error, _) = client.reply().unwrap();
+                assert_eq!(error, 0, "{context}: command {command}: {}", daemon.stderr());
+                if command == 0 {
+                    client.receive(&mut vec![0; 4096]).unwrap();
+                }
+            }
+        }
+    }
+}
+
+fn threads_of(daemon: &Daemon) -> usize {
+    fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count()
+}
+
+#[test]
+fn each_limit_of_threads_refuses_the_start_in_words_or_leaves_a_daemon_that_serves() {
+    if !is_root() {
+        return millrace_require::skip("a user of its own takes root");
+    }
+    let variants = backends().iter().flat_map(|backend| ["", ",aio=threads"].map(|k| (backend, k)));
+    for (at, (backend, keys)) in variants.enumerate() {
+        let user = 200_000 + (std::process::id() % 100_000) * 8 + at as u32;
+        let mut served = 0;
+        for limit in 1..30 {
+            let context = format!("{backend}{keys}, at most {limit} threads");
+            let Some(start) = start_limited(user, limit, |dir| small_config(dir, backend, keys))
+            else {
+                return;
+            };
+            match start {
+                Err((status, said)) => {
+                    assert_eq!((served, status.code()), (0, Some(2)), "{context}: {said}");
+                    let reason = format!("RLIMIT_NPROC allows user {user} {limit} processes");
+                    assert!(said.contains("this configuration needs "), "{context}: {said}");
+                    assert!(said.contains(&reason), "{context}: {said}");
+                }
+                Ok(mut daemon) => {
+                    let ready = || (threads_of(&daemon) == limit).then_some(());
+                    let exact = served > 0 || poll_within(Duration::from_secs(9), ready).is_some();
+                    assert!(exact, "{context}: {} threads", threads_of(&daemon));
+                    serves_all(&daemon, &context);
+                    served += 1;
+                    assert_eq!(daemon.terminate().code(), Some(0), "{context}");
+                    if served == 4 {
+                        break;
+                    }
+                }
+            }
+        }
+        assert_eq!(served, 4, "{backend}{keys}");
+    }
+}
+
+#[test]
+fn a_burst_on_many_drives_stays_within_the_threads_that_the_daemon_says() {
+    const DRIVES: usize = 400;
+    let dir = tempdir();
+    let specs: Vec<String> = (0..DRIVES)
+        .map(|n| format!("file:path={}/d{n},size=4m,lock=off", dir.path().display()))
+        .collect();
+    let config = stripe("epoll", &specs);
+    let mut daemon = Daemon::start(&config, &["s"]);
+    let before = threads_of(&daemon);
+    let socket = daemon.dir().join("s");
+    let mut clients = [(); 4].map(|()| RawNbd::connect(&socket, "v").unwrap());
+    let mut most = 0;
+    for round in 0..32 * DRIVES as u64 / (4 * 64) {
+        for (place, client) in (0..).zip(&mut clients) {
+            for cookie in 0..64 {
+                let chunk = (round * 4 + place) * 64 + cookie;
+                client.send(&request(1, cookie, chunk << 16, 4096)).unwrap();
+                client.send(&[chunk as u8; 4096]).unwrap();
+            }
+        }
+        most = most.max(threads_of(&daemon));
+        for client in &mut clients {
+            for _ in 0..64 {
+                assert_eq!(client.reply().unwrap().0, 0, "{}", daemon.stderr());
+            }
+        }
+    }
+    most = most.max(threads_of(&daemon));
+    assert!(most <= before + 128 + DRIVES, "{most} threads, {before} before");
+    assert!(most < before + 200, "drives that answer need few beyond those shared: {most}");
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }

@@ -32,7 +32,7 @@ use millrace_block::{
     Sector,
 };
 use millrace_machine::{Native, Topology};
-use millrace_reactor::{Backend, FileDemand, PoolShare};
+use millrace_reactor::{Backend, FileDemand, PoolShare, take_thread_refusal};
 
 use engine::{Engine, Ring};
 use lent::Lent;
@@ -331,7 +331,10 @@ impl Driver<Native> for FileDriver {
     }
 
     fn take_news(&self) -> Vec<String> {
-        self.shared.lent.take_news()
+        // Whichever drive is asked first tells of what is the process's.
+        let mut news = self.shared.lent.take_news();
+        news.extend(take_thread_refusal());
+        news
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

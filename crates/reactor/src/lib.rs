@@ -35,6 +35,8 @@ mod waiters;
 
 pub use config::{Backend, Config, Counters, Features, FileCarrier, FileDemand, SpinRule, Wait};
 pub use op::{Completion, FileRef, Op, Source};
-pub use pool::{POOL_THREADS_KEPT, POOL_THREADS_SHARED, PoolShare, run_file_op};
+pub use pool::{
+    POOL_THREADS_KEPT, POOL_THREADS_SHARED, PoolShare, run_file_op, take_thread_refusal,
+};
 pub use reactor::{Handle, Reactor};
 pub use sys::now_ns;

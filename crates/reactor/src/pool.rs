@@ -17,7 +17,7 @@ use crate::op::{FileRef, Op};
 use crate::sys;
 use crate::table::Key;
 use job_queue::{Call, JobQueue, LANE_MAX};
-use millrace_machine::{Native, run_on_any_cpu};
+use millrace_machine::{Native, run_on_any_cpu, thread_limits};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -110,6 +110,19 @@ impl Drop for PoolShare {
     fn drop(&mut self) {
         lock().close_lane(self.0);
     }
+}
+
+/// The news that the system refuses the pool more threads, once each time that it begins to.
+#[must_use]
+pub fn take_thread_refusal() -> Option<String> {
+    let mut queue = lock();
+    let threads = queue.threads;
+    std::mem::take(&mut queue.refusal_untold).then_some(())?;
+    drop(queue);
+    Some(format!(
+        "the system refuses more threads, so {threads} do the I/O of all drives in files: {}",
+        thread_limits()
+    ))
 }
 
 /// One reactor's end of the pool.
@@ -272,7 +285,9 @@ fn serve(mut queue: MutexGuard<'static, JobQueue>) -> MutexGuard<'static, JobQue
 fn wait(mut queue: MutexGuard<'static, JobQueue>) -> Option<MutexGuard<'static, JobQueue>> {
     queue.idle += 1;
     loop {
-        let waited = POOL.work.wait_timeout(queue, IDLE);
+        // A thread that is kept sleeps undisturbed.
+        let limit = if queue.threads > queue.kept() { IDLE } else { Duration::MAX };
+        let waited = POOL.work.wait_timeout(queue, limit);
         let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         queue = guard;
         if queue.calls > 0 {

@@ -1,11 +1,15 @@
-//! What happens where io_uring is forbidden, as in many containers.
+//! What happens where io_uring is forbidden, as in many containers, and where threads are.
 //!
-//! Each test forbids it for one thread of its own with a seccomp filter, which is how container
-//! runtimes do it, and which ends with that thread.
+//! Each test forbids io_uring for one thread of its own with a seccomp filter, which is how
+//! container runtimes do it, and which ends with that thread. A limit on threads binds all of the
+//! process, but for those of root, as the other tests' are.
 
 #![allow(unsafe_code, clippy::unwrap_used)] // Tests of an unsafe interface may panic.
 
-use millrace_reactor::{Backend, Config, Op, Reactor, Wait};
+use millrace_reactor::{
+    Backend, Config, FileCarrier, FileDemand, FileRef, Op, PoolShare, Reactor, Wait,
+};
+use std::os::fd::AsRawFd;
 
 /// Makes `call` fail with `errno` on this thread.
 fn forbid(call: libc::c_long, errno: i32) {
@@ -117,5 +121,71 @@ fn epoll_without_nanosecond_waits_is_late_but_never_early() {
         unsafe { handle.push(source, 1, Op::Timeout { deadline_ns }) };
         while reactor.turn(Wait::Forever).unwrap() == 0 {}
         assert!(millrace_reactor::now_ns() >= deadline_ns);
+    });
+}
+
+/// Lets users other than root have so many threads in this process.
+fn limit_threads(most: libc::rlim_t) {
+    // SAFETY: the limit is a live local; the hard limit stays.
+    unsafe {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NPROC, &raw mut limit), 0);
+        limit.rlim_cur = most;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit), 0);
+    }
+}
+
+#[test]
+fn without_a_worker_of_the_kernel_the_pool_serves_files_or_says_why_it_cannot() {
+    // SAFETY: geteuid has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        return millrace_require::skip("a thread that is another user takes root");
+    }
+    on_a_thread(|| {
+        let mut file = tempfile::tempfile().unwrap();
+        let user = 300_000 + std::process::id();
+        // SAFETY: the system call itself, unlike libc's function, concerns this thread only.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) }, 0);
+        let mut reactor =
+            match Reactor::new(Config { backend: Backend::Uring, ..Config::default() }) {
+                Ok(reactor) => reactor,
+                Err(error) => return millrace_require::skip(error),
+            };
+        let (handle, share) = (reactor.handle(), PoolShare::new());
+        let (source, demand) =
+            (handle.source(), FileDemand { operations: 8, ..FileDemand::default() });
+        limit_threads(1);
+        let refused = handle.open_files(source, &share, demand).unwrap_err().to_string();
+        assert!(refused.starts_with("cannot start the thread millrace-pool"), "{refused}");
+        assert!(refused.contains(&format!("RLIMIT_NPROC allows user {user} 1 ")), "{refused}");
+        limit_threads(2);
+        assert_eq!(handle.open_files(source, &share, demand).unwrap(), FileCarrier::Threads);
+        let fd = FileRef::Raw(file.as_raw_fd());
+        let (data, len) = ([7u8; 4096], 4096);
+        let write =
+            Op::Write { file: fd, buf: data.as_ptr(), len, offset: 0, buffer: None, rw_flags: 0 };
+        let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let ops = [
+            write,
+            Op::Fdatasync { file: fd },
+            Op::Fallocate { file: fd, mode: punch, offset: 512, len: 512 },
+        ];
+        let mut done = Vec::new();
+        for (user_data, op) in (0..).zip(ops.into_iter().cycle().take(30)) {
+            // SAFETY: the data and the file outlive the reactor's use of them, awaited below.
+            unsafe { handle.push(source, user_data, op) };
+        }
+        while done.len() < 30 {
+            reactor.turn(Wait::Forever).unwrap();
+            handle.take(source, &mut done);
+        }
+        let right = |done: &millrace_reactor::Completion| {
+            done.result == if done.user_data % 3 == 0 { 4096 } else { 0 }
+        };
+        assert!(done.iter().all(right), "{done:?}");
+        drop(reactor);
+        let mut read = Vec::new();
+        std::io::Seek::rewind(&mut file).unwrap();
+        assert_eq!(std::io::Read::read_to_end(&mut file, &mut read).unwrap(), 4096);
     });
 }

@@ -89,6 +89,8 @@ pub(super) struct JobQueue {
     pub(super) calls: usize,
     /// The system refused the last thread; none is asked for before this time.
     refused_until_ns: Option<u64>,
+    /// The first refusal after a thread that was given has not been told of.
+    pub(super) refusal_untold: bool,
 }
 
 impl JobQueue {
@@ -106,6 +108,7 @@ impl JobQueue {
             coming: 0,
             calls: 0,
             refused_until_ns: None,
+            refusal_untold: false,
         }
     }
 
@@ -305,8 +308,9 @@ impl JobQueue {
 
     /// Records whether the system gave the thread that was asked for.
     pub(super) fn started(&mut self, done: bool, now_ns: u64) {
-        self.refused_until_ns = None;
+        let before = self.refused_until_ns.take();
         if !done {
+            self.refusal_untold |= before.is_none();
             (self.threads, self.coming) = (self.threads - 1, self.coming - 1);
             self.refused_until_ns = Some(now_ns.saturating_add(self.limits.refused_ns));
         }

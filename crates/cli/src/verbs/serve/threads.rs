@@ -60,33 +60,33 @@ fn has_io_uring() -> bool {
 
 fn needed(plan: &Checked, opened: &Opened, (has_views, has_ring): (bool, bool)) -> Needed {
     let config = &plan.config;
-    let files_of = |name: &str| {
+    let has_files = |name: &str| {
         let volume = config.volumes.iter().find(|volume| volume.name == name);
-        volume.map_or(0, |volume| volume.drives.iter().filter(|drive| is_file(drive)).count())
+        volume.is_some_and(|volume| volume.drives.iter().any(|drive| on_ring(drive)))
     };
     let nbd: Vec<_> = config.exports.iter().filter(|export| !export.nbd.is_empty()).collect();
     let nbd_threads = if nbd.is_empty() { 0 } else { usize::from(config.server.threads) };
-    let nbd_files = nbd.iter().any(|export| files_of(&export.volume) > 0);
+    let nbd_files = nbd.iter().any(|export| has_files(&export.volume));
     let mut needed = Needed { io: nbd_threads, others: 1, ..Needed::default() };
     let mut with_files = if nbd_files { nbd_threads } else { 0 };
     for export in &config.exports {
         let Some(guests) = &export.guests else { continue };
         let threads = usize::from(guests.thread_count());
         (needed.io, needed.others) = (needed.io + threads, needed.others + 1);
-        with_files += if files_of(&export.volume) > 0 { threads } else { 0 };
+        with_files += if has_files(&export.volume) { threads } else { 0 };
     }
     let mut cpus = Vec::new();
     for (volume, settings) in opened.volumes.iter().zip(&config.volumes) {
         for (disk, drive) in volume.drives().iter().zip(&settings.drives) {
             let Some(cpu) = disk.worker_cpu() else { continue };
             match cpus.iter_mut().find(|(known, _)| *known == cpu) {
-                Some((_, files)) => *files |= is_file(drive),
-                None => cpus.push((cpu, is_file(drive))),
+                Some((_, files)) => *files |= on_ring(drive),
+                None => cpus.push((cpu, on_ring(drive))),
             }
         }
     }
     with_files += cpus.iter().filter(|(_, files)| *files).count();
-    let caches = opened.caches.iter().map(|(cache, _)| files_of(cache.below().name()) > 0);
+    let caches = opened.caches.iter().map(|(cache, _)| has_files(cache.below().name()));
     with_files += caches.filter(|files| *files).count();
     needed.workers = cpus.len() + opened.caches.len();
     needed.others +=
@@ -102,6 +102,11 @@ fn needed(plan: &Checked, opened: &Opened, (has_views, has_ring): (bool, bool)) 
 fn is_file(drive: &DriveConfig) -> bool {
     let inner = looks::innermost(&drive.spec);
     inner.driver == "file" && inner.get("aio") != Some("inline")
+}
+
+/// Whether a ring carries I/O of a drive, where there is io_uring.
+fn on_ring(drive: &DriveConfig) -> bool {
+    is_file(drive) && looks::innermost(&drive.spec).get("aio") != Some("threads")
 }
 
 /// Whether threads of the process do some of a drive's I/O also where there is io_uring.

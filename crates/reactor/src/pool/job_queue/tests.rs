@@ -100,6 +100,7 @@ fn a_refusal_leaves_the_work_to_the_threads_there_are_and_is_asked_again_later()
     (0..6).for_each(|key| queue.put(job(key, 0, inbox), 0));
     threads.answer(&mut queue, 0, 2);
     assert_eq!((queue.threads, threads.of(0)), (2, 2));
+    assert!(std::mem::take(&mut queue.refusal_untold), "told of once");
     assert_eq!(queue.next_growth_ns(), Some(100));
     // The last thread is for a drive that has none, as long as there are no more of them.
     threads.end(&mut queue, 0, 1);
@@ -107,7 +108,9 @@ fn a_refusal_leaves_the_work_to_the_threads_there_are_and_is_asked_again_later()
     queue.put(job(7, 1, inbox), 1);
     threads.answer(&mut queue, 1, 2);
     assert_eq!((queue.idle, threads.of(0), threads.of(1)), (0, 1, 1));
-    threads.answer(&mut queue, 100, 100);
+    threads.answer(&mut queue, 100, 2);
+    assert!(queue.threads == 2 && !queue.refusal_untold, "still the same");
+    threads.answer(&mut queue, 200, 100);
     assert_eq!((queue.threads, threads.of(0)), (4, 3), "now it gives threads again");
 }
 
