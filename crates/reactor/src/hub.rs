@@ -64,7 +64,7 @@ impl Hub {
         self.shares.get(usize::from(source.0))?.as_ref()
     }
 
-    /// Whether the pool does all of a source's operations on files.
+    /// Returns true if the pool does all of a source's operations on files.
     pub(crate) fn takes_files(&self, source: Source) -> bool {
         self.share(source).is_some_and(|share| share.takes_files)
     }

@@ -120,7 +120,7 @@ pub fn take_thread_refusal() -> Option<String> {
     std::mem::take(&mut queue.refusal_untold).then_some(())?;
     drop(queue);
     Some(format!(
-        "the system refuses more threads, so {threads} do the I/O of all drives in files: {}",
+        "the system refuses more threads; the pool for I/O on files goes on with {threads}: {}",
         thread_limits()
     ))
 }
@@ -168,7 +168,7 @@ impl Pool {
         summon(next);
     }
 
-    /// Takes an operation back that no thread has begun; whether there was one.
+    /// Takes an operation back that no thread has begun; false if there is none.
     pub(crate) fn cancel(&mut self, key: Key, share: &PoolShare) -> bool {
         if let Some(at) = self.jobs.iter().position(|job| job.key == key) {
             self.jobs.remove(at);
@@ -281,7 +281,7 @@ fn serve(mut queue: MutexGuard<'static, JobQueue>) -> MutexGuard<'static, JobQue
     queue
 }
 
-/// Waits until the thread is called; none if it has been idle for long and is to end.
+/// Waits until the thread is called; none if the thread has been idle for long and is to end.
 fn wait(mut queue: MutexGuard<'static, JobQueue>) -> Option<MutexGuard<'static, JobQueue>> {
     queue.idle += 1;
     loop {

@@ -58,7 +58,7 @@ pub(crate) struct Uring {
     tables: Tables,
     /// Most kernel threads for operations that block and end; 0 for as many as the kernel likes.
     workers: u32,
-    /// Whether the kernel has made a worker for the thread, once that was tried. It keeps the last.
+    /// The kernel has made a worker for the thread, and keeps it. None before the trial.
     has_worker: Option<bool>,
 }
 
@@ -145,9 +145,9 @@ impl Uring {
         let _ = ring.register_iowq_max_workers(&mut [self.workers, 0]);
     }
 
-    /// Whether the kernel has a worker thread for operations of this thread that would block. The
-    /// first question makes it start one, which then stays: without, each such operation fails
-    /// with `ECANCELED`, or is tried for ever by some kernels.
+    /// Returns true if the kernel has a worker for operations of this thread that would block. The
+    /// first call makes the kernel start one, which then stays. Without a worker each such
+    /// operation fails with `ECANCELED`, or is tried for ever by some kernels.
     pub(crate) fn has_worker(&mut self, hub: &mut Hub) -> bool {
         if let Some(known) = self.has_worker {
             return known;

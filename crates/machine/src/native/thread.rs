@@ -76,8 +76,8 @@ impl Native {
         }
     }
 
-    /// Starts `count` threads at once and ends them again: whether the process may have so many
-    /// more. Others may take them afterwards.
+    /// Starts `count` threads at once and ends them again, to show that the process may have so
+    /// many more. Others may take them afterwards.
     ///
     /// # Errors
     /// How many there were, and the refusal of the next one.
@@ -128,12 +128,10 @@ pub fn thread_limits() -> String {
     for folder in cgroups() {
         let read = |file: &str| std::fs::read_to_string(folder.join(file)).ok();
         let Some(most) = read("pids.max").filter(|most| most.trim() != "max") else { continue };
-        let used = read("pids.current").unwrap_or_default();
         limits.push(format!(
-            "pids.max of cgroup {} is {}, of which {} are in use (TasksMax= of a unit)",
+            "pids.max of cgroup {} is {} (TasksMax= of a unit)",
             folder.display(),
-            most.trim(),
-            used.trim()
+            most.trim()
         ));
     }
     if limits.is_empty() {

@@ -203,7 +203,7 @@ impl JobQueue {
         }
     }
 
-    /// Takes a job back that no thread has begun; whether there was one.
+    /// Takes a job back that no thread has begun; false if there is none.
     pub(super) fn cancel(&mut self, lane: u32, inbox: u32, key: Key) -> bool {
         let jobs = &mut self.lanes[lane as usize].jobs;
         let Some(at) = jobs.iter().position(|job| job.key == key && job.inbox == inbox) else {
@@ -281,7 +281,7 @@ impl JobQueue {
         Call::New
     }
 
-    /// Whether a thread that waits has work, and none is on its way already.
+    /// Returns true if a thread that waits has work, and none is on its way already.
     fn can_wake(&self) -> bool {
         self.coming == 0 && self.idle > 0 && self.next_lane().is_some()
     }
@@ -306,7 +306,7 @@ impl JobQueue {
         (self.threads, self.coming) = (self.threads + 1, self.coming + 1);
     }
 
-    /// Records whether the system gave the thread that was asked for.
+    /// Records that the system gave the thread that was asked for (`done`), or refused it.
     pub(super) fn started(&mut self, done: bool, now_ns: u64) {
         let before = self.refused_until_ns.take();
         if !done {

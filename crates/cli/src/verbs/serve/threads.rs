@@ -34,7 +34,7 @@ impl Needed {
     }
 }
 
-/// Tries whether there may be as many threads as serving needs.
+/// Starts and ends as many threads as serving needs.
 ///
 /// # Errors
 /// How many it needs, how many there may be, and the limits.
@@ -98,18 +98,18 @@ fn needed(plan: &Checked, opened: &Opened, (has_views, has_ring): (bool, bool)) 
     needed
 }
 
-/// Whether I/O of a drive needs helpers: it is in a file, and no I/O thread does it by itself.
+/// True for drives in files whose I/O the I/O threads do not do by themselves.
 fn is_file(drive: &DriveConfig) -> bool {
     let inner = looks::innermost(&drive.spec);
     inner.driver == "file" && inner.get("aio") != Some("inline")
 }
 
-/// Whether a ring carries I/O of a drive, where there is io_uring.
+/// True for drives whose I/O a ring carries, where there is io_uring.
 fn on_ring(drive: &DriveConfig) -> bool {
     is_file(drive) && looks::innermost(&drive.spec).get("aio") != Some("threads")
 }
 
-/// Whether threads of the process do some of a drive's I/O also where there is io_uring.
+/// True for drives of whose I/O threads of the process do some also where there is io_uring.
 fn on_threads(drive: &DriveConfig) -> bool {
     let inner = looks::innermost(&drive.spec);
     let is_block = || {

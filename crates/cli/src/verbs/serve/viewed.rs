@@ -62,7 +62,7 @@ pub fn metrics(
     }
 }
 
-/// Whether there is anything to bind.
+/// True if the plan or the flag asks for a socket.
 pub fn has_any(plan: &Checked, metrics_flag: Option<SocketAddr>) -> bool {
     control(plan).path.is_some() || metrics(plan, metrics_flag).is_some()
 }

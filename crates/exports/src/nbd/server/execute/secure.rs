@@ -31,6 +31,8 @@ pub(crate) struct SecureTurn {
     handshakes: u32,
     shown: u32,
     shown_since: Option<Instant>,
+    /// When the log last said that clients wait for descriptors.
+    waits_shown: Option<Instant>,
 }
 
 impl SecureTurn {
@@ -54,6 +56,15 @@ impl SecureTurn {
         self.shown += 1;
         self.shown <= SHOWN_MAX
     }
+
+    /// Returns true once within [`SHOWN_WITHIN`]: accepting is tried again ten times a second.
+    fn may_show_wait(&mut self, now: Instant) -> bool {
+        let due = self.waits_shown.is_none_or(|shown| now.duration_since(shown) > SHOWN_WITHIN);
+        if due {
+            self.waits_shown = Some(now);
+        }
+        due
+    }
 }
 
 impl SecureTurn {
@@ -68,7 +79,7 @@ impl SecureTurn {
     /// Logs that the system gives no descriptor for a client, who waits meanwhile.
     #[cold]
     pub(crate) fn not_accepted(&mut self, address: &str, errno: i32) {
-        if self.may_show(Instant::now()) {
+        if self.may_show_wait(Instant::now()) {
             let error = std::io::Error::from_raw_os_error(errno);
             let remedy = match errno {
                 libc::EMFILE => "; raise the limit on open files (`ulimit -n`, LimitNOFILE=)",
@@ -77,7 +88,7 @@ impl SecureTurn {
             };
             tracing::warn!(
                 address,
-                "{address}: a client waits, as it cannot be accepted: {error}{remedy}"
+                "{address}: clients wait, as the system accepts none: {error}{remedy}"
             );
         }
     }
@@ -242,5 +253,7 @@ mod tests {
         let start = Instant::now();
         assert_eq!((0..100).filter(|_| turn.may_show(start)).count(), 10);
         assert!(turn.may_show(start + SHOWN_WITHIN * 2));
+        assert_eq!((0..100).filter(|_| turn.may_show_wait(start)).count(), 1);
+        assert!(turn.may_show_wait(start + SHOWN_WITHIN * 2));
     }
 }
