@@ -81,8 +81,8 @@ impl Daemon {
         Self::spawn(dir, command, sockets)
     }
 
-    /// `start_command` of a daemon that may refuse to start: then how it exited, and what it said on
-    /// standard error.
+    /// `start_command` of a daemon that may refuse to start: then how it exited, and what it said
+    /// on standard error.
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@
 //! for the eventfd (anyone may write it) and the pool's inner state (its own lock). Invariant: a
 //! source has a share of the pool before its first job, and keeps it until it is released.
 
-use crate::config::{Counters, Wait};
+use crate::config::{Counters, FileCarrier, Wait};
 use crate::op::Source;
 use crate::pool::{Pool, PoolShare, Sleep};
 use crate::sys;
@@ -26,8 +26,8 @@ pub(crate) struct Hub {
 /// How the pool serves a source.
 struct FileShare {
     share: Arc<PoolShare>,
-    /// Reads, writes and whatever else there is on files go to the pool as well.
-    takes_files: bool,
+    /// `Threads`: reads, writes and all else on files go to the pool, too.
+    carrier: FileCarrier,
 }
 
 impl Hub {
@@ -44,12 +44,17 @@ impl Hub {
     }
 
     /// Gives a source its share of the pool.
-    pub(crate) fn set_share(&mut self, source: Source, share: Arc<PoolShare>, takes_files: bool) {
+    pub(crate) fn set_share(
+        &mut self,
+        source: Source,
+        share: Arc<PoolShare>,
+        carrier: FileCarrier,
+    ) {
         let at = usize::from(source.0);
         if at >= self.shares.len() {
             self.shares.resize_with(at + 1, || None);
         }
-        self.shares[at] = Some(FileShare { share, takes_files });
+        self.shares[at] = Some(FileShare { share, carrier });
     }
 
     /// Closes an inbox, and gives its share of the pool back.
@@ -66,7 +71,7 @@ impl Hub {
 
     /// Returns true if the pool does all of a source's operations on files.
     pub(crate) fn takes_files(&self, source: Source) -> bool {
-        self.share(source).is_some_and(|share| share.takes_files)
+        self.share(source).is_some_and(|share| share.carrier == FileCarrier::Threads)
     }
 
     /// Adds an operation to the batch for the pool.
@@ -75,7 +80,7 @@ impl Hub {
         slot.phase = Phase::Pooled;
         let (source, op) = (slot.source, slot.op);
         if self.share(source).is_none() {
-            self.set_share(source, PoolShare::new(), false);
+            self.set_share(source, PoolShare::new(), FileCarrier::Ring);
         }
         if let Some(Some(FileShare { share, .. })) = self.shares.get(usize::from(source.0)) {
             self.pool.add(key, share, op);

@@ -86,9 +86,8 @@ pub enum Op {
     Timeout { deadline_ns: u64 },
     /// Cancels the operation pushed with this source and user data. The target still completes,
     /// with `-ECANCELED` or its result. The cancel completes with 0, with `-ENOENT` (not found,
-    /// or nothing can be done about it) or with `-EALREADY` (running, as a thread that has begun one
-    /// is not stopped). Costs a look at every
-    /// outstanding operation.
+    /// or nothing can be done about it) or with `-EALREADY` (running: a thread that has begun one
+    /// is not stopped). Costs a look at every outstanding operation.
     Cancel { source: Source, user_data: u64 },
     /// Closes a descriptor; nothing else may be outstanding on it.
     Close { fd: RawFd },

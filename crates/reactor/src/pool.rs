@@ -246,7 +246,10 @@ fn summon(call: Call) {
 /// Starts a thread that has been counted already.
 fn spawn() -> io::Result<()> {
     let started = Native::try_spawn("millrace-pool", None, work);
-    lock().started(started.is_ok(), sys::now_ns());
+    match started {
+        Ok(_) => lock().given(),
+        Err(_) => lock().refused(sys::now_ns()),
+    }
     started.map(drop)
 }
 

@@ -335,8 +335,8 @@ impl Handle {
         })?
     }
 
-    /// Prepares for a source's operations on files: makes sure that there is a thread for those that
-    /// block, of the kernel or of the process, and says which of them carries the operations.
+    /// Prepares for a source's operations on files: makes sure that there is a thread for those
+    /// that block, of the kernel or of the process, and says which of them carries the operations.
     /// `share` is that of the drive, in which all its sources take part. Without this call a file
     /// whose operations hang would take all threads that the ring has. May wait for a thread to
     /// start.
@@ -361,7 +361,7 @@ impl Handle {
         if carrier == FileCarrier::Threads || demand.ioctls {
             share.reserve()?;
         }
-        core.hub.set_share(source, Arc::clone(share), carrier == FileCarrier::Threads);
+        core.hub.set_share(source, Arc::clone(share), carrier);
         Ok(carrier)
     }
 

@@ -114,7 +114,7 @@ fn tasks() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// Lets the calling thread run on all CPUs that the process may use, wherever its starter is pinned.
+/// Lets the calling thread run on all CPUs of the process, wherever its starter is pinned.
 pub fn run_on_any_cpu() {
     let set = allowed_set();
     // SAFETY: the set is a live local of the size that the call is told.

@@ -306,14 +306,16 @@ impl JobQueue {
         (self.threads, self.coming) = (self.threads + 1, self.coming + 1);
     }
 
-    /// Records that the system gave the thread that was asked for (`done`), or refused it.
-    pub(super) fn started(&mut self, done: bool, now_ns: u64) {
-        let before = self.refused_until_ns.take();
-        if !done {
-            self.refusal_untold |= before.is_none();
-            (self.threads, self.coming) = (self.threads - 1, self.coming - 1);
-            self.refused_until_ns = Some(now_ns.saturating_add(self.limits.refused_ns));
-        }
+    /// Records that the system gave the thread that was asked for.
+    pub(super) fn given(&mut self) {
+        self.refused_until_ns = None;
+    }
+
+    /// Records that the system refused the thread that was asked for.
+    pub(super) fn refused(&mut self, now_ns: u64) {
+        let again_ns = now_ns.saturating_add(self.limits.refused_ns);
+        self.refusal_untold |= self.refused_until_ns.replace(again_ns).is_none();
+        (self.threads, self.coming) = (self.threads - 1, self.coming - 1);
     }
 
     /// Puts a lane where it belongs after its jobs have changed.

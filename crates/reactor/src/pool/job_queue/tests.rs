@@ -38,11 +38,11 @@ impl Threads {
             match queue.call(now_ns) {
                 Call::Nobody => return,
                 Call::New => {
-                    let given = queue.threads <= most;
-                    queue.started(given, now_ns);
-                    if !given {
+                    if queue.threads > most {
+                        queue.refused(now_ns);
                         continue;
                     }
+                    queue.given();
                 }
                 Call::Idle => queue.calls -= 1,
             }
