@@ -333,8 +333,8 @@ fn warnings_go_to_the_log_as_text_or_json_and_results_to_standard_output() {
         assert!(output.stdout.starts_with(b"m.toml: in order: "), "{output:?}");
         stderr(&output)
     };
-    let warning = "tcp:0.0.0.0:0: everybody on the network who reaches this port may read and \
-                   write";
+    let warning = "m.toml:9: nbd: tcp:0.0.0.0:0: everybody on the network who reaches this port may \
+                   read and write";
     says(&check(&["--check"]), &[&format!("WARN  millrace: {warning} \"v\", without a password")]);
     let json = check(&["--check", "--log-format", "json"]);
     let line: serde_json::Value = serde_json::from_str(&json).unwrap();
