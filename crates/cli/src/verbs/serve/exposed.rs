@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use millrace::{DriveConfig, Listen, SocketAccess, Spec, VhostSocket};
+use millrace::{DriveConfig, Listen, SocketAccess, Spec, TlsConfig, VhostSocket};
 
 use super::looks::innermost;
 use super::viewed;
@@ -55,7 +55,7 @@ fn of_listener(plan: &Checked, listener: &ListenerPlan) -> Option<Warning> {
     }
     match address {
         Listen::Tcp(tcp) if !tcp.ip().is_loopback() => {
-            at(listener.line, open_to_network(tcp, &may, listener.tls.is_some()))
+            at(listener.line, open_to_network(tcp, &may, listener.tls.as_ref()))
         }
         Listen::Unix(_) => {
             let by_mode = open_to_host("mode", &plan.config.access_of(address), &may)?;
@@ -65,9 +65,9 @@ fn of_listener(plan: &Checked, listener: &ListenerPlan) -> Option<Warning> {
     }
 }
 
-fn open_to_network(tcp: &SocketAddr, may: &str, encrypted: bool) -> String {
+fn open_to_network(tcp: &SocketAddr, may: &str, tls: Option<&TlsConfig>) -> String {
     let who = "everybody on the network who reaches this port may";
-    if encrypted {
+    if tls.is_some() {
         return format!("{who} {may}, since its tls asks nobody for a certificate; add client-ca");
     }
     let loopback = if tcp.is_ipv6() { "[::1]" } else { "127.0.0.1" };

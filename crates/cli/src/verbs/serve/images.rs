@@ -264,8 +264,8 @@ fn drive_of_url(url: &str) -> String {
         .to_owned()
 }
 
-/// Advice on how to get a disk of a name at which there is none yet. Among devices, `truncate` would
-/// make a file in memory with the name of a disk.
+/// Advice on how to get a disk of a name at which there is none yet. Among devices, `truncate`
+/// would make a file in memory with the name of a disk.
 fn to_make(file: &Path) -> String {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

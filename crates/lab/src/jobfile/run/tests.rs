@@ -77,8 +77,6 @@ fn a_mix_of_one_direction_has_no_ios_of_the_other_whatever_the_rates_are() {
                 |percent| format!("rw={rw} rwmixread={percent} size=128k iodepth=4 {rates}");
             assert_eq!(one(words(100).trim()), [32, 0, 0, 0], "{}", words(100));
             assert_eq!(one(words(0).trim()), [0, 32, 0, 0], "{}", words(0));
-            let [reads, writes, ..] = one(words(50).trim());
-            assert!(reads + writes == 32 && reads > 4 && writes > 4, "{}", words(50));
         }
     }
 }
