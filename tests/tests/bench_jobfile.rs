@@ -20,7 +20,8 @@ fn both(dir: &Path, text: &str, format: &str) -> [Value; 2] {
     std::fs::write(&job, format!("{head}{text}\n")).unwrap();
     let ours = millrace();
     let fio = Command::new("fio");
-    let runs: [(Command, &[&str]); 2] = [(fio, &[]), (ours, &["bench", "--jobfile"])];
+    let runs: [(Command, &[&str]); 2] =
+        [(fio, &[]), (ours, &["bench", "--overwrite", "--jobfile"])];
     runs.map(|(mut command, words)| {
         std::fs::write(&file, vec![0x5a; 16 << 20]).unwrap();
         command.current_dir(dir).env("TEST_FILE", &file).args(words).arg(&job);
@@ -80,8 +81,22 @@ fn jobs_bound_by_their_size_do_the_ios_of_fio() {
         let [fio, ours] = both(dir.path(), text, "json");
         assert_eq!(done(&ours), done(&fio), "{text}");
     }
+    // A direction without a share of a mix has no I/Os, whatever its rate is.
+    for rates in ["", "rate_iops=2000", "rate=8m,8m"] {
+        for rw in ["randrw", "rw"] {
+            for share in ["rwmixread=100", "rwmixread=0"] {
+                let text = format!("[a]\nrw={rw}\n{share}\nsize=128k\niodepth=4\n{rates}");
+                let [fio, ours] = both(dir.path(), &text, "json");
+                assert_eq!(done(&ours), done(&fio), "{text}");
+            }
+        }
+    }
     // Which I/O is a read is drawn; how many there are in all is not.
-    for text in ["[a]\nrw=randrw\nsize=4m\nrwmixread=70", "[a]\nrw=rw\nsize=4m"] {
+    for text in [
+        "[a]\nrw=randrw\nsize=4m\nrwmixread=70",
+        "[a]\nrw=rw\nsize=4m",
+        "[a]\nrw=randrw\nsize=4m\nrate_iops=2000",
+    ] {
         let bytes = both(dir.path(), text, "json").map(|run| {
             let of = |flow: &str| run["jobs"][0][flow]["io_bytes"].as_u64().expect("a number");
             (of("read") + of("write"), of("read"))
@@ -250,8 +265,8 @@ fn a_file_goes_through_the_page_cache_or_past_it_but_not_both() {
     std::fs::write(&job, text).unwrap();
     let run = || {
         let mut bench = millrace();
-        bench.current_dir(dir.path()).args(["bench", "--output-format", "json", "--jobfile"]);
-        bench.arg(&job).output().unwrap()
+        bench.current_dir(dir.path()).args(["bench", "--output-format", "json", "--overwrite"]);
+        bench.arg("--jobfile").arg(&job).output().unwrap()
     };
     let output = run();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -273,7 +288,9 @@ fn jobs_of_one_file_with_engines_that_differ_are_told_of() {
         let jobs: String = ["a", "b"].into_iter().zip(engines).map(job).collect();
         let head = "[global]\nfilename=e\nsize=64k\nrw=write\n";
         std::fs::write(dir.path().join("e.fio"), format!("{head}{jobs}")).unwrap();
-        let output = run(millrace().args(["bench", "--jobfile", "e.fio"]).current_dir(dir.path()));
+        let mut bench = millrace();
+        bench.args(["bench", "--overwrite", "--jobfile", "e.fio"]);
+        let output = run(bench.current_dir(dir.path()));
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stderr)
             .unwrap()

@@ -199,7 +199,8 @@ fn a_stop_waits_for_slow_drives_below_a_machines_volume_too() {
     let mut daemon = Daemon::start(&text, &["s", "c"]);
     let mut bench = millrace();
     bench.args(["bench", "--connect", "vhost-user:s", "--rw", "randwrite", "--ios", "1000"]);
-    succeed(bench.args(["--bs", "4k", "--iodepth", "4"]).current_dir(daemon.dir()));
+    bench.args(["--bs", "4k", "--iodepth", "4", "--overwrite"]);
+    succeed(bench.current_dir(daemon.dir()));
     daemon.signal(libc::SIGTERM);
     let status = poll_within(Duration::from_secs(60), || daemon.try_wait());
     assert_eq!(status.map(|status| status.code()), Some(Some(0)), "{}", daemon.stderr());

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use millrace_authority::{Authority, Validity};
 use millrace_tests::serving::succeed;
 use millrace_tests::{Daemon, client, require_clients, run, run_within, tempdir};
 
@@ -39,12 +40,16 @@ fn own_user() -> u32 {
 
 #[test]
 fn a_socket_has_its_mode_owner_and_group_and_the_control_socket_too() {
-    let more = "[[listener]]\naddress = \"unix:s\"\nmode = \"0640\"\n[server]\ncontrol-mode = \
-                \"0666\"\n";
-    let daemon = Daemon::start(&config("\"unix:s\"", more), &["s", "s.control"]);
-    let meta = |name: &str| fs::symlink_metadata(daemon.dir().join(name)).unwrap();
-    assert_eq!(meta("s").permissions().mode() & 0o777, 0o640);
-    assert_eq!(meta("s.control").permissions().mode() & 0o777, 0o666);
+    // Octal numbers and octal digits as text are one and the same.
+    for (mode, control) in [("0o640", "0o606"), ("\"0640\"", "\"0606\"")] {
+        let more = format!(
+            "[[listener]]\naddress = \"unix:s\"\nmode = {mode}\n[server]\ncontrol-mode = {control}\n"
+        );
+        let daemon = Daemon::start(&config("\"unix:s\"", &more), &["s", "s.control"]);
+        let meta = |name: &str| fs::symlink_metadata(daemon.dir().join(name)).unwrap();
+        assert_eq!(meta("s").permissions().mode() & 0o777, 0o640);
+        assert_eq!(meta("s.control").permissions().mode() & 0o777, 0o606);
+    }
     if !is_root() {
         millrace_require_root();
         return;
@@ -53,6 +58,71 @@ fn a_socket_has_its_mode_owner_and_group_and_the_control_socket_too() {
     let daemon = Daemon::start(&config("\"unix:s\"", more), &["s"]);
     let meta = fs::symlink_metadata(daemon.dir().join("s")).unwrap();
     assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (65_534, 4711, 0o660));
+}
+
+/// What `--check` and a start warn of, without the time.
+fn warnings(text: &str) -> Vec<String> {
+    let lines = text.lines().filter_map(|line| line.split_once(" WARN  millrace: "));
+    lines.map(|(_, warning)| warning.to_owned()).collect()
+}
+
+#[test]
+fn each_way_in_for_others_is_warned_of_by_a_check_and_by_a_start_alike() {
+    let authority = Authority::new("CA");
+    let issued = authority.issue("server", &["localhost"], Validity::Now);
+    let chmod = |mode| {
+        fs::set_permissions(&issued.key, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let config = |open: bool| {
+        let (mode, host, required) = match open {
+            true => ("0o666", "0.0.0.0", "required = false, "),
+            false => ("0o660", "127.0.0.1", ""),
+        };
+        let more = format!(
+            "vhost-user-blk = \"unix:m\"\nsocket-mode = {mode}\n[[listener]]\naddress = \"unix:s\"\n\
+             mode = {mode}\ntls = \"off\"\n[server]\ncontrol-mode = {mode}\nmetrics = \"{host}:0\"\n\
+             tls = {{ {required}certificate = \"{}\", key = \"{}\", client-ca = \"{}\" }}\n",
+            issued.certificate.display(),
+            issued.key.display(),
+            authority.ca().display(),
+        );
+        config("\"unix:s\", \"tcp:127.0.0.1:0\"", &more)
+    };
+    let said = |open: bool| {
+        let dir = tempdir();
+        fs::write(dir.path().join("millrace.toml"), config(open)).unwrap();
+        let mut check = millrace_tests::millrace();
+        check.current_dir(dir.path()).args(["serve", "millrace.toml", "--check"]);
+        let output = run_within(&mut check, WAIT);
+        assert!(output.status.success(), "{output:?}");
+        let checked = warnings(&String::from_utf8_lossy(&output.stderr));
+        let daemon = Daemon::start(&config(open), &["s", "m", "s.control"]);
+        (checked, warnings(&daemon.stderr()))
+    };
+    chmod(0o644);
+    let (checked, started) = said(true);
+    for list in [&checked, &started] {
+        assert_eq!(list.len(), 6, "{list:#?}");
+        for (warning, (place, words)) in list.iter().zip([
+            (
+                ":14: nbd: unix:",
+                "s: mode = 0o666 lets every user of this host read and write \"v\"",
+            ),
+            (":19: nbd: tcp:", ": clients without TLS may read and write \"v\": client-ca asks"),
+            (":10: vhost-user-blk: unix:", "m: socket-mode = 0o666 lets every user of this host"),
+            (":17: control: unix:", "s.control: control-mode = 0o666 lets every user of this host"),
+            (
+                ":18: metrics: 0.0.0.0:0: ",
+                "everybody on the network who reaches this port may read",
+            ),
+            (":19: tls: every user of this host ", "can read the key in "),
+        ]) {
+            assert!(warning.contains(place) && warning.contains(words), "{words}: {warning}");
+        }
+    }
+    chmod(0o640);
+    let (checked, started) = said(false);
+    assert_eq!((checked, started), (Vec::new(), Vec::new()));
 }
 
 fn millrace_require_root() {

@@ -428,8 +428,12 @@ fn a_start_names_the_file_that_it_cannot_use_and_the_line() {
     let dir = millrace_tests::tempdir();
     let file = dir.path().join("m.toml");
     let missing = authority.folder().join("missing.pem");
+    let reversed = authority.folder().join("reversed.pem");
+    let pem = |path: &Path| fs::read_to_string(path).unwrap();
+    fs::write(&reversed, pem(&authority.ca()) + &pem(&server.certificate)).unwrap();
     for (certificate, key, words) in [
         (&server.certificate, &other.key, "the key does not belong to the certificate"),
+        (&reversed, &server.key, "in the wrong order: the key belongs to number 2"),
         (&missing, &server.key, "cannot be read: No such file"),
         (&old.certificate, &old.key, "is expired since"),
     ] {

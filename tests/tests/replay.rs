@@ -185,7 +185,9 @@ fn a_file_holds_what_the_trace_writes_and_is_not_written_over_by_mistake() {
     let before = std::fs::read(&file).unwrap();
     let text = refused(&replay(&trace, &["--to", &new]));
     assert!(
-        text.contains("I/O 1 of the trace is a write") && text.contains("--overwrite"),
+        text.contains(
+            "f.img,size=16m holds data, and I/O 1 of the trace, a write, would overwrite"
+        ) && text.contains("--overwrite"),
         "{text}"
     );
     assert!(std::fs::read(&file).unwrap() == before);
@@ -233,7 +235,7 @@ fn a_servers_disk_with_a_byte_far_from_its_ends_is_refused_and_one_of_written_ze
         let output = replay(&trace, &["--to", &uri(&daemon, "v")]);
         match is_empty {
             true => assert_eq!(report(&output)["errors"], 0),
-            false => assert!(refused(&output).contains("the target holds something")),
+            false => assert!(refused(&output).contains("holds data, such as at byte 105906176")),
         }
     }
 }

@@ -202,8 +202,8 @@ fn a_wrong_command_line_says_so_at_once() {
             &["millrace: --vhost-user unix:a: the socket of --nbd; give each a socket of its own"],
         ),
         (&["serve", "d.img", "--name", ""], &["'--name <NAME>'", "write a name", "such as disk"]),
-        (&["serve", "tiny.img"], &["100 bytes are too few; `truncate -s 10G tiny.img` makes it"]),
-        (&["serve", "no.bytes"], &["the file is empty; `truncate -s 10G no.bytes` makes it"]),
+        (&["serve", "tiny.img"], &["100 bytes are too few; `truncate -s 10G tiny.img` makes a"]),
+        (&["serve", "no.bytes"], &["the file is empty; `truncate -s 10G no.bytes` makes a"]),
         (&["stat", "--connect", "unix:/etc/passwd"], &["unix:/etc/passwd: this is no socket"]),
         (&["bench", "--cpus", "65535"], &["--cpus 65535: this program may use", "write 1 to "]),
         (&["bench", "--bs", "1g", "--iodepth", "65536"], &["--bs 1g", "of memory; lower --bs"]),
@@ -333,8 +333,8 @@ fn warnings_go_to_the_log_as_text_or_json_and_results_to_standard_output() {
         assert!(output.stdout.starts_with(b"m.toml: in order: "), "{output:?}");
         stderr(&output)
     };
-    let warning = "tcp:0.0.0.0:0: everybody on the network who reaches this port may read and \
-                   write";
+    let warning = "m.toml:9: nbd: tcp:0.0.0.0:0: everybody on the network who reaches this port may \
+                   read and write";
     says(&check(&["--check"]), &[&format!("WARN  millrace: {warning} \"v\", without a password")]);
     let json = check(&["--check", "--log-format", "json"]);
     let line: serde_json::Value = serde_json::from_str(&json).unwrap();

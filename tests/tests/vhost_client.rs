@@ -41,7 +41,7 @@ fn a_verified_load_over_two_queues_reads_back_what_it_wrote_polling_and_sleeping
             let ios = if depth == "1" { "500" } else { "5000" };
             let load = ["--rw", "randwrite", "--verify", "--jobs", "2", "--seed", depth];
             let mut arguments = load.to_vec();
-            arguments.extend(["--wait", wait, "--iodepth", depth, "--ios", ios]);
+            arguments.extend(["--wait", wait, "--iodepth", depth, "--ios", ios, "--overwrite"]);
             let row = row(&bench(&server.socket(), &arguments));
             assert_eq!(row["stack"], format!("vhost-{wait}"));
             assert_eq!((row["total_err"].as_u64(), row["numjobs"].as_u64()), (Some(0), Some(2)));

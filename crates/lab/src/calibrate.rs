@@ -15,6 +15,7 @@ use millrace_machine::Native;
 
 use crate::around::Outer;
 use crate::bench::{BenchError, Plan, Progress, run_row};
+use crate::overwrite::{DiskContents, contents_of};
 use crate::row::Row;
 use crate::sim::drive_error;
 use crate::unmerged::Unmerged;
@@ -111,13 +112,14 @@ impl Target {
     /// Opens a drive for so many I/O threads.
     ///
     /// # Errors
-    /// What opening it says.
+    /// What looking at it or opening it says.
     pub fn open(
         spec: &Spec,
         io_threads: u16,
         controllers: &[ControllerConfig],
     ) -> Result<Target, BenchError> {
         let failed = |source| drive_error(spec, &source);
+        let is_new = contents_of(spec)? == DiskContents::Empty;
         let controllers = controllers.iter().cloned().map(Controller::new);
         let controllers = controllers.collect::<Result<Vec<_>, _>>()?;
         let controller = controller_of(spec, &controllers).map_err(failed)?;
@@ -126,15 +128,8 @@ impl Target {
         let config =
             DiskConfig { name: spec.to_string(), io_threads, controller, ..DiskConfig::default() };
         let disk = Disk::new(Box::new(Outer(Unmerged(opened.driver))), config)?;
-        let is_new = disk.limits().features.no_payload || is_empty(&disk);
         let volume = Volume::new("calibrate", Layout::Linear, vec![disk])?;
         Ok(Target { volume, is_new, notes, written_bytes: None })
-    }
-
-    /// Whether there is nothing on it to be lost.
-    #[must_use]
-    pub fn is_new(&self) -> bool {
-        self.is_new
     }
 
     /// One of the runs, by the rest of a plan; they come in their order.
@@ -164,20 +159,6 @@ impl Target {
         row.queues.cpus = plan.cpus.len() as u32;
         Ok(row)
     }
-}
-
-/// Whether a drive is known to hold zeroes only.
-pub(crate) fn is_empty(disk: &Disk<Native>) -> bool {
-    let (mut sector, end) = (0, disk.capacity());
-    while sector < end {
-        let extents = disk.extents(sector, end - sector);
-        let known: u64 = extents.iter().map(|extent| extent.nr_sectors).sum();
-        if known == 0 || extents.iter().any(|extent| !extent.zero) {
-            return false;
-        }
-        sector += known;
-    }
-    true
 }
 
 /// To four digits: nobody measures more of a drive.

@@ -6,8 +6,9 @@
 //! under which scheduler; `systor13`, `atc17`, `msst15` and `ols02`, papers' experiments there, and
 //! `walk`, one here; `programs`, servers and utilities; `vm`, a virtual machine there; `calibrate`,
 //! what a drive does in a second; `page`, what an experiment found and how it is shown; `trace`,
-//! what traces say; `replay`, their I/Os sent again; and `explore`, which looks for bugs by
-//! simulation. Called by the binary's verbs and by tests.
+//! what traces say; `replay`, their I/Os sent again; `overwrite`, what none of them writes to
+//! unasked; and `explore`, which looks for bugs by simulation. Called by the binary's verbs and by
+//! tests.
 
 mod around;
 pub mod atc17;
@@ -21,6 +22,7 @@ pub mod jobfile;
 pub mod msst15;
 mod nbd;
 pub mod ols02;
+mod overwrite;
 pub mod page;
 mod paper;
 pub mod programs;
@@ -42,6 +44,7 @@ mod workload;
 
 pub use bench::{BenchError, Interrupt, Plan, Progress, run_row};
 pub use nbd::run_nbd_row;
+pub use overwrite::{DiskContents, check_drives, check_nbd, check_vhost};
 pub use paper::{Mechanism, Step, Wanted};
 pub use row::{
     Cost, DriveStates, HistoryRow, LatencyNs, LockLine, MachineRow, Notifications, Outcome, Queues,

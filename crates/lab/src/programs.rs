@@ -56,7 +56,8 @@ impl Task {
     }
 
     /// Whether it writes to the volume.
-    fn writes(self) -> bool {
+    #[must_use]
+    pub fn writes(self) -> bool {
         !matches!(self, Task::Graph(_) | Task::Utility(utilities::Kind::CopyFrom))
     }
 

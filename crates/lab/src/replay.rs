@@ -16,7 +16,6 @@ mod lane;
 mod nbd;
 mod order;
 mod payload;
-mod probe;
 mod report;
 mod route;
 mod series;
@@ -29,11 +28,8 @@ mod volumes;
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_block::Volume;
-use millrace_machine::Native;
 use millrace_nbd::client::NbdUri;
 
 pub use fit::Fit;
@@ -45,6 +41,7 @@ pub use route::{Addresses, Extents, Routes, extents};
 pub use series::Series;
 pub use simulated::{SimulatedVolume, replay_simulated};
 pub use vhost::VHOST_IODEPTH_MAX;
+pub use volumes::ReplayVolume;
 
 use crate::bench::{BenchError, Interrupt};
 use crate::traced::TraceSource;
@@ -90,8 +87,8 @@ pub type Progress<'a> = &'a mut dyn FnMut(&Standing);
 
 /// What the lanes of a replay are.
 pub enum Destination<'a> {
-    /// Volumes of this process, with their names.
-    Volumes(&'a [(String, Arc<Volume<Native>>)]),
+    /// Volumes of this process.
+    Volumes(&'a [ReplayVolume]),
     /// Exports of NBD servers, with their names.
     Nbd(&'a [(String, NbdUri)]),
     /// vhost-user-blk servers on Unix sockets, with their names.

@@ -66,7 +66,7 @@ impl Rw {
     /// Whether it writes at all.
     #[must_use]
     pub fn writes(self) -> bool {
-        !matches!(self, Rw::Read | Rw::RandRead)
+        !matches!(self, Rw::Read | Rw::RandRead | Rw::RandRw { read_percent: 100 })
     }
 }
 
@@ -199,6 +199,7 @@ mod tests {
             let off = (reads - f64::from(read_percent)).abs();
             let exact = matches!(read_percent, 0 | 100);
             assert!(if exact { off == 0.0 } else { off < 1.0 }, "{read_percent}: {reads}");
+            assert_eq!(rw.writes(), reads < 100.0, "{read_percent}");
         }
     }
 }

@@ -20,6 +20,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, RootCertStore};
 
 use crate::certificate::{PeerNames, Purpose, unusable};
@@ -121,6 +122,7 @@ impl ServerConfig {
     ) -> Result<ServerConfig, Error> {
         let chain = certificates(Path::new("certificate"), certificate, Purpose::Own)?;
         let key = private_key(Path::new("key"), key)?;
+        check_order(Path::new("certificate"), &chain, &key)?;
         let roots = client_ca.map(|pem| roots(Path::new("client CA"), pem)).transpose()?;
         let config = make_server(chain, key, roots, &|why| Error::file(Path::new("key"), why))?;
         Ok(ServerConfig { files: None, config: Mutex::new(config), seen: Mutex::default() })
@@ -283,7 +285,33 @@ fn read_identity(
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Error> {
     let (certificate, key) = (&identity.certificate, &identity.key);
     let chain = certificates(certificate, &contents(certificate)?, Purpose::Own)?;
-    Ok((chain, private_key(key, &contents(key)?)?))
+    let key = private_key(key, &contents(key)?)?;
+    check_order(certificate, &chain, &key)?;
+    Ok((chain, key))
+}
+
+/// Refuses a chain that has the key's certificate behind others: the key is right, the order is
+/// not. Whatever else is wrong with a key is left to rustls.
+fn check_order(
+    path: &Path,
+    chain: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
+) -> Result<(), Error> {
+    let Ok(key) = provider().key_provider.load_private_key(key.clone_key()) else { return Ok(()) };
+    let belongs = |one: &CertificateDer<'static>| {
+        CertifiedKey::new(vec![one.clone()], Arc::clone(&key)).keys_match().is_ok()
+    };
+    match chain.iter().position(belongs) {
+        None | Some(0) => Ok(()),
+        Some(behind) => Err(Error::file(
+            path,
+            format!(
+                "the certificates in it are in the wrong order: the key belongs to number {}; put \
+                 that one first, and those of intermediate CAs behind it",
+                behind + 1
+            ),
+        )),
+    }
 }
 
 fn unfit_key(identity: &Identity, error: &rustls::Error) -> Error {

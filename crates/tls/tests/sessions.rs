@@ -462,6 +462,8 @@ fn every_file_that_cannot_be_used_is_named_with_the_reason() {
     let headless = write("headless.pem", &whole[..20]);
     let holed = write("holed.pem", &lines(&whole, 3));
     let holed_key = write("holed-key.pem", &lines(&whole_key, 2));
+    let authority_pem = std::fs::read_to_string(authority.ca()).unwrap();
+    let reversed = write("reversed.pem", &(authority_pem.clone() + &whole));
     let scrambled = write("scrambled.pem", &whole.replacen('M', "!", 1));
     let identity = |certificate: &_, key: &_| Identity {
         certificate: std::path::PathBuf::clone(certificate),
@@ -493,6 +495,12 @@ fn every_file_that_cannot_be_used_is_named_with_the_reason() {
         (with(&good.certificate, &older, None), &older, "is encrypted; write it without"),
         (with(&good.certificate, &good.certificate, None), &good.certificate, "exchanged"),
         (with(&good.certificate, &other.key, None), &other.key, "does not belong"),
+        (
+            with(&reversed, &good.key, None),
+            &reversed,
+            "in the wrong order: the key belongs to number 2; put that one first",
+        ),
+        (with(&reversed, &other.key, None), &other.key, "does not belong"),
         (with(&good.certificate, &good.key, Some(old_ca.ca())), &old_ca.ca(), "is expired since"),
         (
             with(&good.certificate, &good.key, Some(other.certificate.clone())),
@@ -504,4 +512,13 @@ fn every_file_that_cannot_be_used_is_named_with_the_reason() {
         let text = error.to_string();
         assert!(text.contains(&file.display().to_string()) && text.contains(words), "{text}");
     }
+    let ordered = write("ordered.pem", &(whole.clone() + &authority_pem));
+    let files = ServerFiles { identity: identity(&ordered, &good.key), client_ca: None };
+    assert!(ServerConfig::load(files).is_ok());
+    let client = Some(identity(&reversed, &good.key));
+    let error = ClientConfig::load(&ClientFiles { ca: authority.ca(), identity: client });
+    assert!(error.unwrap_err().to_string().contains("in the wrong order"));
+    let pem = |path: &Path| std::fs::read(path).unwrap();
+    let error = ServerConfig::from_pem(&pem(&reversed), &pem(&good.key), None).unwrap_err();
+    assert!(error.to_string().contains("in the wrong order"), "{error}");
 }

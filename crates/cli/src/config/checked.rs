@@ -37,7 +37,7 @@ pub struct Checked {
     /// The control socket, if it is said where, or that there is none.
     pub control: Option<Located<ControlWord>>,
     /// What the file of the control socket is like, if it is not for this user alone.
-    pub control_access: Option<SocketAccess>,
+    pub control_access: Option<Located<SocketAccess>>,
     /// Where metrics are served.
     pub metrics: Option<Located<SocketAddr>>,
     /// What is allowed but perhaps not meant.
@@ -105,6 +105,8 @@ pub struct ListenerPlan {
     pub tls: Option<TlsConfig>,
     /// Where that stands.
     pub tls_line: usize,
+    /// Where it stands who may connect, if it is a Unix socket.
+    pub access_line: usize,
 }
 
 /// Checks how sections go together.
@@ -120,7 +122,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         lines: Lines::default(),
         listeners: Vec::new(),
         control: raw.server.control.clone(),
-        control_access: raw.server.control_access.as_ref().map(|access| access.value.clone()),
+        control_access: raw.server.control_access.clone(),
         metrics: raw.server.metrics.clone(),
         warnings: Vec::new(),
     };
@@ -345,7 +347,8 @@ fn add_listener(
     let Some(listener) = same else {
         let (address, line) = (listen.value.clone(), listen.line);
         let exports = vec![export];
-        checked.listeners.push(ListenerPlan { address, line, exports, tls: None, tls_line: line });
+        let (tls, tls_line, access_line) = (None, line, line);
+        checked.listeners.push(ListenerPlan { address, line, exports, tls, tls_line, access_line });
         return;
     };
     let clash = listener.exports.iter().any(|other| {
@@ -382,7 +385,7 @@ fn add_listener_settings(raw: &RawConfig, checked: &mut Checked, problems: &mut 
         }
         checked.config.listener_settings.push(ListenerConfig {
             listen: address.clone(),
-            access: one.access.clone(),
+            access: one.access.as_ref().map(|access| access.value.clone()).unwrap_or_default(),
             tls: one.tls.value.clone(),
         });
     }
@@ -394,6 +397,8 @@ fn add_listener_settings(raw: &RawConfig, checked: &mut Checked, problems: &mut 
             _ => raw.server.tls.as_ref().map(|tls| tls.line),
         };
         listener.tls_line = line.unwrap_or(listener.line);
+        let access = own.and_then(|own| own.access.as_ref());
+        listener.access_line = access.map_or(listener.line, |access| access.line);
     }
 }
 

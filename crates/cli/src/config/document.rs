@@ -220,6 +220,27 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Takes a number out that `parse` reads from its digits and their base, or from a text, which
+    /// has none.
+    pub fn digits<T>(
+        &mut self,
+        key: &'static str,
+        problems: &mut Problems,
+        parse: impl FnOnce(&str, Option<u32>) -> Result<T, String>,
+    ) -> Option<Located<T>> {
+        let entry = self.take(key)?;
+        let line = entry.line;
+        let (written, parsed) = match entry.value.get_ref() {
+            DeValue::String(text) => (format!("\"{text}\""), parse(text, None)),
+            DeValue::Integer(digits) => {
+                (digits.to_string(), parse(digits.as_str(), Some(digits.radix())))
+            }
+            other => (format!("a {}", other.type_str()), parse("", None)),
+        };
+        let wrong = |error| problems.add(line, format!("{key} = {written}: {error}"));
+        parsed.map_err(wrong).ok().map(|value| Located { value, line })
+    }
+
     /// Takes a string out.
     pub fn string(
         &mut self,

@@ -16,8 +16,8 @@ use super::words;
 pub struct RawListener {
     /// The address, which an export names.
     pub address: Located<Listen>,
-    /// Users who may connect, and the socket's file.
-    pub access: SocketAccess,
+    /// Users who may connect, and the socket's file, if that is said.
+    pub access: Option<Located<SocketAccess>>,
     /// Its TLS.
     pub tls: Located<ListenerTls>,
 }
@@ -33,7 +33,6 @@ impl RawListener {
         let address = section.word("address", problems, |text| words::address(text, base));
         let keys = Keys { mode: "mode", owner: "owner", group: "group" };
         let access = access_at(&mut section, &keys, problems);
-        let access = access.map(|access| access.value).unwrap_or_default();
         let tls = tls_of_listener(&mut section, base, problems);
         if !has_address {
             section
@@ -60,7 +59,7 @@ pub fn access_at(
     keys: &Keys,
     problems: &mut Problems,
 ) -> Option<Located<SocketAccess>> {
-    let mode = section.word(keys.mode, problems, mode);
+    let mode = section.digits(keys.mode, problems, mode);
     let owner = section.word(keys.owner, problems, user);
     let owning = section.word(keys.group, problems, group);
     let users = section.list("allow-users", problems, user);
@@ -85,7 +84,7 @@ pub fn file_access(
     section: &mut Section<'_>,
     problems: &mut Problems,
 ) -> Option<Located<SocketAccess>> {
-    let mode = section.word("control-mode", problems, mode);
+    let mode = section.digits("control-mode", problems, mode);
     let owner = section.word("control-owner", problems, user);
     let owning = section.word("control-group", problems, group);
     let line = [&mode, &owner, &owning].into_iter().flatten().map(|word| word.line).min()?;
@@ -143,13 +142,17 @@ fn tls_of_listener(
     off_here
 }
 
-/// A mode in octal digits.
-fn mode(text: &str) -> Result<u32, String> {
-    let wrong = "write the mode as a string of octal digits: \"0660\"";
-    match u32::from_str_radix(text, 8) {
-        Ok(mode) if mode <= 0o777 && text.len() >= 3 => Ok(mode),
-        _ => Err(wrong.to_owned()),
+/// The mode of a file: an octal number, or three or four octal digits as text. A decimal number is
+/// none, whatever its digits are: TOML's 660 is 0o1224.
+fn mode(digits: &str, base: Option<u32>) -> Result<u32, String> {
+    if base.is_some_and(|base| base != 8) {
+        return Err("this number is not octal; write the mode as 0o660, or \"0660\"".to_owned());
     }
+    let is_octal = digits.len() >= 3 && digits.bytes().all(|digit| matches!(digit, b'0'..=b'7'));
+    let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| is_octal && *mode <= 0o777);
+    let wrong = "a mode has three octal digits, for the owner, the group and all others; write it as \
+                 0o660, or \"0660\"";
+    mode.ok_or_else(|| wrong.to_owned())
 }
 
 fn user(text: &str) -> Result<u32, String> {
@@ -178,7 +181,7 @@ fn group(text: &str) -> Result<u32, String> {
 mod tests {
     use std::path::Path;
 
-    use millrace::ListenerTls;
+    use millrace::{ListenerTls, VhostSocket};
 
     use crate::config::{Checked, load};
 
@@ -214,13 +217,65 @@ mod tests {
     }
 
     #[test]
+    fn an_octal_number_is_that_mode_and_no_other_number_is_one() {
+        let at = |key: &str, value: &str| {
+            let (export, listener) = ("vhost-user-blk = \"unix:/m\"\n", "address = \"unix:/s\"\n");
+            let line = format!("{key} = {value}\n");
+            load(
+                "m.toml",
+                &match key {
+                    "mode" => format!("{START}[[listener]]\n{listener}{line}"),
+                    "socket-mode" => format!("{START}{export}{line}"),
+                    _ => format!("{START}[server]\n{line}"),
+                },
+                Path::new("/etc"),
+            )
+        };
+        let mode_of = |plan: &Checked, key: &str| match key {
+            "mode" => plan.config.listener_settings[0].access.mode,
+            "socket-mode" => match &plan.config.exports[0].guests.as_ref().unwrap().socket {
+                VhostSocket::Listen(_, access) => access.mode,
+                VhostSocket::Connect(_) => None,
+            },
+            _ => plan.control_access.as_ref().unwrap().value.mode,
+        };
+        for key in ["mode", "socket-mode", "control-mode"] {
+            for (value, mode) in [
+                ("0o660", 0o660),
+                ("0o6_40", 0o640),
+                ("0o0600", 0o600),
+                ("0o007", 0o007),
+                ("\"0660\"", 0o660),
+                ("\"606\"", 0o606),
+            ] {
+                let plan = at(key, value).unwrap_or_else(|why| panic!("{key} = {value}: {why}"));
+                assert_eq!(mode_of(&plan, key), Some(mode), "{key} = {value}");
+            }
+            for value in ["660", "432", "0x1b0", "0b110110000", "+660", "-660"] {
+                let said = at(key, value).unwrap_err().to_string();
+                assert!(said.contains(&format!("{key} = ")), "{value}: {said}");
+                assert!(said.contains("is not octal; write the mode as 0o660"), "{value}: {said}");
+            }
+            for value in
+                ["0o60", "0o1777", "\"0o660\"", "\"+660\"", "\"680\"", "\"\"", "true", "[\"0660\"]"]
+            {
+                let said = at(key, value).unwrap_err().to_string();
+                assert!(said.contains("a mode has three octal digits"), "{value}: {said}");
+            }
+        }
+    }
+
+    #[test]
     fn mistakes_are_named_with_their_lines() {
         let listener = "[[listener]]\naddress = \"unix:/s\"\n";
         for (text, words) in [
             ("[[listener]]\naddress = \"unix:/t\"\n", "m.toml:11: address: no export has nbd"),
             ("[[listener]]\nmode = \"0660\"\n", "it has no address"),
             (&format!("{listener}{listener}"), "m.toml:13: address: unix:/s has a [[listener]]"),
-            (&format!("{listener}mode = \"rw\"\n"), "m.toml:12: mode = \"rw\": write the mode"),
+            (
+                &format!("{listener}mode = \"rw\"\n"),
+                "m.toml:12: mode = \"rw\": a mode has three octal",
+            ),
             (&format!("{listener}owner = \"nobody-there\"\n"), "there is no user of this name"),
             (&format!("{listener}allow-groups = [\"no-such\"]\n"), "there is no group of this"),
             (&format!("{listener}tls = \"on\"\n"), "tls = \"on\": write \"off\""),

@@ -100,6 +100,8 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Res
         server.check_wait(args.target.wait)?;
     }
     check_rows(args.trace.trace.as_deref(), plans.len())?;
+    let writer = plans.iter().map(|plan| plan.plan.workload.rw).find(|rw| rw.writes());
+    check_overwrite(args, writer.map(|rw| format!("rw={rw}")))?;
     let mut rows: Vec<Row> = Vec::new();
     let mut bar = crate::verbs::bar::Bar::new(plans.len());
     let (mut notes, mut ended) = (Vec::new(), Ok(()));
@@ -128,6 +130,16 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Res
     let without_key = |note: &String| note.split("; layout = ").next().unwrap_or(note).to_owned();
     notes.iter().map(without_key).for_each(|note| eprintln!("note: {note}"));
     Ok((rows, ended))
+}
+
+/// Refuses to run `writer`, if there is one, on a target that is not known to be empty.
+fn check_overwrite(args: &BenchArgs, writer: Option<String>) -> Result<()> {
+    let Some(writer) = writer.filter(|_| !args.target.overwrite) else { return Ok(()) };
+    let drives = args.target.drives()?;
+    interrupt::waiting(|| match &args.target.connect {
+        Some(server) => server.check_empty(&writer),
+        None => Ok(millrace_lab::check_drives(&drives, &writer)?),
+    })
 }
 
 /// Prints the rows and says whether all I/Os succeeded.

@@ -193,9 +193,9 @@ fn carry_out(
     };
     let report = match &lanes {
         Lanes::Drives(volumes) => {
-            let (volumes, notes) = target::build(volumes)?;
+            let (volumes, notes) = target::build(volumes, args)?;
             notes.iter().for_each(|note| eprintln!("note: {note}"));
-            let _news = DriveNews::of(volumes.iter().map(|(_, volume)| volume));
+            let _news = DriveNews::of(volumes.iter().map(|one| &one.volume));
             replay(
                 source,
                 (&Destination::Volumes(&volumes), routes, addresses),

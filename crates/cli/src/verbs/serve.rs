@@ -9,6 +9,7 @@
 
 mod at_risk;
 mod created;
+mod exposed;
 mod grouping;
 mod images;
 mod looks;
@@ -133,7 +134,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     server.threads = args.threads.unwrap_or(server.threads);
     server.backend = args.backend.unwrap_or(server.backend);
     if args.check {
-        remarks::on_plan(&plan);
+        remarks::on_plan(&plan, args.metrics);
         let found = measured::measure(&plan, source.data_dir.as_deref(), args.metrics);
         say(&report::checked(&plan, &found));
         return Ok(if found.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE });
@@ -157,7 +158,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     take_real_ports(&mut plan, &server);
     let whose = if source.data_dir.is_some() { Whose::Demo } else { Whose::Users };
     opened.notes.extend(server.notes());
-    remarks::on_plan(&plan);
+    remarks::on_plan(&plan, args.metrics);
     remarks::on_start(&plan, &opened, &workers);
     say(&report::serving(&plan, &opened, &workers, whose));
     say(&viewed::describe(&sockets));

@@ -296,6 +296,7 @@ impl Draft {
             job.flow.iodepth = 1;
             self.ignored.push("iodepth (ioengine does one I/O at a time)".to_owned());
         }
+        job.kind.has = directions(job.kind.has, job.shape.read_percent);
         if job.span.time_based && job.span.runtime_ns.is_none() {
             return Err("time_based: it ends after runtime; add runtime".to_owned());
         }
@@ -312,6 +313,15 @@ impl Draft {
         }
         Ok((self.job, self.ignored))
     }
+}
+
+/// The directions that a job goes in: of a mix, those with a share. A direction without one has
+/// neither I/Os nor a rate, as in fio, and a job without writes never changes its file.
+fn directions([reads, writes, trims]: [bool; 3], read_percent: u8) -> [bool; 3] {
+    if !(reads && writes) {
+        return [reads, writes, trims];
+    }
+    [read_percent > 0, read_percent < 100, trims]
 }
 
 fn text(value: &str) -> Result<String, String> {

@@ -109,6 +109,7 @@ fn outside(fit: Option<Fit>) -> Place {
 mod tests {
     use super::super::lane::Takes;
     use super::*;
+    use crate::overwrite::DiskContents;
     use proptest::prelude::*;
 
     fn lane(size_bytes: u64, block_bytes: u64) -> Lane {
@@ -124,7 +125,7 @@ mod tests {
                 fua: true,
             },
             is_read_only: false,
-            holds_data: false,
+            contents: DiskContents::Empty,
         }
     }
 

@@ -7,6 +7,7 @@
 use millrace_block::Op;
 
 use crate::bench::BenchError;
+use crate::overwrite::DiskContents;
 
 /// What a lane takes in one piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +50,8 @@ pub struct Lane {
     pub takes: Takes,
     /// Whether it takes no writes at all.
     pub is_read_only: bool,
-    /// Whether there may be something on it that would be lost.
-    pub holds_data: bool,
+    /// Data on it that writes would destroy.
+    pub contents: DiskContents,
 }
 
 /// An I/O, or as much of it as a lane takes at once.

@@ -3,7 +3,6 @@
 //! Owns the connections and the buffers of their requests. Any server: what it does not take, its
 //! flags say, and the lane with them. Called by the engine.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use millrace_block::Op;
@@ -15,14 +14,12 @@ use millrace_nbd::{Command, Request, TransmissionFlags};
 
 use super::lane::{Done, Lane, Piece, Takes, Target};
 use super::payload::Pool;
-use super::probe::holds_data;
 use super::route::Addresses;
 use crate::bench::BenchError;
+use crate::overwrite::{DiskContents, nbd_contents};
 
 /// Longest read or write in one request: so much memory it has.
 const DATA_BYTES_MAX: u64 = 8 << 20;
-/// How often a server is asked at most what of its export is zeroes.
-const ASKED_MAX: u32 = 4096;
 /// Longest range without data in one request.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
@@ -48,13 +45,9 @@ impl Servers {
         for (name, uri) in uris {
             let mut client = Client::connect(uri).map_err(|source| failed(uri, source))?;
             let mut lane = lane_of(name, client.session());
-            let most = lane.takes.data_bytes_max;
             // What may be written over is not looked at.
-            if !lane.is_read_only && !addresses.overwrite {
-                let unknown = unknown(&mut client, lane.size_bytes, lane.block_bytes)
-                    .map_err(|source| failed(uri, source))?;
-                lane.holds_data = holds_data(&unknown, most, |range| read(&mut client, range))
-                    .map_err(|source| failed(uri, source))?;
+            if !addresses.overwrite {
+                lane.contents = nbd_contents(&mut client).map_err(|source| failed(uri, source))?;
             }
             servers.clients.push((uri.clone(), client));
             servers.lanes.push(lane);
@@ -65,54 +58,6 @@ impl Servers {
 
 fn failed(uri: &NbdUri, source: std::io::Error) -> BenchError {
     BenchError::Server { address: uri.address.clone(), source }
-}
-
-/// Ranges of whole blocks that the server does not say to be zeroes, in order.
-fn unknown(client: &mut Client, size: u64, block: u64) -> std::io::Result<Vec<Range<u64>>> {
-    let (mut at, mut list) = (0, Vec::<Range<u64>>::new());
-    let mut add = |range: Range<u64>| {
-        let start = range.start / block * block;
-        let end = range.end.next_multiple_of(block).min(size);
-        match list.last_mut().filter(|last| last.end >= start) {
-            Some(last) => last.end = end,
-            None => list.push(start..end),
-        }
-    };
-    let asks = if client.session().allocation.is_some() { ASKED_MAX } else { 0 };
-    for _ in 0..asks {
-        let length = (size - at).min(u64::from(u32::MAX) / block * block);
-        let command = Command::BlockStatus;
-        let request = Request { cookie: 0, flags: 0, command, offset: at, length };
-        let answer = client.call(&request, Vec::new())?;
-        let begin = at;
-        for extent in answer.extents {
-            let end = at.saturating_add(extent.len).min(size);
-            if !extent.zero && end > at {
-                add(at..end);
-            }
-            at = end;
-        }
-        at = if at < size { at / block * block } else { size };
-        if answer.errno.is_some() || at <= begin {
-            break;
-        }
-        if at == size {
-            return Ok(list);
-        }
-    }
-    add(at..size);
-    Ok(list)
-}
-
-/// Reads a range that is looked at before the replay.
-fn read(client: &mut Client, range: Range<u64>) -> std::io::Result<Vec<u8>> {
-    let (offset, length) = (range.start, range.end - range.start);
-    let request = Request { cookie: 0, flags: 0, command: Command::Read, offset, length };
-    let answer = client.call(&request, vec![0; length as usize])?;
-    match answer.errno {
-        None => Ok(answer.buffer),
-        Some(errno) => Err(std::io::Error::other(format!("a read at {offset} failed: {errno}"))),
-    }
 }
 
 fn lane_of(name: &str, session: &ClientSession) -> Lane {
@@ -132,7 +77,7 @@ fn lane_of(name: &str, session: &ClientSession) -> Lane {
             fua: has(TransmissionFlags::FUA),
         },
         is_read_only: has(TransmissionFlags::READ_ONLY),
-        holds_data: false,
+        contents: DiskContents::Empty,
     }
 }
 

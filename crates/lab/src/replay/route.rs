@@ -181,14 +181,10 @@ impl<S: TraceSource> Router<S> {
                  one that can be written"
             )));
         }
-        if lane.holds_data && !self.addresses.overwrite {
-            return Err(wrong(format!(
-                "{name}: I/O {number} of the trace is a {op}, and the target holds something, or \
-                 cannot say that it is empty; name an empty one, or add --overwrite to lose what \
-                 it holds"
-            )));
+        match self.addresses.overwrite {
+            true => Ok(()),
+            false => lane.contents.check(name, &format!("I/O {number} of the trace, a {op},")),
         }
-        Ok(())
     }
 
     #[cold]

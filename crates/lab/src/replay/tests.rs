@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::feed::Inline;
 use super::*;
+use crate::overwrite::DiskContents;
 use crate::traced::TracedIo;
 
 /// A trace in memory.
@@ -92,7 +93,14 @@ fn lane() -> Lane {
     };
     let name = "model".to_owned();
     let (size_bytes, block_bytes) = (1 << 20, 512);
-    Lane { name, size_bytes, block_bytes, takes, is_read_only: false, holds_data: false }
+    Lane {
+        name,
+        size_bytes,
+        block_bytes,
+        takes,
+        is_read_only: false,
+        contents: DiskContents::Empty,
+    }
 }
 
 impl Target for Model {
@@ -284,9 +292,9 @@ fn what_cannot_be_decided_is_an_error_that_names_the_choices() {
             &["I/O 1 of the trace, a write of 512 bytes at 1048576", "--fit scale", "wrap", "skip"],
         ),
         (
-            Lane { holds_data: true, ..lane() },
+            Lane { contents: DiskContents::Data("holds data".to_owned()), ..lane() },
             io(0, Op::Discard, 0, 512),
-            &["I/O 1 of the trace is a discard", "--overwrite"],
+            &["holds data, and I/O 1 of the trace, a discard, would overwrite", "--overwrite"],
         ),
         (Lane { is_read_only: true, ..lane() }, io(0, Op::Write, 0, 512), &["is read-only"]),
     ];

@@ -5,9 +5,7 @@
 //! by themselves; the engine sends a flush behind them, as a guest's kernel does. Owns the queues;
 //! called by the engine.
 
-use std::ops::Range;
 use std::path::PathBuf;
-use std::slice;
 use std::time::Duration;
 
 use millrace_block::Op;
@@ -19,9 +17,9 @@ use millrace_machine::{Machine, Native};
 
 use super::lane::{Done, Lane, Piece, Takes, Target};
 use super::payload::Payload;
-use super::probe::holds_data;
 use super::route::Addresses;
 use crate::bench::BenchError;
+use crate::overwrite::{DiskContents, guest_contents};
 
 /// Requests of a queue at most.
 pub const VHOST_IODEPTH_MAX: u32 = 256;
@@ -74,11 +72,10 @@ impl Guests {
             let client = Client::connect(path, options)?;
             let mut lane = lane_of(name, client.disk(), data_bytes);
             let mut queue = client.into_queues().remove(0);
-            let most = lane.takes.data_bytes_max;
-            lane.holds_data = !(lane.is_read_only || addresses.overwrite)
-                && holds_data(slice::from_ref(&(0..lane.size_bytes)), most, |range| {
-                    read(&mut queue, range)
-                })?;
+            if !(lane.is_read_only || addresses.overwrite) {
+                let most = lane.takes.data_bytes_max as u32;
+                lane.contents = guest_contents(&mut queue, lane.size_bytes, most)?;
+            }
             guests.queues.push(queue);
             guests.lanes.push(lane);
             let taken_for = vec![0; depth.into()];
@@ -86,19 +83,6 @@ impl Guests {
         }
         Ok(guests)
     }
-}
-
-/// Reads a range that is looked at before the replay.
-fn read(queue: &mut Queue, range: Range<u64>) -> Result<Vec<u8>, BenchError> {
-    let len = range.end - range.start;
-    let status = queue.call(Request::read(range.start >> 9, len as u32))?;
-    if !status.is_ok() {
-        let text = format!("the server's disk: a read at {} failed: {status}", range.start);
-        return Err(BenchError::Workload(text));
-    }
-    let mut bytes = vec![0; len as usize];
-    queue.read_data(0, &mut bytes);
-    Ok(bytes)
 }
 
 fn lane_of(name: &str, disk: &DiskConfig, data_bytes: u32) -> Lane {
@@ -116,7 +100,7 @@ fn lane_of(name: &str, disk: &DiskConfig, data_bytes: u32) -> Lane {
             fua: false,
         },
         is_read_only: disk.is_read_only(),
-        holds_data: false,
+        contents: DiskContents::Empty,
     }
 }
 

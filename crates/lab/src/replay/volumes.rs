@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use millrace_block::{Bio, Buffer, Channel, Completion, Disk, Op, OpFlags, Reject, Stamp, Volume};
+use millrace_block::{Bio, Buffer, Channel, Completion, Op, OpFlags, Reject, Stamp, Volume};
 use millrace_machine::{Machine, Native};
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
@@ -13,7 +13,7 @@ use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 use super::lane::{Done, Lane, Piece, Takes, Target};
 use super::payload::Pool;
 use crate::bench::BenchError;
-use crate::calibrate::is_empty;
+use crate::overwrite::DiskContents;
 
 /// Longest read or write in one piece: so much memory it has.
 const DATA_BYTES_MAX: u64 = 8 << 20;
@@ -140,7 +140,7 @@ pub(crate) fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
             fua: true,
         },
         is_read_only: limits.features.read_only,
-        holds_data: false,
+        contents: DiskContents::Empty,
     }
 }
 
@@ -162,28 +162,32 @@ impl Sleeper for OnRing {
     }
 }
 
-/// Volumes of this machine, each with its name.
+/// A volume of this machine as a target.
+pub struct ReplayVolume {
+    /// Its name.
+    pub name: String,
+    /// The volume.
+    pub volume: Arc<Volume<Native>>,
+    /// Data that its drives held before they were opened.
+    pub contents: DiskContents,
+}
+
+/// Volumes of this machine.
 ///
 /// # Errors
 /// If the thread has no ring, or a drive's queue cannot be opened.
 pub(crate) fn native(
-    volumes: &[(String, Arc<Volume<Native>>)],
+    volumes: &[ReplayVolume],
     iodepth: u32,
     seed: u64,
 ) -> Result<Volumes<Native, OnRing>, BenchError> {
     let reactor = Config::default();
     let mut context = IoContext::new(IoConfig { number: 0, reactor })?;
     let (mut channels, mut lanes, mut workers) = (Vec::new(), Vec::new(), Vec::new());
-    for (name, volume) in volumes {
+    for ReplayVolume { name, volume, contents } in volumes {
         channels.push(context.channel(volume, channel_depth(iodepth), Stamp::Batch)?);
         workers.push(DriveWorkers::start(volume.disks(), reactor, Pinning::Pinned)?);
-        let holds_data = holds_data(volume.disks());
-        lanes.push(Lane { holds_data, ..lane_of(name, volume) });
+        lanes.push(Lane { contents: contents.clone(), ..lane_of(name, volume) });
     }
     Ok(Volumes::new(channels, lanes, OnRing { context, _workers: workers }, seed))
-}
-
-/// Whether there may be something on the drives that would be lost.
-fn holds_data(disks: &[Arc<Disk<Native>>]) -> bool {
-    disks.iter().any(|disk| !disk.limits().features.no_payload && !is_empty(disk))
 }

@@ -36,7 +36,8 @@ Examples:
   millrace bench --drive file:path=/srv/d0 --rw randread --bs 4k --iodepth 64 --runtime 5
       an existing file through io_uring, for five seconds
   millrace bench --drive file:path=/srv/d0 --rw randrw --rwmixread 70 --size 1g --numjobs 4
-      four threads on the first GiB of a file, 70 % reads
+      --overwrite
+      four threads on the first GiB of a file, 70 % reads; what is there is lost
   millrace bench --drive ram:size=1g --drive ram:size=1g --chunk 4k --rw randwrite --verify
       a stripe of two drives; every block is read back and checked
   millrace bench --controller scu:tags=250 --drive model@scu:preset=520 --drive model@scu:preset=520
@@ -63,6 +64,9 @@ Examples:
       programs through a write-back cache on two modelled SSDs, served in two ways
   millrace bench --calibrate file:path=/srv/new,size=8g
       what a drive does in a second, as keys `cost.*` for its [[drive]]
+
+A run that writes, by --rw, --client, --program, --jobfile or --calibrate, destroys what its target
+holds. A target that is not known to be empty, as block devices never are, needs --overwrite.
 
 Ctrl-C ends the run and prints what was measured until then. A second Ctrl-C ends the program at
 once.
@@ -166,12 +170,6 @@ impl BenchArgs {
     pub fn check_needs(&self) -> Result<()> {
         let (wait, warm_up) = (self.target.wait.is_some(), self.contend.warm_up.is_some());
         let needs = [
-            (
-                self.calibrate.overwrite,
-                self.calibrate.calibrate.is_some(),
-                "--overwrite",
-                "--calibrate",
-            ),
             (wait, self.target.connect.is_some(), "--wait", "--connect"),
             (warm_up, !self.contend.client.is_empty(), "--warm-up", "--client"),
         ];
@@ -207,13 +205,10 @@ pub struct TraceArgs {
 #[derive(Debug, Clone, Args)]
 pub struct CalibrateArgs {
     /// Measure what a drive does in a second, reading and writing, and print it as the keys
-    /// `cost.*` of its [[drive]], by which schedulers share it; writes over what the drive holds;
-    /// takes --runtime in all (30s), --iodepth (128), --numjobs, --size and --machine
+    /// `cost.*` of its [[drive]], by which schedulers share it; writes to the drive; takes
+    /// --runtime in all (30s), --iodepth (128), --numjobs, --size and --machine
     #[arg(long, value_name = "DRIVE", conflicts_with_all = CALIBRATED)]
     pub calibrate: Option<String>,
-    /// With --calibrate, write over a drive although it holds something
-    #[arg(long, requires = "calibrate")]
-    pub overwrite: bool,
 }
 
 /// Where it runs, if not plainly here; `laboratory` is what options of either way there require.
@@ -283,6 +278,11 @@ pub struct TargetArgs {
     /// turns on the job's thread, so that no second CPU has a part in the figures
     #[arg(long, conflicts_with_all = NO_VIRTQUEUE)]
     pub virtqueue: bool,
+    /// Write over what a drive or server holds: without this flag a run that writes is refused,
+    /// unless the target is known to be empty (memory, a new file, a file without data; a server or
+    /// Ceph image that says or reads zeroes)
+    #[arg(long, conflicts_with_all = ["machine", "locks", "vm"])]
+    pub overwrite: bool,
     /// A cache in memory over the drives: its size, or `size=256m,dirty-max=64m,dirty-age=5s,
     /// read-ahead=512k,mode=write-back|write-through,registered=false|auto|true`; empty when each
     /// row begins

@@ -1,8 +1,8 @@
 //! `bench --calibrate DRIVE`: what a drive does in a second, as keys for its `[[drive]]`.
 //!
-//! Owns the order of things: is the drive empty, six runs (millrace-lab's `calibrate`) on this
-//! machine or a simulated one, a table, lines for the configuration. Writes over what the drive
-//! holds, so a drive that holds something needs `--overwrite`. Called by the verb.
+//! Owns the order of things: six runs (millrace-lab's `calibrate`) on this machine or a simulated
+//! one, a table, lines for the configuration. Called by the verb; the runs write to a drive that is
+//! empty, or to any with `--overwrite`.
 #![allow(clippy::print_stderr)]
 
 use std::process::ExitCode;
@@ -115,14 +115,9 @@ fn natively_measured(args: &BenchArgs, interrupt: &Interrupt) -> Result<Option<[
     let plan = only(plan::rows_on(args, &cpus)?)?;
     let jobs = u16::try_from(plan.plan.jobs).context("--numjobs: at most 65535")?;
     let drive = &args.target.drives()?[0];
+    super::check_overwrite(args, Some("--calibrate".to_owned()))?;
     let mut target = Target::open(drive, jobs, &args.target.controllers()?)?;
     target.notes.iter().for_each(|note| eprintln!("note: {note}"));
-    if !target.is_new() && !args.calibrate.overwrite {
-        bail!(
-            "--calibrate {drive}: the drive holds something, or cannot say that it is empty, and \
-             this writes over it; name a new file with size=, or add --overwrite"
-        );
-    }
     let plan = Plan { interrupt: interrupt.clone(), ..plan.plan };
     let mut busy = false;
     let rows = measure(interrupt, |run, progress| {
@@ -255,9 +250,9 @@ mod tests {
         std::fs::write(&path, vec![7; 4 << 20]).unwrap();
         let drive = format!("file:path={}", path.display());
         let text = error(&format!("--calibrate {drive} --runtime 60ms"));
-        let why = "the drive holds something, or cannot say that it is empty, and this writes over \
-                   it; name a new file with size=, or add --overwrite";
-        assert_eq!(text, format!("--calibrate {drive}: {why}"));
+        let why = "holds data, and --calibrate would overwrite that; name an empty one, or add \
+                   --overwrite to lose what it holds";
+        assert_eq!(text, format!("drive {drive} {why}"));
         assert_eq!(std::fs::read(&path).unwrap(), [7; 4 << 20]);
         let args = parse(&format!("--calibrate {drive} --overwrite --runtime 60ms --json"));
         run(&args.unwrap(), &drive, &Interrupt::default()).unwrap();
@@ -272,6 +267,6 @@ mod tests {
         for other in ["--rw read", "--bs 4k", "--drive null", "--scheduler none", "--trace t"] {
             assert!(parse(&format!("--calibrate null {other}")).is_err(), "{other}");
         }
-        assert!(parse("--overwrite").is_err());
+        assert!(parse("--calibrate null --machine x5690 --overwrite").is_err());
     }
 }

@@ -65,6 +65,18 @@ impl Server {
         }
     }
 
+    /// Refuses to have its disk written to unless that is empty.
+    ///
+    /// # Errors
+    /// If it is not, or the server cannot be asked.
+    pub fn check_empty(&self, writer: &str) -> Result<()> {
+        let checked = match self {
+            Server::Nbd(uri) => millrace_lab::check_nbd(uri, writer),
+            Server::VhostUser(path) => millrace_lab::check_vhost(path, writer),
+        };
+        Ok(checked?)
+    }
+
     /// Runs one row against it.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ const RUNTIME: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(200);
 
 /// Flags that say of all jobs what --client says of each.
-const OTHERS: [&str; 37] = [
+const OTHERS: [&str; 36] = [
     "connect",
     "virtqueue",
     "trace",
@@ -65,7 +65,6 @@ const OTHERS: [&str; 37] = [
     "descriptor",
     "plug_high",
     "plug_low",
-    "overwrite",
 ];
 
 /// Clients that differ.
@@ -95,7 +94,12 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
             let model = machine(name).context("--machine")?;
             run_rows(plans.len(), |index| contend_simulated(&model, &plans[index]), |_| ())?
         }
-        None => plans.iter().map(contend).collect::<Result<_, _>>()?,
+        None => {
+            let writers = plans.iter().flat_map(|plan| &plan.clients);
+            let writer = writers.into_iter().find(|client| client.rw.writes());
+            super::check_overwrite(args, writer.map(|client| format!("client {}", client.name)))?;
+            plans.iter().map(contend).collect::<Result<_, _>>()?
+        }
     };
     if args.workload.json {
         crate::verbs::say(&format!(
@@ -195,7 +199,6 @@ mod tests {
     fn a_flag_without_what_it_is_about_is_refused_whatever_else_is_given() {
         for (words, said) in [
             (&["--warm-up", "1s", "--ios", "1"][..], "--warm-up: nothing here uses it without --c"),
-            (&["--overwrite", "--ios", "1"], "--overwrite: nothing here uses it without --calib"),
             (&["--wait", "poll", "--drive", "null"], "--wait: nothing here uses it without --conn"),
         ] {
             let error = parse(words).unwrap().bench.check_needs().unwrap_err().to_string();

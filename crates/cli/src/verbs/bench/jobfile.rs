@@ -156,8 +156,9 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Arc<Volume>>> {
         if named {
             eprintln!("note: filename: passed over, as --drive says where the jobs work");
         }
-        let drives = args.target.drives()?;
-        let volume = open(args, &drives, &options)?;
+        let writer = file.jobs.iter().find(|job| job.changes_data());
+        super::check_overwrite(args, writer.map(writer_of))?;
+        let volume = open(args, &args.target.drives()?, &options)?;
         return Ok(vec![volume; file.jobs.len()]);
     }
     let mut opened: BTreeMap<&str, (Arc<Volume>, bool)> = BTreeMap::new();
@@ -171,6 +172,7 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Arc<Volume>>> {
             );
         };
         if !opened.contains_key(name) {
+            check_overwrite(args, file, name)?;
             lay_out(file, name).with_context(|| format!("filename={name}"))?;
             let drive = drive_of(file, name)?;
             opened.insert(name, (open(args, &[drive], &options)?, job.access.direct));
@@ -218,6 +220,23 @@ fn options(args: &BenchArgs, file: &JobFile) -> Result<VolumeOptions> {
         worker_cpus: super::plan::worker_list(args, serving[0].serving)?,
         trace_ring: 0,
     })
+}
+
+/// Refuses to run jobs that write to a file, unless it is empty or may be written over. Called
+/// before anything is written to the file for its readers.
+fn check_overwrite(args: &BenchArgs, file: &JobFile, name: &str) -> Result<()> {
+    let jobs = || file.jobs.iter().filter(|job| job.filename.as_deref() == Some(name));
+    let Some(writer) = jobs().find(|job| job.changes_data()) else { return Ok(()) };
+    if args.target.overwrite {
+        return Ok(());
+    }
+    let drive = Spec::from_pairs("file", [("path".to_owned(), name.to_owned())].into_iter())?;
+    Ok(millrace_lab::check_drives(&[drive], &writer_of(writer))?)
+}
+
+/// A job, as a refusal names it.
+fn writer_of(job: &JobSpec) -> String {
+    format!("job {} ({})", job.name, job.place())
 }
 
 fn open(args: &BenchArgs, drives: &[Spec], options: &VolumeOptions) -> Result<Arc<Volume>> {

@@ -46,6 +46,8 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
         bail!("--program: give the drives that it works on, such as --drive model:preset=850evo");
     }
     let (plans, tasks) = (plan::rows(args)?, &args.program.program);
+    let writer = tasks.iter().find(|task| task.writes());
+    super::check_overwrite(args, writer.map(|task| format!("program {task}")))?;
     let mut bar = Bar::new(plans.len() * tasks.len());
     let (mut lines, mut notes) = (Vec::new(), Vec::new());
     for (task, plan) in tasks.iter().flat_map(|task| plans.iter().map(move |plan| (*task, plan))) {

@@ -35,11 +35,10 @@ Examples:
   blkparse -i sda | millrace replay - --to vhost-user:/run/vol0.sock
       from a pipe, to a vhost-user-blk server
 
-A replay writes random bytes wherever the trace writes: a trace has no data. A file or device that
-holds something is written over with --overwrite only. So is a server's disk: what an NBD server
-says to be zeroes is believed (block status), the rest is read and refused if a byte is not zero;
-if that is more than 64 MiB, only 64 places of 1 MiB are read, spread evenly from its begin to its
-end. A vhost-user server says nothing of zeroes.
+A replay writes random bytes wherever the trace writes: a trace has no data. A target that is not
+known to be empty, as block devices never are, is written over with --overwrite only. Of a server's
+disk, what an NBD server says to be zeroes (block status) is believed, and the rest is read: all of
+it up to 64 MiB, else 64 places of 1 MiB, spread evenly.
 Times are open loop: an I/O is sent at its time, however long others take, and what could not be
 is counted with its lateness. I/Os that overlap keep their order where one of them writes; a flush
 is sent when the writes before it have ended.

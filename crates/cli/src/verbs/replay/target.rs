@@ -5,16 +5,16 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use millrace::{Layout, Places, Spec, Volume, VolumeOptions, worker_cpus};
+use millrace::{Layout, Places, Spec, VolumeOptions, worker_cpus};
 use millrace_block::{Serving, ServingConfig};
-use millrace_lab::replay::{Routes, SimulatedVolume};
+use millrace_lab::DiskContents;
+use millrace_lab::replay::{ReplayVolume, Routes, SimulatedVolume};
 use millrace_machine::{Machine, Native};
 use millrace_nbd::client::NbdUri;
 
-use super::args::StripeArgs;
+use super::args::{ReplayArgs, StripeArgs};
 use crate::verbs::bench::connect::Server;
 
 /// Schemes of servers.
@@ -189,12 +189,14 @@ fn stripe(targets: &[&TargetSpec], stripes: &StripeArgs) -> Result<SimulatedVolu
     Ok(SimulatedVolume { name: names.join("+"), drives, layout, serving })
 }
 
-/// Volumes of this machine, with their names and remarks for a person.
+/// Volumes of this machine, and remarks for a person. What may be written over is not looked at.
 ///
 /// # Errors
-/// If a drive cannot be opened.
-#[allow(clippy::type_complexity)] // The pairs are what the lab takes.
-pub fn build(volumes: &[SimulatedVolume]) -> Result<(Vec<(String, Arc<Volume>)>, Vec<String>)> {
+/// If a drive cannot be looked at or opened.
+pub fn build(
+    volumes: &[SimulatedVolume],
+    args: &ReplayArgs,
+) -> Result<(Vec<ReplayVolume>, Vec<String>)> {
     let (mut built, mut notes, mut places) = (Vec::new(), Vec::new(), Places::default());
     for SimulatedVolume { name, drives, layout, serving } in volumes {
         let options = VolumeOptions {
@@ -203,11 +205,15 @@ pub fn build(volumes: &[SimulatedVolume]) -> Result<(Vec<(String, Arc<Volume>)>,
             worker_cpus: worker_cpus(&Native::topology(), &[]),
             ..Default::default()
         };
+        let contents = match args.overwrite {
+            true => DiskContents::Empty,
+            false => DiskContents::of_all(drives).with_context(|| format!("--to {name}"))?,
+        };
         let (volume, mut remarks) = places
             .build_volume("replay", (*layout, drives), &options)
             .with_context(|| format!("--to {name}"))?;
         notes.append(&mut remarks);
-        built.push((name.clone(), volume));
+        built.push(ReplayVolume { name: name.clone(), volume, contents });
     }
     Ok((built, notes))
 }

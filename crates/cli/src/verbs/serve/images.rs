@@ -5,6 +5,7 @@
 //! by source.rs.
 
 use std::fmt::Write;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
@@ -190,8 +191,8 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
         Ok(meta) => meta,
         // No file of this name is there, so none is meant.
         Err(error) => match path.parse::<Spec>() {
-            Ok(spec) if path.contains(':') => return Ok(drive(spec, args)),
-            Err(error) if is_of_driver(path) => bail!("{path}: {error}"),
+            Ok(spec) if path.contains(':') && !is_url(file) => return Ok(drive(spec, args)),
+            Err(error) if is_of_driver(path) && !is_url(file) => bail!("{path}: {error}"),
             _ => return Err(missing(file, &error)),
         },
     };
@@ -203,7 +204,7 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
             0 => "the file is empty".to_owned(),
             bytes => format!("{bytes} bytes are too few"),
         };
-        bail!("{shown}: {has}; `truncate -s 10G {shown}` makes it a disk of 10 GiB");
+        bail!("{shown}: {has}; {}", to_make(file));
     }
     if let Some(why) = looks::unreadable(file) {
         bail!("{shown}: {why}");
@@ -235,12 +236,51 @@ fn drive(mut spec: Spec, args: &ImageArgs) -> Image {
 
 fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
     let shown = file.display();
+    if is_url(file) {
+        return anyhow!("{shown}: {}", drive_of_url(&shown.to_string()));
+    }
     match error.kind() {
-        std::io::ErrorKind::NotFound => anyhow!(
-            "{shown}: there is no such file or device; `truncate -s 10G {shown}` makes a disk of \
-             10 GiB, and a configuration has a name that ends with .toml"
-        ),
+        ErrorKind::NotFound => {
+            anyhow!("{shown}: there is no such file or device; {}", to_make(file))
+        }
         _ => anyhow!("{shown}: {error}"),
+    }
+}
+
+/// Tells a URL, such as `https://...`, from a path.
+fn is_url(file: &Path) -> bool {
+    let scheme = file.to_str().and_then(|text| text.split_once("://")).map(|(scheme, _)| scheme);
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
+    scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.chars().all(is_letter))
+}
+
+/// Advice for a URL, which is no drive.
+fn drive_of_url(url: &str) -> String {
+    if url.starts_with("nbd") {
+        return format!("to serve the export of another NBD server, write nbd:uri={url}");
+    }
+    "a URL is no drive; name a file, a block device, nbd:uri=nbd://HOST/NAME for the export of an \
+     NBD server (nbdkit makes one of https, S3 and others) or rbd:POOL/IMAGE for a Ceph image"
+        .to_owned()
+}
+
+/// Advice on how to get a disk of a name at which there is none yet. Among devices, `truncate`
+/// would make a file in memory with the name of a disk.
+fn to_make(file: &Path) -> String {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let (shown, is_in) = (file.display(), std::fs::canonicalize(folder));
+    match is_in {
+        Err(_) => format!("its folder {} is not there either", folder.display()),
+        Ok(is_in) if is_in.starts_with("/dev") && !is_in.starts_with("/dev/shm") => {
+            "`lsblk` lists the block devices of this machine".to_owned()
+        }
+        Ok(_) => format!(
+            "`truncate -s 10G {shown}` makes a disk of 10 GiB, and a configuration has a name that \
+             ends with .toml"
+        ),
     }
 }
 
@@ -353,12 +393,47 @@ mod tests {
         assert!(image.contains("spec = \"rbd:pool/disk,read-only=on\""), "{image}");
         let error = one("rbd:pool/disk,dept=1").unwrap_err().to_string();
         assert!(error.contains("no key `dept` (did you mean `depth`?)"), "{error}");
-        let error = one("no.img").unwrap_err().to_string();
-        assert!(error.contains("no such file") && error.contains("truncate"), "{error}");
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("m.conf");
         std::fs::write(&file, " [[volume]]\nname = \"v\"\n").unwrap();
         let error = one(file.to_str().unwrap()).unwrap_err().to_string();
         assert!(error.contains("--config "), "{error}");
+    }
+
+    #[test]
+    fn truncate_is_for_files_only_and_urls_are_told_what_drives_are() {
+        let one = |name: &str| {
+            configuration(&[name.into()], &ImageArgs::default()).unwrap_err().to_string()
+        };
+        let said = "no.img: there is no such file or device; `truncate -s 10G no.img` makes a disk \
+                    of 10 GiB, and a configuration has a name that ends with .toml";
+        assert_eq!(one("no.img"), said);
+        assert!(one("/dev/shm/no.img").contains("`truncate -s 10G /dev/shm/no.img`"));
+        let said = "/dev/no-such: there is no such file or device; `lsblk` lists the block devices \
+                    of this machine";
+        assert_eq!(one("/dev/no-such"), said);
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev", dir.path().join("d")).unwrap();
+        let linked = dir.path().join("d/no-such").display().to_string();
+        assert!(one(&linked).ends_with("`lsblk` lists the block devices of this machine"));
+        let said = "/no-such/x: there is no such file or device; its folder /no-such is not there \
+                    either";
+        assert_eq!(one("/no-such/x"), said);
+        for url in ["https://host/disk.img", "s3://bucket/disk"] {
+            let said = one(url);
+            assert!(
+                said.starts_with(&format!("{url}: a URL is no drive; name a file, ")),
+                "{said}"
+            );
+            assert!(!said.contains("truncate"), "{said}");
+        }
+        for url in ["nbd://host/v", "nbds://host/v", "nbd+unix:///v?socket=s"] {
+            let said = one(url);
+            assert!(said.contains(&format!("write nbd:uri={url}")), "{said}");
+        }
+        let empty = dir.path().join("empty");
+        std::fs::write(&empty, "").unwrap();
+        let said = one(empty.to_str().unwrap());
+        assert!(said.contains("the file is empty; `truncate -s 10G "), "{said}");
     }
 }

@@ -4,22 +4,25 @@
 //! should know besides goes to standard error, as text or JSON, as the flags say. Called by `serve`
 //! and measured.rs.
 
-use millrace::{DriveWorkers, Listen, Opened};
+use std::net::SocketAddr;
+
+use millrace::{DriveWorkers, Opened};
 use millrace_block::Serving;
 
-use crate::config::{Checked, ListenerPlan};
+use super::exposed;
+use crate::config::Checked;
 
-/// Remarks on a plan itself: what is allowed but hardly meant.
-pub fn on_plan(plan: &Checked) {
+/// Remarks on a plan itself: what is allowed but hardly meant. Metrics are where the flag says, if
+/// it was given.
+pub fn on_plan(plan: &Checked, metrics_flag: Option<SocketAddr>) {
     plan.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let memory = std::fs::read_to_string("/proc/meminfo").ok();
     let memory = memory.as_deref().and_then(total_bytes);
     memory.and_then(|memory| caches_beyond(plan, memory)).iter().for_each(|text| {
         tracing::warn!("{text}");
     });
-    plan.listeners.iter().filter_map(|listener| open_to_all(plan, listener)).for_each(|text| {
-        tracing::warn!("{text}");
-    });
+    let exposed = exposed::warnings(plan, metrics_flag);
+    exposed.iter().for_each(|text| tracing::warn!("{text}"));
 }
 
 /// Remarks on what was opened, and on how it is served.
@@ -57,55 +60,12 @@ fn caches_beyond(plan: &Checked, memory_bytes: u64) -> Option<String> {
     })
 }
 
-/// Warns of a listener that other hosts reach: NBD asks nobody who they are.
-fn open_to_all(plan: &Checked, listener: &ListenerPlan) -> Option<String> {
-    let Listen::Tcp(tcp) = &listener.address else { return None };
-    let by_certificate =
-        listener.tls.as_ref().is_some_and(|tls| tls.required && tls.files.client_ca.is_some());
-    if tcp.ip().is_loopback() || by_certificate {
-        return None;
-    }
-    let names = |read_only: bool| {
-        let exports = listener.exports.iter().map(|export| &plan.config.exports[*export]);
-        let exports = exports.filter(|export| export.read_only == read_only);
-        let names: Vec<String> = exports.map(|export| format!("\"{}\"", export.name)).collect();
-        names.join(", ")
-    };
-    let what = match (names(false), names(true)) {
-        (written, read) if read.is_empty() => format!("read and write {written}"),
-        (written, read) if written.is_empty() => format!("read {read}"),
-        (written, read) => format!("read and write {written}, and read {read}"),
-    };
-    if listener.tls.is_some() {
-        return Some(format!(
-            "tcp:{tcp}: everybody on the network who reaches this port may {what}; its tls asks \
-             nobody for a certificate: add client-ca, and leave required on"
-        ));
-    }
-    let loopback = if tcp.is_ipv6() { "[::1]" } else { "127.0.0.1" };
-    Some(format!(
-        "tcp:{tcp}: everybody on the network who reaches this port may {what}, without a password; \
-         use tcp:{loopback}:{}, or let a firewall choose who gets in",
-        tcp.port()
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::*;
     use crate::config;
-
-    fn warned(addresses: &str, more: &str) -> Vec<String> {
-        let text = format!(
-            "[[drive]]\nname = \"d\"\nspec = \"null:\"\n\
-             [[volume]]\nname = \"v\"\ndrives = [\"d\"]\n\
-             [[export]]\nvolume = \"v\"\nnbd = {addresses}\n{more}"
-        );
-        let plan = config::load("m.toml", &text, Path::new("")).unwrap();
-        plan.listeners.iter().filter_map(|listener| open_to_all(&plan, listener)).collect()
-    }
 
     #[test]
     fn caches_beyond_the_memory_are_a_warning_with_both_sizes() {
@@ -118,22 +78,5 @@ mod tests {
         assert!(said.starts_with("caches of 8192 MiB in all are more than"), "{said}");
         assert!(said.contains("memory of 4096 MiB"), "{said}");
         assert_eq!(total_bytes("MemTotal:   16 kB\nMemFree: 1 kB\n"), Some(16_384));
-    }
-
-    #[test]
-    fn a_port_that_other_hosts_reach_is_a_warning_of_what_they_may_do() {
-        let local = "[\"unix:s\", \"tcp:7\", \"tcp:[::1]:7\", \"tcp:127.0.0.2:7\"]";
-        assert_eq!(warned(local, ""), [""; 0]);
-        let said = "tcp:0.0.0.0:7: everybody on the network who reaches this port may read and \
-                    write \"v\", without a password; use tcp:127.0.0.1:7, or let a firewall \
-                    choose who gets in";
-        assert_eq!(warned("\"tcp:0.0.0.0:7\"", ""), [said]);
-        let said = "tcp:[::]:7: everybody on the network who reaches this port may read \"v\", \
-                    without a password; use tcp:[::1]:7, or let a firewall choose who gets in";
-        assert_eq!(warned("\"tcp:[::]:7\"", "read-only = true\n"), [said]);
-        let both = "[[export]]\nvolume = \"v\"\nname = \"ro\"\nnbd = \"tcp:10.0.0.1:7\"\n\
-                    read-only = true\n";
-        let said = warned("\"tcp:10.0.0.1:7\"", both);
-        assert!(said[0].contains("may read and write \"v\", and read \"ro\", without"), "{said:?}");
     }
 }

@@ -384,6 +384,7 @@ mod tests {
             exports: vec![0],
             tls: None,
             tls_line: 1,
+            access_line: 1,
         };
         let plain = uri(&unix("millrace-data/vol0.sock"), &export("vol0"), None);
         assert_eq!(plain, "nbd+unix:///vol0?socket=millrace-data/vol0.sock");
@@ -401,6 +402,7 @@ mod tests {
             exports: vec![0],
             tls: None,
             tls_line: 1,
+            access_line: 1,
         };
         let at = |text: &str, host| uri(&tcp(text), &export("v"), host);
         assert_eq!(at("127.0.0.1:7", None), "nbd://127.0.0.1:7/v");

@@ -87,7 +87,7 @@ pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets,
     }
     let control = path.map(|path| match &plan.control_access {
         None => UnixSocket::bind_private(&path),
-        Some(access) => UnixSocket::bind_with(&path, access),
+        Some(access) => UnixSocket::bind_with(&path, &access.value),
     });
     let control = control.transpose();
     let control =
@@ -99,7 +99,7 @@ pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets,
     Ok(Sockets { control, metrics: metrics.transpose()? })
 }
 
-/// Where they are, for people; logs what is missing, or open to others.
+/// Where they are, for people; logs what is missing.
 pub fn describe(sockets: &Sockets) -> String {
     let mut text = String::new();
     match &sockets.control {
@@ -114,9 +114,6 @@ pub fn describe(sockets: &Sockets) -> String {
     if let Some(address) = sockets.metrics.as_ref().and_then(|socket| socket.local_addr().ok()) {
         let _ = writeln!(text, "metrics at http://{address}/metrics");
         let _ = writeln!(text, "dashboard at http://{address}/");
-        if !address.ip().is_loopback() {
-            tracing::warn!("metrics at {address}: everybody on the network may read them");
-        }
     }
     text
 }

@@ -68,6 +68,19 @@ fn jobs_bound_by_size_do_as_many_ios_as_fio() {
     assert!((160..200).contains(&reads), "{reads}");
 }
 
+/// What fio does: a direction without a share has no rate, and its turn never comes.
+#[test]
+fn a_mix_of_one_direction_has_no_ios_of_the_other_whatever_the_rates_are() {
+    for rates in ["", "rate_iops=4000", "rate_iops=4000,4000", "rate=16m,16m"] {
+        for rw in ["rw", "randrw"] {
+            let words =
+                |percent| format!("rw={rw} rwmixread={percent} size=128k iodepth=4 {rates}");
+            assert_eq!(one(words(100).trim()), [32, 0, 0, 0], "{}", words(100));
+            assert_eq!(one(words(0).trim()), [0, 32, 0, 0], "{}", words(0));
+        }
+    }
+}
+
 #[test]
 fn a_job_thinks_after_each_of_its_ios_however_many_may_be_in_flight() {
     for (words, pauses) in [("iodepth=16", 9), ("iodepth=16\nthinktime_blocks=5", 1)] {

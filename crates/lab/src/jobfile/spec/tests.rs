@@ -46,6 +46,22 @@ fn an_engine_says_who_does_the_io_and_how_many_are_in_flight() {
 }
 
 #[test]
+fn a_mix_without_writes_changes_nothing_and_one_without_reads_reads_nothing() {
+    for (words, reads, changes) in [
+        ("rw=randrw rwmixread=100 rate_iops=100", true, false),
+        ("rw=rw rwmixwrite=0", true, false),
+        ("rwmixread=100 rw=randrw", true, false),
+        ("rw=randrw rwmixread=0 rate=1m", false, true),
+        ("rw=randrw rwmixread=99", true, true),
+        ("rw=read rwmixread=0", true, false),
+        ("rw=randwrite rwmixread=100", false, true),
+    ] {
+        let job = job_of(words);
+        assert_eq!((job.reads_data(), job.changes_data()), (reads, changes), "{words}");
+    }
+}
+
+#[test]
 fn a_job_without_a_filename_has_the_one_that_fio_makes_in_its_directory() {
     for (words, name) in [
         ("directory=/d", Some("/d/j.0.0")),

@@ -1,9 +1,9 @@
-//! Whether a server's disk seems to hold something.
+//! Search for data on a server's disk.
 //!
-//! What is not known to be zeroes is read: all of it if that is little, else at places that are
-//! spread over it, the first and the last of them at its ends, where partition tables and file
+//! Ranges that are not known to be zeroes are read: all of them if that is little, else at places
+//! that are spread over them, the first and the last at the ends, where partition tables and file
 //! systems begin and backups of such tables lie. Bytes other than zero are data; zeroes that are
-//! allocated are not. Called by nbd.rs and vhost.rs, which read.
+//! allocated are not. Called by servers.rs, which reads.
 
 use std::ops::Range;
 
@@ -12,13 +12,13 @@ const PLACE_BYTES: u64 = 1 << 20;
 /// Most places that are looked at.
 const PLACES_MAX: u64 = 64;
 
-/// Whether there is a byte other than zero at the places that are looked at in `unknown`: ranges of
-/// a disk in order, of whole blocks. `read` gives ranges of at most `most_bytes`, whole blocks too.
-pub(crate) fn holds_data<E>(
+/// The first byte other than zero at the places that are looked at in `unknown`: ranges of a disk
+/// in order, of whole blocks. `read` gives ranges of at most `most_bytes`, whole blocks too.
+pub(super) fn first_data<E>(
     unknown: &[Range<u64>],
     most_bytes: u64,
     mut read: impl FnMut(Range<u64>) -> Result<Vec<u8>, E>,
-) -> Result<bool, E> {
+) -> Result<Option<u64>, E> {
     let len_bytes: u64 = unknown.iter().map(|range| range.end - range.start).sum();
     let places = len_bytes.div_ceil(PLACE_BYTES);
     for number in 0..places.min(PLACES_MAX) {
@@ -29,14 +29,14 @@ pub(crate) fn holds_data<E>(
         for Range { mut start, end } in parts(unknown, place * PLACE_BYTES) {
             while start < end {
                 let next = start.saturating_add(most_bytes.max(1)).min(end);
-                if read(start..next)?.iter().any(|byte| *byte != 0) {
-                    return Ok(true);
+                if let Some(at) = read(start..next)?.iter().position(|byte| *byte != 0) {
+                    return Ok(Some(start + at as u64));
                 }
                 start = next;
             }
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// What ranges that follow each other have of the place that begins so many bytes behind the first.
@@ -65,7 +65,9 @@ mod tests {
             assert!(unknown.iter().any(|all| all.start <= range.start && range.end <= all.end));
             Ok::<_, Infallible>(range.map(|byte| u8::from(byte == at)).collect())
         };
-        holds_data(unknown, 4096, read).unwrap()
+        let found = first_data(unknown, 4096, read).unwrap();
+        assert!(found.is_none_or(|found| found == at));
+        found.is_some()
     }
 
     #[test]
