@@ -389,13 +389,19 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn failures(&self) -> Failures {
         let failures = self.accounts.rare.lock().failures.read();
-        Failures { reconnecting: self.driver.is_reconnecting(), ..failures }
+        let (reconnecting, trouble) = (self.driver.is_reconnecting(), self.driver.trouble());
+        Failures { reconnecting, trouble, ..failures }
     }
 
     /// What has happened to its drive since the last call, a line for each, for people.
     #[must_use]
     pub fn take_news(&self) -> Vec<String> {
         self.driver.take_news()
+    }
+
+    /// Says that the next flush is the last one; see [`Driver::prepare_stop`].
+    pub fn prepare_stop(&self) {
+        self.driver.prepare_stop();
     }
 
     /// Makes the calling I/O thread the owner of queue `hctx` and opens it there, if there is a

@@ -41,8 +41,9 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of a volume that is about to be flushed.
+    /// Of a volume that is about to be flushed for the last time, which its drives are told.
     pub(crate) fn of(volume: &Volume<Native>) -> Progress {
+        volume.drives().iter().for_each(|disk| disk.prepare_stop());
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
         let until_ns = if least.pages > 0 { now_ns.saturating_add(STUCK_NS) } else { 0 };
         let before = failures(volume).collect();

@@ -191,6 +191,12 @@ impl Target {
     }
 }
 
+/// Whether the server has said why it does not let this side in: a server that is being started
+/// refuses nothing.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    error.kind() == ErrorKind::NotSupported && !error.to_string().ends_with(HUNG_UP)
+}
+
 /// What a person can do about an answer.
 fn explained(error: ProtocolError) -> String {
     if let ProtocolError::NoExport { name, known } = &error
