@@ -92,7 +92,10 @@ impl Progress {
         let mut text = format!("{}: flush: ", volume.name());
         match self.last {
             None if silent.is_empty() => text.push_str("no answer in time"),
-            None => text.push_str(&format!("no answer in time of {silent}")),
+            None => text.push_str(&format!(
+                "no answer in time of {silent}; what it took since its last flush that succeeded may be \
+                 lost"
+            )),
             Some(status) => text.push_str(&status.to_string()),
         }
         if !refused.is_empty() {
