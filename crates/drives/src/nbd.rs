@@ -3,9 +3,9 @@
 //! Hardware queues belong to I/O threads, and each has connections of its own: one queue with one
 //! connection where the server does not say that a flush covers them all (`multi-conn`), else one
 //! for each thread. Where the server lets in fewer, queues without a connection send by those that
-//! have one (`siblings.rs`). A connection that is lost is made again (`reconnect=`), and what was in flight
-//! is sent again: the layer has no two overlapping writes in flight whose order matters, so a write
-//! that is sent twice overwrites nothing that was acknowledged after it. What the server had
+//! have one (`siblings.rs`). A connection that is lost is made again (`reconnect=`), and what was in
+//! flight is sent again: the layer has no two overlapping writes in flight whose order matters, so a
+//! write that is sent twice overwrites nothing that was acknowledged after it. What the server had
 //! acknowledged, not flushed and lost with its own end is lost, as with a disk that loses power.
 //! Owns what all queues share. Kernel counterpart: drivers/block/nbd.c.
 
