@@ -199,6 +199,11 @@ pub fn driver_counts<M: Machine>(disk: &Disk<M>) -> Vec<(&'static str, u64)> {
     disk.driver.counts()
 }
 
+/// Tells a disk's driver that the next flush is the last one; see [`Driver::prepare_stop`].
+pub fn prepare_stop<M: Machine>(disk: &Disk<M>) {
+    disk.driver.prepare_stop();
+}
+
 impl<M: Machine> Disk<M> {
     /// Its number in traces.
     #[must_use]
@@ -397,11 +402,6 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn take_news(&self) -> Vec<String> {
         self.driver.take_news()
-    }
-
-    /// Says that the next flush is the last one; see [`Driver::prepare_stop`].
-    pub fn prepare_stop(&self) {
-        self.driver.prepare_stop();
     }
 
     /// Makes the calling I/O thread the owner of queue `hctx` and opens it there, if there is a

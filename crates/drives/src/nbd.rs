@@ -2,11 +2,11 @@
 //!
 //! Hardware queues belong to I/O threads, and each has connections of its own: one queue with one
 //! connection where the server does not say that a flush covers them all (`multi-conn`), else one
-//! for each thread. Where the server lets in fewer, queues without a connection send by those that
-//! have one (`siblings.rs`). A connection that is lost is made again (`reconnect=`), and what was in
-//! flight is sent again: the layer has no two overlapping writes in flight whose order matters, so a
-//! write that is sent twice overwrites nothing that was acknowledged after it. What the server had
-//! acknowledged, not flushed and lost with its own end is lost, as with a disk that loses power.
+//! for each thread. Where the server lets in fewer, queues without a connection send by those with
+//! one (`siblings.rs`). A connection that is lost is made again (`reconnect=`), and what was in
+//! flight is sent again: the layer has no two overlapping writes in flight whose order matters, so
+//! a write that is sent twice overwrites nothing that was acknowledged after it. What the server
+//! had acknowledged, not flushed and lost with its own end is lost, as with a disk without power.
 //! Owns what all queues share. Kernel counterpart: drivers/block/nbd.c.
 
 mod desk;
@@ -56,6 +56,7 @@ use shared::{Promise, lock};
 use siblings::SiblingQueues;
 use status_line::in_sectors;
 use terms::{check, connections_of, notes, promised};
+use trouble::ConnectFailure;
 use unflushed::UnflushedWrites;
 
 /// Longest read or write in sectors.
@@ -264,7 +265,7 @@ impl NbdDriver {
                 match shared.target.dial(Purpose::Transmit, ATTEMPT) {
                     Ok(connected) => (connected, generation),
                     Err(error) if self.connections > 1 => {
-                        shared.failed_to_connect(&error.to_string(), false);
+                        shared.failed_to_connect(&error.to_string(), ConnectFailure::Other);
                         return Ok((None, generation));
                     }
                     Err(error) => return Err(error),

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use millrace_block::{Op, StatsSnapshot, Status, Unwritten, Volume};
+use millrace_block::{Op, StatsSnapshot, Status, Unwritten, Volume, prepare_stop};
 use millrace_machine::{Machine, Native};
 
 /// User data of the flush at the end, which no request has.
@@ -43,7 +43,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// Of a volume that is about to be flushed for the last time, which its drives are told.
     pub(crate) fn of(volume: &Volume<Native>) -> Progress {
-        volume.drives().iter().for_each(|disk| disk.prepare_stop());
+        volume.drives().iter().for_each(|disk| prepare_stop(disk));
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
         let until_ns = if least.pages > 0 { now_ns.saturating_add(STUCK_NS) } else { 0 };
         let before = failures(volume).collect();

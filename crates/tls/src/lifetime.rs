@@ -49,7 +49,7 @@ pub enum Expiry {
 }
 
 impl Lifetime {
-    /// That of the certificate that runs out first; none if none can be read.
+    /// Dates of the certificate that runs out first; none if none can be read.
     pub(crate) fn of<'a>(chain: impl IntoIterator<Item = &'a [u8]>) -> Option<Lifetime> {
         let read = |der: &[u8]| {
             let parsed = Certificate::from_der(der).ok()?;

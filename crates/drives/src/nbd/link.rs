@@ -53,10 +53,7 @@ pub(crate) struct LinkPlace {
 
 /// One connection.
 pub(crate) struct Link {
-    queue: usize,
-    number: usize,
-    /// What messages call it; none if the drive has no other one.
-    name: Option<String>,
+    place: LinkPlace,
     pub(crate) state: State,
     socket: Option<OwnedFd>,
     tls: Option<Box<Session>>,
@@ -93,16 +90,14 @@ impl Link {
     /// without a connection it looks for one. `slots` is the number of requests that its queue can
     /// have.
     pub(crate) fn new(
-        LinkPlace { queue, number, name }: LinkPlace,
+        place: LinkPlace,
         (connected, generation): (Option<Connected>, u32),
         redial: Redial,
         slots: u32,
     ) -> Link {
         let style = connected.as_ref().map_or(ReplyStyle::Simple, |one| one.session.style);
         Link {
-            queue,
-            number,
-            name,
+            place,
             state: State::Closing,
             socket: None,
             tls: None,
@@ -121,7 +116,7 @@ impl Link {
     }
 
     fn user_data(&self, sends: u64) -> u64 {
-        (self.number as u64) << 1 | sends
+        (self.place.number as u64) << 1 | sends
     }
 
     /// Whether it has a connection.
@@ -150,7 +145,7 @@ impl Link {
 
     /// Sends up to `share` of the requests that wait.
     pub(crate) fn send(&mut self, desk: &mut Desk<'_>, share: usize) {
-        let (link, waiting) = ((self.number, self.style), (&mut *desk.waiting, share));
+        let (link, waiting) = ((self.place.number, self.style), (&mut *desk.waiting, share));
         self.outbound.load(waiting, link, &mut self.answers, desk.flights);
         self.push(desk);
     }
@@ -296,7 +291,9 @@ impl Link {
     /// Gives the connection up, since another one of its generation is lost.
     fn follow(&mut self, desk: &mut Desk<'_>) {
         if desk.shared.was_silent() {
-            desk.flights.iter_mut().for_each(|one| one.silence |= one.is_sent_by(self.number));
+            desk.flights
+                .iter_mut()
+                .for_each(|one| one.silence |= one.is_sent_by(self.place.number));
         }
         self.fall(desk.shared);
     }
@@ -304,7 +301,7 @@ impl Link {
     /// Shuts the connection down, which is up.
     fn fall(&mut self, shared: &Shared) {
         self.state = State::Closing;
-        shared.siblings.connection_down(self.queue, self.generation);
+        shared.siblings.connection_down(self.place.queue, self.generation);
         self.shut_down();
     }
 
@@ -326,13 +323,13 @@ impl Link {
         let next = match shared.is_late() {
             // As another connection has said.
             true => "requests fail until the server is back".to_owned(),
-            false if self.name.is_some() => format!(
+            false if self.place.name.is_some() => format!(
                 "trying to come back for {} s, with all connections",
                 shared.reconnect.as_secs()
             ),
             false => format!("trying to come back for {} s", shared.reconnect.as_secs()),
         };
-        let name = self.name.as_deref().unwrap_or("connection");
+        let name = self.place.name.as_deref().unwrap_or("connection");
         shared.say(format!("{name} lost: {why}; {in_flight}; {next}"));
     }
 
@@ -394,7 +391,7 @@ impl Link {
         self.outbound.sent().for_each(drop);
         for index in (0..desk.flights.len()).rev() {
             let flight = &mut desk.flights[index];
-            if !flight.is_sent_by(self.number) {
+            if !flight.is_sent_by(self.place.number) {
                 continue;
             }
             let status = flight.answered.take().or(flight.expired.then_some(Status::TimedOut));
@@ -457,7 +454,8 @@ impl Link {
                     1 => "; 1 request is sent again".to_owned(),
                     count => format!("; {count} requests are sent again"),
                 };
-                let name = self.name.as_ref().map_or(String::new(), |name| format!("{name}: "));
+                let name =
+                    self.place.name.as_ref().map_or(String::new(), |name| format!("{name}: "));
                 desk.shared.say(format!("{name}connected again{more}"));
                 self.up(connected, desk);
             }
@@ -502,7 +500,7 @@ impl Link {
         self.next.is_asked_for = false;
         self.lives.begin();
         self.state = State::Up;
-        desk.shared.siblings.connection_up(self.queue, self.generation);
+        desk.shared.siblings.connection_up(self.place.queue, self.generation);
         self.arm(desk);
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use millrace_machine::{Machine, Native};
 
 use super::Shared;
-use super::dial::{Connected, Purpose, is_refusal};
+use super::dial::{Connected, Purpose, failure_of};
 use super::shared::wake_up;
 
 /// Longest time for one attempt.
@@ -106,7 +106,7 @@ impl Redial {
                 }
                 Err(error) => {
                     let why = error.to_string();
-                    shared.failed_to_connect(&why, is_refusal(&error));
+                    shared.failed_to_connect(&why, failure_of(&error));
                     why
                 }
             };

@@ -22,7 +22,7 @@ use super::dial::{Connected, Target};
 use super::secure::CertificateWatch;
 use super::siblings::SiblingQueues;
 use super::status_line::StatusLine;
-use super::trouble::ReconnectTrouble;
+use super::trouble::{ConnectFailure, ReconnectTrouble};
 use super::unflushed::UnflushedWrites;
 
 /// Most lines of news that wait to be said.
@@ -177,13 +177,15 @@ impl Shared {
 
     /// Notes the certificate that the server has shown.
     pub(crate) fn note_certificate(&self, connected: &Connected) {
-        connected.wire.session().into_iter().for_each(|one| lock(&self.certificate).connected(one));
+        if let Some(session) = connected.wire.session() {
+            lock(&self.certificate).connected(session);
+        }
     }
 
     /// An attempt to connect has failed.
-    pub(crate) fn failed_to_connect(&self, why: &str, is_refusal: bool) {
+    pub(crate) fn failed_to_connect(&self, why: &str, how: ConnectFailure) {
         let (up, _) = self.siblings.connections();
-        let line = lock(&self.trouble).failed(why, is_refusal, up);
+        let line = lock(&self.trouble).failed(why, how, up);
         line.into_iter().for_each(|line| self.say(line));
     }
 
@@ -260,7 +262,7 @@ impl Shared {
     /// The export has changed: all connections are given up; tells people why, once.
     pub(crate) fn die(&self, why: String) {
         if !self.dead.swap(true, Ordering::Relaxed) {
-            lock(&self.trouble).failed(&why, false, 0);
+            lock(&self.trouble).failed(&why, ConnectFailure::Other, 0);
             self.say(why);
             self.end(self.generation(), Cause::Other);
         }

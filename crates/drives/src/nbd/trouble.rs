@@ -4,6 +4,15 @@
 //! said at the first attempt and once. Written by the threads that look for the server
 //! (`redial.rs`), read by whoever tells people (`nbd.rs`).
 
+/// How an attempt to connect has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConnectFailure {
+    /// The server is there and has said why it does not let this side in.
+    Refused,
+    /// Anything else.
+    Other,
+}
+
 /// Why connections are missing.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectTrouble {
@@ -20,9 +29,9 @@ pub(crate) struct ReconnectTrouble {
 impl ReconnectTrouble {
     /// Notes that an attempt has failed. Returns a line for people if the server refuses the drive,
     /// for a reason that was not said yet, and no connection is up.
-    pub(crate) fn failed(&mut self, why: &str, is_refusal: bool, up: usize) -> Option<String> {
+    pub(crate) fn failed(&mut self, why: &str, how: ConnectFailure, up: usize) -> Option<String> {
         self.why = Some(why.to_owned());
-        if !is_refusal || up > 0 || self.said.as_deref() == Some(why) {
+        if how != ConnectFailure::Refused || up > 0 || self.said.as_deref() == Some(why) {
             return None;
         }
         self.said = Some(why.to_owned());
@@ -67,21 +76,24 @@ mod tests {
     #[test]
     fn a_refusal_is_said_once_and_again_after_a_success() {
         let mut trouble = ReconnectTrouble::default();
-        assert_eq!(trouble.failed("refused", false, 0), None);
+        assert_eq!(trouble.failed("refused", ConnectFailure::Other, 0), None);
         let line = "the server does not take the drive back: no such export";
-        assert_eq!(trouble.failed("no such export", true, 0).as_deref(), Some(line));
-        assert_eq!(trouble.failed("no such export", true, 0), None);
+        assert_eq!(
+            trouble.failed("no such export", ConnectFailure::Refused, 0).as_deref(),
+            Some(line)
+        );
+        assert_eq!(trouble.failed("no such export", ConnectFailure::Refused, 0), None);
         assert_eq!(trouble.text((0, 2)).as_deref(), Some("no connection: no such export"));
         trouble.succeeded();
-        assert_eq!(trouble.failed("full", true, 1), None, "a connection is up");
-        assert!(trouble.failed("no such export", true, 0).is_some());
+        assert_eq!(trouble.failed("full", ConnectFailure::Refused, 1), None, "a connection is up");
+        assert!(trouble.failed("no such export", ConnectFailure::Refused, 0).is_some());
     }
 
     #[test]
     fn missing_connections_are_said_once_their_number_stays() {
         let mut trouble = ReconnectTrouble::default();
         assert_eq!((trouble.text((4, 4)), trouble.missing((1, 4))), (None, None));
-        trouble.failed("full", true, 2);
+        trouble.failed("full", ConnectFailure::Refused, 2);
         assert_eq!(trouble.missing((2, 4)), None, "it has just changed");
         let line = "2 of 4 connections, which carry all requests; the others: full";
         assert_eq!(trouble.missing((2, 4)).as_deref(), Some(line));

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use millrace_block::{Bio, Buffer, Disk, DiskConfig, Layout, OpFlags, Status, Volume};
+use millrace_block::{
+    Bio, Buffer, Disk, DiskConfig, Layout, OpFlags, Status, Volume, prepare_stop,
+};
 use millrace_drives::{NbdConfig, NbdDriver, OnServerRestart};
 use millrace_reactor::Backend;
 
@@ -233,7 +235,7 @@ fn a_drive_whose_server_is_gone_stops_at_once_if_nothing_is_unflushed() {
         server.state.closed.store(true, Ordering::SeqCst);
         server.hang_up();
         rig.until("the loss", |rig| disk(&rig.drives).failures().trouble.is_some());
-        disk(&drives).prepare_stop();
+        prepare_stop(disk(&drives));
         let begun = Instant::now();
         let status = rig.run(Bio::flush()).status;
         let waited = begun.elapsed();

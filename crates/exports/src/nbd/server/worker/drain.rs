@@ -78,7 +78,7 @@ impl Worker {
             conn.touch(&mut self.touched);
         }
         self.turn_until_idle(deadline_ns)?;
-        self.end_unread(|_| true);
+        end_unread(self, |_| true);
         for conn in self.conns.iter_mut().flatten() {
             report.cut_off += u64::from(conn.phase != Phase::Dead);
             conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
@@ -95,22 +95,10 @@ impl Worker {
             self.turn(Some(Native::now() + TURN_NS))?;
             if Native::now() >= looked_ns + UNREAD_NS / u64::from(LOOKS) {
                 looked_ns = Native::now();
-                self.end_unread(|conn| conn.history.progress.is_stalled());
+                end_unread(self, |conn| conn.history.progress.is_stalled());
             }
         }
         Ok(())
-    }
-
-    /// Ends the connections whose replies are all that is left, where `is_over` says so: nothing
-    /// is lost but what their clients do not read.
-    fn end_unread(&mut self, mut is_over: impl FnMut(&mut Connection) -> bool) {
-        for conn in self.conns.iter_mut().flatten() {
-            if conn.waits_for_reader() && is_over(conn) {
-                client_log::unread(self.number, conn);
-                conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
-                conn.touch(&mut self.touched);
-            }
-        }
     }
 
     /// When to give up on what is in flight; 0 if the thread ends before the order to stop.
@@ -154,6 +142,18 @@ impl Worker {
             std::mem::forget(conns);
             std::mem::forget(Arc::clone(&core.zeroes));
             std::mem::forget(core.pool);
+        }
+    }
+}
+
+/// Ends the connections whose replies are all that is left, where `is_over` says so: nothing is
+/// lost but what their clients do not read.
+fn end_unread(worker: &mut Worker, mut is_over: impl FnMut(&mut Connection) -> bool) {
+    for conn in worker.conns.iter_mut().flatten() {
+        if conn.waits_for_reader() && is_over(conn) {
+            client_log::unread(worker.number, conn);
+            conn.kill(&mut worker.core.submitter.tickets, &mut worker.core.pool);
+            conn.touch(&mut worker.touched);
         }
     }
 }
