@@ -52,12 +52,11 @@ use redial::{ATTEMPT, Redial};
 use ring::Ring;
 pub(crate) use settings::config_of;
 pub(crate) use shared::Shared;
-use shared::{Promise, lock};
+use shared::{Durability, Promise, Reports, lock};
 use siblings::SiblingQueues;
 use status_line::in_sectors;
 use terms::{check, connections_of, notes, promised};
 use trouble::ConnectFailure;
-use unflushed::UnflushedWrites;
 
 /// Longest read or write in sectors.
 const MAX_SECTORS: u32 = 2048;
@@ -212,7 +211,6 @@ impl NbdDriver {
             promise,
             reconnect: Duration::from_nanos(config.reconnect_ns),
             write_through: config.write_through,
-            on_server_restart: config.on_server_restart,
             late: AtomicBool::new(false),
             epoch: AtomicU32::new(0),
             generation: AtomicU32::new(0),
@@ -220,14 +218,13 @@ impl NbdDriver {
             searching: AtomicU32::new(0),
             dead: AtomicBool::new(false),
             siblings: SiblingQueues::default(),
-            unflushed: UnflushedWrites::default(),
-            owes_error: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
-            trouble: Mutex::default(),
-            certificate: Mutex::default(),
+            durability: Durability {
+                on_server_restart: config.on_server_restart,
+                ..Durability::default()
+            },
+            reports: Reports::default(),
             first: Mutex::default(),
             status_line: Mutex::default(),
-            news: Mutex::default(),
         });
         shared.note_certificate(&connected);
         *lock(&shared.first) = Some(connected);
@@ -259,7 +256,9 @@ impl NbdDriver {
         let (connected, generation) = match first {
             // Made when nothing had been lost.
             Some(connected) => (connected, 0),
-            None if lock(&shared.trouble).exists() => return Ok((None, shared.generation())),
+            None if lock(&shared.reports.trouble).exists() => {
+                return Ok((None, shared.generation()));
+            }
             None => {
                 let generation = shared.generation();
                 match shared.target.dial(Purpose::Transmit, ATTEMPT) {
@@ -420,7 +419,7 @@ impl Driver<Native> for NbdDriver {
 
     fn prepare_stop(&self) {
         // Relaxed: the flush that is to see it is submitted later.
-        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.shared.durability.stopping.store(true, Ordering::Relaxed);
     }
 
     fn take_news(&self) -> Vec<String> {

@@ -265,12 +265,12 @@ impl Link {
         let flight = &mut desk.flights[index as usize];
         let status = match errno {
             None if flight.makes_durable() => {
-                desk.shared.unflushed.end_flush(flight.flush);
+                desk.shared.durability.unflushed.end_flush(flight.flush);
                 if desk.shared.take_error() { Status::IoError } else { Status::Ok }
             }
             None => {
                 if flight.needs_flush() {
-                    desk.shared.unflushed.note_write();
+                    desk.shared.durability.unflushed.note_write();
                     self.has_written = true;
                 }
                 Status::Ok

@@ -36,6 +36,14 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Longest sleep of one turn meanwhile.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
+/// Flights of other queues' requests, which lie behind those of the queue's own tags.
+struct GuestFlights {
+    /// How many there may be.
+    max: usize,
+    /// Those that are free.
+    free: Vec<u32>,
+}
+
 /// A hardware queue.
 pub(crate) struct NbdQueue {
     shared: Arc<Shared>,
@@ -47,10 +55,7 @@ pub(crate) struct NbdQueue {
     flights: Vec<Flight>,
     /// Tags.
     depth: usize,
-    /// Most requests of other queues.
-    guests_max: usize,
-    /// Flights of other queues' requests that are free.
-    free_guests: Vec<u32>,
+    guests: GuestFlights,
     /// Whether other queues have sent `mail`.
     has_mail: Arc<AtomicBool>,
     mail: Vec<Mail>,
@@ -88,8 +93,7 @@ impl NbdQueue {
             links,
             flights: (0..depth).map(|_| Flight::new()).collect(),
             depth,
-            guests_max: guests_max as usize,
-            free_guests: Vec::new(),
+            guests: GuestFlights { max: guests_max as usize, free: Vec::new() },
             mail: Vec::new(),
             returns: Vec::new(),
             waiting: VecDeque::with_capacity(depth),
@@ -172,9 +176,9 @@ impl NbdQueue {
 
     /// Takes a share of what other queues have forwarded.
     fn take_guests(&mut self) {
-        let used = self.flights.len() - self.depth - self.free_guests.len();
-        for request in self.shared.siblings.take_share(self.guests_max - used) {
-            let index = self.free_guests.pop().unwrap_or(self.flights.len() as u32);
+        let used = self.flights.len() - self.depth - self.guests.free.len();
+        for request in self.shared.siblings.take_share(self.guests.max - used) {
+            let index = self.guests.free.pop().unwrap_or(self.flights.len() as u32);
             if index as usize == self.flights.len() {
                 self.flights.push(Flight::guest());
             }
@@ -199,12 +203,12 @@ impl NbdQueue {
         if self.flights.len() == self.depth {
             return;
         }
-        let NbdQueue { flights, waiting, free_guests, returns, depth, .. } = self;
+        let NbdQueue { flights, waiting, guests, returns, depth, .. } = self;
         waiting.retain(|index| {
             let is_guest = *index as usize >= *depth;
             if is_guest {
                 returns.extend(flights[*index as usize].give_back(None));
-                free_guests.push(*index);
+                guests.free.push(*index);
             }
             !is_guest
         });
@@ -347,7 +351,7 @@ impl DriverQueue<Native> for NbdQueue {
         let flight = &mut self.flights[index as usize];
         flight.fill(command, flags, rq);
         if command == Command::Flush {
-            flight.flush = self.shared.unflushed.begin_flush();
+            flight.flush = self.shared.durability.unflushed.begin_flush();
         }
         self.waiting.push_back(index);
         Dispatch::Queued
@@ -377,7 +381,7 @@ impl DriverQueue<Native> for NbdQueue {
                 None => batch.push(tag, status),
                 Some(back) => {
                     self.returns.push(back);
-                    self.free_guests.push(tag.0);
+                    self.guests.free.push(tag.0);
                 }
             }
         }

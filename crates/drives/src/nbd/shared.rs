@@ -105,13 +105,31 @@ pub(crate) fn wake_up(wake: &OwnedFd) {
     unsafe { libc::write(wake.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
+/// Writes that the server has answered and may lose, and what becomes of the flush after them.
+#[derive(Debug, Default)]
+pub(crate) struct Durability {
+    pub(crate) on_server_restart: OnServerRestart,
+    pub(crate) unflushed: UnflushedWrites,
+    /// The next flush or FUA write fails: a server was lost that had answered unflushed writes.
+    pub(crate) owes_error: AtomicBool,
+    /// The daemon stops: a flush that has nothing to flush does not wait for a server.
+    pub(crate) stopping: AtomicBool,
+}
+
+/// What people are to hear of the drive.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    news: Mutex<VecDeque<String>>,
+    pub(crate) trouble: Mutex<ReconnectTrouble>,
+    certificate: Mutex<CertificateWatch>,
+}
+
 /// What all queues of a drive share.
 pub(crate) struct Shared {
     pub(crate) target: Target,
     pub(crate) promise: Promise,
     pub(crate) reconnect: Duration,
     pub(crate) write_through: bool,
-    pub(crate) on_server_restart: OnServerRestart,
     /// Some connection's time to come back is over, and none has come back since.
     pub(crate) late: AtomicBool,
     /// Counts how often the drive has grown.
@@ -125,17 +143,11 @@ pub(crate) struct Shared {
     /// The export has changed so that the drive cannot go on.
     pub(crate) dead: AtomicBool,
     pub(crate) siblings: SiblingQueues,
-    pub(crate) unflushed: UnflushedWrites,
-    /// The next flush or FUA write fails: a server was lost that had answered unflushed writes.
-    pub(crate) owes_error: AtomicBool,
-    /// The daemon stops: a flush that has nothing to flush does not wait for a server.
-    pub(crate) stopping: AtomicBool,
-    pub(crate) trouble: Mutex<ReconnectTrouble>,
-    pub(crate) certificate: Mutex<CertificateWatch>,
+    pub(crate) durability: Durability,
+    pub(crate) reports: Reports,
     /// The connection that opening made, for the queue that is opened first.
     pub(crate) first: Mutex<Option<Connected>>,
     pub(crate) status_line: Mutex<StatusLine>,
-    pub(crate) news: Mutex<VecDeque<String>>,
 }
 
 /// Locks; what a thread that panicked left behind is whole, as each change is one step.
@@ -171,63 +183,66 @@ impl Shared {
     /// The server has taken a connection.
     pub(crate) fn came_back(&self, connected: &Connected) {
         self.late.store(false, Ordering::Relaxed);
-        lock(&self.trouble).succeeded();
+        lock(&self.reports.trouble).succeeded();
         self.note_certificate(connected);
     }
 
     /// Notes the certificate that the server has shown.
     pub(crate) fn note_certificate(&self, connected: &Connected) {
         if let Some(session) = connected.wire.session() {
-            lock(&self.certificate).connected(session);
+            lock(&self.reports.certificate).connected(session);
         }
     }
 
     /// An attempt to connect has failed.
     pub(crate) fn failed_to_connect(&self, why: &str, how: ConnectFailure) {
         let (up, _) = self.siblings.connections();
-        let line = lock(&self.trouble).failed(why, how, up);
+        let line = lock(&self.reports.trouble).failed(why, how, up);
         line.into_iter().for_each(|line| self.say(line));
     }
 
     /// Why connections are missing; none if none is.
     pub(crate) fn trouble(&self) -> Option<String> {
-        lock(&self.trouble).text(self.siblings.connections())
+        lock(&self.reports.trouble).text(self.siblings.connections())
     }
 
     /// Lines of news that nobody has taken.
     pub(crate) fn take_news(&self) -> Vec<String> {
-        let mut news: Vec<String> = lock(&self.news).drain(..).collect();
-        news.extend(lock(&self.trouble).missing(self.siblings.connections()));
-        news.extend(lock(&self.certificate).news());
+        let mut news: Vec<String> = lock(&self.reports.news).drain(..).collect();
+        news.extend(lock(&self.reports.trouble).missing(self.siblings.connections()));
+        news.extend(lock(&self.reports.certificate).news());
         news
     }
 
     /// A server is lost, or was when a write was answered: if it may have lost answered writes, the
     /// next flush is to fail.
     pub(crate) fn note_loss(&self) {
-        if self.on_server_restart == OnServerRestart::FlushError && self.unflushed.exist() {
-            self.owes_error.store(true, Ordering::SeqCst);
+        if self.durability.on_server_restart == OnServerRestart::FlushError
+            && self.durability.unflushed.exist()
+        {
+            self.durability.owes_error.store(true, Ordering::SeqCst);
         }
     }
 
     /// Whether a flush or FUA write that succeeded is to fail, which is asked once for each loss.
     pub(crate) fn take_error(&self) -> bool {
-        self.owes_error.load(Ordering::SeqCst) && self.owes_error.swap(false, Ordering::SeqCst)
+        self.durability.owes_error.load(Ordering::SeqCst)
+            && self.durability.owes_error.swap(false, Ordering::SeqCst)
     }
 
     /// Whether a flush need not wait for the server: the daemon stops, no connection is up, and
     /// nothing is unflushed.
     pub(crate) fn is_flush_needless(&self) -> bool {
         // Relaxed: set before the flush that is to see it is submitted.
-        self.stopping.load(Ordering::Relaxed)
+        self.durability.stopping.load(Ordering::Relaxed)
             && !self.siblings.has_connection()
-            && !self.unflushed.exist()
+            && !self.durability.unflushed.exist()
     }
 
     /// The generation of a connection that is made from now on.
     pub(crate) fn generation(&self) -> u32 {
-        // SeqCst pairs with `end`: what ended it is known, and a write that is answered meanwhile is
-        // seen there or sees the end.
+        // SeqCst pairs with `end`: what ended it is known, and a write that is answered meanwhile
+        // is seen there or sees the end.
         self.generation.load(Ordering::SeqCst)
     }
 
@@ -262,7 +277,7 @@ impl Shared {
     /// The export has changed: all connections are given up; tells people why, once.
     pub(crate) fn die(&self, why: String) {
         if !self.dead.swap(true, Ordering::Relaxed) {
-            lock(&self.trouble).failed(&why, ConnectFailure::Other, 0);
+            lock(&self.reports.trouble).failed(&why, ConnectFailure::Other, 0);
             self.say(why);
             self.end(self.generation(), Cause::Other);
         }
@@ -279,7 +294,7 @@ impl Shared {
 
     /// Keeps a line for whoever tells people; the oldest is forgotten where nobody does.
     pub(crate) fn say(&self, text: String) {
-        let mut news = lock(&self.news);
+        let mut news = lock(&self.reports.news);
         if news.len() == NEWS_MAX {
             news.pop_front();
         }
