@@ -18,6 +18,9 @@ pub struct Remote {
 }
 
 impl Remote {
+    /// Arguments of nbdkit that come before those of a test.
+    pub const NBDKIT_ARGS: usize = 4;
+
     /// nbdkit in the foreground with these arguments: filters, a plug-in, its parameters.
     ///
     /// # Panics
@@ -61,6 +64,16 @@ impl Remote {
     /// As `nbdkit`.
     pub fn start_again(&mut self) {
         self.child = spawn(self.program, &self.args, &self.socket);
+    }
+
+    /// Starts it again with these arguments behind the first `kept` of the ones that it had.
+    ///
+    /// # Panics
+    /// As `nbdkit`.
+    pub fn start_again_with(&mut self, kept: usize, args: &[&str]) {
+        self.args.truncate(kept);
+        self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+        self.start_again();
     }
 
     /// The spec of a drive on its export, with more keys such as `,reconnect=5s`.

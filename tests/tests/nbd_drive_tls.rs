@@ -94,3 +94,49 @@ fn a_wrong_ca_a_wrong_name_and_plaintext_are_refused_in_words() {
         assert!(text.contains(said), "{spec}: {text}");
     }
 }
+
+/// Waits until the daemon has said this.
+fn await_said(daemon: &Daemon, text: &str) {
+    let said = || daemon.stderr().contains(text).then_some(());
+    let found = poll_within(Duration::from_secs(20), said);
+    assert!(found.is_some(), "no {text:?} in: {}", daemon.stderr());
+}
+
+#[test]
+fn a_server_of_another_ca_is_refused_at_the_first_try_and_one_with_less_room_serves_all_threads() {
+    require_clients!("fio", "nbdkit", "openssl");
+    let dir = tempdir();
+    let (folder, other, socket) =
+        (dir.path().join("tls"), dir.path().join("o"), dir.path().join("s"));
+    certificates(&folder);
+    certificates(&other);
+    let mut server = secured(&socket, &folder);
+    let args = |folder: &Path, limit: &[&str]| {
+        let folder = format!("--tls-certificates={}", folder.display());
+        let own = ["--tls=require".to_owned(), folder];
+        let plugin = if limit.is_empty() { &["memory", "32M"][..] } else { limit };
+        own.into_iter().chain(plugin.iter().map(|&arg| arg.to_owned())).collect::<Vec<_>>()
+    };
+    let mut restart = |folder: &Path, limit: &[&str]| {
+        server.kill();
+        let args = args(folder, limit);
+        server.start_again_with(
+            Remote::NBDKIT_ARGS,
+            &args.iter().map(String::as_str).collect::<Vec<_>>(),
+        );
+    };
+    let config = stripe("auto", &[spec(&socket, &folder, ",reconnect=300s")]);
+    let daemon = Daemon::start(&config.replace("threads = 2", "threads = 4"), &["s"]);
+    restart(&other, &[]);
+    await_said(&daemon, "the server does not take the drive back: ");
+    let why = "the certificate of the peer is not signed by the CA that it names";
+    assert!(daemon.stderr().contains(why), "{}", daemon.stderr());
+    restart(&folder, &["--filter=limit", "memory", "32M", "limit=2"]);
+    await_said(&daemon, "2 of 4 connections, which carry all requests");
+    let mut fio = Command::new("fio");
+    fio.current_dir(daemon.dir());
+    fio.args(["--name=verify", "--ioengine=nbd", "--rw=randwrite", "--numjobs=4", "--thread"]);
+    fio.args(["--size=4m", "--offset_increment=8m", "--iodepth=8", "--bs=4k"]);
+    fio.args(["--verify=crc32c", "--verify_fatal=1"]);
+    succeed(fio.arg(format!("--uri={}", uri(&daemon, "v"))));
+}

@@ -199,6 +199,11 @@ pub fn driver_counts<M: Machine>(disk: &Disk<M>) -> Vec<(&'static str, u64)> {
     disk.driver.counts()
 }
 
+/// Tells a disk's driver that the next flush is the last one; see [`Driver::prepare_stop`].
+pub fn prepare_stop<M: Machine>(disk: &Disk<M>) {
+    disk.driver.prepare_stop();
+}
+
 impl<M: Machine> Disk<M> {
     /// Its number in traces.
     #[must_use]
@@ -389,7 +394,8 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn failures(&self) -> Failures {
         let failures = self.accounts.rare.lock().failures.read();
-        Failures { reconnecting: self.driver.is_reconnecting(), ..failures }
+        let (reconnecting, trouble) = (self.driver.is_reconnecting(), self.driver.trouble());
+        Failures { reconnecting, trouble, ..failures }
     }
 
     /// What has happened to its drive since the last call, a line for each, for people.

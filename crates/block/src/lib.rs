@@ -43,7 +43,9 @@ pub use channel::completion::{Again, Completion, Reject, Rejected};
 pub use channel::worker::{WORKER_SPIN_NS, Worker};
 pub use channel::{Channel, ChannelConfig};
 pub use disk::runner::Stamp;
-pub use disk::{Disk, DiskConfig, Entrance, Inside, QueuePlug, RequestLock, Stack, driver_counts};
+pub use disk::{
+    Disk, DiskConfig, Entrance, Inside, QueuePlug, RequestLock, Stack, driver_counts, prepare_stop,
+};
 pub use group::config::{GroupConfig, GroupLimits, LatencyTarget, Priority};
 pub use group::{GROUPS_MAX, Groups};
 pub use queue::Spread;

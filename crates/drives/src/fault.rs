@@ -168,6 +168,14 @@ impl Driver<Native> for FaultDriver {
         self.inner.is_reconnecting()
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.inner.trouble()
+    }
+
+    fn prepare_stop(&self) {
+        self.inner.prepare_stop();
+    }
+
     fn lend(&self, arena: &Arc<Arena>) {
         self.inner.lend(arena);
     }

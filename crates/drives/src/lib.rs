@@ -40,7 +40,7 @@ pub use model::{
     ModelConfig, ModelContents, ModelController, ModelDisk, ModelDriver, ModelIo, ModelIoKind,
     ModelPreset, ModelTiming, Timing, UsualTimes, model_presets, usual_times,
 };
-pub use nbd::{NbdConfig, NbdDriver, NbdTls, TlsIdentity};
+pub use nbd::{NbdConfig, NbdDriver, NbdTls, OnServerRestart, TlsIdentity};
 pub use null::NullDriver;
 pub use open::{Measured, Opened, check, file_place, measure, open, open_on};
 pub use payload::{copy_from_request, copy_to_request};

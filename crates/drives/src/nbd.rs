@@ -2,10 +2,11 @@
 //!
 //! Hardware queues belong to I/O threads, and each has connections of its own: one queue with one
 //! connection where the server does not say that a flush covers them all (`multi-conn`), else one
-//! for each thread. A connection that is lost is made again (`reconnect=`), and what was in flight
-//! is sent again: the layer has no two overlapping writes in flight whose order matters, so a write
-//! that is sent twice overwrites nothing that was acknowledged after it. What the server had
-//! acknowledged, not flushed and lost with its own end is lost, as with a disk that loses power.
+//! for each thread. Where the server lets in fewer, queues without a connection send by those with
+//! one (`siblings.rs`). A connection that is lost is made again (`reconnect=`), and what was in
+//! flight is sent again: the layer has no two overlapping writes in flight whose order matters, so
+//! a write that is sent twice overwrites nothing that was acknowledged after it. What the server
+//! had acknowledged, not flushed and lost with its own end is lost, as with a disk without power.
 //! Owns what all queues share. Kernel counterpart: drivers/block/nbd.c.
 
 mod desk;
@@ -21,8 +22,11 @@ mod ring;
 mod secure;
 mod settings;
 mod shared;
+mod siblings;
 mod status_line;
 mod terms;
+mod trouble;
+mod unflushed;
 mod wire;
 
 use std::path::PathBuf;
@@ -42,15 +46,17 @@ use crate::owned;
 use crate::pieces::PIECES_MAX;
 use crate::place::Place;
 use dial::{Connected, Purpose, Target};
-use link::Link;
+use link::{Link, LinkPlace};
 use queue::NbdQueue;
-use redial::Redial;
+use redial::{ATTEMPT, Redial};
 use ring::Ring;
 pub(crate) use settings::config_of;
 pub(crate) use shared::Shared;
-use shared::{Promise, lock};
+use shared::{Durability, Promise, Reports, lock};
+use siblings::SiblingQueues;
 use status_line::in_sectors;
 use terms::{check, connections_of, notes, promised};
+use trouble::ConnectFailure;
 
 /// Longest read or write in sectors.
 const MAX_SECTORS: u32 = 2048;
@@ -80,6 +86,8 @@ pub struct NbdConfig {
     pub reconnect_ns: u64,
     /// Every write is durable when it is answered.
     pub write_through: bool,
+    /// What a server that is connected again may have lost.
+    pub on_server_restart: OnServerRestart,
     /// Take no writes.
     pub read_only: bool,
     /// TLS, which takes the feature `tls`; without it plaintext.
@@ -99,6 +107,7 @@ impl NbdConfig {
             depth: 128,
             reconnect_ns: 60_000_000_000,
             write_through: false,
+            on_server_restart: OnServerRestart::GoOn,
             read_only: false,
             tls: None,
             io_threads: 1,
@@ -132,6 +141,18 @@ impl NbdConfig {
     fn error(&self, kind: ErrorKind, text: &str) -> Error {
         Error::new(kind, format!("{}: {text}", self.text))
     }
+}
+
+/// What a drive does when it is connected again, and its server had answered writes that no flush
+/// covers: a server that was started anew may have lost them. It cannot be told from one that was
+/// only cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnServerRestart {
+    /// Takes it that nothing is lost.
+    #[default]
+    GoOn,
+    /// Fails the next flush, or write with FUA, once.
+    FlushError,
 }
 
 /// Files of TLS, and whom the server's certificate must name.
@@ -196,11 +217,17 @@ impl NbdDriver {
             silence: AtomicBool::new(false),
             searching: AtomicU32::new(0),
             dead: AtomicBool::new(false),
-            wakes: Mutex::default(),
-            first: Mutex::new(Some(connected)),
+            siblings: SiblingQueues::default(),
+            durability: Durability {
+                on_server_restart: config.on_server_restart,
+                ..Durability::default()
+            },
+            reports: Reports::default(),
+            first: Mutex::default(),
             status_line: Mutex::default(),
-            news: Mutex::default(),
         });
+        shared.note_certificate(&connected);
+        *lock(&shared.first) = Some(connected);
         let notes = notes(&config, &session);
         Ok(NbdDriver { config, session, shared, connections, identity, notes })
     }
@@ -219,6 +246,34 @@ impl NbdDriver {
 
     fn queues(&self) -> u16 {
         self.connections.min(self.config.io_threads.max(1))
+    }
+
+    /// A connection for a link, and its generation. No connection where the server lets in fewer
+    /// than the drive is to have: the first that is missing is waited for, and others are not.
+    fn connect(&self) -> Result<(Option<Connected>, u32), Error> {
+        let shared = &self.shared;
+        let first = lock(&shared.first).take();
+        let (connected, generation) = match first {
+            // Made when nothing had been lost.
+            Some(connected) => (connected, 0),
+            None if lock(&shared.reports.trouble).exists() => {
+                return Ok((None, shared.generation()));
+            }
+            None => {
+                let generation = shared.generation();
+                match shared.target.dial(Purpose::Transmit, ATTEMPT) {
+                    Ok(connected) => (connected, generation),
+                    Err(error) if self.connections > 1 => {
+                        shared.failed_to_connect(&error.to_string(), ConnectFailure::Other);
+                        return Ok((None, generation));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let kept = shared.promise.kept_by(&connected.session);
+        kept.map_err(|text| Error::new(ErrorKind::NotSupported, text))?;
+        Ok((Some(connected), generation))
     }
 
     /// What messages call a connection of a queue; none if there is no other one.
@@ -324,26 +379,18 @@ impl Driver<Native> for NbdDriver {
         let current = owned::opener(&self.config.text, index)?;
         let queues = self.queues();
         let mine = self.connections / queues + u16::from(index < self.connections % queues);
+        let guests_max = if queues > 1 { depth } else { 0 };
         let mut links = Vec::new();
         for number in 0..usize::from(mine.max(1)) {
-            let first = lock(&self.shared.first).take();
-            let (connected, generation) = match first {
-                // Made when nothing had been lost.
-                Some(connected) => (connected, 0),
-                None => {
-                    let generation = self.shared.generation();
-                    (self.shared.target.dial(Purpose::Transmit, START)?, generation)
-                }
-            };
-            let kept = self.shared.promise.kept_by(&connected.session);
-            kept.map_err(|text| Error::new(ErrorKind::NotSupported, text))?;
+            let connected = self.connect()?;
             let redial = Redial::new(Arc::clone(&current.wake));
             let name = self.name_of(index, number);
-            links.push(Link::new((number, name), (connected, generation), redial, depth));
+            let place = LinkPlace { queue: index.into(), number, name };
+            links.push(Link::new(place, connected, redial, depth + guests_max));
         }
-        self.shared.has_queue_on(current.wake);
-        let ring = Ring::new(current.handle);
-        Ok(Box::new(NbdQueue::new(Arc::clone(&self.shared), ring, links, depth)))
+        let queue = (usize::from(index), current.wake);
+        let parts = (Ring::new(current.handle), links);
+        Ok(Box::new(NbdQueue::new(&self.shared, queue, parts, (depth, guests_max))))
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
@@ -366,7 +413,16 @@ impl Driver<Native> for NbdDriver {
         self.shared.searching.load(Ordering::Relaxed) > 0
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.shared.trouble()
+    }
+
+    fn prepare_stop(&self) {
+        // Relaxed: the flush that is to see it is submitted later.
+        self.shared.durability.stopping.store(true, Ordering::Relaxed);
+    }
+
     fn take_news(&self) -> Vec<String> {
-        lock(&self.shared.news).drain(..).collect()
+        self.shared.take_news()
     }
 }

@@ -28,6 +28,7 @@ const DRIVERS: [(&str, &[&str]); 7] = [
             "depth",
             "reconnect",
             "write-through",
+            "on-server-restart",
             "read-only",
             "tls-ca",
             "tls-certificate",

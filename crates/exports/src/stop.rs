@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use millrace_block::{Op, StatsSnapshot, Status, Unwritten, Volume};
+use millrace_block::{Op, StatsSnapshot, Status, Unwritten, Volume, prepare_stop};
 use millrace_machine::{Machine, Native};
 
 /// User data of the flush at the end, which no request has.
@@ -41,8 +41,9 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of a volume that is about to be flushed.
+    /// Of a volume that is about to be flushed for the last time, which its drives are told.
     pub(crate) fn of(volume: &Volume<Native>) -> Progress {
+        volume.drives().iter().for_each(|disk| prepare_stop(disk));
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
         let until_ns = if least.pages > 0 { now_ns.saturating_add(STUCK_NS) } else { 0 };
         let before = failures(volume).collect();
@@ -91,7 +92,10 @@ impl Progress {
         let mut text = format!("{}: flush: ", volume.name());
         match self.last {
             None if silent.is_empty() => text.push_str("no answer in time"),
-            None => text.push_str(&format!("no answer in time of {silent}")),
+            None => text.push_str(&format!(
+                "no answer in time of {silent}; what it took since its last flush that succeeded may be \
+                 lost"
+            )),
             Some(status) => text.push_str(&status.to_string()),
         }
         if !refused.is_empty() {

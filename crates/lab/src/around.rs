@@ -82,6 +82,14 @@ impl<M: Machine, A: Around<M>> Driver<M> for Outer<A> {
         self.0.inner().is_reconnecting()
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.0.inner().trouble()
+    }
+
+    fn prepare_stop(&self) {
+        self.0.inner().prepare_stop();
+    }
+
     fn lend(&self, arena: &Arc<Arena>) {
         self.0.inner().lend(arena);
     }

@@ -6,7 +6,9 @@
 //! States: client flags, then options (perhaps skipping the data of one too long), then over.
 //! Invariants: the outcome does not depend on how the bytes were cut into pieces; at most
 //! [`OPTIONS_MAX`] options, [`OPTION_BYTES_MAX`] data bytes each, and [`ANSWER_BYTES_MAX`] bytes
-//! of answers; after [`Progress::Ready`] or an error nothing more is consumed.
+//! of answers, and for each export [`OPTIONS_PER_EXPORT`] options and their answers more, which a
+//! client that lists the server needs; after [`Progress::Ready`] or an error nothing more is
+//! consumed.
 //! What was negotiated before an upgrade to TLS is forgotten, and bytes behind the request for it
 //! end the connection: both may be of somebody on the way (the class of CVE-2021-3716).
 //! Specification: "Handshake", "Option types", and for TLS the modes NOTLS, SELECTIVETLS and
@@ -32,10 +34,14 @@ pub const OPTION_BYTES_MAX: u32 = 64 * 1024;
 pub const OPTION_SKIP_BYTES_MAX: u32 = 1024 * 1024;
 /// What a receive buffer must be able to hold for the negotiation, in bytes.
 pub const INPUT_BYTES_MAX: usize = OPTION_HEADER_BYTES + OPTION_BYTES_MAX as usize;
-/// Options of one negotiation. A client that lists a server sends two per export.
+/// Options of one negotiation, besides those for each export.
 pub const OPTIONS_MAX: u32 = 4096;
-/// Bytes of all answers of one negotiation.
+/// Further options of one negotiation for each export: a client that lists a server sends two.
+pub const OPTIONS_PER_EXPORT: u32 = 4;
+/// Bytes of all answers of one negotiation, besides those for each export.
 pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Further bytes of answers for each export, besides its name and description.
+const ANSWER_BYTES_PER_EXPORT: usize = 1024;
 /// Id under which `base:allocation` is selected.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
@@ -88,6 +94,15 @@ enum Step {
     Ready(usize, Session),
     StartTls(usize),
     Closed(usize),
+}
+
+/// Most bytes of all answers of one negotiation over these exports.
+fn answer_bytes_max(catalog: &dyn Catalog) -> usize {
+    let exports = (0..catalog.len()).filter_map(|index| catalog.get(index));
+    let of_each = exports.map(|one| {
+        ANSWER_BYTES_PER_EXPORT.saturating_add(one.name.len()).saturating_add(one.description.len())
+    });
+    of_each.fold(ANSWER_BYTES_MAX, usize::saturating_add)
 }
 
 /// The server's side of one negotiation.
@@ -228,7 +243,10 @@ impl Handshake {
                 let step = self.option(catalog, input, out)?;
                 self.answer_bytes += out.len() - before;
                 if self.answer_bytes > ANSWER_BYTES_MAX {
-                    return Err(ProtocolError::TooManyReplyBytes { max: ANSWER_BYTES_MAX });
+                    let max = answer_bytes_max(catalog);
+                    if self.answer_bytes > max {
+                        return Err(ProtocolError::TooManyReplyBytes { max });
+                    }
                 }
                 Ok(step)
             }
@@ -265,18 +283,22 @@ impl Handshake {
             return Err(ProtocolError::OptionWithoutFixedNewstyle { option });
         }
         if length > OPTION_BYTES_MAX {
-            self.count_option()?;
+            self.count_option(catalog)?;
             return self.too_long(option, length, out);
         }
         let Some(data) = reader.bytes(length as usize) else { return Ok(Step::NeedMore) };
-        self.count_option()?;
+        self.count_option(catalog)?;
         self.dispatch(catalog, option, data, out)
     }
 
-    fn count_option(&mut self) -> Result<(), ProtocolError> {
+    fn count_option(&mut self, catalog: &dyn Catalog) -> Result<(), ProtocolError> {
         self.options += 1;
         if self.options > OPTIONS_MAX {
-            return Err(ProtocolError::TooManyOptions { max: OPTIONS_MAX });
+            let exports = u32::try_from(catalog.len()).unwrap_or(u32::MAX);
+            let max = OPTIONS_MAX.saturating_add(exports.saturating_mul(OPTIONS_PER_EXPORT));
+            if self.options > max {
+                return Err(ProtocolError::TooManyOptions { max });
+            }
         }
         Ok(())
     }

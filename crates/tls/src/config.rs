@@ -7,7 +7,7 @@
 //! used (a key that is not replaced yet) leave the old ones in use until they change again. A
 //! session never waits for a file: it takes what is in use under a lock that is held for that only.
 //!
-//! Lock order: `seen`, then `config`.
+//! Lock order: `seen`, then `in_use`.
 
 use std::fs::File;
 use std::io::Read;
@@ -25,6 +25,7 @@ use rustls::{CipherSuite, RootCertStore};
 
 use crate::certificate::{PeerNames, Purpose, unusable};
 use crate::error::{Error, ErrorKind, what_is_wrong};
+use crate::lifetime::Lifetime;
 
 mod stamp;
 
@@ -92,9 +93,16 @@ pub enum Refreshed {
 pub struct ServerConfig {
     /// None for a configuration that was not read from files.
     files: Option<ServerFiles>,
-    config: Mutex<Arc<rustls::ServerConfig>>,
+    in_use: Mutex<InUse>,
     /// The files as they were looked at last, used or not. Held while they are looked at and read.
     seen: Mutex<Stamp>,
+}
+
+/// What new sessions of a server begin with.
+#[derive(Debug)]
+struct InUse {
+    config: Arc<rustls::ServerConfig>,
+    lifetime: Option<Lifetime>,
 }
 
 impl ServerConfig {
@@ -106,8 +114,8 @@ impl ServerConfig {
     pub fn load(files: ServerFiles) -> Result<ServerConfig, Error> {
         let seen = Stamp::of(files.paths());
         let config = read_server(&files)?;
-        let (config, seen) = (Mutex::new(config), Mutex::new(seen));
-        Ok(ServerConfig { files: Some(files), config, seen })
+        let (in_use, seen) = (Mutex::new(config), Mutex::new(seen));
+        Ok(ServerConfig { files: Some(files), in_use, seen })
     }
 
     /// A configuration from PEM texts, which is never read again.
@@ -125,7 +133,7 @@ impl ServerConfig {
         check_order(Path::new("certificate"), &chain, &key)?;
         let roots = client_ca.map(|pem| roots(Path::new("client CA"), pem)).transpose()?;
         let config = make_server(chain, key, roots, &|why| Error::file(Path::new("key"), why))?;
-        Ok(ServerConfig { files: None, config: Mutex::new(config), seen: Mutex::default() })
+        Ok(ServerConfig { files: None, in_use: Mutex::new(config), seen: Mutex::default() })
     }
 
     /// Whether it was read from files, which may change.
@@ -155,12 +163,24 @@ impl ServerConfig {
         Ok(Refreshed::Reloaded)
     }
 
-    pub(crate) fn current(&self) -> Arc<rustls::ServerConfig> {
-        Arc::clone(&self.in_use())
+    /// When the certificate runs out that new sessions show.
+    #[must_use]
+    pub fn lifetime(&self) -> Option<Lifetime> {
+        self.in_use().lifetime.clone()
     }
 
-    fn in_use(&self) -> MutexGuard<'_, Arc<rustls::ServerConfig>> {
-        self.config.lock().expect("nothing panics while it holds this lock")
+    /// The file of the certificate, if it was read from one.
+    #[must_use]
+    pub fn certificate_file(&self) -> Option<&Path> {
+        self.files.as_ref().map(|files| files.identity.certificate.as_path())
+    }
+
+    pub(crate) fn current(&self) -> Arc<rustls::ServerConfig> {
+        Arc::clone(&self.in_use().config)
+    }
+
+    fn in_use(&self) -> MutexGuard<'_, InUse> {
+        self.in_use.lock().expect("nothing panics while it holds this lock")
     }
 }
 
@@ -241,7 +261,7 @@ fn internal(error: &rustls::Error) -> Error {
     Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {error}"))
 }
 
-fn read_server(files: &ServerFiles) -> Result<Arc<rustls::ServerConfig>, Error> {
+fn read_server(files: &ServerFiles) -> Result<InUse, Error> {
     let (chain, key) = read_identity(&files.identity)?;
     let roots = match &files.client_ca {
         None => None,
@@ -255,7 +275,8 @@ fn make_server(
     key: PrivateKeyDer<'static>,
     client_roots: Option<RootCertStore>,
     wrong_key: &dyn Fn(String) -> Error,
-) -> Result<Arc<rustls::ServerConfig>, Error> {
+) -> Result<InUse, Error> {
+    let lifetime = Lifetime::of(chain.iter().map(AsRef::as_ref));
     let provider = Arc::new(with_cheap_ciphers_first());
     let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -277,7 +298,7 @@ fn make_server(
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.enable_secret_extraction = true;
-    Ok(Arc::new(config))
+    Ok(InUse { config: Arc::new(config), lifetime })
 }
 
 fn read_identity(

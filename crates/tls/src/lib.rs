@@ -20,9 +20,11 @@
 mod certificate;
 mod config;
 mod error;
+mod lifetime;
 mod session;
 
 pub use certificate::PeerNames;
 pub use config::{ClientConfig, ClientFiles, Identity, Refreshed, ServerConfig, ServerFiles};
 pub use error::{Error, ErrorKind};
+pub use lifetime::{Expiry, Lifetime};
 pub use session::{INPUT_BYTES, OUTPUT_BYTES, Session};

@@ -17,6 +17,7 @@ use rustls::pki_types::ServerName;
 use crate::certificate::PeerNames;
 use crate::config::{ClientConfig, ServerConfig};
 use crate::error::{Error, ErrorKind};
+use crate::lifetime::Lifetime;
 
 use self::buffers::{Incoming, Outgoing};
 use self::engine::{Engine, Step, Turn, Want};
@@ -40,6 +41,7 @@ pub struct Session {
     open: Vec<u8>,
     progress: Progress,
     peer: Option<PeerNames>,
+    peer_lifetime: Option<Lifetime>,
     /// The first bytes that the peer sent, for the message when they are no TLS.
     first: Vec<u8>,
 }
@@ -96,6 +98,7 @@ impl Session {
             open: Vec::with_capacity(RECORD_BYTES),
             progress: Progress::default(),
             peer: None,
+            peer_lifetime: None,
             first: Vec::new(),
         }
     }
@@ -261,6 +264,12 @@ impl Session {
         self.plain_start < self.plain.len()
     }
 
+    /// When the peer's certificate runs out; none before the handshake is over, or if it sent none.
+    #[must_use]
+    pub fn peer_lifetime(&self) -> Option<&Lifetime> {
+        self.peer_lifetime.as_ref()
+    }
+
     /// The names of the peer's certificate; none before the handshake is over, or if it sent none.
     #[must_use]
     pub fn peer(&self) -> Option<&PeerNames> {
@@ -305,6 +314,7 @@ impl Session {
         if turn.can_write && !self.progress.established {
             self.progress.established = true;
             self.peer = self.engine.peer_certificate().and_then(PeerNames::of);
+            self.peer_lifetime = Lifetime::of(self.engine.peer_certificate());
             self.engine.take_over();
         }
         if self.outgoing.control_bytes() > CONTROL_BYTES_MAX {

@@ -19,6 +19,8 @@ pub enum Validity {
     Now,
     /// From tomorrow.
     Future,
+    /// From yesterday, for so many seconds more.
+    Seconds(i64),
 }
 
 /// Files of a certificate.
@@ -174,6 +176,7 @@ fn params(name: &str, alternatives: &[&str], validity: Validity) -> CertificateP
         Validity::Past => (now - day * 2, now - day),
         Validity::Now => (now - day, now + day),
         Validity::Future => (now + day, now + day * 2),
+        Validity::Seconds(seconds) => (now - day, now + Duration::seconds(seconds)),
     };
     params
 }

@@ -6,6 +6,7 @@
 //! ends with an error; read by whoever watches the drive. Kernel counterpart:
 //! `blk_print_req_error`.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::bio::status::Status;
@@ -37,6 +38,8 @@ pub struct Failures {
     /// The drive has lost its server and looks for it: its own time limit for that decides when
     /// requests fail, not a timeout.
     pub reconnecting: bool,
+    /// Why the drive is not whole now, in words; see `Driver::trouble`.
+    pub trouble: Option<String>,
 }
 
 /// The log itself.
@@ -59,7 +62,7 @@ impl FailureLog {
         let first = self.count.saturating_sub(KEPT as u64);
         let at = |number: u64| self.ring[(number % KEPT as u64) as usize];
         let last = (first..self.count).filter_map(at).collect();
-        Failures { count: self.count, last, reconnecting: false }
+        Failures { count: self.count, last, ..Failures::default() }
     }
 }
 
@@ -78,10 +81,10 @@ mod tests {
         (0..2).for_each(|sector| log.note(failure(sector)));
         assert_eq!(
             log.read(),
-            Failures { count: 2, last: [failure(0), failure(1)].into(), reconnecting: false }
+            Failures { count: 2, last: [failure(0), failure(1)].into(), ..Failures::default() }
         );
         (2..11).for_each(|sector| log.note(failure(sector)));
         let last = (7..11).map(failure).collect();
-        assert_eq!(log.read(), Failures { count: 11, last, reconnecting: false });
+        assert_eq!(log.read(), Failures { count: 11, last, ..Failures::default() });
     }
 }

@@ -219,6 +219,14 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn is_reconnecting(&self) -> bool {
         false
     }
+    /// Why the drive is not whole now, for people, such as connections to its server that are
+    /// missing. Asked by whoever tells people.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+    /// The daemon is about to flush for the last time: a drive that has lost its server answers a
+    /// flush without it if all that was answered since the drive was opened has been flushed.
+    fn prepare_stop(&self) {}
     /// What it has acknowledged and not brought to what lies below it; off the hot path.
     fn unwritten(&self) -> Unwritten {
         Unwritten::default()

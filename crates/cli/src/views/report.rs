@@ -72,6 +72,9 @@ pub struct Drive {
     pub scheduler_configured: String,
     /// Lists of I/Os that wait for the drive's worker now.
     pub waiting: u64,
+    /// Why it is not whole now, in words; such as connections to its server that are missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     /// What it did so far.
     pub counts: Counts,
     /// By operation.

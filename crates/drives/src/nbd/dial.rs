@@ -21,6 +21,7 @@ use millrace_nbd::wire::REP_ERR_TLS_REQD;
 use millrace_nbd::{ProtocolError, ReplyStyle};
 
 use super::secure::{ClientConfig, Session};
+use super::trouble::ConnectFailure;
 use super::wire::{Stream, Wire, left};
 
 /// Bytes of the negotiation that are taken at a time.
@@ -189,6 +190,13 @@ impl Target {
         };
         Error::new(ErrorKind::System, format!("{}: negotiate: {why}", self.text))
     }
+}
+
+/// How an attempt has failed: a server that hangs up may be just starting, and refuses nothing.
+pub(crate) fn failure_of(error: &Error) -> ConnectFailure {
+    let is_refusal =
+        error.kind() == ErrorKind::NotSupported && !error.to_string().ends_with(HUNG_UP);
+    if is_refusal { ConnectFailure::Refused } else { ConnectFailure::Other }
 }
 
 /// What a person can do about an answer.

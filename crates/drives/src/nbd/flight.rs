@@ -9,7 +9,9 @@ use libc::iovec;
 use millrace_block::{Request as BlockRequest, Status};
 use millrace_machine::Native;
 use millrace_nbd::Command;
+use millrace_nbd::wire::CMD_FLAG_FUA;
 
+use super::siblings::{Forwarded, GivenBack, Origin};
 use crate::pieces;
 
 /// Where a request is.
@@ -24,6 +26,8 @@ pub(crate) enum State {
     Sending,
     /// The server has it.
     Sent,
+    /// Another queue of the drive sends it, as this one has no connection.
+    Forwarded,
 }
 
 /// One request.
@@ -44,12 +48,23 @@ pub(crate) struct Flight {
     pub(crate) again: bool,
     /// That connection was given up since its server was silent for too long.
     pub(crate) silence: bool,
+    /// Its number among the flushes of the drive; 0 for everything else.
+    pub(crate) flush: u64,
+    /// The other queue's request that this is; none for the queue's own ones.
+    origin: Option<Origin>,
+    /// Number of its last forwarding to another queue.
+    pub(crate) forwarding: u64,
     memory: Vec<iovec>,
 }
 
 impl Flight {
     /// A free tag's.
     pub(crate) fn new() -> Flight {
+        Flight { memory: pieces::list(), ..Flight::guest() }
+    }
+
+    /// A free place for requests of other queues, which bring their lists of memory.
+    pub(crate) fn guest() -> Flight {
         Flight {
             state: State::Idle,
             command: Command::Flush,
@@ -61,14 +76,73 @@ impl Flight {
             expired: false,
             again: false,
             silence: false,
-            memory: pieces::list(),
+            flush: 0,
+            origin: None,
+            forwarding: 0,
+            memory: Vec::new(),
         }
+    }
+
+    /// Gives the request to another queue, for the tag and queue that it belongs to.
+    pub(crate) fn forward(&mut self, origin: Origin) -> Forwarded {
+        (self.state, self.forwarding) = (State::Forwarded, origin.id);
+        Forwarded {
+            origin,
+            command: self.command,
+            flags: self.flags,
+            offset: self.offset,
+            len: self.len,
+            flush: self.flush,
+            again: self.again,
+            memory: std::mem::take(&mut self.memory),
+        }
+    }
+
+    /// Takes a forwarded request back that no queue has taken.
+    pub(crate) fn take_back(&mut self, request: Forwarded) {
+        (self.state, self.memory) = (State::Waiting, request.memory);
+    }
+
+    /// Takes the request of another queue.
+    pub(crate) fn fill_from(&mut self, request: Forwarded) {
+        let Forwarded { origin, command, flags, offset, len, flush, again, memory } = request;
+        (self.command, self.flags, self.flush) = (command, flags, flush);
+        (self.offset, self.len, self.memory) = (offset, len, memory);
+        (self.state, self.origin) = (State::Waiting, Some(origin));
+        (self.answered, self.expired) = (None, false);
+        (self.again, self.silence) = (again, false);
+    }
+
+    /// Whether it is the request of another queue, of this number.
+    pub(crate) fn is_forwarding(&self, id: u64) -> bool {
+        self.origin.is_some_and(|origin| origin.id == id)
+    }
+
+    /// Gives a request back to its queue, ended or to be sent again; none if it is this queue's
+    /// own.
+    pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<GivenBack> {
+        let origin = self.origin.take()?;
+        self.state = State::Idle;
+        let (again, silence) = (self.again, self.silence);
+        let memory = std::mem::take(&mut self.memory);
+        Some(GivenBack { origin, status, again, silence, memory })
+    }
+
+    /// Takes back a request that another queue had: it is over, with the status returned, or waits
+    /// to be sent.
+    pub(crate) fn returned(&mut self, back: GivenBack) -> Option<Status> {
+        self.memory = back.memory;
+        self.again |= back.again;
+        self.silence |= back.silence;
+        let status = back.status.or(self.expired.then_some(Status::TimedOut));
+        self.state = if status.is_some() { State::Idle } else { State::Waiting };
+        status
     }
 
     /// Takes the place and memory of a request; adjacent pieces are joined.
     pub(crate) fn fill(&mut self, command: Command, flags: u16, rq: &BlockRequest<Native>) {
         (self.state, self.command, self.flags) = (State::Waiting, command, flags);
-        (self.answered, self.expired) = (None, false);
+        (self.answered, self.expired, self.flush) = (None, false, 0);
         (self.again, self.silence) = (false, false);
         (self.offset, self.len) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
         if command == Command::Flush {
@@ -80,6 +154,17 @@ impl Flight {
     /// Whether a link has it.
     pub(crate) fn is_sent_by(&self, link: usize) -> bool {
         self.link == link && matches!(self.state, State::Sending | State::Sent)
+    }
+
+    /// Whether it changes data that a later flush makes durable.
+    pub(crate) fn needs_flush(&self) -> bool {
+        let writes = !matches!(self.command, Command::Read | Command::Flush);
+        writes && self.flags & CMD_FLAG_FUA == 0
+    }
+
+    /// Whether all that was answered before, or it itself, is durable when it is answered.
+    pub(crate) fn makes_durable(&self) -> bool {
+        self.command == Command::Flush || self.flags & CMD_FLAG_FUA != 0
     }
 
     /// Whether its data follow it to the server.

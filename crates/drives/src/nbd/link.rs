@@ -41,11 +41,19 @@ pub(crate) enum State {
     Dead,
 }
 
+/// Which connection a link is.
+pub(crate) struct LinkPlace {
+    /// Its queue.
+    pub(crate) queue: usize,
+    /// Its number in the queue.
+    pub(crate) number: usize,
+    /// What messages call it; none if the drive has no other one.
+    pub(crate) name: Option<String>,
+}
+
 /// One connection.
 pub(crate) struct Link {
-    number: usize,
-    /// What messages call it; none if the drive has no other one.
-    name: Option<String>,
+    place: LinkPlace,
     pub(crate) state: State,
     socket: Option<OwnedFd>,
     tls: Option<Box<Session>>,
@@ -61,6 +69,8 @@ pub(crate) struct Link {
     next: Next,
     /// Since when no request was answered although some waited.
     fruitless_since: Option<Instant>,
+    /// A write was answered that is not durable, since bytes were received last.
+    has_written: bool,
     lives: Lives,
 }
 
@@ -76,36 +86,37 @@ struct Next {
 }
 
 impl Link {
-    /// A link over a fresh connection, of the generation that was the last before it was made.
-    /// `number` tells the queue's links apart, and `name` the drive's.
+    /// A link over a fresh connection, of the generation that was the last before it was made;
+    /// without a connection it looks for one. `slots` is the number of requests that its queue can
+    /// have.
     pub(crate) fn new(
-        (number, name): (usize, Option<String>),
-        (connected, generation): (Connected, u32),
+        place: LinkPlace,
+        (connected, generation): (Option<Connected>, u32),
         redial: Redial,
-        depth: u32,
+        slots: u32,
     ) -> Link {
-        let style = connected.session.style;
+        let style = connected.as_ref().map_or(ReplyStyle::Simple, |one| one.session.style);
         Link {
-            number,
-            name,
+            place,
             state: State::Closing,
             socket: None,
             tls: None,
             style,
             epoch: 0,
             generation,
-            answers: Answers::new(style, depth),
+            answers: Answers::new(style, slots),
             inbound: Inbound::new(),
             outbound: Outbound::new(),
             redial: Arc::new(redial),
-            next: Next { connected: Some(connected), generation, is_asked_for: false },
+            next: Next { connected, generation, is_asked_for: false },
             fruitless_since: None,
+            has_written: false,
             lives: Lives::new(),
         }
     }
 
     fn user_data(&self, sends: u64) -> u64 {
-        (self.number as u64) << 1 | sends
+        (self.place.number as u64) << 1 | sends
     }
 
     /// Whether it has a connection.
@@ -134,7 +145,7 @@ impl Link {
 
     /// Sends up to `share` of the requests that wait.
     pub(crate) fn send(&mut self, desk: &mut Desk<'_>, share: usize) {
-        let (link, waiting) = ((self.number, self.style), (&mut *desk.waiting, share));
+        let (link, waiting) = ((self.place.number, self.style), (&mut *desk.waiting, share));
         self.outbound.load(waiting, link, &mut self.answers, desk.flights);
         self.push(desk);
     }
@@ -208,6 +219,10 @@ impl Link {
                 taken
             }
         };
+        if std::mem::take(&mut self.has_written) && self.is_over(desk.shared) {
+            // Another connection was lost meanwhile, and that did not see this write.
+            desk.shared.note_loss();
+        }
         if let Err(why) = taken {
             return self.lose(desk.shared, &why, Cause::Other);
         }
@@ -240,11 +255,26 @@ impl Link {
         }
     }
 
-    fn ended(&mut self, index: u32, errno: Option<Errno>, desk: &mut Desk<'_>) {
+    /// A request of this queue was answered, here or by another queue.
+    pub(crate) fn was_fruitful(&mut self) {
         self.fruitless_since = None;
+    }
+
+    fn ended(&mut self, index: u32, errno: Option<Errno>, desk: &mut Desk<'_>) {
+        self.was_fruitful();
         let flight = &mut desk.flights[index as usize];
         let status = match errno {
-            None => Status::Ok,
+            None if flight.makes_durable() => {
+                desk.shared.durability.unflushed.end_flush(flight.flush);
+                if desk.shared.take_error() { Status::IoError } else { Status::Ok }
+            }
+            None => {
+                if flight.needs_flush() {
+                    desk.shared.durability.unflushed.note_write();
+                    self.has_written = true;
+                }
+                Status::Ok
+            }
             // What may not be read is no device that may not be written.
             Some(Errno::Eperm) if flight.command == Command::Read => Status::IoError,
             Some(errno) => Status::from_errno(errno.to_wire() as i32),
@@ -261,9 +291,17 @@ impl Link {
     /// Gives the connection up, since another one of its generation is lost.
     fn follow(&mut self, desk: &mut Desk<'_>) {
         if desk.shared.was_silent() {
-            desk.flights.iter_mut().for_each(|one| one.silence |= one.is_sent_by(self.number));
+            desk.flights
+                .iter_mut()
+                .for_each(|one| one.silence |= one.is_sent_by(self.place.number));
         }
+        self.fall(desk.shared);
+    }
+
+    /// Shuts the connection down, which is up.
+    fn fall(&mut self, shared: &Shared) {
         self.state = State::Closing;
+        shared.siblings.connection_down(self.place.queue, self.generation);
         self.shut_down();
     }
 
@@ -272,8 +310,7 @@ impl Link {
         if self.state != State::Up {
             return;
         }
-        self.state = State::Closing;
-        self.shut_down();
+        self.fall(shared);
         if !shared.end(self.generation, cause) {
             // Another one was lost before, and that was said.
             return;
@@ -286,13 +323,13 @@ impl Link {
         let next = match shared.is_late() {
             // As another connection has said.
             true => "requests fail until the server is back".to_owned(),
-            false if self.name.is_some() => format!(
+            false if self.place.name.is_some() => format!(
                 "trying to come back for {} s, with all connections",
                 shared.reconnect.as_secs()
             ),
             false => format!("trying to come back for {} s", shared.reconnect.as_secs()),
         };
-        let name = self.name.as_deref().unwrap_or("connection");
+        let name = self.place.name.as_deref().unwrap_or("connection");
         shared.say(format!("{name} lost: {why}; {in_flight}; {next}"));
     }
 
@@ -314,6 +351,10 @@ impl Link {
                     self.closed(desk);
                 }
             }
+            // The time for coming back begins anew: others were connected meanwhile.
+            State::Away | State::Late if self.next.generation != desk.shared.generation() => {
+                self.seek(Duration::ZERO, desk);
+            }
             State::Away | State::Late => self.hear(desk),
         }
     }
@@ -334,8 +375,7 @@ impl Link {
             Some(Outcome::Connected(connected)) => {
                 self.take_leave();
                 self.next.connected = Some(connected);
-                self.state = State::Closing;
-                self.shut_down();
+                self.fall(desk.shared);
             }
             Some(Outcome::Changed(text)) => self.die(text, desk.shared),
             Some(Outcome::Late(text)) => {
@@ -351,7 +391,7 @@ impl Link {
         self.outbound.sent().for_each(drop);
         for index in (0..desk.flights.len()).rev() {
             let flight = &mut desk.flights[index];
-            if !flight.is_sent_by(self.number) {
+            if !flight.is_sent_by(self.place.number) {
                 continue;
             }
             let status = flight.answered.take().or(flight.expired.then_some(Status::TimedOut));
@@ -369,18 +409,25 @@ impl Link {
         if let Some(connected) = self.next.connected.take() {
             return self.up(connected, desk);
         }
+        self.answers.reset(self.style);
+        let pause = self.lives.end(Instant::now());
+        self.seek(pause, desk);
+    }
+
+    /// Looks for the server, beginning after a pause.
+    fn seek(&mut self, pause: Duration, desk: &mut Desk<'_>) {
         if desk.shared.is_dead() {
             self.state = State::Dead;
             return;
         }
         self.next.generation = desk.shared.generation();
-        self.answers.reset(self.style);
         let now = Instant::now();
-        if desk.waiting.is_empty() {
+        let waits = |state| matches!(state, FlightState::Waiting | FlightState::Forwarded);
+        if !desk.flights.iter().any(|flight| waits(flight.state)) {
             self.fruitless_since = None;
         }
         let since = *self.fruitless_since.get_or_insert(now);
-        let (pause, until) = (self.lives.end(now), since + desk.shared.reconnect);
+        let until = since + desk.shared.reconnect;
         self.state = State::Away;
         if desk.shared.is_late() {
             // Another connection has waited for the server already.
@@ -407,10 +454,13 @@ impl Link {
                     1 => "; 1 request is sent again".to_owned(),
                     count => format!("; {count} requests are sent again"),
                 };
-                let name = self.name.as_ref().map_or(String::new(), |name| format!("{name}: "));
+                let name =
+                    self.place.name.as_ref().map_or(String::new(), |name| format!("{name}: "));
                 desk.shared.say(format!("{name}connected again{more}"));
                 self.up(connected, desk);
             }
+            // Others carry the requests; the thread goes on trying.
+            Some(Outcome::Late(_)) if desk.shared.siblings.has_connection() => {}
             Some(Outcome::Late(text)) => {
                 // One connection waits for all, and says so for all.
                 if self.state == State::Away && desk.shared.became_late() {
@@ -425,10 +475,7 @@ impl Link {
     fn die(&mut self, text: String, shared: &Shared) {
         shared.die(text);
         match self.state {
-            State::Up => {
-                self.state = State::Closing;
-                self.shut_down();
-            }
+            State::Up => self.fall(shared),
             _ => self.state = State::Dead,
         }
     }
@@ -453,6 +500,7 @@ impl Link {
         self.next.is_asked_for = false;
         self.lives.begin();
         self.state = State::Up;
+        desk.shared.siblings.connection_up(self.place.queue, self.generation);
         self.arm(desk);
     }
 
@@ -472,10 +520,12 @@ impl Link {
     }
 
     /// The queue is closed: operations end soon.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self, shared: &Shared) {
         self.redial.forget();
         self.take_leave();
+        if self.is_up() {
+            self.fall(shared);
+        }
         self.state = State::Closing;
-        self.shut_down();
     }
 }

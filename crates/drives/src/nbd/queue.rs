@@ -8,7 +8,9 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use millrace_block::{
@@ -26,6 +28,7 @@ use super::flight::{Flight, State as FlightState};
 use super::link::{Link, State};
 use super::ring::Ring;
 use super::shared::Cause;
+use super::siblings::{GivenBack, Mail, Origin};
 use crate::thread_bound::ThreadBound;
 
 /// How long a queue that is dropped waits for its operations.
@@ -33,12 +36,31 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Longest sleep of one turn meanwhile.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
+/// Flights of other queues' requests, which lie behind those of the queue's own tags.
+struct GuestFlights {
+    /// How many there may be.
+    max: usize,
+    /// Those that are free.
+    free: Vec<u32>,
+}
+
 /// A hardware queue.
 pub(crate) struct NbdQueue {
     shared: Arc<Shared>,
+    /// Its number in the drive.
+    number: usize,
     ring: ThreadBound<Ring>,
     links: Vec<Link>,
-    flights: Box<[Flight]>,
+    /// One for each tag, then those of other queues' requests.
+    flights: Vec<Flight>,
+    /// Tags.
+    depth: usize,
+    guests: GuestFlights,
+    /// Whether other queues have sent `mail`.
+    has_mail: Arc<AtomicBool>,
+    mail: Vec<Mail>,
+    /// Requests of other queues that go back to them.
+    returns: Vec<GivenBack>,
     waiting: VecDeque<u32>,
     done: Vec<(Tag, Status)>,
     inbox: Vec<Completion>,
@@ -53,15 +75,27 @@ pub(crate) struct NbdQueue {
 unsafe impl Send for NbdQueue {}
 
 impl NbdQueue {
-    /// A queue with `depth` tags over these links.
-    pub(crate) fn new(shared: Arc<Shared>, ring: Ring, links: Vec<Link>, depth: u32) -> NbdQueue {
+    /// A queue with `depth` tags over these links, which other queues may send by as many requests
+    /// as `guests_max`.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        (number, wake): (usize, Arc<OwnedFd>),
+        (ring, links): (Ring, Vec<Link>),
+        (depth, guests_max): (u32, u32),
+    ) -> NbdQueue {
         let depth = depth as usize;
         let mut queue = NbdQueue {
-            shared,
+            has_mail: shared.siblings.open(number, wake, links.len()),
+            shared: Arc::clone(shared),
+            number,
             ring: ThreadBound::new(ring),
             inbox: Vec::with_capacity(2 * links.len()),
             links,
             flights: (0..depth).map(|_| Flight::new()).collect(),
+            depth,
+            guests: GuestFlights { max: guests_max as usize, free: Vec::new() },
+            mail: Vec::new(),
+            returns: Vec::new(),
             waiting: VecDeque::with_capacity(depth),
             done: Vec::with_capacity(depth),
             turn: 0,
@@ -98,7 +132,7 @@ impl NbdQueue {
     /// Notes whether requests wait here for the server to come back.
     #[inline]
     fn note_search(&mut self) {
-        let searches = !self.links.iter().any(Link::is_up) && self.has_hope();
+        let searches = !self.shared.siblings.has_connection() && self.has_hope();
         if searches != self.searches {
             self.searches = searches;
             match searches {
@@ -110,13 +144,153 @@ impl NbdQueue {
 
     /// Whether a request that waits may be sent sometime.
     fn has_hope(&self) -> bool {
-        self.links.iter().any(|link| !matches!(link.state, State::Late | State::Dead))
+        self.shared.siblings.has_connection()
+            || self.links.iter().any(|link| !matches!(link.state, State::Late | State::Dead))
+    }
+
+    fn has_connection(&self) -> bool {
+        self.links.iter().any(Link::is_up)
+    }
+
+    /// With a connection, takes requests that other queues have forwarded; without one, forwards
+    /// the own ones to queues that have.
+    fn exchange(&mut self) {
+        let (siblings, is_pending) = (&self.shared.siblings, self.shared.siblings.has_pending());
+        match (self.has_connection(), siblings.has_connection()) {
+            (true, _) if is_pending => self.take_guests(),
+            (true, _) => {}
+            (false, true) if !self.waiting.is_empty() => self.forward(),
+            (false, true) => {}
+            (false, false) => {
+                self.dismiss_guests();
+                if is_pending {
+                    for request in self.shared.siblings.take_back(self.number) {
+                        let tag = request.origin.tag;
+                        self.flights[tag as usize].take_back(request);
+                        self.waiting.push_back(tag);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a share of what other queues have forwarded.
+    fn take_guests(&mut self) {
+        let used = self.flights.len() - self.depth - self.guests.free.len();
+        for request in self.shared.siblings.take_share(self.guests.max - used) {
+            let index = self.guests.free.pop().unwrap_or(self.flights.len() as u32);
+            if index as usize == self.flights.len() {
+                self.flights.push(Flight::guest());
+            }
+            self.flights[index as usize].fill_from(request);
+            self.waiting.push_back(index);
+        }
+    }
+
+    /// Forwards the own requests that wait, and gives those of others back.
+    #[cold]
+    fn forward(&mut self) {
+        self.dismiss_guests();
+        let NbdQueue { shared, number, flights, waiting, .. } = self;
+        shared.siblings.forward(|id| {
+            let tag = waiting.pop_front()?;
+            Some(flights[tag as usize].forward(Origin { queue: *number, tag, id }))
+        });
+    }
+
+    /// Gives the requests of other queues back that wait here.
+    fn dismiss_guests(&mut self) {
+        if self.flights.len() == self.depth {
+            return;
+        }
+        let NbdQueue { flights, waiting, guests, returns, depth, .. } = self;
+        waiting.retain(|index| {
+            let is_guest = *index as usize >= *depth;
+            if is_guest {
+                returns.extend(flights[*index as usize].give_back(None));
+                guests.free.push(*index);
+            }
+            !is_guest
+        });
+        self.send_returns();
+    }
+
+    fn send_returns(&mut self) {
+        if !self.returns.is_empty() {
+            self.shared.siblings.give_back(self.returns.drain(..));
+        }
+    }
+
+    /// Takes what other queues have sent.
+    fn read_mail(&mut self) {
+        let mut mail = std::mem::take(&mut self.mail);
+        self.shared.siblings.take_mail(self.number, &self.has_mail, &mut mail);
+        for one in mail.drain(..) {
+            match one {
+                Mail::GivenBack(back) => {
+                    let tag = back.origin.tag;
+                    match self.flights[tag as usize].returned(back) {
+                        None => self.waiting.push_front(tag),
+                        Some(status) => {
+                            self.links.iter_mut().for_each(Link::was_fruitful);
+                            self.done.push((Tag(tag), status));
+                        }
+                    }
+                }
+                Mail::Expired(id) => {
+                    let guests = self.flights.iter().skip(self.depth);
+                    let found = guests.zip(self.depth..).find(|(one, _)| one.is_forwarding(id));
+                    if let Some((_, index)) = found {
+                        self.expire(index);
+                    }
+                }
+            }
+        }
+        self.mail = mail;
+    }
+
+    /// The time of a request is over that was sent, or waits although a connection is up.
+    fn expire(&mut self, index: usize) {
+        let flight = &mut self.flights[index];
+        flight.expired = true;
+        match flight.state {
+            FlightState::Sending | FlightState::Sent => {
+                let (command, offset, link) = (flight.command, flight.offset, flight.link);
+                let why = format!("no answer to a {command:?} at byte {offset} within its timeout");
+                self.links[link].lose(&self.shared, &why, Cause::Silence);
+                self.flights.iter_mut().for_each(|other| other.silence |= other.is_sent_by(link));
+            }
+            FlightState::Waiting => {
+                flight.state = FlightState::Idle;
+                self.waiting.retain(|waiting| *waiting as usize != index);
+                self.done.push((Tag(index as u32), Status::TimedOut));
+            }
+            FlightState::Idle | FlightState::Forwarded => {}
+        }
+    }
+
+    /// Ends flushes that wait for a server although nothing is to be flushed.
+    #[cold]
+    fn end_needless_flushes(&mut self) {
+        let NbdQueue { flights, waiting, done, .. } = self;
+        waiting.retain(|index| {
+            let flight = &mut flights[*index as usize];
+            let is_flush = flight.command == Command::Flush;
+            if is_flush {
+                flight.state = FlightState::Idle;
+                done.push((Tag(*index), Status::Ok));
+            }
+            !is_flush
+        });
     }
 
     /// Hands what waits to the links that can take it.
     fn pump(&mut self) {
         if self.waiting.is_empty() {
             return;
+        }
+        if self.shared.is_flush_needless() {
+            self.end_needless_flushes();
         }
         if !self.has_hope() {
             // A server may be back of which nobody has heard since.
@@ -162,7 +336,9 @@ impl NbdQueue {
                 _ => link.sent(result, &mut desk),
             }
         }
-        links.iter_mut().for_each(|link| link.advance(&mut desk));
+        self.read_mail();
+        self.with_links(|link, desk| link.advance(desk));
+        self.exchange();
         self.note_search();
         self.pump();
     }
@@ -172,7 +348,11 @@ impl DriverQueue<Native> for NbdQueue {
     fn queue_rq(&mut self, rq: &Request<Native>) -> Dispatch {
         let (command, flags) = self.command_of(rq);
         let index = rq.tag().0;
-        self.flights[index as usize].fill(command, flags, rq);
+        let flight = &mut self.flights[index as usize];
+        flight.fill(command, flags, rq);
+        if command == Command::Flush {
+            flight.flush = self.shared.durability.unflushed.begin_flush();
+        }
         self.waiting.push_back(index);
         Dispatch::Queued
     }
@@ -187,15 +367,25 @@ impl DriverQueue<Native> for NbdQueue {
     }
 
     fn commit_rqs(&mut self) {
+        if !self.has_connection() {
+            self.exchange();
+        }
         self.pump();
     }
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
         self.progress();
         while !batch.is_full() {
-            let Some((tag, status)) = self.done.pop() else { return };
-            batch.push(tag, status);
+            let Some((tag, status)) = self.done.pop() else { break };
+            match self.flights[tag.0 as usize].give_back(Some(status)) {
+                None => batch.push(tag, status),
+                Some(back) => {
+                    self.returns.push(back);
+                    self.guests.free.push(tag.0);
+                }
+            }
         }
+        self.send_returns();
     }
 
     fn timeout(&mut self, tag: Tag) -> Expired {
@@ -203,18 +393,22 @@ impl DriverQueue<Native> for NbdQueue {
         match flight.state {
             FlightState::Idle => Expired::Abandon,
             FlightState::Sending | FlightState::Sent => {
+                self.expire(tag.0 as usize);
+                Expired::Abandon
+            }
+            // Another queue has it, or nobody although there is a connection.
+            FlightState::Forwarded => {
                 flight.expired = true;
-                let (command, offset, link) = (flight.command, flight.offset, flight.link);
-                let why = format!("no answer to a {command:?} at byte {offset} within its timeout");
-                self.links[link].lose(&self.shared, &why, Cause::Silence);
-                self.flights.iter_mut().for_each(|other| other.silence |= other.is_sent_by(link));
+                if let Some(request) = self.shared.siblings.expire(flight.forwarding) {
+                    flight.take_back(request);
+                    flight.state = FlightState::Idle;
+                    self.done.push((tag, Status::TimedOut));
+                }
                 Expired::Abandon
             }
             // A server that takes no requests though it is there, or has been silent all the time.
-            FlightState::Waiting if flight.silence || self.links.iter().any(Link::is_up) => {
-                flight.state = FlightState::Idle;
-                self.waiting.retain(|index| *index != tag.0);
-                self.done.push((tag, Status::TimedOut));
+            FlightState::Waiting if flight.silence || self.shared.siblings.has_connection() => {
+                self.expire(tag.0 as usize);
                 Expired::Abandon
             }
             // The time for coming back decides.
@@ -228,7 +422,24 @@ impl Drop for NbdQueue {
         if self.searches {
             self.shared.end_search();
         }
-        self.links.iter_mut().for_each(Link::leave);
+        let NbdQueue { shared, links, .. } = &mut *self;
+        links.iter_mut().for_each(|link| link.leave(shared));
+        self.drain();
+        self.shared.siblings.close(self.number, self.links.len());
+        // The reactor may still use their buffers.
+        if !self.ring.is_here() || !self.ring.get().is_idle() {
+            std::mem::forget(std::mem::take(&mut self.links));
+            std::mem::forget(std::mem::take(&mut self.flights));
+            return;
+        }
+        self.returns.extend(self.flights.iter_mut().filter_map(|one| one.give_back(None)));
+        self.send_returns();
+    }
+}
+
+impl NbdQueue {
+    /// Turns the ring until the operations of the links have ended, for a while.
+    fn drain(&mut self) {
         let deadline = Instant::now() + DRAIN;
         while self.ring.is_here() && Instant::now() < deadline {
             let ring = self.ring.get();
@@ -239,8 +450,5 @@ impl Drop for NbdQueue {
                 break;
             }
         }
-        // The reactor may still use their buffers.
-        std::mem::forget(std::mem::take(&mut self.links));
-        std::mem::forget(std::mem::take(&mut self.flights));
     }
 }

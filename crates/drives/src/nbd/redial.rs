@@ -13,15 +13,17 @@ use std::time::{Duration, Instant};
 use millrace_machine::{Machine, Native};
 
 use super::Shared;
-use super::dial::{Connected, Purpose};
+use super::dial::{Connected, Purpose, failure_of};
 use super::shared::wake_up;
 
 /// Longest time for one attempt.
-const ATTEMPT: Duration = Duration::from_secs(5);
+pub(crate) const ATTEMPT: Duration = Duration::from_secs(5);
 /// First pause between two attempts; it doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Longest pause while other connections are up: the server lets in no more, and may note each try.
+const PAUSE_SHORT_MAX: Duration = Duration::from_secs(30);
 
 /// What a link is told.
 #[derive(Debug)]
@@ -94,7 +96,7 @@ impl Redial {
                 Ok(connected) => {
                     let outcome = match shared.promise.kept_by(&connected.session) {
                         Ok(()) => {
-                            shared.came_back();
+                            shared.came_back(&connected);
                             Outcome::Connected(connected)
                         }
                         Err(text) => Outcome::Changed(text),
@@ -102,13 +104,21 @@ impl Redial {
                     self.tell(wish, outcome);
                     return;
                 }
-                Err(error) => error.to_string(),
+                Err(error) => {
+                    let why = error.to_string();
+                    shared.failed_to_connect(&why, failure_of(&error));
+                    why
+                }
             };
             if !late && Instant::now() >= patience.until {
                 self.tell(wish, Outcome::Late(why));
                 late = true;
             }
-            pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+            let most = match shared.siblings.has_connection() {
+                true => PAUSE_SHORT_MAX,
+                false => PAUSE_MAX,
+            };
+            pause = (pause * 2).clamp(PAUSE_MIN, most);
             if !late {
                 let left = patience.until.saturating_duration_since(Instant::now());
                 pause = pause.min(left.max(PAUSE_MIN));

@@ -4,13 +4,17 @@
 //! so that the code around it is the same, and a drive that asks for TLS is refused. Called by
 //! `settings.rs` and `nbd.rs`; the types are used by whoever sends and receives.
 
+#[cfg(feature = "tls")]
+mod expiry;
 #[cfg(not(feature = "tls"))]
 mod without;
 
 #[cfg(feature = "tls")]
+pub(crate) use expiry::CertificateWatch;
+#[cfg(feature = "tls")]
 pub(crate) use millrace_tls::{ClientConfig, Error, Session};
 #[cfg(not(feature = "tls"))]
-pub(crate) use without::{ClientConfig, Error, Session};
+pub(crate) use without::{CertificateWatch, ClientConfig, Error, Session};
 
 use super::NbdTls;
 

@@ -2,9 +2,12 @@
 //!
 //! Called by `open.rs`; reads no file and asks no server. An error names key and value.
 
-use super::{CONNECTIONS_MAX, NbdConfig, NbdTls, TlsIdentity, secure};
+use super::{CONNECTIONS_MAX, NbdConfig, NbdTls, OnServerRestart, TlsIdentity, secure};
 use crate::open::missing;
 use crate::spec::{Spec, SpecError};
+
+/// The key of `OnServerRestart`.
+const ON_SERVER_RESTART: &str = "on-server-restart";
 
 /// The settings of a spec, all values checked.
 ///
@@ -24,6 +27,13 @@ pub(crate) fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
         depth: spec.depth()?.unwrap_or(default.depth),
         reconnect_ns: spec.time("reconnect")?.unwrap_or(default.reconnect_ns),
         write_through: spec.switch("write-through")?.unwrap_or(default.write_through),
+        on_server_restart: match spec.get(ON_SERVER_RESTART) {
+            None | Some("go-on") => OnServerRestart::GoOn,
+            Some("flush-error") => OnServerRestart::FlushError,
+            Some(_) => {
+                return Err(spec.invalid(ON_SERVER_RESTART, "write go-on or flush-error"));
+            }
+        },
         read_only: spec.switch("read-only")?.unwrap_or(default.read_only),
         tls: if secure { Some(tls_of(spec)?) } else { no_tls(spec)? },
         ..default

@@ -1,8 +1,8 @@
 //! `Shared`: what all queues of an NBD drive share, and what every connection must keep.
 //!
 //! Owns the promise that the first connection made possible, the counts of how often the drive has
-//! grown and lost a connection, and lines of news until somebody takes them. Made by `nbd.rs`; used
-//! by links and by the threads that look for a server.
+//! grown and lost a connection, what a lost server may have lost with it, and lines of news until
+//! somebody takes them. Made by `nbd.rs`; used by links and by the threads that look for a server.
 //!
 //! Invariant: connections of one generation lead to one server. Where one is lost, the address may
 //! lead to another server from then on (one that was started anew, or took over), which has not
@@ -10,7 +10,6 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,8 +17,13 @@ use std::time::Duration;
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::ClientSession;
 
+use super::OnServerRestart;
 use super::dial::{Connected, Target};
+use super::secure::CertificateWatch;
+use super::siblings::SiblingQueues;
 use super::status_line::StatusLine;
+use super::trouble::{ConnectFailure, ReconnectTrouble};
+use super::unflushed::UnflushedWrites;
 
 /// Most lines of news that wait to be said.
 const NEWS_MAX: usize = 64;
@@ -101,6 +105,25 @@ pub(crate) fn wake_up(wake: &OwnedFd) {
     unsafe { libc::write(wake.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
+/// Writes that the server has answered and may lose, and what becomes of the flush after them.
+#[derive(Debug, Default)]
+pub(crate) struct Durability {
+    pub(crate) on_server_restart: OnServerRestart,
+    pub(crate) unflushed: UnflushedWrites,
+    /// The next flush or FUA write fails: a server was lost that had answered unflushed writes.
+    pub(crate) owes_error: AtomicBool,
+    /// The daemon stops: a flush that has nothing to flush does not wait for a server.
+    pub(crate) stopping: AtomicBool,
+}
+
+/// What people are to hear of the drive.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    news: Mutex<VecDeque<String>>,
+    pub(crate) trouble: Mutex<ReconnectTrouble>,
+    certificate: Mutex<CertificateWatch>,
+}
+
 /// What all queues of a drive share.
 pub(crate) struct Shared {
     pub(crate) target: Target,
@@ -119,12 +142,12 @@ pub(crate) struct Shared {
     pub(crate) searching: AtomicU32,
     /// The export has changed so that the drive cannot go on.
     pub(crate) dead: AtomicBool,
-    /// Wake the threads of all queues.
-    pub(crate) wakes: Mutex<Vec<Arc<OwnedFd>>>,
+    pub(crate) siblings: SiblingQueues,
+    pub(crate) durability: Durability,
+    pub(crate) reports: Reports,
     /// The connection that opening made, for the queue that is opened first.
     pub(crate) first: Mutex<Option<Connected>>,
     pub(crate) status_line: Mutex<StatusLine>,
-    pub(crate) news: Mutex<VecDeque<String>>,
 }
 
 /// Locks; what a thread that panicked left behind is whole, as each change is one step.
@@ -157,34 +180,86 @@ impl Shared {
         !self.late.swap(true, Ordering::Relaxed)
     }
 
-    /// The server takes connections.
-    pub(crate) fn came_back(&self) {
+    /// The server has taken a connection.
+    pub(crate) fn came_back(&self, connected: &Connected) {
         self.late.store(false, Ordering::Relaxed);
+        lock(&self.reports.trouble).succeeded();
+        self.note_certificate(connected);
+    }
+
+    /// Notes the certificate that the server has shown.
+    pub(crate) fn note_certificate(&self, connected: &Connected) {
+        if let Some(session) = connected.wire.session() {
+            lock(&self.reports.certificate).connected(session);
+        }
+    }
+
+    /// An attempt to connect has failed.
+    pub(crate) fn failed_to_connect(&self, why: &str, how: ConnectFailure) {
+        let (up, _) = self.siblings.connections();
+        let line = lock(&self.reports.trouble).failed(why, how, up);
+        line.into_iter().for_each(|line| self.say(line));
+    }
+
+    /// Why connections are missing; none if none is.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        lock(&self.reports.trouble).text(self.siblings.connections())
+    }
+
+    /// Lines of news that nobody has taken.
+    pub(crate) fn take_news(&self) -> Vec<String> {
+        let mut news: Vec<String> = lock(&self.reports.news).drain(..).collect();
+        news.extend(lock(&self.reports.trouble).missing(self.siblings.connections()));
+        news.extend(lock(&self.reports.certificate).news());
+        news
+    }
+
+    /// A server is lost, or was when a write was answered: if it may have lost answered writes, the
+    /// next flush is to fail.
+    pub(crate) fn note_loss(&self) {
+        if self.durability.on_server_restart == OnServerRestart::FlushError
+            && self.durability.unflushed.exist()
+        {
+            self.durability.owes_error.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a flush or FUA write that succeeded is to fail, which is asked once for each loss.
+    pub(crate) fn take_error(&self) -> bool {
+        self.durability.owes_error.load(Ordering::SeqCst)
+            && self.durability.owes_error.swap(false, Ordering::SeqCst)
+    }
+
+    /// Whether a flush need not wait for the server: the daemon stops, no connection is up, and
+    /// nothing is unflushed.
+    pub(crate) fn is_flush_needless(&self) -> bool {
+        // Relaxed: set before the flush that is to see it is submitted.
+        self.durability.stopping.load(Ordering::Relaxed)
+            && !self.siblings.has_connection()
+            && !self.durability.unflushed.exist()
     }
 
     /// The generation of a connection that is made from now on.
     pub(crate) fn generation(&self) -> u32 {
-        // Acquire pairs with the Release of `end`: what ended it is known.
-        self.generation.load(Ordering::Acquire)
+        // SeqCst pairs with `end`: what ended it is known, and a write that is answered meanwhile
+        // is seen there or sees the end.
+        self.generation.load(Ordering::SeqCst)
     }
 
     /// Ends a generation, of which a connection is lost, and tells all queues; false if another one
     /// was lost before.
     pub(crate) fn end(&self, generation: u32, cause: Cause) -> bool {
         let next = generation.wrapping_add(1);
-        // Release pairs with the Acquire of `generation`; Relaxed: a failure reads nothing.
-        let ended = self.generation.compare_exchange(
-            generation,
-            next,
-            Ordering::Release,
-            Ordering::Relaxed,
-        );
+        // SeqCst pairs with `generation`; Relaxed: a failure reads nothing.
+        let ended =
+            self.generation.compare_exchange(generation, next, Ordering::SeqCst, Ordering::Relaxed);
         if ended.is_err() {
             return false;
         }
+        self.note_loss();
         // Relaxed: whoever looks too early waits longer.
         self.silence.store(cause == Cause::Silence, Ordering::Relaxed);
-        lock(&self.wakes).iter().for_each(|wake| wake_up(wake));
+        self.siblings.begin_generation(next);
         true
     }
 
@@ -202,16 +277,9 @@ impl Shared {
     /// The export has changed: all connections are given up; tells people why, once.
     pub(crate) fn die(&self, why: String) {
         if !self.dead.swap(true, Ordering::Relaxed) {
+            lock(&self.reports.trouble).failed(&why, ConnectFailure::Other, 0);
             self.say(why);
             self.end(self.generation(), Cause::Other);
-        }
-    }
-
-    /// The thread of a queue that is opened.
-    pub(crate) fn has_queue_on(&self, wake: Arc<OwnedFd>) {
-        let mut wakes = lock(&self.wakes);
-        if !wakes.iter().any(|known| Arc::ptr_eq(known, &wake)) {
-            wakes.push(wake);
         }
     }
 
@@ -226,7 +294,7 @@ impl Shared {
 
     /// Keeps a line for whoever tells people; the oldest is forgotten where nobody does.
     pub(crate) fn say(&self, text: String) {
-        let mut news = lock(&self.news);
+        let mut news = lock(&self.reports.news);
         if news.len() == NEWS_MAX {
             news.pop_front();
         }

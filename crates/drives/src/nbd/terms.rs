@@ -7,7 +7,7 @@ use millrace_block::{Error, ErrorKind};
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::ClientSession;
 
-use super::NbdConfig;
+use super::{NbdConfig, OnServerRestart};
 use crate::value::size_text;
 
 /// What the flags of the first of so many connections bind later ones to. That a flush covers all
@@ -59,6 +59,13 @@ pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), E
     let durable = session.flags.contains(TransmissionFlags::FUA);
     if config.write_through && !durable && session.flags.contains(TransmissionFlags::FLUSH) {
         return wrong("write-through=on, but the server has no FUA; remove that".into());
+    }
+    let flushes = session.flags.contains(TransmissionFlags::FLUSH);
+    if config.on_server_restart == OnServerRestart::FlushError && !flushes && !config.read_only {
+        return wrong(
+            "on-server-restart=flush-error, but the server knows no flush that could fail; remove that"
+                .into(),
+        );
     }
     Ok(())
 }

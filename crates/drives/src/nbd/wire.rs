@@ -34,6 +34,11 @@ impl Wire {
         Wire { stream, tls: None }
     }
 
+    /// The session of TLS, if there is one.
+    pub(crate) fn session(&self) -> Option<&Session> {
+        self.tls.as_deref()
+    }
+
     /// Begins TLS, and returns when the server's certificate was found good.
     ///
     /// # Errors

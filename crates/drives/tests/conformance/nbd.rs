@@ -256,7 +256,7 @@ fn a_server_that_hangs_up_while_nobody_asks_is_missed_at_once_and_found_again() 
         let lost = "connection lost: the server hung up; no request was in flight; trying to come \
                     back for 5 s";
         assert_eq!(said.replace("connected again", ""), lost);
-        assert_eq!(server.sessions(), 2);
+        rig.until("two sessions", |_| server.sessions() == 2);
         assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Ok);
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -67,6 +68,14 @@ pub struct State {
     pub forced: AtomicUsize,
     /// Nobody is let in any more.
     pub closed: AtomicBool,
+    /// Most connections at a time; 0: any number.
+    pub limit: AtomicUsize,
+    /// Connections above the limit are not hung up on, but get no greeting.
+    pub mute: AtomicBool,
+    /// The export has another name than the drive asks for.
+    pub renamed: AtomicBool,
+    /// Connections that there are.
+    pub streams: Mutex<Vec<UnixStream>>,
     pub block_min: AtomicUsize,
 }
 
@@ -108,13 +117,41 @@ impl Server {
         format!("nbd+unix:///x?socket={}", self.path.display())
     }
 
+    /// Hangs up on everybody, as a server that ends.
+    pub fn hang_up(&self) {
+        let streams = self.state.streams.lock().unwrap();
+        streams.iter().for_each(|stream| stream.shutdown(Shutdown::Both).unwrap_or(()));
+    }
+
     pub fn sessions(&self) -> usize {
         self.state.sessions.load(Ordering::SeqCst)
     }
 }
 
-/// One connection; whatever goes wrong ends it.
+/// One connection, if there is room for it.
 fn serve(mut stream: UnixStream, state: &State) -> Option<()> {
+    let copy = stream.try_clone().ok()?;
+    let id = std::os::fd::AsRawFd::as_raw_fd(&copy);
+    let is_let_in = {
+        let mut streams = state.streams.lock().unwrap();
+        let limit = state.limit.load(Ordering::SeqCst);
+        let is_let_in = limit == 0 || streams.len() < limit;
+        is_let_in.then(|| streams.push(copy)).is_some()
+    };
+    if !is_let_in {
+        if state.mute.load(Ordering::SeqCst) {
+            let _ = stream.read(&mut [0]);
+        }
+        return None;
+    }
+    let ended = served(stream, state);
+    let is_other = |one: &UnixStream| std::os::fd::AsRawFd::as_raw_fd(one) != id;
+    state.streams.lock().unwrap().retain(is_other);
+    ended
+}
+
+/// Whatever goes wrong ends the connection.
+fn served(mut stream: UnixStream, state: &State) -> Option<()> {
     if state.closed.load(Ordering::SeqCst) {
         return None;
     }
@@ -129,7 +166,7 @@ fn serve(mut stream: UnixStream, state: &State) -> Option<()> {
 
 fn negotiate(stream: &mut UnixStream, state: &State, act: Act) -> Option<(Session, Vec<u8>)> {
     let export = ExportInfo {
-        name: "x".into(),
+        name: if state.renamed.load(Ordering::SeqCst) { "y" } else { "x" }.into(),
         description: String::new(),
         size_bytes: state.data.lock().unwrap().len() as u64,
         flags: *state.flags.lock().unwrap(),

@@ -87,7 +87,7 @@ fn list_of(mut bytes: usize) -> Vec<ExportInfo> {
 }
 
 #[test]
-fn lists_of_4_mib_and_answers_of_8_mib_are_sent_and_no_longer_ones() {
+fn lists_of_4_mib_and_answers_of_8_mib_and_of_each_export_are_sent_and_no_longer_ones() {
     assert_eq!((LIST_BYTES_MAX, ANSWER_BYTES_MAX), (4 << 20, 8 << 20));
     let listed = |bytes: usize, times| {
         let mut out = Vec::new();
@@ -99,11 +99,13 @@ fn lists_of_4_mib_and_answers_of_8_mib_are_sent_and_no_longer_ones() {
     assert_eq!((out.len(), end), ((4 << 20) + 20, Ok(Progress::NeedMore)));
     let (out, _) = listed((4 << 20) + 1, 1);
     assert_eq!(answers(&out)[0].1, REP_ERR_TOO_BIG);
-    // With its acknowledgement of 20 bytes each list is half of all.
-    let (out, end) = listed((4 << 20) - 20, 2);
-    assert_eq!((out.len(), end), (8 << 20, Ok(Progress::NeedMore)));
-    let (_, end) = listed((4 << 20) - 19, 2);
-    assert_eq!(end, Err(ProtocolError::TooManyReplyBytes { max: 8 << 20 }));
+    let of_each = |one: &ExportInfo| 1024 + one.name.len() + one.description.len();
+    let max = (8 << 20) + list_of(4 << 20).iter().map(of_each).sum::<usize>();
+    let (out, end) = listed(4 << 20, 3);
+    assert_eq!((out.len(), end), (3 * ((4 << 20) + 20), Ok(Progress::NeedMore)));
+    let (_, end) = listed(4 << 20, 4);
+    assert_eq!(end, Err(ProtocolError::TooManyReplyBytes { max }));
+    assert!(max < 4 * (4 << 20), "{max}");
 }
 
 #[test]
@@ -117,8 +119,9 @@ fn options_are_looked_at_up_to_64_kib_and_skipped_up_to_1_mib() {
     let end = negotiate(&[(OPT_LIST, vec![0; (1 << 20) + 1])]).1;
     assert!(matches!(end, Err(ProtocolError::OptionTooLong { .. })), "{end:?}");
     let options = |count| negotiate(&vec![(OPT_STARTTLS, vec![]); count]).1;
-    assert_eq!(options(4096), Ok(Progress::NeedMore));
-    assert_eq!(options(4097), Err(ProtocolError::TooManyOptions { max: 4096 }));
+    // Four more for each of two exports.
+    assert_eq!(options(4104), Ok(Progress::NeedMore));
+    assert_eq!(options(4105), Err(ProtocolError::TooManyOptions { max: 4104 }));
 }
 
 #[test]

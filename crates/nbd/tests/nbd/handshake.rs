@@ -2,7 +2,7 @@
 
 use super::{ALL_FLAGS, answers, context_data, disk, info_data, negotiate, play, stream};
 use millrace_nbd::handshake::{
-    BASE_ALLOCATION_ID, OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX,
+    BASE_ALLOCATION_ID, OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX, OPTIONS_PER_EXPORT,
 };
 use millrace_nbd::wire::*;
 use millrace_nbd::{Handshake, Progress, ProtocolError, Session, TlsMode, TransmissionFlags};
@@ -244,18 +244,36 @@ fn long_options_are_skipped_and_absurd_ones_close() {
 
 #[test]
 fn options_and_answers_are_bounded() {
-    let options = vec![(OPT_STARTTLS, vec![]); OPTIONS_MAX as usize + 1];
+    let max = OPTIONS_MAX + 2 * OPTIONS_PER_EXPORT;
+    let options = vec![(OPT_STARTTLS, vec![]); max as usize + 1];
     let end = negotiate(&options).1;
-    assert_eq!(end, Err(ProtocolError::TooManyOptions { max: OPTIONS_MAX }));
+    assert_eq!(end, Err(ProtocolError::TooManyOptions { max }));
     let text = "x".repeat(4096);
     let exports: Vec<_> = (0..900)
         .map(|n| super::ExportInfo { name: n.to_string(), description: text.clone(), ..disk() })
         .collect();
     let (mut handshake, mut out) = (Handshake::new(), Vec::new());
-    let options = stream(&vec![(OPT_LIST, vec![]); 3]);
+    let options = stream(&vec![(OPT_LIST, vec![]); 4]);
     let end = handshake.feed(&exports, &options, &mut out);
     assert!(matches!(end, Err(ProtocolError::TooManyReplyBytes { .. })), "{end:?}");
     assert_eq!(handshake.feed(&exports, &options, &mut out), Ok((0, Progress::Closed)));
+}
+
+/// As `nbdinfo --list` does: the list, then two options for each export.
+#[test]
+fn a_server_of_many_exports_is_listed_whole() {
+    let exports: Vec<_> = (0..10_000)
+        .map(|n| super::ExportInfo { name: n.to_string(), description: "x".repeat(300), ..disk() })
+        .collect();
+    let info = |n: usize| (OPT_INFO, info_data(&n.to_string(), &[INFO_DESCRIPTION]));
+    let contexts = |n: usize| (OPT_LIST_META_CONTEXT, context_data(&n.to_string(), &[]));
+    let each = (0..exports.len()).flat_map(|n| [contexts(n), info(n)]);
+    let options = [(OPT_STRUCTURED_REPLY, vec![]), (OPT_LIST, vec![])].into_iter().chain(each);
+    let (mut handshake, mut out) = (Handshake::new(), Vec::new());
+    let end = handshake.feed(&exports, &stream(&options.collect::<Vec<_>>()), &mut out);
+    assert!(matches!(end, Ok((_, Progress::NeedMore))), "{end:?}");
+    let last = answers(&out).pop().map(|answer| (answer.0, answer.1));
+    assert_eq!(last, Some((OPT_INFO, REP_ACK)));
 }
 
 #[test]

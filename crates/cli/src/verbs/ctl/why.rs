@@ -68,7 +68,7 @@ struct Why {
     /// The sentence for people.
     says: String,
     groups: Vec<Explained>,
-    /// What these groups are promised and cannot have.
+    /// What these groups are promised and cannot have, and drives that are not whole.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
@@ -104,7 +104,10 @@ fn why(volume: &str, now: &Report, before: &Report) -> Why {
     };
     let is_here = |group: &&Group| groups.iter().any(|one| one.group == group.name);
     let warned = now.groups.iter().filter(is_here);
-    let warnings = warned.flat_map(|group| group.warnings.clone()).collect();
+    let drives = now.drives.iter().filter(|drive| drive.volume == volume);
+    let troubled = drives
+        .filter_map(|drive| Some(format!("drive {}: {}", drive.name, drive.trouble.as_deref()?)));
+    let warnings = warned.flat_map(|group| group.warnings.clone()).chain(troubled).collect();
     Why { volume: volume.to_owned(), seconds, says, groups, warnings }
 }
 
@@ -204,8 +207,10 @@ fn targets(now: &Report) -> String {
 
 /// For people: the sentence, then a row for each group.
 fn text(why: &Why) -> String {
+    let warnings: String =
+        why.warnings.iter().map(|warning| format!("\n{}\n", visible(warning))).collect();
     if why.groups.is_empty() {
-        return format!("{}\n", why.says);
+        return format!("{}\n{warnings}", why.says);
     }
     let left = ("what the time of its I/Os went to", Side::Left);
     let numbers = ["I/Os/s", "mean", "p99"].map(|head| (head, Side::Right));
@@ -221,8 +226,6 @@ fn text(why: &Why) -> String {
             causes.join(", "),
         ]);
     }
-    let warnings: String =
-        why.warnings.iter().map(|warning| format!("\n{}\n", visible(warning))).collect();
     format!("{}\n\n{}\n{warnings}", why.says, grid.text())
 }
 
@@ -383,7 +386,11 @@ mod tests {
             ..Drive::default()
         };
         now.drives = vec![drive("d0", "v", 0), drive("d1", "v", 3), drive("d2", "w", 7)];
+        now.drives[1].trouble = Some("no connection: no such export".into());
         let why = why("v", &now, &report(1, Vec::new()));
+        let warning = "drive d1: no connection: no such export";
+        assert_eq!(why.warnings, [warning]);
+        assert!(super::text(&why).ends_with(&format!(".\n\n{warning}\n")), "{why:?}");
         let text = "No I/O of v completed in 2.0 s; the limits of gold are booked 1.5 s ahead; \
                     drive d1 has 3 I/Os in flight.";
         assert_eq!((why.says.as_str(), why.groups.len()), (text, 0));

@@ -194,6 +194,7 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
             .map(|(k, n)| (k.to_owned(), n))
             .collect(),
         waiting: disk.waiting(),
+        trouble: disk.failures().trouble,
         counts: report::Counts::from(&stats),
         ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),
         // Threads have accounts of queues that they may use, and perhaps never do.

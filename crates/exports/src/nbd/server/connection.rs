@@ -362,6 +362,12 @@ impl Connection {
         in_service && (self.out.busy || (self.input.busy && self.incoming.is_some()))
     }
 
+    /// Whether, as the server stops, nothing but replies is left, which its client has to read.
+    pub(crate) fn waits_for_reader(&self) -> bool {
+        let (has_input, replies) = (self.incoming.is_some(), self.out.replies());
+        self.phase == Phase::Draining && self.out.busy && !has_input && self.in_flight == replies
+    }
+
     /// A receive is over while no more requests are taken.
     pub(crate) fn receive_ended(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
         self.abandon_input(tickets, pool);

@@ -1,4 +1,5 @@
-//! New certificates in the files of listeners: a thread that looks once a second.
+//! New certificates in the files of listeners, and those that are about to expire: a thread that
+//! looks once a second.
 //!
 //! Owns the thread. Started with the server where a listener has TLS from files; calls
 //! `millrace-tls`. I/O threads never touch these files, whose file system may not answer: a client
@@ -9,11 +10,11 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use millrace_block::{Error, ErrorKind};
 use millrace_machine::Native;
-use millrace_tls::{Refreshed, ServerConfig};
+use millrace_tls::{Expiry, Refreshed, ServerConfig};
 
 use super::config::ListenConfig;
 
@@ -29,6 +30,8 @@ pub(crate) struct Renewal {
 struct Watched {
     config: Arc<ServerConfig>,
     address: String,
+    /// What was said last of when the certificate expires.
+    said: Expiry,
 }
 
 impl Renewal {
@@ -42,15 +45,20 @@ impl Renewal {
             return Ok(None);
         }
         let (stop, stopped) = channel();
-        let body = move || run(&watched, &stopped);
+        let body = move || run(watched, &stopped);
         let _detached = Native::try_spawn("millrace-tls", None, body)
             .map_err(|error| Error::new(ErrorKind::System, error.to_string()))?;
         Ok(Some(Renewal { _stop: stop }))
     }
 }
 
-fn run(watched: &[Watched], stopped: &Receiver<()>) {
-    while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+fn run(mut watched: Vec<Watched>, stopped: &Receiver<()>) {
+    loop {
+        let now = SystemTime::now();
+        watched.iter_mut().for_each(|one| one.look_at_dates(now));
+        if stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
         watched.iter().for_each(Watched::look);
     }
 }
@@ -65,13 +73,41 @@ fn watched(listeners: &[ListenConfig]) -> Vec<Watched> {
         let address = listener.listen.to_string();
         match watched.iter_mut().find(|one| Arc::ptr_eq(&one.config, &tls.config)) {
             Some(one) => one.address += &format!(", {address}"),
-            None => watched.push(Watched { config: Arc::clone(&tls.config), address }),
+            None => {
+                let config = Arc::clone(&tls.config);
+                watched.push(Watched { config, address, said: Expiry::Far });
+            }
         }
     }
     watched
 }
 
 impl Watched {
+    /// Logs that the certificate is about to expire, or is expired: once a day.
+    fn look_at_dates(&mut self, now: SystemTime) {
+        let Some(lifetime) = self.config.lifetime() else { return };
+        let expiry = lifetime.expiry(now);
+        if expiry == self.said {
+            return;
+        }
+        let (address, file) = (&self.address, self.config.certificate_file());
+        let file = file.map_or_else(String::new, |file| format!(" in {}", file.display()));
+        match &expiry {
+            Expiry::Far => {}
+            Expiry::Soon { .. } => tracing::warn!(
+                address,
+                "{address}: the certificate{file} {expiry}; put a new one in its place, which is taken \
+                 without a restart"
+            ),
+            Expiry::Over { .. } => tracing::error!(
+                address,
+                "{address}: the certificate{file} {expiry}; clients refuse the server until a new one is \
+                 in its place, which is taken without a restart"
+            ),
+        }
+        self.said = expiry;
+    }
+
     /// Looks at the files once, and logs what came of a change.
     fn look(&self) {
         let address = &self.address;
@@ -127,9 +163,32 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_that_expires_is_said_before_and_then_once_a_day() {
+        let authority = Authority::new("CA");
+        let day = Duration::from_secs(24 * 60 * 60);
+        // Of its time of two days less than a third is left.
+        let issued = authority.issue("server", &["localhost"], Validity::Seconds(40_000));
+        let identity = Identity { certificate: issued.certificate, key: issued.key };
+        let config = ServerConfig::load(ServerFiles { identity, client_ca: None }).unwrap();
+        let (config, address) = (Arc::new(config), "tcp:1".to_owned());
+        let mut watched = Watched { config, address, said: Expiry::Far };
+        let now = SystemTime::now();
+        let mut look = |now| logged(|| watched.look_at_dates(now));
+        let soon = look(now);
+        assert!(soon.starts_with("tcp:1: the certificate in /"), "{soon}");
+        assert!(soon.contains("server-cert.pem expires within a day, at "), "{soon}");
+        assert_eq!(look(now), "", "said once");
+        let over = look(now + day);
+        assert!(over.contains("server-cert.pem is expired since "), "{over}");
+        assert!(over.contains("clients refuse the server until a new one is in"), "{over}");
+        assert_eq!(look(now + day), "");
+        assert!(look(now + 2 * day).contains("is expired since "), "once a day");
+    }
+
+    #[test]
     fn the_thread_ends_with_the_server() {
         let (stop, stopped) = channel();
         drop(stop);
-        run(&[], &stopped);
+        run(Vec::new(), &stopped);
     }
 }

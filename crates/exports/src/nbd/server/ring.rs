@@ -175,6 +175,14 @@ pub(crate) fn peer_of(fd: RawFd) -> Option<std::net::SocketAddr> {
     rustix::net::getpeername(socket).ok()??.try_into().ok()
 }
 
+/// The process at the other end of a Unix socket.
+pub(crate) fn pid_of(fd: RawFd) -> Option<i32> {
+    // SAFETY: the caller's descriptor, open for the call.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
+    Some(peer.pid.as_raw_nonzero().get())
+}
+
 /// The bytes of a piece of a connection's replies.
 pub(crate) fn piece_bytes(piece: &libc::iovec) -> &[u8] {
     // SAFETY: pieces name a batch's headers, a pool buffer that the batch has, or the shared

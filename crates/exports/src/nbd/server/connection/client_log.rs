@@ -8,7 +8,7 @@
 use std::fmt;
 
 use super::Connection;
-use crate::nbd::server::ring::peer_of;
+use crate::nbd::server::ring::{peer_of, pid_of};
 use millrace_nbd::ReplyStyle;
 
 /// A client's number in the log.
@@ -30,6 +30,15 @@ fn client(thread: usize, conn: &Connection) -> Client {
 /// Where a client is, in words behind its number; nothing where the socket does not say.
 fn whence(conn: &Connection) -> String {
     peer_of(conn.fd).map_or_else(String::new, |peer| format!(" from {peer}"))
+}
+
+/// Where a client is, or which process it is if it is on this machine.
+fn named(conn: &Connection) -> String {
+    let from = whence(conn);
+    match pid_of(conn.fd).filter(|_| from.is_empty()) {
+        Some(pid) => format!(" (process {pid})"),
+        None => from,
+    }
 }
 
 /// Logs that a client connected to the listener of this address.
@@ -83,6 +92,17 @@ pub(crate) fn broken(thread: usize, conn: &Connection, why: impl fmt::Display) {
 pub(crate) fn too_slow(thread: usize, conn: &Connection, why: &str) {
     let (client, from) = (client(thread, conn), whence(conn));
     tracing::warn!(%client, "client {client}{from} is disconnected: {why}");
+}
+
+/// Logs that a client reads none of its last replies while the server stops, and is disconnected.
+#[cold]
+pub(crate) fn unread(thread: usize, conn: &Connection) {
+    let (client, from) = (client(thread, conn), named(conn));
+    tracing::warn!(
+        %client,
+        "client {client}{from} does not read its replies and is disconnected, as the daemon stops; its \
+         requests are done, and nothing is lost"
+    );
 }
 
 /// Logs that the server closes a client's connection, and why.

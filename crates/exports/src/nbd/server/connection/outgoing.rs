@@ -217,6 +217,11 @@ impl Outgoing {
         self.gathering.left_bytes + self.sending.left_bytes
     }
 
+    /// Replies that have not left.
+    pub(crate) fn replies(&self) -> u32 {
+        self.gathering.replies + self.sending.replies
+    }
+
     /// Whether a batch was sent in part.
     pub(crate) fn has_rest(&self) -> bool {
         self.sending.replies > 0

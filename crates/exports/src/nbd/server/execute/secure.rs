@@ -10,13 +10,15 @@
 
 use std::fmt::Display;
 use std::os::fd::RawFd;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
+
+use millrace_tls::Expiry;
 
 use super::Core;
 use crate::nbd::server::connection::client_log;
 use crate::nbd::server::connection::{Connection, Incoming, Phase};
 use crate::nbd::server::ring::peer_of;
-use crate::nbd::server::secure::Secure;
+use crate::nbd::server::secure::{ListenTls, Secure};
 use crate::nbd::server::submit::ticket::{Memory, Ticket};
 
 /// Steps of handshakes in one turn of a thread: a signature takes 50 to 1000 microseconds.
@@ -215,9 +217,10 @@ impl Core {
     pub(super) fn note_hang_up(&mut self, conn: &Connection) {
         let (Some(tls), Some(negotiation)) = (&conn.tls, &conn.negotiation) else { return };
         if !tls.told && self.secure.may_show(Instant::now()) {
-            let address = &self.exports.catalogs[negotiation.listener].address;
+            let catalog = &self.exports.catalogs[negotiation.listener];
             let why = "it hung up during the handshake of TLS; it may not accept this certificate";
-            client_log::refused(self.pool.thread(), conn, address, why);
+            let why = blamed(catalog.tls.as_ref(), &why);
+            client_log::refused(self.pool.thread(), conn, &catalog.address, why);
         }
     }
 
@@ -228,8 +231,9 @@ impl Core {
         let listener = conn.negotiation.as_ref().map(|negotiation| negotiation.listener);
         match listener {
             Some(listener) if self.secure.may_show(Instant::now()) => {
-                let address = &self.exports.catalogs[listener].address;
-                client_log::refused(self.pool.thread(), conn, address, error);
+                let catalog = &self.exports.catalogs[listener];
+                let why = blamed(catalog.tls.as_ref(), error);
+                client_log::refused(self.pool.thread(), conn, &catalog.address, why);
             }
             None if self.secure.may_show(Instant::now()) => {
                 client_log::broken(self.pool.thread(), conn, error);
@@ -240,9 +244,39 @@ impl Core {
     }
 }
 
+/// Why a client's handshake failed: that the server's own certificate is expired, if it is.
+fn blamed(tls: Option<&ListenTls>, error: &dyn Display) -> String {
+    let expiry = tls.and_then(|tls| tls.config.lifetime()).map(|one| one.expiry(SystemTime::now()));
+    match expiry {
+        Some(expiry @ Expiry::Over { .. }) => {
+            format!("the server's own certificate {expiry}; put a new one in its place ({error})")
+        }
+        _ => error.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use millrace_authority::{Authority, Validity};
+    use millrace_nbd::TlsMode;
+    use millrace_tls::{Identity, ServerConfig, ServerFiles};
+
     use super::*;
+
+    #[test]
+    fn a_failed_handshake_is_put_on_the_servers_certificate_once_that_is_expired() {
+        let authority = Authority::new("CA");
+        let issued = authority.issue("server", &["localhost"], Validity::Seconds(2));
+        let identity = Identity { certificate: issued.certificate, key: issued.key };
+        let config = ServerConfig::load(ServerFiles { identity, client_ca: None }).unwrap();
+        let tls = ListenTls { config: config.into(), mode: TlsMode::Required };
+        assert_eq!(blamed(Some(&tls), &"why"), "why");
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        let why = blamed(Some(&tls), &"why");
+        assert!(why.starts_with("the server's own certificate is expired since "), "{why}");
+        assert!(why.ends_with(" (why)"), "{why}");
+        assert_eq!(blamed(None, &"why"), "why");
+    }
 
     #[test]
     fn a_turn_does_few_steps_of_handshakes_and_the_log_shows_few_refusals() {

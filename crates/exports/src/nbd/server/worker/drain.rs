@@ -2,7 +2,8 @@
 //!
 //! Called once by the thread's main function after `Worker::serve`. What is not answered by the
 //! deadline of `Server::stop` is cut off; cutting off and flushing have [`CUT_OFF_NS`] and
-//! [`FLUSH_NS`] more. Drives that do not answer by then are not waited for.
+//! [`FLUSH_NS`] more. Drives that do not answer by then are not waited for, and clients that read
+//! nothing for [`UNREAD_NS`] are not, where all their requests are carried out.
 //!
 //! Invariant: memory that the kernel or a drive may still touch is leaked, never freed.
 
@@ -13,12 +14,15 @@ use millrace_machine::{Machine, Native};
 
 use super::Worker;
 use super::flush::Flush;
-use crate::nbd::server::connection::Phase;
+use crate::nbd::server::connection::progress::LOOKS;
+use crate::nbd::server::connection::{Connection, Phase, client_log};
 use crate::nbd::server::ring::{close_now, shut_down_input};
 use crate::stop::{FLUSH_NS, TURN_NS};
 
 /// Longest time between the deadline and the end of all connections.
 const CUT_OFF_NS: u64 = 500_000_000;
+/// How long a client may read none of the replies that are left for it.
+const UNREAD_NS: u64 = 1_000_000_000;
 
 /// What the end of a server was like.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,6 +78,7 @@ impl Worker {
             conn.touch(&mut self.touched);
         }
         self.turn_until_idle(deadline_ns)?;
+        end_unread(self, |_| true);
         for conn in self.conns.iter_mut().flatten() {
             report.cut_off += u64::from(conn.phase != Phase::Dead);
             conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
@@ -85,8 +90,13 @@ impl Worker {
 
     /// Turns until nothing is left of the connections, or until the deadline.
     fn turn_until_idle(&mut self, deadline_ns: u64) -> Result<(), Error> {
+        let mut looked_ns = Native::now();
         while !self.is_idle() && Native::now() < deadline_ns {
             self.turn(Some(Native::now() + TURN_NS))?;
+            if Native::now() >= looked_ns + UNREAD_NS / u64::from(LOOKS) {
+                looked_ns = Native::now();
+                end_unread(self, |conn| conn.history.progress.is_stalled());
+            }
         }
         Ok(())
     }
@@ -136,6 +146,18 @@ impl Worker {
     }
 }
 
+/// Ends the connections whose replies are all that is left, where `is_over` says so: nothing is
+/// lost but what their clients do not read.
+fn end_unread(worker: &mut Worker, mut is_over: impl FnMut(&mut Connection) -> bool) {
+    for conn in worker.conns.iter_mut().flatten() {
+        if conn.waits_for_reader() && is_over(conn) {
+            client_log::unread(worker.number, conn);
+            conn.kill(&mut worker.core.submitter.tickets, &mut worker.core.pool);
+            conn.touch(&mut worker.touched);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -143,6 +165,7 @@ mod tests {
     use millrace_block::Op;
 
     use super::*;
+    use crate::nbd::server::connection::client_log::tests::logged;
     use crate::nbd::server::submit::ticket::Memory;
     use crate::server::tests::{Rig, header, request, ticket};
     use millrace_nbd::Command;
@@ -249,6 +272,23 @@ mod tests {
             rig.flush().await_others(CUT_OFF_NS).expect("the ring turns");
             assert_eq!(ended.load(Ordering::SeqCst), 2);
         });
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_is_named_and_costs_a_second_and_nothing_else() {
+        let mut rig = Rig::new(&["ram:size=8m"], |_| ());
+        let (mut client, _) = rig.by_hand("0");
+        let reads = header(&request(Command::Read, 0, 1 << 20)).repeat(4);
+        std::io::Write::write_all(&mut client, &reads).expect("the socket has room");
+        rig.until("they are taken", |rig| rig.core.counts.requests == 4);
+        rig.shared.ending.stop.give(Native::now() + 60_000_000_000);
+        let begun = std::time::Instant::now();
+        let mut report = StopReport::default();
+        let said = logged(|| report = rig.finish());
+        assert!(report.is_clean(), "{report:?}");
+        let process = format!(" (process {}) does not read its replies", std::process::id());
+        assert!(said.contains("client 0.") && said.contains(&process), "{said}");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 
     #[test]

@@ -1,0 +1,352 @@
+//! `SiblingQueues`: which queues of a drive have a connection, and the requests that one of them
+//! sends for another.
+//!
+//! A server may let in fewer connections than the drive has queues, from the start or after a
+//! restart. A queue without a connection forwards its requests here; a queue with one takes them,
+//! sends them as its own and gives them back answered, or unsent when its connection is lost. Each
+//! request stays in its queue's tag all the time; only its memory list moves. Called by `queue.rs`
+//! and, for the count of connections, by `link.rs`.
+//!
+//! Invariants: a forwarded request is in one place: in `pending`, in a queue with a connection, or
+//! in the mail of the queue that it belongs to. `pending` of a queue is taken back by that queue as
+//! soon as no connection is up; the fall of the last one wakes all threads. Lock order: `state` is
+//! taken alone, once for a batch.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use libc::iovec;
+use millrace_block::Status;
+use millrace_nbd::Command;
+
+use super::shared::{lock, wake_up};
+
+/// The queue and tag that a forwarded request belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) queue: usize,
+    pub(crate) tag: u32,
+    /// Number of this forwarding, which no other one has.
+    pub(crate) id: u64,
+}
+
+/// A request to send.
+#[derive(Debug)]
+pub(crate) struct Forwarded {
+    pub(crate) origin: Origin,
+    pub(crate) command: Command,
+    /// `CMD_FLAG_*`.
+    pub(crate) flags: u16,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    /// Its number among the flushes of the drive, if it is one.
+    pub(crate) flush: u64,
+    /// It was sent on a connection that is lost.
+    pub(crate) again: bool,
+    pub(crate) memory: Vec<iovec>,
+}
+
+/// A forwarded request that is given back.
+#[derive(Debug)]
+pub(crate) struct GivenBack {
+    pub(crate) origin: Origin,
+    /// None: it is to be sent again.
+    pub(crate) status: Option<Status>,
+    /// It was sent on a connection that is lost.
+    pub(crate) again: bool,
+    /// That connection was given up since its server was silent for too long.
+    pub(crate) silence: bool,
+    pub(crate) memory: Vec<iovec>,
+}
+
+/// News for a queue.
+#[derive(Debug)]
+pub(crate) enum Mail {
+    GivenBack(GivenBack),
+    /// The time of a forwarded request is over; the queue that has it ends its connection.
+    Expired(u64),
+}
+
+// SAFETY: the lists name memory of requests in flight, whose bios are `Send`; whoever has the
+// request is the only one to use it.
+unsafe impl Send for Forwarded {}
+// SAFETY: as above.
+unsafe impl Send for GivenBack {}
+
+/// Connections and forwarded requests of all queues.
+#[derive(Debug, Default)]
+pub(crate) struct SiblingQueues {
+    /// Connections of the last generation that are up.
+    up: AtomicUsize,
+    /// Connections that the open queues are to have.
+    all: AtomicUsize,
+    /// Requests in `State::pending`.
+    pending: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queues: Vec<QueueState>,
+    pending: VecDeque<Forwarded>,
+    /// Number of the last forwarding.
+    last_id: u64,
+    /// The generation whose connections count.
+    generation: u32,
+}
+
+/// One queue, as the others see it.
+#[derive(Debug, Default)]
+struct QueueState {
+    /// Wakes its thread; none while it is not open.
+    wake: Option<Arc<OwnedFd>>,
+    /// Its connections that are up.
+    up: usize,
+    mail: Vec<Mail>,
+    has_mail: Arc<AtomicBool>,
+}
+
+impl QueueState {
+    fn send(&mut self, mail: Mail) {
+        if self.wake.is_some() {
+            self.mail.push(mail);
+            // Release pairs with the Acquire of `take_mail`.
+            self.has_mail.store(true, Ordering::Release);
+        }
+    }
+
+    fn wake(&self) {
+        self.wake.iter().for_each(|wake| wake_up(wake));
+    }
+}
+
+impl SiblingQueues {
+    /// Adds a queue on the thread that `wake` wakes, which is to have so many connections. Returns
+    /// its flag of mail.
+    pub(crate) fn open(
+        &self,
+        queue: usize,
+        wake: Arc<OwnedFd>,
+        connections: usize,
+    ) -> Arc<AtomicBool> {
+        self.all.fetch_add(connections, Ordering::Relaxed);
+        let mut state = lock(&self.state);
+        if state.queues.len() <= queue {
+            state.queues.resize_with(queue + 1, QueueState::default);
+        }
+        let one = &mut state.queues[queue];
+        one.wake = Some(wake);
+        Arc::clone(&one.has_mail)
+    }
+
+    /// Removes a queue and what it has forwarded and nobody has taken.
+    pub(crate) fn close(&self, queue: usize, connections: usize) {
+        self.all.fetch_sub(connections, Ordering::Relaxed);
+        drop(self.take_back(queue));
+        let mut state = lock(&self.state);
+        state.queues[queue].wake = None;
+        state.queues[queue].mail.clear();
+    }
+
+    /// No connection counts any more but those of this generation; wakes the threads of all queues.
+    pub(crate) fn begin_generation(&self, generation: u32) {
+        let mut state = lock(&self.state);
+        if generation.wrapping_sub(state.generation) > u32::MAX / 2 {
+            // A later one has begun.
+            return;
+        }
+        state.generation = generation;
+        state.queues.iter_mut().for_each(|queue| queue.up = 0);
+        // Relaxed here and below: whoever looks too early is woken.
+        self.up.store(0, Ordering::Relaxed);
+        state.queues.iter().for_each(QueueState::wake);
+    }
+
+    /// Counts a connection of a queue that is up.
+    pub(crate) fn connection_up(&self, queue: usize, generation: u32) {
+        let mut state = lock(&self.state);
+        if generation != state.generation {
+            return;
+        }
+        state.queues[queue].up += 1;
+        if self.up.fetch_add(1, Ordering::Relaxed) == 0 {
+            state.queues.iter().for_each(QueueState::wake);
+        }
+    }
+
+    /// Counts a connection of a queue that is up no more.
+    pub(crate) fn connection_down(&self, queue: usize, generation: u32) {
+        let mut state = lock(&self.state);
+        if generation != state.generation {
+            return;
+        }
+        state.queues[queue].up -= 1;
+        if self.up.fetch_sub(1, Ordering::Relaxed) == 1 {
+            state.queues.iter().for_each(QueueState::wake);
+        }
+    }
+
+    /// Whether a connection of some queue is up.
+    pub(crate) fn has_connection(&self) -> bool {
+        self.up.load(Ordering::Relaxed) > 0
+    }
+
+    /// How many connections are up, of how many.
+    pub(crate) fn connections(&self) -> (usize, usize) {
+        (self.up.load(Ordering::Relaxed), self.all.load(Ordering::Relaxed))
+    }
+
+    /// Whether requests wait for a queue with a connection.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.pending.load(Ordering::Relaxed) > 0
+    }
+
+    /// Forwards requests, each of which `next` gives with the number of its forwarding.
+    pub(crate) fn forward(&self, mut next: impl FnMut(u64) -> Option<Forwarded>) {
+        let mut state = lock(&self.state);
+        while let Some(forwarded) = next(state.last_id + 1) {
+            state.last_id += 1;
+            state.pending.push_back(forwarded);
+        }
+        self.pending.store(state.pending.len(), Ordering::Relaxed);
+        state.queues.iter().filter(|one| one.up > 0).for_each(QueueState::wake);
+    }
+
+    /// Takes back what a queue has forwarded and nobody has taken.
+    pub(crate) fn take_back(&self, queue: usize) -> Vec<Forwarded> {
+        let mut state = lock(&self.state);
+        let pending = std::mem::take(&mut state.pending);
+        let (own, others) = pending.into_iter().partition(|one| one.origin.queue == queue);
+        state.pending = others;
+        self.pending.store(state.pending.len(), Ordering::Relaxed);
+        Vec::from(own)
+    }
+
+    /// Takes a queue's share of what is forwarded, `most` at most: a queue that has a connection
+    /// leaves as much to each other one.
+    pub(crate) fn take_share(&self, most: usize) -> Vec<Forwarded> {
+        let mut state = lock(&self.state);
+        let takers = state.queues.iter().filter(|one| one.up > 0).count().max(1);
+        let share = state.pending.len().div_ceil(takers).min(most);
+        let taken = state.pending.drain(..share).collect();
+        self.pending.store(state.pending.len(), Ordering::Relaxed);
+        taken
+    }
+
+    /// Gives requests back to their queues.
+    pub(crate) fn give_back(&self, requests: impl Iterator<Item = GivenBack>) {
+        let mut state = lock(&self.state);
+        let mut woken = vec![false; state.queues.len()];
+        for request in requests {
+            let queue = request.origin.queue;
+            woken[queue] = true;
+            state.queues[queue].send(Mail::GivenBack(request));
+        }
+        let queues = state.queues.iter().zip(woken).filter(|(_, woken)| *woken);
+        queues.for_each(|(queue, _)| queue.wake());
+    }
+
+    /// The time of a forwarded request is over. Returns it if no queue has taken it; else the queue
+    /// that has it hears of that.
+    pub(crate) fn expire(&self, id: u64) -> Option<Forwarded> {
+        let mut state = lock(&self.state);
+        if let Some(at) = state.pending.iter().position(|one| one.origin.id == id) {
+            let found = state.pending.remove(at);
+            self.pending.store(state.pending.len(), Ordering::Relaxed);
+            return found;
+        }
+        for queue in &mut state.queues {
+            queue.send(Mail::Expired(id));
+            queue.wake();
+        }
+        None
+    }
+
+    /// Moves the mail of a queue to the end of `into`; `has_mail` is the queue's flag.
+    pub(crate) fn take_mail(&self, queue: usize, has_mail: &AtomicBool, into: &mut Vec<Mail>) {
+        // Acquire pairs with the Release of `send`.
+        if has_mail.load(Ordering::Acquire) {
+            let mut state = lock(&self.state);
+            has_mail.store(false, Ordering::Relaxed);
+            into.append(&mut state.queues[queue].mail);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wake() -> Arc<OwnedFd> {
+        Arc::new(std::fs::File::open("/dev/null").unwrap().into())
+    }
+
+    fn forward(all: &SiblingQueues, queue: usize, tags: std::ops::Range<u32>) {
+        let mut tags = tags;
+        all.forward(|id| {
+            let origin = Origin { queue, tag: tags.next()?, id };
+            let (command, memory) = (Command::Read, Vec::new());
+            let (flags, offset, len, flush, again) = (0, 0, 0, 0, false);
+            Some(Forwarded { origin, command, flags, offset, len, flush, again, memory })
+        });
+    }
+
+    fn tags(taken: &[Forwarded]) -> Vec<u32> {
+        taken.iter().map(|one| one.origin.tag).collect()
+    }
+
+    #[test]
+    fn queues_with_connections_share_what_others_forward_and_give_it_back() {
+        let all = SiblingQueues::default();
+        let flags: Vec<_> = (0..3).map(|queue| all.open(queue, wake(), 1)).collect();
+        assert!(!all.has_connection());
+        [0, 1].into_iter().for_each(|queue| all.connection_up(queue, 0));
+        all.connection_up(2, 7);
+        assert_eq!(all.connections(), (2, 3));
+        forward(&all, 2, 0..5);
+        assert!(all.has_pending());
+        let taken = all.take_share(64);
+        assert_eq!(tags(&taken), [0, 1, 2], "half of it, since another queue has a connection");
+        assert_eq!(tags(&all.take_share(1)), [3], "as much as there is room for");
+        assert_eq!(tags(&all.take_back(2)), [4], "what nobody has taken");
+        assert!(!all.has_pending());
+        all.give_back(taken.into_iter().map(|one| GivenBack {
+            origin: one.origin,
+            status: Some(Status::Ok),
+            again: false,
+            silence: false,
+            memory: one.memory,
+        }));
+        let mut mail = Vec::new();
+        all.take_mail(0, &flags[0], &mut mail);
+        assert!(mail.is_empty());
+        all.take_mail(2, &flags[2], &mut mail);
+        assert_eq!(mail.len(), 3);
+    }
+
+    #[test]
+    fn a_request_whose_time_is_over_comes_back_or_its_taker_hears_of_it() {
+        let all = SiblingQueues::default();
+        let flags: Vec<_> = (0..2).map(|queue| all.open(queue, wake(), 1)).collect();
+        all.connection_up(0, 0);
+        forward(&all, 1, 0..2);
+        let first = all.expire(1).expect("nobody has taken it");
+        assert_eq!((first.origin.tag, first.origin.id), (0, 1));
+        let taken = all.take_share(64);
+        assert!(all.expire(taken[0].origin.id).is_none());
+        let mut mail = Vec::new();
+        all.take_mail(0, &flags[0], &mut mail);
+        assert!(matches!(mail[..], [Mail::Expired(2)]), "{mail:?}");
+        all.begin_generation(1);
+        assert!(!all.has_connection());
+        all.connection_down(0, 0);
+        all.connection_up(0, 1);
+        assert_eq!(all.connections(), (1, 2));
+        all.connection_down(0, 1);
+        all.close(0, 1);
+        assert_eq!(all.connections(), (0, 1));
+    }
+}

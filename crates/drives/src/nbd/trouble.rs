@@ -1,0 +1,104 @@
+//! `ReconnectTrouble`: why connections of a drive are missing, for the log and for `ctl why`.
+//!
+//! Owns the reason of the last attempt that failed, and what was said of it, so that a refusal is
+//! said at the first attempt and once. Written by the threads that look for the server
+//! (`redial.rs`), read by whoever tells people (`nbd.rs`).
+
+/// How an attempt to connect has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConnectFailure {
+    /// The server is there and has said why it does not let this side in.
+    Refused,
+    /// Anything else.
+    Other,
+}
+
+/// Why connections are missing.
+#[derive(Debug, Default)]
+pub(crate) struct ReconnectTrouble {
+    /// Why the last attempt failed; none if it did not.
+    why: Option<String>,
+    /// The refusal that was said.
+    said: Option<String>,
+    /// Connections that were up at the last look.
+    seen_up: usize,
+    /// Connections that were up when it was said that some are missing.
+    said_up: usize,
+}
+
+impl ReconnectTrouble {
+    /// Notes that an attempt has failed. Returns a line for people if the server refuses the drive,
+    /// for a reason that was not said yet, and no connection is up.
+    pub(crate) fn failed(&mut self, why: &str, how: ConnectFailure, up: usize) -> Option<String> {
+        self.why = Some(why.to_owned());
+        if how != ConnectFailure::Refused || up > 0 || self.said.as_deref() == Some(why) {
+            return None;
+        }
+        self.said = Some(why.to_owned());
+        Some(format!("the server does not take the drive back: {why}"))
+    }
+
+    /// Notes that an attempt has succeeded.
+    pub(crate) fn succeeded(&mut self) {
+        *self = ReconnectTrouble::default();
+    }
+
+    /// Whether the last attempt has failed.
+    pub(crate) fn exists(&self) -> bool {
+        self.why.is_some()
+    }
+
+    /// What is wrong, with so many connections up of so many; none if all are.
+    pub(crate) fn text(&self, (up, all): (usize, usize)) -> Option<String> {
+        let why = self.why.as_deref().unwrap_or("a connection is being made");
+        match up {
+            _ if up >= all => None,
+            0 => Some(format!("no connection: {why}")),
+            up => Some(format!("{up} of {all} connections: {why}")),
+        }
+    }
+
+    /// A line that says how many connections are missing; once, and only when their number is the
+    /// same as at the last look.
+    pub(crate) fn missing(&mut self, (up, all): (usize, usize)) -> Option<String> {
+        let was_so = std::mem::replace(&mut self.seen_up, up) == up;
+        let is_new = self.said_up != up && up > 0 && up < all;
+        let why = self.why.as_deref().filter(|_| was_so && is_new)?;
+        self.said_up = up;
+        Some(format!("{up} of {all} connections, which carry all requests; the others: {why}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_said_once_and_again_after_a_success() {
+        let mut trouble = ReconnectTrouble::default();
+        assert_eq!(trouble.failed("refused", ConnectFailure::Other, 0), None);
+        let line = "the server does not take the drive back: no such export";
+        assert_eq!(
+            trouble.failed("no such export", ConnectFailure::Refused, 0).as_deref(),
+            Some(line)
+        );
+        assert_eq!(trouble.failed("no such export", ConnectFailure::Refused, 0), None);
+        assert_eq!(trouble.text((0, 2)).as_deref(), Some("no connection: no such export"));
+        trouble.succeeded();
+        assert_eq!(trouble.failed("full", ConnectFailure::Refused, 1), None, "a connection is up");
+        assert!(trouble.failed("no such export", ConnectFailure::Refused, 0).is_some());
+    }
+
+    #[test]
+    fn missing_connections_are_said_once_their_number_stays() {
+        let mut trouble = ReconnectTrouble::default();
+        assert_eq!((trouble.text((4, 4)), trouble.missing((1, 4))), (None, None));
+        trouble.failed("full", ConnectFailure::Refused, 2);
+        assert_eq!(trouble.missing((2, 4)), None, "it has just changed");
+        let line = "2 of 4 connections, which carry all requests; the others: full";
+        assert_eq!(trouble.missing((2, 4)).as_deref(), Some(line));
+        assert_eq!(trouble.missing((2, 4)), None);
+        assert_eq!(trouble.text((2, 4)).as_deref(), Some("2 of 4 connections: full"));
+        assert_eq!((trouble.missing((4, 4)), trouble.text((4, 4))), (None, None));
+    }
+}

@@ -1,0 +1,247 @@
+//! The NBD drive on a server that is started anew: with room for fewer connections or more, under
+//! another name, without what it had answered; and the stop of a daemon while it is gone.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use millrace_block::{
+    Bio, Buffer, Disk, DiskConfig, Layout, OpFlags, Status, Volume, prepare_stop,
+};
+use millrace_drives::{NbdConfig, NbdDriver, OnServerRestart};
+use millrace_reactor::Backend;
+
+use crate::harness::{BACKENDS, Drives, Rig, buffer_of, has_uring, pattern};
+use crate::nbd_server::{ALL, Act, Server};
+
+const SIZE: u64 = 8 << 20;
+const THREADS: u16 = 4;
+
+fn config(server: &Server) -> NbdConfig {
+    let uri = server.uri();
+    let reconnect_ns = 20_000_000_000;
+    NbdConfig { reconnect_ns, ..NbdConfig::new(uri.parse().unwrap(), uri) }
+}
+
+fn drives_of(config: NbdConfig, timeout_ns: u64) -> Arc<Drives> {
+    let io_threads = config.io_threads;
+    let driver = Box::new(NbdDriver::open(config).unwrap());
+    let disk = DiskConfig { name: "d0".into(), io_threads, timeout_ns, ..DiskConfig::default() };
+    let disk = Disk::new(driver, disk).unwrap();
+    Arc::new(Drives::around(Volume::new("v", Layout::Linear, vec![disk]).unwrap()))
+}
+
+fn disk(drives: &Drives) -> &Arc<Disk<millrace_machine::Native>> {
+    &drives.volume.disks()[0]
+}
+
+fn backends() -> impl Iterator<Item = Backend> {
+    BACKENDS.into_iter().filter(|backend| *backend == Backend::Epoll || has_uring())
+}
+
+/// Stops the server and starts it with room for so many connections; 0: for any number.
+fn restart(server: &Server, limit: usize) {
+    server.state.closed.store(true, Ordering::SeqCst);
+    server.hang_up();
+    std::thread::sleep(Duration::from_millis(30));
+    server.state.limit.store(limit, Ordering::SeqCst);
+    server.state.closed.store(false, Ordering::SeqCst);
+}
+
+/// Writes, flushes and reads back in a region of the thread's own.
+fn work(rig: &mut Rig, number: u16, rounds: std::ops::Range<u64>) {
+    let first = u64::from(number) * 2048;
+    for round in rounds {
+        for place in 0..8 {
+            let sector = first + place * 128;
+            rig.submit(Bio::write(sector, buffer_of(&pattern(sector, 40 << 10, round))));
+        }
+        rig.submit(Bio::flush());
+        let all = rig.drain();
+        assert!(all.iter().all(|done| done.status == Status::Ok), "thread {number}: {all:?}");
+        for place in 0..8 {
+            let sector = first + place * 128;
+            assert!(rig.read(sector, 40 << 10) == pattern(sector, 40 << 10, round), "{round}");
+        }
+    }
+}
+
+/// Runs `body` on each of the threads, which go on serving until all are through.
+fn on_threads(drives: &Arc<Drives>, backend: Backend, body: impl Fn(&mut Rig, u16) + Sync) {
+    let (through, opened) = (AtomicUsize::new(0), Barrier::new(THREADS.into()));
+    std::thread::scope(|scope| {
+        for number in 0..THREADS {
+            let (body, through, opened) = (&body, &through, &opened);
+            let drives = Arc::clone(drives);
+            scope.spawn(move || {
+                let mut rig = Rig::of(drives, backend, number);
+                opened.wait();
+                body(&mut rig, number);
+                through.fetch_add(1, Ordering::SeqCst);
+                rig.until("all threads", |_| through.load(Ordering::SeqCst) == THREADS.into());
+            });
+        }
+    });
+}
+
+/// The news of a drive until they contain this text.
+fn news_with(drives: &Drives, text: &str) -> String {
+    let mut all = String::new();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !all.contains(text) {
+        assert!(Instant::now() < deadline, "no {text:?} in: {all}");
+        all += &disk(drives).take_news().join("\n");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    all
+}
+
+#[test]
+fn threads_without_a_connection_send_by_those_that_have_one() {
+    for (before, after) in [(0, 2), (2, 2), (0, 1), (1, 0), (2, 3)] {
+        for backend in backends() {
+            println!("{backend}: {before} connections, then {after}");
+            let server = Server::new(SIZE, ALL, &[]);
+            server.state.limit.store(before, Ordering::SeqCst);
+            let drives = drives_of(NbdConfig { io_threads: THREADS, ..config(&server) }, 0);
+            on_threads(&drives, backend, |rig, number| {
+                work(rig, number, 1..4);
+                if number == 0 {
+                    restart(&server, after);
+                }
+                work(rig, number, 4..12);
+                if number == 0 && after > 0 {
+                    let line = format!("{after} of 4 connections, which carry all requests");
+                    news_with(&rig.drives, &line);
+                }
+            });
+        }
+    }
+}
+
+/// The first of the connections that are missing is waited for at the start, and no other one.
+#[test]
+fn a_server_that_keeps_further_clients_waiting_delays_the_start_once() {
+    let server = Server::new(SIZE, ALL, &[]);
+    server.state.limit.store(1, Ordering::SeqCst);
+    server.state.mute.store(true, Ordering::SeqCst);
+    let begun = Instant::now();
+    let drives = drives_of(NbdConfig { io_threads: 1, connections: Some(4), ..config(&server) }, 0);
+    let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
+    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
+    work(&mut rig, 0, 1..3);
+    let trouble = disk(&drives).failures().trouble.unwrap_or_default();
+    assert!(trouble.starts_with("1 of 4 connections: "), "{trouble}");
+}
+
+#[test]
+fn a_forwarded_request_without_an_answer_times_out_and_others_go_on() {
+    for backend in backends() {
+        let server = Server::new(SIZE, ALL, &[Act::Silent(0)]);
+        server.state.limit.store(1, Ordering::SeqCst);
+        let config = NbdConfig { io_threads: THREADS, ..config(&server) };
+        let drives = drives_of(config, 400_000_000);
+        let turn = Barrier::new(THREADS.into());
+        on_threads(&drives, backend, |rig, number| {
+            let begun = Instant::now();
+            if number == 3 {
+                let status = rig.run(Bio::read(0, Buffer::new(4096))).status;
+                assert_eq!(status, Status::TimedOut);
+                assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+            } else {
+                let second_ns = begun + Duration::from_millis(1500);
+                rig.until("the timeout", |_| Instant::now() > second_ns);
+            }
+            turn.wait();
+            work(rig, number, 1..3);
+        });
+    }
+}
+
+#[test]
+fn a_refusal_is_said_at_the_first_try() {
+    let server = Server::new(SIZE, ALL, &[]);
+    let drives = drives_of(config(&server), 0);
+    let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
+    work(&mut rig, 0, 1..2);
+    assert_eq!(disk(&drives).failures().trouble, None);
+    server.state.renamed.store(true, Ordering::SeqCst);
+    restart(&server, 0);
+    let begun = Instant::now();
+    let no_export = "there is no export \"x\"; there are \"y\"";
+    let mut said = String::new();
+    rig.until("the refusal", |rig| {
+        said += &disk(&rig.drives).take_news().join("\n");
+        said.contains("the server does not take the drive back: ") && said.contains(no_export)
+    });
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let trouble = disk(&drives).failures().trouble.unwrap_or_default();
+    assert!(trouble.starts_with("no connection: ") && trouble.contains(no_export), "{trouble}");
+    server.state.renamed.store(false, Ordering::SeqCst);
+    work(&mut rig, 0, 2..3);
+    assert_eq!(disk(&drives).failures().trouble, None);
+}
+
+/// Writes, restarts the server, and returns the outcome of two flushes, or of two writes with FUA.
+fn restarted(config: NbdConfig, server: &Server, (flushes, fua): (bool, bool)) -> [Status; 2] {
+    let drives = drives_of(config, 0);
+    let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
+    (0..6).for_each(|place| rig.write(place * 64, &pattern(place * 64, 4096, 1)));
+    if flushes {
+        rig.run_ok(Bio::flush());
+    }
+    let before = server.sessions();
+    restart(server, 0);
+    rig.until("the reconnect", |_| server.sessions() > before);
+    [(); 2].map(|()| {
+        let write = Bio::write(0, buffer_of(&[1; 512])).with_flags(OpFlags::FUA);
+        rig.run(if fua { write } else { Bio::flush() }).status
+    })
+}
+
+#[test]
+fn after_a_restart_the_next_flush_fails_once_if_that_is_asked_for_and_writes_were_unflushed() {
+    let (ok, failed) = (Status::Ok, Status::IoError);
+    for connections in [1, 3] {
+        for (on_server_restart, write_through, how, expected) in [
+            (OnServerRestart::GoOn, false, (false, false), [ok, ok]),
+            (OnServerRestart::FlushError, false, (false, false), [failed, ok]),
+            (OnServerRestart::FlushError, false, (false, true), [failed, ok]),
+            (OnServerRestart::FlushError, false, (true, false), [ok, ok]),
+            (OnServerRestart::FlushError, true, (false, true), [ok, ok]),
+        ] {
+            let server = Server::new(SIZE, ALL, &[]);
+            let connections = Some(connections);
+            let config =
+                NbdConfig { on_server_restart, write_through, connections, ..config(&server) };
+            assert_eq!(restarted(config, &server, how), expected, "{connections:?} {how:?}");
+        }
+    }
+}
+
+#[test]
+fn a_drive_whose_server_is_gone_stops_at_once_if_nothing_is_unflushed() {
+    for (writes, flushes) in [(false, false), (true, true), (true, false)] {
+        let server = Server::new(SIZE, ALL, &[]);
+        let reconnect_ns = 2_000_000_000;
+        let drives = drives_of(NbdConfig { reconnect_ns, ..config(&server) }, 0);
+        let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
+        if writes {
+            rig.write(0, &[1; 4096]);
+        }
+        if flushes {
+            rig.run_ok(Bio::flush());
+        }
+        server.state.closed.store(true, Ordering::SeqCst);
+        server.hang_up();
+        rig.until("the loss", |rig| disk(&rig.drives).failures().trouble.is_some());
+        prepare_stop(disk(&drives));
+        let begun = Instant::now();
+        let status = rig.run(Bio::flush()).status;
+        let waited = begun.elapsed();
+        match writes && !flushes {
+            true => assert!(status == Status::Offline && waited > Duration::from_secs(1)),
+            false => assert!(status == Status::Ok && waited < Duration::from_secs(1), "{waited:?}"),
+        }
+    }
+}

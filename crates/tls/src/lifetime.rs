@@ -1,0 +1,117 @@
+//! `Lifetime`: when a certificate runs out, and when people are to hear of that.
+//!
+//! Owns the dates of a chain of certificates, read once. Called by the configuration for this
+//! side's certificate and by sessions for the peer's; asked by whoever tells people, again and
+//! again, what there is to say at that moment.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
+
+/// Longest time before the end that is worth a warning.
+const WARN_BEFORE: Duration = Duration::from_secs(7 * DAY_S);
+/// A warning is due when less than this part of the whole time is left, so that certificates that
+/// are renewed every day cause none.
+const WARN_PART: u32 = 3;
+const DAY_S: u64 = 24 * 60 * 60;
+
+/// When the first certificate of a chain runs out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lifetime {
+    /// Since the epoch, as the end is.
+    begin: Duration,
+    end: Duration,
+    /// The end as people write it.
+    end_text: String,
+}
+
+/// How near the end of a certificate is. Differs from day to day, so that each may be said once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expiry {
+    /// Nothing is to be said.
+    Far,
+    /// It runs out after so many whole days.
+    Soon {
+        /// Whole days that are left.
+        days: u64,
+        /// The end as people write it.
+        end: String,
+    },
+    /// It ran out so many whole days ago.
+    Over {
+        /// Whole days since then.
+        days: u64,
+        /// The end as people write it.
+        end: String,
+    },
+}
+
+impl Lifetime {
+    /// Dates of the certificate that runs out first; none if none can be read.
+    pub(crate) fn of<'a>(chain: impl IntoIterator<Item = &'a [u8]>) -> Option<Lifetime> {
+        let read = |der: &[u8]| {
+            let parsed = Certificate::from_der(der).ok()?;
+            let validity = parsed.tbs_certificate().validity();
+            let (begin, end) = (validity.not_before, validity.not_after);
+            let end_text = end.to_string();
+            let (begin, end) = (begin.to_unix_duration(), end.to_unix_duration());
+            Some(Lifetime { begin, end, end_text })
+        };
+        chain.into_iter().filter_map(read).min_by_key(|one| one.end)
+    }
+
+    /// How near the end is at this time.
+    #[must_use]
+    pub fn expiry(&self, now: SystemTime) -> Expiry {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let (end, days) = (self.end_text.clone(), |time: Duration| time.as_secs() / DAY_S);
+        let Some(left) = self.end.checked_sub(now).filter(|left| !left.is_zero()) else {
+            return Expiry::Over { days: days(now.saturating_sub(self.end)), end };
+        };
+        let whole = self.end.saturating_sub(self.begin);
+        match left < WARN_BEFORE.min(whole / WARN_PART) {
+            true => Expiry::Soon { days: days(left), end },
+            false => Expiry::Far,
+        }
+    }
+}
+
+impl fmt::Display for Expiry {
+    /// Words that go on after "the certificate".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Expiry::Far => f.write_str("is valid"),
+            Expiry::Soon { days: 0, end } => write!(f, "expires within a day, at {end}"),
+            Expiry::Soon { days: 1, end } => write!(f, "expires in 1 day, at {end}"),
+            Expiry::Soon { days, end } => write!(f, "expires in {days} days, at {end}"),
+            Expiry::Over { end, .. } => write!(f, "is expired since {end}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(whole_days: u64, left_s: i64) -> String {
+        let end = Duration::from_secs(1000 * DAY_S);
+        let begin = end - Duration::from_secs(whole_days * DAY_S);
+        let lifetime = Lifetime { begin, end, end_text: "T".to_owned() };
+        let now_s = end.as_secs().checked_add_signed(-left_s).unwrap();
+        lifetime.expiry(SystemTime::UNIX_EPOCH + Duration::from_secs(now_s)).to_string()
+    }
+
+    #[test]
+    fn a_certificate_warns_in_its_last_week_or_third_and_when_it_is_over() {
+        let day = DAY_S as i64;
+        assert_eq!(said(365, 7 * day), "is valid");
+        assert_eq!(said(365, 7 * day - 1), "expires in 6 days, at T");
+        assert_eq!(said(365, day + 9), "expires in 1 day, at T");
+        assert_eq!(said(365, 1), "expires within a day, at T");
+        assert_eq!([said(365, 0), said(365, -day)], ["is expired since T"; 2]);
+        assert_eq!(said(6, 2 * day), "is valid", "a third of its time is left");
+        assert_eq!(said(6, 2 * day - 1), "expires in 1 day, at T");
+    }
+}
