@@ -1,5 +1,5 @@
-//! Images of a real Ceph cluster behind NBD: data, holes, sizes, snapshots, locks, and an OSD that
-//! crashes under load.
+//! Images of a real Ceph cluster behind NBD: data, holes, sizes, snapshots, locks, an OSD that
+//! crashes under load, and images that are removed, shrunk or changed while they are served.
 //!
 //! One cluster for all, since starting it takes longer than any case: one test, whose steps are
 //! functions. What comes and goes is compared with what `rbd` says of the image.
@@ -7,11 +7,11 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_tests::ceph::{Cluster, PROGRAMS};
 use millrace_tests::serving::{pattern, succeed, uri};
-use millrace_tests::{Daemon, client, millrace, run, run_within};
+use millrace_tests::{Daemon, client, millrace, poll_within, run, run_within};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of the images.
@@ -29,6 +29,11 @@ fn images_of_a_cluster_are_served_whatever_happens_to_cluster_and_clients() {
     discards_and_zeroes_reach_the_image_and_holes_are_seen(&cluster);
     an_image_that_grows_is_seen(&cluster);
     snapshots_are_read_and_never_written(&cluster);
+    what_is_removed_under_a_reader_ends_in_errors(&cluster);
+    an_image_that_was_shrunk_has_no_space_behind_its_end(&cluster);
+    an_image_whose_lock_feature_is_disabled_takes_no_more_writes(&cluster);
+    a_sharer_that_was_never_let_write_has_lost_nothing(&cluster);
+    a_clean_stop_leaves_neither_lock_nor_watch(&cluster);
     one_client_writes_and_the_others_are_refused(&cluster);
     an_osd_that_is_killed_costs_time_and_nothing_else(&mut cluster);
     a_lock_that_is_taken_away_ends_in_errors(&cluster);
@@ -63,6 +68,10 @@ fn end(mut daemon: Daemon) {
 fn qemu_io(uri: &str, commands: &[&str]) -> Output {
     let mut command = Command::new("qemu-io");
     command.args(["-f", "raw"]);
+    // A read-only export is not opened for writing.
+    if commands.iter().all(|text| text.starts_with("read")) {
+        command.arg("-r");
+    }
     commands.iter().for_each(|text| {
         command.args(["-c", text]);
     });
@@ -76,6 +85,21 @@ fn qemu_io_ok(uri: &str, commands: &[&str]) {
         + &String::from_utf8_lossy(&output.stderr);
     let failed = ["failed", "error", "Pattern verification"].iter().any(|bad| said.contains(bad));
     assert!(output.status.success() && !failed, "{commands:?}: {said}");
+}
+
+/// What a command of qemu-io that must fail says.
+fn qemu_io_fails(uri: &str, command: &str) -> String {
+    let output = qemu_io(uri, &[command]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("failed"), "{command}: {said}");
+    said
+}
+
+/// Waits for a line of a daemon's log, which it looks for once a second.
+fn wait_for_line(daemon: &Daemon, words: &str) {
+    let found = poll_within(Duration::from_secs(20), || daemon.stderr().find(words));
+    assert!(found.is_some(), "{words}: {}", daemon.stderr());
 }
 
 /// What `rbd` says is in an image.
@@ -242,6 +266,114 @@ fn snapshots_are_read_and_never_written(cluster: &Cluster) {
     cluster.rbd(&["snap", "create", "rbd/snapped@after"]);
     end(daemon);
     assert!(exported(cluster, "rbd/snapped@after")[..8 << 20].iter().all(|byte| *byte == 1));
+}
+
+fn what_is_removed_under_a_reader_ends_in_errors(cluster: &Cluster) {
+    let (file, _bytes) = random(cluster, 4);
+    cluster.rbd(&["import", file.to_str().expect("it is text"), "rbd/read"]);
+    cluster.rbd(&["snap", "create", "rbd/read@s"]);
+    let read_only = "\"rbd/read\"\nread-only = true";
+    let text = config(cluster, &["\"rbd/read@s\"", read_only, "\"rbd/read@s\""]);
+    // The last one has a cache above it.
+    let cached = "name = \"v2\"\ncache.size = \"8m\"\ncache.read-ahead = \"0\"\n";
+    let text = text.replace("name = \"v2\"\n", cached);
+    let mut daemon = Daemon::start(&text, &["s", "c"]);
+    let [snapshot, image, cache] = ["v0", "v1", "v2"].map(|name| uri(&daemon, name));
+    [&snapshot, &image, &cache].iter().for_each(|uri| qemu_io_ok(uri, &["read 0 64k"]));
+    // By the time that `rbd` has removed it nobody is given the bytes of the living image.
+    cluster.rbd(&["snap", "rm", "rbd/read@s"]);
+    qemu_io_fails(&snapshot, "read 0 64k");
+    qemu_io_fails(&cache, "read 4M 64k");
+    wait_for_line(&daemon, "drive d0: rbd:rbd/read@s: the snapshot was removed");
+    wait_for_line(&daemon, "drive d2: rbd:rbd/read@s: the snapshot was removed");
+    // An image that is watched cannot be removed, and one that grows or is flattened is read on.
+    let output = run(&mut cluster.rbd_command(&["rm", "rbd/read"]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("watchers"), "{said}");
+    cluster.rbd(&["resize", "--size", "40M", "rbd/read"]);
+    qemu_io_ok(&image, &["read 0 64k"]);
+    cluster.rbd(&["resize", "--allow-shrink", "--size", "12M", "rbd/read"]);
+    qemu_io_fails(&image, "read 20M 64k");
+    qemu_io_ok(&image, &["read 8M 64k"]);
+    wait_for_line(&daemon, "drive d1: rbd:rbd/read: the image was shrunk from 24m to 12m");
+    let status = daemon.terminate();
+    assert!(status.success(), "readers lose nothing: {}", daemon.stderr());
+}
+
+fn an_image_that_was_shrunk_has_no_space_behind_its_end(cluster: &Cluster) {
+    create(cluster, "rbd/shrunk");
+    let daemon = serve(cluster, &["\"rbd/shrunk\""]);
+    let uri = uri(&daemon, "v0");
+    qemu_io_ok(&uri, &["write -P 3 0 24M", "flush"]);
+    cluster.rbd(&["resize", "--allow-shrink", "--size", "12M", "rbd/shrunk"]);
+    for command in ["write 20M 64k", "write -z 20M 64k", "write 12280k 16k"] {
+        let said = qemu_io_fails(&uri, command);
+        assert!(said.contains("No space left on device"), "{command}: {said}");
+    }
+    let said = qemu_io_fails(&uri, "read 20M 64k");
+    assert!(said.contains("Input/output error"), "{said}");
+    qemu_io_ok(&uri, &["write -P 4 8M 64k", "read -P 4 8M 64k", "read -P 3 9M 3M", "flush"]);
+    wait_for_line(&daemon, "drive d0: rbd:rbd/shrunk: the image was shrunk from 24m to 12m");
+    // Enlarged again, and said so.
+    cluster.rbd(&["resize", "--size", "24M", "rbd/shrunk"]);
+    let mut resize = millrace();
+    resize.current_dir(daemon.dir()).args(["ctl", "resize", "--connect", "unix:c", "v0"]);
+    succeed(&mut resize);
+    qemu_io_ok(&uri, &["read -P 0 20M 64k", "write 20M 64k", "flush"]);
+    end(daemon);
+}
+
+fn an_image_whose_lock_feature_is_disabled_takes_no_more_writes(cluster: &Cluster) {
+    create(cluster, "rbd/unlocked");
+    let mut daemon = serve(cluster, &["\"rbd/unlocked\""]);
+    let uri = uri(&daemon, "v0");
+    qemu_io_ok(&uri, &["write -P 5 0 64k", "flush"]);
+    let features = ["feature", "disable", "rbd/unlocked"];
+    cluster.rbd(&[&features[..], &["fast-diff", "object-map", "exclusive-lock"]].concat());
+    qemu_io_fails(&uri, "write -P 6 0 64k");
+    let disabled = "drive d0: rbd:rbd/unlocked: its exclusive lock is gone, as somebody disabled";
+    wait_for_line(&daemon, disabled);
+    assert!(!daemon.terminate().success(), "what could not be written is no success");
+    assert!(exported(cluster, "rbd/unlocked")[..64 << 10].iter().all(|byte| *byte == 5));
+}
+
+fn a_sharer_that_was_never_let_write_has_lost_nothing(cluster: &Cluster) {
+    create(cluster, "rbd/shared");
+    let daemon = serve(cluster, &["\"rbd/shared\""]);
+    let file = cluster.file("shared.toml");
+    let text = config(cluster, &["\"rbd/shared\"\nlock = false"]);
+    fs::write(&file, &text).expect("the directory is writable");
+    let (code, said) = checked(&file);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("has this image's exclusive lock: with lock=off"), "{said}");
+    let sharer = Daemon::start(&text, &["s", "c"]);
+    assert!(sharer.stderr().contains("with lock=off"), "{}", sharer.stderr());
+    qemu_io_fails(&uri(&sharer, "v0"), "write 0 64k");
+    wait_for_line(&sharer, "another client has the image's exclusive lock and keeps it");
+    end(sharer);
+    end(daemon);
+}
+
+fn a_clean_stop_leaves_neither_lock_nor_watch(cluster: &Cluster) {
+    // As in a cluster whose settings nobody has changed.
+    let set = |seconds| cluster.ceph(&["tell", "osd.0", "config", "set", TIMEOUT, seconds]);
+    const TIMEOUT: &str = "osd_client_watch_timeout";
+    set("30");
+    create(cluster, "rbd/stopped");
+    let shut_out = || cluster.ceph(&["osd", "blocklist", "ls"]);
+    let before = shut_out();
+    for round in 0..3 {
+        let since = Instant::now();
+        let daemon = serve(cluster, &["\"rbd/stopped\""]);
+        assert!(since.elapsed() < Duration::from_secs(15), "start {round}: {:?}", since.elapsed());
+        qemu_io_ok(&uri(&daemon, "v0"), &["write 0 64k"]);
+        end(daemon);
+        let status = cluster.rbd(&["status", "rbd/stopped"]);
+        assert!(status.contains("Watchers: none"), "{status}");
+        assert_eq!(cluster.rbd(&["lock", "ls", "rbd/stopped"]), "");
+    }
+    assert_eq!(shut_out(), before);
+    set("5");
 }
 
 fn one_client_writes_and_the_others_are_refused(cluster: &Cluster) {

@@ -6,6 +6,7 @@
 
 #![doc = include_str!("../README.md")]
 
+mod cancel;
 mod controller;
 mod fault;
 mod file;
@@ -29,6 +30,7 @@ mod thread_bound;
 mod value;
 mod words;
 
+pub use cancel::Cancel;
 pub use controller::{controller_config, controller_of};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,

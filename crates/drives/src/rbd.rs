@@ -3,11 +3,14 @@
 //! Hardware queues belong to I/O threads, as those of files do; all of them use one image handle,
 //! which has the exclusive lock. Owns the connection, the image and the lock. Completed writes may
 //! be in librbd's cache until a flush; librbd has no FUA for a list of pieces, so the layer flushes
-//! after such a write. Calls `rbd/open.rs` once, `rbd/queue.rs` per I/O and `rbd/map.rs` for holes.
+//! after such a write. Calls `rbd/open.rs` once, `rbd/queue.rs` per I/O, `rbd/map.rs` for holes,
+//! and `rbd/control.rs` for whatever waits for the cluster: a look at whether the image is still
+//! the one that was opened, and its closing.
 //! How what librbd returns is checked, which no fuzzer can reach: see `rbd/image.rs` and
 //! `rbd/queue.rs`. Kernel counterpart: drivers/block/rbd.c.
 
 mod cluster;
+mod control;
 mod image;
 mod library;
 mod map;
@@ -22,15 +25,18 @@ use std::ffi::c_int;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use millrace_block::{Driver, DriverQueue, Error, Extent, Features, HwQueues, QueueLimits, Sector};
-use millrace_machine::{Machine, Native, Topology};
+use millrace_block::{
+    Driver, DriverQueue, Error, Extent, Features, HwQueues, Op, QueueLimits, Sector, Status,
+};
+use millrace_machine::{Native, Topology};
 
+use crate::cancel::Cancel;
 use crate::owned;
 use crate::pieces::PIECES_MAX;
+use control::{ControlThread, Known, Order, wait_for_end};
 use image::Image;
 use map::Map;
 pub use name::ImageName;
@@ -44,8 +50,6 @@ const MAX_SECTORS: u32 = 8192;
 const DISCARD_OBJECTS: u64 = 16;
 /// What an OSD's store allocates at least (`bluestore_min_alloc_size`).
 const PHYSICAL_BYTES: u32 = 4096;
-/// How long the end of a drive waits for the cluster.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Settings of a Ceph drive.
 #[derive(Debug, Clone)]
@@ -71,6 +75,8 @@ pub struct RbdConfig {
     pub writethrough_until_flush: Option<bool>,
     /// I/O threads, each with a queue of its own.
     pub io_threads: u16,
+    /// Ends the waits for the cluster and for the image's lock.
+    pub cancel: Cancel,
 }
 
 impl Default for RbdConfig {
@@ -86,6 +92,7 @@ impl Default for RbdConfig {
             connect_ns: 60_000_000_000,
             writethrough_until_flush: None,
             io_threads: 1,
+            cancel: Cancel::default(),
         }
     }
 }
@@ -134,10 +141,23 @@ impl Drop for Held {
     }
 }
 
-/// An image that is closed by a thread of its own, since a cluster that is gone never answers.
+/// An image that is closed by its drive's control thread, since a cluster that is gone never
+/// answers; before there is that thread, by whoever drops it.
 struct OpenImage {
-    image: Option<Image>,
+    image: Option<Box<Image>>,
     held: Option<Held>,
+    control: OnceLock<Sender<Order>>,
+}
+
+impl OpenImage {
+    fn new(image: Image, held: Option<Held>) -> OpenImage {
+        OpenImage { image: Some(Box::new(image)), held, control: OnceLock::new() }
+    }
+
+    /// Has this thread close it.
+    fn close_on(&self, control: &Sender<Order>) {
+        self.control.get_or_init(|| control.clone());
+    }
 }
 
 impl Deref for OpenImage {
@@ -149,17 +169,13 @@ impl Deref for OpenImage {
 
 impl Drop for OpenImage {
     fn drop(&mut self) {
-        let (image, held) = (self.image.take(), self.held.take());
-        let (sender, receiver) = mpsc::channel();
-        let close = move || {
-            drop(image);
-            drop(held);
-            // Whoever waits may have given up.
-            let _ = sender.send(());
-        };
-        let _detached = Native::spawn("millrace-rbd", None, Box::new(close));
-        // Without an answer the process goes on, and the cluster gives the lock away in its time.
-        let _ = receiver.recv_timeout(CLOSE_PATIENCE);
+        if let (Some(control), Some(image)) = (self.control.get(), self.image.take()) {
+            let (sender, closed) = mpsc::channel();
+            // Without an answer the process goes on, and the cluster gives the lock away in its
+            // time; without the thread, the order is dropped, and the image with it.
+            let _ = control.send(Order::Close(image, self.held.take(), sender));
+            wait_for_end(&closed);
+        }
     }
 }
 
@@ -168,38 +184,144 @@ pub(crate) struct Shared {
     image: OpenImage,
     object_bytes: u64,
     name: String,
+    known: Known,
+    /// Bytes of the image when it was opened, or when it was last seen to have grown.
+    size_bytes: AtomicU64,
+    /// Bytes that I/O may reach: 0 once the drive has failed, fewer than it had if the image was
+    /// shrunk.
+    limit_bytes: AtomicU64,
+    /// A write was acknowledged.
+    has_written: AtomicBool,
     /// What the cluster did to this client was said.
     told: AtomicBool,
     news: Mutex<Vec<String>>,
 }
 
 impl Shared {
-    fn new(image: OpenImage, object_bytes: u64, name: &ImageName) -> Shared {
-        let (told, news) = (AtomicBool::new(false), Mutex::default());
-        Shared { image, object_bytes, name: format!("rbd:{name}"), told, news }
+    fn new(image: OpenImage, learned: &Learned, known: Known, name: &ImageName) -> Shared {
+        Shared {
+            image,
+            object_bytes: learned.object_bytes,
+            name: format!("rbd:{name}"),
+            known,
+            size_bytes: AtomicU64::new(learned.size_bytes),
+            limit_bytes: AtomicU64::new(u64::MAX),
+            has_written: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+            news: Mutex::default(),
+        }
+    }
+
+    /// The outcome of I/O on bytes that end there, if librbd is not to be asked for it.
+    fn refusal(&self, end_bytes: u64, op: Op) -> Option<Status> {
+        // Relaxed: an answer that is in flight while the image changes may be of before.
+        let limit = self.limit_bytes.load(Ordering::Relaxed);
+        (end_bytes > limit || limit == 0).then(|| self.refused(limit, op))
+    }
+
+    #[cold]
+    fn refused(&self, limit: u64, op: Op) -> Status {
+        match (limit, op) {
+            (0, Op::Flush) if self.owes_nothing() => Status::Ok,
+            (0, _) => Status::Offline,
+            _ => behind_the_end(op),
+        }
+    }
+
+    /// Notes that a write was acknowledged.
+    fn note_write(&self) {
+        // Relaxed: a flush that covers the write comes after its answer. Stored once only, since
+        // all queues read this line.
+        if !self.has_written.load(Ordering::Relaxed) {
+            self.has_written.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a flush that cannot be done has nothing to do: the drive only reads, or shares its
+    /// image and was never let write.
+    fn owes_nothing(&self) -> bool {
+        // Relaxed: see `note_write`.
+        !self.known.is_locked && !self.has_written.load(Ordering::Relaxed)
+    }
+
+    /// Whether some I/O is refused, or all of it.
+    fn is_limited(&self) -> bool {
+        // Relaxed: see `refusal`.
+        self.limit_bytes.load(Ordering::Relaxed) < u64::MAX
+    }
+
+    /// Whether all I/O is refused.
+    fn has_failed(&self) -> bool {
+        // Relaxed: see `refusal`.
+        self.limit_bytes.load(Ordering::Relaxed) == 0
+    }
+
+    /// Has I/O behind so many bytes fail; whether it reached further before.
+    fn limit(&self, bytes: u64) -> bool {
+        // Relaxed: see `refusal`.
+        self.limit_bytes.fetch_min(bytes, Ordering::Relaxed) > bytes
+    }
+
+    /// Bytes of the image when it was opened, or when it was last seen to have grown.
+    fn size_bytes(&self) -> u64 {
+        // Relaxed: a number that orders nothing.
+        self.size_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the image has as many bytes as before, or more, which I/O may reach again; a
+    /// drive that has failed stays so.
+    fn enlarge(&self, bytes: u64) {
+        let lift = |limit| (limit > 0).then_some(u64::MAX);
+        // Relaxed: see `size_bytes` and `refusal`.
+        self.size_bytes.store(bytes, Ordering::Relaxed);
+        // Refused: the drive has failed.
+        let _ = self.limit_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lift);
+    }
+
+    /// Has all I/O fail from now on, and says why, unless something was said already.
+    #[cold]
+    fn fail(&self, why: &str) {
+        self.limit(0);
+        // Relaxed: it orders nothing.
+        if !self.told.swap(true, Ordering::Relaxed) {
+            self.say(&format!("{why}; once that is mended, restart millrace"));
+        }
     }
 
     /// What an errno of I/O tells of the image, for people: said once.
     #[cold]
     fn tell(&self, errno: c_int) {
-        let what = match errno {
-            libc::EROFS => {
+        match errno {
+            libc::EROFS if self.known.is_locked => self.fail(
                 "its exclusive lock is gone: another client has taken it, or it was broken (rbd \
-                 lock rm), so writes fail"
-            }
-            libc::ESHUTDOWN => {
-                "the cluster has shut this client out (see ceph osd blocklist ls), so all I/O fails"
-            }
-            libc::ENOENT | libc::ENOTCONN => {
-                "the image or its pool was removed, or its connection is closed, so all I/O fails"
-            }
-            _ => return,
-        };
-        // Relaxed: it orders nothing.
-        if !self.told.swap(true, Ordering::Relaxed) {
-            let text = format!("{}: {what}; once that is mended, restart millrace", self.name);
-            self.news.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+                 lock rm), so all I/O fails",
+            ),
+            libc::ESHUTDOWN => self.fail(
+                "the cluster has shut this client out (see ceph osd blocklist ls), so all I/O fails",
+            ),
+            libc::ENOENT | libc::ENOTCONN => self.fail(
+                "the image or its pool was removed, or its connection is closed, so all I/O fails",
+            ),
+            // Relaxed: it orders nothing.
+            libc::EROFS if !self.told.swap(true, Ordering::Relaxed) => self.say(
+                "another client has the image's exclusive lock and keeps it, so writes fail until \
+                 that client gives it back (lock=off: this drive has no lock of its own)",
+            ),
+            _ => {}
         }
+    }
+
+    fn say(&self, text: &str) {
+        let text = format!("{}: {text}", self.name);
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    }
+}
+
+/// The status of I/O behind the end of an image that was shrunk.
+fn behind_the_end(op: Op) -> Status {
+    match op {
+        Op::Read => Status::IoError,
+        _ => Status::NoSpace,
     }
 }
 
@@ -209,16 +331,16 @@ struct Learned {
     object_bytes: u64,
     discard_bytes: u64,
     identity: (u64, u64),
+    id: String,
 }
 
 /// A drive in an image of a Ceph cluster.
 pub struct RbdDriver {
     config: RbdConfig,
     shared: Arc<Shared>,
+    control: ControlThread,
     map: Map,
     learned: Learned,
-    /// Bytes of the image by now.
-    size_bytes: AtomicU64,
     warnings: Vec<String>,
 }
 
@@ -246,21 +368,23 @@ impl RbdDriver {
     }
 }
 
+impl Drop for RbdDriver {
+    fn drop(&mut self) {
+        self.control.end_looks();
+    }
+}
+
 impl Driver<Native> for RbdDriver {
     fn capacity(&self) -> Sector {
         self.learned.size_bytes >> 9
     }
 
     fn size_bytes(&self) -> u64 {
-        // Relaxed: a number for people.
-        self.size_bytes.load(Ordering::Relaxed)
+        self.shared.size_bytes()
     }
 
     fn revalidate(&self) -> Result<Sector, Error> {
-        let bytes = open::size_now(&self.config, &self.shared)?;
-        // Relaxed: a number for people.
-        self.size_bytes.store(bytes, Ordering::Relaxed);
-        Ok(bytes >> 9)
+        open::size_now(&self.config, &self.shared, &self.control).map(|bytes| bytes >> 9)
     }
 
     fn limits(&self) -> QueueLimits {
@@ -296,7 +420,7 @@ impl Driver<Native> for RbdDriver {
     }
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
-        self.map.extents(&self.shared, sector, nr_sectors)
+        self.map.extents(&self.control, sector, nr_sectors)
     }
 
     fn take_news(&self) -> Vec<String> {

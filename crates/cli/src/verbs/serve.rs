@@ -228,9 +228,13 @@ fn stop(
          long as their drives go on",
         DRAIN_TIMEOUT.as_secs()
     );
+    // The thread that waits for that signal does not keep the drives open.
+    let theirs = Arc::downgrade(&observed);
     signals.exit_at_the_next_one(move || {
         tracing::error!("stopped at once by a second signal: what is in flight is not answered");
-        log_lost(&observed, End::SecondSignal);
+        if let Some(observed) = theirs.upgrade() {
+            log_lost(&observed, End::SecondSignal);
+        }
     });
     let (stopping, done) = std::sync::mpsc::channel::<()>();
     let outcome = std::thread::scope(|scope| {

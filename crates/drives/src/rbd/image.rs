@@ -1,17 +1,19 @@
 //! `Image`: an open image, what is asked of it, and I/O started on it.
 //!
-//! Owns the image's handle and the connection below it. Called by open.rs and map.rs, where any
-//! question may wait for the cluster, and by queue.rs, which starts I/O without waiting. How what
-//! librbd returns is checked: a negative number is an errno; texts and lists come with a length of
-//! ours and are read no further; offsets and lengths of extents are cut to the range asked for;
-//! what I/O returns is checked in queue.rs. Invariant: the handle is closed once, when nobody can
-//! start I/O any more.
+//! Owns the image's handle, with a share of the connection below it. Called by open.rs and
+//! control.rs, where any question may wait for the cluster, and by queue.rs, which starts I/O
+//! without waiting. An image whose user may write has a watch on its header: it cannot be removed,
+//! and librbd hears of every change. How the results of librbd are checked: a negative number is an
+//! errno; texts and lists come with a length of ours and are read no further; offsets and lengths
+//! of extents are cut to the range asked for; results of I/O are checked in queue.rs. Invariant:
+//! the handle is closed once, when nobody can start I/O any more.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::ops::Range;
 use std::ptr::{null, null_mut};
+use std::sync::{Arc, OnceLock};
 
 use libc::{iovec, size_t};
 
@@ -23,20 +25,30 @@ use super::library::{Handle, ImageInfo, Watcher};
 const EXCLUSIVE: c_int = 0;
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
 const THICK: c_int = 1;
-/// How the name of the exclusive lock begins in the list of all locks.
-const COOKIE: &[u8] = b"auto ";
-/// Most bytes of each text about a lock.
-const LOCKERS_BYTES: usize = 512;
 /// Most watchers that are looked at.
 const WATCHERS: usize = 64;
+/// `CEPH_NOSNAP`: the image itself.
+const NO_SNAPSHOT: u64 = u64::MAX - 1;
 /// Most extents of one question.
 const EXTENTS_MAX: usize = 4096;
 
 /// An open image.
 pub(crate) struct Image {
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: Arc<Cluster>,
     handle: Handle,
+    is_watched: bool,
+    /// Where librbd tells of changes; kept until the handle is closed.
+    updates: OnceLock<Updates>,
 }
+
+/// A function to call at each change of an image, and librbd's number of it.
+struct Updates {
+    number: u64,
+    _call: Box<UpdateCall>,
+}
+
+/// Called by a thread of librbd, which lets the client that has changed the image wait meanwhile.
+pub(crate) type UpdateCall = Box<dyn Fn() + Send + Sync>;
 
 // SAFETY: librbd's handles may be used by any thread, and by several at once.
 unsafe impl Send for Image {}
@@ -45,8 +57,14 @@ unsafe impl Sync for Image {}
 
 impl Drop for Image {
     fn drop(&mut self) {
-        // SAFETY: a live handle, closed here only; this waits for I/O under way.
-        unsafe { (self.cluster.functions.rbd_close)(self.handle) };
+        let functions = self.cluster.functions;
+        // SAFETY: a live handle, closed here only; this waits for calls and for I/O under way.
+        unsafe {
+            if let Some(updates) = self.updates.get() {
+                (functions.rbd_update_unwatch)(self.handle, updates.number);
+            }
+            (functions.rbd_close)(self.handle);
+        }
     }
 }
 
@@ -64,20 +82,74 @@ pub(crate) enum Start<'a> {
 }
 
 impl Image {
-    /// Opens the image, or its snapshot.
+    /// Opens the image, or its snapshot. One that is only read has a watch, too, if its user may
+    /// set one, which takes the right to write.
     pub(crate) fn open(cluster: Cluster, config: &RbdConfig) -> Result<Image, io::Error> {
         let functions = cluster.functions;
-        let open = match config.is_read_only() {
-            true => functions.rbd_open_read_only,
-            false => functions.rbd_open,
-        };
         let name = c_text(&config.image.image);
         let snapshot = config.image.snapshot.as_deref().map(c_text);
         let snapshot = snapshot.as_ref().map_or(null(), |snapshot| snapshot.as_ptr());
-        let mut handle = null_mut();
-        // SAFETY: a live pool and valid texts; the handle is written on success only.
-        checked(unsafe { open(cluster.pool(), name.as_ptr(), &raw mut handle, snapshot) })?;
-        Ok(Image { cluster, handle })
+        let open = |function: OpenFunction| {
+            let mut handle = null_mut();
+            // SAFETY: a live pool and valid texts; the handle is written on success only.
+            let opened =
+                unsafe { function(cluster.pool(), name.as_ptr(), &raw mut handle, snapshot) };
+            checked(opened).map(|_| handle)
+        };
+        let is_refused = |error: &io::Error| {
+            matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::EROFS))
+        };
+        let (handle, is_watched) = match open(functions.rbd_open) {
+            Err(error) if config.is_read_only() && is_refused(&error) => {
+                (open(functions.rbd_open_read_only)?, false)
+            }
+            opened => (opened?, true),
+        };
+        Ok(Image { cluster: Arc::new(cluster), handle, is_watched, updates: OnceLock::new() })
+    }
+
+    /// Opens the image with this own name for reading, as it is now in the cluster, whatever it is
+    /// called by now.
+    pub(crate) fn open_by_id(cluster: &Arc<Cluster>, id: &str) -> Result<Image, io::Error> {
+        let (id, mut handle) = (c_text(id), null_mut());
+        let open = cluster.functions.rbd_open_by_id_read_only;
+        // SAFETY: a live pool and a valid text; the handle is written on success only.
+        checked(unsafe { open(cluster.pool(), id.as_ptr(), &raw mut handle, null()) })?;
+        let (cluster, updates) = (Arc::clone(cluster), OnceLock::new());
+        Ok(Image { cluster, handle, is_watched: false, updates })
+    }
+
+    /// Whether it has a watch on its header.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// Has `call` called at each change of the image that librbd hears of; once.
+    pub(crate) fn on_update(&self, call: UpdateCall) -> Result<(), io::Error> {
+        let (call, mut number) = (Box::new(call), 0);
+        let argument = (&raw const *call).cast_mut().cast::<c_void>();
+        let watch = self.cluster.functions.rbd_update_watch;
+        // SAFETY: a live handle; the argument is kept until no call can come any more.
+        checked(unsafe { watch(self.handle, &raw mut number, updated, argument) })?;
+        // Set once: a second call would be dropped while librbd still knows it.
+        assert!(self.updates.set(Updates { number, _call: call }).is_ok(), "asked for once");
+        Ok(())
+    }
+
+    /// The number of a snapshot, which a rename leaves alone, or that of the image itself.
+    pub(crate) fn snapshot_id(&self, name: Option<&str>) -> Result<u64, io::Error> {
+        let Some(name) = name else { return Ok(NO_SNAPSHOT) };
+        let (name, mut id) = (c_text(name), 0);
+        let get = self.cluster.functions.rbd_snap_get_id;
+        // SAFETY: a live handle, a valid text, and a number that may be written.
+        checked(unsafe { get(self.handle, name.as_ptr(), &raw mut id) })?;
+        Ok(id)
+    }
+
+    /// Turns to the snapshot of this number.
+    pub(crate) fn set_snapshot(&self, id: u64) -> Result<(), io::Error> {
+        // SAFETY: a live handle.
+        checked(unsafe { (self.cluster.functions.rbd_snap_set_by_id)(self.handle, id) }).map(|_| ())
     }
 
     /// Size and size of objects.
@@ -156,36 +228,6 @@ impl Image {
         }
     }
 
-    /// The address of the client that had the exclusive lock when the image was opened, for reading
-    /// only, too.
-    pub(crate) fn owner_at_open(&self) -> Option<String> {
-        let list = self.cluster.functions.rbd_list_lockers;
-        let (mut exclusive, mut texts, mut lens): (c_int, _, _) =
-            (0, [[0u8; LOCKERS_BYTES]; 4], [LOCKERS_BYTES as size_t; 4]);
-        let [tag, clients, cookies, addresses] =
-            texts.each_mut().map(|text| text.as_mut_ptr().cast());
-        let [tag_len, clients_len, cookies_len, addresses_len] =
-            lens.each_mut().map(|len| &raw mut *len);
-        // SAFETY: a live handle, a number, and texts with room for as many bytes as are said.
-        let count = unsafe {
-            list(
-                self.handle,
-                &raw mut exclusive,
-                tag,
-                tag_len,
-                clients,
-                clients_len,
-                cookies,
-                cookies_len,
-                addresses,
-                addresses_len,
-            )
-        };
-        // Whoever has the exclusive lock is one; locks that people take have other names.
-        let is_exclusive = count == 1 && texts[2].starts_with(COOKIE);
-        is_exclusive.then(|| text_in(&texts[3]))
-    }
-
     /// Whether a client of this address has the image open, as far as the cluster knows.
     pub(crate) fn is_watched_by(&self, address: &str) -> bool {
         let functions = self.cluster.functions;
@@ -255,6 +297,19 @@ impl Image {
         };
         if started < 0 { Err(started) } else { Ok(()) }
     }
+}
+
+/// How an image is opened by its name.
+type OpenFunction =
+    unsafe extern "C" fn(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
+
+/// Called by librbd when an image has changed.
+///
+/// # Safety
+/// `call` is that of an image which is not closed yet.
+unsafe extern "C" fn updated(call: *mut c_void) {
+    // SAFETY: the image keeps it until librbd has ended all calls.
+    unsafe { (*call.cast::<UpdateCall>())() }
 }
 
 /// Extents that were told so far.

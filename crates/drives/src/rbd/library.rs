@@ -22,6 +22,8 @@ const RADOS: &str = "librados.so.2";
 pub(crate) type Handle = *mut c_void;
 /// `rbd_callback_t`.
 pub(crate) type Callback = unsafe extern "C" fn(completion: Handle, argument: *mut c_void);
+/// `rbd_update_callback_t`.
+pub(crate) type UpdateCallback = unsafe extern "C" fn(argument: *mut c_void);
 /// What `rbd_diff_iterate2` calls for each extent: offset, length, whether there are data.
 pub(crate) type ExtentCallback = unsafe extern "C" fn(u64, size_t, c_int, *mut c_void) -> c_int;
 
@@ -102,7 +104,14 @@ functions! {
     rados rados_ioctx_get_id(Handle) -> i64;
     rbd rbd_open(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
     rbd rbd_open_read_only(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
+    rbd rbd_open_by_id_read_only(
+        Handle, *const c_char, *mut Handle, *const c_char,
+    ) -> c_int;
     rbd rbd_close(Handle) -> c_int;
+    rbd rbd_snap_get_id(Handle, *const c_char, *mut u64) -> c_int;
+    rbd rbd_snap_set_by_id(Handle, u64) -> c_int;
+    rbd rbd_update_watch(Handle, *mut u64, UpdateCallback, *mut c_void) -> c_int;
+    rbd rbd_update_unwatch(Handle, u64) -> c_int;
     rbd rbd_stat(Handle, *mut ImageInfo, size_t) -> c_int;
     rbd rbd_get_size(Handle, *mut u64) -> c_int;
     rbd rbd_get_features(Handle, *mut u64) -> c_int;
@@ -113,10 +122,6 @@ functions! {
     rbd rbd_lock_acquire(Handle, c_int) -> c_int;
     rbd rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut size_t) -> c_int;
     rbd rbd_lock_get_owners_cleanup(*mut *mut c_char, size_t);
-    rbd rbd_list_lockers(
-        Handle, *mut c_int, *mut c_char, *mut size_t, *mut c_char, *mut size_t, *mut c_char,
-        *mut size_t, *mut c_char, *mut size_t,
-    ) -> ssize_t;
     rbd rbd_watchers_list(Handle, *mut Watcher, *mut size_t) -> c_int;
     rbd rbd_watchers_list_cleanup(*mut Watcher, size_t);
     rbd rbd_diff_iterate2(

@@ -1,20 +1,20 @@
 //! `Map`: where an image has data, asked without waiting long.
 //!
 //! The answer comes from the image's object map (`fast-diff`) and may take as long as the cluster
-//! likes; whoever asks is an I/O thread with other work. So a thread of the drive asks, and what it
-//! does not know within a fifth of a second counts as data, until it does. Called by
+//! likes; whoever asks is an I/O thread with other work. So the drive's control thread asks, and
+//! what it does not know within a fifth of a second counts as data, until it does. Called by
 //! `Driver::extents`. Objects are asked for as wholes, from their starts: versions of librbd before
 //! 1.17 answer wrongly otherwise, and with parents or striping (Ceph issues 53784 and 53897).
 
 use std::ops::Range;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use millrace_block::{Extent, Sector};
-use millrace_machine::{Machine, Native};
 
 use super::Shared;
+use super::control::{ControlThread, Data};
 
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -24,32 +24,18 @@ const FAST_DIFF: u64 = 1 << 4;
 /// `RBD_FLAG_OBJECT_MAP_INVALID` and `RBD_FLAG_FAST_DIFF_INVALID`.
 const INVALID: u64 = 3;
 
-/// Ranges of data, in order; none if that is not known.
-type Answer = Option<Vec<Range<u64>>>;
-
-struct Question {
-    range: Range<u64>,
-    answer: Sender<Answer>,
-}
-
-/// The way to the thread that asks.
+/// What was asked and not answered in time.
 #[derive(Default)]
 pub(crate) struct Map {
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    questions: Option<Sender<Question>>,
     /// The answer to a question that took too long.
-    late: Option<Receiver<Answer>>,
+    late: Mutex<Option<Receiver<Data>>>,
 }
 
 impl Map {
     /// What is allocated in a range of sectors.
-    pub(crate) fn extents(
+    pub(super) fn extents(
         &self,
-        shared: &Arc<Shared>,
+        control: &ControlThread,
         sector: Sector,
         nr_sectors: u64,
     ) -> Vec<Extent> {
@@ -58,51 +44,35 @@ impl Map {
             return whole;
         }
         let range = sector << 9..(sector + nr_sectors) << 9;
-        let data = self.ask(shared, range.clone());
+        let data = self.ask(control, range.clone());
         data.map_or(whole, |data| extents_of(&range, &data))
     }
 
-    fn ask(&self, shared: &Arc<Shared>, range: Range<u64>) -> Answer {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(late) = &state.late {
-            if late.try_recv() == Err(mpsc::TryRecvError::Empty) {
-                return None;
-            }
-            state.late = None;
-        }
-        let questions = state.questions.get_or_insert_with(|| start(Arc::downgrade(shared)));
-        let (sender, receiver) = mpsc::channel();
-        if questions.send(Question { range, answer: sender }).is_err() {
-            state.questions = None;
+    fn ask(&self, control: &ControlThread, range: Range<u64>) -> Data {
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        if late.as_ref().is_some_and(|late| late.try_recv() == Err(TryRecvError::Empty)) {
             return None;
         }
-        match receiver.recv_timeout(PATIENCE) {
-            Ok(answer) => answer,
+        *late = None;
+        let answer = control.data(range);
+        match answer.recv_timeout(PATIENCE) {
+            Ok(data) => data,
             Err(_) => {
-                state.late = Some(receiver);
+                *late = Some(answer);
                 None
             }
         }
     }
 }
 
-/// Starts the thread, which ends with the drive and does not keep it open.
-fn start(shared: Weak<Shared>) -> Sender<Question> {
-    let (sender, receiver) = mpsc::channel::<Question>();
-    let body = move || {
-        for Question { range, answer } in receiver {
-            // Whoever has asked may be gone.
-            let _ = answer.send(shared.upgrade().and_then(|shared| shared.data(range)));
-        }
-    };
-    let _detached = Native::spawn("millrace-rbd", None, Box::new(body));
-    sender
-}
-
 impl Shared {
     /// Where the image may have data; waits for the cluster.
-    fn data(&self, range: Range<u64>) -> Answer {
+    pub(super) fn data(&self, range: Range<u64>) -> Data {
         let (image, object) = (&self.image, self.object_bytes);
+        if self.is_limited() {
+            // Reads there fail, so nothing of it is known to be zeroes.
+            return None;
+        }
         let is_plain = image.stripe_unit().ok()? == object && image.overlap().ok()? == 0;
         let is_mapped =
             image.features().ok()? & FAST_DIFF != 0 && image.flags().ok()? & INVALID == 0;

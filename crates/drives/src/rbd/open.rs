@@ -1,15 +1,15 @@
 //! Opening a Ceph drive: connect, open the image, see who has it, take its lock.
 //!
 //! Every step may wait for the cluster for ever, so all of them run on a thread of their own, and
-//! the caller waits as long as the settings say; what that thread still gets is closed again. The
+//! the caller waits as long as the settings say, or until it is told to give up (`crate::cancel`);
+//! what that thread still gets is closed again. The
 //! lock of a client that is alive is never taken away, though librbd would; that of one that has
 //! died is, once the cluster has forgotten it (`osd_client_watch_timeout`, 30 s), and librbd puts
 //! that client on the cluster's block list. Called by `RbdDriver::open` and for `--check`; calls
 //! cluster.rs and image.rs. Every error names the image.
 
 use std::io;
-use std::sync::atomic::AtomicU64;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,20 +17,22 @@ use millrace_block::{Error, ErrorKind};
 use millrace_machine::{Machine, Native};
 
 use super::cluster::{Cluster, system};
+use super::control::{ControlThread, EXCLUSIVE_LOCK, Known, UNWATCHED_PERIOD};
 use super::image::Image;
 use super::{Held, Learned, Map, OpenImage, RbdConfig, RbdDriver, Shared, library};
+use crate::cancel;
 use crate::open::Measured;
 use crate::place::{Place, two_numbers};
 use crate::value::size_text;
 
-/// `RBD_FEATURE_EXCLUSIVE_LOCK`.
-const EXCLUSIVE_LOCK: u64 = 1 << 2;
 /// What librbd rounds discards to unless the configuration says another number.
 const DISCARD_BYTES: u64 = 64 << 10;
 /// Pause between two looks at who has the lock.
 const PAUSE: Duration = Duration::from_millis(250);
 /// How long the cluster may take beyond the time it was given, to say why it failed.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long an opening that was told to give up may take to close what it has.
+const CANCEL_GRACE: Duration = Duration::from_millis(500);
 /// How long the size may take.
 const SIZE_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -57,11 +59,22 @@ fn within<T: Send + 'static>(
         let _ = sender.send(work(&theirs));
     };
     let _detached = Native::spawn("millrace-rbd", None, Box::new(body));
-    receiver.recv_timeout(time).unwrap_or_else(|_| {
-        let why = stage.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = format!("{}: {why} (after {} s)", config.image, time.as_secs());
-        Err(Error::new(ErrorKind::System, text))
-    })
+    let (mut give_up, mut is_cancelled) = (Instant::now() + time, false);
+    loop {
+        let left = give_up.saturating_duration_since(Instant::now());
+        match receiver.recv_timeout(left.min(cancel::LOOK)) {
+            Ok(done) => return done,
+            Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
+            Err(_) => break,
+        }
+        if !is_cancelled && config.cancel.is_set() {
+            (give_up, is_cancelled) = (Instant::now() + CANCEL_GRACE, true);
+        }
+    }
+    config.cancel.check(&config.image)?;
+    let why = stage.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = format!("{}: {why} (after {} s)", config.image, time.as_secs());
+    Err(Error::new(ErrorKind::System, text))
 }
 
 /// See `RbdDriver::open`.
@@ -81,14 +94,16 @@ pub(super) fn open_by(
         let learned = learn(&image, &theirs)?;
         let held =
             if theirs.is_read_only() { None } else { Some(hold(&theirs, learned.identity)?) };
-        let image = OpenImage { image: Some(image), held };
-        let warnings = lock(&image, &theirs, stage, give_up)?;
-        Ok((image, learned, warnings))
+        let image = OpenImage::new(image, held);
+        let warnings = warnings(&image, &theirs)?;
+        let is_locked = lock(&image, &theirs, stage, give_up)?;
+        let known = known(&image, &theirs, (&learned, is_locked))?;
+        let shared = Shared::new(image, &learned, known, &theirs.image);
+        Ok((Arc::new(shared), learned, warnings))
     });
-    let (image, learned, warnings) = opened?;
-    let shared = Arc::new(Shared::new(image, learned.object_bytes, &config.image));
-    let (map, size_bytes) = (Map::default(), AtomicU64::new(learned.size_bytes));
-    Ok(RbdDriver { config, shared, map, learned, size_bytes, warnings })
+    let (shared, learned, warnings) = opened?;
+    let control = ControlThread::start(&shared);
+    Ok(RbdDriver { config, shared, control, map: Map::default(), learned, warnings })
 }
 
 /// What a drive in an image is without opening it for use.
@@ -107,19 +122,20 @@ pub(super) fn measure_by(
 ) -> Result<Measured, Error> {
     let read_only = config.is_read_only();
     let needs_lock = config.lock && !read_only;
-    let theirs = RbdConfig { read_only: true, ..config.clone() };
+    let theirs = config.clone();
     let time = Duration::from_nanos(config.connect_ns) + GRACE;
     within(config, time, move |stage| {
         let image = open_image(functions, &theirs, stage)?;
         let Learned { size_bytes, identity, .. } = learn(&image, &theirs)?;
         if needs_lock
             && !Held::has(identity)
-            && let Some(owner) = living(&image, image.owner_at_open())
+            && let Some(owner) = living_owner(&image)
         {
             return Err(busy(&theirs, &in_use(&owner)));
         }
         let place = Some(Place { identity, read_only });
-        Ok(Measured { place, ..Measured::plain(size_bytes, 512) })
+        let warnings = warnings(&image, &theirs)?;
+        Ok(Measured { place, warnings, ..Measured::plain(size_bytes, 512) })
     })
 }
 
@@ -156,11 +172,17 @@ fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
             "{name}: there is no such image; make it with `rbd create --size 10G {name}`; `rbd ls \
              {image}` shows those that there are"
         ),
-        (Some(libc::EPERM | libc::EACCES), _) => format!(
-            "{name}: client.{} may not use this image ({error}); give it the profile rbd for the \
-             pool, or another user with id=NAME",
-            config.user
-        ),
+        (Some(libc::EPERM | libc::EACCES), _) => {
+            let (what, way) = match config.is_read_only() {
+                true => ("use", ""),
+                false => ("write to", ", or read-only=on if it is to read only"),
+            };
+            format!(
+                "{name}: client.{} may not {what} this image ({error}); give it the profile rbd \
+                 for the pool, or another user with id=NAME{way}",
+                config.user
+            )
+        }
         _ => return system(config, "open", error),
     };
     Error::new(ErrorKind::System, text)
@@ -187,7 +209,22 @@ fn learn(image: &Image, config: &RbdConfig) -> Result<Learned, Error> {
     let id = image.id().map_err(said)?;
     let discard_bytes = discard.clamp(512, object_bytes);
     let identity = identity(&image.cluster.place(), &id, config);
-    Ok(Learned { size_bytes, object_bytes, discard_bytes, identity })
+    Ok(Learned { size_bytes, object_bytes, discard_bytes, identity, id })
+}
+
+/// The image as later looks at it compare it.
+fn known(
+    image: &Image,
+    config: &RbdConfig,
+    (learned, is_locked): (&Learned, bool),
+) -> Result<Known, Error> {
+    let snapshot_id = image.snapshot_id(config.image.snapshot.as_deref());
+    Ok(Known {
+        id: learned.id.clone(),
+        snapshot_id: snapshot_id.map_err(|error| system(config, "its snapshot", &error))?,
+        overlap_bytes: image.overlap().map_err(|error| system(config, "its parent", &error))?,
+        is_locked,
+    })
 }
 
 /// What two drives have in common only if their image and snapshot are one, whatever their names.
@@ -204,23 +241,48 @@ fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<Held, Error> {
     })
 }
 
-/// Takes the exclusive lock; gives what a person should know.
-fn lock(
-    image: &Image,
-    config: &RbdConfig,
-    stage: &Stage,
-    give_up: Instant,
-) -> Result<Vec<String>, Error> {
-    if config.is_read_only() || !config.lock {
-        return Ok(Vec::new());
+/// What a person should know: that changes are seen late, or that others may write.
+fn warnings(image: &Image, config: &RbdConfig) -> Result<Vec<String>, Error> {
+    let name = &config.image;
+    let mut all = Vec::new();
+    if !image.is_watched() {
+        all.push(format!(
+            "{name}: client.{} may only read, so it cannot keep others from removing this image, \
+             and is looked at every {} s: until then reads may give wrong data after it was \
+             removed, shrunk or flattened; the profile rbd for the pool lets it watch the image",
+            config.user,
+            UNWATCHED_PERIOD.as_secs()
+        ));
     }
-    let features = image.features().map_err(|error| system(config, "its features", &error))?;
-    if features & EXCLUSIVE_LOCK == 0 {
-        let name = &config.image;
-        return Ok(vec![format!(
+    if config.is_read_only() {
+        return Ok(all);
+    }
+    if !has_lock(image, config)? {
+        all.push(format!(
             "{name}: nothing keeps other clients from writing to this image, as it has no \
              exclusive lock; `rbd feature enable {name} exclusive-lock` gives it one"
-        )]);
+        ));
+    } else if !config.lock
+        && let Some(owner) = living_owner(image)
+    {
+        all.push(format!(
+            "{name}: the client at {owner} has this image's exclusive lock: with lock=off, writes \
+             go on only when that client gives it up, and fail if it never does"
+        ));
+    }
+    Ok(all)
+}
+
+fn has_lock(image: &Image, config: &RbdConfig) -> Result<bool, Error> {
+    let features = image.features().map_err(|error| system(config, "its features", &error))?;
+    Ok(features & EXCLUSIVE_LOCK != 0)
+}
+
+/// Takes the exclusive lock, if the drive is to have it and the image has one; whether it has it
+/// now.
+fn lock(image: &Image, config: &RbdConfig, stage: &Stage, give_up: Instant) -> Result<bool, Error> {
+    if config.is_read_only() || !config.lock || !has_lock(image, config)? {
+        return Ok(false);
     }
     while let Some(owner) = living_owner(image) {
         let why = in_use(&owner);
@@ -228,23 +290,22 @@ fn lock(
             return Err(busy(config, &why));
         }
         stage.set(why);
-        std::thread::sleep(PAUSE);
+        // What follows checks the flag.
+        let _ = config.cancel.sleep(PAUSE);
+        config.cancel.check(&config.image)?;
     }
     stage.set("the cluster does not give the image's lock; `ceph -s` shows what is wrong with it");
+    config.cancel.check(&config.image)?;
     image.lock().map_err(|error| {
         let owner = image.owner().unwrap_or_else(|| "an unknown address".into());
         busy(config, &format!("{} ({error})", in_use(&owner)))
     })?;
-    Ok(Vec::new())
+    Ok(true)
 }
 
 /// The address of the client that has the lock, unless it is gone.
 fn living_owner(image: &Image) -> Option<String> {
-    living(image, image.owner())
-}
-
-fn living(image: &Image, owner: Option<String>) -> Option<String> {
-    owner.filter(|owner| image.is_watched_by(owner))
+    image.owner().filter(|owner| image.is_watched_by(owner))
 }
 
 fn busy(config: &RbdConfig, why: &str) -> Error {
@@ -261,28 +322,31 @@ fn in_use(owner: &str) -> String {
 /// The size of an image that may have been resized.
 ///
 /// # Errors
-/// If the cluster does not say it, or if it is open for reading only and has another size: librbd
-/// hears of that only where it may write.
-pub(super) fn size_now(config: &RbdConfig, shared: &Arc<Shared>) -> Result<u64, Error> {
-    let (theirs, shared) = (config.clone(), Arc::downgrade(shared));
-    within(config, SIZE_PATIENCE, move |stage| {
-        let Some(shared) = shared.upgrade() else {
-            return Err(Error::new(ErrorKind::System, "the drive is closed"));
-        };
-        let said = |error: io::Error| system(&theirs, "its size", &error);
-        let known = shared.image.size_bytes().map_err(said)?;
-        if !theirs.is_read_only() {
-            return Ok(known);
-        }
-        let now = open_image(shared.image.cluster.functions, &theirs, stage)?;
-        let now = now.size_bytes().map_err(said)?;
-        if now == known { Ok(known) } else { Err(keeps_its_size(&theirs, now)) }
-    })
+/// If the cluster does not say it, or if the image has no watch and another size: librbd hears of
+/// that only with one.
+pub(super) fn size_now(
+    config: &RbdConfig,
+    shared: &Shared,
+    control: &ControlThread,
+) -> Result<u64, Error> {
+    let now = control.look().recv_timeout(SIZE_PATIENCE).unwrap_or_else(|_| {
+        let text = format!("{}: the cluster does not say its size", config.image);
+        Err(Error::new(ErrorKind::System, text))
+    })?;
+    let known = shared.image.size_bytes().map_err(|error| system(config, "its size", &error))?;
+    if now != known && !shared.image.is_watched() {
+        return Err(keeps_its_size(config, now));
+    }
+    if known >= shared.size_bytes() {
+        shared.enlarge(known);
+    }
+    Ok(known)
 }
 
 fn keeps_its_size(config: &RbdConfig, bytes: u64) -> Error {
     let text = format!(
-        "{}: it has {} now, but an image that is open for reading only keeps its size; start again",
+        "{}: it has {} now, but an image keeps its size while it is open for a user who may only \
+         read; restart millrace",
         config.image,
         size_text(bytes)
     );

@@ -26,9 +26,10 @@ use millrace_block::{
 };
 use millrace_machine::Native;
 
-use super::Shared;
+use super::control::Known;
 use super::image::Start;
 use super::library::{Functions, Handle};
+use super::{Shared, behind_the_end};
 use crate::outcomes::{Outcome, Outcomes};
 use crate::pieces;
 
@@ -138,6 +139,10 @@ impl RbdQueue {
         let (at, len) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
         let flight = &mut self.flights[index];
         flight.fill(rq);
+        if let Some(status) = self.shared.refusal(at + len, rq.op()) {
+            flight.result = -(status.errno() as ssize_t);
+            return Err(status);
+        }
         let start = match rq.op() {
             Op::Read => Start::Read(&flight.memory, at),
             Op::Write => Start::Write(&flight.memory, at),
@@ -181,6 +186,9 @@ impl RbdQueue {
                 flight.result = done.result;
                 // A write may return its length or 0, by the version of librbd.
                 let whole = bytes == flight.len || (bytes == 0 && flight.op != Op::Read);
+                if whole && flight.op.is_write() {
+                    self.shared.note_write();
+                }
                 if whole { Status::Ok } else { Status::IoError }
             }
         };
@@ -206,20 +214,25 @@ impl Flight {
     fn failed(&mut self, result: ssize_t, shared: &Shared) -> Status {
         self.result = result;
         let errno = c_int::try_from(-result).unwrap_or(libc::EIO);
+        if self.op == Op::Flush && errno == libc::EROFS && shared.owes_nothing() {
+            return Status::Ok;
+        }
         shared.tell(errno);
-        status_of(errno, self.op)
+        status_of(errno, self.op, &shared.known)
     }
 }
 
 /// The status of an errno of librbd.
-fn status_of(errno: c_int, op: Op) -> Status {
+fn status_of(errno: c_int, op: Op, known: &Known) -> Status {
     match errno {
         // The image or its pool was removed; the connection is closed.
         libc::ENOENT | libc::ENOTCONN => Status::Offline,
         // The cluster has shut this client out.
         libc::ESHUTDOWN => Status::Offline,
         // An image that is open for writing says so once another client has its lock.
-        libc::EROFS => Status::Offline,
+        libc::EROFS if known.is_locked => Status::Offline,
+        // The layer asks for nothing behind the end that the image had when it was opened.
+        libc::EINVAL if op != Op::Flush => behind_the_end(op),
         // Without the right to do it, a read is no write to a read-only drive.
         libc::EPERM | libc::EACCES if !op.is_write() => Status::IoError,
         libc::EACCES => Status::ReadOnly,

@@ -5,6 +5,7 @@
 pub(super) mod fake;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use millrace_block::{
     Bio, Buffer, Channel, Disk, DiskConfig, Driver, ErrorKind, Extent, OpFlags, Stamp, Status,
@@ -13,8 +14,8 @@ use millrace_block::{
 use millrace_machine::Native;
 use millrace_runtime::{IoConfig, IoContext};
 
-use super::RbdConfig;
 use super::open::{measure_by, open_by};
+use super::{RbdConfig, RbdDriver};
 use fake::{BYTES, Call, Fake, MADE, OBJECT, SETTINGS, State, drive, functions, image};
 
 struct Rig {
@@ -29,7 +30,18 @@ impl Rig {
     }
 
     fn with(pool: &str, queue_depth: u32, timeout_ns: u64) -> Rig {
-        let (fake, driver) = drive(pool, |_| ());
+        Rig::on(drive(pool, |_| ()), queue_depth, timeout_ns)
+    }
+
+    /// On an image that only these settings of a drive on it tell from others.
+    fn of(pool: &str, state: fn(&mut State), settings: fn(&mut RbdConfig)) -> Rig {
+        let (fake, mut config) = image(pool, state);
+        settings(&mut config);
+        let driver = open_by(functions(), config).unwrap();
+        Rig::on((fake, driver), 64, 30_000_000_000)
+    }
+
+    fn on((fake, driver): (Arc<Fake>, RbdDriver), queue_depth: u32, timeout_ns: u64) -> Rig {
         let config =
             DiskConfig { timeout_ns, queue_depth: Some(queue_depth), ..DiskConfig::default() };
         let disk = Disk::new(Box::new(driver), config).unwrap();
@@ -57,6 +69,24 @@ impl Rig {
     fn run(&mut self, bio: Bio) -> Status {
         self.submit(bio);
         self.wait().0
+    }
+
+    /// What the drive has to say.
+    fn news(&self) -> Vec<String> {
+        self.channel.volume().disks()[0].take_news()
+    }
+
+    /// Waits for a look that nobody asks for, and what comes of it.
+    fn wait_for_news(&self) -> Vec<String> {
+        let give_up = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < give_up {
+            let news = self.news();
+            if !news.is_empty() {
+                return news;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Vec::new()
     }
 
     fn calls(&self) -> Vec<Call> {
@@ -123,10 +153,8 @@ fn negative_results_become_the_statuses_of_their_errnos() {
             Status::NoSpace,
         ),
         (|_| Some(-libc::EDQUOT as isize), Status::NoSpace, Status::NoSpace),
-        // Ceph's EBLOCKLISTED is ESHUTDOWN.
-        (|_| Some(-libc::ESHUTDOWN as isize), Status::Offline, Status::Offline),
-        (|_| Some(-libc::ENOENT as isize), Status::Offline, Status::Offline),
-        (|_| Some(-libc::EROFS as isize), Status::Offline, Status::Offline),
+        // Behind the end of an image that was shrunk.
+        (|_| Some(-libc::EINVAL as isize), Status::NoSpace, Status::IoError),
         (|_| Some(-libc::ETIMEDOUT as isize), Status::TimedOut, Status::TimedOut),
         (|_| Some(-libc::EPERM as isize), Status::ReadOnly, Status::IoError),
         (|_| Some(-libc::EIO as isize), Status::IoError, Status::IoError),
@@ -138,23 +166,39 @@ fn negative_results_become_the_statuses_of_their_errnos() {
 }
 
 #[test]
+fn a_client_that_was_shut_out_or_has_lost_its_image_asks_for_nothing_more() {
+    for (pool, verdict) in [
+        // Ceph's EBLOCKLISTED is ESHUTDOWN.
+        ("shut-out", (|_| Some(-libc::ESHUTDOWN as isize)) as fn(Call) -> Option<isize>),
+        ("no-image", |_| Some(-libc::ENOENT as isize)),
+        ("no-lock", |_| Some(-libc::EROFS as isize)),
+    ] {
+        let mut rig = Rig::new(pool);
+        rig.set(|state| state.verdict = Some(verdict));
+        assert_eq!(rig.run(write()), Status::Offline);
+        rig.set(|state| state.verdict = None);
+        assert_eq!((rig.run(read()), rig.run(Bio::flush())), (Status::Offline, Status::Offline));
+        assert_eq!((rig.calls().len(), rig.news().len()), (1, 1), "{pool}");
+    }
+}
+
+#[test]
 fn a_lock_that_is_gone_is_told_once_and_an_error_of_the_medium_is_not() {
     let mut rig = Rig::new("told");
-    let news = |rig: &Rig| rig.channel.volume().disks()[0].take_news();
     rig.set(|state| state.verdict = Some(|_| Some(-libc::EIO as isize)));
     rig.run(write());
-    assert!(news(&rig).is_empty());
+    assert!(rig.news().is_empty());
     rig.set(|state| state.verdict = Some(|_| Some(-libc::EROFS as isize)));
     (0..2).for_each(|_| assert_eq!(rig.run(write()), Status::Offline));
-    let told = news(&rig);
+    let told = rig.news();
     assert!(told.len() == 1 && told[0].contains("its exclusive lock is gone"), "{told:?}");
 }
 
 #[test]
 fn a_call_that_librbd_refuses_at_once_fails_with_its_errno_and_leaves_nothing_behind() {
     let mut rig = Rig::new("refused");
-    rig.set(|state| state.refusal = Some(-libc::EINVAL));
-    assert_eq!(rig.run(write()), Status::Invalid);
+    rig.set(|state| state.refusal = Some(-libc::ENOMEM));
+    assert_eq!(rig.run(write()), Status::NoResource);
     rig.set(|state| state.refusal = None);
     assert_eq!(rig.run(write()), Status::Ok);
     assert_eq!(MADE.get(), 0, "every completion was released");
@@ -231,8 +275,6 @@ fn an_image_whose_lock_a_living_client_has_is_refused_and_the_lock_is_left_to_it
         state.watchers = vec!["10.0.0.8:0/1".into(), "10.0.0.7:0/99".into()];
     });
     assert_eq!(measure_by(functions(), &config).unwrap_err().kind(), ErrorKind::Busy);
-    fake.0.lock().unwrap().cookie = c"people's";
-    assert!(measure_by(functions(), &config).is_ok(), "a lock that does not keep writers away");
     let reader = RbdConfig { read_only: true, ..config.clone() };
     assert_eq!(measure_by(functions(), &reader).unwrap().size_bytes, BYTES);
     let error = open_by(functions(), config).err().unwrap();
@@ -338,8 +380,8 @@ fn a_new_size_is_seen_when_it_is_asked_for() {
 }
 
 #[test]
-fn a_reader_that_cannot_hear_of_a_new_size_says_so() {
-    let (fake, config) = config("reader", |_| ());
+fn a_reader_without_a_watch_cannot_hear_of_a_new_size_and_says_so() {
+    let (fake, config) = config("reader", |state| state.may_write = false);
     let driver = open_by(functions(), RbdConfig { read_only: true, ..config }).unwrap();
     assert_eq!(driver.revalidate(), Ok(BYTES >> 9));
     {
@@ -348,6 +390,180 @@ fn a_reader_that_cannot_hear_of_a_new_size_says_so() {
     }
     let text = driver.revalidate().unwrap_err().to_string();
     assert!(text.starts_with("reader/i: it has 32m now"), "{text}");
+}
+
+fn all_fails(rig: &mut Rig) {
+    rig.calls();
+    assert_eq!(rig.run(read()), Status::Offline);
+    // Whoever has a lock may have written.
+    let is_locked = rig.fake.0.lock().unwrap().locks > 0;
+    let flushed = if is_locked { Status::Offline } else { Status::Ok };
+    assert_eq!(rig.run(Bio::flush()), flushed);
+    assert!(rig.calls().is_empty(), "librbd is not asked any more");
+}
+
+#[test]
+fn a_drive_fails_before_whoever_removes_its_image_or_snapshot_goes_on() {
+    let snapshot: fn(&mut RbdConfig) = |config| config.image.snapshot = Some("s".into());
+    let reader: fn(&mut RbdConfig) = |config| config.read_only = true;
+    for (pool, settings, change, words) in [
+        (
+            "image-rm",
+            (|_| ()) as fn(&mut RbdConfig),
+            (|state| state.gone[0] = true) as fn(&mut State),
+            "the image was removed (rbd rm)",
+        ),
+        ("reader-rm", reader, |state| state.gone[0] = true, "the image was removed (rbd rm)"),
+        ("snap-rm", snapshot, |state| state.gone[1] = true, "the snapshot was removed"),
+        (
+            "lock-off",
+            |_| (),
+            |state| state.features = 1,
+            "somebody disabled the feature exclusive-lock",
+        ),
+    ] {
+        let mut rig = Rig::of(pool, |_| (), settings);
+        assert_eq!(rig.run(read()), Status::Ok);
+        rig.fake.change(change);
+        all_fails(&mut rig);
+        let news = rig.news();
+        assert!(news.len() == 1 && news[0].contains(words), "{pool}: {news:?}");
+        assert!(news[0].starts_with(&format!("rbd:{pool}/i")), "{pool}: {news:?}");
+        rig.fake.change(|_| ());
+        assert!(rig.news().is_empty(), "it is said once");
+    }
+}
+
+#[test]
+fn changes_that_make_no_answer_wrong_are_no_failure() {
+    let reader = |config: &mut RbdConfig| (config.lock, config.read_only) = (false, true);
+    for (pool, settings, change) in [
+        // Librbd hears that a clone was flattened, and of a new size.
+        (
+            "harmless",
+            (|_| ()) as fn(&mut RbdConfig),
+            (|state| (state.overlap_bytes, state.size_bytes) = (0, 2 * BYTES)) as fn(&mut State),
+        ),
+        // A reader needs no lock.
+        ("harmless-reader", reader, |state| state.features = 1),
+    ] {
+        let mut rig = Rig::of(pool, |state| state.overlap_bytes = BYTES, settings);
+        rig.fake.change(change);
+        assert_eq!((rig.run(read()), rig.news()), (Status::Ok, vec![]));
+        assert_eq!(rig.fake.0.lock().unwrap().looks, 1);
+    }
+}
+
+#[test]
+fn an_image_without_a_watch_is_looked_at_every_few_seconds() {
+    let reader = |config: &mut RbdConfig| config.read_only = true;
+    let unwatched = |state: &mut State| (state.may_write, state.overlap_bytes) = (false, BYTES);
+    for (pool, change, words) in [
+        (
+            "unseen-rm",
+            (|state| state.gone[0] = true) as fn(&mut State),
+            "the image was removed (rbd rm)",
+        ),
+        ("flattened", |state| state.overlap_bytes = 0, "the image was flattened"),
+    ] {
+        let mut rig = Rig::of(pool, unwatched, reader);
+        rig.set(change);
+        let news = rig.wait_for_news();
+        assert!(news.len() == 1 && news[0].contains(words), "{pool}: {news:?}");
+        all_fails(&mut rig);
+    }
+}
+
+#[test]
+fn behind_the_end_of_an_image_that_was_shrunk_writes_find_no_space_and_reads_fail() {
+    let mut rig = Rig::new("shrunk");
+    let behind = BYTES / 2 >> 9;
+    let extents = |rig: &Rig| rig.channel.volume().disks()[0].extents(behind, 8);
+    assert!(extents(&rig)[0].zero);
+    rig.fake.change(|state| state.size_bytes = BYTES / 2);
+    let straddling = || Bio::write(behind - 8, Buffer::new(8192));
+    for _ in 0..2 {
+        assert_eq!(rig.run(straddling()), Status::NoSpace);
+        assert_eq!(rig.run(Bio::write_zeroes(behind, 8)), Status::NoSpace);
+        assert_eq!(rig.run(Bio::discard(behind, 8)), Status::NoSpace);
+        assert_eq!(rig.run(Bio::read(behind, Buffer::new(4096))), Status::IoError);
+        assert!(!extents(&rig)[0].zero, "no zeroes where a read fails");
+        assert_eq!((rig.run(write()), rig.run(Bio::flush())), (Status::Ok, Status::Ok));
+    }
+    let news = rig.news();
+    assert!(news.len() == 1 && news[0].contains("shrunk from 16m to 8m"), "{news:?}");
+    // Enlarged again, and somebody says so.
+    rig.fake.change(|state| state.size_bytes = BYTES);
+    assert_eq!(rig.run(straddling()), Status::NoSpace);
+    rig.channel.volume().resize().unwrap();
+    assert_eq!((rig.run(straddling()), rig.news()), (Status::Ok, vec![]));
+}
+
+#[test]
+fn a_sharer_whose_writes_another_client_refuses_goes_on_once_it_may() {
+    let mut rig = Rig::of("sharer", |_| (), |config| config.lock = false);
+    rig.set(|state| state.verdict = Some(|_| Some(-libc::EROFS as isize)));
+    assert_eq!((rig.run(write()), rig.run(write())), (Status::ReadOnly, Status::ReadOnly));
+    let news = rig.news();
+    assert!(news.len() == 1 && news[0].contains("another client has the image's"), "{news:?}");
+    assert_eq!(rig.run(Bio::flush()), Status::Ok, "nothing was written that could be lost");
+    rig.set(|state| state.verdict = None);
+    assert_eq!(rig.run(write()), Status::Ok);
+    rig.set(|state| state.verdict = Some(|_| Some(-libc::EROFS as isize)));
+    assert_eq!(rig.run(Bio::flush()), Status::ReadOnly, "the write above may be lost");
+}
+
+#[test]
+fn a_user_who_may_only_read_is_refused_as_a_writer_and_warned_of_as_a_reader() {
+    let (_fake, config) = config("caps", |state| state.may_write = false);
+    let text = measure_by(functions(), &config).unwrap_err().to_string();
+    assert!(text.starts_with("caps/i: client.admin may not write to this image"), "{text}");
+    let reader = RbdConfig { read_only: true, ..config };
+    let warnings = measure_by(functions(), &reader).unwrap().warnings;
+    assert!(warnings[0].contains("client.admin may only read, so"), "{warnings:?}");
+    assert_eq!(open_by(functions(), reader).unwrap().warnings(), warnings);
+}
+
+#[test]
+fn a_sharer_beside_a_client_that_has_the_lock_is_warned_of() {
+    let (_fake, config) = config("beside", |state| {
+        state.owner = Some("10.0.0.7:0/99".into());
+        state.watchers = vec!["10.0.0.7:0/99".into()];
+    });
+    let sharer = RbdConfig { lock: false, ..config };
+    let warnings = measure_by(functions(), &sharer).unwrap().warnings;
+    assert!(warnings[0].contains("the client at 10.0.0.7:0/99 has this image's"), "{warnings:?}");
+    assert_eq!(open_by(functions(), sharer).unwrap().warnings(), warnings);
+}
+
+#[test]
+fn an_opening_that_waits_for_the_lock_ends_when_it_is_told_to() {
+    let (fake, config) = config("cancelled", |state| {
+        state.owner = Some("10.0.0.7:0/99".into());
+        state.watchers = vec!["10.0.0.7:0/99".into()];
+    });
+    let config = RbdConfig { connect_ns: 3_600_000_000_000, ..config };
+    let cancel = config.cancel.clone();
+    let setter = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        cancel.set();
+    });
+    let text = open_by(functions(), config).err().unwrap().to_string();
+    setter.join().unwrap();
+    assert_eq!(text, "cancelled/i: the opening was stopped");
+    let state = fake.0.lock().unwrap();
+    assert_eq!((state.locks, state.is_open), (0, false));
+}
+
+#[test]
+fn a_drive_that_ends_while_its_image_is_looked_at_closes_it_all_the_same() {
+    let (fake, driver) = drive("ends", |state| state.look_time = Duration::from_millis(300));
+    let looking = Arc::clone(&fake);
+    let looker = std::thread::spawn(move || looking.change(|_| ()));
+    std::thread::sleep(Duration::from_millis(50));
+    drop(driver);
+    assert!(!fake.0.lock().unwrap().is_open, "the image is closed with its drive");
+    looker.join().unwrap();
 }
 
 #[test]

@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex};
 
 use libc::{iovec, size_t, ssize_t};
 
-use crate::rbd::library::{Callback, ExtentCallback, Functions, Handle, ImageInfo, Watcher};
+use crate::rbd::library::{
+    Callback, ExtentCallback, Functions, Handle, ImageInfo, UpdateCallback, Watcher,
+};
 use crate::rbd::{RbdConfig, RbdDriver, open};
 
 /// Bytes of an image.
@@ -46,8 +48,17 @@ pub(in crate::rbd) struct State {
     pub(in crate::rbd) holds: bool,
     pub(in crate::rbd) features: u64,
     pub(in crate::rbd) owner: Option<String>,
-    /// The name of the owner's lock.
-    pub(in crate::rbd) cookie: &'static CStr,
+    /// The user may write, and so watch.
+    pub(in crate::rbd) may_write: bool,
+    /// The image was removed; its snapshot was.
+    pub(in crate::rbd) gone: [bool; 2],
+    /// Bytes that the parent has for the image as it is in the cluster.
+    pub(in crate::rbd) overlap_bytes: u64,
+    /// Looks at the image as it is in the cluster.
+    pub(in crate::rbd) looks: usize,
+    /// How long each takes.
+    pub(in crate::rbd) look_time: std::time::Duration,
+    update: Option<Update>,
     pub(in crate::rbd) watchers: Vec<String>,
     pub(in crate::rbd) locks: usize,
     pub(in crate::rbd) asked: Vec<(u64, u64)>,
@@ -55,6 +66,13 @@ pub(in crate::rbd) struct State {
     is_read_only: bool,
     back: Vec<Held>,
 }
+
+/// A function to call at each change, and its argument.
+#[derive(Clone, Copy)]
+struct Update(UpdateCallback, *mut c_void);
+
+// SAFETY: the drive keeps the argument for whatever thread calls.
+unsafe impl Send for Update {}
 
 /// I/O whose completion is kept back.
 struct Held {
@@ -107,7 +125,12 @@ pub(in crate::rbd) fn image(pool: &str, change: impl FnOnce(&mut State)) -> (Arc
         holds: false,
         features: 0x1c,
         owner: None,
-        cookie: c"auto 94",
+        may_write: true,
+        gone: [false; 2],
+        overlap_bytes: 0,
+        looks: 0,
+        look_time: std::time::Duration::ZERO,
+        update: None,
         watchers: Vec::new(),
         locks: 0,
         asked: Vec::new(),
@@ -123,6 +146,18 @@ pub(in crate::rbd) fn image(pool: &str, change: impl FnOnce(&mut State)) -> (Arc
 }
 
 impl Fake {
+    /// Changes the image in the cluster and tells the drive, as librbd does if it has a watch.
+    pub(in crate::rbd) fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.0.lock().unwrap();
+        change(&mut state);
+        let update = state.update;
+        drop(state);
+        if let Some(Update(call, argument)) = update {
+            // SAFETY: the drive keeps the argument until it has taken the function back.
+            unsafe { call(argument) }
+        }
+    }
+
     /// Calls the completions that were kept back, from the first on.
     pub(in crate::rbd) fn release(&self) {
         let back = std::mem::take(&mut self.0.lock().unwrap().back);
@@ -153,13 +188,17 @@ impl Held {
     }
 }
 
-/// The image of a handle.
+/// The image of a handle, which is odd if it was opened by the image's own name.
 ///
 /// # Safety
 /// The handle is a pool's or an image's of this table.
 unsafe fn fake<'a>(handle: Handle) -> &'a Fake {
     // SAFETY: pools' fakes are never dropped.
-    unsafe { &*handle.cast::<Fake>() }
+    unsafe { &*handle.map_addr(|address| address & !1).cast::<Fake>() }
+}
+
+fn is_look(handle: Handle) -> bool {
+    handle.addr() % 2 == 1
 }
 
 /// Notes a call, does it, and ends it unless the test holds it.
@@ -260,19 +299,57 @@ functions! {
         pool: Handle, _name: *const c_char, out: *mut Handle, _snapshot: *const c_char,
     ) -> c_int {
         let mut state = fake(pool).0.lock().unwrap();
+        if !state.may_write {
+            return -libc::EPERM;
+        }
         (state.is_open, state.is_read_only) = (true, false);
         *out = pool;
         0
     }
     rbd_open_read_only(
-        pool: Handle, name: *const c_char, out: *mut Handle, snapshot: *const c_char,
+        pool: Handle, _name: *const c_char, out: *mut Handle, _snapshot: *const c_char,
     ) -> c_int {
-        let opened = rbd_open(pool, name, out, snapshot);
-        fake(pool).0.lock().unwrap().is_read_only = true;
-        opened
+        let mut state = fake(pool).0.lock().unwrap();
+        (state.is_open, state.is_read_only) = (true, true);
+        *out = pool;
+        0
+    }
+    rbd_open_by_id_read_only(
+        pool: Handle, _id: *const c_char, out: *mut Handle, _snapshot: *const c_char,
+    ) -> c_int {
+        let time = fake(pool).0.lock().unwrap().look_time;
+        std::thread::sleep(time);
+        let mut state = fake(pool).0.lock().unwrap();
+        state.looks += 1;
+        *out = pool.map_addr(|address| address | 1);
+        if state.gone[0] { -libc::ENOENT } else { 0 }
     }
     rbd_close(image: Handle) -> c_int {
-        fake(image).0.lock().unwrap().is_open = false;
+        let mut state = fake(image).0.lock().unwrap();
+        if !is_look(image) {
+            state.is_open = false;
+        }
+        0
+    }
+    rbd_snap_get_id(_image: Handle, _name: *const c_char, out: *mut u64) -> c_int {
+        *out = 4;
+        0
+    }
+    rbd_snap_set_by_id(image: Handle, id: u64) -> c_int {
+        assert!(id == 4 || id == u64::MAX - 1);
+        let gone = id == 4 && fake(image).0.lock().unwrap().gone[1];
+        if gone { -libc::ENOENT } else { 0 }
+    }
+    rbd_update_watch(
+        image: Handle, out: *mut u64, call: UpdateCallback, argument: *mut c_void,
+    ) -> c_int {
+        fake(image).0.lock().unwrap().update = Some(Update(call, argument));
+        *out = 9;
+        0
+    }
+    rbd_update_unwatch(image: Handle, number: u64) -> c_int {
+        assert_eq!(number, 9);
+        fake(image).0.lock().unwrap().update = None;
         0
     }
     rbd_stat(image: Handle, info: *mut ImageInfo, _len: size_t) -> c_int {
@@ -294,8 +371,8 @@ functions! {
         *out = 0;
         0
     }
-    rbd_get_overlap(_image: Handle, out: *mut u64) -> c_int {
-        *out = 0;
+    rbd_get_overlap(image: Handle, out: *mut u64) -> c_int {
+        *out = fake(image).0.lock().unwrap().overlap_bytes;
         0
     }
     rbd_get_stripe_unit(_image: Handle, out: *mut u64) -> c_int {
@@ -324,20 +401,6 @@ functions! {
     }
     rbd_lock_get_owners_cleanup(list: *mut *mut c_char, count: size_t) {
         (0..count).for_each(|at| drop(CString::from_raw(*list.add(at))));
-    }
-    rbd_list_lockers(
-        image: Handle, exclusive: *mut c_int, _tag: *mut c_char, _tag_len: *mut size_t,
-        _clients: *mut c_char, _clients_len: *mut size_t, cookies: *mut c_char,
-        _cookies_len: *mut size_t, addresses: *mut c_char, addresses_len: *mut size_t,
-    ) -> ssize_t {
-        let state = fake(image).0.lock().unwrap();
-        let Some(owner) = &state.owner else { return 0 };
-        let cookie = state.cookie.to_bytes_with_nul();
-        assert!(owner.len() < *addresses_len);
-        *exclusive = 1;
-        cookies.cast::<u8>().copy_from(cookie.as_ptr(), cookie.len());
-        addresses.cast::<u8>().copy_from(owner.as_ptr(), owner.len());
-        1
     }
     rbd_watchers_list(image: Handle, list: *mut Watcher, count: *mut size_t) -> c_int {
         let watchers = fake(image).0.lock().unwrap().watchers.clone();
