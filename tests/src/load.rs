@@ -99,6 +99,8 @@ pub struct Counts {
 
 struct Shared {
     model: Model,
+    /// Sectors of a block: writes are whole blocks.
+    block: u64,
     counts: Counts,
     mix: (u64, u64),
     stop: bool,
@@ -122,8 +124,16 @@ impl Load {
     #[must_use]
     pub fn new(nr_sectors: u64, seed: u64) -> Self {
         let model = Model::new(nr_sectors);
-        let shared = Shared { model, counts: Counts::default(), mix: MIXES[0], stop: false };
+        let (counts, mix) = (Counts::default(), MIXES[0]);
+        let shared = Shared { model, block: 1, counts, mix, stop: false };
         Load { clients: Vec::new(), shared: Mutex::new(shared), dice: SplitMix64::new(seed) }
+    }
+
+    /// As it is, but of whole blocks of so many sectors.
+    #[must_use]
+    pub fn in_blocks_of(self, sectors: u64) -> Self {
+        self.lock().block = sectors;
+        self
     }
 
     /// Replaces its connections by `count` new ones.
@@ -211,14 +221,15 @@ impl Load {
     }
 
     fn begin(&self, dice: &mut SplitMix64) -> (u64, Request, Vec<u8>, Sent) {
-        let Shared { model, mix, .. } = &mut *self.lock();
+        let Shared { model, block, mix, .. } = &mut *self.lock();
         let (flush_one_in, fua_one_in) = *mix;
         if dice.below(flush_one_in) == 0 {
             let tick = model.begin_flush();
             return (tick, request(Command::Flush, 0, 0), Vec::new(), Sent::Flush(tick));
         }
-        let first = dice.below(model.nr_sectors());
-        let count = (1 + dice.below(WRITE_SECTORS_MAX)).min(model.nr_sectors() - first);
+        let first = dice.below(model.nr_sectors() / *block) * *block;
+        let count = (1 + dice.below((WRITE_SECTORS_MAX / *block).max(3))) * *block;
+        let count = count.min(model.nr_sectors() - first);
         let write = model.begin_write(first..first + count, dice.below(fua_one_in) == 0);
         let flags = if write.fua { CMD_FLAG_FUA } else { 0 };
         let request = Request { flags, ..request(Command::Write, first, count) };

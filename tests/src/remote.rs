@@ -31,6 +31,21 @@ impl Remote {
         Remote::start("nbdkit", &[&own, args].concat(), socket)
     }
 
+    /// nbdkit over a file of `mib` MiB, made if it is not there, that takes whole blocks of 64 KiB
+    /// and fails everything else.
+    ///
+    /// # Panics
+    /// As `nbdkit`, and if the file cannot be made.
+    #[must_use]
+    pub fn large_blocks(socket: &Path, file: &Path, mib: u64) -> Remote {
+        let sized = std::fs::OpenOptions::new().create(true).append(true).open(file);
+        sized.and_then(|file| file.set_len(mib << 20)).expect("a file for nbdkit");
+        let (file, block) = (file.display().to_string(), "blocksize-minimum=64K");
+        let sizes = [block, "blocksize-preferred=64K", "blocksize-maximum=32M"];
+        let policy = ["--filter=blocksize-policy", "file", &file, "blocksize-error-policy=error"];
+        Remote::nbdkit(socket, &[&policy[..], &sizes].concat())
+    }
+
     /// qemu-nbd with an image in a format of its own, for several clients.
     ///
     /// # Panics

@@ -9,6 +9,7 @@ use std::process::Command;
 use millrace_clients::vhost::{Client, Options, Request, Status, Wait};
 use millrace_tests::cached::{config, counters, stat};
 use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::remote::Remote;
 use millrace_tests::serving::{backends, four_files, pattern, succeed, uri};
 use millrace_tests::{Daemon, require_clients, tempdir};
 use serde_json::Value;
@@ -18,6 +19,8 @@ const MIB: u64 = 1 << 20;
 const LAZY: &str = "size = \"16m\"\ndirty-age = \"1h\"";
 /// A quarter of what fio writes.
 const SMALL: &str = "size = \"16m\"\ndirty-max = \"2m\"";
+/// Whole blocks of 64 KiB for fio, instead of those of `verified`.
+const BLOCKS_64K: &str = "--bssplit=64k/60:128k/20:256k/20";
 
 fn fio(daemon: &Daemon, arguments: &[&str]) -> String {
     let mut command = Command::new("fio");
@@ -56,6 +59,55 @@ fn random_writes_verify_through_a_cache_smaller_than_the_data_and_are_in_the_fil
 }
 
 #[test]
+fn drives_of_64_kib_blocks_get_whole_blocks_whatever_is_read_and_written() {
+    require_clients!("fio");
+    let daemon = Daemon::start(&config(&["ram:size=8m,block=64k"], "size = \"64m\""), &["s", "c"]);
+    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    let data = pattern(64 << 10, 1);
+    raw.write(640 << 10, &data).unwrap();
+    let read = raw.read(128 << 10, (2 << 20) + (64 << 10)).expect("it reads around a dirty block");
+    assert!(read[512 << 10..576 << 10] == data && read[576 << 10..].iter().all(|byte| *byte == 0));
+    let counted = counters(&daemon);
+    assert_eq!((&counted["page_bytes"], &counted["dirty_bytes"]), (&65_536.into(), &65_536.into()));
+    drop(daemon);
+    for layout in ["layout = \"linear\"", "chunk = \"64k\"", "chunk = \"256k\""] {
+        let text = config(&["ram:size=8m,block=64k", "ram:size=8m"], "size = \"4m\"");
+        let text = text.replace("chunk = \"64k\"", layout) + "threads = 2\n";
+        let mut daemon = Daemon::start(&text, &["s", "c"]);
+        // Over each other, so that blocks are written again while they are written back.
+        let jobs = ["--rw=randrw", "--numjobs=4", "--iodepth=32", "--size=16m", "--loops=8"];
+        let said = fio(&daemon, &[&jobs[..], &["--bs=64k", "--fsync=64"]].concat());
+        assert_eq!(said.matches("err= 0").count(), 4, "{layout}: {said}");
+        assert_eq!(daemon.terminate().code(), Some(0), "{layout}: {}", daemon.stderr());
+        assert!(!daemon.stderr().contains(" lost"), "{layout}: {}", daemon.stderr());
+    }
+}
+
+#[test]
+fn a_server_that_takes_blocks_of_64_kib_only_fails_nothing_below_a_cache() {
+    require_clients!("fio", "nbdkit");
+    let modes = ["write-back", "write-through"];
+    let layouts = ["layout = \"linear\"", "chunk = \"64k\""];
+    for (mode, layout) in modes.into_iter().flat_map(|mode| layouts.map(|layout| (mode, layout))) {
+        let dir = tempdir();
+        let path = |name: &str| dir.path().join(name);
+        let servers = [("n0", "d0"), ("n1", "d1")]
+            .map(|(socket, file)| Remote::large_blocks(&path(socket), &path(file), 32));
+        let drives = servers.each_ref().map(|server| server.spec(""));
+        let keys = format!("size = \"4m\"\nmode = \"{mode}\"");
+        let text = config(&drives, &keys).replace("chunk = \"64k\"", layout);
+        let mut daemon = Daemon::start(&text, &["s", "c"]);
+        verified(&daemon, &[BLOCKS_64K, "--fsync=32"]);
+        let counted = counters(&daemon);
+        assert_eq!(counted["writes"]["errors"], 0, "{mode}, {layout}: {counted}");
+        assert_eq!(daemon.terminate().code(), Some(0), "{mode}, {layout}: {}", daemon.stderr());
+        let uncached = config(&drives, "").replace("chunk = \"64k\"", layout);
+        let daemon = Daemon::start(&uncached, &["s"]);
+        verified(&daemon, &[BLOCKS_64K, "--verify_only"]);
+    }
+}
+
+#[test]
 fn sequential_writes_of_4_kib_reach_the_drives_in_requests_of_128_kib_and_more() {
     require_clients!("fio");
     let drives = tempdir();
@@ -75,11 +127,15 @@ fn sequential_writes_of_4_kib_reach_the_drives_in_requests_of_128_kib_and_more()
 
 #[test]
 fn discards_and_zeroes_are_seen_at_once_and_in_the_file_at_the_end() {
-    require_clients!("qemu-io");
-    for backend in backends() {
+    require_clients!("qemu-io", "nbdkit");
+    let all = backends().iter().flat_map(|backend| [(backend, false), (backend, true)]);
+    for (backend, has_large_blocks) in all {
         let drives = tempdir();
         let path = drives.path().join("d0");
-        let one = format!("file:path={},size=4m", path.display());
+        let socket = drives.path().join("n");
+        let server = has_large_blocks.then(|| Remote::large_blocks(&socket, &path, 4));
+        let file = format!("file:path={},size=4m", path.display());
+        let one = server.as_ref().map_or(file, |server| server.spec(""));
         let text = config(&[one], LAZY) + &format!("backend = \"{backend}\"\n");
         let mut daemon = Daemon::start(&text, &["s"]);
         let mut command = Command::new("qemu-io");

@@ -6,6 +6,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command as Program;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use millrace_tests::cached::{config, counters};
 use millrace_tests::load::{Load, call, connect, request};
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::remote::Remote;
-use millrace_tests::serving::{backends, four_files, pattern, succeed};
+use millrace_tests::serving::{backends, four_files, pattern, succeed, uri};
 use millrace_tests::{Daemon, millrace, poll_within, require_clients, tempdir};
 
 const SECTORS: u64 = 8192;
@@ -83,6 +84,83 @@ fn what_was_flushed_survives_10_kills_and_nothing_foreign_appears() {
     assert_eq!(counts.failed, 0, "nothing fails before the daemon dies");
     assert!(went_back > 0, "a cache that loses nothing at a kill has not been one");
     assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+/// Kills of the test of large blocks: `MILLRACE_KILLS`, or few.
+fn large_block_kills() -> u64 {
+    std::env::var("MILLRACE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
+}
+
+/// fio over the upper half of a volume: writes it anew, ending with a flush, or verifies it.
+fn fio_above(daemon: &Daemon, seed: u64, more: &[&str]) {
+    let mut command = Program::new("fio");
+    // fio leaves files of state where it runs.
+    command.current_dir(daemon.dir()).args(["--name=above", "--ioengine=nbd", "--thread"]);
+    command.args(["--rw=randwrite", "--offset=4m", "--size=4m", "--iodepth=16", "--fsync=8"]);
+    command.args(["--bssplit=64k/70:192k/30", "--verify=crc32c", "--verify_fatal=1"]);
+    command.arg(format!("--randseed={seed}")).arg(format!("--uri={}", uri(daemon, "v")));
+    let said = succeed(command.args(more));
+    assert!(said.contains("err= 0"), "{said}");
+}
+
+/// A drive alone, a stripe, and drives one behind the other, each killed in turn.
+#[test]
+fn what_was_flushed_survives_kills_over_drives_of_64_kib_blocks() {
+    require_clients!("fio", "nbdkit");
+    let dir = tempdir();
+    let path = |name: String| dir.path().join(name);
+    let server = |at: u64| {
+        let mib = if at == 0 { 8 } else { 4 };
+        Remote::large_blocks(&path(format!("n{at}")), &path(format!("d{at}")), mib)
+    };
+    let servers: Vec<Remote> = (0..5).map(server).collect();
+    let specs: Vec<String> = servers.iter().map(|server| server.spec("")).collect();
+    let volumes = [(0..1, "linear"), (1..3, "stripe"), (3..5, "linear")];
+    let mut loads = [1, 2, 3].map(|seed| Load::new(SECTORS, seed).in_blocks_of(128));
+    let (mut dice, kills) = (SplitMix64::new(39), large_block_kills());
+    for kill in 0..kills + 3 {
+        let at = (kill % 3) as usize;
+        let (load, (drives, layout)) = (&mut loads[at], volumes[at].clone());
+        let cache = [
+            "size = \"1m\"\ndirty-max = \"256k\"",
+            LAZY,
+            "size = \"16m\"\nmode = \"write-through\"",
+            "size = \"2m\"\ndirty-age = \"5ms\"\nread-ahead = \"0\"",
+        ][(kill / 3 % 4) as usize];
+        let backend = if kill / 3 % 2 == 0 { "auto" } else { "epoll" };
+        let text = config(&specs[drives], cache);
+        let text =
+            text.replace("name = \"v\"\n", &format!("name = \"v\"\nlayout = \"{layout}\"\n"));
+        let text = if layout == "linear" { text.replace("chunk = \"64k\"\n", "") } else { text };
+        let mut daemon = Daemon::start(&format!("{text}backend = \"{backend}\"\n"), &["s"]);
+        load.connect(&daemon.dir().join("s"), "v", 4);
+        load.check(&format!("before kill {kill} of {layout}"));
+        if kill >= 3 {
+            fio_above(&daemon, kill - 3, &["--verify_only"]);
+        }
+        if kill >= kills {
+            assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+            continue;
+        }
+        fio_above(&daemon, kill, &["--do_verify=0"]);
+        let pause = 20 + dice.below(100);
+        load.round(|load| {
+            let before = load.counts().acknowledged;
+            let goes_on = || (load.counts().acknowledged >= before + 100).then_some(());
+            poll_within(Duration::from_secs(60), goes_on).expect("it is served");
+            thread::sleep(Duration::from_millis(pause));
+            daemon.kill9();
+        });
+        load.with_model(|model| match cache.contains("write-through") {
+            true => model.server_died(),
+            false => model.cache_died(),
+        });
+    }
+    for load in &loads {
+        let (counts, back) = (load.counts(), load.with_model(|model| model.went_back()));
+        println!("{kills} kills over blocks of 64 KiB: {counts:?}, {back} sectors went back");
+        assert_eq!(counts.failed, 0, "nothing fails before the daemon dies");
+    }
 }
 
 #[test]
@@ -564,16 +642,23 @@ fn a_stop_blames_the_drives_that_fail_then_and_not_one_that_has_failed_before() 
 fn a_second_signal_ends_a_stop_and_says_what_is_lost_with_it() {
     let dir = tempdir();
     let path = dir.path().display();
-    let stuck = format!("fault:drive=(file:path={path}/d0,size=8m),op=write,stuck=true");
-    let mut daemon = Daemon::start(&config(&[stuck], LAZY), &["s", "c"]);
-    let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
-    assert_eq!(write(&mut client, 3, &pattern(1024, 1), 0), None);
-    daemon.signal(15);
-    thread::sleep(Duration::from_secs(1));
-    assert_eq!(daemon.terminate().code(), Some(1), "{}", daemon.stderr());
-    let said = daemon.stderr();
-    let lost = "v: 1024 bytes (first 1024 bytes from byte 1536 on) lost";
-    assert!(said.contains("by a second signal") && said.contains(lost), "{said}");
+    let drives = [
+        (format!("file:path={path}/d0,size=8m"), (3, 1024)),
+        ("ram:size=8m,block=64k".to_owned(), (256, 128 << 10)),
+    ];
+    for (drive, (sector, bytes)) in drives {
+        let stuck = format!("fault:drive=({drive}),op=write,stuck=true");
+        let mut daemon = Daemon::start(&config(&[stuck], LAZY), &["s", "c"]);
+        let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+        assert_eq!(write(&mut client, sector, &pattern(bytes, 1), 0), None);
+        daemon.signal(15);
+        thread::sleep(Duration::from_secs(1));
+        assert_eq!(daemon.terminate().code(), Some(1), "{}", daemon.stderr());
+        let start = sector * 512;
+        let lost = format!("v: {bytes} bytes (first {bytes} bytes from byte {start} on) lost");
+        let said = daemon.stderr();
+        assert!(said.contains("by a second signal") && said.contains(&lost), "{said}");
+    }
 }
 
 #[test]

@@ -50,7 +50,10 @@ fn stat_and_the_metrics_count_hits_and_dirty_pages() {
         (&counted["size_bytes"], &counted["dirty_max_bytes"]),
         (&(16 << 20).into(), &(4 << 20).into())
     );
-    assert_eq!(counted["dirty_bytes"], 1 << 20, "{counted}");
+    assert_eq!(
+        (&counted["page_bytes"], &counted["dirty_bytes"]),
+        (&4096.into(), &(1 << 20).into())
+    );
     assert_eq!((&counted["reads"]["hits"], &counted["reads"]["misses"]), (&256.into(), &1.into()));
     assert_eq!((&counted["writes"]["pages"], &counted["writes"]["back"]), (&256.into(), &0.into()));
     let text = printed(&daemon, "stat");
@@ -62,6 +65,7 @@ fn stat_and_the_metrics_count_hits_and_dirty_pages() {
     let page = get(&address(&daemon), "/metrics");
     for line in [
         "millrace_cache_read_hit_pages_total{volume=\"v\",mode=\"write-back\"} 256\n",
+        "millrace_cache_page_bytes{volume=\"v\",mode=\"write-back\"} 4096\n",
         "millrace_cache_dirty_bytes{volume=\"v\",mode=\"write-back\"} 1048576\n",
         "millrace_cache_throttled_total{volume=\"v\",mode=\"write-back\"} 0\n",
     ] {

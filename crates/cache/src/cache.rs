@@ -14,9 +14,10 @@ use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
 use crate::clearing::Clearing;
 use crate::config::{CacheConfig, CacheMode, Registered};
-use crate::extent::{Dirtied, EXTENT_PAGES, PAGE_BYTES, PAGE_SECTORS, WHOLE};
+use crate::extent::Dirtied;
 use crate::frames::Frames;
 use crate::pace::Pace;
+use crate::page::PageSize;
 use crate::shard::{Shard, hash_of};
 use crate::signal::Signals;
 use crate::stats::CacheStats;
@@ -26,7 +27,7 @@ use crate::strands::Strands;
 const SHARDS_MAX: u32 = 64;
 const SHARD_FRAMES_MIN: u32 = 256;
 /// Chunks of a stripe that are no small ones: 32 KiB.
-const CHUNK_SECTORS_MIN: u64 = 8 * PAGE_SECTORS;
+const CHUNK_SECTORS_MIN: u64 = 64;
 /// Extents of a range above which all that the cache knows of are looked at instead.
 const RANGE_EXTENTS_MAX: u64 = 4096;
 
@@ -34,6 +35,7 @@ const RANGE_EXTENTS_MAX: u64 = 4096;
 pub struct Cache<M: Machine> {
     pub(crate) config: CacheConfig,
     pub(crate) below: Arc<Volume<M>>,
+    pub(crate) page: PageSize,
     pub(crate) frames: Frames,
     shards: Box<[M::Lock<Shard>]>,
     /// How many flushes there were.
@@ -129,12 +131,6 @@ impl<M: Machine> FlusherCall<M> {
     }
 }
 
-/// The sectors of a page that a volume of so many has: all, but for the last page of some.
-pub(crate) fn whole(sectors: Sector, page: u64) -> u8 {
-    let rest = sectors.saturating_sub(page * PAGE_SECTORS);
-    if rest >= PAGE_SECTORS { WHOLE } else { ((1u16 << rest) - 1) as u8 }
-}
-
 impl<M: Machine> Cache<M> {
     /// A cache over a volume, empty. One [`Flusher`](crate::Flusher) is to be made for it, and a
     /// disk of a [`CacheDriver`](crate::CacheDriver).
@@ -146,7 +142,8 @@ impl<M: Machine> Cache<M> {
             let text = format!("cache of volume {}: {text}", below.name());
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
-        let frames = Frames::new(config.frames())?;
+        let page = PageSize::over(below.limits().logical_block_size);
+        let frames = Frames::new(config.frames(page), page)?;
         if config.registered == Registered::Always {
             frames.arena().lend_to(&below);
         }
@@ -156,6 +153,7 @@ impl<M: Machine> Cache<M> {
         let shard = |at| M::Lock::new("cache-shard", Shard::new(at * share, share));
         Ok(Arc::new(Cache {
             shards: (0..count).map(shard).collect(),
+            page,
             frames,
             strands: Strands::new(below.disks().len()),
             below,
@@ -165,7 +163,7 @@ impl<M: Machine> Cache<M> {
             signals: Signals::new(),
             pace: Pace::new(),
             flusher: FlusherCall::new(),
-            clearing: Clearing::new(),
+            clearing: Clearing::new(page),
             counts: Counts {
                 written_back: M::Word::new(0),
                 write_requests: M::Word::new(0),
@@ -199,6 +197,7 @@ impl<M: Machine> Cache<M> {
         // Relaxed: numbers that nothing depends on.
         let of = |word: &M::Word| word.load(Order::Relaxed);
         let mut stats = CacheStats {
+            page_bytes: self.page.bytes() as u64,
             dirty: self.dirty_pages(),
             pages: self.frames.count().into(),
             written_back: of(&self.counts.written_back),
@@ -284,7 +283,7 @@ impl<M: Machine> Cache<M> {
 
     /// The most pages that may be dirty.
     pub(crate) fn dirty_max_pages(&self) -> u64 {
-        self.config.dirty_max() / PAGE_BYTES as u64
+        self.page.fit(self.config.dirty_max())
     }
 
     /// Sectors of the volume, which only become more.
@@ -294,7 +293,7 @@ impl<M: Machine> Cache<M> {
 
     /// Whether something of a range of sectors is in memory only.
     pub(crate) fn owes_some(&self, sector: Sector, nr_sectors: u64) -> bool {
-        let extent_sectors = PAGE_SECTORS * EXTENT_PAGES as u64;
+        let extent_sectors = self.page.extent_sectors();
         let (first, last) = (sector / extent_sectors, (sector + nr_sectors - 1) / extent_sectors);
         let owes = |shard: &Shard, number| {
             shard.find(number).is_some_and(|at| {

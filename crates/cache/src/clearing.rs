@@ -9,17 +9,21 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-use crate::extent::{EXTENT_PAGES, PAGE_SECTORS};
+use crate::extent::EXTENT_PAGES;
+use crate::page::PageSize;
 
 /// Ranges that are being discarded or zeroed below.
 pub(crate) struct Clearing<M: Machine> {
+    page: PageSize,
     count: M::Word,
     spans: M::Lock<Vec<(u64, u64)>>,
 }
 
 impl<M: Machine> Clearing<M> {
-    pub(crate) fn new() -> Clearing<M> {
-        Clearing { count: M::Word::new(0), spans: M::Lock::new("cache-clearing", Vec::new()) }
+    /// Of a cache with pages of this size: nothing is being cleared.
+    pub(crate) fn new(page: PageSize) -> Clearing<M> {
+        let spans = M::Lock::new("cache-clearing", Vec::new());
+        Clearing { page, count: M::Word::new(0), spans }
     }
 
     /// A range of sectors is being cleared from now on.
@@ -52,7 +56,7 @@ impl<M: Machine> Clearing<M> {
 
     #[cold]
     fn look(&self, page: u64, pages: u64) -> bool {
-        let (start, end) = (page * PAGE_SECTORS, (page + pages) * PAGE_SECTORS);
+        let (start, end) = (self.page.start_of(page), self.page.start_of(page + pages));
         self.spans.lock().iter().any(|(from, to)| *from < end && start < *to)
     }
 }

@@ -6,7 +6,7 @@
 use alloc::format;
 use alloc::string::String;
 
-use crate::extent::PAGE_BYTES;
+use crate::page::PageSize;
 
 /// When a write is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -93,9 +93,9 @@ impl CacheConfig {
         }
     }
 
-    /// Frames that the memory has.
-    pub(crate) fn frames(&self) -> u32 {
-        u32::try_from(self.size_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX)
+    /// Frames that the memory has for pages of this size.
+    pub(crate) fn frames(&self, page: PageSize) -> u32 {
+        u32::try_from(page.fit(self.size_bytes)).unwrap_or(u32::MAX)
     }
 }
 
@@ -107,7 +107,9 @@ mod tests {
     fn settings_out_of_their_range_are_named_with_their_value() {
         let fine = CacheConfig::default();
         assert_eq!((fine.validate(), fine.dirty_max()), (Ok(()), 128 << 20));
-        assert_eq!(CacheConfig { size_bytes: 1 << 20, ..fine }.frames(), 256);
+        let least = CacheConfig { size_bytes: 1 << 20, ..fine };
+        let frames = |block| least.frames(PageSize::over(block));
+        assert_eq!((frames(512), frames(65_536)), (256, 16));
         assert_eq!(CacheConfig { read_ahead_bytes: 64 << 20, ..fine }.validate(), Ok(()));
         let wrong = [
             (CacheConfig { size_bytes: 4096, ..fine }, "size of 4096 bytes; 1 MiB to 1 TiB"),

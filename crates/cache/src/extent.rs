@@ -1,23 +1,19 @@
 //! `Extent`: what the cache knows of 16 consecutive pages of the volume.
 //!
 //! Owned by a shard, under its lock. A page has a frame of memory or none; of a page in memory each
-//! sector is valid or not, and dirty or not. Invariants: dirty sectors are valid; a page that is
-//! being written or filled keeps its extent in the shard; a frame that a drive reads is not changed
-//! in its dirty sectors, since writes to it get a new frame; stranded pages are dirty.
+//! eighth (page.rs) is valid or not, and dirty or not. Invariants: dirty eighths are valid; a page
+//! that is being written or filled keeps its extent in the shard; a frame that a drive reads is not
+//! changed in its dirty eighths, since writes to it get a new frame; stranded pages are dirty.
 
 use millrace_block::Status;
 
-/// Bytes of a page.
-pub(crate) const PAGE_BYTES: usize = 4096;
-/// Sectors of a page.
-pub(crate) const PAGE_SECTORS: u64 = 8;
 /// Pages of an extent.
 pub(crate) const EXTENT_PAGES: usize = 16;
 /// No frame.
 pub(crate) const NO_FRAME: u32 = u32::MAX;
 /// No extent.
 pub(crate) const NO_EXTENT: u32 = u32::MAX;
-/// All sectors of a page.
+/// All eighths of a page.
 pub(crate) const WHOLE: u8 = 0xff;
 /// All pages of an extent.
 pub(crate) const ALL_PAGES: u16 = u16::MAX;
@@ -31,9 +27,9 @@ pub(crate) struct Extent {
     pub(crate) frames: [u32; EXTENT_PAGES],
     /// Which one of the volume.
     pub(crate) number: u64,
-    /// Sectors of each page that memory has.
+    /// Eighths of each page that memory has.
     pub(crate) valid: [u8; EXTENT_PAGES],
-    /// Sectors of each page that the volume below has not.
+    /// Eighths of each page that the volume below has not.
     pub(crate) dirty: [u8; EXTENT_PAGES],
     /// Pages that were hit since the hand passed, a bit each.
     pub(crate) hit: u16,
@@ -139,7 +135,7 @@ impl Extent {
             && self.frames.iter().all(|frame| *frame == NO_FRAME)
     }
 
-    /// The frame that has these sectors of a page, if memory has them.
+    /// The frame that has these eighths of a page, if memory has them.
     #[inline]
     pub(crate) fn frame_of(&self, page: usize, wanted: u8) -> Option<u32> {
         (self.valid[page] & wanted == wanted).then_some(self.frames[page])
@@ -182,24 +178,6 @@ pub(crate) fn place_of(page: u64) -> (u64, usize) {
     (page / EXTENT_PAGES as u64, (page % EXTENT_PAGES as u64) as usize)
 }
 
-/// The pages of an extent that sectors lie in, a bit each.
-pub(crate) fn bits_of(number: u64, (start, end): (u64, u64)) -> u16 {
-    let first = number * EXTENT_PAGES as u64;
-    let has = |page: &u64| mask_of(first + page, start, end) != 0;
-    (0..EXTENT_PAGES as u64).filter(has).fold(0, |bits, page| bits | 1 << page)
-}
-
-/// The sectors of a page that lie in a range of sectors.
-pub(crate) fn mask_of(page: u64, sector: u64, end: u64) -> u8 {
-    let start = page * PAGE_SECTORS;
-    let from = sector.max(start) - start;
-    let to = end.min(start + PAGE_SECTORS).saturating_sub(start);
-    if from >= to {
-        return 0;
-    }
-    (((1u16 << to) - 1) & !((1u16 << from) - 1)) as u8
-}
-
 /// Runs of set bits: first bit and how many.
 pub(crate) fn runs(mut mask: u8) -> impl Iterator<Item = (u32, u32)> {
     let mut at = 0;
@@ -228,23 +206,6 @@ mod tests {
         let (hit, valid) = (offset_of!(Extent, hit), offset_of!(Extent, valid));
         assert!(hit + 2 <= Extent::LINES_BYTES && valid + EXTENT_PAGES <= Extent::LINES_BYTES);
         assert_eq!((align_of::<Extent>(), size_of::<Extent>()), (64, 192));
-    }
-
-    #[test]
-    fn masks_have_a_bit_for_each_sector_of_the_range_in_the_page() {
-        assert_eq!(mask_of(0, 0, 8), WHOLE);
-        assert_eq!(mask_of(1, 0, 8), 0);
-        assert_eq!(mask_of(1, 9, 12), 0b1110);
-        assert_eq!(mask_of(1, 15, 100), 0b1000_0000);
-        assert_eq!(mask_of(2, 15, 17), 0b1);
-    }
-
-    #[test]
-    fn bits_of_a_range_are_the_pages_that_it_touches() {
-        assert_eq!(bits_of(0, (0, 1)), 1);
-        assert_eq!(bits_of(1, (0, 1000)), ALL_PAGES);
-        assert_eq!(bits_of(1, (128 + 15, 128 + 17)), 0b110);
-        assert_eq!(bits_of(1, (0, 128)), 0);
     }
 
     #[test]

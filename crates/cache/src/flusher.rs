@@ -14,29 +14,29 @@ use millrace_block::{Bio, Channel};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
 use crate::cache::Cache;
-use crate::extent::{ALL_PAGES, Extent, PAGE_BYTES};
+use crate::extent::{ALL_PAGES, Extent};
 use crate::lanes::FlusherConfig;
 use crate::shard::{Due, Shard};
 use crate::strands::RETRY_NS;
 use crate::writeout::Writeout;
 
-/// Most pages collected for one sort.
-const BATCH_PAGES: usize = 4096;
-/// Pages on their way above which nothing is collected: 64 MiB. All drives but one that take
-/// nothing leave room for that one.
-const ON_THEIR_WAY_MAX: usize = 16_384;
-const SHARES: usize = ON_THEIR_WAY_MAX - BATCH_PAGES;
+/// Most bytes collected for one sort.
+const BATCH_BYTES: u64 = 16 << 20;
+/// Bytes on their way above which nothing is collected, and the part of them that drives share: all
+/// drives but one that take nothing leave room for that one.
+const ON_THEIR_WAY_BYTES: u64 = 64 << 20;
+const SHARES_BYTES: u64 = ON_THEIR_WAY_BYTES - BATCH_BYTES;
 /// Time until pages are looked for once more where a drive has its share and nothing else is due;
 /// and at the latest where drives have lists of their own, since one that had nothing may get some.
 const LOOK_NS: u64 = 10_000_000;
 /// How much older pages get while a flush waits for others.
 const HURRY_NS: u64 = 500_000_000;
-/// Shortest time over which the rate is measured, and the longest without a page that counts.
+/// Shortest time over which the rate is measured, and the longest without a write that counts.
 const RATE_NS: u64 = 50_000_000;
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Pages over which it is measured if they are written far faster than it says: after a pause of
+/// Bytes over which it is measured if they are written far faster than it says: after a pause of
 /// the drives what was measured is far too low, and writers that are held for it give little to do.
-const FASTER_PAGES: u64 = 256;
+const FASTER_BYTES: u64 = 1 << 20;
 /// Extents with which a drive that fails is tried once more.
 const PROBE_EXTENTS: usize = 8;
 
@@ -70,28 +70,28 @@ struct Rate {
     last: (u64, usize),
     /// Time with pages on their way since the rate was said.
     busy_ns: u64,
-    /// Pages written by then.
+    /// Bytes written by then.
     written: u64,
     /// The rate that was said.
     said: u64,
 }
 
 impl Rate {
-    /// Notes a turn; gives the rate in bytes a second when it was measured for long enough.
+    /// Notes a turn, with the bytes written so far and the pages that are on their way; gives the
+    /// rate in bytes a second when it was measured for long enough.
     fn note(&mut self, now_ns: u64, written: u64, under_way: usize) -> Option<u64> {
         let (last_ns, before) = core::mem::replace(&mut self.last, (now_ns, under_way));
         if before > 0 {
             self.busy_ns += now_ns.saturating_sub(last_ns);
         }
-        let pages = written.saturating_sub(self.written);
-        if pages == 0 {
+        let bytes = written.saturating_sub(self.written);
+        if bytes == 0 {
             self.busy_ns = self.busy_ns.min(PAUSE_NS);
             return None;
         }
-        let bytes = u128::from(pages) * PAGE_BYTES as u128;
-        let rate = bytes * 1_000_000_000 / u128::from(self.busy_ns.max(1));
+        let rate = u128::from(bytes) * 1_000_000_000 / u128::from(self.busy_ns.max(1));
         let rate = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
-        let is_faster = self.said > 0 && pages >= FASTER_PAGES && rate / 4 > self.said;
+        let is_faster = self.said > 0 && bytes >= FASTER_BYTES && rate / 4 > self.said;
         if self.busy_ns < RATE_NS && !is_faster {
             return None;
         }
@@ -147,6 +147,7 @@ impl<M: Machine> Flusher<M> {
         self.below.tick();
         // Relaxed: a number that nothing depends on.
         let written = self.cache.counts.written_back.load(Order::Relaxed);
+        let written = written * self.cache.page.bytes() as u64;
         if let Some(rate) = self.rate.note(now_ns, written, self.writeout.pages()) {
             self.cache.pace.set_rate(rate);
         }
@@ -223,14 +224,15 @@ impl<M: Machine> Flusher<M> {
     fn collect(&mut self, until: u64, now_ns: u64) {
         let cache = &self.cache;
         let dirty = cache.live_pages(0);
-        let room = ON_THEIR_WAY_MAX.saturating_sub(self.writeout.pages());
-        let most = BATCH_PAGES.min(room);
+        let fit = |bytes| cache.page.fit(bytes) as usize;
+        let room = fit(ON_THEIR_WAY_BYTES).saturating_sub(self.writeout.pages());
+        let (most, shares) = (fit(BATCH_BYTES).min(room), fit(SHARES_BYTES));
         let lanes = &self.writeout.lanes;
         let is_overdue = lanes.is_divided() && now_ns >= self.collected_ns + LOOK_NS;
         if dirty == 0 || most == 0 || now_ns < self.look_ns || !(is_overdue || lanes.wants_more()) {
             return;
         }
-        let (has_full, waits) = (lanes.has_full(SHARES), cache.strands.has_failing());
+        let (has_full, waits) = (lanes.has_full(shares), cache.strands.has_failing());
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(cache.config.dirty_age_ns);
         // What a flush waits for goes before what is merely old, for a while, and unless a drive
@@ -244,7 +246,7 @@ impl<M: Machine> Flusher<M> {
             |e: &Extent| match takes_all || e.dirtied.epoch < until || e.dirtied.at_ns <= old_ns {
                 true if cache.clearing.has_extent(e.number) => Due::Later,
                 true if has_full => {
-                    let of_full = cache.pages_on(e.number, |drive| lanes.is_full(drive, SHARES));
+                    let of_full = cache.pages_on(e.number, |drive| lanes.is_full(drive, shares));
                     Due::Beside(!e.stranded & !of_full)
                 }
                 true if waits => Due::Beside(!e.stranded),
@@ -334,10 +336,10 @@ mod tests {
     fn the_rate_is_of_the_time_with_pages_on_their_way() {
         let mut rate = Rate::default();
         assert_eq!(rate.note(RATE_NS * 9, 0, 1), None, "it was idle until now");
-        assert_eq!(rate.note(RATE_NS * 9 + RATE_NS / 2, 1, 0), None);
-        assert_eq!(rate.note(RATE_NS * 20, 1, 1), None, "idle time does not count");
-        let all = 50 * PAGE_BYTES as u64;
-        assert_eq!(rate.note(RATE_NS * 20 + RATE_NS / 2, 50, 1), Some(all * 20));
+        assert_eq!(rate.note(RATE_NS * 9 + RATE_NS / 2, 4096, 0), None);
+        assert_eq!(rate.note(RATE_NS * 20, 4096, 1), None, "idle time does not count");
+        let all = 50 * 4096;
+        assert_eq!(rate.note(RATE_NS * 20 + RATE_NS / 2, all, 1), Some(all * 20));
     }
 
     #[test]
@@ -347,11 +349,10 @@ mod tests {
         for second in 1..100 {
             assert_eq!(rate.note(second * 1_000_000_000, 0, 1), None, "nothing is written");
         }
-        let page = PAGE_BYTES as u64;
-        let after_pause = rate.note(99_000_001_000, 10, 1);
-        assert!(after_pause.is_some_and(|rate| rate.abs_diff(10 * page) < page), "{after_pause:?}");
-        assert_eq!(rate.note(99_000_002_000, 10 + FASTER_PAGES - 1, 1), None);
-        let rate = rate.note(99_000_003_000, 10 + FASTER_PAGES, 1);
-        assert_eq!(rate, Some(FASTER_PAGES * page * 500_000));
+        let after_pause = rate.note(99_000_001_000, 40_960, 1);
+        assert!(after_pause.is_some_and(|rate| rate.abs_diff(40_960) < 4096), "{after_pause:?}");
+        assert_eq!(rate.note(99_000_002_000, 40_959 + FASTER_BYTES, 1), None);
+        let rate = rate.note(99_000_003_000, 40_960 + FASTER_BYTES, 1);
+        assert_eq!(rate, Some(FASTER_BYTES * 500_000));
     }
 }

@@ -19,6 +19,7 @@ use millrace_machine::{Lock, Machine};
 use crate::cache::Cache;
 use crate::extent::{Extent, place_of};
 use crate::memory::{Cursor, Way, part_of, wanted_of};
+use crate::page::PageSize;
 use crate::shard::Shard;
 
 /// Reads of a group.
@@ -59,13 +60,13 @@ impl<M: Machine> Hit<M> {
 
     /// The frame of the page that is read, if memory has it; under the lock of the page's shard.
     #[inline]
-    fn frame(&self, shard: &mut Shard) -> Option<u32> {
+    fn frame(&self, size: PageSize, shard: &mut Shard) -> Option<u32> {
         let (number, place) = place_of(self.page);
         let extent = shard.extent_mut(self.at);
         if extent.number != number {
             return None;
         }
-        let frame = extent.frame_of(place, wanted_of(self.rq(), self.page))?;
+        let frame = extent.frame_of(place, wanted_of(size, self.rq(), self.page))?;
         extent.note_hit(place);
         Some(frame)
     }
@@ -116,8 +117,10 @@ impl<M: Machine> Hits<M> {
         self.next += 1;
         let rq = hit.rq();
         let mut shard = cache.shard(place_of(hit.page).0).lock();
-        let Some(frame) = hit.frame(&mut shard) else { return Some(Copied::Missed(rq)) };
-        let (from, into, len) = part_of(rq, hit.page);
+        let Some(frame) = hit.frame(cache.page, &mut shard) else {
+            return Some(Copied::Missed(rq));
+        };
+        let (from, into, len) = part_of(cache.page, rq, hit.page);
         let memory = cache.frames.at(frame).wrapping_add(into);
         // SAFETY: the request is in flight, and the shard's lock keeps the frame.
         unsafe { Cursor::new(rq).copy(Way::ToRequest, from, memory, len) };
@@ -133,9 +136,9 @@ impl<M: Machine> Hits<M> {
         }
         let mut starts = [core::ptr::null(); GROUP];
         for (start, hit) in starts.iter_mut().zip(&self.group) {
-            let frame = hit.frame(&mut cache.shard(place_of(hit.page).0).lock());
+            let frame = hit.frame(cache.page, &mut cache.shard(place_of(hit.page).0).lock());
             if let Some(frame) = frame {
-                let into = part_of(hit.rq(), hit.page).1;
+                let into = part_of(cache.page, hit.rq(), hit.page).1;
                 *start = cache.frames.at(frame).wrapping_add(into).cast_const();
             }
         }

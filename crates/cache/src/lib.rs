@@ -28,6 +28,7 @@ mod jobs;
 mod lanes;
 mod memory;
 mod pace;
+mod page;
 mod queue;
 mod read;
 mod shard;

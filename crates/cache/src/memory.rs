@@ -11,20 +11,24 @@ use alloc::vec::Vec;
 use millrace_block::{Request, Segment};
 use millrace_machine::Machine;
 
-use crate::extent::{PAGE_SECTORS, mask_of};
+use crate::page::PageSize;
 
 /// The part of a request in a page: bytes from its beginning, bytes into the page, and how many.
-pub(crate) fn part_of<M: Machine>(rq: &Request<M>, page: u64) -> (usize, usize, usize) {
+pub(crate) fn part_of<M: Machine>(
+    size: PageSize,
+    rq: &Request<M>,
+    page: u64,
+) -> (usize, usize, usize) {
     let (start, end) = (rq.sector(), rq.sector() + u64::from(rq.nr_sectors()));
-    let from = start.max(page * PAGE_SECTORS);
-    let to = end.min((page + 1) * PAGE_SECTORS);
+    let first = size.start_of(page);
+    let (from, to) = (start.max(first), end.min(first + size.sectors()));
     let bytes = |sectors: u64| sectors as usize * 512;
-    (bytes(from - start), bytes(from - page * PAGE_SECTORS), bytes(to - from))
+    (bytes(from - start), bytes(from - first), bytes(to - from))
 }
 
-/// The sectors of a page that a request is about.
-pub(crate) fn wanted_of<M: Machine>(rq: &Request<M>, page: u64) -> u8 {
-    mask_of(page, rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
+/// The eighths of a page that a request is about.
+pub(crate) fn wanted_of<M: Machine>(size: PageSize, rq: &Request<M>, page: u64) -> u8 {
+    size.mask_of(page, rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
 }
 
 /// Which way bytes go.

@@ -19,7 +19,6 @@ use millrace_machine::{Machine, Order, Word};
 use slab::Slab;
 
 use crate::cache::Cache;
-use crate::extent::{PAGE_BYTES, PAGE_SECTORS};
 use crate::hits::{Copied, Hits};
 use crate::jobs::{Fill, Job, Reach, Step};
 use crate::lanes::FlusherConfig;
@@ -83,7 +82,7 @@ impl<M: Machine> CacheQueue<M> {
             fills: Slab::new(),
             writeout: Writeout::new(cache, config),
             reads: Reads {
-                streams: Streams::new(cache.config.read_ahead_bytes / PAGE_BYTES as u64),
+                streams: Streams::new(cache.page, cache.config.read_ahead_bytes),
                 hits: Hits::new(),
             },
             unsent: VecDeque::new(),
@@ -271,7 +270,7 @@ impl<M: Machine> CacheQueue<M> {
     /// Answers a read, or makes a job of what memory has not.
     #[inline]
     fn read(&mut self, rq: &Request<M>) {
-        let rest = self.read_hits(rq, Self::pages_of(rq));
+        let rest = self.read_hits(rq, self.pages_of(rq));
         match rest.is_empty() {
             true => self.done.push_back((rq.tag(), Status::Ok)),
             false => self.start_job(rq, Step::Read, Some(rest)),
@@ -290,9 +289,8 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     /// The pages of a request.
-    pub(crate) fn pages_of(rq: &Request<M>) -> core::ops::Range<u64> {
-        let end = rq.sector() + u64::from(rq.nr_sectors());
-        rq.sector() / PAGE_SECTORS..end.div_ceil(PAGE_SECTORS)
+    pub(crate) fn pages_of(&self, rq: &Request<M>) -> core::ops::Range<u64> {
+        self.cache.page.pages_of(rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
     }
 }
 
@@ -300,7 +298,7 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
         match rq.op() {
             Op::Read => {
-                let pages = Self::pages_of(rq);
+                let pages = self.pages_of(rq);
                 match self.reads.hits.find(&self.cache, rq, &pages) {
                     true if self.reads.hits.is_full() => self.copy_hits(),
                     true => {}
@@ -309,7 +307,7 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
                 self.read_ahead(&pages);
             }
             Op::Write => {
-                let rest = self.write_pages(rq, Self::pages_of(rq));
+                let rest = self.write_pages(rq, self.pages_of(rq));
                 match rest.is_empty() && !self.is_durable(rq) {
                     true => self.end_write(rq),
                     false => self.start_job(rq, Step::Write, Some(rest)),

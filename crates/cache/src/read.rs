@@ -2,7 +2,7 @@
 //!
 //! A page that is read from below is marked as being filled, which keeps its extent, and is read
 //! into a frame that belongs to no page yet. What was written meanwhile is newer: of a page that
-//! has a frame by then only the missing sectors are taken. Where there is no memory, or half of it
+//! has a frame by then only the missing eighths are taken. Where there is no memory, or half of it
 //! is being filled, a read goes straight to the request's own: a drive that answers no reads leaves
 //! memory for what is written to others. A read of below is one of one drive, unless chunks are
 //! small.
@@ -14,20 +14,20 @@ use core::ops::Range;
 use millrace_block::{Request, Segment, Status};
 use millrace_machine::{Lock, Machine};
 
-use crate::cache::{Cache, whole};
-use crate::extent::{EXTENT_PAGES, NO_FRAME, PAGE_BYTES, PAGE_SECTORS, place_of};
+use crate::cache::Cache;
+use crate::extent::{EXTENT_PAGES, NO_FRAME, place_of};
 use crate::frames::Frames;
 use crate::jobs::Fill;
 use crate::memory::{Cursor, Way, part_of, wanted_of};
 use crate::queue::CacheQueue;
 use crate::shard::Shard;
 
-/// Most pages of one read of the volume below.
-const FILL_PAGES: usize = 256;
+/// Most bytes of one read of the volume below.
+const FILL_BYTES: u64 = 1 << 20;
 
 /// What is to be done for a page that a read needs.
 enum Found {
-    /// Its frame has the sectors.
+    /// Its frame has what is wanted.
     Hit(u32),
     /// It is being read by somebody.
     Filling,
@@ -41,7 +41,7 @@ enum Found {
     Torn,
 }
 
-/// What there is of a page, of which sectors are wanted.
+/// What there is of a page, of which some eighths are wanted.
 fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> Found {
     let (number, place) = place_of(page);
     let at = shard.find_or_insert(number);
@@ -82,11 +82,12 @@ impl<M: Machine> CacheQueue<M> {
             let last = (first as u64 + (pages.end - pages.start)).min(EXTENT_PAGES as u64) as usize;
             for place in first..last {
                 let (extent, page) = (shard.extent_mut(at), pages.start);
-                let Some(frame) = extent.frame_of(place, wanted_of(rq, page)) else {
+                let Some(frame) = extent.frame_of(place, wanted_of(self.cache.page, rq, page))
+                else {
                     return pages;
                 };
                 extent.note_hit(place);
-                let (at, into, len) = part_of(rq, page);
+                let (at, into, len) = part_of(self.cache.page, rq, page);
                 let memory = self.cache.frames.at(frame).wrapping_add(into);
                 // SAFETY: the request was just handed over, and the shard's lock keeps the frame.
                 unsafe { cursor.copy(Way::ToRequest, at, memory, len) };
@@ -103,11 +104,11 @@ impl<M: Machine> CacheQueue<M> {
         let mut cursor = Cursor::new(rq);
         let (mut run, mut waits, mut around) = (Run::default(), Vec::new(), Vec::new());
         for page in core::mem::take(&mut self.jobs[at].todo).into_iter().flatten() {
-            let wanted = wanted_of(rq, page);
+            let wanted = wanted_of(self.cache.page, rq, page);
             let mut shard = self.cache.shard(place_of(page).0).lock();
             let found = look_up(&mut shard, page, wanted);
             if let Found::Hit(frame) = found {
-                let (at, into, len) = part_of(rq, page);
+                let (at, into, len) = part_of(self.cache.page, rq, page);
                 let memory = self.cache.frames.at(frame).wrapping_add(into);
                 // SAFETY: the request is in flight, and the shard's lock keeps the frame.
                 unsafe { cursor.copy(Way::ToRequest, at, memory, len) };
@@ -118,7 +119,7 @@ impl<M: Machine> CacheQueue<M> {
             drop(shard);
             match found {
                 Found::Missing(frame) => {
-                    if !run.follows(page) {
+                    if !run.follows(page, &self.cache) {
                         self.start_run(core::mem::take(&mut run), Some(at));
                     }
                     run.push(page, frame);
@@ -154,12 +155,12 @@ impl<M: Machine> CacheQueue<M> {
     /// into the request's memory.
     fn read_around(&mut self, job: usize, pages: Range<u64>, cursor: &mut Cursor<'_, M>) {
         let rq = self.jobs[job].rq();
-        let (at, into, _) = part_of(rq, pages.start);
-        let (last, _, len) = part_of(rq, pages.end - 1);
+        let (at, into, _) = part_of(self.cache.page, rq, pages.start);
+        let (last, _, len) = part_of(self.cache.page, rq, pages.end - 1);
         let segments = cursor.cut(at, last + len - at);
         let (page, sectors) = (pages.start, self.cache.sectors());
         let fill = Fill { job: Some(job), page, frames: Vec::new(), segments, sectors };
-        self.start_fill(fill, page * PAGE_SECTORS + into as u64 / 512);
+        self.start_fill(fill, self.cache.page.start_of(page) + into as u64 / 512);
     }
 
     /// Reads pages that follow each other from below.
@@ -169,7 +170,8 @@ impl<M: Machine> CacheQueue<M> {
             let reach = reach_of(&self.cache, page).min(frames.len());
             let behind = frames.split_off(reach);
             let part = core::mem::replace(&mut frames, behind);
-            self.start_fill(fill_of(&self.cache, (page, part), job), page * PAGE_SECTORS);
+            let sector = self.cache.page.start_of(page);
+            self.start_fill(fill_of(&self.cache, (page, part), job), sector);
             page += reach as u64;
         }
     }
@@ -178,15 +180,15 @@ impl<M: Machine> CacheQueue<M> {
     pub(crate) fn read_ahead(&mut self, pages: &Range<u64>) {
         let Some(ahead) = self.reads.streams.note(pages) else { return };
         let sectors = self.cache.sectors();
-        let last = sectors.div_ceil(PAGE_SECTORS);
+        let last = self.cache.page.pages_of(0, sectors).end;
         let mut run = Run::default();
         for page in ahead.start..ahead.end.min(last) {
-            let whole = whole(sectors, page);
+            let whole = self.cache.page.whole(sectors, page);
             let mut shard = self.cache.shard(place_of(page).0).lock();
             let Found::Missing(frame) = look_up(&mut shard, page, whole) else { continue };
             shard.stats.read_ahead += 1;
             drop(shard);
-            if !run.follows(page) {
+            if !run.follows(page, &self.cache) {
                 self.start_run(core::mem::take(&mut run), None);
             }
             run.push(page, frame);
@@ -200,12 +202,12 @@ impl<M: Machine> CacheQueue<M> {
         let rq = fill.job.map(|job| self.jobs[job].rq());
         let (mut cursor, mut stale) = (rq.map(Cursor::new), Vec::new());
         for (frame, page) in fill.frames.iter().zip(fill.page..) {
-            let whole = whole(fill.sectors, page);
+            let whole = self.cache.page.whole(fill.sectors, page);
             let mut shard = self.cache.shard(place_of(page).0).lock();
             let kept = keep(&mut shard, &self.cache.frames, (page, whole), (*frame, status));
             match (rq, &mut cursor, kept) {
                 (Some(rq), Some(cursor), Some(kept)) => {
-                    let (at, into, len) = part_of(rq, page);
+                    let (at, into, len) = part_of(self.cache.page, rq, page);
                     let memory = self.cache.frames.at(kept).wrapping_add(into);
                     // SAFETY: the request is in flight, and the shard's lock keeps the frame.
                     unsafe { cursor.copy(Way::ToRequest, at, memory, len) };
@@ -234,8 +236,8 @@ fn reach_of<M: Machine>(cache: &Cache<M>, page: u64) -> usize {
     if cache.below.disks().len() == 1 || may_span {
         return usize::MAX;
     }
-    let (_, run) = cache.below.drive_at(page * PAGE_SECTORS);
-    usize::try_from(run / PAGE_SECTORS).unwrap_or(usize::MAX).max(1)
+    let (_, run) = cache.below.drive_at(cache.page.start_of(page));
+    usize::try_from(cache.page.page_at(run)).unwrap_or(usize::MAX).max(1)
 }
 
 /// The first of some pages, and how many follow it on its drive.
@@ -255,7 +257,8 @@ fn fill_of<M: Machine>(
     let mut segments: Vec<Segment> = Vec::with_capacity(frames.len());
     for (frame, page) in frames.iter().zip(page..) {
         let start = cache.frames.at(*frame);
-        let len_bytes = whole(sectors, page).count_ones() * 512;
+        let eighths = cache.page.whole(sectors, page).count_ones();
+        let len_bytes = cache.page.eighths_bytes(eighths) as u32;
         match segments.last_mut() {
             Some(last) if last.start.wrapping_add(last.len_bytes as usize) == start => {
                 last.len_bytes += len_bytes;
@@ -266,7 +269,7 @@ fn fill_of<M: Machine>(
     Fill { job, page, frames, segments, sectors }
 }
 
-/// Takes what was read of a page into memory; gives the frame that has the page's sectors now. None
+/// Takes what was read of a page into memory; gives the frame that has the page now. None
 /// if nothing is kept: the read failed, or what was read may be older than a discard.
 fn keep(
     shard: &mut Shard,
@@ -304,9 +307,10 @@ struct Run {
 
 impl Run {
     /// Whether a page may be read with them.
-    fn follows(&self, page: u64) -> bool {
+    fn follows<M: Machine>(&self, page: u64, cache: &Cache<M>) -> bool {
         let next = |first: u64| first + self.frames.len() as u64 == page;
-        self.page.is_none_or(next) && self.frames.len() < FILL_PAGES
+        let most = cache.page.fit(FILL_BYTES) as usize;
+        self.page.is_none_or(next) && self.frames.len() < most
     }
 
     fn push(&mut self, page: u64, frame: u32) {
@@ -314,5 +318,3 @@ impl Run {
         self.frames.push(frame);
     }
 }
-
-const _: () = assert!(PAGE_BYTES == PAGE_SECTORS as usize * 512);

@@ -44,7 +44,7 @@ pub(crate) struct Item {
     pub(crate) page: u64,
     /// Its frame.
     pub(crate) frame: u32,
-    /// Its dirty sectors.
+    /// Its dirty eighths.
     pub(crate) mask: u8,
     /// It is stranded, and its drive is tried once more.
     pub(crate) is_probe: bool,
@@ -258,7 +258,7 @@ impl Shard {
         }
     }
 
-    /// The frame into which sectors of a page may be written: its own, or a new one if it has none
+    /// The frame into which eighths of a page may be written: its own, or a new one if it has none
     /// or a drive reads it at this moment. None if there is no memory.
     pub(crate) fn frame_to_write(&mut self, frames: &Frames, at: u32, page: usize) -> Option<u32> {
         let extent = &self.extents[at as usize];
@@ -275,7 +275,7 @@ impl Shard {
         Some(new)
     }
 
-    /// Notes that sectors of a page were written in memory; whether the page was clean.
+    /// Notes that eighths of a page were written in memory; whether the page was clean.
     pub(crate) fn note_written(&mut self, at: u32, page: usize, mask: u8, now: Dirtied) -> bool {
         let extent = &mut self.extents[at as usize];
         let was_clean = extent.dirty[page] == 0;

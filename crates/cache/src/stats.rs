@@ -17,9 +17,11 @@ pub(crate) struct ShardStats {
     pub(crate) evicted: u64,
 }
 
-/// What a cache did so far. Pages are 4 KiB.
+/// What a cache did so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
+    /// Bytes of a page: 4 KiB, or a logical block of the volume below where that is larger.
+    pub page_bytes: u64,
     /// Pages that reads found in memory.
     pub read_hits: u64,
     /// Pages that reads did not find.

@@ -21,7 +21,7 @@ use millrace_block::{Disk, Op, Status, Unwritten};
 use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::cache::Cache;
-use crate::extent::{ALL_PAGES, EXTENT_PAGES, PAGE_SECTORS, runs};
+use crate::extent::{ALL_PAGES, EXTENT_PAGES};
 use crate::shard::Shard;
 use crate::stats::{AtRisk, DriveAtRisk};
 
@@ -224,7 +224,7 @@ fn status_of(errno: u64) -> Status {
 impl<M: Machine> Cache<M> {
     /// The drive of a page.
     fn member_of(&self, page: u64) -> usize {
-        self.below.drive_at(page * PAGE_SECTORS).0
+        self.below.drive_at(self.page.start_of(page)).0
     }
 
     /// The drive of a page, if it fails.
@@ -241,7 +241,8 @@ impl<M: Machine> Cache<M> {
     fn share(&self) -> u64 {
         match self.below.disks().len() {
             1 => self.dirty_max_pages(),
-            _ => self.dirty_max_pages() / 4,
+            // At least one: a write to the drive is how the cache learns that it fails no longer.
+            _ => (self.dirty_max_pages() / 4).max(1),
         }
     }
 
@@ -377,11 +378,8 @@ impl<M: Machine> Cache<M> {
             return None;
         }
         let pages = self.pages_at_risk();
-        let bytes_of = |mask: u8| u64::from(mask.count_ones()) * 512;
-        let mut pieces = pages.iter().flat_map(|(page, mask)| {
-            let sector = page * PAGE_SECTORS;
-            runs(*mask).map(move |(first, len)| (sector + u64::from(first), u64::from(len)))
-        });
+        let bytes_of = |mask: u8| self.page.eighths_bytes(mask.count_ones()) as u64;
+        let mut pieces = pages.iter().flat_map(|(page, mask)| self.page.sector_runs(*page, *mask));
         let (start, len) = pieces.next()?;
         let end = pieces.try_fold(start + len, |end, (next, len)| match end == next {
             true => Ok(next + len),
@@ -402,7 +400,7 @@ impl<M: Machine> Cache<M> {
         })
     }
 
-    /// The pages that are in memory only, in order, and which sectors of each. A page that is being
+    /// The pages that are in memory only, in order, and which eighths of each. A page that is being
     /// written by a drive that has answered all is there, although the write, which may go over
     /// other drives, has not ended.
     fn pages_at_risk(&self) -> Vec<(u64, u8)> {
@@ -454,13 +452,13 @@ impl<M: Machine> Cache<M> {
         let first = extent * EXTENT_PAGES as u64;
         let (mut pages, mut at) = (0, 0);
         while at < EXTENT_PAGES {
-            let sector = (first + at as u64) * PAGE_SECTORS;
+            let sector = self.page.start_of(first + at as u64);
             if sector >= self.sectors() {
                 break;
             }
             let (drive, run) = self.below.drive_at(sector);
             let rest = (EXTENT_PAGES - at) as u64;
-            let run = run.div_ceil(PAGE_SECTORS).min(rest) as usize;
+            let run = run.div_ceil(self.page.sectors()).min(rest) as usize;
             if is_its(drive) {
                 pages |= (ALL_PAGES >> (EXTENT_PAGES - run)) << at;
             }
@@ -479,7 +477,7 @@ impl<M: Machine> Cache<M> {
             for at in listed {
                 let first = shard.extent(at).number * EXTENT_PAGES as u64;
                 for page in first..first + EXTENT_PAGES as u64 {
-                    if page * PAGE_SECTORS < sectors && self.member_of(page) == member {
+                    if self.page.start_of(page) < sectors && self.member_of(page) == member {
                         f(&mut shard, at, page);
                     }
                 }

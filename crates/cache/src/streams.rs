@@ -6,12 +6,14 @@
 
 use core::ops::Range;
 
+use crate::page::PageSize;
+
 /// Streams that a queue follows at a time.
 const STREAMS: usize = 16;
 /// Reads for which a stream that was read ahead of keeps its place.
 const PATIENCE: u64 = 256;
-/// Pages of the first window.
-const FIRST_PAGES: u64 = 8;
+/// Bytes of the first window, if a page is no larger.
+const FIRST_BYTES: u64 = 32 << 10;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Stream {
@@ -31,13 +33,17 @@ pub(crate) struct Streams {
     clock: u64,
     /// The place that was given away last.
     hand: usize,
+    /// Pages of the first window, and of the largest.
+    pages_first: u64,
     pages_max: u64,
 }
 
 impl Streams {
-    /// Streams that are read ahead of by so many pages at most.
-    pub(crate) fn new(pages_max: u64) -> Streams {
-        Streams { streams: [Stream::default(); STREAMS], clock: 0, hand: 0, pages_max }
+    /// Streams that are read ahead of by so many bytes at most, in whole pages: none for 0.
+    pub(crate) fn new(page: PageSize, bytes_max: u64) -> Streams {
+        let streams = [Stream::default(); STREAMS];
+        let pages_max = bytes_max.div_ceil(page.bytes() as u64);
+        Streams { streams, clock: 0, hand: 0, pages_first: page.fit(FIRST_BYTES), pages_max }
     }
 
     /// Notes a read of these pages; gives the pages to be read ahead.
@@ -67,7 +73,7 @@ impl Streams {
             return None;
         }
         (stream.next, stream.used) = (pages.end, clock);
-        stream.window = (2 * stream.window).max(FIRST_PAGES).min(self.pages_max);
+        stream.window = (2 * stream.window).max(self.pages_first).min(self.pages_max);
         let from = stream.ahead.max(pages.end);
         let until = pages.end + stream.window;
         if from > pages.end + stream.window / 2 {
@@ -85,7 +91,7 @@ mod tests {
 
     #[test]
     fn windows_double_for_a_sequential_reader_and_are_refilled_when_half_used() {
-        let mut streams = Streams::new(64);
+        let mut streams = Streams::new(PageSize::over(512), 64 << 12);
         let found: Vec<_> = (0..12).map(|at| streams.note(&(at * 4..at * 4 + 4))).collect();
         let windows: Vec<_> = found.iter().flatten().cloned().collect();
         assert_eq!(windows[..3], [8..16, 16..28, 28..48]);
@@ -95,10 +101,10 @@ mod tests {
 
     #[test]
     fn random_readers_and_those_beyond_the_setting_get_nothing_ahead() {
-        let mut streams = Streams::new(64);
+        let mut streams = Streams::new(PageSize::over(512), 64 << 12);
         assert!((0..100).all(|at| streams.note(&(at * 1000..at * 1000 + 1)).is_none()));
         assert!((0..100).all(|_| streams.note(&(7..8)).is_none()), "one page again and again");
-        let mut off = Streams::new(0);
+        let mut off = Streams::new(PageSize::over(512), 0);
         assert!((0..100).all(|at| off.note(&(at..at + 1)).is_none()));
     }
 }

@@ -14,13 +14,14 @@ use millrace_block::{Bio, Op, OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
-use crate::extent::{ALL_PAGES, EXTENT_PAGES, Extent, PAGE_SECTORS, bits_of, mask_of};
+use crate::extent::{ALL_PAGES, EXTENT_PAGES, Extent};
 use crate::jobs::Reach;
+use crate::page::PageSize;
 use crate::queue::CacheQueue;
 use crate::shard::{Due, Shard};
 
-/// Dirty pages up to which a flush is served by whoever asks for it: 1 MiB.
-const OWN_PAGES_MAX: u64 = 256;
+/// Dirty bytes up to which a flush is served by whoever asks for it.
+const OWN_BYTES_MAX: u64 = 1 << 20;
 /// Extents of a range above which all that the cache knows of are looked at instead.
 const RANGE_EXTENTS_MAX: u64 = 4096;
 
@@ -29,9 +30,9 @@ fn span_of<M: Machine>(rq: &Request<M>) -> (u64, u64) {
     (rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
 }
 
-/// The extents that sectors lie in.
-fn extents_of((start, end): (u64, u64)) -> core::ops::RangeInclusive<u64> {
-    let sectors = PAGE_SECTORS * EXTENT_PAGES as u64;
+/// The extents of pages of a size that sectors lie in.
+fn extents_of(page: PageSize, (start, end): (u64, u64)) -> core::ops::RangeInclusive<u64> {
+    let sectors = page.extent_sectors();
     start / sectors..=(end - 1) / sectors
 }
 
@@ -68,10 +69,10 @@ impl<M: Machine> CacheQueue<M> {
 
     /// How a page of a request's range failed that is dirty, if one did.
     fn range_failure(&self, rq: &Request<M>) -> Option<Status> {
-        let (span, mut status) = (span_of(rq), None);
+        let (page, span, mut status) = (self.cache.page, span_of(rq), None);
         self.for_extents(rq, |shard, at| {
             let extent = shard.extent(at);
-            if extent.failed.pages & bits_of(extent.number, span) != 0 {
+            if extent.failed.pages & page.bits_of(extent.number, span) != 0 {
                 status = Some(extent.failed.status);
             }
         });
@@ -80,10 +81,10 @@ impl<M: Machine> CacheQueue<M> {
 
     /// Failures of pages of a request's range count no longer.
     pub(crate) fn forget_failures(&self, rq: &Request<M>) {
-        let span = span_of(rq);
+        let (page, span) = (self.cache.page, span_of(rq));
         self.for_extents(rq, |shard, at| {
             let extent = shard.extent_mut(at);
-            extent.failed.pages &= !bits_of(extent.number, span);
+            extent.failed.pages &= !page.bits_of(extent.number, span);
         });
     }
 
@@ -93,7 +94,7 @@ impl<M: Machine> CacheQueue<M> {
         if cache.is_below(epoch) {
             return true;
         }
-        if cache.dirty_pages() > OWN_PAGES_MAX && cache.flusher.is_there() {
+        if cache.dirty_pages() > cache.page.fit(OWN_BYTES_MAX) && cache.flusher.is_there() {
             cache.flusher.ask_until(epoch);
             return false;
         }
@@ -122,12 +123,13 @@ impl<M: Machine> CacheQueue<M> {
             self.cache.signals.wake();
         }
         let (cache, mut items) = (&self.cache, Vec::new());
+        let most = cache.page.fit(OWN_BYTES_MAX) as usize;
         for shard in cache.shards() {
             let is_due = |extent: &Extent| match cache.clearing.has_extent(extent.number) {
                 true => Due::Later,
                 false => Due::Pages(!extent.stranded),
             };
-            shard.lock().collect(OWN_PAGES_MAX as usize, &mut items, is_due);
+            shard.lock().collect(most, &mut items, is_due);
         }
         self.writeout.start(&self.cache, items);
     }
@@ -138,8 +140,8 @@ impl<M: Machine> CacheQueue<M> {
         let (mut items, mut is_below) = (Vec::new(), true);
         let rq = self.jobs[job].rq();
         let by = if rq.flags().has(OpFlags::FUA) { OpFlags::FUA } else { OpFlags::NONE };
-        for number in extents_of(span_of(rq)) {
-            let bits = bits_of(number, span_of(rq));
+        for number in extents_of(self.cache.page, span_of(rq)) {
+            let bits = self.cache.page.bits_of(number, span_of(rq));
             let mut shard = self.cache.shard(number).lock();
             let Some(at) = shard.find(number) else { continue };
             let owes = |extent: &Extent| {
@@ -161,7 +163,7 @@ impl<M: Machine> CacheQueue<M> {
         }
         let (start, end) = span_of(rq);
         for item in &items {
-            let own = mask_of(item.page, start, end);
+            let own = self.cache.page.mask_of(item.page, start, end);
             if item.mask & own == own {
                 self.jobs[job].forget_page(item.page);
             }
@@ -211,7 +213,7 @@ impl<M: Machine> CacheQueue<M> {
 
     /// Calls `f` for each extent of a request's range of which something is known.
     fn for_extents(&self, rq: &Request<M>, mut f: impl FnMut(&mut Shard, u32)) {
-        let range = extents_of(span_of(rq));
+        let range = extents_of(self.cache.page, span_of(rq));
         if range.end() - range.start() < RANGE_EXTENTS_MAX {
             for number in range {
                 let mut shard = self.cache.shard(number).lock();
@@ -245,7 +247,7 @@ fn drop_sectors<M: Machine>(
         let extent = shard.extent_mut(at);
         let page = extent.number * EXTENT_PAGES as u64 + place as u64;
         let kept = if status.is_ok() { 0 } else { extent.dirty[place] };
-        let mask = mask_of(page, start, end) & !kept;
+        let mask = cache.page.mask_of(page, start, end) & !kept;
         let bit = 1u16 << place;
         if mask == 0 {
             continue;

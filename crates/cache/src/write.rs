@@ -1,4 +1,4 @@
-//! Writes of a queue: sectors go into memory and are dirty from then on.
+//! Writes of a queue: blocks go into memory and are dirty from then on.
 //!
 //! A page that a drive reads at this moment gets a new frame. A write waits where too much is dirty
 //! or there is no memory, and fails where room would never come: its drive fails, and has its share
@@ -42,11 +42,11 @@ impl<M: Machine> CacheQueue<M> {
                 shard.forget_if_empty(at);
                 break;
             };
-            let (from, into, len) = part_of(rq, pages.start);
+            let (from, into, len) = part_of(cache.page, rq, pages.start);
             let memory = cache.frames.at(frame).wrapping_add(into);
             // SAFETY: the request is in flight, and the shard's lock keeps the frame.
             unsafe { cursor.copy(Way::FromRequest, from, memory, len) };
-            let wanted = wanted_of(rq, pages.start);
+            let wanted = wanted_of(cache.page, rq, pages.start);
             let was_clean = shard.note_written(at, place, wanted, cache.dirtied());
             if was_clean {
                 cache.strand(&mut shard, at, pages.start);
@@ -83,7 +83,8 @@ impl<M: Machine> CacheQueue<M> {
         if self.is_durable(rq) {
             let epoch = self.cache.end_epoch();
             self.forget_failures(rq);
-            self.jobs[at].todo.push(Self::pages_of(rq));
+            let pages = self.pages_of(rq);
+            self.jobs[at].todo.push(pages);
             self.jobs[at].step = Step::Sync { epoch, reach: Reach::Range };
             return self.advance(at);
         }

@@ -15,8 +15,9 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use slab::Slab;
 
 use crate::cache::Cache;
-use crate::extent::{EXTENT_PAGES, PAGE_SECTORS, mask_of, runs};
+use crate::extent::EXTENT_PAGES;
 use crate::lanes::{FlusherConfig, Lanes, WriteLists};
+use crate::page::PageSize;
 use crate::shard::{Ended, Item};
 use crate::strands::NO_MEMBER;
 
@@ -29,7 +30,7 @@ const SEGMENTS_MAX: usize = 256;
 struct Batch {
     items: Vec<Item>,
     /// For each page, writes that carry it and have not ended, how those did that have, and which
-    /// sectors of it those had that did not end well.
+    /// eighths of it those had that did not end well.
     states: Vec<(u8, Ended, u8)>,
     left: usize,
 }
@@ -138,13 +139,13 @@ impl Writeout {
             if item.is_probe {
                 cache.begin_probe(item.page);
             }
-            for (mut first, mut len) in runs(item.mask) {
+            let (frame, first) = (cache.frames.at(item.frame), cache.page.start_of(item.page));
+            for (mut sector, mut len) in cache.page.sector_runs(item.page, item.mask) {
                 while len > 0 {
-                    let sector = item.page * PAGE_SECTORS + u64::from(first);
                     let (member, run) = self.reach_of(cache, sector, flags);
-                    let take = run.min(len.into()) as u32;
-                    let start = cache.frames.at(item.frame).wrapping_add(first as usize * 512);
-                    let piece = Segment { start, len_bytes: take * 512 };
+                    let take = run.min(len);
+                    let start = frame.wrapping_add((sector - first) as usize * 512);
+                    let piece = Segment { start, len_bytes: take as u32 * 512 };
                     self.batches[batch].states[at].0 += 1;
                     let is_alone = item.is_alone;
                     let mut last = open.as_mut().filter(|_| !is_alone);
@@ -163,7 +164,7 @@ impl Writeout {
                         };
                         self.push(cache, open.replace(new));
                     }
-                    (first, len) = (first + take, len - take);
+                    (sector, len) = (sector + take, len - take);
                 }
             }
         }
@@ -189,8 +190,8 @@ impl Writeout {
             let pages = &self.batches[bio.batch].items[bio.pages.0..=bio.pages.1];
             // A page of several writes counts in the first of them.
             let is_first = |item: &&Item| {
-                let first = item.page * PAGE_SECTORS + u64::from(item.mask.trailing_zeros());
-                !item.is_probe && bio.sector <= first
+                let first = cache.page.sector_runs(item.page, item.mask).next();
+                !item.is_probe && first.is_some_and(|(first, _)| bio.sector <= first)
             };
             bio.counted = pages.iter().filter(is_first).count();
             let (member, counted) = (bio.member, bio.counted);
@@ -295,7 +296,10 @@ impl Writeout {
             let mut rest = self.bios.remove(at);
             loop {
                 let (_, run) = cache.below.drive_at(rest.sector);
-                let Some(behind) = rest.split_off(rest.sector.saturating_add(run)) else { break };
+                let Some(behind) = rest.split_off(cache.page, rest.sector.saturating_add(run))
+                else {
+                    break;
+                };
                 // A page that ends in one and begins in the other.
                 if behind.pages.0 == rest.pages.1 {
                     self.batches[rest.batch].states[behind.pages.0].0 += 1;
@@ -323,7 +327,7 @@ impl Writeout {
             *left -= 1;
             *state = state.and(ended);
             if ended != Ended::Ok {
-                *failed |= mask_of(item.page, bio.sector, bio.end()) & item.mask;
+                *failed |= cache.page.mask_of(item.page, bio.sector, bio.end()) & item.mask;
             }
             if *left == 0 {
                 // What reached the volume is not written once more.
@@ -380,7 +384,7 @@ fn give_back<M: Machine>(cache: &Cache<M>, item: &Item, ended: Ended) -> u32 {
 
 impl WriteBio {
     /// Takes what it has from a sector on, if it goes so far: a write like it.
-    fn split_off(&mut self, sector: u64) -> Option<WriteBio> {
+    fn split_off(&mut self, size: PageSize, sector: u64) -> Option<WriteBio> {
         if self.end() <= sector {
             return None;
         }
@@ -398,7 +402,7 @@ impl WriteBio {
             }
         }
         // Its pages follow each other, as its sectors do.
-        let page_of = |sector: u64| (sector / PAGE_SECTORS - self.sector / PAGE_SECTORS) as usize;
+        let page_of = |sector: u64| (size.page_at(sector) - size.page_at(self.sector)) as usize;
         let pages = (self.pages.0 + page_of(sector), self.pages.1);
         self.pages.1 = self.pages.0 + page_of(sector - 1);
         self.segments = before;
@@ -459,8 +463,8 @@ mod tests {
                 Segment { start: memory(2 << 20), len_bytes: 16 * 512 },
             ],
         };
-        assert!(write.split_off(24).is_none(), "it ends there");
-        let behind = write.split_off(10).expect("it goes on");
+        assert!(write.split_off(PageSize::over(512), 24).is_none(), "it ends there");
+        let behind = write.split_off(PageSize::over(512), 10).expect("it goes on");
         let pieces = |write: &WriteBio| -> Vec<(usize, u32)> {
             write.segments.iter().map(|it| (it.start.addr(), it.len_bytes / 512)).collect()
         };
@@ -468,7 +472,7 @@ mod tests {
         assert_eq!(pieces(&write), [(1 << 20, 4), (2 << 20, 2)]);
         assert_eq!((behind.sector, behind.end(), behind.pages), (10, 24, (8, 9)));
         assert_eq!(pieces(&behind), [((2 << 20) + 1024, 14)]);
-        let at_page = write.split_off(8).expect("it goes on");
+        let at_page = write.split_off(PageSize::over(512), 8).expect("it goes on");
         assert_eq!((write.pages, at_page.pages), ((7, 7), (8, 8)));
     }
 }

@@ -1,11 +1,12 @@
 //! The cache explored: scenarios from seeds on the simulated machine, compared with a plain model.
 //!
 //! Several threads write, read, flush, discard and zero a small volume through a cache that is
-//! smaller than it; drives answer late, fail, are stuck for seconds, and forget at a power cut what
-//! no flush covered. The judge knows of each sector who wrote what when: a read gives what was
-//! there, or what was being written; what was flushed survives; nothing appears that was never
-//! written. A frame that changes while a drive reads it is a violation, too, and so is an I/O that
-//! fails since a drive is dead which has nothing of it. Called by `millrace explore --cache`.
+//! smaller than it; drives take whole blocks of 512 bytes to 64 KiB, answer late, fail, are stuck
+//! for seconds, and forget at a power cut what no flush covered. The judge knows of each sector who
+//! wrote what when: a read gives what was there, or what was being written; what was flushed
+//! survives; nothing appears that was never written. A frame that changes while a drive reads it is
+//! a violation, too, and so are a part of a block that reaches a drive, and an I/O that fails since
+//! a drive is dead which has nothing of it. Called by `millrace explore --cache`.
 
 mod client;
 mod drive;
@@ -79,10 +80,11 @@ fn volume_of(scenario: &Scenario, judge: &Arc<Mutex<Judge>>) -> Arc<Volume<Simul
         let config = DiskConfig { name, io_threads, timeout_ns: 0, ..DiskConfig::default() };
         Disk::new(Box::new(drive), config).expect("a valid drive")
     };
-    let disks = (0..scenario.drives).map(disk).collect();
-    let layout = match scenario.drives {
+    let disks = (0..scenario.shape.drives).map(disk).collect();
+    let layout = match scenario.shape.drives {
+        _ if scenario.shape.linear => Layout::Linear,
         1 => Layout::Linear,
-        _ => Layout::Stripe { chunk_sectors: scenario.chunk_sectors },
+        _ => Layout::Stripe { chunk_sectors: scenario.shape.chunk_sectors },
     };
     Volume::new("v", layout, disks).expect("drives of one size")
 }
@@ -187,6 +189,23 @@ mod tests {
         assert!(dead.filter(|dead| dead.until_ns > 1_000_000_000).count() > 5);
         assert!((0..300).filter(|seed| Scenario::of_seed(*seed).stuck.is_some()).count() > 5);
         assert!((0..300).filter(|seed| Scenario::of_seed(*seed).once.is_some()).count() > 20);
+    }
+
+    #[test]
+    fn scenarios_have_drives_of_all_blocks_in_a_row_and_in_stripes() {
+        let scenarios = (0..300).map(Scenario::of_seed);
+        let has = |block, linear| {
+            let is_it =
+                |it: &Scenario| it.shape.block_sectors == block && it.shape.linear == linear;
+            scenarios.clone().filter(is_it).count()
+        };
+        for block in [1, 2, 4, 8, 16, 32, 64, 128] {
+            assert!(has(block, false) > 5 && has(block, true) > 1, "blocks of {block} sectors");
+        }
+        let is_mixed = |it: &Scenario| {
+            it.shape.drives > 1 && it.shape.other_block_sectors != it.shape.block_sectors
+        };
+        assert!(scenarios.filter(is_mixed).count() > 10);
     }
 
     #[test]

@@ -140,7 +140,7 @@ pub struct Extent {
     pub zero: bool,
 }
 
-/// What a disk over a volume owes that volume, in pages of 4 KiB.
+/// What a disk over a volume owes that volume, in pages of its cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unwritten {
     /// Pages that are dirty.

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::extent::{ALL_PAGES, WHOLE};
+use crate::page::PageSize;
 
 const FRAMES: u32 = 24;
 
@@ -69,7 +70,7 @@ impl Rig {
     fn new() -> Rig {
         Rig {
             shard: Shard::new(0, FRAMES),
-            frames: Frames::new(FRAMES).unwrap(),
+            frames: Frames::new(FRAMES, PageSize::over(512)).unwrap(),
             epoch: 1,
             fills: vec![],
             writes: vec![],
@@ -330,7 +331,7 @@ fn a_flush_waits_for_no_page_that_is_written_to_later_again_and_again() {
     let mut shard = filled(6, [0, 1].into_iter());
     let at = shard.find(0).unwrap();
     let write = |shard: &mut Shard, page: usize, epoch| {
-        let frames = Frames::new(6).unwrap();
+        let frames = Frames::new(6, PageSize::over(512)).unwrap();
         shard.frame_to_write(&frames, at, page).unwrap();
         shard.note_written(at, page, WHOLE, Dirtied { epoch, at_ns: epoch * 5_000_000 });
     };

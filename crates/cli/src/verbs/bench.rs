@@ -285,13 +285,14 @@ fn run_drives(
 /// What a cache did during a row.
 fn cache_note(stats: &CacheStats) -> String {
     let CacheStats { read_hits, read_misses, read_ahead, written, overwritten, .. } = stats;
-    let CacheStats { written_back, write_requests, dirty, throttled, .. } = stats;
+    let CacheStats { page_bytes, written_back, write_requests, dirty, throttled, .. } = stats;
+    let page_kib = page_bytes >> 10;
     let each = match write_requests {
         0 => String::new(),
-        _ => format!(", {} KiB a request", written_back * 4 / write_requests),
+        _ => format!(", {} KiB a request", written_back * page_kib / write_requests),
     };
     format!(
-        "cache, in pages of 4 KiB: {read_hits} reads hit, {read_misses} missed, {read_ahead} read \
+        "cache, in pages of {page_kib} KiB: {read_hits} reads hit, {read_misses} missed, {read_ahead} read \
          ahead; {written} written, {overwritten} of them over dirty ones; {written_back} written \
          back{each}; {dirty} still dirty; {throttled} writes held back"
     )

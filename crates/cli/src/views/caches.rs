@@ -8,10 +8,7 @@ use std::fmt::Write;
 use millrace::{Cache, CacheMode, Native};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a page.
-const PAGE_BYTES: u64 = 4096;
-
-/// A cache: its settings, and what it did so far. Pages are 4 KiB.
+/// A cache: its settings, and what it did so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheCounts {
@@ -21,6 +18,8 @@ pub struct CacheCounts {
     pub mode: String,
     /// Memory for pages.
     pub size_bytes: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
     /// Most of it that may be dirty.
     pub dirty_max_bytes: u64,
     /// Bytes that are not on the drives yet, in whole pages.
@@ -79,8 +78,9 @@ impl CacheCounts {
             volume: cache.below().name().to_owned(),
             mode: mode_word(config.mode).to_owned(),
             size_bytes: config.size_bytes,
+            page_bytes: stats.page_bytes,
             dirty_max_bytes: config.dirty_max(),
-            dirty_bytes: stats.dirty * PAGE_BYTES,
+            dirty_bytes: stats.dirty * stats.page_bytes,
             reads: Reads {
                 hits: stats.read_hits,
                 misses: stats.read_misses,
@@ -127,7 +127,7 @@ impl CacheCounts {
 type Metric = (&'static str, &'static str, fn(&CacheCounts) -> u64);
 
 const COUNTERS: [Metric; 10] = [
-    ("read_hit_pages", "Pages of 4 KiB that reads found in memory.", |c| c.reads.hits),
+    ("read_hit_pages", "Pages that reads found in memory.", |c| c.reads.hits),
     ("read_miss_pages", "Pages that reads did not find in memory.", |c| c.reads.misses),
     ("read_ahead_pages", "Pages read ahead of sequential streams.", |c| c.reads.ahead),
     ("written_pages", "Pages written by clients.", |c| c.writes.pages),
@@ -143,8 +143,9 @@ const COUNTERS: [Metric; 10] = [
     ("evicted_pages", "Clean pages whose memory went to others.", |c| c.evicted),
 ];
 
-const GAUGES: [Metric; 3] = [
+const GAUGES: [Metric; 4] = [
     ("size_bytes", "Memory of the cache.", |c| c.size_bytes),
+    ("page_bytes", "A page of the cache.", |c| c.page_bytes),
     ("dirty_max_bytes", "Most that may be dirty.", |c| c.dirty_max_bytes),
     ("dirty_bytes", "What is not on the drives yet, in whole pages.", |c| c.dirty_bytes),
 ];
@@ -183,7 +184,7 @@ mod tests {
         };
         let braced = |labels: &[(&str, &str)]| format!("{{{}}}", labels[0].1);
         let text = metrics(&[cache("v"), cache("w")], braced);
-        assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 26);
+        assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 28);
         assert!(text.contains("millrace_cache_written_back_pages_total{w} 7\n"), "{text}");
         assert!(metrics(&[], braced).is_empty());
     }

@@ -154,7 +154,7 @@ impl Client {
 
     fn span_to_read(&mut self) -> (u64, u64) {
         let mut volume = hold(&self.judge).size.known;
-        let nr = 1 + self.random.below(self.scenario.load.sectors_max);
+        let nr = self.blocks(self.scenario.load.sectors_max);
         if self.scenario.growth.is_some() && self.random.below(8) == 0 {
             // Perhaps too early: then it is to be refused.
             volume = self.scenario.volume_sectors_max();
@@ -172,12 +172,21 @@ impl Client {
 
     /// The first sector of an I/O on a volume of so many: a hot one, or one around its old end.
     fn place(&mut self, volume: u64) -> u64 {
-        let old = self.scenario.volume_sectors();
-        if self.scenario.growth.is_some() && self.random.below(3) == 0 {
-            let from = old.saturating_sub(64);
-            return from + self.random.below(volume - from);
-        }
-        self.random.below(self.scenario.load.hot)
+        let (old, block) = (self.scenario.volume_sectors(), self.scenario.shape.block_sectors);
+        let sector = match self.scenario.growth.is_some() && self.random.below(3) == 0 {
+            true => {
+                let from = old.saturating_sub(64.max(block));
+                from + self.random.below(volume - from)
+            }
+            false => self.random.below(self.scenario.load.hot),
+        };
+        sector / block * block
+    }
+
+    /// Sectors of some whole blocks, of so many sectors at most.
+    fn blocks(&mut self, most: u64) -> u64 {
+        let block = self.scenario.shape.block_sectors;
+        (1 + self.random.below(most / block)) * block
     }
 
     /// Sectors of this client's own that none of its writes in flight touches.
@@ -190,7 +199,7 @@ impl Client {
             return None;
         }
         let room = if most == u64::MAX { grain - sector % grain } else { most };
-        let nr = (1 + self.random.below(room)).min(volume - sector);
+        let nr = self.blocks(room).min(volume - sector);
         let overlaps = |flight: &Flight| {
             flight.op.is_write()
                 && flight.sector < sector + nr
@@ -203,7 +212,8 @@ impl Client {
         let (sector, nr) = self.span_to_write()?;
         let fua = self.random.below(1000) < self.scenario.load.fua_per_mille;
         let mut judge = hold(&self.judge);
-        let may_wait = fua && !judge.are_pages_new(sector, nr);
+        let page = self.scenario.shape.block_sectors.max(8);
+        let may_wait = fua && !judge.are_pages_new(sector, nr, page);
         let stamp = judge.start_write(sector, nr);
         drop(judge);
         let mut buffer = Buffer::new(nr as usize * 512);

@@ -31,36 +31,45 @@ impl Drive {
         Drive { scenario: scenario.clone(), number, judge: Arc::clone(judge) }
     }
 
-    /// Its sectors by now.
+    /// Its sectors by now, in whole blocks.
     fn sectors(&self) -> u64 {
         match hold(&self.judge).size.step {
-            Step::Before => self.scenario.drive_sectors,
-            Step::Underway | Step::Done => self.scenario.drive_sectors_max(),
+            Step::Before => self.scenario.shape.drive_sectors,
+            Step::Underway | Step::Done => self.scenario.drive_sectors_max(self.number),
         }
     }
 
     /// The sector of the volume that lies on a sector of the drive.
     fn place(&self, sector: u64) -> usize {
-        let (chunk, drives) = (u64::from(self.scenario.chunk_sectors), self.scenario.drives as u64);
-        if drives == 1 {
-            return sector as usize;
+        self.scenario.shape.place_of(self.number, sector)
+    }
+
+    /// Sectors that it has beside its whole blocks, which nobody is to ask for.
+    fn ragged_sectors(&self) -> u64 {
+        self.scenario.seed % self.scenario.shape.block_sectors
+    }
+
+    /// Sectors of its logical block.
+    fn block_sectors(&self) -> u64 {
+        match self.number {
+            0 => self.scenario.shape.block_sectors,
+            _ => self.scenario.shape.other_block_sectors,
         }
-        let stripe = sector / chunk * drives + self.number as u64;
-        (stripe * chunk + sector % chunk) as usize
     }
 }
 
 impl Driver<Simulated> for Drive {
     fn capacity(&self) -> Sector {
-        self.scenario.drive_sectors
+        self.scenario.shape.drive_sectors + self.ragged_sectors()
     }
 
     fn revalidate(&self) -> Result<Sector, Error> {
-        Ok(self.sectors())
+        Ok(self.sectors() + self.ragged_sectors())
     }
 
     fn limits(&self) -> QueueLimits {
         QueueLimits {
+            logical_block_size: self.block_sectors() as u32 * 512,
             max_discard_sectors: u32::MAX,
             max_write_zeroes_sectors: u32::MAX,
             features: Features {
@@ -168,9 +177,9 @@ impl Queue {
         }
         if rq.op == Op::Flush {
             let number = self.drive.number;
-            for sector in 0..self.drive.scenario.drive_sectors_max() {
+            for sector in 0..self.drive.scenario.drive_sectors_max(number) {
                 let media = &mut judge.media[self.drive.place(sector)];
-                debug_assert!(number < self.drive.scenario.drives);
+                debug_assert!(number < self.drive.scenario.shape.drives);
                 while media.volatile.first().is_some_and(|(at, _)| *at <= rq.covers) {
                     media.durable = media.volatile.remove(0).1;
                 }
@@ -196,6 +205,12 @@ impl DriverQueue<Simulated> for Queue {
         if end > sectors {
             let text = format!("a drive of {sectors} sectors was asked for {end}");
             hold(&judge).accuse("size", text);
+        }
+        let block = self.drive.block_sectors();
+        if !(rq.sector() | u64::from(rq.nr_sectors())).is_multiple_of(block) {
+            let (sector, nr) = (rq.sector(), rq.nr_sectors());
+            let text = format!("{nr} sectors at {sector} reached a drive of blocks of {block}");
+            hold(&judge).accuse("block", text);
         }
         let now_ns = Simulated::now();
         let (is_dead, stuck_until_ns) = self.state(now_ns);

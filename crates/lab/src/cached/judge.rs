@@ -138,10 +138,10 @@ impl Judge {
         self.next_stamp
     }
 
-    /// Whether nobody has written to the pages of these sectors.
-    pub(super) fn are_pages_new(&self, sector: u64, nr: u64) -> bool {
-        let end = (sector + nr).next_multiple_of(8).min(self.sectors());
-        let pages = &self.sectors[(sector / 8 * 8) as usize..end as usize];
+    /// Whether nobody has written to the pages of these sectors, of so many sectors each.
+    pub(super) fn are_pages_new(&self, sector: u64, nr: u64, page: u64) -> bool {
+        let end = (sector + nr).next_multiple_of(page).min(self.sectors());
+        let pages = &self.sectors[(sector / page * page) as usize..end as usize];
         pages.iter().all(|sector| sector.writes.len() == 1)
     }
 

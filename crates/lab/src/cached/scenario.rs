@@ -6,6 +6,10 @@
 use millrace_cache::{CacheConfig, CacheMode};
 use millrace_random::SplitMix64 as Random;
 
+/// Makes the numbers of blocks and layouts others than the rest of a seed: old seeds that found
+/// something have drives of 512 bytes in stripes still.
+const BLOCKS_SALT: u64 = 0xb_10c9;
+
 /// What happens in a run.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -13,12 +17,8 @@ pub struct Scenario {
     pub seed: u64,
     /// Settings of the cache.
     pub cache: CacheConfig,
-    /// Drives of the volume below.
-    pub drives: usize,
-    /// Sectors of a chunk of its stripe.
-    pub chunk_sectors: u32,
-    /// Sectors of each drive.
-    pub drive_sectors: u64,
+    /// The volume below.
+    pub shape: VolumeShape,
     /// Drives' queues belong to threads.
     pub owned: bool,
     /// Drives take FUA.
@@ -38,6 +38,45 @@ pub struct Scenario {
     pub growth: Option<Growth>,
     /// What clients do.
     pub load: Load,
+}
+
+/// The drives of the volume below, and how they lie in it.
+#[derive(Debug, Clone, Copy)]
+pub struct VolumeShape {
+    /// How many drives there are.
+    pub drives: usize,
+    /// Sectors of each drive.
+    pub drive_sectors: u64,
+    /// Drives lie one behind the other; else in a stripe.
+    pub linear: bool,
+    /// Sectors of a chunk of that stripe.
+    pub chunk_sectors: u32,
+    /// Sectors of a logical block of the volume, and of its first drive.
+    pub block_sectors: u64,
+    /// Sectors of a logical block of the other drives.
+    pub other_block_sectors: u64,
+}
+
+impl VolumeShape {
+    /// The drive of a sector of the volume.
+    fn drive_of(&self, sector: u64) -> usize {
+        let drives = self.drives as u64;
+        let drive = match self.linear {
+            true => (sector / self.drive_sectors).min(drives - 1),
+            false => sector / u64::from(self.chunk_sectors) % drives,
+        };
+        drive as usize
+    }
+
+    /// The sector of the volume that lies on a sector of a drive.
+    pub(super) fn place_of(&self, drive: usize, sector: u64) -> usize {
+        let (chunk, drives) = (u64::from(self.chunk_sectors), self.drives as u64);
+        let place = match self.linear {
+            true => drive as u64 * self.drive_sectors + sector,
+            false => (sector / chunk * drives + drive as u64) * chunk + sector % chunk,
+        };
+        place as usize
+    }
 }
 
 /// All drives have more sectors from some time on.
@@ -121,9 +160,14 @@ impl Scenario {
                 },
                 ..CacheConfig::default()
             },
-            drives,
-            chunk_sectors: pick(&[8, 32, 128]) as u32,
-            drive_sectors,
+            shape: VolumeShape {
+                drives,
+                drive_sectors,
+                linear: false,
+                chunk_sectors: pick(&[8, 32, 128]) as u32,
+                block_sectors: 1,
+                other_block_sectors: 1,
+            },
             owned: pick(&[0, 1]) == 1,
             fua: (seed / 2).is_multiple_of(2),
             delay_ns: pick(&[0, 20_000, 200_000, 2_000_000]),
@@ -148,11 +192,11 @@ impl Scenario {
                 hot: pick(&[64, 512, volume]).min(volume),
             },
         };
-        match stuck {
+        with_blocks(match stuck {
             Some(stuck) if seed.is_multiple_of(2) => scenario.beside_a_stuck_drive(stuck),
             None if dead.is_none() && drives > 1 && seed % 8 < 3 => one_failure(scenario),
             _ => scenario,
-        }
+        })
     }
 
     /// As it is, but so that nothing explains it if writers to other drives are held for long.
@@ -163,7 +207,7 @@ impl Scenario {
         let load = &mut self.load;
         (load.mix, load.sectors_max) = ([950, 0, 0], 8);
         (load.depth, load.ios) = (load.depth.max(4), 400);
-        load.hot = self.drive_sectors * self.drives as u64;
+        load.hot = self.shape.drive_sectors * self.shape.drives as u64;
         self
     }
 
@@ -177,13 +221,12 @@ impl Scenario {
         if self.dead.is_none() && self.fails_per_mille != 0 || self.once.is_some() {
             return false;
         }
-        let (chunk, drives) = (u64::from(self.chunk_sectors), self.drives as u64);
-        let is_fine = |at| {
-            let drive = at % drives;
-            let is_it = |dead: Option<Dead>| dead.is_some_and(|dead| dead.drive as u64 == drive);
+        let is_fine = |sector| {
+            let drive = self.shape.drive_of(sector);
+            let is_it = |dead: Option<Dead>| dead.is_some_and(|dead| dead.drive == drive);
             !is_it(self.dead) && !is_it(self.stuck)
         };
-        (sector / chunk..=(sector + nr - 1) / chunk).all(is_fine)
+        (sector..sector + nr).all(is_fine)
     }
 
     /// Longest that a write to drives that live may take beside one that is dead or stuck for
@@ -192,7 +235,9 @@ impl Scenario {
     /// that is dead besides may hold all of the little memory; with small chunks a write through
     /// goes over the drives of its neighbours, too.
     pub(super) fn held_ns_max(&self) -> u64 {
-        let spans = self.cache.mode == CacheMode::WriteThrough && self.chunk_sectors < 64;
+        let spans = self.cache.mode == CacheMode::WriteThrough
+            && !self.shape.linear
+            && self.shape.chunk_sectors < 64;
         let waits = self.load.mix[2] > 0 || self.dead.is_some() || spans;
         match self.stuck {
             None => 1_000_000_000,
@@ -201,19 +246,22 @@ impl Scenario {
         }
     }
 
-    /// Sectors of each drive in the end.
-    pub(super) fn drive_sectors_max(&self) -> u64 {
-        self.growth.map_or(self.drive_sectors, |growth| growth.drive_sectors)
+    /// Sectors of a drive in the end: one behind the other, only the last one grows.
+    pub(super) fn drive_sectors_max(&self, drive: usize) -> u64 {
+        let grows = !self.shape.linear || drive + 1 == self.shape.drives;
+        self.growth
+            .filter(|_| grows)
+            .map_or(self.shape.drive_sectors, |growth| growth.drive_sectors)
     }
 
     /// Sectors of the volume in the end.
     pub(super) fn volume_sectors_max(&self) -> u64 {
-        self.drive_sectors_max() * self.drives as u64
+        (0..self.shape.drives).map(|drive| self.drive_sectors_max(drive)).sum()
     }
 
     /// Sectors of the volume at first.
     pub(super) fn volume_sectors(&self) -> u64 {
-        self.drive_sectors * self.drives as u64
+        self.shape.drive_sectors * self.shape.drives as u64
     }
 
     /// The client that writes a sector.
@@ -226,15 +274,41 @@ impl Scenario {
 /// with one failure, so that no other hides what comes of it.
 fn one_failure(mut scenario: Scenario) -> Scenario {
     let mut random = Random::new(scenario.seed ^ 0x04ce);
-    let drive = random.below(scenario.drives as u64) as usize;
+    let drive = random.below(scenario.shape.drives as u64) as usize;
     let most_ns = [100_000, 1_000_000, 10_000_000][random.below(3) as usize];
     let from_ns = random.below(most_ns);
     scenario.once = Some(Dead { drive, from_ns, until_ns: u64::MAX });
     scenario.fails_per_mille = 0;
-    scenario.chunk_sectors = 8;
+    scenario.shape.chunk_sectors = 8;
     let load = &mut scenario.load;
     load.fua_per_mille = load.fua_per_mille.max(300);
     load.sectors_max = load.sectors_max.max(64);
+    scenario
+}
+
+/// As it is, but over drives of larger blocks in half of the scenarios, the first one only or all,
+/// and with drives one behind the other in a quarter of them.
+fn with_blocks(mut scenario: Scenario) -> Scenario {
+    let mut random = Random::new(scenario.seed ^ BLOCKS_SALT);
+    let block =
+        [1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 16, 32, 64, 128, 128, 128][random.below(16) as usize];
+    scenario.shape.linear = random.below(4) == 0;
+    scenario.shape.other_block_sectors = if random.below(3) == 0 { 1 } else { block };
+    scenario.shape.block_sectors = block;
+    let whole = |sectors: u64| sectors / block * block;
+    scenario.shape.drive_sectors = whole(scenario.shape.drive_sectors);
+    if let Some(growth) = &mut scenario.growth {
+        growth.drive_sectors = whole(growth.drive_sectors);
+    }
+    scenario.shape.chunk_sectors = scenario.shape.chunk_sectors.max(block as u32);
+    let volume = scenario.volume_sectors();
+    let load = &mut scenario.load;
+    load.grain = load.grain.next_multiple_of(block);
+    if block > 1 {
+        // Room for some blocks.
+        load.sectors_max = load.sectors_max.max(4 * block);
+        load.hot = load.hot.max(4 * block).min(volume);
+    }
     scenario
 }
 

@@ -13,7 +13,8 @@ use crate::visible::visible;
 pub const HELP: &str = "\
 Columns of caches, over the interval; a volume without one has no row; those marked * come with -x:
   cache           the volume
-  hit/s miss/s *  pages of 4 KiB that reads found in memory, and did not find, a second
+  hit/s miss/s *  pages that reads found in memory, and did not find, a second; a page has 4 KiB,
+                  or a block of the drives where that is larger
   %hit            the share of those that were found
   ahead/s *       pages read ahead of sequential streams, a second
   wr/s            pages written by clients, a second
@@ -70,7 +71,10 @@ impl CacheRow {
     pub fn request_kib(&self) -> String {
         match self.cache.writes.requests {
             0 => "-".to_owned(),
-            requests => (self.cache.writes.back * 4 / requests).to_string(),
+            requests => {
+                let bytes = self.cache.writes.back * self.cache.page_bytes;
+                ((bytes >> 10) / requests).to_string()
+            }
         }
     }
 
@@ -141,6 +145,7 @@ mod tests {
     fn report(uptime_ns: u64, hits: u64, back: u64) -> Report {
         let cache = CacheCounts {
             volume: "a-volume-with-a-long-name".to_owned(),
+            page_bytes: 4096,
             dirty_bytes: 3 << 20,
             dirty_max_bytes: 4 << 20,
             reads: Reads { hits, misses: hits / 3, ..Reads::default() },
