@@ -187,7 +187,8 @@ fn learn(image: &Image, config: &RbdConfig) -> Result<Learned, Error> {
     let id = image.id().map_err(said)?;
     let discard_bytes = discard.clamp(512, object_bytes);
     let identity = identity(&image.cluster.place(), &id, config);
-    Ok(Learned { size_bytes, object_bytes, discard_bytes, identity })
+    let caches = image.cluster.setting("rbd_cache").is_none_or(|text| text.trim() != "false");
+    Ok(Learned { size_bytes, object_bytes, discard_bytes, identity, caches })
 }
 
 /// What two drives have in common only if their image and snapshot are one, whatever their names.
