@@ -98,8 +98,6 @@ pub struct VhostExport {
     pub wait_max_ns: u64,
     /// Offer EVENT_IDX; without it notifications are suppressed by flags only.
     pub event_idx: bool,
-    /// Pin guest memory and register it with the rings; not for guests with a balloon.
-    pub pin_memory: bool,
     /// The tenant that the export's I/O is accounted to.
     pub tenant: u16,
     /// The group of the virtual machine.
@@ -306,7 +304,6 @@ fn settings(export: &VhostExport, backend: Backend) -> ThreadConfig {
         reactor: Config { backend, ..Config::default() },
         poll_max_ns: export.poll_max_ns,
         wait_max_ns: export.wait_max_ns,
-        pin_memory: export.pin_memory,
     }
 }
 

@@ -251,7 +251,6 @@ fn the_child_of_the_next_test_serves_until_it_is_killed() {
         serial: String::new(),
         poll_max_ns: 0,
         wait_max_ns: 0,
-        pin_memory: false,
         event_idx: true,
         tenant: 0,
         group: millrace_exports::ClientGroup::default(),

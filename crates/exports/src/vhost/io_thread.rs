@@ -15,7 +15,6 @@ pub(crate) mod kicks;
 pub(crate) mod nudge;
 mod orders;
 pub mod pace;
-pub(crate) mod pinned;
 pub mod polling;
 mod waiting;
 
@@ -30,7 +29,6 @@ use millrace_runtime::{IoConfig, IoContext};
 use self::kicks::Kicks;
 use self::nudge::Nudge;
 use self::pace::{Pace, PaceConfig};
-use self::pinned::Pinned;
 use self::polling::Polling;
 use super::log::Log;
 use super::memory::sigbus;
@@ -60,8 +58,6 @@ pub(crate) struct ThreadConfig {
     pub(crate) poll_max_ns: u64,
     /// Longest wait for more requests, in nanoseconds.
     pub(crate) wait_max_ns: u64,
-    /// Guest memory is pinned and registered with the ring.
-    pub(crate) pin_memory: bool,
 }
 
 /// What an I/O thread shares with the rest of its export.
@@ -130,7 +126,6 @@ pub(crate) struct IoThread {
     turns: bool,
     pace: PaceState,
     idle: IdleState,
-    pinned: Pinned,
     stats: VhostStats,
     /// The value of `sigbus::hits` when memory was last found whole.
     hits: usize,
@@ -177,7 +172,6 @@ impl IoThread {
             channel,
             ctx,
             kicks: Kicks::new(handle.clone()),
-            pinned: Pinned::new(config.pin_memory.then(|| handle.clone())),
             reactor: handle,
             queues: Vec::new(),
             first: 0,
@@ -381,7 +375,6 @@ impl IoThread {
                 served.end(&mut self.kicks);
             }
         }
-        self.pinned.follow(self.queues.iter().flatten().map(|served| &*served.queue));
         self.publish();
     }
 

@@ -47,7 +47,6 @@ impl LocalDevice {
             reactor: millrace_reactor::Config::default(),
             poll_max_ns: 0,
             wait_max_ns: WAIT_MAX_NS,
-            pin_memory: false,
         };
         let common = Common::new(Arc::clone(volume), config, Log::new("local", &nobody), None);
         let state = Arc::<ThreadState>::default();

@@ -23,7 +23,6 @@ fn export(socket: &Path) -> VhostExport {
         serial: String::new(),
         poll_max_ns: 5,
         wait_max_ns: 6,
-        pin_memory: false,
         event_idx: true,
         tenant: 0,
         group: ClientGroup::default(),
@@ -61,7 +60,7 @@ fn threads_have_the_settings_of_their_export() {
     let export = export(Path::new("/nowhere"));
     for backend in [Backend::Uring, Backend::Epoll] {
         let settings = settings(&export, backend);
-        assert_eq!((settings.reactor.backend, settings.pin_memory), (backend, false));
+        assert_eq!(settings.reactor.backend, backend);
         assert_eq!((settings.poll_max_ns, settings.wait_max_ns), (5, 6));
     }
 }

@@ -218,7 +218,6 @@ fn vhost_config(
             serial,
             poll_max_ns: guests.poll_max_ns,
             wait_max_ns: guests.batch_wait_ns,
-            pin_memory: guests.pin_memory,
             event_idx: guests.event_idx,
             tenant: VHOST_TENANTS.wrapping_add(index as u16),
             group: groups.of_export(export),

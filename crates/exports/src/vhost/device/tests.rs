@@ -31,7 +31,7 @@ fn device() -> (Device, Arc<Mutex<Vec<String>>>) {
     let (capacity, limits) = (volume.capacity(), *volume.limits());
     let config = Config { capacity, limits, queues, read_only, write_back, event_idx };
     let reactor = millrace_reactor::Config::default();
-    let settings = ThreadConfig { reactor, poll_max_ns: 0, wait_max_ns: 0, pin_memory: false };
+    let settings = ThreadConfig { reactor, poll_max_ns: 0, wait_max_ns: 0 };
     let common = Common::new(volume, settings, Log::new("v", &say), None);
     let write_back = AtomicBool::new(true);
     let flags = DeviceFlags {

@@ -94,14 +94,14 @@ impl IoThread {
 
     /// Drops channel, ring and queues in this order; leaks what is still written to.
     fn let_go(self, deadline_ns: u64) {
-        let IoThread { mut channel, ctx, kicks, queues, pinned, reactor, .. } = self;
+        let IoThread { mut channel, ctx, kicks, queues, reactor, .. } = self;
         let leaks = channel.in_flight() > 0;
         channel.set_drain_ns(deadline_ns.saturating_sub(Native::now()));
         drop(channel);
         drop(ctx);
         drop(reactor);
         if leaks || kicks.is_busy() {
-            std::mem::forget((queues, kicks, pinned));
+            std::mem::forget((queues, kicks));
         }
     }
 }
