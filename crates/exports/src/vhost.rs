@@ -110,6 +110,14 @@ pub struct VhostConfig {
     /// The exports.
     pub exports: Vec<VhostExport>,
     /// How the threads talk to the kernel.
+impl VhostExport {
+    /// I/O threads that it has on this machine.
+    #[must_use]
+    pub fn thread_count(&self) -> u16 {
+        self.threads.count(self.queues, &self.cpus)
+    }
+}
+
     pub backend: Backend,
     /// Takes the lines that are for a person.
     pub say: Say,
@@ -161,7 +169,7 @@ impl VhostServer {
     /// Starts the I/O threads of an export and waits until they serve.
     fn start_threads(&mut self, export: &VhostExport, config: &VhostConfig) -> Result<(), Error> {
         let log = Log::new(&export.name, &config.say);
-        let count = export.threads.count(export.queues);
+        let count = export.thread_count();
         let settings = settings(export, config.backend);
         let lock = (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ()));
         let common = Arc::new(Common::new(Arc::clone(&export.volume), settings, log, lock));

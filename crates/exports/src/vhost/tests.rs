@@ -78,7 +78,7 @@ fn only_the_older_design_has_a_lock_and_a_server_that_is_dropped_lets_go_of_its_
         let names = |errors: Vec<ExportErrors>| errors.into_iter().map(|one| one.export).collect();
         let (stats, errors): (_, Vec<String>) = (observer.stats(), names(observer.errors()));
         assert_eq!((stats.len(), stats[0].0.as_str(), errors), (1, "v", vec!["v".to_owned()]));
-        assert_eq!(stats[0].1.len(), usize::from(threads.count(4)));
+        assert_eq!(stats[0].1.len(), usize::from(threads.count(4, &[])));
         drop(server);
         assert!(!socket.exists(), "the next one can listen there");
     }

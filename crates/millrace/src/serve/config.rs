@@ -104,7 +104,7 @@ impl GuestConfig {
     /// I/O threads that it has on this machine.
     #[must_use]
     pub fn thread_count(&self) -> u16 {
-        self.threads.count(self.queues)
+        self.threads.count(self.queues, &self.cpus)
     }
 
     /// The CPUs that its threads are pinned to.
