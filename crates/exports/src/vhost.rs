@@ -41,7 +41,7 @@ use crate::SocketAccess;
 use crate::io_threads::{Failed, IoThreads, NativeThread, Place, Service, cpu_of};
 use crate::stop::{Progress, deadline_after};
 use crate::virtio::ID_BYTES;
-use crate::{ClientGroup, ExportErrors, Seat, UnixSocket};
+use crate::{ClientGroup, ExportErrors, Seat, UnixSocket, descriptors};
 
 pub use self::io_thread::{pace, polling};
 pub use self::local::LocalDevice;
@@ -61,6 +61,12 @@ const STOP_NS: u64 = 8_000_000_000;
 
 /// How long a stop waits for I/O threads before it nudges them, and how often it does so then.
 const NUDGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)];
+
+/// Descriptors that a queue brings: kick, call, error.
+const QUEUE_FDS: u64 = 3;
+/// Descriptors that a frontend needs: its connection three times, the way back to it, and what a
+/// message brings.
+const FRONTEND_FDS: u64 = 4 + 8;
 
 /// Which side of an export's connection listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,6 +169,7 @@ impl VhostServer {
             server.exports[index].start_control(export, endpoint);
         }
         server.notes.dedup();
+        foreseen_shortage(&config.exports).iter().for_each(|text| (config.say)(text));
         Ok(server)
     }
 
@@ -313,6 +320,14 @@ fn settings(export: &VhostExport, backend: Backend) -> ThreadConfig {
         poll_max_ns: export.poll_max_ns,
         wait_max_ns: export.wait_max_ns,
     }
+}
+
+/// What a person is told if there are not enough descriptors for all that guests may bring.
+fn foreseen_shortage(exports: &[VhostExport]) -> Option<String> {
+    let queues: u64 = exports.iter().map(|export| u64::from(export.queues)).sum();
+    let count = exports.len() as u64;
+    let what = format!("{queues} queues of {count} exports to virtual machines");
+    descriptors::foreseen_shortage(&what, QUEUE_FDS * queues + FRONTEND_FDS * count)
 }
 
 fn check(export: &VhostExport) -> Result<(), Error> {

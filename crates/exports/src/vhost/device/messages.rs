@@ -50,7 +50,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_features(&mut self, features: u64) -> Result<()> {
         let unknown = features & !self.config.features();
         if unknown != 0 {
-            return self.refuse(format!("features {unknown:#x}, which were not offered"));
+            return self.refuse(self.lacks(unknown));
         }
         self.features = features;
         self.apply_write_back();
@@ -74,6 +74,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
+        self.asked_queues = true;
         Ok(self.vrings.len() as u64)
     }
 
