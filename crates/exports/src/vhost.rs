@@ -110,12 +110,6 @@ pub struct VhostExport {
     pub group: ClientGroup,
 }
 
-/// Settings of all exports to virtual machines.
-#[derive(Clone)]
-pub struct VhostConfig {
-    /// The exports.
-    pub exports: Vec<VhostExport>,
-    /// How the threads talk to the kernel.
 impl VhostExport {
     /// I/O threads that it has on this machine.
     #[must_use]
@@ -124,6 +118,12 @@ impl VhostExport {
     }
 }
 
+/// Settings of all exports to virtual machines.
+#[derive(Clone)]
+pub struct VhostConfig {
+    /// The exports.
+    pub exports: Vec<VhostExport>,
+    /// How the threads talk to the kernel.
     pub backend: Backend,
     /// Takes the lines that are for a person.
     pub say: Say,
@@ -426,7 +426,8 @@ impl RunningExport {
             let make = || {
                 let write_back = AtomicBool::new(true);
                 let read_only = config.read_only;
-                let flags = DeviceFlags { write_back, read_only, id, tenant, group };
+                let unflushed = Arc::clone(&common.unflushed);
+                let flags = DeviceFlags { write_back, read_only, id, tenant, group, unflushed };
                 let link = Arc::clone(&link);
                 Device::new(Arc::clone(&common), Arc::clone(&thread_states), link, (config, flags))
             };

@@ -85,6 +85,7 @@ impl Device {
         (config, flags): (Config, DeviceFlags),
     ) -> Device {
         let vrings = (0..config.queues).map(|_| Vring::default()).collect();
+        common.unflushed.begin_session();
         Device {
             common,
             thread_states,
@@ -96,8 +97,8 @@ impl Device {
             vrings,
             link,
             owned: false,
-            config_read: false,
             asked_queues: false,
+            config_read: false,
             answers: false,
             whole: false,
         }
@@ -113,7 +114,6 @@ impl Device {
         Err(Error::InvalidParam)
     }
 
-    fn vring(&mut self, index: u32) -> Result<&mut Vring> {
     /// Why a guest cannot go on that uses features which are not offered any more.
     fn lacks(&self, missing: u64) -> String {
         let ranges = missing & (feature::DISCARD | feature::WRITE_ZEROES) != 0;
@@ -149,6 +149,7 @@ impl Device {
         })
     }
 
+    fn vring(&mut self, index: u32) -> Result<&mut Vring> {
         let count = self.vrings.len();
         match self.vrings.get_mut(index as usize) {
             Some(_) => Ok(&mut self.vrings[index as usize]),
@@ -356,6 +357,7 @@ impl Device {
         self.vrings.iter_mut().for_each(|vring| *vring = Vring::default());
         self.memory = Arc::default();
         self.config_read = false;
+        self.common.unflushed.begin_session();
         self.apply_write_back();
     }
 
@@ -366,6 +368,7 @@ impl Device {
         if let Some(inflight) = &self.inflight {
             inflight.forget();
         }
+        self.common.unflushed.begin_session();
         self.features = 0;
         for vring in &mut self.vrings {
             vring.notifiers.forget();

@@ -33,6 +33,7 @@ use self::polling::Polling;
 use super::log::Log;
 use super::memory::sigbus;
 use super::queue::Queue;
+use super::queue::unflushed::UnflushedWrites;
 use super::stats::{self, VhostStats};
 use crate::counters::Published;
 use crate::faults::Faults;
@@ -78,6 +79,8 @@ pub(crate) struct Common {
     /// The write-back switch as the frontend set it last; it says it once, and not again after a
     /// reset or when it comes back.
     pub(crate) write_back: AtomicBool,
+    /// Whether answered writes would be lost with this process.
+    pub(crate) unflushed: Arc<UnflushedWrites>,
     /// Threads that have nothing in flight any more, while the export stops.
     pub(crate) drained: AtomicU16,
     /// The lock around all queues, in the design that has one.
@@ -94,7 +97,9 @@ impl Common {
     ) -> Common {
         let (stop, faults) = (StopOrder::default(), Faults::default());
         let (write_back, drained) = (AtomicBool::new(true), AtomicU16::new(0));
-        Common { volume, config, log, faults, write_back, drained, lock, stop }
+        let unflushed = UnflushedWrites::of(volume.limits().features);
+        let unflushed = Arc::new(unflushed);
+        Common { volume, config, log, faults, write_back, unflushed, drained, lock, stop }
     }
 }
 

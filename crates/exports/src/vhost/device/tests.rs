@@ -40,6 +40,7 @@ fn device() -> (Device, Arc<Mutex<Vec<String>>>) {
         id: [0; ID_BYTES],
         tenant: 0,
         group: GroupId::DEFAULT,
+        unflushed: Arc::clone(&common.unflushed),
     };
     let link = Arc::new(FrontendLink::new().unwrap());
     let thread_states: Arc<[Arc<ThreadState>]> = Arc::new([Arc::default()]);

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use millrace_block::{Bio, Error};
+use millrace_block::{Bio, Error, Status};
 use millrace_machine::{Machine, Native};
 
 use super::IoThread;
@@ -86,8 +86,9 @@ impl IoThread {
             let turn_ns = Native::now() + TURN_NS;
             self.ctx.turn(Some(turn_ns), || done || channel.has_work())?;
         }
-        if outcome.is_none_or(|status| !status.is_ok()) {
-            failures.push(progress.failure(&volume));
+        match outcome {
+            Some(Status::Ok) => self.common.unflushed.end_clean(),
+            _ => failures.push(progress.failure(&volume)),
         }
         Ok(())
     }
