@@ -69,6 +69,22 @@ fn nothing_is_pinned_unless_the_configuration_says_so() {
 }
 
 #[test]
+fn a_guest_has_no_more_threads_than_the_cpus_that_its_export_names_unless_a_number_says_so() {
+    let first = numbers(&own_cpus())[0];
+    for (threads, count) in [("\"queue\"", 1), ("4", 4)] {
+        let keys = format!("queues = 4\nthreads = {threads}\ncpus = [{first}]");
+        let daemon = Daemon::start(&config(&keys), &["s", "m"]);
+        let names: Vec<_> = threads_of_guests(&daemon);
+        assert_eq!(names.len(), count, "{threads}: {names:?}");
+    }
+}
+
+/// The I/O threads that serve guests.
+fn threads_of_guests(daemon: &Daemon) -> Vec<String> {
+    threads(daemon).into_keys().filter(|name| name.starts_with("millrace-vm")).collect()
+}
+
+#[test]
 fn workers_avoid_the_cpus_that_exports_pin_their_threads_to() {
     let cpus = numbers(&own_cpus());
     let [first, .., last] = cpus[..] else {

@@ -7,12 +7,13 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Output;
+use std::time::Duration;
 
 use millrace_clients::vhost::{
     Client, ClientError, Descriptors, Options, Queue, Request, Status, Wait,
 };
 use millrace_tests::storage_daemon::StorageDaemon;
-use millrace_tests::{millrace, require_clients, run, tempdir};
+use millrace_tests::{Daemon, millrace, poll_within, require_clients, run, tempdir};
 use serde_json::Value;
 
 const SIZE: u64 = 64 << 20;
@@ -157,4 +158,34 @@ fn no_listener_and_one_that_never_answers_are_told_apart() {
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("no answer to the first vhost-user message"), "{said}");
+}
+
+#[test]
+fn a_daemon_without_descriptors_for_its_guests_warns_at_the_start_and_names_the_cause() {
+    let config = |queues: u32| {
+        format!(
+            "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n\
+             [[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
+             [[export]]\nvolume = \"v\"\nvhost-user-blk = \"unix:vm\"\nqueues = {queues}\n\
+             threads = 1\n"
+        )
+    };
+    let limited = ["prlimit", "--nofile=128:128"];
+    let start = |queues| Daemon::start_under(&limited, &config(queues), &["vm"]);
+    let enough = start(4);
+    assert!(!enough.stderr().contains("descriptors"), "{}", enough.stderr());
+    let few = start(64);
+    let said = few.stderr();
+    assert!(
+        said.contains("64 queues of 1 exports to virtual machines need up to 204 file"),
+        "{said}"
+    );
+    assert!(said.contains("the limit is 128"), "{said}");
+    let socket = few.dir().join("vm");
+    assert_ne!(bench(&socket, &["--jobs", "64", "--ios", "64"]).status.code(), Some(0));
+    let cut_off = || few.stderr().contains("is cut off: the process is out of file descriptors");
+    let told = poll_within(Duration::from_secs(20), || cut_off().then_some(()));
+    assert!(told.is_some(), "{}", few.stderr());
+    // With fewer queues a guest is served all the same.
+    assert_eq!(row(&bench(&socket, &["--jobs", "4", "--ios", "64"]))["total_err"], 0);
 }

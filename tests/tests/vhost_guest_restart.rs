@@ -3,6 +3,7 @@
 //! fio writes and verifies by both queues while the daemon is killed three times, and in between
 //! stopped as for an upgrade. No request may be lost, or fail, or leave old data behind; those that
 //! were in flight are done by the next daemon. Each daemon has another back end and other threads.
+//! Writes that only the memory of a killed daemon had are lost, and the guest is told.
 
 use std::fs::File;
 use std::path::Path;
@@ -110,6 +111,48 @@ fn a_guest_under_load_outlives_three_kills_and_three_restarts_of_the_daemon() {
     let expected: Vec<u8> = b"as it was before\n".iter().copied().cycle().take(1 << 20).collect();
     assert!(nbd.read(200 << 20, 1 << 20).unwrap() == expected);
     guest.assert_no_complaints();
+    drop(guest);
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+}
+
+/// A flush of the guest's disk, and nothing else.
+const FSYNC: &str = "dd if=/dev/zero of=/dev/vda bs=4096 count=0 conv=notrunc,fsync";
+
+/// One block of the guest's disk, by its first byte.
+fn block(guest: &mut Guest) -> String {
+    guest.succeed("dd if=/dev/vda bs=4096 count=1 iflag=direct 2>/dev/null | head -c 1")
+}
+
+#[test]
+fn a_guest_hears_by_its_next_fsync_that_a_killed_daemon_lost_what_was_not_flushed() {
+    let Some(image) = Image::build() else { return };
+    let dir = tempdir();
+    File::create(dir.path().join("disk")).unwrap().set_len(64 << 20).unwrap();
+    let cache = "[volume.cache]\nsize = \"32m\"\ndirty-age = \"600s\"\n[server]";
+    let cached = |backend| config(dir.path(), backend).replace("[server]", cache);
+    let mut daemon = Daemon::start(&cached(backends()[0]), &[]);
+    let mut guest = Guest::boot(&image, &dir.path().join("vm"));
+    let write = |guest: &mut Guest, byte: char, then: &str| {
+        guest.succeed(&format!(
+            "yes {byte} | tr -d '\\n' | dd of=/dev/vda bs=4096 count=1 iflag=fullblock \
+             oflag=direct conv=notrunc{then} 2>/dev/null"
+        ));
+    };
+    let fsync = |guest: &mut Guest| guest.run_within(FSYNC, RECOVERY_LIMIT).0;
+    for (backend, kills) in [(backends()[0], true), ("epoll", true), (backends()[0], false)] {
+        write(&mut guest, 'A', ",fsync");
+        write(&mut guest, 'B', "");
+        assert_eq!(block(&mut guest), "B");
+        let status = if kills { daemon.kill9() } else { daemon.terminate() };
+        assert!(kills || status.success(), "{status}: {}", daemon.stderr());
+        daemon = Daemon::start(&cached(backend), &[]);
+        assert_eq!(block(&mut guest), if kills { "A" } else { "B" });
+        // Once, as from a disk that lost its cache; never after a stop that was asked for.
+        assert_eq!(fsync(&mut guest) != 0, kills, "{}", daemon.stderr());
+        assert_eq!(fsync(&mut guest), 0);
+        let said = daemon.stderr();
+        assert_eq!(said.contains("the last daemon ended with writes in memory"), kills, "{said}");
+    }
     drop(guest);
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }

@@ -56,6 +56,7 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         let below = *self.cache.below.limits();
         let mut features = below.features;
         features.volatile_cache |= !self.cache.is_write_through();
+        features.process_cache |= !self.cache.is_write_through();
         features.fua = true;
         // Memory keeps what drives do not, so that clients need some for it.
         features.no_payload = false;

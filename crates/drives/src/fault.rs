@@ -116,6 +116,7 @@ impl Driver<Native> for FaultDriver {
             max_write_zeroes_sectors: MAX_CACHE_SECTORS,
             features: Features {
                 volatile_cache: true,
+                process_cache: true,
                 fua: self.cache == FaultCache::Volatile,
                 no_payload: false,
                 read_only: inner.features.read_only,

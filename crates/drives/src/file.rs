@@ -286,6 +286,7 @@ impl Driver<Native> for FileDriver {
             },
             features: Features {
                 volatile_cache: true,
+                process_cache: false,
                 fua: true,
                 no_payload: false,
                 read_only: self.config.read_only,

@@ -363,6 +363,7 @@ impl Driver<Native> for NbdDriver {
             max_write_zeroes_sectors: range(TransmissionFlags::WRITE_ZEROES),
             features: Features {
                 volatile_cache: cached,
+                process_cache: false,
                 fua: cached && self.has(TransmissionFlags::FUA),
                 no_payload: false,
                 read_only: self.is_read_only(),

@@ -331,6 +331,8 @@ struct Learned {
     object_bytes: u64,
     discard_bytes: u64,
     identity: (u64, u64),
+    /// librbd answers writes that only its memory has (`rbd_cache`).
+    caches: bool,
     id: String,
 }
 
@@ -402,6 +404,7 @@ impl Driver<Native> for RbdDriver {
             max_write_zeroes_sectors: longest,
             features: Features {
                 volatile_cache: true,
+                process_cache: self.learned.caches,
                 fua: false,
                 no_payload: false,
                 read_only: self.config.is_read_only(),

@@ -41,7 +41,7 @@ use crate::SocketAccess;
 use crate::io_threads::{Failed, IoThreads, Place, Service, cpu_of};
 use crate::stop::{Progress, deadline_after};
 use crate::virtio::ID_BYTES;
-use crate::{ClientGroup, ExportErrors, Seat, UnixSocket};
+use crate::{ClientGroup, ExportErrors, Seat, UnixSocket, descriptors};
 
 pub use self::io_thread::{pace, polling};
 pub use self::local::LocalDevice;
@@ -61,6 +61,12 @@ const STOP_NS: u64 = 8_000_000_000;
 
 /// How long a stop waits for I/O threads before it nudges them, and how often it does so then.
 const NUDGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)];
+
+/// Descriptors that a queue brings: kick, call, error.
+const QUEUE_FDS: u64 = 3;
+/// Descriptors that a frontend needs: its connection three times, the way back to it, and what a
+/// message brings.
+const FRONTEND_FDS: u64 = 4 + 8;
 
 /// Which side of an export's connection listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,12 +104,18 @@ pub struct VhostExport {
     pub wait_max_ns: u64,
     /// Offer EVENT_IDX; without it notifications are suppressed by flags only.
     pub event_idx: bool,
-    /// Pin guest memory and register it with the rings; not for guests with a balloon.
-    pub pin_memory: bool,
     /// The tenant that the export's I/O is accounted to.
     pub tenant: u16,
     /// The group of the virtual machine.
     pub group: ClientGroup,
+}
+
+impl VhostExport {
+    /// I/O threads that it has on this machine.
+    #[must_use]
+    pub fn thread_count(&self) -> u16 {
+        self.threads.count(self.queues, &self.cpus)
+    }
 }
 
 /// Settings of all exports to virtual machines.
@@ -157,13 +169,14 @@ impl VhostServer {
             server.exports[index].start_control(export, endpoint)?;
         }
         server.notes.dedup();
+        foreseen_shortage(&config.exports).iter().for_each(|text| (config.say)(text));
         Ok(server)
     }
 
     /// Starts the I/O threads of an export and waits until they serve.
     fn start_threads(&mut self, export: &VhostExport, config: &VhostConfig) -> Result<(), Error> {
         let log = Log::new(&export.name, &config.say);
-        let count = export.threads.count(export.queues);
+        let count = export.thread_count();
         let settings = settings(export, config.backend);
         let lock = (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ()));
         let common = Arc::new(Common::new(Arc::clone(&export.volume), settings, log, lock));
@@ -306,8 +319,15 @@ fn settings(export: &VhostExport, backend: Backend) -> ThreadConfig {
         reactor: Config { backend, ..Config::default() },
         poll_max_ns: export.poll_max_ns,
         wait_max_ns: export.wait_max_ns,
-        pin_memory: export.pin_memory,
     }
+}
+
+/// What a person is told if there are not enough descriptors for all that guests may bring.
+fn foreseen_shortage(exports: &[VhostExport]) -> Option<String> {
+    let queues: u64 = exports.iter().map(|export| u64::from(export.queues)).sum();
+    let count = exports.len() as u64;
+    let what = format!("{queues} queues of {count} exports to virtual machines");
+    descriptors::foreseen_shortage(&what, QUEUE_FDS * queues + FRONTEND_FDS * count)
 }
 
 fn check(export: &VhostExport) -> Result<(), Error> {
@@ -409,7 +429,8 @@ impl RunningExport {
             let make = || {
                 let write_back = AtomicBool::new(true);
                 let read_only = config.read_only;
-                let flags = DeviceFlags { write_back, read_only, id, tenant, group };
+                let unflushed = Arc::clone(&common.unflushed);
+                let flags = DeviceFlags { write_back, read_only, id, tenant, group, unflushed };
                 let link = Arc::clone(&link);
                 Device::new(Arc::clone(&common), Arc::clone(&thread_states), link, (config, flags))
             };

@@ -23,6 +23,24 @@ pub mod feature {
     /// vhost-user's own: there are protocol features.
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
     pub const VERSION_1: u64 = 1 << 32;
+
+    /// Names of the features that a device offers in one configuration and not in another.
+    const NAMES: [(u64, &str); 4] = [
+        (RO, "RO"),
+        (DISCARD, "DISCARD"),
+        (WRITE_ZEROES, "WRITE_ZEROES"),
+        (EVENT_IDX, "EVENT_IDX"),
+    ];
+
+    /// The features of a set, for a person: by name, or as a number.
+    #[must_use]
+    pub fn names(set: u64) -> String {
+        let named = NAMES.iter().filter(|(bit, _)| set & bit != 0);
+        let mut all: Vec<String> = named.map(|(_, name)| (*name).to_owned()).collect();
+        let others = NAMES.iter().fold(set, |left, (bit, _)| left & !bit);
+        all.extend((others != 0).then(|| format!("{others:#x}")));
+        all.join(" and ")
+    }
 }
 
 /// Types of requests.

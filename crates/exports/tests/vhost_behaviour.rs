@@ -46,7 +46,7 @@ fn features_and_configuration_space_are_those_of_the_volume() {
     let bits = [1, 2, 6, 9, 10, 11, 12, 13, 14, 28, 29, 30, 32];
     assert_eq!(guest.features, bits.iter().map(|bit| 1u64 << bit).sum::<u64>());
     assert_eq!(guest.wire.ask_number(code::GET_QUEUE_NUM), 4);
-    assert_eq!(guest.wire.ask_number(code::GET_MAX_MEM_SLOTS), 256);
+    assert_eq!(guest.wire.ask_number(code::GET_MAX_MEM_SLOTS), 509);
     let space = config(&guest);
     assert_eq!(number(&space, 0, 8), 32768, "sectors");
     assert_eq!(number(&space, 12, 4), 126, "pieces");

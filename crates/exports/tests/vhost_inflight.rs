@@ -17,7 +17,7 @@ use millrace_drives::{Effect, FaultCache, FaultRule};
 use millrace_exports::vhost::{Threads, VhostConfig, VhostExport, VhostServer, VhostSocket};
 use millrace_machine::Native;
 use millrace_reactor::Backend;
-use vhost_support::guest::{Guest, IN, OUT};
+use vhost_support::guest::{FLUSH, Guest, IN, OUT};
 use vhost_support::wire::{Wire, code};
 use vhost_support::{BACKENDS, Export, faulty, until, volume};
 
@@ -214,6 +214,199 @@ fn the_region_tells_the_next_device_whether_writes_are_durable_when_answered() {
     }
 }
 
+/// A volume that keeps what was not flushed in the memory of its process.
+fn cached() -> Arc<Volume<Native>> {
+    faulty(SPEC, FaultCache::Volatile).0
+}
+
+fn flush(guest: &mut Guest, q: usize) -> u8 {
+    guest.request(q, FLUSH, 0, (0, 0))
+}
+
+/// A write of one block, and its status.
+fn status_of_write(guest: &mut Guest, q: usize) -> u8 {
+    guest.request(q, OUT, 9, (guest.data, 512))
+}
+
+/// The switch that says whether writes are durable when they are answered.
+fn set_write_back(guest: &Guest, on: u8) {
+    let payload = [[32u32, 1, 0].map(u32::to_ne_bytes).concat(), vec![on]].concat();
+    guest.wire.must(code::SET_CONFIG, &payload, &[]);
+}
+
+/// The word of the region in which daemons leave marks.
+fn mark(inflight: &(Vec<u8>, std::fs::File)) -> u64 {
+    let mut word = [0; 8];
+    inflight.1.read_exact_at(&mut word, 0).unwrap();
+    u64::from_ne_bytes(word)
+}
+
+const LOSS: &str = "the last daemon ended with writes in memory that it had answered and not \
+                    flushed; the guest is told by an I/O error for its next flush";
+
+#[test]
+fn the_first_flush_after_a_death_that_lost_writes_fails_and_no_other() {
+    for backend in BACKENDS {
+        // Also where the next daemon serves fewer queues, or has no cache any more.
+        for (queues, is_cached) in [(4, true), (1, true), (4, false)] {
+            let mut first = Export::of(backend, &[cached()], |_| {});
+            let (mut guest, inflight) = tracked(&first);
+            assert_eq!((status_of_write(&mut guest, 0), flush(&mut guest, 1)), (0, 0));
+            assert_eq!(mark(&inflight), 0);
+            assert_eq!(status_of_write(&mut guest, 1), 0);
+            assert_ne!(mark(&inflight), 0);
+            std::mem::forget(first.server.take());
+
+            let next = if is_cached { cached() } else { in_order_without_cache() };
+            let mut next = Export::of(backend, &[next], |export| {
+                export.queues = queues;
+                export.threads = Threads::Count(queues.min(2));
+            });
+            guest.rings.truncate(queues.into());
+            guest.resume(Wire::connect(&next.socket(0)), Some(&inflight));
+            // The bit is the device's: any queue hears of it.
+            let last = guest.rings.len() - 1;
+            assert_eq!(next.said(), [format!("export v0: {LOSS}")]);
+            guest.read(last, 0, 512);
+            assert_eq!((flush(&mut guest, last), flush(&mut guest, 0)), (1, 0));
+            assert_eq!(flush(&mut guest, last), 0);
+            assert_eq!(mark(&inflight), 0, "told");
+            until("the error is counted", || next.stats().errors == 1);
+            // Nothing was written since.
+            std::mem::forget(next.server.take());
+            let third = Export::of(backend, &[cached()], |_| {});
+            guest.resume(Wire::connect(&third.socket(0)), Some(&inflight));
+            assert_eq!(flush(&mut guest, 0), 0);
+            assert_eq!(third.said(), Vec::<String>::new());
+            third.stop();
+        }
+    }
+}
+
+/// A drive without a cache in its process.
+fn in_order_without_cache() -> Arc<Volume<Native>> {
+    faulty(SPEC, FaultCache::Inner).0
+}
+
+#[test]
+fn a_loss_that_no_daemon_told_is_told_by_the_one_after_it() {
+    let mut first = Export::of(Backend::Auto, &[cached()], |_| {});
+    let (mut guest, inflight) = tracked(&first);
+    assert_eq!(status_of_write(&mut guest, 0), 0);
+    std::mem::forget(first.server.take());
+    for _ in 0..3 {
+        let mut next = Export::of(Backend::Auto, &[cached()], |_| {});
+        guest.resume(Wire::connect(&next.socket(0)), Some(&inflight));
+        // Reads and writes go on; then it dies without a flush.
+        assert_eq!(status_of_write(&mut guest, 1), 0);
+        guest.read(0, 0, 512);
+        std::mem::forget(next.server.take());
+    }
+    // A stop that flushes has lost nothing itself, and does not hide the loss before it.
+    let stopped = Export::of(Backend::Auto, &[cached()], |_| {});
+    guest.resume(Wire::connect(&stopped.socket(0)), Some(&inflight));
+    stopped.stop();
+    let last = Export::of(Backend::Auto, &[cached()], |_| {});
+    guest.resume(Wire::connect(&last.socket(0)), Some(&inflight));
+    assert_eq!((flush(&mut guest, 0), flush(&mut guest, 1)), (1, 0));
+    last.stop();
+}
+
+#[test]
+fn a_guest_without_flushes_hears_of_lost_writes_by_its_next_write() {
+    let mut first = Export::of(Backend::Auto, &[cached()], |_| {});
+    let (mut guest, inflight) = tracked(&first);
+    assert_eq!(status_of_write(&mut guest, 0), 0);
+    set_write_back(&guest, 0);
+    std::mem::forget(first.server.take());
+    let mut next = Export::of(Backend::Auto, &[cached()], |_| {});
+    guest.resume(Wire::connect(&next.socket(0)), Some(&inflight));
+    guest.read(1, 0, 512);
+    assert_eq!((status_of_write(&mut guest, 1), status_of_write(&mut guest, 0)), (1, 0));
+    // Writes are durable now, so nothing can be lost any more.
+    until("the loss is forgotten", || mark(&inflight) == 1 << 63);
+    std::mem::forget(next.server.take());
+    let last = Export::of(Backend::Auto, &[cached()], |_| {});
+    guest.resume(Wire::connect(&last.socket(0)), Some(&inflight));
+    assert_eq!((status_of_write(&mut guest, 1), flush(&mut guest, 0)), (0, 0));
+    last.stop();
+}
+
+#[test]
+fn nobody_hears_of_a_loss_where_there_is_none() {
+    let stop = |mut export: Export, kills: bool| match kills {
+        true => std::mem::forget(export.server.take()),
+        false => export.stop(),
+    };
+    // A drive without a cache in the process, killed; a stop that flushes.
+    for (volume, kills) in [(in_order_without_cache(), true), (cached(), false)] {
+        let first = Export::of(Backend::Auto, &[volume], |_| {});
+        let (mut guest, inflight) = tracked(&first);
+        assert_eq!(status_of_write(&mut guest, 0), 0);
+        stop(first, kills);
+        assert_eq!(mark(&inflight), 0);
+        let next = Export::of(Backend::Auto, &[cached()], |_| {});
+        guest.resume(Wire::connect(&next.socket(0)), Some(&inflight));
+        assert_eq!(flush(&mut guest, 0), 0);
+        // A frontend that comes back to a daemon that lives.
+        assert_eq!(status_of_write(&mut guest, 0), 0);
+        assert_ne!(mark(&inflight), 0);
+        guest.wire.stream.shutdown(std::net::Shutdown::Both).unwrap();
+        until("it has gone", || next.stats().queues == 0);
+        guest.resume(Wire::connect(&next.socket(0)), Some(&inflight));
+        assert_eq!((flush(&mut guest, 0), mark(&inflight)), (0, 0));
+        assert_eq!(next.said(), Vec::<String>::new());
+        next.stop();
+    }
+}
+
+#[test]
+fn a_guest_that_starts_anew_hears_of_no_loss_before_it() {
+    for is_reset in [true, false] {
+        let mut first = Export::of(Backend::Auto, &[cached()], |_| {});
+        let (mut guest, inflight) = tracked(&first);
+        assert_eq!(status_of_write(&mut guest, 0), 0);
+        std::mem::forget(first.server.take());
+        let next = Export::of(Backend::Auto, &[cached()], |_| {});
+        guest.resume(Wire::connect(&next.socket(0)), Some(&inflight));
+        if is_reset {
+            guest.reset();
+        } else {
+            // As QEMU does where its guest resets the device: another region.
+            guest.stop(0);
+            guest.stop(1);
+            let other = guest.new_inflight(2);
+            assert!(guest.set_inflight(&other));
+            guest.memory.put(0, &vec![0; guest.data as usize]);
+            guest.start(0, 64, 0);
+            guest.start(1, 64, 0);
+        }
+        assert_eq!(flush(&mut guest, 0), 0);
+        next.stop();
+    }
+}
+
+#[test]
+fn a_write_that_is_answered_while_a_flush_is_under_way_is_owed() {
+    let (volume, control) = faulty(SPEC, FaultCache::Volatile);
+    let mut first = Export::of(Backend::Auto, &[volume], |_| {});
+    let (mut guest, inflight) = tracked(&first);
+    assert_eq!(status_of_write(&mut guest, 0), 0);
+    control.add_rule(FaultRule::always(Effect::Stick).on(Op::Flush));
+    guest.submit(1, 5, (FLUSH, 0), (0, 0));
+    until("the flush sticks", || control.struck() == 1);
+    assert_eq!(status_of_write(&mut guest, 0), 0);
+    control.clear_rules();
+    control.release_stuck();
+    guest.wait(1, 1);
+    assert_eq!(guest.status(1, 5), 0);
+    std::mem::forget(first.server.take());
+    let next = Export::of(Backend::Auto, &[cached()], |_| {});
+    guest.resume(Wire::connect(&next.socket(0)), Some(&inflight));
+    assert_eq!((flush(&mut guest, 1), flush(&mut guest, 0)), (1, 0));
+    next.stop();
+}
+
 #[test]
 fn a_reset_forgets_what_was_in_flight() {
     for backend in BACKENDS {
@@ -251,7 +444,6 @@ fn the_child_of_the_next_test_serves_until_it_is_killed() {
         serial: String::new(),
         poll_max_ns: 0,
         wait_max_ns: 0,
-        pin_memory: false,
         event_idx: true,
         tenant: 0,
         group: millrace_exports::ClientGroup::default(),

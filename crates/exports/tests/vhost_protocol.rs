@@ -350,7 +350,7 @@ fn what_is_refused_is_answered_and_said_in_a_clear_line() {
         (code::SET_VRING_NUM, pair(1, 2048), "queue 1 of 2048 descriptors; a power of two"),
         (code::SET_VRING_NUM, pair(4, 64), "queue 4; there are 4 (queues = in the export)"),
         (code::SET_VRING_BASE, pair(u32::MAX, 0), "queue 4294967295; there are 4"),
-        (code::SET_FEATURES, words(&[1 << 40]), "features 0x10000000000, which were not offered"),
+        (code::SET_FEATURES, words(&[1 << 40]), "offered 0x10000000000, which it"),
         (code::SET_VRING_ENABLE, pair(7, 1), "queue 7; there are 4"),
     ];
     for (code, payload, text) in cases {
@@ -362,6 +362,56 @@ fn what_is_refused_is_answered_and_said_in_a_clear_line() {
         guest.wire.until_closed();
         export.works_after(guest);
     }
+}
+
+#[test]
+fn a_guest_that_is_offered_less_than_at_its_start_is_told_of_by_name_and_once() {
+    let cases: [(fn(&mut millrace_exports::vhost::VhostExport), &str); 2] = [
+        (
+            |export| export.read_only = true,
+            "offered DISCARD and WRITE_ZEROES, which it does not offer now: it is read-only now; \
+             undo that, or restart the guest",
+        ),
+        (
+            |export| export.event_idx = false,
+            "offered EVENT_IDX, which it does not offer now: event-idx = false; undo that, or \
+             restart the guest",
+        ),
+    ];
+    for (change, text) in cases {
+        let export = Export::one(Backend::Auto, SPEC);
+        let mut guest = export.guest();
+        guest.write(0, 0, &[1; 512]);
+        export.stop();
+        let next = Export::of(Backend::Auto, &[volume(SPEC)], change);
+        for _ in 0..5 {
+            // As QEMU does, every second.
+            guest.wire = Wire::connect(&next.socket(0));
+            let features = guest.features;
+            guest.negotiate(|_| features);
+            guest.wire.until_closed();
+        }
+        next.until_said(text);
+        next.until_said("the frontend is cut off");
+        assert_eq!(next.said().len(), 2, "{:?}", next.said());
+        next.stop();
+    }
+}
+
+#[test]
+fn a_frontend_that_goes_when_it_hears_of_fewer_queues_is_told_of_once() {
+    let export = Export::one(Backend::Auto, SPEC);
+    for _ in 0..3 {
+        let wire = Wire::connect(&export.socket(0));
+        wire.ask_number(code::GET_FEATURES);
+        let protocol = wire.ask_number(code::GET_PROTOCOL_FEATURES);
+        wire.send(code::SET_PROTOCOL_FEATURES, VERSION, &words(&[protocol]), &[]);
+        assert_eq!(wire.ask_number(code::GET_QUEUE_NUM), 4);
+    }
+    export.until_said("the frontend has gone when it heard that there are 4 queues: if its guest");
+    export.works();
+    assert_eq!(export.said().len(), 1, "{:?}", export.said());
+    export.stop();
 }
 
 #[test]

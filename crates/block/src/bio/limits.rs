@@ -55,6 +55,8 @@ pub struct QueueLimits {
 pub struct Features {
     /// Completed writes may be lost until a flush.
     pub volatile_cache: bool,
+    /// Completed writes may be lost with this process until a flush: it has that cache in memory.
+    pub process_cache: bool,
     /// Takes FUA writes itself.
     pub fua: bool,
     /// Never touches payload: reads leave the memory as it is.
@@ -153,6 +155,7 @@ impl QueueLimits {
             chunk_sectors: nonzero_min(self.chunk_sectors, other.chunk_sectors),
             features: Features {
                 volatile_cache: self.features.volatile_cache || other.features.volatile_cache,
+                process_cache: self.features.process_cache || other.features.process_cache,
                 fua: self.features.fua && other.features.fua,
                 no_payload: self.features.no_payload && other.features.no_payload,
                 read_only: self.features.read_only || other.features.read_only,

@@ -317,6 +317,7 @@ fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
         add_listener(listen, &name, checked, problems);
     }
     let guests = raw.vhost.check(problems);
+    raw.vhost.warn(&checked.file, &mut checked.warnings);
     if let Some(guests) = &guests {
         check_socket(guests, checked, problems);
     }

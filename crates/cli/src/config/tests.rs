@@ -403,18 +403,26 @@ fn an_export_to_virtual_machines_needs_nothing_but_its_socket() {
         plan(&format!("{DRIVE}{VOLUME}[[export]]\nvolume = \"v\"\nvhost-user-blk = \"unix:m\"\n"));
     let vhost = plan.config.exports[0].guests.as_ref().unwrap();
     assert_eq!(vhost.path(), Path::new("conf/m"));
-    assert!(vhost.queues >= 16 && vhost.event_idx && !vhost.pin_memory);
+    assert!(vhost.queues >= 16 && vhost.event_idx);
     assert_eq!(vhost.cpus, [0; 0], "nothing is pinned unless `cpus` says so");
     assert!(plan.listeners.is_empty());
 }
 
 #[test]
+fn memory_of_guests_is_not_pinned_whatever_an_older_file_says() {
+    let plan = plan(&whole("", "", "vhost-user-blk = \"unix:m\"\npin-memory = true\n"));
+    let [said] = &plan.warnings[..] else { panic!("{:?}", plan.warnings) };
+    assert!(said.starts_with("m.toml:11: pin-memory has no effect any more"), "{said}");
+    assert!(said.contains("a balloon or virtio-mem"), "{said}");
+}
+
+#[test]
 fn keys_for_virtual_machines_are_checked() {
     let keys = "vhost-user-blk = \"unix:m\"\nqueues = 2\nthreads = \"shared\"\nserial = \"disk-1\"\n\
-                poll-max = \"0\"\nbatch-wait = \"5us\"\npin-memory = true\nsocket-mode = \"0660\"\n";
+                poll-max = \"0\"\nbatch-wait = \"5us\"\nsocket-mode = \"0660\"\n";
     let vhost = plan(&whole("", "", keys)).config.exports[0].guests.clone().unwrap();
     assert_eq!((vhost.queues, vhost.thread_count(), vhost.cpus.len()), (2, 1, 0));
-    assert_eq!((vhost.poll_max_ns, vhost.batch_wait_ns, vhost.pin_memory), (0, 5000, true));
+    assert_eq!((vhost.poll_max_ns, vhost.batch_wait_ns), (0, 5000));
     let found = |keys: &str| problems(&whole("", "", keys)).join("; ");
     let wrong = found("vhost-user-blk = \"tcp:7\"\n");
     assert_eq!(wrong, "m.toml:10: vhost-user-blk = \"tcp:7\": write \"unix:PATH\"");

@@ -112,11 +112,21 @@ impl RawVhost {
             serial: self.serial.as_ref().map(|serial| serial.value.clone()),
             poll_max_ns: or(&self.poll_max_ns, default.poll_max_ns),
             batch_wait_ns: or(&self.batch_wait_ns, default.batch_wait_ns),
-            pin_memory: self.pin_memory.as_ref().map_or(default.pin_memory, |pin| pin.value),
             event_idx: self.event_idx.as_ref().map_or(default.event_idx, |index| index.value),
             ..default
         };
         Some(Located { value: guests, line: socket.line })
+    }
+
+    /// Adds a warning of each key that has no effect.
+    pub fn warn(&self, file: &str, warnings: &mut Vec<String>) {
+        if let Some(pin) = &self.pin_memory {
+            let line = pin.line;
+            warnings.push(format!(
+                "{file}:{line}: pin-memory has no effect any more, since a balloon or virtio-mem in \
+                 the guest takes memory away that is pinned, and its data were corrupted; remove it"
+            ));
+        }
     }
 
     /// The keys that are there, and where.

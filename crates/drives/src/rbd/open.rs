@@ -209,7 +209,8 @@ fn learn(image: &Image, config: &RbdConfig) -> Result<Learned, Error> {
     let id = image.id().map_err(said)?;
     let discard_bytes = discard.clamp(512, object_bytes);
     let identity = identity(&image.cluster.place(), &id, config);
-    Ok(Learned { size_bytes, object_bytes, discard_bytes, identity, id })
+    let caches = image.cluster.setting("rbd_cache").is_none_or(|text| text.trim() != "false");
+    Ok(Learned { size_bytes, object_bytes, discard_bytes, identity, id, caches })
 }
 
 /// The image as later looks at it compare it.

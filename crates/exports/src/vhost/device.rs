@@ -67,6 +67,8 @@ pub(crate) struct Device {
     link: Arc<FrontendLink>,
     /// A session has begun on this connection.
     owned: bool,
+    /// The frontend knows how many queues there are.
+    asked_queues: bool,
     /// The frontend asked for the configuration space, so it knows the size.
     config_read: bool,
     /// Answers to orders are negotiated.
@@ -83,6 +85,7 @@ impl Device {
         (config, flags): (Config, DeviceFlags),
     ) -> Device {
         let vrings = (0..config.queues).map(|_| Vring::default()).collect();
+        common.unflushed.begin_session();
         Device {
             common,
             thread_states,
@@ -94,6 +97,7 @@ impl Device {
             vrings,
             link,
             owned: false,
+            asked_queues: false,
             config_read: false,
             answers: false,
             whole: false,
@@ -106,8 +110,43 @@ impl Device {
     }
 
     fn refuse<T>(&self, why: impl AsRef<str>) -> Result<T> {
-        self.common.log.say(format!("refused what the frontend asks: {}", why.as_ref()));
+        self.common.log.say_rarely(format!("refused what the frontend asks: {}", why.as_ref()));
         Err(Error::InvalidParam)
+    }
+
+    /// Why a guest cannot go on that uses features which are not offered any more.
+    fn lacks(&self, missing: u64) -> String {
+        let ranges = missing & (feature::DISCARD | feature::WRITE_ZEROES) != 0;
+        let mut causes = Vec::new();
+        if ranges && self.config.read_only {
+            causes.push("it is read-only now");
+        } else if ranges {
+            causes.push("its drives cannot do that any more");
+        }
+        if missing & feature::EVENT_IDX != 0 {
+            causes.push("event-idx = false");
+        }
+        if causes.is_empty() {
+            causes.push("another server may have");
+        }
+        format!(
+            "this guest was started when the export offered {}, which it does not offer now: {}; \
+             undo that, or restart the guest",
+            feature::names(missing),
+            causes.join(", ")
+        )
+    }
+
+    /// What the frontend may have left for, if it has gone before its session began: QEMU does so,
+    /// without a word to its back end, if that has fewer queues than its guest.
+    pub(crate) fn why_gone(&self) -> Option<String> {
+        let count = self.vrings.len();
+        (self.asked_queues && !self.owned).then(|| {
+            format!(
+                "the frontend has gone when it heard that there are {count} queues: if its guest \
+                 has more, give the export as many (queues =), or restart the guest with fewer"
+            )
+        })
     }
 
     fn vring(&mut self, index: u32) -> Result<&mut Vring> {
@@ -115,7 +154,10 @@ impl Device {
         match self.vrings.get_mut(index as usize) {
             Some(_) => Ok(&mut self.vrings[index as usize]),
             None => {
-                let text = format!("queue {index}; there are {count} (queues = in the export)");
+                let text = format!(
+                    "queue {index}; there are {count} (queues = in the export); give it as many as \
+                     the guest was started with, or restart the guest"
+                );
                 self.refuse(text)
             }
         }
@@ -315,6 +357,7 @@ impl Device {
         self.vrings.iter_mut().for_each(|vring| *vring = Vring::default());
         self.memory = Arc::default();
         self.config_read = false;
+        self.common.unflushed.begin_session();
         self.apply_write_back();
     }
 
@@ -325,6 +368,7 @@ impl Device {
         if let Some(inflight) = &self.inflight {
             inflight.forget();
         }
+        self.common.unflushed.begin_session();
         self.features = 0;
         for vring in &mut self.vrings {
             vring.notifiers.forget();

@@ -15,7 +15,6 @@ pub(crate) mod kicks;
 pub(crate) mod nudge;
 mod orders;
 pub mod pace;
-pub(crate) mod pinned;
 pub mod polling;
 mod waiting;
 
@@ -30,11 +29,11 @@ use millrace_runtime::{IoConfig, IoContext};
 use self::kicks::Kicks;
 use self::nudge::Nudge;
 use self::pace::{Pace, PaceConfig};
-use self::pinned::Pinned;
 use self::polling::Polling;
 use super::log::Log;
 use super::memory::sigbus;
 use super::queue::Queue;
+use super::queue::unflushed::UnflushedWrites;
 use super::stats::{self, VhostStats};
 use crate::counters::Published;
 use crate::faults::Faults;
@@ -60,8 +59,6 @@ pub(crate) struct ThreadConfig {
     pub(crate) poll_max_ns: u64,
     /// Longest wait for more requests, in nanoseconds.
     pub(crate) wait_max_ns: u64,
-    /// Guest memory is pinned and registered with the ring.
-    pub(crate) pin_memory: bool,
 }
 
 /// What an I/O thread shares with the rest of its export.
@@ -82,6 +79,8 @@ pub(crate) struct Common {
     /// The write-back switch as the frontend set it last; it says it once, and not again after a
     /// reset or when it comes back.
     pub(crate) write_back: AtomicBool,
+    /// Whether answered writes would be lost with this process.
+    pub(crate) unflushed: Arc<UnflushedWrites>,
     /// Threads that have nothing in flight any more, while the export stops.
     pub(crate) drained: AtomicU16,
     /// The lock around all queues, in the design that has one.
@@ -98,7 +97,9 @@ impl Common {
     ) -> Common {
         let (stop, faults) = (StopOrder::default(), Faults::default());
         let (write_back, drained) = (AtomicBool::new(true), AtomicU16::new(0));
-        Common { volume, config, log, faults, write_back, drained, lock, stop }
+        let unflushed = UnflushedWrites::of(volume.limits().features);
+        let unflushed = Arc::new(unflushed);
+        Common { volume, config, log, faults, write_back, unflushed, drained, lock, stop }
     }
 }
 
@@ -130,7 +131,6 @@ pub(crate) struct IoThread {
     turns: bool,
     pace: PaceState,
     idle: IdleState,
-    pinned: Pinned,
     stats: VhostStats,
     /// The value of `sigbus::hits` when memory was last found whole.
     hits: usize,
@@ -177,7 +177,6 @@ impl IoThread {
             channel,
             ctx,
             kicks: Kicks::new(handle.clone()),
-            pinned: Pinned::new(config.pin_memory.then(|| handle.clone())),
             reactor: handle,
             queues: Vec::new(),
             first: 0,
@@ -381,7 +380,6 @@ impl IoThread {
                 served.end(&mut self.kicks);
             }
         }
-        self.pinned.follow(self.queues.iter().flatten().map(|served| &*served.queue));
         self.publish();
     }
 

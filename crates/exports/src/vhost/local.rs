@@ -8,13 +8,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use millrace_block::{Error, ErrorKind, GroupId, Volume};
+use millrace_block::{Error, ErrorKind, Features, GroupId, Volume};
 use millrace_machine::Native;
 
 use super::io_thread::{Common, IoThread, Order, ThreadConfig, ThreadState};
 use super::log::Log;
 use super::memory::GuestMemory;
 use super::queue::notifiers::Notifiers;
+use super::queue::unflushed::UnflushedWrites;
 use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use super::ring::{Areas, RingFeatures};
 use super::{VhostStats, WAIT_MAX_NS};
@@ -47,7 +48,6 @@ impl LocalDevice {
             reactor: millrace_reactor::Config::default(),
             poll_max_ns: 0,
             wait_max_ns: WAIT_MAX_NS,
-            pin_memory: false,
         };
         let common = Common::new(Arc::clone(volume), config, Log::new("local", &nobody), None);
         let state = Arc::<ThreadState>::default();
@@ -58,6 +58,7 @@ impl LocalDevice {
             id: [0; ID_BYTES],
             tenant: number,
             group: GroupId::DEFAULT,
+            unflushed: Arc::new(UnflushedWrites::of(Features::default())),
         };
         let queue = Queue::new(QueueParts {
             number: 0,

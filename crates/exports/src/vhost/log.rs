@@ -1,9 +1,11 @@
 //! What an export has to say to a person, a line at a time, and not more than a person can read.
 //!
 //! The library does not print: the program gives a place for lines. A guest or frontend that breaks
-//! things over and over gets [`LINES_MAX`] lines in [`PERIOD_NS`] nanoseconds, then a count.
+//! things over and over gets [`LINES_MAX`] lines in [`PERIOD_NS`] nanoseconds, then a count. A
+//! mistake that comes back every second, as QEMU does, is said once in [`REPEAT_NS`].
 //! Called by the control thread and the I/O threads of an export.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use millrace_machine::{Machine, Native};
@@ -14,6 +16,10 @@ use crate::mailbox::lock;
 const LINES_MAX: u32 = 10;
 /// A period: 10 s.
 const PERIOD_NS: u64 = 10_000_000_000;
+/// How long a line is not repeated: 10 min.
+const REPEAT_NS: u64 = 600_000_000_000;
+/// Lines that are known not to be repeated.
+const REPEATS_MAX: usize = 16;
 
 /// Where lines go.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
@@ -24,6 +30,16 @@ pub(crate) struct Log {
     export: String,
     say: Say,
     rate: Arc<Mutex<Rate>>,
+    repeats: Arc<Mutex<VecDeque<Repeat>>>,
+}
+
+/// A line that was said, and that is not to be repeated for some time.
+#[derive(Debug)]
+struct Repeat {
+    text: String,
+    since_ns: u64,
+    /// How often it was not said since.
+    left_out: u32,
 }
 
 #[derive(Debug, Default)]
@@ -35,12 +51,37 @@ struct Rate {
 
 impl Log {
     pub(crate) fn new(export: &str, say: &Say) -> Log {
-        Log { export: export.to_owned(), say: Arc::clone(say), rate: Arc::default() }
+        let (rate, repeats) = Default::default();
+        Log { export: export.to_owned(), say: Arc::clone(say), rate, repeats }
     }
 
     /// Says a line, unless too many were said lately.
     pub(crate) fn say(&self, text: impl AsRef<str>) {
         self.say_at(Native::now(), text.as_ref());
+    }
+
+    /// Says a line that may be due again and again: once, and every [`REPEAT_NS`] how often.
+    pub(crate) fn say_rarely(&self, text: impl AsRef<str>) {
+        self.say_rarely_at(Native::now(), text.as_ref());
+    }
+
+    fn say_rarely_at(&self, now_ns: u64, text: &str) {
+        let mut line = text.to_owned();
+        let mut repeats = lock(&self.repeats);
+        if let Some(at) = repeats.iter().position(|one| one.text == text) {
+            if now_ns.saturating_sub(repeats[at].since_ns) < REPEAT_NS {
+                repeats[at].left_out += 1;
+                return;
+            }
+            let known = repeats.remove(at);
+            if let Some(Repeat { left_out: count @ 1.., .. }) = known {
+                line = format!("{text} ({count} more times since this was said last)");
+            }
+        }
+        repeats.truncate(REPEATS_MAX - 1);
+        repeats.push_front(Repeat { text: text.to_owned(), since_ns: now_ns, left_out: 0 });
+        drop(repeats);
+        self.say_at(now_ns, &line);
     }
 
     /// Logs what is no trouble; a frontend makes one such line at most each time that it connects.
@@ -70,6 +111,29 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_that_is_due_every_second_is_said_once_and_after_a_while_how_often() {
+        let said = Arc::new(Mutex::new(Vec::<String>::new()));
+        let into = Arc::clone(&said);
+        let say: Say = Arc::new(move |text: &str| lock(&into).push(text.to_owned()));
+        let log = Log::new("v", &say);
+        let start_ns = PERIOD_NS;
+        for second in 0..=600 {
+            log.say_rarely_at(start_ns + second * 1_000_000_000, "wrong");
+            log.say_rarely_at(start_ns + second * 1_000_000_000, "cut off");
+        }
+        log.say_rarely_at(start_ns, "another");
+        let again = |text: &str| format!("{text} (599 more times since this was said last)");
+        let expected = ["wrong".to_owned(), "cut off".to_owned(), again("wrong"), again("cut off")];
+        assert_eq!(lock(&said)[..4], expected.map(|text| format!("export v: {text}")));
+        assert_eq!(lock(&said)[4..], ["export v: another"]);
+        // The oldest lines are forgotten, not the newest.
+        (0..2 * REPEATS_MAX).for_each(|at| log.say_rarely_at(start_ns, &at.to_string()));
+        assert_eq!(lock(&log.repeats).len(), REPEATS_MAX);
+        let newest = (2 * REPEATS_MAX - 1).to_string();
+        assert_eq!(lock(&log.repeats)[0].text, newest);
+    }
 
     #[test]
     fn a_flood_of_lines_is_cut_off_and_counted() {

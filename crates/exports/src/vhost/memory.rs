@@ -13,20 +13,22 @@
 pub(crate) mod sigbus;
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use millrace_block::{Error, ErrorKind};
 use rustix::fs::{MemfdFlags, fstatfs, ftruncate, memfd_create};
-use vm_memory::FileOffset;
-use vm_memory::mmap::MmapRegion;
 
 /// The magic number of hugetlbfs; linux/magic.h.
 const HUGETLBFS: u64 = 0x9584_58f6;
 /// Bytes of a page of the machine, or a part of it.
 const PAGE_BYTES: u64 = 4096;
 
-/// Most regions at a time.
-pub const REGIONS_MAX: usize = 256;
+/// Most regions at a time: as many as QEMU's own back ends offer, so that a guest of theirs, which
+/// may not be offered less later, can go on here.
+pub const REGIONS_MAX: usize = 509;
+/// Most regions that are searched one after the other.
+const REGIONS_FEW: usize = 8;
 
 /// Where a region lies, in three address spaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,9 +48,42 @@ pub struct RegionAddress {
 pub struct Region {
     address: RegionAddress,
     start: *mut u8,
+    /// Before its mapping: nothing that is not mapped is guarded.
     guard: sigbus::Guard,
-    /// Unmapped when this is dropped.
-    _map: MmapRegion,
+    _mapping: Mapping,
+}
+
+/// A mapping, unmapped when this is dropped. The file is not kept open: a guest's memory may be in
+/// hundreds of pieces.
+#[derive(Debug)]
+struct Mapping {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    /// Maps a part of a file, in whole pages of it, to be read and written by all who have it.
+    fn of(file: &File, offset: u64, len: usize) -> std::io::Result<Mapping> {
+        let wide = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
+        let offset = i64::try_from(offset).map_err(|_| wide())?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let anywhere = std::ptr::null_mut();
+        // SAFETY: a new mapping at a place that the system chooses harms no other.
+        let start =
+            unsafe { libc::mmap(anywhere, len, protection, flags, file.as_raw_fd(), offset) };
+        if start == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(Mapping { start: start.cast(), len })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `of`, and whoever has a place in it keeps its region.
+        unsafe { libc::munmap(self.start.cast(), self.len) };
+    }
 }
 
 // SAFETY: a region is plain shared bytes, only ever touched through raw pointers.
@@ -82,14 +117,13 @@ impl Region {
         let (Ok(len), Ok(lead)) = (usize::try_from(whole), usize::try_from(lead)) else {
             return wrong("it does not fit the address space");
         };
-        let from = FileOffset::new(file, offset - lead as u64);
-        let map: MmapRegion = MmapRegion::from_file(from, len).map_err(|error| {
+        let mapping = Mapping::of(&file, offset - lead as u64, len).map_err(|error| {
             let text = format!("memory region of {len_bytes} bytes at {guest:#x}: {error}");
             Error::new(ErrorKind::System, text)
         })?;
-        let guard = sigbus::Guard::new(map.as_ptr().addr(), len, page as usize)?;
-        let start = map.as_ptr().wrapping_add(lead);
-        Ok(Region { address, start, guard, _map: map })
+        let guard = sigbus::Guard::new(mapping.start.addr(), len, page as usize)?;
+        let start = mapping.start.wrapping_add(lead);
+        Ok(Region { address, start, guard, _mapping: mapping })
     }
 
     /// A region of new memory, all zeroes, for a guest that is played here.
@@ -117,6 +151,14 @@ impl Region {
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.guard.was_hit()
+    }
+
+    /// The place of a guest address, if it is in this region.
+    #[inline(always)]
+    fn find(&self, guest: u64) -> Option<Place> {
+        let offset = guest.wrapping_sub(self.address.guest);
+        let room_bytes = self.address.len_bytes.checked_sub(offset).filter(|room| *room > 0)?;
+        Some(Place { start: self.start.wrapping_add(offset as usize), room_bytes })
     }
 
     /// Whether it overlaps one that begins no earlier.
@@ -237,17 +279,11 @@ impl GuestMemory {
     #[must_use]
     pub fn translate(&self, guest: u64) -> Option<Place> {
         // A guest has a handful of regions, most often two.
-        for region in &self.regions {
-            let offset = guest.wrapping_sub(region.address.guest);
-            if offset < region.address.len_bytes {
-                let room_bytes = region.address.len_bytes - offset;
-                return Some(Place {
-                    start: region.start.wrapping_add(offset as usize),
-                    room_bytes,
-                });
-            }
+        if self.regions.len() <= REGIONS_FEW {
+            return self.regions.iter().find_map(|region| region.find(guest));
         }
-        None
+        let behind = self.regions.partition_point(|region| region.address.guest <= guest);
+        self.regions[..behind].last()?.find(guest)
     }
 
     /// The place of `len_bytes` bytes at a guest address, in one piece.
@@ -292,6 +328,27 @@ mod tests {
         assert!(memory.translate_user(user + 1, 8192).is_none());
         assert!(memory.translate_user(user, u64::MAX).is_none());
         assert!(memory.translate_user(user + 8192, 0).is_none(), "the end is no place in it");
+    }
+
+    #[test]
+    fn addresses_lead_to_their_region_among_few_and_among_as_many_as_there_may_be() {
+        let file = memory_file("t", (REGIONS_MAX as u64 + 1) * 4096).unwrap();
+        let region = |at: u64| {
+            let (guest, offset) = (8192 * at, 4096 * at);
+            let address = RegionAddress { guest, len_bytes: 4096, user: guest, offset };
+            Arc::new(Region::map(file.try_clone().unwrap(), address).unwrap())
+        };
+        let all: Vec<_> = (0..=REGIONS_MAX as u64).rev().map(region).collect();
+        assert!(GuestMemory::new(all.clone()).is_err(), "one too many");
+        for count in [1, REGIONS_FEW, REGIONS_FEW + 1, REGIONS_MAX] {
+            let memory = GuestMemory::new(all[all.len() - count..].to_vec()).unwrap();
+            for region in memory.regions() {
+                let guest = region.address().guest;
+                let place = memory.translate(guest + 4095).unwrap();
+                assert_eq!(place.start, region.start().wrapping_add(4095));
+                assert_eq!((place.room_bytes, memory.translate(guest + 4096).is_none()), (1, true));
+            }
+        }
     }
 
     #[test]

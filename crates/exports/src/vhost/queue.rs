@@ -13,6 +13,8 @@ pub mod blk;
 mod held;
 pub(crate) mod inflight;
 pub(crate) mod notifiers;
+mod slots;
+pub(crate) mod unflushed;
 
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
@@ -28,6 +30,8 @@ use self::blk::Action;
 use self::held::Held;
 use self::inflight::QueueInflight;
 use self::notifiers::{Notifiers, signal};
+use self::slots::{BUSY, EPOCH, FLUSH, LONG, Memory, PARTS_KEPT, Slot, UNFLUSHED};
+use self::unflushed::{QueueUnflushed, UnflushedWrites};
 use super::memory::GuestMemory;
 use super::memory::sigbus;
 use super::ring::{Areas, Chain, RingError, RingFeatures, SplitRing};
@@ -47,31 +51,8 @@ pub(crate) struct DeviceFlags {
     pub(crate) tenant: u16,
     /// The group that the device belongs to.
     pub(crate) group: GroupId,
-}
-
-/// Pieces for which a slot keeps its memory; guests were told to make no more of a request.
-const PARTS_KEPT: usize = blk::SEG_MAX as usize;
-/// Bit of [`Slot::state`]: the request is in flight.
-const BUSY: u32 = 1 << 31;
-/// Bit of [`Slot::state`]: the list of pieces is longer than guests were told to make them.
-const LONG: u32 = 1 << 30;
-/// Bits of [`Slot::state`]: the epoch of [`Memory`] when the request was taken.
-const EPOCH: u32 = LONG - 1;
-
-/// A request in flight; four to a cache line.
-#[derive(Debug, Clone, Copy)]
-struct Slot {
-    /// Where the request's outcome goes, in guest memory; null if nowhere.
-    status: *mut u8,
-    state: u32,
-    /// Bytes that the drive writes to its memory.
-    read_bytes: u32,
-}
-
-const _: () = assert!(size_of::<Slot>() == 16);
-
-impl Slot {
-    const FREE: Slot = Slot { status: null_mut(), state: 0, read_bytes: 0 };
+    /// Whether answered writes would be lost with this process.
+    pub(crate) unflushed: Arc<UnflushedWrites>,
 }
 
 /// A virtqueue in service.
@@ -99,16 +80,6 @@ pub(crate) struct Queue {
     flags: Arc<DeviceFlags>,
 }
 
-/// The memory that its requests lie in.
-#[derive(Debug)]
-struct Memory {
-    now: Arc<GuestMemory>,
-    /// Counts changes, up to [`EPOCH`].
-    epoch: u32,
-    /// Memory of earlier epochs: the epoch, its requests in flight, and the memory.
-    old: Vec<(u32, u32, Arc<GuestMemory>)>,
-}
-
 /// What outlives the process, and what is to be done again because an earlier one died.
 #[derive(Debug)]
 struct Tracking {
@@ -117,6 +88,7 @@ struct Tracking {
     batch: Vec<u16>,
     /// Heads to submit again, in this order.
     again: VecDeque<u16>,
+    unflushed: QueueUnflushed,
 }
 
 // SAFETY: the pointers inside are to guest memory, which the queue keeps mapped.
@@ -169,6 +141,7 @@ impl Queue {
                 inflight: parts.inflight,
                 batch: Vec::with_capacity(usize::from(size)),
                 again: parts.again.into(),
+                unflushed: QueueUnflushed::of(&parts.flags.unflushed),
             },
             held: None,
             flags: parts.flags,
@@ -180,7 +153,7 @@ impl Queue {
         self.ring.taken()
     }
 
-    /// The memory of the guest as it is now.
+    #[cfg(test)]
     pub(crate) fn memory(&self) -> &Arc<GuestMemory> {
         &self.memory.now
     }
@@ -199,11 +172,6 @@ impl Queue {
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
-    }
-
-    /// Earlier memory that requests in flight lie in.
-    pub(crate) fn has_old_memory(&self) -> bool {
-        !self.memory.old.is_empty()
     }
 
     /// Whether requests may be taken.
@@ -369,7 +337,14 @@ impl Queue {
                 // 4 GiB, which `parse` checked.
                 unsafe { Bio::foreign_vectored(op, sector, &raw const **parts) }
             }
-            Action::Flush => Bio::flush(),
+            Action::Flush if self.tracking.unflushed.take_loss() => {
+                self.complete(head, Status::IoError, stats);
+                return true;
+            }
+            Action::Flush => {
+                slot.state |= self.tracking.unflushed.begin_flush(head);
+                Bio::flush()
+            }
             Action::Range { op: Op::Discard, sector, nr_sectors, .. } => {
                 Bio::discard(sector, nr_sectors)
             }
@@ -402,8 +377,16 @@ impl Queue {
                 return true;
             }
             // Relaxed: the guest changes it while nothing of what depends on it is in flight.
-            if bio.op() != Op::Discard && !self.flags.write_back.load(Ordering::Relaxed) {
+            let is_back = self.flags.write_back.load(Ordering::Relaxed);
+            let (is_kept, head) = (bio.op() != Op::Discard, bio.user_data() as u16);
+            if is_kept && !is_back {
+                if self.tracking.unflushed.take_loss() {
+                    self.complete(head, Status::IoError, stats);
+                    return true;
+                }
                 bio = bio.with_flags(OpFlags::FUA);
+            } else if is_kept && self.tracking.unflushed.notes {
+                self.slots[usize::from(head)].state |= UNFLUSHED;
             }
         }
         self.submit(bio, channel, stats)
@@ -454,8 +437,9 @@ impl Queue {
             unsafe { slot.status.write_volatile(status) };
             len = slot.read_bytes + 1;
         }
-        if slot.state != BUSY | self.memory.epoch {
-            self.tidy_up(head, slot.state);
+        self.tracking.unflushed.answered |= slot.state & UNFLUSHED != 0;
+        if slot.state & !UNFLUSHED != BUSY | self.memory.epoch {
+            self.tidy_up((head, slot.state), status);
         }
         self.in_flight -= 1;
         if self.is_lost {
@@ -468,11 +452,15 @@ impl Queue {
         }
     }
 
-    /// A request is done that was taken in another epoch, or had very many pieces.
+    /// A request is done that was taken in another epoch, had very many pieces, or was a flush with
+    /// a ticket.
     #[cold]
-    fn tidy_up(&mut self, head: u16, state: u32) {
+    fn tidy_up(&mut self, (head, state): (u16, u32), status: u8) {
         if state & LONG != 0 {
             self.parts[usize::from(head)] = Vec::new();
+        }
+        if state & FLUSH != 0 {
+            self.tracking.unflushed.end_flush(head, status);
         }
         if state & EPOCH != self.memory.epoch {
             self.memory.leave(state & EPOCH);
@@ -486,12 +474,14 @@ impl Queue {
         if self.is_lost || self.ring.unpublished() == 0 {
             return false;
         }
+        self.tracking.unflushed.before_publish();
         let before = self.ring.published();
         let published = self.ring.publish();
         if let Some(inflight) = &mut self.tracking.inflight {
             inflight.published(&self.tracking.batch, published);
             self.tracking.batch.clear();
         }
+        self.tracking.unflushed.after_publish();
         if self.ring.wants_interrupt(before)
             && let Some(call) = &self.notifiers.call
         {
@@ -575,16 +565,6 @@ impl Queue {
 #[inline(always)]
 fn user_data(lane: u64, head: u16) -> u64 {
     lane << 16 | u64::from(head)
-}
-
-impl Memory {
-    /// A request of an earlier epoch is done.
-    fn leave(&mut self, epoch: u32) {
-        self.old.retain_mut(|(of, count, _)| {
-            *count -= u32::from(*of == epoch);
-            *count > 0
-        });
-    }
 }
 
 impl std::fmt::Debug for Queue {

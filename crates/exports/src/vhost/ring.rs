@@ -28,10 +28,13 @@ pub use self::error::RingError;
 
 /// Largest ring.
 pub const SIZE_MAX: u16 = 1024;
-/// Descriptors of the longest chain that every ring takes, however small: the smallest ring that
-/// frontends commonly make.
-pub const CHAIN_LEN: u16 = 128;
+/// Most pieces of a request that is served, whatever the size of its ring: a descriptor for each of
+/// the longest ring, and some buffers that regions of memory cut in two. Drivers take more in a
+/// table of its own than their ring has, and qemu-storage-daemon serves as many.
+pub const PARTS_MAX: usize = SIZE_MAX as usize + 16;
 
+/// Descriptors of a table that an index of 16 bits reaches.
+const INDICES: u32 = 1 << 16;
 /// Bytes of the indirect table of a plain chain: header, data, status.
 const PLAIN_TABLE_BYTES: u32 = 3 * DESCRIPTOR_BYTES as u32;
 
@@ -54,6 +57,8 @@ pub struct Chain {
     pub readable: usize,
     /// A buffer of no bytes was among them, which none may be.
     pub has_empty: bool,
+    /// There are more than [`PARTS_MAX`]: only the last one is here, if it may be written.
+    pub is_long: bool,
 }
 
 /// The memory of a plain chain.
@@ -177,8 +182,6 @@ pub struct SplitRing<C = Areas> {
     size: u16,
     mask: u16,
     features: RingFeatures,
-    /// Longest chain.
-    chain_max: u16,
     /// Heads taken.
     taken: u16,
     /// avail.idx when it was last read.
@@ -231,7 +234,6 @@ impl<C: Cells> SplitRing<C> {
             size,
             mask: size - 1,
             features,
-            chain_max: size.max(CHAIN_LEN),
             taken,
             seen: taken,
             used,
@@ -422,9 +424,9 @@ impl SplitRing {
         chain: &mut Chain,
     ) -> Result<(), RingError> {
         chain.parts.clear();
-        (chain.readable, chain.has_empty) = (0, false);
+        (chain.readable, chain.has_empty, chain.is_long) = (0, false, false);
         let (mut table, mut count) = (self.areas.desc.cast_const(), u32::from(self.size));
-        let (mut index, mut left, mut indirect) = (head, self.chain_max, false);
+        let (mut index, mut seen, mut indirect) = (head, 0, false);
         loop {
             if u32::from(index) >= count {
                 return Err(RingError::Index { index, count });
@@ -438,13 +440,14 @@ impl SplitRing {
                 let place = memory.translate(addr).filter(|at| at.room_bytes >= len.into());
                 table = place.ok_or(RingError::NotMemory { addr, len })?.start;
                 (count, index, indirect) = (len / DESCRIPTOR_BYTES as u32, 0, true);
+                seen = 0;
                 continue;
             }
-            if left == 0 {
-                return Err(RingError::TooLong { limit: self.chain_max });
+            if seen == count.min(INDICES) {
+                return Err(RingError::Loop { count });
             }
-            left -= 1;
-            self.add(descriptor, memory, chain)?;
+            seen += 1;
+            SplitRing::add(descriptor, memory, chain)?;
             if flags & NEXT == 0 {
                 return Ok(());
             }
@@ -455,7 +458,6 @@ impl SplitRing {
     /// Adds a buffer to a chain: one piece, or several if it crosses regions.
     #[inline]
     fn add(
-        &self,
         Descriptor { mut addr, mut len, flags, .. }: Descriptor,
         memory: &GuestMemory,
         chain: &mut Chain,
@@ -468,14 +470,18 @@ impl SplitRing {
         chain.has_empty |= len == 0;
         let wrong = RingError::NotMemory { addr, len };
         while len > 0 {
-            // A buffer is cut where regions end; no guest has many of those in one.
-            if chain.parts.len() >= usize::from(self.chain_max) + 16 {
-                return Err(RingError::TooLong { limit: self.chain_max });
-            }
             let place = memory.translate(addr).ok_or(wrong)?;
             let len_bytes = u64::from(len).min(place.room_bytes) as u32;
-            chain.parts.push(Segment { start: place.start, len_bytes });
-            chain.readable += usize::from(!writable);
+            // The request fails by that, too, and needs no more than the place of its outcome.
+            if chain.is_long || chain.parts.len() >= PARTS_MAX {
+                chain.is_long = true;
+                chain.parts.clear();
+                chain.readable = 0;
+            }
+            if writable || !chain.is_long {
+                chain.parts.push(Segment { start: place.start, len_bytes });
+                chain.readable += usize::from(!writable);
+            }
             (addr, len) = (addr.wrapping_add(len_bytes.into()), len - len_bytes);
         }
         Ok(())

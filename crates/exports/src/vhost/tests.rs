@@ -23,7 +23,6 @@ fn export(socket: &Path) -> VhostExport {
         serial: String::new(),
         poll_max_ns: 5,
         wait_max_ns: 6,
-        pin_memory: false,
         event_idx: true,
         tenant: 0,
         group: ClientGroup::default(),
@@ -61,7 +60,7 @@ fn threads_have_the_settings_of_their_export() {
     let export = export(Path::new("/nowhere"));
     for backend in [Backend::Uring, Backend::Epoll] {
         let settings = settings(&export, backend);
-        assert_eq!((settings.reactor.backend, settings.pin_memory), (backend, false));
+        assert_eq!(settings.reactor.backend, backend);
         assert_eq!((settings.poll_max_ns, settings.wait_max_ns), (5, 6));
     }
 }
@@ -79,7 +78,7 @@ fn only_the_older_design_has_a_lock_and_a_server_that_is_dropped_lets_go_of_its_
         let names = |errors: Vec<ExportErrors>| errors.into_iter().map(|one| one.export).collect();
         let (stats, errors): (_, Vec<String>) = (observer.stats(), names(observer.errors()));
         assert_eq!((stats.len(), stats[0].0.as_str(), errors), (1, "v", vec!["v".to_owned()]));
-        assert_eq!(stats[0].1.len(), usize::from(threads.count(4)));
+        assert_eq!(stats[0].1.len(), usize::from(threads.count(4, &[])));
         drop(server);
         assert!(!socket.exists(), "the next one can listen there");
     }

@@ -12,7 +12,7 @@ pub const QUEUES_MAX: u16 = 256;
 pub enum Threads {
     /// One thread for all queues, under one lock: the older design.
     Shared,
-    /// A thread for each, as far as there are CPUs; beyond, queues share threads evenly.
+    /// A thread for each, as far as there are CPUs for them; beyond, queues share threads evenly.
     #[default]
     PerQueue,
     /// This many threads.
@@ -20,10 +20,14 @@ pub enum Threads {
 }
 
 impl Threads {
-    /// I/O threads for at most `queues` queues, on this machine.
+    /// I/O threads for at most `queues` queues: pinned to these CPUs, or, if there are none, on
+    /// this machine.
     #[must_use]
-    pub fn count(self, queues: u16) -> u16 {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    pub fn count(self, queues: u16, pinned_to: &[u32]) -> u16 {
+        let cpus = match pinned_to.len() {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            listed => listed,
+        };
         self.count_on(queues, u16::try_from(cpus).unwrap_or(u16::MAX))
     }
 
@@ -47,6 +51,14 @@ mod tests {
         assert_eq!(counts(Threads::PerQueue), [1, 4, 8]);
         assert_eq!(counts(Threads::Count(1)), [1, 1, 1]);
         assert_eq!(counts(Threads::Count(12)), [1, 4, 12]);
-        assert_eq!((Threads::Count(3).count(16), Threads::Count(3).count(0)), (3, 1));
+        assert_eq!((Threads::Count(3).count(16, &[]), Threads::Count(3).count(0, &[])), (3, 1));
+    }
+
+    #[test]
+    fn threads_by_queue_are_no_more_than_the_cpus_that_they_are_pinned_to() {
+        let count = |cpus: &[u32]| Threads::PerQueue.count(4, cpus);
+        assert_eq!([count(&[3]), count(&[3, 5]), count(&[0, 1, 2, 3, 4, 5])], [1, 2, 4]);
+        // A number is what somebody asked for; it goes round.
+        assert_eq!((Threads::Count(4).count(4, &[3]), Threads::Shared.count(4, &[3, 5])), (4, 1));
     }
 }

@@ -82,7 +82,6 @@ impl Export {
                 serial: "serial-0123".to_owned(),
                 poll_max_ns: millrace_exports::vhost::POLL_MAX_NS,
                 wait_max_ns: millrace_exports::vhost::WAIT_MAX_NS,
-                pin_memory: false,
                 event_idx: true,
                 tenant: 0,
                 group: millrace_exports::ClientGroup::default(),

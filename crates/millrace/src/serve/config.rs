@@ -79,8 +79,6 @@ pub struct GuestConfig {
     pub poll_max_ns: u64,
     /// Longest wait for more requests, in nanoseconds.
     pub batch_wait_ns: u64,
-    /// Guest memory is pinned; not for guests with a balloon.
-    pub pin_memory: bool,
     /// Notifications are suppressed by index.
     pub event_idx: bool,
 }
@@ -99,7 +97,6 @@ impl GuestConfig {
             serial: None,
             poll_max_ns: POLL_MAX_NS,
             batch_wait_ns: WAIT_MAX_NS,
-            pin_memory: false,
             event_idx: true,
         }
     }
@@ -107,7 +104,7 @@ impl GuestConfig {
     /// I/O threads that it has on this machine.
     #[must_use]
     pub fn thread_count(&self) -> u16 {
-        self.threads.count(self.queues)
+        self.threads.count(self.queues, &self.cpus)
     }
 
     /// The CPUs that its threads are pinned to.

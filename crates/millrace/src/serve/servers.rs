@@ -208,7 +208,7 @@ fn vhost_config(
         let volume = opened.volume(&export.volume);
         // Each thread has a hardware queue of its own of the volume's drives, behind those of NBD.
         let same = exports.iter().filter(|other| Arc::ptr_eq(&other.volume, volume));
-        let before: u16 = same.map(|other| other.threads.count(other.queues)).sum();
+        let before: u16 = same.map(VhostExport::thread_count).sum();
         let mut serial = guests.serial.clone().unwrap_or_else(|| export.name.clone());
         while serial.len() > virtio::ID_BYTES {
             serial.pop();
@@ -225,7 +225,6 @@ fn vhost_config(
             serial,
             poll_max_ns: guests.poll_max_ns,
             wait_max_ns: guests.batch_wait_ns,
-            pin_memory: guests.pin_memory,
             event_idx: guests.event_idx,
             tenant: VHOST_TENANTS.wrapping_add(index as u16),
             group: groups.of_export(export),

@@ -141,12 +141,18 @@ fn stacking_takes_the_stricter_of_each_either_way_round() {
 #[test]
 fn a_stack_can_what_all_can_and_forbids_what_one_forbids() {
     for (one, other) in [(false, false), (false, true), (true, false), (true, true)] {
-        let with = |volatile_cache, fua, no_payload, read_only| QueueLimits {
-            features: Features { volatile_cache, fua, no_payload, read_only },
+        let with = |some: bool, all: bool| QueueLimits {
+            features: Features {
+                volatile_cache: some,
+                process_cache: some,
+                fua: all,
+                no_payload: all,
+                read_only: some,
+            },
             ..QueueLimits::default()
         };
-        let both = with(one, one, one, one).stack(with(other, other, other, other));
-        assert_eq!(both, with(one || other, one && other, one && other, one || other));
+        let both = with(one, one).stack(with(other, other));
+        assert_eq!(both, with(one || other, one && other));
     }
 }
 

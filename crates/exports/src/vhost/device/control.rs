@@ -26,7 +26,7 @@ use vhost::vhost_user::{BackendReqHandler, Error};
 use super::Device;
 use crate::mailbox::lock;
 use crate::vhost::log::Log;
-use crate::{Allow, UnixSocket};
+use crate::{Allow, UnixSocket, descriptors};
 
 /// Bytes of a message's header.
 const HEADER_BYTES: usize = 12;
@@ -215,7 +215,10 @@ fn serve(
         let answered = look_ahead(&peeked, link);
         match handler.handle_request() {
             Ok(()) => {}
-            Err(Error::Disconnected) => break,
+            Err(Error::Disconnected) => {
+                lock(&device).why_gone().iter().for_each(|why| log.say_rarely(why));
+                break;
+            }
             Err(Error::SocketRetry(_)) => {}
             // It was told so.
             Err(_) if answered && lock(&device).goes_on() => {}
@@ -225,7 +228,8 @@ fn serve(
                 break;
             }
             Err(error) => {
-                log.say(format!("the frontend is cut off: {error}"));
+                let why = descriptors::shortage().unwrap_or_else(|| error.to_string());
+                log.say_rarely(format!("the frontend is cut off: {why}"));
                 break;
             }
         }

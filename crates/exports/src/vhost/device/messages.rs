@@ -50,7 +50,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_features(&mut self, features: u64) -> Result<()> {
         let unknown = features & !self.config.features();
         if unknown != 0 {
-            return self.refuse(format!("features {unknown:#x}, which were not offered"));
+            return self.refuse(self.lacks(unknown));
         }
         self.features = features;
         self.apply_write_back();
@@ -74,6 +74,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
+        self.asked_queues = true;
         Ok(self.vrings.len() as u64)
     }
 
@@ -259,6 +260,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let (queues, size) = (inflight.num_queues, inflight.queue_size);
         match Inflight::create(queues, size) {
             Ok((region, file, bytes)) => {
+                self.common.unflushed.follow(&region);
                 self.inflight = Some(region);
                 self.apply_write_back();
                 Ok((VhostUserInflight::new(bytes, 0, queues, size), file))
@@ -273,6 +275,12 @@ impl VhostUserBackendReqHandlerMut for Device {
             Ok(region) => {
                 if region.is_write_through() {
                     self.common.write_back.store(false, Ordering::SeqCst);
+                }
+                if self.common.unflushed.follow(&region) {
+                    self.common.log.say(
+                        "the last daemon ended with writes in memory that it had answered and not \
+                         flushed; the guest is told by an I/O error for its next flush",
+                    );
                 }
                 self.inflight = Some(region);
                 self.apply_write_back();

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use millrace_block::{Bio, Error};
+use millrace_block::{Bio, Error, Status};
 use millrace_machine::{Machine, Native};
 
 use super::IoThread;
@@ -86,22 +86,23 @@ impl IoThread {
             let turn_ns = Native::now() + TURN_NS;
             self.ctx.turn(Some(turn_ns), || done || channel.has_work())?;
         }
-        if outcome.is_none_or(|status| !status.is_ok()) {
-            failures.push(progress.failure(&volume));
+        match outcome {
+            Some(Status::Ok) => self.common.unflushed.end_clean(),
+            _ => failures.push(progress.failure(&volume)),
         }
         Ok(())
     }
 
     /// Drops channel, ring and queues in this order; leaks what is still written to.
     fn let_go(self, deadline_ns: u64) {
-        let IoThread { mut channel, ctx, kicks, queues, pinned, reactor, .. } = self;
+        let IoThread { mut channel, ctx, kicks, queues, reactor, .. } = self;
         let leaks = channel.in_flight() > 0;
         channel.set_drain_ns(deadline_ns.saturating_sub(Native::now()));
         drop(channel);
         drop(ctx);
         drop(reactor);
         if leaks || kicks.is_busy() {
-            std::mem::forget((queues, kicks, pinned));
+            std::mem::forget((queues, kicks));
         }
     }
 }

@@ -48,7 +48,6 @@ impl Bench {
             reactor: millrace_reactor::Config::default(),
             poll_max_ns: LONG_NS,
             wait_max_ns: LONG_NS,
-            pin_memory: false,
         };
         let common = Arc::new(Common::new(volume, config, Log::new("t", &say), None));
         let state = Arc::<ThreadState>::default();

@@ -10,12 +10,12 @@
 use millrace_block::{Op, OpFlags, QueueLimits, Sector, Segment, Status};
 
 use crate::vhost::memory::read_once;
-use crate::vhost::ring::{CHAIN_LEN, Chain, Plain};
+use crate::vhost::ring::{Chain, Plain};
 use crate::virtio::{HEADER_BYTES, RANGE_BYTES, RANGE_UNMAP, config, feature, kind, status};
 
-/// Most pieces of data in a request that a guest is told of: two descriptors less than a chain may
-/// have, for guests without indirect tables.
-pub const SEG_MAX: u32 = CHAIN_LEN as u32 - 2;
+/// Most pieces of data in a request that a guest is told of: two descriptors less than the smallest
+/// ring has that frontends commonly make, for guests without indirect tables.
+pub const SEG_MAX: u32 = 128 - 2;
 /// Longest piece that a guest is told of: [`SEG_MAX`] of them are less than 2 GiB, since clients
 /// multiply the two in 32 bits, some with a sign.
 const PIECE_BYTES_MAX: u32 = 16 << 20;
@@ -185,7 +185,7 @@ pub fn parse_plain(plain: &Plain) -> Option<(Op, Sector)> {
 /// Takes a chain apart. Its pieces are cut to the data.
 #[inline]
 pub fn parse(chain: &mut Chain) -> Request {
-    let Chain { parts, readable, has_empty } = chain;
+    let Chain { parts, readable, has_empty, .. } = chain;
     let (count, readable, has_empty) = (parts.len(), *readable, *has_empty);
     let status = cut_status(&mut parts[readable..]);
     // The last piece may have been the status alone.

@@ -12,7 +12,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use millrace_block::{Error, ErrorKind};
 
@@ -23,8 +23,17 @@ const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
 const ALIGN: usize = 64;
 const VERSION: u16 = 1;
-/// Bit of the word for features at the start, which the specification leaves unused.
+/// Bits of the word for features at the start, which the specification and other servers leave
+/// zero. First: writes are durable when they are answered.
 const WRITE_THROUGH: u64 = 1 << 63;
+/// A daemon has answered writes that were not flushed, and keeps them in its memory.
+const UNFLUSHED: u64 = 1 << 62;
+/// A daemon has lost such writes with its end, and the guest was not told.
+const LOST: u64 = 1 << 61;
+/// Which daemon [`UNFLUSHED`] is of.
+const DAEMON: u64 = u32::MAX as u64;
+/// All bits that a daemon sets; whatever has others is no mark of one.
+const KNOWN: u64 = WRITE_THROUGH | UNFLUSHED | LOST | DAEMON;
 
 /// What becomes of writes that are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,8 +105,10 @@ impl Inflight {
         Ok(Inflight { region, queues, queue_size })
     }
 
-    /// Nothing is in flight any more, whatever the region says: the device was reset.
+    /// Nothing is in flight any more, and the guest hears of no loss, whatever the region says: the
+    /// device was reset.
     pub fn forget(&self) {
+        self.clear_lost();
         for index in 0..self.queues {
             if let Some(mut queue) = self.queue(index, self.queue_size) {
                 queue.set(8, 0);
@@ -108,20 +119,50 @@ impl Inflight {
     /// Notes whether writes are durable when they are answered, for a later daemon: frontends say
     /// so once only.
     pub fn note_cache(&self, cache: WriteCache) {
-        let start = self.region.start().cast::<u64>();
-        let note = match cache {
-            WriteCache::WriteBack => 0,
-            WriteCache::WriteThrough => WRITE_THROUGH,
-        };
-        // SAFETY: the first word of the region, which is mapped and aligned; nobody else writes it.
-        unsafe { start.write_volatile(note) };
+        let is_through = cache == WriteCache::WriteThrough;
+        self.change(WRITE_THROUGH, if is_through { WRITE_THROUGH } else { 0 });
     }
 
     /// What [`Inflight::note_cache`] noted.
     #[must_use]
     pub fn is_write_through(&self) -> bool {
-        // SAFETY: the first word of the region, which is mapped and aligned.
-        unsafe { self.region.start().cast::<u64>().read_volatile() & WRITE_THROUGH != 0 }
+        self.word().load(Ordering::SeqCst) & WRITE_THROUGH != 0
+    }
+
+    /// Notes which daemon has answered writes that were not flushed; none: none has.
+    pub fn mark_unflushed(&self, daemon: Option<u32>) {
+        let mark = daemon.map_or(0, |daemon| UNFLUSHED | u64::from(daemon));
+        self.change(UNFLUSHED | DAEMON, mark);
+    }
+
+    /// Notes that the guest is to be told that a daemon lost writes.
+    pub fn mark_lost(&self) {
+        self.change(LOST, LOST);
+    }
+
+    /// Notes that there is no loss that the guest is to be told of.
+    pub fn clear_lost(&self) {
+        self.change(LOST, 0);
+    }
+
+    /// What was marked: which daemon has answered writes that were not flushed, and whether an
+    /// earlier one lost some.
+    #[must_use]
+    pub fn marks(&self) -> (Option<u32>, bool) {
+        let word = self.word().load(Ordering::SeqCst);
+        let is_ours = word & !KNOWN == 0;
+        ((is_ours && word & UNFLUSHED != 0).then_some(word as u32), is_ours && word & LOST != 0)
+    }
+
+    /// Changes some bits of the first word, all at once.
+    fn change(&self, bits: u64, to: u64) {
+        let changed = |word: u64| Some(word & KNOWN & !bits | to);
+        let _ = self.word().fetch_update(Ordering::SeqCst, Ordering::SeqCst, changed);
+    }
+
+    fn word(&self) -> &AtomicU64 {
+        // SAFETY: the first word of the region, which is mapped as long as this lives, and aligned.
+        unsafe { AtomicU64::from_ptr(self.region.start().cast()) }
     }
 
     /// The part of a queue of `size` descriptors, if it has one that is large enough.

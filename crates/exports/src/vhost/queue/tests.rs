@@ -210,7 +210,7 @@ fn memory_stays_as_long_as_requests_of_its_time_are_in_flight_and_no_longer() {
     let mut bench = Bench::new(SIZE, 64, |_| {});
     bench.stick();
     let mut times = Vec::new();
-    assert!(!bench.queue.has_old_memory());
+    assert!(bench.queue.memory.old.is_empty());
     for round in 0..4u16 {
         // Reads in two pieces, whose lists are kept from one time to the next.
         let heads = [8 * round, 8 * round + 4];
@@ -218,11 +218,13 @@ fn memory_stays_as_long_as_requests_of_its_time_are_in_flight_and_no_longer() {
         bench.played.offer(0, SIZE, 2 * round, &heads);
         bench.queue.available();
         assert_eq!(bench.take(2), 2);
-        times.push(Arc::downgrade(bench.queue.memory()));
+        times.push(Arc::downgrade(&bench.queue.memory.now));
         let memory = bench.played.memory();
         let areas = Played::areas(&memory, 0, SIZE);
         bench.queue.change_memory(Arc::clone(&memory), Some(areas));
-        assert!(bench.queue.has_old_memory() && Arc::ptr_eq(bench.queue.memory(), &memory));
+        assert!(
+            !bench.queue.memory.old.is_empty() && Arc::ptr_eq(&bench.queue.memory.now, &memory)
+        );
     }
     assert!(times.iter().all(|time| time.upgrade().is_some()));
     bench.release();
@@ -238,12 +240,12 @@ fn memory_stays_as_long_as_requests_of_its_time_are_in_flight_and_no_longer() {
         }
         assert!(times[time].upgrade().is_none(), "time {time} has ended");
     }
-    assert!(!bench.queue.has_old_memory());
+    assert!(bench.queue.memory.old.is_empty());
     // With nothing in flight nothing is kept at all.
-    let (old, memory) = (Arc::downgrade(bench.queue.memory()), bench.played.memory());
+    let (old, memory) = (Arc::downgrade(&bench.queue.memory.now), bench.played.memory());
     let areas = Played::areas(&memory, 0, SIZE);
     bench.queue.change_memory(memory, Some(areas));
-    assert!(!bench.queue.has_old_memory() && old.upgrade().is_none());
+    assert!(bench.queue.memory.old.is_empty() && old.upgrade().is_none());
     bench.publish();
     assert_eq!((bench.played.used(0)[1], bench.queue.in_flight()), (8, 0));
 }

@@ -29,11 +29,11 @@ pub enum RingError {
         /// The head.
         head: u16,
     },
-    /// A chain is a loop, or longer than the limit.
-    #[error("a chain of more than {limit} descriptors")]
-    TooLong {
-        /// Longest chain.
-        limit: u16,
+    /// A chain comes back to a descriptor that it has.
+    #[error("a chain that is a loop in a table of {count} descriptors")]
+    Loop {
+        /// Descriptors there are.
+        count: u32,
     },
     /// A buffer or table is not, or not wholly, in guest memory.
     #[error("{len} bytes at {addr:#x} are not in guest memory")]

@@ -365,8 +365,7 @@ fn what_is_wrong_with_a_chain_has_a_name() {
         let ring = guest.ring(RingFeatures { event_idx: false, indirect });
         ring.walk(0, &guest.memory, &mut Chain::default())
     };
-    let limit = blk::SEG_MAX as u16 + 2;
-    assert_eq!(walk(&[(0x4000, 16, NEXT, 0)], true), Err(RingError::TooLong { limit }));
+    assert_eq!(walk(&[(0x4000, 16, NEXT, 0)], true), Err(RingError::Loop { count: SIZE.into() }));
     let (addr, len) = (MEMORY_BYTES - 8, 16);
     assert_eq!(walk(&[(addr, len, 0, 0)], true), Err(RingError::NotMemory { addr, len }));
     let (addr, len) = (u64::MAX - 8, 16);
@@ -492,29 +491,69 @@ fn the_short_way_takes_no_chain_of_which_one_thing_is_not_plain() {
     }
 }
 
+/// A chain in a table of its own at this place, of these buffers.
+fn indirect(guest: &Guest, table: u64, buffers: &[(u64, u32, u16)]) {
+    let last = buffers.len() - 1;
+    for (at, (addr, len, flags)) in buffers.iter().enumerate() {
+        let next = if at < last { NEXT } else { 0 };
+        let one = (*addr, *len, flags | next, (at as u16).wrapping_add(1));
+        guest.put(table + 16 * at as u64, &bytes(one));
+    }
+    guest.put(0, &bytes((table, 16 * buffers.len() as u32, INDIRECT, 0)));
+}
+
 #[test]
-fn a_chain_has_as_many_buffers_as_a_guest_was_told_of_and_header_and_status_and_no_more() {
-    let limit = blk::SEG_MAX as u16 + 2;
-    for (count, fits) in [(limit - 1, true), (limit, true), (limit + 1, false)] {
-        let guest = Guest::new();
-        for at in 0..count {
-            let next = if at + 1 < count { NEXT } else { 0 };
-            let one = (0x5000 + u64::from(at), 1, next | WRITE, at + 1);
-            guest.put(0x6000 + 16 * u64::from(at), &bytes(one));
+fn a_ring_of_eight_takes_as_many_buffers_as_the_longest_ring_and_of_more_the_outcome_only() {
+    let most = PARTS_MAX;
+    for (count, fits) in [(129, true), (SIZE_MAX.into(), true), (most, true), (most + 1, false)] {
+        for written in [0, WRITE] {
+            let guest = Guest::new();
+            let mut buffers = vec![(0x4000, 16, 0)];
+            buffers.extend((2..count).map(|at| (0x5000 + at as u64, 1, written)));
+            buffers.push((0x5800, 1, WRITE));
+            indirect(&guest, SECOND, &buffers);
+            let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
+            let mut chain = Chain::default();
+            assert_eq!(ring.walk(0, &guest.memory, &mut chain), Ok(()), "{count}");
+            assert_eq!((chain.is_long, chain.parts.len()), (!fits, if fits { count } else { 1 }));
+            let status = guest.memory.find(0x5800, 1);
+            let request = blk::parse(&mut chain);
+            assert_eq!(request.status, status, "{count}");
+            let refused = blk::Action::Refused(crate::virtio::status::IOERR);
+            // Bytes that are no whole sectors are refused as well.
+            assert_eq!(request.action, refused);
         }
-        guest.put(0, &bytes((0x6000, 16 * u32::from(count), INDIRECT, 0)));
-        let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
-        let mut chain = Chain::default();
-        let walked = ring.walk(0, &guest.memory, &mut chain);
-        assert_eq!(walked, if fits { Ok(()) } else { Err(RingError::TooLong { limit }) });
-        assert!(!fits || chain.parts.len() == usize::from(count));
     }
 }
 
 #[test]
-fn a_buffer_crosses_at_most_sixteen_regions_more_than_a_chain_has_buffers() {
-    let limit = blk::SEG_MAX as u16 + 2;
-    let regions = u64::from(limit) + 20;
+fn a_chain_in_the_longest_table_ends_or_is_a_loop() {
+    const COUNT: usize = 1 << 16;
+    let table = MEMORY_BYTES;
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(table + 32 * COUNT as u64).unwrap();
+    let address =
+        RegionAddress { guest: 0, len_bytes: table + 32 * COUNT as u64, user: 1 << 40, offset: 0 };
+    let region = Arc::new(Region::map(file.try_clone().unwrap(), address).unwrap());
+    let guest = Guest { memory: Arc::new(GuestMemory::new(vec![region]).unwrap()), file };
+    let buffers = vec![(0x4000, 16, WRITE); COUNT];
+    indirect(&guest, table, &buffers);
+    let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
+    let mut chain = Chain::default();
+    assert_eq!(ring.walk(0, &guest.memory, &mut chain), Ok(()));
+    assert!(chain.is_long && chain.parts.len() == 1);
+    // The last one leads back to the first; and a table that is longer than an index reaches.
+    guest.put(table + 16 * (COUNT as u64 - 1), &bytes((0x4000, 16, WRITE | NEXT, 0)));
+    for count in [COUNT, 2 * COUNT] {
+        guest.put(0, &bytes((table, 16 * count as u32, INDIRECT, 0)));
+        let error = RingError::Loop { count: count as u32 };
+        assert_eq!(ring.walk(0, &guest.memory, &mut chain), Err(error));
+    }
+}
+
+#[test]
+fn buffers_that_cross_regions_are_as_many_pieces() {
+    let regions = 104;
     let file = tempfile::tempfile().unwrap();
     file.set_len(MEMORY_BYTES + regions * 4096).unwrap();
     let region = |guest, len_bytes| {
@@ -524,13 +563,14 @@ fn a_buffer_crosses_at_most_sixteen_regions_more_than_a_chain_has_buffers() {
     let small = (0..regions).map(|at| region(MEMORY_BYTES + 4096 * at, 4096));
     let all = small.chain([region(0, MEMORY_BYTES)]).collect();
     let guest = Guest { memory: Arc::new(GuestMemory::new(all).unwrap()), file };
-    for (crossed, fits) in [(limit + 1, true), (limit + 16, true), (limit + 17, false)] {
-        guest.put(0, &bytes((MEMORY_BYTES, 4096 * u32::from(crossed), WRITE, 0)));
-        let ring = guest.ring(RingFeatures::default());
+    let all = (MEMORY_BYTES, 4096 * regions as u32, WRITE);
+    for (more, fits) in [(0, true), (1, false)] {
+        let mut buffers = vec![all; PARTS_MAX / regions as usize];
+        buffers.resize(buffers.len() + more, (0x4000, 1, WRITE));
+        indirect(&guest, 0x6000, &buffers);
+        let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
         let mut chain = Chain::default();
-        let walked = ring.walk(0, &guest.memory, &mut chain);
-        let expected = if fits { Ok(()) } else { Err(RingError::TooLong { limit }) };
-        assert_eq!(walked, expected, "{crossed} regions");
-        assert!(!fits || chain.parts.len() == usize::from(crossed));
+        assert_eq!(ring.walk(0, &guest.memory, &mut chain), Ok(()));
+        assert_eq!((chain.is_long, chain.parts.len()), (!fits, if fits { PARTS_MAX } else { 1 }));
     }
 }

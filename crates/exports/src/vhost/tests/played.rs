@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use millrace_block::{Disk, DiskConfig, GroupId, Volume};
+use millrace_block::{Disk, DiskConfig, Features, GroupId, Volume};
 use millrace_drives::{FaultCache, FaultConfig, FaultControl, FaultDriver, open};
 use millrace_machine::Native;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::vhost::memory::{GuestMemory, Region, RegionAddress, memory_file};
 use crate::vhost::queue::notifiers::Notifiers;
+use crate::vhost::queue::unflushed::UnflushedWrites;
 use crate::vhost::queue::{DeviceFlags, Queue, QueueParts, RingParts};
 use crate::vhost::ring::{Areas, RingFeatures};
 use crate::virtio::descriptor::{NEXT, WRITE};
@@ -119,6 +120,7 @@ impl Played {
                 id,
                 tenant: 0,
                 group: GroupId::DEFAULT,
+                unflushed: Arc::new(UnflushedWrites::of(Features::default())),
             }),
         };
         change(&mut parts);

@@ -24,7 +24,7 @@ fn chain(readable: &mut [u8], writable: &mut [u8], cuts: &[usize]) -> Chain {
             count += usize::from(is_readable);
         }
     }
-    Chain { parts, readable: count, has_empty: false }
+    Chain { parts, readable: count, ..Chain::default() }
 }
 
 fn header(kind: u32, sector: u64) -> Vec<u8> {
@@ -132,7 +132,7 @@ fn data_of_four_gib_is_too_much_and_a_sector_less_is_not() {
             data(last),
             Segment { start: &raw mut status, len_bytes: 1 },
         ];
-        let request = parse(&mut Chain { parts, readable: 1, has_empty: false });
+        let request = parse(&mut Chain { parts, readable: 1, ..Chain::default() });
         let (read, refused) = (Action::Transfer(Op::Read, 5), Action::Refused(status::IOERR));
         assert_eq!(request.action, if fits { read } else { refused }, "{last}");
         assert_eq!(request.data_bytes, if fits { (1 << 31) + u64::from(last) } else { 0 });

@@ -1,0 +1,318 @@
+//! `UnflushedWrites`: whether a device has answered writes that would be lost with this process.
+//!
+//! Some volumes keep answered writes in this process's memory until a flush: in a cache over the
+//! drives, or in librbd's. A guest outlives a daemon that is killed, and must hear of the loss as
+//! from a disk whose cache lost power: its next flush fails, or its next write if it flushes no
+//! more. So the inflight region, which the frontend keeps, says whether a write was answered since
+//! the last flush, and by which daemon. A region of another server says nothing, and is believed.
+//!
+//! One for each export, since its cache outlives connections; shared by its queues, its control
+//! thread and the end of its I/O threads. Lock order: nothing is taken below `marks`. Invariants:
+//! the region has the mark before the guest sees the answer; a flush clears the mark only if no
+//! write was answered after the flush was begun; a loss stays there until the guest saw the error.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use millrace_block::Features;
+
+use super::inflight::Inflight;
+use super::slots::FLUSH;
+use crate::mailbox::lock;
+use crate::virtio::status;
+
+/// Bits of the state: how far the device is from having nothing to lose.
+const PHASE: u32 = 3;
+/// Phase: nothing was answered since the last flush.
+const CLEAN: u32 = 0;
+/// Phase: a write was answered.
+const DIRTY: u32 = 1;
+/// Phase: a flush is under way, and nothing was answered since it began.
+const FLUSHING: u32 = 2;
+/// Bit of the state: an earlier daemon lost writes, and the guest was not told.
+const LOST: u32 = 4;
+
+/// Whether answered writes would be lost with this process.
+#[derive(Debug)]
+pub(crate) struct UnflushedWrites {
+    tracks: bool,
+    /// Changed under the lock only; looked at without.
+    state: AtomicU32,
+    marks: Mutex<Marks>,
+}
+
+#[derive(Debug)]
+struct Marks {
+    /// The region of the last frontend, which may come back after this process.
+    region: Option<Inflight>,
+    /// Tells this daemon's marks from those of others.
+    daemon: u32,
+    /// The last flush that was begun.
+    flush: u64,
+}
+
+/// A flush that clears the mark if it succeeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FlushTicket(u64);
+
+impl UnflushedWrites {
+    /// Of a device whose volume has these features.
+    pub(crate) fn of(features: Features) -> UnflushedWrites {
+        let tracks = features.process_cache;
+        let daemon = (RandomState::new().hash_one(std::process::id()) as u32).max(1);
+        let marks = Mutex::new(Marks { region: None, daemon, flush: 0 });
+        UnflushedWrites { tracks, state: AtomicU32::new(CLEAN), marks }
+    }
+
+    fn is_in(&self, phase: u32) -> bool {
+        // SeqCst: a look that finds a flush not begun comes before it, as does the write that was
+        // completed before the look.
+        self.state.load(Ordering::SeqCst) & PHASE == phase
+    }
+
+    /// Enters a phase; the caller has the lock.
+    fn enter(&self, marks: &Marks, phase: u32) {
+        let lost = self.state.load(Ordering::SeqCst) & LOST;
+        if let Some(region) = &marks.region {
+            region.mark_unflushed((phase != CLEAN).then_some(marks.daemon));
+        }
+        self.state.store(phase | lost, Ordering::SeqCst);
+    }
+
+    /// Writes are done, and the guest is about to see that.
+    #[inline]
+    pub(crate) fn answer_writes(&self) {
+        if !self.is_in(DIRTY) {
+            self.enter(&lock(&self.marks), DIRTY);
+        }
+    }
+
+    /// A flush begins; the ticket is for its end.
+    pub(crate) fn begin_flush(&self) -> Option<FlushTicket> {
+        let mut marks = lock(&self.marks);
+        // One that joins another under way is owed nothing: that one covers as much.
+        self.is_in(DIRTY).then(|| {
+            marks.flush += 1;
+            self.enter(&marks, FLUSHING);
+            FlushTicket(marks.flush)
+        })
+    }
+
+    /// The flush of this ticket has ended, with this outcome of virtio's.
+    fn end_flush(&self, ticket: FlushTicket, outcome: u8) {
+        let marks = lock(&self.marks);
+        if self.is_in(FLUSHING) && marks.flush == ticket.0 {
+            self.enter(&marks, if outcome == status::OK { CLEAN } else { DIRTY });
+        }
+    }
+
+    /// All that was answered was flushed, and nothing will be answered any more.
+    pub(crate) fn end_clean(&self) {
+        self.enter(&lock(&self.marks), CLEAN);
+    }
+
+    /// Whether the guest is to be told of a loss now; true once for each.
+    #[inline]
+    pub(crate) fn take_loss(&self) -> bool {
+        self.state.load(Ordering::SeqCst) & LOST != 0 && {
+            let _marks = lock(&self.marks);
+            self.state.fetch_and(!LOST, Ordering::SeqCst) & LOST != 0
+        }
+    }
+
+    /// The guest sees the error that told it of a loss.
+    pub(crate) fn forget_loss(&self) {
+        let marks = lock(&self.marks);
+        // Relaxed: changed under the lock.
+        if self.state.load(Ordering::Relaxed) & LOST == 0
+            && let Some(region) = &marks.region
+        {
+            region.clear_lost();
+        }
+    }
+
+    /// Another frontend, another session or another life of the guest begins, which was promised
+    /// nothing by earlier daemons.
+    pub(crate) fn begin_session(&self) {
+        let _marks = lock(&self.marks);
+        self.state.fetch_and(!LOST, Ordering::SeqCst);
+    }
+
+    /// The marks are in this region from now on; whether it says that an earlier daemon lost
+    /// writes of the guest's.
+    pub(crate) fn follow(&self, region: &Inflight) -> bool {
+        let mut marks = lock(&self.marks);
+        let (unflushed_by, was_lost) = region.marks();
+        let is_lost = was_lost || unflushed_by.is_some_and(|daemon| daemon != marks.daemon);
+        marks.region = Some(region.clone());
+        if is_lost {
+            // First, so that one of the two is there at any time.
+            region.mark_lost();
+        }
+        let phase = self.state.load(Ordering::SeqCst) & PHASE;
+        self.state.store(phase | if is_lost { LOST } else { 0 }, Ordering::SeqCst);
+        self.enter(&marks, phase);
+        is_lost
+    }
+}
+
+/// A queue's share in the unflushed writes of its device.
+#[derive(Debug)]
+pub(super) struct QueueUnflushed {
+    device: Arc<UnflushedWrites>,
+    /// Writes are to be noted.
+    pub(super) notes: bool,
+    /// A write is done that the guest has not been shown.
+    pub(super) answered: bool,
+    /// Flushes in flight with a ticket, by head.
+    flushes: Vec<(u16, FlushTicket)>,
+    /// An answer that the guest has not been shown tells it of a loss.
+    tells_loss: bool,
+}
+
+impl QueueUnflushed {
+    /// Of a queue of this device.
+    pub(super) fn of(device: &Arc<UnflushedWrites>) -> QueueUnflushed {
+        QueueUnflushed {
+            device: Arc::clone(device),
+            notes: device.tracks,
+            answered: false,
+            flushes: Vec::new(),
+            tells_loss: false,
+        }
+    }
+
+    /// A flush begins; [`FLUSH`] if its end is to be told.
+    pub(super) fn begin_flush(&mut self, head: u16) -> u32 {
+        let ticket = self.notes.then(|| self.device.begin_flush()).flatten();
+        self.flushes.extend(ticket.map(|ticket| (head, ticket)));
+        if ticket.is_some() { FLUSH } else { 0 }
+    }
+
+    /// The flush of this head has ended, with this outcome of virtio's.
+    pub(super) fn end_flush(&mut self, head: u16, outcome: u8) {
+        let ended = self.flushes.extract_if(.., |(of, _)| *of == head);
+        ended.for_each(|(_, ticket)| self.device.end_flush(ticket, outcome));
+    }
+
+    /// Whether the request in hand is to tell the guest of a loss.
+    #[inline]
+    pub(super) fn take_loss(&mut self) -> bool {
+        let is_lost = self.device.take_loss();
+        self.tells_loss |= is_lost;
+        is_lost
+    }
+
+    /// The guest is about to see what is done.
+    #[inline]
+    pub(super) fn before_publish(&mut self) {
+        if std::mem::take(&mut self.answered) {
+            self.device.answer_writes();
+        }
+    }
+
+    /// The guest sees what is done.
+    #[inline]
+    pub(super) fn after_publish(&mut self) {
+        if std::mem::take(&mut self.tells_loss) {
+            self.device.forget_loss();
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Tests may.
+mod tests {
+    use super::*;
+
+    fn cached() -> UnflushedWrites {
+        UnflushedWrites::of(Features { process_cache: true, ..Features::default() })
+    }
+
+    fn region() -> (Inflight, std::fs::File) {
+        let (region, file, _) = Inflight::create(2, 8).unwrap();
+        (region, file)
+    }
+
+    /// What a daemon after this one finds there.
+    fn is_lost(file: &std::fs::File) -> bool {
+        let kept = Inflight::open(file.try_clone().unwrap(), 0, (2, 8)).unwrap();
+        let (unflushed_by, was_lost) = kept.marks();
+        unflushed_by.is_some() || was_lost
+    }
+
+    #[test]
+    fn a_write_is_owed_until_a_flush_that_began_after_its_answer_has_ended() {
+        let (unflushed, (region, file)) = (cached(), region());
+        assert!(!unflushed.follow(&region) && !is_lost(&file));
+        assert_eq!(unflushed.begin_flush(), None, "nothing is owed");
+        unflushed.answer_writes();
+        assert!(is_lost(&file));
+        let first = unflushed.begin_flush().unwrap();
+        assert_eq!(unflushed.begin_flush(), None, "the first one covers as much");
+        unflushed.answer_writes();
+        unflushed.end_flush(first, status::OK);
+        assert!(is_lost(&file), "one was answered meanwhile");
+        let failed = unflushed.begin_flush().unwrap();
+        unflushed.end_flush(failed, status::IOERR);
+        assert!(is_lost(&file));
+        let (last, old) = (unflushed.begin_flush().unwrap(), failed);
+        unflushed.end_flush(old, status::OK);
+        assert!(is_lost(&file), "it is another's");
+        unflushed.end_flush(last, status::OK);
+        assert!(!is_lost(&file));
+        unflushed.answer_writes();
+        unflushed.end_clean();
+        assert!(!is_lost(&file));
+    }
+
+    #[test]
+    fn the_next_daemon_finds_the_loss_and_tells_the_guest_once() {
+        let (first, (kept, file)) = (cached(), region());
+        first.follow(&kept);
+        first.answer_writes();
+        assert!(!first.follow(&kept), "a frontend that comes back to the same daemon");
+        // Whether the next one has such a cache or not.
+        let [second, third] = [UnflushedWrites::of(Features::default()), cached()];
+        assert!(second.follow(&kept));
+        assert!(second.take_loss() && !second.take_loss());
+        assert!(is_lost(&file), "it has not seen the error");
+        assert!(third.follow(&kept) && third.take_loss());
+        third.forget_loss();
+        assert!(!is_lost(&file) && !third.follow(&kept) && !third.take_loss());
+    }
+
+    #[test]
+    fn what_is_owed_moves_to_the_next_region_and_a_loss_does_not() {
+        let (unflushed, (first, _)) = (cached(), region());
+        let dead = cached();
+        dead.follow(&first);
+        dead.answer_writes();
+        assert!(unflushed.follow(&first));
+        unflushed.begin_session();
+        assert!(!unflushed.take_loss(), "another session");
+        let (second, file) = region();
+        assert!(!unflushed.follow(&second) && !is_lost(&file));
+        unflushed.answer_writes();
+        let (third, file) = region();
+        assert!(!unflushed.follow(&third) && is_lost(&file));
+        assert!(!unflushed.take_loss());
+    }
+
+    #[test]
+    fn marks_leave_the_write_through_switch_and_requests_in_flight_alone() {
+        use super::super::inflight::WriteCache;
+        let (unflushed, (region, file)) = (cached(), region());
+        region.note_cache(WriteCache::WriteThrough);
+        unflushed.follow(&region);
+        unflushed.answer_writes();
+        assert!(region.is_write_through() && is_lost(&file));
+        region.note_cache(WriteCache::WriteBack);
+        assert!(!region.is_write_through() && is_lost(&file));
+        unflushed.end_clean();
+        let mut word = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut word, 0).unwrap();
+        assert_eq!(word, [0; 8], "as an older daemon leaves it");
+    }
+}
