@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millrace_block::{Driver, DriverQueue, Error, Extent, Features, HwQueues, QueueLimits, Sector};
-use millrace_machine::{Machine, Native, Topology};
+use millrace_machine::{Deadline, Machine, Native, Topology};
 
 use crate::owned;
 use crate::pieces::PIECES_MAX;
@@ -159,7 +159,7 @@ impl Drop for OpenImage {
         };
         let _detached = Native::spawn("millrace-rbd", None, Box::new(close));
         // Without an answer the process goes on, and the cluster gives the lock away in its time.
-        let _ = receiver.recv_timeout(CLOSE_PATIENCE);
+        let _ = Deadline::after(CLOSE_PATIENCE).receive(&receiver);
     }
 }
 

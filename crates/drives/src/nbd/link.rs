@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_block::{Status, Tag};
+use millrace_machine::{Deadline, Native};
 use millrace_nbd::client::Answers;
 use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 
@@ -59,8 +60,8 @@ pub(crate) struct Link {
     outbound: Outbound,
     redial: Arc<Redial>,
     next: Next,
-    /// Since when no request was answered although some waited.
-    fruitless_since: Option<Instant>,
+    /// How long requests still wait; they have waited since one was answered last.
+    fruitless: Option<Deadline<Native>>,
     lives: Lives,
 }
 
@@ -99,7 +100,7 @@ impl Link {
             outbound: Outbound::new(),
             redial: Arc::new(redial),
             next: Next { connected: Some(connected), generation, is_asked_for: false },
-            fruitless_since: None,
+            fruitless: None,
             lives: Lives::new(),
         }
     }
@@ -241,7 +242,7 @@ impl Link {
     }
 
     fn ended(&mut self, index: u32, errno: Option<Errno>, desk: &mut Desk<'_>) {
-        self.fruitless_since = None;
+        self.fruitless = None;
         let flight = &mut desk.flights[index as usize];
         let status = match errno {
             None => Status::Ok,
@@ -305,6 +306,8 @@ impl Link {
 
     /// Goes on where operations or a thread have made that possible.
     pub(crate) fn advance(&mut self, desk: &mut Desk<'_>) {
+        // The deadline learns from its looks when the process did not run.
+        self.fruitless.as_mut().map(Deadline::left_ns);
         match self.state {
             State::Up if self.is_over(desk.shared) => self.follow(desk),
             State::Up if self.is_outdated(desk.shared) => self.replace(desk),
@@ -323,9 +326,9 @@ impl Link {
     fn replace(&mut self, desk: &mut Desk<'_>) {
         if !self.next.is_asked_for {
             self.next.is_asked_for = true;
-            let until = Instant::now() + desk.shared.reconnect;
             self.next.generation = desk.shared.generation();
-            self.redial.ask(desk.shared, Patience { pause: Duration::ZERO, until });
+            let limit = desk.shared.reconnect;
+            self.redial.ask(desk.shared, Patience { pause: Duration::ZERO, limit });
         }
         if self.answers.in_flight() > 0 || self.outbound.is_busy() {
             return;
@@ -377,23 +380,24 @@ impl Link {
         self.answers.reset(self.style);
         let now = Instant::now();
         if desk.waiting.is_empty() {
-            self.fruitless_since = None;
+            self.fruitless = None;
         }
-        let since = *self.fruitless_since.get_or_insert(now);
-        let (pause, until) = (self.lives.end(now), since + desk.shared.reconnect);
+        let limit = || Deadline::after(desk.shared.reconnect);
+        let limit = self.fruitless.get_or_insert_with(limit).left_ns();
+        let (pause, limit) = (self.lives.end(now), Duration::from_nanos(limit));
         self.state = State::Away;
         if desk.shared.is_late() {
             // Another connection has waited for the server already.
             self.state = State::Late;
-            return self.redial.ask(desk.shared, Patience { pause, until: now });
+            return self.redial.ask(desk.shared, Patience { pause, limit: Duration::ZERO });
         }
-        if now >= until {
+        if limit.is_zero() {
             // It comes back each time and answers nothing: what waits may be what it dies of.
             let text = "the server takes connections and answers nothing; requests fail";
             desk.shared.say(text.to_owned());
             self.state = State::Late;
         }
-        self.redial.ask(desk.shared, Patience { pause, until });
+        self.redial.ask(desk.shared, Patience { pause, limit });
     }
 
     fn hear(&mut self, desk: &mut Desk<'_>) {

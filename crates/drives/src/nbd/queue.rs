@@ -9,13 +9,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_block::{
     CompletionBatch, Dispatch, DriverData, DriverQueue, Expired, Moment, Op, OpFlags, Request,
     Status, Tag,
 };
-use millrace_machine::Native;
+use millrace_machine::{Deadline, Native};
 use millrace_nbd::wire::{CMD_FLAG_FUA, CMD_FLAG_NO_HOLE};
 use millrace_nbd::{Command, TransmissionFlags};
 use millrace_reactor::{Completion, Wait, now_ns};
@@ -229,8 +229,8 @@ impl Drop for NbdQueue {
             self.shared.end_search();
         }
         self.links.iter_mut().for_each(Link::leave);
-        let deadline = Instant::now() + DRAIN;
-        while self.ring.is_here() && Instant::now() < deadline {
+        let mut limit = Deadline::<Native>::after(DRAIN);
+        while self.ring.is_here() && !limit.is_over() {
             let ring = self.ring.get();
             if ring.is_idle() {
                 return;

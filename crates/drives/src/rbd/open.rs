@@ -11,10 +11,10 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::{Machine, Native};
+use millrace_machine::{Deadline, Machine, Native};
 
 use super::cluster::{Cluster, system};
 use super::image::Image;
@@ -57,7 +57,7 @@ fn within<T: Send + 'static>(
         let _ = sender.send(work(&theirs));
     };
     let _detached = Native::spawn("millrace-rbd", None, Box::new(body));
-    receiver.recv_timeout(time).unwrap_or_else(|_| {
+    Deadline::after(time).receive(&receiver).unwrap_or_else(|| {
         let why = stage.0.lock().unwrap_or_else(PoisonError::into_inner);
         let text = format!("{}: {why} (after {} s)", config.image, time.as_secs());
         Err(Error::new(ErrorKind::System, text))
@@ -75,14 +75,14 @@ pub(super) fn open_by(
     config: RbdConfig,
 ) -> Result<RbdDriver, Error> {
     let (theirs, time) = (config.clone(), Duration::from_nanos(config.connect_ns));
-    let give_up = Instant::now() + time;
+    let give_up_ns = Native::now().saturating_add(config.connect_ns);
     let opened = within(&config, time + GRACE, move |stage| {
         let image = open_image(functions, &theirs, stage)?;
         let learned = learn(&image, &theirs)?;
         let held =
             if theirs.is_read_only() { None } else { Some(hold(&theirs, learned.identity)?) };
         let image = OpenImage { image: Some(image), held };
-        let warnings = lock(&image, &theirs, stage, give_up)?;
+        let warnings = lock(&image, &theirs, stage, Deadline::at(give_up_ns))?;
         Ok((image, learned, warnings))
     });
     let (image, learned, warnings) = opened?;
@@ -209,7 +209,7 @@ fn lock(
     image: &Image,
     config: &RbdConfig,
     stage: &Stage,
-    give_up: Instant,
+    mut limit: Deadline<Native>,
 ) -> Result<Vec<String>, Error> {
     if config.is_read_only() || !config.lock {
         return Ok(Vec::new());
@@ -224,7 +224,7 @@ fn lock(
     }
     while let Some(owner) = living_owner(image) {
         let why = in_use(&owner);
-        if Instant::now() + PAUSE >= give_up {
+        if limit.left_ns() <= PAUSE.as_nanos() as u64 {
             return Err(busy(config, &why));
         }
         stage.set(why);
