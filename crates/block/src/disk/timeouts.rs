@@ -30,7 +30,7 @@ const LOOK_MIN_NS: u64 = 1_000_000;
 /// Looks per timeout: what a pause of the process can cost a request is two of them.
 const LOOKS: u64 = 8;
 
-/// How often to look at requests of a drive with this timeout; 0 is none.
+/// Time between two looks at requests of a drive with this timeout; 0 is no timeout.
 pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
     match timeout_ns {
         0 => LOOK_MAX_NS,

@@ -60,7 +60,7 @@ pub(crate) struct Link {
     outbound: Outbound,
     redial: Arc<Redial>,
     next: Next,
-    /// How long requests still wait; they have waited since one was answered last.
+    /// Time that requests still wait, counted from the last answer.
     fruitless: Option<Deadline<Native>>,
     lives: Lives,
 }

@@ -39,7 +39,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Patience {
     /// How long it waits before the first attempt.
     pub(crate) pause: Duration,
-    /// How long I/O waits.
+    /// Longest wait of I/O for the server.
     pub(crate) limit: Duration,
 }
 
