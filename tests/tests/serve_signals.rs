@@ -1,14 +1,17 @@
 //! What signals do to a daemon, and what it logs: a closed terminal ends nothing, a request to stop
-//! flushes, and a failed I/O is told with its drive, sectors and operation, the last one, too.
+//! flushes, and a failed I/O is told with its drive, sectors and operation, the last one, too. Time
+//! in which the daemon is stopped (SIGSTOP) counts towards no time limit.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_clients::nbd::Client;
 use millrace_nbd::{Command, Errno};
 use millrace_tests::load::{self, connect, request};
-use millrace_tests::{Daemon, poll_within, serving};
+use millrace_tests::raw_nbd::{RawNbd, handshake};
+use millrace_tests::remote::Remote;
+use millrace_tests::{Daemon, poll_within, require_clients, serving};
 
 const RAM: &str = "ram:size=1m";
 /// Every read fails.
@@ -110,4 +113,130 @@ fn the_log_as_json_is_an_object_a_line_down_to_the_error_that_ends_the_program()
     let message = lines[0]["message"].as_str().unwrap();
     assert!(message.contains("none.toml"), "{text}");
     assert!(lines[0]["timestamp"].is_string(), "{text}");
+}
+
+/// Stops the daemon's process for a time.
+fn pause(daemon: &Daemon, time: Duration) {
+    daemon.signal(libc::SIGSTOP);
+    std::thread::sleep(time);
+    daemon.signal(libc::SIGCONT);
+}
+
+/// A request of each kind, sent and not waited for.
+fn submit_each_kind(client: &mut Client) -> usize {
+    let kinds = [
+        (Command::Read, 8),
+        (Command::Write, 8),
+        (Command::WriteZeroes, 8),
+        (Command::Trim, 8),
+        (Command::Flush, 0),
+    ];
+    for (sector, (command, sectors)) in (0..).step_by(64).zip(kinds) {
+        let at = if sectors == 0 { 0 } else { sector };
+        let has_data = matches!(command, Command::Read | Command::Write);
+        let buffer = if has_data { vec![0; 4096] } else { Vec::new() };
+        client.submit(&request(command, at, sectors), buffer).unwrap();
+    }
+    client.flush().unwrap();
+    kinds.len()
+}
+
+/// One drive whose requests have two seconds.
+fn two_seconds(backend: &str, spec: &str) -> String {
+    serving::stripe(backend, &[spec]).replace("[[volume]]", "timeout = \"2s\"\n[[volume]]")
+}
+
+#[test]
+fn a_pause_longer_than_the_timeout_fails_nothing_that_is_in_flight() {
+    require_clients!("nbdkit");
+    let dir = millrace_tests::tempdir();
+    let delays = ["delay-read", "delay-write", "delay-trim", "delay-zero"];
+    let delays = delays.map(|key| format!("{key}=500ms"));
+    let delays: Vec<&str> = delays.iter().map(String::as_str).collect();
+    let args = [&["--filter=delay", "memory", "1M"], &delays[..]].concat();
+    let server = Remote::nbdkit(&dir.path().join("n"), &args);
+    let file = format!("file:path={}/f,size=1m", dir.path().display());
+    for backend in serving::backends() {
+        for spec in [format!("fault:drive=({file}),latency=500ms"), server.spec("")] {
+            let mut daemon = Daemon::start(&two_seconds(backend, &spec), &["s"]);
+            let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+            for wait_ms in [0, 300] {
+                let count = submit_each_kind(&mut client);
+                std::thread::sleep(Duration::from_millis(wait_ms));
+                pause(&daemon, Duration::from_secs(4));
+                for done in load::wait(&mut client, count).unwrap() {
+                    assert_eq!(done.errno, None, "{backend} {spec}: {:?}", done.user_data);
+                }
+            }
+            assert_eq!(daemon.terminate().code(), Some(0), "{backend} {spec}");
+            let stderr = daemon.stderr();
+            assert!(!stderr.contains("timed out"), "{backend} {spec}: {stderr}");
+        }
+    }
+}
+
+#[test]
+fn a_drive_that_answers_nothing_is_timed_out_after_the_time_that_the_daemon_ran() {
+    let stuck = "fault:drive=(ram:size=1m),stuck=on,op=write-zeroes";
+    for backend in serving::backends() {
+        let daemon = Daemon::start(&two_seconds(backend, stuck), &["s"]);
+        for pause_s in [0, 4] {
+            let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
+            let start = Instant::now();
+            client.submit(&request(Command::WriteZeroes, 0, 8), Vec::new()).unwrap();
+            client.flush().unwrap();
+            std::thread::sleep(Duration::from_millis(500));
+            pause(&daemon, Duration::from_secs(pause_s));
+            let done = load::wait(&mut client, 1).unwrap().pop().unwrap();
+            assert_eq!(done.errno, Some(Errno::Eio), "{backend}");
+            let ran_s = start.elapsed().as_secs_f64() - pause_s as f64;
+            // A pause may count as two looks, of which there are eight.
+            assert!((1.5..3.5).contains(&ran_s), "{backend}: {ran_s} s beside {pause_s} s");
+        }
+    }
+}
+
+#[test]
+fn limits_of_ten_seconds_do_not_pass_while_the_daemon_is_paused() {
+    let slow = format!("fault:drive=({RAM}),latency=2s");
+    let config = serving::stripe("auto", &[RAM]) + "control = \"unix:c\"\n";
+    let mut serving = Daemon::start(&config, &["s", "c"]);
+    let mut stopping = Daemon::start(&serving::stripe("auto", &[&slow]), &["s"]);
+    // A client in its handshake, one with half a request on the control socket, one that waits for
+    // its answer while the daemon stops.
+    let mut greeted = RawNbd::greet(&serving.dir().join("s")).unwrap();
+    let control = UnixStream::connect(serving.dir().join("c")).unwrap();
+    let (mut control, mut line) = (BufReader::new(control), String::new());
+    control.read_line(&mut line).unwrap();
+    control.get_mut().write_all(b"{\"verb\":").unwrap();
+    let mut client = connect(&stopping.dir().join("s"), "v").unwrap();
+    client.submit(&request(Command::Write, 0, 8), vec![1; 4096]).unwrap();
+    client.flush().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    stopping.signal(libc::SIGTERM);
+    has_said(&stopping, "stopping:");
+    let both = [&serving, &stopping];
+    both.iter().for_each(|daemon| daemon.signal(libc::SIGSTOP));
+    let start = Instant::now();
+    let stat = || {
+        let mut command = millrace_tests::millrace();
+        command.current_dir(serving.dir()).args(["stat", "--connect", "unix:c"]);
+        millrace_tests::run(&mut command)
+    };
+    let asked = stat();
+    assert_eq!(asked.status.code(), Some(2), "nobody answers it");
+    std::thread::sleep(Duration::from_secs(13).saturating_sub(start.elapsed()));
+    both.iter().for_each(|daemon| daemon.signal(libc::SIGCONT));
+    std::thread::sleep(Duration::from_millis(500));
+    greeted.send(&handshake("v")).unwrap();
+    greeted.receive(&mut [0; 10]).unwrap();
+    control.get_mut().write_all(b"\"stats\"}\n").unwrap();
+    line.clear();
+    control.read_line(&mut line).unwrap();
+    assert!(line.contains("\"ok\""), "{line}");
+    assert_eq!(stat().status.code(), Some(0));
+    assert_eq!(load::wait(&mut client, 1).unwrap().pop().unwrap().errno, None);
+    let status = poll_within(Duration::from_secs(20), || stopping.try_wait());
+    assert_eq!(status.and_then(|status| status.code()), Some(0), "{}", stopping.stderr());
+    assert_eq!(serving.terminate().code(), Some(0));
 }

@@ -4,6 +4,7 @@
 //! stopped as for an upgrade. No request may be lost, or fail, or leave old data behind; those that
 //! were in flight are done by the next daemon. Each daemon has another back end and other threads.
 //! Writes that only the memory of a killed daemon had are lost, and the guest is told.
+//! A daemon that is stopped for longer than its drive's timeout fails nothing of a file system.
 
 use std::fs::File;
 use std::path::Path;
@@ -153,6 +154,50 @@ fn a_guest_hears_by_its_next_fsync_that_a_killed_daemon_lost_what_was_not_flushe
         let said = daemon.stderr();
         assert_eq!(said.contains("the last daemon ended with writes in memory"), kills, "{said}");
     }
+    drop(guest);
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+}
+
+/// Writes, flushes and discards of a file system, until they are told to stop.
+const FILES: &str = "cd /tmp; until test -e stop; do fio --name=f --directory=/mnt --rw=randwrite \
+    --bs=4k --size=4m --fsync=4 --verify=crc32c --verify_fatal=1 --unlink=1 --time_based \
+    --runtime=3 || exit 1; done";
+
+#[test]
+fn a_file_system_outlives_a_daemon_that_is_stopped_for_longer_than_its_timeout() {
+    let Some(image) = Image::build() else { return };
+    let dir = tempdir();
+    File::create(dir.path().join("disk")).unwrap().set_len(256 << 20).unwrap();
+    let start = |backend| {
+        // Each flush takes so long that one is in flight whenever the daemon stops.
+        let plain = format!("file:path={}/disk", dir.path().display());
+        let slow = format!("fault:drive=({plain}),latency=100ms,op=flush");
+        let config = config(dir.path(), backend).replace(&plain, &slow);
+        Daemon::start(&config.replace("[[volume]]", "timeout = \"2s\"\n[[volume]]"), &[])
+    };
+    let mut daemon = start(backends()[0]);
+    let mut guest = Guest::boot(&image, &dir.path().join("vm"));
+    guest.succeed("mkfs.ext4 -q /dev/vda && mount -t ext4 -o discard /dev/vda /mnt");
+    guest.start("fio", FILES);
+    for (round, backend) in backends().iter().enumerate() {
+        if round > 0 {
+            assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+            daemon = start(backend);
+        }
+        for _ in 0..2 {
+            sleep(Duration::from_secs(2));
+            daemon.signal(libc::SIGSTOP);
+            sleep(Duration::from_secs(5));
+            daemon.signal(libc::SIGCONT);
+        }
+        guest.succeed("touch /mnt/writable && sync");
+        assert!(!daemon.stderr().contains("timed out"), "{backend}: {}", daemon.stderr());
+    }
+    guest.succeed("touch /tmp/stop");
+    let said = guest.finish("fio", Duration::from_secs(180));
+    assert!(said.contains("err= 0"), "{said}");
+    guest.succeed("umount /mnt && e2fsck -fn /dev/vda");
+    guest.assert_no_complaints();
     drop(guest);
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }

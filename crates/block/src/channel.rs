@@ -26,7 +26,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 
-use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
+use millrace_machine::{Deadline, Doorbell, Machine, Order, Parker, Word};
 
 use crate::account::hold::Hold;
 use crate::bio::error::Error;
@@ -42,6 +42,7 @@ use crate::channel::submission::{Batch, Submission, members_of};
 use crate::channel::throttle::Throttle;
 use crate::channel::volume_plug::VolumePlug;
 use crate::disk::runner::{Runner, Stamp};
+use crate::disk::timeouts::look_period_ns;
 use crate::queue::INSIDE_LOOK_NS;
 use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread, Turn};
@@ -51,9 +52,6 @@ use crate::volume::serving::Chooser;
 
 /// Pause before what a drive refused is tried again, or a queue that anybody may run is polled.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Longest and shortest time between two looks for requests that no drive answers.
-const TIMEOUT_LOOK_MAX_NS: u64 = 1_000_000_000;
-const TIMEOUT_LOOK_MIN_NS: u64 = 1_000_000;
 
 /// Settings of a channel.
 pub struct ChannelConfig<M: Machine> {
@@ -353,9 +351,9 @@ impl<M: Machine> Channel<M> {
     /// ([`Channel::set_drain_ns`]); whether nothing is in flight any more. Lets limits of groups
     /// be.
     pub fn drain(&mut self, mut take: impl FnMut(Completion)) -> bool {
-        let deadline_ns = M::now().saturating_add(self.drain_ns);
+        let mut deadline = Deadline::<M>::after_ns(self.drain_ns);
         self.sub.lift_limits();
-        while self.in_flight() > 0 && M::now() < deadline_ns {
+        while self.in_flight() > 0 && !deadline.is_over() {
             if self.poll(&mut take) == 0 {
                 self.tick();
                 if let Some(turn) = self.turn {
@@ -375,12 +373,9 @@ impl<M: Machine> Channel<M> {
         if now_ns < self.next_timeout_check_ns {
             return;
         }
-        let mut period_ns = TIMEOUT_LOOK_MAX_NS;
+        let mut period_ns = look_period_ns(0);
         for member in &mut self.sub.members {
-            let timeout_ns = member.disk.config.timeout_ns;
-            if timeout_ns != 0 {
-                period_ns = period_ns.min(timeout_ns / 2).max(TIMEOUT_LOOK_MIN_NS);
-            }
+            period_ns = period_ns.min(look_period_ns(member.disk.config.timeout_ns));
             member.check_timeouts(now_ns, &mut self.sub.run);
         }
         self.sub.run.publish();

@@ -3,11 +3,10 @@
 //! Given once by the owner of the server, looked at by its threads. Used by both servers.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_block::{Op, StatsSnapshot, Status, Unwritten, Volume, prepare_stop};
-use millrace_machine::{Machine, Native};
+use millrace_machine::{Deadline, Machine, Native};
 
 /// User data of the flush at the end, which no request has.
 pub(crate) const FLUSH_USER_DATA: u64 = 1 << 32;
@@ -35,9 +34,9 @@ pub(crate) struct Progress {
     before: Vec<Failures>,
     /// How the last flush failed.
     last: Option<Status>,
-    /// When it was looked at, and until when a flush has time for what was seen.
+    /// When it was looked at, and how long a flush has time for what was seen.
     looked_ns: u64,
-    until_ns: u64,
+    limit: Deadline<Native>,
 }
 
 impl Progress {
@@ -45,36 +44,36 @@ impl Progress {
     pub(crate) fn of(volume: &Volume<Native>) -> Progress {
         volume.drives().iter().for_each(|disk| prepare_stop(disk));
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
-        let until_ns = if least.pages > 0 { now_ns.saturating_add(STUCK_NS) } else { 0 };
+        let limit = Deadline::after_ns(if least.pages > 0 { STUCK_NS } else { 0 });
         let before = failures(volume).collect();
-        Progress { least, before, last: None, looked_ns: now_ns, until_ns }
+        Progress { least, before, last: None, looked_ns: now_ns, limit }
     }
 
-    /// Until when a flush has time that has it until `given_ns` in any case.
-    pub(crate) fn until_ns(&mut self, volume: &Volume<Native>, given_ns: u64) -> u64 {
+    /// Whether a flush that has `given_ns` left in any case has no more time, and `more_ns` have
+    /// passed after what its progress gave it. Ask every turn.
+    pub(crate) fn is_over(&mut self, volume: &Volume<Native>, given_ns: u64, more_ns: u64) -> bool {
         let now_ns = Native::now();
         if now_ns >= self.looked_ns + LOOK_NS {
             let (least, now) = (self.least, Unwritten::of(volume));
             if now.pages < least.pages || now.untried < least.untried {
-                self.until_ns = now_ns.saturating_add(STUCK_NS);
+                self.limit = Deadline::after_ns(STUCK_NS);
             }
             let (pages, untried) = (least.pages.min(now.pages), least.untried.min(now.untried));
             (self.least, self.looked_ns) = (Unwritten { pages, untried }, now_ns);
         }
-        self.until_ns.max(given_ns)
+        self.limit.left_with_ns(more_ns) == 0 && given_ns == 0
     }
 
     /// When to ask for the next flush after one that failed so, if that is worth it.
     pub(crate) fn again_at(&mut self, volume: &Volume<Native>, status: Status) -> Option<u64> {
         self.last = Some(status);
-        let now_ns = Native::now();
         let has_failed_flush = self
             .before
             .iter()
             .zip(failures(volume))
             .any(|(before, now)| now.flushes > before.flushes);
-        let is_worth_it = now_ns < self.until_ns(volume, 0) && !has_failed_flush;
-        is_worth_it.then_some(now_ns.saturating_add(LOOK_NS))
+        let is_worth_it = !self.is_over(volume, 0, 0) && !has_failed_flush;
+        is_worth_it.then(|| Native::now().saturating_add(LOOK_NS))
     }
 
     /// How the flush of a volume failed, in words: the last one, or that there was no answer.
@@ -139,36 +138,26 @@ fn failures(volume: &Volume<Native>) -> impl Iterator<Item = Failures> {
     })
 }
 
-/// Whether a server is to stop, and until when it may answer what is in flight.
+/// Whether a server is to stop, and for how long it may answer what is in flight.
 #[derive(Debug, Default)]
-pub(crate) struct StopOrder {
-    is_given: AtomicBool,
-    deadline_ns: OnceLock<u64>,
-}
+pub(crate) struct StopOrder(OnceLock<Duration>);
 
 impl StopOrder {
-    /// Orders the stop. What is in flight at the deadline, by the layer's clock, is given up. Only
-    /// the first order counts.
-    pub(crate) fn give(&self, deadline_ns: u64) {
-        let _ = self.deadline_ns.set(deadline_ns);
-        self.is_given.store(true, Ordering::SeqCst);
+    /// Orders the stop. What is in flight after that time is given up. Only the first order counts.
+    pub(crate) fn give(&self, time: Duration) {
+        let _ = self.0.set(time);
     }
 
-    /// Whether the server is to stop. SeqCst: a thread looks for the last time after it has armed
-    /// its doorbell.
+    /// Whether the server is to stop. The fences of a thread's doorbell order its last look before
+    /// it sleeps.
     #[inline]
     pub(crate) fn is_given(&self) -> bool {
-        self.is_given.load(Ordering::SeqCst)
+        self.0.get().is_some()
     }
 
-    /// When to give up on what is in flight; 0 for a thread that ends before the order.
-    pub(crate) fn deadline_ns(&self) -> u64 {
-        self.deadline_ns.get().copied().unwrap_or(0)
+    /// When a thread that hears of the order now gives up on what is in flight; at once for one
+    /// that ends before the order.
+    pub(crate) fn deadline(&self) -> Deadline<Native> {
+        Deadline::after(self.0.get().copied().unwrap_or_default())
     }
-}
-
-/// The time by the layer's clock after so long.
-pub(crate) fn deadline_after(time: Duration) -> u64 {
-    let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    Native::now().saturating_add(time_ns)
 }

@@ -28,7 +28,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, SizeWatch, Volume};
-use millrace_machine::{Lock, Machine, Native, NativeThread, Thread};
+use millrace_machine::{Deadline, Lock, Machine, Native, NativeThread, Thread};
 use millrace_reactor::{Backend, Config};
 
 use self::device::Device;
@@ -39,7 +39,7 @@ use self::log::Log;
 use self::queue::DeviceFlags;
 use crate::SocketAccess;
 use crate::io_threads::{Failed, IoThreads, Place, Service, cpu_of};
-use crate::stop::{Progress, deadline_after};
+use crate::stop::Progress;
 use crate::virtio::ID_BYTES;
 use crate::{ClientGroup, ExportErrors, Seat, UnixSocket, descriptors};
 
@@ -240,15 +240,15 @@ impl VhostServer {
     }
 
     fn halt(&mut self, drain_timeout: Duration) -> Vec<String> {
-        let deadline_ns = deadline_after(drain_timeout);
+        let mut limit = Deadline::after(drain_timeout);
         for export in &self.exports {
-            export.common.stop.give(deadline_ns);
+            export.common.stop.give(drain_timeout);
             export.thread_states.iter().for_each(|state| state.orders.ring());
         }
         let mut failures = Vec::new();
         for mut export in self.exports.drain(..) {
             let mut whole = true;
-            if export.has_ended(deadline_ns) {
+            if export.has_ended(&mut limit) {
                 whole &= export.threads.join();
             } else {
                 let text = "an I/O thread is stuck in what a frontend shares, and is left behind";
@@ -392,12 +392,11 @@ impl Service for NudgedThread {
 impl RunningExport {
     /// Waits until all I/O threads have ended, for [`STOP_NS`] after the deadline at most, or after
     /// the time that the flush of a cache has; nudges those that hang.
-    fn has_ended(&self, deadline_ns: u64) -> bool {
+    fn has_ended(&self, limit: &mut Deadline<Native>) -> bool {
         let volume = &self.common.volume;
         let (mut wait, mut progress) = (NUDGE[0], Progress::of(volume));
         while !self.threads.wait(wait) {
-            let last_ns = progress.until_ns(volume, deadline_ns);
-            if Native::now() >= last_ns.saturating_add(STOP_NS) {
+            if progress.is_over(volume, limit.left_with_ns(STOP_NS), STOP_NS) {
                 return false;
             }
             self.thread_states.iter().for_each(|state| state.nudge.give());

@@ -18,6 +18,7 @@ extern crate std;
 pub mod checked;
 #[cfg(feature = "std")]
 mod cpu_share;
+mod deadline;
 mod doorbell;
 #[cfg(feature = "std")]
 mod lock_meter;
@@ -37,6 +38,7 @@ mod topology;
 
 #[cfg(feature = "std")]
 pub use cpu_share::{CpuShare, Poll, Polled};
+pub use deadline::{Deadline, LOOK_NS, RunningClock};
 pub use doorbell::Doorbell;
 #[cfg(feature = "std")]
 pub use lock_meter::{LockMeter, NativeMeter};

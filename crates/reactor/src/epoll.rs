@@ -9,6 +9,8 @@
 
 #![allow(unsafe_code)]
 
+use millrace_machine::{Deadline, Native};
+
 use crate::config::{Config, Wait};
 use crate::hub::Hub;
 use crate::op::{Direction, FileRef, Op};
@@ -320,17 +322,18 @@ impl Epoll {
         i64::from(unsafe { libc::epoll_wait(epoll, events, EVENTS as i32, limit_ms) })
     }
 
-    /// Cancels all waits and timers, and waits for the pool until the deadline.
-    pub(crate) fn close(&mut self, hub: &mut Hub, deadline_ns: u64) {
+    /// Cancels all waits and timers, and waits for the pool within the limit.
+    pub(crate) fn close(&mut self, hub: &mut Hub, limit: &mut Deadline<Native>) {
         self.start_pushed(hub);
         let mut keys = Vec::new();
         hub.table.keys(&mut keys);
         for key in keys {
             self.cancel(hub, key);
         }
-        while hub.pool.outstanding() > 0 && sys::now_ns() < deadline_ns {
+        while hub.pool.outstanding() > 0 {
+            let Some(slice) = limit.slice() else { return };
             hub.table.take_delivered();
-            if self.turn(hub, Wait::Until(deadline_ns)).is_err() {
+            if self.turn(hub, Wait::Until(sys::now_ns() + slice.as_nanos() as u64)).is_err() {
                 return;
             }
         }

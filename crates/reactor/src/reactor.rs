@@ -7,6 +7,8 @@
 
 #![allow(unsafe_code)]
 
+use millrace_machine::Deadline;
+
 use crate::config::{Backend, Config, Counters, Features, FileCarrier, FileDemand, Wait};
 use crate::epoll::Epoll;
 use crate::hub::Hub;
@@ -153,10 +155,10 @@ impl Drop for Reactor {
     fn drop(&mut self) {
         let Ok(mut core) = self.core.try_borrow_mut() else { return };
         let core = &mut *core;
-        let deadline_ns = sys::now_ns() + DRAIN_NS;
+        let mut limit = Deadline::after_ns(DRAIN_NS);
         match std::mem::replace(&mut core.engine, Engine::Closed) {
-            Engine::Uring(mut uring) => uring.close(&mut core.hub, deadline_ns),
-            Engine::Epoll(mut epoll) => epoll.close(&mut core.hub, deadline_ns),
+            Engine::Uring(mut uring) => uring.close(&mut core.hub, &mut limit),
+            Engine::Epoll(mut epoll) => epoll.close(&mut core.hub, &mut limit),
             Engine::Closed => {}
         }
     }

@@ -11,6 +11,8 @@
 
 #![allow(unsafe_code)]
 
+use millrace_machine::{Deadline, Native};
+
 use crate::config::{Config, Counters, Features, Wait};
 use crate::hub::Hub;
 use crate::op::Op;
@@ -442,8 +444,8 @@ impl Uring {
         }
     }
 
-    /// Cancels everything and waits for it; leaks the ring if that takes past the deadline.
-    pub(crate) fn close(&mut self, hub: &mut Hub, deadline_ns: u64) {
+    /// Cancels everything and waits for it; leaks the ring if that takes past the limit.
+    pub(crate) fn close(&mut self, hub: &mut Hub, limit: &mut Deadline<Native>) {
         self.closing = true;
         self.scratch.clear();
         hub.table.keys(&mut self.scratch);
@@ -460,7 +462,8 @@ impl Uring {
             self.push_entry(hub, opcode::AsyncCancel::new(WAKE).build(), IGNORE);
         }
         while self.wake.armed || hub.table.outstanding() > 0 {
-            if sys::now_ns() >= deadline_ns || self.turn(hub, Wait::Until(deadline_ns)).is_err() {
+            let Some(slice) = limit.slice() else { return };
+            if self.turn(hub, Wait::Until(sys::now_ns() + slice.as_nanos() as u64)).is_err() {
                 return;
             }
             // Earlier completions that nobody took must not keep the wait from blocking.

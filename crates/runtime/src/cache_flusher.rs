@@ -11,7 +11,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use millrace_block::{Error, ErrorKind, Stamp};
 use millrace_cache::{Cache, Flusher, FlusherConfig, WriteLists};
-use millrace_machine::{Doorbell, Machine, Native, Thread};
+use millrace_machine::{Deadline, Doorbell, Machine, Native, Thread};
 use millrace_reactor::Config;
 
 use crate::io_context::{IoConfig, IoContext};
@@ -111,9 +111,10 @@ fn run(
         io.turn(deadline_ns, has_work).unwrap_or_else(failed);
     }
     flusher.begin_last_flush();
-    let until_ns = Native::now().saturating_add(FLUSH_NS);
-    while flusher.is_flushing() && Native::now() < until_ns {
+    let mut limit = Deadline::<Native>::after_ns(FLUSH_NS);
+    while let Some(slice) = limit.slice().filter(|_| flusher.is_flushing()) {
         flusher.turn();
+        let until_ns = Native::now() + slice.as_nanos() as u64;
         io.turn(Some(until_ns), || flusher.has_work()).unwrap_or_else(failed);
     }
 }

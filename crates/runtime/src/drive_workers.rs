@@ -15,7 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{Disk, Error, ErrorKind, QueueKind, WORKER_SPIN_NS, Worker};
 use millrace_cache::Cache;
-use millrace_machine::{CpuId, CpuShare, Doorbell, Machine, Native, NodeId, Thread, Topology};
+use millrace_machine::{
+    CpuId, CpuShare, Deadline, Doorbell, Machine, Native, NodeId, Thread, Topology,
+};
 use millrace_reactor::Config;
 
 use crate::cache_flusher::CacheFlusher;
@@ -328,8 +330,8 @@ fn serve(
 
 /// Goes on with what the worker's queues hold.
 fn drain(worker: &mut Worker<Native>, io: &mut IoContext) -> Result<(), Error> {
-    let deadline_ns = Native::now() + DRAIN_NS;
-    while !worker.is_idle() && Native::now() < deadline_ns {
+    let mut limit = Deadline::<Native>::after_ns(DRAIN_NS);
+    while !worker.is_idle() && !limit.is_over() {
         worker.turn();
         io.turn(Some(Native::now() + DRAIN_TURN_NS), || worker.has_work())?;
     }

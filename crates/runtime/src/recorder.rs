@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use millrace_block::blktrace::{Act, Note, RECORD_BYTES, Record, Remap, category, encode_number};
 use millrace_block::{DriverData, Entry, Groups, TraceNote, TraceStamp, Tracer, Volume};
-use millrace_machine::{Machine, Native, Thread};
+use millrace_machine::{LOOK_NS, Machine, Native, RunningClock, Thread};
 
 /// How often the rings are emptied.
 const TURN: Duration = Duration::from_millis(10);
@@ -465,8 +465,12 @@ fn record(
     (files, began_ns): (&mut BTreeMap<u32, CpuFile>, u64),
     shared: &Shared,
 ) -> io::Result<()> {
+    let mut clock = RunningClock::new();
     loop {
         let turn_ns = Native::now();
+        let pause_ns = clock.look(turn_ns, LOOK_NS);
+        // Nobody could renew the lease meanwhile.
+        shared.renewed_ns.fetch_add(pause_ns, Ordering::SeqCst);
         let last = shared.stop.load(Ordering::SeqCst) || shared.is_left(turn_ns, config.lease);
         let until_ns = if last { u64::MAX } else { turn_ns.saturating_sub(HELD_NS) };
         let (written, dropped) = turn((tracer, groups), config, (files, began_ns), until_ns)?;

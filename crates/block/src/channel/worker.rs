@@ -11,12 +11,13 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::{Doorbell, Machine, Order, Word};
+use millrace_machine::{Deadline, Doorbell, Machine, Order, Word};
 
 use crate::bio::error::Error;
 use crate::chain::bio_set::BioSet;
 use crate::disk::Disk;
 use crate::disk::runner::{Runner, Stamp};
+use crate::disk::timeouts::look_period_ns;
 use crate::disk::worker_drive::WorkerDrive;
 use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread};
 use crate::trace::tracer::Tracer;
@@ -24,7 +25,7 @@ use crate::trace::tracer::Tracer;
 /// How long a worker looks for more before it sleeps, unless told otherwise: about what a sleep and
 /// a wake-up cost.
 pub const WORKER_SPIN_NS: u64 = 5_000;
-/// How often requests that no drive answers are looked for.
+/// How often requests that no drive answers are looked for, at least.
 const TICK_NS: u64 = 100_000_000;
 
 /// A thread that serves drives for others.
@@ -84,7 +85,9 @@ impl<M: Machine> Worker<M> {
         }
         self.run.publish();
         if ticks {
-            self.next_tick_ns = now_ns + TICK_NS;
+            let periods =
+                self.drives.iter().map(|drive| look_period_ns(drive.disk.config.timeout_ns));
+            self.next_tick_ns = now_ns + periods.fold(TICK_NS, u64::min);
         }
     }
 
@@ -153,8 +156,8 @@ impl<M: Machine> Drop for Worker<M> {
         self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
         let owner = self.thread.owner;
         let in_flight = |drive: &WorkerDrive<M>| drive.in_flight(owner) > 0;
-        let deadline_ns = M::now().saturating_add(DRAIN_NS);
-        while self.drives.iter().any(in_flight) && M::now() < deadline_ns {
+        let mut deadline = Deadline::<M>::after_ns(DRAIN_NS);
+        while self.drives.iter().any(in_flight) && !deadline.is_over() {
             self.turn();
             if let Some(turn) = self.thread.turn {
                 // A ring that fails is reported by the next real turn.

@@ -5,7 +5,7 @@
 //! with `unfreeze`, `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`,
 //! `blk_mq_quiesce_queue`.
 
-use millrace_machine::{Lock, Machine, Parker};
+use millrace_machine::{Deadline, Lock, Machine, Parker};
 
 use crate::disk::Disk;
 use crate::queue::HardwareQueue;
@@ -50,14 +50,14 @@ impl<M: Machine> Disk<M> {
     pub fn wait_drained(&self, deadline_ns: u64) -> bool {
         // Each look takes the locks that pollers only try, so looks keep a distance: one that
         // follows the other at once can shut a poller out each time that it comes.
-        let mut pause_ns = LOOK_FIRST_NS;
+        let (mut pause_ns, mut deadline) = (LOOK_FIRST_NS, Deadline::<M>::at(deadline_ns));
         let parker = M::Parker::new();
         while !self.is_drained() {
-            let now_ns = M::now();
-            if now_ns >= deadline_ns {
+            let left_ns = deadline.left_ns();
+            if left_ns == 0 {
                 return false;
             }
-            let until_ns = now_ns.saturating_add(pause_ns).min(deadline_ns);
+            let until_ns = M::now().saturating_add(pause_ns.min(left_ns));
             if pause_ns <= SPIN_MOST_NS {
                 M::spin_until(until_ns, || false);
             } else {

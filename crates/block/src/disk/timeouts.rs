@@ -3,7 +3,8 @@
 //! Called by channels and workers now and then, for the queues that they run. A request that is
 //! given up on leaves its tag and its memory behind in quarantine (`AbandonedRequest`), until the
 //! drive answers after all (complete.rs). Memory of somebody outside is never given back here.
-//! Lock order: as dispatch.rs; the abandoned list last. Kernel counterpart: `blk_mq_timeout_work`.
+//! Time in which nobody called does not count: the process may have been stopped while the drive
+//! went on. Completions are taken before anything is judged. Lock order: as dispatch.rs; the abandoned list last. Kernel counterpart: `blk_mq_timeout_work`.
 
 use alloc::vec::Vec;
 
@@ -23,6 +24,20 @@ use crate::queue::driver::Expired;
 use crate::queue::request::{Request, State, Tag};
 use crate::trace::Action;
 
+/// Time between two looks at requests in flight, at most and at least.
+const LOOK_MAX_NS: u64 = 1_000_000_000;
+const LOOK_MIN_NS: u64 = 1_000_000;
+/// Looks per timeout: what a pause of the process can cost a request is two of them.
+const LOOKS: u64 = 8;
+
+/// Time between two looks at requests of a drive with this timeout; 0 is no timeout.
+pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
+    match timeout_ns {
+        0 => LOOK_MAX_NS,
+        _ => (timeout_ns / LOOKS).clamp(LOOK_MIN_NS, LOOK_MAX_NS),
+    }
+}
+
 /// Looks for requests that this queue handed over before `now_ns` less the timeout.
 pub(crate) fn check<M: Machine>(visit: &mut Visit<'_, M>, now_ns: u64) {
     let timeout_ns = visit.disk.config.timeout_ns;
@@ -31,12 +46,20 @@ pub(crate) fn check<M: Machine>(visit: &mut Visit<'_, M>, now_ns: u64) {
         return;
     }
     let Some(mut serving) = hctx.serve.try_enter() else { return };
+    let was_paused = serving.in_flight.look(now_ns, look_period_ns(timeout_ns));
+    let is_late = serving.in_flight.next_overdue(0, now_ns, timeout_ns).is_some();
+    // Takes what is done, and goes on with what a latecomer left.
+    visit.serve(serving);
+    if was_paused || !is_late {
+        return;
+    }
+    let Some(mut serving) = hctx.serve.try_enter() else { return };
     let mut from = 0;
     while let Some(tag) = serving.in_flight.next_overdue(from, now_ns, timeout_ns) {
         expire(visit, &mut serving, tag, now_ns);
         from = tag.0 + 1;
     }
-    // Goes on with what an expired flush held up, or a latecomer left.
+    // Goes on with what an expired flush held up.
     visit.serve(serving);
 }
 

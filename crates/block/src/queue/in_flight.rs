@@ -7,7 +7,7 @@
 
 use alloc::boxed::Box;
 
-use millrace_machine::Machine;
+use millrace_machine::{Machine, RunningClock};
 
 use crate::queue::driver::CompletionBatch;
 use crate::queue::request::{Request, RequestRef, Tag};
@@ -18,6 +18,7 @@ pub(crate) struct InFlight {
     /// When each tag was handed over; 0: not in flight here.
     issued_ns: Box<[u64]>,
     count: u32,
+    clock: RunningClock,
 }
 
 /// When a tag was handed over, as `issued_ns` keeps it: never 0, and off by a nanosecond at most.
@@ -29,7 +30,8 @@ fn stamp(now_ns: u64) -> u64 {
 impl InFlight {
     /// Nothing, of a queue with so many tags.
     pub(crate) fn new(depth: usize) -> Self {
-        InFlight { issued_ns: alloc::vec![0; depth].into_boxed_slice(), count: 0 }
+        let issued_ns = alloc::vec![0; depth].into_boxed_slice();
+        InFlight { issued_ns, count: 0, clock: RunningClock::new() }
     }
 
     /// How many there are.
@@ -73,6 +75,19 @@ impl InFlight {
         // SAFETY: lent by its only handle, so only the driver has it, which does no more than read
         // it; and borrowed from here as long as this reference lives.
         Some(unsafe { tags.lent(tag) })
+    }
+
+    /// Looks at the time; looks come every `period_ns` while requests are in flight. A pause, in
+    /// which nobody looked, counts against no request; true if there was one.
+    pub(crate) fn look(&mut self, now_ns: u64, period_ns: u64) -> bool {
+        // A look may be missed while somebody else serves the queue.
+        let pause_ns = self.clock.look(now_ns, 2 * period_ns);
+        if pause_ns > 0 {
+            for issued in self.issued_ns.iter_mut().filter(|issued| **issued != 0) {
+                *issued = stamp(issued.saturating_add(pause_ns).min(now_ns));
+            }
+        }
+        pause_ns > 0
     }
 
     /// The first tag from `from` on that was handed over at `now_ns` less `timeout_ns` or before.

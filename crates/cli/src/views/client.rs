@@ -83,8 +83,9 @@ impl Client {
 
     /// Waits for what begins like a greeting: of another protocol no line may ever end.
     fn expect_greeting(&mut self) -> anyhow::Result<()> {
-        let begins = match self.socket.fill_buf() {
-            Ok(bytes) => bytes,
+        // A stop of this program and its end interrupt a wait.
+        let begins = match retry(|| self.socket.fill_buf().map(drop)) {
+            Ok(()) => self.socket.buffer(),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 let silence = GREETING_TIMEOUT.as_secs();
                 let why = format!("it says nothing for {silence} s, so it is no control socket");
@@ -238,6 +239,16 @@ impl Client {
 
     fn broken(&self) -> String {
         format!("unix:{}: this is no answer of a millrace daemon", self.path.display())
+    }
+}
+
+/// Does something until no signal interrupts it.
+fn retry<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match attempt() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            done => return done,
+        }
     }
 }
 

@@ -118,6 +118,11 @@ impl Session {
         self.owed_since.map(|since| since + PATIENCE)
     }
 
+    /// The daemon did not run for so long, which is no fault of the client's.
+    pub fn forgive(&mut self, pause: Duration) {
+        self.owed_since = self.owed_since.map(|since| (since + pause).min(Instant::now()));
+    }
+
     /// Sends and receives what is possible without waiting.
     pub fn turn(&mut self, answers: &dyn Answers) -> Fate {
         self.try_turn(answers).unwrap_or(Fate::Over)

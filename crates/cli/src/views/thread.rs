@@ -2,7 +2,8 @@
 //!
 //! Owns both listeners and all sessions. It sleeps in one poll(2) over all of them, without a time
 //! limit unless a client owes something, so that an idle daemon stays idle. Clients are bounded in
-//! number; one that cannot be served costs only itself. Started by `serve` when everything else
+//! number; one that cannot be served costs only itself. Time in which the daemon did not run counts
+//! against no client. Started by `serve` when everything else
 //! stands; dropping [`Views`] ends it. It takes no part in I/O, and answers between two calls of
 //! poll: a reply takes well below a millisecond.
 
@@ -15,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use millrace_exports::server::UnixSocket;
+use millrace_machine::{LOOK_NS, Machine, Native, RunningClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Answers;
@@ -60,8 +62,7 @@ impl Views {
             metrics.set_nonblocking(true)?;
         }
         let (stop, wake) = UnixStream::pair()?;
-        let mut server =
-            Loop { sockets, answers, sessions: Vec::new(), paused_until: None, told: None };
+        let mut server = Loop::new(sockets, answers);
         let thread = std::thread::Builder::new().name("millrace-views".to_owned());
         let thread = thread.spawn(move || while server.turn(&wake) {})?;
         Ok(Views { stop: Some(stop), thread: Some(thread) })
@@ -86,14 +87,26 @@ struct Loop {
     paused_until: Option<Instant>,
     /// When the log was last told that clients wait.
     told: Option<Instant>,
+    clock: RunningClock,
 }
 
 impl Loop {
+    fn new(sockets: Sockets, answers: Arc<dyn Answers>) -> Loop {
+        let (sessions, clock) = (Vec::new(), RunningClock::new());
+        Loop { sockets, answers, sessions, paused_until: None, told: None, clock }
+    }
+
     /// Sleeps until something happens and deals with it; false at the end.
     fn turn(&mut self, wake: &UnixStream) -> bool {
         let now = Instant::now();
         self.paused_until = self.paused_until.filter(|until| *until > now);
-        let Some(ready) = self.wait(wake, now) else { return false };
+        let limit = self.limit(now);
+        self.clock.expect(limit.map(|limit| Native::now() + limit.as_nanos() as u64));
+        let Some(ready) = self.wait(wake, limit) else { return false };
+        let pause = Duration::from_nanos(self.clock.look(Native::now(), LOOK_NS));
+        if !pause.is_zero() {
+            self.sessions.iter_mut().for_each(|session| session.forgive(pause));
+        }
         let (listeners, sessions) = ready.split_at(2);
         let (now, answers, mut sessions) = (Instant::now(), &*self.answers, sessions.iter());
         self.sessions.retain_mut(|session| {
@@ -109,8 +122,17 @@ impl Loop {
         true
     }
 
+    /// How long to sleep at most: a short while as long as some client owes something.
+    fn limit(&self, now: Instant) -> Option<Duration> {
+        let deadlines = self.sessions.iter().filter_map(Session::deadline);
+        let first = deadlines.chain(self.paused_until).min()?;
+        // Rounded up, so as not to wake just before it.
+        let left = first.saturating_duration_since(now) + MILLISECOND;
+        Some(left.min(Duration::from_nanos(LOOK_NS)))
+    }
+
     /// Which of the two listeners, and then of all sessions, are ready; none at the end.
-    fn wait(&self, wake: &UnixStream, now: Instant) -> Option<Vec<bool>> {
+    fn wait(&self, wake: &UnixStream, limit: Option<Duration>) -> Option<Vec<bool>> {
         let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
         let asked = match self.paused_until {
             Some(_) => PollFlags::empty(),
@@ -127,10 +149,6 @@ impl Loop {
             let (fd, flags) = session.interest();
             PollFd::from_borrowed_fd(fd, flags)
         }));
-        let deadlines = self.sessions.iter().filter_map(Session::deadline);
-        let first = deadlines.chain(self.paused_until).min();
-        // Rounded up, so as not to wake just before it.
-        let limit = first.map(|first| first.saturating_duration_since(now) + MILLISECOND);
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match poll(&mut fds, limit.as_ref()) {
             Ok(_) => {}

@@ -13,21 +13,24 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
+use millrace_machine::{Deadline, Native};
 use millrace_nbd::client::{Address, ClientHandshake, ClientProgress, ClientSession, NbdUri};
 use millrace_nbd::wire::REP_ERR_TLS_REQD;
 use millrace_nbd::{ProtocolError, ReplyStyle};
 
 use super::secure::{ClientConfig, Session};
 use super::trouble::ConnectFailure;
-use super::wire::{Stream, Wire, left};
+use super::wire::{Stream, Wire};
 
 /// Bytes of the negotiation that are taken at a time.
 const CHUNK_BYTES: usize = 4096;
 /// Most bytes that a server may send before it is ready: as many as a long list of exports has.
 const REPLY_BYTES_MAX: usize = 1 << 20;
+/// Longest attempt to connect to one address before the next is tried, or the same again.
+const CONNECT: Duration = Duration::from_secs(5);
 const HUNG_UP: &str = "the server hung up; its log may say why";
 
 /// Which export of which server.
@@ -69,7 +72,15 @@ impl Target {
     /// `System` if the server cannot be reached or says nothing in time, `NotSupported` if it
     /// refuses or is not understood.
     pub(crate) fn dial(&self, purpose: Purpose, limit: Duration) -> Result<Connected, Error> {
-        let deadline = Instant::now() + limit;
+        self.dial_until(purpose, &mut Deadline::after(limit))
+    }
+
+    /// As [`Target::dial`], with a deadline.
+    pub(crate) fn dial_until(
+        &self,
+        purpose: Purpose,
+        deadline: &mut Deadline<Native>,
+    ) -> Result<Connected, Error> {
         let (stream, server) = self.connect(deadline).map_err(|error| self.unreachable(&error))?;
         let mut wire = Wire::new(stream);
         let session = self.negotiate(&mut wire, purpose, deadline)?;
@@ -77,17 +88,25 @@ impl Target {
         Ok(Connected { wire, session, identity })
     }
 
-    fn connect(&self, deadline: Instant) -> io::Result<(Stream, u64)> {
+    fn connect(&self, deadline: &mut Deadline<Native>) -> io::Result<(Stream, u64)> {
         match &self.uri.address {
             Address::Tcp { host, port } => {
+                let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
                 let mut last = io::Error::other("the name has no address");
-                for address in (host.as_str(), *port).to_socket_addrs()? {
-                    match TcpStream::connect_timeout(&address, left(deadline)?) {
-                        Ok(stream) => return Ok((Stream::Tcp(stream), hash(&address))),
-                        Err(error) => last = error,
+                // The time of one attempt may pass while the process is stopped.
+                loop {
+                    for address in &addresses {
+                        let attempt = |most| TcpStream::connect_timeout(address, most);
+                        match deadline.block(CONNECT, attempt) {
+                            Some(Ok(stream)) => return Ok((Stream::Tcp(stream), hash(address))),
+                            Some(Err(error)) => last = error,
+                            None => return Err(io::ErrorKind::TimedOut.into()),
+                        }
+                    }
+                    if last.kind() != io::ErrorKind::TimedOut {
+                        return Err(last);
                     }
                 }
-                Err(last)
             }
             Address::Unix { path } => {
                 let stream = connect_unix(path)?;
@@ -102,7 +121,7 @@ impl Target {
         &self,
         wire: &mut Wire,
         purpose: Purpose,
-        deadline: Instant,
+        deadline: &mut Deadline<Native>,
     ) -> Result<ClientSession, Error> {
         let mut shake = self.handshake(purpose)?;
         let (mut input, mut out, mut total) = (Vec::new(), Vec::new(), 0);
@@ -155,7 +174,7 @@ impl Target {
         })
     }
 
-    fn secure(&self, wire: &mut Wire, deadline: Instant) -> Result<(), Error> {
+    fn secure(&self, wire: &mut Wire, deadline: &mut Deadline<Native>) -> Result<(), Error> {
         let Some((config, host)) = &self.tls else { return Ok(()) };
         let session = Session::client(config, host);
         let session = session.map_err(|error| self.refused(&format!("TLS: {error}")))?;

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use millrace_block::{Status, Tag};
+use millrace_machine::{Deadline, Native};
 use millrace_nbd::client::Answers;
 use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 
@@ -67,8 +68,8 @@ pub(crate) struct Link {
     outbound: Outbound,
     redial: Arc<Redial>,
     next: Next,
-    /// Since when no request was answered although some waited.
-    fruitless_since: Option<Instant>,
+    /// Time that requests still wait, counted from the last answer.
+    fruitless: Option<Deadline<Native>>,
     /// A write was answered that is not durable, since bytes were received last.
     has_written: bool,
     lives: Lives,
@@ -109,7 +110,7 @@ impl Link {
             outbound: Outbound::new(),
             redial: Arc::new(redial),
             next: Next { connected, generation, is_asked_for: false },
-            fruitless_since: None,
+            fruitless: None,
             has_written: false,
             lives: Lives::new(),
         }
@@ -257,7 +258,7 @@ impl Link {
 
     /// A request of this queue was answered, here or by another queue.
     pub(crate) fn was_fruitful(&mut self) {
-        self.fruitless_since = None;
+        self.fruitless = None;
     }
 
     fn ended(&mut self, index: u32, errno: Option<Errno>, desk: &mut Desk<'_>) {
@@ -342,6 +343,8 @@ impl Link {
 
     /// Goes on where operations or a thread have made that possible.
     pub(crate) fn advance(&mut self, desk: &mut Desk<'_>) {
+        // The deadline learns from its looks when the process did not run.
+        self.fruitless.as_mut().map(Deadline::left_ns);
         match self.state {
             State::Up if self.is_over(desk.shared) => self.follow(desk),
             State::Up if self.is_outdated(desk.shared) => self.replace(desk),
@@ -364,9 +367,9 @@ impl Link {
     fn replace(&mut self, desk: &mut Desk<'_>) {
         if !self.next.is_asked_for {
             self.next.is_asked_for = true;
-            let until = Instant::now() + desk.shared.reconnect;
             self.next.generation = desk.shared.generation();
-            self.redial.ask(desk.shared, Patience { pause: Duration::ZERO, until });
+            let limit = desk.shared.reconnect;
+            self.redial.ask(desk.shared, Patience { pause: Duration::ZERO, limit });
         }
         if self.answers.in_flight() > 0 || self.outbound.is_busy() {
             return;
@@ -421,26 +424,26 @@ impl Link {
             return;
         }
         self.next.generation = desk.shared.generation();
-        let now = Instant::now();
         let waits = |state| matches!(state, FlightState::Waiting | FlightState::Forwarded);
         if !desk.flights.iter().any(|flight| waits(flight.state)) {
-            self.fruitless_since = None;
+            self.fruitless = None;
         }
-        let since = *self.fruitless_since.get_or_insert(now);
-        let until = since + desk.shared.reconnect;
+        let limit = || Deadline::after(desk.shared.reconnect);
+        let limit = self.fruitless.get_or_insert_with(limit).left_ns();
+        let limit = Duration::from_nanos(limit);
         self.state = State::Away;
         if desk.shared.is_late() {
             // Another connection has waited for the server already.
             self.state = State::Late;
-            return self.redial.ask(desk.shared, Patience { pause, until: now });
+            return self.redial.ask(desk.shared, Patience { pause, limit: Duration::ZERO });
         }
-        if now >= until {
+        if limit.is_zero() {
             // It comes back each time and answers nothing: what waits may be what it dies of.
             let text = "the server takes connections and answers nothing; requests fail";
             desk.shared.say(text.to_owned());
             self.state = State::Late;
         }
-        self.redial.ask(desk.shared, Patience { pause, until });
+        self.redial.ask(desk.shared, Patience { pause, limit });
     }
 
     fn hear(&mut self, desk: &mut Desk<'_>) {

@@ -11,13 +11,13 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_block::{
     CompletionBatch, Dispatch, DriverData, DriverQueue, Expired, Moment, Op, OpFlags, Request,
     Status, Tag,
 };
-use millrace_machine::Native;
+use millrace_machine::{Deadline, Native};
 use millrace_nbd::wire::{CMD_FLAG_FUA, CMD_FLAG_NO_HOLE};
 use millrace_nbd::{Command, TransmissionFlags};
 use millrace_reactor::{Completion, Wait, now_ns};
@@ -440,8 +440,8 @@ impl Drop for NbdQueue {
 impl NbdQueue {
     /// Turns the ring until the operations of the links have ended, for a while.
     fn drain(&mut self) {
-        let deadline = Instant::now() + DRAIN;
-        while self.ring.is_here() && Instant::now() < deadline {
+        let mut limit = Deadline::<Native>::after(DRAIN);
+        while self.ring.is_here() && !limit.is_over() {
             let ring = self.ring.get();
             if ring.is_idle() {
                 return;

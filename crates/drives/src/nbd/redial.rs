@@ -8,9 +8,9 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use millrace_machine::{Machine, Native};
+use millrace_machine::{Deadline, Machine, Native};
 
 use super::Shared;
 use super::dial::{Connected, Purpose, failure_of};
@@ -37,12 +37,12 @@ pub(crate) enum Outcome {
 }
 
 /// When a thread begins, and when the time is over.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Patience {
     /// How long it waits before the first attempt.
     pub(crate) pause: Duration,
-    /// When I/O stops waiting.
-    pub(crate) until: Instant,
+    /// Longest wait of I/O for the server.
+    pub(crate) limit: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -91,8 +91,10 @@ impl Redial {
 
     fn run(&self, shared: &Arc<Shared>, wish: u64, patience: Patience) {
         let (mut pause, mut late) = (patience.pause, false);
+        let mut limit = Deadline::<Native>::after(patience.limit);
         while self.rest(wish, pause) {
-            let why = match shared.target.dial(Purpose::Transmit, ATTEMPT) {
+            let dial = |it: &mut _| shared.target.dial_until(Purpose::Transmit, it);
+            let why = match limit.within(ATTEMPT, dial) {
                 Ok(connected) => {
                     let outcome = match shared.promise.kept_by(&connected.session) {
                         Ok(()) => {
@@ -110,7 +112,7 @@ impl Redial {
                     why
                 }
             };
-            if !late && Instant::now() >= patience.until {
+            if !late && limit.is_over() {
                 self.tell(wish, Outcome::Late(why));
                 late = true;
             }
@@ -120,8 +122,7 @@ impl Redial {
             };
             pause = (pause * 2).clamp(PAUSE_MIN, most);
             if !late {
-                let left = patience.until.saturating_duration_since(Instant::now());
-                pause = pause.min(left.max(PAUSE_MIN));
+                pause = pause.min(Duration::from_nanos(limit.left_ns()).max(PAUSE_MIN));
             }
         }
     }

@@ -9,6 +9,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use millrace_block::Extent;
+use millrace_machine::Deadline;
 use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
 use millrace_nbd::status::descriptors;
 use millrace_nbd::{Command, Extent as ByteExtent, ReplyStyle, Request, encode_request};
@@ -84,13 +85,13 @@ impl StatusLine {
 
 impl Line {
     fn ask(&mut self, offset: u64, length: u64) -> io::Result<Vec<ByteExtent>> {
-        let deadline = Instant::now() + PATIENCE;
+        let mut deadline = Deadline::after(PATIENCE);
         self.cookie += 1;
         let (cookie, command) = (self.cookie, Command::BlockStatus);
         let mut header = [0; 32];
         let request = Request { cookie, flags: 0, command, offset, length };
         let bytes = encode_request(&request, self.style, &mut header);
-        self.wire.say(&header[..bytes], deadline)?;
+        self.wire.say(&header[..bytes], &mut deadline)?;
         let (mut input, mut extents) = (Vec::new(), Vec::new());
         loop {
             match self.answer(&input, &mut extents)? {
@@ -103,7 +104,7 @@ impl Line {
                         return Err(io::ErrorKind::InvalidData.into());
                     }
                     let mut chunk = [0; 16 << 10];
-                    match self.wire.hear(&mut chunk, deadline)? {
+                    match self.wire.hear(&mut chunk, &mut deadline)? {
                         0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                         got => input.extend_from_slice(&chunk[..got]),
                     }

@@ -10,7 +10,9 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use millrace_machine::{Deadline, Native};
 
 use super::secure::Session;
 
@@ -43,7 +45,11 @@ impl Wire {
     ///
     /// # Errors
     /// What the session or the socket says.
-    pub(crate) fn secure(&mut self, mut session: Session, deadline: Instant) -> io::Result<()> {
+    pub(crate) fn secure(
+        &mut self,
+        mut session: Session,
+        deadline: &mut Deadline<Native>,
+    ) -> io::Result<()> {
         while !session.is_established() {
             self.stream.send(&mut session, deadline)?;
             if session.is_established() {
@@ -65,7 +71,7 @@ impl Wire {
     ///
     /// # Errors
     /// As the socket's; `TimedOut` or `WouldBlock` if that takes too long.
-    pub(crate) fn say(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    pub(crate) fn say(&mut self, bytes: &[u8], deadline: &mut Deadline<Native>) -> io::Result<()> {
         let Some(session) = &mut self.tls else {
             return self.stream.write_all(bytes, deadline);
         };
@@ -83,7 +89,11 @@ impl Wire {
     ///
     /// # Errors
     /// As the socket's; `TimedOut` or `WouldBlock` if nothing comes.
-    pub(crate) fn hear(&mut self, into: &mut [u8], deadline: Instant) -> io::Result<usize> {
+    pub(crate) fn hear(
+        &mut self,
+        into: &mut [u8],
+        deadline: &mut Deadline<Native>,
+    ) -> io::Result<usize> {
         let Some(session) = &mut self.tls else { return self.stream.read(into, deadline) };
         loop {
             match session.read(into).map_err(io::Error::other)? {
@@ -110,18 +120,17 @@ impl Wire {
     }
 }
 
-/// What is left until then.
+/// How long to wait at most before the next look at a deadline.
 ///
 /// # Errors
-/// `TimedOut` if nothing is.
-pub(crate) fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+/// `TimedOut` if it is over.
+fn slice(deadline: &mut Deadline<Native>) -> io::Result<Duration> {
+    deadline.slice().ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 
 impl Stream {
     /// Sends what the session has for the peer.
-    fn send(&mut self, session: &mut Session, deadline: Instant) -> io::Result<()> {
+    fn send(&mut self, session: &mut Session, deadline: &mut Deadline<Native>) -> io::Result<()> {
         let bytes = session.output().len();
         self.write_all(session.output(), deadline)?;
         session.sent(bytes);
@@ -129,7 +138,11 @@ impl Stream {
     }
 
     /// Receives for the session.
-    fn receive(&mut self, session: &mut Session, deadline: Instant) -> io::Result<usize> {
+    fn receive(
+        &mut self,
+        session: &mut Session,
+        deadline: &mut Deadline<Native>,
+    ) -> io::Result<usize> {
         let bytes = self.read(session.room(), deadline)?;
         session.received(bytes);
         Ok(bytes)
@@ -158,26 +171,41 @@ impl Stream {
         set_option(fd, (libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 4)
     }
 
-    fn read(&mut self, into: &mut [u8], deadline: Instant) -> io::Result<usize> {
-        loop {
-            self.set_timeout(Some(left(deadline)?))?;
-            let read = match self {
-                Stream::Tcp(stream) => stream.read(into),
-                Stream::Unix(stream) => stream.read(into),
-            };
-            match read {
-                // A ring of the thread's may interrupt it.
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => return read,
-            }
-        }
+    fn read(&mut self, into: &mut [u8], deadline: &mut Deadline<Native>) -> io::Result<usize> {
+        self.wait_for(deadline, |stream| match stream {
+            Stream::Tcp(stream) => stream.read(into),
+            Stream::Unix(stream) => stream.read(into),
+        })
     }
 
-    fn write_all(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
-        self.set_timeout(Some(left(deadline)?))?;
-        match self {
-            Stream::Tcp(stream) => stream.write_all(bytes),
-            Stream::Unix(stream) => stream.write_all(bytes),
+    fn write_all(&mut self, bytes: &[u8], deadline: &mut Deadline<Native>) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            sent += self.wait_for(deadline, |stream| match stream {
+                Stream::Tcp(stream) => stream.write(&bytes[sent..]),
+                Stream::Unix(stream) => stream.write(&bytes[sent..]),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Does something with the socket again and again until it moves bytes, or until the deadline.
+    fn wait_for(
+        &mut self,
+        deadline: &mut Deadline<Native>,
+        mut attempt: impl FnMut(&mut Stream) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            self.set_timeout(Some(slice(deadline)?))?;
+            match attempt(self) {
+                // A ring of the thread's may interrupt it; a slice of the time is over.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+                    ) => {}
+                done => return done,
+            }
         }
     }
 }

@@ -11,10 +11,10 @@
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::{Machine, Native};
+use millrace_machine::{Deadline, Machine, Native};
 
 use super::cluster::{Cluster, system};
 use super::control::{ControlThread, EXCLUSIVE_LOCK, Known, UNWATCHED_PERIOD};
@@ -59,16 +59,16 @@ fn within<T: Send + 'static>(
         let _ = sender.send(work(&theirs));
     };
     let _detached = Native::spawn("millrace-rbd", None, Box::new(body));
-    let (mut give_up, mut is_cancelled) = (Instant::now() + time, false);
+    let (mut limit, mut is_cancelled) = (Deadline::<Native>::after(time), false);
     loop {
-        let left = give_up.saturating_duration_since(Instant::now());
+        let left = Duration::from_nanos(limit.left_ns());
         match receiver.recv_timeout(left.min(cancel::LOOK)) {
             Ok(done) => return done,
             Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
             Err(_) => break,
         }
         if !is_cancelled && config.cancel.is_set() {
-            (give_up, is_cancelled) = (Instant::now() + CANCEL_GRACE, true);
+            (limit, is_cancelled) = (Deadline::after(CANCEL_GRACE), true);
         }
     }
     config.cancel.check(&config.image)?;
@@ -88,7 +88,7 @@ pub(super) fn open_by(
     config: RbdConfig,
 ) -> Result<RbdDriver, Error> {
     let (theirs, time) = (config.clone(), Duration::from_nanos(config.connect_ns));
-    let give_up = Instant::now() + time;
+    let give_up_ns = Native::now().saturating_add(config.connect_ns);
     let opened = within(&config, time + GRACE, move |stage| {
         let image = open_image(functions, &theirs, stage)?;
         let learned = learn(&image, &theirs)?;
@@ -96,7 +96,7 @@ pub(super) fn open_by(
             if theirs.is_read_only() { None } else { Some(hold(&theirs, learned.identity)?) };
         let image = OpenImage::new(image, held);
         let warnings = warnings(&image, &theirs)?;
-        let is_locked = lock(&image, &theirs, stage, give_up)?;
+        let is_locked = lock(&image, &theirs, stage, Deadline::at(give_up_ns))?;
         let known = known(&image, &theirs, (&learned, is_locked))?;
         let shared = Shared::new(image, &learned, known, &theirs.image);
         Ok((Arc::new(shared), learned, warnings))
@@ -281,13 +281,18 @@ fn has_lock(image: &Image, config: &RbdConfig) -> Result<bool, Error> {
 
 /// Takes the exclusive lock, if the drive is to have it and the image has one; whether it has it
 /// now.
-fn lock(image: &Image, config: &RbdConfig, stage: &Stage, give_up: Instant) -> Result<bool, Error> {
+fn lock(
+    image: &Image,
+    config: &RbdConfig,
+    stage: &Stage,
+    mut limit: Deadline<Native>,
+) -> Result<bool, Error> {
     if config.is_read_only() || !config.lock || !has_lock(image, config)? {
         return Ok(false);
     }
     while let Some(owner) = living_owner(image) {
         let why = in_use(&owner);
-        if Instant::now() + PAUSE >= give_up {
+        if limit.left_ns() <= PAUSE.as_nanos() as u64 {
             return Err(busy(config, &why));
         }
         stage.set(why);

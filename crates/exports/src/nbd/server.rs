@@ -44,7 +44,6 @@ use crate::counters::{Counters, Published};
 use crate::descriptors;
 use crate::io_threads::{IoThreads, Place, Service, cpu_of};
 use crate::mailbox::Mailbox;
-use crate::stop::deadline_after;
 
 pub use self::config::{ExportConfig, ListenConfig, ServerConfig};
 pub use self::listen::Listen;
@@ -165,7 +164,7 @@ impl Server {
     }
 
     fn halt(&mut self, drain_timeout: Duration) -> StopReport {
-        self.shared.ending.stop.give(deadline_after(drain_timeout));
+        self.shared.ending.stop.give(drain_timeout);
         self.shared.mailboxes.iter().for_each(Mailbox::ring);
         let mut report = StopReport::default();
         if !self.threads.join() {

@@ -16,8 +16,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use millrace_machine::{Deadline, Native};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 
@@ -170,7 +171,7 @@ impl Device {
 
     /// Waits for an I/O thread; none if the export ends meanwhile.
     fn hear<T>(&self, answer: &Receiver<T>, what: &str) -> Option<T> {
-        let mut remind_at = Some(Instant::now() + REMINDER_AFTER);
+        let mut reminder = Some(Deadline::<Native>::after(REMINDER_AFTER));
         loop {
             let stops = self.common.stop.is_given();
             // Not a wait for each of hundreds of queues whose threads listen no more.
@@ -181,11 +182,11 @@ impl Device {
                 Err(RecvTimeoutError::Timeout) if stops => return None,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if remind_at.is_some_and(|until| Instant::now() > until) {
-                remind_at = None;
+            if reminder.as_mut().is_some_and(Deadline::is_over) {
+                reminder = None;
                 self.common.log.say(format!("{what}: still waiting for answers of a drive"));
             }
-            if remind_at.is_none() {
+            if reminder.is_none() {
                 // It may wait for the frontend instead.
                 self.thread_states.iter().for_each(|state| state.nudge.give());
             }
@@ -298,10 +299,10 @@ impl Device {
         for answer in answers {
             let _ = self.hear(&answer, "a change of memory");
         }
-        let until = Instant::now() + REMOVAL_WAIT;
+        let mut limit = Deadline::<Native>::after(REMOVAL_WAIT);
         let stops = || self.common.stop.is_given();
         let is_mapped = |region: &Weak<Region>| region.strong_count() > 0;
-        while gone.iter().any(is_mapped) && Instant::now() < until && !stops() {
+        while gone.iter().any(is_mapped) && !limit.is_over() && !stops() {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())

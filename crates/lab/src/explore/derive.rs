@@ -341,7 +341,7 @@ fn one_freeze_per_drive(list: &mut Vec<Disturbance>) {
             What::Quiesce(drive, _) => (1, drive),
             What::Drop(channel) => (2, channel),
             What::Shutdown | What::Switch(_) | What::Leave(..) | What::Grow(..) => (3, 0),
-            What::Schedule(..) | What::Regroup(..) => (4, 0),
+            What::Schedule(..) | What::Regroup(..) | What::Stop(_) => (4, 0),
         };
         let fresh = !seen.contains(&key);
         seen.push(key);

@@ -1,5 +1,6 @@
-//! What is done to a volume while it is used: freeze, quiesce, drop, shutdown, switch of its mode,
-//! workers that leave, drives that grow or get another scheduler; and the watchdog.
+//! Disturbances of a volume in use: freeze, quiesce, drop, shutdown, a switch of its mode, workers
+//! that leave, drives that grow or get another scheduler, a process that is stopped for a while; and
+//! the watchdog.
 //!
 //! Each disturbance is a thread of its own that sleeps until its time. After a freeze has drained,
 //! and after a quiesce has returned, the drive is closed in the judge: a request that enters it is
@@ -25,6 +26,7 @@ pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance, start_ns:
         What::Quiesce(drive, for_us) => quiesce(state, drive as usize, for_us),
         What::Drop(channel) => stop(state, channel as usize..channel as usize + 1),
         What::Shutdown => stop(state, 0..state.scenario.channels.len()),
+        What::Stop(for_us) => Simulated::stop_all(u64::from(for_us) * NS_PER_US),
         What::Switch(mode) => switch(state, mode),
         What::Grow(drive, _) => grow(state, drive as usize),
         What::Schedule(drive, order) => {

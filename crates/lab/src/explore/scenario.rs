@@ -263,6 +263,8 @@ pub enum What {
     Drop(u32),
     /// All are.
     Shutdown,
+    /// The process does not run for so many microseconds, while its drives go on.
+    Stop(u32),
     /// The volume is served so from now on.
     Switch(ModeSpec),
     /// A worker's thread ends; another takes its place after so many microseconds, or none if 0.
@@ -483,6 +485,11 @@ impl Scenario {
                 _ => 0,
             })
             .sum();
+        let stopped_us = self.disturbances.iter().map(|d| match d.what {
+            What::Stop(us) => u64::from(us),
+            _ => 0,
+        });
+        let stopped_ns = stopped_us.sum::<u64>() * 1_000;
         // Without timeouts an owner looks at its queue once a second only: too late.
         let timeout_ns = if stuck_ns > 0 { 2_000_000_000 } else { 0 };
         // A chain may see each of the others go before it, and batches of what came later.
@@ -493,6 +500,7 @@ impl Scenario {
             + stuck_ns
             + 2_000 * held_us
             + timeout_ns
+            + stopped_ns
             + self.groups_hold_ns(requests)
     }
 

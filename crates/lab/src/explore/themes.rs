@@ -31,6 +31,7 @@ impl Scenario {
             8..10 => self.be_switched(random),
             // It takes ten times as long as others.
             10 => self.be_stalled(random),
+            11 | 12 => self.be_stopped(random),
             _ => {}
         }
     }
@@ -125,6 +126,27 @@ impl Scenario {
         self.stall_one(random);
     }
 
+    /// The process is stopped for longer than the timeout. Its drives go on meanwhile, or stop with
+    /// it and need a little longer; no request is to blame, so none may time out.
+    fn be_stopped(&mut self, random: &mut Random) {
+        self.layer.timeout_us = random.pick(&[1_000_000, 3_000_000, 30_000_000]);
+        let for_us = random.within(self.layer.timeout_us, 3 * self.layer.timeout_us);
+        let stops_all = random.per_mille(500);
+        for drive in &mut self.drives {
+            (drive.faults.stuck, drive.faults.stuck_us) = (0, 0);
+            if stops_all {
+                let more_us = random.pick(&[0, 100, 5_000, 100_000]);
+                drive.faults.stall_us = Some([random.within(0, 300), for_us + more_us]);
+            }
+        }
+        self.disturb(random, What::Stop(for_us));
+        if stops_all {
+            // A pause that nobody else may hold up.
+            let drains = |what: What| matches!(what, What::Switch(_) | What::Freeze(..));
+            self.disturbances.retain(|d| !drains(d.what));
+        }
+    }
+
     /// The mode changes again and again, while drives with few tags are held up, too.
     fn be_switched(&mut self, random: &mut Random) {
         if self.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
@@ -144,6 +166,22 @@ impl Scenario {
                 let what = What::Quiesce(drive as u32, random.pick(&[1, 20, 200]));
                 self.disturb(random, what);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explore::run::run;
+
+    #[test]
+    fn a_process_that_was_stopped_blames_no_drive() {
+        for seed in 0..60 {
+            let mut scenario = Scenario::of_seed(seed);
+            scenario.be_stopped(&mut Random::new(seed, 99));
+            let outcome = run(&scenario).expect("a derived scenario is valid");
+            assert_eq!(outcome.violation, None, "seed {seed}: {}", scenario.line());
         }
     }
 }

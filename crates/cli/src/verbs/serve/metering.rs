@@ -5,10 +5,10 @@
 //! asked for ten seconds. Called by observed.rs for the control socket, and by watch.rs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_block::Volume;
-use millrace_machine::{LockMeter, Machine, Native};
+use millrace_machine::{Deadline, LockMeter, Machine, Native};
 
 use crate::views::Refusal;
 use crate::views::locks::{Lock, Locks};
@@ -23,7 +23,7 @@ pub struct Metering(Mutex<Option<Session>>);
 struct Session {
     meter: LockMeter,
     cpus: u64,
-    asked: Instant,
+    silence: Deadline<Native>,
 }
 
 impl Metering {
@@ -40,7 +40,7 @@ impl Metering {
         let meter = LockMeter::start().ok_or_else(busy)?;
         volumes.iter().flat_map(|volume| volume.drives()).for_each(|disk| disk.meter_locks());
         let cpus = Native::topology().cpus().len() as u64;
-        *place = Some(Session { meter, cpus, asked: Instant::now() });
+        *place = Some(Session { meter, cpus, silence: Deadline::after(LEASE) });
         Ok(())
     }
 
@@ -51,7 +51,7 @@ impl Metering {
     pub fn status(&self) -> Result<Locks, Refusal> {
         let mut place = self.look();
         let session = place.as_mut().ok_or_else(none)?;
-        session.asked = Instant::now();
+        session.silence = Deadline::after(LEASE);
         Ok(session.locks())
     }
 
@@ -71,7 +71,7 @@ impl Metering {
     /// What there is, unless its time is over.
     fn look(&self) -> MutexGuard<'_, Option<Session>> {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        place.take_if(|session| session.asked.elapsed() > LEASE);
+        place.take_if(|session| session.silence.is_over());
         place
     }
 }

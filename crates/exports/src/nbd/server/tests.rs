@@ -206,7 +206,7 @@ impl Rig {
             std::mem::forget(worker);
             return None;
         }
-        self.shared.ending.stop.give(Native::now() + 2_000_000_000);
+        self.shared.ending.stop.give(std::time::Duration::from_secs(2));
         (1..self.shared.mailboxes.len()).for_each(|_| self.shared.flush_ended());
         Some(worker.finish(Ok(())))
     }

@@ -20,7 +20,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use millrace_block::{Error, Stamp};
-use millrace_machine::{Machine, Native};
+use millrace_machine::{LOOK_NS, Machine, Native, RunningClock};
 use millrace_reactor::Completion;
 use millrace_runtime::{IoConfig, IoContext};
 
@@ -62,6 +62,8 @@ pub(crate) struct Worker {
     /// Deadline, index and serial of connections in negotiation, the oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
     pub(crate) client_timers: ClientTimers,
+    /// Finds the time in which the thread did not run, which counts against no client and no drive.
+    clock: RunningClock,
     /// The value of [`Shared::changes`] that this thread has looked at.
     pub(crate) seen_changes: u64,
     accepting: Accepting,
@@ -124,6 +126,7 @@ impl Worker {
             completions: Vec::with_capacity(256),
             handshakes: VecDeque::new(),
             client_timers: ClientTimers::new(),
+            clock: RunningClock::new(),
             seen_changes: 0,
             accepting: Accepting::default(),
             flush_part,
@@ -148,6 +151,7 @@ impl Worker {
     /// `System` if the ring fails.
     pub(crate) fn turn(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
         let deadline_ns = self.deadline(limit_ns);
+        self.clock.expect(deadline_ns);
         let (core, shared, number) = (&self.core, &self.shared, self.number);
         let (seen, unfinished) = (self.seen_changes, !self.unfinished.is_empty());
         let stopping = limit_ns.is_some();
@@ -195,7 +199,9 @@ impl Worker {
             }
             self.handshakes.pop_front();
         }
-        let handshake = self.handshakes.front().map(|(deadline_ns, ..)| *deadline_ns);
+        // Looked at now and then, so that little of a pause counts.
+        let look = |(deadline_ns, ..): &(u64, _, _)| (*deadline_ns).min(Native::now() + LOOK_NS);
+        let handshake = self.handshakes.front().map(look);
         let overdue = self.core.submitter.overdue_deadline();
         let channels =
             self.core.submitter.lanes.iter_mut().filter_map(|lane| lane.channel.sleep_until());
@@ -362,9 +368,13 @@ impl Worker {
                 lane.channel.tick();
             }
         }
-        self.end_overdue();
         // What `deadline` may have waited for is looked at, or the thread would never sleep again.
         let now_ns = Native::now();
+        let pause_ns = self.clock.look(now_ns, LOOK_NS);
+        if pause_ns > 0 {
+            self.forgive(pause_ns);
+        }
+        self.end_overdue();
         let client_timer_ns = self.client_timer_deadline();
         let is_due = client_timer_ns.is_some_and(|at_ns| at_ns <= now_ns);
         let is_bare = self.core.counts.connections == 0 && !is_due;
@@ -392,6 +402,18 @@ impl Worker {
                 self.ring.accept(listener, self.shared.listeners[listener]);
             }
         }
+    }
+
+    /// The thread did not run for so long: everybody has that much more time.
+    #[cold]
+    fn forgive(&mut self, pause_ns: u64) {
+        for (deadline_ns, ..) in &mut self.handshakes {
+            *deadline_ns = deadline_ns.saturating_add(pause_ns);
+        }
+        for lane in &mut self.core.submitter.lanes {
+            lane.look_ns = lane.look_ns.saturating_add(pause_ns);
+        }
+        self.client_timers.forgive(pause_ns);
     }
 
     /// Turns completed bios into replies.

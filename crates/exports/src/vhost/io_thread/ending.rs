@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use millrace_block::{Bio, Error, Status};
-use millrace_machine::{Machine, Native};
+use millrace_machine::{Deadline, Machine, Native};
 
 use super::IoThread;
 use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, Progress, TURN_NS};
@@ -17,14 +17,14 @@ impl IoThread {
     /// is the last.
     pub(crate) fn finish(mut self, served: Result<(), Error>, threads: u16) -> Vec<String> {
         let mut failures = Vec::new();
-        let deadline_ns = self.common.stop.deadline_ns();
-        let drained = served.and_then(|()| self.drain(deadline_ns));
+        let mut limit = self.common.stop.deadline();
+        let drained = served.and_then(|()| self.drain(&mut limit));
         // Before the flush, which is no guest's.
         let left = self.channel.in_flight();
         // The last to have nothing in flight flushes: what the others wrote is done by then.
         let before = self.common.drained.fetch_add(1, Ordering::SeqCst);
         let ended = drained.and_then(|()| match before + 1 == threads {
-            true => self.flush(deadline_ns, &mut failures),
+            true => self.flush(&mut limit, &mut failures),
             false => Ok(()),
         });
         if let Err(error) = ended {
@@ -35,11 +35,11 @@ impl IoThread {
             failures.push(format!("{left} {what} cut off: no answer of a drive"));
         }
         self.publish();
-        self.let_go(deadline_ns);
+        self.let_go(limit.left_ns());
         failures
     }
 
-    fn drain(&mut self, deadline_ns: u64) -> Result<(), Error> {
+    fn drain(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         self.channel.lift_limits();
         // Nobody hears the bases: the frontend finds what it needs in its rings.
         let (nobody, _) = std::sync::mpsc::channel();
@@ -50,23 +50,26 @@ impl IoThread {
             while self.round()? {}
             let waits = self.queues.iter().flatten().any(|served| !served.queue.is_drained());
             self.look_after();
-            if !waits || Native::now() >= deadline_ns {
+            if limit.is_over() || !waits {
                 return Ok(());
             }
             self.sleep(Some(Native::now() + TURN_NS))?;
         }
     }
 
-    fn flush(&mut self, deadline_ns: u64, failures: &mut Vec<String>) -> Result<(), Error> {
+    fn flush(
+        &mut self,
+        limit: &mut Deadline<Native>,
+        failures: &mut Vec<String>,
+    ) -> Result<(), Error> {
         if self.common.volume.limits().features.read_only {
             return Ok(());
         }
         let name = self.common.volume.name().to_owned();
         let volume = Arc::clone(&self.common.volume);
         let mut progress = Progress::of(&volume);
-        let deadline_ns = deadline_ns.max(Native::now()).saturating_add(FLUSH_NS);
         let (mut outcome, mut next_ns) = (None, Some(0));
-        while outcome.is_none() && Native::now() < progress.until_ns(&volume, deadline_ns) {
+        while outcome.is_none() && !progress.is_over(&volume, limit.left_with_ns(FLUSH_NS), 0) {
             if next_ns.take_if(|at_ns| *at_ns <= Native::now()).is_some() {
                 let flush = Bio::flush().with_user_data(FLUSH_USER_DATA);
                 if let Err(rejected) = self.channel.submit(flush) {
@@ -94,10 +97,10 @@ impl IoThread {
     }
 
     /// Drops channel, ring and queues in this order; leaks what is still written to.
-    fn let_go(self, deadline_ns: u64) {
+    fn let_go(self, left_ns: u64) {
         let IoThread { mut channel, ctx, kicks, queues, reactor, .. } = self;
         let leaks = channel.in_flight() > 0;
-        channel.set_drain_ns(deadline_ns.saturating_sub(Native::now()));
+        channel.set_drain_ns(left_ns);
         drop(channel);
         drop(ctx);
         drop(reactor);

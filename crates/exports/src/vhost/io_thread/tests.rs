@@ -266,7 +266,7 @@ fn whatever_there_is_to_do_is_news_and_keeps_the_thread_from_sleeping() {
     bench.thread.take_orders();
     assert!(!bench.thread.has_news());
     // The end, unless it has come already and the thread only waits for answers.
-    bench.common.stop.give(0);
+    bench.common.stop.give(std::time::Duration::ZERO);
     bench.thread.sleep(None).unwrap();
     assert_eq!(bench.thread.ctx.reactor().counters().sleeps, sleeps, "it did not sleep");
     until("it sleeps", || {
@@ -330,7 +330,7 @@ fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
 fn finish(mut bench: Bench, threads: u16, drain_ns: u64) -> (Vec<String>, Weak<GuestMemory>) {
     bench.settle();
     let memory = Arc::downgrade(bench.queue(0).memory());
-    bench.common.stop.give(Native::now() + drain_ns);
+    bench.common.stop.give(std::time::Duration::from_nanos(drain_ns));
     (bench.thread.finish(Ok(()), threads), memory)
 }
 
@@ -428,7 +428,7 @@ fn a_thread_sleeps_while_nothing_is_to_be_done_and_serves_until_the_export_stops
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             let seen = state.published.read::<VhostStats>().sleeps;
-            common.stop.give(0);
+            common.stop.give(std::time::Duration::ZERO);
             state.orders.ring();
             seen
         });

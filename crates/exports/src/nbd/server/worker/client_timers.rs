@@ -87,6 +87,12 @@ impl ClientTimers {
         (connections > 0).then_some(self.look_ns)
     }
 
+    /// The thread did not run for so long: looks for stalls come later, rates are measured anew.
+    pub(crate) fn forgive(&mut self, pause_ns: u64) {
+        self.look_ns = self.look_ns.saturating_add(pause_ns);
+        self.pressed_ns = 0;
+    }
+
     /// Gives memory of the pool back that was not used for a while.
     pub(crate) fn give_back_unused(&mut self, pool: &mut Pool, now_ns: u64) {
         if pool.idle_bytes() > 0 && self.idle_ns <= now_ns {

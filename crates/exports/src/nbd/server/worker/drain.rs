@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use millrace_block::Error;
-use millrace_machine::{Machine, Native};
+use millrace_machine::{Deadline, Machine, Native};
 
 use super::Worker;
 use super::flush::Flush;
@@ -50,21 +50,24 @@ impl Worker {
     /// Ends the thread's part of the server.
     pub(crate) fn finish(mut self, served: Result<(), Error>) -> StopReport {
         let mut report = StopReport::default();
-        let ended = match served {
-            Ok(()) => self.drain(&mut report).and_then(|()| self.flush().run(&mut report.failures)),
-            Err(error) => Err(error),
-        };
+        let mut limit = self.shared.ending.stop.deadline();
+        let ended = served
+            .and_then(|()| self.drain(&mut limit, &mut report))
+            .and_then(|()| self.flush(&mut limit).run(&mut report.failures));
         self.flush_part = None;
-        if let Err(error) = ended.and_then(|()| self.flush().await_others(CUT_OFF_NS)) {
+        if let Err(error) = ended.and_then(|()| self.flush(&mut limit).await_others(CUT_OFF_NS)) {
             report.failures.push(error.to_string());
         }
         self.publish();
-        self.let_go();
+        self.let_go(limit.left_ns());
         report
     }
 
-    fn drain(&mut self, report: &mut StopReport) -> Result<(), Error> {
-        let deadline_ns = self.stop_deadline();
+    fn drain(
+        &mut self,
+        limit: &mut Deadline<Native>,
+        report: &mut StopReport,
+    ) -> Result<(), Error> {
         if self.number == 0 {
             for listener in 0..self.shared.listeners.len() {
                 self.ring.cancel_accept(listener);
@@ -77,21 +80,20 @@ impl Worker {
             shut_down_input(conn.fd);
             conn.touch(&mut self.touched);
         }
-        self.turn_until_idle(deadline_ns)?;
+        self.turn_until_idle(limit, 0)?;
         end_unread(self, |_| true);
         for conn in self.conns.iter_mut().flatten() {
             report.cut_off += u64::from(conn.phase != Phase::Dead);
             conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
             conn.touch(&mut self.touched);
         }
-        let deadline_ns = deadline_ns.max(Native::now()).saturating_add(CUT_OFF_NS);
-        self.turn_until_idle(deadline_ns)
+        self.turn_until_idle(limit, CUT_OFF_NS)
     }
 
-    /// Turns until nothing is left of the connections, or until the deadline.
-    fn turn_until_idle(&mut self, deadline_ns: u64) -> Result<(), Error> {
+    /// Turns until nothing is left of the connections, or until so long after the limit.
+    fn turn_until_idle(&mut self, limit: &mut Deadline<Native>, more_ns: u64) -> Result<(), Error> {
         let mut looked_ns = Native::now();
-        while !self.is_idle() && Native::now() < deadline_ns {
+        while !self.is_idle() && limit.left_with_ns(more_ns) > 0 {
             self.turn(Some(Native::now() + TURN_NS))?;
             if Native::now() >= looked_ns + UNREAD_NS / u64::from(LOOKS) {
                 looked_ns = Native::now();
@@ -101,20 +103,11 @@ impl Worker {
         Ok(())
     }
 
-    /// When to give up on what is in flight; 0 if the thread ends before the order to stop.
-    fn stop_deadline(&self) -> u64 {
-        self.shared.ending.stop.deadline_ns()
-    }
-
-    /// When to give up on flushes.
-    fn flush_deadline(&self) -> u64 {
-        self.stop_deadline().saturating_add(CUT_OFF_NS + FLUSH_NS)
-    }
-
     /// The thread's part of the flush of all volumes.
-    fn flush(&mut self) -> Flush<'_> {
+    fn flush<'a>(&'a mut self, limit: &'a mut Deadline<Native>) -> Flush<'a> {
         Flush {
-            deadline_ns: self.flush_deadline(),
+            limit,
+            more_ns: CUT_OFF_NS + FLUSH_NS,
             ctx: &mut self.ctx,
             lanes: &mut self.core.submitter.lanes,
             shared: &self.shared,
@@ -126,8 +119,7 @@ impl Worker {
     }
 
     /// Drops channels, ring, connections and buffers in this order.
-    fn let_go(self) {
-        let left_ns = self.stop_deadline().saturating_sub(Native::now());
+    fn let_go(self, left_ns: u64) {
         let Worker { ctx, mut core, ring, shared, number, conns, .. } = self;
         // Each would wait on its own for drives that have had their time.
         core.submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
@@ -161,6 +153,7 @@ fn end_unread(worker: &mut Worker, mut is_over: impl FnMut(&mut Connection) -> b
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
 
     use millrace_block::Op;
 
@@ -191,14 +184,6 @@ mod tests {
         assert_eq!((report.cut_off, report.failures.len()), (0, 1), "{report:?}");
         assert!(report.failures[0].contains(": flush: "), "{report:?}");
         assert!(Rig::new(&["ram:size=1m", "null:size=1m"], |_| ()).finish().is_clean());
-    }
-
-    #[test]
-    fn limits_of_the_end_follow_the_order_to_stop() {
-        let rig = Rig::new(&["null:size=1m"], |_| ());
-        assert_eq!((rig.stop_deadline(), rig.flush_deadline()), (0, CUT_OFF_NS + FLUSH_NS));
-        rig.shared.ending.stop.give(77);
-        assert_eq!((rig.stop_deadline(), rig.flush_deadline()), (77, 77 + 1_500_000_000));
     }
 
     #[test]
@@ -236,14 +221,14 @@ mod tests {
         let half = [header(&request(Command::Write, 0, 65_536)), vec![1; 1000]].concat();
         std::io::Write::write_all(&mut client, &half).expect("the socket has room");
         rig.until("the write has begun", |rig| rig.core.counts.requests == 1);
-        rig.shared.ending.stop.give(Native::now());
+        rig.shared.ending.stop.give(Duration::ZERO);
         let shared = Arc::clone(&rig.shared);
         let report = rig.finish();
         assert_eq!((report.cut_off, report.failures.len()), (1, 0), "{report:?}");
         assert_eq!(shared.connections.open.load(Ordering::SeqCst), 0);
         assert_eq!(shared.budget.mapped_bytes(), 0);
         client.set_nonblocking(false).expect("it is a socket");
-        let limit = std::time::Duration::from_secs(10);
+        let limit = Duration::from_secs(10);
         client.set_read_timeout(Some(limit)).expect("it is a socket");
         let ended = std::io::Read::read_to_end(&mut client, &mut Vec::new());
         // What it sent and nobody read makes that a reset.
@@ -257,19 +242,20 @@ mod tests {
     #[test]
     fn a_thread_serves_its_drives_until_the_last_thread_has_flushed() {
         let mut rig = Rig::new(&["null:size=1m"], |config| config.threads = 3);
-        rig.shared.ending.stop.give(Native::now() + (1 << 40));
+        rig.shared.ending.stop.give(Duration::from_secs(1000));
+        let mut limit = rig.shared.ending.stop.deadline();
         let (shared, ended) = (Arc::clone(&rig.shared), AtomicU32::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // Time for whoever does not wait to go on, and to be seen.
                 for _ in 0..2 {
-                    std::thread::sleep(std::time::Duration::from_millis(20));
+                    std::thread::sleep(Duration::from_millis(20));
                     ended.fetch_add(1, Ordering::SeqCst);
                     shared.flush_ended();
                 }
             });
             rig.flush_part = None;
-            rig.flush().await_others(CUT_OFF_NS).expect("the ring turns");
+            rig.flush(&mut limit).await_others(CUT_OFF_NS).expect("the ring turns");
             assert_eq!(ended.load(Ordering::SeqCst), 2);
         });
     }

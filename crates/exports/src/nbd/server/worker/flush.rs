@@ -7,7 +7,7 @@
 //! before all are answered.
 
 use millrace_block::{Bio, Error};
-use millrace_machine::{Machine, Native};
+use millrace_machine::{Deadline, Machine, Native};
 use millrace_runtime::IoContext;
 
 use crate::nbd::server::shared::Shared;
@@ -27,8 +27,9 @@ pub(crate) struct Flush<'a> {
     pub(crate) ctx: &'a mut IoContext,
     pub(crate) lanes: &'a mut [Lane],
     pub(crate) shared: &'a Shared,
-    /// When to give up, by the layer's clock.
-    pub(crate) deadline_ns: u64,
+    /// The limit of the stop; flushes are given up `more_ns` later.
+    pub(crate) limit: &'a mut Deadline<Native>,
+    pub(crate) more_ns: u64,
 }
 
 impl Flush<'_> {
@@ -82,7 +83,7 @@ impl Flush<'_> {
     /// still to be waited for.
     fn goes_on(&mut self, asked: &mut Asked, failures: &mut Vec<String>) -> bool {
         let volume = &self.shared.exports.volumes[asked.lane];
-        if Native::now() >= asked.progress.until_ns(volume, self.deadline_ns) {
+        if asked.progress.is_over(volume, self.limit.left_with_ns(self.more_ns), 0) {
             failures.push(asked.progress.failure(volume));
             return false;
         }
@@ -122,14 +123,16 @@ impl Flush<'_> {
     /// may have been issued on this thread's queue. Waits `more_ns` longer than for its own at
     /// most.
     pub(crate) fn await_others(&mut self, more_ns: u64) -> Result<(), Error> {
-        let deadline_ns = self.deadline_ns.saturating_add(more_ns);
-        let (lanes, shared) = (&mut *self.lanes, self.shared);
+        let more_ns = self.more_ns.saturating_add(more_ns);
+        let (lanes, shared, limit) = (&mut *self.lanes, self.shared, &mut *self.limit);
         let done = || shared.all_flushed();
         let volumes = &shared.exports.volumes;
         let mut progress: Vec<Progress> = volumes.iter().map(|one| Progress::of(one)).collect();
         let mut goes_on = || {
-            let mut all = progress.iter_mut().zip(volumes);
-            all.any(|(progress, volume)| Native::now() < progress.until_ns(volume, deadline_ns))
+            let left_ns = limit.left_with_ns(more_ns);
+            let all = progress.iter_mut().zip(volumes);
+            // Each is asked every turn.
+            all.fold(false, |goes, (one, volume)| !one.is_over(volume, left_ns, 0) | goes)
         };
         while !done() && goes_on() {
             lanes.iter_mut().for_each(|lane| {

@@ -21,8 +21,14 @@ impl Worker {
             return;
         }
         let now_ns = Native::now();
+        let mut answered = false;
         for lane in 0..self.core.submitter.lanes.len() {
             if self.core.submitter.lanes[lane].is_look_due(now_ns) {
+                if !std::mem::replace(&mut answered, true) {
+                    // Requests that drives have done are not overdue, however late that is found.
+                    self.core.submitter.poll();
+                    self.answer();
+                }
                 self.look_for_overdue(lane);
             }
         }
