@@ -28,7 +28,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, SizeWatch, Volume};
-use millrace_machine::{Deadline, Lock, Machine, Native, NativeThread, Thread};
+use millrace_machine::{Deadline, Lock, Native, NativeThread, Thread};
 use millrace_reactor::{Backend, Config};
 
 use self::device::Device;

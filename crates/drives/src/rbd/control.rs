@@ -13,10 +13,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::{Machine, Native};
+use millrace_machine::{Deadline, Machine, Native};
 
 use super::image::Image;
 use super::{Held, Shared};
@@ -110,11 +110,12 @@ impl ControlThread {
 /// Waits for the end of something at a drive's end, as long as there is patience.
 pub(super) fn wait_for_end(ended: &Receiver<()>) {
     let patience = || PATIENCE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (left, since) = (*patience(), Instant::now());
-    *patience() = match ended.recv_timeout(left) {
-        Err(RecvTimeoutError::Timeout) => left.saturating_sub(since.elapsed()),
-        // Ended, or there is no such thread.
-        _ => CLOSE_PATIENCE,
+    let mut limit = Deadline::<Native>::after(*patience());
+    let has_ended = limit.receive(ended).is_some();
+    // Without an answer, there is no such thread if time is left.
+    *patience() = match !has_ended && limit.is_over() {
+        true => Duration::ZERO,
+        false => CLOSE_PATIENCE,
     };
 }
 
