@@ -6,6 +6,7 @@
 
 #![doc = include_str!("../README.md")]
 
+mod cancel;
 mod controller;
 mod fault;
 mod file;
@@ -24,11 +25,13 @@ mod ram;
 mod rbd;
 mod spec;
 mod store;
+mod store_file;
 mod system;
 mod thread_bound;
 mod value;
 mod words;
 
+pub use cancel::Cancel;
 pub use controller::{controller_config, controller_of};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
@@ -42,12 +45,13 @@ pub use model::{
 };
 pub use nbd::{NbdConfig, NbdDriver, NbdTls, TlsIdentity};
 pub use null::NullDriver;
-pub use open::{Measured, Opened, check, file_place, measure, open, open_on};
+pub use open::{Measured, Opened, check, file_place, measure, open, open_on, open_with};
 pub use payload::{copy_from_request, copy_to_request};
 pub use place::Place;
 pub use ram::{RamConfig, RamDriver};
 pub use rbd::{ImageName, RbdConfig, RbdDriver};
 pub use spec::{Spec, SpecError, drivers, known_keys};
+pub use store_file::open_store;
 pub use system::{Holder, flock_holder, may_lock_memory, memory_bytes};
 pub use value::{size_bytes, size_text, time_ns};
 pub use words::{Words, nearest};

@@ -29,6 +29,7 @@ use std::time::Duration;
 use millrace_block::{Driver, DriverQueue, Error, Extent, Features, HwQueues, QueueLimits, Sector};
 use millrace_machine::{Machine, Native, Topology};
 
+use crate::cancel::Cancel;
 use crate::owned;
 use crate::pieces::PIECES_MAX;
 use image::Image;
@@ -71,6 +72,8 @@ pub struct RbdConfig {
     pub writethrough_until_flush: Option<bool>,
     /// I/O threads, each with a queue of its own.
     pub io_threads: u16,
+    /// Ends the waits for the cluster and for the image's lock.
+    pub cancel: Cancel,
 }
 
 impl Default for RbdConfig {
@@ -86,6 +89,7 @@ impl Default for RbdConfig {
             connect_ns: 60_000_000_000,
             writethrough_until_flush: None,
             io_threads: 1,
+            cancel: Cancel::default(),
         }
     }
 }

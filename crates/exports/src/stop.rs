@@ -2,8 +2,8 @@
 //!
 //! Given once by the owner of the server, looked at by its threads. Used by both servers.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use millrace_block::{Op, StatsSnapshot, Status, Unwritten, Volume};
@@ -111,6 +111,41 @@ impl Progress {
             ));
         }
         text
+    }
+}
+
+/// How long after the deadline of a stop, or after the time that the flush of a cache has, an I/O
+/// thread may take to flush and report, in nanoseconds.
+const REPORT_NS: u64 = 8_000_000_000;
+
+/// How long a server waits for its I/O threads when it stops: as long as caches of its volumes get
+/// on.
+pub(crate) struct StopLimit {
+    volumes: Vec<(Arc<Volume<Native>>, Progress)>,
+    deadline_ns: u64,
+}
+
+impl StopLimit {
+    /// Of a stop that has until then for what is in flight.
+    pub(crate) fn new(
+        volumes: impl Iterator<Item = Arc<Volume<Native>>>,
+        deadline_ns: u64,
+    ) -> StopLimit {
+        let volumes = volumes.map(|volume| {
+            let progress = Progress::of(&volume);
+            (volume, progress)
+        });
+        StopLimit { volumes: volumes.collect(), deadline_ns }
+    }
+
+    /// Whether threads that have not ended by now are to be left behind.
+    pub(crate) fn is_over(&mut self) -> bool {
+        let deadline_ns = self.deadline_ns;
+        let until = |(volume, progress): &mut (Arc<Volume<Native>>, Progress)| {
+            progress.until_ns(volume, deadline_ns)
+        };
+        let last_ns = self.volumes.iter_mut().map(until).max().unwrap_or(deadline_ns);
+        Native::now() >= last_ns.saturating_add(REPORT_NS)
     }
 }
 

@@ -21,7 +21,8 @@ use millrace_nbd::wire::REP_ERR_TLS_REQD;
 use millrace_nbd::{ProtocolError, ReplyStyle};
 
 use super::secure::{ClientConfig, Session};
-use super::wire::{Stream, Wire, left};
+use super::wire::{Socket, Wire, left};
+use crate::cancel::Cancel;
 
 /// Bytes of the negotiation that are taken at a time.
 const CHUNK_BYTES: usize = 4096;
@@ -38,6 +39,8 @@ pub(crate) struct Target {
     pub(crate) text: String,
     /// TLS, and the host that the server's certificate must name.
     pub(crate) tls: Option<(ClientConfig, String)>,
+    /// Ends a wait for the server early.
+    pub(crate) cancel: Cancel,
 }
 
 /// What a connection is for.
@@ -68,21 +71,22 @@ impl Target {
     /// `System` if the server cannot be reached or says nothing in time, `NotSupported` if it
     /// refuses or is not understood.
     pub(crate) fn dial(&self, purpose: Purpose, limit: Duration) -> Result<Connected, Error> {
+        self.cancel.check(&self.text)?;
         let deadline = Instant::now() + limit;
-        let (stream, server) = self.connect(deadline).map_err(|error| self.unreachable(&error))?;
-        let mut wire = Wire::new(stream);
+        let (socket, server) = self.connect(deadline).map_err(|error| self.unreachable(&error))?;
+        let mut wire = Wire::new(socket, self.cancel.clone());
         let session = self.negotiate(&mut wire, purpose, deadline)?;
         let identity = (server, hash(&(server, &self.uri.name)));
         Ok(Connected { wire, session, identity })
     }
 
-    fn connect(&self, deadline: Instant) -> io::Result<(Stream, u64)> {
+    fn connect(&self, deadline: Instant) -> io::Result<(Socket, u64)> {
         match &self.uri.address {
             Address::Tcp { host, port } => {
                 let mut last = io::Error::other("the name has no address");
                 for address in (host.as_str(), *port).to_socket_addrs()? {
                     match TcpStream::connect_timeout(&address, left(deadline)?) {
-                        Ok(stream) => return Ok((Stream::Tcp(stream), hash(&address))),
+                        Ok(stream) => return Ok((Socket::Tcp(stream), hash(&address))),
                         Err(error) => last = error,
                     }
                 }
@@ -92,7 +96,7 @@ impl Target {
                 let stream = connect_unix(path)?;
                 // A listening socket is a file; two paths may lead to one.
                 let file = std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
-                Ok((Stream::Unix(stream), file.map_or_else(|_| hash(path), |file| hash(&file))))
+                Ok((Socket::Unix(stream), file.map_or_else(|_| hash(path), |file| hash(&file))))
             }
         }
     }

@@ -13,12 +13,20 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use super::secure::Session;
+use crate::cancel::{Cancel, LOOK};
 
 /// A socket.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+/// A socket, and the flag that ends a wait at it.
+#[derive(Debug)]
+struct Stream {
+    socket: Socket,
+    cancel: Cancel,
 }
 
 /// A socket, and perhaps TLS on it.
@@ -29,9 +37,9 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Plain, so far.
-    pub(crate) fn new(stream: Stream) -> Wire {
-        Wire { stream, tls: None }
+    /// Plain, so far. Waits end early once `cancel` is set.
+    pub(crate) fn new(socket: Socket, cancel: Cancel) -> Wire {
+        Wire { stream: Stream { socket, cancel }, tls: None }
     }
 
     /// Begins TLS, and returns when the server's certificate was found good.
@@ -97,9 +105,9 @@ impl Wire {
     pub(crate) fn into_parts(self) -> io::Result<(OwnedFd, Option<Box<Session>>)> {
         self.stream.set_timeout(None)?;
         self.stream.prepare()?;
-        let socket = match self.stream {
-            Stream::Tcp(stream) => stream.into(),
-            Stream::Unix(stream) => stream.into(),
+        let socket = match self.stream.socket {
+            Socket::Tcp(stream) => stream.into(),
+            Socket::Unix(stream) => stream.into(),
         };
         Ok((socket, self.tls))
     }
@@ -112,6 +120,10 @@ impl Wire {
 pub(crate) fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 impl Stream {
@@ -131,11 +143,11 @@ impl Stream {
     }
 
     fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => {
+        match &self.socket {
+            Socket::Tcp(stream) => {
                 stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
             }
-            Stream::Unix(stream) => {
+            Socket::Unix(stream) => {
                 stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
             }
         }
@@ -143,7 +155,7 @@ impl Stream {
 
     /// Requests go out at once, and a server that is gone is noticed while nothing is sent.
     fn prepare(&self) -> io::Result<()> {
-        let Stream::Tcp(stream) = self else { return Ok(()) };
+        let Socket::Tcp(stream) = &self.socket else { return Ok(()) };
         stream.set_nodelay(true)?;
         let fd = stream.as_raw_fd();
         set_option(fd, (libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1)?;
@@ -155,14 +167,16 @@ impl Stream {
 
     fn read(&mut self, into: &mut [u8], deadline: Instant) -> io::Result<usize> {
         loop {
-            self.set_timeout(Some(left(deadline)?))?;
-            let read = match self {
-                Stream::Tcp(stream) => stream.read(into),
-                Stream::Unix(stream) => stream.read(into),
+            let time = left(deadline)?;
+            self.set_timeout(Some(time.min(LOOK)))?;
+            let read = match &mut self.socket {
+                Socket::Tcp(stream) => stream.read(into),
+                Socket::Unix(stream) => stream.read(into),
             };
             match read {
                 // A ring of the thread's may interrupt it.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) && time > LOOK && !self.cancel.is_set() => {}
                 read => return read,
             }
         }
@@ -170,9 +184,9 @@ impl Stream {
 
     fn write_all(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
         self.set_timeout(Some(left(deadline)?))?;
-        match self {
-            Stream::Tcp(stream) => stream.write_all(bytes),
-            Stream::Unix(stream) => stream.write_all(bytes),
+        match &mut self.socket {
+            Socket::Tcp(stream) => stream.write_all(bytes),
+            Socket::Unix(stream) => stream.write_all(bytes),
         }
     }
 }

@@ -29,6 +29,7 @@ pub(crate) fn config_of(spec: &Spec) -> Result<RbdConfig, SpecError> {
         connect_ns,
         writethrough_until_flush: spec.switch("writethrough-until-flush")?,
         io_threads: default.io_threads,
+        cancel: default.cancel,
     })
 }
 

@@ -138,14 +138,35 @@ impl Servers {
 
     /// Answers what is in flight for at most `timeout`, flushes as `Server::stop` does, and ends.
     #[must_use]
-    pub fn stop(self, timeout: Duration) -> StopReport {
-        let vhost = self.vhost.map(|server| std::thread::spawn(move || server.stop(timeout)));
-        let mut report = self.nbd.map(|server| server.stop(timeout)).unwrap_or_default();
-        if let Some(stopping) = vhost {
-            let failures = stopping.join();
-            report.failures.extend(failures.unwrap_or_else(|_| vec!["a stop panicked".to_owned()]));
-        }
+    pub fn stop(mut self, timeout: Duration) -> StopReport {
+        let mut report = self.halt(timeout);
+        report.failures.extend(self.join().err());
         report
+    }
+
+    /// The first part of [`Servers::stop`]: all but the end of threads, which hang if a drive does.
+    #[must_use]
+    pub fn halt(&mut self, timeout: Duration) -> StopReport {
+        let (nbd, vhost) = (&mut self.nbd, self.vhost.take());
+        std::thread::scope(|scope| {
+            let vhost = vhost.map(|server| scope.spawn(move || server.stop(timeout)));
+            let mut report = nbd.as_mut().map(|server| server.halt(timeout)).unwrap_or_default();
+            if let Some(stopping) = vhost {
+                let failures = stopping.join();
+                report
+                    .failures
+                    .extend(failures.unwrap_or_else(|_| vec!["a stop panicked".to_owned()]));
+            }
+            report
+        })
+    }
+
+    /// The second part of [`Servers::stop`]: waits some seconds for the end of threads.
+    ///
+    /// # Errors
+    /// If one panicked, or hangs and is left behind; in words.
+    pub fn join(&mut self) -> Result<(), String> {
+        self.nbd.take().map_or(Ok(()), |mut server| server.join())
     }
 }
 

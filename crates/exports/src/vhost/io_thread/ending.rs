@@ -13,9 +13,9 @@ use super::IoThread;
 use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, Progress, TURN_NS};
 
 impl IoThread {
-    /// Ends the thread, of so many: answers what is in flight until the deadline, and flushes if it
-    /// is the last.
-    pub(crate) fn finish(mut self, served: Result<(), Error>, threads: u16) -> Vec<String> {
+    /// Ends the thread, of so many, but for [`IoThread::let_go`]: answers what is in flight until
+    /// the deadline, and flushes if it is the last.
+    pub(crate) fn finish(&mut self, served: Result<(), Error>, threads: u16) -> Vec<String> {
         let mut failures = Vec::new();
         let deadline_ns = self.common.stop.deadline_ns();
         let drained = served.and_then(|()| self.drain(deadline_ns));
@@ -35,7 +35,6 @@ impl IoThread {
             failures.push(format!("{left} {what} cut off: no answer of a drive"));
         }
         self.publish();
-        self.let_go(deadline_ns);
         failures
     }
 
@@ -93,7 +92,8 @@ impl IoThread {
     }
 
     /// Drops channel, ring and queues in this order; leaks what is still written to.
-    fn let_go(self, deadline_ns: u64) {
+    pub(crate) fn let_go(self) {
+        let deadline_ns = self.common.stop.deadline_ns();
         let IoThread { mut channel, ctx, kicks, queues, pinned, reactor, .. } = self;
         let leaks = channel.in_flight() > 0;
         channel.set_drain_ns(deadline_ns.saturating_sub(Native::now()));

@@ -332,7 +332,9 @@ fn finish(mut bench: Bench, threads: u16, drain_ns: u64) -> (Vec<String>, Weak<G
     bench.settle();
     let memory = Arc::downgrade(bench.queue(0).memory());
     bench.common.stop.give(Native::now() + drain_ns);
-    (bench.thread.finish(Ok(()), threads), memory)
+    let failures = bench.thread.finish(Ok(()), threads);
+    bench.thread.let_go();
+    (failures, memory)
 }
 
 #[test]

@@ -43,8 +43,8 @@ impl StopReport {
 }
 
 impl Worker {
-    /// Ends the thread's part of the server.
-    pub(crate) fn finish(mut self, served: Result<(), Error>) -> StopReport {
+    /// Ends the thread's part of the server, but for [`Worker::let_go`].
+    pub(crate) fn finish(&mut self, served: Result<(), Error>) -> StopReport {
         let mut report = StopReport::default();
         let ended = match served {
             Ok(()) => self.drain(&mut report).and_then(|()| self.flush().run(&mut report.failures)),
@@ -55,7 +55,6 @@ impl Worker {
             report.failures.push(error.to_string());
         }
         self.publish();
-        self.let_go();
         report
     }
 
@@ -116,7 +115,7 @@ impl Worker {
     }
 
     /// Drops channels, ring, connections and buffers in this order.
-    fn let_go(self) {
+    pub(crate) fn let_go(self) {
         let left_ns = self.stop_deadline().saturating_sub(Native::now());
         let Worker { ctx, mut core, ring, shared, number, conns, .. } = self;
         // Each would wait on its own for drives that have had their time.

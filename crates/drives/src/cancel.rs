@@ -1,0 +1,76 @@
+//! `Cancel`: a flag that ends the opening of drives early.
+//!
+//! Set once, from any thread, by the owner of the opening: a program that was told to stop while it
+//! starts. Code that waits for a lock, a server or a cluster while a drive is opened looks at it
+//! at least ten times a second and gives up. Drives that are open do not look at it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use millrace_block::{Error, ErrorKind};
+
+/// Longest wait between two looks at the flag.
+pub(crate) const LOOK: Duration = Duration::from_millis(50);
+
+/// A flag that ends the opening of drives early; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Ends every opening that carries this flag.
+    pub fn set(&self) {
+        // Release pairs with the Acquire of `is_set`.
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether openings are to end.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        // Acquire pairs with the Release of `set`.
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// The error of an opening that ends; `what` names the drive and what it waited for.
+    ///
+    /// # Errors
+    /// `System` if the flag is set.
+    pub fn check(&self, what: &dyn std::fmt::Display) -> Result<(), Error> {
+        match self.is_set() {
+            true => Err(Error::new(ErrorKind::System, format!("{what}: the opening was stopped"))),
+            false => Ok(()),
+        }
+    }
+
+    /// Sleeps for so long, or until the flag is set; whether it is.
+    #[must_use]
+    pub fn sleep(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        while !self.is_set() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_ends_when_the_flag_is_set_or_its_time_is_over() {
+        let cancel = Cancel::default();
+        assert!(!cancel.sleep(Duration::from_millis(5)));
+        assert!(cancel.check(&"d").is_ok());
+        let theirs = cancel.clone();
+        let setter = std::thread::spawn(move || theirs.set());
+        assert!(cancel.sleep(Duration::from_secs(60)));
+        setter.join().unwrap();
+        let text = cancel.check(&"d").unwrap_err().to_string();
+        assert_eq!(text, "d: the opening was stopped");
+    }
+}
