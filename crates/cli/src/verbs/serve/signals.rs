@@ -6,6 +6,7 @@
 //! write to a closed pipe is an error like any other. A thread sleeps here while others serve.
 //! The manager is told by the protocol of sd_notify(3) where NOTIFY_SOCKET is set.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ enum Asked {
     Nothing(&'static str),
 }
 
-/// Signals without a meaning that came since the last line about one.
+/// A signal without a meaning: when a line said so last, and how often it came since.
 #[derive(Debug, Default)]
 struct Ignored {
     said: Option<Instant>,
@@ -95,12 +96,13 @@ impl Signals {
 
     /// Waits for the signal to stop, and ends a start for it; serves the test aid meanwhile.
     pub fn wait(&mut self, startup: &Startup) {
-        let (mut cuts, mut ignored) = (0, Ignored::default());
+        let (mut cuts, mut ignored) = (0, BTreeMap::<&str, Ignored>::new());
         loop {
             match self.next() {
                 Asked::Stop => return startup.stop(),
                 Asked::Nothing(said) => {
-                    if let Some(line) = ignored.line(said, Instant::now()) {
+                    if let Some(line) = ignored.entry(said).or_default().line(said, Instant::now())
+                    {
                         tracing::info!("{line}");
                     }
                 }
