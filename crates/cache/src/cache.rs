@@ -15,6 +15,7 @@ use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 use crate::clearing::Clearing;
 use crate::config::{CacheConfig, CacheMode, Registered};
 use crate::extent::Dirtied;
+use crate::first_dirty::{DirtyCall, FirstDirty};
 use crate::frames::Frames;
 use crate::pace::Pace;
 use crate::page::PageSize;
@@ -42,6 +43,7 @@ pub struct Cache<M: Machine> {
     epoch: M::Word,
     /// Pages that are dirty, and pages that are being written.
     dirty: M::Word,
+    first_dirty: FirstDirty<M>,
     pub(crate) signals: Signals<M>,
     pub(crate) pace: Pace<M>,
     pub(crate) flusher: FlusherCall<M>,
@@ -160,6 +162,7 @@ impl<M: Machine> Cache<M> {
             config,
             epoch: M::Word::new(1),
             dirty: M::Word::new(0),
+            first_dirty: FirstDirty::new(),
             signals: Signals::new(),
             pace: Pace::new(),
             flusher: FlusherCall::new(),
@@ -266,8 +269,16 @@ impl<M: Machine> Cache<M> {
         self.dirty.load(Order::Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
+    /// Has `call` run once the cache is about to answer its first write from memory; no such write
+    /// is answered before the call has returned. Threads that serve may run it at the same time,
+    /// and all of them wait for it. To be set before the cache is used.
+    pub fn before_first_dirty(&self, call: DirtyCall) {
+        self.first_dirty.set(call);
+    }
+
     /// So many more pages are dirty; past the background mark the flusher is told.
     pub(crate) fn add_dirty(&self, pages: u64) {
+        self.first_dirty.note();
         let before = self.dirty.fetch_add(pages, Order::AcqRel).cast_signed();
         let mark = self.dirty_max_pages() / 2 + self.strands.pages();
         let (now, mark) = (before + pages.cast_signed(), mark.cast_signed());

@@ -11,7 +11,7 @@ use clap::{Command, CommandFactory, Parser, Subcommand};
 use signal_hook::consts::SIGXFSZ;
 use signal_hook::flag;
 
-use crate::{logging, verbs};
+use crate::{logging, output_queue, verbs};
 
 /// Exit status of an error.
 const ERROR: u8 = 2;
@@ -96,6 +96,7 @@ pub fn run() -> ExitCode {
         verbs::complain(&error);
         ExitCode::from(ERROR)
     });
+    output_queue::finish();
     if verbs::has_lost_output() { ExitCode::from(ERROR) } else { code }
 }
 

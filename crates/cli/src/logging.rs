@@ -4,11 +4,11 @@
 //! Results of a verb go to standard output and never through here. A line for a person at a
 //! terminal is the message alone; elsewhere it begins with the time and the level; as JSON it also
 //! has the event's fields (drive, op, sector). Installed once by cli.rs before the verb runs;
-//! called by whatever logs, through the macros of `tracing`. Invariant: nothing on the way of an
-//! I/O logs.
+//! called by whatever logs, through the macros of `tracing`. A daemon's lines go through a queue
+//! (output_queue.rs), so that nobody who logs waits for a reader.
 
 use std::fmt::{self, Write};
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::str::FromStr;
 use std::sync::OnceLock;
 
@@ -17,6 +17,7 @@ use clap::ValueEnum;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -24,6 +25,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::output_queue;
 use crate::visible::visible;
 
 /// What filters lines if `-v` is not given.
@@ -62,7 +64,7 @@ pub fn install(args: Args) -> anyhow::Result<()> {
     let targets = filter(args.verbose, variable.as_deref())?;
     FORMAT.get_or_init(|| args.log_format);
     let registry = tracing_subscriber::registry().with(targets);
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let layer = tracing_subscriber::fmt::layer().with_writer(Log).log_internal_errors(false);
     let installed = match args.log_format {
         Format::Json => registry.with(layer.json().flatten_event(true)).try_init(),
         Format::Text => {
@@ -71,6 +73,32 @@ pub fn install(args: Args) -> anyhow::Result<()> {
         }
     };
     installed.map_err(|error| anyhow!("logging was started twice: {error}"))
+}
+
+/// Standard error, through its queue if a daemon has one.
+#[derive(Debug, Clone, Copy)]
+pub struct Log;
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match output_queue::log() {
+            Some(queue) => queue.add(bytes.to_vec()),
+            None => io::Write::write_all(&mut io::stderr().lock(), bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Log {
+    type Writer = Log;
+
+    fn make_writer(&self) -> Log {
+        Log
+    }
 }
 
 /// Whether lines are JSON.

@@ -6,6 +6,7 @@
 mod cli;
 mod config;
 mod logging;
+mod output_queue;
 mod verbs;
 mod views;
 mod visible;

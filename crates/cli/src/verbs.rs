@@ -27,6 +27,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::logging;
+use crate::output_queue;
 use crate::visible::visible_lines;
 
 /// Says on standard error why a verb failed: text for a person, or a line of JSON for a program
@@ -37,7 +38,7 @@ pub fn complain(error: &anyhow::Error) {
         false => {
             // A full disk under standard error is no reason to panic.
             let text = format!("millrace: {}\n", visible_lines(&reasons(error.as_ref())));
-            let _ = std::io::stderr().lock().write_all(text.as_bytes());
+            let _ = logging::Log.write_all(text.as_bytes());
         }
     }
 }
@@ -81,12 +82,21 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if time.is_zero() || seconds > 1e8 { Err(wrong()) } else { Ok(time) }
 }
 
-/// Writes to standard output at once; a reader that has gone away is no reason to stop. What else
+/// Writes to standard output at once, or in a daemon as soon as somebody reads it; a reader that has gone away is no reason to stop. What else
 /// goes wrong is told once, and makes the program fail at its end.
 pub fn say(text: &str) {
+    if let Some(queue) = output_queue::out() {
+        queue.add(text.as_bytes().to_vec());
+        return;
+    }
     let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    let Err(error) = written else { return };
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        lost_output(error);
+    }
+}
+
+/// Standard output has not taken what was said.
+pub fn lost_output(error: std::io::Error) {
     let is_gone = error.kind() == ErrorKind::BrokenPipe;
     if !is_gone && LOST_OUTPUT.set(()).is_ok() {
         complain(&anyhow::Error::new(error).context("standard output: cannot write"));

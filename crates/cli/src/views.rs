@@ -24,7 +24,9 @@ pub mod settings;
 mod thread;
 
 pub use prometheus::render as prometheus;
-pub use protocol::{CONTROL_VERSION, Refusal, Resize, Set, SetGroup, TraceStart, Verb, greeting};
+pub use protocol::{
+    Acknowledge, CONTROL_VERSION, Refusal, Resize, Set, SetGroup, TraceStart, Verb, greeting,
+};
 pub use thread::{Sockets, Views};
 
 /// What answers a verb and gives the metrics: the daemon.

@@ -42,6 +42,7 @@ pub(crate) use open::measure;
 use probe::{Geometry, Next};
 use queue::FileQueue;
 
+use crate::cancel::Cancel;
 use crate::owned;
 use crate::pieces::PIECES_MAX;
 use crate::thread_bound::ThreadBound;
@@ -114,6 +115,8 @@ pub struct FileConfig {
     pub read_only: bool,
     /// I/O threads, each with a queue of its own.
     pub io_threads: u16,
+    /// Ends the wait for the file's lock.
+    pub cancel: Cancel,
 }
 
 impl Default for FileConfig {
@@ -129,6 +132,7 @@ impl Default for FileConfig {
             lock: true,
             read_only: false,
             io_threads: 1,
+            cancel: Cancel::default(),
         }
     }
 }

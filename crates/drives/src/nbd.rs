@@ -41,6 +41,7 @@ use millrace_machine::{Native, Topology};
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{Address, ClientSession, NbdUri};
 
+use crate::cancel::Cancel;
 use crate::open::Measured;
 use crate::owned;
 use crate::pieces::PIECES_MAX;
@@ -94,6 +95,8 @@ pub struct NbdConfig {
     pub tls: Option<NbdTls>,
     /// I/O threads, each with a queue of its own.
     pub io_threads: u16,
+    /// Ends the waits for the server while the drive is opened.
+    pub cancel: Cancel,
 }
 
 impl NbdConfig {
@@ -111,6 +114,7 @@ impl NbdConfig {
             read_only: false,
             tls: None,
             io_threads: 1,
+            cancel: Cancel::default(),
         }
     }
 
@@ -130,7 +134,8 @@ impl NbdConfig {
                 Some((config, host))
             }
         };
-        Ok(Target { uri: self.uri.clone(), text: self.text.clone(), tls })
+        let cancel = self.cancel.clone();
+        Ok(Target { uri: self.uri.clone(), text: self.text.clone(), tls, cancel })
     }
 
     /// Whether a drive on this export takes no writes.

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use millrace_block::{Driver, Error, ErrorKind, Op, Status};
 use millrace_machine::{Machine, Native};
 
+use crate::cancel::Cancel;
 use crate::fault::{Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule};
 use crate::file::{Advice, Aio, Direct, FileConfig, FileDriver, measure as measure_file};
 use crate::model::{ModelConfig, ModelDriver, config_of};
@@ -73,7 +74,17 @@ impl Opened {
 /// # Errors
 /// A value that makes no sense, a key that is missing, or what opening says.
 pub fn open(spec: &Spec, io_threads: u16) -> Result<Opened, SpecError> {
-    settings_of(spec)?.open(io_threads)
+    open_with(spec, io_threads, &Cancel::default())
+}
+
+/// As [`open`], but ends early, with an error, once `cancel` is set: waits for locks, servers and
+/// clusters look at it.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(spec: &Spec, io_threads: u16, cancel: &Cancel) -> Result<Opened, SpecError> {
+    cancel.check(spec)?;
+    settings_of(spec)?.open(io_threads, cancel)
 }
 
 /// Says whether every value of a spec makes sense, of the drives inside it, too; opens nothing.
@@ -127,29 +138,31 @@ fn settings_of(spec: &Spec) -> Result<Settings, SpecError> {
 }
 
 impl Settings {
-    fn open(self, io_threads: u16) -> Result<Opened, SpecError> {
+    fn open(self, io_threads: u16, cancel: &Cancel) -> Result<Opened, SpecError> {
+        let cancel = cancel.clone();
         match self {
             Settings::Null(driver) => Ok(Opened::plain(driver)),
             Settings::Ram(config) => Ok(Opened::plain(RamDriver::new(config)?)),
             Settings::Model(config) => Ok(Opened::plain(ModelDriver::new(*config)?)),
             Settings::File(config) => {
-                let file = FileDriver::open(FileConfig { io_threads, ..config })?;
+                let file = FileDriver::open(FileConfig { io_threads, cancel, ..config })?;
                 let (notes, warnings) = (file.notes().to_vec(), file.warnings().to_vec());
                 let identity = Some(file.identity());
                 Ok(Opened { notes, warnings, identity, ..Opened::plain(file) })
             }
             Settings::Rbd(config) => {
-                let image = RbdDriver::open(RbdConfig { io_threads, ..config })?;
+                let image = RbdDriver::open(RbdConfig { io_threads, cancel, ..config })?;
                 let (warnings, identity) = (image.warnings().to_vec(), Some(image.identity()));
                 Ok(Opened { warnings, identity, ..Opened::plain(image) })
             }
             Settings::Nbd(config) => {
-                let nbd = NbdDriver::open(NbdConfig { io_threads, ..config })?;
+                let nbd = NbdDriver::open(NbdConfig { io_threads, cancel, ..config })?;
                 let (notes, identity) = (nbd.notes().to_vec(), Some(nbd.identity()));
                 Ok(Opened { notes, identity, ..Opened::plain(nbd) })
             }
             Settings::Fault { config, dead, inner } => {
-                let Opened { driver, notes, warnings, identity, .. } = inner.open(io_threads)?;
+                let Opened { driver, notes, warnings, identity, .. } =
+                    inner.open(io_threads, &cancel)?;
                 let fault = FaultDriver::new(driver, config)?;
                 let control = fault.control();
                 if dead {
@@ -333,7 +346,7 @@ fn file_of(spec: &Spec) -> Result<FileConfig, SpecError> {
         depth: spec.depth()?.unwrap_or(default.depth),
         lock: spec.switch("lock")?.unwrap_or(default.lock),
         read_only: spec.switch("read-only")?.unwrap_or(default.read_only),
-        io_threads: default.io_threads,
+        ..default
     };
     if config.grow && config.size_bytes.is_none() {
         return Err(spec.invalid("grow", "it goes with size="));

@@ -70,6 +70,11 @@ const DRIVERS: [(&str, &[&str]); 7] = [
     ),
 ];
 
+/// Most drives inside each other, as `fault` drives are.
+const NESTING_MAX: usize = 16;
+/// Characters of a spec that is nested too deep which its error shows.
+const SHOWN_CHARS: usize = 60;
+
 /// The key that may go without its name, if it comes first.
 fn main_key(driver: &str) -> Option<&'static str> {
     (driver == "rbd").then_some("image")
@@ -211,6 +216,34 @@ impl Spec {
         driver: &str,
         pairs: impl Iterator<Item = (String, String)>,
     ) -> Result<Spec, SpecError> {
+        let spec = Spec::of_pairs(driver, pairs)?;
+        spec.check_nesting()?;
+        Ok(spec)
+    }
+
+    /// Refuses drives inside drives that are nested too deep, so that code may follow them by
+    /// recursion. A spec inside that is wrong is refused when it is read.
+    fn check_nesting(&self) -> Result<(), SpecError> {
+        let mut inner = self.get("drive").map(str::to_owned);
+        for _ in 0..NESTING_MAX {
+            let Some(text) = inner else { return Ok(()) };
+            let Ok(spec) = Spec::parse_outermost(&text) else { return Ok(()) };
+            inner = spec.get("drive").map(str::to_owned);
+        }
+        match inner {
+            None => Ok(()),
+            Some(_) => {
+                let what = format!("more than {NESTING_MAX} drives inside each other");
+                let start: String = self.to_string().chars().take(SHOWN_CHARS).collect();
+                Err(SpecError::Syntax { spec: format!("{start}..."), what })
+            }
+        }
+    }
+
+    fn of_pairs(
+        driver: &str,
+        pairs: impl Iterator<Item = (String, String)>,
+    ) -> Result<Spec, SpecError> {
         let Some(keys) = known_keys(driver) else {
             let nearest = nearest(driver, DRIVERS.iter().map(|(name, _)| *name));
             return Err(SpecError::UnknownDriver { driver: driver.into(), nearest });
@@ -278,6 +311,15 @@ impl FromStr for Spec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Spec, SpecError> {
+        let spec = Spec::parse_outermost(text)?;
+        spec.check_nesting()?;
+        Ok(spec)
+    }
+}
+
+impl Spec {
+    /// Reads a text; the specs inside it stay texts.
+    fn parse_outermost(text: &str) -> Result<Spec, SpecError> {
         let wrong = |what: String| SpecError::Syntax { spec: text.into(), what };
         let (driver, rest) = text.split_once(':').unwrap_or((text, ""));
         let (driver, controller) = match driver.split_once('@') {
@@ -291,7 +333,7 @@ impl FromStr for Spec {
             return Err(wrong("a controller's name follows the @".into()));
         }
         // An unknown driver's pieces may have any form.
-        Spec::from_pairs(driver, std::iter::empty())?;
+        Spec::of_pairs(driver, std::iter::empty())?;
         let Some(pieces) = split_outside(rest, ',') else {
             return Err(wrong("its parentheses do not match".into()));
         };
@@ -304,7 +346,7 @@ impl FromStr for Spec {
                 _ => return Err(wrong(format!("`{piece}` is not key=value"))),
             }
         }
-        let spec = Spec::from_pairs(driver, pairs.into_iter())?;
+        let spec = Spec::of_pairs(driver, pairs.into_iter())?;
         Ok(Spec { controller: controller.map(Into::into), ..spec })
     }
 }
@@ -335,6 +377,20 @@ mod tests {
 
     fn error(text: &str) -> SpecError {
         text.parse::<Spec>().expect_err("the spec is wrong")
+    }
+
+    #[test]
+    fn drives_inside_each_other_have_a_limit_and_no_depth_overflows_the_stack() {
+        let nested = |depth| "fault:drive=(".repeat(depth) + "null:" + &")".repeat(depth);
+        let plain = |depth| "fault:drive=".repeat(depth) + "null:";
+        let spec: Spec = nested(NESTING_MAX).parse().unwrap();
+        assert!(!spec.is_run_by_owners() && crate::check(&spec).is_ok());
+        for text in [nested(NESTING_MAX + 1), nested(6_000), plain(6_000)] {
+            let said = error(&text).to_string();
+            assert!(said.contains("more than 16 drives inside each other") && said.len() < 300);
+        }
+        let pairs = [("drive".to_owned(), nested(6_000))].into_iter();
+        assert!(Spec::from_pairs("fault", pairs).is_err());
     }
 
     #[test]

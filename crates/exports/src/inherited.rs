@@ -27,6 +27,13 @@ pub(crate) fn take(name: &str) -> Result<OwnedFd, Error> {
     take_from(&mut lock(SOCKETS.get_or_init(|| Mutex::new(handed_over()))), name)
 }
 
+/// Names of the sockets that were handed over and that nobody has taken yet.
+#[must_use]
+pub fn handed_over_names() -> Vec<String> {
+    let sockets = lock(SOCKETS.get_or_init(|| Mutex::new(handed_over())));
+    sockets.iter().map(|(name, _)| name.clone()).collect()
+}
+
 fn take_from(sockets: &mut Vec<(String, OwnedFd)>, name: &str) -> Result<OwnedFd, Error> {
     let wrong = |text: String| Error::new(ErrorKind::InvalidSetting, text);
     let Some(at) = sockets.iter().position(|(known, _)| known == name) else {

@@ -14,7 +14,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_machine::{CpuId, Native, NativeThread, Thread};
+use millrace_machine::{CpuId, Native, NativeThread};
+use millrace_runtime::{Joined, join_within};
+
+/// Longest time for threads to end that have reported: their rings wait 5 s for drives.
+const LET_GO: Duration = Duration::from_secs(6);
 
 /// What runs on an I/O thread.
 pub(crate) trait Service {
@@ -30,8 +34,12 @@ pub(crate) trait Service {
     /// `System` if the ring fails.
     fn serve(&mut self) -> Result<(), Error>;
 
-    /// Ends it in order after [`Service::serve`], which returned this.
-    fn finish(self, served: Result<(), Error>) -> Self::Report;
+    /// Ends its work in order after [`Service::serve`], which returned this. Gives its report, and
+    /// how long it may still wait for drives, in nanoseconds.
+    fn finish(&mut self, served: Result<(), Error>) -> (Self::Report, u64);
+
+    /// Lets go of everything, which waits for a drive that hangs: last, and after the report.
+    fn let_go(self, left_ns: u64);
 }
 
 /// Whether an I/O thread of a server panicked, or ended before the order to stop.
@@ -129,14 +137,23 @@ impl<R: Send + 'static> IoThreads<R> {
         self.alive.recv_timeout(limit) != Err(RecvTimeoutError::Timeout)
     }
 
-    /// Waits for the end of all threads; false if one of them panicked.
-    pub(crate) fn join(&mut self) -> bool {
-        self.threads.drain(..).fold(true, |whole, thread| thread.join() & whole)
+    /// Waits for the end of all threads, for [`LET_GO`] at most.
+    pub(crate) fn join(&mut self) -> Joined {
+        join_within(std::mem::take(&mut self.threads), LET_GO)
     }
 
-    /// What the threads reported that have ended.
+    /// What the threads reported so far, once each.
     pub(crate) fn reports(&self) -> impl Iterator<Item = R> {
         self.ended.try_iter()
+    }
+
+    /// Takes the next report; none if there is none within `limit`, or all threads have reported
+    /// that do. The second value tells the two apart.
+    pub(crate) fn next_report(&self, limit: Duration) -> (Option<R>, bool) {
+        match self.ended.recv_timeout(limit) {
+            Ok(report) => (Some(report), false),
+            Err(error) => (None, error == RecvTimeoutError::Disconnected),
+        }
     }
 }
 
@@ -171,7 +188,10 @@ where
         if served.is_err() {
             failed.set();
         }
-        let _ = ended.send(service.finish(served));
+        let (report, left_ns) = service.finish(served);
+        let _ = ended.send(report);
+        drop(ended);
+        service.let_go(left_ns);
     };
     Native::try_spawn(&place.name, place.cpu, body)
 }
@@ -204,9 +224,11 @@ pub(crate) mod tests {
             }
         }
 
-        fn finish(self, served: Result<(), Error>) -> Vec<String> {
-            served.err().iter().map(ToString::to_string).collect()
+        fn finish(&mut self, served: Result<(), Error>) -> (Vec<String>, u64) {
+            (served.err().iter().map(ToString::to_string).collect(), 0)
         }
+
+        fn let_go(self, _: u64) {}
     }
 
     /// Threads with these services, and whether one of them failed.
@@ -229,7 +251,8 @@ pub(crate) mod tests {
             let (mut threads, failed) = played(&services);
             assert!(!threads.is_empty());
             assert!(threads.wait(Duration::from_secs(20)), "all of them end by themselves");
-            assert_eq!((threads.join(), failed.is_set()), (whole, fails), "{services:?}");
+            let joined = if whole { Joined::Ended } else { Joined::Panicked };
+            assert_eq!((threads.join(), failed.is_set()), (joined, fails), "{services:?}");
             let mut found: Vec<usize> = threads.reports().map(|report| report.len()).collect();
             found.sort_unstable();
             assert_eq!((found, threads.is_empty()), (reports, true), "{services:?}");
@@ -242,7 +265,8 @@ pub(crate) mod tests {
         let make = || Err::<Played, _>(Error::new(ErrorKind::System, "no ring"));
         let (mut threads, notes) = IoThreads::start(&failed, [(place, make)].into_iter());
         assert!(notes.is_err_and(|error| error.to_string().contains("no ring")));
-        assert!(threads.join() && !failed.is_set() && threads.reports().next().is_none());
+        assert_eq!((threads.join(), failed.is_set()), (Joined::Ended, false));
+        assert!(threads.reports().next().is_none());
     }
 
     /// A service that serves until the test hangs up.
@@ -260,7 +284,11 @@ pub(crate) mod tests {
             Ok(())
         }
 
-        fn finish(self, _: Result<(), Error>) {}
+        fn finish(&mut self, _: Result<(), Error>) -> ((), u64) {
+            ((), 0)
+        }
+
+        fn let_go(self, _: u64) {}
     }
 
     #[test]
@@ -270,7 +298,7 @@ pub(crate) mod tests {
         let (mut threads, _) = IoThreads::start(&Failed::default(), places.into_iter());
         assert!(!threads.wait(Duration::from_millis(20)));
         drop(hold);
-        assert!(threads.wait(Duration::from_secs(20)) && threads.join());
+        assert!(threads.wait(Duration::from_secs(20)) && threads.join() == Joined::Ended);
     }
 
     #[test]

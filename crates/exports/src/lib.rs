@@ -24,4 +24,4 @@ pub use self::access::{Allow, SocketAccess};
 pub use self::client_groups::{ClientGroup, GroupSeats, Seat};
 pub use self::faults::ExportErrors;
 pub use self::nbd::server;
-pub use self::unix_socket::UnixSocket;
+pub use self::unix_socket::{UnixSocket, remove_socket_files};

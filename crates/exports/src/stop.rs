@@ -2,7 +2,7 @@
 //!
 //! Given once by the owner of the server, looked at by its threads. Used by both servers.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use millrace_block::{Op, StatsSnapshot, Status, Unwritten, Volume, prepare_stop};
@@ -43,6 +43,11 @@ impl Progress {
     /// Of a volume that is about to be flushed for the last time, which its drives are told.
     pub(crate) fn of(volume: &Volume<Native>) -> Progress {
         volume.drives().iter().for_each(|disk| prepare_stop(disk));
+        Progress::watched(volume)
+    }
+
+    /// Of a volume that others flush.
+    fn watched(volume: &Volume<Native>) -> Progress {
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
         let limit = Deadline::after_ns(if least.pages > 0 { STUCK_NS } else { 0 });
         let before = failures(volume).collect();
@@ -114,6 +119,40 @@ impl Progress {
             ));
         }
         text
+    }
+}
+
+/// How long after the deadline of a stop, or after the time that the flush of a cache has, an I/O
+/// thread may take to flush and report, in nanoseconds.
+pub(crate) const REPORT_NS: u64 = 8_000_000_000;
+
+/// How long a server waits for its I/O threads when it stops: as long as caches of its volumes get
+/// on.
+pub(crate) struct StopLimit {
+    volumes: Vec<(Arc<Volume<Native>>, Progress)>,
+    limit: Deadline<Native>,
+}
+
+impl StopLimit {
+    /// Of a stop that has so long for what is in flight.
+    pub(crate) fn new(
+        volumes: impl Iterator<Item = Arc<Volume<Native>>>,
+        time: Duration,
+    ) -> StopLimit {
+        let volumes = volumes.map(|volume| {
+            let progress = Progress::watched(&volume);
+            (volume, progress)
+        });
+        StopLimit { volumes: volumes.collect(), limit: Deadline::after(time) }
+    }
+
+    /// Whether threads that have not ended by now are to be left behind. Ask every turn.
+    pub(crate) fn is_over(&mut self) -> bool {
+        let left_ns = self.limit.left_with_ns(REPORT_NS);
+        let is_over = |over, (volume, progress): &mut (Arc<Volume<Native>>, Progress)| {
+            progress.is_over(volume, left_ns, REPORT_NS) && over
+        };
+        self.volumes.iter_mut().fold(left_ns == 0, is_over)
     }
 }
 

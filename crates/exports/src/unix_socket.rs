@@ -15,13 +15,54 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_drives::flock_holder;
+use millrace_drives::{flock_holder, open_store};
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::net;
 
 use crate::SocketAccess;
+use crate::mailbox::lock as lock_list;
+
+/// Files of all sockets of this process, and of their locks, by device and inode.
+static FILES: Mutex<Vec<(PathBuf, (u64, u64))>> = Mutex::new(Vec::new());
+
+/// Removes the files of all sockets that this process listens on, for an end of the process that
+/// drops nothing: one that cannot wait for its threads.
+pub fn remove_socket_files() {
+    for (path, file) in std::mem::take(&mut *lock_list(&FILES)) {
+        if identity(&path) == Some(file) {
+            // If it cannot be removed, the next server finds it refused and replaces it.
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
+/// A socket's file, or that of its lock; dropped, it is removed.
+#[derive(Debug)]
+struct OwnFile {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+impl OwnFile {
+    fn at(path: &Path) -> OwnFile {
+        let identity = identity(path);
+        lock_list(&FILES).extend(identity.map(|identity| (path.to_owned(), identity)));
+        OwnFile { path: path.to_owned(), identity }
+    }
+}
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            // If it cannot be removed, the next server finds it refused and replaces it.
+            let _ = std::fs::remove_file(&self.path);
+        }
+        lock_list(&FILES).retain(|(path, _)| *path != self.path);
+    }
+}
 
 /// Connections that may wait to be accepted on a private socket.
 const BACKLOG: i32 = 16;
@@ -29,10 +70,9 @@ const BACKLOG: i32 = 16;
 /// A Unix socket that is listened on; its file goes when this is dropped.
 #[derive(Debug)]
 pub struct UnixSocket {
+    /// Dropped before the socket is closed.
+    file: OwnFile,
     socket: UnixListener,
-    path: PathBuf,
-    /// Device and inode of its file.
-    file: Option<(u64, u64)>,
     /// Dropped last: what goes before is done under it.
     _lock: LockFile,
 }
@@ -40,8 +80,9 @@ pub struct UnixSocket {
 /// The locked file beside a socket's path; it goes when this is dropped.
 #[derive(Debug)]
 struct LockFile {
-    file: File,
-    path: PathBuf,
+    /// Dropped first: the file is removed while it is locked.
+    _own: OwnFile,
+    _file: File,
 }
 
 impl UnixSocket {
@@ -77,7 +118,7 @@ impl UnixSocket {
     /// The socket's path.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.file.path
     }
 
     fn bind_by(
@@ -92,16 +133,7 @@ impl UnixSocket {
             }
             other => other?,
         };
-        Ok(UnixSocket { socket, path: path.to_owned(), file: identity(path), _lock: lock })
-    }
-}
-
-impl Drop for UnixSocket {
-    fn drop(&mut self) {
-        if self.file.is_some() && identity(&self.path) == self.file {
-            // If it cannot be removed, the next server finds it refused and replaces it.
-            let _ = std::fs::remove_file(&self.path);
-        }
+        Ok(UnixSocket { file: OwnFile::at(path), socket, _lock: lock })
     }
 }
 
@@ -121,7 +153,8 @@ fn who_is_at(path: &Path) -> String {
         let what = if kind.is_dir() { "a folder" } else { "a file that is no socket" };
         return format!("there is {what}; move it away, or choose another path");
     }
-    match File::open(beside(path)).ok().and_then(|file| flock_holder(&file)) {
+    let lock = open_store(&beside(path), OpenOptions::new().read(true), 0);
+    match lock.ok().and_then(|file| flock_holder(&file)) {
         Some(holder) if holder.is_this() => {
             "in use by this process already; choose another path".to_owned()
         }
@@ -197,28 +230,19 @@ fn beside(path: &Path) -> PathBuf {
 fn lock(path: &Path) -> io::Result<LockFile> {
     let path = beside(path);
     let mut options = OpenOptions::new();
-    options.write(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.write(true).create(true).mode(0o600);
     loop {
-        let locked = options.open(&path).and_then(|file| lock_file(&file).map(|()| file));
+        let opened = open_store(&path, &mut options, libc::O_NOFOLLOW);
+        let locked = opened.and_then(|file| lock_file(&file).map(|()| file));
         let file = locked.map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => io::ErrorKind::AddrInUse.into(),
             kind => io::Error::new(kind, format!("lock file {}: {error}", path.display())),
         })?;
         let meta = file.metadata()?;
         if identity(&path) == Some((meta.dev(), meta.ino())) {
-            return Ok(LockFile { file, path });
+            return Ok(LockFile { _own: OwnFile::at(&path), _file: file });
         }
         // Its last owner removed it after it was opened here.
-    }
-}
-
-impl Drop for LockFile {
-    fn drop(&mut self) {
-        let own = self.file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
-        if own.is_some() && identity(&self.path) == own {
-            // Still locked. If it cannot be removed, it is empty, and the next server's.
-            let _ = std::fs::remove_file(&self.path);
-        }
     }
 }
 

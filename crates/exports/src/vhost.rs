@@ -39,7 +39,7 @@ use self::log::Log;
 use self::queue::DeviceFlags;
 use crate::SocketAccess;
 use crate::io_threads::{Failed, IoThreads, Place, Service, cpu_of};
-use crate::stop::Progress;
+use crate::stop::{Progress, REPORT_NS};
 use crate::virtio::ID_BYTES;
 use crate::{ClientGroup, ExportErrors, Seat, UnixSocket, descriptors};
 
@@ -55,9 +55,6 @@ pub use self::thread_count::{QUEUES_MAX, Threads};
 pub const POLL_MAX_NS: u64 = 200_000;
 /// Longest wait for more requests unless set otherwise: 10 us.
 pub const WAIT_MAX_NS: u64 = 10_000;
-
-/// How long after the deadline of a stop an I/O thread may take to flush and let go: 8 s.
-const STOP_NS: u64 = 8_000_000_000;
 
 /// How long a stop waits for I/O threads before it nudges them, and how often it does so then.
 const NUDGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)];
@@ -247,18 +244,18 @@ impl VhostServer {
         }
         let mut failures = Vec::new();
         for mut export in self.exports.drain(..) {
-            let mut whole = true;
-            if export.has_ended(&mut limit) {
-                whole &= export.threads.join();
-            } else {
-                let text = "an I/O thread is stuck in what a frontend shares, and is left behind";
-                failures.push(format!("export {}: {text}", export.name));
+            let name = &export.name;
+            if !export.has_ended(&mut limit) {
+                let text = "an I/O thread is stuck in a drive or in what a frontend shares, and is left \
+                            behind";
+                failures.push(format!("export {name}: {text}"));
+            } else if let Err(text) = export.threads.join().in_words() {
+                failures.push(format!("export {name}: {text}"));
             }
             // Only now, so that guests hear of the last answers.
             export.link.shut_down();
-            export.control.into_iter().for_each(|thread| whole &= thread.join());
-            if !whole {
-                failures.push("an I/O thread panicked".to_owned());
+            if !export.control.into_iter().fold(true, |whole, thread| thread.join() & whole) {
+                failures.push(format!("export {name}: its control thread panicked"));
             }
             failures.extend(export.threads.reports().flatten());
         }
@@ -384,19 +381,23 @@ impl Service for NudgedThread {
         self.thread.serve()
     }
 
-    fn finish(self, served: Result<(), Error>) -> Vec<String> {
+    fn finish(&mut self, served: Result<(), Error>) -> (Vec<String>, u64) {
         self.thread.finish(served, self.count)
+    }
+
+    fn let_go(self, left_ns: u64) {
+        self.thread.let_go(left_ns);
     }
 }
 
 impl RunningExport {
-    /// Waits until all I/O threads have ended, for [`STOP_NS`] after the deadline at most, or after
+    /// Waits until all I/O threads have ended, for [`REPORT_NS`] after the deadline at most, or after
     /// the time that the flush of a cache has; nudges those that hang.
     fn has_ended(&self, limit: &mut Deadline<Native>) -> bool {
         let volume = &self.common.volume;
         let (mut wait, mut progress) = (NUDGE[0], Progress::of(volume));
         while !self.threads.wait(wait) {
-            if progress.is_over(volume, limit.left_with_ns(STOP_NS), STOP_NS) {
+            if progress.is_over(volume, limit.left_with_ns(REPORT_NS), REPORT_NS) {
                 return false;
             }
             self.thread_states.iter().for_each(|state| state.nudge.give());

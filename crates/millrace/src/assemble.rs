@@ -10,7 +10,7 @@ use millrace_block::{
     Controller, ControllerConfig, CostModel, Disk, DiskConfig, Error, ErrorKind, Groups, Layout,
     SchedulerKind, ServingConfig, Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
-use millrace_drives::{FaultControl, Spec, SpecError, controller_of};
+use millrace_drives::{Cancel, FaultControl, Spec, SpecError, controller_of};
 use millrace_machine::{CpuId, Machine, Native, NodeId};
 use millrace_runtime::WorkerCpus;
 
@@ -109,6 +109,8 @@ pub struct Host {
     pub groups: Option<Arc<Groups<Native>>>,
     /// What records the drives' events.
     pub tracer: Option<Arc<Tracer<Native>>>,
+    /// Ends the opening of a drive early.
+    pub cancel: Cancel,
 }
 
 impl Host {
@@ -120,7 +122,7 @@ impl Host {
         let controllers = controllers.iter().cloned().map(Controller::new);
         let controllers = controllers.collect::<Result<_, _>>()?;
         let tracer = Some(Tracer::new(TRACE_RING_EVENTS));
-        Ok(Host { io_threads, controllers, groups: None, tracer })
+        Ok(Host { io_threads, controllers, groups: None, tracer, cancel: Cancel::default() })
     }
 
     /// The NUMA node of the controller that a drive hangs on, if it is known.
@@ -194,7 +196,7 @@ pub fn open_drive(
     let failed = |source| SetupError::Drive { name: name.to_owned(), source };
     let controller = controller_of(spec, &host.controllers).map_err(failed)?;
     let makes = Unfinished::before(spec);
-    let opened = millrace_drives::open(spec, queues).map_err(failed)?;
+    let opened = millrace_drives::open_with(spec, queues, &host.cancel).map_err(failed)?;
     let mut created = Unfinished::default();
     created.note(makes, opened.identity);
     let config = DiskConfig {

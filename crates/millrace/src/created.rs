@@ -20,7 +20,7 @@ pub fn file_id(path: &Path) -> Option<FileId> {
 }
 
 /// Files that opening drives has made, in the order of the drives.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Created {
     files: Vec<(PathBuf, FileId)>,
 }
@@ -39,6 +39,12 @@ impl Created {
                 let _ = fs::remove_file(&path);
             }
         }
+    }
+
+    /// Those after the first `count`.
+    #[must_use]
+    pub fn after(&self, count: usize) -> Created {
+        Created { files: self.files[count.min(self.files.len())..].to_vec() }
     }
 
     /// The files of further drives, after these.
@@ -65,6 +71,11 @@ impl Unfinished {
     /// Takes over the file of a drive that is open.
     pub(crate) fn take(&mut self, created: &mut Created) {
         self.0.append(created);
+    }
+
+    /// The files, which stay in this list.
+    pub(crate) fn so_far(&self) -> &Created {
+        &self.0
     }
 
     /// All is open: the files stay.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use millrace_block::{Disk, Error, Groups, Volume};
 use millrace_cache::Cache;
+use millrace_drives::Cancel;
 use millrace_machine::{Cpu, CpuId, Machine, Native, Topology};
 use millrace_reactor::{Backend, Config};
 use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
@@ -119,6 +120,20 @@ impl<'a> Opening<'a> {
         };
         let (disks, places, created) = (Vec::new(), Places::default(), Unfinished::default());
         Ok(Opening { config, host, workers, disks, places, created, opened })
+    }
+
+    /// Ends [`Opening::open_next`] early, with an error, once `cancel` is set: where it waits for a
+    /// lock, a server or a cluster.
+    #[must_use]
+    pub fn cancelled_by(mut self, cancel: Cancel) -> Opening<'a> {
+        self.host.cancel = cancel;
+        self
+    }
+
+    /// Files that were made so far; dropped, the opening removes them.
+    #[must_use]
+    pub fn created(&self) -> &Created {
+        self.created.so_far()
     }
 
     /// The drive that [`Opening::open_next`] opens; none if all are open.

@@ -8,19 +8,23 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, Stamp};
 use millrace_cache::{Cache, Flusher, FlusherConfig, WriteLists};
-use millrace_machine::{Deadline, Doorbell, Machine, Native, Thread};
+use millrace_machine::{Deadline, Doorbell, Machine, Native};
 use millrace_reactor::Config;
 
 use crate::io_context::{IoConfig, IoContext};
+use crate::join::{Joined, join_within};
 
 /// Writes that a flusher has in flight for each drive: as many as keep a drive busy, and few enough
 /// for readers, who wait behind them in a drive without a scheduler.
 const DRIVE_WRITES: u32 = 16;
 /// Longest time for the flush of the drives at the end, in nanoseconds.
 const FLUSH_NS: u64 = 1_000_000_000;
+/// Longest time for the end of the thread: that flush, and 5 s in which its ring waits.
+const HANG: Duration = Duration::from_secs(8);
 /// Most writes in flight to all drives, but for one to each.
 const WRITES_MAX: u32 = 1024;
 
@@ -57,17 +61,20 @@ impl CacheFlusher {
         Ok(CacheFlusher { thread, bell, stop })
     }
 
-    /// Stops it: what it has under way is waited for.
+    /// Stops it: what it has under way is waited for. A thread that hangs with a drive is left
+    /// behind after some seconds.
     ///
     /// # Errors
-    /// That it panicked.
+    /// That it panicked or hangs.
     pub fn stop(&mut self) -> Result<(), Error> {
         self.stop.store(true, Ordering::SeqCst);
         self.bell.ring();
-        match self.thread.take().is_none_or(Thread::join) {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::System, "a cache's flusher panicked: see above")),
-        }
+        let text = match join_within(self.thread.take().into_iter().collect(), HANG) {
+            Joined::Ended => return Ok(()),
+            Joined::Panicked => "a cache's flusher panicked: see above",
+            Joined::Running => "a cache's flusher hangs with a drive, and is left behind",
+        };
+        Err(Error::new(ErrorKind::System, text))
     }
 }
 

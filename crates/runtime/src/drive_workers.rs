@@ -12,19 +12,21 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use millrace_block::{Disk, Error, ErrorKind, QueueKind, WORKER_SPIN_NS, Worker};
 use millrace_cache::Cache;
-use millrace_machine::{
-    CpuId, CpuShare, Deadline, Doorbell, Machine, Native, NodeId, Thread, Topology,
-};
+use millrace_machine::{CpuId, CpuShare, Deadline, Doorbell, Machine, Native, NodeId, Topology};
 use millrace_reactor::Config;
 
 use crate::cache_flusher::CacheFlusher;
 use crate::io_context::{IoConfig, IoContext};
+use crate::join::{Joined, join_within};
 
 /// How long a worker that stops waits for what its drives have.
 const DRAIN_NS: u64 = 5_000_000_000;
+/// Longest time for the end of the threads: that time, and 5 s in which their rings wait.
+const HANG: Duration = Duration::from_secs(12);
 /// Longest sleep of one turn meanwhile.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
@@ -228,18 +230,22 @@ impl DriveWorkers {
     /// end first, for five seconds at most.
     ///
     /// # Errors
-    /// Why a thread ended before, or that it panicked.
+    /// Why a thread ended before, or that it panicked or hangs with a drive: it is left behind then.
     pub fn stop(&mut self) -> Result<(), Error> {
         let flushed = self.flushers.drain(..).map(|mut flusher| flusher.stop());
         let flushed = flushed.fold(Ok(()), Result::and);
         self.shared.stop.store(true, Ordering::SeqCst);
         self.bells.iter().for_each(|bell| bell.ring());
-        let threads = self.threads.drain(..);
-        let whole = threads.fold(true, |whole, (thread, ..)| thread.join() && whole);
-        match self.failure() {
-            Some(error) => Err(error),
-            None if !whole => Err(died()),
-            None => flushed,
+        let threads = self.threads.drain(..).map(|(thread, ..)| thread);
+        let joined = join_within(threads.collect(), HANG);
+        match (self.failure(), joined) {
+            (Some(error), _) => Err(error),
+            (None, Joined::Panicked) => Err(died()),
+            (None, Joined::Running) => {
+                let text = "a drive's worker hangs with its drive, and is left behind";
+                Err(Error::new(ErrorKind::System, text))
+            }
+            (None, Joined::Ended) => flushed,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! machine's NUMA nodes and no socket, so `--check` is this far and opening starts from here.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use millrace::{
     CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ListenerConfig, ListenerTls,
@@ -40,6 +41,8 @@ pub struct Checked {
     pub control_access: Option<Located<SocketAccess>>,
     /// Where metrics are served.
     pub metrics: Option<Located<SocketAddr>>,
+    /// Folder of marks of dirty caches.
+    pub state: Option<Located<PathBuf>>,
     /// What is allowed but perhaps not meant.
     pub warnings: Vec<String>,
 }
@@ -124,6 +127,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
         control: raw.server.control.clone(),
         control_access: raw.server.control_access.clone(),
         metrics: raw.server.metrics.clone(),
+        state: raw.server.state.clone(),
         warnings: Vec::new(),
     };
     unique("controller", raw.controllers.iter().map(|controller| &controller.name), problems);

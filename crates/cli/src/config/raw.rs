@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use millrace::{
     CacheConfig, CostModel, DriveOptions, Listen, ServerConfig, SocketAccess, TlsConfig,
@@ -184,6 +184,8 @@ pub struct RawServer {
     pub control_access: Option<Located<SocketAccess>>,
     /// Where metrics are served.
     pub metrics: Option<Located<SocketAddr>>,
+    /// Folder of marks of dirty caches.
+    pub state: Option<Located<PathBuf>>,
     /// TLS of all addresses of NBD.
     pub tls: Option<Located<TlsConfig>>,
 }
@@ -499,6 +501,7 @@ fn server_section(mut section: Section<'_>, base: &Path, problems: &mut Problems
         control: section.word("control", problems, |text| words::control(text, base)),
         control_access: listener::file_access(&mut section, problems),
         metrics: section.word("metrics", problems, words::metrics),
+        state: section.word("state", problems, |text| words::folder(text, base)),
         tls: listener::tls(&mut section, base, problems),
     };
     section.finish(problems);

@@ -350,6 +350,17 @@ pub fn control(text: &str, base: &Path) -> Result<ControlWord, String> {
     }
 }
 
+/// The path of a folder; a relative one is in `base`.
+///
+/// # Errors
+/// What to write instead.
+pub fn folder(text: &str, base: &Path) -> Result<PathBuf, String> {
+    match text.is_empty() || text.contains(char::is_control) {
+        true => Err("write the path of a folder, as in \"/var/lib/millrace\"".to_owned()),
+        false => Ok(base.join(text)),
+    }
+}
+
 /// `ADDRESS:PORT`, or a port on loopback.
 ///
 /// # Errors

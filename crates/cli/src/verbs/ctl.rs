@@ -59,6 +59,15 @@ once, an NBD client when it connects again.
 Exit status: 0 if the volume has grown or had nothing to grow by, 2 if the daemon refused.
 ";
 
+const ACKNOWLEDGE_EXAMPLES: &str = "\
+Examples:
+  millrace ctl acknowledge vol0     after fsck, or the database's own check, of what is on vol0
+
+With [server] state = \"DIR\", a daemon that dies with a dirty cache leaves a mark, and the next one \
+warns at its start and in `millrace stat` until the volume is acknowledged.
+Exit status: 0 if it is, 2 if the volume has nothing to acknowledge.
+";
+
 /// Where `--connect` goes, which belongs to each request.
 const EXAMPLES: &str = "\
 Examples:
@@ -96,6 +105,8 @@ enum Request {
     Get(GetArgs),
     /// Say what I/Os of a volume wait for, group by group
     Why(why::WhyArgs),
+    /// Forget that an earlier daemon ended with a dirty cache of a volume, once that is checked
+    Acknowledge(AcknowledgeArgs),
 }
 
 /// Arguments of `ctl resize`.
@@ -103,6 +114,16 @@ enum Request {
 #[command(after_help = RESIZE_EXAMPLES)]
 struct ResizeArgs {
     /// The volume's name
+    volume: String,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Arguments of `ctl acknowledge`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ACKNOWLEDGE_EXAMPLES)]
+struct AcknowledgeArgs {
+    /// The volume's name, as the warning has it
     volume: String,
     #[command(flatten)]
     daemon: Daemon,
@@ -184,7 +205,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Request::Set(args) => set(args),
         Request::Get(args) => get(args),
         Request::Why(args) => why::run(args),
+        Request::Acknowledge(args) => acknowledge(args),
     }
+}
+
+fn acknowledge(args: &AcknowledgeArgs) -> Result<ExitCode> {
+    Client::connect(&args.daemon.connect)?.acknowledge(&args.volume)?;
+    say(&match args.daemon.json {
+        true => format!("{}\n", json!({ "volume": args.volume })),
+        false => format!("{}: acknowledged\n", visible(&args.volume)),
+    });
+    Ok(ExitCode::SUCCESS)
 }
 
 fn set(args: &SetArgs) -> Result<ExitCode> {

@@ -8,7 +8,7 @@
 //! Until everything stands nothing is served, and what a failed start created is removed again.
 
 mod at_risk;
-mod created;
+pub mod dirty_marks;
 mod exposed;
 mod grouping;
 mod images;
@@ -27,6 +27,7 @@ mod setting;
 mod shared;
 mod signals;
 mod source;
+mod startup;
 mod targets;
 mod threads;
 mod viewed;
@@ -36,27 +37,37 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace::{DriveWorkers, Listen, Servers};
+use millrace::{CacheMode, DriveWorkers, Listen, Opened, Servers, VolumeConfig};
+use millrace_exports::remove_socket_files;
+use millrace_machine::Native;
 use millrace_reactor::Backend;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::words;
-use crate::config::{self, Checked};
-use crate::verbs::say;
+use crate::config::{self, Checked, Problems};
+use crate::output_queue;
+use crate::verbs::{lost_output, say};
 use crate::views::Views;
 use at_risk::End;
-use created::Created;
+use dirty_marks::DirtyMarks;
 use observed::Observed;
 use report::Whose;
-use signals::{Asked, Signals};
-use source::{Asked as AskedSource, Source};
+use signals::Signals;
+use source::{Asked, Source};
+use startup::Startup;
 use watch::{Watch, log_lost};
 
 /// How long I/O in flight may take to finish when the daemon is asked to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A start for which there are not even threads for signals and the log.
+const FEW_THREADS: &str = "this configuration needs more threads than the system allows: cannot \
+                           start those of signals and of the log";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -119,7 +130,7 @@ pub struct Args {
 /// # Errors
 /// If the configuration is wrong, or a drive or socket cannot be opened.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let source = Source::read(&AskedSource {
+    let source = Source::read(&Asked {
         files: &args.files,
         config: args.config.as_deref(),
         data_dir: args.data_dir.as_deref(),
@@ -139,49 +150,102 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         say(&report::checked(&plan, &found));
         return Ok(if found.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
+    output_queue::start(lost_output).context(FEW_THREADS)?;
     let mut signals = Signals::install().context("cannot install signal handlers")?;
-    raise_descriptor_limit();
-    let mut created = Created::default();
-    if let Some(folder) = &source.data_dir {
-        created.folder(folder)?;
+    let startup = Arc::new(Startup::default());
+    let (alive, done) = std::sync::mpsc::channel::<()>();
+    let theirs = Arc::clone(&startup);
+    let (give_back, given_back) = std::sync::mpsc::channel();
+    let waiting = move || {
+        signals.wait(&theirs);
+        drop(alive);
+        // A start that failed does not wait for them.
+        let _ = give_back.send(signals);
+    };
+    Native::try_spawn("millrace-signals", None, waiting).context(FEW_THREADS)?;
+    let served = serve(plan, &source, args.metrics, (&startup, &given_back, &done));
+    match startup.undo() {
+        Some(said) if served.is_err() => {
+            tracing::info!("{said}");
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => served,
     }
-    let mut opened = opening::open(&plan, &mut created)?;
-    threads::check(&plan, &opened, args.metrics)?;
+}
+
+/// Opens and serves a plan until a signal.
+fn serve(
+    mut plan: Checked,
+    source: &Source,
+    metrics: Option<SocketAddr>,
+    (startup, signals, done): (&Startup, &Receiver<Signals>, &Receiver<()>),
+) -> anyhow::Result<ExitCode> {
+    raise_descriptor_limit();
+    viewed::refuse_unused_sockets(&plan)?;
+    if let Some(folder) = &source.data_dir {
+        startup.make_folder(folder)?;
+    }
+    let marks = Arc::new(open_marks(&plan, startup)?);
+    let mut opened = opening::open(&plan, startup)?;
+    mark_dirty_caches(&opened, &marks);
+    startup.step("starting the drives' workers")?;
+    threads::check(&plan, &opened, metrics)?;
     let mut workers = opened
         .start_workers(plan.config.server.backend)
         .context("cannot start the drives' workers; serving = \"inline\" does without")?;
-    let sockets = viewed::bind(&plan, args.metrics)?;
+    startup.step("binding sockets and starting the servers' threads")?;
+    let sockets = viewed::bind(&plan, metrics)?;
     let warn = Arc::new(|text: &str| tracing::warn!("{text}"));
     let server = Servers::start(&plan.config, &opened, warn);
     let server = server.map_err(|error| opening::problem(&plan, &error))?;
-    created.keep();
+    startup.serves()?;
     take_real_ports(&mut plan, &server);
     let whose = if source.data_dir.is_some() { Whose::Demo } else { Whose::Users };
     opened.notes.extend(server.notes());
-    remarks::on_plan(&plan, args.metrics);
+    remarks::on_plan(&plan, metrics);
     remarks::on_start(&plan, &opened, &workers);
+    marks.lost().iter().for_each(|volume| tracing::warn!("{}", dirty_marks::warning(volume)));
     say(&report::serving(&plan, &opened, &workers, whose));
     say(&viewed::describe(&sockets));
-    let observed = Arc::new(Observed::new(&plan, &opened, server.observers()));
+    let observed = Observed::new(&plan, &opened, (server.observers(), Arc::clone(&marks)));
+    let observed = Arc::new(observed);
     let views = Views::start(sockets, observed.clone());
     let views = views.context("cannot start the thread of the control socket")?;
     signals::tell_manager(signals::Phase::Ready);
     say(&format!("ready {}\n", std::process::id()));
-    let (alive, done) = std::sync::mpsc::channel::<()>();
-    let waiting = std::thread::Builder::new().name("millrace-signals".to_owned());
-    let signals = waiting.spawn(move || {
-        wait(&mut signals);
-        drop(alive);
-        signals
-    });
-    let signals = signals.context("cannot start the thread that waits for signals")?;
     let mut watch = Watch::new(&observed);
-    watch.watch(&server, &workers, &done);
-    let signals = signals.join().map_err(|_| anyhow::anyhow!("the signal thread panicked"))?;
-    let code = stop(server, &mut workers, signals, (watch, observed));
+    watch.watch(&server, &workers, done);
+    let signals = signals.recv().context("the thread of signals panicked")?;
+    let code = stop(server, &mut workers, signals, (watch, observed, marks));
     // Last, so that whoever watches sees it stop.
     drop(views);
     Ok(code)
+}
+
+/// The marks of dirty caches, in the folder of the configuration.
+fn open_marks(plan: &Checked, startup: &Startup) -> anyhow::Result<DirtyMarks> {
+    let Some(state) = &plan.state else { return Ok(DirtyMarks::default()) };
+    startup.step(format!("opening the folder of state = \"{}\"", state.value.display()))?;
+    let is_dirtied =
+        |one: &&VolumeConfig| one.cache.is_some_and(|cache| cache.mode == CacheMode::WriteBack);
+    let volumes = plan.config.volumes.iter().filter(is_dirtied);
+    let marks = DirtyMarks::open(Some(&state.value), volumes.map(|volume| volume.name.as_str()));
+    marks.map_err(|error| {
+        let mut problems = Problems::new(&plan.file);
+        problems.add(state.line, format!("state: {error:#}"));
+        problems.into()
+    })
+}
+
+/// Has each cache mark its volume before it is dirty for the first time; volumes without a mark,
+/// as those that write through, stay without.
+fn mark_dirty_caches(opened: &Opened, marks: &Arc<DirtyMarks>) {
+    for (cache, _) in &opened.caches {
+        let (marks, volume) = (Arc::clone(marks), cache.below().name().to_owned());
+        if marks.is_kept() {
+            cache.before_first_dirty(Arc::new(move || marks.mark(&volume)));
+        }
+    }
 }
 
 /// As many descriptors as the system allows: a guest brings three for each of its queues, a client
@@ -201,26 +265,13 @@ fn take_real_ports(plan: &mut Checked, server: &Servers) {
     }
 }
 
-/// Waits for the signal to stop; serves the test aid meanwhile. On a thread of its own.
-fn wait(signals: &mut Signals) {
-    let mut cuts = 0;
-    loop {
-        match signals.next() {
-            Asked::Stop => return,
-            Asked::Nothing(said) => tracing::info!("{said}"),
-            Asked::PowerCut => {
-                cuts += 1;
-                say(&signals::cut_power(cuts));
-            }
-        }
-    }
-}
-
+/// Stops in this order: servers, report, threads. Drives and their threads may hang with what is
+/// below them, and what was lost is to be known all the same.
 fn stop(
-    server: Servers,
+    mut server: Servers,
     workers: &mut DriveWorkers,
     signals: Signals,
-    (mut watch, observed): (Watch, Arc<Observed>),
+    (mut watch, observed, marks): (Watch, Arc<Observed>, Arc<DirtyMarks>),
 ) -> ExitCode {
     signals::tell_manager(signals::Phase::Stopping);
     tracing::info!(
@@ -237,13 +288,16 @@ fn stop(
         }
     });
     let (stopping, done) = std::sync::mpsc::channel::<()>();
+    let mut hang = Vec::new();
     let outcome = std::thread::scope(|scope| {
         let watch = &mut watch;
         // Without a thread for it, what fails meanwhile is said at the end.
-        let _ = std::thread::Builder::new().spawn_scoped(scope, move || watch.watch_stop(&done));
-        let mut outcome = server.stop(DRAIN_TIMEOUT);
-        // After all that could hand something over to them.
-        outcome.failures.extend(workers.stop().err().map(|error| error.to_string()));
+        let _ = thread::Builder::new().spawn_scoped(scope, move || watch.watch_stop(&done));
+        let mut outcome = server.halt(DRAIN_TIMEOUT);
+        if outcome.is_clean() {
+            hang = end_threads(&mut server, workers);
+            outcome.failures.extend(hang.iter().cloned());
+        }
         drop(stopping);
         outcome
     });
@@ -253,5 +307,27 @@ fn stop(
         true => tracing::info!("{}", report::stopped(&outcome)),
         false => tracing::error!("{}", report::stopped(&outcome)),
     }
-    if outcome.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    marks.settle(|volume| at_risk::is_lost(&observed, volume, &outcome.failures));
+    if outcome.is_clean() {
+        return ExitCode::SUCCESS;
+    }
+    // The control socket, too: whoever waits for it to go need not wait for a drive.
+    remove_socket_files();
+    if hang.is_empty() {
+        hang = end_threads(&mut server, workers);
+        hang.iter().for_each(|failure| tracing::error!("{failure}"));
+    }
+    if hang.is_empty() {
+        return ExitCode::FAILURE;
+    }
+    // Closing a drive that hangs would hang.
+    output_queue::finish();
+    std::process::exit(1);
+}
+
+/// Ends the threads of servers, then those that could be handed something over by them; what went
+/// wrong.
+fn end_threads(server: &mut Servers, workers: &mut DriveWorkers) -> Vec<String> {
+    let servers = server.join().err();
+    servers.into_iter().chain(workers.stop().err().map(|error| error.to_string())).collect()
 }

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::bench::table::Form;
+use super::serve::dirty_marks::warning;
 use crate::config::words::{self, ControlWord};
 use crate::views::client::Client;
 use crate::views::report::Report;
@@ -114,8 +115,14 @@ fn as_json(report: &Report, rows: &[columns::Row]) -> Value {
         json!({ "name": volume.name, "size_bytes": size_bytes, "unused_bytes": unused_bytes })
     });
     let volumes: Vec<Value> = volumes.collect();
-    let caches = &report.caches;
-    json!({ "uptime_ns": report.uptime_ns, "volumes": volumes, "caches": caches, "rows": rows })
+    let (caches, unacknowledged) = (&report.caches, &report.unacknowledged);
+    json!({
+        "uptime_ns": report.uptime_ns,
+        "volumes": volumes,
+        "caches": caches,
+        "unacknowledged": unacknowledged,
+        "rows": rows,
+    })
 }
 
 /// Examples and definitions, for `--help`.
@@ -160,6 +167,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (start, mut before) = (Instant::now(), None);
     for number in 0..count {
         let report = client.stats()?;
+        if !args.json && before.is_none() {
+            // Not among the rows, which programs read.
+            report.unacknowledged.iter().for_each(|volume| tracing::warn!("{}", warning(volume)));
+        }
         let text = args.text(&report, before.as_ref());
         let mut out = std::io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -17,7 +17,7 @@ use super::locks::Locks;
 use super::report::{Report, Traced};
 use super::resized::Resized;
 use super::settings::{Changed, GroupChanged};
-use super::{CONTROL_VERSION, Resize, Set, SetGroup, TraceStart};
+use super::{Acknowledge, CONTROL_VERSION, Resize, Set, SetGroup, TraceStart};
 use crate::visible::visible;
 
 /// Longest wait for an answer, which takes milliseconds.
@@ -172,6 +172,15 @@ impl Client {
     pub fn resize(&mut self, volume: &str) -> anyhow::Result<Resized> {
         let answer = self.ask("resize", &json!(Resize { volume: volume.to_owned() }))?;
         serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Has the daemon forget that an earlier one ended with a dirty cache of a volume.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses: there is no such mark.
+    pub fn acknowledge(&mut self, volume: &str) -> anyhow::Result<()> {
+        let asked = Acknowledge { volume: volume.to_owned() };
+        self.ask("acknowledge", &json!(asked)).map(|_| ())
     }
 
     /// Changes settings of a volume.

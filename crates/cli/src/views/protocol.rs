@@ -17,7 +17,7 @@ pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-const VERBS: [&str; 11] = [
+const VERBS: [&str; 12] = [
     "version",
     "stats",
     "trace-start",
@@ -29,6 +29,7 @@ const VERBS: [&str; 11] = [
     "resize",
     "set",
     "set-group",
+    "acknowledge",
 ];
 /// Fields of a request that belong to no verb.
 const COMMON: [&str; 2] = ["id", "verb"];
@@ -58,6 +59,8 @@ pub enum Verb {
     Set(Set),
     /// Change settings of a group.
     SetGroup(SetGroup),
+    /// Forget that an earlier daemon ended with a dirty cache of a volume.
+    Acknowledge(Acknowledge),
 }
 
 /// What is to be recorded; what is not given excludes nothing.
@@ -93,6 +96,14 @@ pub struct TraceStart {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
+    /// Its name.
+    pub volume: String,
+}
+
+/// Which volume was checked after a daemon ended with a dirty cache of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Acknowledge {
     /// Its name.
     pub volume: String,
 }
@@ -204,6 +215,7 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
         "resize" => return arguments(name, fields).map(Verb::Resize),
         "set" => return arguments(name, fields).map(Verb::Set),
         "set-group" => return arguments(name, fields).map(Verb::SetGroup),
+        "acknowledge" => return arguments(name, fields).map(Verb::Acknowledge),
         other => {
             let text = format!("there is no verb {other:?}; there are {known}");
             return Err(Refusal::new("unknown-verb", text));
@@ -290,7 +302,7 @@ mod tests {
         assert_eq!(refusal(r#"{"verb":"stat"}"#).kind, "unknown-verb");
         let text = "there is no verb \"stat\"; there are version, stats, trace-start, \
                     trace-status, trace-stop, locks-start, locks-status, locks-stop, resize, set, \
-                    set-group";
+                    set-group, acknowledge";
         assert_eq!(refusal(r#"{"verb":"stat"}"#).message, text);
         let text = "stats takes no \"drive\"; remove it";
         assert_eq!(refusal(r#"{"verb":"stats","drive":"d0"}"#).message, text);
@@ -306,7 +318,7 @@ mod tests {
         for name in VERBS {
             let more = match name {
                 "trace-start" => ",\"name\":\"/t\"",
-                "resize" | "set" => ",\"volume\":\"v\"",
+                "resize" | "set" | "acknowledge" => ",\"volume\":\"v\"",
                 "set-group" => ",\"group\":\"g\",\"settings\":{\"weight\":\"7\"}",
                 _ => "",
             };

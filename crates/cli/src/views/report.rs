@@ -32,6 +32,9 @@ pub struct Report {
     pub group_counts: Vec<GroupCounts>,
     /// The caches of volumes that have one.
     pub caches: Vec<CacheCounts>,
+    /// Volumes whose caches were dirty when an earlier daemon ended, until somebody acknowledges it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unacknowledged: Vec<String>,
     /// Exports.
     pub exports: Vec<Export>,
     /// The NBD server.

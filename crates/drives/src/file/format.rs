@@ -5,9 +5,11 @@
 //! with the line that serves what is inside. At most a sector at either end is read. Sources: the
 //! images' specifications; `qemu/block/*.c` for VMDK and VDI. Called by open.rs.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use crate::store_file::open_store;
 
 /// What serves the inside of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +46,7 @@ const VHD_FOOTER: &[u8] = b"conectix";
 /// What to say of a file that is a container; none if it is a plain disk, as far as one can see.
 pub(super) fn note(path: &Path, size_bytes: u64) -> Option<String> {
     // Not the drive's own descriptor, which may take aligned memory only.
-    let file = File::open(path).ok()?;
+    let file = open_store(path, OpenOptions::new().read(true), 0).ok()?;
     let (what, inside) = container(&file, size_bytes)?;
     let shown = path.display();
     let quoted = format!("'{}'", path.to_string_lossy().replace('\'', "'\\''"));

@@ -7,6 +7,7 @@
 //! counterpart: `loop_set_capacity`.
 
 use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -26,8 +27,11 @@ pub(super) fn revalidate(config: &FileConfig, shared: &Shared) -> Result<Sector,
             make_durable(path, shared)?;
         }
         // Relaxed: a number for people.
-        shared.size_bytes.store(now_bytes, Ordering::Relaxed);
-        return Ok(now_bytes >> 9);
+        let before_bytes = shared.size_bytes.swap(now_bytes, Ordering::Relaxed);
+        return match now_bytes > before_bytes {
+            true => Ok(now_bytes >> 9),
+            false => same_file(path, opened.identity).map(|()| now_bytes >> 9),
+        };
     };
     if now_bytes > opened.store_bytes {
         let (has, fixed) = (size_text(now_bytes), size_text(fixed_bytes));
@@ -38,7 +42,28 @@ pub(super) fn revalidate(config: &FileConfig, shared: &Shared) -> Result<Sector,
         );
         return Err(Error::new(ErrorKind::InvalidSetting, text));
     }
+    same_file(path, opened.identity)?;
     Ok(now_bytes.min(fixed_bytes) >> 9)
+}
+
+/// Refuses a drive that has not grown and whose name another file has by now: a person who moved a
+/// larger file there means that one. A name that is gone, or cannot be looked at, says nothing.
+fn same_file(path: &Path, opened: (u64, u64)) -> Result<(), Error> {
+    let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
+    let now = match meta.file_type().is_block_device() {
+        true => (meta.rdev(), 0),
+        false => (meta.dev(), meta.ino()),
+    };
+    if now == opened {
+        return Ok(());
+    }
+    let text = format!(
+        "{}: another file has this name now; the drive still serves the file that it opened, which \
+         has not grown; to serve the other file, restart the daemon; to grow this drive, enlarge \
+         the opened file in place, as with truncate",
+        path.display()
+    );
+    Err(Error::new(ErrorKind::InvalidSetting, text))
 }
 
 fn make_durable(path: &Path, shared: &Shared) -> Result<(), Error> {

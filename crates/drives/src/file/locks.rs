@@ -7,7 +7,7 @@
 //! block/file-posix.c (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`) and docs/system/images.
 #![allow(unsafe_code)]
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -19,6 +19,7 @@ use millrace_block::{Error, ErrorKind};
 
 use super::FileConfig;
 use super::open::system;
+use crate::store_file::open_store;
 use crate::system::flock_holder;
 
 /// How often, and how far apart, a locked file is tried again: for three seconds.
@@ -80,7 +81,9 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<Held, Error> {
         if held().contains(&identity) {
             return Err(Error::new(ErrorKind::Busy, used_here(path)));
         }
-        std::thread::sleep(PAUSE);
+        if config.cancel.sleep(PAUSE) {
+            break;
+        }
     }
     Err(Error::new(ErrorKind::Busy, text(path, file, found)))
 }
@@ -104,7 +107,7 @@ impl FileAccess {
 /// that is had is given back at once.
 #[must_use]
 pub fn lock_refusal(path: &Path, access: FileAccess) -> Option<String> {
-    let file = File::open(path).ok()?;
+    let file = open_store(path, OpenOptions::new().read(true), 0).ok()?;
     let found = attempt(&file, access).ok()??;
     Some(text(path, &file, found))
 }

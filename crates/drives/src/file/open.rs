@@ -10,7 +10,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -26,6 +26,7 @@ use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared, format};
 use crate::open::Measured;
 use crate::place::Place;
+use crate::store_file::{OTHER_KIND, clear_flag, open_store};
 use crate::value::size_text;
 
 /// Bytes of the shared zeroes.
@@ -43,7 +44,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         false => None,
     };
     if direct && align.is_none() {
-        clear_direct(&file).map_err(|error| system(&config.path, "fcntl", &error))?;
+        clear_flag(&file, libc::O_DIRECT).map_err(|error| system(&config.path, "fcntl", &error))?;
     }
     note_direct(&config, align, &mut notes)?;
     advise(&file, config.advice).map_err(|error| system(&config.path, "fadvise", &error))?;
@@ -62,7 +63,8 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         let _ = probe::can_allocate(&file, PUNCH);
     }
     let warnings = format::note(&config.path, geometry.store_bytes).into_iter().collect();
-    let map = if geometry.is_block { None } else { File::open(&config.path).ok() };
+    let map = || open_store(&config.path, OpenOptions::new().read(true), 0).ok();
+    let map = if geometry.is_block { None } else { map() };
     let dma_alignment = align.map_or(0, |align| align.memory.max(1) - 1);
     let unit = align.map_or(1, |_| geometry.logical);
     let shared = Shared {
@@ -129,7 +131,7 @@ pub(crate) fn measure(config: &FileConfig) -> Result<Measured, Error> {
         return Ok(Measured { place, ..Measured::plain(size_bytes, 512) });
     }
     refuse_other_kinds(path)?;
-    let open = |flags: i32| OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let open = |flags: i32| open_store(path, OpenOptions::new().read(true), flags);
     let file = open(0).map_err(|error| open_error(config, &error))?;
     let geometry = probe::geometry(&file).map_err(|error| system(path, "stat", &error))?;
     let mut notes = Vec::new();
@@ -148,7 +150,7 @@ fn refuse_other_kinds(path: &Path) -> Result<(), Error> {
     let what = match (kind.is_file() || kind.is_block_device(), kind.is_dir()) {
         (true, _) => return Ok(()),
         (_, true) => "a folder",
-        _ => "neither a regular file nor a block device",
+        _ => OTHER_KIND,
     };
     let text = format!("{}: this is {what}; name a file or a block device", path.display());
     Err(Error::new(ErrorKind::InvalidSetting, text))
@@ -166,8 +168,7 @@ fn open_file(config: &FileConfig) -> Result<(File, bool, Option<Made>), Error> {
         // An exclusive open of a block device is refused while it is mounted.
         let exclusive = is_block && config.lock && !config.read_only;
         let flags = if exclusive { flags | libc::O_EXCL } else { flags };
-        let mut options = OpenOptions::new();
-        options.read(true).write(!config.read_only).custom_flags(flags).open(path)
+        open_store(path, OpenOptions::new().read(true).write(!config.read_only), flags)
     };
     let opened = match config.direct {
         Direct::Off => try_open(0).map(|file| (file, false)),
@@ -318,15 +319,6 @@ fn extend(file: &File, config: &FileConfig, size_bytes: u64) -> io::Result<()> {
         _ => Path::new("."),
     };
     File::open(parent)?.sync_all()
-}
-
-fn clear_direct(file: &File) -> io::Result<()> {
-    // SAFETY: no memory is involved.
-    let done = unsafe {
-        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
-        libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_DIRECT)
-    };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Tells the page cache where reads will be.

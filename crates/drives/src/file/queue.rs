@@ -235,6 +235,9 @@ impl FileQueue {
             libc::EAGAIN | libc::EINTR => return Some(Status::NoResource),
             libc::ECANCELED if flight.expired => return Some(Status::TimedOut),
             libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL => {}
+            // A read that is not permitted, as by a security module, is no write to a read-only
+            // drive.
+            libc::EPERM | libc::EROFS if flight.work == Work::Read => return Some(Status::IoError),
             _ => {
                 let durable = matches!(flight.work, Work::Write(flags) if flags != 0);
                 if flight.work == Work::Sync || (durable && errno == libc::EIO) {

@@ -297,3 +297,36 @@ fn what_is_given_up_is_not_started_again() {
     }
     assert_eq!(rig.ops(), [Noted::Read(0, 16384)]);
 }
+
+#[test]
+fn a_drive_whose_name_another_file_has_by_now_says_so_when_it_is_to_grow() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("d");
+    let file = |path: &std::path::Path, mib: u64| {
+        std::fs::File::create(path).unwrap().set_len(mib << 20).unwrap();
+    };
+    file(&path, 1);
+    let drive = FileDriver::open(FileConfig { path: path.clone(), ..FileConfig::default() });
+    let drive = drive.unwrap();
+    assert_eq!(drive.revalidate().unwrap(), 2048);
+    let other = dir.path().join("other");
+    file(&other, 2);
+    std::fs::hard_link(&path, dir.path().join("kept")).unwrap();
+    std::fs::rename(&other, &path).unwrap();
+    let said = drive.revalidate().unwrap_err().to_string();
+    assert!(said.contains("another file has this name now; the drive still serves"), "{said}");
+    // The file that is open may grow under its other name.
+    let kept = std::fs::OpenOptions::new().write(true).open(dir.path().join("kept")).unwrap();
+    kept.set_len(3 << 20).unwrap();
+    assert_eq!(drive.revalidate().unwrap(), 3 << 11);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(drive.revalidate().unwrap(), 3 << 11);
+}
+
+#[test]
+fn a_read_that_is_not_permitted_is_an_io_error_and_a_write_one_to_a_read_only_drive() {
+    let mut rig = Rig::new();
+    rig.judge(|_| Some(-libc::EPERM));
+    assert_eq!(rig.run(Bio::read(0, Buffer::new(8192))), Status::IoError);
+    assert_eq!(rig.run(write()), Status::ReadOnly);
+}

@@ -23,7 +23,8 @@ use millrace_nbd::{ProtocolError, ReplyStyle};
 
 use super::secure::{ClientConfig, Session};
 use super::trouble::ConnectFailure;
-use super::wire::{Stream, Wire};
+use super::wire::{Socket, Wire};
+use crate::cancel::Cancel;
 
 /// Bytes of the negotiation that are taken at a time.
 const CHUNK_BYTES: usize = 4096;
@@ -42,6 +43,8 @@ pub(crate) struct Target {
     pub(crate) text: String,
     /// TLS, and the host that the server's certificate must name.
     pub(crate) tls: Option<(ClientConfig, String)>,
+    /// Ends a wait for the server early.
+    pub(crate) cancel: Cancel,
 }
 
 /// What a connection is for.
@@ -81,14 +84,15 @@ impl Target {
         purpose: Purpose,
         deadline: &mut Deadline<Native>,
     ) -> Result<Connected, Error> {
-        let (stream, server) = self.connect(deadline).map_err(|error| self.unreachable(&error))?;
-        let mut wire = Wire::new(stream);
+        self.cancel.check(&self.text)?;
+        let (socket, server) = self.connect(deadline).map_err(|error| self.unreachable(&error))?;
+        let mut wire = Wire::new(socket, self.cancel.clone());
         let session = self.negotiate(&mut wire, purpose, deadline)?;
         let identity = (server, hash(&(server, &self.uri.name)));
         Ok(Connected { wire, session, identity })
     }
 
-    fn connect(&self, deadline: &mut Deadline<Native>) -> io::Result<(Stream, u64)> {
+    fn connect(&self, deadline: &mut Deadline<Native>) -> io::Result<(Socket, u64)> {
         match &self.uri.address {
             Address::Tcp { host, port } => {
                 let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
@@ -98,7 +102,7 @@ impl Target {
                     for address in &addresses {
                         let attempt = |most| TcpStream::connect_timeout(address, most);
                         match deadline.block(CONNECT, attempt) {
-                            Some(Ok(stream)) => return Ok((Stream::Tcp(stream), hash(address))),
+                            Some(Ok(stream)) => return Ok((Socket::Tcp(stream), hash(address))),
                             Some(Err(error)) => last = error,
                             None => return Err(io::ErrorKind::TimedOut.into()),
                         }
@@ -112,7 +116,7 @@ impl Target {
                 let stream = connect_unix(path)?;
                 // A listening socket is a file; two paths may lead to one.
                 let file = std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
-                Ok((Stream::Unix(stream), file.map_or_else(|_| hash(path), |file| hash(&file))))
+                Ok((Socket::Unix(stream), file.map_or_else(|_| hash(path), |file| hash(&file))))
             }
         }
     }

@@ -15,12 +15,20 @@ use std::time::Duration;
 use millrace_machine::{Deadline, Native};
 
 use super::secure::Session;
+use crate::cancel::{Cancel, LOOK};
 
 /// A socket.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+/// A socket, and the flag that ends a wait at it.
+#[derive(Debug)]
+struct Stream {
+    socket: Socket,
+    cancel: Cancel,
 }
 
 /// A socket, and perhaps TLS on it.
@@ -31,9 +39,9 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Plain, so far.
-    pub(crate) fn new(stream: Stream) -> Wire {
-        Wire { stream, tls: None }
+    /// Plain, so far. Waits end early once `cancel` is set.
+    pub(crate) fn new(socket: Socket, cancel: Cancel) -> Wire {
+        Wire { stream: Stream { socket, cancel }, tls: None }
     }
 
     /// The session of TLS, if there is one.
@@ -112,9 +120,9 @@ impl Wire {
     pub(crate) fn into_parts(self) -> io::Result<(OwnedFd, Option<Box<Session>>)> {
         self.stream.set_timeout(None)?;
         self.stream.prepare()?;
-        let socket = match self.stream {
-            Stream::Tcp(stream) => stream.into(),
-            Stream::Unix(stream) => stream.into(),
+        let socket = match self.stream.socket {
+            Socket::Tcp(stream) => stream.into(),
+            Socket::Unix(stream) => stream.into(),
         };
         Ok((socket, self.tls))
     }
@@ -149,11 +157,11 @@ impl Stream {
     }
 
     fn set_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => {
+        match &self.socket {
+            Socket::Tcp(stream) => {
                 stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
             }
-            Stream::Unix(stream) => {
+            Socket::Unix(stream) => {
                 stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
             }
         }
@@ -161,7 +169,7 @@ impl Stream {
 
     /// Requests go out at once, and a server that is gone is noticed while nothing is sent.
     fn prepare(&self) -> io::Result<()> {
-        let Stream::Tcp(stream) = self else { return Ok(()) };
+        let Socket::Tcp(stream) = &self.socket else { return Ok(()) };
         stream.set_nodelay(true)?;
         let fd = stream.as_raw_fd();
         set_option(fd, (libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1)?;
@@ -172,32 +180,36 @@ impl Stream {
     }
 
     fn read(&mut self, into: &mut [u8], deadline: &mut Deadline<Native>) -> io::Result<usize> {
-        self.wait_for(deadline, |stream| match stream {
-            Stream::Tcp(stream) => stream.read(into),
-            Stream::Unix(stream) => stream.read(into),
+        self.wait_for(deadline, |socket| match socket {
+            Socket::Tcp(stream) => stream.read(into),
+            Socket::Unix(stream) => stream.read(into),
         })
     }
 
     fn write_all(&mut self, bytes: &[u8], deadline: &mut Deadline<Native>) -> io::Result<()> {
         let mut sent = 0;
         while sent < bytes.len() {
-            sent += self.wait_for(deadline, |stream| match stream {
-                Stream::Tcp(stream) => stream.write(&bytes[sent..]),
-                Stream::Unix(stream) => stream.write(&bytes[sent..]),
+            sent += self.wait_for(deadline, |socket| match socket {
+                Socket::Tcp(stream) => stream.write(&bytes[sent..]),
+                Socket::Unix(stream) => stream.write(&bytes[sent..]),
             })?;
         }
         Ok(())
     }
 
-    /// Does something with the socket again and again until it moves bytes, or until the deadline.
+    /// Does something with the socket again and again until it moves bytes, until the deadline, or
+    /// until the wait is cancelled.
     fn wait_for(
         &mut self,
         deadline: &mut Deadline<Native>,
-        mut attempt: impl FnMut(&mut Stream) -> io::Result<usize>,
+        mut attempt: impl FnMut(&mut Socket) -> io::Result<usize>,
     ) -> io::Result<usize> {
         loop {
-            self.set_timeout(Some(slice(deadline)?))?;
-            match attempt(self) {
+            if self.cancel.is_set() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.set_timeout(Some(slice(deadline)?.min(LOOK)))?;
+            match attempt(&mut self.socket) {
                 // A ring of the thread's may interrupt it; a slice of the time is over.
                 Err(error)
                     if matches!(

@@ -44,16 +44,21 @@ use crate::counters::{Counters, Published};
 use crate::descriptors;
 use crate::io_threads::{IoThreads, Place, Service, cpu_of};
 use crate::mailbox::Mailbox;
+use crate::stop::StopLimit;
 
 pub use self::config::{ExportConfig, ListenConfig, ServerConfig};
 pub use self::listen::Listen;
 pub use self::secure::ListenTls;
 pub use self::stats::{Copied, ServerStats};
 pub use self::worker::drain::StopReport;
+pub use crate::inherited::handed_over_names;
 pub use crate::{Allow, ExportErrors, SocketAccess, UnixSocket};
 
 /// How long a client may neither read its replies nor send the rest of a payload, in nanoseconds.
 const STALL_TIMEOUT_NS: u64 = 30_000_000_000;
+
+/// Time between two looks at threads that stop.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A running server. Dropped without [`Server::stop`], it stops at once.
 pub struct Server {
@@ -62,8 +67,8 @@ pub struct Server {
     addresses: Vec<Listen>,
     notes: Vec<String>,
     _renewal: Option<Renewal>,
-    /// Dropped last: closes the sockets and removes their files.
-    _listeners: Vec<Listener>,
+    /// Dropped, it closes the sockets and removes their files.
+    listeners: Vec<Listener>,
 }
 
 impl Server {
@@ -101,7 +106,7 @@ impl Server {
             addresses: listeners.iter().map(Listener::address).collect(),
             notes: Vec::new(),
             _renewal: renewal,
-            _listeners: listeners,
+            listeners,
             shared,
         };
         server.notes = notes?;
@@ -156,22 +161,45 @@ impl Server {
     }
 
     /// Accepts nothing more, answers what is in flight for at most `drain_timeout`, flushes every
-    /// volume, ends the threads and removes the Unix socket files. Takes two seconds more at most
-    /// if drives do not answer.
+    /// volume, removes the Unix socket files and ends the threads. Takes two seconds more at most
+    /// if drives do not answer, and eight if they hang; threads that hang in one are left behind.
     #[must_use]
     pub fn stop(mut self, drain_timeout: Duration) -> StopReport {
-        self.halt(drain_timeout)
+        let mut report = self.halt(drain_timeout);
+        report.failures.extend(self.join().err());
+        report
     }
 
-    fn halt(&mut self, drain_timeout: Duration) -> StopReport {
+    /// The first part of [`Server::stop`]: all but the end of the threads, which may hang with a
+    /// drive.
+    #[must_use]
+    pub fn halt(&mut self, drain_timeout: Duration) -> StopReport {
         self.shared.ending.stop.give(drain_timeout);
         self.shared.mailboxes.iter().for_each(Mailbox::ring);
+        let volumes = self.shared.exports.volumes.iter().cloned();
+        let mut limit = StopLimit::new(volumes, drain_timeout);
         let mut report = StopReport::default();
-        if !self.threads.join() {
-            report.failures.push("an I/O thread panicked".to_owned());
+        loop {
+            let (part, all) = self.threads.next_report(LOOK);
+            part.into_iter().for_each(|part| report.add(part));
+            if all {
+                break;
+            }
+            if limit.is_over() {
+                report.failures.push("an I/O thread hangs, and is left behind".to_owned());
+                break;
+            }
         }
-        self.threads.reports().for_each(|part| report.add(part));
+        self.listeners.clear();
         report
+    }
+
+    /// The second part of [`Server::stop`]: waits some seconds for the end of the threads.
+    ///
+    /// # Errors
+    /// If a thread panicked, or hangs and is left behind; in words.
+    pub fn join(&mut self) -> Result<(), String> {
+        self.threads.join().in_words()
     }
 }
 
@@ -200,7 +228,7 @@ impl Observer {
 impl Drop for Server {
     fn drop(&mut self) {
         if !self.threads.is_empty() {
-            let _ = self.halt(Duration::ZERO);
+            let _ = (self.halt(Duration::ZERO), self.join());
         }
     }
 }
@@ -244,7 +272,11 @@ impl Service for Worker {
         Worker::serve(self)
     }
 
-    fn finish(self, served: Result<(), Error>) -> StopReport {
+    fn finish(&mut self, served: Result<(), Error>) -> (StopReport, u64) {
         Worker::finish(self, served)
+    }
+
+    fn let_go(self, left_ns: u64) {
+        Worker::let_go(self, left_ns);
     }
 }

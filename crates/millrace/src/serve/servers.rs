@@ -139,20 +139,37 @@ impl Servers {
 
     /// Answers what is in flight for at most `timeout`, flushes as `Server::stop` does, and ends.
     #[must_use]
-    pub fn stop(self, timeout: Duration) -> StopReport {
-        let vhost = Mutex::new(self.vhost);
+    pub fn stop(mut self, timeout: Duration) -> StopReport {
+        let mut report = self.halt(timeout);
+        report.failures.extend(self.join().err());
+        report
+    }
+
+    /// The first part of [`Servers::stop`]: all but the end of threads, which hang if a drive does.
+    #[must_use]
+    pub fn halt(&mut self, timeout: Duration) -> StopReport {
+        let vhost = Mutex::new(self.vhost.take());
         let stop_vhost = || {
             let server = vhost.lock().unwrap_or_else(PoisonError::into_inner).take();
             server.map_or_else(Vec::new, |server| server.stop(timeout))
         };
+        let nbd = &mut self.nbd;
         std::thread::scope(|scope| {
             // Without a thread for it, one server is stopped after the other.
             let stopping = Builder::new().spawn_scoped(scope, stop_vhost).ok();
-            let mut report = self.nbd.map(|server| server.stop(timeout)).unwrap_or_default();
+            let mut report = nbd.as_mut().map(|server| server.halt(timeout)).unwrap_or_default();
             let failures = stopping.map_or_else(|| Ok(stop_vhost()), ScopedJoinHandle::join);
             report.failures.extend(failures.unwrap_or_else(|_| vec!["a stop panicked".to_owned()]));
             report
         })
+    }
+
+    /// The second part of [`Servers::stop`]: waits some seconds for the end of threads.
+    ///
+    /// # Errors
+    /// If one panicked, or hangs and is left behind; in words.
+    pub fn join(&mut self) -> Result<(), String> {
+        self.nbd.take().map_or(Ok(()), |mut server| server.join())
     }
 }
 

@@ -4,6 +4,7 @@
 
 use millrace::{AtRisk, Cache, DriveAtRisk, Native};
 
+use super::observed::Observed;
 use crate::config::words::bytes_for_people;
 
 /// A line for a daemon that serves, if something waits for drives that fail.
@@ -63,6 +64,18 @@ pub fn at_the_end(cache: &Cache<Native>, end: End) -> Option<String> {
         amount(&risk),
         why.join(" and "),
     ))
+}
+
+/// Whether a daemon that has stopped has lost something of a volume, or may have: its cache could
+/// not be written, or a failure of the stop is not known to be another volume's.
+pub fn is_lost(observed: &Observed, volume: &str, failures: &[String]) -> bool {
+    let caches = observed.caches();
+    let owes = |cache: &Cache<Native>| cache.below().name() == volume && cache.at_risk().is_some();
+    let others = || caches.iter().map(|cache| cache.below().name()).filter(|name| *name != volume);
+    let is_others = |text: &str| {
+        others().any(|name| text.strip_prefix(name).is_some_and(|rest| rest.starts_with(": ")))
+    };
+    caches.iter().any(|cache| owes(cache)) || !failures.iter().all(|text| is_others(text))
 }
 
 /// What a cache owed at a time, and how much each of its drives had answered.

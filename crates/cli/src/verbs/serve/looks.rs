@@ -5,14 +5,14 @@
 //! fault. Locks are tried and given back at once; whoever starts meanwhile tries again by itself.
 //! Called by measured.rs, viewed.rs, images.rs and opening.rs.
 
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use millrace_drives::{
-    FileAccess, Holder, Spec, flock_holder, lock_refusal, size_bytes, size_text,
+    FileAccess, Holder, Spec, flock_holder, lock_refusal, open_store, size_bytes, size_text,
 };
 use rustix::fs::{Access, Mode, OFlags, access, ftruncate, open};
 use rustix::process::{Resource, getrlimit};
@@ -179,11 +179,12 @@ fn may_make_files(folder: &Path) -> bool {
 }
 
 fn holder_of(path: &Path) -> Option<Holder> {
-    File::open(path).ok().and_then(|file| flock_holder(&file))
+    open_store(path, OpenOptions::new().read(true), 0).ok().and_then(|file| flock_holder(&file))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::os::unix::net::UnixListener;
 
     use rustix::fs::{FlockOperation, flock};

@@ -14,7 +14,7 @@ use millrace_drives::{Place as DataPlace, measure as measure_drive};
 
 use super::members;
 use super::viewed::{control, metrics};
-use super::{looks, opening};
+use super::{dirty_marks, looks, opening};
 use crate::config::words::bytes_for_people;
 use crate::config::{Checked, Place, Problems};
 use crate::visible::visible;
@@ -56,6 +56,7 @@ pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketA
     if let Err(error) = plan.config.validate().and_then(|()| plan.config.load_listeners()) {
         found.refuse(&opening::problem(plan, &error).to_string());
     }
+    found.state(plan);
     found.sockets(plan, made);
     unknown_sockets(plan).for_each(|text| tracing::info!("{text}"));
     found.ports(plan, metrics_flag);
@@ -117,6 +118,21 @@ impl Measured {
         measured.notes.iter().map(of_drive).for_each(|text| tracing::info!("{text}"));
         let (size_bytes, block_bytes) = (measured.size_bytes, measured.block_bytes);
         Some((DriveSpace { name, size_bytes, block_bytes }, measured.place))
+    }
+
+    /// The folder of marks of dirty caches.
+    fn state(&mut self, plan: &Checked) {
+        let Some(state) = &plan.state else { return };
+        match dirty_marks::check(&state.value) {
+            Ok(lost) => {
+                lost.iter().for_each(|one| tracing::warn!("{}", dirty_marks::warning(one)));
+            }
+            Err(error) => {
+                let mut problem = Problems::new(&plan.file);
+                problem.add(state.line, format!("state: {error:#}"));
+                self.refuse(&problem.to_string());
+            }
+        }
     }
 
     /// Warns of what a start would refuse.

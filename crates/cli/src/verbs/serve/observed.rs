@@ -17,6 +17,7 @@ use millrace_machine::Native;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::dirty_marks::DirtyMarks;
 use super::grouping;
 use super::metering::Metering;
 use super::recording::Recording;
@@ -43,11 +44,16 @@ pub struct Observed {
     recording: Recording,
     metering: Metering,
     targets: Targets,
+    marks: Arc<DirtyMarks>,
 }
 
 impl Observed {
     /// A daemon that begins to serve.
-    pub fn new(plan: &Checked, opened: &Opened, servers: Observers) -> Observed {
+    pub fn new(
+        plan: &Checked,
+        opened: &Opened,
+        (servers, marks): (Observers, Arc<DirtyMarks>),
+    ) -> Observed {
         let exports = plan.config.exports.iter().map(|export| report::Export {
             name: export.name.clone(),
             volume: export.volume.clone(),
@@ -69,6 +75,7 @@ impl Observed {
             recording: Recording::default(),
             metering: Metering::default(),
             targets: Targets::new(plan),
+            marks,
         }
     }
 
@@ -108,6 +115,7 @@ impl Observed {
             groups: grouping::list(groups, self.targets.said(groups)),
             group_counts: shared::counts(groups, &self.volumes),
             caches: self.caches.iter().map(|cache| CacheCounts::new(cache)).collect(),
+            unacknowledged: self.marks.lost(),
             exports: exports.collect(),
             guests: self.guests(),
             server: server(&self.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default()),
@@ -153,6 +161,7 @@ impl Answers for Observed {
             Verb::LocksStatus => self.metering.status().and_then(value),
             Verb::LocksStop => self.metering.stop().and_then(value),
             Verb::Resize(asked) => resizing::resize(&self.volumes, &asked.volume).and_then(value),
+            Verb::Acknowledge(asked) => self.marks.acknowledge(&asked.volume).map(nothing),
             Verb::Set(asked) => setting::set(&self.volumes, asked).and_then(value),
             Verb::SetGroup(asked) => self.set_group(asked).and_then(value),
         }

@@ -11,10 +11,11 @@ use std::time::Duration;
 use millrace::{DriveConfig, Opened, Opening, Part, SetupError, StartError};
 use millrace_drives::SpecError;
 
-use super::created::Created;
+use super::startup::Startup;
 use super::{looks, members};
 use crate::config::{Checked, Place, Problems};
 use crate::verbs::reasons;
+use crate::visible::visible;
 
 /// How long a file may be locked before a person hears of it.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -22,18 +23,25 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Opens all drives of a plan and makes its volumes.
 ///
 /// # Errors
-/// The first thing that cannot be opened, with its line.
-pub fn open(plan: &Checked, created: &mut Created) -> Result<Opened, Problems> {
+/// The first thing that cannot be opened, with its line, or that a signal has ended the start.
+pub fn open(plan: &Checked, startup: &Startup) -> anyhow::Result<Opened> {
+    startup.step("looking at the drives' files")?;
     members::check(plan)?;
     let problem = |error| problem(plan, &error);
     let config = plan.config.to_open();
-    let mut opening = Opening::new(&config).map_err(problem)?;
+    let mut opening =
+        Opening::new(&config).map_err(problem)?.cancelled_by(startup.cancel().clone());
+    let mut noted = 0;
     while let Some(drive) = opening.next_drive() {
-        saying_what_it_waits_for(drive, || opening.open_next()).map_err(problem)?;
+        let spec = drive.spec.to_string();
+        startup.step(format!("opening drive {} ({})", visible(&drive.name), visible(&spec)))?;
+        saying_what_it_waits_for(drive, startup, || opening.open_next()).map_err(problem)?;
+        let made = opening.created().after(noted);
+        noted += made.paths().count();
+        startup.made(made);
     }
-    let mut opened = opening.finish().map_err(problem)?;
-    created.files(&mut opened.created);
-    Ok(opened)
+    startup.step("making the volumes")?;
+    Ok(opening.finish().map_err(problem)?)
 }
 
 /// An error at the line of what it is about.
@@ -90,13 +98,19 @@ fn drive_problem(plan: &Checked, number: usize, error: &SetupError) -> (usize, S
 }
 
 /// Opens a drive; says meanwhile what it waits for, if that takes long.
-fn saying_what_it_waits_for<T>(drive: &DriveConfig, open: impl FnOnce() -> T) -> T {
+fn saying_what_it_waits_for<T>(
+    drive: &DriveConfig,
+    startup: &Startup,
+    open: impl FnOnce() -> T,
+) -> T {
     let Some(awaited) = looks::awaited(&drive.spec) else { return open() };
     let (opened, waiting) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let say = move || {
             if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 tracing::info!("drive {}: waiting {awaited}", drive.name);
+                // What is wrong with a start that has ended is said by whoever ends it.
+                let _ = startup.step(format!("drive {} was waiting {awaited}", drive.name));
             }
         };
         // Without a thread nothing is said.

@@ -6,31 +6,61 @@
 //! write to a closed pipe is an error like any other. A thread sleeps here while others serve.
 //! The manager is told by the protocol of sd_notify(3) where NOTIFY_SOCKET is set.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
+use millrace_exports::remove_socket_files;
 use millrace_machine::Native;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
+use super::startup::Startup;
+use crate::output_queue;
+use crate::verbs::say;
 use crate::visible::visible;
 
 /// How long after the first a second signal is the same request. timeout(1) signals the daemon and
 /// then its process group, of which the daemon is one; so may a terminal and a supervisor.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
+/// Shortest time between two lines about signals that have no meaning.
+const QUIET: Duration = Duration::from_secs(5);
 
 /// The handlers, and the signals that have come.
 pub struct Signals(signal_hook::iterator::Signals);
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+enum Asked {
     /// Finish and exit.
     Stop,
     /// Cut the power of fault drives.
     PowerCut,
     /// Nothing, but the sender may expect something: what to say to that.
     Nothing(&'static str),
+}
+
+/// A signal without a meaning: when a line said so last, and how often it came since.
+#[derive(Debug, Default)]
+struct Ignored {
+    said: Option<Instant>,
+    count: u64,
+}
+
+impl Ignored {
+    /// The line for one that comes now; none if there was one just before.
+    fn line(&mut self, said: &str, now: Instant) -> Option<String> {
+        let is_early = self.said.is_some_and(|last| now.duration_since(last) < QUIET);
+        if is_early {
+            self.count += 1;
+            return None;
+        }
+        self.said = Some(now);
+        match std::mem::take(&mut self.count) {
+            0 => Some(said.to_owned()),
+            count => Some(format!("{said} ({count} such signals came since the last line)")),
+        }
+    }
 }
 
 /// Where in its life the daemon is.
@@ -53,7 +83,7 @@ impl Signals {
     }
 
     /// Sleeps until a signal comes.
-    pub fn next(&mut self) -> Asked {
+    fn next(&mut self) -> Asked {
         match self.0.forever().next() {
             Some(SIGUSR1) => Asked::PowerCut,
             Some(SIGHUP) => Asked::Nothing(
@@ -64,6 +94,26 @@ impl Signals {
         }
     }
 
+    /// Waits for the signal to stop, and ends a start for it; serves the test aid meanwhile.
+    pub fn wait(&mut self, startup: &Startup) {
+        let (mut cuts, mut ignored) = (0, BTreeMap::<&str, Ignored>::new());
+        loop {
+            match self.next() {
+                Asked::Stop => return startup.stop(),
+                Asked::Nothing(said) => {
+                    if let Some(line) = ignored.entry(said).or_default().line(said, Instant::now())
+                    {
+                        tracing::info!("{line}");
+                    }
+                }
+                Asked::PowerCut => {
+                    cuts += 1;
+                    say(&cut_power(cuts));
+                }
+            }
+        }
+    }
+
     /// From half a second on, a signal to stop ends the process, with status 1, after its last
     /// words.
     pub fn exit_at_the_next_one(mut self, last_words: impl FnOnce() + Send + 'static) {
@@ -71,6 +121,8 @@ impl Signals {
             let since = Instant::now();
             while self.next() != Asked::Stop || since.elapsed() < SAME_REQUEST {}
             last_words();
+            remove_socket_files();
+            output_queue::finish();
             std::process::exit(1);
         };
         if let Err(error) = Native::try_spawn("millrace-exit", None, body) {
@@ -91,7 +143,7 @@ pub fn tell_manager(phase: Phase) {
 
 /// Cuts the power of every fault drive with a volatile cache, each with the next seed; says what
 /// was lost.
-pub fn cut_power(cut: u64) -> String {
+fn cut_power(cut: u64) -> String {
     let drives = millrace_drives::fault_controls();
     let lost = drives.iter().zip(cut..).map(|((name, control), seed)| {
         let name = visible(name);
@@ -99,4 +151,20 @@ pub fn cut_power(cut: u64) -> String {
     });
     let lost: String = lost.collect();
     if lost.is_empty() { "power cut: there is no fault drive\n".to_owned() } else { lost }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_signals_without_a_meaning_make_one_line_in_five_seconds_with_their_count() {
+        let (mut ignored, start) = (Ignored::default(), Instant::now());
+        let mut line = |ms| ignored.line("ignored", start + Duration::from_millis(ms));
+        assert_eq!(line(0).as_deref(), Some("ignored"));
+        assert!((1..1000).all(|ms| line(ms).is_none()));
+        let said = "ignored (999 such signals came since the last line)";
+        assert_eq!(line(5_000).as_deref(), Some(said));
+        assert_eq!(line(5_001), None);
+    }
 }

@@ -15,14 +15,17 @@ use millrace_reactor::{Backend, Config, POOL_THREADS_KEPT, Reactor};
 use super::{looks, viewed};
 use crate::config::Checked;
 
-/// Threads that serving starts, beside the one that there is.
+/// Threads that run by then: the first one, that of signals, and the writers of both outputs.
+const RUNNING: usize = 4;
+
+/// Threads that serving starts, beside those that run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Needed {
     /// I/O threads of NBD and of virtual machines.
     io: usize,
     /// Drives' workers and caches' flushers.
     workers: usize,
-    /// Control of virtual machines, signals, views and certificates.
+    /// Control of virtual machines, views and certificates.
     others: usize,
     /// Helpers of file drives.
     helpers: usize,
@@ -45,10 +48,10 @@ pub fn check(plan: &Checked, opened: &Opened, metrics: Option<SocketAddr>) -> an
         let Needed { io, workers, others, helpers } = needed;
         anyhow::anyhow!(
             "this configuration needs {} threads ({io} for I/O, {helpers} to help them with files, \
-             {workers} for drives and caches, {others} for control and signals, and the first one), \
-             and the system allows {}: {error}; {}; raise the limit, or lower `threads`",
-            needed.total() + 1,
-            found + 1,
+             {workers} for drives and caches, {others} for control, and {RUNNING} for signals, the log and \
+             its start), and the system allows {}: {error}; {}; raise the limit, or lower `threads`",
+            needed.total() + RUNNING,
+            found + RUNNING,
             thread_limits()
         )
     })
@@ -67,7 +70,7 @@ fn needed(plan: &Checked, opened: &Opened, (has_views, has_ring): (bool, bool)) 
     let nbd: Vec<_> = config.exports.iter().filter(|export| !export.nbd.is_empty()).collect();
     let nbd_threads = if nbd.is_empty() { 0 } else { usize::from(config.server.threads) };
     let nbd_files = nbd.iter().any(|export| has_files(&export.volume));
-    let mut needed = Needed { io: nbd_threads, others: 1, ..Needed::default() };
+    let mut needed = Needed { io: nbd_threads, ..Needed::default() };
     let mut with_files = if nbd_files { nbd_threads } else { 0 };
     for export in &config.exports {
         let Some(guests) = &export.guests else { continue };

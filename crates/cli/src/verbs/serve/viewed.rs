@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use millrace::{Listen, VhostSocket};
-use millrace_exports::server::UnixSocket;
+use millrace_exports::server::{UnixSocket, handed_over_names};
 
 use super::looks;
 use crate::config::words::{ControlWord, control_beside};
@@ -65,6 +65,35 @@ pub fn metrics(
 /// True if the plan or the flag asks for a socket.
 pub fn has_any(plan: &Checked, metrics_flag: Option<SocketAddr>) -> bool {
     control(plan).path.is_some() || metrics(plan, metrics_flag).is_some()
+}
+
+/// Refuses sockets that the service manager hands over and that no export listens on: their clients
+/// would connect and wait for ever.
+///
+/// # Errors
+/// Their names, and what to do.
+pub fn refuse_unused_sockets(plan: &Checked) -> Result<(), Problems> {
+    let is_used = |name: &String| {
+        let wanted = Listen::Inherited(name.clone());
+        plan.listeners.iter().any(|listener| listener.address == wanted)
+    };
+    let mut unused = handed_over_names();
+    unused.retain(|name| !is_used(name));
+    if unused.is_empty() {
+        return Ok(());
+    }
+    let names = unused.iter().map(|name| visible(name)).collect::<Vec<_>>().join(", ");
+    let mut problems = Problems::new(&plan.file);
+    problems.add_at(
+        Place::File,
+        format!(
+            "the service manager hands over sockets that no export listens on: {names}; clients \
+             would wait there for ever; add nbd = \"systemd:{}\" to an export, or remove the socket \
+             from its unit",
+            visible(&unused[0])
+        ),
+    );
+    Err(problems)
 }
 
 /// Binds what the plan asks for; metrics where the flag says, if it was given.

@@ -201,14 +201,16 @@ impl Rig {
     }
 
     fn end(&mut self) -> Option<StopReport> {
-        let worker = self.worker.take()?;
+        let mut worker = self.worker.take()?;
         if std::thread::panicking() {
             std::mem::forget(worker);
             return None;
         }
         self.shared.ending.stop.give(std::time::Duration::from_secs(2));
         (1..self.shared.mailboxes.len()).for_each(|_| self.shared.flush_ended());
-        Some(worker.finish(Ok(())))
+        let (report, left_ns) = worker.finish(Ok(()));
+        worker.let_go(left_ns);
+        Some(report)
     }
 }
 

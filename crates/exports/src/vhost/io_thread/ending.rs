@@ -13,9 +13,9 @@ use super::IoThread;
 use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, Progress, TURN_NS};
 
 impl IoThread {
-    /// Ends the thread, of so many: answers what is in flight until the deadline, and flushes if it
-    /// is the last.
-    pub(crate) fn finish(mut self, served: Result<(), Error>, threads: u16) -> Vec<String> {
+    /// Ends the thread, of so many, but for [`IoThread::let_go`]: answers what is in flight until
+    /// the deadline, and flushes if it is the last.
+    pub(crate) fn finish(&mut self, served: Result<(), Error>, threads: u16) -> (Vec<String>, u64) {
         let mut failures = Vec::new();
         let mut limit = self.common.stop.deadline();
         let drained = served.and_then(|()| self.drain(&mut limit));
@@ -35,8 +35,7 @@ impl IoThread {
             failures.push(format!("{left} {what} cut off: no answer of a drive"));
         }
         self.publish();
-        self.let_go(limit.left_ns());
-        failures
+        (failures, limit.left_ns())
     }
 
     fn drain(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
@@ -97,7 +96,7 @@ impl IoThread {
     }
 
     /// Drops channel, ring and queues in this order; leaks what is still written to.
-    fn let_go(self, left_ns: u64) {
+    pub(crate) fn let_go(self, left_ns: u64) {
         let IoThread { mut channel, ctx, kicks, queues, reactor, .. } = self;
         let leaks = channel.in_flight() > 0;
         channel.set_drain_ns(left_ns);

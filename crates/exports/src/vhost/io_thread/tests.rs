@@ -331,7 +331,9 @@ fn finish(mut bench: Bench, threads: u16, drain_ns: u64) -> (Vec<String>, Weak<G
     bench.settle();
     let memory = Arc::downgrade(bench.queue(0).memory());
     bench.common.stop.give(std::time::Duration::from_nanos(drain_ns));
-    (bench.thread.finish(Ok(()), threads), memory)
+    let (failures, left_ns) = bench.thread.finish(Ok(()), threads);
+    bench.thread.let_go(left_ns);
+    (failures, memory)
 }
 
 #[test]

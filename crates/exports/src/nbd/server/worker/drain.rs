@@ -47,8 +47,8 @@ impl StopReport {
 }
 
 impl Worker {
-    /// Ends the thread's part of the server.
-    pub(crate) fn finish(mut self, served: Result<(), Error>) -> StopReport {
+    /// Ends the thread's part of the server, but for [`Worker::let_go`].
+    pub(crate) fn finish(&mut self, served: Result<(), Error>) -> (StopReport, u64) {
         let mut report = StopReport::default();
         let mut limit = self.shared.ending.stop.deadline();
         let ended = served
@@ -59,8 +59,7 @@ impl Worker {
             report.failures.push(error.to_string());
         }
         self.publish();
-        self.let_go(limit.left_ns());
-        report
+        (report, limit.left_ns())
     }
 
     fn drain(
@@ -119,7 +118,7 @@ impl Worker {
     }
 
     /// Drops channels, ring, connections and buffers in this order.
-    fn let_go(self, left_ns: u64) {
+    pub(crate) fn let_go(self, left_ns: u64) {
         let Worker { ctx, mut core, ring, shared, number, conns, .. } = self;
         // Each would wait on its own for drives that have had their time.
         core.submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));

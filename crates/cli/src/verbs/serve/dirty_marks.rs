@@ -1,0 +1,403 @@
+//! `DirtyMarks`: a file that tells the next daemon of caches that were dirty when this one ended.
+//!
+//! Owns the folder of `[server] state`, which it locks, and the file `caches` in there: a line for
+//! each write-back cache, `clean "v"` until its first write is about to be answered from memory,
+//! then `dirty "v"` until a clean stop. The word is overwritten in place, so that making a mark
+//! needs no room on the file system; everything else replaces the file as a whole. A line
+//! `lost  "v"` is the mark of an earlier daemon that nobody has acknowledged. Without a folder
+//! nothing is written. Made by `serve` before it serves, looked at by `--check`.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use millrace_drives::flock_holder;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+
+use crate::views::Refusal;
+
+/// The file's name in the folder.
+const FILE: &str = "caches";
+/// The first line.
+const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
+/// How often a lock that another process has is tried again, and how far apart.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(25);
+/// Longest file that is read, in bytes: a hundred thousand volumes.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// What is known of a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    /// It has answered no write from memory.
+    Clean,
+    /// It has.
+    Dirty,
+    /// It had when an earlier daemon ended without having written it.
+    Lost,
+}
+
+impl Mark {
+    /// All words have one length.
+    fn word(self) -> &'static str {
+        match self {
+            Mark::Clean => "clean",
+            Mark::Dirty => "dirty",
+            Mark::Lost => "lost ",
+        }
+    }
+}
+
+/// The marks of a daemon's caches.
+#[derive(Debug, Default)]
+pub struct DirtyMarks(Option<Mutex<Marks>>);
+
+#[derive(Debug)]
+struct Marks {
+    path: PathBuf,
+    /// The folder, locked as long as it is open.
+    folder: File,
+    file: File,
+    volumes: Vec<(String, Mark)>,
+    is_settled: bool,
+}
+
+impl Drop for Marks {
+    /// A start that failed leaves nothing new behind.
+    fn drop(&mut self) {
+        if !self.is_settled && self.volumes.iter().all(|(_, mark)| *mark != Mark::Dirty) {
+            self.settle(|_| true);
+        }
+    }
+}
+
+impl Marks {
+    fn settle(&mut self, is_lost: impl Fn(&str) -> bool) {
+        self.is_settled = true;
+        self.volumes.retain(|(name, mark)| match mark {
+            Mark::Clean => false,
+            Mark::Dirty => is_lost(name),
+            Mark::Lost => true,
+        });
+        let done = match self.volumes.is_empty() {
+            true => fs::remove_file(&self.path).map_err(anyhow::Error::from),
+            false => replace(&self.path, &self.folder, &self.volumes).map(drop),
+        };
+        if let Err(error) = done {
+            let path = self.path.display();
+            tracing::warn!("{path}: cannot be brought up to date: {error:#}; the next start warns");
+        }
+    }
+}
+
+impl DirtyMarks {
+    /// Locks the folder, if there is one, takes over what an earlier daemon left, and is ready to
+    /// mark these volumes.
+    ///
+    /// # Errors
+    /// In words: if the folder is not there, another daemon's, full, or not writable, or if the
+    /// file cannot be understood.
+    pub fn open<'a>(
+        folder: Option<&Path>,
+        volumes: impl Iterator<Item = &'a str>,
+    ) -> anyhow::Result<DirtyMarks> {
+        let Some(path) = folder else { return Ok(DirtyMarks(None)) };
+        let folder = locked(path)?;
+        let path = path.join(FILE);
+        let mut all = earlier(&path)?;
+        all.extend(volumes.map(|volume| (volume.to_owned(), Mark::Clean)));
+        let file = replace(&path, &folder, &all)?;
+        let marks = Marks { path, folder, file, volumes: all, is_settled: false };
+        Ok(DirtyMarks(Some(Mutex::new(marks))))
+    }
+
+    /// Volumes whose caches were dirty when an earlier daemon ended, until somebody acknowledges
+    /// that.
+    pub fn lost(&self) -> Vec<String> {
+        let Some(marks) = self.lock() else { return Vec::new() };
+        let is_lost = |(_, mark): &&(String, Mark)| *mark == Mark::Lost;
+        marks.volumes.iter().filter(is_lost).map(|(volume, _)| volume.clone()).collect()
+    }
+
+    /// Whether there is a folder for them.
+    pub fn is_kept(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Marks a volume durably, unless it is marked.
+    pub fn mark(&self, volume: &str) {
+        let Some(mut marks) = self.lock() else { return };
+        let mut at = HEADER.len() as u64;
+        for (name, mark) in &marks.volumes {
+            if name == volume && *mark == Mark::Clean {
+                break;
+            }
+            at += line(name, *mark).len() as u64;
+        }
+        let is_it = |one: &&mut (String, Mark)| one.0 == volume && one.1 == Mark::Clean;
+        let Marks { path, file, volumes, .. } = &mut *marks;
+        let Some(found) = volumes.iter_mut().find(is_it) else { return };
+        found.1 = Mark::Dirty;
+        let written = file.write_all_at(Mark::Dirty.word().as_bytes(), at);
+        if let Err(error) = written.and_then(|()| file.sync_data()) {
+            tracing::error!(
+                volume,
+                "volume {volume}: {}: the mark of its dirty cache cannot be written: {error}; if the \
+                 daemon dies, the next one will not tell that writes may be lost",
+                path.display()
+            );
+        }
+    }
+
+    /// Forgets that an earlier daemon ended with a dirty cache of this volume.
+    ///
+    /// # Errors
+    /// `bad-request` if there is no such mark, `io` if the file cannot be written.
+    pub fn acknowledge(&self, volume: &str) -> Result<(), Refusal> {
+        let unknown = || {
+            let lost: Vec<String> = self.lost().iter().map(|name| format!("{name:?}")).collect();
+            let text = match lost.as_slice() {
+                [] => "no volume has anything to acknowledge".to_owned(),
+                lost => format!(
+                    "volume {volume:?} has nothing to acknowledge; there is {}",
+                    lost.join(", ")
+                ),
+            };
+            Refusal::new("bad-request", text)
+        };
+        if !self.lost().iter().any(|name| name == volume) {
+            return Err(unknown());
+        }
+        let Some(mut marks) = self.lock() else { return Err(unknown()) };
+        let is_it = |(name, mark): &(String, Mark)| name == volume && *mark == Mark::Lost;
+        let rest: Vec<_> = marks.volumes.iter().filter(|one| !is_it(one)).cloned().collect();
+        let file = replace(&marks.path, &marks.folder, &rest);
+        marks.file = file.map_err(|error| Refusal::new("io", format!("{error:#}")))?;
+        marks.volumes = rest;
+        Ok(())
+    }
+
+    /// The daemon ends: marks go, but for those of volumes of which something is lost.
+    pub fn settle(&self, is_lost: impl Fn(&str) -> bool) {
+        if let Some(mut marks) = self.lock() {
+            marks.settle(is_lost);
+        }
+    }
+
+    fn lock(&self) -> Option<MutexGuard<'_, Marks>> {
+        Some(self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What to say of a volume whose cache an earlier daemon left dirty.
+pub fn warning(volume: &str) -> String {
+    format!(
+        "volume {volume}: the last daemon ended with a dirty cache of it: writes that were answered \
+         but not flushed may be lost, and clients that went on were told nothing; check what is on \
+         the volume (fsck, the database's own check), then `millrace ctl acknowledge {volume}`"
+    )
+}
+
+/// Why a start could not use the folder, and which volumes it would warn of; changes nothing.
+///
+/// # Errors
+/// As [`DirtyMarks::open`], as far as looking tells.
+pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let shown = folder.display();
+    let open = locked(folder)?;
+    if rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_err() {
+        bail!("{shown}: {}", advice(io::ErrorKind::PermissionDenied));
+    }
+    if rustix::fs::fstatvfs(&open).is_ok_and(|found| found.f_bavail == 0) {
+        bail!("{shown}: {}", advice(io::ErrorKind::StorageFull));
+    }
+    Ok(earlier(&folder.join(FILE))?.into_iter().map(|(volume, _)| volume).collect())
+}
+
+/// The folder, locked by this process.
+fn locked(path: &Path) -> anyhow::Result<File> {
+    let shown = path.display();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let folder = match open(path, flags, Mode::empty()) {
+        Ok(folder) => File::from(folder),
+        Err(rustix::io::Errno::NOENT) => {
+            bail!("{shown}: this folder is not there; make it, as with `mkdir {shown}`")
+        }
+        Err(rustix::io::Errno::NOTDIR) => bail!("{shown}: this is no folder; name one"),
+        Err(error) => bail!("{shown}: cannot open this folder: {error}"),
+    };
+    let lock = || flock(&folder, FlockOperation::NonBlockingLockExclusive);
+    // A check that runs at the same time lets go of it at once.
+    let mut done = lock();
+    for _ in 0..TRIES {
+        if done != Err(rustix::io::Errno::WOULDBLOCK) {
+            break;
+        }
+        thread::sleep(PAUSE);
+        done = lock();
+    }
+    match done {
+        Ok(()) => Ok(folder),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let holder = flock_holder(&folder);
+            let holder = holder.map_or_else(|| "another daemon".to_owned(), |one| one.to_string());
+            bail!("{shown}: in use by {holder}; give each daemon a folder of its own")
+        }
+        Err(error) => bail!("{shown}: cannot lock this folder: {error}; name a local one"),
+    }
+}
+
+/// The marks of an earlier daemon.
+fn earlier(path: &Path) -> anyhow::Result<Vec<(String, Mark)>> {
+    let shown = path.display();
+    let mut options = File::options();
+    let file = match millrace_drives::open_store(path, options.read(true), 0) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => bail!("{shown}: cannot be read: {error}"),
+    };
+    let mut text = String::new();
+    let read = file.take(BYTES_MAX).read_to_string(&mut text);
+    read.with_context(|| format!("{shown}: cannot be read"))?;
+    let mut found: Vec<(String, Mark)> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.starts_with('#')) {
+        let (word, name) = line.split_at_checked(Mark::Lost.word().len()).unwrap_or((line, ""));
+        let name: String = serde_json::from_str(name.trim()).map_err(|_| {
+            anyhow!(
+                "{shown}:{number}: this is no mark of a cache; if another program wrote the file, \
+                 name another folder, else check all volumes and remove the file"
+            )
+        })?;
+        // A word that is half written was about to become dirty.
+        let is_known = |known: &(String, Mark)| known.0 == name;
+        if word != Mark::Clean.word() && !found.iter().any(is_known) {
+            found.push((name, Mark::Lost));
+        }
+    }
+    Ok(found)
+}
+
+/// A line of the file.
+fn line(volume: &str, mark: Mark) -> String {
+    format!("{} {}\n", mark.word(), serde_json::Value::from(volume))
+}
+
+/// Replaces the file, durably: the old one or the new one is there at any time.
+fn replace(path: &Path, folder: &File, volumes: &[(String, Mark)]) -> anyhow::Result<File> {
+    let new = path.with_extension("new");
+    let write = || -> io::Result<File> {
+        let mut file = File::create(&new)?;
+        let lines = volumes.iter().map(|(volume, mark)| line(volume, *mark));
+        let text = HEADER.to_owned() + &lines.collect::<String>();
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        folder.sync_all()?;
+        Ok(file)
+    };
+    write().map_err(|error| {
+        let _ = fs::remove_file(&new);
+        anyhow!("{}: cannot be written: {error}: {}", path.display(), advice(error.kind()))
+    })
+}
+
+fn advice(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::StorageFull => "its file system is full; make room, or name another folder",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "this user may not write there; change its mode, or name another folder"
+        }
+        _ => "name another folder",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open_in(folder: &Path, volumes: &[&str]) -> anyhow::Result<DirtyMarks> {
+        DirtyMarks::open(Some(folder), volumes.iter().copied())
+    }
+
+    #[test]
+    fn a_daemon_that_dies_leaves_marks_of_the_volumes_that_were_dirty() {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = ["a", "b \"é\"", "c"];
+        let marks = open_in(dir.path(), &volumes).unwrap();
+        assert_eq!(marks.lost(), [""; 0]);
+        marks.mark("b \"é\"");
+        marks.mark("b \"é\"");
+        marks.mark("unknown");
+        // Without `settle`, as after a kill.
+        drop(marks);
+        let marks = open_in(dir.path(), &volumes).unwrap();
+        assert_eq!(marks.lost(), ["b \"é\""]);
+        // A second death in the same way, with another volume besides.
+        marks.mark("c");
+        marks.mark("b \"é\"");
+        drop(marks);
+        assert_eq!(check(dir.path()).unwrap(), ["b \"é\"", "c"]);
+        let marks = open_in(dir.path(), &["a"]).unwrap();
+        assert_eq!(marks.lost(), ["b \"é\"", "c"], "volumes of another name stay");
+        marks.acknowledge("c").unwrap();
+        let text = marks.acknowledge("a").unwrap_err().message;
+        assert_eq!(text, "volume \"a\" has nothing to acknowledge; there is \"b \\\"é\\\"\"");
+        marks.mark("a");
+        marks.settle(|_| false);
+        drop(marks);
+        let marks = open_in(dir.path(), &["a"]).unwrap();
+        assert_eq!(marks.lost(), ["b \"é\""], "a clean stop acknowledges nothing");
+        marks.acknowledge("b \"é\"").unwrap();
+        marks.settle(|_| false);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_stop_keeps_the_marks_of_volumes_that_lost_something_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let marks = open_in(dir.path(), &["a", "b", "c"]).unwrap();
+        marks.mark("a");
+        marks.mark("b");
+        marks.settle(|volume| volume == "b" || volume == "c");
+        drop(marks);
+        assert_eq!(open_in(dir.path(), &["a"]).unwrap().lost(), ["b"]);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_used_is_refused_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = |path: &Path| {
+            let [one, two] = [open_in(path, &["a"]).err(), check(path).err()];
+            let [one, two] = [one, two].map(|error| format!("{:#}", error.unwrap()));
+            assert_eq!(one, two);
+            one
+        };
+        assert!(said(&dir.path().join("no")).contains("this folder is not there; make it"));
+        fs::write(dir.path().join("caches"), "what is this\n").unwrap();
+        assert!(said(&dir.path().join("caches")).contains("this is no folder"));
+        assert!(said(dir.path()).contains("caches:1: this is no mark of a cache"));
+        fs::remove_file(dir.path().join("caches")).unwrap();
+        let _marks = open_in(dir.path(), &["a"]).unwrap();
+        assert!(said(dir.path()).contains("in use by process "));
+    }
+
+    #[test]
+    fn a_word_that_is_half_written_counts_as_dirty() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("caches"), "# x\nclean \"a\"\ndiean \"b\"\n").unwrap();
+        assert_eq!(check(dir.path()).unwrap(), ["b"]);
+    }
+
+    #[test]
+    fn without_a_folder_nothing_is_kept() {
+        let marks = DirtyMarks::open(None, ["a"].into_iter()).unwrap();
+        marks.mark("a");
+        marks.settle(|_| true);
+        assert!(marks.lost().is_empty() && marks.acknowledge("a").is_err());
+    }
+}

@@ -1,0 +1,79 @@
+//! Opening a file or block device without ever waiting for what else may lie at its path.
+//!
+//! Opening a named pipe waits for its other end, a tape may be rewound, so everything is opened
+//! with `O_NONBLOCK` and looked at before it is used. The flag is taken away again from what is
+//! kept: io_uring would answer EAGAIN on such a file. Called by everybody who opens the file of a
+//! drive, or a lock file beside a socket, to use it or only to look at it.
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Text of the error for what is neither a regular file nor a block device.
+pub(crate) const OTHER_KIND: &str = "neither a regular file nor a block device";
+
+/// Opens a regular file or a block device, by `options` and these flags of open(2).
+///
+/// # Errors
+/// What the system says, or `InvalidInput` if the path is a pipe, a socket, a folder or the like.
+pub fn open_store(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Result<File> {
+    let opened = options.custom_flags(flags | libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        // A pipe without a reader that is opened for writing, a socket.
+        Some(libc::ENXIO) => other_kind(),
+        _ => error,
+    })?;
+    let kind = file.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(other_kind());
+    }
+    clear_flag(&file, libc::O_NONBLOCK)?;
+    Ok(file)
+}
+
+fn other_kind() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("this is {OTHER_KIND}"))
+}
+
+/// Takes a flag of open(2) away from a file.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn clear_flag(file: &File, flag: i32) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    let done = unsafe {
+        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
+        libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !flag)
+    };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags_of(file: &File) -> i32 {
+        // SAFETY: no memory is involved.
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) }
+    }
+
+    #[test]
+    fn a_pipe_is_refused_at_once_and_a_file_is_opened_to_block() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        for options in [OpenOptions::new().read(true), OpenOptions::new().write(true)] {
+            let error = open_store(&pipe, options, 0).unwrap_err().to_string();
+            assert!(error.contains("neither a regular file nor"), "{error}");
+        }
+        assert!(open_store(dir.path(), OpenOptions::new().read(true), 0).is_err());
+        let file = dir.path().join("file");
+        let options = &mut OpenOptions::new();
+        let made = open_store(&file, options.write(true).create(true), 0).unwrap();
+        assert_eq!(flags_of(&made) & libc::O_NONBLOCK, 0);
+    }
+}
