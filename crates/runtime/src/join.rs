@@ -71,7 +71,9 @@ mod tests {
         let panics = spawn(Box::new(|| panic!("as is expected")));
         assert_eq!(join_within([panics].into(), limit), Joined::Panicked);
         let (hold, held) = channel::<()>();
-        let hangs = spawn(Box::new(move || drop(held.recv())));
+        let hangs = spawn(Box::new(move || {
+            let _ = held.recv();
+        }));
         assert_eq!(join_within([hangs].into(), Duration::from_millis(20)), Joined::Running);
         drop(hold);
     }

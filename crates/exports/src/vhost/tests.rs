@@ -6,6 +6,7 @@ pub(super) mod played;
 use std::path::Path;
 
 use millrace_drives::FaultCache;
+use millrace_machine::Machine;
 
 use super::*;
 use crate::io_threads::tests::{Played, played};

@@ -266,7 +266,7 @@ mod tests {
         let reads = header(&request(Command::Read, 0, 1 << 20)).repeat(4);
         std::io::Write::write_all(&mut client, &reads).expect("the socket has room");
         rig.until("they are taken", |rig| rig.core.counts.requests == 4);
-        rig.shared.ending.stop.give(Native::now() + 60_000_000_000);
+        rig.shared.ending.stop.give(Duration::from_secs(60));
         let begun = std::time::Instant::now();
         let mut report = StopReport::default();
         let said = logged(|| report = rig.finish());
