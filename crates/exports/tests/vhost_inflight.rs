@@ -198,9 +198,7 @@ fn the_region_tells_the_next_device_whether_writes_are_durable_when_answered() {
         let (guest, inflight) = tracked(&first);
         let payload = [[32u32, 1, 0].map(u32::to_ne_bytes).concat(), vec![on]].concat();
         guest.wire.must(code::SET_CONFIG, &payload, &[]);
-        let mut word = [0; 8];
-        inflight.1.read_exact_at(&mut word, 0).unwrap();
-        assert_eq!(u64::from_ne_bytes(word), u64::from(1 - on) << 63);
+        assert_eq!(mark(&inflight), u64::from(1 - on) << 63);
         drop(guest);
         first.stop();
         let next = Export::one(Backend::Auto, SPEC);
@@ -234,11 +232,32 @@ fn set_write_back(guest: &Guest, on: u8) {
     guest.wire.must(code::SET_CONFIG, &payload, &[]);
 }
 
-/// The word of the region in which daemons leave marks.
+/// Marks of daemons in the region, except the one of every daemon.
 fn mark(inflight: &(Vec<u8>, std::fs::File)) -> u64 {
     let mut word = [0; 8];
     inflight.1.read_exact_at(&mut word, 0).unwrap();
-    u64::from_ne_bytes(word)
+    u64::from_ne_bytes(word) & !(1 << 60)
+}
+
+#[test]
+fn a_guest_of_another_server_gets_durable_writes_until_it_sets_its_switch() {
+    let first = Export::one(Backend::Auto, SPEC);
+    let (guest, inflight) = tracked(&first);
+    // Other servers leave the word zero.
+    inflight.1.write_all_at(&[0; 8], 0).unwrap();
+    drop(guest);
+    first.stop();
+    let next = Export::of(Backend::Auto, &[cached()], |_| {});
+    let mut guest = Guest::connect(&next.socket(0), 2);
+    guest.negotiate(|offered| offered);
+    assert!(guest.set_inflight(&inflight));
+    let asked = [[32u32, 1, 0].map(u32::to_ne_bytes).concat(), vec![0]].concat();
+    let switch = |guest: &Guest| guest.wire.ask(code::GET_CONFIG, &asked).unwrap()[12];
+    assert_eq!(switch(&guest), 0);
+    set_write_back(&guest, 1);
+    assert_eq!(switch(&guest), 1);
+    drop(guest);
+    next.stop();
 }
 
 const LOSS: &str = "the last daemon ended with writes in memory that it had answered and not \

@@ -30,10 +30,12 @@ const WRITE_THROUGH: u64 = 1 << 63;
 const UNFLUSHED: u64 = 1 << 62;
 /// A daemon has lost such writes with its end, and the guest was not told.
 const LOST: u64 = 1 << 61;
+/// A daemon of this program has noted the cache of the guest's disk.
+const NOTED: u64 = 1 << 60;
 /// Which daemon [`UNFLUSHED`] is of.
 const DAEMON: u64 = u32::MAX as u64;
 /// All bits that a daemon sets; whatever has others is no mark of one.
-const KNOWN: u64 = WRITE_THROUGH | UNFLUSHED | LOST | DAEMON;
+const KNOWN: u64 = WRITE_THROUGH | UNFLUSHED | LOST | NOTED | DAEMON;
 
 /// What becomes of writes that are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,13 +122,16 @@ impl Inflight {
     /// so once only.
     pub fn note_cache(&self, cache: WriteCache) {
         let is_through = cache == WriteCache::WriteThrough;
-        self.change(WRITE_THROUGH, if is_through { WRITE_THROUGH } else { 0 });
+        self.change(WRITE_THROUGH, NOTED | if is_through { WRITE_THROUGH } else { 0 });
     }
 
-    /// What [`Inflight::note_cache`] noted.
+    /// Whether writes must be durable when they are answered: [`Inflight::note_cache`] noted it, or
+    /// noted nothing. Guests of qemu-storage-daemon are told that its disks have no cache, and send
+    /// no flushes.
     #[must_use]
     pub fn is_write_through(&self) -> bool {
-        self.word().load(Ordering::SeqCst) & WRITE_THROUGH != 0
+        let word = self.word().load(Ordering::SeqCst);
+        word & WRITE_THROUGH != 0 || word & NOTED == 0
     }
 
     /// Notes which daemon has answered writes that were not flushed; none: none has.
