@@ -205,7 +205,11 @@ mod tests {
         (0..10).for_each(|_| queue.add(line.clone()));
         queue.finish(SHORT);
         assert!(start.elapsed() < Duration::from_secs(5), "nobody reads");
-        assert_eq!((queue.lock().dropped, queue.lock().bytes), (6, BYTES_MAX));
+        let (dropped, bytes) = {
+            let state = queue.lock();
+            (state.dropped, state.bytes)
+        };
+        assert_eq!((dropped, bytes), (6, BYTES_MAX));
         drop(go_on);
         queue.finish(SHORT);
         assert_eq!((written.lock().unwrap().len(), queue.lock().bytes), (4, 0));

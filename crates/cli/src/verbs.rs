@@ -82,8 +82,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if time.is_zero() || seconds > 1e8 { Err(wrong()) } else { Ok(time) }
 }
 
-/// Writes to standard output at once, or in a daemon as soon as somebody reads it; a reader that has gone away is no reason to stop. What else
-/// goes wrong is told once, and makes the program fail at its end.
+/// Writes to standard output at once, or in a daemon as soon as somebody reads it; a reader that
+/// has gone away is no reason to stop. Any other error is told once, and makes the program fail at
+/// its end.
 pub fn say(text: &str) {
     if let Some(queue) = output_queue::out() {
         queue.add(text.as_bytes().to_vec());

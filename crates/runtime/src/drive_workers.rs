@@ -230,7 +230,7 @@ impl DriveWorkers {
     /// end first, for five seconds at most.
     ///
     /// # Errors
-    /// Why a thread ended before, or that it panicked or hangs with a drive: it is left behind then.
+    /// Why a thread ended before, or that it panicked, or hangs with a drive and is left behind.
     pub fn stop(&mut self) -> Result<(), Error> {
         let flushed = self.flushers.drain(..).map(|mut flusher| flusher.stop());
         let flushed = flushed.fold(Ok(()), Result::and);

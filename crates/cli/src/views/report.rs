@@ -32,7 +32,7 @@ pub struct Report {
     pub group_counts: Vec<GroupCounts>,
     /// The caches of volumes that have one.
     pub caches: Vec<CacheCounts>,
-    /// Volumes whose caches were dirty when an earlier daemon ended, until somebody acknowledges it.
+    /// Volumes whose caches were dirty when an earlier daemon ended, until that is acknowledged.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unacknowledged: Vec<String>,
     /// Exports.

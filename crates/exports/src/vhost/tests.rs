@@ -87,7 +87,7 @@ fn only_the_older_design_has_a_lock_and_a_server_that_is_dropped_lets_go_of_its_
 
 #[test]
 fn what_went_wrong_and_what_there_is_to_know_is_passed_on() {
-    let panicked = "an I/O thread panicked";
+    let panicked = "thread panicked";
     for (io, control, expected) in [
         (Played::Serves, Played::Serves, vec![]),
         (Played::Fails, Played::Serves, vec!["the ring failed"]),

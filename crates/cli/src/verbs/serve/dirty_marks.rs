@@ -327,32 +327,32 @@ mod tests {
     #[test]
     fn a_daemon_that_dies_leaves_marks_of_the_volumes_that_were_dirty() {
         let dir = tempfile::tempdir().unwrap();
-        let volumes = ["a", "b \"é\"", "c"];
+        let volumes = ["a", "b \"\u{e9}\"", "c"];
         let marks = open_in(dir.path(), &volumes).unwrap();
         assert_eq!(marks.lost(), [""; 0]);
-        marks.mark("b \"é\"");
-        marks.mark("b \"é\"");
+        marks.mark("b \"\u{e9}\"");
+        marks.mark("b \"\u{e9}\"");
         marks.mark("unknown");
         // Without `settle`, as after a kill.
         drop(marks);
         let marks = open_in(dir.path(), &volumes).unwrap();
-        assert_eq!(marks.lost(), ["b \"é\""]);
+        assert_eq!(marks.lost(), ["b \"\u{e9}\""]);
         // A second death in the same way, with another volume besides.
         marks.mark("c");
-        marks.mark("b \"é\"");
+        marks.mark("b \"\u{e9}\"");
         drop(marks);
-        assert_eq!(check(dir.path()).unwrap(), ["b \"é\"", "c"]);
+        assert_eq!(check(dir.path()).unwrap(), ["b \"\u{e9}\"", "c"]);
         let marks = open_in(dir.path(), &["a"]).unwrap();
-        assert_eq!(marks.lost(), ["b \"é\"", "c"], "volumes of another name stay");
+        assert_eq!(marks.lost(), ["b \"\u{e9}\"", "c"], "volumes of another name stay");
         marks.acknowledge("c").unwrap();
         let text = marks.acknowledge("a").unwrap_err().message;
-        assert_eq!(text, "volume \"a\" has nothing to acknowledge; there is \"b \\\"é\\\"\"");
+        assert_eq!(text, "volume \"a\" has nothing to acknowledge; there is \"b \\\"\u{e9}\\\"\"");
         marks.mark("a");
         marks.settle(|_| false);
         drop(marks);
         let marks = open_in(dir.path(), &["a"]).unwrap();
-        assert_eq!(marks.lost(), ["b \"é\""], "a clean stop acknowledges nothing");
-        marks.acknowledge("b \"é\"").unwrap();
+        assert_eq!(marks.lost(), ["b \"\u{e9}\""], "a clean stop acknowledges nothing");
+        marks.acknowledge("b \"\u{e9}\"").unwrap();
         marks.settle(|_| false);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
