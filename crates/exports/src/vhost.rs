@@ -391,8 +391,8 @@ impl Service for NudgedThread {
 }
 
 impl RunningExport {
-    /// Waits until all I/O threads have ended, for [`REPORT_NS`] after the deadline at most, or after
-    /// the time that the flush of a cache has; nudges those that hang.
+    /// Waits until all I/O threads have ended, for [`REPORT_NS`] after the deadline at most, or
+    /// after the time that the flush of a cache has; nudges those that hang.
     fn has_ended(&self, limit: &mut Deadline<Native>) -> bool {
         let volume = &self.common.volume;
         let (mut wait, mut progress) = (NUDGE[0], Progress::of(volume));

@@ -146,7 +146,7 @@ impl Simulated {
     /// Stops all CPUs for a time, two hours at most, as a signal, a freezer or a hypervisor stops
     /// a process. Deadlines pass meanwhile; their threads run when the time is over.
     pub fn stop_all(ns: u64) {
-        pass(|world| world.scheduler.stop_all(ns.min(CHARGE_NS_MAX) * PS_PER_NS));
+        pass(|world| scheduler::stop_all(&mut world.scheduler, ns.min(CHARGE_NS_MAX) * PS_PER_NS));
     }
 
     /// Charges a system call that does nothing.

@@ -4,7 +4,8 @@
 //! given up on leaves its tag and its memory behind in quarantine (`AbandonedRequest`), until the
 //! drive answers after all (complete.rs). Memory of somebody outside is never given back here.
 //! Time in which nobody called does not count: the process may have been stopped while the drive
-//! went on. Completions are taken before anything is judged. Lock order: as dispatch.rs; the abandoned list last. Kernel counterpart: `blk_mq_timeout_work`.
+//! went on. Completions are taken before anything is judged. Lock order: as dispatch.rs; the
+//! abandoned list last. Kernel counterpart: `blk_mq_timeout_work`.
 
 use alloc::vec::Vec;
 

@@ -172,7 +172,8 @@ impl Client {
 
     /// The first sector of an I/O on a volume of so many: a hot one, or one around its old end.
     fn place(&mut self, volume: u64) -> u64 {
-        let (old, block) = (self.scenario.volume_sectors(), self.scenario.shape.block_sectors);
+        let (old, block) =
+            (self.scenario.shape.volume_sectors(), self.scenario.shape.block_sectors);
         let sector = match self.scenario.growth.is_some() && self.random.below(3) == 0 {
             true => {
                 let from = old.saturating_sub(64.max(block));

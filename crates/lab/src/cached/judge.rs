@@ -96,7 +96,7 @@ impl Judge {
             ios: 0,
             written_back: 0,
             has_failed: false,
-            size: Size { known: scenario.volume_sectors(), step: Step::Before },
+            size: Size { known: scenario.shape.volume_sectors(), step: Step::Before },
             violation: None,
         }
     }

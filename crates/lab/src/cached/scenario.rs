@@ -68,6 +68,11 @@ impl VolumeShape {
         drive as usize
     }
 
+    /// Sectors of the volume at first.
+    pub(super) fn volume_sectors(&self) -> u64 {
+        self.drive_sectors * self.drives as u64
+    }
+
     /// The sector of the volume that lies on a sector of a drive.
     pub(super) fn place_of(&self, drive: usize, sector: u64) -> usize {
         let (chunk, drives) = (u64::from(self.chunk_sectors), self.drives as u64);
@@ -259,11 +264,6 @@ impl Scenario {
         (0..self.shape.drives).map(|drive| self.drive_sectors_max(drive)).sum()
     }
 
-    /// Sectors of the volume at first.
-    pub(super) fn volume_sectors(&self) -> u64 {
-        self.shape.drive_sectors * self.shape.drives as u64
-    }
-
     /// The client that writes a sector.
     pub(super) fn owner(&self, sector: u64) -> usize {
         ((sector / self.load.grain) % self.load.clients as u64) as usize
@@ -301,7 +301,7 @@ fn with_blocks(mut scenario: Scenario) -> Scenario {
         growth.drive_sectors = whole(growth.drive_sectors);
     }
     scenario.shape.chunk_sectors = scenario.shape.chunk_sectors.max(block as u32);
-    let volume = scenario.volume_sectors();
+    let volume = scenario.shape.volume_sectors();
     let load = &mut scenario.load;
     load.grain = load.grain.next_multiple_of(block);
     if block > 1 {

@@ -1,6 +1,6 @@
 //! Disturbances of a volume in use: freeze, quiesce, drop, shutdown, a switch of its mode, workers
-//! that leave, drives that grow or get another scheduler, a process that is stopped for a while; and
-//! the watchdog.
+//! that leave, drives that grow or get another scheduler, a process that is stopped for a while;
+//! and the watchdog.
 //!
 //! Each disturbance is a thread of its own that sleeps until its time. After a freeze has drained,
 //! and after a quiesce has returned, the drive is closed in the judge: a request that enters it is

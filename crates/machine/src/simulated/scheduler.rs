@@ -259,22 +259,6 @@ impl Scheduler {
         self.clocks.set_cpu(state.position, state.clock_ps);
     }
 
-    /// No CPU goes on before so long from now; what that means for the running one.
-    pub(super) fn stop_all(&mut self, for_ps: u64) -> u64 {
-        let until_ps = self.now_ps + for_ps;
-        for cpu in (0..self.cpus.len()).filter(|cpu| *cpu != self.cpu) {
-            let state = &mut self.cpus[cpu];
-            let lost_ps = until_ps.saturating_sub(state.clock_ps);
-            state.clock_ps += lost_ps;
-            if state.current == NO_THREAD {
-                state.idle_ps += lost_ps;
-            } else if self.pool.thread(state.current).state == State::Running {
-                self.clocks.set_cpu(state.position, state.clock_ps);
-            }
-        }
-        for_ps
-    }
-
     /// A thread that stalls goes on at this time, at the earliest. Unlike spinning, a stall is a
     /// part of the work that it holds up.
     pub(super) fn end_stall(&mut self, thread: u32, time_ps: u64) {
@@ -444,4 +428,20 @@ impl Scheduler {
         }
         self.now_ps += prices.interrupt_send;
     }
+}
+
+/// Stops all CPUs for a time from now; returns what that is for the running one.
+pub(super) fn stop_all(scheduler: &mut Scheduler, for_ps: u64) -> u64 {
+    let until_ps = scheduler.now_ps + for_ps;
+    for cpu in (0..scheduler.cpus.len()).filter(|cpu| *cpu != scheduler.cpu) {
+        let state = &mut scheduler.cpus[cpu];
+        let lost_ps = until_ps.saturating_sub(state.clock_ps);
+        state.clock_ps += lost_ps;
+        if state.current == NO_THREAD {
+            state.idle_ps += lost_ps;
+        } else if scheduler.pool.thread(state.current).state == State::Running {
+            scheduler.clocks.set_cpu(state.position, state.clock_ps);
+        }
+    }
+    for_ps
 }

@@ -20,7 +20,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use millrace_block::{Error, Stamp};
-use millrace_machine::{LOOK_NS, Machine, Native, RunningClock};
+use millrace_machine::{LOOK_NS, Machine, Native};
 use millrace_reactor::Completion;
 use millrace_runtime::{IoConfig, IoContext};
 
@@ -62,8 +62,6 @@ pub(crate) struct Worker {
     /// Deadline, index and serial of connections in negotiation, the oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
     pub(crate) client_timers: ClientTimers,
-    /// Finds the time in which the thread did not run, which counts against no client and no drive.
-    clock: RunningClock,
     /// The value of [`Shared::changes`] that this thread has looked at.
     pub(crate) seen_changes: u64,
     accepting: Accepting,
@@ -126,7 +124,6 @@ impl Worker {
             completions: Vec::with_capacity(256),
             handshakes: VecDeque::new(),
             client_timers: ClientTimers::new(),
-            clock: RunningClock::new(),
             seen_changes: 0,
             accepting: Accepting::default(),
             flush_part,
@@ -151,7 +148,7 @@ impl Worker {
     /// `System` if the ring fails.
     pub(crate) fn turn(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
         let deadline_ns = self.deadline(limit_ns);
-        self.clock.expect(deadline_ns);
+        self.client_timers.clock.expect(deadline_ns);
         let (core, shared, number) = (&self.core, &self.shared, self.number);
         let (seen, unfinished) = (self.seen_changes, !self.unfinished.is_empty());
         let stopping = limit_ns.is_some();
@@ -370,7 +367,7 @@ impl Worker {
         }
         // What `deadline` may have waited for is looked at, or the thread would never sleep again.
         let now_ns = Native::now();
-        let pause_ns = self.clock.look(now_ns, LOOK_NS);
+        let pause_ns = self.client_timers.clock.look(now_ns, LOOK_NS);
         if pause_ns > 0 {
             self.forgive(pause_ns);
         }

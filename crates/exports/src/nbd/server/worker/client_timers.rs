@@ -14,6 +14,8 @@
 
 use std::collections::VecDeque;
 
+use millrace_machine::RunningClock;
+
 use super::Worker;
 use crate::nbd::server::connection::Connection;
 use crate::nbd::server::connection::client_log;
@@ -33,6 +35,8 @@ const IDLE_NS: u64 = 2_000_000_000;
 
 /// When an I/O thread looks at its clients again, and what for.
 pub(crate) struct ClientTimers {
+    /// Finds the time in which the thread did not run, which counts against no client and no drive.
+    pub(super) clock: RunningClock,
     /// Connections that catch up, with the time since when.
     catching: VecDeque<(u64, usize)>,
     /// When to look for stalls again.
@@ -50,6 +54,7 @@ pub(crate) struct ClientTimers {
 impl ClientTimers {
     pub(crate) fn new() -> ClientTimers {
         ClientTimers {
+            clock: RunningClock::new(),
             catching: VecDeque::with_capacity(256),
             look_ns: 0,
             rates_ns: 0,
