@@ -308,6 +308,7 @@ mod tests {
         let mut model = Model::new(Duration::from_secs(1));
         let cache = CacheCounts {
             volume: "v".to_owned(),
+            page_bytes: 4096,
             dirty_bytes: 3 << 19,
             dirty_max_bytes: 3 << 20,
             ..CacheCounts::default()
