@@ -278,7 +278,7 @@ mod tests {
     fn a_daemon_that_dies_at_the_start_fails_the_test() {
         let fail = std::panic::catch_unwind(|| stand_in("exit 2", &[]));
         let text = *fail.err().unwrap().downcast::<String>().unwrap();
-        assert_eq!(text, "the daemon exited before it was ready: exit status: 2");
+        assert_eq!(text, "the daemon exited before it was ready: exit status: 2\n");
     }
 
     #[test]
