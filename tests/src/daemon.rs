@@ -193,6 +193,10 @@ impl Daemon {
     }
 
     fn output(&self, name: &str) -> String {
+        if self.status.is_none() {
+            // A thread of the daemon's own writes what others say, a little later.
+            std::thread::sleep(Duration::from_millis(50));
+        }
         let bytes = fs::read(self.dir().join(name)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
