@@ -65,7 +65,7 @@ fn needed(plan: &Checked, opened: &Opened, (has_views, has_ring): (bool, bool)) 
     let config = &plan.config;
     let has_files = |name: &str| {
         let volume = config.volumes.iter().find(|volume| volume.name == name);
-        volume.is_some_and(|volume| volume.drives.iter().any(|drive| on_ring(drive)))
+        volume.is_some_and(|volume| volume.drives.iter().any(on_ring))
     };
     let nbd: Vec<_> = config.exports.iter().filter(|export| !export.nbd.is_empty()).collect();
     let nbd_threads = if nbd.is_empty() { 0 } else { usize::from(config.server.threads) };
