@@ -366,7 +366,8 @@ fn what_is_refused_is_answered_and_said_in_a_clear_line() {
 
 #[test]
 fn a_guest_that_is_offered_less_than_at_its_start_is_told_of_by_name_and_once() {
-    let cases: [(fn(&mut millrace_exports::vhost::VhostExport), &str); 2] = [
+    type Change = fn(&mut millrace_exports::vhost::VhostExport);
+    let cases: [(Change, &str); 2] = [
         (
             |export| export.read_only = true,
             "offered DISCARD and WRITE_ZEROES, which it does not offer now: it is read-only now; \

@@ -158,8 +158,8 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn simulated(body: impl FnOnce() + Send + 'static) {
-        let simulation = Simulation::new(&Model::plain(1, 1), 1).unwrap();
-        simulation.run(body).unwrap();
+        let simulation = Simulation::new(&Model::plain(1, 1), 1).expect("a machine of one CPU");
+        simulation.run(body).expect("the body ends");
     }
 
     #[test]

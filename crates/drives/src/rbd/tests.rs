@@ -477,7 +477,7 @@ fn an_image_without_a_watch_is_looked_at_every_few_seconds() {
 #[test]
 fn behind_the_end_of_an_image_that_was_shrunk_writes_find_no_space_and_reads_fail() {
     let mut rig = Rig::new("shrunk");
-    let behind = BYTES / 2 >> 9;
+    let behind = (BYTES / 2) >> 9;
     let extents = |rig: &Rig| rig.channel.volume().disks()[0].extents(behind, 8);
     assert!(extents(&rig)[0].zero);
     rig.fake.change(|state| state.size_bytes = BYTES / 2);
