@@ -180,7 +180,7 @@ fn without_a_worker_of_the_kernel_the_pool_serves_files_or_says_why_it_cannot() 
             handle.take(source, &mut done);
         }
         let right = |done: &millrace_reactor::Completion| {
-            done.result == if done.user_data % 3 == 0 { 4096 } else { 0 }
+            done.result == if done.user_data.is_multiple_of(3) { 4096 } else { 0 }
         };
         assert!(done.iter().all(right), "{done:?}");
         drop(reactor);
