@@ -219,7 +219,8 @@ fn serve(
                 lock(&device).why_gone().iter().for_each(|why| log.say_rarely(why));
                 break;
             }
-            Err(Error::SocketRetry(_)) => {}
+            // A message that lost its descriptors looks like one to be read again.
+            Err(Error::SocketRetry(_)) if descriptors::shortage().is_none() => {}
             // It was told so.
             Err(_) if answered && lock(&device).goes_on() => {}
             // A process that is killed leaves unread what it was told.
