@@ -213,14 +213,20 @@ fn serve(
             continue;
         }
         let answered = look_ahead(&peeked, link);
+        // A message that loses its descriptors is dropped unseen, and its sender would wait for ever.
+        if rustix::io::fcntl_dupfd_cloexec(&peeked, 0).is_err()
+            && let Some(why) = descriptors::shortage()
+        {
+            log.say_rarely(format!("the frontend is cut off: {why}"));
+            break;
+        }
         match handler.handle_request() {
             Ok(()) => {}
             Err(Error::Disconnected) => {
                 lock(&device).why_gone().iter().for_each(|why| log.say_rarely(why));
                 break;
             }
-            // A message that lost its descriptors looks like one to be read again.
-            Err(Error::SocketRetry(_)) if descriptors::shortage().is_none() => {}
+            Err(Error::SocketRetry(_)) => {}
             // It was told so.
             Err(_) if answered && lock(&device).goes_on() => {}
             // A process that is killed leaves unread what it was told.
