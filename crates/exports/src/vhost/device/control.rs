@@ -213,7 +213,7 @@ fn serve(
             continue;
         }
         let answered = look_ahead(&peeked, link);
-        // A message that loses its descriptors is dropped unseen, and its sender would wait for ever.
+        // A message that loses its descriptors is dropped unseen, and its sender waits for ever.
         if rustix::io::fcntl_dupfd_cloexec(&peeked, 0).is_err()
             && let Some(why) = descriptors::shortage()
         {
