@@ -53,7 +53,7 @@ impl DiskContents {
     /// Looks at several drives that are one target; a find in one of several has its drive's name.
     ///
     /// # Errors
-    /// As [`contents_of`].
+    /// If a drive or server cannot be looked at.
     pub fn of_all(drives: &[Spec]) -> Result<DiskContents, BenchError> {
         for spec in drives {
             if let DiskContents::Data(found) = contents_of(spec)? {
