@@ -17,7 +17,7 @@ pub(crate) struct ShardStats {
     pub(crate) evicted: u64,
 }
 
-/// What a cache did so far.
+/// Counters of a cache since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Bytes of a page: 4 KiB, or a logical block of the volume below where that is larger.

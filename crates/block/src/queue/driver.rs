@@ -140,7 +140,7 @@ pub struct Extent {
     pub zero: bool,
 }
 
-/// What a disk over a volume owes that volume, in pages of its cache.
+/// Pages that a cache still has to write to the volume below it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unwritten {
     /// Pages that are dirty.

@@ -34,9 +34,9 @@ const BYTES_MAX: u64 = 16 << 20;
 /// What is known of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
-    /// It has answered no write from memory.
+    /// The cache has answered no write from memory.
     Clean,
-    /// It has.
+    /// The cache has answered a write from memory.
     Dirty,
     /// It had when an earlier daemon ended without having written it.
     Lost,
