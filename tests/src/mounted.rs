@@ -68,6 +68,11 @@ impl Fuse {
         self.dir.join("disk")
     }
 
+    /// Sends nbdfuse a signal: SIGSTOP makes the file system hang.
+    pub fn signal(&self, signal: &str) {
+        succeed(Command::new("kill").args(["-s", signal, &self.child.id().to_string()]));
+    }
+
     /// Unmounts, and waits until nbdfuse has flushed and ended.
     ///
     /// # Panics

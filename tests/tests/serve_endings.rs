@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use millrace_nbd::Command;
 use millrace_tests::load::{self, connect, request};
+use millrace_tests::mounted::{self, Fuse};
+use millrace_tests::remote::Remote;
 use millrace_tests::{Daemon, client, millrace, poll_within, run, serving, tempdir};
 
 /// `millrace serve` of a configuration in a folder, not waited for.
@@ -135,6 +137,48 @@ fn ctl(daemon: &Daemon, args: &[&str]) -> (Option<i32>, String) {
     let output = run(millrace().args(args).args(["--connect", &connect]));
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+/// Stops a daemon whose only drive is a file that no longer answers.
+fn stop_over_a_hung_file_system(backend: &str) {
+    let below = tempdir();
+    let remote = below.path().join("nbdkit");
+    let _server = Remote::nbdkit(&remote, &["memory", "16m"]);
+    let uri = format!("nbd+unix:///?socket={}", remote.display());
+    let fuse = Fuse::mount(&uri, &below.path().join("fuse"));
+    let spec = format!("file:path={},lock=off,timeout=2s", fuse.disk().display());
+    let config = serving::stripe(backend, &[&spec])
+        .replace("[[export]]", "[volume.cache]\nsize = \"4m\"\ndirty-age = \"1h\"\n[[export]]");
+    let mut daemon = Daemon::start(&config, &["s"]);
+    write_one(&daemon, "v");
+    fuse.signal("STOP");
+    daemon.signal(libc::SIGTERM);
+    let socket = daemon.dir().join("s");
+    let is_gone = || (!socket.exists()).then_some(());
+    assert!(poll_within(Duration::from_secs(40), is_gone).is_some(), "{}", daemon.stderr());
+    let said = daemon.stderr();
+    assert!(said.contains("volume v: 4096 bytes (first 4096 bytes from byte 0 on) lost"), "{said}");
+    // The kernel holds the process until the file system answers.
+    std::thread::sleep(Duration::from_secs(1));
+    fuse.signal("CONT");
+    let status = poll_within(Duration::from_secs(40), || daemon.try_wait());
+    assert_eq!(status.and_then(|status| status.code()), Some(1), "{backend}: {said}");
+}
+
+#[test]
+fn a_stop_over_a_hung_file_system_says_what_is_lost_and_removes_its_sockets() {
+    if let Some(reason) = mounted::obstacle() {
+        return millrace_require::skip(reason);
+    }
+    if client("nbdkit").is_none() || client("nbdfuse").is_none() {
+        return;
+    }
+    std::thread::scope(|scope| {
+        let stops = serving::backends()
+            .iter()
+            .map(|backend| scope.spawn(|| stop_over_a_hung_file_system(backend)));
+        stops.collect::<Vec<_>>().into_iter().for_each(|stop| stop.join().unwrap());
+    });
 }
 
 const LOST: &str = "the last daemon ended with a dirty cache of it";

@@ -276,6 +276,5 @@ fn a_burst_on_many_drives_stays_within_the_threads_that_the_daemon_says() {
     }
     most = most.max(threads_of(&daemon));
     assert!(most <= before + 128 + DRIVES, "{most} threads, {before} before");
-    assert!(most < before + 200, "drives that answer need few beyond those shared: {most}");
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }

@@ -12,6 +12,8 @@
 #[path = "conformance/nbd_server.rs"]
 mod nbd_server;
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use millrace_allocations::Counting;
@@ -23,7 +25,7 @@ use millrace_drives::{
     ModelDriver, NbdConfig, NbdDriver, model_presets,
 };
 use millrace_machine::{Machine, Native};
-use millrace_reactor::{Backend, Config, Reactor};
+use millrace_reactor::{Backend, Config, POOL_THREADS_SHARED, Reactor};
 use millrace_runtime::{IoConfig, IoContext};
 use tempfile::TempDir;
 
@@ -196,9 +198,23 @@ fn assert_no_call(case: &str, rig: &mut Rig, bios: Vec<Bio>, gap: u64) {
     let mut at = 0;
     rig.submit(bios, &mut at, gap);
     rig.turn(&mut at, WARM_UP, gap);
-    let (calls, first) = ALLOCATOR.calls_in(|| rig.turn(&mut at, IOS, gap));
-    rig.drain();
-    assert!(calls == 0, "{case}: {calls} allocator calls in {IOS} I/Os; the first:\n{first}");
+    for _ in 0..POOL_THREADS_SHARED {
+        let before = thread_ids();
+        let (calls, first) = ALLOCATOR.calls_in(|| rig.turn(&mut at, IOS, gap));
+        if calls == 0 {
+            return rig.drain();
+        }
+        // A busy pool may start threads after the warm-up, up to a bound.
+        let started = thread_ids().difference(&before).count();
+        assert!(started > 0, "{case}: {calls} allocator calls in {IOS} I/Os; the first:\n{first}");
+    }
+    panic!("{case}: threads are started without an end");
+}
+
+/// Threads of this process.
+fn thread_ids() -> BTreeSet<OsString> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    tasks.map(|task| task.unwrap().file_name()).collect()
 }
 
 /// Reads and writes in turns of eight, of buffers made by `buffers`.

@@ -11,6 +11,7 @@
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit};
+use std::os::fd::AsFd;
 
 /// Descriptors beside those of connections: drives, rings, sockets, timers.
 const OTHERS: u32 = 256;
@@ -18,6 +19,8 @@ const OTHERS: u32 = 256;
 const MOST: u32 = 1 << 16;
 /// As many as a message of a frontend brings, and some that others take meanwhile.
 const MESSAGE: u64 = 40;
+/// Most descriptors that a frontend puts into one message: one for each of 8 regions of memory.
+const IN_ONE_MESSAGE: usize = 8;
 /// What to do about a shortage.
 const ADVICE: &str = "raise LimitNOFILE= of its unit (`ulimit -n` of a shell)";
 
@@ -40,6 +43,14 @@ fn in_use() -> Option<u64> {
 /// Most descriptors that the process may have; none: there is no limit.
 fn limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
+}
+
+/// Returns true if a message may bring as many descriptors as a frontend ever sends at once. The
+/// kernel drops those for which there is no room.
+pub(crate) fn fit_one_message(any: impl AsFd) -> bool {
+    let copies: Result<Vec<_>, _> =
+        (0..IN_ONE_MESSAGE).map(|_| rustix::io::fcntl_dupfd_cloexec(&any, 0)).collect();
+    copies.is_ok()
 }
 
 /// What a person is told if the process has hardly any descriptors left.

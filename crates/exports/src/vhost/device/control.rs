@@ -214,7 +214,7 @@ fn serve(
         }
         let answered = look_ahead(&peeked, link);
         // A message that loses its descriptors is dropped unseen, and its sender waits for ever.
-        if rustix::io::fcntl_dupfd_cloexec(&peeked, 0).is_err()
+        if !descriptors::fit_one_message(&peeked)
             && let Some(why) = descriptors::shortage()
         {
             log.say_rarely(format!("the frontend is cut off: {why}"));

@@ -260,6 +260,12 @@ impl VhostUserBackendReqHandlerMut for Device {
         let (queues, size) = (inflight.num_queues, inflight.queue_size);
         match Inflight::create(queues, size) {
             Ok((region, file, bytes)) => {
+                if !self.config_read {
+                    // The guest has its device's configuration from another server, which may have
+                    // said that there is no cache: qemu-storage-daemon does, and such guests send
+                    // no flushes.
+                    self.common.write_back.store(false, Ordering::SeqCst);
+                }
                 self.common.unflushed.follow(&region);
                 self.inflight = Some(region);
                 self.apply_write_back();
