@@ -139,6 +139,18 @@ fn ctl(daemon: &Daemon, args: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(text).unwrap())
 }
 
+/// Starts a daemon that waits for a file of a hung file system, and ends it by a signal.
+fn starts_and_ends(backend: &str, spec: &str) {
+    let dir = tempdir();
+    let mut child = start(dir.path(), &serving::stripe(backend, &[spec]));
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(child.try_wait().unwrap().is_none(), "{backend}: it waits for the file");
+    let (status, _) = end(&mut child, Duration::from_secs(20));
+    let said = fs::read_to_string(dir.path().join("err")).unwrap();
+    assert!(status.success(), "{status}: {said}");
+    assert!(said.contains("the start was stopped by a signal while opening drive d0"), "{said}");
+}
+
 /// Stops a daemon whose only drive is a file that no longer answers.
 fn stop_over_a_hung_file_system(backend: &str) {
     let below = tempdir();
@@ -158,8 +170,8 @@ fn stop_over_a_hung_file_system(backend: &str) {
     assert!(poll_within(Duration::from_secs(40), is_gone).is_some(), "{}", daemon.stderr());
     let said = daemon.stderr();
     assert!(said.contains("volume v: 4096 bytes (first 4096 bytes from byte 0 on) lost"), "{said}");
+    starts_and_ends(backend, &spec);
     // The kernel holds the process until the file system answers.
-    std::thread::sleep(Duration::from_secs(1));
     fuse.signal("CONT");
     let status = poll_within(Duration::from_secs(40), || daemon.try_wait());
     assert_eq!(status.and_then(|status| status.code()), Some(1), "{backend}: {said}");

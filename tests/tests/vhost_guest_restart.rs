@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use millrace_tests::guest::{Guest, Image, config};
+use millrace_tests::guest::{Guest, Image, StorageDaemon, config};
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::backends;
 use millrace_tests::{Daemon, poll_within, tempdir};
@@ -156,6 +156,34 @@ fn a_guest_hears_by_its_next_fsync_that_a_killed_daemon_lost_what_was_not_flushe
     }
     drop(guest);
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+}
+
+/// Its disk is `write through` there, so that it sends no flushes.
+#[test]
+fn a_guest_of_another_server_loses_nothing_that_it_synced_under_a_cache() {
+    millrace_tests::require_clients!("qemu-storage-daemon");
+    let Some(image) = Image::build() else { return };
+    let dir = tempdir();
+    let disk = dir.path().join("disk");
+    File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let cache = "[volume.cache]\nsize = \"32m\"\ndirty-age = \"600s\"\n[server]";
+    let other = StorageDaemon::start(dir.path());
+    let mut guest = Guest::boot(&image, &dir.path().join("vm"));
+    assert_eq!(guest.succeed("cat /sys/block/vda/cache_type").trim(), "write through");
+    drop(other);
+    for (place, backend) in backends().iter().enumerate() {
+        let config = config(dir.path(), backend);
+        let mut daemon = Daemon::start(&config.replace("[server]", cache), &[]);
+        guest.succeed(&format!(
+            "yes {place} | tr -d '\\n' | head -c 65536 | dd of=/dev/vda bs=4k seek={} \
+             iflag=fullblock conv=notrunc,fsync",
+            place * 16
+        ));
+        daemon.kill9();
+        let written = std::fs::read(&disk).unwrap();
+        let synced = &written[place << 16..][..1 << 16];
+        assert!(synced.iter().all(|byte| *byte == b'0' + place as u8), "{backend}");
+    }
 }
 
 /// Writes, flushes and discards of a file system, until they are told to stop.

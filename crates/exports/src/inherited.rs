@@ -6,16 +6,23 @@
 //! Invariant: each descriptor is handed out once, and is a socket that listens.
 #![allow(unsafe_code)]
 
+use std::ffi::OsStr;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
 use millrace_block::{Error, ErrorKind};
-use rustix::net::sockopt;
+use rustix::net::{SocketAddrUnix, sockopt};
 
 use crate::mailbox::lock;
+use crate::nbd::server::Listen;
 
 /// The sockets that nobody has taken yet, by name.
 static SOCKETS: OnceLock<Mutex<Vec<(String, OwnedFd)>>> = OnceLock::new();
+/// Addresses of all that were handed over, by name.
+static ADDRESSES: OnceLock<Vec<(String, Listen)>> = OnceLock::new();
 
 /// Takes the inherited socket of a name, which the unit says: `FileDescriptorName=`, or the name of
 /// the socket unit.
@@ -32,6 +39,25 @@ pub(crate) fn take(name: &str) -> Result<OwnedFd, Error> {
 pub fn handed_over_names() -> Vec<String> {
     let sockets = lock(SOCKETS.get_or_init(|| Mutex::new(handed_over())));
     sockets.iter().map(|(name, _)| name.clone()).collect()
+}
+
+/// The address that the socket of this name listens on. `None` if there is no such socket, and for
+/// addresses that no file or port stands for.
+#[must_use]
+pub fn handed_over_address(name: &str) -> Option<&'static Listen> {
+    ADDRESSES.get()?.iter().find(|(known, _)| known == name).map(|(_, address)| address)
+}
+
+/// Where a socket listens, if that is a file or a port.
+fn address_of(socket: &OwnedFd) -> Option<Listen> {
+    let address = rustix::net::getsockname(socket).ok()?;
+    match SocketAddr::try_from(address.clone()) {
+        Ok(tcp) => Some(Listen::Tcp(tcp)),
+        Err(_) => {
+            let unix = SocketAddrUnix::try_from(address).ok()?;
+            Some(Listen::Unix(PathBuf::from(OsStr::from_bytes(unix.path_bytes()?))))
+        }
+    }
 }
 
 fn take_from(sockets: &mut Vec<(String, OwnedFd)>, name: &str) -> Result<OwnedFd, Error> {
@@ -63,12 +89,29 @@ fn handed_over() -> Vec<(String, OwnedFd)> {
     let Ok(all) = sd_notify::listen_fds_with_names(false) else { return Vec::new() };
     // SAFETY: the descriptors were opened for this process before it began, as LISTEN_PID says,
     // and this runs once, so nobody else owns them.
-    all.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect()
+    let sockets: Vec<_> =
+        all.map(|(fd, name)| (name, unsafe { OwnedFd::from_raw_fd(fd) })).collect();
+    let addresses = sockets.iter().filter_map(|(name, fd)| Some((name.clone(), address_of(fd)?)));
+    ADDRESSES.get_or_init(|| addresses.collect());
+    sockets
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_of_a_socket_is_its_port_or_its_file() {
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = tcp.local_addr().unwrap();
+        assert_eq!(address_of(&tcp.into()), Some(Listen::Tcp(port)));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let unix = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert_eq!(address_of(&unix.into()), Some(Listen::Unix(path)));
+        let (nameless, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(address_of(&nameless.into()), None);
+    }
 
     #[test]
     fn a_socket_is_taken_once_and_by_its_name() {

@@ -150,8 +150,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         say(&report::checked(&plan, &found));
         return Ok(if found.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    output_queue::start(lost_output).context(FEW_THREADS)?;
+    // Before any thread starts, so that all of them leave signals to one.
     let mut signals = Signals::install().context("cannot install signal handlers")?;
+    output_queue::start(lost_output).context(FEW_THREADS)?;
     let startup = Arc::new(Startup::default());
     let (alive, done) = std::sync::mpsc::channel::<()>();
     let theirs = Arc::clone(&startup);

@@ -51,7 +51,7 @@ pub use self::listen::Listen;
 pub use self::secure::ListenTls;
 pub use self::stats::{Copied, ServerStats};
 pub use self::worker::drain::StopReport;
-pub use crate::inherited::handed_over_names;
+pub use crate::inherited::{handed_over_address, handed_over_names};
 pub use crate::{Allow, ExportErrors, SocketAccess, UnixSocket};
 
 /// How long a client may neither read its replies nor send the rest of a payload, in nanoseconds.

@@ -143,9 +143,11 @@ impl Device {
     pub(crate) fn why_gone(&self) -> Option<String> {
         let count = self.vrings.len();
         (self.asked_queues && !self.owned).then(|| {
+            let queues = if count == 1 { "is 1 queue" } else { &format!("are {count} queues") };
             format!(
-                "the frontend has gone when it heard that there are {count} queues: if its guest \
-                 has more, give the export as many (queues =), or restart the guest with fewer"
+                "the frontend has gone when it heard that there {queues}: if its guest has more, \
+                 give the export as many (queues =) and restart the guest; QEMU does not bring it \
+                 back by itself"
             )
         })
     }

@@ -4,6 +4,8 @@
 //! \[MIOT\] compares are settings: one lock and one thread for all queues (`Shared`), dedicated
 //! queues with one thread (`Count(1)`), a dedicated queue and thread for each vCPU (`PerQueue`).
 
+use std::collections::BTreeSet;
+
 /// Most queues of a guest.
 pub const QUEUES_MAX: u16 = 256;
 
@@ -24,7 +26,7 @@ impl Threads {
     /// this machine.
     #[must_use]
     pub fn count(self, queues: u16, pinned_to: &[u32]) -> u16 {
-        let cpus = match pinned_to.len() {
+        let cpus = match pinned_to.iter().collect::<BTreeSet<_>>().len() {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             listed => listed,
         };
@@ -57,7 +59,7 @@ mod tests {
     #[test]
     fn threads_by_queue_are_no_more_than_the_cpus_that_they_are_pinned_to() {
         let count = |cpus: &[u32]| Threads::PerQueue.count(4, cpus);
-        assert_eq!([count(&[3]), count(&[3, 5]), count(&[0, 1, 2, 3, 4, 5])], [1, 2, 4]);
+        assert_eq!([count(&[3, 3]), count(&[3, 5]), count(&[0, 1, 2, 3, 4, 5])], [1, 2, 4]);
         // A number is what somebody asked for; it goes round.
         assert_eq!((Threads::Count(4).count(4, &[3]), Threads::Shared.count(4, &[3, 5])), (4, 1));
     }

@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use millrace::{DriveConfig, Listen, SocketAccess, Spec, TlsConfig, VhostSocket};
+use millrace_exports::server::handed_over_address;
 
 use super::looks::innermost;
 use super::viewed;
@@ -53,9 +54,23 @@ fn of_listener(plan: &Checked, listener: &ListenerPlan) -> Option<Warning> {
         );
         return if tls.required { None } else { at(listener.tls_line, text) };
     }
-    match address {
-        Listen::Tcp(tcp) if !tcp.ip().is_loopback() => {
+    let handed_over = match address {
+        // `--check` is handed no sockets.
+        Listen::Inherited(name) => handed_over_address(name),
+        _ => None,
+    };
+    match handed_over.unwrap_or(address) {
+        Listen::Tcp(tcp) if !tcp.ip().to_canonical().is_loopback() => {
             at(listener.line, open_to_network(tcp, &may, listener.tls.as_ref()))
+        }
+        Listen::Unix(path) if handed_over.is_some() => {
+            let mode = fs::metadata(path).ok()?.permissions().mode();
+            let text = format!(
+                "every user of this host may {may}, by the mode of {}; write SocketMode=0660 in \
+                 its unit",
+                path.display()
+            );
+            if mode & OTHERS_WRITE == 0 { None } else { at(listener.line, text) }
         }
         Listen::Unix(_) => {
             let by_mode = open_to_host("mode", &plan.config.access_of(address), &may)?;
@@ -251,7 +266,8 @@ mod tests {
 
     #[test]
     fn a_port_that_other_hosts_reach_is_a_warning_of_what_they_may_do() {
-        let local = "[\"unix:s\", \"tcp:7\", \"tcp:[::1]:7\", \"tcp:127.0.0.2:7\"]";
+        let local = "[\"unix:s\", \"tcp:7\", \"tcp:[::1]:7\", \"tcp:127.0.0.2:7\", \
+                     \"tcp:[::ffff:127.0.0.1]:7\"]";
         assert_eq!(warned(local, ""), [""; 0]);
         let said = "m.toml:9: nbd: tcp:0.0.0.0:7: everybody on the network who reaches this port \
                     may read and write \"v\", without a password; use tcp:127.0.0.1:7, let a \

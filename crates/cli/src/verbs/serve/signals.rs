@@ -4,6 +4,8 @@
 //! half. SIGTERM, SIGINT and SIGQUIT stop the daemon; SIGHUP (sent when a terminal goes away) and
 //! SIGUSR2 are ignored with a line in the log; SIGPIPE is ignored by Rust's start-up code, and a
 //! write to a closed pipe is an error like any other. A thread sleeps here while others serve.
+//! All other threads block these signals: the kernel would hand one to the main thread, and wait
+//! until that returns from an open on a file system that hangs.
 //! The manager is told by the protocol of sd_notify(3) where NOTIFY_SOCKET is set.
 
 use std::collections::BTreeMap;
@@ -12,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use millrace_exports::remove_socket_files;
 use millrace_machine::Native;
+use nix::sys::signal::{SigSet, Signal};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
@@ -23,6 +26,8 @@ use crate::visible::visible;
 /// How long after the first a second signal is the same request. timeout(1) signals the daemon and
 /// then its process group, of which the daemon is one; so may a terminal and a supervisor.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
+/// All that are taken.
+const TAKEN: [i32; 6] = [SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGHUP];
 /// Shortest time between two lines about signals that have no meaning.
 const QUIET: Duration = Duration::from_secs(5);
 
@@ -73,13 +78,19 @@ pub enum Phase {
 }
 
 impl Signals {
-    /// Takes the signals over.
+    /// Takes the signals over, and blocks them in the calling thread and in those that it starts.
     ///
     /// # Errors
     /// If the system refuses it.
     pub fn install() -> io::Result<Self> {
-        let taken = [SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGHUP];
-        signal_hook::iterator::Signals::new(taken).map(Signals)
+        set().thread_block()?;
+        signal_hook::iterator::Signals::new(TAKEN).map(Signals)
+    }
+
+    /// Has the calling thread take signals.
+    fn unblock() {
+        // It fails for no set of this kind; signals would end nothing then.
+        let _ = set().thread_unblock();
     }
 
     /// Sleeps until a signal comes.
@@ -96,6 +107,7 @@ impl Signals {
 
     /// Waits for the signal to stop, and ends a start for it; serves the test aid meanwhile.
     pub fn wait(&mut self, startup: &Startup) {
+        Self::unblock();
         let (mut cuts, mut ignored) = (0, BTreeMap::<&str, Ignored>::new());
         loop {
             match self.next() {
@@ -118,6 +130,7 @@ impl Signals {
     /// words.
     pub fn exit_at_the_next_one(mut self, last_words: impl FnOnce() + Send + 'static) {
         let body = move || {
+            Self::unblock();
             let since = Instant::now();
             while self.next() != Asked::Stop || since.elapsed() < SAME_REQUEST {}
             last_words();
@@ -129,6 +142,11 @@ impl Signals {
             tracing::warn!("a second signal will not end the process at once: {error}");
         }
     }
+}
+
+/// The signals that are taken.
+fn set() -> SigSet {
+    TAKEN.into_iter().filter_map(|signal| Signal::try_from(signal).ok()).collect()
 }
 
 /// Tells the service manager, if there is one.
