@@ -9,12 +9,12 @@
 //! had acknowledged, not flushed and lost with its own end is lost, as with a disk without power.
 //! Owns what all queues share. Kernel counterpart: drivers/block/nbd.c.
 
+mod backoff;
 mod desk;
 mod dial;
 mod flight;
 mod inbound;
 mod link;
-mod lives;
 mod outbound;
 mod queue;
 mod redial;
@@ -220,6 +220,7 @@ impl NbdDriver {
             epoch: AtomicU32::new(0),
             generation: AtomicU32::new(0),
             silence: AtomicBool::new(false),
+            backoff: Mutex::default(),
             searching: AtomicU32::new(0),
             dead: AtomicBool::new(false),
             siblings: SiblingQueues::default(),

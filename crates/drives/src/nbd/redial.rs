@@ -36,11 +36,11 @@ pub(crate) enum Outcome {
     Changed(String),
 }
 
-/// When a thread begins, and when the time is over.
+/// What a thread connects for, and when the time is over.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// How long it waits before the first attempt.
-    pub(crate) pause: Duration,
+    /// The generation of the connection.
+    pub(crate) generation: u32,
     /// Longest wait of I/O for the server.
     pub(crate) limit: Duration,
 }
@@ -90,7 +90,7 @@ impl Redial {
     }
 
     fn run(&self, shared: &Arc<Shared>, wish: u64, patience: Patience) {
-        let (mut pause, mut late) = (patience.pause, false);
+        let (mut pause, mut late) = (shared.pause(), false);
         let mut limit = Deadline::<Native>::after(patience.limit);
         while self.rest(wish, pause) {
             let dial = |it: &mut _| shared.target.dial_until(Purpose::Transmit, it);
@@ -98,7 +98,7 @@ impl Redial {
                 Ok(connected) => {
                     let outcome = match shared.promise.kept_by(&connected.session) {
                         Ok(()) => {
-                            shared.came_back(&connected);
+                            shared.came_back(&connected, patience.generation);
                             Outcome::Connected(connected)
                         }
                         Err(text) => Outcome::Changed(text),

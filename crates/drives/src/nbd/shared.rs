@@ -12,12 +12,13 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::ClientSession;
 
 use super::OnServerRestart;
+use super::backoff::{LogLimit, ReconnectBackoff};
 use super::dial::{Connected, Target};
 use super::secure::CertificateWatch;
 use super::siblings::SiblingQueues;
@@ -97,6 +98,16 @@ pub(crate) enum Cause {
     Other,
 }
 
+/// The loss of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Loss<'a> {
+    pub(crate) cause: Cause,
+    /// In words.
+    pub(crate) why: &'a str,
+    /// When the connection was made; none if it is the export that is lost.
+    pub(crate) since: Option<Instant>,
+}
+
 /// Wakes the thread that sleeps over this number.
 #[allow(unsafe_code)]
 pub(crate) fn wake_up(wake: &OwnedFd) {
@@ -122,6 +133,8 @@ pub(crate) struct Reports {
     news: Mutex<VecDeque<String>>,
     pub(crate) trouble: Mutex<ReconnectTrouble>,
     certificate: Mutex<CertificateWatch>,
+    /// Of lines that the server answers nothing.
+    futility: Mutex<LogLimit>,
 }
 
 /// What all queues of a drive share.
@@ -138,6 +151,7 @@ pub(crate) struct Shared {
     pub(crate) generation: AtomicU32,
     /// The last one was lost because its server was silent.
     pub(crate) silence: AtomicBool,
+    pub(crate) backoff: Mutex<ReconnectBackoff>,
     /// Queues whose requests wait for the server, within the time for that.
     pub(crate) searching: AtomicU32,
     /// The export has changed so that the drive cannot go on.
@@ -177,13 +191,43 @@ impl Shared {
 
     /// The time to come back is over; false if it was before.
     pub(crate) fn became_late(&self) -> bool {
-        !self.late.swap(true, Ordering::Relaxed)
+        let is_first = !self.late.swap(true, Ordering::Relaxed);
+        if is_first {
+            lock(&self.backoff).requests_fail();
+        }
+        is_first
     }
 
-    /// The server has taken a connection.
-    pub(crate) fn came_back(&self, connected: &Connected) {
+    /// Logs that the server comes back each time and answers nothing, now and then.
+    pub(crate) fn say_requests_fail(&self, text: &str) {
+        if lock(&self.reports.futility).allows(Instant::now()) {
+            lock(&self.backoff).requests_fail();
+            self.say(text.to_owned());
+        }
+    }
+
+    /// Whether the last loss and the reconnect after it are logged, with the number of connections
+    /// in a row that did not last.
+    pub(crate) fn logs_loss(&self) -> Option<u32> {
+        let backoff = lock(&self.backoff);
+        backoff.is_logged().then(|| backoff.short())
+    }
+
+    /// How long to wait before the next connection is made.
+    pub(crate) fn pause(&self) -> Duration {
+        lock(&self.backoff).pause(Instant::now())
+    }
+
+    /// The server has taken a connection of this generation.
+    pub(crate) fn came_back(&self, connected: &Connected, generation: u32) {
+        let mut trouble = lock(&self.reports.trouble);
+        if generation != self.generation() {
+            // It is given up again already.
+            return;
+        }
+        trouble.succeeded();
+        drop(trouble);
         self.late.store(false, Ordering::Relaxed);
-        lock(&self.reports.trouble).succeeded();
         self.note_certificate(connected);
     }
 
@@ -248,7 +292,7 @@ impl Shared {
 
     /// Ends a generation, of which a connection is lost, and tells all queues; false if another one
     /// was lost before.
-    pub(crate) fn end(&self, generation: u32, cause: Cause) -> bool {
+    pub(crate) fn end(&self, generation: u32, loss: Loss<'_>) -> bool {
         let next = generation.wrapping_add(1);
         // SeqCst pairs with `generation`; Relaxed: a failure reads nothing.
         let ended =
@@ -257,8 +301,11 @@ impl Shared {
             return false;
         }
         self.note_loss();
+        let now = Instant::now();
+        loss.since.iter().for_each(|since| lock(&self.backoff).lost(*since, now));
+        lock(&self.reports.trouble).lost(loss.why);
         // Relaxed: whoever looks too early waits longer.
-        self.silence.store(cause == Cause::Silence, Ordering::Relaxed);
+        self.silence.store(loss.cause == Cause::Silence, Ordering::Relaxed);
         self.siblings.begin_generation(next);
         true
     }
@@ -277,9 +324,10 @@ impl Shared {
     /// The export has changed: all connections are given up; tells people why, once.
     pub(crate) fn die(&self, why: String) {
         if !self.dead.swap(true, Ordering::Relaxed) {
-            lock(&self.reports.trouble).failed(&why, ConnectFailure::Other, 0);
-            self.say(why);
-            self.end(self.generation(), Cause::Other);
+            lock(&self.reports.trouble).lost(&why);
+            self.say(why.clone());
+            let loss = Loss { cause: Cause::Other, why: &why, since: None };
+            self.end(self.generation(), loss);
         }
     }
 

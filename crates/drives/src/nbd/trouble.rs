@@ -16,7 +16,7 @@ pub(crate) enum ConnectFailure {
 /// Why connections are missing.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectTrouble {
-    /// Why the last attempt failed; none if it did not.
+    /// Why the last attempt failed, or the last connection was lost; none if one was made since.
     why: Option<String>,
     /// The refusal that was said.
     said: Option<String>,
@@ -36,6 +36,11 @@ impl ReconnectTrouble {
         }
         self.said = Some(why.to_owned());
         Some(format!("the server does not take the drive back: {why}"))
+    }
+
+    /// Notes that connections are lost.
+    pub(crate) fn lost(&mut self, why: &str) {
+        self.why = Some(why.to_owned());
     }
 
     /// Notes that an attempt has succeeded.
