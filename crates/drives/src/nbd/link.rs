@@ -30,6 +30,7 @@ use super::outbound::Outbound;
 use super::redial::{Outcome, Patience, Redial};
 use super::secure::Session;
 use super::shared::{Cause, Loss};
+use super::trouble::{ConnectFailure, NOT_SHARED};
 
 /// Where a link is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -374,7 +375,7 @@ impl Link {
             self.next.is_asked_for = true;
             self.next.generation = desk.shared.generation();
             let (generation, limit) = (self.next.generation, desk.shared.reconnect);
-            self.redial.ask(desk.shared, Patience { generation, limit });
+            self.redial.ask(desk.shared, Patience { generation, limit, own: 1 });
         }
         if self.answers.in_flight() > 0 || self.outbound.is_busy() {
             return;
@@ -395,7 +396,10 @@ impl Link {
 
     /// Both operations have ended: requests go back, and a new connection is looked for.
     fn closed(&mut self, desk: &mut Desk<'_>) {
-        (self.socket, self.tls) = (None, None);
+        if self.socket.take().is_some() {
+            desk.shared.siblings.connection_closed(self.place.queue);
+        }
+        self.tls = None;
         self.outbound.sent().for_each(drop);
         for index in (0..desk.flights.len()).rev() {
             let flight = &mut desk.flights[index];
@@ -414,11 +418,11 @@ impl Link {
                 }
             }
         }
-        if let Some(connected) = self.next.connected.take() {
-            return self.up(connected, desk);
-        }
         self.answers.reset(self.style);
-        self.seek(desk);
+        match self.next.connected.take() {
+            Some(connected) => drop(self.up(connected, desk)),
+            None => self.seek(desk),
+        }
     }
 
     /// Looks for the server.
@@ -441,7 +445,7 @@ impl Link {
             // Another connection has waited for the server already.
             self.state = State::Late;
             let limit = Duration::ZERO;
-            return self.redial.ask(desk.shared, Patience { generation, limit });
+            return self.redial.ask(desk.shared, Patience { generation, limit, own: 0 });
         }
         if limit.is_zero() {
             // It comes back each time and answers nothing: what waits may be what it dies of.
@@ -449,7 +453,7 @@ impl Link {
             desk.shared.say_requests_fail(text);
             self.state = State::Late;
         }
-        self.redial.ask(desk.shared, Patience { generation, limit });
+        self.redial.ask(desk.shared, Patience { generation, limit, own: 0 });
     }
 
     fn hear(&mut self, desk: &mut Desk<'_>) {
@@ -457,6 +461,9 @@ impl Link {
             None => {}
             Some(Outcome::Connected(_)) if desk.shared.is_dead() => self.state = State::Dead,
             Some(Outcome::Connected(connected)) => {
+                if !self.up(connected, desk) {
+                    return;
+                }
                 let is_again = |index: &&u32| desk.flights[**index as usize].again;
                 let more = match desk.waiting.iter().filter(is_again).count() {
                     0 => String::new(),
@@ -468,7 +475,6 @@ impl Link {
                 if desk.shared.logs_loss().is_some() {
                     desk.shared.say(format!("{name}connected again{more}"));
                 }
-                self.up(connected, desk);
             }
             // Others carry the requests; the thread goes on trying.
             Some(Outcome::Late(_)) if desk.shared.siblings.has_connection() => {}
@@ -491,7 +497,8 @@ impl Link {
         }
     }
 
-    fn up(&mut self, connected: Connected, desk: &Desk<'_>) {
+    /// Begins to use a connection; false if that cannot be, and another one is looked for.
+    fn up(&mut self, connected: Connected, desk: &mut Desk<'_>) -> bool {
         let Connected { wire, session, .. } = connected;
         let (socket, tls) = match wire.into_parts() {
             Ok(parts) => parts,
@@ -499,20 +506,26 @@ impl Link {
                 // As if it had been lost at once.
                 desk.shared.say(format!("cannot use the new connection: {error}"));
                 self.state = State::Closing;
-                return;
+                return false;
             }
         };
+        let (queue, may_share) = (self.place.queue, desk.shared.promise.may_share(&session));
+        self.generation = self.next.generation;
+        if !desk.shared.siblings.connection_up(queue, self.generation, may_share) {
+            desk.shared.failed_to_connect(NOT_SHARED, ConnectFailure::Other);
+            self.seek(desk);
+            return false;
+        }
         self.style = session.style;
         self.answers.reset(self.style);
         self.inbound.reset();
         (self.socket, self.tls) = (Some(socket), tls);
         self.epoch = desk.shared.epoch_of(session.size_bytes);
-        self.generation = self.next.generation;
         self.next.is_asked_for = false;
         self.since = Instant::now();
         self.state = State::Up;
-        desk.shared.siblings.connection_up(self.place.queue, self.generation);
         self.arm(desk);
+        true
     }
 
     /// Tells the server that nothing more comes, if that can be done at once.

@@ -47,6 +47,12 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
+    /// Whether a connection may be used beside others: what is written by one of them is covered by
+    /// the flushes of each.
+    pub(crate) fn may_share(&self, session: &ClientSession) -> bool {
+        self.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN)
+    }
+
     /// Whether a connection offers all of it; else why not.
     pub(crate) fn kept_by(&self, session: &ClientSession) -> Result<(), String> {
         // Relaxed: the size only grows, and a connection that knows an earlier one is replaced.
@@ -83,7 +89,6 @@ fn lacking(had: TransmissionFlags, has: TransmissionFlags) -> String {
         (TransmissionFlags::FUA, "FUA"),
         (TransmissionFlags::TRIM, "trim"),
         (TransmissionFlags::WRITE_ZEROES, "write zeroes"),
-        (TransmissionFlags::MULTI_CONN, "multi-conn"),
     ];
     let lacks = words.iter().filter(|(flag, _)| had.contains(*flag) && !has.contains(*flag));
     lacks.map(|(_, word)| *word).collect::<Vec<_>>().join(", no ")

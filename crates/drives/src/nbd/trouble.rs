@@ -4,6 +4,10 @@
 //! said at the first attempt and once. Written by the threads that look for the server
 //! (`redial.rs`), read by whoever tells people (`nbd.rs`).
 
+/// Why a connection is not used.
+pub(crate) const NOT_SHARED: &str =
+    "the server does not say that a flush covers several connections (multi-conn)";
+
 /// How an attempt to connect has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectFailure {

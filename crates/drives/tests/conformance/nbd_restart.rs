@@ -9,6 +9,7 @@ use millrace_block::{
     Bio, Buffer, Disk, DiskConfig, Layout, OpFlags, Status, Volume, prepare_stop,
 };
 use millrace_drives::{NbdConfig, NbdDriver, OnServerRestart};
+use millrace_nbd::TransmissionFlags;
 use millrace_reactor::Backend;
 
 use crate::harness::{BACKENDS, Drives, Rig, buffer_of, has_uring, pattern};
@@ -37,6 +38,134 @@ fn disk(drives: &Drives) -> &Arc<Disk<millrace_machine::Native>> {
 
 fn backends() -> impl Iterator<Item = Backend> {
     BACKENDS.into_iter().filter(|backend| *backend == Backend::Epoll || has_uring())
+}
+
+/// Stops the server and starts it with room for so many connections; 0: for any number.
+fn restart(server: &Server, limit: usize) {
+    server.state.closed.store(true, Ordering::SeqCst);
+    server.hang_up();
+    std::thread::sleep(Duration::from_millis(30));
+    server.state.limit.store(limit, Ordering::SeqCst);
+    server.state.closed.store(false, Ordering::SeqCst);
+}
+
+/// Writes, flushes and reads back in a region of the thread's own.
+fn work(rig: &mut Rig, number: u16, rounds: std::ops::Range<u64>) {
+    let first = u64::from(number) * 2048;
+    for round in rounds {
+        for place in 0..8 {
+            let sector = first + place * 128;
+            rig.submit(Bio::write(sector, buffer_of(&pattern(sector, 40 << 10, round))));
+        }
+        rig.submit(Bio::flush());
+        let all = rig.drain();
+        assert!(all.iter().all(|done| done.status == Status::Ok), "thread {number}: {all:?}");
+        for place in 0..8 {
+            let sector = first + place * 128;
+            assert!(rig.read(sector, 40 << 10) == pattern(sector, 40 << 10, round), "{round}");
+        }
+    }
+}
+
+/// Runs `body` on each of the threads, which go on serving until all are through.
+fn on_threads(drives: &Arc<Drives>, backend: Backend, body: impl Fn(&mut Rig, u16) + Sync) {
+    let (through, opened) = (AtomicUsize::new(0), Barrier::new(THREADS.into()));
+    std::thread::scope(|scope| {
+        for number in 0..THREADS {
+            let (body, through, opened) = (&body, &through, &opened);
+            let drives = Arc::clone(drives);
+            scope.spawn(move || {
+                let mut rig = Rig::of(drives, backend, number);
+                opened.wait();
+                body(&mut rig, number);
+                through.fetch_add(1, Ordering::SeqCst);
+                rig.until("all threads", |_| through.load(Ordering::SeqCst) == THREADS.into());
+            });
+        }
+    });
+}
+
+/// The news of a drive until they contain this text.
+fn news_with(drives: &Drives, text: &str) -> String {
+    let mut all = String::new();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !all.contains(text) {
+        assert!(Instant::now() < deadline, "no {text:?} in: {all}");
+        all += &disk(drives).take_news().join("\n");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    all
+}
+
+#[test]
+fn threads_without_a_connection_send_by_those_that_have_one() {
+    for (before, after) in [(0, 2), (2, 2), (0, 1), (1, 0), (2, 3)] {
+        for backend in backends() {
+            println!("{backend}: {before} connections, then {after}");
+            let server = Server::new(SIZE, ALL, &[]);
+            server.state.limit.store(before, Ordering::SeqCst);
+            let drives = drives_of(NbdConfig { io_threads: THREADS, ..config(&server) }, 0);
+            on_threads(&drives, backend, |rig, number| {
+                work(rig, number, 1..4);
+                if number == 0 {
+                    restart(&server, after);
+                }
+                work(rig, number, 4..12);
+                if number == 0 && after > 0 {
+                    let line = format!("{after} of 4 connections, which carry all requests");
+                    news_with(&rig.drives, &line);
+                }
+            });
+        }
+    }
+}
+
+/// One connection at a time, as a flush covers no other one; several where it does again.
+#[test]
+fn an_export_that_loses_multi_conn_has_one_connection_until_it_has_that_again() {
+    for backend in backends() {
+        let server = Server::new(SIZE, ALL, &[]);
+        let drives = drives_of(NbdConfig { io_threads: THREADS, ..config(&server) }, 0);
+        let restart_with = |flags| {
+            server.state.closed.store(true, Ordering::SeqCst);
+            server.hang_up();
+            while !server.state.streams.lock().unwrap().is_empty() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            *server.state.flags.lock().unwrap() = flags;
+            server.state.used_max.store(0, Ordering::SeqCst);
+            server.state.closed.store(false, Ordering::SeqCst);
+        };
+        let turn = AtomicUsize::new(0);
+        let all_at = |rig: &mut Rig, count: u16| {
+            turn.fetch_add(1, Ordering::SeqCst);
+            rig.until("all", |_| turn.load(Ordering::SeqCst) >= usize::from(count * THREADS));
+        };
+        on_threads(&drives, backend, |rig, number| {
+            work(rig, number, 1..4);
+            if number == 0 {
+                restart_with(ALL.without(TransmissionFlags::MULTI_CONN));
+            }
+            work(rig, number, 4..12);
+            all_at(rig, 1);
+            if number == 0 {
+                let mut said = String::new();
+                rig.until("the count", |rig| {
+                    std::thread::sleep(Duration::from_millis(20));
+                    said += &disk(&rig.drives).take_news().join("\n");
+                    said.contains("1 of 4 connections, which carry all requests")
+                });
+                let trouble = disk(&rig.drives).failures().trouble.unwrap_or_default();
+                assert!(trouble.contains("(multi-conn)"), "{trouble}");
+                assert_eq!(server.state.used_max.load(Ordering::SeqCst), 1);
+                restart_with(ALL);
+            }
+            work(rig, number, 12..16);
+            rig.until("all connections", |rig| disk(&rig.drives).failures().trouble.is_none());
+            work(rig, number, 16..18);
+        });
+        assert!(server.state.used_max.load(Ordering::SeqCst) > 1);
+    }
 }
 
 /// Stops the server and starts it with room for so many connections; 0: for any number.
