@@ -279,12 +279,11 @@ impl Shared {
             && self.durability.owes_error.swap(false, Ordering::SeqCst)
     }
 
-    /// Whether a flush need not wait for the server: the daemon stops, no connection is up, and
+    /// Whether a flush need not wait for the server, which may be gone or hang: the daemon stops, and
     /// nothing is unflushed.
     pub(crate) fn is_flush_needless(&self) -> bool {
         // Relaxed: set before the flush that is to see it is submitted.
         self.durability.stopping.load(Ordering::Relaxed)
-            && !self.siblings.has_connection()
             && !self.durability.unflushed.exist()
     }
 
