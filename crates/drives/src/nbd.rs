@@ -425,6 +425,10 @@ impl Driver<Native> for NbdDriver {
         self.shared.trouble()
     }
 
+    fn flush_trouble(&self) -> Option<String> {
+        self.shared.flush_trouble()
+    }
+
     fn prepare_stop(&self) {
         // Relaxed: the flush that is to see it is submitted later.
         self.shared.durability.stopping.store(true, Ordering::Relaxed);

@@ -26,6 +26,11 @@ use super::status_line::StatusLine;
 use super::trouble::{ConnectFailure, ReconnectTrouble};
 use super::unflushed::UnflushedWrites;
 
+/// Why a flush fails that the server has carried out.
+const FLUSH_TROUBLE: &str = "the server was connected anew after writes that no flush covers";
+/// The setting that makes it fail.
+const FLUSH_ERROR: &str = "on-server-restart = \"flush-error\"";
+
 /// Most lines of news that wait to be said.
 const NEWS_MAX: usize = 64;
 
@@ -128,6 +133,8 @@ pub(crate) struct Durability {
     pub(crate) unflushed: UnflushedWrites,
     /// The next flush or FUA write fails: a server was lost that had answered unflushed writes.
     pub(crate) owes_error: AtomicBool,
+    /// The last flush or FUA write failed for that.
+    pub(crate) has_failed: AtomicBool,
     /// The daemon stops: a flush that has nothing to flush does not wait for a server.
     pub(crate) stopping: AtomicBool,
 }
@@ -273,18 +280,37 @@ impl Shared {
         }
     }
 
-    /// Whether a flush or FUA write that succeeded is to fail, which is asked once for each loss.
+    /// Whether a flush or FUA write that succeeded is to fail, which is asked once for each loss,
+    /// and logged then.
     pub(crate) fn take_error(&self) -> bool {
-        self.durability.owes_error.load(Ordering::SeqCst)
-            && self.durability.owes_error.swap(false, Ordering::SeqCst)
+        let Durability { owes_error, has_failed, stopping, .. } = &self.durability;
+        let owes = owes_error.load(Ordering::SeqCst) && owes_error.swap(false, Ordering::SeqCst);
+        if owes {
+            self.say(format!(
+                "{FLUSH_TROUBLE}, so this flush fails ({FLUSH_ERROR}); check or restore what was \
+                 written since the last flush that succeeded"
+            ));
+        }
+        // Relaxed: text for people. While the daemon stops each thread flushes: one success of
+        // several hides no failure.
+        let keeps = !owes && stopping.load(Ordering::Relaxed);
+        if has_failed.load(Ordering::Relaxed) != owes && !keeps {
+            has_failed.store(owes, Ordering::Relaxed);
+        }
+        owes
+    }
+
+    /// Why the last flush failed; none if it did not, or the server failed it.
+    pub(crate) fn flush_trouble(&self) -> Option<String> {
+        let has_failed = self.durability.has_failed.load(Ordering::Relaxed);
+        has_failed.then(|| format!("{FLUSH_TROUBLE}; {FLUSH_ERROR}"))
     }
 
     /// Whether a flush need not wait for the server, which may be gone or hang: the daemon stops, and
     /// nothing is unflushed.
     pub(crate) fn is_flush_needless(&self) -> bool {
         // Relaxed: set before the flush that is to see it is submitted.
-        self.durability.stopping.load(Ordering::Relaxed)
-            && !self.durability.unflushed.exist()
+        self.durability.stopping.load(Ordering::Relaxed) && !self.durability.unflushed.exist()
     }
 
     /// The generation of a connection that is made from now on.
