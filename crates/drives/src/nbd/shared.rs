@@ -68,12 +68,13 @@ impl Promise {
             let now = session.size_bytes;
             return Err(format!("{text}: the export has {now} bytes now and had {has}; {end}"));
         }
+        // A server says nothing of FUA and trim for an export that takes no writes.
+        if session.flags.contains(TransmissionFlags::READ_ONLY) && !self.read_only {
+            return Err(format!("{text}: the export is read-only now; {end}"));
+        }
         if !session.flags.contains(self.flags) {
             let lacks = lacking(self.flags, session.flags);
             return Err(format!("{text}: the export can do less than before: no {lacks}; {end}"));
-        }
-        if session.flags.contains(TransmissionFlags::READ_ONLY) && !self.read_only {
-            return Err(format!("{text}: the export takes no writes any more; {end}"));
         }
         if session.block_min > self.block_min || session.block_max < self.payload_max {
             let (least, most) = (session.block_min, session.block_max);
