@@ -254,7 +254,7 @@ impl Shared {
     /// An attempt to connect has failed.
     pub(crate) fn failed_to_connect(&self, why: &str, how: ConnectFailure) {
         let (up, _) = self.siblings.connections();
-        let line = lock(&self.reports.trouble).failed(why, how, up);
+        let line = lock(&self.reports.trouble).failed(why, how, (up, Instant::now()));
         line.into_iter().for_each(|line| self.say(line));
     }
 
