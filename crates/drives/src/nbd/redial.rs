@@ -97,7 +97,12 @@ impl Redial {
         let mut limit = Deadline::<Native>::after(patience.limit);
         while self.rest(wish, pause) {
             let dial = |it: &mut _| shared.target.dial_until(Purpose::Transmit, it);
-            let (why, how) = match limit.within(ATTEMPT, dial) {
+            // The last attempt of those that I/O waits for ends with its time.
+            let time = match late || patience.limit.is_zero() {
+                true => ATTEMPT,
+                false => Duration::from_nanos(limit.left_ns()).clamp(PAUSE_MIN, ATTEMPT),
+            };
+            let (why, how) = match limit.within(time, dial) {
                 Ok(connected) => match outcome(shared, connected, &patience) {
                     Some(outcome) => return self.tell(wish, outcome),
                     None => (NOT_SHARED.to_owned(), ConnectFailure::Other),

@@ -331,6 +331,27 @@ fn after_a_restart_the_next_flush_fails_once_if_that_is_asked_for_and_writes_wer
 }
 
 #[test]
+fn a_drive_whose_server_hangs_stops_at_once_if_nothing_is_unflushed() {
+    for (writes, flushes) in [(0, 0), (1, 1), (1, 0)] {
+        let server = Server::new(SIZE, ALL, &[Act::Silent(writes + flushes)]);
+        let drives = drives_of(config(&server), 1_000_000_000);
+        let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
+        (0..writes).for_each(|_| rig.write(0, &[1; 4096]));
+        (0..flushes).for_each(|_| drop(rig.run_ok(Bio::flush())));
+        prepare_stop(disk(&drives));
+        let begun = Instant::now();
+        let status = rig.run(Bio::flush()).status;
+        let waited = begun.elapsed();
+        match writes == flushes {
+            true => {
+                assert!(status == Status::Ok && waited.as_millis() < 500, "{status:?} {waited:?}")
+            }
+            false => assert_eq!(status, Status::TimedOut),
+        }
+    }
+}
+
+#[test]
 fn a_drive_whose_server_is_gone_stops_at_once_if_nothing_is_unflushed() {
     for (writes, flushes) in [(false, false), (true, true), (true, false)] {
         let server = Server::new(SIZE, ALL, &[]);
