@@ -395,7 +395,8 @@ impl<M: Machine> Disk<M> {
     pub fn failures(&self) -> Failures {
         let failures = self.accounts.rare.lock().failures.read();
         let (reconnecting, trouble) = (self.driver.is_reconnecting(), self.driver.trouble());
-        Failures { reconnecting, trouble, ..failures }
+        let flush_trouble = self.driver.flush_trouble();
+        Failures { reconnecting, trouble, flush_trouble, ..failures }
     }
 
     /// What has happened to its drive since the last call, a line for each, for people.

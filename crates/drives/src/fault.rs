@@ -173,6 +173,10 @@ impl Driver<Native> for FaultDriver {
         self.inner.trouble()
     }
 
+    fn flush_trouble(&self) -> Option<String> {
+        self.inner.flush_trouble()
+    }
+
     fn prepare_stop(&self) {
         self.inner.prepare_stop();
     }

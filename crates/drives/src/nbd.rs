@@ -9,12 +9,12 @@
 //! had acknowledged, not flushed and lost with its own end is lost, as with a disk without power.
 //! Owns what all queues share. Kernel counterpart: drivers/block/nbd.c.
 
+mod backoff;
 mod desk;
 mod dial;
 mod flight;
 mod inbound;
 mod link;
-mod lives;
 mod outbound;
 mod queue;
 mod redial;
@@ -205,7 +205,7 @@ impl NbdDriver {
         let connections = connections_of(&config, &session)?;
         let promise = Promise {
             text: config.text.clone(),
-            flags: promised(session.flags, (connections, &config)),
+            flags: promised(session.flags),
             read_only: config.is_read_only(&session),
             block_min: session.block_min.max(512),
             payload_max: MAX_SECTORS.min(session.block_max >> 9) << 9,
@@ -220,6 +220,7 @@ impl NbdDriver {
             epoch: AtomicU32::new(0),
             generation: AtomicU32::new(0),
             silence: AtomicBool::new(false),
+            backoff: Mutex::default(),
             searching: AtomicU32::new(0),
             dead: AtomicBool::new(false),
             siblings: SiblingQueues::default(),
@@ -402,11 +403,12 @@ impl Driver<Native> for NbdDriver {
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         let data = vec![Extent { nr_sectors, hole: false, zero: false }];
         // Another connection may know nothing of what was written on this one.
-        if !self.is_read_only() && !self.has(TransmissionFlags::MULTI_CONN) {
+        let is_blind = !self.has(TransmissionFlags::MULTI_CONN) || self.shared.siblings.is_sole();
+        if !self.is_read_only() && is_blind {
             return data;
         }
         let mut line = lock(&self.shared.status_line);
-        let told = line.ask(&self.shared.target, sector << 9, nr_sectors << 9);
+        let told = line.ask(&self.shared, sector << 9, nr_sectors << 9);
         told.map_or(data, |extents| in_sectors(&extents, nr_sectors))
     }
 
@@ -421,6 +423,10 @@ impl Driver<Native> for NbdDriver {
 
     fn trouble(&self) -> Option<String> {
         self.shared.trouble()
+    }
+
+    fn flush_trouble(&self) -> Option<String> {
+        self.shared.flush_trouble()
     }
 
     fn prepare_stop(&self) {

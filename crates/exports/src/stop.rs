@@ -113,6 +113,12 @@ impl Progress {
             text.push_str(&format!("; {} did not answer in time", silent.join(", ")));
         }
         if !failed.is_empty() {
+            let drives = volume.drives().iter().filter(|disk| has(&failed, disk.name()));
+            let explained = drives.map(|disk| match disk.failures().flush_trouble {
+                Some(why) => format!("{} ({why})", disk.name()),
+                None => disk.name().to_owned(),
+            });
+            let failed = explained.collect::<Vec<_>>().join(", ");
             text.push_str(&format!(
                 "; the flush of {failed} failed: what it took since its last flush that succeeded may \
                  be lost; check what is on the volume before it is used again"

@@ -86,6 +86,10 @@ impl<M: Machine, A: Around<M>> Driver<M> for Outer<A> {
         self.0.inner().trouble()
     }
 
+    fn flush_trouble(&self) -> Option<String> {
+        self.0.inner().flush_trouble()
+    }
+
     fn prepare_stop(&self) {
         self.0.inner().prepare_stop();
     }

@@ -40,6 +40,8 @@ pub struct Failures {
     pub reconnecting: bool,
     /// Why the drive is not whole now, in words; see `Driver::trouble`.
     pub trouble: Option<String>,
+    /// Why the last flush failed, in words; see `Driver::flush_trouble`.
+    pub flush_trouble: Option<String>,
 }
 
 /// The log itself.

@@ -26,11 +26,11 @@ use super::desk::{Desk, errno_text};
 use super::dial::Connected;
 use super::flight::State as FlightState;
 use super::inbound::Inbound;
-use super::lives::Lives;
 use super::outbound::Outbound;
 use super::redial::{Outcome, Patience, Redial};
 use super::secure::Session;
-use super::shared::Cause;
+use super::shared::{Cause, Loss};
+use super::trouble::{ConnectFailure, NOT_SHARED};
 
 /// Where a link is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,8 @@ pub(crate) struct Link {
     fruitless: Option<Deadline<Native>>,
     /// A write was answered that is not durable, since bytes were received last.
     has_written: bool,
-    lives: Lives,
+    /// When the last connection was made.
+    since: Instant,
 }
 
 /// The connection that comes after this one.
@@ -112,7 +113,7 @@ impl Link {
             next: Next { connected, generation, is_asked_for: false },
             fruitless: None,
             has_written: false,
-            lives: Lives::new(),
+            since: Instant::now(),
         }
     }
 
@@ -312,10 +313,11 @@ impl Link {
             return;
         }
         self.fall(shared);
-        if !shared.end(self.generation, cause) {
+        if !shared.end(self.generation, Loss { cause, why, since: Some(self.since) }) {
             // Another one was lost before, and that was said.
             return;
         }
+        let Some(short) = shared.logs_loss() else { return };
         let in_flight = match self.answers.in_flight() {
             0 => "no request was in flight".to_owned(),
             1 => "1 request was in flight".to_owned(),
@@ -330,8 +332,12 @@ impl Link {
             ),
             false => format!("trying to come back for {} s", shared.reconnect.as_secs()),
         };
+        let before = match short {
+            0 | 1 => String::new(),
+            count => format!("; {count} connections in a row did not last a second"),
+        };
         let name = self.place.name.as_deref().unwrap_or("connection");
-        shared.say(format!("{name} lost: {why}; {in_flight}; {next}"));
+        shared.say(format!("{name} lost: {why}; {in_flight}; {next}{before}"));
     }
 
     fn shut_down(&self) {
@@ -356,7 +362,7 @@ impl Link {
             }
             // The time for coming back begins anew: others were connected meanwhile.
             State::Away | State::Late if self.next.generation != desk.shared.generation() => {
-                self.seek(Duration::ZERO, desk);
+                self.seek(desk);
             }
             State::Away | State::Late => self.hear(desk),
         }
@@ -368,8 +374,8 @@ impl Link {
         if !self.next.is_asked_for {
             self.next.is_asked_for = true;
             self.next.generation = desk.shared.generation();
-            let limit = desk.shared.reconnect;
-            self.redial.ask(desk.shared, Patience { pause: Duration::ZERO, limit });
+            let (generation, limit) = (self.next.generation, desk.shared.reconnect);
+            self.redial.ask(desk.shared, Patience { generation, limit, own: 1 });
         }
         if self.answers.in_flight() > 0 || self.outbound.is_busy() {
             return;
@@ -390,7 +396,10 @@ impl Link {
 
     /// Both operations have ended: requests go back, and a new connection is looked for.
     fn closed(&mut self, desk: &mut Desk<'_>) {
-        (self.socket, self.tls) = (None, None);
+        if self.socket.take().is_some() {
+            desk.shared.siblings.connection_closed(self.place.queue);
+        }
+        self.tls = None;
         self.outbound.sent().for_each(drop);
         for index in (0..desk.flights.len()).rev() {
             let flight = &mut desk.flights[index];
@@ -409,16 +418,15 @@ impl Link {
                 }
             }
         }
-        if let Some(connected) = self.next.connected.take() {
-            return self.up(connected, desk);
-        }
         self.answers.reset(self.style);
-        let pause = self.lives.end(Instant::now());
-        self.seek(pause, desk);
+        match self.next.connected.take() {
+            Some(connected) => drop(self.up(connected, desk)),
+            None => self.seek(desk),
+        }
     }
 
-    /// Looks for the server, beginning after a pause.
-    fn seek(&mut self, pause: Duration, desk: &mut Desk<'_>) {
+    /// Looks for the server.
+    fn seek(&mut self, desk: &mut Desk<'_>) {
         if desk.shared.is_dead() {
             self.state = State::Dead;
             return;
@@ -432,18 +440,20 @@ impl Link {
         let limit = self.fruitless.get_or_insert_with(limit).left_ns();
         let limit = Duration::from_nanos(limit);
         self.state = State::Away;
+        let generation = self.next.generation;
         if desk.shared.is_late() {
             // Another connection has waited for the server already.
             self.state = State::Late;
-            return self.redial.ask(desk.shared, Patience { pause, limit: Duration::ZERO });
+            let limit = Duration::ZERO;
+            return self.redial.ask(desk.shared, Patience { generation, limit, own: 0 });
         }
         if limit.is_zero() {
             // It comes back each time and answers nothing: what waits may be what it dies of.
             let text = "the server takes connections and answers nothing; requests fail";
-            desk.shared.say(text.to_owned());
+            desk.shared.say_requests_fail(text);
             self.state = State::Late;
         }
-        self.redial.ask(desk.shared, Patience { pause, limit });
+        self.redial.ask(desk.shared, Patience { generation, limit, own: 0 });
     }
 
     fn hear(&mut self, desk: &mut Desk<'_>) {
@@ -451,6 +461,9 @@ impl Link {
             None => {}
             Some(Outcome::Connected(_)) if desk.shared.is_dead() => self.state = State::Dead,
             Some(Outcome::Connected(connected)) => {
+                if !self.up(connected, desk) {
+                    return;
+                }
                 let is_again = |index: &&u32| desk.flights[**index as usize].again;
                 let more = match desk.waiting.iter().filter(is_again).count() {
                     0 => String::new(),
@@ -459,8 +472,9 @@ impl Link {
                 };
                 let name =
                     self.place.name.as_ref().map_or(String::new(), |name| format!("{name}: "));
-                desk.shared.say(format!("{name}connected again{more}"));
-                self.up(connected, desk);
+                if desk.shared.logs_loss().is_some() {
+                    desk.shared.say(format!("{name}connected again{more}"));
+                }
             }
             // Others carry the requests; the thread goes on trying.
             Some(Outcome::Late(_)) if desk.shared.siblings.has_connection() => {}
@@ -483,7 +497,8 @@ impl Link {
         }
     }
 
-    fn up(&mut self, connected: Connected, desk: &Desk<'_>) {
+    /// Begins to use a connection; false if that cannot be, and another one is looked for.
+    fn up(&mut self, connected: Connected, desk: &mut Desk<'_>) -> bool {
         let Connected { wire, session, .. } = connected;
         let (socket, tls) = match wire.into_parts() {
             Ok(parts) => parts,
@@ -491,20 +506,26 @@ impl Link {
                 // As if it had been lost at once.
                 desk.shared.say(format!("cannot use the new connection: {error}"));
                 self.state = State::Closing;
-                return;
+                return false;
             }
         };
+        let (queue, may_share) = (self.place.queue, desk.shared.promise.may_share(&session));
+        self.generation = self.next.generation;
+        if !desk.shared.siblings.connection_up(queue, self.generation, may_share) {
+            desk.shared.failed_to_connect(NOT_SHARED, ConnectFailure::Other);
+            self.seek(desk);
+            return false;
+        }
         self.style = session.style;
         self.answers.reset(self.style);
         self.inbound.reset();
         (self.socket, self.tls) = (Some(socket), tls);
         self.epoch = desk.shared.epoch_of(session.size_bytes);
-        self.generation = self.next.generation;
         self.next.is_asked_for = false;
-        self.lives.begin();
+        self.since = Instant::now();
         self.state = State::Up;
-        desk.shared.siblings.connection_up(self.place.queue, self.generation);
         self.arm(desk);
+        true
     }
 
     /// Tells the server that nothing more comes, if that can be done at once.

@@ -269,7 +269,7 @@ impl NbdQueue {
         }
     }
 
-    /// Ends flushes that wait for a server although nothing is to be flushed.
+    /// Ends flushes although they have not reached the server, as nothing is to be flushed.
     #[cold]
     fn end_needless_flushes(&mut self) {
         let NbdQueue { flights, waiting, done, .. } = self;

@@ -15,6 +15,7 @@ use millrace_machine::{Deadline, Machine, Native};
 use super::Shared;
 use super::dial::{Connected, Purpose, failure_of};
 use super::shared::wake_up;
+use super::trouble::{ConnectFailure, NOT_SHARED};
 
 /// Longest time for one attempt.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(5);
@@ -36,13 +37,15 @@ pub(crate) enum Outcome {
     Changed(String),
 }
 
-/// When a thread begins, and when the time is over.
+/// What a thread connects for, and when the time is over.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// How long it waits before the first attempt.
-    pub(crate) pause: Duration,
+    /// The generation of the connection.
+    pub(crate) generation: u32,
     /// Longest wait of I/O for the server.
     pub(crate) limit: Duration,
+    /// Open connections that the new one takes the place of.
+    pub(crate) own: usize,
 }
 
 #[derive(Debug, Default)]
@@ -90,28 +93,23 @@ impl Redial {
     }
 
     fn run(&self, shared: &Arc<Shared>, wish: u64, patience: Patience) {
-        let (mut pause, mut late) = (patience.pause, false);
+        let (mut pause, mut late) = (shared.pause(), false);
         let mut limit = Deadline::<Native>::after(patience.limit);
         while self.rest(wish, pause) {
             let dial = |it: &mut _| shared.target.dial_until(Purpose::Transmit, it);
-            let why = match limit.within(ATTEMPT, dial) {
-                Ok(connected) => {
-                    let outcome = match shared.promise.kept_by(&connected.session) {
-                        Ok(()) => {
-                            shared.came_back(&connected);
-                            Outcome::Connected(connected)
-                        }
-                        Err(text) => Outcome::Changed(text),
-                    };
-                    self.tell(wish, outcome);
-                    return;
-                }
-                Err(error) => {
-                    let why = error.to_string();
-                    shared.failed_to_connect(&why, failure_of(&error));
-                    why
-                }
+            // The last attempt of those that I/O waits for ends with its time.
+            let time = match late || patience.limit.is_zero() {
+                true => ATTEMPT,
+                false => Duration::from_nanos(limit.left_ns()).clamp(PAUSE_MIN, ATTEMPT),
             };
+            let (why, how) = match limit.within(time, dial) {
+                Ok(connected) => match outcome(shared, connected, &patience) {
+                    Some(outcome) => return self.tell(wish, outcome),
+                    None => (NOT_SHARED.to_owned(), ConnectFailure::Other),
+                },
+                Err(error) => (error.to_string(), failure_of(&error)),
+            };
+            shared.failed_to_connect(&why, how);
             if !late && limit.is_over() {
                 self.tell(wish, Outcome::Late(why));
                 late = true;
@@ -149,4 +147,17 @@ impl Redial {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What comes of a new connection; none if it may not be used beside those that are open.
+fn outcome(shared: &Shared, connected: Connected, patience: &Patience) -> Option<Outcome> {
+    if let Err(text) = shared.promise.kept_by(&connected.session) {
+        return Some(Outcome::Changed(text));
+    }
+    let may_share = shared.promise.may_share(&connected.session);
+    if !shared.siblings.admits(may_share, patience.own) {
+        return None;
+    }
+    shared.came_back(&connected, patience.generation);
+    Some(Outcome::Connected(connected))
 }

@@ -12,18 +12,24 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::ClientSession;
 
 use super::OnServerRestart;
+use super::backoff::{LogLimit, ReconnectBackoff};
 use super::dial::{Connected, Target};
 use super::secure::CertificateWatch;
 use super::siblings::SiblingQueues;
 use super::status_line::StatusLine;
 use super::trouble::{ConnectFailure, ReconnectTrouble};
 use super::unflushed::UnflushedWrites;
+
+/// Why a flush fails that the server has carried out.
+const FLUSH_TROUBLE: &str = "the server was connected anew after writes that no flush covers";
+/// The setting that makes it fail.
+const FLUSH_ERROR: &str = "on-server-restart = \"flush-error\"";
 
 /// Most lines of news that wait to be said.
 const NEWS_MAX: usize = 64;
@@ -46,6 +52,12 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
+    /// Whether a connection may be used beside others: what is written by one of them is covered by
+    /// the flushes of each.
+    pub(crate) fn may_share(&self, session: &ClientSession) -> bool {
+        self.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN)
+    }
+
     /// Whether a connection offers all of it; else why not.
     pub(crate) fn kept_by(&self, session: &ClientSession) -> Result<(), String> {
         // Relaxed: the size only grows, and a connection that knows an earlier one is replaced.
@@ -56,12 +68,13 @@ impl Promise {
             let now = session.size_bytes;
             return Err(format!("{text}: the export has {now} bytes now and had {has}; {end}"));
         }
+        // A server says nothing of FUA and trim for an export that takes no writes.
+        if session.flags.contains(TransmissionFlags::READ_ONLY) && !self.read_only {
+            return Err(format!("{text}: the export is read-only now; {end}"));
+        }
         if !session.flags.contains(self.flags) {
             let lacks = lacking(self.flags, session.flags);
             return Err(format!("{text}: the export can do less than before: no {lacks}; {end}"));
-        }
-        if session.flags.contains(TransmissionFlags::READ_ONLY) && !self.read_only {
-            return Err(format!("{text}: the export takes no writes any more; {end}"));
         }
         if session.block_min > self.block_min || session.block_max < self.payload_max {
             let (least, most) = (session.block_min, session.block_max);
@@ -82,7 +95,6 @@ fn lacking(had: TransmissionFlags, has: TransmissionFlags) -> String {
         (TransmissionFlags::FUA, "FUA"),
         (TransmissionFlags::TRIM, "trim"),
         (TransmissionFlags::WRITE_ZEROES, "write zeroes"),
-        (TransmissionFlags::MULTI_CONN, "multi-conn"),
     ];
     let lacks = words.iter().filter(|(flag, _)| had.contains(*flag) && !has.contains(*flag));
     lacks.map(|(_, word)| *word).collect::<Vec<_>>().join(", no ")
@@ -95,6 +107,16 @@ pub(crate) enum Cause {
     Silence,
     /// Anything else.
     Other,
+}
+
+/// The loss of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Loss<'a> {
+    pub(crate) cause: Cause,
+    /// In words.
+    pub(crate) why: &'a str,
+    /// When the connection was made; none if it is the export that is lost.
+    pub(crate) since: Option<Instant>,
 }
 
 /// Wakes the thread that sleeps over this number.
@@ -112,6 +134,8 @@ pub(crate) struct Durability {
     pub(crate) unflushed: UnflushedWrites,
     /// The next flush or FUA write fails: a server was lost that had answered unflushed writes.
     pub(crate) owes_error: AtomicBool,
+    /// The last flush or FUA write failed for that.
+    pub(crate) has_failed: AtomicBool,
     /// The daemon stops: a flush that has nothing to flush does not wait for a server.
     pub(crate) stopping: AtomicBool,
 }
@@ -122,6 +146,8 @@ pub(crate) struct Reports {
     news: Mutex<VecDeque<String>>,
     pub(crate) trouble: Mutex<ReconnectTrouble>,
     certificate: Mutex<CertificateWatch>,
+    /// Of lines that the server answers nothing.
+    futility: Mutex<LogLimit>,
 }
 
 /// What all queues of a drive share.
@@ -138,6 +164,7 @@ pub(crate) struct Shared {
     pub(crate) generation: AtomicU32,
     /// The last one was lost because its server was silent.
     pub(crate) silence: AtomicBool,
+    pub(crate) backoff: Mutex<ReconnectBackoff>,
     /// Queues whose requests wait for the server, within the time for that.
     pub(crate) searching: AtomicU32,
     /// The export has changed so that the drive cannot go on.
@@ -177,13 +204,43 @@ impl Shared {
 
     /// The time to come back is over; false if it was before.
     pub(crate) fn became_late(&self) -> bool {
-        !self.late.swap(true, Ordering::Relaxed)
+        let is_first = !self.late.swap(true, Ordering::Relaxed);
+        if is_first {
+            lock(&self.backoff).requests_fail();
+        }
+        is_first
     }
 
-    /// The server has taken a connection.
-    pub(crate) fn came_back(&self, connected: &Connected) {
+    /// Logs that the server comes back each time and answers nothing, now and then.
+    pub(crate) fn say_requests_fail(&self, text: &str) {
+        if lock(&self.reports.futility).allows(Instant::now()) {
+            lock(&self.backoff).requests_fail();
+            self.say(text.to_owned());
+        }
+    }
+
+    /// Whether the last loss and the reconnect after it are logged, with the number of connections
+    /// in a row that did not last.
+    pub(crate) fn logs_loss(&self) -> Option<u32> {
+        let backoff = lock(&self.backoff);
+        backoff.is_logged().then(|| backoff.short())
+    }
+
+    /// How long to wait before the next connection is made.
+    pub(crate) fn pause(&self) -> Duration {
+        lock(&self.backoff).pause(Instant::now())
+    }
+
+    /// The server has taken a connection of this generation.
+    pub(crate) fn came_back(&self, connected: &Connected, generation: u32) {
+        let mut trouble = lock(&self.reports.trouble);
+        if generation != self.generation() {
+            // It is given up again already.
+            return;
+        }
+        trouble.succeeded();
+        drop(trouble);
         self.late.store(false, Ordering::Relaxed);
-        lock(&self.reports.trouble).succeeded();
         self.note_certificate(connected);
     }
 
@@ -197,7 +254,7 @@ impl Shared {
     /// An attempt to connect has failed.
     pub(crate) fn failed_to_connect(&self, why: &str, how: ConnectFailure) {
         let (up, _) = self.siblings.connections();
-        let line = lock(&self.reports.trouble).failed(why, how, up);
+        let line = lock(&self.reports.trouble).failed(why, how, (up, Instant::now()));
         line.into_iter().for_each(|line| self.say(line));
     }
 
@@ -224,19 +281,37 @@ impl Shared {
         }
     }
 
-    /// Whether a flush or FUA write that succeeded is to fail, which is asked once for each loss.
+    /// Whether a flush or FUA write that succeeded is to fail, which is asked once for each loss,
+    /// and logged then.
     pub(crate) fn take_error(&self) -> bool {
-        self.durability.owes_error.load(Ordering::SeqCst)
-            && self.durability.owes_error.swap(false, Ordering::SeqCst)
+        let Durability { owes_error, has_failed, stopping, .. } = &self.durability;
+        let owes = owes_error.load(Ordering::SeqCst) && owes_error.swap(false, Ordering::SeqCst);
+        if owes {
+            self.say(format!(
+                "{FLUSH_TROUBLE}, so this flush fails ({FLUSH_ERROR}); check or restore what was \
+                 written since the last flush that succeeded"
+            ));
+        }
+        // Relaxed: text for people. While the daemon stops each thread flushes: one success of
+        // several hides no failure.
+        let keeps = !owes && stopping.load(Ordering::Relaxed);
+        if has_failed.load(Ordering::Relaxed) != owes && !keeps {
+            has_failed.store(owes, Ordering::Relaxed);
+        }
+        owes
     }
 
-    /// Whether a flush need not wait for the server: the daemon stops, no connection is up, and
+    /// Why the last flush failed; none if it did not, or the server failed it.
+    pub(crate) fn flush_trouble(&self) -> Option<String> {
+        let has_failed = self.durability.has_failed.load(Ordering::Relaxed);
+        has_failed.then(|| format!("{FLUSH_TROUBLE}; {FLUSH_ERROR}"))
+    }
+
+    /// Whether a flush need not wait for the server, which may be gone or hang: the daemon stops, and
     /// nothing is unflushed.
     pub(crate) fn is_flush_needless(&self) -> bool {
         // Relaxed: set before the flush that is to see it is submitted.
-        self.durability.stopping.load(Ordering::Relaxed)
-            && !self.siblings.has_connection()
-            && !self.durability.unflushed.exist()
+        self.durability.stopping.load(Ordering::Relaxed) && !self.durability.unflushed.exist()
     }
 
     /// The generation of a connection that is made from now on.
@@ -248,7 +323,7 @@ impl Shared {
 
     /// Ends a generation, of which a connection is lost, and tells all queues; false if another one
     /// was lost before.
-    pub(crate) fn end(&self, generation: u32, cause: Cause) -> bool {
+    pub(crate) fn end(&self, generation: u32, loss: Loss<'_>) -> bool {
         let next = generation.wrapping_add(1);
         // SeqCst pairs with `generation`; Relaxed: a failure reads nothing.
         let ended =
@@ -257,8 +332,11 @@ impl Shared {
             return false;
         }
         self.note_loss();
+        let now = Instant::now();
+        loss.since.iter().for_each(|since| lock(&self.backoff).lost(*since, now));
+        lock(&self.reports.trouble).lost(loss.why);
         // Relaxed: whoever looks too early waits longer.
-        self.silence.store(cause == Cause::Silence, Ordering::Relaxed);
+        self.silence.store(loss.cause == Cause::Silence, Ordering::Relaxed);
         self.siblings.begin_generation(next);
         true
     }
@@ -277,9 +355,10 @@ impl Shared {
     /// The export has changed: all connections are given up; tells people why, once.
     pub(crate) fn die(&self, why: String) {
         if !self.dead.swap(true, Ordering::Relaxed) {
-            lock(&self.reports.trouble).failed(&why, ConnectFailure::Other, 0);
-            self.say(why);
-            self.end(self.generation(), Cause::Other);
+            lock(&self.reports.trouble).lost(&why);
+            self.say(why.clone());
+            let loss = Loss { cause: Cause::Other, why: &why, since: None };
+            self.end(self.generation(), loss);
         }
     }
 

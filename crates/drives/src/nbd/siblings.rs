@@ -5,12 +5,14 @@
 //! restart. A queue without a connection forwards its requests here; a queue with one takes them,
 //! sends them as its own and gives them back answered, or unsent when its connection is lost. Each
 //! request stays in its queue's tag all the time; only its memory list moves. Called by `queue.rs`
-//! and, for the count of connections, by `link.rs`.
+//! and, for the count of connections, by `link.rs`. Also decides which connections may be used side
+//! by side: a flush of an export without `multi-conn` covers one connection.
 //!
 //! Invariants: a forwarded request is in one place: in `pending`, in a queue with a connection, or
 //! in the mail of the queue that it belongs to. `pending` of a queue is taken back by that queue as
-//! soon as no connection is up; the fall of the last one wakes all threads. Lock order: `state` is
-//! taken alone, once for a batch.
+//! soon as no connection is up; the fall of the last one wakes all threads. A connection that must
+//! be the only one is admitted when all others are closed, also those of earlier generations, and
+//! no other one as long as it is open. Lock order: `state` is taken alone, once for a batch.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -96,6 +98,19 @@ struct State {
     last_id: u64,
     /// The generation whose connections count.
     generation: u32,
+    /// The connection that is open must be the only one.
+    is_sole: bool,
+}
+
+impl State {
+    /// Whether a connection may be used beside so many that are open.
+    fn admits(&self, may_share: bool, open: usize) -> bool {
+        open == 0 || may_share && !self.is_sole
+    }
+
+    fn open(&self) -> usize {
+        self.queues.iter().map(|queue| queue.open).sum()
+    }
 }
 
 /// One queue, as the others see it.
@@ -105,6 +120,8 @@ struct QueueState {
     wake: Option<Arc<OwnedFd>>,
     /// Its connections that are up.
     up: usize,
+    /// Its connections whose sockets are open, of any generation.
+    open: usize,
     mail: Vec<Mail>,
     has_mail: Arc<AtomicBool>,
 }
@@ -148,6 +165,7 @@ impl SiblingQueues {
         drop(self.take_back(queue));
         let mut state = lock(&self.state);
         state.queues[queue].wake = None;
+        state.queues[queue].open = 0;
         state.queues[queue].mail.clear();
     }
 
@@ -165,16 +183,44 @@ impl SiblingQueues {
         state.queues.iter().for_each(QueueState::wake);
     }
 
-    /// Counts a connection of a queue that is up.
-    pub(crate) fn connection_up(&self, queue: usize, generation: u32) {
+    /// Whether a connection may be used beside those that are open, but for `own` ones which it
+    /// takes the place of; `connection_up` decides.
+    pub(crate) fn admits(&self, may_share: bool, own: usize) -> bool {
+        let state = lock(&self.state);
+        state.admits(may_share, state.open().saturating_sub(own))
+    }
+
+    /// Whether the connection that is open is to be the only one.
+    pub(crate) fn is_sole(&self) -> bool {
+        lock(&self.state).is_sole
+    }
+
+    /// Counts a connection of a queue that is up; false if it may not be used, and is not counted,
+    /// since it or another one must be the only one.
+    #[must_use]
+    pub(crate) fn connection_up(&self, queue: usize, generation: u32, may_share: bool) -> bool {
         let mut state = lock(&self.state);
+        let open = state.open();
+        if !state.admits(may_share, open) {
+            return false;
+        }
+        if open == 0 {
+            state.is_sole = !may_share;
+        }
+        state.queues[queue].open += 1;
         if generation != state.generation {
-            return;
+            return true;
         }
         state.queues[queue].up += 1;
         if self.up.fetch_add(1, Ordering::Relaxed) == 0 {
             state.queues.iter().for_each(QueueState::wake);
         }
+        true
+    }
+
+    /// A connection of a queue is closed, which was counted as up before.
+    pub(crate) fn connection_closed(&self, queue: usize) {
+        lock(&self.state).queues[queue].open -= 1;
     }
 
     /// Counts a connection of a queue that is up no more.
@@ -303,8 +349,8 @@ mod tests {
         let all = SiblingQueues::default();
         let flags: Vec<_> = (0..3).map(|queue| all.open(queue, wake(), 1)).collect();
         assert!(!all.has_connection());
-        [0, 1].into_iter().for_each(|queue| all.connection_up(queue, 0));
-        all.connection_up(2, 7);
+        let all_up = [(0, 0), (1, 0), (2, 7)].map(|(queue, of)| all.connection_up(queue, of, true));
+        assert_eq!(all_up, [true; 3]);
         assert_eq!(all.connections(), (2, 3));
         forward(&all, 2, 0..5);
         assert!(all.has_pending());
@@ -331,7 +377,7 @@ mod tests {
     fn a_request_whose_time_is_over_comes_back_or_its_taker_hears_of_it() {
         let all = SiblingQueues::default();
         let flags: Vec<_> = (0..2).map(|queue| all.open(queue, wake(), 1)).collect();
-        all.connection_up(0, 0);
+        assert!(all.connection_up(0, 0, true));
         forward(&all, 1, 0..2);
         let first = all.expire(1).expect("nobody has taken it");
         assert_eq!((first.origin.tag, first.origin.id), (0, 1));
@@ -343,10 +389,32 @@ mod tests {
         all.begin_generation(1);
         assert!(!all.has_connection());
         all.connection_down(0, 0);
-        all.connection_up(0, 1);
+        assert!(all.connection_up(0, 1, true));
         assert_eq!(all.connections(), (1, 2));
         all.connection_down(0, 1);
         all.close(0, 1);
         assert_eq!(all.connections(), (0, 1));
+    }
+
+    #[test]
+    fn a_connection_that_shares_with_none_is_admitted_when_all_others_are_closed() {
+        let all = SiblingQueues::default();
+        (0..3).for_each(|queue| drop(all.open(queue, wake(), 1)));
+        assert!(all.connection_up(0, 0, true) && all.connection_up(1, 0, true));
+        assert!(!all.connection_up(2, 0, false) && !all.is_sole());
+        all.begin_generation(1);
+        all.connection_closed(0);
+        assert!(!all.connection_up(0, 1, false), "one of the last generation is open still");
+        assert_eq!(all.connections(), (0, 3));
+        assert!(!all.admits(false, 0) && all.admits(false, 1), "in place of that one");
+        all.connection_closed(1);
+        assert!(all.connection_up(0, 1, false) && all.is_sole());
+        assert!(!all.connection_up(1, 1, true) && !all.connection_up(1, 1, false));
+        all.begin_generation(2);
+        assert!(!all.connection_up(1, 2, true), "it is open still");
+        all.close(0, 1);
+        assert!(all.connection_up(1, 2, true) && all.connection_up(2, 2, true));
+        assert!(!all.is_sole());
+        assert_eq!(all.connections(), (2, 2));
     }
 }

@@ -14,7 +14,8 @@ use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
 use millrace_nbd::status::descriptors;
 use millrace_nbd::{Command, Extent as ByteExtent, ReplyStyle, Request, encode_request};
 
-use super::dial::{Purpose, Target};
+use super::Shared;
+use super::dial::{Connected, Purpose};
 use super::wire::Wire;
 
 /// Longest time that an answer may take.
@@ -47,7 +48,7 @@ impl StatusLine {
     /// What is allocated in a range of bytes, from its start on; none if that is not known.
     pub(crate) fn ask(
         &mut self,
-        target: &Target,
+        shared: &Shared,
         offset: u64,
         len: u64,
     ) -> Option<Vec<ByteExtent>> {
@@ -57,7 +58,7 @@ impl StatusLine {
         // A connection that has idled may be gone: a second one is tried.
         for _ in 0..2 {
             if self.line.is_none() {
-                self.line = self.open(target);
+                self.line = self.open(shared);
             }
             let line = self.line.as_mut()?;
             match line.ask(offset, len.min(RANGE_BYTES_MAX)) {
@@ -69,8 +70,10 @@ impl StatusLine {
         None
     }
 
-    fn open(&mut self, target: &Target) -> Option<Line> {
-        let Ok(connected) = target.dial(Purpose::Status, PATIENCE) else {
+    fn open(&mut self, shared: &Shared) -> Option<Line> {
+        let connected = shared.target.dial(Purpose::Status, PATIENCE).ok();
+        let sees_writes = |one: &Connected| shared.promise.may_share(&one.session);
+        let Some(connected) = connected.filter(sees_writes) else {
             self.quiet_until = Some(Instant::now() + QUIET);
             return None;
         };

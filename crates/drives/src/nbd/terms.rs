@@ -10,23 +10,16 @@ use millrace_nbd::client::ClientSession;
 use super::{NbdConfig, OnServerRestart};
 use crate::value::size_text;
 
-/// What the flags of the first of so many connections bind later ones to. That a flush covers all
-/// of them matters to a drive that has several and writes.
-pub(crate) fn promised(
-    flags: TransmissionFlags,
-    (connections, config): (u16, &NbdConfig),
-) -> TransmissionFlags {
-    let spread = connections > 1 && !config.read_only;
+/// What the flags of the first connection bind later ones to.
+pub(crate) fn promised(flags: TransmissionFlags) -> TransmissionFlags {
     let mut promised = TransmissionFlags::new();
     for flag in [
         TransmissionFlags::FLUSH,
         TransmissionFlags::FUA,
         TransmissionFlags::TRIM,
         TransmissionFlags::WRITE_ZEROES,
-        TransmissionFlags::MULTI_CONN,
     ] {
-        let matters = spread || flag != TransmissionFlags::MULTI_CONN;
-        if matters && flags.contains(flag) {
+        if flags.contains(flag) {
             promised = promised.with(flag);
         }
     }

@@ -1,8 +1,17 @@
 //! `ReconnectTrouble`: why connections of a drive are missing, for the log and for `ctl why`.
 //!
 //! Owns the reason of the last attempt that failed, and what was said of it, so that a refusal is
-//! said at the first attempt and once. Written by the threads that look for the server
+//! said at the first attempt and once, and other refusals after it now and then: a server may refuse
+//! each time in other words. Written by the threads that look for the server
 //! (`redial.rs`), read by whoever tells people (`nbd.rs`).
+
+use std::time::Instant;
+
+use super::backoff::LogLimit;
+
+/// Why a connection is not used.
+pub(crate) const NOT_SHARED: &str =
+    "the server does not say that a flush covers several connections (multi-conn)";
 
 /// How an attempt to connect has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,10 +25,11 @@ pub(crate) enum ConnectFailure {
 /// Why connections are missing.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectTrouble {
-    /// Why the last attempt failed; none if it did not.
+    /// Why the last attempt failed, or the last connection was lost; none if one was made since.
     why: Option<String>,
     /// The refusal that was said.
     said: Option<String>,
+    limit: LogLimit,
     /// Connections that were up at the last look.
     seen_up: usize,
     /// Connections that were up when it was said that some are missing.
@@ -29,13 +39,26 @@ pub(crate) struct ReconnectTrouble {
 impl ReconnectTrouble {
     /// Notes that an attempt has failed. Returns a line for people if the server refuses the drive,
     /// for a reason that was not said yet, and no connection is up.
-    pub(crate) fn failed(&mut self, why: &str, how: ConnectFailure, up: usize) -> Option<String> {
+    pub(crate) fn failed(
+        &mut self,
+        why: &str,
+        how: ConnectFailure,
+        (up, now): (usize, Instant),
+    ) -> Option<String> {
         self.why = Some(why.to_owned());
         if how != ConnectFailure::Refused || up > 0 || self.said.as_deref() == Some(why) {
             return None;
         }
+        if !self.limit.allows(now) {
+            return None;
+        }
         self.said = Some(why.to_owned());
         Some(format!("the server does not take the drive back: {why}"))
+    }
+
+    /// Notes that connections are lost.
+    pub(crate) fn lost(&mut self, why: &str) {
+        self.why = Some(why.to_owned());
     }
 
     /// Notes that an attempt has succeeded.
@@ -71,29 +94,41 @@ impl ReconnectTrouble {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn a_refusal_is_said_once_and_again_after_a_success() {
-        let mut trouble = ReconnectTrouble::default();
-        assert_eq!(trouble.failed("refused", ConnectFailure::Other, 0), None);
+        let (mut trouble, now) = (ReconnectTrouble::default(), Instant::now());
+        let (refused, other) = (ConnectFailure::Refused, ConnectFailure::Other);
+        assert_eq!(trouble.failed("refused", other, (0, now)), None);
         let line = "the server does not take the drive back: no such export";
-        assert_eq!(
-            trouble.failed("no such export", ConnectFailure::Refused, 0).as_deref(),
-            Some(line)
-        );
-        assert_eq!(trouble.failed("no such export", ConnectFailure::Refused, 0), None);
+        assert_eq!(trouble.failed("no such export", refused, (0, now)).as_deref(), Some(line));
+        assert_eq!(trouble.failed("no such export", refused, (0, now)), None);
         assert_eq!(trouble.text((0, 2)).as_deref(), Some("no connection: no such export"));
         trouble.succeeded();
-        assert_eq!(trouble.failed("full", ConnectFailure::Refused, 1), None, "a connection is up");
-        assert!(trouble.failed("no such export", ConnectFailure::Refused, 0).is_some());
+        assert_eq!(trouble.failed("full", refused, (1, now)), None, "a connection is up");
+        assert!(trouble.failed("no such export", refused, (0, now)).is_some());
+    }
+
+    #[test]
+    fn refusals_in_other_words_each_time_are_said_now_and_then() {
+        let (mut trouble, begun) = (ReconnectTrouble::default(), Instant::now());
+        let said = (0..61).filter(|second| {
+            let now = begun + Duration::from_secs(*second);
+            let why = format!("bad magic of the greeting: 0x{second:x}");
+            trouble.failed(&why, ConnectFailure::Refused, (0, now)).is_some()
+        });
+        assert_eq!(said.collect::<Vec<_>>(), [0, 30, 60]);
+        assert!(trouble.text((0, 1)).is_some_and(|text| text.ends_with("0x3c")));
     }
 
     #[test]
     fn missing_connections_are_said_once_their_number_stays() {
         let mut trouble = ReconnectTrouble::default();
         assert_eq!((trouble.text((4, 4)), trouble.missing((1, 4))), (None, None));
-        trouble.failed("full", ConnectFailure::Refused, 2);
+        trouble.failed("full", ConnectFailure::Refused, (2, Instant::now()));
         assert_eq!(trouble.missing((2, 4)), None, "it has just changed");
         let line = "2 of 4 connections, which carry all requests; the others: full";
         assert_eq!(trouble.missing((2, 4)).as_deref(), Some(line));

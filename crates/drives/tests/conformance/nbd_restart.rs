@@ -9,6 +9,7 @@ use millrace_block::{
     Bio, Buffer, Disk, DiskConfig, Layout, OpFlags, Status, Volume, prepare_stop,
 };
 use millrace_drives::{NbdConfig, NbdDriver, OnServerRestart};
+use millrace_nbd::TransmissionFlags;
 use millrace_reactor::Backend;
 
 use crate::harness::{BACKENDS, Drives, Rig, buffer_of, has_uring, pattern};
@@ -119,6 +120,110 @@ fn threads_without_a_connection_send_by_those_that_have_one() {
     }
 }
 
+/// One connection at a time, as a flush covers no other one; several where it does again.
+#[test]
+fn an_export_that_loses_multi_conn_has_one_connection_until_it_has_that_again() {
+    for backend in backends() {
+        let server = Server::new(SIZE, ALL, &[]);
+        let drives = drives_of(NbdConfig { io_threads: THREADS, ..config(&server) }, 0);
+        let restart_with = |flags| {
+            server.state.closed.store(true, Ordering::SeqCst);
+            server.hang_up();
+            while !server.state.streams.lock().unwrap().is_empty() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            *server.state.flags.lock().unwrap() = flags;
+            server.state.used_max.store(0, Ordering::SeqCst);
+            server.state.closed.store(false, Ordering::SeqCst);
+        };
+        let turn = AtomicUsize::new(0);
+        let all_at = |rig: &mut Rig, count: u16| {
+            turn.fetch_add(1, Ordering::SeqCst);
+            rig.until("all", |_| turn.load(Ordering::SeqCst) >= usize::from(count * THREADS));
+        };
+        on_threads(&drives, backend, |rig, number| {
+            work(rig, number, 1..4);
+            if number == 0 {
+                restart_with(ALL.without(TransmissionFlags::MULTI_CONN));
+            }
+            work(rig, number, 4..12);
+            all_at(rig, 1);
+            if number == 0 {
+                let mut said = String::new();
+                rig.until("the count", |rig| {
+                    std::thread::sleep(Duration::from_millis(20));
+                    said += &disk(&rig.drives).take_news().join("\n");
+                    said.contains("1 of 4 connections, which carry all requests")
+                });
+                let trouble = disk(&rig.drives).failures().trouble.unwrap_or_default();
+                assert!(trouble.contains("(multi-conn)"), "{trouble}");
+                assert_eq!(server.state.used_max.load(Ordering::SeqCst), 1);
+                restart_with(ALL);
+            }
+            work(rig, number, 12..16);
+            rig.until("all connections", |rig| disk(&rig.drives).failures().trouble.is_none());
+            work(rig, number, 16..18);
+        });
+        assert!(server.state.used_max.load(Ordering::SeqCst) > 1);
+    }
+}
+
+#[test]
+fn a_server_that_ends_each_connection_at_once_is_connected_anew_ever_more_slowly() {
+    for backend in backends() {
+        for act in [Act::ShutDown(0), Act::Garbage(0)] {
+            let server = Server::new(SIZE, ALL, &[act; 10_000]);
+            let drives = drives_of(NbdConfig { io_threads: THREADS, ..config(&server) }, 0);
+            on_threads(&drives, backend, |rig, number| {
+                if number > 0 {
+                    return;
+                }
+                rig.submit(Bio::read(0, Buffer::new(4096)));
+                let begun = Instant::now();
+                rig.until("3 s", |_| begun.elapsed() > Duration::from_secs(3));
+                // Pauses of 10 ms and twice as much each time are 9 rounds of 4 connections.
+                let sessions = server.sessions();
+                assert!(sessions < 60, "{sessions} connections");
+                let said = disk(&rig.drives).take_news();
+                assert!(said.len() < 10, "{said:?}");
+                rig.until("the reason", |rig| {
+                    let trouble = disk(&rig.drives).failures().trouble.unwrap_or_default();
+                    let is_garbage = trouble.starts_with("no connection: ")
+                        && !trouble.contains("a connection is being made");
+                    trouble == "no connection: the server is about to stop"
+                        || act == Act::Garbage(0) && is_garbage
+                });
+                server.state.script.lock().unwrap().clear();
+                assert!(rig.drain().iter().all(|done| done.status == Status::Ok));
+            });
+        }
+    }
+}
+
+/// An attempt to connect ends with the time that requests wait.
+#[test]
+fn a_server_that_takes_connections_and_says_nothing_holds_requests_no_longer_than_reconnect() {
+    let server = Server::new(SIZE, ALL, &[]);
+    let drives = drives_of(NbdConfig { reconnect_ns: 1_000_000_000, ..config(&server) }, 0);
+    let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
+    work(&mut rig, 0, 1..2);
+    server.state.mute.store(true, Ordering::SeqCst);
+    server.state.closed.store(true, Ordering::SeqCst);
+    server.hang_up();
+    let _only_one = loop {
+        std::thread::sleep(Duration::from_millis(30));
+        server.state.limit.store(1, Ordering::SeqCst);
+        server.state.closed.store(false, Ordering::SeqCst);
+        let mut stream = std::os::unix::net::UnixStream::connect(&server.path).unwrap();
+        if std::io::Read::read(&mut stream, &mut [0; 8]).unwrap() > 0 {
+            break stream;
+        }
+    };
+    let begun = Instant::now();
+    assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Offline);
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
 /// The first of the connections that are missing is waited for at the start, and no other one.
 #[test]
 fn a_server_that_keeps_further_clients_waiting_delays_the_start_once() {
@@ -183,6 +288,7 @@ fn a_refusal_is_said_at_the_first_try() {
 }
 
 /// Writes, restarts the server, and returns the outcome of two flushes, or of two writes with FUA.
+/// One that fails is explained, once, and as long as no later one has succeeded.
 fn restarted(config: NbdConfig, server: &Server, (flushes, fua): (bool, bool)) -> [Status; 2] {
     let drives = drives_of(config, 0);
     let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
@@ -195,7 +301,12 @@ fn restarted(config: NbdConfig, server: &Server, (flushes, fua): (bool, bool)) -
     rig.until("the reconnect", |_| server.sessions() > before);
     [(); 2].map(|()| {
         let write = Bio::write(0, buffer_of(&[1; 512])).with_flags(OpFlags::FUA);
-        rig.run(if fua { write } else { Bio::flush() }).status
+        let status = rig.run(if fua { write } else { Bio::flush() }).status;
+        let said = disk(&drives).take_news().join("\n");
+        let explained =
+            said.matches("connected anew after writes that no flush covers, so").count();
+        assert_eq!(explained, usize::from(status != Status::Ok), "{said}");
+        status
     })
 }
 
@@ -215,6 +326,27 @@ fn after_a_restart_the_next_flush_fails_once_if_that_is_asked_for_and_writes_wer
             let config =
                 NbdConfig { on_server_restart, write_through, connections, ..config(&server) };
             assert_eq!(restarted(config, &server, how), expected, "{connections:?} {how:?}");
+        }
+    }
+}
+
+#[test]
+fn a_drive_whose_server_hangs_stops_at_once_if_nothing_is_unflushed() {
+    for (writes, flushes) in [(0, 0), (1, 1), (1, 0)] {
+        let server = Server::new(SIZE, ALL, &[Act::Silent(writes + flushes)]);
+        let drives = drives_of(config(&server), 1_000_000_000);
+        let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);
+        (0..writes).for_each(|_| rig.write(0, &[1; 4096]));
+        (0..flushes).for_each(|_| drop(rig.run_ok(Bio::flush())));
+        prepare_stop(disk(&drives));
+        let begun = Instant::now();
+        let status = rig.run(Bio::flush()).status;
+        let waited = begun.elapsed();
+        match writes == flushes {
+            true => {
+                assert!(status == Status::Ok && waited.as_millis() < 500, "{status:?} {waited:?}")
+            }
+            false => assert_eq!(status, Status::TimedOut),
         }
     }
 }

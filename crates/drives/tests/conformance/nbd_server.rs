@@ -3,7 +3,7 @@
 //! Each connection takes the next act of a script; without one it is honest. The negotiation is the
 //! protocol crate's, so a client may have any style of replies.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -76,6 +76,10 @@ pub struct State {
     pub renamed: AtomicBool,
     /// Connections that there are.
     pub streams: Mutex<Vec<UnixStream>>,
+    /// Connections that there are and that a request came by.
+    pub used: Mutex<HashSet<i32>>,
+    /// Most of these at a time.
+    pub used_max: AtomicUsize,
     pub block_min: AtomicUsize,
 }
 
@@ -144,21 +148,22 @@ fn serve(mut stream: UnixStream, state: &State) -> Option<()> {
         }
         return None;
     }
-    let ended = served(stream, state);
+    let ended = served(stream, id, state);
+    state.used.lock().unwrap().remove(&id);
     let is_other = |one: &UnixStream| std::os::fd::AsRawFd::as_raw_fd(one) != id;
     state.streams.lock().unwrap().retain(is_other);
     ended
 }
 
 /// Whatever goes wrong ends the connection.
-fn served(mut stream: UnixStream, state: &State) -> Option<()> {
+fn served(mut stream: UnixStream, id: i32, state: &State) -> Option<()> {
     if state.closed.load(Ordering::SeqCst) {
         return None;
     }
     let act = state.script.lock().unwrap().pop_front().unwrap_or(Act::Honest);
     let (session, input) = negotiate(&mut stream, state, act)?;
     state.sessions.fetch_add(1, Ordering::SeqCst);
-    let mut connection = Connection { stream, session, input, act, number: 0 };
+    let mut connection = Connection { stream, id, session, input, act, number: 0 };
     loop {
         connection.one(state)?;
     }
@@ -227,6 +232,7 @@ fn more(stream: &mut UnixStream, input: &mut Vec<u8>) -> Option<()> {
 
 struct Connection {
     stream: UnixStream,
+    id: i32,
     session: Session,
     input: Vec<u8>,
     act: Act,
@@ -242,6 +248,11 @@ impl Connection {
                 Parsed::NeedMore => more(&mut self.stream, &mut self.input)?,
             }
         };
+        if request.command != Command::Disc {
+            let mut used = state.used.lock().unwrap();
+            used.insert(self.id);
+            state.used_max.fetch_max(used.len(), Ordering::SeqCst);
+        }
         let now = self.number;
         self.number += 1;
         let (act, mut header) = (self.act, [0; REPLY_BYTES_MAX]);
