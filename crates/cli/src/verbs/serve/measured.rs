@@ -53,8 +53,9 @@ pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketA
     if let Err(problems) = members::check(plan) {
         found.refuse(&problems.to_string());
     }
-    if let Err(error) = plan.config.validate().and_then(|()| plan.config.load_listeners()) {
-        found.refuse(&opening::problem(plan, &error).to_string());
+    match plan.config.validate().and_then(|()| plan.config.load_listeners()) {
+        Ok(listeners) => millrace_exports::server::log_expiries(&listeners),
+        Err(error) => found.refuse(&opening::problem(plan, &error).to_string()),
     }
     found.state(plan);
     found.sockets(plan, made);
