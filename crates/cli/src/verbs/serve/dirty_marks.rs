@@ -287,8 +287,8 @@ pub fn warning(volume: &str) -> String {
 pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
     let shown = folder.display();
     let open = locked(folder)?;
-    if rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_err() {
-        bail!("{shown}: {}", advice(io::ErrorKind::PermissionDenied));
+    if let Err(error) = rustix::fs::access(folder, rustix::fs::Access::WRITE_OK) {
+        return Err(unwritable(&folder.join(FILE), &io::Error::from(error)));
     }
     if rustix::fs::fstatvfs(&open).is_ok_and(|found| found.f_bavail == 0) {
         bail!("{shown}: {}", advice(io::ErrorKind::StorageFull));
@@ -381,7 +381,7 @@ fn replace(path: &Path, folder: &File, volumes: &[(String, Mark)]) -> anyhow::Re
     };
     write().map_err(|error| {
         let _ = fs::remove_file(&new);
-        anyhow!("{}: cannot be written: {error}: {}", path.display(), advice(error.kind()))
+        unwritable(path, &error)
     })
 }
 
@@ -392,10 +392,17 @@ fn is_at(file: &File, path: &Path) -> bool {
     open.is_some() && open == there
 }
 
+fn unwritable(path: &Path, error: &io::Error) -> anyhow::Error {
+    anyhow!("{}: cannot be written: {error}: {}", path.display(), advice(error.kind()))
+}
+
 fn advice(kind: io::ErrorKind) -> &'static str {
     match kind {
         io::ErrorKind::StorageFull => "its file system is full; make room, or name another folder",
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "its file system is mounted read-only; mount it for writing, or name another folder"
+        }
+        io::ErrorKind::PermissionDenied => {
             "this user may not write there; change its mode, or name another folder"
         }
         _ => "name another folder",
@@ -513,6 +520,15 @@ mod tests {
         marks.settle(|volume| volume == "a");
         assert_eq!(text(), before);
         other.settle(|_| false);
+    }
+
+    #[test]
+    fn a_file_system_that_is_read_only_is_called_that() {
+        let error = io::Error::from_raw_os_error(libc::EROFS);
+        let said = unwritable(Path::new("st/caches"), &error).to_string();
+        let expected = "st/caches: cannot be written: Read-only file system (os error 30): its file \
+                        system is mounted read-only; mount it for writing, or name another folder";
+        assert_eq!(said, expected);
     }
 
     #[test]
