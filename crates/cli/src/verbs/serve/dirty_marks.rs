@@ -20,6 +20,7 @@ use millrace_drives::flock_holder;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use crate::views::Refusal;
+use crate::visible::shell_word;
 
 /// The file's name in the folder.
 const FILE: &str = "caches";
@@ -273,10 +274,13 @@ impl DirtyMarks {
 
 /// What to say of a volume whose cache an earlier daemon left dirty.
 pub fn warning(volume: &str) -> String {
+    let dashes = if volume.starts_with('-') { "-- " } else { "" };
     format!(
         "volume {volume}: the last daemon ended with a dirty cache of it: writes that were answered \
-         but not flushed may be lost, and clients that went on were told nothing; check what is on \
-         the volume (fsck, the database's own check), then `millrace ctl acknowledge {volume}`"
+         but not flushed may be lost, and NBD clients that went on were told nothing (a guest's next \
+         flush over vhost-user-blk fails once); check what is on the volume (fsck, the database's own \
+         check), then `millrace ctl acknowledge {dashes}{}`",
+        shell_word(volume)
     )
 }
 
@@ -448,6 +452,15 @@ mod tests {
         marks.acknowledge("b \"\u{e9}\"").unwrap();
         marks.settle(|_| false);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_command_that_acknowledges_can_be_pasted_whatever_the_volumes_name_is() {
+        let command = |volume: &str| {
+            let text = warning(volume);
+            text.split('`').nth(1).unwrap().replace("millrace ctl acknowledge ", "")
+        };
+        assert_eq!(["vol0", "a\"b c", "-x"].map(command), ["vol0", "'a\"b c'", "-- -x"]);
     }
 
     #[test]
