@@ -15,7 +15,7 @@ use millrace_drives::{Place as DataPlace, measure as measure_drive};
 use super::looks::{self, Patience};
 use super::members;
 use super::viewed::{control, metrics};
-use super::{dirty_marks, opening};
+use super::{dirty_marks, opening, remarks};
 use crate::config::words::bytes_for_people;
 use crate::config::{Checked, Place, Problems};
 use crate::visible::visible;
@@ -47,8 +47,10 @@ pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketA
     for (volume, line) in plan.volumes() {
         // All of them in any case: the next volume's follow.
         let drives: Vec<_> = spaces.by_ref().take(volume.drives.len()).collect();
-        if let Some(drives) = drives.into_iter().collect() {
+        if let Some(drives) = drives.into_iter().collect::<Option<Vec<DriveSpace>>>() {
             let place = place(plan, line);
+            let block = drives.iter().map(|drive| drive.block_bytes).max();
+            remarks::on_block(plan, &volume.name, block.unwrap_or(0));
             found.volume(&place, &volume.name, &Space { layout: volume.layout, drives });
         }
     }
