@@ -456,3 +456,29 @@ fn a_start_names_the_file_that_it_cannot_use_and_the_line() {
         }
     }
 }
+
+#[test]
+fn a_check_warns_of_certificates_that_expire_soon_as_a_start_does() {
+    let authority = Authority::valid("old CA", Validity::Seconds(3000));
+    let server = authority.issue("server", &["localhost"], Validity::Seconds(3000));
+    let dir = millrace_tests::tempdir();
+    let tls = format!(
+        "tls = {{ certificate = \"{}\", key = \"{}\", client-ca = \"{}\" }}\n",
+        server.certificate.display(),
+        server.key.display(),
+        authority.ca().display(),
+    );
+    let config = stripe("epoll", &["ram:size=1m"]) + &tls;
+    fs::write(dir.path().join("m.toml"), config).unwrap();
+    let mut command = millrace_tests::millrace();
+    command.current_dir(dir.path()).args(["serve", "m.toml", "--check"]);
+    let output = run_within(&mut command, WAIT);
+    assert!(output.status.success());
+    let said = text(&output);
+    for (what, file) in
+        [("the certificate", &server.certificate), ("the CA \"old CA\"", &authority.ca())]
+    {
+        let words = format!("{what} in {} expires within a day, at ", file.display());
+        assert!(said.contains(&words), "{said}");
+    }
+}

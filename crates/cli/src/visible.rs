@@ -15,6 +15,18 @@ pub fn visible_lines(text: &str) -> String {
     escaped(text, "\n")
 }
 
+/// The text in quotes of a shell, as one word.
+pub fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// [`quoted`], where a shell would take the text for something else without that.
+pub fn shell_word(text: &str) -> Cow<'_, str> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:@%+,".contains(letter);
+    let plain = !text.is_empty() && text.chars().all(is_plain);
+    if plain { text.into() } else { quoted(text).into() }
+}
+
 fn escaped(text: &str, kept: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -35,5 +47,13 @@ mod tests {
         assert_eq!(visible("a \"b\" \\ \u{fc}"), "a \"b\" \\ \u{fc}");
         assert_eq!(visible("a\nb\u{1b}[2J\0\u{9b}"), "a\\nb\\u{1b}[2J\\0\\u{9b}");
         assert_eq!(visible_lines("a\n\tb\r"), "a\n\\tb\\r");
+    }
+
+    #[test]
+    fn words_that_a_shell_would_take_apart_are_quoted() {
+        assert_eq!(
+            ["vol-0_a.b", "a b", "a'\"b", "$x", ""].map(shell_word),
+            ["vol-0_a.b", "'a b'", "'a'\\''\"b'", "'$x'", "''"]
+        );
     }
 }

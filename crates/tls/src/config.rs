@@ -19,11 +19,12 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::NoServerSessionStorage;
 use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, RootCertStore};
 
 use crate::certificate::{PeerNames, Purpose, unusable};
+use crate::client_cas::{ClientCa, ClientCas, cas_of};
 use crate::error::{Error, ErrorKind, what_is_wrong};
 use crate::lifetime::Lifetime;
 
@@ -88,6 +89,27 @@ pub enum Refreshed {
     Reloaded,
 }
 
+/// When a certificate expires that new sessions of a server use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateLifetime {
+    /// What it is of, and its file if it was read from one: `the certificate in FILE`, or `the CA
+    /// "NAME" in FILE`.
+    pub name: String,
+    /// What it is used for.
+    pub role: CertificateRole,
+    /// Its dates.
+    pub lifetime: Lifetime,
+}
+
+/// What a server uses a certificate for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CertificateRole {
+    /// Clients know the server by it.
+    Own,
+    /// It is of a CA of clients.
+    ClientCa,
+}
+
 /// The configuration of a server, shared by its sessions.
 #[derive(Debug)]
 pub struct ServerConfig {
@@ -103,6 +125,7 @@ pub struct ServerConfig {
 struct InUse {
     config: Arc<rustls::ServerConfig>,
     lifetime: Option<Lifetime>,
+    client_cas: Arc<[ClientCa]>,
 }
 
 impl ServerConfig {
@@ -131,8 +154,8 @@ impl ServerConfig {
         let chain = certificates(Path::new("certificate"), certificate, Purpose::Own)?;
         let key = private_key(Path::new("key"), key)?;
         check_order(Path::new("certificate"), &chain, &key)?;
-        let roots = client_ca.map(|pem| roots(Path::new("client CA"), pem)).transpose()?;
-        let config = make_server(chain, key, roots, &|why| Error::file(Path::new("key"), why))?;
+        let cas = client_ca.map(|pem| client_cas(Path::new("client CA"), pem)).transpose()?;
+        let config = make_server(chain, key, cas, &|why| Error::file(Path::new("key"), why))?;
         Ok(ServerConfig { files: None, in_use: Mutex::new(config), seen: Mutex::default() })
     }
 
@@ -169,10 +192,30 @@ impl ServerConfig {
         self.in_use().lifetime.clone()
     }
 
-    /// The file of the certificate, if it was read from one.
+    /// When each certificate runs out that new sessions use, as far as that matters: not for a CA
+    /// that has a longer certificate beside it.
     #[must_use]
-    pub fn certificate_file(&self) -> Option<&Path> {
-        self.files.as_ref().map(|files| files.identity.certificate.as_path())
+    pub fn lifetimes(&self) -> Vec<CertificateLifetime> {
+        let of_file = |name: String, file: Option<&PathBuf>| match file {
+            Some(file) => format!("{name} in {}", file.display()),
+            None => name,
+        };
+        let certificate = self.files.as_ref().map(|files| &files.identity.certificate);
+        let client_ca = self.files.as_ref().and_then(|files| files.client_ca.as_ref());
+        let in_use = self.in_use();
+        let own = in_use.lifetime.iter().map(|lifetime| CertificateLifetime {
+            name: of_file("the certificate".to_owned(), certificate),
+            role: CertificateRole::Own,
+            lifetime: lifetime.clone(),
+        });
+        let cas = in_use.client_cas.iter().filter_map(|ca| {
+            Some(CertificateLifetime {
+                name: of_file(format!("the CA \"{}\"", ca.name), client_ca),
+                role: CertificateRole::ClientCa,
+                lifetime: ca.last_lifetime(&in_use.client_cas)?.clone(),
+            })
+        });
+        own.chain(cas).collect()
     }
 
     pub(crate) fn current(&self) -> Arc<rustls::ServerConfig> {
@@ -210,7 +253,8 @@ impl ClientConfig {
     }
 
     fn make(files: &ClientFiles, ca: &[u8]) -> Result<ClientConfig, Error> {
-        let roots = Arc::new(roots(&files.ca, ca)?);
+        let certificates = certificates(&files.ca, ca, Purpose::Authority)?;
+        let roots = Arc::new(roots(&files.ca, &certificates)?);
         let provider = provider();
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
             .build()
@@ -263,17 +307,17 @@ fn internal(error: &rustls::Error) -> Error {
 
 fn read_server(files: &ServerFiles) -> Result<InUse, Error> {
     let (chain, key) = read_identity(&files.identity)?;
-    let roots = match &files.client_ca {
+    let cas = match &files.client_ca {
         None => None,
-        Some(path) => Some(roots(path, &contents(path)?)?),
+        Some(path) => Some(client_cas(path, &contents(path)?)?),
     };
-    make_server(chain, key, roots, &|why| Error::file(&files.identity.key, why))
+    make_server(chain, key, cas, &|why| Error::file(&files.identity.key, why))
 }
 
 fn make_server(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    client_roots: Option<RootCertStore>,
+    client_cas: Option<Vec<ClientCa>>,
     wrong_key: &dyn Fn(String) -> Error,
 ) -> Result<InUse, Error> {
     let lifetime = Lifetime::of(chain.iter().map(AsRef::as_ref));
@@ -281,15 +325,13 @@ fn make_server(
     let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| internal(&error))?;
-    let builder = match client_roots {
-        None => builder.with_no_client_auth(),
-        Some(roots) => {
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            let verifier = verifier.build().map_err(|error| {
-                Error::new(ErrorKind::File, format!("the client CA cannot be used: {error}"))
-            })?;
-            builder.with_client_cert_verifier(verifier)
-        }
+    let asks_clients = client_cas.is_some();
+    let client_cas: Arc<[ClientCa]> = client_cas.unwrap_or_default().into();
+    let builder = if asks_clients {
+        let verifier = ClientCas::new(Arc::clone(&client_cas), provider)?;
+        builder.with_client_cert_verifier(Arc::new(verifier))
+    } else {
+        builder.with_no_client_auth()
     };
     let mut config =
         builder.with_single_cert(chain, key).map_err(|error| wrong_key(key_text(&error)))?;
@@ -298,7 +340,7 @@ fn make_server(
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.enable_secret_extraction = true;
-    Ok(InUse { config: Arc::new(config), lifetime })
+    Ok(InUse { config: Arc::new(config), lifetime, client_cas })
 }
 
 fn read_identity(
@@ -421,10 +463,15 @@ fn certificates(
     }
 }
 
-fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, Error> {
+fn client_cas(path: &Path, pem: &[u8]) -> Result<Vec<ClientCa>, Error> {
+    let certificates = certificates(path, pem, Purpose::Authority)?;
+    Ok(cas_of(roots(path, &certificates)?, &certificates))
+}
+
+fn roots(path: &Path, certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(path, pem, Purpose::Authority)? {
-        roots.add(certificate).map_err(|error| {
+    for certificate in certificates {
+        roots.add(certificate.clone()).map_err(|error| {
             let why = match &error {
                 rustls::Error::InvalidCertificate(why) => what_is_wrong(why),
                 other => format!("cannot be used: {other}"),

@@ -79,6 +79,19 @@ impl Error {
     }
 }
 
+/// A client's certificate is good but for its CA, whose own certificate is expired.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "is good, but the CA \"{ca}\" of client-ca that signed it {expiry}; put a new certificate of \
+     the CA in its place"
+)]
+pub(crate) struct ExpiredCa {
+    /// The name of the CA.
+    pub(crate) ca: String,
+    /// Words that go on after the CA.
+    pub(crate) expiry: String,
+}
+
 /// Whether a session begins as TLS does: with a handshake record or an alert.
 fn is_tls(first: &[u8]) -> bool {
     matches!(first, [] | [0x15 | 0x16] | [0x15 | 0x16, 3, ..])
@@ -142,7 +155,10 @@ pub(crate) fn what_is_wrong(error: &CertificateError) -> String {
             "is signed in a way that this side does not know: a CA's key is RSA, ECDSA on P-256, \
              P-384 or P-521, or Ed25519, and the hash is of SHA-2; make new certificates"
         }
-        C::Other(other) => return path_text(&format!("{other:?}")),
+        C::Other(other) => {
+            let ca = other.0.downcast_ref::<ExpiredCa>().map(ToString::to_string);
+            return ca.unwrap_or_else(|| path_text(&format!("{other:?}")));
+        }
         other => return format!("is not accepted: {other}"),
     };
     why.to_owned()

@@ -18,13 +18,17 @@
 //! is wanted: rustls decrypts in place, copies each record once more, and allocates for it.
 
 mod certificate;
+mod client_cas;
 mod config;
 mod error;
 mod lifetime;
 mod session;
 
 pub use certificate::PeerNames;
-pub use config::{ClientConfig, ClientFiles, Identity, Refreshed, ServerConfig, ServerFiles};
+pub use config::{
+    CertificateLifetime, CertificateRole, ClientConfig, ClientFiles, Identity, Refreshed,
+    ServerConfig, ServerFiles,
+};
 pub use error::{Error, ErrorKind};
 pub use lifetime::{Expiry, Lifetime};
 pub use session::{INPUT_BYTES, OUTPUT_BYTES, Session};

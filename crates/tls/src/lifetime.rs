@@ -62,6 +62,11 @@ impl Lifetime {
         chain.into_iter().filter_map(read).min_by_key(|one| one.end)
     }
 
+    /// Whether it ends later than another one.
+    pub(crate) fn ends_after(&self, other: &Lifetime) -> bool {
+        self.end > other.end
+    }
+
     /// How near the end is at this time.
     #[must_use]
     pub fn expiry(&self, now: SystemTime) -> Expiry {

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use millrace_authority::{Authority, Issued, Validity};
-use millrace_tls::{ClientConfig, ClientFiles, ErrorKind, Identity, ServerConfig, ServerFiles};
-use millrace_tls::{Error, Refreshed, Session};
+use millrace_tls::{CertificateRole, ClientConfig, ClientFiles, Error, ErrorKind, Identity};
+use millrace_tls::{Refreshed, ServerConfig, ServerFiles, Session};
 
 /// Moves output of one side to the other, at most `step` bytes at a time, and lets it read.
 /// Returns what it read.
@@ -225,6 +225,38 @@ fn clients_are_refused_with_the_reason() {
         let file = identity.certificate.display().to_string();
         assert!(text.contains(&file) && text.contains(words), "{text}");
     }
+}
+
+#[test]
+fn clients_of_a_ca_are_refused_once_its_own_certificate_expires_and_those_of_others_are_not() {
+    let servers = Authority::new("servers");
+    let cas = [Authority::valid("old CA", Validity::Seconds(3)), Authority::new("new CA")];
+    let bundle = servers.folder().join("bundle.pem");
+    let text = cas.each_ref().map(|ca| std::fs::read_to_string(ca.ca()).unwrap()).concat();
+    std::fs::write(&bundle, text).unwrap();
+    let server = identity_of(servers.issue("server", &["localhost"], Validity::Now));
+    let files = ServerFiles { identity: server, client_ca: Some(bundle.clone()) };
+    let server = ServerConfig::load(files).unwrap();
+    let clients = cas.each_ref().map(|ca| {
+        let identity = Some(identity_of(ca.issue("client", &[], Validity::Now)));
+        ClientConfig::load(&ClientFiles { ca: servers.ca(), identity }).unwrap()
+    });
+    let connect = |client: &ClientConfig| {
+        let mut client = Session::client(client, "localhost").unwrap();
+        shake(&mut client, &mut Session::server(&server).unwrap())
+    };
+    assert!(clients.iter().all(|client| connect(client).is_ok()));
+    let names: Vec<_> = server.lifetimes().into_iter().map(|one| (one.role, one.name)).collect();
+    let file = bundle.display();
+    assert_eq!(names[1], (CertificateRole::ClientCa, format!("the CA \"old CA\" in {file}")));
+    assert_eq!((names.len(), names[0].0), (3, CertificateRole::Own));
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    let (side, error) = connect(&clients[0]).unwrap_err();
+    assert_eq!((side, error.kind()), ("server", ErrorKind::Certificate));
+    let said = "the certificate of the peer is good, but the CA \"old CA\" of client-ca that signed \
+                it is expired since ";
+    assert!(error.to_string().starts_with(said), "{error}");
+    assert_eq!(connect(&clients[1]), Ok(()));
 }
 
 #[test]

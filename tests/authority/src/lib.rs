@@ -60,7 +60,13 @@ impl Authority {
         Authority::valid(name, Validity::Past)
     }
 
-    fn valid(name: &str, validity: Validity) -> Authority {
+    /// A CA whose own certificate is valid then.
+    ///
+    /// # Panics
+    ///
+    /// When the folder cannot be written.
+    #[must_use]
+    pub fn valid(name: &str, validity: Validity) -> Authority {
         let mut params = params(name, &[], validity);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("random numbers");

@@ -48,6 +48,7 @@ use crate::stop::StopLimit;
 
 pub use self::config::{ExportConfig, ListenConfig, ServerConfig};
 pub use self::listen::Listen;
+pub use self::renewal::log_expiries;
 pub use self::secure::ListenTls;
 pub use self::stats::{Copied, ServerStats};
 pub use self::worker::drain::StopReport;

@@ -9,7 +9,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -20,6 +20,7 @@ use millrace_drives::flock_holder;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use crate::views::Refusal;
+use crate::visible::shell_word;
 
 /// The file's name in the folder.
 const FILE: &str = "caches";
@@ -64,6 +65,8 @@ struct Marks {
     folder: File,
     file: File,
     volumes: Vec<(String, Mark)>,
+    /// The file has the marks of `volumes`.
+    is_current: bool,
     is_settled: bool,
 }
 
@@ -77,20 +80,82 @@ impl Drop for Marks {
 }
 
 impl Marks {
+    /// Whether the file at the path has all marks: it is this one, and everything was written.
+    fn is_kept(&self) -> bool {
+        self.is_current && is_at(&self.file, &self.path)
+    }
+
+    /// Replaces the file by one with all marks, unless another folder is at the path by now, which
+    /// another daemon may have.
+    fn write(&mut self) -> anyhow::Result<()> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        self.is_current = false;
+        if !is_at(&self.folder, folder) {
+            bail!("{}: this folder was removed, moved or replaced", folder.display());
+        }
+        self.file = replace(&self.path, &self.folder, &self.volumes)?;
+        self.is_current = true;
+        Ok(())
+    }
+
+    /// Makes the file anew if it is gone or not up to date; a failure is said once.
+    fn look(&mut self) {
+        if self.is_settled || self.is_kept() {
+            return;
+        }
+        let (was_current, path) = (self.is_current, self.path.display().to_string());
+        match self.write() {
+            Ok(()) if was_current => tracing::warn!(
+                "{path}: this file was removed or replaced while the daemon runs; it is made anew, \
+                 with the marks of all volumes"
+            ),
+            Ok(()) => tracing::info!("{path}: up to date again"),
+            Err(error) if was_current => tracing::error!(
+                "state: {error:#}; marks of dirty caches are lost: if the daemon dies, the next one \
+                 will not tell that writes may be lost; put the folder back, or start again with one \
+                 that stays"
+            ),
+            Err(_) => {}
+        }
+    }
+
     fn settle(&mut self, is_lost: impl Fn(&str) -> bool) {
+        let was_kept = self.is_kept();
         self.is_settled = true;
         self.volumes.retain(|(name, mark)| match mark {
             Mark::Clean => false,
             Mark::Dirty => is_lost(name),
             Mark::Lost => true,
         });
-        let done = match self.volumes.is_empty() {
-            true => fs::remove_file(&self.path).map_err(anyhow::Error::from),
-            false => replace(&self.path, &self.folder, &self.volumes).map(drop),
-        };
-        if let Err(error) = done {
-            let path = self.path.display();
-            tracing::warn!("{path}: cannot be brought up to date: {error:#}; the next start warns");
+        let path = self.path.display().to_string();
+        if self.volumes.is_empty() {
+            // What is there in place of this file is another daemon's.
+            let removed = match is_at(&self.file, &self.path) {
+                true => fs::remove_file(&self.path).and_then(|()| self.folder.sync_all()),
+                false => Ok(()),
+            };
+            if let Err(error) = removed {
+                tracing::warn!(
+                    "{path}: cannot be removed: {error}; the next start warns of volumes that have \
+                     lost nothing"
+                );
+            }
+            return;
+        }
+        match self.write() {
+            Ok(()) => {}
+            Err(error) if was_kept => tracing::warn!(
+                "{path}: cannot be brought up to date: {error:#}; the next start warns of volumes that \
+                 have lost nothing, too"
+            ),
+            Err(error) => {
+                let names: Vec<_> = self.volumes.iter().map(|(name, _)| name.as_str()).collect();
+                tracing::error!(
+                    "{path}: cannot be written: {error:#}; the next start will not tell that writes \
+                     may be lost of {}",
+                    names.join(", ")
+                );
+            }
         }
     }
 }
@@ -112,7 +177,7 @@ impl DirtyMarks {
         let mut all = earlier(&path)?;
         all.extend(volumes.map(|volume| (volume.to_owned(), Mark::Clean)));
         let file = replace(&path, &folder, &all)?;
-        let marks = Marks { path, folder, file, volumes: all, is_settled: false };
+        let marks = Marks { path, folder, file, volumes: all, is_current: true, is_settled: false };
         Ok(DirtyMarks(Some(Mutex::new(marks))))
     }
 
@@ -140,17 +205,29 @@ impl DirtyMarks {
             at += line(name, *mark).len() as u64;
         }
         let is_it = |one: &&mut (String, Mark)| one.0 == volume && one.1 == Mark::Clean;
-        let Marks { path, file, volumes, .. } = &mut *marks;
-        let Some(found) = volumes.iter_mut().find(is_it) else { return };
+        let Some(found) = marks.volumes.iter_mut().find(is_it) else { return };
         found.1 = Mark::Dirty;
-        let written = file.write_all_at(Mark::Dirty.word().as_bytes(), at);
-        if let Err(error) = written.and_then(|()| file.sync_data()) {
+        let written = if marks.is_kept() {
+            let written = marks.file.write_all_at(Mark::Dirty.word().as_bytes(), at);
+            let written = written.and_then(|()| marks.file.sync_data());
+            written.with_context(|| format!("{}: cannot be written", marks.path.display()))
+        } else {
+            marks.write()
+        };
+        if let Err(error) = written {
+            marks.is_current = false;
             tracing::error!(
                 volume,
-                "volume {volume}: {}: the mark of its dirty cache cannot be written: {error}; if the \
-                 daemon dies, the next one will not tell that writes may be lost",
-                path.display()
+                "volume {volume}: the mark of its dirty cache cannot be made: {error:#}; if the daemon \
+                 dies, the next one will not tell that writes may be lost"
             );
+        }
+    }
+
+    /// Sees that the file is still in its place and has all marks.
+    pub fn look(&self) {
+        if let Some(mut marks) = self.lock() {
+            marks.look();
         }
     }
 
@@ -176,10 +253,11 @@ impl DirtyMarks {
         let Some(mut marks) = self.lock() else { return Err(unknown()) };
         let is_it = |(name, mark): &(String, Mark)| name == volume && *mark == Mark::Lost;
         let rest: Vec<_> = marks.volumes.iter().filter(|one| !is_it(one)).cloned().collect();
-        let file = replace(&marks.path, &marks.folder, &rest);
-        marks.file = file.map_err(|error| Refusal::new("io", format!("{error:#}")))?;
-        marks.volumes = rest;
-        Ok(())
+        let all = std::mem::replace(&mut marks.volumes, rest);
+        marks.write().map_err(|error| {
+            marks.volumes = all;
+            Refusal::new("io", format!("{error:#}"))
+        })
     }
 
     /// The daemon ends: marks go, but for those of volumes of which something is lost.
@@ -196,10 +274,13 @@ impl DirtyMarks {
 
 /// What to say of a volume whose cache an earlier daemon left dirty.
 pub fn warning(volume: &str) -> String {
+    let dashes = if volume.starts_with('-') { "-- " } else { "" };
     format!(
         "volume {volume}: the last daemon ended with a dirty cache of it: writes that were answered \
-         but not flushed may be lost, and clients that went on were told nothing; check what is on \
-         the volume (fsck, the database's own check), then `millrace ctl acknowledge {volume}`"
+         but not flushed may be lost, and NBD clients that went on were told nothing (a guest's next \
+         flush over vhost-user-blk fails once); check what is on the volume (fsck, the database's own \
+         check), then `millrace ctl acknowledge {dashes}{}`",
+        shell_word(volume)
     )
 }
 
@@ -210,8 +291,8 @@ pub fn warning(volume: &str) -> String {
 pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
     let shown = folder.display();
     let open = locked(folder)?;
-    if rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_err() {
-        bail!("{shown}: {}", advice(io::ErrorKind::PermissionDenied));
+    if let Err(error) = rustix::fs::access(folder, rustix::fs::Access::WRITE_OK) {
+        return Err(unwritable(&folder.join(FILE), &io::Error::from(error)));
     }
     if rustix::fs::fstatvfs(&open).is_ok_and(|found| found.f_bavail == 0) {
         bail!("{shown}: {}", advice(io::ErrorKind::StorageFull));
@@ -264,15 +345,17 @@ fn earlier(path: &Path) -> anyhow::Result<Vec<(String, Mark)>> {
     let mut text = String::new();
     let read = file.take(BYTES_MAX).read_to_string(&mut text);
     read.with_context(|| format!("{shown}: cannot be read"))?;
+    let remedy = "if another program wrote the file, name another folder, else check all volumes and \
+                  remove the file";
     let mut found: Vec<(String, Mark)> = Vec::new();
+    if !text.split_inclusive('\n').next().is_some_and(|line| line == HEADER) {
+        let what = if text.is_empty() { "this file is empty" } else { "its first line is damaged" };
+        bail!("{shown}: {what}, so nobody knows which caches were dirty; {remedy}");
+    }
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.starts_with('#')) {
         let (word, name) = line.split_at_checked(Mark::Lost.word().len()).unwrap_or((line, ""));
-        let name: String = serde_json::from_str(name.trim()).map_err(|_| {
-            anyhow!(
-                "{shown}:{number}: this is no mark of a cache; if another program wrote the file, \
-                 name another folder, else check all volumes and remove the file"
-            )
-        })?;
+        let name: String = serde_json::from_str(name.trim())
+            .map_err(|_| anyhow!("{shown}:{number}: this is no mark of a cache; {remedy}"))?;
         // A word that is half written was about to become dirty.
         let is_known = |known: &(String, Mark)| known.0 == name;
         if word != Mark::Clean.word() && !found.iter().any(is_known) {
@@ -302,14 +385,28 @@ fn replace(path: &Path, folder: &File, volumes: &[(String, Mark)]) -> anyhow::Re
     };
     write().map_err(|error| {
         let _ = fs::remove_file(&new);
-        anyhow!("{}: cannot be written: {error}: {}", path.display(), advice(error.kind()))
+        unwritable(path, &error)
     })
+}
+
+/// Whether this file or folder is the one at the path.
+fn is_at(file: &File, path: &Path) -> bool {
+    let place = |meta: fs::Metadata| (meta.dev(), meta.ino());
+    let [open, there] = [file.metadata(), fs::metadata(path)].map(|meta| meta.ok().map(place));
+    open.is_some() && open == there
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> anyhow::Error {
+    anyhow!("{}: cannot be written: {error}: {}", path.display(), advice(error.kind()))
 }
 
 fn advice(kind: io::ErrorKind) -> &'static str {
     match kind {
         io::ErrorKind::StorageFull => "its file system is full; make room, or name another folder",
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "its file system is mounted read-only; mount it for writing, or name another folder"
+        }
+        io::ErrorKind::PermissionDenied => {
             "this user may not write there; change its mode, or name another folder"
         }
         _ => "name another folder",
@@ -358,6 +455,15 @@ mod tests {
     }
 
     #[test]
+    fn the_command_that_acknowledges_can_be_pasted_whatever_the_volumes_name_is() {
+        let command = |volume: &str| {
+            let text = warning(volume);
+            text.split('`').nth(1).unwrap().replace("millrace ctl acknowledge ", "")
+        };
+        assert_eq!(["vol0", "a\"b c", "-x"].map(command), ["vol0", "'a\"b c'", "-- -x"]);
+    }
+
+    #[test]
     fn a_stop_keeps_the_marks_of_volumes_that_lost_something_only() {
         let dir = tempfile::tempdir().unwrap();
         let marks = open_in(dir.path(), &["a", "b", "c"]).unwrap();
@@ -378,9 +484,17 @@ mod tests {
             one
         };
         assert!(said(&dir.path().join("no")).contains("this folder is not there; make it"));
-        fs::write(dir.path().join("caches"), "what is this\n").unwrap();
+        fs::write(dir.path().join("caches"), HEADER.to_owned() + "what is this\n").unwrap();
         assert!(said(&dir.path().join("caches")).contains("this is no folder"));
-        assert!(said(dir.path()).contains("caches:1: this is no mark of a cache"));
+        assert!(said(dir.path()).contains("caches:2: this is no mark of a cache"));
+        for damaged in ["clean \"a\"\n", &HEADER[..9], "\0\0\0"] {
+            fs::write(dir.path().join("caches"), damaged).unwrap();
+            assert!(
+                said(dir.path()).contains("caches: its first line is damaged, so nobody knows")
+            );
+        }
+        fs::write(dir.path().join("caches"), "").unwrap();
+        assert!(said(dir.path()).contains("caches: this file is empty, so nobody knows which"));
         fs::remove_file(dir.path().join("caches")).unwrap();
         let _marks = open_in(dir.path(), &["a"]).unwrap();
         assert!(said(dir.path()).contains("in use by process "));
@@ -389,8 +503,45 @@ mod tests {
     #[test]
     fn a_word_that_is_half_written_counts_as_dirty() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("caches"), "# x\nclean \"a\"\ndiean \"b\"\n").unwrap();
+        fs::write(dir.path().join("caches"), HEADER.to_owned() + "clean \"a\"\ndiean \"b\"\n")
+            .unwrap();
         assert_eq!(check(dir.path()).unwrap(), ["b"]);
+    }
+
+    #[test]
+    fn a_file_that_is_removed_is_made_anew_and_another_folder_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("st");
+        fs::create_dir(&folder).unwrap();
+        let marks = open_in(&folder, &["a", "b", "c"]).unwrap();
+        marks.mark("a");
+        fs::remove_file(folder.join(FILE)).unwrap();
+        marks.mark("b");
+        let text = || fs::read_to_string(folder.join(FILE)).unwrap_or_default();
+        assert!(text().ends_with("dirty \"a\"\ndirty \"b\"\nclean \"c\"\n"), "{}", text());
+        fs::remove_file(folder.join(FILE)).unwrap();
+        marks.look();
+        assert!(text().ends_with("dirty \"b\"\nclean \"c\"\n"), "{}", text());
+        // Of another daemon, as far as this one knows.
+        fs::rename(&folder, dir.path().join("old")).unwrap();
+        fs::create_dir(&folder).unwrap();
+        let other = open_in(&folder, &["x"]).unwrap();
+        let before = text();
+        marks.mark("c");
+        marks.look();
+        assert!(marks.lock().is_some_and(|marks| !marks.is_kept()));
+        marks.settle(|volume| volume == "a");
+        assert_eq!(text(), before);
+        other.settle(|_| false);
+    }
+
+    #[test]
+    fn a_file_system_that_is_read_only_is_called_that() {
+        let error = io::Error::from_raw_os_error(libc::EROFS);
+        let said = unwritable(Path::new("st/caches"), &error).to_string();
+        let expected = "st/caches: cannot be written: Read-only file system (os error 30): its file \
+                        system is mounted read-only; mount it for writing, or name another folder";
+        assert_eq!(said, expected);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use millrace_drives::{
     FileAccess, Holder, Spec, flock_holder, lock_refusal, open_store, size_bytes, size_text,
@@ -17,8 +19,43 @@ use millrace_drives::{
 use rustix::fs::{Access, Mode, OFlags, access, ftruncate, open};
 use rustix::process::{Resource, getrlimit};
 
+/// How long a check waits for locks.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// From one look at a lock to the next.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// How long a look waits for what another process holds. A process that was killed holds its locks
+/// for some time, and a start waits for them.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    until: Instant,
+}
+
+impl Patience {
+    /// A second from now on, for all looks together.
+    pub fn new() -> Patience {
+        Patience { until: Instant::now() + PATIENCE }
+    }
+
+    /// No time at all.
+    pub fn none() -> Patience {
+        Patience { until: Instant::now() }
+    }
+
+    /// What `held` says when the time is over; none as soon as nothing is held.
+    fn wait_for<T>(self, held: impl Fn() -> Option<T>) -> Option<T> {
+        loop {
+            let found = held()?;
+            if Instant::now() >= self.until {
+                return Some(found);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
 /// Why no server's socket can be made at a path, and what to do; none if nothing speaks against it.
-pub fn socket(path: &Path) -> Option<String> {
+pub fn socket(path: &Path, patience: Patience) -> Option<String> {
     let folder = folder_of(path);
     let shown = folder.display();
     match fs::metadata(folder) {
@@ -40,7 +77,8 @@ pub fn socket(path: &Path) -> Option<String> {
     }
     let mut lock = path.as_os_str().to_owned();
     lock.push(".lock");
-    if let Some(holder) = holder_of(&PathBuf::from(lock)) {
+    let lock = PathBuf::from(lock);
+    if let Some(holder) = patience.wait_for(|| holder_of(&lock)) {
         return Some(format!("in use by {holder}; stop that, or choose another path"));
     }
     (!may_make_files(folder)).then(|| {
@@ -53,7 +91,7 @@ pub fn socket(path: &Path) -> Option<String> {
 
 /// Why the file of a drive cannot be opened, or made, as its spec says; none if nothing speaks
 /// against it, or if it has none.
-pub fn drive(spec: &Spec) -> Option<String> {
+pub fn drive(spec: &Spec, patience: Patience) -> Option<String> {
     let spec = &innermost(spec);
     let path = Path::new(spec.get("path")?);
     let shown = path.display();
@@ -85,12 +123,14 @@ pub fn drive(spec: &Spec) -> Option<String> {
         return None;
     }
     let access = if read_only { FileAccess::ReadOnly } else { FileAccess::ReadWrite };
-    lock_refusal(path, access)
+    patience.wait_for(|| lock_refusal(path, access))
 }
 
 /// Why nobody can listen at a TCP address, and what to do; none if somebody can. Port 0 is any.
-pub fn tcp(address: SocketAddr) -> Option<String> {
-    TcpListener::bind(address).err().map(|error| no_tcp(&error))
+pub fn tcp(address: SocketAddr, patience: Patience) -> Option<String> {
+    let refused = || TcpListener::bind(address).err();
+    let in_use = || refused().filter(|error| error.kind() == io::ErrorKind::AddrInUse);
+    patience.wait_for(in_use).or_else(refused).map(|error| no_tcp(&error))
 }
 
 /// What to do about an error of listening at a TCP address.
@@ -192,7 +232,7 @@ mod tests {
     use super::*;
 
     fn said(spec: &str) -> Option<String> {
-        drive(&spec.parse().unwrap())
+        drive(&spec.parse().unwrap(), Patience::none())
     }
 
     #[test]
@@ -200,7 +240,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         drop(UnixListener::bind(at("stale")).unwrap());
-        assert_eq!((socket(&at("new")), socket(&at("stale"))), (None, None));
+        let socket = |name| socket(&at(name), Patience::none());
+        assert_eq!((socket("new"), socket("stale")), (None, None));
         fs::write(at("d"), [0; 512]).unwrap();
         let (new, old) = (at("new").display().to_string(), at("d").display().to_string());
         assert_eq!(said(&format!("file:path={new},size=1m")), None);
@@ -213,6 +254,7 @@ mod tests {
     #[test]
     fn a_port_that_is_taken_and_an_address_of_others_are_refused() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let tcp = |address| tcp(address, Patience::none());
         let said = |address: &str| tcp(address.parse().unwrap());
         assert_eq!(said("127.0.0.1:0"), None);
         let why = tcp(taken);
@@ -223,6 +265,36 @@ mod tests {
         // A network for documents, which nobody has (RFC 5737).
         let why = said("192.0.2.1:0").unwrap();
         assert_eq!(why, "this machine has no such address; choose one of its own");
+    }
+
+    #[test]
+    fn locks_that_are_let_go_within_a_second_are_waited_for_and_others_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d");
+        fs::write(&path, [0; 512]).unwrap();
+        fs::write(dir.path().join("s.lock"), "").unwrap();
+        let files = [path.clone(), dir.path().join("s.lock")].map(|path| {
+            let file = File::open(path).unwrap();
+            flock(&file, FlockOperation::LockExclusive).unwrap();
+            file
+        });
+        let spec: Spec = format!("file:path={}", path.display()).parse().unwrap();
+        let look = |patience| (drive(&spec, patience), socket(&dir.path().join("s"), patience));
+        let refused = look(Patience::none());
+        assert!(refused.0.is_some() && refused.1.is_some());
+        // As a process that was killed does.
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(200));
+                drop(files);
+            });
+            assert_eq!(look(Patience::new()), (None, None));
+        });
+        let began = Instant::now();
+        let _file = File::open(&path)
+            .map(|file| flock(&file, FlockOperation::LockExclusive).map(|()| file));
+        assert!(look(Patience::new()).0.is_some());
+        assert!(began.elapsed() >= PATIENCE);
     }
 
     #[test]

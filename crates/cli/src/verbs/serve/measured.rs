@@ -12,26 +12,28 @@ use millrace::{DriveConfig, DriveSpace, Listen, Part, Places, Space, StartError,
 use millrace_block::Layout;
 use millrace_drives::{Place as DataPlace, measure as measure_drive};
 
+use super::looks::{self, Patience};
 use super::members;
 use super::viewed::{control, metrics};
-use super::{dirty_marks, looks, opening};
+use super::{dirty_marks, opening, remarks};
 use crate::config::words::bytes_for_people;
 use crate::config::{Checked, Place, Problems};
 use crate::visible::visible;
 
 /// What was found, for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Measured {
     /// Whether every drive and socket can be had, and every volume is large enough.
     pub starts: bool,
     /// A line for each volume whose drives are there.
     pub volumes: String,
+    patience: Patience,
 }
 
 /// Looks at the drives and sockets of a plan; logs warnings and notes as starting would. `made` is
 /// a folder that starting makes, of which nothing can be said.
 pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketAddr>) -> Measured {
-    let mut found = Measured { starts: true, volumes: String::new() };
+    let mut found = Measured { starts: true, volumes: String::new(), patience: Patience::new() };
     let (mut places, mut measured) = (Places::default(), Vec::new());
     for (number, (drive, lines)) in plan.drives().enumerate() {
         let (space, data) = found.drive(drive, &place(plan, lines.line), made).unzip();
@@ -45,16 +47,19 @@ pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketA
     for (volume, line) in plan.volumes() {
         // All of them in any case: the next volume's follow.
         let drives: Vec<_> = spaces.by_ref().take(volume.drives.len()).collect();
-        if let Some(drives) = drives.into_iter().collect() {
+        if let Some(drives) = drives.into_iter().collect::<Option<Vec<DriveSpace>>>() {
             let place = place(plan, line);
+            let block = drives.iter().map(|drive| drive.block_bytes).max();
+            remarks::on_block(plan, &volume.name, block.unwrap_or(0));
             found.volume(&place, &volume.name, &Space { layout: volume.layout, drives });
         }
     }
     if let Err(problems) = members::check(plan) {
         found.refuse(&problems.to_string());
     }
-    if let Err(error) = plan.config.validate().and_then(|()| plan.config.load_listeners()) {
-        found.refuse(&opening::problem(plan, &error).to_string());
+    match plan.config.validate().and_then(|()| plan.config.load_listeners()) {
+        Ok(listeners) => millrace_exports::server::log_expiries(&listeners),
+        Err(error) => found.refuse(&opening::problem(plan, &error).to_string()),
     }
     found.state(plan);
     found.sockets(plan, made);
@@ -109,7 +114,7 @@ impl Measured {
             }
         };
         let is_made = drive.spec.file().is_some_and(|file| is_in(&file, made));
-        if let Some(why) = looks::drive(&drive.spec).filter(|_| !is_made) {
+        if let Some(why) = looks::drive(&drive.spec, self.patience).filter(|_| !is_made) {
             self.refuse(&format!("{place}drive {name}: {why}"));
         }
         let of_drive = |text: &String| format!("drive {name}: {text}");
@@ -154,11 +159,12 @@ impl Measured {
         });
         let mut sockets: Vec<_> = nbd.chain(vhost).collect();
         let control = control(plan);
-        let reachable = control.beside.is_none_or(|(_, path)| looks::socket(path).is_none());
+        let reachable =
+            control.beside.is_none_or(|(_, path)| looks::socket(path, self.patience).is_none());
         sockets
             .extend(control.path.filter(|_| reachable).map(|path| ("control", path, control.line)));
         for (key, path, line) in sockets.into_iter().filter(|(_, path, _)| !is_in(path, made)) {
-            if let Some(why) = looks::socket(&path) {
+            if let Some(why) = looks::socket(&path, self.patience) {
                 let mut problem = Problems::new(&plan.file);
                 problem.add(line, format!("{key}: unix:{}: {why}", path.display()));
                 self.refuse(&problem.to_string());
@@ -174,7 +180,7 @@ impl Measured {
         });
         let wanted: Vec<_> = nbd.chain(metrics(plan, metrics_flag)).collect();
         for (address, place, key) in wanted {
-            if let Some(why) = looks::tcp(address) {
+            if let Some(why) = looks::tcp(address, self.patience) {
                 let mut problem = Problems::new(&plan.file);
                 problem.add_at(place, format!("{key}{address}: {why}"));
                 self.refuse(&problem.to_string());

@@ -143,6 +143,11 @@ impl Observed {
 }
 
 impl Observed {
+    /// The marks of dirty caches.
+    pub fn marks(&self) -> &DirtyMarks {
+        &self.marks
+    }
+
     /// The caches of volumes.
     pub fn caches(&self) -> &[Arc<Cache<Native>>] {
         &self.caches

@@ -10,7 +10,10 @@ use millrace::{DriveWorkers, Opened};
 use millrace_block::Serving;
 
 use super::exposed;
-use crate::config::Checked;
+use crate::config::{Checked, Problems};
+
+/// A page of most guests, in bytes: of x86-64 always.
+const GUEST_PAGE: u32 = 4096;
 
 /// Remarks on a plan itself: what is allowed but hardly meant. Metrics are where the flag says, if
 /// it was given.
@@ -33,8 +36,35 @@ pub fn on_start(plan: &Checked, opened: &Opened, workers: &DriveWorkers) {
     {
         tracing::info!("one CPU: drives have no workers, I/O threads serve them");
     }
+    for volume in &opened.volumes {
+        on_block(plan, volume.name(), volume.limits().logical_block_size);
+    }
     opened.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     opened.notes.iter().for_each(|note| tracing::info!("{note}"));
+}
+
+/// Warns of exports to virtual machines whose volume has blocks of so many bytes.
+pub fn on_block(plan: &Checked, volume: &str, block_bytes: u32) {
+    large_blocks(plan, volume, block_bytes).for_each(|text| tracing::warn!("{text}"));
+}
+
+/// Linux takes no disk whose block is larger than a page, and says that in the guest only.
+fn large_blocks(plan: &Checked, volume: &str, block_bytes: u32) -> impl Iterator<Item = String> {
+    let is_its = move |name: &str| block_bytes > GUEST_PAGE && name == volume;
+    plan.guests().filter(move |(export, ..)| is_its(&export.volume)).map(move |(_, guests, line)| {
+        let mut warning = Problems::new(&plan.file);
+        let socket = guests.path().display();
+        warning.add(
+            line,
+            format!(
+                "vhost-user-blk: unix:{socket}: the blocks of volume {volume} have {block_bytes} bytes, and \
+                 Linux guests refuse a disk whose block is larger than their page, mostly \
+                 {GUEST_PAGE} bytes (`virtio_blk: invalid block size`); a cache does not change \
+                 that: take a drive with smaller blocks, or let the guest mount it over NBD"
+            ),
+        );
+        warning.to_string()
+    })
 }
 
 /// The machine's memory, as `/proc/meminfo` says.
@@ -66,6 +96,19 @@ mod tests {
 
     use super::*;
     use crate::config;
+
+    #[test]
+    fn a_block_that_guests_refuse_is_a_warning_for_each_of_their_sockets() {
+        let text = "[[drive]]\nname = \"d\"\nspec = \"null:\"\n[[volume]]\nname = \"v\"\n\
+                    drives = [\"d\"]\n[[export]]\nvolume = \"v\"\nvhost-user-blk = \"unix:s\"\n";
+        let plan = config::load("m.toml", text, Path::new("/f")).unwrap();
+        let said = |volume, block| large_blocks(&plan, volume, block).collect::<Vec<_>>();
+        assert!(said("v", 4096).is_empty() && said("other", 8192).is_empty());
+        let said = said("v", 65_536);
+        let begin = "m.toml:9: vhost-user-blk: unix:/f/s: the blocks of volume v have 65536 bytes, \
+                     and Linux guests refuse";
+        assert!(said.len() == 1 && said[0].starts_with(begin), "{said:?}");
+    }
 
     #[test]
     fn caches_beyond_the_memory_are_a_warning_with_both_sizes() {

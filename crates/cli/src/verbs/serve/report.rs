@@ -22,7 +22,7 @@ use crate::config::words::{bytes_for_people, design};
 use crate::config::{Checked, ListenerPlan};
 use crate::verbs::counted;
 use crate::views::caches::mode_word;
-use crate::visible::visible;
+use crate::visible::{quoted, visible};
 
 /// How much of an export the line for fio touches, at most.
 const TRY_BYTES: u64 = 256 << 20;
@@ -299,10 +299,6 @@ fn file_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let text: String = name.chars().map(plain).collect();
     if text.is_empty() { "export".to_owned() } else { text }
-}
-
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// Whether clients can name the socket.

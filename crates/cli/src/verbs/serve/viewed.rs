@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use millrace::{Listen, VhostSocket};
 use millrace_exports::server::{UnixSocket, handed_over_names};
 
-use super::looks;
+use super::looks::{self, Patience};
 use crate::config::words::{ControlWord, control_beside};
 use crate::config::{Checked, Place, Problems};
 use crate::views::Sockets;
@@ -109,7 +109,7 @@ pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets,
     let Control { path, line, beside } = control(plan);
     if let Some((key, socket)) = beside {
         // What is wrong is where clients are served, not what was put beside it unasked.
-        if let Some(why) = looks::socket(socket) {
+        if let Some(why) = looks::socket(socket, Patience::none()) {
             let text = format!("{key}: unix:{}: {why}", socket.display());
             return Err(problem(Place::Line(line), text));
         }

@@ -95,6 +95,7 @@ impl Watch {
         while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
             self.look();
             self.observed.tick();
+            self.observed.marks().look();
             let failure = workers.failure().map(|error| error.to_string());
             let failed = server.failed().then(|| "an I/O thread has died".to_owned());
             if let Some(failure) = failed.or(failure) {

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use millrace_block::{Error, ErrorKind};
 use millrace_machine::Native;
-use millrace_tls::{Expiry, Refreshed, ServerConfig};
+use millrace_tls::{CertificateLifetime, CertificateRole, Expiry, Refreshed, ServerConfig};
 
 use super::config::ListenConfig;
 
@@ -30,8 +30,8 @@ pub(crate) struct Renewal {
 struct Watched {
     config: Arc<ServerConfig>,
     address: String,
-    /// What was said last of when the certificate expires.
-    said: Expiry,
+    /// What was said last of when each certificate expires.
+    said: Vec<(String, Expiry)>,
 }
 
 impl Renewal {
@@ -50,6 +50,13 @@ impl Renewal {
             .map_err(|error| Error::new(ErrorKind::System, error.to_string()))?;
         Ok(Some(Renewal { _stop: stop }))
     }
+}
+
+/// Logs which certificates of these listeners are about to expire, or are expired, as a server with
+/// them does when it starts.
+pub fn log_expiries(listeners: &[ListenConfig]) {
+    let now = SystemTime::now();
+    watched(listeners).iter_mut().for_each(|one| one.look_at_dates(now));
 }
 
 fn run(mut watched: Vec<Watched>, stopped: &Receiver<()>) {
@@ -75,7 +82,7 @@ fn watched(listeners: &[ListenConfig]) -> Vec<Watched> {
             Some(one) => one.address += &format!(", {address}"),
             None => {
                 let config = Arc::clone(&tls.config);
-                watched.push(Watched { config, address, said: Expiry::Far });
+                watched.push(Watched { config, address, said: Vec::new() });
             }
         }
     }
@@ -83,29 +90,38 @@ fn watched(listeners: &[ListenConfig]) -> Vec<Watched> {
 }
 
 impl Watched {
-    /// Logs that the certificate is about to expire, or is expired: once a day.
+    /// Logs which certificates are about to expire, or are expired: each once a day.
     fn look_at_dates(&mut self, now: SystemTime) {
-        let Some(lifetime) = self.config.lifetime() else { return };
-        let expiry = lifetime.expiry(now);
-        if expiry == self.said {
-            return;
+        let mut said = Vec::new();
+        for CertificateLifetime { name, role, lifetime } in self.config.lifetimes() {
+            let one = (name, lifetime.expiry(now));
+            if !self.said.contains(&one) {
+                self.say(&one.0, role, &one.1);
+            }
+            said.push(one);
         }
-        let (address, file) = (&self.address, self.config.certificate_file());
-        let file = file.map_or_else(String::new, |file| format!(" in {}", file.display()));
-        match &expiry {
+        self.said = said;
+    }
+
+    fn say(&self, name: &str, role: CertificateRole, expiry: &Expiry) {
+        let address = &self.address;
+        let refused = match role {
+            CertificateRole::Own => "clients refuse the server",
+            CertificateRole::ClientCa => "clients with a certificate of it are refused",
+        };
+        match expiry {
             Expiry::Far => {}
             Expiry::Soon { .. } => tracing::warn!(
                 address,
-                "{address}: the certificate{file} {expiry}; put a new one in its place, which is taken \
-                 without a restart"
+                "{address}: {name} {expiry}; put a new one in its place, which is taken without a \
+                 restart"
             ),
             Expiry::Over { .. } => tracing::error!(
                 address,
-                "{address}: the certificate{file} {expiry}; clients refuse the server until a new one is \
-                 in its place, which is taken without a restart"
+                "{address}: {name} {expiry}; {refused} until a new one is in its place, which is \
+                 taken without a restart"
             ),
         }
-        self.said = expiry;
     }
 
     /// Looks at the files once, and logs what came of a change.
@@ -171,7 +187,7 @@ mod tests {
         let identity = Identity { certificate: issued.certificate, key: issued.key };
         let config = ServerConfig::load(ServerFiles { identity, client_ca: None }).unwrap();
         let (config, address) = (Arc::new(config), "tcp:1".to_owned());
-        let mut watched = Watched { config, address, said: Expiry::Far };
+        let mut watched = Watched { config, address, said: Vec::new() };
         let now = SystemTime::now();
         let mut look = |now| logged(|| watched.look_at_dates(now));
         let soon = look(now);
@@ -183,6 +199,29 @@ mod tests {
         assert!(over.contains("clients refuse the server until a new one is in"), "{over}");
         assert_eq!(look(now + day), "");
         assert!(look(now + 2 * day).contains("is expired since "), "once a day");
+    }
+
+    #[test]
+    fn a_ca_of_clients_that_expires_is_said_as_the_servers_own_certificate_is() {
+        let authority = Authority::valid("CA", Validity::Seconds(40_000));
+        let issued = authority.issue("server", &["localhost"], Validity::Seconds(400_000));
+        let identity = Identity { certificate: issued.certificate, key: issued.key };
+        let files = ServerFiles { identity, client_ca: Some(authority.ca()) };
+        let config = Arc::new(ServerConfig::load(files).unwrap());
+        let mut listener = ListenConfig::new(Listen::Abstract("a".to_owned()), vec![0]);
+        listener.tls = Some(ListenTls { config, mode: TlsMode::Required });
+        let said = logged(|| log_expiries(&[listener.clone()]));
+        assert!(said.starts_with("unix:@a: the CA \"CA\" in /"), "{said}");
+        assert!(said.contains("ca-cert.pem expires within a day, at "), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let mut watched = watched(&[listener]);
+        let mut look = |now| logged(|| watched[0].look_at_dates(now));
+        let now = SystemTime::now();
+        assert_eq!(look(now), said);
+        assert_eq!(look(now), "", "said once");
+        let over = look(now + Duration::from_secs(24 * 60 * 60));
+        assert!(over.contains("ca-cert.pem is expired since "), "{over}");
+        assert!(over.contains("; clients with a certificate of it are refused until a"), "{over}");
     }
 
     #[test]
