@@ -110,9 +110,9 @@ fn bytes_are_limited_by_the_direction_that_they_go() {
     let mut client = connect(&daemon, EVERYBODY);
     let (start, data) = (Instant::now(), vec![7; 64 << 10]);
     (0..32).for_each(|n| client.write(n * 65_536, &data).unwrap());
-    // 2 MiB, of which the first write waits for nothing.
+    // 2 MiB, of which the first write waits for nothing; a busy machine adds to it.
     let took = start.elapsed().as_secs_f64();
-    assert!((1.6..2.6).contains(&took), "{took} s for 2 MiB");
+    assert!((1.6..4.0).contains(&took), "{took} s for 2 MiB");
     let start = Instant::now();
     (0..32).for_each(|n| assert!(client.read(n * 65_536, 64 << 10).unwrap() == data));
     assert!(start.elapsed() < Duration::from_secs(1), "reads have no limit");

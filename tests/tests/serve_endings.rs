@@ -158,8 +158,9 @@ fn stop_over_a_hung_file_system(backend: &str) {
     let _server = Remote::nbdkit(&remote, &["memory", "16m"]);
     let uri = format!("nbd+unix:///?socket={}", remote.display());
     let fuse = Fuse::mount(&uri, &below.path().join("fuse"));
-    let spec = format!("file:path={},lock=off,timeout=2s", fuse.disk().display());
+    let spec = format!("file:path={},lock=off", fuse.disk().display());
     let config = serving::stripe(backend, &[&spec])
+        .replace("[[volume]]", "timeout = \"2s\"\n[[volume]]")
         .replace("[[export]]", "[volume.cache]\nsize = \"4m\"\ndirty-age = \"1h\"\n[[export]]");
     let mut daemon = Daemon::start(&config, &["s"]);
     write_one(&daemon, "v");

@@ -219,7 +219,6 @@ impl NbdDriver {
             late: AtomicBool::new(false),
             epoch: AtomicU32::new(0),
             generation: AtomicU32::new(0),
-            silence: AtomicBool::new(false),
             backoff: Mutex::default(),
             searching: AtomicU32::new(0),
             dead: AtomicBool::new(false),

@@ -281,6 +281,7 @@ fn a_guest_without_a_region_of_another_server_gets_durable_writes() {
     assert_eq!(status_of_write(&mut guest, 0), 0);
     assert_eq!(control.power_cut(1), 0, "what was answered is durable");
     assert_eq!(switch(&guest), 0);
+    assert!(export.said()[0].contains("this guest was not started here"), "{:?}", export.said());
     drop(guest);
     export.stop();
 }

@@ -224,14 +224,14 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn trouble(&self) -> Option<String> {
         None
     }
-    /// Why the last flush failed, in words, where that is no fault of the drive's medium; none if it
-    /// succeeded.
+    /// Why the last flush failed, in words, where that is no fault of the drive's medium. `None` if
+    /// it succeeded.
     fn flush_trouble(&self) -> Option<String> {
         None
     }
     /// The daemon is about to flush for the last time: a drive on a server, which may be gone or
-    /// hang, answers a flush without it if all that was answered since the drive was opened has been
-    /// flushed.
+    /// hang, answers a flush without it if all that was answered since the drive was opened has
+    /// been flushed.
     fn prepare_stop(&self) {}
     /// What it has acknowledged and not brought to what lies below it; off the hot path.
     fn unwritten(&self) -> Unwritten {

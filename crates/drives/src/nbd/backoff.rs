@@ -1,5 +1,5 @@
-//! `ReconnectBackoff`: how long a drive waits after a loss before it connects anew, and which losses
-//! are logged.
+//! `ReconnectBackoff`: how long a drive waits after a loss before it connects anew, and which
+//! losses are logged.
 //!
 //! One for all connections of a drive, as the loss of one gives up all of them: a server that ends
 //! each connection at its first request would be dialled without end by one link after the other.
@@ -41,6 +41,8 @@ pub(crate) struct ReconnectBackoff {
     /// No connection is made before.
     not_before: Option<Instant>,
     limit: LogLimit,
+    /// The last connection was lost because its server was silent.
+    pub(crate) was_silent: bool,
     /// The last loss was not logged, nor that requests fail since; nor is the reconnect.
     is_quiet: bool,
 }

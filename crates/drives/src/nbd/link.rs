@@ -509,9 +509,9 @@ impl Link {
                 return false;
             }
         };
-        let (queue, may_share) = (self.place.queue, desk.shared.promise.may_share(&session));
+        let (queue, sharing) = (self.place.queue, desk.shared.promise.sharing(&session));
         self.generation = self.next.generation;
-        if !desk.shared.siblings.connection_up(queue, self.generation, may_share) {
+        if !desk.shared.siblings.connection_up(queue, self.generation, sharing) {
             desk.shared.failed_to_connect(NOT_SHARED, ConnectFailure::Other);
             self.seek(desk);
             return false;

@@ -154,8 +154,8 @@ fn outcome(shared: &Shared, connected: Connected, patience: &Patience) -> Option
     if let Err(text) = shared.promise.kept_by(&connected.session) {
         return Some(Outcome::Changed(text));
     }
-    let may_share = shared.promise.may_share(&connected.session);
-    if !shared.siblings.admits(may_share, patience.own) {
+    let sharing = shared.promise.sharing(&connected.session);
+    if !shared.siblings.admits(sharing, patience.own) {
         return None;
     }
     shared.came_back(&connected, patience.generation);

@@ -21,7 +21,7 @@ use super::OnServerRestart;
 use super::backoff::{LogLimit, ReconnectBackoff};
 use super::dial::{Connected, Target};
 use super::secure::CertificateWatch;
-use super::siblings::SiblingQueues;
+use super::siblings::{ConnectionSharing, SiblingQueues};
 use super::status_line::StatusLine;
 use super::trouble::{ConnectFailure, ReconnectTrouble};
 use super::unflushed::UnflushedWrites;
@@ -56,6 +56,14 @@ impl Promise {
     /// the flushes of each.
     pub(crate) fn may_share(&self, session: &ClientSession) -> bool {
         self.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN)
+    }
+
+    /// [`may_share`](Self::may_share), as the drive's connections ask.
+    pub(crate) fn sharing(&self, session: &ClientSession) -> ConnectionSharing {
+        match self.may_share(session) {
+            true => ConnectionSharing::WithOthers,
+            false => ConnectionSharing::Alone,
+        }
     }
 
     /// Whether a connection offers all of it; else why not.
@@ -162,8 +170,6 @@ pub(crate) struct Shared {
     pub(crate) epoch: AtomicU32,
     /// Counts how often a connection was lost whose generation was the last.
     pub(crate) generation: AtomicU32,
-    /// The last one was lost because its server was silent.
-    pub(crate) silence: AtomicBool,
     pub(crate) backoff: Mutex<ReconnectBackoff>,
     /// Queues whose requests wait for the server, within the time for that.
     pub(crate) searching: AtomicU32,
@@ -307,8 +313,8 @@ impl Shared {
         has_failed.then(|| format!("{FLUSH_TROUBLE}; {FLUSH_ERROR}"))
     }
 
-    /// Whether a flush need not wait for the server, which may be gone or hang: the daemon stops, and
-    /// nothing is unflushed.
+    /// Returns true if a flush need not wait for the server, which may be gone or hang: the daemon
+    /// stops, and nothing is unflushed.
     pub(crate) fn is_flush_needless(&self) -> bool {
         // Relaxed: set before the flush that is to see it is submitted.
         self.durability.stopping.load(Ordering::Relaxed) && !self.durability.unflushed.exist()
@@ -333,17 +339,18 @@ impl Shared {
         }
         self.note_loss();
         let now = Instant::now();
-        loss.since.iter().for_each(|since| lock(&self.backoff).lost(*since, now));
+        let mut backoff = lock(&self.backoff);
+        loss.since.iter().for_each(|since| backoff.lost(*since, now));
+        backoff.was_silent = loss.cause == Cause::Silence;
+        drop(backoff);
         lock(&self.reports.trouble).lost(loss.why);
-        // Relaxed: whoever looks too early waits longer.
-        self.silence.store(loss.cause == Cause::Silence, Ordering::Relaxed);
         self.siblings.begin_generation(next);
         true
     }
 
     /// Whether the last generation ended because the server was silent.
     pub(crate) fn was_silent(&self) -> bool {
-        self.silence.load(Ordering::Relaxed)
+        lock(&self.backoff).was_silent
     }
 
     /// Whether the export has changed so that the drive cannot go on.

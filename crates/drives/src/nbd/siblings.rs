@@ -78,6 +78,15 @@ unsafe impl Send for Forwarded {}
 // SAFETY: as above.
 unsafe impl Send for GivenBack {}
 
+/// Whether an export may be used over several connections at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConnectionSharing {
+    /// A flush on one connection covers what others have answered, or nothing is written.
+    WithOthers,
+    /// Over one only: the export has no `multi-conn`.
+    Alone,
+}
+
 /// Connections and forwarded requests of all queues.
 #[derive(Debug, Default)]
 pub(crate) struct SiblingQueues {
@@ -103,9 +112,9 @@ struct State {
 }
 
 impl State {
-    /// Whether a connection may be used beside so many that are open.
-    fn admits(&self, may_share: bool, open: usize) -> bool {
-        open == 0 || may_share && !self.is_sole
+    /// Returns true if a connection may be used beside `open` others.
+    fn admits(&self, sharing: ConnectionSharing, open: usize) -> bool {
+        open == 0 || sharing == ConnectionSharing::WithOthers && !self.is_sole
     }
 
     fn open(&self) -> usize {
@@ -185,9 +194,9 @@ impl SiblingQueues {
 
     /// Whether a connection may be used beside those that are open, but for `own` ones which it
     /// takes the place of; `connection_up` decides.
-    pub(crate) fn admits(&self, may_share: bool, own: usize) -> bool {
+    pub(crate) fn admits(&self, sharing: ConnectionSharing, own: usize) -> bool {
         let state = lock(&self.state);
-        state.admits(may_share, state.open().saturating_sub(own))
+        state.admits(sharing, state.open().saturating_sub(own))
     }
 
     /// Whether the connection that is open is to be the only one.
@@ -198,14 +207,19 @@ impl SiblingQueues {
     /// Counts a connection of a queue that is up; false if it may not be used, and is not counted,
     /// since it or another one must be the only one.
     #[must_use]
-    pub(crate) fn connection_up(&self, queue: usize, generation: u32, may_share: bool) -> bool {
+    pub(crate) fn connection_up(
+        &self,
+        queue: usize,
+        generation: u32,
+        sharing: ConnectionSharing,
+    ) -> bool {
         let mut state = lock(&self.state);
         let open = state.open();
-        if !state.admits(may_share, open) {
+        if !state.admits(sharing, open) {
             return false;
         }
         if open == 0 {
-            state.is_sole = !may_share;
+            state.is_sole = sharing == ConnectionSharing::Alone;
         }
         state.queues[queue].open += 1;
         if generation != state.generation {
@@ -324,6 +338,7 @@ impl SiblingQueues {
 
 #[cfg(test)]
 mod tests {
+    use super::ConnectionSharing::{Alone, WithOthers};
     use super::*;
 
     fn wake() -> Arc<OwnedFd> {
@@ -349,7 +364,8 @@ mod tests {
         let all = SiblingQueues::default();
         let flags: Vec<_> = (0..3).map(|queue| all.open(queue, wake(), 1)).collect();
         assert!(!all.has_connection());
-        let all_up = [(0, 0), (1, 0), (2, 7)].map(|(queue, of)| all.connection_up(queue, of, true));
+        let all_up =
+            [(0, 0), (1, 0), (2, 7)].map(|(queue, of)| all.connection_up(queue, of, WithOthers));
         assert_eq!(all_up, [true; 3]);
         assert_eq!(all.connections(), (2, 3));
         forward(&all, 2, 0..5);
@@ -377,7 +393,7 @@ mod tests {
     fn a_request_whose_time_is_over_comes_back_or_its_taker_hears_of_it() {
         let all = SiblingQueues::default();
         let flags: Vec<_> = (0..2).map(|queue| all.open(queue, wake(), 1)).collect();
-        assert!(all.connection_up(0, 0, true));
+        assert!(all.connection_up(0, 0, WithOthers));
         forward(&all, 1, 0..2);
         let first = all.expire(1).expect("nobody has taken it");
         assert_eq!((first.origin.tag, first.origin.id), (0, 1));
@@ -389,7 +405,7 @@ mod tests {
         all.begin_generation(1);
         assert!(!all.has_connection());
         all.connection_down(0, 0);
-        assert!(all.connection_up(0, 1, true));
+        assert!(all.connection_up(0, 1, WithOthers));
         assert_eq!(all.connections(), (1, 2));
         all.connection_down(0, 1);
         all.close(0, 1);
@@ -400,20 +416,20 @@ mod tests {
     fn a_connection_that_shares_with_none_is_admitted_when_all_others_are_closed() {
         let all = SiblingQueues::default();
         (0..3).for_each(|queue| drop(all.open(queue, wake(), 1)));
-        assert!(all.connection_up(0, 0, true) && all.connection_up(1, 0, true));
-        assert!(!all.connection_up(2, 0, false) && !all.is_sole());
+        assert!(all.connection_up(0, 0, WithOthers) && all.connection_up(1, 0, WithOthers));
+        assert!(!all.connection_up(2, 0, Alone) && !all.is_sole());
         all.begin_generation(1);
         all.connection_closed(0);
-        assert!(!all.connection_up(0, 1, false), "one of the last generation is open still");
+        assert!(!all.connection_up(0, 1, Alone), "one of the last generation is open still");
         assert_eq!(all.connections(), (0, 3));
-        assert!(!all.admits(false, 0) && all.admits(false, 1), "in place of that one");
+        assert!(!all.admits(Alone, 0) && all.admits(Alone, 1), "in place of that one");
         all.connection_closed(1);
-        assert!(all.connection_up(0, 1, false) && all.is_sole());
-        assert!(!all.connection_up(1, 1, true) && !all.connection_up(1, 1, false));
+        assert!(all.connection_up(0, 1, Alone) && all.is_sole());
+        assert!(!all.connection_up(1, 1, WithOthers) && !all.connection_up(1, 1, Alone));
         all.begin_generation(2);
-        assert!(!all.connection_up(1, 2, true), "it is open still");
+        assert!(!all.connection_up(1, 2, WithOthers), "it is open still");
         all.close(0, 1);
-        assert!(all.connection_up(1, 2, true) && all.connection_up(2, 2, true));
+        assert!(all.connection_up(1, 2, WithOthers) && all.connection_up(2, 2, WithOthers));
         assert!(!all.is_sole());
         assert_eq!(all.connections(), (2, 2));
     }

@@ -1,8 +1,8 @@
 //! `ReconnectTrouble`: why connections of a drive are missing, for the log and for `ctl why`.
 //!
 //! Owns the reason of the last attempt that failed, and what was said of it, so that a refusal is
-//! said at the first attempt and once, and other refusals after it now and then: a server may refuse
-//! each time in other words. Written by the threads that look for the server
+//! said at the first attempt and once, and other refusals after it now and then: a server may
+//! refuse each time in other words. Written by the threads that look for the server
 //! (`redial.rs`), read by whoever tells people (`nbd.rs`).
 
 use std::time::Instant;

@@ -23,6 +23,11 @@ use crate::vhost::queue::inflight::Inflight;
 use crate::vhost::ring::SIZE_MAX;
 use crate::virtio::config;
 
+/// Why the disk of a guest of another server is slower than the cache could be.
+const NOT_STARTED_HERE: &str = "this guest was not started here, and may send no flushes, as those of qemu-storage-daemon: each \
+     of its writes is durable before it is answered; a restart of its QEMU, or in the guest `echo \
+     write back > /sys/block/vda/cache_type`, lets the cache answer writes";
+
 impl VhostUserBackendReqHandlerMut for Device {
     fn set_owner(&mut self) -> Result<()> {
         // A frontend keeps its connection for the next device that it makes there.
@@ -265,6 +270,9 @@ impl VhostUserBackendReqHandlerMut for Device {
                     // said that there is no cache: qemu-storage-daemon does, and such guests send
                     // no flushes.
                     self.common.write_back.store(false, Ordering::SeqCst);
+                    if self.common.unflushed.tracks() {
+                        self.common.log.say(NOT_STARTED_HERE);
+                    }
                 }
                 self.common.unflushed.follow(&region);
                 self.inflight = Some(region);

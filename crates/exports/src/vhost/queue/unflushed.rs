@@ -65,6 +65,11 @@ impl UnflushedWrites {
         UnflushedWrites { tracks, state: AtomicU32::new(CLEAN), marks }
     }
 
+    /// Returns true if answered writes stay in this process's memory until a flush.
+    pub(crate) fn tracks(&self) -> bool {
+        self.tracks
+    }
+
     fn is_in(&self, phase: u32) -> bool {
         // SeqCst: a look that finds a flush not begun comes before it, as does the write that was
         // completed before the look.
