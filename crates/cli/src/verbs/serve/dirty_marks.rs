@@ -348,7 +348,7 @@ fn earlier(path: &Path) -> anyhow::Result<Vec<(String, Mark)>> {
     let remedy = "if another program wrote the file, name another folder, else check all volumes and \
                   remove the file";
     let mut found: Vec<(String, Mark)> = Vec::new();
-    if !text.split_inclusive('\n').next().is_some_and(|line| line == HEADER) {
+    if text.split_inclusive('\n').next().is_none_or(|line| line != HEADER) {
         let what = if text.is_empty() { "this file is empty" } else { "its first line is damaged" };
         bail!("{shown}: {what}, so nobody knows which caches were dirty; {remedy}");
     }
