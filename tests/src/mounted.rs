@@ -68,8 +68,15 @@ impl Fuse {
         self.dir.join("disk")
     }
 
-    /// Sends nbdfuse a signal: SIGSTOP makes the file system hang.
-    pub fn signal(&self, signal: &str) {
+    /// Stops nbdfuse, so that the file system answers nothing until the guard drops. Declare it
+    /// after whatever uses the file: a process that the file system holds cannot be reaped.
+    #[must_use]
+    pub fn hang(&self) -> Hang<'_> {
+        self.signal("STOP");
+        Hang(self)
+    }
+
+    fn signal(&self, signal: &str) {
         succeed(Command::new("kill").args(["-s", signal, &self.child.id().to_string()]));
     }
 
@@ -82,6 +89,15 @@ impl Fuse {
         let unmount = || run(Command::new("fusermount3").arg("-u").arg(&self.dir)).status.success();
         within("fusermount3", unmount);
         within("the end of nbdfuse", || self.child.try_wait().unwrap().is_some());
+    }
+}
+
+/// A file system that answers nothing.
+pub struct Hang<'a>(&'a Fuse);
+
+impl Drop for Hang<'_> {
+    fn drop(&mut self) {
+        self.0.signal("CONT");
     }
 }
 
