@@ -216,7 +216,9 @@ const SWEEPS_MAX: u32 = 16;
 /// Polls every queue that any thread may run, after the time of all that was forgotten.
 fn sweep(state: &Arc<RunState>) {
     let latest = state.scenario.drives.iter().map(|d| {
-        u64::from(d.faults.stuck_us + d.faults.slow_us) * NS_PER_US + u64::from(d.latency_ns[1])
+        let stalled_us = d.faults.stall_us.map_or(0, |[at_us, for_us]| at_us + for_us);
+        let late_us = d.faults.stuck_us + d.faults.slow_us + stalled_us;
+        u64::from(late_us) * NS_PER_US + u64::from(d.latency_ns[1])
     });
     hold(&state.judge).media.iter_mut().for_each(super::media::Media::calm);
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);

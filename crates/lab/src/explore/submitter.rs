@@ -298,7 +298,8 @@ impl Submitter {
     /// An I/O thread without work of its own goes on until nobody needs it.
     fn serve_others(&mut self, channel: &mut Channel<Simulated>) {
         let Some(bell) = self.bell.clone() else { return };
-        let patience_ns = self.state.scenario.bound_ns();
+        let scenario = &self.state.scenario;
+        let patience_ns = scenario.bound_ns() + scenario.stall_ns();
         let mut alone_ns = None;
         loop {
             channel.poll(|done| self.end(done));
