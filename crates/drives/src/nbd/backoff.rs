@@ -22,7 +22,7 @@ const LOG_PERIOD: Duration = Duration::from_secs(30);
 pub(crate) struct LogLimit(Option<Instant>);
 
 impl LogLimit {
-    /// Whether a line may be logged now, which counts as logged then.
+    /// Returns true if a line may be logged now, and counts it as logged.
     pub(crate) fn allows(&mut self, now: Instant) -> bool {
         let last = self.0.map(|at| now.saturating_duration_since(at));
         let is_allowed = last.is_none_or(|ago| ago >= LOG_PERIOD);
@@ -75,7 +75,7 @@ impl ReconnectBackoff {
         self.is_quiet = false;
     }
 
-    /// Whether the last loss, and the reconnect after it, are logged.
+    /// Returns true if the last loss, and the reconnect after it, are logged.
     pub(crate) fn is_logged(&self) -> bool {
         !self.is_quiet
     }

@@ -37,7 +37,7 @@ pub(crate) enum Outcome {
     Changed(String),
 }
 
-/// What a thread connects for, and when the time is over.
+/// The purpose of a thread that connects, and its limit of time.
 #[derive(Debug)]
 pub(crate) struct Patience {
     /// The generation of the connection.

@@ -80,7 +80,7 @@ impl Drop for Marks {
 }
 
 impl Marks {
-    /// Whether the file at the path has all marks: it is this one, and everything was written.
+    /// Returns true if the file at the path is this one, and everything was written to it.
     fn is_kept(&self) -> bool {
         self.is_current && is_at(&self.file, &self.path)
     }
@@ -129,7 +129,7 @@ impl Marks {
         });
         let path = self.path.display().to_string();
         if self.volumes.is_empty() {
-            // What is there in place of this file is another daemon's.
+            // The file that is there instead is another daemon's.
             let removed = match is_at(&self.file, &self.path) {
                 true => fs::remove_file(&self.path).and_then(|()| self.folder.sync_all()),
                 false => Ok(()),
@@ -389,7 +389,7 @@ fn replace(path: &Path, folder: &File, volumes: &[(String, Mark)]) -> anyhow::Re
     })
 }
 
-/// Whether this file or folder is the one at the path.
+/// Returns true if this file or folder is the one at the path.
 fn is_at(file: &File, path: &Path) -> bool {
     let place = |meta: fs::Metadata| (meta.dev(), meta.ino());
     let [open, there] = [file.metadata(), fs::metadata(path)].map(|meta| meta.ok().map(place));
