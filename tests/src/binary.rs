@@ -67,7 +67,8 @@ fn is_fresh(binary: &Path, workspace: &Path) -> bool {
         return false;
     };
     let manifest = modified(&workspace.join("Cargo.toml"));
-    manifest.is_some_and(|time| time <= built) && !has_newer(&workspace.join("crates"), built)
+    let has_newer = |folder| has_newer(&workspace.join(folder), built);
+    manifest.is_some_and(|time| time <= built) && !["crates", "lab"].into_iter().any(has_newer)
 }
 
 /// Whether a source file or manifest below `dir` changed after `time`; tests do not count.

@@ -12,7 +12,7 @@ fn data() -> PathBuf {
 }
 
 fn samples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/lab/testdata")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/experiments/testdata")
 }
 
 /// What a command that succeeds writes.

@@ -8,8 +8,8 @@
 
 pub mod patch;
 
-/// The file of `crates/lab` that lists the bugs.
-#[path = "../../crates/lab/src/explore/planted/names.rs"]
+/// The file of `lab/experiments` that lists the bugs.
+#[path = "../../lab/experiments/src/explore/planted/names.rs"]
 mod names;
 
 use std::collections::BTreeMap;

@@ -35,7 +35,7 @@ use allow::AllowList;
 use source::Source;
 
 /// Folders whose Rust files are held to the rules; `fuzz` is a workspace of its own.
-const RUST_ROOTS: [&str; 3] = ["crates", "xtask", "tests"];
+const RUST_ROOTS: [&str; 4] = ["crates", "lab", "xtask", "tests"];
 
 /// One violation: where, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]

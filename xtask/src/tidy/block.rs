@@ -146,13 +146,13 @@ mod tests {
         let use_atomic = "use std::sync::atomic::AtomicU8;\n";
         let sources = [
             Source::parse("crates/machine/src/native.rs", use_atomic),
-            Source::parse("crates/lab/src/a.rs", use_atomic),
-            Source::parse("crates/lab/src/b.rs", "fn f() {}\n"),
+            Source::parse("lab/experiments/src/a.rs", use_atomic),
+            Source::parse("lab/experiments/src/b.rs", "fn f() {}\n"),
         ];
-        let exact = AllowList::parse("list", "crates/lab/src/a.rs\n").unwrap();
+        let exact = AllowList::parse("list", "lab/experiments/src/a.rs\n").unwrap();
         assert_eq!(check_list(&sources, &exact), []);
-        let wrong = AllowList::parse("list", "crates/lab/src/b.rs\n").unwrap();
+        let wrong = AllowList::parse("list", "lab/experiments/src/b.rs\n").unwrap();
         let found: Vec<_> = check_list(&sources, &wrong).into_iter().map(|f| f.path).collect();
-        assert_eq!(found, ["crates/lab/src/a.rs", "list"]);
+        assert_eq!(found, ["lab/experiments/src/a.rs", "list"]);
     }
 }
