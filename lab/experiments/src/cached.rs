@@ -17,9 +17,8 @@ use std::sync::{Arc, Mutex};
 
 use millrace_block::{Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Volume};
 use millrace_cache::{Cache, CacheDriver, Flusher, FlusherConfig, WriteLists};
-use millrace_machine::{
-    CpuId, Doorbell, Machine, Model, Order, Parker, SimError, Simulated, Simulation, Thread, Word,
-};
+use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
+use millrace_simulator::{Model, SimError, Simulated, Simulation};
 
 use crate::explore::Outcome;
 use crate::explore::held::hold;

@@ -15,7 +15,7 @@ pub(crate) mod rule;
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
 
-use millrace_machine::Model;
+use millrace_simulator::Model;
 
 use crate::bench::BenchError;
 use crate::page::Page;

@@ -13,7 +13,7 @@ mod writers;
 
 use std::ops::RangeInclusive;
 
-use millrace_machine::Model;
+use millrace_simulator::Model;
 
 use crate::bench::BenchError;
 use crate::sim::programs::{Program, run_program};

@@ -25,7 +25,7 @@ mod vcpu;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use millrace_drives::Spec;
-use millrace_machine::Model;
+use millrace_simulator::Model;
 
 use crate::sim::Length;
 use crate::workload::Workload;

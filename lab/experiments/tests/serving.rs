@@ -9,7 +9,7 @@ use millrace_lab::sim::{
     InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_simulated,
 };
 use millrace_lab::{DriveStates, Rw, Workload};
-use millrace_machine::Model;
+use millrace_simulator::Model;
 
 fn plan(serving: Serving, drives: usize, rw: Rw, bs_bytes: u32, workers: &[u32]) -> SimPlan {
     SimPlan {

@@ -13,8 +13,8 @@ use millrace_lab::sim::{
     run_simulated,
 };
 use millrace_lab::{Interrupt, Row, Rw, Workload};
-use millrace_machine::Model;
 use millrace_runtime::RecorderConfig;
+use millrace_simulator::Model;
 
 fn plan(cpus: u32, stack: Stack, interface: InterfaceKind) -> SimPlan {
     let iodepth = if interface == InterfaceKind::Sync { 1 } else { 32 };

@@ -4,7 +4,7 @@
 //! Results do not depend on the order.
 
 use millrace_block::Serving;
-use millrace_machine::Model;
+use millrace_simulator::Model;
 
 use super::Part;
 use super::rigs::{GRAPHS, draws, of_file};

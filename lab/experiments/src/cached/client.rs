@@ -10,8 +10,9 @@ use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Completion, IoThread, Op, OpFlags, Reject, Rejected,
     Status, Volume,
 };
-use millrace_machine::{Machine, Simulated};
+use millrace_machine::Machine;
 use millrace_random::SplitMix64 as Random;
+use millrace_simulator::Simulated;
 
 use super::judge::{Answer, Judge};
 use super::scenario::Scenario;

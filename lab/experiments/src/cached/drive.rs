@@ -11,8 +11,9 @@ use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Features, HwQueues, Op,
     OpFlags, QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
 };
-use millrace_machine::{Machine, Simulated, Topology};
+use millrace_machine::{Machine, Topology};
 use millrace_random::SplitMix64 as Random;
+use millrace_simulator::Simulated;
 
 use super::judge::{Judge, Step};
 use super::scenario::Scenario;

@@ -12,9 +12,9 @@ use millrace_block::{
     Stamp, Volume,
 };
 use millrace_drives::{Spec, SpecError, Words, open, open_on};
-use millrace_machine::{CpuId, Doorbell, Machine, Model, Native, Parker, Simulated, Simulation};
-use millrace_machine::{Thread, simulated::ModelError};
+use millrace_machine::{CpuId, Doorbell, Machine, Native, Parker, Thread};
 use millrace_runtime::{IoConfig, IoContext};
+use millrace_simulator::{Model, ModelError, Simulated, Simulation};
 
 use super::client::{Contender, Moments, Tally};
 use super::{ContendPlan, Contest};

@@ -9,7 +9,8 @@
 use std::sync::Arc;
 
 use millrace_block::ErrorKind;
-use millrace_machine::{Machine, Order, Parker, Simulated, Word};
+use millrace_machine::{Machine, Order, Parker, Word};
+use millrace_simulator::Simulated;
 
 use super::held::hold;
 use super::scenario::{Disturbance, What};

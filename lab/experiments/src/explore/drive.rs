@@ -12,7 +12,8 @@ use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, HwQueues, Op, OpFlags,
     QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
 };
-use millrace_machine::{Machine, Simulated, Topology};
+use millrace_machine::{Machine, Topology};
+use millrace_simulator::Simulated;
 
 use super::held::hold;
 use super::judge::{Judge, SharedJudge, Span, Suspect};

@@ -7,7 +7,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use millrace_machine::{Simulated, Still};
+use millrace_simulator::{Simulated, Still};
 
 /// The judge, for a moment in which nothing happens on the machine.
 pub(crate) struct Held<'a, J> {

@@ -10,7 +10,7 @@ use millrace_block::{
     Batch, Chain, Deadline, DeadlineConfig, Disk, Done, GroupId, Leftover, Pick, Scheduler,
     SchedulerKind,
 };
-use millrace_machine::Simulated;
+use millrace_simulator::Simulated;
 use serde::{Deserialize, Serialize};
 
 use super::random::Random;

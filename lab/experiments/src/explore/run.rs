@@ -11,9 +11,8 @@ use millrace_block::{
     Controller, ControllerConfig, Disk, DiskConfig, Entrance, Event, Inside, Layout, OpSnapshot,
     QueueKind, Sharing, TraceSink, Volume,
 };
-use millrace_machine::{
-    CpuId, Doorbell, Machine, Parker, SimError, Simulated, Simulation, Thread, Word,
-};
+use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread, Word};
+use millrace_simulator::{SimError, Simulated, Simulation};
 use serde::{Deserialize, Serialize};
 
 use super::disturb::{disturb, watch};

@@ -5,7 +5,7 @@
 //! bytes, chances in parts of a thousand. Invariant: two equal scenarios run alike to the byte.
 
 use millrace_block::{Features, QueueLimits, Spread, Stack};
-use millrace_machine::Model;
+use millrace_simulator::Model;
 use serde::{Deserialize, Serialize};
 
 use super::groups::GroupSpec;

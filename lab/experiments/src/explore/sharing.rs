@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use millrace_block::{GroupId, Groups, Op, Status};
-use millrace_machine::Simulated;
+use millrace_simulator::Simulated;
 
 use super::groups::{BURST_NS, GroupSpec};
 use super::orders::OrderSpec;

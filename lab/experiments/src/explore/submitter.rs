@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use millrace_block::{
     Bio, Channel, ChannelConfig, Completion, IoThread, Op, QueueKind, Reject, Stamp, Status, Volume,
 };
-use millrace_machine::{Doorbell, Machine, Order, Parker, Simulated, Word};
+use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
+use millrace_simulator::Simulated;
 
 use super::held::hold;
 use super::judge::{Memory, SharedJudge};

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use millrace_block::{IoThread, WORKER_SPIN_NS, Worker};
-use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Simulated, Thread, Word};
+use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
+use millrace_simulator::Simulated;
 
 use super::scenario::Scenario;
 use super::submitter::{Bell, RunState};

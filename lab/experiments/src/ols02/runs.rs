@@ -3,7 +3,7 @@
 //! Parts share points; each is run once, side by side with others. Results do not depend on the
 //! order.
 
-use millrace_machine::Model;
+use millrace_simulator::Model;
 
 use super::Part;
 use super::rigs::{Case, Load, MACHINE, Step, Without};

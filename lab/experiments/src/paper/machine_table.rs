@@ -2,8 +2,7 @@
 //!
 //! Pure data out of a model, for the end of the page; every field of a model is in it.
 
-use millrace_machine::Model;
-use millrace_machine::simulated::{Cost, Lines, Rate, Share, Transfer, Turns};
+use millrace_simulator::{Cost, Lines, Model, Rate, Share, Transfer, Turns};
 
 use crate::page::{Constant, MachineTable};
 

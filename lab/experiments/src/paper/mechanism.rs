@@ -5,7 +5,7 @@
 //! `effects` of `msst15` and `ablations` of `ols02` have. Called by points.rs.
 
 use millrace_drives::Words;
-use millrace_machine::Model;
+use millrace_simulator::Model;
 
 use crate::vm;
 

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::ops::ControlFlow;
 
 use millrace_drives::Words;
-use millrace_machine::Model;
+use millrace_simulator::Model;
 
 use crate::bench::BenchError;
 use crate::page::Page;

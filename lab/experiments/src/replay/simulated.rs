@@ -12,8 +12,9 @@ use millrace_block::{
     Volume,
 };
 use millrace_drives::{Spec, open_on};
-use millrace_machine::{CpuId, Doorbell, Machine, Model, Parker, Simulated, Simulation};
+use millrace_machine::{CpuId, Doorbell, Machine, Parker};
 use millrace_runtime::{WorkerCpus, worker_cpus};
+use millrace_simulator::{Model, Simulated, Simulation};
 
 use super::engine::Engine;
 use super::feed::Inline;

@@ -4,7 +4,7 @@
 //! Results do not depend on the order.
 
 use millrace_block::SchedulerKind;
-use millrace_machine::Model;
+use millrace_simulator::Model;
 
 use super::Part;
 use super::points::{Grouping, Point, Present, Rig};

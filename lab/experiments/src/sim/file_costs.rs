@@ -4,7 +4,7 @@
 //! direct I/O of a file and by programs/access.rs for calls of programs. Shown beside the machine.
 
 use millrace_block::Op;
-use millrace_machine::simulated::Cost;
+use millrace_simulator::Cost;
 use serde::Deserialize;
 
 use super::machines::check_origins;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use millrace_block::{Inside, QueuePlug, RequestLock};
 use millrace_drives::{Spec, Words};
 use millrace_machine::Machine;
-use millrace_machine::simulated::Cost;
+use millrace_simulator::Cost;
 use serde::Deserialize;
 
 use super::linux3::Linux3;

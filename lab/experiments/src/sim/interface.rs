@@ -28,8 +28,9 @@ use std::{fmt, io};
 
 use super::linux3::DioCount;
 use millrace_block::{Tracer, Volume};
-use millrace_machine::{CpuId, Lock, Machine, Native, Order, Simulated, Stage, Word};
+use millrace_machine::{CpuId, Lock, Machine, Native, Order, Stage, Word};
 use millrace_runtime::{Recorded, Recorder, RecorderConfig, Recording};
+use millrace_simulator::Simulated;
 
 /// How often an I/O reads the line of the inode's count before it adds to it: the pointer to the
 /// inode in its address space (`i_data.host`, a few words behind `i_dio_count`) is asked for by

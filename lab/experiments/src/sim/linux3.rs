@@ -234,7 +234,8 @@ impl Noise {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_machine::{Model, Native, Simulated, Simulation};
+    use millrace_machine::Native;
+    use millrace_simulator::{Model, Simulated, Simulation};
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     #[test]

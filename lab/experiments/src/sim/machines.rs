@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use millrace_drives::nearest;
-use millrace_machine::Model;
+use millrace_simulator::Model;
 
 use crate::page::{ORIGINS, Source};
 

@@ -14,8 +14,8 @@ use millrace_block::{Channel, ChannelConfig, Disk, DiskConfig, IoThread, Volume}
 use millrace_cache::{
     Cache, CacheConfig, CacheDriver, CacheStats, Flusher, FlusherConfig, WriteLists,
 };
-use millrace_machine::{CpuId, Doorbell, Machine, Model, Order, Parker, Simulation, Thread};
-use millrace_machine::{Simulated, Word};
+use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
+use millrace_simulator::{Model, Simulated, Simulation};
 
 use super::file_costs::FileCosts;
 use super::history::{History, Locks};

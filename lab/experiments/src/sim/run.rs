@@ -12,11 +12,9 @@ use millrace_block::{
 };
 use millrace_cache::CacheStats;
 use millrace_drives::{SpecError, Words, controller_of, open_on};
-use millrace_machine::simulated::CpuTimes;
-use millrace_machine::{
-    CpuId, LockMeter, LockRow, Machine, Model, Native, Report, Simulated, Simulation, Thread,
-};
+use millrace_machine::{CpuId, LockMeter, LockRow, Machine, Native, Thread};
 use millrace_runtime::{Recorded, WorkerCpus};
+use millrace_simulator::{CpuTimes, Model, Report, Simulated, Simulation};
 
 use super::bounce::BounceDriver;
 use super::history::{Charge, Kernel, Locks};
@@ -107,9 +105,8 @@ pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<Observed, BenchErro
 
 fn observe(model: &Model, plan: &SimPlan, interrupt: &Interrupt) -> Result<Observed, BenchError> {
     plan.check(model.cpus())?;
-    let invalid = |error: millrace_machine::simulated::ModelError| BenchError::Machine {
-        text: error.to_string(),
-    };
+    let invalid =
+        |error: millrace_simulator::ModelError| BenchError::Machine { text: error.to_string() };
     let simulation = Simulation::new(model, plan.workload.seed).map_err(invalid)?;
     let slot = Arc::new(Mutex::new(None));
     let (inner, result, interrupt) = (plan.clone(), Arc::clone(&slot), interrupt.clone());

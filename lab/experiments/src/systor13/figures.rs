@@ -4,7 +4,7 @@
 //! states in words is drawn as hollow points.
 
 use millrace_block::{Spread, Stack};
-use millrace_machine::Model;
+use millrace_simulator::Model;
 
 use super::Part;
 use super::runs::{Curve, EIGHT, MACHINES, Point, Results, SPREADS, STACKS, TODAY};

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
-use millrace_machine::Model;
+use millrace_simulator::Model;
 
 use super::Part;
 use super::figures::name_of;

@@ -4,7 +4,7 @@
 //! `paper msst15` compares. Called by the verb.
 
 use millrace_drives::Spec;
-use millrace_machine::Model;
+use millrace_simulator::Model;
 use serde::Serialize;
 
 use super::{Effects, Seen, Served, VmCosts, VmPlan, run_vm_until};

@@ -3,8 +3,7 @@
 //! Plain data with an origin for each entry, as the machines' files have it; nothing here depends
 //! on what is run. Charged by guest and I/O threads, to the thread that does the work.
 
-use millrace_machine::Simulated;
-use millrace_machine::simulated::Cost;
+use millrace_simulator::{Cost, Simulated};
 use serde::Deserialize;
 
 use crate::bench::BenchError;

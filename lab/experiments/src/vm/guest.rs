@@ -11,7 +11,8 @@
 use std::collections::VecDeque;
 
 use millrace_block::Op;
-use millrace_machine::{Machine, Simulated};
+use millrace_machine::Machine;
+use millrace_simulator::Simulated;
 
 use super::costs::charge;
 use super::lock;

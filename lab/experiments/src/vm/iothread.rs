@@ -13,7 +13,8 @@ use std::sync::Arc;
 use millrace_block::{Bio, Buffer, Channel, ChannelConfig, IoThread, Op, Stamp};
 use millrace_exports::vhost::pace::{Pace, PaceConfig};
 use millrace_exports::vhost::polling::Polling;
-use millrace_machine::{CpuId, Machine, Simulated, Stage};
+use millrace_machine::{CpuId, Machine, Stage};
+use millrace_simulator::Simulated;
 
 use super::costs::charge;
 use super::lock;
@@ -129,7 +130,7 @@ impl Io<'_> {
     }
 
     /// A system call with a body.
-    fn system_call(&self, body: &millrace_machine::simulated::Cost) {
+    fn system_call(&self, body: &millrace_simulator::Cost) {
         Simulated::system_call();
         charge(body, 1);
     }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use millrace_block::{Disk, DiskConfig, Layout, Volume};
 use millrace_drives::open_on;
-use millrace_machine::{Doorbell, Machine, Model, Parker, Simulated};
+use millrace_machine::{Doorbell, Machine, Parker};
+use millrace_simulator::{Model, Simulated};
 
 use super::memory::GuestMemory;
 use super::ring::Ring;

@@ -12,7 +12,8 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-use millrace_machine::{Machine, Order, Parker, Simulated, Word};
+use millrace_machine::{Machine, Order, Parker, Word};
+use millrace_simulator::Simulated;
 
 use super::lock;
 
@@ -111,7 +112,8 @@ impl GuestMemory {
 mod tests {
     use std::sync::Arc;
 
-    use millrace_machine::{CpuId, Simulation, Thread};
+    use millrace_machine::{CpuId, Thread};
+    use millrace_simulator::Simulation;
 
     use super::*;
     use crate::sim::machine;

@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use millrace_block::Op;
-use millrace_machine::{Line, Machine, Order, Simulated, Word};
+use millrace_machine::{Line, Machine, Order, Word};
+use millrace_simulator::Simulated;
 
 use super::lock;
 use super::spinlock::{GuestLock, LockSeen, PauseLoop};

@@ -5,7 +5,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_machine::{CpuId, Machine, Model, Report, Simulated, Simulation, Thread};
+use millrace_machine::{CpuId, Machine, Thread};
+use millrace_simulator::{Model, Report, Simulated, Simulation};
 
 use super::machine::Vm;
 use super::{Counts, LockSeen, VmCosts, VmPlan, guest, iothread, lock};

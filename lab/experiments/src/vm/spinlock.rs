@@ -12,8 +12,8 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
 
-use millrace_machine::simulated::{Cost, SimGuard};
-use millrace_machine::{Lock, Machine, Meter, Order, Simulated, Word};
+use millrace_machine::{Lock, Machine, Meter, Order, Word};
+use millrace_simulator::{Cost, SimGuard, Simulated};
 
 use super::costs::charge;
 use super::lock;
@@ -199,7 +199,8 @@ impl<T: Send> DerefMut for GuestGuard<'_, T> {
 mod tests {
     use std::sync::Arc;
 
-    use millrace_machine::{CpuId, Model, Parker, Simulation, Thread};
+    use millrace_machine::{CpuId, Parker, Thread};
+    use millrace_simulator::{Model, Simulation};
 
     use super::*;
 
@@ -209,7 +210,7 @@ mod tests {
         let result = Arc::new(Mutex::new((0, LockSeen::default())));
         let inner = Arc::clone(&result);
         let mut model = Model::plain(1, 3);
-        model.threads.fairness = Some(millrace_machine::simulated::Fairness {
+        model.threads.fairness = Some(millrace_simulator::Fairness {
             granularity: Cost::new(0.0, "test"),
             credit: Cost::new(1e9, "test"),
         });

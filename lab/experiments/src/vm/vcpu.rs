@@ -8,7 +8,8 @@
 
 use std::sync::Mutex;
 
-use millrace_machine::{Doorbell, Machine, Model, Order, Parker, Simulated, Word};
+use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
+use millrace_simulator::{Model, Simulated};
 
 use super::lock;
 use super::ring::VmRequest;

@@ -13,7 +13,8 @@ use millrace::{OpCost, OpRates};
 use millrace_lab::calibrate::{Calibration, RUNS, Run, Target};
 use millrace_lab::sim::{Length, SimPlan, machine, run_simulated};
 use millrace_lab::{Interrupt, Plan, Row};
-use millrace_machine::{Machine, Model, Native};
+use millrace_machine::{Machine, Native};
+use millrace_simulator::Model;
 use serde_json::json;
 
 use super::args::BenchArgs;
