@@ -47,8 +47,8 @@ pub use nbd::run_nbd_row;
 pub use overwrite::{DiskContents, check_drives, check_nbd, check_vhost};
 pub use paper::{Mechanism, Step, Wanted};
 pub use row::{
-    Cost, DriveStates, HistoryRow, LatencyNs, LockLine, MachineRow, Notifications, Outcome, Queues,
-    Row, Span, StackStages,
+    Cost, DriveStates, HistoryRow, LatencyNs, MachineRow, Notifications, Outcome, Queues, Row,
+    StackStages,
 };
 pub use vhost::run_vhost_row;
 pub use virtqueue::run_virtqueue_row;

@@ -18,11 +18,11 @@ use millrace_drives::open;
 use millrace_machine::Native;
 use millrace_reactor::Config;
 use millrace_runtime::{Recorder, RecorderConfig};
+use millrace_trace::{Reader, Span, Spans, TraceName};
 
 use crate::bench::{BenchError, Interrupt, Plan, run_row};
 use crate::page::{Check, CheckKind, DataTable, Figure, Page, Panel, Quantity, Series, Unit};
 use crate::paper::Step;
-use crate::trace::{Reader, Span, Spans, TraceName};
 use crate::workload::{Rw, Workload};
 
 /// I/Os of each drive.

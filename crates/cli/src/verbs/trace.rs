@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Subcommand;
-use millrace_lab::trace::{Entry, Names, Reader, TraceName};
 use millrace_lab::traced::{Format, TracePath};
+use millrace_trace::{Entry, Names, Reader, TraceName};
 
 use super::bar::Bar;
 

@@ -4,12 +4,12 @@
 //! order.
 
 use millrace_simulator::Model;
+use millrace_trace::LockLine;
 
 use super::Part;
 use super::rigs::{Case, Load, MACHINE, Step, Without};
 use crate::bench::BenchError;
 use crate::paper::{self, Mechanism};
-use crate::row::LockLine;
 use crate::sim::{Observed, Spent, run_observed};
 
 /// The rows of the microbenchmark.

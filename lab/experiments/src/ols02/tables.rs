@@ -2,13 +2,14 @@
 //!
 //! One row per step, per lock and place, per kind of work, per mechanism left out.
 
+use millrace_trace::LockLine;
+
 use super::Part;
 use super::checks::{PAPER_DM, PAPER_DSW, PAPER_READV};
 use super::rigs::{Case, Load, Step, Without};
 use super::runs::{DM, DSW, READV, Results, ablated, dsw, locks, shown};
 use crate::page::{DataTable, MachineTable};
 use crate::paper::{given, machine_table};
-use crate::row::LockLine;
 use crate::sim::{KernelCosts, Observed, Spent};
 
 /// The tables of these parts.

@@ -15,6 +15,7 @@ use millrace_drives::{SpecError, Words, controller_of, open_on};
 use millrace_machine::{CpuId, LockMeter, LockRow, Machine, Native, Thread};
 use millrace_runtime::{Recorded, WorkerCpus};
 use millrace_simulator::{CpuTimes, Model, Report, Simulated, Simulation};
+use millrace_trace::{LockLine, LockSpan};
 
 use super::bounce::BounceDriver;
 use super::history::{Charge, Kernel, Locks};
@@ -30,7 +31,7 @@ use super::workers::Workers;
 use super::{Irq, SimPlan, Traced};
 use crate::around::Outer;
 use crate::bench::{BenchError, Interrupt, process_cpu_ns};
-use crate::row::{Cost, DriveStates, LatencyNs, LockLine, MachineRow, Outcome, Row, Span};
+use crate::row::{Cost, DriveStates, LatencyNs, MachineRow, Outcome, Row};
 use crate::unmerged::Unmerged;
 
 /// Most memory that the bios of a row may have in all.
@@ -122,7 +123,7 @@ fn observe(model: &Model, plan: &SimPlan, interrupt: &Interrupt) -> Result<Obser
     let measured = measured.ok_or(BenchError::Panicked)??;
     let mut row = row_of(plan, &measured);
     row.cost.cpu_ns_per_io = cpu_ns(&report) as f64 / measured.total_ios.max(1) as f64;
-    let span = Span { elapsed_ns: report.elapsed_ns(), cpus: plan.cpus.len() as u64 };
+    let span = LockSpan { elapsed_ns: report.elapsed_ns(), cpus: plan.cpus.len() as u64 };
     let lines = |rows: &[LockRow]| rows.iter().map(|row| LockLine::new(row, span)).collect();
     row.machine = Some(MachineRow {
         machine: model.name.clone(),
@@ -190,7 +191,7 @@ fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<Observed, BenchError
     let cpu_ns = process_cpu_ns() - cpu_start_ns;
     row.cost.cpu_ns_per_io = cpu_ns as f64 / measured.total_ios.max(1) as f64;
     let cpus = (Native::topology().cpus().len() as u64).min(plan.jobs.into());
-    let line = |row: &LockRow| LockLine::new(row, Span { elapsed_ns, cpus });
+    let line = |row: &LockRow| LockLine::new(row, LockSpan { elapsed_ns, cpus });
     row.machine = Some(MachineRow {
         machine: "native".into(),
         interface: plan.interface.to_string(),

@@ -3,13 +3,11 @@
 //! Owns what is shown and how it is called; the page and its plots are `crate::page`'s. One file
 //! that needs no network, of bounded size. Called by `millrace trace report`.
 
-use super::drive::Kind;
-use super::measure::Measures;
-use super::overview::Per;
+use millrace_trace::{Drive, Kind, Measures, Per, Spans};
+
 use super::timeline::{
     CPUS_SHOWN, DRIVES_SHOWN, LATENCY_BINS, SECTOR_BINS, STAGES, Slot, Timeline, latency_start,
 };
-use super::{Drive, Spans};
 use crate::page::{DataTable, Figure, HeatMap, HeatPanel, Page, Panel, Scale, Series, Unit};
 
 /// Makes the page of traces of these names.

@@ -6,11 +6,7 @@
 //! Fed with each event, and by `Spans` with each span; called by `millrace trace report`.
 
 use millrace_block::blktrace::{Act, category};
-
-use super::drive::Kind;
-use super::measure::Span;
-use super::spans::{Sample, Watch};
-use super::{Entry, Spans};
+use millrace_trace::{Entry, Kind, Sample, Span, Spans, Watch};
 
 /// Slots of time.
 const SLOTS_MAX: usize = 120;

@@ -6,8 +6,9 @@
 use std::fmt;
 use std::io;
 
+use millrace_trace::TraceError;
+
 use super::format::Format;
-use crate::trace::TraceError;
 
 /// Characters of a trace's text that an error shows.
 const SHOWN_MAX: usize = 60;

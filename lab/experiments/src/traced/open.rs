@@ -5,6 +5,8 @@
 
 use std::io;
 
+use millrace_trace::{Reader, Source, TraceName};
+
 use super::detect::{detect, is_certain, likely};
 use super::devices::Devices;
 use super::error::{OpenError, ReadError, shown};
@@ -25,7 +27,6 @@ use super::input::{Gauge, Input, TracePath};
 use super::order::Order;
 use super::parse::{Joined, Parse, Text};
 use super::{TraceSource, TracedIo};
-use crate::trace::{Reader, Source, TraceName};
 
 /// Time of a trace in a pipe, which may be written at this moment, after which an I/O is told
 /// though its window is not full.

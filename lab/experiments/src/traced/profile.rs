@@ -11,11 +11,11 @@ mod pages;
 mod slots;
 
 use millrace_block::{OPS, Op};
+use millrace_trace::Measure;
 
 use self::pages::{PAGE_BYTES, Sketch};
 use self::slots::Slots;
 use super::TracedIo;
-use crate::trace::Measure;
 
 pub use page::text;
 

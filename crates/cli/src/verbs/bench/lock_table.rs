@@ -3,7 +3,8 @@
 //! Pure text out of what locks did. Times are microseconds everywhere; a place in the source stands
 //! below its lock, indented. Called by `bench --locks` and by `millrace locks`.
 
-use millrace_lab::{LockLine, Row};
+use millrace_lab::Row;
+use millrace_trace::LockLine;
 
 use super::table::{Form, settings};
 use crate::verbs::grid::{Grid, Side, WIDTH, fitted, shortened, wrapped};

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use millrace_lab::trace::TraceName;
 use millrace_lab::traced::{AnySource, Format, TraceSource, Writer, open};
+use millrace_trace::TraceName;
 
 use super::{Foreign, is_gone};
 use crate::verbs::bar::Bar;

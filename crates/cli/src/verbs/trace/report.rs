@@ -10,10 +10,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use millrace_lab::page::Page;
-use millrace_lab::trace::{Reader, Spans, Timeline, TraceName, json_line, report_page};
+use millrace_lab::trace::{Timeline, report_page};
 use millrace_lab::traced::{
     AnySource, EventIos, Opened, Profile, TracePath, TraceSource, open_events, profile_text,
 };
+use millrace_trace::{Reader, Spans, TraceName, json_line};
 
 use super::{Foreign, Next, walk};
 use crate::verbs::bar::Bar;

@@ -8,7 +8,7 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use millrace_lab::trace::{DriverData, Show};
+use millrace_trace::{DriverData, Show};
 
 use super::{Input, Next, is_gone};
 use crate::verbs::bar::Bar;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use millrace_lab::trace::{Columns, Per, Spans, json_line};
+use millrace_trace::{Columns, Per, Spans, json_line};
 
 use super::{Input, Next};
 use crate::verbs::bar::Bar;

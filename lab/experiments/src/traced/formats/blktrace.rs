@@ -9,8 +9,8 @@ use std::io::Read;
 
 use millrace_block::Op;
 use millrace_block::blktrace::{Act, Record, category};
+use millrace_trace::{Entry, Names, Reader};
 
-use crate::trace::{Entry, Names, Reader};
 use crate::traced::TracedIo;
 use crate::traced::devices::Devices;
 use crate::traced::error::{Place, ReadError};

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use crate::trace::file::{CpuFile, Item};
-use crate::trace::{Names, TraceError};
+use crate::file::{CpuFile, Item};
+use crate::{Names, TraceError};
 
 /// Bytes of events that wait at most, with what the window takes for each: some 200,000 events.
 const WINDOW_BYTES: usize = 32 << 20;

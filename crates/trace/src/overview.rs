@@ -108,7 +108,7 @@ impl Spans {
     }
 
     /// What makes the numbers less than whole.
-    pub(super) fn notes(&self) -> impl Iterator<Item = (u64, &'static str)> {
+    pub fn notes(&self) -> impl Iterator<Item = (u64, &'static str)> {
         let all = [
             (self.in_flight() as u64, "I/Os were queued and no completion covers them"),
             (self.replaced(), "I/Os were not followed: a later one took their first sector"),
@@ -300,7 +300,7 @@ pub fn json_line(value: &impl Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{Entry, Names};
+    use crate::{Entry, Names};
     use millrace_block::blktrace::{Act, Record, category, device};
 
     #[test]

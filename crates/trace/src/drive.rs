@@ -35,7 +35,9 @@ impl Kind {
         }
     }
 
-    pub(super) fn of(record: &Record) -> Kind {
+    /// The kind of an event.
+    #[must_use]
+    pub fn of(record: &Record) -> Kind {
         match () {
             () if record.has(category::DISCARD) => Kind::Discard,
             () if record.has(category::WRITE) => Kind::Write,
@@ -180,7 +182,8 @@ impl Drive {
     }
 
     /// Requests at the driver now.
-    pub(super) fn depth_now(&self) -> u64 {
+    #[must_use]
+    pub fn depth_now(&self) -> u64 {
         self.depth_now
     }
 
