@@ -5,11 +5,8 @@
 
 mod cli;
 mod config;
-mod logging;
-mod output_queue;
 mod verbs;
 mod views;
-mod visible;
 
 fn main() -> std::process::ExitCode {
     cli::run()

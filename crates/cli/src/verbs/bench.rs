@@ -2,7 +2,7 @@
 //!
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
 //! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
-//! states.rs, lock_table.rs) or JSON at the end; with `--client` all of that is contend.rs's, with
+//! states.rs, row_locks.rs) or JSON at the end; with `--client` all of that is contend.rs's, with
 //! `--vm` vm.rs's, with `--jobfile` jobfile.rs's, with `--program` program.rs's.
 //! Ctrl-C ends the row under way, and what was measured until then is printed. Reads nothing but
 //! its arguments and the machine file they name; creates no file but those that a `file:` spec
@@ -16,13 +16,13 @@ mod contend;
 mod history;
 mod jobfile;
 mod jobfile_args;
-pub mod lock_table;
 mod machine;
 #[cfg(test)]
 mod parsed;
 mod plan;
 mod program;
 mod program_args;
+mod row_locks;
 mod states;
 pub mod table;
 mod vm;
@@ -38,6 +38,7 @@ use millrace::{
     cache_over, drive_device, volume_device,
 };
 use millrace_block::{Stack, TraceStamp};
+use millrace_console::Form;
 use millrace_lab::{Interrupt, Queues, Row};
 use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};
 
@@ -46,7 +47,6 @@ pub use args::{BenchArgs, size as args_size};
 use super::drive_news::DriveNews;
 use super::interrupt::{self, INTERRUPTED};
 use plan::RowPlan;
-use table::Form;
 
 /// Runs the verb: 0 if every I/O of every row succeeded, 1 if some failed.
 ///
@@ -103,7 +103,7 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Res
     let writer = plans.iter().map(|plan| plan.plan.workload.rw).find(|rw| rw.writes());
     check_overwrite(args, writer.map(|rw| format!("rw={rw}")))?;
     let mut rows: Vec<Row> = Vec::new();
-    let mut bar = crate::verbs::bar::Bar::new(plans.len());
+    let mut bar = millrace_console::Bar::new(plans.len());
     let (mut notes, mut ended) = (Vec::new(), Ok(()));
     for (index, plan) in plans.iter().enumerate() {
         if interrupt.is_set() {
@@ -145,16 +145,16 @@ fn check_overwrite(args: &BenchArgs, writer: Option<String>) -> Result<()> {
 /// Prints the rows and says whether all I/Os succeeded.
 fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
     if args.workload.json {
-        crate::verbs::say(&format!(
+        millrace_console::say(&format!(
             "{}\n",
             serde_json::to_string_pretty(rows).context("rows as JSON")?
         ));
     } else {
         let form = if args.workload.extended { Form::Whole } else { Form::Short };
-        crate::verbs::say(&format!("{}\n", table::table(rows, form)));
+        millrace_console::say(&format!("{}\n", table::table(rows, form)));
         let states = rows.iter().filter_map(|row| states::states(row, form));
-        let locks = rows.iter().filter_map(|row| lock_table::locks(row, form));
-        states.chain(locks).for_each(|text| crate::verbs::say(&format!("\n{text}\n")));
+        let locks = rows.iter().filter_map(|row| row_locks::locks(row, form));
+        states.chain(locks).for_each(|text| millrace_console::say(&format!("\n{text}\n")));
     }
     let failed: Vec<&Row> = rows.iter().filter(|row| row.outcome.errors > 0).collect();
     for row in &failed {

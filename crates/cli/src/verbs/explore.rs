@@ -22,7 +22,7 @@ pub use args::ExploreArgs;
 use args::{Subject, Task};
 use crew::{Seeds, Sums};
 
-use super::say;
+use millrace_console::say;
 
 /// Violations that are made smaller and shown in full.
 const SHOWN_MAX: usize = 3;

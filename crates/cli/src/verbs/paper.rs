@@ -12,16 +12,15 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use millrace_console::words::{whole, word};
+use millrace_console::{Bar, WIDTH, wrapped};
 use millrace_drives::Words;
 use millrace_lab::page::{Check, CheckKind, Holds, Page};
 use millrace_lab::{
     self as lab, Interrupt, Mechanism, Step, atc17, msst15, ols02, schedulers, systor13, walk,
 };
 
-use super::bar::Bar;
-use super::grid::{WIDTH, wrapped};
 use super::interrupt::{self, INTERRUPTED};
-use crate::config::words::{whole, word};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -276,7 +275,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let start = Instant::now();
         let page = page_of(paper, (args, &without), &interrupt)?;
         if !args.json {
-            super::say(&page.text());
+            millrace_console::say(&page.text());
         }
         if !interrupt.is_set() {
             unwritten = unwritten.or(write(&page, &file_of(paper, args, &without), start).err());
@@ -287,7 +286,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     if args.json {
-        super::say(&json_of(&pages));
+        millrace_console::say(&json_of(&pages));
     }
     if interrupt.is_set() {
         let last = pages.last().map_or("", |(name, _)| name);

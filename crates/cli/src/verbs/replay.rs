@@ -24,10 +24,10 @@ use millrace_lab::traced::{AnySource, TracePath, open};
 
 pub use args::ReplayArgs;
 
-use super::bar::Bar;
 use super::drive_news::DriveNews;
 use super::interrupt::{self, INTERRUPTED};
 use args::Speed;
+use millrace_console::Bar;
 use target::Lanes;
 use watched::{Watch, Watched};
 
@@ -73,7 +73,7 @@ fn finish(args: &ReplayArgs, head: &table::Head, report: &Report) -> Result<Exit
         _ => {}
     }
     let text = if args.json { table::json(head, report)? } else { table::text(head, report) };
-    crate::verbs::say(&format!("{text}\n"));
+    millrace_console::say(&format!("{text}\n"));
     if let Some(Stopped::Trace(text) | Stopped::Target(text)) = &report.stopped {
         bail!("{text}; above is what was done until there");
     }

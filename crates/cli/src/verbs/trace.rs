@@ -1,9 +1,8 @@
 //! `millrace trace`: what blktrace files hold, ours and the kernel's, and traces of other formats.
 //!
 //! Owns the list of what can be done with a trace, a file each, and what these share: how traces
-//! are named on the command line, and the walk over their events with a progress bar. `report` and
-//! `convert` take traces of any format. Called by cli.rs; everything about traces is the lab's.
-#![allow(clippy::print_stderr)]
+//! are named on the command line. `report` and `convert` take traces of any format. Called by
+//! cli.rs; the reader is millrace-trace, the formats and the page are the lab's.
 
 mod convert;
 mod record;
@@ -11,22 +10,14 @@ mod report;
 mod show;
 mod spans;
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Subcommand;
+use millrace_console::{Bar, Next, walk};
 use millrace_lab::traced::{Format, TracePath};
 use millrace_trace::{Entry, Names, Reader, TraceName};
-
-use super::bar::Bar;
-
-/// Events between two looks at the clock.
-const EVENTS_A_LOOK: u32 = 4_096;
-/// Time between two changes of the progress bar.
-const BAR_EVERY: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -123,27 +114,6 @@ impl Input {
     }
 }
 
-/// Gives each event of a reader to `each`, as `Input::walk` does, with a bar of this label.
-fn walk(
-    reader: &mut Reader,
-    (bar, label): (Bar, &str),
-    mut each: impl FnMut(&Entry, &mut Reader) -> Next,
-) -> Result<Names> {
-    let say = |notes: &[String]| notes.iter().for_each(|note| eprintln!("note: {note}"));
-    let known = reader.notes();
-    say(&known);
-    let mut progress = Progress { bar, label: label.into(), events: 0, shown: Instant::now() };
-    while let Some(entry) = reader.read()? {
-        if each(&entry, reader) == Next::Stop {
-            break;
-        }
-        progress.event(reader);
-    }
-    drop(progress);
-    say(&reader.notes()[known.len()..]);
-    Ok(reader.names().clone())
-}
-
 /// Which traces, of any format.
 #[derive(Debug, clap::Args)]
 struct Foreign {
@@ -181,40 +151,4 @@ impl Foreign {
             TracePath::Stdin => false,
         })
     }
-}
-
-/// Whether a walk goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Event,
-    Stop,
-}
-
-/// The progress bar of a walk; wiped when dropped.
-struct Progress {
-    bar: Bar,
-    label: String,
-    events: u32,
-    shown: Instant,
-}
-
-impl Progress {
-    fn event(&mut self, reader: &Reader) {
-        self.events = self.events.wrapping_add(1);
-        if self.events.is_multiple_of(EVENTS_A_LOOK) && self.shown.elapsed() >= BAR_EVERY {
-            self.shown = Instant::now();
-            self.bar.show(0, &self.label, reader.progress());
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.bar.clear();
-    }
-}
-
-/// Whether whoever read our output has gone away, as `head` does: no reason to complain.
-fn is_gone(error: &std::io::Error) -> bool {
-    error.kind() == ErrorKind::BrokenPipe
 }

@@ -15,6 +15,8 @@ use millrace::{
 };
 use millrace_block::{Inside, TRACE_RING_EVENTS, TraceStamp};
 use millrace_clients::vhost::Wait;
+use millrace_console::words::duration;
+use millrace_console::words::{whole, word};
 use millrace_drives::controller_config;
 use millrace_lab::Rw;
 use millrace_lab::sim::{InterfaceKind, Irq, KernelKind};
@@ -26,8 +28,6 @@ use super::history::HistoryArgs;
 use super::jobfile_args::JobFileArgs;
 use super::program_args::ProgramArgs;
 use super::vm::words::VmArgs;
-use crate::config::words::{whole, word};
-use crate::verbs::duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -286,7 +286,7 @@ pub struct TargetArgs {
     /// A cache in memory over the drives: its size, or `size=256m,dirty-max=64m,dirty-age=5s,
     /// read-ahead=512k,mode=write-back|write-through,registered=false|auto|true`; empty when each
     /// row begins
-    #[arg(long, value_name = "SETTINGS", value_parser = crate::config::cache::of_text)]
+    #[arg(long, value_name = "SETTINGS", value_parser = millrace_console::cache::of_text)]
     #[arg(conflicts_with_all = ["connect", "machine", "locks", "virtqueue", "client", "calibrate"])]
     pub cache: Option<CacheConfig>,
     /// Bytes of a stripe's chunk: what lies on one drive before the next one follows; for several

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use millrace::{OpCost, OpRates};
+use millrace_console::words::bytes_for_people;
+use millrace_console::{Bar, Grid, Side};
 use millrace_lab::calibrate::{Calibration, RUNS, Run, Target};
 use millrace_lab::sim::{Length, SimPlan, machine, run_simulated};
 use millrace_lab::{Interrupt, Plan, Row};
@@ -19,9 +21,6 @@ use serde_json::json;
 
 use super::args::BenchArgs;
 use super::plan;
-use crate::config::words::bytes_for_people;
-use crate::verbs::bar::Bar;
-use crate::verbs::grid::{Grid, Side};
 use crate::verbs::interrupt::INTERRUPTED;
 
 /// How long all runs take together unless told otherwise: on this machine, and on a simulated one.
@@ -58,9 +57,9 @@ pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitC
         bail!("drive {drive}: {} I/Os failed ({}): {first}", row.outcome.errors, row.rw);
     }
     match args.workload.json {
-        true => crate::verbs::say(&format!("{}\n", json_text(drive, &rows)?)),
+        true => millrace_console::say(&format!("{}\n", json_text(drive, &rows)?)),
         false => {
-            crate::verbs::say(&format!("drive {drive}, measured {place}\n\n{}\n", text(&rows)))
+            millrace_console::say(&format!("drive {drive}, measured {place}\n\n{}\n", text(&rows)))
         }
     }
     Ok(ExitCode::SUCCESS)

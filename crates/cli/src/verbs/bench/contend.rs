@@ -14,12 +14,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use millrace_block::CostModel;
+use millrace_console::Form;
+use millrace_console::words::duration;
 use millrace_lab::contend::{ContendPlan, Contest, Phases, contend, contend_simulated};
 use millrace_lab::sim::{machine, run_rows};
 
 use super::args::BenchArgs;
-use super::table::Form;
-use crate::verbs::duration;
 use table::table;
 
 /// How long clients run unless told otherwise.
@@ -102,14 +102,14 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         }
     };
     if args.workload.json {
-        crate::verbs::say(&format!(
+        millrace_console::say(&format!(
             "{}\n",
             serde_json::to_string_pretty(&contests).context("results as JSON")?
         ));
     } else {
         let form = if args.workload.extended { Form::Whole } else { Form::Short };
         let tables = contests.iter().map(|contest| table(contest, form));
-        crate::verbs::say(&format!("{}\n", tables.collect::<Vec<_>>().join("\n\n")));
+        millrace_console::say(&format!("{}\n", tables.collect::<Vec<_>>().join("\n\n")));
     }
     let mut code = ExitCode::SUCCESS;
     for row in

@@ -6,9 +6,8 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use millrace::{Spec, Stack, Words};
+use millrace_console::words::{whole, word};
 use millrace_lab::sim::{History, LockScope, Readv};
-
-use crate::config::words::{whole, word};
 
 /// How raw I/O is done.
 #[derive(Debug, Clone, Args)]

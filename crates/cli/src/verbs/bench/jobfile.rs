@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use millrace::{
     DriveOptions, Native, Spec, Stack, Volume, VolumeOptions, build_volume, default_serving,
 };
+use millrace_console::{Bar, Grid, Side, WIDTH, counted, shortened};
 use millrace_drives::{Advice, memory_bytes};
 use millrace_lab::Interrupt;
 use millrace_lab::jobfile::{
@@ -28,10 +29,7 @@ use millrace_reactor::Config;
 use super::args::BenchArgs;
 use super::jobfile_args::OutputFormat;
 use super::table::TimeUnit;
-use crate::verbs::bar::Bar;
-use crate::verbs::counted;
 use crate::verbs::drive_news::DriveNews;
-use crate::verbs::grid::{Grid, Side, WIDTH, shortened};
 use crate::verbs::interrupt::{self, INTERRUPTED};
 
 /// Characters of a job's name in the table.
@@ -73,7 +71,7 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
         Some(detail) => serde_json::to_string_pretty(&report(&file, &reports, detail))?,
         None => table(&file, &reports),
     };
-    crate::verbs::say(&format!("{text}\n"));
+    millrace_console::say(&format!("{text}\n"));
     let mut code = ExitCode::SUCCESS;
     for one in reports.iter().filter(|report| report.errors() > 0) {
         let job = &file.jobs[one.job].name;

@@ -10,6 +10,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use millrace::{Spec, Stack, drive_device};
 use millrace_block::Inside;
+use millrace_console::Bar;
+use millrace_console::words::SECOND_NS;
 use millrace_lab::sim::{
     InterfaceKind, Irq, Length, Linux3, Observed, Service, SimPlan, Traced, Watch, machine,
     run_metered_until, run_rows, run_simulated_until,
@@ -20,8 +22,6 @@ use millrace_machine::{Machine, Native};
 use super::args::BenchArgs;
 use super::plan::{self, RowPlan};
 use super::{check_rows, recorded, recording};
-use crate::config::words::SECOND_NS;
-use crate::verbs::bar::Bar;
 
 /// All rows of `--machine` or `--locks`.
 pub fn rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {

@@ -11,12 +11,11 @@ use millrace::{
     CpuId, Machine, Native, SchedulerKind, Serving, ServingConfig, Spread, Stack, Stamp, Topology,
     Words, check_serving, default_serving, needs_workers, worker_cpus,
 };
+use millrace_console::words::{bytes_for_people, design, ranges};
 use millrace_drives::{memory_bytes, size_text};
 use millrace_lab::{Interrupt, Plan, Workload};
 use millrace_machine::{Cpu, NodeId};
 use millrace_reactor::Config;
-
-use crate::config::words::{bytes_for_people, design, ranges};
 
 use super::args::{ALL_CPUS, BenchArgs, size};
 
@@ -128,7 +127,7 @@ fn check_memory(rows: &[RowPlan], memory_bytes: Option<u64>) -> Result<()> {
                 "--bs {}: {} with --iodepth {iodepth} need buffers of {}, and this machine has {} \
                  of memory; lower --bs, --iodepth or --jobs",
                 size_text(bs_bytes.into()),
-                crate::verbs::counted(plan.jobs as usize, "job"),
+                millrace_console::counted(plan.jobs as usize, "job"),
                 bytes_for_people(all),
                 bytes_for_people(memory_bytes)
             );
@@ -275,7 +274,7 @@ fn places(args: &BenchArgs, unasked: Vec<usize>, all: &[u32]) -> Result<Vec<Plac
     let mut places = Vec::new();
     for count in counts {
         if count > all.len() || (count == 0 && !args.queues.cpus.is_empty()) {
-            let cpus = crate::verbs::counted(all.len(), "CPU");
+            let cpus = millrace_console::counted(all.len(), "CPU");
             bail!("--cpus {count}: this program may use {cpus}; write 1 to {}, or all", all.len());
         }
         let jobs = if args.queues.numjobs.is_empty() {

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use millrace::{
     CacheConfig, CpuId, DriveOptions, Volume, VolumeOptions, Words, build_volume, cache_over,
 };
+use millrace_console::{Bar, Grid, Side};
 use millrace_lab::Interrupt;
 use millrace_lab::programs::Task;
 use millrace_lab::programs::native::{ProgramPlan, ProgramRun, run_program_row};
@@ -19,9 +20,7 @@ use millrace_runtime::CacheFlusher;
 
 use super::args::BenchArgs;
 use super::plan::{self, RowPlan};
-use crate::verbs::bar::Bar;
 use crate::verbs::drive_news::DriveNews;
-use crate::verbs::grid::{Grid, Side};
 use crate::verbs::interrupt::INTERRUPTED;
 
 /// One row of the result.
@@ -136,7 +135,7 @@ fn open(
 fn print(args: &BenchArgs, lines: &[Line]) -> Result<()> {
     if args.workload.json {
         let rows: Vec<serde_json::Value> = lines.iter().map(|line| json(args, line)).collect();
-        crate::verbs::say(&format!("{}\n", serde_json::to_string_pretty(&rows)?));
+        millrace_console::say(&format!("{}\n", serde_json::to_string_pretty(&rows)?));
         return Ok(());
     }
     let columns = [
@@ -167,7 +166,7 @@ fn print(args: &BenchArgs, lines: &[Line]) -> Result<()> {
         drives.join("+"),
         grid.text()
     );
-    crate::verbs::say(&text);
+    millrace_console::say(&text);
     Ok(())
 }
 

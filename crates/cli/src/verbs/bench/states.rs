@@ -4,10 +4,10 @@
 //! stack, the two latencies that states bound, and how unequal the drives were; all times are
 //! microseconds. Called by the verb for each row.
 
+use millrace_console::{Form, Grid, Side, WIDTH, shortened, wrapped};
 use millrace_lab::{DriveStates, Row};
 
-use super::table::{Form, settings};
-use crate::verbs::grid::{Grid, Side, WIDTH, shortened, wrapped};
+use super::table::settings;
 
 /// Characters of a drive's name in the short form.
 const NAME_WIDTH: usize = 10;

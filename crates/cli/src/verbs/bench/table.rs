@@ -4,9 +4,8 @@
 //! the table; where the rest is too wide still, the settings that change last stand above groups
 //! of rows. Every table has one unit for its times. Called by the verb.
 
+use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
 use millrace_lab::{HistoryRow, LatencyNs, Row};
-
-use crate::verbs::grid::{Grid, Side, WIDTH, wrapped};
 
 /// A setting of a row: its name, its value in this row, and the value that goes without saying.
 type Setting = (&'static str, fn(&Row) -> String, &'static str);
@@ -59,15 +58,6 @@ fn history(row: &Row, value: fn(&HistoryRow) -> String) -> String {
 
 /// A result of a row: its name, and its value in a unit of time.
 type Figure = (String, Box<dyn Fn(&Row) -> String>);
-
-/// How much of a row is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// What fits 80 columns.
-    Short,
-    /// Everything.
-    Whole,
-}
 
 /// The rows as text, without a line feed at the end.
 pub fn table(rows: &[Row], form: Form) -> String {

@@ -9,14 +9,13 @@ pub mod words;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
+use millrace_console::{Bar, Grid, Side};
 use millrace_lab::sim::{Length, machine, run_rows};
 use millrace_lab::vm::{Mode, VmBench, VmReport, run_vm_bench};
 use millrace_lab::{Interrupt, Workload};
 
 use super::args::{BenchArgs, size};
 use super::table::{TimeUnit, bytes, kind};
-use crate::verbs::bar::Bar;
-use crate::verbs::grid::{Grid, Side};
 use crate::verbs::interrupt::INTERRUPTED;
 
 /// How long a row runs unless told otherwise.
@@ -29,12 +28,12 @@ const RUNTIME_NS: u64 = 50_000_000;
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let reports = reports(args, interrupt)?;
     if args.workload.json {
-        crate::verbs::say(&format!(
+        millrace_console::say(&format!(
             "{}\n",
             serde_json::to_string_pretty(&reports).context("rows as JSON")?
         ));
     } else {
-        crate::verbs::say(&format!("{}\n", table(&reports)));
+        millrace_console::say(&format!("{}\n", table(&reports)));
     }
     if interrupt.is_set() {
         eprintln!("interrupted: above is what was measured until then");

@@ -109,7 +109,7 @@ fn say(ran: Result<Outcome, String>) -> bool {
 
 fn answer(reply: &Reply) {
     let text = serde_json::to_string(reply).expect("plain data prints");
-    crate::verbs::say(&format!("{text}\n"));
+    millrace_console::say(&format!("{text}\n"));
 }
 
 fn failed(violation: Violation) -> Outcome {

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use clap::Args;
 use millrace_block::Serving;
+use millrace_console::words::duration;
+use millrace_console::words::{whole, word};
 use millrace_lab::replay::Fit;
 use millrace_lab::traced::Format;
 
 use super::target::{Mapped, TargetSpec};
-use crate::config::words::{whole, word};
 use crate::verbs::bench::args_size;
-use crate::verbs::duration;
 
 const EXAMPLES: &str = "\
 Examples:

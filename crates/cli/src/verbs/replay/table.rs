@@ -4,10 +4,9 @@
 //! there only if there is something to say.
 
 use anyhow::{Context, Result};
+use millrace_console::{Grid, Side, fitted};
 use millrace_lab::replay::{Latency, Lateness, OpReport, Report, Series, Stopped};
 use serde_json::{Value, json};
-
-use crate::verbs::grid::{Grid, Side, fitted};
 
 /// Columns of the line of I/Os over time.
 const COLUMNS: usize = 60;

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use millrace_console::{Bar, is_gone};
 use millrace_lab::traced::{AnySource, Format, TraceSource, Writer, open};
 use millrace_trace::TraceName;
 
-use super::{Foreign, is_gone};
-use crate::verbs::bar::Bar;
+use super::Foreign;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use millrace_console::{Bar, Next, walk};
 use millrace_lab::page::Page;
 use millrace_lab::trace::{Timeline, report_page};
 use millrace_lab::traced::{
@@ -16,8 +17,7 @@ use millrace_lab::traced::{
 };
 use millrace_trace::{Reader, Spans, TraceName, json_line};
 
-use super::{Foreign, Next, walk};
-use crate::verbs::bar::Bar;
+use super::Foreign;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     std::fs::write(&file, html)
         .with_context(|| format!("{}: cannot write the page", file.display()))?;
-    crate::verbs::say(&told);
+    millrace_console::say(&told);
     eprintln!("note: {} written", file.display());
     Ok(ExitCode::SUCCESS)
 }

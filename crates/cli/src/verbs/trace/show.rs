@@ -8,10 +8,10 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use millrace_console::{Bar, Next, is_gone};
 use millrace_trace::{DriverData, Show};
 
-use super::{Input, Next, is_gone};
-use crate::verbs::bar::Bar;
+use super::Input;
 
 const EXAMPLES: &str = "\
 Examples:

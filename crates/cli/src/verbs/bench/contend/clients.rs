@@ -4,11 +4,10 @@
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_block::{GroupConfig, GroupId, LatencyTarget, Priority};
+use millrace_console::words::{duration_ns, number, size};
 use millrace_drives::nearest;
 use millrace_lab::Rw;
 use millrace_lab::contend::{CLIENTS_MAX, Client};
-
-use crate::config::words::{duration_ns, number, size};
 
 /// Keys of a client itself.
 const CLIENT_KEYS: [&str; 8] = ["name", "numjobs", "rw", "bs", "iodepth", "cpu", "start", "group"];

@@ -2,10 +2,10 @@
 //!
 //! Pure text out of a result. What all clients share stands in a line above the table.
 
+use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
 use millrace_lab::contend::{ClientRow, Contest};
 
-use crate::verbs::bench::table::{Form, TimeUnit, bytes};
-use crate::verbs::grid::{Grid, Side, WIDTH, wrapped};
+use crate::verbs::bench::table::{TimeUnit, bytes};
 
 /// What a column shows of a client: its name, and its value.
 type Column = (String, Side, Box<dyn Fn(&ClientRow) -> String>);

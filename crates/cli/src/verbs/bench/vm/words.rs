@@ -3,10 +3,9 @@
 //! Parsed by clap with the other arguments; what makes no sense together the lab says.
 
 use clap::Args;
+use millrace_console::words::duration;
 use millrace_drives::nearest;
 use millrace_lab::vm::{Effect, Mode, VmSetting};
-
-use crate::verbs::duration;
 
 /// Flags that a virtual machine has no use for.
 const OTHERS: [&str; 33] = [

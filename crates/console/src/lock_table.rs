@@ -3,11 +3,18 @@
 //! Pure text out of what locks did. Times are microseconds everywhere; a place in the source stands
 //! below its lock, indented. Called by `bench --locks` and by `millrace locks`.
 
-use millrace_lab::Row;
 use millrace_trace::LockLine;
 
-use super::table::{Form, settings};
-use crate::verbs::grid::{Grid, Side, WIDTH, fitted, shortened, wrapped};
+use crate::grid::{Grid, Side, fitted, shortened};
+
+/// How much of a table is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// What fits 80 columns.
+    Short,
+    /// Everything.
+    Whole,
+}
 
 /// Characters of a lock's name or place in the short form.
 const NAME_WIDTH: usize = 22;
@@ -26,15 +33,6 @@ const COLUMNS: [Column; 9] = [
     ("held", true, |lock| percent(lock.held_share)),
     ("spinning", false, |lock| percent(lock.spin_share)),
 ];
-
-/// What the locks of a row did, under a line that says which row, if that was asked for.
-pub fn locks(row: &Row, form: Form) -> Option<String> {
-    let machine = row.machine.as_ref()?;
-    let locks = machine.locks.as_ref()?;
-    let title = format!("locks of {}:", settings(row));
-    let title = wrapped(title.split(' ').map(str::to_owned), WIDTH);
-    Some(format!("{title}\n{}", lock_table(locks, form)))
-}
 
 /// Lock statistics as a table, without a line feed at the end.
 pub fn lock_table(locks: &[LockLine], form: Form) -> String {
@@ -83,6 +81,7 @@ fn micros(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grid::WIDTH;
 
     #[test]
     fn the_short_table_fits_80_columns_and_the_whole_one_has_all() {

@@ -4,7 +4,7 @@
 //! writes there, so threads that serve or stop a daemon only add to a bounded queue. One thread for
 //! each of the two outputs writes; bytes that find the queue full are dropped and counted, and
 //! the count is logged once somebody reads again. Started by `serve` before it opens anything;
-//! called by logging.rs for the log and by verbs.rs for results.
+//! called by logging.rs for the log and by speech.rs for results.
 //!
 //! Invariant: the lock of a queue is never held over a write.
 
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use millrace_machine::Native;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, write};
+
+use crate::name;
 
 /// Most bytes that wait in a queue.
 const BYTES_MAX: usize = 1 << 20;
@@ -72,7 +74,8 @@ pub fn start(failed: fn(io::Error)) -> io::Result<()> {
         };
         let name = thread.name().unwrap_or("without a name");
         if let Some(log) = log() {
-            log.add(format!("millrace: thread {name} {panic}\n{backtrace}").into_bytes());
+            let program = name::name();
+            log.add(format!("{program}: thread {name} {panic}\n{backtrace}").into_bytes());
         }
         // A release build ends the process as soon as this returns.
         finish();

@@ -3,7 +3,7 @@
 //! Owns the flags `-v` and `--log-format`, the variable `MILLRACE_LOG`, and how a line looks.
 //! Results of a verb go to standard output and never through here. A line for a person at a
 //! terminal is the message alone; elsewhere it begins with the time and the level; as JSON it also
-//! has the event's fields (drive, op, sector). Installed once by cli.rs before the verb runs;
+//! has the event's fields (drive, op, sector). Installed once by program.rs before the verb runs;
 //! called by whatever logs, through the macros of `tracing`. A daemon's lines go through a queue
 //! (output_queue.rs), so that nobody who logs waits for a reader.
 
@@ -25,8 +25,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::output_queue;
 use crate::visible::visible;
+use crate::{name, output_queue};
 
 /// What filters lines if `-v` is not given.
 const VARIABLE: &str = "MILLRACE_LOG";
@@ -170,7 +170,7 @@ where
         let (level, text) = (*event.metadata().level(), visible(&message.text));
         if self.stamped {
             SystemTime.format_time(&mut out)?;
-            return writeln!(out, " {level:5} millrace: {text}");
+            return writeln!(out, " {level:5} {}: {text}", name::name());
         }
         let kind = match level {
             Level::WARN => "warning: ",
@@ -178,7 +178,7 @@ where
             Level::TRACE => "trace: ",
             _ => "",
         };
-        writeln!(out, "millrace: {kind}{text}")
+        writeln!(out, "{}: {kind}{text}", name::name())
     }
 }
 

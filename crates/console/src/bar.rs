@@ -5,7 +5,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use super::grid::WIDTH;
+use crate::grid::WIDTH;
 
 /// Characters of the bar itself.
 const BAR_WIDTH: usize = 20;
