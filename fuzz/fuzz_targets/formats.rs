@@ -10,7 +10,7 @@
 use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use millrace_lab::traced::{
+use millrace_experiments::traced::{
     AnySource, Format, Profile, TraceSource, TracedIo, WRITTEN, Writer, profile_text,
 };
 

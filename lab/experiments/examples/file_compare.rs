@@ -27,7 +27,7 @@ use millrace_block::{
     Disk, DiskConfig, Driver, DriverQueue, Extent, HwQueues, QueueLimits, Sector, Volume,
 };
 use millrace_drives::{Spec, open, size_bytes};
-use millrace_lab::{Rw, Workload, run_row};
+use millrace_experiments::{Rw, Workload, run_row};
 use millrace_machine::{Native, Topology};
 
 use compare::{Outcome, fio_job, in_turns, median, ratio, table};
@@ -43,7 +43,7 @@ usage: file_compare [OPTIONS] --dir DIR
   --ms 1500     length of a run
 
 example:
-  cargo run --release -p millrace-lab --example file_compare -- --dir /var/tmp";
+  cargo run --release -p millrace-experiments --example file_compare -- --dir /var/tmp";
 
 /// What is measured in one row of the table.
 struct Cell {

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use comfy_table::CellAlignment;
 use millrace_drives::size_bytes;
-use millrace_lab::{Plan, Rw, Workload, run_nbd_row};
+use millrace_experiments::{Plan, Rw, Workload, run_nbd_row};
 
 use compare::{Outcome, Server, ServerArgs, fio_job, in_turns, median, server_args, table};
 
@@ -44,8 +44,8 @@ Without --server: millrace, nbdkit and qemu-nbd, each with --size bytes in memor
   --fill yes          yes or no: whether every server's export is written first
 
 example, the whole matrix, then few requests at a time:
-  cargo run --release -p millrace-lab --example nbd_compare
-  cargo run --release -p millrace-lab --example nbd_compare -- --bs 4k --loads few";
+  cargo run --release -p millrace-experiments --example nbd_compare
+  cargo run --release -p millrace-experiments --example nbd_compare -- --bs 4k --loads few";
 
 /// What a user gave, as text; checked when it is used.
 struct Settings {

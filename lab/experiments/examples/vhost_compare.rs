@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use comfy_table::{CellAlignment, Table};
 use millrace_clients::vhost::Wait;
-use millrace_lab::{Notifications, Plan, Row, Rw, Workload, run_vhost_row};
+use millrace_experiments::{Notifications, Plan, Row, Rw, Workload, run_vhost_row};
 use millrace_machine::{CpuId, Machine, Native, Thread};
 
 use compare::{Outcome, Server, ServerArgs, in_turns, median, server_args, table};

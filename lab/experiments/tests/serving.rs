@@ -5,10 +5,10 @@
 #![allow(missing_docs)]
 
 use millrace_block::{Layout, Serving, ServingConfig, Spread, Stack, Stamp};
-use millrace_lab::sim::{
+use millrace_experiments::sim::{
     InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_simulated,
 };
-use millrace_lab::{DriveStates, Rw, Workload};
+use millrace_experiments::{DriveStates, Rw, Workload};
 use millrace_simulator::Model;
 
 fn plan(serving: Serving, drives: usize, rw: Rw, bs_bytes: u32, workers: &[u32]) -> SimPlan {

@@ -7,12 +7,12 @@
 
 use millrace_block::blktrace::{self, Act, RECORD_BYTES, Record};
 use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
-use millrace_lab::sim::{
+use millrace_experiments::sim::{
     DioCount, History, HostAdapterConfig, InterfaceKind, Irq, Length, Linux3, LockScope, Service,
     SimPlan, Traced, Watch, machine, run_metered, run_metered_until, run_observed, run_rows,
     run_simulated,
 };
-use millrace_lab::{Interrupt, Row, Rw, Workload};
+use millrace_experiments::{Interrupt, Row, Rw, Workload};
 use millrace_runtime::RecorderConfig;
 use millrace_simulator::Model;
 

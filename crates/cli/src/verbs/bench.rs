@@ -39,7 +39,7 @@ use millrace::{
 };
 use millrace_block::{Stack, TraceStamp};
 use millrace_console::Form;
-use millrace_lab::{Interrupt, Queues, Row};
+use millrace_experiments::{Interrupt, Queues, Row};
 use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};
 
 pub use args::{BenchArgs, size as args_size};
@@ -138,7 +138,7 @@ fn check_overwrite(args: &BenchArgs, writer: Option<String>) -> Result<()> {
     let drives = args.target.drives()?;
     interrupt::waiting(|| match &args.target.connect {
         Some(server) => server.check_empty(&writer),
-        None => Ok(millrace_lab::check_drives(&drives, &writer)?),
+        None => Ok(millrace_experiments::check_drives(&drives, &writer)?),
     })
 }
 
@@ -255,14 +255,14 @@ fn run_drives(
     let record = |name| record(name, args.trace.trace_stamp, &volume);
     let recorder = args.trace.trace.as_deref().map(record).transpose()?;
     if args.target.virtqueue {
-        let mut row = millrace_lab::run_virtqueue_row(&volume, &plan.plan, progress)?;
+        let mut row = millrace_experiments::run_virtqueue_row(&volume, &plan.plan, progress)?;
         row.drives = drive_names(args)?;
         if plan.stack != Stack::Mq {
             row.queues.stack = format!("virtqueue-{}", plan.stack.word());
         }
         return Ok(row);
     }
-    let mut row = millrace_lab::run_row(&volume, &plan.plan, progress)?;
+    let mut row = millrace_experiments::run_row(&volume, &plan.plan, progress)?;
     if let (Some(flusher), Some(cache)) = (&mut flusher, &cache) {
         flusher.stop()?;
         notes.push(cache_note(&cache.stats()));

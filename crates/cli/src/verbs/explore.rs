@@ -14,8 +14,8 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use millrace_lab::cached;
-use millrace_lab::explore::{Scenario, Violation};
+use millrace_experiments::cached;
+use millrace_experiments::explore::{Scenario, Violation};
 use serde::Serialize;
 
 pub use args::ExploreArgs;

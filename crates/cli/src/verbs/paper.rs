@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail};
 use millrace_console::words::{whole, word};
 use millrace_console::{Bar, WIDTH, wrapped};
 use millrace_drives::Words;
-use millrace_lab::page::{Check, CheckKind, Holds, Page};
-use millrace_lab::{
+use millrace_experiments::page::{Check, CheckKind, Holds, Page};
+use millrace_experiments::{
     self as lab, Interrupt, Mechanism, Step, atc17, msst15, ols02, schedulers, systor13, walk,
 };
 

@@ -1,7 +1,7 @@
 //! `millrace replay`: sends the I/Os of a trace again, and prints what became of them.
 //!
 //! Owns the flow: arguments to lanes (target.rs) and settings, a first pass over the trace where
-//! `--fit scale` needs one, the replay itself (millrace-lab's `replay`) with a progress bar, a
+//! `--fit scale` needs one, the replay itself (millrace-experiments's `replay`) with a progress bar, a
 //! report (table.rs). Ctrl-C ends the replay, and what was done is printed.
 #![allow(clippy::print_stderr)]
 
@@ -14,13 +14,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use millrace_lab::Interrupt;
-use millrace_lab::replay::{
+use millrace_experiments::Interrupt;
+use millrace_experiments::replay::{
     Addresses, Destination, Fit, IODEPTH_AFAP, IODEPTH_TIMED, Report, Routes, Settings, Standing,
     Stopped, VHOST_IODEPTH_MAX, extents, replay, replay_simulated,
 };
-use millrace_lab::sim::machine;
-use millrace_lab::traced::{AnySource, TracePath, open};
+use millrace_experiments::sim::machine;
+use millrace_experiments::traced::{AnySource, TracePath, open};
 
 pub use args::ReplayArgs;
 

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 use millrace_console::{Bar, Next, walk};
-use millrace_lab::traced::{Format, TracePath};
+use millrace_experiments::traced::{Format, TracePath};
 use millrace_trace::{Entry, Names, Reader, TraceName};
 
 const EXAMPLES: &str = "\

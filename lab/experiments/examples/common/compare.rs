@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use comfy_table::{Table, presets};
 use millrace_block::Stamp;
-use millrace_lab::{Plan, Workload};
+use millrace_experiments::{Plan, Workload};
 use serde_json::Value;
 
 /// What an example does, or a sentence on why it could not.
@@ -85,7 +85,7 @@ pub fn plan(workload: Workload, runtime: Duration) -> Plan {
         stamp: Stamp::Batch,
         reactor: millrace_reactor::Config::default(),
         size_bytes: None,
-        interrupt: millrace_lab::Interrupt::default(),
+        interrupt: millrace_experiments::Interrupt::default(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use millrace_drives::size_bytes;
-use millrace_lab::Rw;
+use millrace_experiments::Rw;
 
 use crate::compare::Outcome;
 
@@ -32,7 +32,7 @@ usage: sched_compare [OPTIONS] --dir DIR
 
 example, as root:
   cargo build --release --bin millrace
-  cargo run --release -p millrace-lab --example sched_compare -- --dir /var/tmp";
+  cargo run --release -p millrace-experiments --example sched_compare -- --dir /var/tmp";
 
 /// Small readers, writers and deep readers alone, then beside each other.
 const CELLS: &str = "randread/4k/1,randwrite/128k/32,randwrite/128k/256,\

@@ -18,8 +18,8 @@ use millrace_clients::vhost::Wait;
 use millrace_console::words::duration;
 use millrace_console::words::{whole, word};
 use millrace_drives::controller_config;
-use millrace_lab::Rw;
-use millrace_lab::sim::{InterfaceKind, Irq, KernelKind};
+use millrace_experiments::Rw;
+use millrace_experiments::sim::{InterfaceKind, Irq, KernelKind};
 use millrace_reactor::Backend;
 
 use super::connect::Server;

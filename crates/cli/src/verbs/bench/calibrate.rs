@@ -1,6 +1,6 @@
 //! `bench --calibrate DRIVE`: what a drive does in a second, as keys for its `[[drive]]`.
 //!
-//! Owns the order of things: six runs (millrace-lab's `calibrate`) on this machine or a simulated
+//! Owns the order of things: six runs (millrace-experiments's `calibrate`) on this machine or a simulated
 //! one, a table, lines for the configuration. Called by the verb; the runs write to a drive that is
 //! empty, or to any with `--overwrite`.
 #![allow(clippy::print_stderr)]
@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail};
 use millrace::{OpCost, OpRates};
 use millrace_console::words::bytes_for_people;
 use millrace_console::{Bar, Grid, Side};
-use millrace_lab::calibrate::{Calibration, RUNS, Run, Target};
-use millrace_lab::sim::{Length, SimPlan, machine, run_simulated};
-use millrace_lab::{Interrupt, Plan, Row};
+use millrace_experiments::calibrate::{Calibration, RUNS, Run, Target};
+use millrace_experiments::sim::{Length, SimPlan, machine, run_simulated};
+use millrace_experiments::{Interrupt, Plan, Row};
 use millrace_machine::{Machine, Native};
 use millrace_simulator::Model;
 use serde_json::json;

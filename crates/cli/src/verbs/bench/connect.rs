@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use anyhow::{Result, bail};
 use millrace_clients::vhost::Wait;
-use millrace_lab::{Plan, Row};
+use millrace_experiments::{Plan, Row};
 use millrace_nbd::client::NbdUri;
 
 const VHOST_USER: &str = "vhost-user:";
@@ -71,8 +71,8 @@ impl Server {
     /// If it is not, or the server cannot be asked.
     pub fn check_empty(&self, writer: &str) -> Result<()> {
         let checked = match self {
-            Server::Nbd(uri) => millrace_lab::check_nbd(uri, writer),
-            Server::VhostUser(path) => millrace_lab::check_vhost(path, writer),
+            Server::Nbd(uri) => millrace_experiments::check_nbd(uri, writer),
+            Server::VhostUser(path) => millrace_experiments::check_vhost(path, writer),
         };
         Ok(checked?)
     }
@@ -88,10 +88,13 @@ impl Server {
         progress: &mut dyn FnMut(f64),
     ) -> Result<Row> {
         let row = match self {
-            Server::Nbd(uri) => millrace_lab::run_nbd_row(uri, plan, progress),
-            Server::VhostUser(path) => {
-                millrace_lab::run_vhost_row(path, wait.unwrap_or(Wait::Poll), plan, progress)
-            }
+            Server::Nbd(uri) => millrace_experiments::run_nbd_row(uri, plan, progress),
+            Server::VhostUser(path) => millrace_experiments::run_vhost_row(
+                path,
+                wait.unwrap_or(Wait::Poll),
+                plan,
+                progress,
+            ),
         };
         Ok(row?)
     }

@@ -16,8 +16,8 @@ use clap::Args;
 use millrace_block::CostModel;
 use millrace_console::Form;
 use millrace_console::words::duration;
-use millrace_lab::contend::{ContendPlan, Contest, Phases, contend, contend_simulated};
-use millrace_lab::sim::{machine, run_rows};
+use millrace_experiments::contend::{ContendPlan, Contest, Phases, contend, contend_simulated};
+use millrace_experiments::sim::{machine, run_rows};
 
 use super::args::BenchArgs;
 use table::table;

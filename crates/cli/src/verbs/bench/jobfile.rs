@@ -17,8 +17,8 @@ use millrace::{
 };
 use millrace_console::{Bar, Grid, Side, WIDTH, counted, shortened};
 use millrace_drives::{Advice, memory_bytes};
-use millrace_lab::Interrupt;
-use millrace_lab::jobfile::{
+use millrace_experiments::Interrupt;
+use millrace_experiments::jobfile::{
     Includes, JobDetail, JobFile, JobLine, JobReport, JobSetting, JobSpec, JobTimes, report,
     run_jobs,
 };
@@ -229,7 +229,7 @@ fn check_overwrite(args: &BenchArgs, file: &JobFile, name: &str) -> Result<()> {
         return Ok(());
     }
     let drive = Spec::from_pairs("file", [("path".to_owned(), name.to_owned())].into_iter())?;
-    Ok(millrace_lab::check_drives(&[drive], &writer_of(writer))?)
+    Ok(millrace_experiments::check_drives(&[drive], &writer_of(writer))?)
 }
 
 /// A job, as a refusal names it.

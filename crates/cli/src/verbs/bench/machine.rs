@@ -12,11 +12,11 @@ use millrace::{Spec, Stack, drive_device};
 use millrace_block::Inside;
 use millrace_console::Bar;
 use millrace_console::words::SECOND_NS;
-use millrace_lab::sim::{
+use millrace_experiments::sim::{
     InterfaceKind, Irq, Length, Linux3, Observed, Service, SimPlan, Traced, Watch, machine,
     run_metered_until, run_rows, run_simulated_until,
 };
-use millrace_lab::{Interrupt, Row, Workload};
+use millrace_experiments::{Interrupt, Row, Workload};
 use millrace_machine::{Machine, Native};
 
 use super::args::BenchArgs;

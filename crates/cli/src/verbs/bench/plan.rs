@@ -13,7 +13,7 @@ use millrace::{
 };
 use millrace_console::words::{bytes_for_people, design, ranges};
 use millrace_drives::{memory_bytes, size_text};
-use millrace_lab::{Interrupt, Plan, Workload};
+use millrace_experiments::{Interrupt, Plan, Workload};
 use millrace_machine::{Cpu, NodeId};
 use millrace_reactor::Config;
 
@@ -314,7 +314,7 @@ fn product<A: Copy, B: Copy>(a: &[A], b: &[B]) -> Vec<(A, B)> {
 mod tests {
     use super::*;
     use clap::Parser;
-    use millrace_lab::Rw;
+    use millrace_experiments::Rw;
 
     #[derive(Parser)]
     struct Command {

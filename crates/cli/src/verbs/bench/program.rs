@@ -13,9 +13,9 @@ use millrace::{
     CacheConfig, CpuId, DriveOptions, Volume, VolumeOptions, Words, build_volume, cache_over,
 };
 use millrace_console::{Bar, Grid, Side};
-use millrace_lab::Interrupt;
-use millrace_lab::programs::Task;
-use millrace_lab::programs::native::{ProgramPlan, ProgramRun, run_program_row};
+use millrace_experiments::Interrupt;
+use millrace_experiments::programs::Task;
+use millrace_experiments::programs::native::{ProgramPlan, ProgramRun, run_program_row};
 use millrace_runtime::CacheFlusher;
 
 use super::args::BenchArgs;

@@ -3,7 +3,7 @@
 //! Parsed by clap as a part of `BenchArgs`, read by program.rs.
 
 use clap::Args;
-use millrace_lab::programs::Task;
+use millrace_experiments::programs::Task;
 
 /// Flags that say what a program says itself, or that are about something else.
 const OWN: [&str; 32] = [

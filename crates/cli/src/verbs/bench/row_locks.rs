@@ -1,7 +1,7 @@
 //! What the locks of a row did, as a table: `bench --locks`. Pure text.
 
 use millrace_console::{Form, WIDTH, lock_table, wrapped};
-use millrace_lab::Row;
+use millrace_experiments::Row;
 
 use super::table::settings;
 

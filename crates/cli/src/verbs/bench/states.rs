@@ -5,7 +5,7 @@
 //! microseconds. Called by the verb for each row.
 
 use millrace_console::{Form, Grid, Side, WIDTH, shortened, wrapped};
-use millrace_lab::{DriveStates, Row};
+use millrace_experiments::{DriveStates, Row};
 
 use super::table::settings;
 
@@ -69,7 +69,7 @@ fn micros(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_lab::{LatencyNs, Outcome};
+    use millrace_experiments::{LatencyNs, Outcome};
 
     fn row() -> Row {
         let drive = |drive: &str, mean| {

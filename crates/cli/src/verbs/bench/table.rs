@@ -5,7 +5,7 @@
 //! of rows. Every table has one unit for its times. Called by the verb.
 
 use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
-use millrace_lab::{HistoryRow, LatencyNs, Row};
+use millrace_experiments::{HistoryRow, LatencyNs, Row};
 
 /// A setting of a row: its name, its value in this row, and the value that goes without saying.
 type Setting = (&'static str, fn(&Row) -> String, &'static str);
@@ -253,7 +253,7 @@ pub fn bytes(count: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_lab::{Cost, MachineRow, Notifications, Outcome, Queues, Rw};
+    use millrace_experiments::{Cost, MachineRow, Notifications, Outcome, Queues, Rw};
 
     fn row(stack: &str, iodepth: u32) -> Row {
         let queues = Queues { stack: stack.to_owned(), cpus: 1, ..Queues::default() };

@@ -10,9 +10,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_console::{Bar, Grid, Side};
-use millrace_lab::sim::{Length, machine, run_rows};
-use millrace_lab::vm::{Mode, VmBench, VmReport, run_vm_bench};
-use millrace_lab::{Interrupt, Workload};
+use millrace_experiments::sim::{Length, machine, run_rows};
+use millrace_experiments::vm::{Mode, VmBench, VmReport, run_vm_bench};
+use millrace_experiments::{Interrupt, Workload};
 
 use super::args::{BenchArgs, size};
 use super::table::{TimeUnit, bytes, kind};

@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use millrace_lab::cached;
-use millrace_lab::explore::{self, Outcome, Scenario, Violation};
+use millrace_experiments::cached;
+use millrace_experiments::explore::{self, Outcome, Scenario, Violation};
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};

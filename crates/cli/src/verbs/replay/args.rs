@@ -9,8 +9,8 @@ use clap::Args;
 use millrace_block::Serving;
 use millrace_console::words::duration;
 use millrace_console::words::{whole, word};
-use millrace_lab::replay::Fit;
-use millrace_lab::traced::Format;
+use millrace_experiments::replay::Fit;
+use millrace_experiments::traced::Format;
 
 use super::target::{Mapped, TargetSpec};
 use crate::verbs::bench::args_size;

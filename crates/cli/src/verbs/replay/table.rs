@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 use millrace_console::{Grid, Side, fitted};
-use millrace_lab::replay::{Latency, Lateness, OpReport, Report, Series, Stopped};
+use millrace_experiments::replay::{Latency, Lateness, OpReport, Report, Series, Stopped};
 use serde_json::{Value, json};
 
 /// Columns of the line of I/Os over time.

@@ -9,8 +9,8 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail};
 use millrace::{Layout, Places, Spec, VolumeOptions, worker_cpus};
 use millrace_block::{Serving, ServingConfig};
-use millrace_lab::DiskContents;
-use millrace_lab::replay::{ReplayVolume, Routes, SimulatedVolume};
+use millrace_experiments::DiskContents;
+use millrace_experiments::replay::{ReplayVolume, Routes, SimulatedVolume};
 use millrace_machine::{Machine, Native};
 use millrace_nbd::client::NbdUri;
 

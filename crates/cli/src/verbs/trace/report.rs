@@ -10,9 +10,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use millrace_console::{Bar, Next, walk};
-use millrace_lab::page::Page;
-use millrace_lab::trace::{Timeline, report_page};
-use millrace_lab::traced::{
+use millrace_experiments::page::Page;
+use millrace_experiments::trace::{Timeline, report_page};
+use millrace_experiments::traced::{
     AnySource, EventIos, Opened, Profile, TracePath, TraceSource, open_events, profile_text,
 };
 use millrace_trace::{Reader, Spans, TraceName, json_line};

@@ -5,7 +5,7 @@
 use clap::Args;
 use millrace_console::words::duration;
 use millrace_drives::nearest;
-use millrace_lab::vm::{Effect, Mode, VmSetting};
+use millrace_experiments::vm::{Effect, Mode, VmSetting};
 
 /// Flags that a virtual machine has no use for.
 const OTHERS: [&str; 33] = [
