@@ -22,11 +22,11 @@ const MAN: &str = "\
 Examples:
   millrace man | man -l -               the page of the program
   millrace man ~/.local/share/man/man1  all pages: millrace.1, millrace-serve.1 and so on
-  man millrace-bench                    then read one
+  man millrace-serve                    then read one
 
 The Debian package installs all of them.";
 
-/// A multi-queue block layer in user space: volumes of drives, served and measured.
+/// A multi-queue block layer in user space: volumes of drives, served and watched.
 #[derive(Debug, Parser)]
 #[command(name = "millrace", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
@@ -48,16 +48,8 @@ enum Verb {
     Locks(verbs::locks::Args),
     /// Change a running daemon: schedulers, groups, sizes; say why it is slow
     Ctl(verbs::ctl::Args),
-    /// Measure drives, designs and servers, in fio's words
-    Bench(Box<verbs::bench::BenchArgs>),
-    /// Repeat the experiments of four papers on simulated machines
-    Paper(verbs::paper::Args),
-    /// Look for bugs of the block layer by simulation
-    Explore(verbs::explore::ExploreArgs),
     /// Record what drives do, and read recordings, as blktrace's tools do
     Trace(verbs::trace::Args),
-    /// Send the I/Os of a recorded trace again, at their times or as fast as possible
-    Replay(Box<verbs::replay::ReplayArgs>),
     /// Print completions for bash, zsh or fish
     #[command(after_help = COMPLETIONS)]
     Completions(completions::Args),
@@ -74,11 +66,7 @@ impl Verb {
             Verb::Top(args) => verbs::top::run(&args),
             Verb::Locks(args) => verbs::locks::run(&args),
             Verb::Ctl(args) => verbs::ctl::run(&args),
-            Verb::Bench(args) => verbs::bench::run(&args),
-            Verb::Paper(args) => verbs::paper::run(&args),
-            Verb::Explore(args) => verbs::explore::run(&args),
             Verb::Trace(args) => verbs::trace::run(&args),
-            Verb::Replay(args) => verbs::replay::run(&args),
             Verb::Completions(args) => completions::run(&args, command()),
             Verb::Man(args) => man::run(&args, command()),
         }
@@ -116,11 +104,8 @@ mod tests {
     #[test]
     fn a_number_that_is_none_is_answered_with_what_to_write() {
         for (arguments, said) in [
-            ("explore --seeds x", "'x' for '--seeds <N>': write a whole number from 1\n"),
-            ("explore --seeds 0", "'0' for '--seeds <N>': write a whole number from 1\n"),
-            ("explore --seed -", "'-' for '--seed <S>': write a whole number from 0\n"),
             ("serve --threads 0", "write a whole number from 1 to 1024\n"),
-            ("bench --jobs 1,0", "'0' for '--numjobs <N>': write a whole number from 1 to 4096\n"),
+            ("trace record --tenant x", "'x' for '--tenant <N>': write a whole number from 0 to"),
         ] {
             let words = std::iter::once("millrace").chain(arguments.split(' '));
             let error = Cli::try_parse_from(words).expect_err(arguments).to_string();
@@ -137,14 +122,14 @@ mod tests {
     fn every_command_of_the_documents_and_examples_is_understood() {
         let mut texts = vec![
             include_str!("../../../README.md").to_owned(),
-            include_str!("../../../docs/bench.md").to_owned(),
-            include_str!("../../../docs/papers.md").to_owned(),
-            include_str!("../../../docs/replay.md").to_owned(),
+            include_str!("../../../docs/backends.md").to_owned(),
+            include_str!("../../../docs/cache.md").to_owned(),
+            include_str!("../../../docs/control.md").to_owned(),
             include_str!("../../../docs/vm.md").to_owned(),
         ];
         texts.extend(documents::examples(&command()));
         let commands = documents::shown(&texts, "millrace", "cargo run --release --");
-        assert!(commands.len() > 60, "{commands:#?}");
+        assert!(commands.len() > 40, "{commands:#?}");
         for command in commands {
             let parsed = Cli::try_parse_from(documents::words(&command));
             assert!(parsed.is_ok(), "{command}: {}", parsed.unwrap_err());
@@ -169,7 +154,7 @@ mod tests {
             for verb in verbs() {
                 assert!(script.contains(&verb), "{shell:?} lacks {verb}");
             }
-            assert!(script.contains("rwmixread"), "{shell:?} lacks an option of bench");
+            assert!(script.contains("data-dir"), "{shell:?} lacks an option of serve");
         }
     }
 
@@ -185,8 +170,8 @@ mod tests {
             assert!(page.contains(&format!("millrace\\-{verb}")), "{page}");
         }
         assert!(page("millrace-trace-record.1").contains("duration"));
-        let bench = page("millrace-bench.1");
-        assert!(bench.contains("rwmixread") && bench.contains(".nf\nExamples:"), "{bench}");
+        let serve = page("millrace-serve.1");
+        assert!(serve.contains("data\\-dir") && serve.contains(".nf\nExamples:"), "{serve}");
         assert!(pages[0].0 == "millrace.1" && pages[0].1.contains("SUBCOMMANDS"), "{}", pages[0].1);
     }
 }

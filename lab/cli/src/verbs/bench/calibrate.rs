@@ -232,15 +232,6 @@ mod tests {
         let text = text(&rows);
         let keys = lines(&Calibration { read, write });
         assert!(text.ends_with(&keys), "{text}");
-        let config = format!(
-            "[[drive]]\nname = \"d\"\nspec = \"null\"\n{keys}\n[[volume]]\nname = \"v\"\n\
-             drives = [\"d\"]\n[[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n"
-        );
-        let config = crate::config::load("m.toml", &config, std::path::Path::new("")).unwrap();
-        assert_eq!(
-            config.config.volumes[0].drives[0].options.cost,
-            Calibration { read, write }.cost()
-        );
     }
 
     #[test]
