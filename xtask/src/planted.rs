@@ -1,5 +1,5 @@
-//! `cargo xtask planted`: that `millrace explore` finds every planted bug, and how many seeds it
-//! takes.
+//! `cargo xtask planted`: that `millrace-lab explore` finds every planted bug, and how many seeds
+//! it takes.
 //!
 //! Copies the tree to `target/planted/tree`, patches hooks for bugs into the copy, builds the
 //! program there with the feature `planted`, runs it with each bug and without one, and prints a

@@ -5,10 +5,11 @@
 
 use std::process::ExitCode;
 
+use anyhow::anyhow;
 use clap::{Command, CommandFactory, Parser, Subcommand};
-use millrace_console::{completions, logging, man};
+use millrace_console::{ERROR, complain, completions, logging, man};
 
-use crate::verbs;
+use crate::{moved, verbs};
 
 const COMPLETIONS: &str = "\
 Examples:
@@ -86,8 +87,22 @@ pub fn verbs() -> Vec<String> {
 
 /// Runs the verb that the command line names.
 pub fn run() -> ExitCode {
-    let Cli { verb, logging } = Cli::parse();
-    millrace_console::run("millrace", logging, || verb.run())
+    match Cli::try_parse() {
+        Ok(Cli { verb, logging }) => millrace_console::run("millrace", logging, || verb.run()),
+        Err(error) => refuse(&error),
+    }
+}
+
+/// Says what is wrong with the command line, and ends the program if the parser does.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    match moved::answer(error, &words.collect::<Vec<_>>()) {
+        Some(text) => {
+            complain(&anyhow!(text));
+            ExitCode::from(ERROR)
+        }
+        None => error.exit(),
+    }
 }
 
 #[cfg(test)]

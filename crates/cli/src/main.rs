@@ -5,6 +5,7 @@
 
 mod cli;
 mod config;
+mod moved;
 mod verbs;
 mod views;
 

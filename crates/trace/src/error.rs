@@ -23,8 +23,9 @@ pub enum TraceError {
     },
     /// A name is that of a file of something else.
     #[error(
-        "{}: no recording of blktrace, which has files NAME.blktrace.0 and so on; `millrace trace \
-         report` reads other formats, and `millrace trace convert` makes a recording of them",
+        "{}: no recording of blktrace, which has files NAME.blktrace.0 and so on; \
+         `millrace-lab trace report` reads other formats, and `millrace-lab trace convert` makes a \
+         recording of them",
         .file.display()
     )]
     NoRecording {

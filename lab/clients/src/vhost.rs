@@ -2,8 +2,8 @@
 //!
 //! Plays the guest's part: [`Client::connect`] negotiates with the server on a Unix socket and
 //! makes rings and buffers in one shared memory; [`Client::into_queues`] gives a [`Queue`] for each
-//! thread. [`DriverRing`] is the ring alone, over any memory. Called by `millrace bench --connect
-//! vhost-user:SOCKET` and by tests; calls the crate vhost for the protocol's messages.
+//! thread. [`DriverRing`] is the ring alone, over any memory. Called by `millrace-lab bench
+//! --connect vhost-user:SOCKET` and by tests; calls the crate vhost for the protocol's messages.
 //!
 //! Invariant: nothing of a queue is shared with another but the connection, which nobody uses once
 //! the set-up is over, so threads never meet. Specifications: vhost-user of QEMU; virtio 1.2.

@@ -5,7 +5,7 @@
 //! here knows a result: machines' files and drives' presets are the only input. One submitting
 //! thread through libaio, RAID-0, or a program of `programs`; served as Linux does (per-volume),
 //! by a worker for each drive (per-drive), and as this layer does besides (inline, auto). Called by
-//! `millrace paper`.
+//! `millrace-lab paper`.
 
 mod checks;
 mod figures;

@@ -6,7 +6,7 @@
 //! wrote what when: a read gives what was there, or what was being written; what was flushed
 //! survives; nothing appears that was never written. A frame that changes while a drive reads it is
 //! a violation, too, and so are a part of a block that reaches a drive, and an I/O that fails since
-//! a drive is dead which has nothing of it. Called by `millrace explore --cache`.
+//! a drive is dead which has nothing of it. Called by `millrace-lab explore --cache`.
 
 mod client;
 mod drive;

@@ -5,8 +5,8 @@
 //! against drives made for it (drive.rs, media.rs), served as serving.rs says, perhaps by workers
 //! (workers.rs); a judge with a plain model of what must be true watches (judge.rs, history.rs,
 //! map.rs); a scenario that goes wrong is made smaller (shrink.rs).
-//! Called by `millrace explore` and by tests. Invariant: the same scenario gives the same outcome,
-//! to the bit, in every build. Source: the method is FoundationDB's and TigerBeetle's.
+//! Called by `millrace-lab explore` and by tests. Invariant: the same scenario gives the same
+//! outcome, to the bit, in every build. Source: the method is FoundationDB's and TigerBeetle's.
 
 mod derive;
 mod disturb;

@@ -1,7 +1,7 @@
 //! Workloads, experiments and reports: what measures millrace, and nothing that production needs.
 //!
 //! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
-//! comparison that `millrace bench` runs by default; `sim`, the same on simulated machines;
+//! comparison that `millrace-lab bench` runs by default; `sim`, the same on simulated machines;
 //! `contend`, clients unlike each other at the same drives; `schedulers`, what each of them gets
 //! under which scheduler; `systor13`, `atc17`, `msst15` and `ols02`, papers' experiments there, and
 //! `walk`, one here; `programs`, servers and utilities; `vm`, a virtual machine there; `calibrate`,

@@ -4,7 +4,7 @@
 //! `tables` show them, `checks` compares them with what the paper says. Nothing here knows a
 //! result: the files of machine and virtualisation and the drive's preset are the only input. A
 //! guest with 8 vCPUs on 4 cores; the same workload on the host itself beside it. Called by
-//! `millrace paper`.
+//! `millrace-lab paper`.
 
 mod checks;
 mod figures;

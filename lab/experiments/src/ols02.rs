@@ -4,7 +4,7 @@
 //! gave, `figures` and `tables` show them, `checks` compares them with what the paper says;
 //! `native` counts and measures the same settings on this machine. Nothing here knows a result: the
 //! files of machine and kernel and the paper's inputs are all that is given. Called by
-//! `millrace paper`.
+//! `millrace-lab paper`.
 
 mod checks;
 mod figures;

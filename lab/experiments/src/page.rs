@@ -1,9 +1,9 @@
 //! `Page`: what an experiment found, as plain data: checks, figures, tables and machines.
 //!
-//! Owns no logic but the arithmetic of a deviation. Filled by experiments such as `millrace paper`;
-//! rendered by `html` (one file that needs no network), `text` (for a terminal) and `json`. The
-//! plots are SVG written here: they follow the reader's colours, print, and need no script, which
-//! neither uPlot (a canvas and 50 KB of script) nor plotters (fixed colours) does. A page
+//! Owns no logic but the arithmetic of a deviation. Filled by experiments such as `millrace-lab
+//! paper`; rendered by `html` (one file that needs no network), `text` (for a terminal) and `json`.
+//! The plots are SVG written here: they follow the reader's colours, print, and need no script,
+//! which neither uPlot (a canvas and 50 KB of script) nor plotters (fixed colours) does. A page
 //! gives the same bytes each time.
 
 mod escape;

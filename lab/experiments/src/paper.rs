@@ -123,11 +123,11 @@ impl Repetition<'_> {
         let mut remarks = Vec::new();
         let paper = self.paper;
         if parts.is_empty() {
-            remarks
-                .push(format!("Nothing of {paper} was finished; millrace paper {paper} runs all."));
+            let all = format!("millrace-lab paper {paper} runs all");
+            remarks.push(format!("Nothing of {paper} was finished; {all}."));
         } else if parts.len() < names.len() {
             remarks.push(format!(
-                "Shown: {} only, of {paper}. Not run: {}; millrace paper {paper} runs all.",
+                "Shown: {} only, of {paper}. Not run: {}; millrace-lab paper {paper} runs all.",
                 list(true),
                 list(false)
             ));
@@ -156,7 +156,7 @@ impl Repetition<'_> {
             [] => String::new(),
             some => format!(" --without {}", mechanism::words(some)),
         };
-        format!("millrace paper {paper}{parts} --seed {seed}{without}")
+        format!("millrace-lab paper {paper}{parts} --seed {seed}{without}")
     }
 }
 

@@ -4,7 +4,7 @@
 //! here. `points` says what a point is (clients at a drive under a scheduler), `runs` which points
 //! a part needs and what they gave, `windows` how a limit is judged, `figures` and `tables` show
 //! it, `checks` compares it with what each scheduler promises. Nothing here knows a result. Called
-//! by `millrace paper`.
+//! by `millrace-lab paper`.
 
 mod checks;
 mod figures;

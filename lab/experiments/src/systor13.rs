@@ -4,7 +4,7 @@
 //! compares it with what the paper says. Nothing here knows a result: the machines' files are the
 //! only input. As in the paper: 512-byte random reads of a null drive, one submitting process per
 //! core in socket order, 32 outstanding I/Os each submitted one by one (fio's default), or one at a
-//! time for latencies. Called by `millrace paper`.
+//! time for latencies. Called by `millrace-lab paper`.
 
 mod checks;
 mod figures;

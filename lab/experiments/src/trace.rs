@@ -1,7 +1,7 @@
 //! Where I/Os of a trace spend their time, as a page of plots.
 //!
 //! Owns what happened when (`Timeline`) and how it is shown. Fed by millrace-trace, which reads the
-//! files. Called by `millrace trace report`.
+//! files. Called by `millrace-lab trace report`.
 
 mod report;
 mod timeline;

@@ -1,7 +1,7 @@
 //! Traces of block I/O in any format, as one stream of I/Os.
 //!
 //! Owns what formats have in common: an I/O with its time, device, range and, where the format
-//! tells it, its latency. Readers of formats are `TraceSource`s; `millrace replay`,
+//! tells it, its latency. Readers of formats are `TraceSource`s; `millrace-lab replay`,
 //! `trace report` and `trace convert` take these and know no format. `open` finds the format and
 //! gives the I/Os of one or more files in the order of their arrival.
 //! Stands on `trace`, which reads blktrace's records.

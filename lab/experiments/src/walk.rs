@@ -3,7 +3,7 @@
 //! One 4 KiB read at a time, from an NVMe-class model drive and from a file in the folder for
 //! temporary files, each step of each I/O stamped and recorded (`Recorder`), read back and measured
 //! as `millrace trace spans` does. Unlike the other papers' this is no simulation: the spans are
-//! those of the machine that it runs on. Source: \[WALK\]. Called by `millrace paper`.
+//! those of the machine that it runs on. Source: \[WALK\]. Called by `millrace-lab paper`.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -197,7 +197,7 @@ fn page(walked: &[Walked], seed: u64) -> Page {
         title: "Where a request spends its time, recorded on this machine".into(),
         intro: INTRO.iter().map(ToString::to_string).collect(),
         facts: vec![
-            ("command".into(), format!("millrace paper walk --seed {seed}")),
+            ("command".into(), format!("millrace-lab paper walk --seed {seed}")),
             ("I/Os measured".into(), counts),
         ],
         checks: vec![check(walked)],

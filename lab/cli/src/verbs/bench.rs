@@ -1,4 +1,4 @@
-//! `millrace bench`: runs workloads on drives or against a server, and prints a row for each.
+//! `millrace-lab bench`: runs workloads on drives or against a server, and prints a row for each.
 //!
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
 //! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,

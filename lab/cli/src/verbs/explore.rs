@@ -1,4 +1,5 @@
-//! `millrace explore`: runs scenarios of many seeds on the simulated machine, and shows what broke.
+//! `millrace-lab explore`: runs scenarios of many seeds on the simulated machine, and shows what
+//! broke.
 //!
 //! Owns the flow: seeds to workers (crew.rs, worker.rs), the first violation of each kind made
 //! smaller (hunt.rs), a report. With `--cache` seeds are scenarios of the cache, which are not made
@@ -115,7 +116,7 @@ fn findings(sums: &Sums, args: &ExploreArgs) -> Result<Vec<Finding>> {
 }
 
 fn finding(seed: u64, violation: &Violation, small: (Scenario, Violation)) -> Finding {
-    let replay = format!("millrace explore --scenario '{}'", small.0.line());
+    let replay = format!("millrace-lab explore --scenario '{}'", small.0.line());
     Finding {
         seed,
         kind: violation.kind.clone(),
@@ -134,7 +135,7 @@ fn cache_finding(seed: u64, violation: &Violation) -> Finding {
         detail: violation.detail.clone(),
         scenario: None,
         scenario_detail: format!("{:?}", cached::Scenario::of_seed(seed)),
-        replay: format!("millrace explore --cache --seed {seed}"),
+        replay: format!("millrace-lab explore --cache --seed {seed}"),
     }
 }
 
@@ -143,8 +144,8 @@ fn shown(finding: &Finding) -> String {
     let Finding { kind, detail, seed, scenario_detail, replay, .. } = finding;
     match finding.scenario {
         Some(_) => format!(
-            "violation: {kind}: {detail}\n  seed: {seed} (millrace explore --seed {seed})\n  made \
-             smaller: {scenario_detail}\n  replay: {replay}\n"
+            "violation: {kind}: {detail}\n  seed: {seed} (millrace-lab explore --seed {seed})\n  \
+             made smaller: {scenario_detail}\n  replay: {replay}\n"
         ),
         None => format!(
             "violation: {kind}: {detail}\n  seed: {seed}\n  scenario: {scenario_detail}\n  replay: \

@@ -1,4 +1,4 @@
-//! `millrace paper`: repeats papers' experiments and sets their numbers beside ours.
+//! `millrace-lab paper`: repeats papers' experiments and sets their numbers beside ours.
 //!
 //! Called by cli.rs. Experiments and their pages are the lab's; this prints each page and writes it
 //! as one HTML file. Exit status 1 if a check does not hold. Ctrl-C prints what was run whole until
@@ -24,14 +24,14 @@ use super::interrupt::{self, INTERRUPTED};
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace paper
+  millrace-lab paper
       all papers: tables and checks here, plots in systor13.html, atc17.html, msst15.html,
       ols02.html, schedulers.html, walk.html
-  millrace paper systor13:fig9,fig10
+  millrace-lab paper systor13:fig9,fig10
       two figures; their page is systor13-fig9-fig10.html
-  millrace paper systor13:fig4 --without lines,spinners
+  millrace-lab paper systor13:fig4 --without lines,spinners
       each point twice, the second time without two mechanisms of the machine: what hangs on them
-  millrace paper atc17 --json --html /tmp/p.html
+  millrace-lab paper atc17 --json --html /tmp/p.html
       one paper for a program, and its page elsewhere
 
 Mechanisms of machines: spinners, distance, links, queueing, lines, sharing, fairness

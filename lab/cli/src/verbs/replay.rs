@@ -1,8 +1,8 @@
-//! `millrace replay`: sends the I/Os of a trace again, and prints what became of them.
+//! `millrace-lab replay`: sends the I/Os of a trace again, and prints what became of them.
 //!
 //! Owns the flow: arguments to lanes (target.rs) and settings, a first pass over the trace where
-//! `--fit scale` needs one, the replay itself (millrace-experiments's `replay`) with a progress bar, a
-//! report (table.rs). Ctrl-C ends the replay, and what was done is printed.
+//! `--fit scale` needs one, the replay itself (millrace-experiments's `replay`) with a progress
+//! bar, a report (table.rs). Ctrl-C ends the replay, and what was done is printed.
 #![allow(clippy::print_stderr)]
 
 mod args;

@@ -24,7 +24,7 @@ usage: sched_compare [OPTIONS] --dir DIR
                   randread/4k/1+randwrite/128k/256 is a reader beside a writer
   --target-us 1000   the latency target of clients of depth 1, p99, with our latency; and kyber's
                   read_lat_nsec
-  --drive LINE    a line for our [[drive]], as of `millrace bench --calibrate`; may be repeated
+  --drive LINE    a line for our [[drive]], as of `millrace-lab bench --calibrate`; may be repeated
   --rounds 3      runs of each scheduler in each cell
   --seconds 3     measured length of a run
   --ramp 1        seconds before that, which are not measured

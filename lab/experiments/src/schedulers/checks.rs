@@ -13,7 +13,7 @@ use crate::paper::rule::{Found, Rule};
 
 /// All of them, in the order of the page.
 pub(super) fn all(results: &Results) -> Vec<Check> {
-    let missing = "its part was not run: millrace paper schedulers runs all";
+    let missing = "its part was not run: millrace-lab paper schedulers runs all";
     RULES.iter().map(|rule| rule.check(results, missing)).collect()
 }
 

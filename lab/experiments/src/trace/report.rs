@@ -1,7 +1,7 @@
 //! The page of a trace: plots over time, heat maps and tables of `Spans` and a `Timeline`.
 //!
 //! Owns what is shown and how it is called; the page and its plots are `crate::page`'s. One file
-//! that needs no network, of bounded size. Called by `millrace trace report`.
+//! that needs no network, of bounded size. Called by `millrace-lab trace report`.
 
 use millrace_trace::{Drive, Kind, Measures, Per, Spans};
 

@@ -3,7 +3,7 @@
 //! Slots begin with 1 us each; when the trace is longer than they last, neighbours are added up and
 //! each lasts twice as long. Sectors of a drive are counted in the same way, in `SECTOR_BINS` bins
 //! that grow. So memory is bounded (1 MiB), and so is the page that `report.rs` makes of it.
-//! Fed with each event, and by `Spans` with each span; called by `millrace trace report`.
+//! Fed with each event, and by `Spans` with each span; called by `millrace-lab trace report`.
 
 use millrace_block::blktrace::{Act, category};
 use millrace_trace::{Entry, Kind, Sample, Span, Spans, Watch};

@@ -90,7 +90,7 @@ pub enum OpenError {
     /// Files are of several formats, whose times cannot be compared.
     #[error(
         "{first} is {first_format} and {other} is {other_format}: traces that are read together \
-         must have one format; convert one of them with `millrace trace convert`"
+         must have one format; convert one of them with `millrace-lab trace convert`"
     )]
     Mixed {
         /// The first file.

@@ -3,7 +3,7 @@
 //!
 //! Owns counters of bounded size, however long the trace: 120 slots of time, a bin for each power
 //! of two, a sketch of the pages touched, and some words for each device. Fed with each I/O; shown
-//! by `page.rs` and `json.rs`. Called by `millrace trace report`, also beside blktrace's spans.
+//! by `page.rs` and `json.rs`. Called by `millrace-lab trace report`, also beside blktrace's spans.
 
 mod json;
 mod page;

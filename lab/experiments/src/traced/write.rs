@@ -1,7 +1,7 @@
 //! `Writer`: I/Os as a trace of another format, written as they come.
 //!
 //! Owns which formats can be written, and the count of what a format has no place for. Called by
-//! `millrace trace convert`; memory is bounded by what is in flight.
+//! `millrace-lab trace convert`; memory is bounded by what is in flight.
 
 mod blktrace;
 mod iolog;

@@ -1,4 +1,4 @@
-//! `VmBench`: a virtual machine on a simulated host, as `millrace bench --vm` asks for it.
+//! `VmBench`: a virtual machine on a simulated host, as `millrace-lab bench --vm` asks for it.
 //!
 //! Plain settings in, a plain report out; `run_vm` does the work. The modes are those that
 //! `paper msst15` compares. Called by the verb.

@@ -1,8 +1,8 @@
 //! `millrace trace show`: a trace as lines, byte for byte those of `blkparse -i NAME`, but for
 //! names of drives where blkparse has numbers.
 //!
-//! Called by `trace::run`; the lines are the lab's. What precedes a broken record is printed before
-//! the error. A reader of our output that goes away ends it quietly.
+//! Called by `trace::run`; the lines are millrace-trace's. What precedes a broken record is printed
+//! before the error. A reader of our output that goes away ends it quietly.
 
 use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! `millrace trace spans`: how long I/Os took from step to step, in btt's words and digits.
 //!
-//! Called by `trace::run`; measuring and layout are the lab's. Prints nothing of a broken trace,
-//! since numbers of a part would pass for those of the whole.
+//! Called by `trace::run`; measuring and layout are millrace-trace's. Prints nothing of a broken
+//! trace, since numbers of a part would pass for those of the whole.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,8 @@
 //! `bench --calibrate DRIVE`: what a drive does in a second, as keys for its `[[drive]]`.
 //!
-//! Owns the order of things: six runs (millrace-experiments's `calibrate`) on this machine or a simulated
-//! one, a table, lines for the configuration. Called by the verb; the runs write to a drive that is
-//! empty, or to any with `--overwrite`.
+//! Owns the order of things: six runs (millrace-experiments's `calibrate`) on this machine or a
+//! simulated one, a table, lines for the configuration. Called by the verb; the runs write to a
+//! drive that is empty, or to any with `--overwrite`.
 #![allow(clippy::print_stderr)]
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The arguments of `millrace explore`, and what they ask for.
+//! The arguments of `millrace-lab explore`, and what they ask for.
 //!
 //! Owns the words, their defaults and what excludes what. Called by the verb; reads nothing but the
 //! scenario's file.

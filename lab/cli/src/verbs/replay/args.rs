@@ -1,4 +1,4 @@
-//! Arguments of `millrace replay`.
+//! Arguments of `millrace-lab replay`.
 //!
 //! Parsed by clap, made into a plan by plan.rs. What contradicts itself, or has no meaning beside
 //! what else is given, is refused with what to do.
@@ -17,22 +17,24 @@ use crate::verbs::bench::args_size;
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace replay trace.log --to ram:size=1g
+  millrace-lab replay trace.log --to ram:size=1g
       a trace of any format, at its own times, on memory
-  millrace replay sda --to 'nbd+unix:///vol0?socket=millrace-data/vol0.sock' --speed 10x --overwrite
+  millrace-lab replay sda --to 'nbd+unix:///vol0?socket=millrace-data/vol0.sock' --speed 10x
+      --overwrite
       blktrace's files sda.blktrace.*, ten times as fast, on a server's export
-  millrace replay web.csv.gz --to file:path=/srv/new,size=64g --fit scale --speed afap --iodepth 64
+  millrace-lab replay web.csv.gz --to file:path=/srv/new,size=64g --fit scale
+      --speed afap --iodepth 64
       as fast as possible with 64 in flight, all addresses shrunk to the size of a new file
-  millrace replay t --map 8,0=ram:size=1g --map 8,16=ram:size=4g --to null:
+  millrace-lab replay t --map 8,0=ram:size=1g --map 8,16=ram:size=4g --to null:
       a volume for each of two devices, and nothing kept of the others
-  millrace replay t --to ram:size=1g --to ram:size=1g --chunk 4k --speed afap
+  millrace-lab replay t --to ram:size=1g --to ram:size=1g --chunk 4k --speed afap
       on a stripe of two drives
-  millrace replay t --to model:preset=850evo --to model:preset=850evo --serving per-drive \
+  millrace-lab replay t --to model:preset=850evo --to model:preset=850evo --serving per-drive \
     --speed afap --iodepth 128
       each drive of the stripe served by a thread of its own
-  millrace replay t --to model:preset=850evo --machine e7-2870
+  millrace-lab replay t --to model:preset=850evo --machine e7-2870
       on a modelled SSD of a simulated machine, in that machine's time
-  blkparse -i sda | millrace replay - --to vhost-user:/run/vol0.sock
+  blkparse -i sda | millrace-lab replay - --to vhost-user:/run/vol0.sock
       from a pipe, to a vhost-user-blk server
 
 A replay writes random bytes wherever the trace writes: a trace has no data. A target that is not
@@ -87,7 +89,7 @@ pub struct ReplayArgs {
     /// Write over what a file, device or server holds
     #[arg(long, conflicts_with = "machine")]
     pub overwrite: bool,
-    /// Replay on a simulated machine, in that machine's time (names as for `millrace bench
+    /// Replay on a simulated machine, in that machine's time (names as for `millrace-lab bench
     /// --machine`, or a file that describes one); for drives null, ram and model
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub machine: Option<String>,

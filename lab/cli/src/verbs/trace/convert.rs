@@ -1,4 +1,4 @@
-//! `millrace trace convert`: a trace of one format as one of another.
+//! `millrace-lab trace convert`: a trace of one format as one of another.
 //!
 //! Called by `trace::run`; readers and writers are the lab's. Writes as it reads, so that a trace
 //! that is broken in its midst leaves what precedes. Never writes over what it reads, or beside
@@ -19,11 +19,11 @@ use super::Foreign;
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace trace convert usr_0.csv --to-format blktrace -o usr
+  millrace-lab trace convert usr_0.csv --to-format blktrace -o usr
       writes usr.blktrace.0, which blkparse and btt read
-  millrace trace convert sda --to-format iolog3 -o sda.log
+  millrace-lab trace convert sda --to-format iolog3 -o sda.log
       for fio --read_iolog=sda.log
-  blktrace -d /dev/sda -o - | millrace trace convert - --to-format msr -o sda.csv
+  blktrace -d /dev/sda -o - | millrace-lab trace convert - --to-format msr -o sda.csv
       without files of blktrace
 
 What a format has no place for (latencies, FUA, flushes) is left out, and counted on standard \

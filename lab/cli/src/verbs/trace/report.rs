@@ -1,5 +1,5 @@
-//! `millrace trace report`: a trace as one HTML page of plots and tables that needs no network, and
-//! as text.
+//! `millrace-lab trace report`: a trace as one HTML page of plots and tables that needs no network,
+//! and as text.
 //!
 //! A recording of blktrace has its spans, and like a trace of any other format what its I/Os are
 //! like. Called by `trace::run`; the page is the lab's. Nothing is written of a broken trace.
@@ -21,13 +21,13 @@ use super::Foreign;
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace trace report sda
+  millrace-lab trace report sda
       writes sda.html: stages over time, latency and sectors as heat maps, depth, CPUs, and what \
 the I/Os are like
-  millrace trace report dm-0 nvme0n1 -o stripe.html
-  millrace trace report usr_0.csv.gz
+  millrace-lab trace report dm-0 nvme0n1 -o stripe.html
+  millrace-lab trace report usr_0.csv.gz
       writes usr_0.csv.gz.html: rates, sizes, strides, working set, mix, the trace's own latencies
-  millrace trace report - --json < fio.log | jq .working_set_bytes
+  millrace-lab trace report - --json < fio.log | jq .working_set_bytes
 
 Sizes and strides are counted by powers of two; strides are from the end of one read or write to \
 the beginning of the next on the same device. The working set is the number of different pages of \

@@ -1,7 +1,7 @@
 //! A `Profile` as JSON: one object, sizes in bytes, times in nanoseconds.
 //!
 //! Histograms are objects from the least number of a bin, as text, to its count; bins that are
-//! empty are left out. Called by `millrace trace report --json`.
+//! empty are left out. Called by `millrace-lab trace report --json`.
 
 use millrace_block::Op;
 use serde_json::{Map, Value, json};
