@@ -117,10 +117,10 @@ mod tests {
         let mut texts = vec![
             include_str!("../../../README.md").to_owned(),
             include_str!("../../../docs/backends.md").to_owned(),
-            include_str!("../../../docs/bench.md").to_owned(),
+            include_str!("../../../docs/lab/bench.md").to_owned(),
             include_str!("../../../docs/cache.md").to_owned(),
-            include_str!("../../../docs/papers.md").to_owned(),
-            include_str!("../../../docs/replay.md").to_owned(),
+            include_str!("../../../docs/lab/papers.md").to_owned(),
+            include_str!("../../../docs/lab/replay.md").to_owned(),
         ];
         texts.extend(documents::examples(&command()));
         let cargo = "cargo run --release -p millrace-lab --";

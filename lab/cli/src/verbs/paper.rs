@@ -461,7 +461,7 @@ mod tests {
 
     #[test]
     fn help_and_documents_have_every_mechanism() {
-        let document = include_str!("../../../../docs/papers.md");
+        let document = include_str!("../../../../docs/lab/papers.md");
         let helped: Vec<&str> = EXAMPLES.split([',', ' ', '\n']).collect();
         for (mechanism, word) in Mechanism::WORDS {
             assert!(document.contains(&format!("| `{word}` | ")), "{mechanism:?}");

@@ -3,7 +3,7 @@
 //! Owns the keys. fio's are `jobname`, `numjobs`, `rw`, `bs`, `iodepth`, `total_ios`, `io_bytes`,
 //! `runtime` (milliseconds), `iops`, `bw_bytes`, `total_err`, and `lat_ns` with `N`, `mean`, `max`
 //! and `percentile`: fio nests them by job and direction, here a row is one flat object.
-//! docs/bench.md lists all keys. Called by serde for `bench --json`.
+//! docs/lab/bench.md lists all keys. Called by serde for `bench --json`.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};

@@ -72,7 +72,7 @@ holds. A target that is not known to be empty, as block devices never are, needs
 Ctrl-C ends the run and prints what was measured until then. A second Ctrl-C ends the program at
 once.
 Exit status: 0 if every I/O succeeded, 1 if one failed, 130 after Ctrl-C.
-docs/bench.md explains the columns and the keys of --json.";
+docs/lab/bench.md explains the columns and the keys of --json.";
 
 /// Most I/Os of a job: those of all jobs together can be counted, and take years.
 const IOS_MAX: u64 = 1 << 50;

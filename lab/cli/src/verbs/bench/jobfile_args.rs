@@ -44,7 +44,7 @@ const IN_THE_FILE: [&str; 30] = [
 #[derive(Debug, Clone, Args)]
 pub struct JobFileArgs {
     /// Run the jobs of one of fio's job files (- is standard input), on its files or on --drive;
-    /// docs/bench.md lists the words that mean something here
+    /// docs/lab/bench.md lists the words that mean something here
     #[arg(long, value_name = "FILE.fio", conflicts_with_all = IN_THE_FILE)]
     pub jobfile: Option<PathBuf>,
     /// With --jobfile, how to report: normal (a table), json (fio's keys), json+ (with the bins of

@@ -47,7 +47,7 @@ is sent when the writes before it have ended.
 
 Ctrl-C ends the replay and prints what was done. Exit status: 0 if every I/O succeeded, 1 if one
 failed, 2 if the trace is broken or a target is missing, 130 after Ctrl-C.
-docs/replay.md explains the tables and the keys of --json.";
+docs/lab/replay.md explains the tables and the keys of --json.";
 
 /// Send the I/Os of a trace again.
 #[derive(Debug, Clone, Args)]
