@@ -16,11 +16,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use millrace_console::shell_word;
 use millrace_drives::flock_holder;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use crate::views::Refusal;
-use crate::visible::shell_word;
 
 /// The file's name in the folder.
 const FILE: &str = "caches";
