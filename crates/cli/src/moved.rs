@@ -4,7 +4,7 @@
 //! completion or manual page has them. Called by cli.rs with an error of the parser.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use millrace_console::visible;
+use millrace_console::{shell_word, visible};
 
 /// Words that named a verb which moved.
 const MOVED: [&[&str]; 6] = [
@@ -29,17 +29,8 @@ pub fn answer(error: &clap::Error, words: &[String]) -> Option<String> {
         last == unknown && before.iter().all(|name| words.iter().any(|word| word == name))
     };
     let verb = MOVED.iter().find(is_named)?.join(" ");
-    let line = words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+    let line = words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ");
     Some(format!("`{verb}` is now a command of millrace-lab: millrace-lab {}", visible(&line)))
-}
-
-/// A word as a shell takes it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    }
 }
 
 #[cfg(test)]
