@@ -25,10 +25,16 @@ const SPEC: &str = "ram:size=16m";
 /// Socket and file of the device in a process of its own.
 const SERVES: &str = "MILLRACE_TEST_SERVES";
 
-/// A guest with an inflight region for two queues of 64.
+/// A guest with an inflight region for two queues of 64, whose frontend made its device here.
 fn tracked(export: &Export) -> (Guest, (Vec<u8>, std::fs::File)) {
     let mut guest = Guest::connect(&export.socket(0), 2);
     guest.negotiate(|offered| offered);
+    switch(&guest);
+    taken_over(guest)
+}
+
+/// A guest with a new region, whose frontend has asked for nothing else.
+fn taken_over(mut guest: Guest) -> (Guest, (Vec<u8>, std::fs::File)) {
     let inflight = guest.new_inflight(2);
     assert!(guest.set_inflight(&inflight));
     guest.share();
@@ -205,8 +211,7 @@ fn the_region_tells_the_next_device_whether_writes_are_durable_when_answered() {
         let mut guest = Guest::connect(&next.socket(0), 2);
         guest.negotiate(|offered| offered);
         assert!(guest.set_inflight(&inflight));
-        let asked = [[32u32, 1, 0].map(u32::to_ne_bytes).concat(), vec![0]].concat();
-        assert_eq!(guest.wire.ask(code::GET_CONFIG, &asked).unwrap()[12], on);
+        assert_eq!(switch(&guest), on);
         drop(guest);
         next.stop();
     }
@@ -226,7 +231,13 @@ fn status_of_write(guest: &mut Guest, q: usize) -> u8 {
     guest.request(q, OUT, 9, (guest.data, 512))
 }
 
-/// The switch that says whether writes are durable when they are answered.
+/// The switch in the configuration: 0 if writes are durable when they are answered.
+fn switch(guest: &Guest) -> u8 {
+    let asked = [[32u32, 1, 0].map(u32::to_ne_bytes).concat(), vec![0]].concat();
+    guest.wire.ask(code::GET_CONFIG, &asked).unwrap()[12]
+}
+
+/// Sets the switch that says whether writes are durable when they are answered.
 fn set_write_back(guest: &Guest, on: u8) {
     let payload = [[32u32, 1, 0].map(u32::to_ne_bytes).concat(), vec![on]].concat();
     guest.wire.must(code::SET_CONFIG, &payload, &[]);
@@ -251,13 +262,27 @@ fn a_guest_of_another_server_gets_durable_writes_until_it_sets_its_switch() {
     let mut guest = Guest::connect(&next.socket(0), 2);
     guest.negotiate(|offered| offered);
     assert!(guest.set_inflight(&inflight));
-    let asked = [[32u32, 1, 0].map(u32::to_ne_bytes).concat(), vec![0]].concat();
-    let switch = |guest: &Guest| guest.wire.ask(code::GET_CONFIG, &asked).unwrap()[12];
     assert_eq!(switch(&guest), 0);
     set_write_back(&guest, 1);
     assert_eq!(switch(&guest), 1);
     drop(guest);
     next.stop();
+}
+
+/// QEMU has no region to hand over if the other server knew of none: qemu-storage-daemon does not.
+#[test]
+fn a_guest_without_a_region_of_another_server_gets_durable_writes() {
+    let (volume, control) = faulty(SPEC, FaultCache::Volatile);
+    let export = Export::of(Backend::Auto, &[volume], |_| {});
+    let mut guest = Guest::connect(&export.socket(0), 2);
+    guest.negotiate(|offered| offered);
+    let (mut guest, inflight) = taken_over(guest);
+    assert_eq!(mark(&inflight), 1 << 63);
+    assert_eq!(status_of_write(&mut guest, 0), 0);
+    assert_eq!(control.power_cut(1), 0, "what was answered is durable");
+    assert_eq!(switch(&guest), 0);
+    drop(guest);
+    export.stop();
 }
 
 const LOSS: &str = "the last daemon ended with writes in memory that it had answered and not \
