@@ -3,14 +3,14 @@
 //! The first byte says the format, or that it is to be found; the rest is the trace. Besides "no
 //! panic" it demands that times never step back, that devices are known, that nothing follows an
 //! error, and that what was read can be written as each format that is written.
-//! Seeds in `corpus/formats` are the hand-made traces of `crates/lab/testdata`.
+//! Seeds in `corpus/formats` are the hand-made traces of `lab/experiments/testdata`.
 
 #![no_main]
 
 use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use millrace_lab::traced::{
+use millrace_experiments::traced::{
     AnySource, Format, Profile, TraceSource, TracedIo, WRITTEN, Writer, profile_text,
 };
 

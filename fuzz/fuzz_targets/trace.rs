@@ -11,7 +11,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use millrace_block::blktrace::{MAGIC, RECORD_BYTES, VERSION};
-use millrace_lab::trace::{Columns, Reader, Show, Span, Spans, Timeline, report_html};
+use millrace_experiments::trace::{Timeline, report_html};
+use millrace_trace::{Columns, Reader, Show, Span, Spans};
 
 fuzz_target!(|input: &[u8]| {
     let Some((first, rest)) = input.split_first() else { return };

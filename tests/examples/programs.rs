@@ -1,6 +1,6 @@
 //! `cargo xtask programs`: cp and tar on a volume, recorded, beside the modelled programs of
-//! `millrace bench --program`, and replayed over modelled drives as Linux served a volume and as we
-//! do.
+//! `millrace-lab bench --program`, and replayed over modelled drives as Linux served a volume and
+//! as we do.
 //!
 //! Owns arguments and tables; millrace-tests runs and records. Needs root, for the mount.
 
@@ -17,7 +17,7 @@ use millrace_tests::mounted::obstacle;
 use millrace_tests::programs::{
     Amounts, Kind, Recordings, Rig, Times, Traffic, in_guest, model, real,
 };
-use millrace_tests::{client, millrace, run};
+use millrace_tests::{client, millrace_lab, run};
 use serde_json::{Value, json};
 use signal_hook::consts::SIGINT;
 
@@ -28,12 +28,12 @@ usage: cargo xtask programs [--copy-mib N] [--files N] [--file-bytes N] [--machi
 Runs cp and tar on ext4 on a volume that millrace serves (through nbdfuse and a loop device),
 records each program's I/O at the volume, and replays it as fast as possible over a stripe of
 eight modelled 850 EVOs, served per-volume (as Linux's md), per-drive and inline. The modelled
-programs of `millrace bench --program` are recorded and replayed in the same way.
+programs of `millrace-lab bench --program` are recorded and replayed in the same way.
 
   --copy-mib N    size of the file that is copied [default: 192]
   --files N       files of the tree that is packed and unpacked [default: 4000]
   --file-bytes N  their mean size [default: 11264]
-  --machine NAME  the simulated machine, as of `millrace bench --machine` [default: e5-2620]
+  --machine NAME  the simulated machine, as of `millrace-lab bench --machine` [default: e5-2620]
   --iodepth N,... I/Os in flight while replaying: few as if the program waited for each, many as if
                   for none [default: 2,512]
   --limit N       I/Os replayed at most of each recording [default: 20000]
@@ -105,7 +105,7 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
 /// Whether there is such a machine, before anything is run; what the program says if not.
 fn check_machine(rig: &Rig) -> Result<(), String> {
     let Some(machine) = &rig.machine else { return Ok(()) };
-    let mut bench = millrace();
+    let mut bench = millrace_lab();
     bench.args(["bench", "--machine", machine, "--drive", "null", "--iodepth", "1", "--ios", "1"]);
     let output = run(&mut bench);
     match output.status.success() {

@@ -1,8 +1,9 @@
-//! The `millrace` binary that belongs to the running test: beside it, and no older than the source.
+//! The programs that belong to the running test: beside it, and no older than the source.
 //!
 //! Cargo does not build another package's binary for an integration test, so a test run alone would
-//! find none, or yesterday's. It is built once per test process when it is missing or older than a
-//! source file; `MILLRACE_BIN` names another one instead. Called by `Daemon`.
+//! find none, or yesterday's. A program is built once per test process when it is missing or older
+//! than a source file; `MILLRACE_BIN` and `MILLRACE_LAB_BIN` name others instead. Called by
+//! `Daemon` and by tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,24 +16,67 @@ use crate::process::run_within;
 /// A build from nothing, in release with full LTO, on a slow machine.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// The path of the binary, built if need be.
-pub fn path() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| match std::env::var_os("MILLRACE_BIN") {
-        Some(path) => path.into(),
-        None => locate(),
-    })
+/// The daemon and its client.
+pub static MILLRACE: Program = Program {
+    name: "millrace",
+    package: "millrace-cli",
+    variable: "MILLRACE_BIN",
+    sources: &["crates"],
+    path: OnceLock::new(),
+};
+
+/// The laboratory.
+pub static MILLRACE_LAB: Program = Program {
+    name: "millrace-lab",
+    package: "millrace-lab",
+    variable: "MILLRACE_LAB_BIN",
+    sources: &["crates", "lab"],
+    path: OnceLock::new(),
+};
+
+/// A program of the workspace.
+pub struct Program {
+    name: &'static str,
+    package: &'static str,
+    /// The environment variable that names another one.
+    variable: &'static str,
+    /// Folders of the workspace that the program is built from.
+    sources: &'static [&'static str],
+    path: OnceLock<PathBuf>,
 }
 
-fn locate() -> PathBuf {
-    let test = std::env::current_exe().expect("Linux knows the path of a running program");
-    let profile_dir = profile_dir(&test).to_owned();
-    let binary = profile_dir.join("millrace");
-    if !is_fresh(&binary, &workspace()) {
-        build(&profile_dir);
-        assert!(binary.exists(), "cargo built no {}; set MILLRACE_BIN", binary.display());
+impl Program {
+    /// The path of the program, built if need be.
+    pub fn path(&'static self) -> &'static Path {
+        self.path.get_or_init(|| match std::env::var_os(self.variable) {
+            Some(path) => path.into(),
+            None => self.locate(),
+        })
     }
-    binary
+
+    fn locate(&self) -> PathBuf {
+        let test = std::env::current_exe().expect("Linux knows the path of a running program");
+        let profile_dir = profile_dir(&test).to_owned();
+        let binary = profile_dir.join(self.name);
+        if !is_fresh(&binary, &workspace(), self.sources) {
+            self.build(&profile_dir);
+            assert!(binary.exists(), "cargo built no {}; set {}", binary.display(), self.variable);
+        }
+        binary
+    }
+
+    fn build(&self, profile_dir: &Path) {
+        let target_dir = profile_dir.parent().expect("a profile lies in the target directory");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--package", self.package, "--bin", self.name, "--target-dir"]);
+        cargo.arg(target_dir).current_dir(workspace());
+        if profile_dir.ends_with("release") {
+            cargo.arg("--release");
+        }
+        let output = run_within(&mut cargo, BUILD_TIMEOUT);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "cannot build {}:\n{errors}", self.name);
+    }
 }
 
 /// `target/debug` for the test `target/debug/deps/name-hash`, and for an example.
@@ -49,25 +93,13 @@ fn workspace() -> PathBuf {
     own.parent().expect("this crate lies in the workspace").to_owned()
 }
 
-fn build(profile_dir: &Path) {
-    let target_dir = profile_dir.parent().expect("a profile lies in the target directory");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--package", "millrace-cli", "--bin", "millrace", "--target-dir"]);
-    cargo.arg(target_dir).current_dir(workspace());
-    if profile_dir.ends_with("release") {
-        cargo.arg("--release");
-    }
-    let output = run_within(&mut cargo, BUILD_TIMEOUT);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "cannot build the millrace binary:\n{errors}");
-}
-
-fn is_fresh(binary: &Path, workspace: &Path) -> bool {
+fn is_fresh(binary: &Path, workspace: &Path, sources: &[&str]) -> bool {
     let Some(built) = modified(binary) else {
         return false;
     };
     let manifest = modified(&workspace.join("Cargo.toml"));
-    manifest.is_some_and(|time| time <= built) && !has_newer(&workspace.join("crates"), built)
+    let has_newer = |folder: &&str| has_newer(&workspace.join(folder), built);
+    manifest.is_some_and(|time| time <= built) && !sources.iter().any(has_newer)
 }
 
 /// Whether a source file or manifest below `dir` changed after `time`; tests do not count.
@@ -105,11 +137,12 @@ mod tests {
         fs::write(dir.path().join("Cargo.toml"), "").unwrap();
         fs::write(&source, "").unwrap();
         let binary = dir.path().join("millrace");
-        assert!(!is_fresh(&binary, dir.path()));
+        assert!(!is_fresh(&binary, dir.path(), &["crates"]));
         fs::write(&binary, "").unwrap();
-        assert!(is_fresh(&binary, dir.path()));
+        assert!(is_fresh(&binary, dir.path(), &["crates"]));
+        assert!(is_fresh(&binary, dir.path(), &["crates", "lab"]));
         let later = SystemTime::now() + Duration::from_secs(60);
         fs::File::open(&source).unwrap().set_modified(later).unwrap();
-        assert!(!is_fresh(&binary, dir.path()));
+        assert!(!is_fresh(&binary, dir.path(), &["crates"]));
     }
 }

@@ -49,7 +49,7 @@ impl Daemon {
     pub fn start_in(dir: TempDir, config: &str, sockets: &[&str], args: &[&str]) -> Self {
         let file = dir.path().join("millrace.toml");
         fs::write(&file, config).expect("the directory of the test is writable");
-        let mut command = Command::new(crate::binary::path());
+        let mut command = Command::new(crate::binary::MILLRACE.path());
         command.arg("serve").arg(&file).args(args);
         Self::spawn(dir, &mut command, sockets)
     }
@@ -67,7 +67,7 @@ impl Daemon {
         fs::write(&file, config).expect("the directory of the test is writable");
         let (program, args) = wrapper.split_first().expect("a wrapper has a name");
         let mut command = Command::new(program);
-        command.args(args).arg(crate::binary::path()).arg("serve").arg(&file);
+        command.args(args).arg(crate::binary::MILLRACE.path()).arg("serve").arg(&file);
         Self::spawn(dir, &mut command, sockets)
     }
 

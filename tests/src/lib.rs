@@ -1,9 +1,10 @@
 //! Support for the end-to-end tests: real clients, a real daemon, commands that cannot hang.
 //!
 //! Owns no state but the directories and processes it hands out, which go when their owner drops.
-//! Called by the files in `tests/tests`; calls the `millrace` binary, cargo when that binary is
-//! missing or stale, and whatever client a test names. Everything here panics on failure with what
-//! a person needs to see: it is only ever run by a test, or by `cargo xtask programs`.
+//! Called by the files in `tests/tests`; calls the programs `millrace` and `millrace-lab`, cargo
+//! when one of them is missing or stale, and whatever client a test names. Everything here panics
+//! on failure with what a person needs to see: it is only ever run by a test, or by `cargo xtask
+//! programs`.
 
 mod binary;
 pub mod cached;
@@ -45,7 +46,12 @@ pub fn tempdir() -> tempfile::TempDir {
 
 /// The `millrace` program, built if need be.
 pub fn millrace() -> std::process::Command {
-    std::process::Command::new(binary::path())
+    std::process::Command::new(binary::MILLRACE.path())
+}
+
+/// The `millrace-lab` program, built if need be.
+pub fn millrace_lab() -> std::process::Command {
+    std::process::Command::new(binary::MILLRACE_LAB.path())
 }
 
 /// Returns from the calling test unless every named program is installed.

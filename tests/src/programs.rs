@@ -38,7 +38,7 @@ impl Kind {
     /// All of them, in an order in which each finds what it reads.
     pub const ALL: [Kind; 4] = [Kind::CopyTo, Kind::CopyFrom, Kind::Untar, Kind::Tar];
 
-    /// Its name, which is that of the modelled program of `millrace bench --program`, too.
+    /// Its name, which is that of the modelled program of `millrace-lab bench --program`, too.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use millrace_tests::serving::succeed;
-use millrace_tests::{millrace, require_clients, run, tempdir};
+use millrace_tests::{millrace_lab, require_clients, run, tempdir};
 use serde_json::Value;
 
 /// Runs a job file with fio and with millrace, on the file `f` of 16 MiB, which is made anew.
@@ -18,7 +18,7 @@ fn both(dir: &Path, text: &str, format: &str) -> [Value; 2] {
     let global = format!("filename=${{TEST_FILE}}\nioengine={}\nthread\n", engine());
     std::fs::write(dir.join("global.fio"), global).unwrap();
     std::fs::write(&job, format!("{head}{text}\n")).unwrap();
-    let ours = millrace();
+    let ours = millrace_lab();
     let fio = Command::new("fio");
     let runs: [(Command, &[&str]); 2] =
         [(fio, &[]), (ours, &["bench", "--overwrite", "--jobfile"])];
@@ -237,7 +237,7 @@ fn a_file_that_is_made_is_written_before_it_is_read_and_not_if_it_is_only_writte
     let jobs = "[a]\nfilename=read\nrw=randread\nsize=1m\n[b]\nfilename=write\nrw=write\n\
                 size=1m\nio_size=4k\n";
     std::fs::write(dir.path().join("j.fio"), jobs).unwrap();
-    let output = run(millrace().args(["bench", "--jobfile", "j.fio"]).current_dir(dir.path()));
+    let output = run(millrace_lab().args(["bench", "--jobfile", "j.fio"]).current_dir(dir.path()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let blocks = |name| std::fs::metadata(dir.path().join(name)).unwrap().blocks();
     assert!(blocks("read") >= 2048 && blocks("write") < 2048);
@@ -250,7 +250,7 @@ fn a_mistake_is_named_with_its_line_and_ends_with_status_2() {
     let dir = tempdir();
     let job = dir.path().join("bad.fio");
     std::fs::write(&job, "[a]\nrw=randread\niodpeth=4\n").unwrap();
-    let output = millrace().args(["bench", "--jobfile"]).arg(&job).output().unwrap();
+    let output = millrace_lab().args(["bench", "--jobfile"]).arg(&job).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2));
     assert!(said.contains("bad.fio:3: iodpeth: no word of job files"), "{said}");
@@ -264,7 +264,7 @@ fn a_file_goes_through_the_page_cache_or_past_it_but_not_both() {
     let text = "[global]\nfilename=f\nsize=1m\nrw=write\n[a]\n[b]\ndirect=1\n";
     std::fs::write(&job, text).unwrap();
     let run = || {
-        let mut bench = millrace();
+        let mut bench = millrace_lab();
         bench.current_dir(dir.path()).args(["bench", "--output-format", "json", "--overwrite"]);
         bench.arg("--jobfile").arg(&job).output().unwrap()
     };
@@ -288,7 +288,7 @@ fn jobs_of_one_file_with_engines_that_differ_are_told_of() {
         let jobs: String = ["a", "b"].into_iter().zip(engines).map(job).collect();
         let head = "[global]\nfilename=e\nsize=64k\nrw=write\n";
         std::fs::write(dir.path().join("e.fio"), format!("{head}{jobs}")).unwrap();
-        let mut bench = millrace();
+        let mut bench = millrace_lab();
         bench.args(["bench", "--overwrite", "--jobfile", "e.fio"]);
         let output = run(bench.current_dir(dir.path()));
         assert!(output.status.success(), "{output:?}");

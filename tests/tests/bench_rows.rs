@@ -7,13 +7,13 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-use millrace_tests::{Daemon, millrace, run, tempdir};
+use millrace_tests::{Daemon, millrace, millrace_lab, run, tempdir};
 
 #[test]
 fn rows_are_printed_though_a_later_one_cannot_open_its_drive() {
     let dir = tempdir();
     let file = dir.path().join("a.img");
-    let mut bench = millrace();
+    let mut bench = millrace_lab();
     bench.current_dir(&dir).args(["bench", "--drive", "file:path=a.img,size=8m", "--json"]);
     bench.args(["--iodepth", "1,2", "--runtime", "2s"]);
     let bench = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -38,7 +38,7 @@ fn rows_are_printed_though_a_later_one_cannot_open_its_drive() {
 const EXT4: (u64, &[u8]) = (0x438, b"\x53\xef");
 
 fn bench(dir: &Path, arguments: &str) -> Output {
-    run(millrace().current_dir(dir).arg("bench").args(arguments.split(' ')))
+    run(millrace_lab().current_dir(dir).arg("bench").args(arguments.split(' ')))
 }
 
 fn errors(output: &Output) -> String {
@@ -182,4 +182,37 @@ fn a_servers_disk_is_looked_at_and_written_over_with_the_flag_only() {
             assert_eq!(output.status.code(), Some(0), "{arguments}: {}", errors(&output));
         }
     }
+}
+
+#[test]
+fn a_setting_that_cannot_be_is_refused_with_what_to_write() {
+    let dir = tempdir();
+    for (arguments, parts) in [
+        ("--cpus 65535", ["--cpus 65535: this program may use", "write 1 to "]),
+        ("--bs 1g --iodepth 65536", ["--bs 1g", "of memory; lower --bs"]),
+    ] {
+        let output = bench(dir.path(), arguments);
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(output.stdout.is_empty() && said.starts_with("millrace-lab: "), "{said}");
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+}
+
+#[test]
+fn what_calibrate_prints_is_a_configuration_of_the_daemon() {
+    let dir = tempdir();
+    let output = bench(dir.path(), "--calibrate file:path=d,size=64m --runtime 60ms");
+    assert!(output.status.success(), "{}", errors(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let keys: Vec<&str> = text.lines().filter(|line| line.starts_with("cost.")).collect();
+    assert_eq!(keys.len(), 6, "{text}");
+    let config = format!(
+        "[[drive]]\nname = \"d\"\nspec = \"null\"\n{}\n[[volume]]\nname = \"v\"\n\
+         drives = [\"d\"]\n[[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n",
+        keys.join("\n")
+    );
+    std::fs::write(dir.path().join("m.toml"), config).unwrap();
+    let check = run(millrace().current_dir(dir.path()).args(["serve", "m.toml", "--check"]));
+    assert!(check.status.success(), "{}", errors(&check));
 }

@@ -20,7 +20,7 @@ use millrace_tests::load::{Load, call, connect, request};
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::remote::Remote;
 use millrace_tests::serving::{backends, four_files, pattern, succeed, uri};
-use millrace_tests::{Daemon, millrace, poll_within, require_clients, tempdir};
+use millrace_tests::{Daemon, millrace_lab, poll_within, require_clients, tempdir};
 
 const SECTORS: u64 = 8192;
 const KILLS: u64 = 10;
@@ -275,7 +275,7 @@ fn a_stop_waits_for_slow_drives_below_a_machines_volume_too() {
     let text = config(&[slow], LAZY).replace("drives = ", "queue-depth = 1\ndrives = ");
     let text = text.replace("nbd = \"unix:s\"", "vhost-user-blk = \"unix:s\"");
     let mut daemon = Daemon::start(&text, &["s", "c"]);
-    let mut bench = millrace();
+    let mut bench = millrace_lab();
     bench.args(["bench", "--connect", "vhost-user:s", "--rw", "randwrite", "--ios", "1000"]);
     bench.args(["--bs", "4k", "--iodepth", "4", "--overwrite"]);
     succeed(bench.current_dir(daemon.dir()));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use millrace_tests::control::Control;
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::{pattern, succeed};
-use millrace_tests::{Daemon, millrace, poll_within, run};
+use millrace_tests::{Daemon, millrace, millrace_lab, poll_within, run};
 use serde_json::{Value, json};
 
 const CONFIG: &str = "[[drive]]\nname = \"d0\"\nspec = \"ram:size=16m\"\n\
@@ -165,7 +165,7 @@ fn bench_tells_of_the_serve_lock_here_and_on_a_simulated_machine() {
         let arguments = format!(
             "bench {machine} --locks --jobs 2 --ios 2000 --hardware-queues one --json --stack mq"
         );
-        let rows = succeed(millrace().args(arguments.split_whitespace()));
+        let rows = succeed(millrace_lab().args(arguments.split_whitespace()));
         let rows: Value = serde_json::from_str(&rows).unwrap();
         let serve = sum(&rows[0]["locks"], "serve").unwrap_or_else(|| panic!("{rows}"));
         assert!(serve["acquisitions"].as_u64().unwrap() > 10, "{serve}");

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use millrace_tests::remote::Remote;
 use millrace_tests::serving::{backends, stripe, succeed, uri};
-use millrace_tests::{Daemon, millrace, require_clients, run, tempdir};
+use millrace_tests::{Daemon, millrace, millrace_lab, require_clients, run, tempdir};
 
 /// Four jobs of mixed blocks, each in its own 8 MiB, with flushes; verified.
 fn verify(daemon: &Daemon) {
@@ -136,29 +136,29 @@ fn one_export_of_two_drives_is_refused_alike_by_all_that_open_drives() {
     let dir = tempdir();
     let server = Remote::nbdkit(&dir.path().join("s"), &["memory", "1M"]);
     let (spec, file) = (server.spec(""), dir.path().join("m.toml"));
-    let said = |args: &[&str]| {
-        let output = run(millrace().args(args).current_dir(dir.path()));
+    let answer = |mut program: Command, args: &[&str]| {
+        let output = run(program.args(args).current_dir(dir.path()));
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), text)
     };
     fs::write(&file, stripe("auto", &[spec.clone(), format!("fault:drive=({spec})")])).unwrap();
     let refused = "drive d1: its export is that of drive d0 (line";
-    let (code, text) = said(&["serve", "m.toml", "--check"]);
+    let (code, text) = answer(millrace(), &["serve", "m.toml", "--check"]);
     assert!(code == Some(1) && text.contains(refused), "{code:?}: {text}");
     let refused = "drive d1: its file, export or image is that of drive d0, too; give each drive \
                    one of its own";
     let bench = ["bench", "--runtime", "10ms", "--drive", &spec, "--drive", &spec];
-    let (code, text) = said(&bench);
+    let (code, text) = answer(millrace_lab(), &bench);
     assert!(code == Some(2) && text.contains(refused), "{code:?}: {text}");
-    let (code, text) = said(&[&bench[..], &["--program", "webserver"]].concat());
+    let (code, text) = answer(millrace_lab(), &[&bench[..], &["--program", "webserver"]].concat());
     assert!(code == Some(2) && text.contains(refused), "{code:?}: {text}");
     // Two drives that only read are in nobody's way.
     let reader = server.spec(",read-only=on");
     fs::write(&file, stripe("auto", &[reader.clone(), reader.clone()])).unwrap();
-    let (code, text) = said(&["serve", "m.toml", "--check"]);
+    let (code, text) = answer(millrace(), &["serve", "m.toml", "--check"]);
     assert!(!text.contains("is that of drive"), "{code:?}: {text}");
     let bench = ["bench", "--runtime", "10ms", "--drive", &reader, "--drive", &reader];
-    let (code, text) = said(&bench);
+    let (code, text) = answer(millrace_lab(), &bench);
     assert_eq!(code, Some(0), "{text}");
 }
 
@@ -192,7 +192,7 @@ fn jobs_on_one_connection_end_together() {
     let server = Remote::nbdkit(&dir.path().join("n"), &["memory", "16M"]);
     let drive = ["--drive".to_owned(), server.spec(",connections=1")];
     let bench = |more: &[&str]| {
-        let mut command = millrace();
+        let mut command = millrace_lab();
         command.arg("bench").args(&drive).args(more).current_dir(dir.path());
         succeed(&mut command)
     };

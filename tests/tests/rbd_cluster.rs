@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use millrace_tests::ceph::{Cluster, PROGRAMS};
 use millrace_tests::serving::{pattern, succeed, uri};
-use millrace_tests::{Daemon, client, millrace, poll_within, run, run_within};
+use millrace_tests::{Daemon, client, millrace, millrace_lab, poll_within, run, run_within};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of the images.
@@ -118,7 +118,7 @@ fn random(cluster: &Cluster, seed: u64) -> (std::path::PathBuf, Vec<u8>) {
 
 fn bench(cluster: &Cluster, drive: &str) -> Output {
     let spec = format!("{drive},conf={}", cluster.conf().display());
-    run(millrace().args(["bench", "--runtime", "1", "--drive", &spec]))
+    run(millrace_lab().args(["bench", "--runtime", "1", "--drive", &spec]))
 }
 
 /// What `bench` says when it cannot open a drive.
@@ -155,7 +155,7 @@ fn what_is_wrong_with_a_drive_is_said(cluster: &Cluster) {
     let conf = cluster.conf();
     let spec = format!("rbd:rbd/plain,conf={}", conf.display());
     let output =
-        run(millrace().args(["bench", "--runtime", "1", "--drive", &spec, "--drive", &spec]));
+        run(millrace_lab().args(["bench", "--runtime", "1", "--drive", &spec, "--drive", &spec]));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("drive d1: its file, export or image is that of drive d0"), "{text}");
     let good = config(cluster, &["\"rbd/plain\""]);

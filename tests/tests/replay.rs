@@ -1,5 +1,5 @@
-//! `millrace replay` sends each I/O of a trace to servers of others and to our own, to files and to
-//! stripes: what arrives is what the trace says.
+//! `millrace-lab replay` sends each I/O of a trace to servers of others and to our own, to files
+//! and to stripes: what arrives is what the trace says.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use millrace_tests::serving::{backends, stripe, uri};
 use millrace_tests::storage_daemon::StorageDaemon;
-use millrace_tests::{Daemon, millrace, poll_within, require_clients, run, tempdir};
+use millrace_tests::{Daemon, millrace_lab, poll_within, require_clients, run, tempdir};
 use serde_json::Value;
 
 /// fio's log: microseconds, a file, an operation, a range.
@@ -99,7 +99,7 @@ impl Trace {
 }
 
 fn replay(trace: &Trace, arguments: &[&str]) -> Output {
-    let mut command = millrace();
+    let mut command = millrace_lab();
     command.arg("replay").arg(trace.path()).arg("--json").args(arguments);
     run(&mut command)
 }

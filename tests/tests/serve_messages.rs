@@ -14,7 +14,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use millrace_tests::{Daemon, client, millrace, poll_within, run, tempdir};
+use millrace_tests::{Daemon, client, millrace, millrace_lab, poll_within, run, tempdir};
 
 const NULL: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n\
                     [[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
@@ -205,8 +205,14 @@ fn a_wrong_command_line_says_so_at_once() {
         (&["serve", "tiny.img"], &["100 bytes are too few; `truncate -s 10G tiny.img` makes a"]),
         (&["serve", "no.bytes"], &["the file is empty; `truncate -s 10G no.bytes` makes a"]),
         (&["stat", "--connect", "unix:/etc/passwd"], &["unix:/etc/passwd: this is no socket"]),
-        (&["bench", "--cpus", "65535"], &["--cpus 65535: this program may use", "write 1 to "]),
-        (&["bench", "--bs", "1g", "--iodepth", "65536"], &["--bs 1g", "of memory; lower --bs"]),
+        (
+            &["bench", "-v"],
+            &["millrace: `bench` is now a command of millrace-lab: millrace-lab bench"],
+        ),
+        (
+            &["trace", "report", "t"],
+            &["`trace report`", "millrace-lab: millrace-lab trace report t"],
+        ),
     ];
     let dir = tempdir();
     let file = |name: &str| fs::File::create(dir.path().join(name)).unwrap();
@@ -508,11 +514,11 @@ fn a_socket_of_another_program_is_not_blamed_on_millrace() {
 fn an_export_that_is_not_there_is_named_with_those_that_are() {
     let daemon = Daemon::start(NULL, &["s"]);
     let uri = format!("nbd+unix:///nope?socket={}/s", daemon.dir().display());
-    let said = run(millrace().args(["bench", "--connect", &uri]));
+    let said = run(millrace_lab().args(["bench", "--connect", &uri]));
     assert_eq!(said.status.code(), Some(2));
     says(&stderr(&said), &["there is no export \"nope\"; there are \"v\"\n"]);
     let nobody = format!("nbd+unix:///v?socket={}/none", daemon.dir().display());
-    let said = run(millrace().args(["bench", "--connect", &nobody]));
+    let said = run(millrace_lab().args(["bench", "--connect", &nobody]));
     says(&stderr(&said), &["nobody serves there: start it, or name another address"]);
 }
 

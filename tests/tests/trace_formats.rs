@@ -1,10 +1,10 @@
-//! `millrace trace convert` and `report` on traces of other formats, beside the programs that own
-//! these: blkparse, btt and fio read what is written, and nbdkit's log is read.
+//! `millrace-lab trace convert` and `report` on traces of other formats, beside the programs that
+//! own these: blkparse, btt and fio read what is written, and nbdkit's log is read.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use millrace_tests::{millrace, require_clients, run, tempdir};
+use millrace_tests::{millrace_lab, require_clients, run, tempdir};
 use serde_json::Value;
 
 fn data() -> PathBuf {
@@ -12,7 +12,7 @@ fn data() -> PathBuf {
 }
 
 fn samples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/lab/testdata")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/experiments/testdata")
 }
 
 /// What a command that succeeds writes.
@@ -23,7 +23,7 @@ fn text(command: &mut Command) -> String {
 }
 
 fn convert(trace: &Path, format: &str, to: &Path) -> String {
-    let mut command = millrace();
+    let mut command = millrace_lab();
     command.args(["trace", "convert"]).arg(trace).args(["--to-format", format, "-o"]).arg(to);
     let output = run(&mut command);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -119,7 +119,7 @@ fn the_log_of_nbdkit_has_the_requests_that_a_client_sent() {
     nbdkit.args(["-U", "-", "--filter=log", "memory", "1M"]);
     nbdkit.arg(format!("logfile={}", log.display())).args(["--run", client]);
     text(&mut nbdkit);
-    let mut report = millrace();
+    let mut report = millrace_lab();
     report.args(["trace", "report", "--json"]).arg(&log);
     report.arg("-o").arg(dir.path().join("page.html"));
     let json: Value = serde_json::from_str(&text(&mut report)).unwrap();
@@ -136,7 +136,7 @@ fn reports_of_all_formats_are_pages_and_tables() {
     for sample in std::fs::read_dir(samples()).unwrap() {
         let sample = sample.unwrap().path();
         let page = dir.path().join("page.html");
-        let mut report = millrace();
+        let mut report = millrace_lab();
         report.args(["trace", "report"]).arg(&sample).arg("-o").arg(&page);
         let tables = text(&mut report);
         for part in ["Workload", "Operations", "Sizes", "Devices"] {
@@ -155,7 +155,7 @@ fn standard_input_is_a_trace_and_what_is_read_is_not_written_over() {
     let sample = std::fs::read(samples().join("systor.csv.gz")).unwrap();
     let trace = dir.path().join("t.gz");
     std::fs::write(&trace, &sample).unwrap();
-    let mut command = millrace();
+    let mut command = millrace_lab();
     command.args(["trace", "convert", "-", "--to-format", "msr", "-o", "-"]);
     command.stdin(std::fs::File::open(&trace).unwrap());
     let rows = String::from_utf8(command.output().unwrap().stdout).unwrap();
@@ -167,12 +167,12 @@ fn standard_input_is_a_trace_and_what_is_read_is_not_written_over() {
         &["convert", "t.gz", "--to-format", "msr", "-o", "t.gz"][..],
         &["report", "t.gz", "-o", "t.gz"],
     ] {
-        let refused = run(millrace().arg("trace").args(arguments).current_dir(dir.path()));
+        let refused = run(millrace_lab().arg("trace").args(arguments).current_dir(dir.path()));
         assert_eq!(refused.status.code(), Some(2));
         let said = String::from_utf8(refused.stderr).unwrap();
         assert!(said.contains("t.gz: it is read, and can't be"), "{said}");
         assert_eq!(std::fs::read(&trace).unwrap(), sample);
     }
-    let refused = run(millrace().args(["trace", "report", "x"]).current_dir(dir.path()));
+    let refused = run(millrace_lab().args(["trace", "report", "x"]).current_dir(dir.path()));
     assert_eq!(refused.status.code(), Some(2));
 }

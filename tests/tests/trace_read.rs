@@ -5,10 +5,10 @@
 //! a loop device, a stripe of device mapper on that drive), and on synthetic ones that are worse.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use millrace_tests::traces::{agrees_with_btt, blkparse, shown, text};
-use millrace_tests::{millrace, require_clients, run, synthetic_trace, tempdir};
+use millrace_tests::{millrace, millrace_lab, require_clients, run, synthetic_trace, tempdir};
 
 const KERNELS: [&[&str]; 4] = [&["nvme"], &["loop"], &["dm-0", "nvme0n1"], &["nvme0n1"]];
 
@@ -64,7 +64,7 @@ fn json_has_the_spans_by_name() {
 fn the_report_is_one_page_that_loads_nothing() {
     let dir = tempdir();
     let page = dir.path().join("page.html");
-    let mut command = millrace();
+    let mut command = millrace_lab();
     command.args(["trace", "report", "dm-0", "nvme0n1", "-D"]).arg(data()).arg("-o").arg(&page);
     assert!(run(&mut command).status.success());
     let html = std::fs::read_to_string(&page).unwrap();
@@ -72,13 +72,13 @@ fn the_report_is_one_page_that_loads_nothing() {
         assert!(html.contains(part), "{part}");
     }
     assert!(!html.contains("<script") && !html.contains("http://") && !html.contains("https://"));
-    let refused = complaint(dir.path(), &["report", "missing"]);
+    let refused = complaint(millrace_lab(), dir.path(), &["report", "missing"]);
     assert!(refused.contains("no such trace") && !dir.path().join("missing.html").exists());
 }
 
 /// What a verb says of a trace that it cannot read.
-fn complaint(dir: &Path, args: &[&str]) -> String {
-    let output = run(millrace().arg("trace").args(args).current_dir(dir));
+fn complaint(mut program: Command, dir: &Path, args: &[&str]) -> String {
+    let output = run(program.arg("trace").args(args).current_dir(dir));
     assert_eq!(output.status.code(), Some(2), "{args:?}");
     String::from_utf8(output.stderr).unwrap()
 }
@@ -112,7 +112,7 @@ fn bad_traces_are_refused_with_file_and_byte() {
         ("missing", "no such trace; a trace NAME is the files NAME.blktrace.0"),
     ] {
         for verb in ["show", "spans"] {
-            let said = complaint(dir.path(), &[verb, name]);
+            let said = complaint(millrace(), dir.path(), &[verb, name]);
             assert!(said.contains(&format!("{name}.blktrace.0: ")), "{said}");
             assert!(said.contains(words), "{name}: {said}");
         }

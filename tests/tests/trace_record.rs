@@ -12,7 +12,7 @@ use millrace_tests::raw_nbd::{READ, RawNbd, request};
 use millrace_tests::recording::{begin, end, record};
 use millrace_tests::serving::pattern;
 use millrace_tests::traces::{agrees_with_btt, blkparse, shown, text};
-use millrace_tests::{Daemon, millrace, poll_within, require_clients, run, tempdir};
+use millrace_tests::{Daemon, millrace, millrace_lab, poll_within, require_clients, run, tempdir};
 
 /// How many lines of a trace have this letter, by drive.
 fn count(lines: &str, letter: &str, kind: char) -> BTreeMap<String, usize> {
@@ -41,7 +41,7 @@ fn what_bench_records_reads_as_blkparse_and_btt_say_and_has_every_io() {
     for (name, arguments, drives) in cases {
         let dir = tempdir();
         let arguments = format!("bench {arguments} --rw randrw --ios 2000 --trace {name}");
-        text_of_bench(millrace().args(arguments.split(' ')).current_dir(dir.path()));
+        text_of_bench(millrace_lab().args(arguments.split(' ')).current_dir(dir.path()));
         let ours = shown(dir.path(), &[name]);
         assert!(ours == blkparse(dir.path(), &[name]), "{name} differs");
         agrees_with_btt(dir.path(), &[name]);
@@ -68,7 +68,7 @@ fn nothing_of_an_earlier_recording_of_the_name_is_left() {
         std::fs::write(dir.path().join(format!("t.blktrace.{cpu}")), "old").unwrap();
     }
     let arguments = "bench --drive ram:size=16m --bs 4k --ios 1000 --trace t";
-    text_of_bench(millrace().args(arguments.split(' ')).current_dir(dir.path()));
+    text_of_bench(millrace_lab().args(arguments.split(' ')).current_dir(dir.path()));
     assert_eq!(shown(dir.path(), &["t"]).matches("  Q  ").count(), 1000);
     assert!(!dir.path().join("t.blktrace.199").exists());
 }
@@ -89,7 +89,7 @@ fn lines_of<'a>(shown: &'a str, letters: &str) -> Vec<Vec<&'a str>> {
 /// What `bench` recorded, shown with what drivers said.
 fn benched(dir: &Path, arguments: &str) -> String {
     let arguments = format!("bench {arguments} --trace t");
-    text_of_bench(millrace().args(arguments.split(' ')).current_dir(dir));
+    text_of_bench(millrace_lab().args(arguments.split(' ')).current_dir(dir));
     text(millrace().args(["trace", "show", "-q", "--driver-data", "t"]).current_dir(dir))
 }
 

@@ -13,14 +13,14 @@ use millrace_clients::vhost::{
     Client, ClientError, Descriptors, Options, Queue, Request, Status, Wait,
 };
 use millrace_tests::storage_daemon::StorageDaemon;
-use millrace_tests::{Daemon, millrace, poll_within, require_clients, run, tempdir};
+use millrace_tests::{Daemon, millrace_lab, poll_within, require_clients, run, tempdir};
 use serde_json::Value;
 
 const SIZE: u64 = 64 << 20;
 const WAITS: [Wait; 2] = [Wait::Poll, Wait::Events];
 
 fn bench(socket: &Path, arguments: &[&str]) -> Output {
-    let mut command = millrace();
+    let mut command = millrace_lab();
     command.arg("bench").arg("--connect").arg(format!("vhost-user:{}", socket.display()));
     run(command.args(["--json", "--bs", "4k"]).args(arguments))
 }

@@ -16,8 +16,17 @@ use anyhow::{Context, Result};
 
 use tree::Tree;
 
-/// Folders of the crates whose public items are listed, below `crates`.
-const CRATES: [&str; 6] = ["block", "cache", "drives", "machine", "millrace", "reactor"];
+/// Folders of the crates whose public items are listed.
+const CRATES: [&str; 8] = [
+    "crates/block",
+    "crates/cache",
+    "crates/drives",
+    "crates/machine",
+    "crates/millrace",
+    "crates/reactor",
+    "lab/checker",
+    "lab/simulator",
+];
 
 /// What to do with a listing that differs from its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,11 +82,12 @@ pub struct Stale {
 pub fn stale(root: &Path) -> Result<Vec<Stale>> {
     let mut found = Vec::new();
     for name in CRATES {
-        let folder = root.join("crates").join(name).join("src");
+        let folder = root.join(name).join("src");
         let tree = Tree::read(&|file| fs::read_to_string(folder.join(file)).ok())
             .with_context(|| format!("cannot read the crate {name}"))?;
         let text = listing::of(&tree);
-        let path = format!("docs/api/{name}.txt");
+        let last = name.rsplit('/').next().unwrap_or(name);
+        let path = format!("docs/api/{last}.txt");
         let old = fs::read_to_string(root.join(&path)).unwrap_or_default();
         found.extend(first_difference(&old, &text).map(|line| Stale { path, line, text }));
     }

@@ -13,13 +13,12 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Files of the repository, and where they go: path here, folder there.
-const FILES: [(&str, &str); 12] = [
+const FILES: [(&str, &str); 11] = [
     ("docs/millrace.service", "usr/lib/systemd/system"),
     ("docs/millrace.socket", "usr/lib/systemd/system"),
     ("docs/example.toml", "usr/share/doc/millrace/examples"),
     ("docs/grafana.json", "usr/share/doc/millrace/examples"),
     ("docs/backends.md", "usr/share/doc/millrace"),
-    ("docs/bench.md", "usr/share/doc/millrace"),
     ("docs/configuration.md", "usr/share/doc/millrace"),
     ("docs/control.md", "usr/share/doc/millrace"),
     ("docs/tls.md", "usr/share/doc/millrace"),

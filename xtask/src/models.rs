@@ -22,8 +22,7 @@ const STEPS: [Step; 3] = [
         args: &[
             "test",
             "--release",
-            "--package=millrace-machine",
-            "--features=checked,planted",
+            "--package=millrace-checker",
             "--lib",
             "--tests",
             "--",

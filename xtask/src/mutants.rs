@@ -343,7 +343,7 @@ impl Group {
             path.starts_with(front)
         };
         let crate_name = self.package.trim_start_matches("millrace-");
-        path.starts_with(&format!("crates/{crate_name}/src/"))
+        ["crates", "lab"].iter().any(|at| path.starts_with(&format!("{at}/{crate_name}/src/")))
             && (self.files.is_empty() || self.files.iter().any(inside))
             && !self.but.iter().any(inside)
     }
@@ -444,7 +444,7 @@ mod tests {
         for (path, name) in [
             ("crates/block/src/chain/merge.rs", "block"),
             ("crates/exports/src/vhost/ring.rs", "exports-vhost"),
-            ("crates/clients/src/vhost/ring.rs", "clients"),
+            ("lab/clients/src/vhost/ring.rs", "clients"),
             ("crates/exports/src/nbd/server/memory/budget.rs", "exports-server"),
             ("crates/exports/src/virtio.rs", "exports-rest"),
             ("crates/nbd/src/wire.rs", "nbd"),

@@ -1,5 +1,5 @@
-//! `cargo xtask planted`: that `millrace explore` finds every planted bug, and how many seeds it
-//! takes.
+//! `cargo xtask planted`: that `millrace-lab explore` finds every planted bug, and how many seeds
+//! it takes.
 //!
 //! Copies the tree to `target/planted/tree`, patches hooks for bugs into the copy, builds the
 //! program there with the feature `planted`, runs it with each bug and without one, and prints a
@@ -8,8 +8,8 @@
 
 pub mod patch;
 
-/// The file of `crates/lab` that lists the bugs.
-#[path = "../../crates/lab/src/explore/planted/names.rs"]
+/// The file of `lab/experiments` that lists the bugs.
+#[path = "../../lab/experiments/src/explore/planted/names.rs"]
 mod names;
 
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub fn run(root: &Path) -> Result<bool> {
     let lists = patch::read(root)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--package", "millrace-cli", "--features", "planted"])
+        .args(["build", "--package", "millrace-lab", "--features", "planted"])
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(tree)
         .status()
@@ -63,7 +63,7 @@ pub fn run(root: &Path) -> Result<bool> {
     if !built.success() {
         bail!("the program with planted bugs does not build");
     }
-    let program = target.join("debug/millrace");
+    let program = target.join("debug/millrace-lab");
     let mut all = true;
     for (subject, more) in [("the layer", &[][..]), ("the cache", CACHE)] {
         let clean = explore(&program, more)?;

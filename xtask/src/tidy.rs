@@ -2,9 +2,9 @@
 //!
 //! Reads the tree once into `Source`s and hands them to the rules, one rule a file. A rule is a
 //! pure function from text to `Finding`s, so each is tested on strings; only this file, `allow`,
-//! `commits`, `documents`, `places` and `crate::api` read anything. Whatever a rule tolerates is
-//! written in a list under `xtask/allow`, and an entry that is not needed is itself a finding, so
-//! the lists can only shrink. Called by `main` and `check`.
+//! `commits`, `documents`, `places`, `products` and `crate::api` read anything. Whatever a rule
+//! tolerates is written in a list under `xtask/allow`, and an entry that is not needed is itself a
+//! finding, so the lists can only shrink. Called by `main` and `check`.
 
 mod allow;
 mod arguments;
@@ -20,6 +20,7 @@ mod methods;
 mod modules;
 mod patches;
 mod places;
+mod products;
 mod size;
 mod source;
 mod unsafety;
@@ -35,7 +36,7 @@ use allow::AllowList;
 use source::Source;
 
 /// Folders whose Rust files are held to the rules; `fuzz` is a workspace of its own.
-const RUST_ROOTS: [&str; 3] = ["crates", "xtask", "tests"];
+const RUST_ROOTS: [&str; 4] = ["crates", "lab", "xtask", "tests"];
 
 /// One violation: where, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +78,7 @@ pub fn run(root: &Path) -> Result<bool> {
     findings.extend(commits::check(root));
     findings.extend(patches::check(root, &sources)?);
     findings.extend(places::check(root)?);
+    findings.extend(products::check(root)?);
     let stale = crate::api::stale(root)?.into_iter();
     findings.extend(stale.map(|file| Finding::new(&file.path, file.line, crate::api::ADVICE)));
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));

@@ -25,7 +25,7 @@ use alloc::sync::Arc;
 use std::println;
 use std::sync::Mutex;
 
-use millrace_machine::checked::{Checked, CheckedThread, Explorer, ensure};
+use millrace_checker::{Checked, CheckedThread, Explorer, ensure};
 use millrace_machine::plant::{self, Plant};
 use millrace_machine::{Doorbell, Machine};
 

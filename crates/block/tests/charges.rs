@@ -16,9 +16,10 @@ use millrace_block::{
     Worker,
 };
 use millrace_machine::{
-    CpuId, Doorbell, LockMeter, LockRow, Machine, Model, Native, NativeParker, Parker, Simulated,
-    Simulation, Stage, Thread, Topology,
+    CpuId, Doorbell, LockMeter, LockRow, Machine, Native, NativeParker, Parker, Stage, Thread,
+    Topology,
 };
+use millrace_simulator::{Model, Simulated, Simulation};
 use support::{TestDrive, run};
 
 /// Answers at once, and notes which queues were used.

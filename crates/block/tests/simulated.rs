@@ -12,9 +12,8 @@ use millrace_block::{
     DriverQueue, Error, Expired, HwQueues, QueueKind, QueueLimits, Request, Sector, Spread, Stack,
     Status, Tag, TagScope, Volume,
 };
-use millrace_machine::{
-    CpuId, Machine, Model, Report, Simulated, Simulation, Stage, Thread, Topology,
-};
+use millrace_machine::{CpuId, Machine, Stage, Thread, Topology};
+use millrace_simulator::{Model, Report, Simulated, Simulation};
 
 struct Null;
 

@@ -5,11 +5,9 @@
 
 mod cli;
 mod config;
-mod logging;
-mod output_queue;
+mod moved;
 mod verbs;
 mod views;
-mod visible;
 
 fn main() -> std::process::ExitCode {
     cli::run()

@@ -1,12 +1,12 @@
 //! What millrace's code runs on: CPUs, locks, shared cache lines, a clock, threads and parking.
 //!
-//! This crate owns the [`Machine`] trait and its implementations; no other crate knows real
-//! threads, atomics or clocks. `millrace-block` is generic over it and built without std. `Native`
-//! (feature `std`) is the machine the process runs on: every primitive there is the plain thing and
-//! `work` is empty; its locks count while a `LockMeter` asks. `Simulated` (feature `simulated`)
-//! charges virtual time at the same calls; a checked machine explores interleavings. [`Doorbell`]
-//! is written once over the primitives, so that the sleep protocol that gets checked is the one
-//! that runs.
+//! This crate owns the [`Machine`] trait and `Native` (feature `std`), the machine the process runs
+//! on: every primitive there is the plain thing and `work` is empty; its locks count while a
+//! `LockMeter` asks. No other crate knows real threads, atomics or clocks. `millrace-block` is
+//! generic over it and built without std. millrace-simulator has a machine that charges virtual
+//! time at the same calls, millrace-checker one that explores interleavings. [`Doorbell`] is
+//! written once over the primitives, so that the sleep protocol that gets checked is the one that
+//! runs.
 
 #![doc = include_str!("../README.md")]
 #![no_std]
@@ -14,8 +14,6 @@
 #[cfg(feature = "std")]
 extern crate std;
 
-#[cfg(feature = "checked")]
-pub mod checked;
 #[cfg(feature = "std")]
 mod cpu_share;
 mod deadline;
@@ -30,8 +28,6 @@ mod native;
 mod native_lock;
 #[cfg(feature = "planted")]
 pub mod plant;
-#[cfg(feature = "simulated")]
-pub mod simulated;
 #[cfg(feature = "std")]
 mod sysfs;
 mod topology;
@@ -42,6 +38,8 @@ pub use deadline::{Deadline, LOOK_NS, RunningClock};
 pub use doorbell::Doorbell;
 #[cfg(feature = "std")]
 pub use lock_meter::{LockMeter, NativeMeter};
+#[cfg(feature = "std")]
+pub use lock_row::lock_table;
 pub use lock_row::{CallSite, Hold, LockCounts, LockRow, Site};
 pub use machine::{
     Counter, CpuId, Line, Lock, Machine, Meter, NodeId, Order, Parker, Stage, Thread, Word,
@@ -53,8 +51,6 @@ pub use native::{
 };
 #[cfg(feature = "std")]
 pub use native_lock::{NativeGuard, NativeLock};
-#[cfg(feature = "simulated")]
-pub use simulated::{Model, Report, SimError, Simulated, Simulation, Still};
 #[cfg(feature = "std")]
 pub use sysfs::topology_from;
 pub use topology::{Cpu, Topology};

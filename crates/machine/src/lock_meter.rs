@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-use crate::lock_row::{Hold, LockCounts, LockRow, Site, table};
+use crate::lock_row::{Hold, LockCounts, LockRow, Site, lock_table};
 use crate::{Machine, Meter, Native};
 
 /// When the statistics were asked for, in nanoseconds of the clock; 0: they are not.
@@ -120,7 +120,7 @@ impl LockMeter {
         let mut all = ended.clone();
         threads.iter().for_each(|rows| all.extend(held(rows).iter().copied()));
         drop(tables);
-        table(all.into_iter().map(|(name, site, counts)| (name, site.into(), counts)))
+        lock_table(all.into_iter().map(|(name, site, counts)| (name, site.into(), counts)))
     }
 
     /// How long that is, in nanoseconds.

@@ -137,7 +137,7 @@ pub struct LockRow {
 
 /// A table in order of names, the sum before the places of each.
 #[cfg(feature = "std")]
-pub(crate) fn table(
+pub fn lock_table(
     rows: impl Iterator<Item = (&'static str, CallSite, LockCounts)>,
 ) -> Vec<LockRow> {
     let mut sums = BTreeMap::<(&str, Option<CallSite>), LockCounts>::new();

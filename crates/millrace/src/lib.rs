@@ -13,7 +13,7 @@
 //! | serve with a protocol of one's own | [`BlockDevice`] or [`Channel`] | `own_export.rs` |
 //! | write a driver | [`driver`] | `own_driver.rs` |
 //! | write a scheduler | [`scheduler`] | `own_scheduler.rs` |
-//! | run one's own code in virtual time (feature `simulated`) | [`machine`] | `simulate.rs` |
+//! | run one's own code in virtual time | millrace-simulator, [`machine`] | `simulate.rs` there |
 //!
 //! Drives are written as specs, such as `ram:size=1g` or `file:path=/x/d0,size=1g`; [`Spec`] has a
 //! table of all drivers and keys. The examples are in `crates/millrace/examples`.
@@ -87,7 +87,6 @@
 //! None is on by default.
 //!
 //! - `serve`: `Server`, for volumes over NBD, and to virtual machines by vhost-user-blk.
-//! - `simulated`: `machine::Simulated`, for one's own code in virtual time.
 
 /// The example of README.md runs as a test.
 #[cfg(doctest)]
@@ -149,7 +148,7 @@ pub use stripe::STRIPE_THREADS;
 
 /// The block layer, generic over the machine that it runs on.
 pub use millrace_block as block;
-/// Machines: this one, and the simulated one.
+/// The machine that code runs on, as a trait, and this one.
 pub use millrace_machine as machine;
 
 /// What a driver of one's own is made of.

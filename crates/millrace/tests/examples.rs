@@ -10,8 +10,6 @@ mod own_driver;
 mod own_export;
 #[path = "../examples/own_scheduler.rs"]
 mod own_scheduler;
-#[path = "../examples/simulate.rs"]
-mod simulate;
 #[path = "../examples/stripe.rs"]
 mod stripe;
 
@@ -21,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace::{BlockDevice, Layout, Stack, build_volume};
+use millrace::{BlockDevice, Layout, build_volume};
 
 #[test]
 fn stripe_reads_what_it_wrote_on_memory_and_on_files() {
@@ -115,12 +113,4 @@ fn own_export_serves_several_clients_from_files_and_tells_one_too_many_why() {
     std::thread::spawn(move || own_export::serve(&listener, &volume));
     let said = heard(&path, "read 0 512");
     assert!(said.contains("each of its 1 queues belongs to another thread; open the"), "{said}");
-}
-
-#[test]
-fn simulate_gives_the_same_rate_twice_and_scales_with_queues_only() {
-    let rate = |cpus, stack| simulate::simulate(cpus, stack).unwrap();
-    assert_eq!(rate(4, Stack::Mq).to_bits(), rate(4, Stack::Mq).to_bits());
-    assert!(rate(16, Stack::Mq) > 8.0 * rate(1, Stack::Mq));
-    assert!(rate(16, Stack::Sq) < 4.0 * rate(1, Stack::Sq));
 }

@@ -1,4 +1,4 @@
-//! How long a recording's I/Os take again: `millrace replay` over a stripe of modelled drives.
+//! How long a recording's I/Os take again: `millrace-lab replay` over a stripe of modelled drives.
 //!
 //! As fast as possible, served as Linux did ([`Serving::PerVolume`]), by a worker for each drive
 //! (\[FALCON\]'s design), and by the thread that replays. Called by the parent's callers.
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::millrace;
+use crate::millrace_lab;
 use crate::traces::text;
 
 /// Drives of the stripe and its chunk, as \[FALCON\]'s volume.
@@ -102,7 +102,7 @@ impl Rig {
     }
 
     fn replay(&self, (dir, name): (&Path, &str), serving: Serving) -> Value {
-        let mut replay = millrace();
+        let mut replay = millrace_lab();
         replay.current_dir(dir).args(["replay", name, "--json", "--speed", "afap"]);
         (0..DRIVES).for_each(|_| {
             replay.args(["--to", DRIVE]);

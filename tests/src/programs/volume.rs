@@ -14,7 +14,7 @@ use super::{Kind, Traffic};
 use crate::mounted::{Fuse, Loop, Mount};
 use crate::recording::{begin, end};
 use crate::serving::{succeed, uri};
-use crate::{Daemon, client, millrace, tempdir};
+use crate::{Daemon, client, millrace_lab, tempdir};
 
 /// Most bytes of a bio and of a read-ahead, in KiB.
 pub(super) const BIO_KIB: u32 = 1024;
@@ -136,7 +136,8 @@ impl Kind {
     }
 }
 
-/// Records the modelled programs of `millrace bench --program`, each on a drive of another daemon.
+/// Records the modelled programs of `millrace-lab bench --program`, each on a drive of another
+/// daemon.
 ///
 /// # Panics
 /// If one fails, as all here.
@@ -147,7 +148,7 @@ pub fn model() -> Recordings {
     for kind in Kind::ALL {
         let name = kind.name();
         let child = begin(&daemon, &format!("-o {name} --action Q"), name);
-        let mut bench = millrace();
+        let mut bench = millrace_lab();
         bench.args(["bench", "--program", name, "--runtime", MODEL_RUNTIME, "--drive", &drive]);
         succeed(&mut bench);
         end(child);

@@ -1,10 +1,11 @@
 //! Rule: files do not import each other in circles, and the folders of a crate are layers.
 //!
-//! In every crate under `crates` and in `xtask` no more than two files may import each other in a
-//! circle. Where `LAYERS` lists a crate's layers, lowest first, a file imports only downwards, too;
-//! a layer is a folder with the file of its name, within which only circles count. An import is any
-//! path of the product code that begins with `crate::` or `super::`; calls of methods, and paths to
-//! a file's own children, are not seen. Called by `tidy::run` with all files at once.
+//! In every crate under `crates` and `lab`, and in `xtask`, no more than two files may import each
+//! other in a circle. Where `LAYERS` lists a crate's layers, lowest first, a file imports only
+//! downwards, too; a layer is a folder with the file of its name, within which only circles count.
+//! An import is any path of the product code that begins with `crate::` or `super::`; calls of
+//! methods, and paths to a file's own children, are not seen. Called by `tidy::run` with all files
+//! at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,10 +30,10 @@ const CIRCLE_MAX: usize = 2;
 /// Imports of a house: from which file to which other one, with the first line that says so.
 type Arrows = BTreeMap<String, BTreeMap<String, usize>>;
 
-/// Checks every crate under `crates`, and `xtask`.
+/// Checks every crate under `crates` and `lab`, and `xtask`.
 pub fn check(sources: &[Source]) -> Vec<Finding> {
-    let checked =
-        |source: &&Source| ["crates/", "xtask/"].iter().any(|r| source.path.starts_with(r));
+    const ROOTS: [&str; 3] = ["crates/", "lab/", "xtask/"];
+    let checked = |source: &&Source| ROOTS.iter().any(|root| source.path.starts_with(root));
     let srcs: BTreeSet<String> = sources
         .iter()
         .filter(checked)

@@ -66,9 +66,10 @@ impl Source {
         self.all_test || self.test_lines.iter().any(|&(first, last)| first <= line && line <= last)
     }
 
-    /// The crate whose file this is: the first two folders under `crates` and `tests`, else one.
+    /// The crate whose file this is: the first two folders under `crates` and `lab`, else one.
     pub fn crate_path(&self) -> &str {
-        let depth = if self.path.starts_with("crates/") { 2 } else { 1 };
+        let is_group = self.path.starts_with("crates/") || self.path.starts_with("lab/");
+        let depth = if is_group { 2 } else { 1 };
         let end = self.path.match_indices('/').nth(depth - 1).map_or(self.path.len(), |(at, _)| at);
         &self.path[..end]
     }

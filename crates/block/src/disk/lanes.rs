@@ -86,7 +86,7 @@ pub(crate) fn open<M: Machine>(
 mod tests {
     use super::*;
     use crate::queue::driver::TagScope;
-    use millrace_machine::Simulated;
+    use millrace_simulator::Simulated;
 
     #[test]
     fn lanes_are_one_for_each_cpu_and_lead_where_the_settings_say() {

@@ -96,7 +96,8 @@ pub(crate) fn path_of<M: Machine>(
 mod tests {
     use super::*;
     use crate::queue::driver::TagScope;
-    use millrace_machine::{CpuId, Native, Simulated};
+    use millrace_machine::{CpuId, Native};
+    use millrace_simulator::Simulated;
 
     fn spread<M: Machine>(software: Spread, hardware: Spread) -> DiskConfig<M> {
         DiskConfig {

@@ -6,7 +6,7 @@
 
 use alloc::sync::Arc;
 
-use millrace_machine::checked::{Checked, CheckedParker, Explorer, ensure};
+use millrace_checker::{Checked, CheckedParker, Explorer, ensure};
 use millrace_machine::plant::Plant;
 use millrace_machine::{Doorbell, Parker, Thread};
 

@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use millrace_machine::checked::{Checked, ensure};
+use millrace_checker::{Checked, ensure};
 use millrace_machine::{CpuId, Machine, Topology};
 
 use crate::bio::error::Error;

@@ -8,7 +8,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::checked::{Checked, CheckedParker, ensure};
+use millrace_checker::{Checked, CheckedParker, ensure};
 use millrace_machine::plant::Plant;
 use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread};
 

@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use millrace_machine::checked::{Checked, CheckedLine, ensure};
+use millrace_checker::{Checked, CheckedLine, ensure};
 use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Thread, Topology};
 

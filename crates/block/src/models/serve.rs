@@ -10,9 +10,7 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::checked::{
-    Checked, CheckedLine, Explorer, ensure, meter_locks, unmeter_locks,
-};
+use millrace_checker::{Checked, CheckedLine, Explorer, ensure, meter_locks, unmeter_locks};
 use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Machine, Order, Thread};
 

@@ -225,7 +225,7 @@ impl fmt::Display for NoRecord {
                 write!(
                     f,
                     "no trace record: it begins with {word:#010x}, not {MAGIC:#010x}; of a trace \
-                     in another format, `millrace trace convert` makes records"
+                     in another format, `millrace-lab trace convert` makes records"
                 )
             }
             NoRecord::ByteOrder => write!(

@@ -13,11 +13,12 @@ use millrace::{
     default_layout, default_serving,
 };
 use millrace_block::{Layout, ServingConfig};
+use millrace_console::words::nearest;
 
 use super::controller;
 use super::document::Located;
 use super::group::members;
-use super::problem::{Problems, nearest};
+use super::problem::Problems;
 use super::raw::{RawConfig, RawExport, RawVolume};
 use super::words::{ControlWord, LayoutWord};
 

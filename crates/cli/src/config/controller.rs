@@ -6,10 +6,11 @@
 //! business of this file. Touches no file but what tells the machine's NUMA nodes.
 
 use millrace_block::{ControllerConfig, Sharing};
+use millrace_console::words::nearest;
 use millrace_machine::{Machine, Native, NodeId};
 
 use super::document::{Located, Section};
-use super::problem::{Problems, nearest};
+use super::problem::Problems;
 use super::raw::RawConfig;
 use super::words;
 

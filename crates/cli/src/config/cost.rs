@@ -1,7 +1,7 @@
 //! `cost` of a `[[drive]]`: what the drive does in a second, for schedulers that share by cost.
 //!
 //! Called by raw.rs. The keys are rates, as io.cost's model has them, since those are what data
-//! sheets state and `millrace bench --calibrate` measures; the block layer makes costs of them.
+//! sheets state and `millrace-lab bench --calibrate` measures; the block layer makes costs of them.
 
 use millrace::{CostModel, OpCost, OpRates};
 
@@ -26,7 +26,7 @@ pub fn read(drive: &mut Section<'_>, problems: &mut Problems) -> Option<CostMode
     let write = rates(&mut section, WRITE, problems);
     if !missing.is_empty() {
         let text = format!(
-            "add {}; millrace bench --calibrate DRIVE measures and prints them",
+            "add {}; millrace-lab bench --calibrate DRIVE measures and prints them",
             missing.join(", ")
         );
         section.missing(&text, problems);

@@ -4,10 +4,11 @@
 //! section; what is left at `finish` is unknown, and the error names the nearest key that was asked
 //! for. So a key is written down once, where it is read.
 
+use millrace_console::words::nearest;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::problem::{Problems, nearest};
+use super::problem::Problems;
 
 /// A value and the line it stands in.
 #[derive(Debug, Clone, PartialEq, Eq)]

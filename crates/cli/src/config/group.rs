@@ -8,10 +8,11 @@ pub(super) mod members;
 pub mod targets;
 
 use millrace::{GroupConfig, LatencyTarget, Words};
+use millrace_console::words::nearest;
 use millrace_drives::size_text;
 
 use super::document::{Located, Section};
-use super::problem::{Problems, nearest};
+use super::problem::Problems;
 use super::words::{self, MILLISECOND_NS, SECOND_NS};
 
 /// Least bandwidth: the page that small requests have.

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use crate::visible::visible;
+use millrace_console::visible;
 
 /// What the names of configurations begin with that nobody has written.
 pub const BUILT_IN: &str = "built-in configuration";
@@ -129,12 +129,6 @@ fn with_flag(text: &str) -> String {
 
 impl std::error::Error for Problems {}
 
-/// The known word that is most like `word`, as `; did you mean "x"?`, or the empty text.
-pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    let near = millrace::nearest(word, known);
-    near.map_or_else(String::new, |name| format!("; did you mean \"{name}\"?"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,11 +180,5 @@ mod tests {
         let said = "built-in configuration: control: unix:x/c: taken; move it away, or choose \
                     another folder with --data-dir DIR";
         assert_eq!(problems.to_string(), said);
-    }
-
-    #[test]
-    fn a_word_that_is_like_none_names_none() {
-        assert_eq!(nearest("chnk", ["name", "chunk"]), "; did you mean \"chunk\"?");
-        assert_eq!(nearest("zzz", ["name", "chunk"]), "");
     }
 }

@@ -12,6 +12,7 @@ use millrace::{
     CacheConfig, CostModel, DriveOptions, Listen, ServerConfig, SocketAccess, TlsConfig,
 };
 use millrace_block::{SchedulerKind, Serving, Spread, Stack};
+use millrace_console::words::nearest;
 use millrace_drives::{Spec, SpecError};
 use millrace_reactor::Backend;
 
@@ -22,7 +23,7 @@ use super::document::{Located, Section, parse, printable};
 use super::group::{self, RawGroup, RawMembership};
 use super::listener::{self, RawListener};
 use super::paths;
-use super::problem::{Problems, nearest};
+use super::problem::Problems;
 use super::vhost::RawVhost;
 use super::words::{self, ControlWord, LayoutWord, MILLISECOND_NS, SECOND_NS};
 

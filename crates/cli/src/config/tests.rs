@@ -64,7 +64,7 @@ fn a_drive_says_what_it_does_in_a_second_and_the_layer_gets_costs() {
     assert_eq!(cost(inline), expected);
     let found = problems(&whole("cost.read-iop = 1\ncost.write-iops = 0\n", "", ""));
     let missing = "m.toml:4: cost of [[drive]]: add read-iops, read-bandwidth, write-bandwidth; \
-                   millrace bench --calibrate DRIVE measures and prints them";
+                   millrace-lab bench --calibrate DRIVE measures and prints them";
     let range = "m.toml:5: cost.write-iops = \"0\": write a whole number from 1 to 1000000000";
     assert!(found.contains(&missing.to_owned()) && found.contains(&range.to_owned()), "{found:?}");
     let like = "unknown key \"read-iop\" in cost of [[drive]]; did you mean \"read-iops\"?";

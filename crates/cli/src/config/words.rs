@@ -1,8 +1,8 @@
 //! The words of a configuration: sizes, times, listeners, names of designs.
 //!
-//! Pure functions from a text to a value or to what is wrong with it and what to write instead.
-//! Called by raw.rs through `Section`, which adds file, line and key, and by the command line for
-//! the same words.
+//! Pure functions from a text to a value or to what is wrong with it and what to write instead;
+//! those that the laboratory's command line has, too, are millrace-console's. Called by raw.rs
+//! through `Section`, which adds file, line and key, and by the command line for the same words.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,16 +11,15 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
-use millrace::{CHUNK_SECTORS_MAX, Listen, SchedulerKind, Stack, Words};
+use millrace::{CHUNK_SECTORS_MAX, Listen, Words};
+pub use millrace_console::words::{
+    MILLISECOND_NS, SECOND_NS, bytes_for_people, design, duration_ns, number, ranges, size, whole,
+};
 use millrace_drives::size_text;
 use millrace_machine::{Machine, Native};
 
-use super::problem::nearest;
+use millrace_console::words::nearest;
 
-/// A second in nanoseconds.
-pub const SECOND_NS: u64 = 1_000_000_000;
-/// A millisecond in nanoseconds.
-pub const MILLISECOND_NS: u64 = 1_000_000;
 /// The port of NBD.
 const NBD_PORT: u16 = 10809;
 /// The port of Prometheus's exporter of a host's metrics, and so the first of their range.
@@ -29,25 +28,6 @@ const METRICS_PORT: u16 = 9100;
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
 /// `sun_path` holds 108 bytes with the NUL at its end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-
-/// A size in bytes: a number with k, m, g or t (powers of 1024) after it, or without.
-///
-/// # Errors
-/// What to write instead.
-pub fn size(text: &str) -> Result<u64, String> {
-    let lower = text.trim().to_ascii_lowercase();
-    let (digits, shift) = match lower.char_indices().next_back() {
-        Some((at, 'k')) => (&lower[..at], 10),
-        Some((at, 'm')) => (&lower[..at], 20),
-        Some((at, 'g')) => (&lower[..at], 30),
-        Some((at, 't')) => (&lower[..at], 40),
-        _ => (&lower[..], 0),
-    };
-    let number: Option<u64> = digits.parse().ok();
-    number
-        .and_then(|n| n.checked_mul(1 << shift))
-        .ok_or_else(|| "not a size; write bytes, or a number with k, m, g or t: 64k, 1g".to_owned())
-}
 
 /// Largest chunk in bytes.
 const CHUNK_BYTES_MAX: u64 = (CHUNK_SECTORS_MAX as u64) << 9;
@@ -64,36 +44,6 @@ pub fn chunk_sectors(text: &str) -> Result<u32, String> {
         return Err(format!("a chunk is a power of two from 4k to {most}, such as {better}k"));
     }
     Ok((bytes >> 9) as u32)
-}
-
-/// A time in nanoseconds: a number with ns, us, ms, s, m or h after it; 0 needs none. More than can
-/// be counted is the most that can.
-///
-/// # Errors
-/// What to write instead.
-pub fn duration_ns(text: &str) -> Result<u64, String> {
-    let wrong = || "not a time; write a number with ns, us, ms, s, m or h: 500ms, 30s".to_owned();
-    let text = text.trim();
-    if text == "0" {
-        return Ok(0);
-    }
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let unit_ns: u64 = match &text[unit_at..] {
-        "ns" => 1,
-        "us" => 1_000,
-        "ms" => MILLISECOND_NS,
-        "s" => SECOND_NS,
-        "m" => 60_000_000_000,
-        "h" => 3_600_000_000_000,
-        _ => return Err(wrong()),
-    };
-    let digits = &text[..unit_at];
-    if digits.is_empty() {
-        return Err(wrong());
-    }
-    // Whatever is too long to be counted is longer than any range allows.
-    let number: u64 = digits.parse().unwrap_or(u64::MAX);
-    Ok(number.saturating_mul(unit_ns))
 }
 
 /// A time within a range of nanoseconds.
@@ -165,46 +115,6 @@ pub fn cpu(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("no CPU that this process may use; it may use {}", ranges(&cpus)))
 }
 
-/// Numbers in order, with runs as ranges: `0-3,8`.
-pub fn ranges(numbers: &[u32]) -> String {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for number in numbers {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == *number => *last = *number,
-            _ => runs.push((*number, *number)),
-        }
-    }
-    let text = |(first, last): &(u32, u32)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    };
-    runs.iter().map(text).collect::<Vec<_>>().join(",")
-}
-
-/// A whole number from `min` to `max`.
-///
-/// # Errors
-/// What to write instead.
-pub fn number(text: &str, min: u32, max: u32) -> Result<u32, String> {
-    let value: Option<u32> = text.trim().parse().ok();
-    let within = value.filter(|value| (min..=max).contains(value));
-    within.ok_or_else(|| format!("write a whole number from {min} to {max}"))
-}
-
-/// What reads a flag's whole number within a range.
-pub fn whole<T: TryFrom<u64>>(
-    range: RangeInclusive<u64>,
-) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
-    move |text| {
-        let value = text.parse().ok().filter(|value| range.contains(value));
-        let value = value.and_then(|value| T::try_from(value).ok());
-        value.ok_or_else(|| match (range.start(), range.end()) {
-            (min, &u64::MAX) => format!("write a whole number from {min}"),
-            (min, max) => format!("write a whole number from {min} to {max}"),
-        })
-    }
-}
-
 /// One of several words.
 pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
@@ -235,14 +145,6 @@ pub fn yes_or_no(text: &str) -> Result<bool, String> {
 pub fn setting<T: Words>(text: &str) -> Result<T, String> {
     let words: Vec<(&str, T)> = T::WORDS.iter().map(|(value, word)| (*word, *value)).collect();
     choice(text, &words)
-}
-
-/// The design of a drive's queues in words: `mq`, or `mq/deadline` with a scheduler.
-pub fn design(stack: Stack, scheduler: SchedulerKind) -> String {
-    match scheduler {
-        SchedulerKind::None => stack.word().to_owned(),
-        scheduler => format!("{}/{}", stack.word(), scheduler.word()),
-    }
 }
 
 /// `stripe` or `linear`.
@@ -415,38 +317,12 @@ fn tcp(place: &str, port_default: u16) -> Result<SocketAddr, String> {
     Ok(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))
 }
 
-/// Bytes for people: the largest unit that leaves no fraction, or one decimal.
-pub fn bytes_for_people(bytes: u64) -> String {
-    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    match units.iter().find(|(_, shift)| bytes >= 1 << shift) {
-        Some((unit, shift)) if bytes.is_multiple_of(1 << shift) => {
-            format!("{} {unit}", bytes >> shift)
-        }
-        Some((unit, shift)) => format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
-        None => format!("{bytes} B"),
-    }
-}
-
-/// The value of a word of a setting, for the command line.
-///
-/// # Errors
-/// All words, if it is none of them.
-pub fn word<T: Words>(text: &str) -> Result<T, String> {
-    let names: Vec<&str> = T::WORDS.iter().map(|(_, name)| *name).collect();
-    T::from_word(text).ok_or_else(|| format!("one of {}", names.join(", ")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_times_have_units() {
-        assert_eq!((size("64k"), size("3"), size("1T")), (Ok(65_536), Ok(3), Ok(1 << 40)));
-        assert!(size("64kk").is_err() && size("").is_err() && size("99999999999t").is_err());
-        assert_eq!(duration_ns("500ms"), Ok(500_000_000));
-        assert!(duration_ns("5").is_err() && duration_ns("s").is_err());
-        assert_eq!(duration_ns("99999999999999999999s"), Ok(u64::MAX));
+    fn sizes_and_times_have_a_range() {
         let hour = 0..=3_600_000_000_000;
         assert_eq!(duration("1m", &hour), Ok(60_000_000_000));
         let error = Err("write a time from 0 to 1h".to_owned());
@@ -461,7 +337,6 @@ mod tests {
         assert_eq!(cpu(&cpus[0].to_string()), Ok(cpus[0]));
         let error = cpu("65535").unwrap_err();
         assert!(error.contains("no CPU") && error.ends_with(&ranges(&cpus)), "{error}");
-        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
     }
 
     #[test]
@@ -473,13 +348,6 @@ mod tests {
         assert!(at(&format!("unix:@{}", "a".repeat(107))).unwrap_err().contains("106 bytes"));
         let file = Ok(Listen::Unix("./@abc".into()));
         assert_eq!(address("unix:./@abc", Path::new("")), file);
-    }
-
-    #[test]
-    fn a_number_of_a_flag_says_what_to_write() {
-        assert_eq!(whole::<u16>(1..=9)("9"), Ok(9));
-        assert_eq!(whole::<u16>(1..=9)("0").unwrap_err(), "write a whole number from 1 to 9");
-        assert_eq!(whole::<u64>(1..=u64::MAX)("x").unwrap_err(), "write a whole number from 1");
     }
 
     #[test]

@@ -14,16 +14,15 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow, bail};
 use clap::Subcommand;
 use millrace::nearest;
+use millrace_console::{say, visible};
 use serde_json::{Value, json};
 
 use crate::config::words::bytes_for_people;
-use crate::verbs::say;
 use crate::verbs::stat::{CONNECT_DEFAULT, socket};
 use crate::views::Set;
 use crate::views::client::Client;
 use crate::views::report::{Drive, Report, Volume};
 use crate::views::resized::Resized;
-use crate::visible::visible;
 
 const SET_EXAMPLES: &str = "\
 Examples:

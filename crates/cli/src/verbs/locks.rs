@@ -9,14 +9,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use millrace_console::words::duration;
+use millrace_console::{Form, counted, lock_table, say};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::verbs::bench::lock_table::lock_table;
-use crate::verbs::bench::table::Form;
 use crate::verbs::stat::{CONNECT_DEFAULT, socket};
-use crate::verbs::{counted, duration, say};
 use crate::views::client::Client;
 
 /// How often it is looked whether to go on.

@@ -43,6 +43,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use millrace::{CacheMode, DriveWorkers, Listen, Opened, Servers, VolumeConfig};
+use millrace_console::{lost_output, output_queue, say};
 use millrace_exports::remove_socket_files;
 use millrace_machine::Native;
 use millrace_reactor::Backend;
@@ -50,8 +51,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::words;
 use crate::config::{self, Checked, Problems};
-use crate::output_queue;
-use crate::verbs::{lost_output, say};
 use crate::views::Views;
 use at_risk::End;
 use dirty_marks::DirtyMarks;

@@ -17,9 +17,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use millrace_console::Form;
 use serde_json::{Value, json};
 
-use super::bench::table::Form;
 use super::serve::dirty_marks::warning;
 use crate::config::words::{self, ControlWord};
 use crate::views::client::Client;

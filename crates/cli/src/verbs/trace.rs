@@ -1,32 +1,19 @@
-//! `millrace trace`: what blktrace files hold, ours and the kernel's, and traces of other formats.
+//! `millrace trace`: what blktrace files hold, ours and the kernel's.
 //!
 //! Owns the list of what can be done with a trace, a file each, and what these share: how traces
-//! are named on the command line, and the walk over their events with a progress bar. `report` and
-//! `convert` take traces of any format. Called by cli.rs; everything about traces is the lab's.
-#![allow(clippy::print_stderr)]
+//! are named on the command line. Called by cli.rs; the reader is millrace-trace's.
 
-mod convert;
 mod record;
-mod report;
 mod show;
 mod spans;
 
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Subcommand;
-use millrace_lab::trace::{Entry, Names, Reader, TraceName};
-use millrace_lab::traced::{Format, TracePath};
-
-use super::bar::Bar;
-
-/// Events between two looks at the clock.
-const EVENTS_A_LOOK: u32 = 4_096;
-/// Time between two changes of the progress bar.
-const BAR_EVERY: Duration = Duration::from_millis(100);
+use millrace_console::{Bar, Next, walk};
+use millrace_trace::{Entry, Names, Reader, TraceName};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,20 +23,13 @@ Examples:
       the files sda.blktrace.0, sda.blktrace.1, ... as blkparse prints them
   millrace trace spans sda --per op
       how long I/Os took from step to step, as btt tells, of reads and of writes
-  millrace trace report sda
-      the same over time, as plots: sda.html
-  millrace trace report usr_0.csv.gz
-      what a trace of another format is like: rates, sizes, strides, working set
-  millrace trace convert usr_0.csv.gz --to-format blktrace -o usr
-      for blkparse and btt
   blktrace -d /dev/sda -w 10 -o - | millrace trace spans -
       without files
 
 A trace NAME is the files NAME.blktrace.0, NAME.blktrace.1 and so on, one for each CPU, as \
 blktrace writes them; blkparse and btt read the same files. The name - is standard input, where \
-`blktrace -o -` can write. `report` and `convert` read other formats, too, gzipped or not: blkparse's \
-lines, fio's iologs, the CSVs of MSR Cambridge, SYSTOR '17, Alibaba, Tencent and SPC, FIU's lines, \
-vscsi records, and logs of nbdkit and nbd-server.";
+`blktrace -o -` can write. `millrace-lab trace report` makes a page of plots of a trace, and `millrace-lab \
+trace convert` makes recordings of traces of other formats.";
 
 /// Arguments of `trace`.
 #[derive(Debug, clap::Args)]
@@ -67,10 +47,6 @@ enum Verb {
     Show(show::Args),
     /// Print how long I/Os took from one step to the next, as btt does
     Spans(spans::Args),
-    /// Write a page of plots
-    Report(report::Args),
-    /// Write a trace of any format as one of another
-    Convert(convert::Args),
 }
 
 /// Runs the verb.
@@ -82,8 +58,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Verb::Record(args) => record::run(args),
         Verb::Show(args) => show::run(args),
         Verb::Spans(args) => spans::run(args),
-        Verb::Report(args) => report::run(args),
-        Verb::Convert(args) => convert::run(args),
     }
 }
 
@@ -121,100 +95,4 @@ impl Input {
             each(entry, reader)
         })
     }
-}
-
-/// Gives each event of a reader to `each`, as `Input::walk` does, with a bar of this label.
-fn walk(
-    reader: &mut Reader,
-    (bar, label): (Bar, &str),
-    mut each: impl FnMut(&Entry, &mut Reader) -> Next,
-) -> Result<Names> {
-    let say = |notes: &[String]| notes.iter().for_each(|note| eprintln!("note: {note}"));
-    let known = reader.notes();
-    say(&known);
-    let mut progress = Progress { bar, label: label.into(), events: 0, shown: Instant::now() };
-    while let Some(entry) = reader.read()? {
-        if each(&entry, reader) == Next::Stop {
-            break;
-        }
-        progress.event(reader);
-    }
-    drop(progress);
-    say(&reader.notes()[known.len()..]);
-    Ok(reader.names().clone())
-}
-
-/// Which traces, of any format.
-#[derive(Debug, clap::Args)]
-struct Foreign {
-    /// Trace files, gzipped or not, names of recordings, or - for standard input; several are
-    /// merged by time
-    #[arg(value_name = "TRACE", required = true)]
-    traces: Vec<String>,
-    /// The folder of the traces
-    #[arg(short = 'D', long = "dir", value_name = "DIR")]
-    dir: Option<PathBuf>,
-    /// The format of the traces [default: found by their first lines]; one of blktrace, blkparse,
-    /// iolog, iolog3, msr, systor, alibaba, tencent, spc, fiu, vscsi, nbdkit, nbd-trlog
-    #[arg(long, value_name = "FORMAT", hide_default_value = true)]
-    format: Option<Format>,
-}
-
-impl Foreign {
-    fn paths(&self) -> Vec<TracePath> {
-        let in_dir = |name: &String| match (&self.dir, name.as_str()) {
-            (Some(dir), name) if name != "-" => TracePath::Named(dir.join(name)),
-            (_, name) => name.into(),
-        };
-        self.traces.iter().map(in_dir).collect()
-    }
-
-    /// Whether a file, which may not be there, is one of the traces.
-    fn reads(&self, file: &Path) -> bool {
-        let Ok(file) = file.canonicalize() else { return false };
-        self.paths().iter().any(|path| match path {
-            TracePath::Named(path) => {
-                let of_set = format!("{}.blktrace.", path.display());
-                path.canonicalize().is_ok_and(|path| path == file)
-                    || Path::new(&(of_set + "0")).canonicalize().is_ok_and(|path| path == file)
-            }
-            TracePath::Stdin => false,
-        })
-    }
-}
-
-/// Whether a walk goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Event,
-    Stop,
-}
-
-/// The progress bar of a walk; wiped when dropped.
-struct Progress {
-    bar: Bar,
-    label: String,
-    events: u32,
-    shown: Instant,
-}
-
-impl Progress {
-    fn event(&mut self, reader: &Reader) {
-        self.events = self.events.wrapping_add(1);
-        if self.events.is_multiple_of(EVENTS_A_LOOK) && self.shown.elapsed() >= BAR_EVERY {
-            self.shown = Instant::now();
-            self.bar.show(0, &self.label, reader.progress());
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.bar.clear();
-    }
-}
-
-/// Whether whoever read our output has gone away, as `head` does: no reason to complain.
-fn is_gone(error: &std::io::Error) -> bool {
-    error.kind() == ErrorKind::BrokenPipe
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use millrace_console::visible;
 use serde_json::{Value, json};
 
 use super::locks::Locks;
@@ -18,7 +19,6 @@ use super::report::{Report, Traced};
 use super::resized::Resized;
 use super::settings::{Changed, GroupChanged};
 use super::{Acknowledge, CONTROL_VERSION, Resize, Set, SetGroup, TraceStart};
-use crate::visible::visible;
 
 /// Longest wait for an answer, which takes milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -5,8 +5,8 @@
 //! start of the statistics on, so a reader takes the difference of two answers for what came in
 //! between. Fields may be added; whoever reads ignores those that it does not know.
 
-use millrace_lab::{LockLine, Span};
 use millrace_machine::{LockCounts, LockRow};
+use millrace_trace::{LockLine, LockSpan};
 use serde::{Deserialize, Serialize};
 
 /// The answer to `locks-status` and `locks-stop`.
@@ -65,7 +65,7 @@ impl From<&LockRow> for Lock {
 impl Locks {
     /// Means and shares.
     pub fn lines(&self) -> Vec<LockLine> {
-        let span = Span { elapsed_ns: self.elapsed_ns, cpus: self.cpus };
+        let span = LockSpan { elapsed_ns: self.elapsed_ns, cpus: self.cpus };
         let line = |lock: &Lock| {
             let counts = LockCounts {
                 acquisitions: lock.acquisitions,

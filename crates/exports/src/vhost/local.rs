@@ -2,8 +2,8 @@
 //!
 //! The rings and requests of a guest without a guest, a frontend or another core: whoever plays the
 //! driver's part calls [`LocalDevice::round`] where a guest would kick, and device and driver take
-//! turns. For measurements of what the device costs (`millrace bench --virtqueue`) and for tests;
-//! all that runs is what serves guests.
+//! turns. For measurements of what the device costs (`millrace-lab bench --virtqueue`) and for
+//! tests; all that runs is what serves guests.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -2,8 +2,8 @@
 //! code, each holding under every choice within its bound. `cargo xtask models` runs them in
 //! release, in a patched tree, where each must fail with a bug planted in one line.
 
+use millrace_checker::{Checked, CheckedThread, Explorer};
 use millrace_machine::Machine;
-use millrace_machine::checked::{Checked, CheckedThread, Explorer};
 use millrace_machine::plant::{self, Plant};
 
 /// Starts a thread of a model.

@@ -1,6 +1,6 @@
 //! `CostModel`: what an I/O costs a drive, as if it did nothing else: a base and a price per byte.
 //!
-//! Part of a disk's settings, made of rates that `millrace bench --calibrate` measures; `fair`
+//! Part of a disk's settings, made of rates that `millrace-lab bench --calibrate` measures; `fair`
 //! shares by it. Only ratios matter. Kernel counterpart: `struct ioc_params`, the coefficients of
 //! `io.cost.model`.
 

@@ -4,12 +4,13 @@
 //! Called by raw.rs for these keys and by checked.rs for the rest.
 
 use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, ServeConfig};
+use millrace_console::words::nearest;
 use millrace_drives::usual_times;
 
 use super::RawGroup;
 use super::targets::Asked;
 use crate::config::document::Located;
-use crate::config::problem::{Problems, nearest};
+use crate::config::problem::Problems;
 use crate::config::raw::RawConfig;
 
 /// Checks how groups stand to each other.

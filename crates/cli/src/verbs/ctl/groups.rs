@@ -11,16 +11,15 @@ use anyhow::{Result, anyhow, bail};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use millrace::nearest;
+use millrace_console::{say, visible};
 use serde_json::json;
 
 use super::{Daemon, SetArgs, pair};
 use crate::config::group;
-use crate::verbs::say;
 use crate::views::SetGroup;
 use crate::views::client::Client;
 use crate::views::report::Report;
 use crate::views::settings::Group;
-use crate::visible::visible;
 
 /// Sets what these words say of a group.
 ///

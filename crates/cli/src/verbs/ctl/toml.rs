@@ -8,10 +8,10 @@ use std::fmt::Write;
 
 use anyhow::{Result, anyhow};
 use millrace::{DEFAULT_GROUP, GroupConfig};
+use millrace_console::visible;
 
 use crate::config::group;
 use crate::views::report::Report;
-use crate::visible::visible;
 
 /// What is said before groups.
 const GROUPS: &str = "# In place of all [[group]] sections of the configuration:\n\n";

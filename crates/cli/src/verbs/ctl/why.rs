@@ -9,18 +9,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use millrace_console::{Grid, Side, say, visible};
 use serde::Serialize;
 use serde_json::json;
 
 use super::Daemon;
-use crate::verbs::grid::{Grid, Side};
-use crate::verbs::say;
 use crate::verbs::stat::groups::{self, GroupRow};
 use crate::verbs::stat::interval;
 use crate::views::client::Client;
 use crate::views::report::Report;
 use crate::views::settings::Group;
-use crate::visible::visible;
 use causes::{Cause, DRIVE, Explained};
 
 const EXAMPLES: &str = "\

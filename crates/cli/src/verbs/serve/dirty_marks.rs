@@ -16,11 +16,11 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use millrace_console::shell_word;
 use millrace_drives::flock_holder;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use crate::views::Refusal;
-use crate::visible::shell_word;
 
 /// The file's name in the folder.
 const FILE: &str = "caches";
@@ -537,7 +537,7 @@ mod tests {
 
     #[test]
     fn a_file_system_that_is_read_only_is_called_that() {
-        let error = io::Error::from_raw_os_error(libc::EROFS);
+        let error = io::Error::from(rustix::io::Errno::ROFS);
         let said = unwritable(Path::new("st/caches"), &error).to_string();
         let expected = "st/caches: cannot be written: Read-only file system (os error 30): its file \
                         system is mounted read-only; mount it for writing, or name another folder";

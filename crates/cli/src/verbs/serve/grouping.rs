@@ -7,12 +7,11 @@
 use std::collections::BTreeMap;
 
 use millrace::{GroupConfig, ServedGroups};
+use millrace_console::{say, visible};
 
 use crate::config::group;
-use crate::verbs::say;
 use crate::views::settings::{Group, GroupChanged, GroupSetting};
 use crate::views::{Refusal, SetGroup};
-use crate::visible::visible;
 
 /// Sets what is asked of the group of that name; `warn` says what is wrong with a latency target.
 ///

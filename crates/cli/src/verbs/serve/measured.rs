@@ -10,6 +10,7 @@ use std::path::Path;
 
 use millrace::{DriveConfig, DriveSpace, Listen, Part, Places, Space, StartError, VhostSocket};
 use millrace_block::Layout;
+use millrace_console::visible;
 use millrace_drives::{Place as DataPlace, measure as measure_drive};
 
 use super::looks::{self, Patience};
@@ -18,7 +19,6 @@ use super::viewed::{control, metrics};
 use super::{dirty_marks, opening, remarks};
 use crate::config::words::bytes_for_people;
 use crate::config::{Checked, Place, Problems};
-use crate::visible::visible;
 
 /// What was found, for people.
 #[derive(Debug, Clone)]

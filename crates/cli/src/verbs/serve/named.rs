@@ -6,9 +6,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use millrace::{Listen, PeerNames};
+use millrace_console::visible;
 
 use crate::config::ListenerPlan;
-use crate::visible::visible;
 
 /// The host of a URI, and what a person has to know of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

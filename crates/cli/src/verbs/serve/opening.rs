@@ -9,13 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use millrace::{DriveConfig, Opened, Opening, Part, SetupError, StartError};
+use millrace_console::{reasons, visible};
 use millrace_drives::SpecError;
 
 use super::startup::Startup;
 use super::{looks, members};
 use crate::config::{Checked, Place, Problems};
-use crate::verbs::reasons;
-use crate::visible::visible;
 
 /// How long a file may be locked before a person hears of it.
 const PATIENCE: Duration = Duration::from_millis(500);

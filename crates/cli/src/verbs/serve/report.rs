@@ -12,6 +12,7 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use millrace::{CacheMode, DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket};
 use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing};
+use millrace_console::{counted, quoted, visible};
 use millrace_drives::size_text;
 use millrace_machine::Native;
 
@@ -20,9 +21,7 @@ use super::named;
 use crate::config::group;
 use crate::config::words::{bytes_for_people, design};
 use crate::config::{Checked, ListenerPlan};
-use crate::verbs::counted;
 use crate::views::caches::mode_word;
-use crate::visible::{quoted, visible};
 
 /// How much of an export the line for fio touches, at most.
 const TRY_BYTES: u64 = 256 << 20;

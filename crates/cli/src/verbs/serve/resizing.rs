@@ -6,13 +6,12 @@
 use std::sync::Arc;
 
 use millrace_block::{ErrorKind, Volume};
+use millrace_console::{say, visible};
 use millrace_machine::Native;
 
 use crate::config::words::bytes_for_people;
-use crate::verbs::say;
 use crate::views::Refusal;
 use crate::views::resized::Resized;
-use crate::visible::visible;
 
 /// Has the volume of this name grow, as far as its drives have.
 ///

@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use millrace::{SchedulerKind, Words, nearest};
 use millrace_block::{Disk, Volume};
+use millrace_console::{say, visible};
 use millrace_machine::Native;
 
-use crate::verbs::say;
 use crate::verbs::serve::resizing::volume_of;
 use crate::views::settings::{Changed, Drive};
 use crate::views::{Refusal, Set};
-use crate::visible::visible;
 
 /// Sets what is asked of the volume of that name.
 ///

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
+use millrace_console::{output_queue, say, visible};
 use millrace_exports::remove_socket_files;
 use millrace_machine::Native;
 use nix::sys::signal::{SigSet, Signal};
@@ -19,9 +20,6 @@ use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::startup::Startup;
-use crate::output_queue;
-use crate::verbs::say;
-use crate::visible::visible;
 
 /// How long after the first a second signal is the same request. timeout(1) signals the daemon and
 /// then its process group, of which the daemon is one; so may a terminal and a supervisor.

@@ -13,10 +13,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use millrace::Created;
+use millrace_console::output_queue;
 use millrace_drives::Cancel;
 use millrace_exports::remove_socket_files;
-
-use crate::output_queue;
 
 /// How long the main thread may take to undo its start by itself.
 const UNDO: Duration = Duration::from_secs(1);

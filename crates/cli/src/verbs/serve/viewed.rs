@@ -8,13 +8,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use millrace::{Listen, VhostSocket};
+use millrace_console::visible;
 use millrace_exports::server::{UnixSocket, handed_over_names};
 
 use super::looks::{self, Patience};
 use crate::config::words::{ControlWord, control_beside};
 use crate::config::{Checked, Place, Problems};
 use crate::views::Sockets;
-use crate::visible::visible;
 
 /// Where the control socket of a plan is.
 pub struct Control<'a> {

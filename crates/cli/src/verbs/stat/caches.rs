@@ -2,12 +2,11 @@
 //!
 //! Pure: a row for each cache; nothing without one. `top` shows the same rows.
 
+use millrace_console::{Form, Grid, Side, shortened, visible};
+
 use super::groups::short;
-use crate::verbs::bench::table::Form;
-use crate::verbs::grid::{Grid, Side, shortened};
 use crate::views::caches::CacheCounts;
 use crate::views::report::Report;
-use crate::visible::visible;
 
 /// What the columns are.
 pub const HELP: &str = "\
@@ -139,8 +138,8 @@ fn percent(part: u64, of: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::grid::WIDTH;
     use crate::views::caches::{Reads, Writes};
+    use millrace_console::WIDTH;
 
     fn report(uptime_ns: u64, hits: u64, back: u64) -> Report {
         let cache = CacheCounts {

@@ -7,13 +7,11 @@
 use std::collections::BTreeMap;
 
 use millrace_block::{Hold, Snapshot};
+use millrace_console::{Form, Grid, Side, shortened, visible};
 use serde::Serialize;
 
-use crate::verbs::bench::table::Form;
-use crate::verbs::grid::{Grid, Side, shortened};
 use crate::views::groups::{GroupCounts, OnVolume};
 use crate::views::report::{Ended, Report};
-use crate::visible::visible;
 
 /// What the columns are.
 pub const HELP: &str = "\
@@ -374,8 +372,8 @@ pub fn table(rows: &[GroupRow], form: Form) -> String {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::verbs::grid::WIDTH;
     use crate::views::report::{Times, Volume};
+    use millrace_console::WIDTH;
 
     /// A group that read so often, 1.05 ms each, and was held so long by limits.
     pub fn group(name: &str, weight: u32, ios: u64, held_ns: u64) -> GroupCounts {

@@ -3,11 +3,10 @@
 //! Pure: the difference of two reports to a table. A row for each thread that did anything or has
 //! a queue; rates are per second, the rest says what a request cost.
 
-use crate::verbs::bench::table::Form;
-use crate::verbs::grid::{Grid, Side, shortened};
+use millrace_console::{Form, Grid, Side, shortened, visible};
+
 use crate::views::guests::GuestThread;
 use crate::views::report::Report;
-use crate::visible::visible;
 
 /// What the columns are.
 pub const HELP: &str = "\
@@ -114,7 +113,7 @@ fn percent(part: f64, of: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::grid::WIDTH;
+    use millrace_console::WIDTH;
 
     fn thread(requests: u64, batches: u64) -> GuestThread {
         GuestThread {

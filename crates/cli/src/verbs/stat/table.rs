@@ -5,9 +5,9 @@
 //! indented; the short form cuts long ones in the middle. A line below the table names each volume
 //! and drive that failed I/Os.
 
+use millrace_console::{Form, fitted, shortened};
+
 use super::columns::Row;
-use crate::verbs::bench::table::Form;
-use crate::verbs::grid::{fitted, shortened};
 
 /// Characters of the first column in the short form.
 const NAME_WIDTH: usize = 13;
@@ -113,7 +113,7 @@ mod tests {
 
     use super::super::columns::Columns;
     use super::*;
-    use crate::verbs::grid::WIDTH;
+    use millrace_console::WIDTH;
 
     fn row(kind: &'static str, name: &str, read: Columns) -> Row {
         Row {

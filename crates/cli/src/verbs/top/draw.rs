@@ -4,6 +4,7 @@
 //! and names; narrower ones lose columns, the least asked for first, and their head and keys take
 //! more lines. Owns nothing. Called by top.rs for each frame.
 
+use millrace_console::{shortened, wrapped};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -11,7 +12,6 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table};
 
 use super::model::{Below, Line as Listed, Model, Sort};
-use crate::verbs::grid::{shortened, wrapped};
 use crate::verbs::stat::caches::CacheRow;
 use crate::verbs::stat::columns::Row;
 use crate::verbs::stat::groups::{GroupRow, short};

@@ -11,12 +11,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use millrace_console::words::duration;
+use millrace_console::{counted, say};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::words;
 use crate::verbs::stat::{CONNECT_DEFAULT, socket};
-use crate::verbs::{counted, duration, say};
 use crate::views::TraceStart;
 use crate::views::client::Client;
 use crate::views::report::Traced;

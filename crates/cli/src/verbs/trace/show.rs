@@ -1,17 +1,17 @@
 //! `millrace trace show`: a trace as lines, byte for byte those of `blkparse -i NAME`, but for
 //! names of drives where blkparse has numbers.
 //!
-//! Called by `trace::run`; the lines are the lab's. What precedes a broken record is printed before
-//! the error. A reader of our output that goes away ends it quietly.
+//! Called by `trace::run`; the lines are millrace-trace's. What precedes a broken record is printed
+//! before the error. A reader of our output that goes away ends it quietly.
 
 use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use millrace_lab::trace::{DriverData, Show};
+use millrace_console::{Bar, Next, is_gone};
+use millrace_trace::{DriverData, Show};
 
-use super::{Input, Next, is_gone};
-use crate::verbs::bar::Bar;
+use super::Input;
 
 const EXAMPLES: &str = "\
 Examples:

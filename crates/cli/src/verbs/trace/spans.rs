@@ -1,16 +1,16 @@
 //! `millrace trace spans`: how long I/Os took from step to step, in btt's words and digits.
 //!
-//! Called by `trace::run`; measuring and layout are the lab's. Prints nothing of a broken trace,
-//! since numbers of a part would pass for those of the whole.
+//! Called by `trace::run`; measuring and layout are millrace-trace's. Prints nothing of a broken
+//! trace, since numbers of a part would pass for those of the whole.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use millrace_lab::trace::{Columns, Per, Spans, json_line};
+use millrace_console::{Bar, Next};
+use millrace_trace::{Columns, Per, Spans, json_line};
 
-use super::{Input, Next};
-use crate::verbs::bar::Bar;
+use super::Input;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,8 +74,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     });
     let columns = if args.extended { Columns::All } else { Columns::Short };
     match args.json {
-        true => crate::verbs::say(&json_line(&spans.json(per))),
-        false => crate::verbs::say(&spans.text(per, columns)),
+        true => millrace_console::say(&json_line(&spans.json(per))),
+        false => millrace_console::say(&spans.text(per, columns)),
     }
     Ok(ExitCode::SUCCESS)
 }

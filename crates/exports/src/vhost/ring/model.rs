@@ -6,8 +6,7 @@
 
 use std::sync::Arc;
 
-use millrace_machine::checked::Explorer;
-use millrace_machine::checked::{Checked, CheckedLine, CheckedParker, CheckedWord, ensure};
+use millrace_checker::{Checked, CheckedLine, CheckedParker, CheckedWord, Explorer, ensure};
 use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Machine, Order, Parker, Thread, Word};
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use millrace_machine::checked::{Checked, CheckedLine, CheckedWord, Explorer, ensure};
+use millrace_checker::{Checked, CheckedLine, CheckedWord, Explorer, ensure};
 use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Thread, Word};
 

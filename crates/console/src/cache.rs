@@ -1,0 +1,102 @@
+//! The settings of a cache over a volume: `[volume.cache]` of a configuration, `--cache` of
+//! `bench`.
+//!
+//! Owns the one table of keys and their words. Called by the daemon's configuration and by the
+//! laboratory's command line. Pure.
+
+use millrace::{CacheConfig, CacheMode, Registered};
+
+use crate::words::{self, nearest};
+
+/// A key of a cache, and what reads its word into the settings.
+pub type Key = (&'static str, fn(&mut CacheConfig, &str) -> Result<(), String>);
+
+/// All keys of a cache.
+pub const KEYS: [Key; 6] = [
+    ("size", |cache, text| {
+        cache.size_bytes = words::size(text)?;
+        // A small cache reads less ahead, unless it is told otherwise.
+        cache.read_ahead_bytes = cache.read_ahead_bytes.min(cache.size_bytes / 4);
+        Ok(())
+    }),
+    ("dirty-max", |cache, text| {
+        cache.dirty_max_bytes = Some(words::size(text)?);
+        Ok(())
+    }),
+    ("dirty-age", |cache, text| {
+        cache.dirty_age_ns = words::duration_ns(text)?;
+        Ok(())
+    }),
+    ("read-ahead", |cache, text| {
+        cache.read_ahead_bytes = if text == "0" { 0 } else { words::size(text)? };
+        Ok(())
+    }),
+    ("mode", |cache, text| {
+        cache.mode = match text {
+            "write-back" => CacheMode::WriteBack,
+            "write-through" => CacheMode::WriteThrough,
+            _ => return Err("write \"write-back\" or \"write-through\"".to_owned()),
+        };
+        Ok(())
+    }),
+    ("registered", |cache, text| {
+        cache.registered = match text {
+            "auto" => Registered::Auto,
+            // Booleans come as these words.
+            "true" | "on" => Registered::Always,
+            "false" | "off" => Registered::Never,
+            _ => return Err("write \"auto\", true or false".to_owned()),
+        };
+        Ok(())
+    }),
+];
+
+/// Reads `SIZE` or `KEY=VALUE,...`.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub fn of_text(text: &str) -> Result<CacheConfig, String> {
+    let mut config = CacheConfig::default();
+    let parts = text.split(',').map(|part| part.split_once('=').unwrap_or(("size", part)));
+    let mut parts: Vec<(&str, &str)> = parts.collect();
+    // The size comes first, as other settings follow from it.
+    parts.sort_by_key(|(key, _)| *key != KEYS[0].0);
+    for (key, value) in parts {
+        let Some((_, read)) = KEYS.iter().find(|(known, _)| *known == key) else {
+            let names = KEYS.map(|(name, _)| name);
+            let (all, meant) = (names.join(", "), nearest(key, names));
+            return Err(format!("{key} is no setting of a cache ({all}){meant}"));
+        };
+        read(&mut config, value).map_err(|text| format!("{key}: {text}"))?;
+    }
+    config.validate()?;
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_alone_or_settings_with_their_names_make_a_cache() {
+        let cache = of_text("64m").unwrap();
+        assert_eq!((cache.size_bytes, cache.mode), (64 << 20, CacheMode::WriteBack));
+        let cache = of_text("size=64m,dirty-max=8m,dirty-age=2s,read-ahead=0,mode=write-through");
+        let cache = cache.unwrap();
+        assert_eq!((cache.dirty_max(), cache.dirty_age_ns), (8 << 20, 2_000_000_000));
+        assert_eq!((cache.read_ahead_bytes, cache.mode), (0, CacheMode::WriteThrough));
+        assert_eq!(cache.registered, Registered::Never);
+        assert_eq!(of_text("64m,registered=auto").unwrap().registered, Registered::Auto);
+        assert_eq!(of_text("64m,registered=true").unwrap().registered, Registered::Always);
+        assert_eq!(of_text("64m,registered=false").unwrap().registered, Registered::Never);
+        let wrong = of_text("registered=yes").unwrap_err();
+        assert_eq!(wrong, "registered: write \"auto\", true or false");
+        let wrong = of_text("size=64m,dirty-mx=8m").unwrap_err();
+        assert!(wrong.ends_with("did you mean \"dirty-max\"?"), "{wrong}");
+        assert_eq!(of_text("1m").unwrap().read_ahead_bytes, 256 << 10);
+        let wrong = of_text("read-ahead=512k,size=1m").unwrap_err();
+        assert_eq!(wrong, "read-ahead of 524288 bytes; at most a quarter of the cache");
+        let wrong = of_text("4k").unwrap_err();
+        assert_eq!(wrong, "size of 4096 bytes; 1 MiB to 1 TiB");
+    }
+}

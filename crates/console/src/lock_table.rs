@@ -1,0 +1,110 @@
+//! Lock statistics as a table, in lockmeter's columns: 80 columns wide, or with all of them.
+//!
+//! Pure text out of what locks did. Times are microseconds everywhere; a place in the source stands
+//! below its lock, indented. Called by `bench --locks` and by `millrace locks`.
+
+use millrace_trace::LockLine;
+
+use crate::grid::{Grid, Side, fitted, shortened};
+
+/// How much of a table is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// What fits 80 columns.
+    Short,
+    /// Everything.
+    Whole,
+}
+
+/// Characters of a lock's name or place in the short form.
+const NAME_WIDTH: usize = 22;
+
+/// A column: its name, whether the short form has it, and its value.
+type Column = (&'static str, bool, fn(&LockLine) -> String);
+
+const COLUMNS: [Column; 9] = [
+    ("taken", true, |lock| lock.acquisitions.to_string()),
+    ("rejected", false, |lock| lock.rejected.to_string()),
+    ("contended", true, |lock| percent(lock.contended_share)),
+    ("wait us", true, |lock| micros(lock.wait_ns_mean)),
+    ("max wait us", false, |lock| micros(lock.wait_ns_max)),
+    ("hold us", true, |lock| micros(lock.hold_ns_mean)),
+    ("max hold us", false, |lock| micros(lock.hold_ns_max)),
+    ("held", true, |lock| percent(lock.held_share)),
+    ("spinning", false, |lock| percent(lock.spin_share)),
+];
+
+/// Lock statistics as a table, without a line feed at the end.
+pub fn lock_table(locks: &[LockLine], form: Form) -> String {
+    let shown: Vec<&Column> =
+        COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
+    let heads = shown.iter().map(|(name, ..)| (*name, Side::Right));
+    let mut grid = Grid::new(std::iter::once(("lock, taken at", Side::Left)).chain(heads));
+    for lock in locks {
+        let cells = shown.iter().map(|(_, _, value)| value(lock));
+        grid.row(std::iter::once(label(lock, form)).chain(cells));
+    }
+    grid.text()
+}
+
+/// A lock's name, or the place that took it.
+fn label(lock: &LockLine, form: Form) -> String {
+    let Some(site) = &lock.site else {
+        return match form {
+            Form::Whole => lock.name.clone(),
+            Form::Short => shortened(&lock.name, NAME_WIDTH),
+        };
+    };
+    let whole = site.strip_prefix("crates/").unwrap_or(site);
+    if form == Form::Whole {
+        return format!("  {whole}");
+    }
+    // The folder that all sources lie in says nothing, and file and line say most.
+    let short = whole.replacen("/src/", "/", 1);
+    let mut place = short.as_str();
+    while place.len() > NAME_WIDTH - 2
+        && let Some((_, rest)) = place.split_once('/')
+    {
+        place = rest;
+    }
+    format!("  {}", shortened(place, NAME_WIDTH - 2))
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", share * 100.0)
+}
+
+fn micros(ns: u64) -> String {
+    fitted(ns as f64 / 1e3, 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grid::WIDTH;
+
+    #[test]
+    fn the_short_table_fits_80_columns_and_the_whole_one_has_all() {
+        let lock = |site: Option<&str>| LockLine {
+            name: "software-queue".to_owned(),
+            site: site.map(str::to_owned),
+            acquisitions: 123_456_789_012,
+            contended_share: 1.0,
+            wait_ns_mean: 123_456_789_012,
+            hold_ns_mean: 99_999_999,
+            held_share: 10.0,
+            ..LockLine::default()
+        };
+        let site = "crates/exports/src/vhost/thread/waiting_for_a_long_time.rs:1234";
+        let deep = "crates/block/src/disk/dispatch.rs:1234";
+        let places = [Some("crates/block/src/disk/sq.rs:12"), Some(deep), Some(site)];
+        let locks: Vec<LockLine> = [None].into_iter().chain(places).map(lock).collect();
+        let text = lock_table(&locks, Form::Short);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        for place in ["block/disk/sq.rs:12", "dispatch.rs:1234", "waiting_fo\u{2026}e.rs:1234"] {
+            assert!(text.contains(&format!("\n  {place} ")), "{place}: {text}");
+        }
+        let text = lock_table(&locks, Form::Whole);
+        assert!(text.contains("max hold us") && text.contains(&site["crates/".len()..]), "{text}");
+    }
+}

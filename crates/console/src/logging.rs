@@ -1,0 +1,280 @@
+//! Logging: what the program says of its own accord, by `tracing`, on standard error.
+//!
+//! Owns the flags `-v` and `--log-format`, the variable `MILLRACE_LOG`, and how a line looks.
+//! Results of a verb go to standard output and never through here. A line for a person at a
+//! terminal is the message alone; elsewhere it begins with the time and the level; as JSON it also
+//! has the event's fields (drive, op, sector). Installed once by program.rs before the verb runs;
+//! called by whatever logs, through the macros of `tracing`. A daemon's lines go through a queue
+//! (output_queue.rs), so that nobody who logs waits for a reader.
+
+use std::fmt::{self, Write};
+use std::io::{self, IsTerminal};
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+use anyhow::anyhow;
+use clap::ValueEnum;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::visible::visible;
+use crate::{name, output_queue};
+
+/// What filters lines if `-v` is not given.
+const VARIABLE: &str = "MILLRACE_LOG";
+
+/// How lines look, once that is decided: an error that ends the program follows it.
+static FORMAT: OnceLock<Format> = OnceLock::new();
+
+/// How lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Format {
+    /// A line of text
+    #[default]
+    Text,
+    /// An object of JSON on a line
+    Json,
+}
+
+/// The flags of every verb.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct Args {
+    /// Log more: -v for what clients do, -vv for everything; MILLRACE_LOG=LEVEL does the same
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// How lines of the log look on standard error
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
+    log_format: Format,
+}
+
+/// Starts logging. To be called once.
+///
+/// # Errors
+/// If `MILLRACE_LOG` is no filter.
+pub fn install(args: Args) -> anyhow::Result<()> {
+    let variable = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
+    let targets = filter(args.verbose, variable.as_deref())?;
+    FORMAT.get_or_init(|| args.log_format);
+    let registry = tracing_subscriber::registry().with(targets);
+    let layer = tracing_subscriber::fmt::layer().with_writer(Log).log_internal_errors(false);
+    let installed = match args.log_format {
+        Format::Json => registry.with(layer.json().flatten_event(true)).try_init(),
+        Format::Text => {
+            let stamped = !std::io::stderr().is_terminal() && !has_journal();
+            registry.with(layer.event_format(Line { stamped })).try_init()
+        }
+    };
+    installed.map_err(|error| anyhow!("logging was started twice: {error}"))
+}
+
+/// Standard error, through its queue if a daemon has one.
+#[derive(Debug, Clone, Copy)]
+pub struct Log;
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match output_queue::log() {
+            Some(queue) => queue.add(bytes.to_vec()),
+            None => io::Write::write_all(&mut io::stderr().lock(), bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Log {
+    type Writer = Log;
+
+    fn make_writer(&self) -> Log {
+        Log
+    }
+}
+
+/// Whether lines are JSON.
+pub fn is_json() -> bool {
+    FORMAT.get() == Some(&Format::Json)
+}
+
+/// The journal of systemd stamps each line itself.
+fn has_journal() -> bool {
+    std::env::var_os("JOURNAL_STREAM").is_some()
+}
+
+/// What may pass: `-v` wins over the variable.
+fn filter(verbose: u8, variable: Option<&str>) -> anyhow::Result<Targets> {
+    match (verbose, variable) {
+        (0, None) => Ok(Targets::new().with_default(LevelFilter::INFO)),
+        (0, Some(text)) => read_filter(text),
+        (1, _) => Ok(Targets::new().with_default(LevelFilter::DEBUG)),
+        _ => Ok(Targets::new().with_default(LevelFilter::TRACE)),
+    }
+}
+
+/// What the variable says: LEVEL for all, MODULE=LEVEL for one. A word alone is never a module,
+/// since a misspelt level would then silence everything else, warnings of failing drives with it.
+fn read_filter(text: &str) -> anyhow::Result<Targets> {
+    let mut targets = Targets::new().with_default(LevelFilter::INFO);
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (module, level) = match part.split_once('=') {
+            Some((module, level)) => (Some(module.trim()), level.trim()),
+            None => (None, part),
+        };
+        // The empty text would be a level, ERROR.
+        let known = LevelFilter::from_str(level).ok().filter(|_| !level.is_empty());
+        let level = known.ok_or_else(|| {
+            anyhow!(
+                "{VARIABLE}=\"{}\": \"{}\" is no level; write off, error, warn, info, debug or \
+                 trace, or MODULE=LEVEL with commas between",
+                visible(text),
+                visible(level)
+            )
+        })?;
+        targets = match module {
+            Some(module) => targets.with_target(module, level),
+            None => targets.with_default(level),
+        };
+    }
+    Ok(targets)
+}
+
+/// A line of text: the message, and before it the level where that says something.
+struct Line {
+    /// Begins with the time, in UTC, and the level.
+    stamped: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Line
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut out: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut message = Message::default();
+        event.record(&mut message);
+        let (level, text) = (*event.metadata().level(), visible(&message.text));
+        if self.stamped {
+            SystemTime.format_time(&mut out)?;
+            return writeln!(out, " {level:5} {}: {text}", name::name());
+        }
+        let kind = match level {
+            Level::WARN => "warning: ",
+            Level::DEBUG => "debug: ",
+            Level::TRACE => "trace: ",
+            _ => "",
+        };
+        writeln!(out, "{}: {kind}{text}", name::name())
+    }
+}
+
+/// The message of an event. Its fields say for programs what the message says for people.
+#[derive(Default)]
+struct Message {
+    text: String,
+}
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            // A String takes all that is written.
+            let _ = write!(self.text, "{value:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn said(stamped: bool, verbose: u8, log: impl FnOnce()) -> String {
+        let sink = Sink::default();
+        let writer = sink.clone();
+        let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
+        let subscriber = tracing_subscriber::registry()
+            .with(filter(verbose, None).unwrap())
+            .with(layer.event_format(Line { stamped }));
+        tracing::subscriber::with_default(subscriber, log);
+        let bytes = sink.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn a_terminal_gets_the_message_and_a_word_where_it_is_a_warning() {
+        let text = said(false, 0, || {
+            tracing::info!("ready");
+            tracing::warn!(drive = "d0", "drive d0: read failed");
+            tracing::error!("an I/O thread has died");
+            tracing::debug!("not wanted");
+        });
+        assert_eq!(
+            text,
+            "millrace: ready\nmillrace: warning: drive d0: read failed\n\
+             millrace: an I/O thread has died\n"
+        );
+    }
+
+    #[test]
+    fn a_file_gets_time_and_level_and_no_control_characters() {
+        let text = said(true, 1, || tracing::debug!("client {}\u{1b}[2J", "a\nb"));
+        let (stamp, rest) = text.split_once(' ').unwrap();
+        assert!(stamp.starts_with("20") && stamp.ends_with('Z') && stamp.contains('T'), "{stamp}");
+        assert_eq!(rest, "DEBUG millrace: client a\\nb\\u{1b}[2J\n");
+    }
+
+    #[test]
+    fn the_variable_filters_unless_the_flag_is_given() {
+        let debug = |verbose, variable| {
+            let targets = filter(verbose, variable).unwrap();
+            targets.would_enable("millrace", &Level::DEBUG)
+        };
+        assert!(!debug(0, None));
+        assert!(debug(1, None) && debug(2, Some("error")));
+        assert!(debug(0, Some("debug")) && debug(0, Some(" warn,millrace=debug ")));
+        let targets = filter(0, Some("elsewhere=debug")).unwrap();
+        assert!(targets.would_enable("millrace", &Level::WARN), "what it does not name stays");
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused_with_the_levels() {
+        for (text, word) in
+            [("bogus", "bogus"), ("verbose", "verbose"), ("millrace=loud", "loud"), ("a=", "")]
+        {
+            let refused = filter(0, Some(text)).unwrap_err().to_string();
+            let said = format!("MILLRACE_LOG=\"{text}\": \"{word}\" is no level; write off, error");
+            assert!(refused.starts_with(&said), "{refused}");
+            assert!(refused.ends_with("MODULE=LEVEL with commas between"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The verb `man`: manual pages from the definition of a program's command line.
+//!
+//! Owns how the pages are cut: one for the program, one for each verb, as `git` has them. Called by
+//! each program's cli.rs with that definition, which has the examples; writes to standard output or
+//! into a folder.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Command;
+use clap_mangen::Man;
+
+use crate::{counted, say};
+
+/// Arguments of `man`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The folder that the pages go to, made if it is not there; without it the page of the program
+    /// goes to standard output
+    dir: Option<PathBuf>,
+}
+
+/// Prints one page, or writes all.
+///
+/// # Errors
+/// If the folder cannot be written.
+pub fn run(args: &Args, command: Command) -> Result<ExitCode> {
+    let pages = pages(command)?;
+    match &args.dir {
+        None => pages.first().into_iter().for_each(|(_, page)| say(page)),
+        Some(dir) => {
+            write(dir, &pages)?;
+            say(&format!("{} written to {}\n", counted(pages.len(), "page"), dir.display()));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(dir: &Path, pages: &[(String, String)]) -> Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("{}: cannot make it", dir.display()))?;
+    for (name, page) in pages {
+        let file = dir.join(name);
+        std::fs::write(&file, page)
+            .with_context(|| format!("{}: cannot write the page", file.display()))?;
+    }
+    Ok(())
+}
+
+/// All pages with the names of their files, that of the program first.
+///
+/// # Errors
+/// If a page cannot be made.
+pub fn pages(mut command: Command) -> Result<Vec<(String, String)>> {
+    // Gives verbs their full names.
+    command.build();
+    let mut pages = Vec::new();
+    add(&command, &mut pages)?;
+    Ok(pages)
+}
+
+fn add(command: &Command, pages: &mut Vec<(String, String)>) -> Result<()> {
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
+    let mut page = Vec::new();
+    Man::new(command.clone()).render(&mut page).context("a manual page")?;
+    let page = String::from_utf8(page).context("a manual page")?;
+    pages.push((format!("{name}.1"), as_it_stands(&page)));
+    let verbs = command.get_subcommands().filter(|verb| verb.get_name() != "help");
+    verbs.filter(|verb| !verb.is_hide_set()).try_for_each(|verb| add(verb, pages))
+}
+
+/// Has examples and columns stand as they do in `--help`, where roff would fill their lines.
+fn as_it_stands(page: &str) -> String {
+    let Some((before, extra)) = page.split_once(".SH EXTRA\n") else { return page.to_owned() };
+    let (extra, after) = match extra.split_once(".SH ") {
+        Some((extra, after)) => (extra, format!(".SH {after}")),
+        None => (extra, String::new()),
+    };
+    format!("{before}.SH NOTES\n.nf\n{extra}.fi\n{after}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_not_there_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("man/man1");
+        let args = Args { dir: Some(below.clone()) };
+        let verb = Command::new("verb").subcommand(Command::new("part"));
+        run(&args, Command::new("p").subcommand(verb)).unwrap();
+        assert!(below.join("p.1").exists() && below.join("p-verb-part.1").exists());
+    }
+}

@@ -1,0 +1,223 @@
+//! `OutputQueue`: standard output or standard error of a daemon, written by a thread of its own.
+//!
+//! A pipe that nobody reads, a stopped terminal or a log file on a hung file system blocks whoever
+//! writes there, so threads that serve or stop a daemon only add to a bounded queue. One thread for
+//! each of the two outputs writes; bytes that find the queue full are dropped and counted, and
+//! the count is logged once somebody reads again. Started by `serve` before it opens anything;
+//! called by logging.rs for the log and by speech.rs for results.
+//!
+//! Invariant: the lock of a queue is never held over a write.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use millrace_machine::Native;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, write};
+
+use crate::name;
+
+/// Most bytes that wait in a queue.
+const BYTES_MAX: usize = 1 << 20;
+/// How long the end of the process waits for a reader that takes nothing, and for one that does.
+const FINISH: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
+
+static OUT: OnceLock<&OutputQueue> = OnceLock::new();
+static LOG: OnceLock<&OutputQueue> = OnceLock::new();
+
+/// Output that waits to be written, and the state of its writer.
+pub struct OutputQueue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Vec<u8>>,
+    /// Of what waits, and of what is being written.
+    bytes: usize,
+    /// Additions that found no room, since the last time that this was said.
+    dropped: u64,
+    /// Writes that ended so far.
+    writes: u64,
+}
+
+/// The queue of standard output, once [`start`] was called.
+pub fn out() -> Option<&'static OutputQueue> {
+    OUT.get().copied()
+}
+
+/// The queue of standard error, once [`start`] was called.
+pub fn log() -> Option<&'static OutputQueue> {
+    LOG.get().copied()
+}
+
+/// From now on both outputs go through queues, panics too. `failed` takes what is wrong with
+/// standard output.
+///
+/// # Errors
+/// If the system has no thread for it.
+pub fn start(failed: fn(io::Error)) -> io::Result<()> {
+    // An error of the log has nowhere to go.
+    spawn("millrace-log", &LOG, io::stderr(), ("the log", |_| ()))?;
+    spawn("millrace-out", &OUT, io::stdout(), ("standard output", failed))?;
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = thread::current();
+        let backtrace = std::backtrace::Backtrace::capture();
+        let backtrace = match backtrace.status() {
+            std::backtrace::BacktraceStatus::Captured => backtrace.to_string(),
+            _ => "RUST_BACKTRACE=1 shows how it got there\n".to_owned(),
+        };
+        let name = thread.name().unwrap_or("without a name");
+        if let Some(log) = log() {
+            let program = name::name();
+            log.add(format!("{program}: thread {name} {panic}\n{backtrace}").into_bytes());
+        }
+        // A release build ends the process as soon as this returns.
+        finish();
+    }));
+    Ok(())
+}
+
+/// Waits until all is written, but not for long; for the end of the process.
+pub fn finish() {
+    [out(), log()].into_iter().flatten().for_each(|queue| queue.finish(FINISH));
+}
+
+fn spawn(
+    name: &str,
+    place: &OnceLock<&'static OutputQueue>,
+    fd: impl AsFd + Send + 'static,
+    (what, failed): (&'static str, fn(io::Error)),
+) -> io::Result<()> {
+    // Both live as long as the process.
+    let queue: &'static OutputQueue = Box::leak(Box::new(OutputQueue::new()));
+    let run = move || queue.run(|bytes| write_all(&fd, bytes).unwrap_or_else(failed), what);
+    Native::try_spawn(name, None, run)?;
+    // Only now that somebody writes what is added.
+    place.get_or_init(|| queue);
+    Ok(())
+}
+
+impl OutputQueue {
+    fn new() -> OutputQueue {
+        OutputQueue { state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Adds to it, unless there is no room. Never blocks.
+    pub fn add(&self, bytes: Vec<u8>) {
+        let mut state = self.lock();
+        if state.bytes > 0 && state.bytes + bytes.len() > BYTES_MAX {
+            state.dropped += 1;
+            return;
+        }
+        state.bytes += bytes.len();
+        state.waiting.push_back(bytes);
+        self.changed.notify_all();
+    }
+
+    /// Writes what is added, for ever.
+    fn run(&self, mut write: impl FnMut(&[u8]), what: &str) {
+        loop {
+            let mut state = self.lock();
+            while state.waiting.is_empty() {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            let bytes = state.waiting.pop_front().unwrap_or_default();
+            drop(state);
+            write(&bytes);
+            let mut state = self.lock();
+            state.bytes -= bytes.len();
+            state.writes += 1;
+            let dropped = std::mem::take(&mut state.dropped);
+            self.changed.notify_all();
+            drop(state);
+            if dropped > 0 {
+                tracing::warn!(
+                    "{what}: {dropped} lines were dropped, since nobody read it for a time"
+                );
+            }
+        }
+    }
+
+    /// Waits until all is written, or nothing was for the first of these times, or the second is
+    /// over.
+    fn finish(&self, [silence, longest]: [Duration; 2]) {
+        let end = Instant::now() + longest;
+        let mut state = self.lock();
+        while state.bytes > 0 {
+            let writes = state.writes;
+            let is_still = |state: &mut State| state.bytes > 0 && state.writes == writes;
+            let waited = self.changed.wait_timeout_while(state, silence, is_still);
+            let (now, time) = waited.unwrap_or_else(PoisonError::into_inner);
+            if time.timed_out() || Instant::now() > end {
+                return;
+            }
+            state = now;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes past the locks and buffers of the standard library, which a thread may hold that is
+/// blocked in a write of its own.
+fn write_all(fd: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match write(fd, bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(Errno::INTR) => {}
+            // Another program of the terminal may have made it non-blocking.
+            Err(Errno::AGAIN) => {
+                poll(&mut [PollFd::new(fd, PollFlags::OUT)], None).map_err(io::Error::from)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    const SHORT: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(20)];
+
+    #[test]
+    fn nobody_waits_for_a_reader_and_the_end_waits_for_one_that_reads_only() {
+        let queue = Arc::new(OutputQueue::new());
+        let (go_on, wait) = channel::<()>();
+        let (theirs, written) = (Arc::clone(&queue), Arc::new(Mutex::new(Vec::new())));
+        let sink = Arc::clone(&written);
+        let write = move |bytes: &[u8]| {
+            let _ = wait.recv();
+            sink.lock().unwrap().push(bytes.len());
+        };
+        thread::spawn(move || theirs.run(write, "the log"));
+        let line = vec![b'x'; BYTES_MAX / 4];
+        let start = Instant::now();
+        (0..10).for_each(|_| queue.add(line.clone()));
+        queue.finish(SHORT);
+        assert!(start.elapsed() < Duration::from_secs(5), "nobody reads");
+        let (dropped, bytes) = {
+            let state = queue.lock();
+            (state.dropped, state.bytes)
+        };
+        assert_eq!((dropped, bytes), (6, BYTES_MAX));
+        drop(go_on);
+        queue.finish(SHORT);
+        assert_eq!((written.lock().unwrap().len(), queue.lock().bytes), (4, 0));
+        queue.add(vec![0; 2 * BYTES_MAX]);
+        queue.finish(SHORT);
+        assert_eq!(written.lock().unwrap().last(), Some(&(2 * BYTES_MAX)), "one in any case");
+    }
+}

@@ -1,0 +1,83 @@
+//! The walk over the events of a trace, with a progress bar.
+//!
+//! Called by the verbs of `trace`, which say what is done with each event. Notes of the reader go
+//! to standard error, before and after the walk.
+#![allow(clippy::print_stderr)]
+
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use millrace_trace::{Entry, Names, Reader};
+
+use crate::Bar;
+
+/// Events between two looks at the clock.
+const EVENTS_A_LOOK: u32 = 4_096;
+/// Time between two changes of the progress bar.
+const BAR_EVERY: Duration = Duration::from_millis(100);
+
+/// Gives each event of a reader to `each`, until the end or until that says stop, and shows in a
+/// bar of this label how far it is. A bar is for walks that print nothing on the way: it would tear
+/// lines on the same terminal.
+///
+/// # Errors
+/// If a trace cannot be read, or not to its end: then after all that precedes.
+pub fn walk(
+    reader: &mut Reader,
+    (bar, label): (Bar, &str),
+    mut each: impl FnMut(&Entry, &mut Reader) -> Next,
+) -> Result<Names> {
+    let say = |notes: &[String]| notes.iter().for_each(|note| eprintln!("note: {note}"));
+    let known = reader.notes();
+    say(&known);
+    let mut progress = Progress { bar, label: label.into(), events: 0, shown: Instant::now() };
+    while let Some(entry) = reader.read()? {
+        if each(&entry, reader) == Next::Stop {
+            break;
+        }
+        progress.event(reader);
+    }
+    drop(progress);
+    say(&reader.notes()[known.len()..]);
+    Ok(reader.names().clone())
+}
+
+/// Whether a walk goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// To the next event.
+    Event,
+    /// No further.
+    Stop,
+}
+
+/// The progress bar of a walk; wiped when dropped.
+struct Progress {
+    bar: Bar,
+    label: String,
+    events: u32,
+    shown: Instant,
+}
+
+impl Progress {
+    fn event(&mut self, reader: &Reader) {
+        self.events = self.events.wrapping_add(1);
+        if self.events.is_multiple_of(EVENTS_A_LOOK) && self.shown.elapsed() >= BAR_EVERY {
+            self.shown = Instant::now();
+            self.bar.show(0, &self.label, reader.progress());
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.clear();
+    }
+}
+
+/// Whether whoever read our output has gone away, as `head` does: no reason to complain.
+#[must_use]
+pub fn is_gone(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::BrokenPipe
+}

@@ -1,0 +1,373 @@
+//! What `Spans` found, as text for a terminal and as JSON.
+//!
+//! Owns the layout: btt's tables and digits where btt has them, with percentiles beside, or what of
+//! them fits 80 columns. Numbers agree with btt's to the last digit: its averages are made the same
+//! way, from seconds as floats. Devices stand by their names where the recording has some.
+//! btt's medians and modes of seeks are left out: it keeps every distance for them, without bound.
+//! Called by `millrace trace spans` and by the page of `trace report`.
+
+use std::fmt::Write;
+
+use millrace_block::blktrace::{major, minor};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::{Drive, Measure, Measures, Seeks, Span, Spans};
+
+/// What is shown beside the spans of everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Per {
+    /// Each device.
+    Drive,
+    /// Each CPU on which I/Os were queued.
+    Cpu,
+    /// Reads, writes and discards.
+    Op,
+}
+
+/// How much the tables show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Columns {
+    /// What fits 80 columns.
+    Short,
+    /// All of btt's, and all percentiles.
+    All,
+}
+
+/// Characters of a device's name in a table that is to fit.
+const NAME_WIDTH: usize = 14;
+/// Characters of what a table of spans is of, in the short form.
+const TITLE_WIDTH: usize = 12;
+
+/// Nanoseconds as btt makes seconds of them.
+fn seconds(ns: u64) -> f64 {
+    (ns / 1_000_000_000) as f64 + (ns % 1_000_000_000) as f64 / 1e9
+}
+
+impl Spans {
+    /// Spans by what `per` names, each with its name.
+    #[must_use]
+    pub fn groups(&self, per: Per) -> Vec<(String, &Measures)> {
+        match per {
+            Per::Drive => {
+                let name = |drive: &Drive| self.device_name(drive.device);
+                self.drives().iter().map(|drive| (name(drive), drive.measures())).collect()
+            }
+            Per::Cpu => self.cpus().map(|(cpu, all)| (format!("CPU {cpu}"), all)).collect(),
+            Per::Op => self.kinds().map(|(kind, all)| (kind.name().to_owned(), all)).collect(),
+        }
+    }
+
+    /// Tables for a terminal.
+    #[must_use]
+    pub fn text(&self, per: Option<Per>, columns: Columns) -> String {
+        let mut text = table("All", self.all(), columns);
+        for (name, measures) in per.into_iter().flat_map(|per| self.groups(per)) {
+            if measures.there().next().is_some() {
+                text += &table(&name, measures, columns);
+            }
+        }
+        overheads(&mut text, self);
+        text += &merges(self);
+        text += &depths(self);
+        for (number, name) in ["Q", "D"].into_iter().enumerate() {
+            text += &seeks(self, (number, name), columns);
+        }
+        for (count, what) in self.notes() {
+            let _ = writeln!(text, "note: {count} {what}");
+        }
+        text
+    }
+
+    /// One JSON object: `{"spans": {"Q2C": {...}, ...}, "drives": {...}, ...}`, and by what `per`
+    /// names.
+    #[must_use]
+    pub fn json(&self, per: Option<Per>) -> Value {
+        let drives = self.drives().iter().filter(|drive| drive.queued > 0 || drive.issued > 0);
+        let drives = drives.map(|drive| (self.device_name(drive.device), drive_json(drive)));
+        let mut object = json!({
+            "spans": self.all(),
+            "drives": drives.collect::<Map<String, Value>>(),
+            "in_flight": self.in_flight(),
+            "replaced": self.replaced(),
+            "dropped": self.dropped(),
+            "ignored": self.ignored(),
+        });
+        if let Some(per) = per {
+            let name = match per {
+                Per::Drive => "per_drive",
+                Per::Cpu => "per_cpu",
+                Per::Op => "per_op",
+            };
+            let groups = self.groups(per).into_iter();
+            let groups =
+                groups.map(|(name, all)| (name.replace("CPU ", ""), json!({"spans": all})));
+            object[name] = groups.collect::<Map<String, Value>>().into();
+        }
+        object
+    }
+
+    /// What makes the numbers less than whole.
+    pub fn notes(&self) -> impl Iterator<Item = (u64, &'static str)> {
+        let all = [
+            (self.in_flight() as u64, "I/Os were queued and no completion covers them"),
+            (self.replaced(), "I/Os were not followed: a later one took their first sector"),
+            (self.dropped(), "I/Os were dropped: more were on their way than are kept"),
+            (self.ignored(), "events were ignored: more devices than are kept"),
+        ];
+        all.into_iter().filter(|(count, _)| *count > 0)
+    }
+}
+
+/// btt's table with percentiles, or what of it fits 80 columns.
+fn table(title: &str, measures: &Measures, columns: Columns) -> String {
+    let mut text = match columns {
+        Columns::All => format!("{title:>15}"),
+        Columns::Short => format!("{:>10}", shortened(title, TITLE_WIDTH)),
+    };
+    let heads: &[(&str, usize)] = match columns {
+        Columns::All => &[
+            ("MIN", 13),
+            ("AVG", 13),
+            ("MAX", 13),
+            ("N", 11),
+            ("P50", 13),
+            ("P99", 13),
+            ("P99.9", 13),
+        ],
+        Columns::Short => &[("AVG", 13), ("P50", 13), ("P99", 13), ("MAX", 13), ("N", 11)],
+    };
+    let first = text.chars().count();
+    heads.iter().for_each(|(head, width)| _ = write!(text, " {head:>width$}"));
+    let _ = write!(text, "\n{}", "-".repeat(first));
+    heads.iter().for_each(|(_, width)| _ = write!(text, " {}", "-".repeat(*width)));
+    text.push('\n');
+    for (span, measure) in measures.there() {
+        let _ = write!(text, "{:<first$}", span.name());
+        text += &row(measure, columns);
+    }
+    text.push('\n');
+    text
+}
+
+fn row(measure: &Measure, columns: Columns) -> String {
+    let avg = seconds(measure.total) / measure.n as f64;
+    let (least, most, n) = (seconds(measure.min), seconds(measure.max), measure.n);
+    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|fraction| seconds(measure.quantile(fraction)));
+    match columns {
+        Columns::All => format!(
+            " {least:13.9} {avg:13.9} {most:13.9} {n:11} {p50:13.9} {p99:13.9} {p999:13.9}\n"
+        ),
+        Columns::Short => format!(" {avg:13.9} {p50:13.9} {p99:13.9} {most:13.9} {n:11}\n"),
+    }
+}
+
+/// A name that fits its column.
+fn shortened(name: &str, width: usize) -> String {
+    match name.chars().count() > width {
+        true => name.chars().take(width - 1).chain(['\u{2026}']).collect(),
+        false => name.to_owned(),
+    }
+}
+
+/// A device's name, or ` (major, minor)`, as btt has it.
+fn padded(spans: &Spans, device: u32) -> String {
+    match spans.given_name(device) {
+        Some(name) => shortened(name, NAME_WIDTH),
+        None => format!(" ({:3},{:3})", major(device), minor(device)),
+    }
+}
+
+/// Characters of the column of devices.
+fn device_width(spans: &Spans) -> usize {
+    let names = spans.drives().iter().map(|drive| padded(spans, drive.device).chars().count());
+    names.max().unwrap_or(0).max(10)
+}
+
+fn overheads(text: &mut String, spans: &Spans) {
+    let rows: Vec<_> =
+        spans.drives().iter().filter_map(|drive| Some((drive, drive.overhead()?))).collect();
+    if rows.is_empty() {
+        return;
+    }
+    let names = rows[0].1.shares().map(|(name, _)| format!("{name:>9}")).join(" ");
+    let wide = device_width(spans);
+    let _ = writeln!(text, "Share of Q2C\n{:>wide$} | {names}", "DEV");
+    let mut put = |name: &str, shares: [(&str, f64); 5]| {
+        let shares = shares.map(|(_, share)| format!("{:8.4}%", share * 100.0)).join(" ");
+        let _ = writeln!(text, "{name:>wide$} | {shares}");
+    };
+    for (drive, overhead) in &rows {
+        put(&padded(spans, drive.device), overhead.shares());
+    }
+    // As btt: only of devices that have a Q2C.
+    let total = |span| rows.iter().map(|(drive, _)| drive.measures().of(span).total).sum::<u64>();
+    let all = total(Span::Q2C) as f64;
+    let shares = [Span::Q2G, Span::G2I, Span::Q2M, Span::I2D, Span::D2C];
+    put("Overall", shares.map(|span| (span.name(), total(span) as f64 / all)));
+    text.push('\n');
+}
+
+/// The lines of those drives that have one, below what says what it is; nothing without any.
+fn drive_rows(
+    spans: &Spans,
+    (title, heads): (&str, &str),
+    row: impl Fn(&Drive) -> Option<String>,
+) -> String {
+    let wide = device_width(spans);
+    let line =
+        |drive: &Drive| Some(format!("{:>wide$} | {}\n", padded(spans, drive.device), row(drive)?));
+    let lines: String = spans.drives().iter().filter_map(line).collect();
+    if lines.is_empty() { lines } else { format!("{title}\n{:>wide$} | {heads}\n{lines}\n", "DEV") }
+}
+
+fn merges(spans: &Spans) -> String {
+    let head = format!(
+        "{:>8} {:>8} {:>7} | {:>8} {:>8} {:>8} {:>8}",
+        "#Q", "#D", "Ratio", "BLKmin", "BLKavg", "BLKmax", "Total"
+    );
+    drive_rows(spans, ("Merges", &head), |drive| {
+        let (queued, issued, blocks) = (drive.queued, drive.issued, &drive.blocks);
+        let (min, max, total) = (blocks.min, blocks.max, blocks.total);
+        (queued > 0 && issued > 0).then(|| {
+            let (most, ratio, avg) = (queued.max(issued), drive.merge_ratio(), total / issued);
+            format!("{most:8} {issued:8} {ratio:7.1} | {min:8} {avg:8} {max:8} {total:8}")
+        })
+    })
+}
+
+fn depths(spans: &Spans) -> String {
+    let head = format!("{:>8} {:>8} {:>8} {:>8} {:>8}", "Avg", "P50", "P99", "Max", "Avg @ Q");
+    drive_rows(spans, ("Requests at the driver at D, that one too", &head), |drive| {
+        let depth = &drive.depth;
+        let at_q = drive.active_sum as f64 / drive.queued.max(1) as f64;
+        (depth.n > 0).then(|| {
+            let (avg, p50, p99) = (depth.avg(), depth.quantile(0.5), depth.quantile(0.99));
+            format!("{avg:8.1} {p50:8} {p99:8} {:8} {at_q:8.1}", depth.max)
+        })
+    })
+}
+
+fn seeks(spans: &Spans, (number, name): (usize, &str), columns: Columns) -> String {
+    let (wide, digits) = if columns == Columns::All { (15, 1) } else { (12, 0) };
+    let head = format!(
+        "{:>wide$} {:>wide$} {:>wide$} {:>wide$} {:>10}",
+        "N", "MEAN", "P50", "MAX", "SEQUENTIAL"
+    );
+    drive_rows(spans, (&format!("Sectors from {name} to {name}"), &head), |drive| {
+        let seeks = &drive.seeks[number];
+        let all = &seeks.distances;
+        (all.n > 0).then(|| {
+            let (n, avg, p50, max) = (all.n, all.avg(), all.quantile(0.5), all.max);
+            let sequential = seeks.sequential as f64 / n as f64 * 100.0;
+            format!("{n:wide$} {avg:wide$.digits$} {p50:wide$} {max:wide$} {sequential:9.1}%")
+        })
+    })
+}
+
+fn drive_json(drive: &Drive) -> Value {
+    let plain = |measure: &Measure| {
+        json!({
+            "min": measure.min, "avg": measure.avg(), "max": measure.max, "n": measure.n,
+            "p50": measure.quantile(0.5), "p99": measure.quantile(0.99),
+        })
+    };
+    let seeks = |seeks: &Seeks| {
+        let mut object = plain(&seeks.distances);
+        object["sequential"] = seeks.sequential.into();
+        object
+    };
+    json!({
+        "device": format!("{},{}", major(drive.device), minor(drive.device)),
+        "queued": drive.queued,
+        "issued": drive.issued,
+        "merge_ratio": drive.merge_ratio(),
+        "share_of_q2c": drive.overhead().map(|overhead| json!(overhead)),
+        "sectors_completed": plain(&drive.blocks),
+        "depth_at_d": plain(&drive.depth),
+        "active_at_q_avg": drive.active_sum as f64 / drive.queued.max(1) as f64,
+        "seek_sectors_q": seeks(&drive.seeks[0]),
+        "seek_sectors_d": seeks(&drive.seeks[1]),
+    })
+}
+
+/// A JSON value on one line with its end.
+#[must_use]
+pub fn json_line(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("plain data with text for keys is always JSON") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Entry, Names};
+    use millrace_block::blktrace::{Act, Record, category, device};
+
+    #[test]
+    fn the_short_tables_fit_80_columns_and_name_devices() {
+        let (mut spans, mut names) = (Spans::new(), Names::default());
+        for (minor, name) in [(0, "d0"), (1, "a-drive-with-a-long-name")] {
+            let message = format!("{}{name}", millrace_runtime::DEVICE_NAME);
+            names.add_message(device(240, minor), message.as_bytes());
+        }
+        spans.set_names(&names);
+        let acts = [Act::Queue, Act::GetRequest, Act::Insert, Act::Issue, Act::Complete];
+        for number in 0..40 {
+            for (step, act) in (0..).zip(acts) {
+                let record = Record {
+                    device: device(240, number % 2),
+                    time_ns: u64::from(number) * 3_000_000_000 + step * 123_456_789,
+                    sector: u64::from(number % 3) << 38,
+                    bytes: 1 << 20,
+                    action: act.with(category::WRITE),
+                    ..Record::default()
+                };
+                let entry = Entry { record, data: Vec::new(), trace: 0, cpu: 0 };
+                spans.entry(&entry, &mut ());
+            }
+        }
+        let text = spans.text(Some(Per::Drive), Columns::Short);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        for part in ["Share of", "Merges", "Sectors from", "  d0 | ", "a-drive-with-\u{2026} | "] {
+            assert!(text.contains(part), "{part}:\n{text}");
+        }
+        let all = spans.text(None, Columns::All);
+        assert!(all.contains("P99.9") && !text.contains("P99.9"), "{all}");
+    }
+
+    #[test]
+    fn from_its_insertion_an_io_waits_for_the_scheduler_and_from_s_on_for_a_tag() {
+        let mut spans = Spans::new();
+        let mut step = |act: Act, time_ns: u64, sector: u64| {
+            let action = act.with(category::READ);
+            let record = Record { time_ns, sector, bytes: 4096, action, ..Record::default() };
+            spans.entry(&Entry { record, data: Vec::new(), trace: 0, cpu: 0 }, &mut ());
+        };
+        // The kernel's S, before G, is no part of I2D.
+        for (act, time_ns) in [
+            (Act::Queue, 0),
+            (Act::Sleep, 5),
+            (Act::GetRequest, 10),
+            (Act::Insert, 20),
+            (Act::Issue, 50),
+            (Act::Complete, 60),
+        ] {
+            step(act, time_ns, 8);
+        }
+        for (act, time_ns) in [
+            (Act::Queue, 100),
+            (Act::GetRequest, 100),
+            (Act::Insert, 120),
+            (Act::Sleep, 150),
+            (Act::Issue, 220),
+            (Act::Complete, 260),
+        ] {
+            step(act, time_ns, 16);
+        }
+        let total = |span| spans.all().of(span).total;
+        let waits = [Span::I2D, Span::I2S, Span::S2D].map(total);
+        assert_eq!(waits, [30 + 100, 30 + 30, 70]);
+        let text = spans.text(None, Columns::Short);
+        assert!(text.contains("\nI2S ") && text.contains("\nS2D "), "{text}");
+    }
+}

@@ -1,0 +1,91 @@
+//! `Pipe`: the records of all CPUs as `blktrace -o -` writes them, brought into order.
+//!
+//! A CPU's records come in lumps, each in order, some time after they were made. A window of them
+//! waits: until the newest is so much later than the oldest that no earlier one is to come, or the
+//! window is full. What comes later than that is told when it comes, and counted. Called by
+//! `Reader`; blkparse does the same for `-i -`.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use crate::file::{CpuFile, Item};
+use crate::{Names, TraceError};
+
+/// Bytes of events that wait at most, with what the window takes for each: some 200,000 events.
+const WINDOW_BYTES: usize = 32 << 20;
+/// How long a CPU's events may take to come: blktrace looks twice a second.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// Records of all CPUs from one input.
+pub(super) struct Pipe<R> {
+    file: CpuFile<R>,
+    /// By time, then by arrival.
+    waiting: BTreeMap<(u64, u64), Item>,
+    bytes: usize,
+    arrived: u64,
+    told_ns: u64,
+    late: u64,
+    error: Option<TraceError>,
+    ended: bool,
+}
+
+impl<R: Read> Pipe<R> {
+    pub(super) fn new(file: CpuFile<R>) -> Self {
+        let (waiting, error) = (BTreeMap::new(), None);
+        Pipe { file, waiting, bytes: 0, arrived: 0, told_ns: 0, late: 0, error, ended: false }
+    }
+
+    /// The next event in order; none at the end.
+    ///
+    /// # Errors
+    /// If the input is broken: when all that came before it is told.
+    pub(super) fn next(&mut self, names: &mut Names) -> Result<Option<Item>, TraceError> {
+        while !self.ended && !self.is_ripe() {
+            match self.file.read() {
+                Ok(Some(item)) => self.add(item, names),
+                Ok(None) => self.ended = true,
+                Err(error) => (self.error, self.ended) = (Some(error), true),
+            }
+        }
+        let Some(((time_ns, _), item)) = self.waiting.pop_first() else {
+            return self.error.take().map_or(Ok(None), Err);
+        };
+        self.bytes -= bytes_of(&item);
+        self.late += u64::from(time_ns < self.told_ns);
+        self.told_ns = self.told_ns.max(time_ns);
+        Ok(Some(item))
+    }
+
+    /// The input.
+    pub(super) fn file(&self) -> &CpuFile<R> {
+        &self.file
+    }
+
+    /// Events that came too late for their place.
+    pub(super) fn late(&self) -> u64 {
+        self.late
+    }
+
+    /// Whether nothing is to come that precedes the first event that waits.
+    fn is_ripe(&self) -> bool {
+        let (first, last) = (self.waiting.first_key_value(), self.waiting.last_key_value());
+        let (Some(((first_ns, _), _)), Some(((last_ns, _), _))) = (first, last) else {
+            return false;
+        };
+        self.bytes >= WINDOW_BYTES || last_ns - first_ns > PATIENCE_NS
+    }
+
+    fn add(&mut self, item: Item, names: &mut Names) {
+        if super::takes_note(&item, names) {
+            return;
+        }
+        self.arrived += 1;
+        self.bytes += bytes_of(&item);
+        self.waiting.insert((item.record.time_ns, self.arrived), item);
+    }
+}
+
+/// What an event takes in the window: itself, its place, and its data.
+fn bytes_of(item: &Item) -> usize {
+    size_of::<((u64, u64), Item)>() + item.data.len()
+}

@@ -1,0 +1,118 @@
+//! `Checked`: the machine that explores every interleaving and every memory order of a model.
+//!
+//! A model is a closure that makes its data, starts a few threads and asserts something; the
+//! [`Explorer`] runs it again and again, each time with other choices: who runs next, which store a
+//! load reads, where a store stands in modification order. Failures are panics, data races on
+//! lines, and threads that can never go on (lost wake-ups, deadlocks, awaits that nobody ends).
+//! Nothing is kept between executions but the trail of choices. Called by tests only. What it
+//! cannot show is in ARCHITECTURE.md. Source: Kang et al., POPL 2017; for awaits, Kokologiannakis
+//! et al., "Effective lock handling in stateless model checking", OOPSLA 2019.
+
+#![doc = include_str!("../README.md")]
+
+mod execute;
+mod explorer;
+mod memory;
+mod primitives;
+mod race;
+mod schedule;
+mod session;
+mod trail;
+mod view;
+
+pub use explorer::{Explorer, Failure, Report};
+pub use primitives::{
+    CheckedCounter, CheckedGuard, CheckedLine, CheckedLock, CheckedMeter, CheckedParker,
+    CheckedThread, CheckedWord, meter_locks, unmeter_locks,
+};
+
+use millrace_machine::{CpuId, Machine, Order, Stage, Topology};
+use session::{Wait, fail, turn, with};
+
+/// The machine that explores a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Checked;
+
+impl Machine for Checked {
+    type Lock<T: Send> = CheckedLock<T>;
+    type Word = CheckedWord;
+    type Line<T: Send> = CheckedLine<T>;
+    type Counter = CheckedCounter;
+    type Parker = CheckedParker;
+    type Thread = CheckedThread;
+    type Meter = CheckedMeter;
+
+    const THREADS_MOVE: bool = false;
+
+    /// Stands still, but for deadlines that pass.
+    fn now() -> u64 {
+        with(|s| s.now_ns)
+    }
+
+    /// The CPU that the thread was started on, or CPU 0.
+    fn cpu() -> CpuId {
+        CpuId(with(|s| s.here().cpu))
+    }
+
+    /// The number of CPUs that the explorer was told, all on one node.
+    fn topology() -> Topology {
+        Topology::uniform(1, with(|s| s.bounds.cpus))
+    }
+
+    fn fence(order: Order) {
+        assert!(order != Order::Relaxed, "there is no relaxed fence");
+        if order == Order::SeqCst {
+            turn();
+        }
+        with(|s| {
+            s.acted();
+            let (memory, turn) = s.access();
+            memory.fence(turn.views, order);
+            s.note(|| format!("fence {order:?}"));
+        });
+    }
+
+    fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> CheckedThread {
+        let cpu = cpu.map(|cpu| cpu.0);
+        let index = with(|s| s.spawn(name, cpu, body)).unwrap_or_else(|| {
+            fail("more than 8 threads in one execution".to_string());
+            0
+        });
+        CheckedThread(index)
+    }
+
+    /// Waits until something changes that `ready` has looked at, and asks again. Nobody sees how
+    /// often it asks, so an evaluation that says no is worth keeping only for what it waits for.
+    fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
+        loop {
+            let (outer, since) = with(|s| (core::mem::take(&mut s.touched), s.memory.stored));
+            let hit = ready();
+            let (touched, failed) = with(|s| {
+                let touched = s.touched;
+                s.touched |= outer;
+                (touched, s.failure.is_some())
+            });
+            if hit || failed {
+                return hit;
+            }
+            let deadline = (deadline_ns != u64::MAX).then_some(deadline_ns);
+            with(|s| s.note(|| "looks again when something changes".to_string()));
+            session::wait(Wait::Change { set: touched, since, deadline_ns: deadline });
+            if !with(|s| s.resume_await(touched, since, deadline_ns)) {
+                return false;
+            }
+        }
+    }
+
+    fn work(_stage: Stage, _units: u32) {}
+}
+
+/// Ends the execution as failed unless `holds`. Unlike `assert!` it does not unwind, so that no
+/// destructor of half-finished work runs.
+#[track_caller]
+pub fn ensure(holds: bool, what: &str) {
+    if !holds {
+        let place = core::panic::Location::caller();
+        fail(format!("{what} ({}:{})", place.file(), place.line()));
+    }
+}

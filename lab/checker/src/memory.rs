@@ -1,0 +1,353 @@
+//! `Memory`: the words of one execution: every store that may still be read, in modification
+//! order, with the view it carries.
+//!
+//! Owned by a session; called by primitives.rs for every access. A load reads any store that is not
+//! older than what its thread knows; a store goes anywhere in modification order after that; a
+//! read-modify-write reads a store and stands directly behind it for ever (atomicity). SeqCst
+//! accesses and fences keep one order, the order of execution. Stores that have views share them
+//! through an arena. Invariant: `stores` of a location are sorted by timestamp. Source: Kang et
+//! al., POPL 2017 (views, no promises); Lahav et al., "Repairing sequential consistency in
+//! C/C++11", PLDI 2017 (what SeqCst accesses and fences order).
+
+use std::vec::Vec;
+
+use super::trail::Trail;
+use super::view::{LOCATIONS_MAX, Stamps, View, Views, raise};
+use millrace_machine::Order;
+
+/// Distance of timestamps at the end of modification order: room for 12 halvings in between.
+const GAP: u32 = 1 << 12;
+const NO_VIEW: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Store {
+    value: u64,
+    stamp: u32,
+    /// What whoever acquires it learns: an index into the arena.
+    view: u32,
+    /// When it was stored, by the clock of `thread`, which stored it.
+    epoch: u32,
+    thread: u8,
+    /// Stored by a step that read the store before it, so nothing comes between.
+    atomic: bool,
+}
+
+/// A store that is to be put into modification order.
+#[derive(Debug, Clone, Copy)]
+struct New {
+    value: u64,
+    order: Order,
+    /// The store that the same step read.
+    read: Option<Store>,
+}
+
+/// What the thread whose turn it is brings to an access: what it knows, and the choices.
+#[derive(Debug)]
+pub(super) struct Turn<'a> {
+    pub(super) views: &'a mut Views,
+    pub(super) trail: &'a mut Trail,
+}
+
+#[derive(Debug, Default)]
+struct Location {
+    stores: Vec<Store>,
+    /// The thread that stored last and when; in `other`, when another stored before. Kept by
+    /// `Memory::stored`.
+    last: (u8, u64),
+    other: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Memory {
+    locations: Vec<Location>,
+    used: usize,
+    views: Vec<View>,
+    /// How many stores there were so far.
+    pub(super) stored: u64,
+    /// What all SeqCst fences so far know.
+    sc_fences: Stamps,
+    /// Latest SeqCst store to each location.
+    sc_stores: Stamps,
+    /// Latest store to each location that happened before some SeqCst fence.
+    sc_fenced: Stamps,
+    /// Timestamps have run out somewhere.
+    pub(super) exhausted: bool,
+}
+
+/// Whether a load part acquires.
+fn acquires(order: Order) -> bool {
+    matches!(order, Order::Acquire | Order::AcqRel | Order::SeqCst)
+}
+
+/// Whether a store part releases.
+fn releases(order: Order) -> bool {
+    matches!(order, Order::Release | Order::AcqRel | Order::SeqCst)
+}
+
+impl Memory {
+    pub(super) fn new() -> Memory {
+        Memory {
+            locations: Vec::new(),
+            used: 0,
+            views: Vec::with_capacity(256),
+            stored: 0,
+            sc_fences: [0; LOCATIONS_MAX],
+            sc_stores: [0; LOCATIONS_MAX],
+            sc_fenced: [0; LOCATIONS_MAX],
+            exhausted: false,
+        }
+    }
+
+    /// Forgets everything, for the next execution.
+    pub(super) fn reset(&mut self) {
+        (self.used, self.stored) = (0, 0);
+        self.views.clear();
+        self.sc_fences = [0; LOCATIONS_MAX];
+        self.sc_stores = [0; LOCATIONS_MAX];
+        self.sc_fenced = [0; LOCATIONS_MAX];
+        self.exhausted = false;
+    }
+
+    /// A new location that holds `value`; None if there are too many.
+    pub(super) fn add(&mut self, views: &mut Views, value: u64) -> Option<u32> {
+        if self.used == LOCATIONS_MAX {
+            return None;
+        }
+        if self.used == self.locations.len() {
+            self.locations.push(Location::default());
+        }
+        let (index, epoch, thread) = (self.used, views.epoch(), views.thread);
+        self.used += 1;
+        let location = &mut self.locations[index];
+        (location.last, location.other) = ((thread, 0), 0);
+        let stores = &mut location.stores;
+        stores.clear();
+        stores.push(Store { value, stamp: GAP, view: NO_VIEW, epoch, thread, atomic: false });
+        views.current.stamps[index] = GAP;
+        Some(index as u32)
+    }
+
+    pub(super) fn locations(&self) -> usize {
+        self.used
+    }
+
+    /// The oldest timestamp that an access of this order may read.
+    #[inline]
+    fn floor(&self, views: &Views, at: usize, order: Order) -> u32 {
+        let known = views.current.stamps[at];
+        match order {
+            Order::SeqCst => known.max(self.sc_stores[at]).max(self.sc_fenced[at]),
+            _ => known,
+        }
+    }
+
+    /// The thread has read a store.
+    #[inline]
+    fn observe(&mut self, views: &mut Views, at: usize, index: usize, order: Order) -> Store {
+        let store = self.locations[at].stores[index];
+        let stamp = &mut views.current.stamps[at];
+        *stamp = (*stamp).max(store.stamp);
+        if store.view != NO_VIEW {
+            let view = &self.views[store.view as usize];
+            let known = if acquires(order) { &mut views.current } else { &mut views.acquired };
+            known.join(view, self.used);
+        }
+        store
+    }
+
+    /// Reads one of the stores that the thread may still see.
+    pub(super) fn load(&mut self, Turn { views, trail }: Turn<'_>, at: u32, order: Order) -> u64 {
+        let at = at as usize;
+        let floor = self.floor(views, at, order);
+        let stores = &self.locations[at].stores;
+        let readable = stores.iter().rev().take_while(|store| store.stamp >= floor).count();
+        let back = if readable > 1 { trail.choose(readable) } else { 0 };
+        let index = stores.len() - 1 - back;
+        self.observe(views, at, index, order).value
+    }
+
+    /// Stores, at one of the places in modification order that are left.
+    pub(super) fn store(
+        &mut self,
+        Turn { views, trail }: Turn<'_>,
+        at: u32,
+        value: u64,
+        order: Order,
+    ) {
+        let at = at as usize;
+        let floor = self.floor(views, at, order);
+        let stores = &self.locations[at].stores;
+        // Before a store that is newer than the floor and not bound to the one before it.
+        let place = |index: &usize| !stores[*index].atomic;
+        let newer = || (0..stores.len()).rev().take_while(|i| stores[*i].stamp > floor);
+        let places = 1 + newer().filter(place).count();
+        let chosen = if places > 1 { trail.choose(places) } else { 0 };
+        let index = match chosen.checked_sub(1) {
+            None => stores.len(),
+            Some(nth) => newer().filter(place).nth(nth).unwrap_or(stores.len()),
+        };
+        self.insert(views, at, index, New { value, order, read: None });
+    }
+
+    /// Puts a store before position `index`.
+    fn insert(&mut self, views: &mut Views, at: usize, index: usize, new: New) {
+        let New { value, order, read } = new;
+        let stores = &self.locations[at].stores;
+        let before = stores[index - 1].stamp;
+        let stamp = match stores.get(index) {
+            None => before.saturating_add(GAP),
+            Some(after) => before + (after.stamp - before) / 2,
+        };
+        self.exhausted |= stamp == before || stamp > u32::MAX - GAP;
+        views.current.stamps[at] = views.current.stamps[at].max(stamp);
+        if order == Order::SeqCst {
+            self.sc_stores[at] = self.sc_stores[at].max(stamp);
+        }
+        let view = self.carried(views, at, stamp, &new);
+        let (epoch, thread) = (views.epoch(), views.thread);
+        let store = Store { value, stamp, view, epoch, thread, atomic: read.is_some() };
+        self.stored += 1;
+        let location = &mut self.locations[at];
+        location.stores.insert(index, store);
+        if location.last.0 != thread {
+            location.other = location.last.1;
+        }
+        location.last = (thread, self.stored);
+        views.tick();
+    }
+
+    /// What a store carries: all that its thread knows, or knew at its last release fence; and,
+    /// in a release sequence, what the store that it read carries.
+    fn carried(&mut self, views: &Views, at: usize, stamp: u32, new: &New) -> u32 {
+        let inherited = new.read.map_or(NO_VIEW, |store| store.view);
+        let own = match (releases(new.order), views.has_released) {
+            (true, _) => &views.current,
+            (false, true) => &views.released,
+            (false, false) => return inherited,
+        };
+        let mut view = *own;
+        view.stamps[at] = view.stamps[at].max(stamp);
+        if inherited != NO_VIEW {
+            view.join(&self.views[inherited as usize], self.used);
+        }
+        self.views.push(view);
+        (self.views.len() - 1) as u32
+    }
+
+    /// Whether a read-modify-write may still stand directly behind a store.
+    fn is_open(stores: &[Store], index: usize) -> bool {
+        stores.get(index + 1).is_none_or(|next| !next.atomic)
+    }
+
+    /// Reads a store and writes directly behind it.
+    pub(super) fn update(
+        &mut self,
+        Turn { views, trail }: Turn<'_>,
+        at: u32,
+        order: Order,
+        new: impl FnOnce(u64) -> u64,
+    ) -> u64 {
+        let at = at as usize;
+        let floor = self.floor(views, at, order);
+        let stores = &self.locations[at].stores;
+        let open = || {
+            let seen = (0..stores.len()).rev().take_while(|i| stores[*i].stamp >= floor);
+            seen.filter(|i| Self::is_open(stores, *i))
+        };
+        let ways = open().count();
+        let chosen = if ways > 1 { trail.choose(ways) } else { 0 };
+        let index = open().nth(chosen).unwrap_or(stores.len() - 1);
+        let read = self.observe(views, at, index, order);
+        let value = new(read.value);
+        self.insert(views, at, index + 1, New { value, order, read: Some(read) });
+        read.value
+    }
+
+    /// Exchanges if it reads `old`; a failure may read any other value that is still visible.
+    pub(super) fn compare_exchange(
+        &mut self,
+        Turn { views, trail }: Turn<'_>,
+        at: u32,
+        (old, new): (u64, u64),
+        (order, fail): (Order, Order),
+    ) -> Result<u64, u64> {
+        let at = at as usize;
+        let (floor, fail_floor) = (self.floor(views, at, order), self.floor(views, at, fail));
+        let stores = &self.locations[at].stores;
+        let ways = || {
+            (0..stores.len()).rev().filter(|i| match stores[*i].value == old {
+                true => stores[*i].stamp >= floor && Self::is_open(stores, *i),
+                false => stores[*i].stamp >= fail_floor,
+            })
+        };
+        let count = ways().count();
+        let chosen = if count > 1 { trail.choose(count) } else { 0 };
+        let index = ways().nth(chosen).unwrap_or(stores.len() - 1);
+        if stores[index].value != old {
+            return Err(self.observe(views, at, index, fail).value);
+        }
+        let read = self.observe(views, at, index, order);
+        self.insert(views, at, index + 1, New { value: new, order, read: Some(read) });
+        Ok(old)
+    }
+
+    /// Takes a lock: reads the last store, with no choice.
+    pub(super) fn take_lock(&mut self, views: &mut Views, at: u32) {
+        let (at, last) = (at as usize, self.locations[at as usize].stores.len() - 1);
+        let read = self.observe(views, at, last, Order::Acquire);
+        let new = New { value: 1, order: Order::Acquire, read: Some(read) };
+        self.insert(views, at, last + 1, new);
+    }
+
+    /// Gives a lock back: behind everything.
+    pub(super) fn give_lock(&mut self, views: &mut Views, at: u32) {
+        let (at, len) = (at as usize, self.locations[at as usize].stores.len());
+        self.insert(views, at, len, New { value: 0, order: Order::Release, read: None });
+    }
+
+    /// The last value in modification order.
+    pub(super) fn last(&self, at: u32) -> u64 {
+        self.locations[at as usize].stores.last().map_or(0, |store| store.value)
+    }
+
+    /// When somebody else than `thread` last stored.
+    pub(super) fn stored_by_others(&self, at: u32, thread: usize) -> u64 {
+        let location = &self.locations[at as usize];
+        if usize::from(location.last.0) == thread { location.other } else { location.last.1 }
+    }
+
+    /// Timestamp of the first store that is newer than `stamp`.
+    pub(super) fn newer(&self, at: u32, stamp: u32) -> Option<u32> {
+        let stores = &self.locations[at as usize].stores;
+        stores.iter().map(|store| store.stamp).find(|other| *other > stamp)
+    }
+
+    pub(super) fn fence(&mut self, views: &mut Views, order: Order) {
+        if acquires(order) {
+            let acquired = views.acquired;
+            views.current.join(&acquired, self.used);
+        }
+        if order == Order::SeqCst {
+            let known = &mut views.current.stamps;
+            raise(known, &self.sc_fences, self.used);
+            raise(known, &self.sc_stores, self.used);
+            self.sc_fences = *known;
+            self.raise_fenced(&views.current);
+        }
+        if releases(order) {
+            views.released = views.current;
+            views.has_released = true;
+            views.tick();
+        }
+    }
+
+    /// SeqCst accesses that come later read nothing older than what happened before a fence.
+    fn raise_fenced(&mut self, known: &View) {
+        for (location, fenced) in self.locations[..self.used].iter().zip(&mut self.sc_fenced) {
+            let before = |store: &&Store| known.has(store.thread, store.epoch);
+            if let Some(last) = location.stores.iter().rev().find(before) {
+                *fenced = (*fenced).max(last.stamp);
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The command line of the laboratory: verbs and their arguments.
+//!
+//! Owns the list of verbs. Called by main; calls one function per verb. Wrong arguments, and errors
+//! of a verb, end with exit status 2; a verb says 0 or 1 itself.
+
+use std::process::ExitCode;
+
+use clap::{Command, CommandFactory, Parser, Subcommand};
+use millrace_console::{completions, logging, man};
+
+use crate::verbs;
+
+const COMPLETIONS: &str = "\
+Examples:
+  millrace-lab completions bash > ~/.local/share/bash-completion/completions/millrace-lab
+  millrace-lab completions zsh > \"${fpath[1]}/_millrace-lab\"
+  millrace-lab completions fish > ~/.config/fish/completions/millrace-lab.fish";
+
+const MAN: &str = "\
+Examples:
+  millrace-lab man | man -l -               the page of the program
+  millrace-lab man ~/.local/share/man/man1  all pages: millrace-lab.1, millrace-lab-bench.1 and so on
+  man millrace-lab-bench                    then read one";
+
+/// The laboratory of millrace: measures, replays, and simulates its block layer.
+#[derive(Debug, Parser)]
+#[command(name = "millrace-lab", version, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+    #[command(flatten)]
+    logging: logging::Args,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Measure drives, designs and servers, in fio's words
+    Bench(Box<verbs::bench::BenchArgs>),
+    /// Repeat the experiments of four papers on simulated machines
+    Paper(verbs::paper::Args),
+    /// Look for bugs of the block layer by simulation
+    Explore(verbs::explore::ExploreArgs),
+    /// Make plots of traces of any format, and convert them
+    Trace(verbs::trace::Args),
+    /// Send the I/Os of a recorded trace again, at their times or as fast as possible
+    Replay(Box<verbs::replay::ReplayArgs>),
+    /// Print completions for bash, zsh or fish
+    #[command(after_help = COMPLETIONS)]
+    Completions(completions::Args),
+    /// Print or write manual pages
+    #[command(after_help = MAN)]
+    Man(man::Args),
+}
+
+impl Verb {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        match self {
+            Verb::Bench(args) => verbs::bench::run(&args),
+            Verb::Paper(args) => verbs::paper::run(&args),
+            Verb::Explore(args) => verbs::explore::run(&args),
+            Verb::Trace(args) => verbs::trace::run(&args),
+            Verb::Replay(args) => verbs::replay::run(&args),
+            Verb::Completions(args) => completions::run(&args, command()),
+            Verb::Man(args) => man::run(&args, command()),
+        }
+    }
+}
+
+/// The definition of the command line.
+pub fn command() -> Command {
+    Cli::command()
+}
+
+/// Runs the verb that the command line names.
+pub fn run() -> ExitCode {
+    let Cli { verb, logging } = Cli::parse();
+    millrace_console::run("millrace-lab", logging, || verb.run())
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_console::documents;
+
+    use super::*;
+
+    /// Names of all verbs.
+    fn verbs() -> Vec<String> {
+        command().get_subcommands().map(|verb| verb.get_name().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_definition_of_the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_number_that_is_none_is_answered_with_what_to_write() {
+        for (arguments, said) in [
+            ("explore --seeds x", "'x' for '--seeds <N>': write a whole number from 1\n"),
+            ("explore --seeds 0", "'0' for '--seeds <N>': write a whole number from 1\n"),
+            ("explore --seed -", "'-' for '--seed <S>': write a whole number from 0\n"),
+            ("bench --jobs 1,0", "'0' for '--numjobs <N>': write a whole number from 1 to 4096\n"),
+        ] {
+            let words = std::iter::once("millrace-lab").chain(arguments.split(' '));
+            let error = Cli::try_parse_from(words).expect_err(arguments).to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_line_of_a_help_text_is_longer_than_100() {
+        assert_eq!(documents::long_lines(&command()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_command_of_the_documents_and_examples_is_understood() {
+        let mut texts = vec![
+            include_str!("../../../README.md").to_owned(),
+            include_str!("../../../docs/backends.md").to_owned(),
+            include_str!("../../../docs/lab/bench.md").to_owned(),
+            include_str!("../../../docs/cache.md").to_owned(),
+            include_str!("../../../docs/lab/papers.md").to_owned(),
+            include_str!("../../../docs/lab/replay.md").to_owned(),
+        ];
+        texts.extend(documents::examples(&command()));
+        let cargo = "cargo run --release -p millrace-lab --";
+        let commands = documents::shown(&texts, "millrace-lab", cargo);
+        assert!(commands.len() > 40, "{commands:#?}");
+        for command in commands {
+            let parsed = Cli::try_parse_from(documents::words(&command));
+            assert!(parsed.is_ok(), "{command}: {}", parsed.unwrap_err());
+        }
+    }
+
+    #[test]
+    fn every_shell_completes_every_verb() {
+        for shell in [completions::For::Bash, completions::For::Zsh, completions::For::Fish] {
+            let script = completions::script(shell, command());
+            for verb in verbs() {
+                assert!(script.contains(&verb), "{shell:?} lacks {verb}");
+            }
+            assert!(script.contains("rwmixread"), "{shell:?} lacks an option of bench");
+        }
+    }
+
+    #[test]
+    fn every_verb_has_a_page_with_its_options_and_examples() {
+        let pages = man::pages(command()).unwrap();
+        let page = |name: &str| {
+            let found = pages.iter().find(|(file, _)| file == name);
+            &found.unwrap_or_else(|| panic!("no page {name}")).1
+        };
+        for verb in verbs() {
+            let page = page(&format!("millrace-lab-{verb}.1"));
+            assert!(page.contains(&format!("millrace\\-lab\\-{verb}")), "{page}");
+        }
+        let bench = page("millrace-lab-bench.1");
+        assert!(bench.contains("rwmixread") && bench.contains(".nf\nExamples:"), "{bench}");
+        assert!(pages[0].0 == "millrace-lab.1" && pages[0].1.contains("SUBCOMMANDS"));
+    }
+}

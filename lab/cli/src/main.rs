@@ -1,0 +1,11 @@
+//! The `millrace-lab` program: reads the command line, runs one verb, and exits.
+//!
+//! Exit status: 0 done, 1 a negative answer, 2 an error. Everything else is in cli.rs (arguments)
+//! and `verbs` (one file per verb).
+
+mod cli;
+mod verbs;
+
+fn main() -> std::process::ExitCode {
+    cli::run()
+}

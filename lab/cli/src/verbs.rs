@@ -1,0 +1,9 @@
+//! The verbs of the command line, a module each. Called by cli.rs.
+
+pub mod bench;
+mod drive_news;
+pub mod explore;
+mod interrupt;
+pub mod paper;
+pub mod replay;
+pub mod trace;

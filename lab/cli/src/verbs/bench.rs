@@ -1,0 +1,308 @@
+//! `millrace-lab bench`: runs workloads on drives or against a server, and prints a row for each.
+//!
+//! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
+//! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
+//! states.rs, row_locks.rs) or JSON at the end; with `--client` all of that is contend.rs's, with
+//! `--vm` vm.rs's, with `--jobfile` jobfile.rs's, with `--program` program.rs's.
+//! Ctrl-C ends the row under way, and what was measured until then is printed. Reads nothing but
+//! its arguments and the machine file they name; creates no file but those that a `file:` spec
+//! names.
+#![allow(clippy::print_stderr)]
+
+mod args;
+mod calibrate;
+pub mod connect;
+mod contend;
+mod history;
+mod jobfile;
+mod jobfile_args;
+mod machine;
+#[cfg(test)]
+mod parsed;
+mod plan;
+mod program;
+mod program_args;
+mod row_locks;
+mod states;
+pub mod table;
+mod vm;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use millrace::{
+    CacheMode, CacheStats, CpuId, DriveOptions, Volume, VolumeOptions, Words, build_volume,
+    cache_over, drive_device, volume_device,
+};
+use millrace_block::{Stack, TraceStamp};
+use millrace_console::Form;
+use millrace_experiments::{Interrupt, Queues, Row};
+use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};
+
+pub use args::{BenchArgs, size as args_size};
+
+use super::drive_news::DriveNews;
+use super::interrupt::{self, INTERRUPTED};
+use plan::RowPlan;
+
+/// Runs the verb: 0 if every I/O of every row succeeded, 1 if some failed.
+///
+/// # Errors
+/// If an argument makes no sense, or a drive, a server or a thread could not be set up.
+pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    args.check_needs()?;
+    if !args.contend.client.is_empty() {
+        return contend::run(args);
+    }
+    let interrupt = interrupt::on_ctrl_c()?;
+    if let Some(name) = &args.jobfile.jobfile {
+        return jobfile::run(args, name, &interrupt);
+    }
+    if !args.program.program.is_empty() {
+        return program::run(args, &interrupt);
+    }
+    if let Some(drive) = &args.calibrate.calibrate {
+        return calibrate::run(args, drive, &interrupt);
+    }
+    if !args.vm.vm.is_empty() {
+        return vm::run(args, &interrupt);
+    }
+    let (mut rows, ended) = match args.machine.machine.is_some() || args.machine.locks {
+        true => (machine::rows(args, &interrupt)?, Ok(())),
+        false => native_rows(args, &interrupt)?,
+    };
+    match ended {
+        Err(error) if rows.is_empty() && interrupt.is_set() => {
+            eprintln!("interrupted before anything was measured: {error:#}");
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        Err(error) if rows.is_empty() => return Err(error),
+        _ => {}
+    }
+    if !args.serving.states {
+        rows.iter_mut().for_each(|row| row.outcome.states.clear());
+    }
+    let failed = print(args, &rows)?;
+    if interrupt.is_set() {
+        eprintln!("interrupted: above is what was measured until then");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    ended.context("above is what was measured until then").map(|()| failed)
+}
+
+/// Runs the rows one after another on this machine; beside them, why there are no more.
+fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Result<()>)> {
+    let plans = plan::rows(args)?;
+    if let Some(server) = &args.target.connect {
+        server.check_wait(args.target.wait)?;
+    }
+    check_rows(args.trace.trace.as_deref(), plans.len())?;
+    let writer = plans.iter().map(|plan| plan.plan.workload.rw).find(|rw| rw.writes());
+    check_overwrite(args, writer.map(|rw| format!("rw={rw}")))?;
+    let mut rows: Vec<Row> = Vec::new();
+    let mut bar = millrace_console::Bar::new(plans.len());
+    let (mut notes, mut ended) = (Vec::new(), Ok(()));
+    for (index, plan) in plans.iter().enumerate() {
+        if interrupt.is_set() {
+            break;
+        }
+        let mut plan = plan.clone();
+        plan.plan.interrupt = interrupt.clone();
+        let mut progress = |fraction| bar.show(index, &plan.label(), fraction);
+        let row = match &args.target.connect {
+            Some(server) => server.run(args.target.wait, &plan.plan, &mut progress),
+            None => run_drives(&plan, args, &mut notes, &mut progress),
+        };
+        match row {
+            Ok(row) => rows.push(row),
+            Err(error) => {
+                ended = Err(error);
+                break;
+            }
+        }
+    }
+    bar.clear();
+    notes.dedup();
+    // What a volume leaves out comes with a key of configurations, which `bench` does not have.
+    let without_key = |note: &String| note.split("; layout = ").next().unwrap_or(note).to_owned();
+    notes.iter().map(without_key).for_each(|note| eprintln!("note: {note}"));
+    Ok((rows, ended))
+}
+
+/// Refuses to run `writer`, if there is one, on a target that is not known to be empty.
+fn check_overwrite(args: &BenchArgs, writer: Option<String>) -> Result<()> {
+    let Some(writer) = writer.filter(|_| !args.target.overwrite) else { return Ok(()) };
+    let drives = args.target.drives()?;
+    interrupt::waiting(|| match &args.target.connect {
+        Some(server) => server.check_empty(&writer),
+        None => Ok(millrace_experiments::check_drives(&drives, &writer)?),
+    })
+}
+
+/// Prints the rows and says whether all I/Os succeeded.
+fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
+    if args.workload.json {
+        millrace_console::say(&format!(
+            "{}\n",
+            serde_json::to_string_pretty(rows).context("rows as JSON")?
+        ));
+    } else {
+        let form = if args.workload.extended { Form::Whole } else { Form::Short };
+        millrace_console::say(&format!("{}\n", table::table(rows, form)));
+        let states = rows.iter().filter_map(|row| states::states(row, form));
+        let locks = rows.iter().filter_map(|row| row_locks::locks(row, form));
+        states.chain(locks).for_each(|text| millrace_console::say(&format!("\n{text}\n")));
+    }
+    let failed: Vec<&Row> = rows.iter().filter(|row| row.outcome.errors > 0).collect();
+    for row in &failed {
+        let first = row.outcome.first_error.as_deref().unwrap_or("no detail");
+        eprintln!(
+            "{} errors ({} {} bs={}): {first}",
+            row.outcome.errors, row.queues.stack, row.rw, row.bs
+        );
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Starts to record what a volume does.
+fn record(name: &Path, stamp: TraceStamp, volume: &Arc<Volume>) -> Result<Recorder> {
+    let Some(tracer) = volume.tracer() else { bail!("--trace: the drives have no tracer") };
+    let names: Vec<&str> = volume.disks().iter().map(|disk| disk.name()).collect();
+    Recorder::start(&tracer, &[Arc::clone(volume)], recording(name, stamp, &names))
+        .with_context(|| format!("--trace {}", name.display()))
+}
+
+/// What is recorded of a volume whose drives have such names.
+fn recording(name: &Path, stamp: TraceStamp, drives: &[&str]) -> RecorderConfig {
+    let devices = || (0..drives.len() as u32).map(drive_device);
+    RecorderConfig {
+        name: name.to_owned(),
+        volumes: devices().map(|drive| (drive, volume_device(0))).collect(),
+        names: BTreeMap::from([(0, "bench".to_owned())]),
+        devices: devices()
+            .zip(drives.iter().map(|&name| name.to_owned()))
+            .chain((drives.len() > 1).then(|| (volume_device(0), "bench".to_owned())))
+            .collect(),
+        stamp,
+        ..RecorderConfig::default()
+    }
+}
+
+/// Refuses to record several rows, which would write the same files.
+fn check_rows(trace: Option<&Path>, rows: usize) -> Result<()> {
+    if trace.is_some() && rows > 1 {
+        bail!("--trace: {rows} rows; choose one, such as by --stack mq --iodepth 32");
+    }
+    Ok(())
+}
+
+/// What came of it.
+fn recorded(recorded: &Recorded) -> String {
+    let Recorded { events, dropped, files } = recorded;
+    let name = files
+        .first()
+        .map_or_else(String::new, |file| file.with_extension("").display().to_string());
+    let name = name.trim_end_matches(".blktrace").to_owned();
+    let lost = match dropped {
+        0 => String::new(),
+        _ => format!(", {dropped} dropped: use a larger --trace-ring"),
+    };
+    format!("{events} events recorded{lost}; see them with millrace trace spans {name}")
+}
+
+/// One row on drives opened for it, so that its accounting starts at zero.
+fn run_drives(
+    plan: &RowPlan,
+    args: &BenchArgs,
+    notes: &mut Vec<String>,
+    progress: &mut dyn FnMut(f64),
+) -> Result<Row> {
+    let Ok(io_threads) = u16::try_from(plan.plan.jobs) else {
+        bail!("--numjobs {}: at most 65535", plan.plan.jobs)
+    };
+    let drive = DriveOptions {
+        stack: plan.stack,
+        scheduler: plan.scheduler,
+        software_queues: plan.software_queues,
+        hardware_queues: plan.hardware_queues,
+        ..DriveOptions::default()
+    };
+    let options = VolumeOptions {
+        drive,
+        io_threads: io_threads.saturating_add(u16::from(args.target.cache.is_some())),
+        groups: Vec::new(),
+        controllers: args.target.controllers()?,
+        serving: plan.serving,
+        worker_cpus: plan.workers.iter().copied().map(CpuId).collect(),
+        trace_ring: args.trace.trace_ring as usize,
+    };
+    let (volume, mut remarks) =
+        build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?;
+    notes.append(&mut remarks);
+    let _news = DriveNews::of([&volume]);
+    let cached = args.target.cache.map(|cache| cache_over(Arc::clone(&volume), cache, io_threads));
+    let (volume, cache) = match cached.transpose()? {
+        Some((over, cache)) => (over, Some(cache)),
+        None => (volume, None),
+    };
+    let mut flusher = cache
+        .as_ref()
+        .map(|cache| CacheFlusher::start(cache, io_threads, plan.plan.reactor))
+        .transpose()?;
+    let record = |name| record(name, args.trace.trace_stamp, &volume);
+    let recorder = args.trace.trace.as_deref().map(record).transpose()?;
+    if args.target.virtqueue {
+        let mut row = millrace_experiments::run_virtqueue_row(&volume, &plan.plan, progress)?;
+        row.drives = drive_names(args)?;
+        if plan.stack != Stack::Mq {
+            row.queues.stack = format!("virtqueue-{}", plan.stack.word());
+        }
+        return Ok(row);
+    }
+    let mut row = millrace_experiments::run_row(&volume, &plan.plan, progress)?;
+    if let (Some(flusher), Some(cache)) = (&mut flusher, &cache) {
+        flusher.stop()?;
+        notes.push(cache_note(&cache.stats()));
+    }
+    if let Some(recorder) = recorder {
+        notes.push(recorded(&recorder.stop()?));
+    }
+    row.queues = Queues {
+        stack: plan.stack.word().to_owned(),
+        scheduler: plan.scheduler.word().to_owned(),
+        software_queues: plan.software_queues.word().to_owned(),
+        hardware_queues: plan.hardware_queues.word().to_owned(),
+        cpus: plan.cpus,
+        ..row.queues
+    };
+    row.drives = drive_names(args)?;
+    Ok(row)
+}
+
+/// What a cache did during a row.
+fn cache_note(stats: &CacheStats) -> String {
+    let CacheStats { read_hits, read_misses, read_ahead, written, overwritten, .. } = stats;
+    let CacheStats { page_bytes, written_back, write_requests, dirty, throttled, .. } = stats;
+    let page_kib = page_bytes >> 10;
+    let each = match write_requests {
+        0 => String::new(),
+        _ => format!(", {} KiB a request", written_back * page_kib / write_requests),
+    };
+    format!(
+        "cache, in pages of {page_kib} KiB: {read_hits} reads hit, {read_misses} missed, {read_ahead} read \
+         ahead; {written} written, {overwritten} of them over dirty ones; {written_back} written \
+         back{each}; {dirty} still dirty; {throttled} writes held back"
+    )
+}
+
+fn drive_names(args: &BenchArgs) -> Result<String> {
+    let drives = args.target.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let cache = args.target.cache.map_or_else(String::new, |cache| {
+        let mode = if cache.mode == CacheMode::WriteBack { "write-back" } else { "write-through" };
+        format!(" behind a {mode} cache of {} bytes", cache.size_bytes)
+    });
+    Ok(drives.join("+") + &cache)
+}

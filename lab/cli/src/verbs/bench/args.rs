@@ -1,0 +1,525 @@
+//! Arguments of `millrace-lab bench`, in fio's words.
+//!
+//! Parsed by clap, read by plan.rs. A comma list makes a row for each value (and for each
+//! combination of several lists).
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{ArgGroup, Args};
+use millrace::{
+    CacheConfig, ControllerConfig, Layout, SchedulerKind, Serving, ServingConfig, Spec, Spread,
+    Stack, Stamp,
+};
+use millrace_block::{Inside, TRACE_RING_EVENTS, TraceStamp};
+use millrace_clients::vhost::Wait;
+use millrace_console::words::duration;
+use millrace_console::words::{whole, word};
+use millrace_drives::controller_config;
+use millrace_experiments::Rw;
+use millrace_experiments::sim::{InterfaceKind, Irq, KernelKind};
+use millrace_reactor::Backend;
+
+use super::connect::Server;
+use super::contend::ContendArgs;
+use super::history::HistoryArgs;
+use super::jobfile_args::JobFileArgs;
+use super::program_args::ProgramArgs;
+use super::vm::words::VmArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace-lab bench
+      the designs mq, sq and raw on a drive that does nothing, at depth 1 and 32, on 1, 2, ... CPUs
+  millrace-lab bench --drive file:path=/srv/d0 --rw randread --bs 4k --iodepth 64 --runtime 5
+      an existing file through io_uring, for five seconds
+  millrace-lab bench --drive file:path=/srv/d0 --rw randrw --rwmixread 70 --size 1g --numjobs 4
+      --overwrite
+      four threads on the first GiB of a file, 70 % reads; what is there is lost
+  millrace-lab bench --drive ram:size=1g --drive ram:size=1g --chunk 4k --rw randwrite --verify
+      a stripe of two drives; every block is read back and checked
+  millrace-lab bench --controller scu:tags=250 --drive model@scu:preset=520
+      --drive model@scu:preset=520
+      two modelled SSDs that share the 250 tags of a controller
+  millrace-lab bench --connect 'nbd+unix:///vol0?socket=millrace-data/vol0.sock' --numjobs 4
+      any NBD server, over four connections
+  millrace-lab bench --connect vhost-user:/run/vol0.sock --numjobs 2 --wait events
+      any vhost-user-blk server, with a virtqueue for each job, as a virtual machine would have
+  millrace-lab bench --drive ram:size=1g --drive ram:size=1g --serving inline,per-drive --states
+      two ways to serve the drives of a volume, and what each drive did
+  millrace-lab bench --machine e7-2870 --cpus 1,10,20,80 --stack mq,sq --interface libaio --locks
+      the block layer on a simulated machine with 80 cores, and what its locks do there
+  millrace-lab bench --machine miot --vm baseline --vm mq --vm miot,batching=0 --numjobs 1,8
+      a guest of 8 vCPUs on a simulated host, its disk served in three ways
+  millrace-lab bench --machine epyc-2x64 --drive model:preset=850evo --scheduler none,deadline
+      --client iodepth=1 --client rw=randwrite,bs=128k,iodepth=256
+      two clients at one modelled SSD, and what each gets with either scheduler
+  millrace-lab bench --drive file:path=/tmp/d0,size=1g --bs 4k --trace /tmp/t
+      a recording of every step of every I/O; read it with `millrace trace spans /tmp/t`
+  millrace-lab bench --jobfile randread.fio --output-format json
+      the jobs of one of fio's job files, reported with fio's keys
+  millrace-lab bench --program fileserver,untar --serving per-drive,per-volume
+      --drive model:preset=850evo --drive model:preset=850evo
+      programs through a write-back cache on two modelled SSDs, served in two ways
+  millrace-lab bench --calibrate file:path=/srv/new,size=8g
+      what a drive does in a second, as keys `cost.*` for its [[drive]]
+
+A run that writes, by --rw, --client, --program, --jobfile or --calibrate, destroys what its target
+holds. A target that is not known to be empty, as block devices never are, needs --overwrite.
+
+Ctrl-C ends the run and prints what was measured until then. A second Ctrl-C ends the program at
+once.
+Exit status: 0 if every I/O succeeded, 1 if one failed, 130 after Ctrl-C.
+docs/lab/bench.md explains the columns and the keys of --json.";
+
+/// Most I/Os of a job: those of all jobs together can be counted, and take years.
+const IOS_MAX: u64 = 1 << 50;
+
+/// Arguments that are about drives of this program, or threads that serve them.
+const DRIVES_ONLY: [&str; 8] = [
+    "drive",
+    "stack",
+    "chunk",
+    "scheduler",
+    "software_queues",
+    "hardware_queues",
+    "stamp",
+    "backend",
+];
+
+/// Arguments without a meaning where guest and device take turns on a thread.
+const NO_VIRTQUEUE: [&str; 9] =
+    ["connect", "machine", "locks", "trace", "serving", "workers", "states", "stamp", "backend"];
+
+/// Arguments that say what each run of a calibration says itself.
+const CALIBRATED: [&str; 35] = [
+    "client",
+    "drive",
+    "connect",
+    "virtqueue",
+    "chunk",
+    "stack",
+    "scheduler",
+    "software_queues",
+    "hardware_queues",
+    "serving",
+    "workers",
+    "states",
+    "rw",
+    "bs",
+    "rwmixread",
+    "ios",
+    "verify",
+    "stamp",
+    "trace",
+    "locks",
+    "interface",
+    "batch",
+    "irq",
+    "inside",
+    "kernel",
+    "unit",
+    "iovecs",
+    "readv",
+    "bounce",
+    "request_lock",
+    "queue_plug",
+    "descriptor",
+    "plug_high",
+    "plug_low",
+    "extended",
+];
+
+/// Measure drives, designs and servers.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    #[command(flatten)]
+    pub queues: QueueArgs,
+    #[command(flatten)]
+    pub serving: ServingArgs,
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    #[command(flatten)]
+    pub history: HistoryArgs,
+    #[command(flatten)]
+    pub trace: TraceArgs,
+    #[command(flatten)]
+    pub vm: VmArgs,
+    #[command(flatten)]
+    pub contend: ContendArgs,
+    #[command(flatten)]
+    pub calibrate: CalibrateArgs,
+    #[command(flatten)]
+    pub jobfile: JobFileArgs,
+    #[command(flatten)]
+    pub program: ProgramArgs,
+}
+
+impl BenchArgs {
+    /// Refuses what is given without that which it is about. clap does so itself, but not where
+    /// something else is given that excludes the latter.
+    ///
+    /// # Errors
+    /// The flag, and what it needs.
+    pub fn check_needs(&self) -> Result<()> {
+        let (wait, warm_up) = (self.target.wait.is_some(), self.contend.warm_up.is_some());
+        let needs = [
+            (wait, self.target.connect.is_some(), "--wait", "--connect"),
+            (warm_up, !self.contend.client.is_empty(), "--warm-up", "--client"),
+        ];
+        match needs.into_iter().find(|(given, has, ..)| *given && !has) {
+            Some((_, _, flag, other)) => bail!("{flag}: nothing here uses it without {other}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is recorded.
+#[derive(Debug, Clone, Args)]
+pub struct TraceArgs {
+    /// Record every step of every I/O into NAME.blktrace.0, ..., for `millrace trace`, blkparse and
+    /// btt; the arguments must make one row. With --machine or --locks the warm-up is in it, too;
+    /// with --machine the times are that machine's, and what rings have no room for is dropped,
+    /// since they are emptied at the row's end
+    #[arg(long, value_name = "NAME", conflicts_with = "connect")]
+    pub trace: Option<PathBuf>,
+    /// Events that fit into each thread's ring at least: those of a batch share much. Events that
+    /// find it full are dropped, and counted
+    #[arg(long, value_name = "N", requires = "trace", default_value_t = TRACE_RING_EVENTS as u32)]
+    #[arg(value_parser = whole::<u32>(2..=1 << 26))]
+    pub trace_ring: u32,
+    /// When an event's time is taken: batch (once for all events of a batch, or of an I/O with
+    /// --stamp io), event (for each event, which costs 50 ns an I/O instead of 9)
+    #[arg(long, value_name = "WHEN", requires = "trace", default_value = "batch")]
+    #[arg(value_parser = word::<TraceStamp>)]
+    pub trace_stamp: TraceStamp,
+}
+
+/// What is calibrated.
+#[derive(Debug, Clone, Args)]
+pub struct CalibrateArgs {
+    /// Measure what a drive does in a second, reading and writing, and print it as the keys
+    /// `cost.*` of its [[drive]], by which schedulers share it; writes to the drive; takes
+    /// --runtime in all (30s), --iodepth (128), --numjobs, --size and --machine
+    #[arg(long, value_name = "DRIVE", conflicts_with_all = CALIBRATED)]
+    pub calibrate: Option<String>,
+}
+
+/// Where it runs, if not plainly here; `laboratory` is what options of either way there require.
+#[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("laboratory").args(["machine", "locks"]).multiple(true))]
+pub struct MachineArgs {
+    /// Run on a simulated machine, in that machine's time: i7-3930k, x5690, x7560, e7-2870,
+    /// epyc-2x64, e5-2620, e5-2620-nvme, miot, miot-nvme, p3-8way, or a file that describes one;
+    /// for drives null, ram and model
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    #[arg(conflicts_with_all = ["connect", "verify", "backend"])]
+    pub machine: Option<String>,
+    /// With --machine or --locks, how programs submit: sync (iodepth 1), libaio, libaio-fixed, ring
+    /// [default: ring]
+    #[arg(long, value_delimiter = ',', value_name = "KIND", requires = "laboratory")]
+    pub interface: Vec<InterfaceKind>,
+    /// With --machine or --locks, I/Os that a job submits together, as fio's iodepth_batch_submit
+    /// [default: as many as are free]
+    #[arg(long, value_name = "N", requires = "laboratory")]
+    #[arg(value_parser = whole::<u32>(1..=u32::MAX.into()))]
+    pub batch: Option<u32>,
+    /// With --machine, which CPU takes the interrupts of drives: submitter (the one that
+    /// submitted), core0 (the first), steered (the first of the queue's socket), poller (the one
+    /// that polls)
+    #[arg(long, value_name = "WHO", default_value = "submitter", requires = "machine")]
+    pub irq: Irq,
+    /// With --machine or --locks, which threads may be inside a hardware queue of --stack mq: one
+    /// (a latecomer leaves its work to that one), each (all at once, as in the kernel; for drives
+    /// that complete at once: null, ram); of rows of --stack mq only [default: one]
+    #[arg(long, value_delimiter = ',', value_name = "WHO", value_parser = word::<Inside>)]
+    #[arg(requires = "laboratory")]
+    pub inside: Vec<Inside>,
+    /// With --machine or --locks, whose counters there are beside the layer's: own (none), linux-3
+    /// (the inode's count of direct I/Os for --interface sync, too, and with --inside each the
+    /// counters of a hardware queue, which all its CPUs write), as for `paper systor13`
+    #[arg(long, value_name = "WHOSE", default_value = "own", requires = "laboratory")]
+    #[arg(value_parser = word::<KernelKind>)]
+    pub kernel: KernelKind,
+    /// Report what each lock did, and where it was taken; `millrace locks --help` explains the
+    /// columns; for drives null, ram and model
+    #[arg(long, conflicts_with_all = ["connect", "verify", "backend"])]
+    pub locks: bool,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Args)]
+pub struct TargetArgs {
+    /// A drive, `DRIVER:KEY=VALUE,...`, or `DRIVER@CONTROLLER:...`; several --drive make a stripe
+    /// [default: null]
+    #[arg(long, value_name = "SPEC")]
+    pub drive: Vec<String>,
+    /// A controller that drives can name, `NAME:tags=N`: N requests may be in flight at it, shared
+    /// by all its drives; with `,sharing=drive` N at each drive, with `,sharing=queue` N at each
+    /// hardware queue; `,node=N` is its NUMA node. A drive's own limit is `depth` in its spec
+    #[arg(long, value_name = "CONTROLLER", conflicts_with = "connect")]
+    pub controller: Vec<String>,
+    /// Measure a server instead of drives: an NBD URI, or vhost-user:SOCKET for a vhost-user-blk
+    /// server
+    #[arg(long, value_name = "URI", conflicts_with_all = DRIVES_ONLY)]
+    pub connect: Option<Server>,
+    /// With --connect vhost-user:SOCKET, how jobs learn of completions: poll (each job looks all
+    /// the time, and uses a CPU), events (a job sleeps until the server interrupts it) [default:
+    /// poll]
+    #[arg(long, value_name = "HOW", requires = "connect", value_parser = wait)]
+    pub wait: Option<Wait>,
+    /// Submit as a virtual machine does, through a virtqueue for each job; guest and device take
+    /// turns on the job's thread, so that no second CPU has a part in the figures
+    #[arg(long, conflicts_with_all = NO_VIRTQUEUE)]
+    pub virtqueue: bool,
+    /// Write over what a drive or server holds: without this flag a run that writes is refused,
+    /// unless the target is known to be empty (memory, a new file, a file without data; a server or
+    /// Ceph image that says or reads zeroes)
+    #[arg(long, conflicts_with_all = ["machine", "locks", "vm"])]
+    pub overwrite: bool,
+    /// A cache in memory over the drives: its size, or `size=256m,dirty-max=64m,dirty-age=5s,
+    /// read-ahead=512k,mode=write-back|write-through,registered=false|auto|true`; empty when each
+    /// row begins
+    #[arg(long, value_name = "SETTINGS", value_parser = millrace_console::cache::of_text)]
+    #[arg(conflicts_with_all = ["connect", "machine", "locks", "virtqueue", "client", "calibrate"])]
+    pub cache: Option<CacheConfig>,
+    /// Bytes of a stripe's chunk: what lies on one drive before the next one follows; for several
+    /// --drive [default: 64k]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub chunk: Option<u64>,
+    /// What I/O threads sleep in: io_uring, epoll, or auto (io_uring where the kernel allows it)
+    #[arg(long, default_value = "auto", value_parser = word::<Backend>)]
+    pub backend: Backend,
+}
+
+/// Designs, queues and threads.
+#[derive(Debug, Clone, Args)]
+pub struct QueueArgs {
+    /// Designs of the block layer: mq (a queue pair for each thread), sq (one queue for all), raw
+    /// (no queue) [default: mq; all three without arguments]
+    #[arg(long, value_delimiter = ',', value_parser = word::<Stack>)]
+    pub stack: Vec<Stack>,
+    /// Schedulers of the drives: none (first come, first served), deadline (by sector and by age,
+    /// one lock for a drive), fair (shares by weights of groups), latency (latency targets of
+    /// groups); all but none need --stack mq
+    #[arg(long, value_delimiter = ',', value_parser = word::<SchedulerKind>)]
+    #[arg(default_value = "none")]
+    pub scheduler: Vec<SchedulerKind>,
+    /// Software queues: one for each core, for each NUMA node, or one for all
+    #[arg(long, value_delimiter = ',', value_parser = word::<Spread>, default_value = "core")]
+    pub software_queues: Vec<Spread>,
+    /// Hardware queues: one for each core, for each NUMA node, or one for all
+    #[arg(long, value_delimiter = ',', value_parser = word::<Spread>, default_value = "core")]
+    pub hardware_queues: Vec<Spread>,
+    /// How many CPUs to use, counted from the first, or `all` [default: as many as jobs]
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = cpu_count)]
+    pub cpus: Vec<u32>,
+    /// Which CPUs to use; job i runs on the i-th of the list
+    #[arg(long, value_delimiter = ',', value_name = "CPU", conflicts_with = "cpus")]
+    #[arg(value_parser = whole::<u32>(0..=65_535))]
+    pub cpu_list: Vec<u32>,
+    /// Submitting threads [default: as many as CPUs, or 1]
+    #[arg(long, visible_alias = "jobs", value_delimiter = ',', value_name = "N")]
+    #[arg(value_parser = whole::<u32>(1..=4096))]
+    pub numjobs: Vec<u32>,
+}
+
+/// Flags for which threads serve the drives of a volume.
+#[derive(Debug, Clone, Args)]
+pub struct ServingArgs {
+    /// Which thread serves a volume's drives: inline (the one that submits), per-drive (a worker
+    /// for each drive), per-volume (any one at a time, from one list, as Linux's md does), auto
+    /// (inline or per-drive, whichever measures faster); all but inline need --stack mq. A single
+    /// drive has no worker [default: auto for several drives with --stack mq, otherwise inline]
+    #[arg(long, value_delimiter = ',', value_name = "MODE", value_parser = word::<Serving>)]
+    #[arg(conflicts_with = "connect")]
+    pub serving: Vec<Serving>,
+    /// CPUs of the drives' workers, such as 1-4,7; each drive gets the next one [default: CPUs
+    /// without a job, or all but the first; none on a machine with one CPU]
+    #[arg(long, value_delimiter = ',', value_name = "CPUS", conflicts_with = "connect")]
+    pub workers: Vec<CpuRange>,
+    /// High watermark: a batch starts by itself when it has so many I/Os for each drive
+    /// [default: 32]
+    #[arg(long, value_name = "N", conflicts_with = "connect")]
+    #[arg(value_parser = whole::<u32>(0..=65_536))]
+    pub plug_high: Option<u32>,
+    /// Low watermark: the submitting thread itself serves batches that have fewer I/Os for each
+    /// drive [default: 16]
+    #[arg(long, value_name = "N", conflicts_with = "connect")]
+    #[arg(value_parser = whole::<u32>(0..=65_536))]
+    pub plug_low: Option<u32>,
+    /// Also report, for each drive, how many I/Os passed each state, and how long they took in the
+    /// block layer and in the device
+    #[arg(long, conflicts_with = "connect")]
+    pub states: bool,
+}
+
+impl ServingArgs {
+    /// The settings of each mode asked for, or of `mode` if none is.
+    pub fn configs(&self, mode: Serving) -> Result<Vec<ServingConfig>> {
+        let default = ServingConfig::default();
+        let plug_high = self.plug_high.unwrap_or(default.plug_high);
+        let plug_low = self.plug_low.unwrap_or(default.plug_low.min(plug_high));
+        let modes = match self.serving.as_slice() {
+            [] => &[mode],
+            given => given,
+        };
+        let config = |serving: &Serving| {
+            let config = ServingConfig { serving: *serving, plug_high, plug_low, ..default };
+            config.validate().map(|()| config).map_err(|text| anyhow!("--{text}"))
+        };
+        modes.iter().map(config).collect()
+    }
+}
+
+/// A CPU, or those from one to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuRange(pub u32, pub u32);
+
+impl FromStr for CpuRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CpuRange, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let range = first.parse().ok().zip(last.parse().ok()).map(|(a, b)| CpuRange(a, b));
+        range.filter(|range| range.0 <= range.1).ok_or_else(|| "CPUs such as 1-4,7".to_owned())
+    }
+}
+
+/// What each job does.
+#[derive(Debug, Clone, Args)]
+pub struct WorkloadArgs {
+    /// Kinds of I/O: read, write, randread, randwrite, randrw
+    #[arg(long, value_delimiter = ',', default_value = "randread")]
+    pub rw: Vec<Rw>,
+    /// Bytes of one I/O, with k or m [default: 512 on null, else 4k]
+    #[arg(long, value_delimiter = ',', value_name = "SIZE")]
+    pub bs: Vec<String>,
+    /// Share of reads in randrw, in percent [default: 50]
+    #[arg(long, value_name = "PERCENT", value_parser = whole::<u8>(0..=100))]
+    pub rwmixread: Option<u8>,
+    /// Use only so many bytes from the start of the device, such as 1g [default: all of it]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(conflicts_with_all = ["machine", "locks"])]
+    pub size: Option<u64>,
+    /// I/Os in flight for each job [default: 32; 1 and 32 without arguments]
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = whole::<u32>(1..=65_536))]
+    pub iodepth: Vec<u32>,
+    /// How long each row runs: 5 (seconds), 500ms or 2m [default: 1s; on a simulated machine 20
+    /// rounds of what is in flight, after a warm-up of 5]
+    #[arg(long, value_parser = duration)]
+    pub runtime: Option<Duration>,
+    /// Stop each job after so many I/Os instead; with --machine or --locks, besides those of the
+    /// warm-up
+    #[arg(long, value_name = "N", conflicts_with = "runtime")]
+    #[arg(value_parser = whole::<u64>(1..=IOS_MAX))]
+    pub ios: Option<u64>,
+    /// When times are taken: batch (once for all I/Os of a batch), io (for each I/O)
+    #[arg(long, value_delimiter = ',', value_parser = word::<Stamp>, default_value = "batch")]
+    pub stamp: Vec<Stamp>,
+    /// Write a pattern, read every block back and check it
+    #[arg(long)]
+    pub verify: bool,
+    /// Seed of the random offsets, and of the simulation
+    #[arg(long, default_value_t = 1, value_parser = whole::<u64>(0..=u64::MAX))]
+    pub seed: u64,
+    /// Print all columns; without it those that fit 80
+    #[arg(short = 'x', long)]
+    pub extended: bool,
+    /// Print one JSON array of rows, with fio's keys where fio has them
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl WorkloadArgs {
+    /// The kinds of I/O, with the share of reads that was asked for.
+    ///
+    /// # Errors
+    /// If a share is given and no kind has one.
+    pub fn kinds(&self) -> Result<Vec<Rw>> {
+        let Some(read_percent) = self.rwmixread else { return Ok(self.rw.clone()) };
+        if !self.rw.contains(&Rw::HALF) {
+            bail!("--rwmixread {read_percent}: only randrw has a share of reads; add --rw randrw");
+        }
+        let mixed = |rw: &Rw| if *rw == Rw::HALF { Rw::RandRw { read_percent } } else { *rw };
+        Ok(self.rw.iter().map(mixed).collect())
+    }
+}
+
+impl TargetArgs {
+    /// The drives named, or the null drive. A cache of librbd is measured as it is behind a client
+    /// that flushes, which all but the oldest do: fio's engine has it so, too.
+    pub fn drives(&self) -> Result<Vec<Spec>> {
+        if self.drive.is_empty() {
+            return Ok(vec![Spec::from_str("null")?]);
+        }
+        let parse = |text: &String| {
+            let mut drive: Spec = text.parse().with_context(|| format!("--drive {text}"))?;
+            if drive.driver == "rbd" {
+                drive.set_default("writethrough-until-flush", "off");
+            }
+            Ok(drive)
+        };
+        self.drive.iter().map(parse).collect()
+    }
+
+    /// The controllers given, each with a name of its own and a drive that names it.
+    pub fn controllers(&self) -> Result<Vec<ControllerConfig>> {
+        let drives = self.drives()?;
+        let mut controllers: Vec<ControllerConfig> = Vec::new();
+        for text in &self.controller {
+            let config = controller_config(text).with_context(|| format!("--controller {text}"))?;
+            let name = &config.name;
+            if controllers.iter().any(|other| other.name == *name) {
+                bail!("--controller {text}: there is one of this name; choose another");
+            }
+            if !drives.iter().any(|drive| drive.controller.as_ref() == Some(name)) {
+                bail!("--controller {text}: no drive names it; write --drive DRIVER@{name}:...");
+            }
+            controllers.push(config);
+        }
+        Ok(controllers)
+    }
+
+    /// How several drives are joined.
+    pub fn layout(&self) -> Layout {
+        match self.drive.len() {
+            0 | 1 => Layout::Linear,
+            _ => Layout::Stripe { chunk_sectors: (self.chunk.unwrap_or(CHUNK) >> 9) as u32 },
+        }
+    }
+}
+
+/// Bytes of a chunk unless told otherwise.
+const CHUNK: u64 = 65_536;
+
+/// How a client of virtual machines waits, by its word.
+fn wait(text: &str) -> Result<Wait, String> {
+    match text {
+        "poll" => Ok(Wait::Poll),
+        "events" => Ok(Wait::Events),
+        _ => Err("one of poll, events".to_owned()),
+    }
+}
+
+/// What `--cpus all` stands for.
+pub const ALL_CPUS: u32 = u32::MAX;
+
+fn cpu_count(text: &str) -> Result<u32, String> {
+    match text {
+        "all" => Ok(ALL_CPUS),
+        text => text.parse().map_err(|_| "a number, or all".to_owned()),
+    }
+}
+
+/// A size such as `512`, `4k` or `1m`.
+pub fn size(text: &str) -> Result<u64, String> {
+    millrace_drives::size_bytes(text).ok_or_else(|| "a size such as 512, 4k or 1m".to_owned())
+}

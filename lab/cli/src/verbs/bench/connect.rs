@@ -1,0 +1,130 @@
+//! The server that `--connect` names, and a row against it.
+//!
+//! Owns what the schemes are: NBD's URIs, and `vhost-user:` with the path of a socket. Parsed by
+//! clap; called by the verb; calls the lab's clients.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+use millrace_clients::vhost::Wait;
+use millrace_experiments::{Plan, Row};
+use millrace_nbd::client::NbdUri;
+
+const VHOST_USER: &str = "vhost-user:";
+
+/// A server to measure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Server {
+    /// An export of an NBD server.
+    Nbd(NbdUri),
+    /// A vhost-user-blk server on a Unix socket.
+    VhostUser(PathBuf),
+}
+
+impl FromStr for Server {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Server, String> {
+        if let Some(path) = text.strip_prefix(VHOST_USER) {
+            // With slashes for a host that is not there, as URIs of paths are often written.
+            let path = match path.strip_prefix("//") {
+                Some(rest) if rest.starts_with('/') => rest,
+                Some(_) => return Err(format!("{text:?}: write {VHOST_USER}/path or :path")),
+                None => path,
+            };
+            return match path {
+                "" => Err(format!("{text:?} names no socket; write {VHOST_USER}/path")),
+                path => Ok(Server::VhostUser(PathBuf::from(path))),
+            };
+        }
+        let scheme = text.split(':').next().unwrap_or(text);
+        if !text.contains(':') || !matches!(scheme, "nbd" | "nbd+unix" | "nbds" | "nbds+unix") {
+            return Err(format!(
+                "unknown scheme in {text:?}; write nbd://host/name, \
+                 nbd+unix:///name?socket=/path or {VHOST_USER}/path"
+            ));
+        }
+        text.parse()
+            .map(Server::Nbd)
+            .map_err(|error: millrace_nbd::client::UriError| error.to_string())
+    }
+}
+
+impl Server {
+    /// Whether `--wait` means something for it.
+    ///
+    /// # Errors
+    /// If it does not and is given.
+    pub fn check_wait(&self, wait: Option<Wait>) -> Result<()> {
+        match (self, wait) {
+            (Server::Nbd(_), Some(_)) => {
+                bail!("--wait goes with --connect {VHOST_USER}SOCKET; NBD clients always sleep")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses to have its disk written to unless that is empty.
+    ///
+    /// # Errors
+    /// If it is not, or the server cannot be asked.
+    pub fn check_empty(&self, writer: &str) -> Result<()> {
+        let checked = match self {
+            Server::Nbd(uri) => millrace_experiments::check_nbd(uri, writer),
+            Server::VhostUser(path) => millrace_experiments::check_vhost(path, writer),
+        };
+        Ok(checked?)
+    }
+
+    /// Runs one row against it.
+    ///
+    /// # Errors
+    /// If it cannot be reached or breaks its protocol, or the workload does not fit.
+    pub fn run(
+        &self,
+        wait: Option<Wait>,
+        plan: &Plan,
+        progress: &mut dyn FnMut(f64),
+    ) -> Result<Row> {
+        let row = match self {
+            Server::Nbd(uri) => millrace_experiments::run_nbd_row(uri, plan, progress),
+            Server::VhostUser(path) => millrace_experiments::run_vhost_row(
+                path,
+                wait.unwrap_or(Wait::Poll),
+                plan,
+                progress,
+            ),
+        };
+        Ok(row?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheme_says_which_client_it_is() {
+        let path = |text: &str| Ok(Server::VhostUser(PathBuf::from(text)));
+        assert_eq!("vhost-user:/run/a.sock".parse::<Server>(), path("/run/a.sock"));
+        assert_eq!("vhost-user:a.sock".parse::<Server>(), path("a.sock"));
+        assert_eq!("vhost-user:///run/a.sock".parse::<Server>(), path("/run/a.sock"));
+        assert!(matches!("nbd://host/name".parse(), Ok(Server::Nbd(_))));
+        assert!(matches!("nbd+unix:///v?socket=/s".parse(), Ok(Server::Nbd(_))));
+    }
+
+    #[test]
+    fn what_is_no_server_is_refused_with_what_would_be() {
+        for text in ["vhost:/run/a.sock", "/run/a.sock", "http://host/", ""] {
+            let error = text.parse::<Server>().unwrap_err();
+            assert!(error.contains("vhost-user:/path") && error.contains("nbd://"), "{error}");
+        }
+        assert!("vhost-user:".parse::<Server>().unwrap_err().contains("names no socket"));
+        assert!("vhost-user://host".parse::<Server>().unwrap_err().contains("vhost-user:/path"));
+        assert!("nbds://host".parse::<Server>().unwrap_err().contains("TLS"));
+        let nbd: Server = "nbd://host/name".parse().unwrap();
+        assert!(nbd.check_wait(Some(Wait::Events)).unwrap_err().to_string().contains("--wait"));
+        assert!(nbd.check_wait(None).is_ok());
+    }
+}

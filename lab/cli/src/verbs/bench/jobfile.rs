@@ -1,0 +1,459 @@
+//! `bench --jobfile`: a job file of fio on drives of this program, reported in fio's words.
+//!
+//! Owns what the file takes from outside (included files, variables), the drives that its jobs work
+//! on, and the table or JSON at the end; the lab reads the file and runs the jobs. Called by the
+//! verb in place of its rows.
+#![allow(clippy::print_stderr)]
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use millrace::{
+    DriveOptions, Native, Spec, Stack, Volume, VolumeOptions, build_volume, default_serving,
+};
+use millrace_console::{Bar, Grid, Side, WIDTH, counted, shortened};
+use millrace_drives::{Advice, memory_bytes};
+use millrace_experiments::Interrupt;
+use millrace_experiments::jobfile::{
+    Includes, JobDetail, JobFile, JobLine, JobReport, JobSetting, JobSpec, JobTimes, report,
+    run_jobs,
+};
+use millrace_machine::Machine;
+use millrace_random::SplitMix64;
+use millrace_reactor::Config;
+
+use super::args::BenchArgs;
+use super::jobfile_args::OutputFormat;
+use super::table::TimeUnit;
+use crate::verbs::drive_news::DriveNews;
+use crate::verbs::interrupt::{self, INTERRUPTED};
+
+/// Characters of a job's name in the table.
+const NAME_WIDTH: usize = 16;
+/// Bytes that are written at a time to a file that is made.
+const LAID_BYTES: usize = 1 << 20;
+/// Bytes of a job file, and one more than is read.
+const FILE_MAX: u64 = (1 << 20) + 1;
+
+/// Runs the jobs: 0 if every I/O succeeded, 1 if some failed, 130 after Ctrl-C.
+///
+/// # Errors
+/// If the file is no job file, or a drive or a thread could not be set up.
+pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitCode> {
+    let mut file = interrupt::waiting(|| read(name))?;
+    if args.target.drive.is_empty() {
+        name_files(&mut file);
+    }
+    let volumes = volumes(args, &file)?;
+    if !file.ignored.is_empty() {
+        eprintln!("note: {}: without a meaning here: {}", shown(name), file.ignored.join(", "));
+    }
+    let reactor = Config { backend: args.target.backend, ..Config::default() };
+    let on_files = args.target.drive.is_empty();
+    let setting = JobSetting { reactor, on_files, interrupt: interrupt.clone() };
+    let mut bar = Bar::new(1);
+    let label = shown(name);
+    let news = DriveNews::of(&volumes);
+    let (reports, failed) =
+        run_jobs(&file, &volumes, &setting, &mut |fraction| bar.show(0, &label, fraction))?;
+    drop(news);
+    bar.clear();
+    let detail = match args.jobfile.output_format {
+        OutputFormat::Json => Some(JobDetail::Plain),
+        OutputFormat::JsonPlus => Some(JobDetail::Bins),
+        OutputFormat::Normal => args.workload.json.then_some(JobDetail::Plain),
+    };
+    let text = match detail {
+        Some(detail) => serde_json::to_string_pretty(&report(&file, &reports, detail))?,
+        None => table(&file, &reports),
+    };
+    millrace_console::say(&format!("{text}\n"));
+    let mut code = ExitCode::SUCCESS;
+    for one in reports.iter().filter(|report| report.errors() > 0) {
+        let job = &file.jobs[one.job].name;
+        let first = one.first_error().unwrap_or("no detail");
+        eprintln!("job {job}: {} errors: {first}", one.errors());
+        code = ExitCode::from(1);
+    }
+    if let Some(error) = failed {
+        eprintln!("millrace: {error}; the jobs after those above did not run");
+        code = ExitCode::from(1);
+    }
+    if interrupt.is_set() {
+        eprintln!("interrupted: above is what was measured until then");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    Ok(code)
+}
+
+/// What a job file takes from this system.
+struct Outside {
+    /// The job file's folder, where included files are looked for second.
+    beside: PathBuf,
+}
+
+impl Includes for Outside {
+    fn file(&self, name: &str) -> std::io::Result<Vec<u8>> {
+        match bytes_of(Path::new(name)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => bytes_of(&self.beside.join(name)),
+            read => read,
+        }
+    }
+
+    fn variable(&self, name: &str) -> String {
+        std::env::var(name).unwrap_or_default()
+    }
+
+    fn system(&self, name: &str) -> u64 {
+        match name {
+            "ncpus" => Native::topology().cpus().len() as u64,
+            "mb_memory" => memory_bytes().unwrap_or(0) >> 20,
+            _ => rustix::param::page_size() as u64,
+        }
+    }
+}
+
+/// The bytes of a file, but no more than a job file has.
+fn bytes_of(name: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match name.as_os_str() == "-" {
+        true => std::io::stdin().lock().take(FILE_MAX).read_to_end(&mut bytes)?,
+        false => std::fs::File::open(name)?.take(FILE_MAX).read_to_end(&mut bytes)?,
+    };
+    Ok(bytes)
+}
+
+/// How messages call a job file.
+fn shown(name: &Path) -> String {
+    if name.as_os_str() == "-" { "standard input".to_owned() } else { name.display().to_string() }
+}
+
+fn read(name: &Path) -> Result<JobFile> {
+    let shown = shown(name);
+    let bytes = bytes_of(name).with_context(|| format!("--jobfile {shown}: cannot read it"))?;
+    let beside = name.parent().map_or_else(PathBuf::new, Path::to_path_buf);
+    Ok(JobFile::parse(&shown, &bytes, &Outside { beside })?)
+}
+
+/// Gives each job without a file that has no clones the one that fio makes here.
+fn name_files(file: &mut JobFile) {
+    for job in file.jobs.iter_mut().filter(|job| job.numjobs() == 1) {
+        job.filename.get_or_insert_with(|| format!("{}.0.0", job.name));
+    }
+}
+
+/// The volume of each job: the drives of the command line, or the file that the job names.
+fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Arc<Volume>>> {
+    let options = options(args, file)?;
+    if !args.target.drive.is_empty() {
+        let named = file.jobs.iter().any(|job| job.filename.is_some());
+        if named {
+            eprintln!("note: filename: passed over, as --drive says where the jobs work");
+        }
+        let writer = file.jobs.iter().find(|job| job.changes_data());
+        super::check_overwrite(args, writer.map(writer_of))?;
+        let volume = open(args, &args.target.drives()?, &options)?;
+        return Ok(vec![volume; file.jobs.len()]);
+    }
+    let mut opened: BTreeMap<&str, (Arc<Volume>, bool)> = BTreeMap::new();
+    let mut volumes = Vec::new();
+    for job in &file.jobs {
+        let Some(name) = job.filename.as_deref() else {
+            let (place, job) = (job.place(), &job.name);
+            bail!(
+                "{place}: job {job}: no filename, and numjobs is not 1; add a filename, or give \
+                 --drive"
+            );
+        };
+        if !opened.contains_key(name) {
+            check_overwrite(args, file, name)?;
+            lay_out(file, name).with_context(|| format!("filename={name}"))?;
+            let drive = drive_of(file, name)?;
+            opened.insert(name, (open(args, &[drive], &options)?, job.access.direct));
+        }
+        let (volume, direct) = &opened[name];
+        if *direct != job.access.direct {
+            let (place, job, earlier) = (job.place(), &job.name, u8::from(*direct));
+            bail!(
+                "{place}: job {job}: {name} is used with direct={earlier} by an earlier job, and a \
+                 file is opened once; give all of its jobs the same"
+            );
+        }
+        volumes.push(Arc::clone(volume));
+    }
+    Ok(volumes)
+}
+
+fn options(args: &BenchArgs, file: &JobFile) -> Result<VolumeOptions> {
+    let queues = &args.queues;
+    let one = |flag: &str, count: usize| match count {
+        0 | 1 => Ok(()),
+        _ => bail!("--jobfile: one {flag}, not a list"),
+    };
+    one("--stack", queues.stack.len())?;
+    one("--scheduler", queues.scheduler.len())?;
+    one("--software-queues", queues.software_queues.len())?;
+    one("--hardware-queues", queues.hardware_queues.len())?;
+    one("--serving", args.serving.serving.len())?;
+    let stack = queues.stack.first().copied().unwrap_or(Stack::Mq);
+    let serving = args.serving.configs(default_serving(&vec![stack; args.target.drive.len()]))?;
+    let threads: u32 = file.jobs.iter().map(JobSpec::numjobs).sum();
+    let drive = DriveOptions {
+        stack,
+        scheduler: queues.scheduler[0],
+        software_queues: queues.software_queues[0],
+        hardware_queues: queues.hardware_queues[0],
+        ..DriveOptions::default()
+    };
+    Ok(VolumeOptions {
+        drive,
+        io_threads: u16::try_from(threads).context("--jobfile: more than 65535 jobs")?,
+        groups: Vec::new(),
+        controllers: args.target.controllers()?,
+        serving: serving[0],
+        worker_cpus: super::plan::worker_list(args, serving[0].serving)?,
+        trace_ring: 0,
+    })
+}
+
+/// Refuses to run jobs that write to a file, unless it is empty or may be written over. Called
+/// before anything is written to the file for its readers.
+fn check_overwrite(args: &BenchArgs, file: &JobFile, name: &str) -> Result<()> {
+    let jobs = || file.jobs.iter().filter(|job| job.filename.as_deref() == Some(name));
+    let Some(writer) = jobs().find(|job| job.changes_data()) else { return Ok(()) };
+    if args.target.overwrite {
+        return Ok(());
+    }
+    let drive = Spec::from_pairs("file", [("path".to_owned(), name.to_owned())].into_iter())?;
+    Ok(millrace_experiments::check_drives(&[drive], &writer_of(writer))?)
+}
+
+/// A job, as a refusal names it.
+fn writer_of(job: &JobSpec) -> String {
+    format!("job {} ({})", job.name, job.place())
+}
+
+fn open(args: &BenchArgs, drives: &[Spec], options: &VolumeOptions) -> Result<Arc<Volume>> {
+    let (volume, notes) = build_volume("bench", args.target.layout(), drives, options)?;
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    Ok(volume)
+}
+
+/// Writes what a file lacks of what its jobs read, as fio does: reads of what was never written
+/// touch no disk.
+fn lay_out(file: &JobFile, name: &str) -> std::io::Result<()> {
+    let jobs = || file.jobs.iter().filter(|job| job.filename.as_deref() == Some(name));
+    let wanted = jobs().filter_map(|job| job.file_bytes()).max().unwrap_or(0);
+    let there = match std::fs::metadata(name) {
+        Ok(found) if !found.is_file() => return Ok(()),
+        Ok(found) => found.len(),
+        Err(error) if error.kind() == ErrorKind::NotFound => 0,
+        Err(error) => return Err(error),
+    };
+    if there >= wanted || !jobs().any(JobSpec::reads_data) {
+        return Ok(());
+    }
+    let bytes = wanted - there;
+    eprintln!(
+        "note: filename={name}: {bytes} bytes are written to it first, as its jobs read them"
+    );
+    let mut to = std::fs::OpenOptions::new().append(true).create(true).open(name)?;
+    let (mut random, mut piece) = (SplitMix64::new(bytes), vec![0; LAID_BYTES]);
+    for word in piece.chunks_exact_mut(8) {
+        word.copy_from_slice(&random.next().to_ne_bytes());
+    }
+    let mut left = bytes;
+    while left > 0 {
+        let len = left.min(LAID_BYTES as u64);
+        to.write_all(&piece[..len as usize])?;
+        left -= len;
+    }
+    to.sync_data()
+}
+
+/// The drive that a file is: made, or made longer, as its jobs need it, as fio does; opened for
+/// reading only where all jobs only read.
+fn drive_of(file: &JobFile, name: &str) -> Result<Spec> {
+    let jobs = || file.jobs.iter().filter(|job| job.filename.as_deref() == Some(name));
+    let wanted = jobs().filter_map(|job| job.file_bytes()).max();
+    let found = match std::fs::metadata(name) {
+        Ok(found) => Some(found),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(|| format!("filename={name}")),
+    };
+    let mut pairs = vec![("path".to_owned(), name.to_owned())];
+    if jobs().any(|job| !job.access.direct) {
+        pairs.push(("direct".to_owned(), "off".to_owned()));
+        let all = |advice| jobs().all(|job| job.advice() == advice);
+        for (advice, text) in [(Advice::Random, "random"), (Advice::Sequential, "sequential")] {
+            if all(advice) {
+                pairs.push(("advice".to_owned(), text.to_owned()));
+            }
+        }
+    }
+    if jobs().all(JobSpec::is_inline) {
+        pairs.push(("aio".to_owned(), "inline".to_owned()));
+    } else if jobs().any(JobSpec::is_inline) {
+        eprintln!(
+            "note: filename={name}: its jobs differ in ioengine, and a file is opened once: the \
+             kernel does the I/O of all, as with io_uring; give all of its jobs the same"
+        );
+    }
+    match (found, wanted) {
+        (None, None) => bail!("filename={name}: there is no such file; add size, and it is made"),
+        (Some(found), Some(wanted)) if found.is_file() && found.len() < wanted => {
+            pairs.push(("size".to_owned(), wanted.to_string()));
+            pairs.push(("grow".to_owned(), "on".to_owned()));
+        }
+        (None, Some(wanted)) => pairs.push(("size".to_owned(), wanted.to_string())),
+        _ if jobs().all(|job| !job.changes_data()) => {
+            pairs.push(("read-only".to_owned(), "on".to_owned()));
+        }
+        _ => {}
+    }
+    Spec::from_pairs("file", pairs.into_iter()).with_context(|| format!("filename={name}"))
+}
+
+/// Which time it is of a line.
+type TimeOf = fn(&JobTimes) -> u64;
+
+/// A column of the table: its name, and its value of a line.
+type Column = (String, Side, Box<dyn Fn(&JobLine) -> String>);
+
+/// The reports as text: a line for each kind of I/O of a job, and what was verified.
+fn table(file: &JobFile, reports: &[JobReport]) -> String {
+    let mut lines: Vec<JobLine> = Vec::new();
+    for report in reports {
+        let mut own = report.lines(file);
+        own[0].job = match report.members {
+            1 => shortened(&own[0].job, NAME_WIDTH),
+            members => format!("{} x{members}", shortened(&own[0].job, NAME_WIDTH - 4)),
+        };
+        own[1..].iter_mut().for_each(|line| line.job.clear());
+        lines.append(&mut own);
+    }
+    let mut columns = columns(&lines);
+    let mut text = grid(&columns, &lines);
+    // Numbers that leave no room for others: the least telling go.
+    for least in ["p50", "max", "MB/s"] {
+        if text.width() > WIDTH {
+            columns.retain(|(name, ..)| !name.starts_with(least));
+            text = grid(&columns, &lines);
+        }
+    }
+    let verified = reports.iter().filter(|report| report.verified() > 0).map(|report| {
+        let (name, blocks) = (&file.jobs[report.job].name, report.verified());
+        format!("\n{name}: {} verified", counted(blocks as usize, "block"))
+    });
+    format!("{}{}", text.text(), verified.collect::<String>())
+}
+
+fn columns(lines: &[JobLine]) -> Vec<Column> {
+    let times = || lines.iter().filter(|line| line.ios > 0).map(|line| line.clat);
+    let least = times().map(|clat| clat.p50).min().unwrap_or(0);
+    let unit = TimeUnit::between(least, times().map(|clat| clat.p99).max().unwrap_or(0));
+    let names: [Column; 6] = [
+        ("job".to_owned(), Side::Left, Box::new(|line| line.job.clone())),
+        ("group".to_owned(), Side::Right, Box::new(|line| line.group.to_string())),
+        (String::new(), Side::Left, Box::new(|line| line.kind.to_owned())),
+        ("I/Os".to_owned(), Side::Right, Box::new(|line| line.ios.to_string())),
+        ("IOPS".to_owned(), Side::Right, Box::new(|line| format!("{:.0}", line.iops()))),
+        (
+            "MB/s".to_owned(),
+            Side::Right,
+            Box::new(|line| format!("{:.1}", line.bytes_per_s() / 1e6)),
+        ),
+    ];
+    let mut columns = Vec::from(names);
+    let times: [(&str, TimeOf); 4] = [
+        ("clat", |clat| clat.mean),
+        ("p50", |clat| clat.p50),
+        ("p99", |clat| clat.p99),
+        ("max", |clat| clat.max),
+    ];
+    columns.extend(times.into_iter().map(|(name, of)| -> Column {
+        let value = move |line: &JobLine| unit.text(of(&line.clat));
+        (format!("{name} {}", unit.name()), Side::Right, Box::new(value))
+    }));
+    columns
+}
+
+fn grid(columns: &[Column], lines: &[JobLine]) -> Grid {
+    let mut grid = Grid::new(columns.iter().map(|(name, side, _)| (name.clone(), *side)));
+    for line in lines {
+        grid.row(columns.iter().map(|(_, _, value)| value(line)));
+    }
+    grid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::bench::parsed::parse;
+
+    #[test]
+    fn flags_that_a_job_file_has_itself_are_refused() {
+        for flag in
+            ["--rw read", "--iodepth 4", "--machine x5690", "--connect nbd://h/n", "--locks"]
+        {
+            let error = parse(&format!("--jobfile a.fio {flag}")).unwrap_err().to_string();
+            assert!(error.contains("cannot be used with"), "{error}");
+        }
+        let error = parse("--output-format json").unwrap_err().to_string();
+        assert!(error.contains("--jobfile"), "{error}");
+        let args = parse("--jobfile a.fio --output-format json+ --drive ram:size=1m").unwrap();
+        assert_eq!(args.jobfile.output_format, OutputFormat::JsonPlus);
+    }
+
+    #[test]
+    fn the_table_fits_80_columns_however_long_its_numbers_are() {
+        let clat =
+            JobTimes { mean: 9_999_999_999, p50: 1, p99: 9_999_999_999, max: 99_999_999_999 };
+        let line = JobLine {
+            job: "a".repeat(NAME_WIDTH),
+            group: 4000,
+            kind: "write",
+            ios: 1 << 40,
+            bytes: 1 << 52,
+            runtime_ns: 100_000_000_000,
+            clat,
+            ..JobLine::default()
+        };
+        let lines = [line];
+        let mut columns = columns(&lines);
+        columns.retain(|(name, ..)| !["p50", "max", "MB/s"].iter().any(|l| name.starts_with(l)));
+        assert!(grid(&columns, &lines).width() <= WIDTH);
+    }
+
+    #[test]
+    fn a_file_is_made_as_long_as_its_jobs_need_and_read_only_where_they_only_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f").display().to_string();
+        let file = |text: &str| {
+            let outside = Outside { beside: PathBuf::new() };
+            let text = format!("[global]\nfilename={path}\ndirect=1\n{text}");
+            JobFile::parse("t.fio", text.as_bytes(), &outside).unwrap()
+        };
+        let spec = |text: &str| drive_of(&file(text), &path).map(|spec| spec.to_string());
+        let missing = spec("[a]\nrw=read").unwrap_err().to_string();
+        assert!(missing.ends_with("there is no such file; add size, and it is made"), "{missing}");
+        let made = spec("[a]\nsize=1m\n[b]\nsize=2m\noffset=1m").unwrap();
+        assert_eq!(made, format!("file:path={path},aio=inline,size=3145728"));
+        std::fs::write(&path, vec![0; 4096]).unwrap();
+        assert_eq!(spec("[a]\nrw=write").unwrap(), format!("file:path={path},aio=inline"));
+        let read = spec("[a]\nrw=read\niodepth=2").unwrap();
+        assert_eq!(read, format!("file:path={path},read-only=on"));
+        let cached = spec("[a]\nrw=write\nbuffered=1").unwrap();
+        assert_eq!(cached, format!("file:path={path},direct=off,advice=sequential,aio=inline"));
+        let ring = spec("[a]\nrw=randread\nbuffered=1\nioengine=io_uring\nfadvise_hint=0").unwrap();
+        assert_eq!(ring, format!("file:path={path},direct=off,read-only=on"));
+        let sync = spec("[a]\nrw=randwrite\nioengine=psync").unwrap();
+        assert_eq!(sync, format!("file:path={path},aio=inline"));
+        let longer = spec("[a]\nsize=8k").unwrap();
+        assert_eq!(longer, format!("file:path={path},aio=inline,size=8192,grow=on"));
+    }
+}

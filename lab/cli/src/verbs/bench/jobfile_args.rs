@@ -1,0 +1,65 @@
+//! Arguments of `bench --jobfile`.
+//!
+//! Parsed by clap as a part of `BenchArgs`, read by jobfile.rs.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// Flags that say what a job file says itself, or that are about something else.
+const IN_THE_FILE: [&str; 30] = [
+    "batch",
+    "bounce",
+    "bs",
+    "calibrate",
+    "client",
+    "connect",
+    "cpu_list",
+    "cpus",
+    "descriptor",
+    "inside",
+    "kernel",
+    "interface",
+    "iodepth",
+    "ios",
+    "iovecs",
+    "locks",
+    "machine",
+    "numjobs",
+    "queue_plug",
+    "readv",
+    "request_lock",
+    "runtime",
+    "rw",
+    "rwmixread",
+    "size",
+    "states",
+    "trace",
+    "unit",
+    "verify",
+    "virtqueue",
+];
+
+/// A job file, and how it is reported.
+#[derive(Debug, Clone, Args)]
+pub struct JobFileArgs {
+    /// Run the jobs of one of fio's job files (- is standard input), on its files or on --drive;
+    /// docs/lab/bench.md lists the words that mean something here
+    #[arg(long, value_name = "FILE.fio", conflicts_with_all = IN_THE_FILE)]
+    pub jobfile: Option<PathBuf>,
+    /// With --jobfile, how to report: normal (a table), json (fio's keys), json+ (with the bins of
+    /// latencies)
+    #[arg(long, value_name = "FORMAT", requires = "jobfile", default_value = "normal")]
+    pub output_format: OutputFormat,
+}
+
+/// Forms of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    #[value(help = "a table")]
+    Normal,
+    #[value(help = "fio's keys")]
+    Json,
+    #[value(name = "json+", help = "fio's keys, and bins of latencies")]
+    JsonPlus,
+}

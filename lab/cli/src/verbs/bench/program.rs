@@ -1,0 +1,218 @@
+//! `bench --program`: servers, utilities, writers and a graph engine on drives of this program.
+//!
+//! Owns the rows (each program with each mode of serving, on drives opened for it, behind the cache
+//! that the program works through) and their table; the lab has the programs. Called by the verb in
+//! place of its rows.
+#![allow(clippy::print_stderr)]
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use millrace::{
+    CacheConfig, CpuId, DriveOptions, Volume, VolumeOptions, Words, build_volume, cache_over,
+};
+use millrace_console::{Bar, Grid, Side};
+use millrace_experiments::Interrupt;
+use millrace_experiments::programs::Task;
+use millrace_experiments::programs::native::{ProgramPlan, ProgramRun, run_program_row};
+use millrace_runtime::CacheFlusher;
+
+use super::args::BenchArgs;
+use super::plan::{self, RowPlan};
+use crate::verbs::drive_news::DriveNews;
+use crate::verbs::interrupt::INTERRUPTED;
+
+/// One row of the result.
+struct Line {
+    plan: RowPlan,
+    task: Task,
+    run: ProgramRun,
+}
+
+impl Line {
+    fn per_second(&self) -> f64 {
+        if self.run.seconds > 0.0 { self.run.operations as f64 / self.run.seconds } else { 0.0 }
+    }
+}
+
+/// Runs the programs: 0 if every I/O succeeded, 1 if some failed, 130 after Ctrl-C.
+///
+/// # Errors
+/// If there is no drive, the drives are too small, or a thread could not be set up.
+pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
+    if args.target.drive.is_empty() {
+        bail!("--program: give the drives that it works on, such as --drive model:preset=850evo");
+    }
+    let (plans, tasks) = (plan::rows(args)?, &args.program.program);
+    let writer = tasks.iter().find(|task| task.writes());
+    super::check_overwrite(args, writer.map(|task| format!("program {task}")))?;
+    let mut bar = Bar::new(plans.len() * tasks.len());
+    let (mut lines, mut notes) = (Vec::new(), Vec::new());
+    for (task, plan) in tasks.iter().flat_map(|task| plans.iter().map(move |plan| (*task, plan))) {
+        if interrupt.is_set() {
+            break;
+        }
+        bar.show(lines.len(), &format!("{task} {}", plan.serving.serving.name()), 0.0);
+        let run = run_one(args, (task, plan), (interrupt, &mut notes))?;
+        lines.push(Line { plan: plan.clone(), task, run });
+    }
+    bar.clear();
+    notes.sort();
+    notes.dedup();
+    notes.iter().for_each(|note: &String| eprintln!("note: {note}"));
+    print(args, &lines)?;
+    let errors: u64 = lines.iter().map(|line| line.run.errors).sum();
+    if interrupt.is_set() {
+        eprintln!("interrupted: above is what was measured until then");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    if errors > 0 {
+        eprintln!("{errors} I/Os of programs failed");
+        return Ok(ExitCode::from(1));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A program on drives opened for it.
+fn run_one(
+    args: &BenchArgs,
+    (task, row): (Task, &RowPlan),
+    (interrupt, notes): (&Interrupt, &mut Vec<String>),
+) -> Result<ProgramRun> {
+    let threads = u16::try_from(task.threads()).context("threads of a program")?;
+    let cache = args.target.cache.or_else(|| task.cache());
+    let (volume, mut remarks) = open(args, row, (threads, cache))?;
+    notes.append(&mut remarks);
+    let _news = DriveNews::of([&volume]);
+    let cached = cache.map(|cache| cache_over(Arc::clone(&volume), cache, threads)).transpose()?;
+    let (volume, cache) = match cached {
+        Some((over, cache)) => (over, Some(cache)),
+        None => (volume, None),
+    };
+    let start = |cache| CacheFlusher::start(cache, threads, row.plan.reactor);
+    let mut flusher = cache.as_ref().map(start).transpose()?;
+    let placed = !args.queues.cpus.is_empty() || !args.queues.cpu_list.is_empty();
+    let plan = ProgramPlan {
+        cpus: if placed { row.plan.cpus.clone() } else { Vec::new() },
+        runtime: row.plan.runtime,
+        seed: args.workload.seed,
+        reactor: row.plan.reactor,
+        interrupt: interrupt.clone(),
+    };
+    let run = run_program_row(&volume, task, &plan);
+    if let Some(flusher) = &mut flusher {
+        flusher.stop()?;
+    }
+    Ok(run?)
+}
+
+/// The drives as a volume, and what there is to say about them.
+fn open(
+    args: &BenchArgs,
+    row: &RowPlan,
+    (threads, cache): (u16, Option<CacheConfig>),
+) -> Result<(Arc<Volume>, Vec<String>)> {
+    let drive = DriveOptions {
+        stack: row.stack,
+        scheduler: row.scheduler,
+        software_queues: row.software_queues,
+        hardware_queues: row.hardware_queues,
+        ..DriveOptions::default()
+    };
+    let options = VolumeOptions {
+        drive,
+        io_threads: threads + u16::from(cache.is_some()),
+        groups: Vec::new(),
+        controllers: args.target.controllers()?,
+        serving: row.serving,
+        worker_cpus: row.workers.iter().copied().map(CpuId).collect(),
+        trace_ring: args.trace.trace_ring as usize,
+    };
+    Ok(build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?)
+}
+
+fn print(args: &BenchArgs, lines: &[Line]) -> Result<()> {
+    if args.workload.json {
+        let rows: Vec<serde_json::Value> = lines.iter().map(|line| json(args, line)).collect();
+        millrace_console::say(&format!("{}\n", serde_json::to_string_pretty(&rows)?));
+        return Ok(());
+    }
+    let columns = [
+        ("program", Side::Left),
+        ("serving", Side::Left),
+        ("stack", Side::Left),
+        ("threads", Side::Right),
+        ("op/s", Side::Right),
+        ("of the first", Side::Right),
+    ];
+    let mut grid = Grid::new(columns.map(|(name, side)| (name.to_owned(), side)));
+    for line in lines {
+        let first =
+            lines.iter().find(|other| other.task == line.task).map_or(0.0, Line::per_second);
+        let share = if first > 0.0 { line.per_second() / first } else { 0.0 };
+        grid.row([
+            line.task.to_string(),
+            line.plan.serving.serving.name().to_owned(),
+            line.plan.stack.word().to_owned(),
+            line.run.threads.to_string(),
+            format!("{:.0}", line.per_second()),
+            format!("{share:.2}"),
+        ]);
+    }
+    let drives = args.target.drives()?.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let text = format!(
+        "{}: operations are pages of 4 KiB, or a server's operations\n{}\n",
+        drives.join("+"),
+        grid.text()
+    );
+    millrace_console::say(&text);
+    Ok(())
+}
+
+fn json(args: &BenchArgs, line: &Line) -> serde_json::Value {
+    serde_json::json!({
+        "program": line.task.to_string(),
+        "serving": line.plan.serving.serving.name(),
+        "stack": line.plan.stack.word(),
+        "threads": line.run.threads,
+        "operations": line.run.operations,
+        "seconds": line.run.seconds,
+        "operations_per_second": line.per_second(),
+        "total_err": line.run.errors,
+        "drives": args.target.drive,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::bench::parsed::parse;
+
+    #[test]
+    fn programs_are_told_by_name_and_refuse_what_they_say_themselves() {
+        let args = parse("--program tar,fileserver --drive null").unwrap();
+        assert_eq!(
+            args.program.program.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["tar", "fileserver"]
+        );
+        for own in ["--rw read", "--bs 4k", "--machine x5690", "--iodepth 1", "--numjobs 2"] {
+            assert!(parse(&format!("--program tar {own}")).is_err(), "{own}");
+        }
+        let wrong = parse("--program nginx").unwrap_err().to_string();
+        assert!(wrong.contains("not a program; there are writers, pagerank"), "{wrong}");
+    }
+
+    #[test]
+    fn each_program_runs_on_modelled_drives() {
+        let drives = "--drive model:preset=950pro --drive model:preset=950pro";
+        let names = "writers,pagerank,webserver,copy-from,copy-to,tar,untar";
+        let args = format!("--program {names} --serving inline --runtime 20ms {drives}");
+        let args = parse(&args).unwrap();
+        let (row, mut notes) = (&plan::rows(&args).unwrap()[0], Vec::new());
+        for task in &args.program.program {
+            let run = run_one(&args, (*task, row), (&Interrupt::default(), &mut notes)).unwrap();
+            assert!(run.operations > 0 && run.errors == 0, "{task}: {run:?}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Arguments of `bench --program`.
+//!
+//! Parsed by clap as a part of `BenchArgs`, read by program.rs.
+
+use clap::Args;
+use millrace_experiments::programs::Task;
+
+/// Flags that say what a program says itself, or that are about something else.
+const OWN: [&str; 32] = [
+    "batch",
+    "bounce",
+    "bs",
+    "calibrate",
+    "client",
+    "connect",
+    "descriptor",
+    "inside",
+    "kernel",
+    "interface",
+    "iodepth",
+    "ios",
+    "iovecs",
+    "irq",
+    "jobfile",
+    "locks",
+    "machine",
+    "numjobs",
+    "queue_plug",
+    "readv",
+    "request_lock",
+    "rw",
+    "rwmixread",
+    "size",
+    "stamp",
+    "states",
+    "trace",
+    "unit",
+    "verify",
+    "virtqueue",
+    "vm",
+    "extended",
+];
+
+/// Programs.
+#[derive(Debug, Clone, Args)]
+pub struct ProgramArgs {
+    /// Run programs on the drives, not I/Os of one kind, each through the cache that it has in
+    /// [FALCON]'s experiments (or --cache): fileserver, webserver, webproxy (filebench's mixes),
+    /// copy-from, copy-to, tar, untar, pagerank (no cache), writers
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = OWN)]
+    pub program: Vec<Task>,
+}

@@ -1,0 +1,15 @@
+//! What the locks of a row did, as a table: `bench --locks`. Pure text.
+
+use millrace_console::{Form, WIDTH, lock_table, wrapped};
+use millrace_experiments::Row;
+
+use super::table::settings;
+
+/// What the locks of a row did, under a line that says which row, if that was asked for.
+pub fn locks(row: &Row, form: Form) -> Option<String> {
+    let machine = row.machine.as_ref()?;
+    let locks = machine.locks.as_ref()?;
+    let title = format!("locks of {}:", settings(row));
+    let title = wrapped(title.split(' ').map(str::to_owned), WIDTH);
+    Some(format!("{title}\n{}", lock_table(locks, form)))
+}

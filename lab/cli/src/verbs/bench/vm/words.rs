@@ -1,0 +1,127 @@
+//! The words of `bench --vm`: a mode, and keys that change what it has.
+//!
+//! Parsed by clap with the other arguments; what makes no sense together the lab says.
+
+use clap::Args;
+use millrace_console::words::duration;
+use millrace_drives::nearest;
+use millrace_experiments::vm::{Effect, Mode, VmSetting};
+
+/// Flags that a virtual machine has no use for.
+const OTHERS: [&str; 33] = [
+    "client",
+    "calibrate",
+    "connect",
+    "virtqueue",
+    "controller",
+    "chunk",
+    "stack",
+    "scheduler",
+    "software_queues",
+    "hardware_queues",
+    "cpus",
+    "cpu_list",
+    "serving",
+    "workers",
+    "plug_high",
+    "plug_low",
+    "states",
+    "stamp",
+    "trace",
+    "locks",
+    "interface",
+    "batch",
+    "irq",
+    "inside",
+    "kernel",
+    "unit",
+    "iovecs",
+    "readv",
+    "bounce",
+    "request_lock",
+    "queue_plug",
+    "descriptor",
+    "extended",
+];
+
+/// A virtual machine on the simulated host.
+#[derive(Debug, Clone, Args)]
+pub struct VmArgs {
+    /// With --machine, run the jobs in a virtual machine on it: `MODE,KEY=VALUE,...`; several --vm
+    /// make a row each. MODE: baseline (one virtqueue, one I/O thread), mq (a queue for each vCPU),
+    /// miot (a queue and an I/O thread for each vCPU, aware batching). Keys, all optional: vcpus
+    /// (8), threads (of I/O), batching (longest, such as 20us; 0 is off), polling (longest; 0), and
+    /// without (preemption, roaming, sharing, bound, translation, signals: an effect to switch off,
+    /// once for each)
+    #[arg(long, value_name = "MODE", requires = "machine", conflicts_with_all = OTHERS)]
+    #[arg(value_parser = setting)]
+    pub vm: Vec<VmSetting>,
+}
+
+/// The words of one `--vm`.
+fn setting(text: &str) -> Result<VmSetting, String> {
+    let mut words = text.split(',');
+    let word = words.next().unwrap_or_default();
+    let known = || Mode::WORDS.iter().map(|(_, word)| *word);
+    let mode = Mode::WORDS.iter().find(|(_, known)| *known == word);
+    let (mode, _) = mode.ok_or_else(|| {
+        let no = if word.is_empty() { "no mode".to_owned() } else { word.to_owned() };
+        format!("{no}: {}begin with one of {}", meant(word, known()), list(known()))
+    })?;
+    let mut setting = VmSetting::new(*mode);
+    let mut given = Vec::new();
+    for pair in words {
+        if pair.is_empty() {
+            return Err("nothing behind a comma: write KEY=VALUE, or no comma".to_owned());
+        }
+        let (key, value) =
+            pair.split_once('=').ok_or_else(|| format!("{pair}: write KEY=VALUE"))?;
+        if key != "without" && given.contains(&key) {
+            return Err(format!("{key}: given twice; write it once"));
+        }
+        given.push(key);
+        set(&mut setting, key, value).map_err(|text| format!("{key}={value}: {text}"))?;
+    }
+    Ok(setting)
+}
+
+const KEYS: [&str; 5] = ["vcpus", "threads", "batching", "polling", "without"];
+
+fn set(setting: &mut VmSetting, key: &str, value: &str) -> Result<(), String> {
+    let number = || value.parse::<u32>().map_err(|_| "write a number".to_owned());
+    match key {
+        "vcpus" => setting.vcpus = number()?,
+        "threads" => setting.threads = Some(number()?),
+        "batching" => setting.batching_ns = Some(time_ns(value)?),
+        "polling" => setting.polling_ns = time_ns(value)?,
+        "without" => {
+            let known = || Effect::WORDS.iter().map(|(_, word)| *word);
+            let found = Effect::WORDS.iter().find(|(_, word)| *word == value);
+            let (effect, _) = found
+                .ok_or_else(|| format!("{}one of {}", meant(value, known()), list(known())))?;
+            setting.without.push(*effect);
+        }
+        _ => return Err(format!("{}the keys are {}", meant(key, KEYS), list(KEYS))),
+    }
+    Ok(())
+}
+
+fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    words.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+/// The nearest word, as a question.
+fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(word, known).map_or_else(String::new, |near| format!("did you mean {near}? "))
+}
+
+/// A time, or 0 for off. A number alone would be seconds, which nobody means here.
+fn time_ns(text: &str) -> Result<u64, String> {
+    match text {
+        "0" => Ok(0),
+        text if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Err(format!("write it with its unit, such as {text}us"))
+        }
+        text => Ok(duration(text)?.as_nanos().try_into().unwrap_or(u64::MAX)),
+    }
+}

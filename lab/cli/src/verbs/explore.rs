@@ -1,0 +1,224 @@
+//! `millrace-lab explore`: runs scenarios of many seeds on the simulated machine, and shows what
+//! broke.
+//!
+//! Owns the flow: seeds to workers (crew.rs, worker.rs), the first violation of each kind made
+//! smaller (hunt.rs), a report. With `--cache` seeds are scenarios of the cache, which are not made
+//! smaller. The scenarios and what is checked are the lab's. Exit status: 0 nothing found, 1
+//! something found, 2 it could not be run.
+
+mod args;
+mod crew;
+mod hunt;
+mod worker;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use millrace_experiments::cached;
+use millrace_experiments::explore::{Scenario, Violation};
+use serde::Serialize;
+
+pub use args::ExploreArgs;
+use args::{Subject, Task};
+use crew::{Seeds, Sums};
+
+use millrace_console::say;
+
+/// Violations that are made smaller and shown in full.
+const SHOWN_MAX: usize = 3;
+
+/// A violation as it is shown.
+#[derive(Debug, Serialize)]
+struct Finding {
+    seed: u64,
+    kind: String,
+    detail: String,
+    /// The smallest scenario that was found to do the same, and what it does; none of the cache.
+    scenario: Option<Scenario>,
+    scenario_detail: String,
+    replay: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    seeds: u64,
+    seconds: f64,
+    seeds_per_second: f64,
+    ios: u64,
+    events: u64,
+    virtual_seconds: f64,
+    digest: String,
+    violations: usize,
+    findings: &'a [Finding],
+    violating_seeds: Vec<(u64, String)>,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// If an argument makes no sense or a worker cannot be started.
+pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
+    let subject = args.subject();
+    if args.worker {
+        return worker::serve(subject.plant);
+    }
+    let (sums, findings) = match args.task()? {
+        Task::Scenario(scenario) => one(*scenario, subject)?,
+        Task::Seeds { first, count, time } => {
+            let seeds = Seeds { first, count, time, fail_fast: args.fail_fast };
+            let mut bar = Bar { shown: false, terminal: std::io::stderr().is_terminal() };
+            let mut show = |sums: &Sums, part| bar.show(sums, part);
+            let sums = crew::run(&seeds, args.jobs, subject, &mut show);
+            bar.clear();
+            let sums = sums?;
+            let findings = findings(&sums, args)?;
+            (sums, findings)
+        }
+    };
+    report(args, &sums, &findings)?;
+    Ok(if sums.found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// One scenario, as it is.
+fn one(scenario: Scenario, subject: Subject<'_>) -> Result<(Sums, Vec<Finding>)> {
+    let (mut sums, start) = (Sums::default(), std::time::Instant::now());
+    let outcome = worker::Worker::new(subject).run(&scenario)?;
+    sums.add(scenario.seed, outcome);
+    sums.seconds = start.elapsed().as_secs_f64();
+    let findings = sums
+        .found
+        .iter()
+        .map(|(seed, violation)| finding(*seed, violation, (scenario.clone(), violation.clone())));
+    let findings = findings.collect();
+    Ok((sums, findings))
+}
+
+/// The first violation of each kind, made smaller.
+fn findings(sums: &Sums, args: &ExploreArgs) -> Result<Vec<Finding>> {
+    let mut list: Vec<Finding> = Vec::new();
+    for (seed, violation) in &sums.found {
+        if list.len() == SHOWN_MAX || list.iter().any(|known| known.kind == violation.kind) {
+            continue;
+        }
+        if args.cache {
+            list.push(cache_finding(*seed, violation));
+            continue;
+        }
+        let found = (Scenario::of_seed(*seed), violation.clone());
+        let small = match args.no_shrink {
+            true => found,
+            false => hunt::shrink(found, args.subject())?,
+        };
+        list.push(finding(*seed, violation, small));
+    }
+    Ok(list)
+}
+
+fn finding(seed: u64, violation: &Violation, small: (Scenario, Violation)) -> Finding {
+    let replay = format!("millrace-lab explore --scenario '{}'", small.0.line());
+    Finding {
+        seed,
+        kind: violation.kind.clone(),
+        detail: violation.detail.clone(),
+        scenario: Some(small.0),
+        scenario_detail: small.1.detail,
+        replay,
+    }
+}
+
+/// A violation of the cache, whose scenario is its seed's.
+fn cache_finding(seed: u64, violation: &Violation) -> Finding {
+    Finding {
+        seed,
+        kind: violation.kind.clone(),
+        detail: violation.detail.clone(),
+        scenario: None,
+        scenario_detail: format!("{:?}", cached::Scenario::of_seed(seed)),
+        replay: format!("millrace-lab explore --cache --seed {seed}"),
+    }
+}
+
+/// A violation for people.
+fn shown(finding: &Finding) -> String {
+    let Finding { kind, detail, seed, scenario_detail, replay, .. } = finding;
+    match finding.scenario {
+        Some(_) => format!(
+            "violation: {kind}: {detail}\n  seed: {seed} (millrace-lab explore --seed {seed})\n  \
+             made smaller: {scenario_detail}\n  replay: {replay}\n"
+        ),
+        None => format!(
+            "violation: {kind}: {detail}\n  seed: {seed}\n  scenario: {scenario_detail}\n  replay: \
+             {replay}\n"
+        ),
+    }
+}
+
+fn report(args: &ExploreArgs, sums: &Sums, findings: &[Finding]) -> Result<()> {
+    let rate = sums.seeds as f64 / sums.seconds.max(1e-9);
+    if args.json {
+        let summary = Summary {
+            seeds: sums.seeds,
+            seconds: sums.seconds,
+            seeds_per_second: rate,
+            ios: sums.ios,
+            events: sums.events,
+            virtual_seconds: sums.virtual_ns as f64 / 1e9,
+            digest: format!("{:016x}", sums.digest),
+            violations: sums.found.len(),
+            findings,
+            violating_seeds: sums.found.iter().map(|(s, v)| (*s, v.kind.clone())).collect(),
+        };
+        say(&format!("{}\n", serde_json::to_string(&summary).context("a summary as JSON")?));
+        return Ok(());
+    }
+    for finding in findings {
+        say(&shown(finding));
+    }
+    let others: Vec<String> = sums
+        .found
+        .iter()
+        .filter(|(seed, _)| findings.iter().all(|finding| finding.seed != *seed))
+        .map(|(seed, violation)| format!("{seed} ({})", violation.kind))
+        .take(20)
+        .collect();
+    if !others.is_empty() {
+        say(&format!("other seeds with violations: {}\n", others.join(", ")));
+    }
+    say(&format!(
+        "{} seeds in {:.1} s ({rate:.0} seeds/s): {} I/Os in {:.1} s of virtual time, {} violations, \
+         digest {:016x}\n",
+        sums.seeds,
+        sums.seconds,
+        sums.ios,
+        sums.virtual_ns as f64 / 1e9,
+        sums.found.len(),
+        sums.digest,
+    ));
+    Ok(())
+}
+
+/// How far it is, on a terminal.
+struct Bar {
+    shown: bool,
+    terminal: bool,
+}
+
+impl Bar {
+    fn show(&mut self, sums: &Sums, part: f64) {
+        if self.terminal {
+            self.shown = true;
+            let done = (part * 30.0) as usize;
+            let bar = format!("{}{}", "#".repeat(done), ".".repeat(30 - done));
+            let (seeds, found) = (sums.seeds, sums.found.len());
+            let mut err = std::io::stderr().lock();
+            let _ = write!(err, "\r[{bar}] {seeds} seeds, {} I/Os, {found} violations ", sums.ios);
+        }
+    }
+
+    fn clear(&self) {
+        if self.shown {
+            let _ = write!(std::io::stderr().lock(), "\r{:90}\r", "");
+        }
+    }
+}

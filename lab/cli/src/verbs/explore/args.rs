@@ -1,0 +1,121 @@
+//! The arguments of `millrace-lab explore`, and what they ask for.
+//!
+//! Owns the words, their defaults and what excludes what. Called by the verb; reads nothing but the
+//! scenario's file.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use millrace_console::words::whole;
+use millrace_experiments::explore::Scenario;
+
+/// Looks for bugs of the block layer: random machines, volumes, workloads and faults, simulated
+#[derive(Debug, clap::Args)]
+pub struct ExploreArgs {
+    /// Number of seeds to run [default: 1000; 1 with --seed]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=u64::MAX))]
+    pub seeds: Option<u64>,
+    /// Run for a time instead of a number of seeds, such as 10m
+    #[arg(long = "for", value_name = "TIME", conflicts_with = "seeds", value_parser = duration)]
+    pub for_time: Option<Duration>,
+    /// The first seed
+    #[arg(long, value_name = "S", value_parser = whole::<u64>(0..=u64::MAX))]
+    pub seed: Option<u64>,
+    /// Number of processes that run scenarios side by side
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = whole::<u16>(1..=256))]
+    pub jobs: u16,
+    /// Run one scenario, given as JSON or as a file that holds its JSON
+    #[arg(long, value_name = "FILE|JSON", conflicts_with_all = ["seeds", "for_time", "seed"])]
+    pub scenario: Option<String>,
+    /// Explore the cache instead: a volume with a cache, on drives that are late, fail and lose at
+    /// a power cut what no flush covered
+    #[arg(long, conflicts_with = "scenario")]
+    pub cache: bool,
+    /// Stop at the first violation
+    #[arg(long)]
+    pub fail_fast: bool,
+    /// Print violations as they are found, without looking for smaller scenarios
+    #[arg(long)]
+    pub no_shrink: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// A bug to plant, in builds with the feature `planted`
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub plant: Option<String>,
+    /// Run what standard input says, a line each
+    #[arg(long, hide = true)]
+    pub worker: bool,
+}
+
+/// What to run.
+pub enum Task {
+    /// Seeds from one on: so many, or for so long.
+    Seeds { first: u64, count: u64, time: Option<Duration> },
+    /// This.
+    Scenario(Box<Scenario>),
+}
+
+/// What workers are started for.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// A bug to plant.
+    pub plant: Option<&'a str>,
+    /// Seeds are scenarios of the cache.
+    pub cache: bool,
+}
+
+impl ExploreArgs {
+    /// What workers are started for.
+    pub fn subject(&self) -> Subject<'_> {
+        Subject { plant: self.plant.as_deref(), cache: self.cache }
+    }
+
+    /// What to run.
+    ///
+    /// # Errors
+    /// If the scenario is neither JSON nor a file that holds some.
+    pub fn task(&self) -> Result<Task> {
+        if let Some(text) = &self.scenario {
+            let json = match text.trim_start().starts_with('{') {
+                true => text.clone(),
+                false => std::fs::read_to_string(text)
+                    .with_context(|| format!("--scenario {text}: neither JSON nor a file"))?,
+            };
+            let scenario = serde_json::from_str(&json).context("--scenario")?;
+            return Ok(Task::Scenario(Box::new(scenario)));
+        }
+        let count = match (self.seeds, self.for_time, self.seed) {
+            (Some(count), ..) => count,
+            (None, Some(_), _) => u64::MAX,
+            (None, None, Some(_)) => 1,
+            (None, None, None) => 1_000,
+        };
+        Ok(Task::Seeds { first: self.seed.unwrap_or(0), count, time: self.for_time })
+    }
+}
+
+/// Times of people: `90s`, `10m`, `2h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "a time such as 500ms, 90s, 10m or 2h".to_owned();
+    let (number, unit_ms) = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)]
+        .into_iter()
+        .find_map(|(unit, ms)| text.strip_suffix(unit).map(|number| (number, ms)))
+        .ok_or_else(wrong)?;
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let ms = number.checked_mul(unit_ms).filter(|ms| *ms > 0).ok_or_else(wrong)?;
+    Ok(Duration::from_millis(ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit() {
+        assert_eq!(duration("10m"), Ok(Duration::from_secs(600)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert!(duration("10").is_err() && duration("0s").is_err() && duration("m").is_err());
+    }
+}

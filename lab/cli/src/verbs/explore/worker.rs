@@ -1,0 +1,337 @@
+//! A worker process: runs one scenario after the other, and how to talk to one.
+//!
+//! The layer asserts, and a release build aborts on a panic: so every scenario runs in a child, and
+//! a child that dies is an answer too. Protocol: a line of JSON in, a line of JSON out for each
+//! scenario; an order may be many seeds, so that a worker waits for nobody between two of them.
+//! Used by crew.rs (seeds) and hunt.rs (shrinking).
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use millrace_experiments::cached;
+use millrace_experiments::explore::{self, Outcome, Scenario, Violation};
+use nix::time::ClockId;
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use super::args::Subject;
+
+/// How long a scenario may take; some take a second.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// Of the worker's processor time: a machine that is busy with something else costs none.
+    processor: Duration,
+    /// Of any time: a worker may hang in its sleep.
+    wall: Duration,
+}
+
+const PATIENCE: Patience =
+    Patience { processor: Duration::from_secs(60), wall: Duration::from_secs(600) };
+/// How often a worker's processor time is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What to run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// The scenarios of so many seeds from one on, up to the first that goes wrong.
+    Seeds(u64, u64),
+    /// The cache's scenarios of so many seeds from one on, alike.
+    Cache(u64, u64),
+    /// This one.
+    Scenario(Box<Scenario>),
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reply {
+    /// It ran, perhaps not to its end.
+    Outcome(Outcome),
+    /// It cannot be run.
+    Invalid(String),
+}
+
+/// The life of a worker: until its input ends.
+pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
+    std::panic::set_hook(Box::new(|panic| {
+        let violation = explore::violation_so_far().unwrap_or_else(|| {
+            let payload = panic.payload();
+            let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+            let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+            let detail = text.unwrap_or_else(|| "a value that is no text".to_owned());
+            let place = panic.location().map(ToString::to_string).unwrap_or_default();
+            Violation { kind: "panic".to_owned(), detail: format!("{detail} ({place})") }
+        });
+        answer(&Reply::Outcome(failed(violation)));
+        std::process::exit(3);
+    }));
+    explore::with_bug(plant, || {
+        for line in std::io::stdin().lock().lines() {
+            match serde_json::from_str(&line?).context("an order")? {
+                Order::Seeds(first, count) => {
+                    let end = first.saturating_add(count);
+                    let mut seeds = first..end;
+                    while seeds.next().is_some_and(|seed| play(&Scenario::of_seed(seed))) {}
+                }
+                Order::Cache(first, count) => {
+                    let end = first.saturating_add(count);
+                    let mut seeds = first..end;
+                    while seeds.next().is_some_and(|seed| say(Ok(cached::run(seed)))) {}
+                }
+                Order::Scenario(scenario) => {
+                    play(&scenario);
+                }
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+    .map_err(|text| anyhow!(text))?
+}
+
+/// Runs a scenario and says what came of it; whether it ran well.
+fn play(scenario: &Scenario) -> bool {
+    say(explore::run(scenario))
+}
+
+/// Says what came of a scenario; whether it ran well.
+fn say(ran: Result<Outcome, String>) -> bool {
+    let reply = match ran {
+        Ok(outcome) => Reply::Outcome(outcome),
+        Err(text) => Reply::Invalid(text),
+    };
+    answer(&reply);
+    matches!(reply, Reply::Outcome(Outcome { violation: None, .. }))
+}
+
+fn answer(reply: &Reply) {
+    let text = serde_json::to_string(reply).expect("plain data prints");
+    millrace_console::say(&format!("{text}\n"));
+}
+
+fn failed(violation: Violation) -> Outcome {
+    Outcome { ios: 0, events: 0, virtual_ns: 0, digest: 0, violation: Some(violation) }
+}
+
+/// Why a worker says nothing.
+#[derive(Debug)]
+enum Silence {
+    /// It took longer than it may.
+    Slow(String),
+    /// It is gone.
+    Dead,
+}
+
+impl Running {
+    /// The next line that the worker says, if it comes in time.
+    fn reply(&self, patience: Patience) -> Result<String, Silence> {
+        let (start, spent) = (Instant::now(), self.processor_time());
+        loop {
+            match self.replies.recv_timeout(LOOK) {
+                Ok(line) => return Ok(line),
+                Err(RecvTimeoutError::Disconnected) => return Err(Silence::Dead),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.processor_time().saturating_sub(spent) >= patience.processor {
+                let most = patience.processor.as_secs();
+                return Err(Silence::Slow(format!("no answer within {most} s of processor time")));
+            }
+            if start.elapsed() >= patience.wall {
+                let most = patience.wall.as_secs();
+                return Err(Silence::Slow(format!("no answer within {most} s")));
+            }
+        }
+    }
+
+    /// Processor time of the worker so far; nothing once it is gone.
+    fn processor_time(&self) -> Duration {
+        let worker = Pid::from_raw(self.child.id().cast_signed());
+        let now = ClockId::pid_cpu_clock_id(worker).and_then(ClockId::now);
+        now.map_or(Duration::ZERO, Duration::from)
+    }
+}
+
+/// A worker process, started when it is needed.
+pub struct Worker {
+    plant: Option<String>,
+    /// Seeds are scenarios of the cache.
+    cache: bool,
+    running: Option<Running>,
+}
+
+struct Running {
+    child: Child,
+    orders: ChildStdin,
+    replies: Receiver<String>,
+}
+
+impl Worker {
+    /// A worker that is not started yet.
+    pub fn new(subject: Subject<'_>) -> Worker {
+        let plant = subject.plant.map(str::to_owned);
+        Worker { plant, cache: subject.cache, running: None }
+    }
+
+    /// Has a scenario run. A worker that dies over it, or does not answer, is an outcome.
+    ///
+    /// # Errors
+    /// If there is no worker to be had, or the scenario makes no sense.
+    pub fn run(&mut self, scenario: &Scenario) -> Result<Outcome> {
+        let running = self.order(&Order::Scenario(Box::new(scenario.clone())))?;
+        self.outcome(running)
+    }
+
+    /// Has the scenarios of `count` seeds run, from `first` on; `each` gets what came of each in
+    /// turn, and says whether to go on.
+    ///
+    /// # Errors
+    /// As [`Worker::run`].
+    pub fn run_seeds(
+        &mut self,
+        first: u64,
+        count: u64,
+        mut each: impl FnMut(u64, Outcome) -> bool,
+    ) -> Result<()> {
+        let (mut seed, end) = (first, first.saturating_add(count));
+        while seed < end {
+            let order = match self.cache {
+                true => Order::Cache(seed, end - seed),
+                false => Order::Seeds(seed, end - seed),
+            };
+            let mut running = Some(self.order(&order)?);
+            while let Some(worker) = running.take() {
+                let outcome = self.outcome(worker);
+                let outcome = outcome.with_context(|| format!("seed {seed}"))?;
+                seed += 1;
+                if !each(seed - 1, outcome) {
+                    // It may be at the next one: nobody wants to know.
+                    self.stop();
+                    return Ok(());
+                }
+                if seed < end {
+                    running = self.running.take();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A worker, started if there is none, that has an order.
+    fn order(&mut self, order: &Order) -> Result<Running> {
+        let mut running = match self.running.take() {
+            Some(running) => running,
+            None => start(self.plant.as_deref())?,
+        };
+        let line = serde_json::to_string(order).context("an order as JSON")?;
+        // A worker that cannot be written to has died: its silence says so.
+        let _ = writeln!(running.orders, "{line}");
+        Ok(running)
+    }
+
+    /// What a worker says next; it is kept if it may go on.
+    fn outcome(&mut self, running: Running) -> Result<Outcome> {
+        match running.reply(PATIENCE) {
+            Ok(line) => {
+                let reply = serde_json::from_str(&line).context("a worker's reply")?;
+                let Reply::Outcome(outcome) = reply else {
+                    self.running = Some(running);
+                    let Reply::Invalid(text) = reply else { unreachable!("there are two") };
+                    return Err(anyhow!(text));
+                };
+                // After a violation memory has leaked, or worse: the next one gets a fresh worker.
+                match outcome.violation {
+                    None => self.running = Some(running),
+                    Some(_) => drop(end(running)),
+                }
+                Ok(outcome)
+            }
+            Err(Silence::Slow(detail)) => {
+                end(running)?;
+                Ok(failed(Violation { kind: "hang".to_owned(), detail }))
+            }
+            Err(Silence::Dead) => {
+                let detail = format!("the worker died: {}", end(running)?);
+                Ok(failed(Violation { kind: "crash".to_owned(), detail }))
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        if let Some(running) = self.running.take() {
+            let _ = end(running);
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn end(mut running: Running) -> Result<ExitStatus> {
+    drop(running.orders);
+    // Without orders it ends by itself, unless it hangs.
+    match running.replies.recv_timeout(Duration::from_millis(200)) {
+        Err(RecvTimeoutError::Disconnected) => {}
+        _ => running.child.kill().context("a worker cannot be stopped")?,
+    }
+    running.child.wait().context("a worker cannot be waited for")
+}
+
+fn start(plant: Option<&str>) -> Result<Running> {
+    let program = std::env::current_exe().context("the path of this program")?;
+    let mut command = Command::new(program);
+    command.args(["explore", "--worker"]);
+    if let Some(plant) = plant {
+        command.args(["--plant", plant]);
+    }
+    // What a scenario frees the next one takes again, without asking the system in between (glibc).
+    for (key, bytes) in [("TRIM_THRESHOLD", 1u64 << 30), ("MMAP_THRESHOLD", 1 << 25)] {
+        command.env(format!("MALLOC_{key}_"), bytes.to_string());
+    }
+    spawn(&mut command)
+}
+
+fn spawn(command: &mut Command) -> Result<Running> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().context("a worker cannot be started")?;
+    let orders = child.stdin.take().context("a worker without input")?;
+    let out = child.stdout.take().context("a worker without output")?;
+    let (sender, replies) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(out).lines() {
+            let Ok(line) = line else { return };
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(Running { child, orders, replies })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a shell that does this and says nothing.
+    fn silence(script: &str, processor_ms: u64, wall_ms: u64) -> Silence {
+        let running = spawn(Command::new("sh").args(["-c", script])).unwrap();
+        let [processor, wall] = [processor_ms, wall_ms].map(Duration::from_millis);
+        let silence = running.reply(Patience { processor, wall }).unwrap_err();
+        end(running).unwrap();
+        silence
+    }
+
+    #[test]
+    fn a_worker_hangs_by_its_processor_time_or_after_a_long_time_of_any() {
+        let busy = silence("while :; do :; done", 100, 600_000);
+        assert!(matches!(busy, Silence::Slow(text) if text.ends_with("of processor time")));
+        let asleep = silence("exec sleep 1000", 60_000, 300);
+        assert!(matches!(asleep, Silence::Slow(text) if text.ends_with("within 0 s")));
+        assert!(matches!(silence("exit 0", 60_000, 600_000), Silence::Dead));
+    }
+}

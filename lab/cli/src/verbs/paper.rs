@@ -1,0 +1,511 @@
+//! `millrace-lab paper`: repeats papers' experiments and sets their numbers beside ours.
+//!
+//! Called by cli.rs. Experiments and their pages are the lab's; this prints each page and writes it
+//! as one HTML file. Exit status 1 if a check does not hold. Ctrl-C prints what was run whole until
+//! then, and writes no page, which would take the place of a whole one.
+#![allow(clippy::print_stderr)]
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use millrace_console::words::{whole, word};
+use millrace_console::{Bar, WIDTH, wrapped};
+use millrace_drives::Words;
+use millrace_experiments::page::{Check, CheckKind, Holds, Page};
+use millrace_experiments::{
+    self as lab, Interrupt, Mechanism, Step, atc17, msst15, ols02, schedulers, systor13, walk,
+};
+
+use super::interrupt::{self, INTERRUPTED};
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace-lab paper
+      all papers: tables and checks here, plots in systor13.html, atc17.html, msst15.html,
+      ols02.html, schedulers.html, walk.html
+  millrace-lab paper systor13:fig9,fig10
+      two figures; their page is systor13-fig9-fig10.html
+  millrace-lab paper systor13:fig4 --without lines,spinners
+      each point twice, the second time without two mechanisms of the machine: what hangs on them
+  millrace-lab paper atc17 --json --html /tmp/p.html
+      one paper for a program, and its page elsewhere
+
+Mechanisms of machines: spinners, distance, links, queueing, lines, sharing, fairness
+Of systor13: dio-count, queue-counters, noise
+Of atc17: lookup-lock, host-busy, controller-lock, coalescing, dies
+Of msst15: preemption, roaming, bound, translation, signals
+Of ols02: copies, kernel, driver-lock, adapter-command, adapter-bandwidth, crowd
+
+Exit status: 0 if every check holds, 1 if one does not (its name and the reason are printed), 130 \
+after Ctrl-C, which prints the parts that were finished. What a check finds --without a mechanism \
+does not count.
+
+Parts of systor13: fig4, fig6, fig7, fig8, fig9, fig10, table2, today
+Parts of atc17: scaling, stripes, controllers, watermarks, latency, ideal, tags, fairness, nvme,
+    auto, buffered, ext4, graph, servers, utilities
+Parts of msst15: null, nvme, gap, threads, ablations, effects, dearer
+Parts of ols02: dm, readv, dsw, calls, native, ablations
+Parts of schedulers: scaling, weights, equal, shallow, target, limits, idle, disk";
+
+/// What of which paper.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Wanted {
+    Systor13(Vec<systor13::Part>),
+    Atc17(Vec<atc17::Part>),
+    Msst15(Vec<msst15::Part>),
+    Ols02(Vec<ols02::Part>),
+    Schedulers(Vec<schedulers::Part>),
+    Walk,
+}
+
+impl Wanted {
+    fn all() -> Vec<Wanted> {
+        vec![
+            Wanted::Systor13(systor13::Part::all()),
+            Wanted::Atc17(atc17::Part::all()),
+            Wanted::Msst15(msst15::Part::all()),
+            Wanted::Ols02(ols02::Part::all()),
+            Wanted::Schedulers(schedulers::Part::all()),
+            Wanted::Walk,
+        ]
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Wanted::Systor13(_) => "systor13",
+            Wanted::Atc17(_) => "atc17",
+            Wanted::Msst15(_) => "msst15",
+            Wanted::Ols02(_) => "ols02",
+            Wanted::Schedulers(_) => "schedulers",
+            Wanted::Walk => "walk",
+        }
+    }
+
+    /// Takes in the parts of another; false if that is another paper.
+    fn takes(&mut self, other: &Wanted) -> bool {
+        fn join<P: Copy + Ord>(parts: &mut Vec<P>, more: &[P]) -> bool {
+            parts.extend(more);
+            parts.sort();
+            parts.dedup();
+            true
+        }
+        match (self, other) {
+            (Wanted::Systor13(parts), Wanted::Systor13(more)) => join(parts, more),
+            (Wanted::Atc17(parts), Wanted::Atc17(more)) => join(parts, more),
+            (Wanted::Msst15(parts), Wanted::Msst15(more)) => join(parts, more),
+            (Wanted::Ols02(parts), Wanted::Ols02(more)) => join(parts, more),
+            (Wanted::Schedulers(parts), Wanted::Schedulers(more)) => join(parts, more),
+            (Wanted::Walk, Wanted::Walk) => true,
+            _ => false,
+        }
+    }
+
+    /// What was found.
+    fn run(
+        &self,
+        (seed, without): (u64, &[Mechanism]),
+        tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
+    ) -> Result<Page> {
+        fn of<'a, P>(parts: &'a [P], seed: u64, without: &'a [Mechanism]) -> lab::Wanted<'a, P> {
+            lab::Wanted { parts, seed, without }
+        }
+        Ok(match self {
+            Wanted::Systor13(parts) => systor13::systor13(of(parts, seed, without), tell)?.0,
+            Wanted::Atc17(parts) => atc17::atc17(of(parts, seed, without), tell)?.0,
+            Wanted::Msst15(parts) => msst15::msst15(of(parts, seed, without), tell)?.0,
+            Wanted::Ols02(parts) => ols02::ols02(of(parts, seed, without), tell)?.0,
+            Wanted::Schedulers(parts) => schedulers::schedulers(of(parts, seed, without), tell)?.0,
+            Wanted::Walk => walk::walk(seed, tell)?,
+        })
+    }
+
+    /// The mechanisms that can be left out of it.
+    fn mechanisms(&self) -> Result<Vec<Mechanism>> {
+        Ok(match self {
+            Wanted::Systor13(parts) => systor13::mechanisms(parts)?,
+            Wanted::Atc17(parts) => atc17::mechanisms(parts)?,
+            Wanted::Msst15(parts) => msst15::mechanisms(parts)?,
+            Wanted::Ols02(parts) => ols02::mechanisms(parts)?,
+            Wanted::Schedulers(parts) => schedulers::mechanisms(parts)?,
+            Wanted::Walk => Vec::new(),
+        })
+    }
+
+    /// Refuses what this paper's machines and points do not have: its second run would be the first
+    /// again.
+    fn check_without(&self, without: &[Mechanism]) -> Result<()> {
+        let known = if without.is_empty() { Vec::new() } else { self.mechanisms()? };
+        let Some(other) = without.iter().find(|one| !known.contains(one)) else { return Ok(()) };
+        let (name, word) = (self.name(), other.word());
+        if known.is_empty() {
+            bail!(
+                "--without {word}: {name} measures this machine, of which nothing can be left out"
+            );
+        }
+        let known: Vec<&str> = known.iter().map(|mechanism| mechanism.word()).collect();
+        bail!(
+            "--without {word}: what {name} runs here does not have it; it has {}",
+            known.join(", ")
+        );
+    }
+
+    /// The parts, by name, unless they are all.
+    fn some_parts(&self) -> Vec<&'static str> {
+        fn names<P: PartialEq>(all: &[(P, &'static str)], parts: &[P]) -> Vec<&'static str> {
+            match all.len() == parts.len() {
+                true => Vec::new(),
+                false => {
+                    let some = all.iter().filter(|(part, _)| parts.contains(part));
+                    some.map(|(_, name)| *name).collect()
+                }
+            }
+        }
+        match self {
+            Wanted::Systor13(parts) => names(systor13::Part::NAMES, parts),
+            Wanted::Atc17(parts) => names(atc17::Part::NAMES, parts),
+            Wanted::Msst15(parts) => names(msst15::Part::NAMES, parts),
+            Wanted::Ols02(parts) => names(ols02::Part::NAMES, parts),
+            Wanted::Schedulers(parts) => names(schedulers::Part::NAMES, parts),
+            Wanted::Walk => Vec::new(),
+        }
+    }
+
+    /// The file of its page: one of its own for some parts, and for a run without something, so
+    /// that it does not take the place of the whole page.
+    fn file(&self, without: &[Mechanism]) -> PathBuf {
+        let mut name = vec![self.name()];
+        name.extend(self.some_parts());
+        if !without.is_empty() {
+            name.push("without");
+            name.extend(without.iter().map(|mechanism| mechanism.word()));
+        }
+        format!("{}.html", name.join("-")).into()
+    }
+}
+
+impl FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Wanted, String> {
+        let (paper, parts) = text.split_once(':').unwrap_or((text, ""));
+        if text.ends_with(':') {
+            return Err(format!("{text}: name parts behind the colon, or leave it out"));
+        }
+        match paper {
+            "systor13" => Ok(Wanted::Systor13(parts_of(parts, systor13::Part::all)?)),
+            "atc17" => Ok(Wanted::Atc17(parts_of(parts, atc17::Part::all)?)),
+            "msst15" => Ok(Wanted::Msst15(parts_of(parts, msst15::Part::all)?)),
+            "ols02" => Ok(Wanted::Ols02(parts_of(parts, ols02::Part::all)?)),
+            "schedulers" => Ok(Wanted::Schedulers(parts_of(parts, schedulers::Part::all)?)),
+            "walk" if parts.is_empty() => Ok(Wanted::Walk),
+            "walk" => Err(format!("{text}: walk has no parts")),
+            _ => {
+                let no = match paper {
+                    "" => "no paper is named".to_owned(),
+                    paper => format!("{paper}: no such paper here"),
+                };
+                Err(format!("{no}; there are systor13, atc17, msst15, ols02, schedulers and walk"))
+            }
+        }
+    }
+}
+
+/// The parts that a list names, in order and each once; all if it is empty.
+fn parts_of<P: FromStr<Err = String> + Ord>(
+    list: &str,
+    all: fn() -> Vec<P>,
+) -> Result<Vec<P>, String> {
+    if list.is_empty() {
+        return Ok(all());
+    }
+    let part = |word: &str| match word {
+        "" => Err(format!("{list}: a part without a name; leave out the comma")),
+        word => word.parse(),
+    };
+    let mut parts = list.split([',', ':']).map(part).collect::<Result<Vec<P>, _>>()?;
+    parts.sort();
+    parts.dedup();
+    Ok(parts)
+}
+
+/// Arguments of `paper`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Papers, or parts of them: systor13[:fig4,...], atc17[:scaling,...], msst15[:null,...],
+    /// ols02[:dm,...]; schedulers[:weights,...], which is of no paper; walk
+    /// measures this machine [default: all papers]
+    #[arg(value_name = "PAPER[:PART,...]")]
+    wanted: Vec<Wanted>,
+    /// The file of the page with plots [default: PAPER.html; of some parts PAPER-PART.html]
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Run each point twice, the second time without these mechanisms of machine or kernel, and set
+    /// both beside each other: what hangs on them
+    #[arg(long, value_name = "MECHANISM,...", value_delimiter = ',')]
+    #[arg(value_parser = word::<Mechanism>)]
+    without: Vec<Mechanism>,
+    /// Seed of the simulations
+    #[arg(long, default_value_t = 1, value_parser = whole::<u64>(0..=u64::MAX))]
+    seed: u64,
+    /// Print checks, figures and tables as JSON: of several papers, one object with a key for each
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// If a simulation fails or a page cannot be written.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let papers = if args.wanted.is_empty() { Wanted::all() } else { each_paper(&args.wanted) };
+    if args.html.is_some() && papers.len() > 1 {
+        bail!("--html names one file, and there are {} papers: name one", papers.len());
+    }
+    let without = each_once(&args.without);
+    papers.iter().try_for_each(|paper| paper.check_without(&without))?;
+    papers.iter().try_for_each(|paper| check_folder(&file_of(paper, args, &without)))?;
+    let interrupt = interrupt::on_ctrl_c()?;
+    let (mut pages, mut unwritten) = (Vec::new(), None);
+    for paper in &papers {
+        let start = Instant::now();
+        let page = page_of(paper, (args, &without), &interrupt)?;
+        if !args.json {
+            millrace_console::say(&page.text());
+        }
+        if !interrupt.is_set() {
+            unwritten = unwritten.or(write(&page, &file_of(paper, args, &without), start).err());
+        }
+        pages.push((paper.name(), page));
+        if interrupt.is_set() {
+            break;
+        }
+    }
+    if args.json {
+        millrace_console::say(&json_of(&pages));
+    }
+    if interrupt.is_set() {
+        let last = pages.last().map_or("", |(name, _)| name);
+        eprintln!(
+            "interrupted during {last}: above is what was finished; no page of it is written"
+        );
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    if let Some(error) = unwritten {
+        return Err(error);
+    }
+    let failed = failed(&pages);
+    if failed.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("{}", wrapped(failed.split(' ').map(str::to_owned), WIDTH));
+    Ok(ExitCode::from(1))
+}
+
+/// Each paper once, with all parts that are named of it.
+fn each_paper(wanted: &[Wanted]) -> Vec<Wanted> {
+    let mut each: Vec<Wanted> = Vec::new();
+    for one in wanted {
+        if !each.iter_mut().any(|paper| paper.takes(one)) {
+            each.push(one.clone());
+        }
+    }
+    each
+}
+
+fn each_once(mechanisms: &[Mechanism]) -> Vec<Mechanism> {
+    let mut each = Vec::new();
+    for one in mechanisms {
+        if !each.contains(one) {
+            each.push(*one);
+        }
+    }
+    each
+}
+
+/// Which checks do not hold, in a sentence; nothing if all do.
+fn failed(pages: &[(&str, Page)]) -> String {
+    let no = |check: &&Check| check.kind != CheckKind::Input && check.holds == Holds::No;
+    let of = |(_, page): &'_ (_, Page)| {
+        page.checks.iter().filter(no).map(|check| check.id.clone()).collect::<Vec<_>>()
+    };
+    let names: Vec<String> = pages.iter().flat_map(of).collect();
+    match names.len() {
+        0 => String::new(),
+        1 => format!("1 check does not hold: {}; the tables above say why", names[0]),
+        count => {
+            format!("{count} checks do not hold: {}; the tables above say why", names.join(", "))
+        }
+    }
+}
+
+/// Runs one paper and writes its page, unless it was interrupted.
+fn page_of(
+    paper: &Wanted,
+    (args, without): (&Args, &[Mechanism]),
+    interrupt: &Interrupt,
+) -> Result<Page> {
+    let mut bar = Bar::new(0);
+    let page = paper.run((args.seed, without), |step| {
+        bar.step(step.done, step.of, &format!("{}: {}", paper.name(), step.task));
+        if interrupt.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    bar.clear();
+    Ok(page)
+}
+
+/// Where a paper's page goes.
+fn file_of(paper: &Wanted, args: &Args, without: &[Mechanism]) -> PathBuf {
+    args.html.clone().unwrap_or_else(|| paper.file(without))
+}
+
+/// Says before a run of minutes that its page has nowhere to go.
+fn check_folder(file: &Path) -> Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let is_folder = folder.is_none_or(Path::is_dir);
+    if !is_folder || file.is_dir() {
+        bail!(
+            "{}: the page cannot go there; name a file in a folder that is there",
+            file.display()
+        );
+    }
+    Ok(())
+}
+
+fn write(page: &Page, file: &Path, start: Instant) -> Result<()> {
+    std::fs::write(file, page.html())
+        .with_context(|| format!("{}: cannot write the page", file.display()))?;
+    eprintln!("note: {} written, {:.1} s", file.display(), start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn json_of(pages: &[(&str, Page)]) -> String {
+    match pages {
+        [(_, page)] => page.json(),
+        pages => {
+            let each = |(name, page): &(&str, Page)| format!("\"{name}\": {}", page.json());
+            format!("{{{}}}", pages.iter().map(each).collect::<Vec<_>>().join(",\n"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_paper_are_named_after_a_colon() {
+        assert_eq!("systor13".parse(), Ok(Wanted::Systor13(systor13::Part::all())));
+        assert!(
+            "systor13:".parse::<Wanted>().is_err(),
+            "a list without anything is no list of all"
+        );
+        let figures = vec![systor13::Part::Fig9, systor13::Part::Fig10];
+        assert_eq!("systor13:fig10,fig9".parse(), Ok(Wanted::Systor13(figures)));
+        assert!("systor13:fig5".parse::<Wanted>().unwrap_err().contains("fig4, fig6"));
+        assert_eq!("atc17:nvme:nvme".parse(), Ok(Wanted::Atc17(vec![atc17::Part::Nvme])));
+        assert!("atc17:fig5".parse::<Wanted>().unwrap_err().contains("scaling, stripes"));
+        assert_eq!("msst15:gap".parse(), Ok(Wanted::Msst15(vec![msst15::Part::Gap])));
+        let weights = vec![schedulers::Part::Weights];
+        assert_eq!("schedulers:weights".parse(), Ok(Wanted::Schedulers(weights)));
+        assert!("msst15:fig5".parse::<Wanted>().unwrap_err().contains("null, nvme"));
+        assert!("fast16".parse::<Wanted>().unwrap_err().contains("atc17, msst15"));
+    }
+
+    #[test]
+    fn parts_of_a_paper_that_is_named_twice_are_joined() {
+        let wanted = ["atc17:nvme", "walk", "atc17:tags,nvme", "walk"];
+        let each = each_paper(&wanted.map(|text| text.parse().unwrap()));
+        let parts = vec![atc17::Part::Tags, atc17::Part::Nvme];
+        assert_eq!(each, [Wanted::Atc17(parts), Wanted::Walk]);
+    }
+
+    #[test]
+    fn a_part_that_is_not_there_is_named() {
+        let refused = |text: &str| text.parse::<Wanted>().unwrap_err();
+        assert!(
+            refused("systor13:fig5")
+                .starts_with("fig5: no such part of systor13; there are fig4, ")
+        );
+        assert_eq!(refused("systor13:,"), ",: a part without a name; leave out the comma");
+        assert!(refused("").starts_with("no paper is named; there are systor13"));
+    }
+
+    #[test]
+    fn what_a_paper_does_not_have_is_refused_with_the_words_that_it_has() {
+        let refused = |paper: &str, without| {
+            let error = paper.parse::<Wanted>().unwrap().check_without(&[without]).unwrap_err();
+            error.to_string()
+        };
+        let text = refused("atc17", Mechanism::Spinners);
+        assert!(text.starts_with("--without spinners: what atc17 runs here does not have it"));
+        assert!(text.contains("distance, links, queueing, lookup-lock, host-busy"), "{text}");
+        let text = refused("msst15:null", Mechanism::Distance);
+        assert!(
+            text.ends_with("sharing, fairness, preemption, roaming, bound, translation, signals"),
+            "{text}"
+        );
+        let text = refused("systor13", Mechanism::Copies);
+        assert!(text.ends_with("queueing, lines, dio-count, queue-counters, noise"), "{text}");
+        assert!(refused("walk", Mechanism::Sharing).contains("measures this machine"));
+        let fits = |paper: &str, without: &[Mechanism]| {
+            paper.parse::<Wanted>().unwrap().check_without(without).is_ok()
+        };
+        assert!(fits("ols02:dm", &[Mechanism::Copies, Mechanism::Links]));
+        assert!(fits("walk", &[]) && fits("schedulers:disk", &[Mechanism::Spinners]));
+    }
+
+    #[test]
+    fn help_and_documents_have_every_mechanism() {
+        let document = include_str!("../../../../docs/lab/papers.md");
+        let helped: Vec<&str> = EXAMPLES.split([',', ' ', '\n']).collect();
+        for (mechanism, word) in Mechanism::WORDS {
+            assert!(document.contains(&format!("| `{word}` | ")), "{mechanism:?}");
+            assert!(helped.contains(word), "{mechanism:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_of_some_parts_does_not_take_the_place_of_the_whole_one() {
+        let file = |paper: &str, without: &[Mechanism]| {
+            paper.parse::<Wanted>().unwrap().file(without).display().to_string()
+        };
+        assert_eq!(file("atc17", &[]), "atc17.html");
+        assert_eq!(file("systor13:fig10,fig9", &[]), "systor13-fig9-fig10.html");
+        let two = [Mechanism::Dies, Mechanism::LookupLock];
+        assert_eq!(file("atc17:nvme", &two), "atc17-nvme-without-dies-lookup-lock.html");
+    }
+
+    #[test]
+    fn checks_that_do_not_hold_are_named() {
+        let check = |id: &str, kind, holds: bool| Check::new(id, kind, Default::default(), holds);
+        let page = Page {
+            checks: vec![
+                check("a", CheckKind::Input, false),
+                check("b", CheckKind::Quantitative, true),
+                check("c", CheckKind::OrderOnly, false),
+            ],
+            ..Page::default()
+        };
+        assert_eq!(failed(&[("p", Page::default())]), "");
+        let said = "1 check does not hold: c; the tables above say why";
+        assert_eq!(failed(&[("p", page.clone())]), said);
+        assert!(
+            failed(&[("p", page.clone()), ("q", page)]).starts_with("2 checks do not hold: c, c;")
+        );
+    }
+
+    #[test]
+    fn several_papers_are_one_object_and_one_is_itself() {
+        let page = || Page { title: "t".into(), ..Page::default() };
+        let one: serde_json::Value = serde_json::from_str(&json_of(&[("a", page())])).unwrap();
+        assert_eq!(one["title"], "t");
+        let two = json_of(&[("a", page()), ("b", page())]);
+        let two: serde_json::Value = serde_json::from_str(&two).unwrap();
+        assert_eq!((&two["a"]["title"], &two["b"]["title"]), (&"t".into(), &"t".into()));
+    }
+}

@@ -1,0 +1,216 @@
+//! `millrace-lab replay`: sends the I/Os of a trace again, and prints what became of them.
+//!
+//! Owns the flow: arguments to lanes (target.rs) and settings, a first pass over the trace where
+//! `--fit scale` needs one, the replay itself (millrace-experiments's `replay`) with a progress
+//! bar, a report (table.rs). Ctrl-C ends the replay, and what was done is printed.
+#![allow(clippy::print_stderr)]
+
+mod args;
+mod table;
+mod target;
+mod watched;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use millrace_experiments::Interrupt;
+use millrace_experiments::replay::{
+    Addresses, Destination, Fit, IODEPTH_AFAP, IODEPTH_TIMED, Report, Routes, Settings, Standing,
+    Stopped, VHOST_IODEPTH_MAX, extents, replay, replay_simulated,
+};
+use millrace_experiments::sim::machine;
+use millrace_experiments::traced::{AnySource, TracePath, open};
+
+pub use args::ReplayArgs;
+
+use super::drive_news::DriveNews;
+use super::interrupt::{self, INTERRUPTED};
+use args::Speed;
+use millrace_console::Bar;
+use target::Lanes;
+use watched::{Watch, Watched};
+
+/// Runs the verb: 0 if every I/O succeeded, 1 if some failed.
+///
+/// # Errors
+/// If an argument makes no sense, a target or the trace cannot be opened, or the trace is broken.
+pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
+    let (lanes, routes) = target::lanes(&args.to, &args.map, &args.stripe)?;
+    check(args, &lanes)?;
+    let interrupt = interrupt::on_ctrl_c()?;
+    let settings = settings(args, &lanes, &interrupt);
+    let traces: Vec<TracePath> = args.traces.iter().map(|name| name.as_str().into()).collect();
+    let (addresses, ios) = interrupt::waiting(|| addresses(args, &traces, &routes, lanes.len()))?;
+    let source = interrupt::waiting(|| open(&traces, args.format))?;
+    let head = table::Head {
+        traces: args.traces.join(" "),
+        format: source.format().to_string(),
+        machine: args.machine.clone(),
+    };
+    let watch = Arc::new(Watch::default());
+    let source = Watched::new(source, &watch);
+    let report = carry_out(args, (lanes, routes), (source, addresses), (&settings, &watch, ios))?;
+    watch.notes().iter().for_each(|note| eprintln!("note: {note}"));
+    if let Some((missing, has)) = watch.missing(args.map.iter().map(|map| map.device.as_str())) {
+        let (missing, has) = (missing.join(" "), has.join(" "));
+        eprintln!("note: --map {missing}: the trace has no such device; its devices: {has}");
+    }
+    if report.counts.traced_ios == 0 && report.stopped.is_none() {
+        eprintln!("note: {}: no I/O in it was understood as {}", head.traces, head.format);
+    }
+    finish(args, &head, &report)
+}
+
+/// Prints the report and says how it ended.
+fn finish(args: &ReplayArgs, head: &table::Head, report: &Report) -> Result<ExitCode> {
+    match &report.stopped {
+        Some(Stopped::Trace(text)) if report.counts.traced_ios == 0 => bail!("{text}"),
+        Some(Stopped::Target(text)) if report.counts.ios == 0 => bail!("{text}"),
+        Some(Stopped::Undecided(text)) if report.counts.ios == 0 => {
+            bail!("trace {}: {text}", head.traces)
+        }
+        _ => {}
+    }
+    let text = if args.json { table::json(head, report)? } else { table::text(head, report) };
+    millrace_console::say(&format!("{text}\n"));
+    if let Some(Stopped::Trace(text) | Stopped::Target(text)) = &report.stopped {
+        bail!("{text}; above is what was done until there");
+    }
+    if let Some(Stopped::Undecided(text)) = &report.stopped {
+        bail!("trace {}: {text}; above is what was done until there", head.traces);
+    }
+    if report.counts.errors > 0 {
+        let first = report.counts.first_error.as_deref().unwrap_or("no detail");
+        eprintln!("{} I/Os failed: {first}", report.counts.errors);
+    }
+    if report.stopped == Some(Stopped::Interrupted) {
+        eprintln!("interrupted: above is what was done until then");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    Ok(ExitCode::from(u8::from(report.counts.errors > 0)))
+}
+
+/// Refuses what has no meaning beside what else is given.
+fn check(args: &ReplayArgs, lanes: &Lanes) -> Result<()> {
+    let servers = !matches!(lanes, Lanes::Drives(_));
+    if args.machine.is_some() && servers {
+        bail!("--machine: a simulated machine has drives, no servers; use null, ram or model");
+    }
+    if args.trace_size.is_some() && args.fit != Some(Fit::Scale) {
+        bail!("--trace-size: only --fit scale asks how large the traced device was");
+    }
+    if let (Lanes::Vhost(_), Some(iodepth)) = (lanes, args.iodepth)
+        && iodepth > VHOST_IODEPTH_MAX
+    {
+        bail!("--iodepth {iodepth}: on vhost-user at most {VHOST_IODEPTH_MAX} are in flight");
+    }
+    Ok(())
+}
+
+fn settings(args: &ReplayArgs, lanes: &Lanes, interrupt: &Interrupt) -> Settings {
+    let (speed, usual) = match args.speed {
+        Speed::Factor(factor) => (Some(factor), IODEPTH_TIMED),
+        Speed::Afap => (None, IODEPTH_AFAP),
+    };
+    let most = match lanes {
+        Lanes::Vhost(_) => VHOST_IODEPTH_MAX,
+        _ => u32::MAX,
+    };
+    Settings {
+        speed,
+        iodepth: args.iodepth.unwrap_or(usual).min(most),
+        runtime: args.runtime,
+        limit: args.limit,
+        seed: args.seed,
+        interrupt: interrupt.clone(),
+    }
+}
+
+/// What is asked of addresses; and how many I/Os there are, if the trace was read for that.
+fn addresses(
+    args: &ReplayArgs,
+    traces: &[TracePath],
+    routes: &Routes,
+    lanes: usize,
+) -> Result<(Addresses, Option<u64>)> {
+    let mut addresses =
+        Addresses { fit: args.fit, extents_bytes: Vec::new(), overwrite: args.overwrite };
+    if args.fit != Some(Fit::Scale) {
+        return Ok((addresses, None));
+    }
+    if let Some(bytes) = args.trace_size {
+        addresses.extents_bytes = vec![bytes; lanes];
+        return Ok((addresses, None));
+    }
+    let is_pipe = |trace: &TracePath| match trace {
+        TracePath::Stdin => true,
+        TracePath::Named(path) => path.metadata().is_ok_and(|metadata| !metadata.is_file()),
+    };
+    if let Some(trace) = traces.iter().find(|trace| is_pipe(trace)) {
+        bail!(
+            "--fit scale: {trace} can be read only once, and the trace's extent is not known \
+             before its end; add --trace-size SIZE, the size of the traced device"
+        );
+    }
+    let found = extents(open(traces, args.format)?, routes, lanes)?;
+    addresses.extents_bytes = found.bytes;
+    Ok((addresses, Some(found.ios)))
+}
+
+/// The replay itself, with a bar.
+fn carry_out(
+    args: &ReplayArgs,
+    (lanes, routes): (Lanes, Routes),
+    (source, addresses): (Watched<AnySource>, Addresses),
+    (settings, watch, ios): (&Settings, &Arc<Watch>, Option<u64>),
+) -> Result<Report> {
+    let mut bar = Bar::new(1);
+    if let (Some(name), Lanes::Drives(volumes)) = (&args.machine, &lanes) {
+        let model = machine(name).context("--machine")?;
+        bar.show(0, name, 0.0);
+        let ways = (routes, addresses);
+        let report = replay_simulated(source, (&model, volumes), ways, settings);
+        bar.clear();
+        return Ok(report?);
+    }
+    let total = [ios, settings.limit].into_iter().flatten().min();
+    // Until it is shown for the first time, servers are connected to.
+    interrupt::begin_wait();
+    let mut progress = |standing: &Standing| {
+        interrupt::end_wait();
+        let of_ios = total.map_or(0.0, |total| standing.ios as f64 / total.max(1) as f64);
+        let of_time = settings
+            .runtime
+            .map_or(0.0, |runtime| standing.elapsed_ns as f64 / runtime.as_nanos() as f64);
+        let fraction = of_ios.max(of_time).max(watch.progress()).min(1.0);
+        let (seconds, trace) = (standing.elapsed_ns as f64 / 1e9, standing.trace_ns as f64 / 1e9);
+        bar.show(
+            0,
+            &format!("{} I/Os, {seconds:.0} s, trace {trace:.0} s", standing.ios),
+            fraction,
+        );
+    };
+    let report = match &lanes {
+        Lanes::Drives(volumes) => {
+            let (volumes, notes) = target::build(volumes, args)?;
+            notes.iter().for_each(|note| eprintln!("note: {note}"));
+            let _news = DriveNews::of(volumes.iter().map(|one| &one.volume));
+            replay(
+                source,
+                (&Destination::Volumes(&volumes), routes, addresses),
+                settings,
+                &mut progress,
+            )
+        }
+        Lanes::Nbd(uris) => {
+            replay(source, (&Destination::Nbd(uris), routes, addresses), settings, &mut progress)
+        }
+        Lanes::Vhost(paths) => {
+            replay(source, (&Destination::Vhost(paths), routes, addresses), settings, &mut progress)
+        }
+    };
+    interrupt::end_wait();
+    bar.clear();
+    Ok(report?)
+}

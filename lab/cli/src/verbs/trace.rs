@@ -1,0 +1,93 @@
+//! `millrace-lab trace`: traces of any format as a page of plots, or as one of another format.
+//!
+//! Owns the list of what can be done with a trace, a file each, and how traces are named on the
+//! command line. Called by cli.rs; the formats and the page are millrace-experiments'.
+
+mod convert;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+use millrace_experiments::traced::{Format, TracePath};
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace-lab trace report sda
+      the files sda.blktrace.0, sda.blktrace.1, ... over time, as plots: sda.html
+  millrace-lab trace report usr_0.csv.gz
+      what a trace of another format is like: rates, sizes, strides, working set
+  millrace-lab trace convert usr_0.csv.gz --to-format blktrace -o usr
+      for blkparse and btt
+
+Formats are read gzipped or not: blktrace's files, blkparse's lines, fio's iologs, the CSVs of MSR \
+Cambridge, SYSTOR '17, Alibaba, Tencent and SPC, FIU's lines, vscsi records, and logs of nbdkit and \
+nbd-server. `millrace trace record` records what a daemon does.";
+
+/// Arguments of `trace`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Write a page of plots
+    Report(report::Args),
+    /// Write a trace of any format as one of another
+    Convert(convert::Args),
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// If a trace is missing, cannot be read, or is broken: with its file and byte.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    match &args.verb {
+        Verb::Report(args) => report::run(args),
+        Verb::Convert(args) => convert::run(args),
+    }
+}
+
+/// Which traces, of any format.
+#[derive(Debug, clap::Args)]
+struct Foreign {
+    /// Trace files, gzipped or not, names of recordings, or - for standard input; several are
+    /// merged by time
+    #[arg(value_name = "TRACE", required = true)]
+    traces: Vec<String>,
+    /// The folder of the traces
+    #[arg(short = 'D', long = "dir", value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// The format of the traces [default: found by their first lines]; one of blktrace, blkparse,
+    /// iolog, iolog3, msr, systor, alibaba, tencent, spc, fiu, vscsi, nbdkit, nbd-trlog
+    #[arg(long, value_name = "FORMAT", hide_default_value = true)]
+    format: Option<Format>,
+}
+
+impl Foreign {
+    fn paths(&self) -> Vec<TracePath> {
+        let in_dir = |name: &String| match (&self.dir, name.as_str()) {
+            (Some(dir), name) if name != "-" => TracePath::Named(dir.join(name)),
+            (_, name) => name.into(),
+        };
+        self.traces.iter().map(in_dir).collect()
+    }
+
+    /// Whether a file, which may not be there, is one of the traces.
+    fn reads(&self, file: &Path) -> bool {
+        let Ok(file) = file.canonicalize() else { return false };
+        self.paths().iter().any(|path| match path {
+            TracePath::Named(path) => {
+                let of_set = format!("{}.blktrace.", path.display());
+                path.canonicalize().is_ok_and(|path| path == file)
+                    || Path::new(&(of_set + "0")).canonicalize().is_ok_and(|path| path == file)
+            }
+            TracePath::Stdin => false,
+        })
+    }
+}

@@ -1,0 +1,118 @@
+//! `millrace-lab trace convert`: a trace of one format as one of another.
+//!
+//! Called by `trace::run`; readers and writers are the lab's. Writes as it reads, so that a trace
+//! that is broken in its midst leaves what precedes. Never writes over what it reads, or beside
+//! files that would be taken for parts of the same recording.
+#![allow(clippy::print_stderr)]
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use millrace_console::{Bar, is_gone};
+use millrace_experiments::traced::{AnySource, Format, TraceSource, Writer, open};
+use millrace_trace::TraceName;
+
+use super::Foreign;
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace-lab trace convert usr_0.csv --to-format blktrace -o usr
+      writes usr.blktrace.0, which blkparse and btt read
+  millrace-lab trace convert sda --to-format iolog3 -o sda.log
+      for fio --read_iolog=sda.log
+  blktrace -d /dev/sda -o - | millrace-lab trace convert - --to-format msr -o sda.csv
+      without files of blktrace
+
+What a format has no place for (latencies, FUA, flushes) is left out, and counted on standard \
+error.";
+
+const BUFFER_BYTES: usize = 64 << 10;
+/// I/Os between two looks at how far it is.
+const IOS_A_LOOK: u64 = 65_536;
+
+/// Arguments of `trace convert`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    input: Foreign,
+    /// The format to write: blktrace, iolog, iolog3 or msr
+    #[arg(long, value_name = "FORMAT")]
+    to_format: Format,
+    /// Where it goes, - for standard output; of blktrace the recording's NAME
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// If a trace cannot be read to its end, or the other one cannot be written.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut source = open(&args.input.paths(), args.input.format)?;
+    if args.output == Path::new("-") {
+        let out = BufWriter::with_capacity(BUFFER_BYTES, std::io::stdout().lock());
+        return convert(args, &mut source, out, "standard output");
+    }
+    let path = target(args)?;
+    if args.input.reads(&path) {
+        bail!("{}: it is read, and can't be written at once; name another file", path.display());
+    }
+    let file = File::create(&path).with_context(|| format!("{}: cannot create", path.display()))?;
+    let out = BufWriter::with_capacity(BUFFER_BYTES, file);
+    convert(args, &mut source, out, &path.display().to_string())
+}
+
+/// The file to write: of a recording of blktrace the one of CPU 0, if it is to be the only one.
+fn target(args: &Args) -> Result<PathBuf> {
+    let output = &args.output;
+    let is_one = output.extension().is_some_and(|end| end == "0")
+        && output
+            .file_stem()
+            .is_some_and(|stem| Path::new(stem).extension() == Some("blktrace".as_ref()));
+    if args.to_format != Format::Blktrace || is_one {
+        return Ok(output.clone());
+    }
+    let name = output.to_string_lossy();
+    let file = PathBuf::from(format!("{name}.blktrace.0"));
+    let others = TraceName::new(&name, None).has_files();
+    if others && !file.exists() {
+        bail!("{name}: there is a recording of that name already; name another, or delete it");
+    }
+    Ok(file)
+}
+
+fn convert(args: &Args, source: &mut AnySource, out: impl Write, name: &str) -> Result<ExitCode> {
+    let mut writer = Writer::new(args.to_format, out)?;
+    let mut bar = Bar::new(1);
+    let (mut ios, failed) = (0_u64, || format!("{name}: cannot write"));
+    let read = loop {
+        let io = match source.next_io() {
+            Ok(Some(io)) => io,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        };
+        ios += 1;
+        if ios.is_multiple_of(IOS_A_LOOK) {
+            bar.show(0, name, source.progress());
+        }
+        match writer.io(&io, source.devices()) {
+            Err(error) if is_gone(&error) => return Ok(ExitCode::SUCCESS),
+            written => written.with_context(failed)?,
+        }
+    };
+    bar.clear();
+    let (ios, lost) = match writer.finish() {
+        Err(error) if is_gone(&error) => return Ok(ExitCode::SUCCESS),
+        finished => finished.with_context(failed)?,
+    };
+    for note in source.notes().iter().chain(&lost) {
+        eprintln!("note: {note}");
+    }
+    read.with_context(|| format!("{name} has the {ios} I/Os before what is wrong"))?;
+    eprintln!("note: {ios} I/Os of {} written as {} to {name}", source.format(), args.to_format);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,150 @@
+//! `millrace-lab trace report`: a trace as one HTML page of plots and tables that needs no network,
+//! and as text.
+//!
+//! A recording of blktrace has its spans, and like a trace of any other format what its I/Os are
+//! like. Called by `trace::run`; the page is the lab's. Nothing is written of a broken trace.
+#![allow(clippy::print_stderr)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use millrace_console::{Bar, Next, walk};
+use millrace_experiments::page::Page;
+use millrace_experiments::trace::{Timeline, report_page};
+use millrace_experiments::traced::{
+    AnySource, EventIos, Opened, Profile, TracePath, TraceSource, open_events, profile_text,
+};
+use millrace_trace::{Reader, Spans, TraceName, json_line};
+
+use super::Foreign;
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace-lab trace report sda
+      writes sda.html: stages over time, latency and sectors as heat maps, depth, CPUs, and what \
+the I/Os are like
+  millrace-lab trace report dm-0 nvme0n1 -o stripe.html
+  millrace-lab trace report usr_0.csv.gz
+      writes usr_0.csv.gz.html: rates, sizes, strides, working set, mix, the trace's own latencies
+  millrace-lab trace report - --json < fio.log | jq .working_set_bytes
+
+Sizes and strides are counted by powers of two; strides are from the end of one read or write to \
+the beginning of the next on the same device. The working set is the number of different pages of \
+4 KiB, known to 0.8 %.";
+
+/// I/Os between two looks at how far it is.
+const IOS_A_LOOK: u64 = 65_536;
+
+/// Arguments of `trace report`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    input: Foreign,
+    /// Show drives and volumes of recordings by their device numbers, not by their names
+    #[arg(long)]
+    numbers: bool,
+    /// Where the page goes [default: NAME.html, of the first name]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// If a trace cannot be read to its end, or the page cannot be written.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let (html, told) = match open_events(&args.input.paths(), args.input.format)? {
+        Opened::Events(reader) => recording(args, *reader)?,
+        Opened::Ios(source) => foreign(args, source)?,
+    };
+    let file = args.output.clone().unwrap_or_else(|| format!("{}.html", names(args)[0]).into());
+    if args.input.reads(&file) {
+        bail!("{}: it is read, and can't be the page; name another file", file.display());
+    }
+    std::fs::write(&file, html)
+        .with_context(|| format!("{}: cannot write the page", file.display()))?;
+    millrace_console::say(&told);
+    eprintln!("note: {} written", file.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What traces are called, without their folders.
+fn names(args: &Args) -> Vec<String> {
+    let paths = args.input.paths();
+    let name = |path: &TracePath| match path {
+        TracePath::Stdin => "stdin".into(),
+        TracePath::Named(path) => TraceName::new(&path.to_string_lossy(), None).name(),
+    };
+    paths.iter().map(name).collect()
+}
+
+/// The page of a recording of blktrace, and what is printed.
+fn recording(args: &Args, mut reader: Reader) -> Result<(String, String)> {
+    let (mut spans, mut timeline) = (Spans::new(), Timeline::new());
+    let (mut ios, mut profile) = (EventIos::default(), Profile::new());
+    let label = args.input.traces.join(" ");
+    let walked = walk(&mut reader, (Bar::new(1), &label), |entry, reader| {
+        if args.numbers {
+            reader.names_mut().forget_devices();
+        }
+        spans.entry(entry, &mut timeline);
+        timeline.entry(entry, &spans);
+        ios.entry(entry, reader.names());
+        while let Some(io) = ios.next_answered() {
+            profile.add(&io);
+        }
+        Next::Event
+    })?;
+    while let Some(io) = ios.next_left() {
+        profile.add(&io);
+    }
+    spans.set_names(&walked);
+    let (mut page, maps) = report_page(&names(args), &spans, &timeline);
+    profile.add_to(&mut page, ios.devices());
+    Ok((page.html_with(&maps), told(args, &profile, ios.devices(), "blktrace")))
+}
+
+/// The page of a trace of another format, and what is printed.
+fn foreign(args: &Args, mut source: AnySource) -> Result<(String, String)> {
+    let mut profile = Profile::new();
+    let mut bar = Bar::new(1);
+    let label = args.input.traces.join(" ");
+    let mut ios = 0_u64;
+    while let Some(io) = source.next_io()? {
+        profile.add(&io);
+        ios += 1;
+        if ios.is_multiple_of(IOS_A_LOOK) {
+            bar.show(0, &label, source.progress());
+        }
+    }
+    bar.clear();
+    let notes = source.notes();
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    if profile.is_empty() {
+        bail!("{label}: there is no I/O in it");
+    }
+    let format = source.format().name();
+    let facts = [("format".to_owned(), format.to_owned())];
+    let notes = notes.into_iter().map(|note| ("note".to_owned(), note));
+    let mut page = Page {
+        title: format!("Trace of {}", names(args).join(", ")),
+        facts: facts.into_iter().chain(notes).collect(),
+        ..Page::default()
+    };
+    profile.add_to(&mut page, source.devices());
+    Ok((page.html(), told(args, &profile, source.devices(), format)))
+}
+
+fn told(args: &Args, profile: &Profile, devices: &[String], format: &str) -> String {
+    if !args.json {
+        return profile_text(profile, devices);
+    }
+    let mut json = profile.json(devices);
+    json["format"] = format.into();
+    json_line(&json)
+}

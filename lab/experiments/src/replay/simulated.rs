@@ -1,0 +1,132 @@
+//! A replay on a simulated machine, in that machine's time.
+//!
+//! The engine runs on CPU 0 of the machine, with channels of the production layer to drives that
+//! run on any machine; the trace is read where it is needed, which takes no virtual time. Workers
+//! of drives have the other CPUs. Trace, drives, machine and seed decide the report to the bit.
+//! Called by the verb.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millrace_block::{
+    Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Serving, ServingConfig, Stamp,
+    Volume,
+};
+use millrace_drives::{Spec, open_on};
+use millrace_machine::{CpuId, Doorbell, Machine, Parker};
+use millrace_runtime::{WorkerCpus, worker_cpus};
+use millrace_simulator::{Model, Simulated, Simulation};
+
+use super::engine::Engine;
+use super::feed::Inline;
+use super::route::{Addresses, Router, Routes};
+use super::volumes::{Sleeper, Volumes, channel_depth, lane_of};
+use super::{Report, Settings, Standing};
+use crate::bench::BenchError;
+use crate::sim::{Workers, drive_error};
+use crate::traced::TraceSource;
+
+/// How long the thread looks for completions before it sleeps.
+const SPIN_NS: u64 = 20_000;
+
+/// One thing that devices of a trace are mapped to, of drives that run on any machine.
+#[derive(Debug, Clone)]
+pub struct SimulatedVolume {
+    /// What it is, for people.
+    pub name: String,
+    /// Its drives.
+    pub drives: Vec<Spec>,
+    /// How they are joined.
+    pub layout: Layout,
+    /// Which thread serves the drives, if there are several.
+    pub serving: Serving,
+}
+
+/// Replays a trace on volumes of a simulated machine.
+///
+/// # Errors
+/// If a drive cannot be opened there, the simulation fails, or as [`replay`](super::replay).
+pub fn replay_simulated<S>(
+    source: S,
+    (model, volumes): (&Model, &[SimulatedVolume]),
+    (routes, addresses): (Routes, Addresses),
+    settings: &Settings,
+) -> Result<Report, BenchError>
+where
+    S: TraceSource + Send + 'static,
+{
+    let failed = |text: String| BenchError::Machine { text };
+    let simulation =
+        Simulation::new(model, settings.seed).map_err(|error| failed(error.to_string()))?;
+    let slot = Arc::new(Mutex::new(None));
+    let (result, settings, volumes) = (Arc::clone(&slot), settings.clone(), volumes.to_vec());
+    let main = move || {
+        let report = run(source, &volumes, (routes, addresses), &settings);
+        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+    };
+    // A trace may last for years; its own times end the simulation.
+    let ended = simulation.first_cpu(0).time_limit_ns(u64::MAX / 2).run(main);
+    ended.map_err(|error| failed(error.to_string()))?;
+    let report = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+    report.ok_or(BenchError::Panicked)?
+}
+
+/// The simulation's only thread of a program.
+fn run<S: TraceSource>(
+    source: S,
+    volumes: &[SimulatedVolume],
+    (routes, addresses): (Routes, Addresses),
+    settings: &Settings,
+) -> Result<Report, BenchError> {
+    let bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+    let (mut channels, mut lanes, mut disks) = (Vec::new(), Vec::new(), Vec::new());
+    let topology = Simulated::topology();
+    let mut cpus = WorkerCpus::new(&worker_cpus(&topology, &[CpuId(0)]), &topology);
+    for of in volumes {
+        let volume = volume_of(of, &mut cpus)?;
+        disks.extend(volume.disks().iter().cloned());
+        let thread = IoThread { number: 0, owner: 1, bell: Arc::clone(&bell), turn: None };
+        let depth = channel_depth(settings.iodepth);
+        let config = ChannelConfig { depth, stamp: Stamp::Batch, thread: Some(thread) };
+        channels.push(Channel::open(&volume, config)?);
+        lanes.push(lane_of(&of.name, &volume));
+    }
+    let router = Router::new(source, &lanes, routes, addresses);
+    let mut target = Volumes::new(channels, lanes, OnBell(bell), settings.seed);
+    let mut feed = Inline(router);
+    let workers = Workers::start(&disks);
+    let report = Engine::new(&mut target, &mut feed, settings).run(&mut |_: &Standing| ());
+    if !workers.stop() {
+        return Err(BenchError::Panicked);
+    }
+    Ok(report)
+}
+
+fn volume_of(
+    of: &SimulatedVolume,
+    cpus: &mut WorkerCpus,
+) -> Result<Arc<Volume<Simulated>>, BenchError> {
+    let mut disks = Vec::new();
+    let has_workers = matches!(of.serving, Serving::PerDrive | Serving::Auto);
+    for (index, spec) in of.drives.iter().enumerate() {
+        let driver = open_on::<Simulated>(spec).map_err(|source| drive_error(spec, &source))?;
+        let worker = has_workers.then(|| cpus.next(None)).flatten();
+        let config = DiskConfig { name: format!("d{index}"), worker, ..DiskConfig::default() };
+        disks.push(Disk::new(driver, config)?);
+    }
+    let serving = ServingConfig::of(of.serving);
+    Ok(Volume::with_serving("replay", of.layout, disks, serving)?)
+}
+
+/// A thread of a simulated machine.
+struct OnBell(Arc<Doorbell<Simulated>>);
+
+impl Sleeper for OnBell {
+    fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<(), BenchError> {
+        let spin_ns = Simulated::now() + SPIN_NS;
+        if Simulated::spin_until(until_ns.min(spin_ns), has_work) || until_ns <= spin_ns {
+            return Ok(());
+        }
+        self.0.sleep_unless(Some(until_ns), has_work);
+        Ok(())
+    }
+}

@@ -1,0 +1,213 @@
+//! The machines that experiments run on: models by name, from the files in `machines/`, or a file.
+//!
+//! The files are part of the program. A name that is not known is an error that lists the names
+//! and the nearest. Every constant and its origin is in the file; nothing here adds to it.
+
+use std::path::Path;
+
+use millrace_drives::nearest;
+use millrace_simulator::Model;
+
+use crate::page::{ORIGINS, Source};
+
+/// Names and files.
+const MACHINES: [(&str, &str); 10] = [
+    ("i7-3930k", include_str!("../../machines/i7-3930k.toml")),
+    ("x5690", include_str!("../../machines/x5690.toml")),
+    ("x7560", include_str!("../../machines/x7560.toml")),
+    ("e7-2870", include_str!("../../machines/e7-2870.toml")),
+    ("epyc-2x64", include_str!("../../machines/epyc-2x64.toml")),
+    ("e5-2620", include_str!("../../machines/e5-2620.toml")),
+    ("e5-2620-nvme", include_str!("../../machines/e5-2620-nvme.toml")),
+    ("miot", include_str!("../../machines/miot.toml")),
+    ("miot-nvme", include_str!("../../machines/miot-nvme.toml")),
+    ("p3-8way", include_str!("../../machines/p3-8way.toml")),
+];
+
+/// Why there is no such machine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MachineError {
+    /// No machine of this name.
+    #[error("machine {name}: {hint}there are {}; or name a file that ends in .toml", names())]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The nearest known name, as a question, or nothing.
+        hint: String,
+    },
+    /// The file cannot be read.
+    #[error("machine file {path}: {source}")]
+    Read {
+        /// Its path.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The text is no model.
+    #[error("machine {name}: {text}")]
+    Invalid {
+        /// Name or path.
+        name: String,
+        /// Line, key and what is wrong.
+        text: String,
+    },
+}
+
+fn names() -> String {
+    machine_names().collect::<Vec<_>>().join(", ")
+}
+
+/// Names of the machines that come with the program: the four of \[MQ\] table 1 first, those of
+/// \[FALCON\], \[MIOT\] and \[OLS\] last.
+pub fn machine_names() -> impl Iterator<Item = &'static str> {
+    MACHINES.iter().map(|(name, _)| *name)
+}
+
+/// The machine of this name, or of the file of this path if it ends in `.toml`.
+///
+/// # Errors
+/// An unknown name, a file that cannot be read, or one that is no valid model.
+pub fn machine(name: &str) -> Result<Model, MachineError> {
+    if Path::new(name).extension().is_some_and(|extension| extension == "toml") {
+        let read = std::fs::read_to_string(name);
+        let text = read.map_err(|source| MachineError::Read { path: name.into(), source })?;
+        return parse(name, &text);
+    }
+    match MACHINES.iter().find(|(known, _)| *known == name) {
+        Some((_, text)) => parse(name, text),
+        None => Err(MachineError::Unknown { name: name.into(), hint: hint(name) }),
+    }
+}
+
+fn hint(name: &str) -> String {
+    nearest(name, machine_names()).map_or_else(String::new, |near| format!("did you mean {near}? "))
+}
+
+fn parse(name: &str, text: &str) -> Result<Model, MachineError> {
+    let invalid = |text: String| MachineError::Invalid { name: name.into(), text };
+    let model: Model = toml::from_str(text).map_err(|error| invalid(error.to_string()))?;
+    check_origins(text).map_err(invalid)?;
+    model.validate().map_err(|error| invalid(error.to_string()))?;
+    Ok(model)
+}
+
+/// Checks that each origin of a file of constants begins with a word that pages count.
+///
+/// # Errors
+/// The first key whose origin does not, and the words.
+pub(crate) fn check_origins(text: &str) -> Result<(), String> {
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
+    check_table(&table, "")
+}
+
+fn check_table(table: &toml::Table, place: &str) -> Result<(), String> {
+    for (name, value) in table {
+        let key = if place.is_empty() { name.clone() } else { format!("{place}.{name}") };
+        match value {
+            toml::Value::Table(inner) => check_table(inner, &key)?,
+            toml::Value::String(origin) if name == "origin" && Source::of(origin).is_none() => {
+                let words = ORIGINS.map(|word| format!("{word}:")).join(", ");
+                return Err(format!("{key} = {origin:?}: begin it with one of {words}"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn every_machine_is_a_valid_model_of_its_name() {
+        let cpus: Vec<u32> = machine_names()
+            .map(|name| {
+                let model = machine(name).expect("checked here");
+                assert_eq!(model.name, name);
+                model.cpus()
+            })
+            .collect();
+        assert_eq!(cpus, [6, 12, 32, 80, 128, 12, 12, 8, 8, 8]);
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_nearest_and_all() {
+        let text = machine("e7-2780").expect_err("no such machine").to_string();
+        assert!(text.contains("did you mean e7-2870? there are i7-3930k, x5690, x7560"), "{text}");
+        let text = machine("pdp-11").expect_err("no such machine").to_string();
+        assert!(!text.contains("did you mean"), "{text}");
+        let text = machine("/nowhere/a.toml").expect_err("no such file").to_string();
+        assert!(text.starts_with("machine file /nowhere/a.toml: "), "{text}");
+    }
+
+    /// Each origin of a file, behind its key.
+    fn origins(table: &toml::Table, place: &str, found: &mut Vec<(String, String)>) {
+        for (name, value) in table {
+            match value {
+                toml::Value::Table(inner) => origins(inner, &format!("{place}.{name}"), found),
+                toml::Value::String(origin) if name == "origin" => {
+                    found.push((place.to_owned(), origin.clone()));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn every_origin_of_every_file_begins_with_a_word_and_one_origin_has_one_word() {
+        let others = [
+            ("kvm-2015", include_str!("../../machines/kvm-2015.toml")),
+            ("linux-2.4", include_str!("../../machines/linux-2.4.toml")),
+            ("linux-4.4", include_str!("../../machines/linux-4.4.toml")),
+        ];
+        let mut marks: BTreeMap<String, (String, String)> = BTreeMap::new();
+        for (name, text) in MACHINES.into_iter().chain(others) {
+            let mut found = Vec::new();
+            origins(&text.parse().expect("TOML"), "", &mut found);
+            assert!(found.len() >= 5, "{name}");
+            for (key, origin) in found {
+                assert!(Source::of(&origin).is_some(), "{name}: {key}: {origin}");
+                let (word, rest) = origin.split_once(':').expect("checked above");
+                let place = format!("{name}{key}");
+                let rest = rest.trim().to_owned();
+                let mark = marks.entry(rest).or_insert((word.to_owned(), place.clone()));
+                assert_eq!(mark.0, word, "{place} and {}: one origin, two marks", mark.1);
+            }
+        }
+    }
+
+    #[test]
+    fn an_origin_without_a_known_word_is_refused_with_its_key_and_the_words() {
+        let known = MACHINES[0].1;
+        for (wrong, shown) in [("a guess: x", "a guess: x"), ("measured", "measured")] {
+            let text = known.replacen(
+                "input: one-core rate, 80 cycles: the null driver's queue_rq",
+                wrong,
+                1,
+            );
+            let error = parse("mine.toml", &text).expect_err("refused").to_string();
+            let key = format!("machine mine.toml: work.driver.origin = \"{shown}\": ");
+            assert!(error.starts_with(&key), "{error}");
+            assert!(
+                error.ends_with("published:, counted:, input:, assumption:, not used:"),
+                "{error}"
+            );
+        }
+        assert!(parse("mine.toml", known).is_ok());
+    }
+
+    #[test]
+    fn what_was_partly_looked_up_and_partly_not_counts_as_cited() {
+        let of = |origin| Source::of(origin).expect("a known word");
+        assert_eq!(of("published: a table, looked up"), Source::Published);
+        assert_eq!(of("published: a table, looked up, the rest from memory"), Source::Cited);
+        assert_eq!(of("published: a table"), Source::Cited);
+        assert_eq!(of("counted: lines"), Source::Published);
+        assert_eq!((Source::of("not used"), Source::of("published: ")), (None, None));
+        assert_eq!((of("not used: one"), of("input: x")), (Source::Unused, Source::Input));
+    }
+}

@@ -1,0 +1,232 @@
+//! `Timeline`: what happened when, in at most `SLOTS_MAX` slots of time, however long the trace.
+//!
+//! Slots begin with 1 us each; when the trace is longer than they last, neighbours are added up and
+//! each lasts twice as long. Sectors of a drive are counted in the same way, in `SECTOR_BINS` bins
+//! that grow. So memory is bounded (1 MiB), and so is the page that `report.rs` makes of it.
+//! Fed with each event, and by `Spans` with each span; called by `millrace-lab trace report`.
+
+use millrace_block::blktrace::{Act, category};
+use millrace_trace::{Entry, Kind, Sample, Span, Spans, Watch};
+
+/// Slots of time.
+const SLOTS_MAX: usize = 120;
+/// Bins of a drive's sectors.
+pub(super) const SECTOR_BINS: usize = 48;
+/// Drives that have a plot of their own.
+pub(super) const DRIVES_SHOWN: usize = 8;
+/// CPUs that have a line of their own.
+pub(super) const CPUS_SHOWN: usize = 8;
+/// Bins of latency: two for each power of two.
+pub(super) const LATENCY_BINS: usize = 84;
+
+/// Stages that have a line.
+pub(super) const STAGES: [Span; 6] =
+    [Span::Q2G, Span::G2I, Span::I2D, Span::M2D, Span::D2C, Span::Q2C];
+
+/// What happened in one slot of time.
+#[derive(Debug, Clone)]
+pub(super) struct Slot {
+    /// Of each stage how many ended, and how long they were together.
+    pub(super) stages: [(u64, u64); STAGES.len()],
+    /// Completed, by kind.
+    pub(super) completed: [u64; Kind::ALL.len()],
+    pub(super) bytes: u64,
+    /// Queued, by CPU; what is past the last is counted there.
+    pub(super) cpus: [u64; CPUS_SHOWN],
+    /// Of each drive, issued and the deepest it was.
+    pub(super) drives: [(u64, u64); DRIVES_SHOWN],
+    /// Q2C.
+    pub(super) latency: [u32; LATENCY_BINS],
+    /// I/Os over the sectors of drives.
+    pub(super) sectors: [[u32; SECTOR_BINS]; DRIVES_SHOWN],
+}
+
+impl Slot {
+    const EMPTY: Slot = Slot {
+        stages: [(0, 0); STAGES.len()],
+        completed: [0; Kind::ALL.len()],
+        bytes: 0,
+        cpus: [0; CPUS_SHOWN],
+        drives: [(0, 0); DRIVES_SHOWN],
+        latency: [0; LATENCY_BINS],
+        sectors: [[0; SECTOR_BINS]; DRIVES_SHOWN],
+    };
+
+    fn merge(&mut self, other: &Slot) {
+        for (mine, theirs) in self.stages.iter_mut().zip(other.stages) {
+            *mine = (mine.0 + theirs.0, mine.1.wrapping_add(theirs.1));
+        }
+        self.completed.iter_mut().zip(other.completed).for_each(|(mine, theirs)| *mine += theirs);
+        self.bytes += other.bytes;
+        self.cpus.iter_mut().zip(other.cpus).for_each(|(mine, theirs)| *mine += theirs);
+        for (mine, theirs) in self.drives.iter_mut().zip(other.drives) {
+            *mine = (mine.0 + theirs.0, mine.1.max(theirs.1));
+        }
+        self.latency.iter_mut().zip(other.latency).for_each(|(mine, theirs)| *mine += theirs);
+        let sectors = self.sectors.iter_mut().flatten();
+        sectors.zip(other.sectors.iter().flatten()).for_each(|(mine, theirs)| *mine += theirs);
+    }
+}
+
+/// What happened when.
+#[derive(Debug)]
+pub struct Timeline {
+    pub(super) slots: Vec<Slot>,
+    pub(super) slot_ns: u64,
+    /// Of each drive, how many bits of a sector's number lie below its bin's.
+    pub(super) sector_bits: [u32; DRIVES_SHOWN],
+    pub(super) events: u64,
+    pub(super) last_ns: u64,
+}
+
+impl Default for Timeline {
+    fn default() -> Self {
+        Timeline {
+            slots: Vec::new(),
+            slot_ns: 1_000,
+            sector_bits: [0; DRIVES_SHOWN],
+            events: 0,
+            last_ns: 0,
+        }
+    }
+}
+
+impl Timeline {
+    /// Nothing seen yet.
+    #[must_use]
+    pub fn new() -> Timeline {
+        Timeline::default()
+    }
+
+    /// One more event; `spans` have seen it already.
+    pub fn entry(&mut self, entry: &Entry, spans: &Spans) {
+        let record = &entry.record;
+        self.events += 1;
+        let Some(act) = record.act().filter(|_| !record.has(category::PC)) else { return };
+        let place = spans.drives().iter().position(|drive| drive.device == record.device);
+        let shown = place.filter(|place| *place < DRIVES_SHOWN);
+        let cpu = (record.cpu as usize).min(CPUS_SHOWN - 1);
+        let bin = shown.map_or(0, |drive| self.sector_bin(drive, record.sector));
+        let Some(slot) = self.slot(record.time_ns) else { return };
+        match act {
+            Act::Queue => {
+                slot.cpus[cpu] += 1;
+                if let (Some(drive), 1..) = (shown, record.bytes) {
+                    slot.sectors[drive][bin] += 1;
+                }
+            }
+            Act::Issue => {
+                if let (Some(drive), Some(place)) = (shown, place) {
+                    let (issued, deepest) = &mut slot.drives[drive];
+                    *issued += 1;
+                    *deepest = (*deepest).max(spans.drives()[place].depth_now());
+                }
+            }
+            Act::Complete => {
+                slot.completed[Kind::of(record) as usize] += 1;
+                slot.bytes += u64::from(record.bytes);
+            }
+            _ => {}
+        }
+    }
+
+    /// The bin of a sector, after bins have grown so that there is one.
+    fn sector_bin(&mut self, drive: usize, sector: u64) -> usize {
+        while sector >> self.sector_bits[drive] >= SECTOR_BINS as u64 {
+            self.sector_bits[drive] += 1;
+            for slot in &mut self.slots {
+                let bins = &mut slot.sectors[drive];
+                for bin in 0..SECTOR_BINS {
+                    let sum = |at: usize| bins.get(at).copied().unwrap_or(0);
+                    bins[bin] = sum(2 * bin) + sum(2 * bin + 1);
+                }
+            }
+        }
+        (sector >> self.sector_bits[drive]) as usize
+    }
+
+    /// The slot of a time; none for times before the first event, which wrap.
+    fn slot(&mut self, time_ns: u64) -> Option<&mut Slot> {
+        if time_ns > i64::MAX as u64 {
+            return None;
+        }
+        self.last_ns = self.last_ns.max(time_ns);
+        while time_ns / self.slot_ns >= SLOTS_MAX as u64 {
+            self.slot_ns *= 2;
+            let merged = self.slots.chunks(2).map(|pair| {
+                let mut sum = pair[0].clone();
+                pair.iter().skip(1).for_each(|other| sum.merge(other));
+                sum
+            });
+            self.slots = merged.collect();
+        }
+        let place = (time_ns / self.slot_ns) as usize;
+        while self.slots.len() <= place {
+            self.slots.push(Slot::EMPTY);
+        }
+        self.slots.get_mut(place)
+    }
+}
+
+impl Watch for Timeline {
+    fn sample(&mut self, sample: &Sample) {
+        let Some(slot) = self.slot(sample.time_ns) else { return };
+        let stage = STAGES.iter().position(|stage| *stage == sample.span);
+        if let Some((count, total)) = stage.map(|stage| &mut slot.stages[stage]) {
+            *count += 1;
+            *total = total.wrapping_add(sample.value_ns);
+        }
+        if matches!(sample.span, Span::Q2C | Span::Q2Cdm) {
+            slot.latency[latency_bin(sample.value_ns)] += 1;
+        }
+    }
+}
+
+/// The bin of a latency: two for each power of two.
+fn latency_bin(value_ns: u64) -> usize {
+    let log = value_ns.max(2).ilog2();
+    let half = (value_ns.max(2) >> (log - 1)) & 1;
+    (2 * log as usize + half as usize).min(LATENCY_BINS - 1)
+}
+
+/// Where a bin of latencies begins.
+pub(super) fn latency_start(bin: usize) -> f64 {
+    let start = 2_f64.powi((bin / 2) as i32);
+    if bin.is_multiple_of(2) { start } else { start * 1.5 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_block::blktrace::Record;
+
+    #[test]
+    fn nothing_is_lost_when_slots_and_bins_grow() {
+        let (mut timeline, mut spans) = (Timeline::new(), Spans::new());
+        for number in 0..10_000_u64 {
+            let record = Record {
+                time_ns: number * number * 1_000,
+                sector: number * 1_000,
+                bytes: 4096,
+                action: Act::Queue.with(category::WRITE),
+                ..Record::default()
+            };
+            let entry = Entry { record, data: Vec::new(), trace: 0, cpu: 0 };
+            spans.entry(&entry, &mut timeline);
+            timeline.entry(&entry, &spans);
+        }
+        assert!(timeline.slots.len() <= SLOTS_MAX && timeline.slots.len() > SLOTS_MAX / 2);
+        let queued: u64 = timeline.slots.iter().map(|slot| slot.cpus[0]).sum();
+        let sectors = timeline.slots.iter().flat_map(|slot| slot.sectors[0]);
+        assert_eq!((queued, sectors.map(u64::from).sum()), (10_000, 10_000));
+    }
+
+    #[test]
+    fn a_latency_lies_in_its_bin() {
+        for value in [2, 3, 4, 5, 6, 7, 100, 1_000_000, 123_456_789] {
+            let bin = latency_bin(value);
+            assert!(latency_start(bin) <= value as f64 && (value as f64) < latency_start(bin + 1));
+        }
+        assert_eq!((latency_bin(0), latency_bin(u64::MAX)), (2, LATENCY_BINS - 1));
+    }
+}

@@ -1,0 +1,438 @@
+//! `VmBench`: a virtual machine on a simulated host, as `millrace-lab bench --vm` asks for it.
+//!
+//! Plain settings in, a plain report out; `run_vm` does the work. The modes are those that
+//! `paper msst15` compares. Called by the verb.
+
+use millrace_drives::Spec;
+use millrace_simulator::Model;
+use serde::Serialize;
+
+use super::{Effects, Seen, Served, VmCosts, VmPlan, run_vm_until};
+use crate::bench::{BenchError, Interrupt};
+use crate::sim::Length;
+use crate::workload::Workload;
+
+/// Most vCPUs of a guest.
+pub const VCPUS_MAX: u32 = 63;
+
+/// How a guest's queues are served; \[MIOT\]'s three modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// One queue for all vCPUs, one I/O thread.
+    Baseline,
+    /// A queue for each vCPU, one I/O thread.
+    Mq,
+    /// A queue and an I/O thread for each vCPU, with workload-aware batch submission.
+    Miot,
+}
+
+impl Mode {
+    /// All, with their words.
+    pub const WORDS: [(Mode, &'static str); 3] =
+        [(Mode::Baseline, "baseline"), (Mode::Mq, "mq"), (Mode::Miot, "miot")];
+
+    /// Its word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        Mode::WORDS.iter().find(|(mode, _)| *mode == self).map_or("", |(_, word)| word)
+    }
+}
+
+/// An effect of the host that can be switched off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// The host takes the CPU of a vCPU that holds a lock of the guest.
+    Preemption,
+    /// Threads wake on idle CPUs.
+    Roaming,
+    /// CPUs of a core share its execution.
+    Sharing,
+    /// Aware batching waits for no longer than the system calls take that it could save.
+    Bound,
+    /// I/O threads share one map of the guest's memory.
+    Translation,
+    /// An interrupt is considered after each request.
+    Signals,
+}
+
+impl Effect {
+    /// All, with their words.
+    pub const WORDS: [(Effect, &'static str); 6] = [
+        (Effect::Preemption, "preemption"),
+        (Effect::Roaming, "roaming"),
+        (Effect::Sharing, "sharing"),
+        (Effect::Bound, "bound"),
+        (Effect::Translation, "translation"),
+        (Effect::Signals, "signals"),
+    ];
+}
+
+/// A guest and who serves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmSetting {
+    /// Which queues and threads.
+    pub mode: Mode,
+    /// vCPUs, 1 to [`VCPUS_MAX`].
+    pub vcpus: u32,
+    /// I/O threads, 1 to as many as there are queues; what the mode has unless given.
+    pub threads: Option<u32>,
+    /// Longest that aware batching holds requests back, in nanoseconds; 0 is off; what the mode has
+    /// unless given.
+    pub batching_ns: Option<u64>,
+    /// Longest that an I/O thread polls, in nanoseconds; 0 is off.
+    pub polling_ns: u64,
+    /// What is switched off.
+    pub without: Vec<Effect>,
+}
+
+impl VmSetting {
+    /// \[MIOT\]'s guest of 8 vCPUs in a mode.
+    #[must_use]
+    pub fn new(mode: Mode) -> VmSetting {
+        let without = Vec::new();
+        VmSetting { mode, vcpus: 8, threads: None, batching_ns: None, polling_ns: 0, without }
+    }
+
+    fn effects(&self) -> Effects {
+        let on = |effect| !self.without.contains(&effect);
+        Effects {
+            preemption: on(Effect::Preemption),
+            roaming: on(Effect::Roaming),
+            sharing: on(Effect::Sharing),
+            bound: on(Effect::Bound),
+            translation: on(Effect::Translation),
+            signals: on(Effect::Signals),
+        }
+    }
+
+    /// What serves the queues, if that can be.
+    fn served(&self) -> Result<Served, BenchError> {
+        if !(1..=VCPUS_MAX).contains(&self.vcpus) {
+            let vcpus = self.vcpus;
+            return Err(refused(format!("vcpus={vcpus}: a guest has 1 to {VCPUS_MAX} vCPUs")));
+        }
+        let usual = Served::of(self.mode, self.vcpus);
+        let threads = self.threads.unwrap_or(usual.threads);
+        if !(1..=usual.queues).contains(&threads) {
+            let (word, most) = (self.mode.word(), usual.queues);
+            let mend = match self.mode {
+                _ if threads == 0 => "write 1 or more",
+                Mode::Baseline => "write fewer, or mode mq or miot",
+                Mode::Mq | Mode::Miot => "write fewer, or more vcpus",
+            };
+            return Err(refused(format!(
+                "threads={threads}: {word} has queues for 1 to {most}; {mend}"
+            )));
+        }
+        let wait_max_ns = self.batching_ns.unwrap_or(usual.wait_max_ns);
+        if wait_max_ns == 0 && self.without.contains(&Effect::Bound) {
+            return Err(refused(
+                "without=bound: nothing waits here; write mode miot, or batching=20us".to_owned(),
+            ));
+        }
+        Ok(Served { threads, wait_max_ns, poll_max_ns: self.polling_ns, ..usual })
+    }
+}
+
+/// A row to run.
+#[derive(Debug, Clone)]
+pub struct VmBench {
+    /// The guest.
+    pub setting: VmSetting,
+    /// Submitting processes, 1 to as many as vCPUs; process p is on vCPU p.
+    pub processes: u32,
+    /// What each does.
+    pub workload: Workload,
+    /// A drive that runs on any machine: `null`, `ram` or `model`.
+    pub drive: Spec,
+    /// What is measured.
+    pub length: Length,
+}
+
+/// What a row was like.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct VmReport {
+    /// The host.
+    pub machine: String,
+    /// The guest, and how it was served.
+    #[serde(flatten)]
+    pub guest: VmGuest,
+    /// What was done.
+    #[serde(flatten)]
+    pub work: VmWork,
+    /// I/Os a second.
+    pub iops: f64,
+    /// Bytes a second.
+    pub bw_bytes: f64,
+    /// Mean, from submission in the guest to its reaping, in nanoseconds.
+    pub lat_mean_ns: f64,
+    /// What it cost.
+    #[serde(flatten)]
+    pub cost: VmIoCost,
+    /// Part of the host's CPU time that was not idle, 0 to 1.
+    pub busy_share: f64,
+    /// Events of the simulation.
+    pub sim_events: u64,
+}
+
+/// The guest of a row, and how it was served.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct VmGuest {
+    /// The mode's word.
+    pub vm: &'static str,
+    /// vCPUs.
+    pub vcpus: u32,
+    /// Virtqueues.
+    pub queues: u32,
+    /// I/O threads.
+    pub threads: u32,
+    /// Submitting processes, fio's jobs.
+    pub numjobs: u32,
+    /// Longest batching, in nanoseconds.
+    pub batching_ns: u64,
+    /// Longest polling, in nanoseconds.
+    pub polling_ns: u64,
+    /// Words of the effects that were off.
+    pub without: Vec<&'static str>,
+}
+
+/// The workload of a row, in fio's words.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct VmWork {
+    /// The drive.
+    pub drives: String,
+    /// Kind of I/O.
+    pub rw: String,
+    /// How many of a hundred I/Os are reads, if reads and writes are mixed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rwmixread: Option<u8>,
+    /// Bytes of an I/O.
+    pub bs: u32,
+    /// In flight for each process.
+    pub iodepth: u32,
+    /// Seed of offsets and simulation.
+    pub seed: u64,
+}
+
+/// What an I/O cost, and a submission.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct VmIoCost {
+    /// Context switches between the host's threads.
+    pub switches_per_io: f64,
+    /// Exits of all causes.
+    pub exits_per_io: f64,
+    /// Of these, notifications of the device.
+    pub kicks_per_io: f64,
+    /// Of these, interrupts of a vCPU that ran.
+    pub interrupted_per_io: f64,
+    /// Of these, halts.
+    pub halts_per_io: f64,
+    /// Of these, IPIs of the guest.
+    pub ipis_per_io: f64,
+    /// Interrupts that the device raised.
+    pub interrupts_per_io: f64,
+    /// Requests in a submission.
+    pub batch: f64,
+    /// Part of submissions that were held back, once or several times, 0 to 1.
+    pub held_share: f64,
+    /// Waiting for queues' locks, in nanoseconds.
+    pub lock_wait_ns_per_io: f64,
+    /// How often in the run the holder of a queue's lock, or the next in line, had no CPU for
+    /// longer than 100 us.
+    pub lock_lost: u64,
+}
+
+fn refused(text: String) -> BenchError {
+    BenchError::Workload(format!("--vm: {text}"))
+}
+
+/// Runs a row on a host; equal arguments give equal numbers to the bit. An interrupt ends it early,
+/// with what was measured until then, or with nothing if that was the warm-up.
+///
+/// # Errors
+/// If the setting cannot be, the drive cannot be made, or the simulation does not end.
+pub fn run_vm_bench(
+    model: &Model,
+    bench: &VmBench,
+    interrupt: &Interrupt,
+) -> Result<Option<VmReport>, BenchError> {
+    let VmBench { setting, processes, workload, drive, length } = bench;
+    let served = setting.served()?;
+    if !(1..=setting.vcpus).contains(processes) {
+        let vcpus = setting.vcpus;
+        return Err(refused(format!(
+            "--numjobs {processes}: each process has a vCPU, and there are {vcpus}; write fewer, or \
+             vcpus={processes}"
+        )));
+    }
+    if model.hyper_threads.is_none() && setting.without.contains(&Effect::Sharing) {
+        let name = &model.name;
+        return Err(refused(format!("without=sharing: machine {name} has no hyper-threads")));
+    }
+    if workload.verify || drive.driver == "file" {
+        return Err(refused("nothing is verified, and drives are null, ram or model".to_owned()));
+    }
+    let plan = VmPlan {
+        vcpus: setting.vcpus,
+        processes: *processes,
+        served,
+        effects: setting.effects(),
+        workload: *workload,
+        drive: drive.clone(),
+        interrupts: drive.driver == "model",
+        length: *length,
+    };
+    let seen = run_vm_until(model, &VmCosts::kvm_2015()?, (&plan, interrupt))?;
+    if interrupt.is_set() && seen.iops == 0.0 {
+        return Ok(None);
+    }
+    let words = |(effect, word)| setting.without.contains(&effect).then_some(word);
+    Ok(Some(VmReport {
+        machine: model.name.clone(),
+        guest: VmGuest {
+            vm: setting.mode.word(),
+            vcpus: setting.vcpus,
+            queues: served.queues,
+            threads: served.threads,
+            numjobs: *processes,
+            batching_ns: served.wait_max_ns,
+            polling_ns: served.poll_max_ns,
+            without: Effect::WORDS.into_iter().filter_map(words).collect(),
+        },
+        work: VmWork {
+            drives: drive.to_string(),
+            rw: workload.rw.to_string(),
+            rwmixread: workload.rw.read_percent(),
+            bs: workload.bs_bytes,
+            iodepth: workload.iodepth,
+            seed: workload.seed,
+        },
+        iops: seen.iops,
+        bw_bytes: seen.iops * f64::from(workload.bs_bytes),
+        lat_mean_ns: seen.latency_ns,
+        cost: cost_of(&seen),
+        busy_share: seen.busy,
+        sim_events: seen.events,
+    }))
+}
+
+fn cost_of(seen: &Seen) -> VmIoCost {
+    let counts = &seen.counts;
+    let each = |count: u64| count as f64 / counts.reaped.max(1) as f64;
+    let batches = counts.submissions.max(1) as f64;
+    VmIoCost {
+        switches_per_io: seen.switches_per_io,
+        exits_per_io: each(counts.exits()),
+        kicks_per_io: each(counts.kicks),
+        interrupted_per_io: each(counts.interrupted),
+        halts_per_io: each(counts.halts),
+        ipis_per_io: each(counts.ipis),
+        interrupts_per_io: each(counts.signals),
+        batch: counts.submitted as f64 / batches,
+        held_share: counts.held as f64 / batches,
+        lock_wait_ns_per_io: seen.lock_wait_ns,
+        lock_lost: seen.locks.lost,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::machine;
+    use crate::workload::Rw;
+
+    fn run(setting: VmSetting, processes: u32) -> Result<VmReport, BenchError> {
+        let report = run_until(setting, processes, &Interrupt::default())?;
+        Ok(report.expect("nobody interrupts it"))
+    }
+
+    fn run_until(
+        setting: VmSetting,
+        processes: u32,
+        interrupt: &Interrupt,
+    ) -> Result<Option<VmReport>, BenchError> {
+        let workload =
+            Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 32, verify: false, seed: 1 };
+        let drive = "null".parse().expect("a drive");
+        let length = Length::Ios(400);
+        let bench = VmBench { setting, processes, workload, drive, length };
+        run_vm_bench(&machine("miot").expect("there"), &bench, interrupt)
+    }
+
+    #[test]
+    fn a_row_interrupted_while_it_warms_up_ends_with_nothing() {
+        let interrupt = Interrupt::default();
+        interrupt.set();
+        let report = run_until(VmSetting::new(Mode::Baseline), 3, &interrupt);
+        assert_eq!(report.expect("it ends"), None);
+    }
+
+    /// Little's law: 128 slots, and of each of eight processes the request that waits for one.
+    #[test]
+    fn latencies_have_the_wait_for_a_slot_of_the_ring() {
+        let workload =
+            Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 64, verify: false, seed: 1 };
+        let bench = VmBench {
+            setting: VmSetting::new(Mode::Baseline),
+            processes: 8,
+            workload,
+            drive: "model:preset=850evo".parse().expect("a drive"),
+            length: Length::Ios(2_000),
+        };
+        let model = machine("miot").expect("there");
+        let report = run_vm_bench(&model, &bench, &Interrupt::default()).expect("it runs");
+        let report = report.expect("nobody interrupts it");
+        let in_flight = report.iops * report.lat_mean_ns / 1e9;
+        assert!((134.0..138.0).contains(&in_flight), "{in_flight}");
+    }
+
+    #[test]
+    fn a_mode_has_the_papers_queues_and_threads_and_can_have_others() {
+        let of = |mode| VmSetting::new(mode);
+        let shape = |setting| {
+            let report = run(setting, 2).expect("it runs");
+            (report.guest.queues, report.guest.threads, report.guest.batching_ns)
+        };
+        assert_eq!(shape(of(Mode::Baseline)), (1, 1, 0));
+        assert_eq!(shape(of(Mode::Mq)), (8, 1, 0));
+        assert_eq!(shape(of(Mode::Miot)), (8, 8, 20_000));
+        let other =
+            VmSetting { vcpus: 4, threads: Some(2), batching_ns: Some(0), ..of(Mode::Miot) };
+        assert_eq!(shape(other), (4, 2, 0));
+    }
+
+    #[test]
+    fn no_more_submissions_are_held_than_there_are() {
+        let unbound = VmSetting { without: vec![Effect::Bound], ..VmSetting::new(Mode::Miot) };
+        let long = VmSetting { batching_ns: Some(200_000), ..unbound.clone() };
+        let one = VmSetting { threads: Some(1), ..long.clone() };
+        let mut most: f64 = 0.0;
+        for (setting, processes) in [(unbound, 1), (long.clone(), 1), (long, 3), (one, 3)] {
+            let held = run(setting, processes).expect("it runs").cost.held_share;
+            most = most.max(held);
+        }
+        assert!(most > 0.5 && most <= 1.0, "{most}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_what_to_do() {
+        let refusal = |setting, processes| run(setting, processes).expect_err("no").to_string();
+        let two = VmSetting { threads: Some(2), ..VmSetting::new(Mode::Baseline) };
+        assert_eq!(
+            refusal(two, 1),
+            "--vm: threads=2: baseline has queues for 1 to 1; write fewer, or mode mq or miot"
+        );
+        let none = VmSetting { threads: Some(0), ..VmSetting::new(Mode::Mq) };
+        assert!(refusal(none, 1).ends_with("has queues for 1 to 8; write 1 or more"));
+        let still = VmSetting { without: vec![Effect::Bound], ..VmSetting::new(Mode::Mq) };
+        assert!(refusal(still, 1).contains("without=bound: nothing waits here"));
+        let few = VmSetting { vcpus: 2, ..VmSetting::new(Mode::Mq) };
+        assert!(refusal(few, 3).contains("--numjobs 3: each process has a vCPU, and there are 2"));
+        let many = VmSetting { vcpus: 64, ..VmSetting::new(Mode::Mq) };
+        assert!(refusal(many, 3).contains("vcpus=64: a guest has 1 to 63 vCPUs"));
+    }
+}

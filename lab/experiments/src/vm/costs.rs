@@ -1,0 +1,141 @@
+//! `VmCosts`: what virtualisation costs, from a file beside the machine's.
+//!
+//! Plain data with an origin for each entry, as the machines' files have it; nothing here depends
+//! on what is run. Charged by guest and I/O threads, to the thread that does the work.
+
+use millrace_simulator::{Cost, Simulated};
+use serde::Deserialize;
+
+use crate::bench::BenchError;
+use crate::sim::check_origins;
+
+/// The file that comes with the program.
+const KVM_2015: &str = include_str!("../../machines/kvm-2015.toml");
+
+/// What virtual machines cost.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct VmCosts {
+    pub(crate) name: String,
+    pub(crate) exits: Exits,
+    pub(crate) guest: Guest,
+    pub(crate) device: Device,
+}
+
+/// Leaving the guest and coming back.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Exits {
+    pub(crate) kick: Cost,
+    pub(crate) pause: Cost,
+    pub(crate) pause_window: Cost,
+    pub(crate) interrupt: Cost,
+    pub(crate) halt: Cost,
+    pub(crate) ipi: Cost,
+}
+
+/// The guest's kernel.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Guest {
+    pub(crate) interrupt: Cost,
+    pub(crate) interface: Cost,
+    pub(crate) layer: Cost,
+    pub(crate) complete: Cost,
+    pub(crate) add: Cost,
+    pub(crate) get: Cost,
+    pub(crate) page: Cost,
+}
+
+/// The device model on the host.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Device {
+    pub(crate) poll: Cost,
+    pub(crate) event: Cost,
+    pub(crate) request: Cost,
+    pub(crate) page: Cost,
+    pub(crate) submit: Cost,
+    pub(crate) reap: Cost,
+    pub(crate) complete: Cost,
+    pub(crate) signal: Cost,
+}
+
+impl VmCosts {
+    /// KVM and QEMU as \[MIOT\] had them.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub(crate) fn kvm_2015() -> Result<VmCosts, BenchError> {
+        let wrong = |text: String| BenchError::Machine { text: format!("kvm-2015: {text}") };
+        let costs: VmCosts = toml::from_str(KVM_2015).map_err(|error| wrong(error.to_string()))?;
+        check_origins(KVM_2015).map_err(wrong)?;
+        for (name, cost) in costs.entries() {
+            if !(0.0..=1e9).contains(&cost.ns) {
+                return Err(wrong(format!("{name}: a time of 0 to 1e9 ns")));
+            }
+        }
+        Ok(costs)
+    }
+
+    /// A guest whose exits and kernel take so many times as much, to see what depends on it.
+    pub(crate) fn with_guest_times(&self, factor: u32) -> VmCosts {
+        let mut dearer = self.clone();
+        let Exits { kick, pause, interrupt: exit, halt, ipi, .. } = &mut dearer.exits;
+        let Guest { interrupt, interface, layer, complete, add, get, page } = &mut dearer.guest;
+        let exits = [kick, pause, exit, halt, ipi];
+        let guest = [interrupt, interface, layer, complete, add, get, page];
+        for cost in exits.into_iter().chain(guest) {
+            cost.ns *= f64::from(factor);
+        }
+        dearer
+    }
+
+    /// All entries, in words.
+    pub(crate) fn entries(&self) -> [(&'static str, &Cost); 21] {
+        let VmCosts { exits, guest, device, .. } = self;
+        [
+            ("exit: notification of the device", &exits.kick),
+            ("exit: spinning for too long", &exits.pause),
+            ("exit: interrupt for a running vCPU", &exits.interrupt),
+            ("exit: halt", &exits.halt),
+            ("exit: IPI to another vCPU", &exits.ipi),
+            ("guest: taking an interrupt", &guest.interrupt),
+            ("guest: submission interface", &guest.interface),
+            ("guest: block layer, going in", &guest.layer),
+            ("guest: block layer, completion", &guest.complete),
+            ("guest: virtio driver, adding", &guest.add),
+            ("guest: virtio driver, taking back", &guest.get),
+            ("guest: each further page", &guest.page),
+            ("device: ppoll", &device.poll),
+            ("device: reading an eventfd", &device.event),
+            ("device: request through QEMU", &device.request),
+            ("device: each further page", &device.page),
+            ("device: io_submit, fixed part", &device.submit),
+            ("device: io_getevents", &device.reap),
+            ("device: completion in QEMU", &device.complete),
+            ("device: interrupt by irqfd", &device.signal),
+            ("spinning before an exit", &exits.pause_window),
+        ]
+    }
+}
+
+/// Charges a cost to the running thread, so many times.
+pub(super) fn charge(cost: &Cost, times: u32) {
+    Simulated::charge((cost.ns * f64::from(times)).round() as u64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_whole_and_every_entry_has_an_origin() {
+        let costs = VmCosts::kvm_2015().expect("it comes with the program");
+        assert_eq!(costs.name, "kvm-2015");
+        assert!(costs.entries().iter().all(|(_, cost)| cost.ns > 0.0));
+        let dearer = costs.with_guest_times(3);
+        let tripled = |at: usize| dearer.entries()[at].1.ns == 3.0 * costs.entries()[at].1.ns;
+        assert!((0..12).all(tripled) && !(12..21).any(tripled), "the guest's come first");
+    }
+}

@@ -1,0 +1,224 @@
+//! What runs on a vCPU: a submitting process, the guest's driver, its interrupts, its halts.
+//!
+//! One simulated thread per vCPU. The process is fio with libaio: it submits one by one (a system
+//! call of the guest each, which does not exit), waits for at least one, reaps all that are done,
+//! submits those again. A process that finds no free slot of the ring waits too. Interrupts are
+//! taken between two requests. Completions of a request go to the vCPU that submitted it, by an
+//! IPI if need be: QEMU's vCPUs are sockets of their own, share no cache as far as the guest knows,
+//! and so blk-mq completes on the submitting CPU; it does so under the virtqueue's lock, as
+//! `virtblk_done` of Linux 3.17 does.
+
+use std::collections::VecDeque;
+
+use millrace_block::Op;
+use millrace_machine::Machine;
+use millrace_simulator::Simulated;
+
+use super::costs::charge;
+use super::lock;
+use super::machine::Vm;
+use super::ring::VmRequest;
+use super::vcpu::{IPI, Vcpu};
+use crate::sim::Passed;
+use crate::workload::Offsets;
+
+/// A process in the guest.
+struct Process {
+    offsets: Offsets,
+    /// I/Os that it may submit.
+    idle: u32,
+    in_flight: u32,
+    /// When it made the request for which there was no slot, if it waits for one.
+    waits_since_ns: Option<u64>,
+}
+
+/// The thread of a vCPU.
+pub(super) struct GuestCpu<'a> {
+    vm: &'a Vm,
+    me: &'a Vcpu,
+    process: Option<Process>,
+    /// Completed and not yet reaped.
+    done: VecDeque<VmRequest>,
+}
+
+/// Runs vCPU `number` until no process is left.
+pub(super) fn run(vm: &Vm, number: u32) {
+    let workload = &vm.plan.workload;
+    let process = (number < vm.plan.processes).then(|| Process {
+        offsets: Offsets::new(
+            workload,
+            vm.bytes / u64::from(workload.bs_bytes),
+            (number.into(), vm.plan.processes.into()),
+        ),
+        idle: workload.iodepth,
+        in_flight: 0,
+        waits_since_ns: None,
+    });
+    let me = &vm.vcpus[number as usize];
+    if vm.plan.effects.roaming {
+        Simulated::roam();
+    }
+    GuestCpu { vm, me, process, done: VecDeque::new() }.run();
+}
+
+impl GuestCpu<'_> {
+    fn run(&mut self) {
+        loop {
+            self.take_interrupts();
+            if self.process.is_some() {
+                self.submit();
+                if self.reap() {
+                    continue;
+                }
+                let over = self.vm.window.is_over();
+                self.process = self.process.take().filter(|p| !(over && p.in_flight == 0));
+                if self.process.is_none() {
+                    self.count_reaped(0);
+                    self.vm.process_ended();
+                    continue;
+                }
+            }
+            if self.vm.is_over() {
+                return;
+            }
+            self.halt();
+        }
+    }
+
+    /// The process submits what it may, as far as there are slots.
+    fn submit(&mut self) {
+        let pages = self.vm.plan.workload.bs_bytes.div_ceil(4096) - 1;
+        let sectors = u64::from(self.vm.plan.workload.bs_bytes >> 9);
+        while !self.vm.window.is_over() {
+            let Some(process) = self.process.as_mut().filter(|process| process.idle > 0) else {
+                return;
+            };
+            // A request that found no slot has waited since.
+            let start_ns = process.waits_since_ns.take().unwrap_or_else(Simulated::now);
+            Simulated::system_call();
+            charge(&self.vm.costs.guest.interface, 1);
+            let (block, op) = process.offsets.next_io();
+            let request =
+                VmRequest { slot: 0, vcpu: self.me.number, op, sector: block * sectors, start_ns };
+            charge(&self.vm.costs.guest.layer, 1);
+            charge(&self.vm.costs.guest.page, pages);
+            let is_added = self.add(request);
+            if let Some(process) = &mut self.process {
+                if !is_added {
+                    process.waits_since_ns = Some(start_ns);
+                    return;
+                }
+                process.idle -= 1;
+                process.in_flight += 1;
+            }
+            self.take_interrupts();
+        }
+    }
+
+    /// Puts a request into the vCPU's queue; false without a slot.
+    fn add(&self, request: VmRequest) -> bool {
+        let queue = self.me.number % self.vm.plan.served.queues;
+        let costs = &self.vm.costs;
+        let Some(kick) = self.vm.rings[queue as usize].add(request, || charge(&costs.guest.add, 1))
+        else {
+            return false;
+        };
+        if kick {
+            self.vm.count(|counts| counts.kicks += 1);
+            charge(&costs.exits.kick, 1);
+            self.vm.kick(queue);
+        }
+        true
+    }
+
+    /// The process reaps all that is done; false if nothing is.
+    fn reap(&mut self) -> bool {
+        let (Some(process), false) = (&mut self.process, self.done.is_empty()) else {
+            return false;
+        };
+        Simulated::system_call();
+        let now_ns = Simulated::now();
+        let reaped = self.done.len() as u32;
+        let latency = |request: VmRequest| now_ns.saturating_sub(request.start_ns);
+        let latency_ns: u64 = self.done.drain(..).map(latency).sum();
+        process.idle += reaped;
+        process.in_flight -= reaped;
+        self.vm.count(|counts| {
+            counts.latency_ns += latency_ns;
+            counts.reaped += u64::from(reaped);
+        });
+        self.count_reaped(reaped);
+        true
+    }
+
+    /// Tells the window of so many that are done.
+    fn count_reaped(&self, reaped: u32) {
+        match self.vm.window.count::<Simulated>(reaped.into()) {
+            Passed::Nothing => {}
+            Passed::Begin => lock(&self.vm.counts).begin(),
+            Passed::End => lock(&self.vm.counts).end(),
+        }
+    }
+
+    /// Nothing to do: HLT. The process, if there is one, gives its vCPU up and gets it back.
+    fn halt(&self) {
+        self.vm.count(|counts| counts.halts += 1);
+        if self.process.is_some() {
+            Simulated::charge(self.vm.guest_switch_ns);
+        }
+        charge(&self.vm.costs.exits.halt, 1);
+        self.vm.cores.enter(None);
+        let woken = || self.me.is_interrupted() || self.vm.is_over();
+        self.me.bell.sleep_unless(None, woken);
+    }
+
+    /// Takes the interrupts that wait.
+    fn take_interrupts(&mut self) {
+        self.vm.cores.enter(Some(self.me));
+        if !self.me.is_interrupted() {
+            return;
+        }
+        let costs = &self.vm.costs;
+        let (bits, exits) = self.me.take_interrupts();
+        if exits {
+            self.vm.count(|counts| counts.interrupted += 1);
+            charge(&costs.exits.interrupt, 1);
+        }
+        charge(&costs.guest.interrupt, bits.count_ones());
+        if bits & IPI != 0 {
+            for request in self.me.take_remote() {
+                self.complete(request);
+            }
+        }
+        let queues = self.vm.plan.served.queues;
+        (0..queues).filter(|queue| bits & (1 << queue) != 0).for_each(|queue| self.drain(queue));
+    }
+
+    /// The interrupt handler of a queue.
+    fn drain(&mut self, queue: u32) {
+        let vm = self.vm;
+        let told = vm.rings[queue as usize].take_done(|request| {
+            charge(&vm.costs.guest.get, 1);
+            if request.vcpu == self.me.number {
+                self.complete(request);
+            } else if vm.vcpus[request.vcpu as usize].hand_over(request) {
+                self.send_ipi(request.vcpu);
+            }
+        });
+        // Processes that waited for slots.
+        told.into_iter().filter(|vcpu| *vcpu != self.me.number).for_each(|v| self.send_ipi(v));
+    }
+
+    fn send_ipi(&self, vcpu: u32) {
+        self.vm.count(|counts| counts.ipis += 1);
+        charge(&self.vm.costs.exits.ipi, 1);
+        self.vm.vcpus[vcpu as usize].interrupt(IPI, &self.vm.cores);
+    }
+
+    /// A request of this vCPU is done.
+    fn complete(&mut self, request: VmRequest) {
+        debug_assert!(matches!(request.op, Op::Read | Op::Write), "what a process submits");
+        charge(&self.vm.costs.guest.complete, 1);
+        self.done.push_back(request);
+    }
+}

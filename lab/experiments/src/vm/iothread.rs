@@ -1,0 +1,319 @@
+//! An I/O thread: virtqueues on one side, the block layer on the other.
+//!
+//! One simulated thread each. A turn of its loop: look for notifications, take what is on the rings
+//! into the channel, submit it together, collect completions, put them on the used rings,
+//! interrupt. Around the production code (`Channel`, `Pace`, `Polling`) stands what QEMU and its
+//! system calls cost. QEMU 2.1 shows and signals each request by itself as it is done
+//! (`complete_request_vring`; 2.2 has a bottom half for it), where the driver wants to be told. As
+//! QEMU does it asks for notifications as soon as it has emptied a ring; while it polls it does
+//! not. Nothing done: it polls for as long as `Polling` says, then sleeps.
+
+use std::sync::Arc;
+
+use millrace_block::{Bio, Buffer, Channel, ChannelConfig, IoThread, Op, Stamp};
+use millrace_exports::vhost::pace::{Pace, PaceConfig};
+use millrace_exports::vhost::polling::Polling;
+use millrace_machine::{CpuId, Machine, Stage};
+use millrace_simulator::Simulated;
+
+use super::costs::charge;
+use super::lock;
+use super::machine::{ThreadHandle, Vm};
+use super::memory::GuestMemory;
+use super::ring::{Ring, VmRequest};
+
+/// A queue, as its I/O thread has it.
+struct Queue {
+    number: u32,
+    ring: Arc<Ring>,
+    /// Requests taken and put back so far.
+    taken: u64,
+    used: u64,
+    published: u64,
+}
+
+impl Queue {
+    /// Shows the driver what was put on the used ring since; whether it must be interrupted.
+    fn shows_done(&mut self) -> bool {
+        let published = std::mem::replace(&mut self.published, self.used);
+        self.used > published && self.ring.publish(self.used, published)
+    }
+}
+
+/// What a look at a ring does about the guest's notifications.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kicks {
+    /// Asks for one with the next request.
+    Asked,
+    /// Leaves them off: somebody polls.
+    AsTheyAre,
+}
+
+/// An I/O thread.
+pub(super) struct Io<'a> {
+    vm: &'a Vm,
+    handle: &'a ThreadHandle,
+    memory: &'a GuestMemory,
+    queues: Vec<Queue>,
+    channel: Channel<Simulated>,
+    pace: Pace,
+    polling: Polling,
+    /// Requests in the channel, by user data.
+    requests: Vec<(u32, VmRequest)>,
+    free: Vec<usize>,
+    bios: Vec<Bio>,
+    /// Taken and not yet submitted, since when.
+    in_hand: u32,
+    since_ns: u64,
+}
+
+/// Runs I/O thread `number` until the processes have ended.
+pub(super) fn run(vm: &Vm, number: u32) {
+    let served = vm.plan.served;
+    let handle = &vm.handles[number as usize];
+    if vm.plan.effects.roaming && served.threads == 1 {
+        Simulated::roam();
+    }
+    let queue = |queue: u32| Queue {
+        number: queue,
+        ring: Arc::clone(&vm.rings[queue as usize]),
+        taken: 0,
+        used: 0,
+        published: 0,
+    };
+    let mine = (0..served.queues).filter(|queue| queue % served.threads == number);
+    let queues: Vec<Queue> = mine.map(queue).collect();
+    let thread = IoThread {
+        number: number as u16,
+        owner: u64::from(number) + 1,
+        bell: Arc::clone(&handle.bell),
+        turn: None,
+    };
+    // A ring's slots each, so that the channel is never full.
+    let config = ChannelConfig {
+        depth: 128 * queues.len() as u32,
+        stamp: Stamp::Batch,
+        thread: Some(thread),
+    };
+    let mut io = Io {
+        vm,
+        handle,
+        memory: &vm.memory[number as usize % vm.memory.len()],
+        queues,
+        channel: Channel::open(&vm.volume, config).expect("its queues are served"),
+        pace: Pace::new(PaceConfig { wait_max_ns: served.wait_max_ns }),
+        polling: Polling::new(served.poll_max_ns),
+        requests: Vec::new(),
+        free: Vec::new(),
+        bios: Vec::new(),
+        in_hand: 0,
+        since_ns: 0,
+    };
+    while io.turn() {}
+}
+
+impl Io<'_> {
+    /// One turn; false when all is over.
+    fn turn(&mut self) -> bool {
+        self.vm.cores.enter(None);
+        self.system_call(&self.vm.costs.device.poll);
+        let mut busy = self.take();
+        busy |= self.submit();
+        busy |= self.collect();
+        if !busy {
+            if self.vm.is_over() && self.channel.in_flight() == 0 {
+                return false;
+            }
+            self.wait();
+        }
+        true
+    }
+
+    /// A system call with a body.
+    fn system_call(&self, body: &millrace_simulator::Cost) {
+        Simulated::system_call();
+        charge(body, 1);
+    }
+
+    /// Looks at the rings of which there was a notification, or at all while it polls.
+    fn take(&mut self) -> bool {
+        let kicked = std::mem::take(&mut *lock(&self.handle.kicked));
+        let polls = self.polling.spin_ns() > 0;
+        let before = self.in_hand;
+        for index in 0..self.queues.len() {
+            let notified = kicked & (1 << self.queues[index].number) != 0;
+            if notified {
+                self.system_call(&self.vm.costs.device.event);
+            }
+            if notified || polls {
+                self.empty(index, if polls { Kicks::AsTheyAre } else { Kicks::Asked });
+            }
+        }
+        self.in_hand > before
+    }
+
+    /// Takes all that is on a ring, and leaves the guest's kicks on or off.
+    fn empty(&mut self, index: usize, kicks: Kicks) {
+        let ring = Arc::clone(&self.queues[index].ring);
+        loop {
+            let available = ring.available();
+            let fresh = (available - self.queues[index].taken) as u32;
+            if fresh > 0 {
+                self.arrived(fresh);
+            }
+            for _ in 0..fresh {
+                let request = ring.pop();
+                self.start(self.queues[index].number, request);
+            }
+            self.queues[index].taken = available;
+            if kicks == Kicks::AsTheyAre || ring.ask_for_kicks(available) {
+                return;
+            }
+        }
+    }
+
+    fn arrived(&mut self, fresh: u32) {
+        if self.vm.plan.served.wait_max_ns > 0 {
+            let now_ns = Simulated::now();
+            self.pace.arrived(now_ns, fresh);
+            if self.in_hand == 0 {
+                self.since_ns = now_ns;
+            }
+        }
+    }
+
+    /// A request goes through QEMU into the channel.
+    fn start(&mut self, queue: u32, request: VmRequest) {
+        let (costs, bs_bytes) = (&self.vm.costs.device, self.vm.plan.workload.bs_bytes);
+        charge(&costs.request, 1);
+        let pages = bs_bytes.div_ceil(4096);
+        charge(&costs.page, pages - 1);
+        if self.memory.translate(pages) > 0 {
+            // Another thread may have had this CPU meanwhile.
+            self.vm.cores.enter(None);
+        }
+        let place = self.free.pop().unwrap_or(self.requests.len());
+        if place == self.requests.len() {
+            self.requests.push((queue, request));
+        } else {
+            self.requests[place] = (queue, request);
+        }
+        let new = || Bio::read(0, Buffer::new(bs_bytes as usize));
+        let mut bio = self.bios.pop().unwrap_or_else(new);
+        bio.set_sector(request.sector);
+        bio.set_op(if request.op == Op::Write { Op::Write } else { Op::Read });
+        bio.set_user_data(place as u64);
+        let accepted = self.channel.submit(bio);
+        assert!(accepted.is_ok(), "a channel for all slots, and sectors of this drive");
+        self.in_hand += 1;
+    }
+
+    /// Submits what is in hand, after a wait for more if that pays; false if nothing is.
+    fn submit(&mut self) -> bool {
+        if self.in_hand == 0 {
+            return false;
+        }
+        let mut held = false;
+        while self.vm.plan.served.wait_max_ns > 0 {
+            let now_ns = Simulated::now();
+            let Some(until_ns) = self.pace.hold_until(now_ns, self.in_hand, self.since_ns) else {
+                break;
+            };
+            held = true;
+            let queues = &self.queues;
+            let more = || queues.iter().any(|queue| queue.ring.available() > queue.taken);
+            if !Simulated::spin_until(until_ns, more) {
+                break;
+            }
+            (0..self.queues.len()).for_each(|index| self.empty(index, Kicks::Asked));
+        }
+        let count = std::mem::take(&mut self.in_hand);
+        let costs = &self.vm.costs.device;
+        self.system_call(&costs.submit);
+        Simulated::work(Stage::Interface, count);
+        self.channel.flush();
+        self.pace.submitted(self.vm.turn_ns, count);
+        self.vm.count(|counts| {
+            counts.submissions += 1;
+            counts.held += u64::from(held);
+            counts.submitted += u64::from(count);
+        });
+        true
+    }
+
+    /// Puts what is done on the used rings and interrupts; false if nothing is.
+    fn collect(&mut self) -> bool {
+        let mut done = Vec::new();
+        let count = self.channel.poll(|completion| done.push(completion)) as u32;
+        if count == 0 {
+            return false;
+        }
+        if self.vm.plan.interrupts && !self.vm.plan.served.steered {
+            // CPU 0 took the drive's interrupt and forwarded it.
+            Simulated::interrupt(CpuId(0));
+        }
+        // Its eventfd, then the completions.
+        Simulated::system_call();
+        self.system_call(&self.vm.costs.device.reap);
+        for completion in done {
+            charge(&self.vm.costs.device.complete, 1);
+            let place = completion.user_data as usize;
+            let (number, request) = self.requests[place];
+            self.free.push(place);
+            self.bios.push(completion.bio);
+            let queue = self.queues.iter_mut().find(|queue| queue.number == number);
+            let queue = queue.expect("it came from one of them");
+            queue.ring.push_used(request, queue.used);
+            queue.used += 1;
+            if self.vm.plan.effects.signals && queue.shows_done() {
+                self.signal(number);
+            }
+        }
+        self.pace.completed(count);
+        for index in 0..self.queues.len() {
+            if self.queues[index].shows_done() {
+                self.signal(self.queues[index].number);
+            }
+        }
+        true
+    }
+
+    /// Interrupts the vCPU of a queue.
+    fn signal(&self, queue: u32) {
+        self.vm.count(|counts| counts.signals += 1);
+        self.system_call(&self.vm.costs.device.signal);
+        let vcpu = &self.vm.vcpus[self.vm.plan.served.target(queue) as usize];
+        vcpu.interrupt(1 << queue, &self.vm.cores);
+    }
+
+    /// Polls, then sleeps until notified or until the drive has something.
+    fn wait(&mut self) {
+        let start_ns = Simulated::now();
+        let spin_ns = self.polling.spin_ns();
+        if spin_ns > 0 {
+            let (queues, channel) = (&self.queues, &self.channel);
+            let more = || {
+                queues.iter().any(|queue| queue.ring.available() > queue.taken)
+                    || channel.has_work()
+                    || self.vm.is_over()
+            };
+            if Simulated::spin_until(start_ns + spin_ns, more) {
+                self.polling.caught(Simulated::now() - start_ns);
+                return;
+            }
+            // From here on somebody has to tell it.
+            let quiet = |queue: &Queue| queue.ring.ask_for_kicks(queue.taken);
+            if !self.queues.iter().all(quiet) {
+                return;
+            }
+        }
+        let deadline_ns = self.channel.sleep_until();
+        let (channel, vm, handle) = (&self.channel, self.vm, self.handle);
+        let slept_ns = Simulated::now();
+        vm.count(|counts| counts.sleeps += 1);
+        let ready = || *lock(&handle.kicked) != 0 || channel.has_work() || vm.is_over();
+        handle.bell.sleep_unless(deadline_ns, ready);
+        self.polling.slept(spin_ns, Simulated::now() - slept_ns);
+        self.channel.tick();
+    }
+}

@@ -1,0 +1,158 @@
+//! `Vm`: what vCPUs and I/O threads of a virtual machine share.
+//!
+//! Made by `run`, inside the simulation; used by `guest` and `iothread`.
+
+use std::sync::{Arc, Mutex};
+
+use millrace_block::{Disk, DiskConfig, Layout, Volume};
+use millrace_drives::open_on;
+use millrace_machine::{Doorbell, Machine, Parker};
+use millrace_simulator::{Model, Simulated};
+
+use super::memory::GuestMemory;
+use super::ring::Ring;
+use super::spinlock::PauseLoop;
+use super::vcpu::{Cores, Vcpu};
+use super::{Counts, VmCosts, VmPlan, lock};
+use crate::around::Outer;
+use crate::bench::{BenchError, Interrupt};
+use crate::sim::{PollerDriver, Window};
+
+/// What happened, and what had when the window began.
+#[derive(Debug, Default)]
+pub(super) struct Windowed {
+    now: Counts,
+    before: Counts,
+    pub(super) inside: Counts,
+}
+
+impl Windowed {
+    pub(super) fn begin(&mut self) {
+        self.before = self.now;
+    }
+
+    pub(super) fn end(&mut self) {
+        self.inside = self.now.since(&self.before);
+    }
+}
+
+/// What the threads of a virtual machine share.
+pub(super) struct Vm {
+    pub(super) plan: VmPlan,
+    pub(super) costs: VmCosts,
+    /// From one of the guest's processes to another, or to nothing and back.
+    pub(super) guest_switch_ns: u64,
+    /// Fixed cost of a submission: its system calls and those of the turn that it makes necessary.
+    pub(super) turn_ns: u64,
+    /// Size of the drive.
+    pub(super) bytes: u64,
+    pub(super) volume: Arc<Volume<Simulated>>,
+    pub(super) vcpus: Vec<Vcpu>,
+    pub(super) rings: Vec<Arc<Ring>>,
+    pub(super) handles: Vec<ThreadHandle>,
+    pub(super) cores: Cores,
+    /// QEMU's maps of the guest's memory: one, or one for each I/O thread.
+    pub(super) memory: Vec<GuestMemory>,
+    pub(super) window: Window,
+    pub(super) counts: Mutex<Windowed>,
+    processes: Mutex<u32>,
+}
+
+impl Vm {
+    pub(super) fn new(
+        model: &Model,
+        costs: &VmCosts,
+        (plan, interrupt): (&VmPlan, &Interrupt),
+    ) -> Result<Vm, BenchError> {
+        let failed = |error: millrace_drives::SpecError| BenchError::Workload(error.to_string());
+        let mut driver = open_on::<Simulated>(&plan.drive).map_err(failed)?;
+        if plan.interrupts {
+            driver = Box::new(Outer(PollerDriver(driver)));
+        }
+        let disks = vec![Disk::new(driver, DiskConfig::default())?];
+        let volume = Volume::new("vm", Layout::Linear, disks)?;
+        let served = plan.served;
+        let place = |number| cpu_of(model, number);
+        let pause = plan.effects.preemption.then(|| PauseLoop {
+            window: costs.exits.pause_window.clone(),
+            exit: costs.exits.pause.clone(),
+        });
+        Ok(Vm {
+            costs: costs.clone(),
+            turn_ns: match plan.effects.bound {
+                true => turn_ns(model, costs),
+                false => served.wait_max_ns,
+            },
+            guest_switch_ns: model.threads.context_switch.ns.round() as u64,
+            bytes: volume.capacity() << 9,
+            volume,
+            vcpus: (0..plan.vcpus).map(|number| Vcpu::new(number, place(number))).collect(),
+            rings: (0..served.queues).map(|_| Arc::new(Ring::new(pause.clone()))).collect(),
+            handles: (0..served.threads)
+                .map(|thread| ThreadHandle::new(served.thread_cpu(thread, model)))
+                .collect(),
+            cores: Cores::new(model),
+            memory: (0..if plan.effects.translation { 1 } else { served.threads })
+                .map(|_| GuestMemory::new())
+                .collect(),
+            window: Window::new(plan.length, plan.processes, plan.workload.iodepth)
+                .ended_by(interrupt),
+            counts: Mutex::default(),
+            processes: Mutex::new(plan.processes),
+            plan: plan.clone(),
+        })
+    }
+
+    pub(super) fn count(&self, count: impl FnOnce(&mut Counts)) {
+        count(&mut lock(&self.counts).now);
+    }
+
+    /// Notifies the I/O thread of a queue.
+    pub(super) fn kick(&self, queue: u32) {
+        let handle = &self.handles[(queue % self.plan.served.threads) as usize];
+        *lock(&handle.kicked) |= 1 << queue;
+        handle.bell.ring();
+    }
+
+    /// Whether every process has ended.
+    pub(super) fn is_over(&self) -> bool {
+        *lock(&self.processes) == 0
+    }
+
+    /// A process has ended; others that only wait for slots are to notice that the window is over.
+    pub(super) fn process_ended(&self) {
+        *lock(&self.processes) -= 1;
+        self.vcpus.iter().for_each(|vcpu| vcpu.bell.ring());
+        self.handles.iter().for_each(|handle| handle.bell.ring());
+    }
+}
+
+/// The CPU of the `number`th thread of those that are spread over cores: first one a core, then
+/// their siblings, then from the beginning.
+pub(super) fn cpu_of(model: &Model, number: u32) -> u32 {
+    let per_core = model.cpus_per_socket() / model.cores_per_socket;
+    let cores = model.sockets * model.cores_per_socket;
+    number % cores * per_core + number / cores % per_core
+}
+
+/// `ppoll`, `io_submit`, the read of the completions' eventfd and `io_getevents`.
+fn turn_ns(model: &Model, costs: &VmCosts) -> u64 {
+    let bodies = &costs.device;
+    let bodies_ns = bodies.poll.ns + bodies.submit.ns + bodies.reap.ns;
+    (bodies_ns + 4.0 * model.threads.system_call.ns).round() as u64
+}
+
+/// How others reach an I/O thread.
+pub(super) struct ThreadHandle {
+    pub(super) cpu: u32,
+    pub(super) bell: Arc<Doorbell<Simulated>>,
+    /// Queues whose notification nobody has looked at.
+    pub(super) kicked: std::sync::Mutex<u64>,
+}
+
+impl ThreadHandle {
+    pub(super) fn new(cpu: u32) -> ThreadHandle {
+        let bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+        ThreadHandle { cpu, bell, kicked: std::sync::Mutex::new(0) }
+    }
+}

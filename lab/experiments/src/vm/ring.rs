@@ -1,0 +1,242 @@
+//! `Ring`: a virtqueue between guest and device, with the lock of the guest's driver.
+//!
+//! What both sides share lies on lines of the simulated machine: the two indices, the two event
+//! indices (VIRTIO_RING_F_EVENT_IDX, as the real thing), a line for each request's descriptors, one
+//! for eight entries of the used ring. The requests themselves are the simulation's own. The driver
+//! adds and takes back under one lock, as virtio_blk of Linux 3.17 does (`virtio_queue_rq`,
+//! `virtblk_done`). Invariant: a side looks at requests only up to the index that it has read.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use millrace_block::Op;
+use millrace_machine::{Line, Machine, Order, Word};
+use millrace_simulator::Simulated;
+
+use super::lock;
+use super::spinlock::{GuestLock, LockSeen, PauseLoop};
+
+/// Requests of a ring, QEMU's virtio-blk of 2014.
+const SLOTS: u32 = 128;
+/// Entries of the used ring on a line.
+const USED_PER_LINE: u32 = 8;
+
+type SimLine = <Simulated as Machine>::Line<[u8; 64]>;
+type SimWord = <Simulated as Machine>::Word;
+
+/// One I/O of the guest.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct VmRequest {
+    /// Descriptors that it has, from its adding to its taking back.
+    pub(super) slot: u32,
+    pub(super) vcpu: u32,
+    pub(super) op: Op,
+    pub(super) sector: u64,
+    pub(super) start_ns: u64,
+}
+
+/// The driver's side, under its lock.
+#[derive(Debug)]
+pub(super) struct DriverSide {
+    free: Vec<u32>,
+    added: u64,
+    taken: u64,
+    /// vCPUs whose process found no slot, in order.
+    waiting: VecDeque<u32>,
+}
+
+/// A virtqueue.
+pub(super) struct Ring {
+    driver: GuestLock<DriverSide>,
+    avail_idx: SimWord,
+    avail_event: SimWord,
+    used_idx: SimWord,
+    used_event: SimWord,
+    descriptors: Vec<SimLine>,
+    used_lines: Vec<SimLine>,
+    avail: Mutex<VecDeque<VmRequest>>,
+    used: Mutex<VecDeque<VmRequest>>,
+}
+
+/// Whether the other side asked to be told when the index passes its event index.
+fn needs_event(event: u64, new: u64, old: u64) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+impl Ring {
+    /// An empty ring; with `pause` the holders of its driver's lock may lose their CPU.
+    pub(super) fn new(pause: Option<PauseLoop>) -> Ring {
+        let lines = |count: u32| (0..count).map(|_| SimLine::new([0; 64])).collect();
+        let word = || SimWord::new(0);
+        let free = (0..SLOTS).rev().collect();
+        let side = DriverSide { free, added: 0, taken: 0, waiting: VecDeque::new() };
+        Ring {
+            driver: GuestLock::new(side, pause),
+            avail_idx: word(),
+            avail_event: word(),
+            used_idx: word(),
+            used_event: word(),
+            descriptors: lines(SLOTS),
+            used_lines: lines(SLOTS / USED_PER_LINE),
+            avail: Mutex::default(),
+            used: Mutex::default(),
+        }
+    }
+
+    /// What happened at the driver's lock.
+    pub(super) fn lock_seen(&self) -> LockSeen {
+        self.driver.seen()
+    }
+
+    /// The driver adds a request, at `work`'s cost; whether it must notify the device. `None`
+    /// without a free slot: the vCPU is told when there are some again.
+    pub(super) fn add(&self, mut request: VmRequest, work: impl FnOnce()) -> Option<bool> {
+        let mut driver = self.driver.lock();
+        let Some(slot) = driver.free.pop() else {
+            if !driver.waiting.contains(&request.vcpu) {
+                driver.waiting.push_back(request.vcpu);
+            }
+            return None;
+        };
+        request.slot = slot;
+        work();
+        self.descriptors[slot as usize].write();
+        lock(&self.avail).push_back(request);
+        let old = driver.added;
+        driver.added += 1;
+        // Release: pairs with the device's acquire in `available`.
+        self.avail_idx.store(driver.added, Order::Release);
+        // Pairs with the device's fence in `ask_for_kicks`.
+        Simulated::fence(Order::SeqCst);
+        let event = self.avail_event.load(Order::Relaxed);
+        Some(needs_event(event, driver.added, old))
+    }
+
+    /// The driver takes back what is done, each at `each`'s cost, until nothing is left, and asks
+    /// for an interrupt by the next one; all under its lock. Returns the vCPUs to be told of slots.
+    pub(super) fn take_done(&self, mut each: impl FnMut(VmRequest)) -> Vec<u32> {
+        let mut driver = self.driver.lock();
+        let mut freed = 0;
+        loop {
+            // Acquire: pairs with the device's release in `publish`.
+            let used = self.used_idx.load(Order::Acquire);
+            while driver.taken < used {
+                self.used_line(driver.taken).read();
+                let request = lock(&self.used).pop_front().expect("published before the index");
+                driver.taken += 1;
+                driver.free.push(request.slot);
+                freed += 1;
+                each(request);
+            }
+            self.used_event.store(used, Order::Relaxed);
+            // Pairs with the device's fence in `publish`.
+            Simulated::fence(Order::SeqCst);
+            if self.used_idx.load(Order::Acquire) == used {
+                break;
+            }
+        }
+        // As many wake-ups as batches of 8 tags (BT_WAIT_BATCH of blk-mq).
+        let told = driver.waiting.len().min(usize::div_ceil(freed, 8));
+        driver.waiting.drain(..told).collect()
+    }
+
+    /// The device's look: the index up to which there are requests.
+    pub(super) fn available(&self) -> u64 {
+        // Acquire: pairs with the driver's release in `add`.
+        self.avail_idx.load(Order::Acquire)
+    }
+
+    /// The device takes the next request, which the index says is there.
+    pub(super) fn pop(&self) -> VmRequest {
+        let request = lock(&self.avail).pop_front().expect("added before the index");
+        self.descriptors[request.slot as usize].read();
+        request
+    }
+
+    /// The device has taken all up to `taken` and asks to be told of the next; whether there is
+    /// nothing more already.
+    pub(super) fn ask_for_kicks(&self, taken: u64) -> bool {
+        self.avail_event.store(taken, Order::Relaxed);
+        // Pairs with the driver's fence in `add`: one of the two sees the other.
+        Simulated::fence(Order::SeqCst);
+        self.available() == taken
+    }
+
+    /// The device puts a request on the used ring as its `number`th; seen once published.
+    pub(super) fn push_used(&self, request: VmRequest, number: u64) {
+        self.used_line(number).write();
+        lock(&self.used).push_back(request);
+    }
+
+    /// The device shows the driver what it has put there; whether it must interrupt.
+    pub(super) fn publish(&self, new: u64, old: u64) -> bool {
+        // Release: pairs with the driver's acquire in `take_done`.
+        self.used_idx.store(new, Order::Release);
+        // Pairs with the driver's fence in `take_done`.
+        Simulated::fence(Order::SeqCst);
+        needs_event(self.used_event.load(Order::Relaxed), new, old)
+    }
+
+    fn used_line(&self, number: u64) -> &SimLine {
+        &self.used_lines[(number / u64::from(USED_PER_LINE)) as usize % self.used_lines.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(vcpu: u32) -> VmRequest {
+        VmRequest { slot: 0, vcpu, op: Op::Read, sector: 0, start_ns: 0 }
+    }
+
+    #[test]
+    fn only_an_index_that_passes_the_event_is_told() {
+        assert!(needs_event(0, 1, 0));
+        assert!(!needs_event(0, 2, 1));
+        assert!(needs_event(5, 8, 4));
+        assert!(!needs_event(8, 8, 4));
+    }
+
+    #[test]
+    fn the_driver_notifies_once_until_the_device_asks_again() {
+        let ring = Ring::new(None);
+        let add = || ring.add(request(0), || ());
+        assert_eq!([add(), add(), add()], [Some(true), Some(false), Some(false)]);
+        assert_eq!(ring.available(), 3);
+        (0..3).for_each(|_| assert_eq!(ring.pop().vcpu, 0));
+        assert!(ring.ask_for_kicks(3));
+        assert_eq!([add(), add()], [Some(true), Some(false)]);
+        assert!(!ring.ask_for_kicks(3));
+    }
+
+    #[test]
+    fn the_device_interrupts_once_until_the_driver_has_taken_all() {
+        let ring = Ring::new(None);
+        let mut used = 0;
+        let mut finish = || {
+            ring.add(request(1), || ());
+            let request = ring.pop();
+            ring.push_used(request, used);
+            used += 1;
+            ring.publish(used, used - 1)
+        };
+        assert_eq!([finish(), finish()], [true, false]);
+        let mut seen = 0;
+        assert!(ring.take_done(|_| seen += 1).is_empty());
+        assert!(seen == 2 && finish());
+    }
+
+    #[test]
+    fn who_finds_no_slot_is_told_when_there_is_one() {
+        let ring = Ring::new(None);
+        (0..SLOTS).for_each(|_| assert!(ring.add(request(0), || ()).is_some()));
+        assert_eq!(ring.add(request(3), || ()), None);
+        assert_eq!(ring.add(request(3), || ()), None);
+        let first = ring.pop();
+        ring.push_used(first, 0);
+        ring.publish(1, 0);
+        assert_eq!(ring.take_done(|_| ()), [3]);
+        assert!(ring.add(request(3), || ()).is_some());
+    }
+}

@@ -1,0 +1,187 @@
+//! One row of a virtual machine: everything made inside the simulation, run, and counted.
+//!
+//! `run_vm` is what experiments call. The simulation ends when every process has: the last one
+//! wakes all that sleep.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millrace_machine::{CpuId, Machine, Thread};
+use millrace_simulator::{Model, Report, Simulated, Simulation};
+
+use super::machine::Vm;
+use super::{Counts, LockSeen, VmCosts, VmPlan, guest, iothread, lock};
+use crate::bench::{BenchError, Interrupt};
+
+/// Virtual time after which a row that has not ended is given up.
+const LIMIT_NS: u64 = 100_000_000_000;
+
+/// What a row was like.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) iops: f64,
+    /// Mean, from submission in the guest to its reaping.
+    pub(crate) latency_ns: f64,
+    /// In the window.
+    pub(crate) counts: Counts,
+    /// Of all I/Os, warm-up included: host's context switches, and waiting for queues' locks.
+    pub(crate) switches_per_io: f64,
+    pub(crate) lock_wait_ns: f64,
+    /// At the queues' locks of all I/Os, unless holders are left alone.
+    pub(crate) locks: LockSeen,
+    /// Part of the cores' time that they were not idle.
+    pub(crate) busy: f64,
+    pub(crate) events: u64,
+}
+
+/// Runs a row; equal models, costs and plans give equal numbers to the bit.
+///
+/// # Errors
+/// If the plan does not fit, or the simulation fails.
+pub(crate) fn run_vm(model: &Model, costs: &VmCosts, plan: &VmPlan) -> Result<Seen, BenchError> {
+    run_vm_until(model, costs, (plan, &Interrupt::default()))
+}
+
+/// Runs a row as [`run_vm`] does; an interrupt ends it early.
+///
+/// # Errors
+/// As [`run_vm`].
+pub(crate) fn run_vm_until(
+    model: &Model,
+    costs: &VmCosts,
+    (plan, interrupt): (&VmPlan, &Interrupt),
+) -> Result<Seen, BenchError> {
+    let wrong = |text: String| BenchError::Machine { text };
+    let (seed, slot) = (plan.workload.seed, Arc::new(Mutex::new(None)));
+    let model = &with_effects(model, plan);
+    let simulation = Simulation::new(model, seed).map_err(|error| wrong(error.to_string()))?;
+    let result = Arc::clone(&slot);
+    let inner = (model.clone(), costs.clone(), plan.clone(), interrupt.clone());
+    let main = move || {
+        let ran = Vm::new(&inner.0, &inner.1, (&inner.2, &inner.3)).map(run_threads);
+        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(ran);
+    };
+    let report = simulation.time_limit_ns(LIMIT_NS).run(main);
+    let report = report.map_err(|error| wrong(error.to_string()))?;
+    let ran = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let vm = ran.ok_or(BenchError::Panicked)??;
+    Ok(seen(&vm, &report))
+}
+
+/// The machine without what the plan leaves off.
+fn with_effects(model: &Model, plan: &VmPlan) -> Model {
+    let mut model = model.clone();
+    if !plan.effects.sharing {
+        share_nothing(&mut model);
+    }
+    model
+}
+
+/// Lets each hyper-thread of a machine do what a core does.
+pub(crate) fn share_nothing(model: &mut Model) {
+    if let Some(threads) = &mut model.hyper_threads {
+        threads.gain.factor = f64::from(threads.per_core);
+    }
+}
+
+/// Starts all threads of a virtual machine and waits for their end.
+fn run_threads(vm: Vm) -> Arc<Vm> {
+    let vm = Arc::new(vm);
+    let mut threads = Vec::new();
+    for number in 0..vm.plan.served.threads {
+        let (inner, cpu) = (Arc::clone(&vm), vm.handles[number as usize].cpu);
+        let body = Box::new(move || iothread::run(&inner, number));
+        threads.push(Simulated::spawn(&format!("io-{number}"), Some(CpuId(cpu)), body));
+    }
+    for number in 0..vm.plan.vcpus {
+        let (inner, cpu) = (Arc::clone(&vm), vm.vcpus[number as usize].cpu());
+        let body = Box::new(move || guest::run(&inner, number));
+        threads.push(Simulated::spawn(&format!("vcpu-{number}"), Some(CpuId(cpu)), body));
+    }
+    for thread in threads {
+        thread.join();
+    }
+    vm
+}
+
+fn seen(vm: &Vm, report: &Report) -> Seen {
+    let (length_ns, ios) = vm.window.measured();
+    let total = vm.window.total().max(1) as f64;
+    let counts = lock(&vm.counts).inside;
+    let switches: u64 = report.cpus.iter().map(|cpu| cpu.context_switches).sum();
+    let waits = report.locks.iter().filter(|row| row.name == "virtqueue" && row.site.is_none());
+    let locks = vm.rings.iter().map(|ring| ring.lock_seen());
+    let locks = locks.fold(LockSeen::default(), LockSeen::plus);
+    let wait_ns = waits.map(|row| row.counts.wait_ns).sum::<u64>() + locks.wait_ns;
+    let idle_ns: u64 = report.cpus.iter().map(|cpu| cpu.idle_ns).sum();
+    let all_ns = report.elapsed_ns() as f64 * report.cpus.len() as f64;
+    Seen {
+        iops: ios as f64 * 1e9 / length_ns.max(1) as f64,
+        latency_ns: counts.latency_ns as f64 / counts.reaped.max(1) as f64,
+        counts,
+        switches_per_io: switches as f64 / total,
+        lock_wait_ns: wait_ns as f64 / total,
+        locks,
+        busy: 1.0 - idle_ns as f64 / all_ns.max(1.0),
+        events: report.events,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Effects, Served};
+    use super::*;
+    use crate::sim::{Length, machine};
+    use crate::workload::{Rw, Workload};
+
+    const ONE: Served =
+        Served { queues: 1, threads: 1, steered: true, wait_max_ns: 0, poll_max_ns: 0 };
+    const EACH: Served = Served { queues: 8, threads: 8, ..ONE };
+
+    fn run(served: Served, processes: u32, drive: &str) -> Seen {
+        let (costs, model) = (VmCosts::kvm_2015(), machine("miot"));
+        let plan = VmPlan {
+            vcpus: 8,
+            processes,
+            served,
+            effects: Effects::ALL,
+            workload: Workload {
+                rw: Rw::RandRead,
+                bs_bytes: 4096,
+                iodepth: 32,
+                verify: false,
+                seed: 1,
+            },
+            drive: drive.parse().expect("a drive"),
+            interrupts: drive != "null",
+            length: Length::Ios(400),
+        };
+        let (costs, model) = (costs.expect("there"), model.expect("there"));
+        run_vm(&model, &costs, &plan).expect("it runs")
+    }
+
+    #[test]
+    fn the_same_row_is_the_same_to_the_bit_and_nothing_gets_lost() {
+        for drive in ["null", "model:preset=miot-nvme"] {
+            for (served, processes) in [(ONE, 8), (EACH, 8), (ONE, 1)] {
+                let seen = run(served, processes, drive);
+                assert_eq!(seen, run(served, processes, drive));
+                assert!(seen.counts.reaped >= 400 * u64::from(processes), "{:?}", seen.counts);
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_shared_queue_is_waited_for_and_needs_ipis() {
+        let (shared, own) = (run(ONE, 4, "null"), run(EACH, 4, "null"));
+        assert!(shared.lock_wait_ns > 0.0 && shared.counts.ipis > 0);
+        assert!(own.lock_wait_ns == 0.0 && own.counts.ipis == 0, "{:?}", own.counts);
+    }
+
+    #[test]
+    fn who_polls_is_notified_less() {
+        let model = "model:preset=miot-nvme";
+        let sleeping = run(ONE, 1, model);
+        let polling = run(Served { poll_max_ns: 200_000, ..ONE }, 1, model);
+        assert!(polling.counts.kicks * 2 < sleeping.counts.kicks, "{polling:?} {sleeping:?}");
+    }
+}

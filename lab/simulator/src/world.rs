@@ -1,0 +1,272 @@
+//! `World`: the state of one running simulation, and the gate that every shared access passes.
+//!
+//! Found through a thread-local pointer that the run loop (run.rs) sets; one thread of the system
+//! runs a whole simulation. Invariant that makes the simulation sequentially consistent: a CPU
+//! accesses shared state only when its clock is the earliest of all CPUs that can run (`shared`),
+//! so accesses happen in the order of virtual time. The `RefCell` is never borrowed over a
+//! suspension.
+//! All times are integers in picoseconds, so that debug and release builds agree to the bit. Owns
+//! the scheduler, the caches and the table of locks, which know nothing of each other nor of it;
+//! lock.rs, spin.rs and thread.rs add what concerns several of them.
+#![allow(unsafe_code)]
+
+use core::cell::{Cell, RefCell, RefMut};
+use core::ptr;
+use std::string::String;
+use std::vec::Vec;
+
+use millrace_random::SplitMix64;
+
+use super::line::{Access, Caches, LineState, Written};
+use super::line_queue::LineQueue;
+use super::lock_table::LockTable;
+use super::model::Model;
+use super::pool::{State, ThreadState};
+use super::prices::Prices;
+use super::report::{BlockedThread, Report, SimError};
+use super::scheduler::{Next, Scheduler, Stuck};
+use super::still;
+use super::time::PS_PER_NS;
+use millrace_machine::{CpuId, NodeId, Topology};
+
+/// One running simulation.
+pub(super) struct World {
+    pub(super) scheduler: Scheduler,
+    pub(super) caches: Caches,
+    pub(super) epoch: u32,
+    pub(super) events: u64,
+    pub(super) prices: Prices,
+    pub(super) random: SplitMix64,
+    /// Threads that wait for a write to a line, by its `watch` less one.
+    pub(super) watches: Vec<Vec<u32>>,
+    /// Threads that wait for their turn to have a line, by its `queue` less one.
+    pub(super) line_queues: Vec<LineQueue>,
+    /// How often a line goes on within a socket before it must leave.
+    pub(super) near_turns: u32,
+    pub(super) locks: LockTable,
+    /// Why the run ends before its threads do.
+    failure: Option<SimError>,
+}
+
+std::thread_local! {
+    static CURRENT: Cell<*const RefCell<World>> = const { Cell::new(ptr::null()) };
+}
+
+/// Makes a world the thread's running one until dropped.
+pub(super) struct Entered;
+
+impl Entered {
+    /// # Panics
+    /// Inside a running simulation: they do not nest.
+    ///
+    /// # Safety
+    /// The world outlives the returned value.
+    pub(super) unsafe fn new(world: &RefCell<World>) -> Entered {
+        assert!(CURRENT.get().is_null(), "a simulation within a simulation");
+        CURRENT.set(world);
+        Entered
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.set(ptr::null());
+    }
+}
+
+/// The simulation that the caller runs in.
+#[inline]
+pub(super) fn current() -> Option<&'static RefCell<World>> {
+    let world = CURRENT.get();
+    // SAFETY: `Entered` keeps the pointer valid while it is set, and the reference is used only by
+    // functions of this module that return before the simulation ends.
+    (!world.is_null()).then(|| unsafe { &*world })
+}
+
+/// Does what concerns nobody but the running CPU; `None` outside a simulation. `f` neither
+/// suspends nor drops values of the program.
+#[inline]
+pub(super) fn private<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
+    Some(f(&mut current()?.borrow_mut()))
+}
+
+/// Does what others can see, when it is the running CPU's turn; `None` outside a simulation. `f`
+/// neither suspends nor drops values of the program.
+#[inline]
+pub(super) fn shared<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
+    Some(f(&mut at_turn(current()?)))
+}
+
+/// The world, when it is the running CPU's turn.
+#[inline]
+pub(super) fn at_turn(cell: &'static RefCell<World>) -> RefMut<'static, World> {
+    still::check();
+    let world = cell.borrow_mut();
+    if world.scheduler.may_go() {
+        return world;
+    }
+    drop(world);
+    wait_for_turn(cell);
+    cell.borrow_mut()
+}
+
+/// Lets the running CPU's private time pass; a CPU that works for long without sharing anything
+/// still gives others a turn at the end of its time slice.
+#[inline]
+pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
+    let Some(cell) = current() else { return };
+    still::check();
+    let mut world = cell.borrow_mut();
+    let price_ps = price(&mut world);
+    world.scheduler.now_ps += price_ps;
+    if world.scheduler.slice_is_over() {
+        drop(world);
+        wait_for_turn(cell);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn wait_for_turn(cell: &RefCell<World>) {
+    // Destructors of a thread that panics run to their end without the others: a switch in the
+    // middle of unwinding would mix up two threads' panics.
+    if !std::thread::panicking() {
+        cell.borrow_mut().scheduler.step_aside();
+        suspend();
+    }
+}
+
+/// Lets other CPUs run until the scheduler returns to the running thread, whose state says why it
+/// waits.
+pub(super) fn suspend() {
+    let yielder = current().expect("inside a simulation").borrow().scheduler.yielder();
+    // SAFETY: the scheduler set it to the running coroutine's own yielder, which lives on that
+    // coroutine's stack as long as the coroutine runs.
+    unsafe { (*yielder).suspend(()) };
+}
+
+impl World {
+    pub(super) fn new(model: &Model, seed: u64, epoch: u32, limit_ps: u64) -> Self {
+        let mut random = SplitMix64::new(seed);
+        let places = shuffled(model.cpus() as usize, &mut random);
+        World {
+            scheduler: Scheduler::new(model, &places, limit_ps),
+            caches: Caches::new(model),
+            epoch,
+            events: 0,
+            prices: Prices::new(model),
+            random,
+            watches: Vec::new(),
+            line_queues: Vec::new(),
+            near_turns: model.cache.near.turns,
+            locks: LockTable::default(),
+            failure: None,
+        }
+    }
+
+    /// The next thread to run, which becomes the running one.
+    ///
+    /// # Errors
+    /// Why the simulation cannot go on.
+    pub(super) fn pick(&mut self) -> Result<Next, SimError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        self.scheduler.pick().map_err(|stuck| match stuck {
+            Stuck::Deadlock => SimError::Deadlock(self.blocked()),
+            Stuck::TimeLimit => {
+                SimError::TimeLimit(self.scheduler.limit_ps / PS_PER_NS, self.blocked())
+            }
+        })
+    }
+
+    /// The running thread has panicked: the simulation ends with its message.
+    pub(super) fn fail(&mut self, message: String) {
+        let at_ns = self.scheduler.now_ps / PS_PER_NS;
+        let thread = self.scheduler.me().name.clone();
+        self.failure = Some(SimError::Panic { thread, at_ns, message });
+    }
+
+    /// The running CPU reads `lines` lines that move together.
+    #[inline]
+    pub(super) fn read_line(&mut self, line: &LineState, lines: u64) {
+        let access = self.begin_access(line, lines);
+        self.scheduler.now_ps = self.caches.read(line, access);
+    }
+
+    /// The running CPU writes `lines` lines that move together.
+    #[inline]
+    pub(super) fn write_line(&mut self, line: &LineState, lines: u64, written: Written) {
+        let access = self.begin_access(line, lines);
+        self.scheduler.now_ps = self.caches.write(line, access, written);
+    }
+
+    #[inline]
+    fn begin_access(&mut self, line: &LineState, lines: u64) -> Access {
+        self.events += 1;
+        line.renew(self.epoch);
+        if self.scheduler.recording {
+            self.record(line);
+        }
+        Access { cpu: self.scheduler.cpu, now_ps: self.scheduler.now_ps, lines }
+    }
+
+    pub(super) fn topology(&self) -> Topology {
+        let cpu = |cpu| millrace_machine::Cpu {
+            id: CpuId(cpu as u32),
+            node: NodeId(self.caches.fabric.socket_of(cpu) as u32),
+        };
+        Topology::new((0..self.scheduler.cpus.len()).map(cpu).collect())
+    }
+
+    /// What the simulation was like, at its end.
+    pub(super) fn report(&self) -> Report {
+        let end_ps = self.scheduler.end_ps();
+        Report {
+            end_ns: end_ps / PS_PER_NS,
+            events: self.events,
+            locks: self.locks.table(),
+            cpus: self.scheduler.cpus.iter().map(|cpu| cpu.times(end_ps)).collect(),
+            links: self.caches.fabric.link_use(),
+        }
+    }
+
+    /// All threads, with what they wait for.
+    fn blocked(&self) -> Vec<BlockedThread> {
+        let describe = |thread: &ThreadState| BlockedThread {
+            name: thread.name.clone(),
+            cpu: thread.cpu as u32,
+            waits_for: self.wait_of(thread),
+        };
+        self.scheduler.pool.threads.iter().flatten().map(describe).collect()
+    }
+
+    fn wait_of(&self, thread: &ThreadState) -> String {
+        let pool = &self.scheduler.pool;
+        match thread.state {
+            State::Running => "nothing, it runs".into(),
+            State::Ready => "its CPU".into(),
+            State::Parked => "a wake-up".into(),
+            State::Joining(other) => std::format!("the end of thread {}", pool.name(other)),
+            State::Stalled => "a cache line that others want too".into(),
+            State::Spinning => {
+                let lines = thread.spin.watching.len();
+                std::format!("a write to one of {lines} cache lines, spinning")
+            }
+            State::Locking(lock) => {
+                let (lock, holder) = self.locks.name_and_holder(lock);
+                std::format!("lock {lock}, held by {}", pool.name(holder))
+            }
+        }
+    }
+}
+
+/// The numbers below `count` in an order that the seed decides.
+fn shuffled(count: usize, random: &mut SplitMix64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    for last in (1..count).rev() {
+        let other = (random.next() % (last as u64 + 1)) as usize;
+        order.swap(last, other);
+    }
+    order
+}

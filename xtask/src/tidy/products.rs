@@ -1,0 +1,105 @@
+//! Rule: the daemon's crates depend on nothing of the laboratory.
+//!
+//! A crate under `crates` names no package of `lab` among its dependencies and build dependencies,
+//! so that whoever builds the daemon compiles no load generator and no simulator. Tests may:
+//! dev-dependencies are passed over. Called by `tidy::run`.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::Finding;
+use super::source::numbered;
+
+/// Folder of the daemon and its library.
+const PRODUCT: &str = "crates";
+/// Folder of the laboratory.
+const LABORATORY: &str = "lab";
+
+/// Checks the manifests of all crates of the daemon.
+///
+/// # Errors
+///
+/// When a folder cannot be listed or a manifest cannot be read.
+pub fn check(root: &Path) -> Result<Vec<Finding>> {
+    let laboratory = manifests(root, LABORATORY)?;
+    let names: Vec<&str> = laboratory.iter().filter_map(|(_, text)| name(text)).collect();
+    let product = manifests(root, PRODUCT)?;
+    Ok(product.iter().flat_map(|(path, text)| check_manifest(path, text, &names)).collect())
+}
+
+/// Paths from the root, and texts, of the manifests of a folder's crates.
+fn manifests(root: &Path, folder: &str) -> Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    let entries =
+        fs::read_dir(root.join(folder)).with_context(|| format!("cannot list {folder}"))?;
+    for entry in entries {
+        let crate_name = entry?.file_name().to_string_lossy().into_owned();
+        let path = format!("{folder}/{crate_name}/Cargo.toml");
+        if root.join(&path).is_file() {
+            let text = fs::read_to_string(root.join(&path))
+                .with_context(|| format!("cannot read {path}"))?;
+            found.push((path, text));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The name of the package of a manifest.
+fn name(manifest: &str) -> Option<&str> {
+    let line = manifest.lines().find(|line| line.starts_with("name = "))?;
+    line.split('"').nth(1)
+}
+
+/// Dependencies of a manifest, but for those of tests, that are among `names`.
+fn check_manifest(path: &str, manifest: &str, names: &[&str]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut section = String::new();
+    for (line, text) in numbered(manifest) {
+        let text = text.trim();
+        let mut word = text.split(['=', '.', ' ']).next().unwrap_or_default();
+        if text.starts_with('[') {
+            section = text.trim_matches(['[', ']']).to_owned();
+            // `[dependencies.NAME]` is a section of its own.
+            word = section.rsplit('.').next().unwrap_or_default();
+        }
+        let renamed = names.iter().any(|name| text.contains(&format!("package = \"{name}\"")));
+        let is_shipped = section.contains("dependencies") && !section.contains("dev-dependencies");
+        if is_shipped && (names.contains(&word) || renamed) {
+            let message = "the daemon depends on the laboratory; only dev-dependencies may, or \
+                           move what both need to a crate of crates/";
+            findings.push(Finding::new(path, line, message));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(manifest: &str) -> Vec<usize> {
+        let names = ["millrace-lab", "millrace-clients"];
+        check_manifest("m", manifest, &names).iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn a_package_of_the_laboratory_is_for_tests_only() {
+        let good = "[package]\nname = \"a\"\n[dependencies]\nmillrace-label = \"1\"\n\
+                    [dev-dependencies]\nmillrace-lab.workspace = true\n";
+        assert_eq!(lines(good), [0_usize; 0]);
+        assert_eq!(lines("[dependencies]\na = \"1\"\nmillrace-lab.workspace = true\n"), [3]);
+        assert_eq!(lines("[build-dependencies]\nmillrace-clients = { path = \"x\" }\n"), [2]);
+        assert_eq!(lines("[target.'cfg(unix)'.dependencies]\nmillrace-lab = \"1\"\n"), [2]);
+        assert_eq!(lines("[dependencies.millrace-lab]\npath = \"x\"\n"), [1]);
+        assert_eq!(lines("[dependencies]\nb = { package = \"millrace-lab\" }\n"), [2]);
+        assert_eq!(lines("[dev-dependencies.millrace-lab]\npath = \"x\"\n"), [0_usize; 0]);
+    }
+
+    #[test]
+    fn the_name_of_a_package_is_that_of_its_manifest() {
+        assert_eq!(name("[package]\nname = \"millrace-lab\"\n"), Some("millrace-lab"));
+    }
+}
