@@ -3,10 +3,28 @@
 //! Owns the commands and what of their output is compared. Called by tests on the kernel's traces,
 //! on synthetic ones, and on those that the daemon and `bench` record.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{millrace, run, tempdir};
+
+/// The folder of traces that a Linux 6.1 recorded with blktrace.
+pub fn kernel_traces() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data")
+}
+
+/// Lines of a trace with this letter and this letter of its op, by drive.
+pub fn count(lines: &str, letter: &str, kind: char) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for line in lines.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if fields.len() > 6 && fields[5] == letter && fields[6].contains(kind) {
+            *counts.entry(fields[0].to_owned()).or_default() += 1;
+        }
+    }
+    counts
+}
 
 /// Standard output of a command that must succeed and say nothing else.
 ///

@@ -14,6 +14,7 @@ mod planted;
 mod primitives;
 mod programs;
 mod tidy;
+mod times;
 mod tree;
 
 use std::path::Path;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask tidy | api [--write] | primitives | models | planted \
                      | mutants [--short | ...] | programs [--help | ...] | deb [PROGRAM] \
-                     | check [--skip-tests]";
+                     | times [build | test | change | test-all]... | check [--skip-tests]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         ["planted"] => planted::run(root),
         ["mutants", more @ ..] => mutants::run(root, more),
         ["programs", more @ ..] => programs::run(root, more),
+        ["times", more @ ..] => times::run(root, more),
         ["deb"] => deb::run(root, None),
         ["deb", binary] => deb::run(root, Some(binary)),
         ["check"] => check::run(root, check::Tests::Run),

@@ -40,11 +40,21 @@ struct Group {
     but: &'static [&'static str],
     /// The test targets.
     tests: &'static [&'static str],
-    /// Test programs that judge the short list.
-    quick: &'static [&'static str],
     /// Tests left out by name: they take long, and what they see others see, too.
     skipped: &'static [&'static str],
+    /// Tests left out as well when only the short list is planted.
+    slow: &'static [&'static str],
 }
+
+/// Tests of NBD servers that the short list does not need.
+const SLOW_OF_SERVERS: [&str; 6] = [
+    "server_holes::",
+    "server_hostile::",
+    "server_memory_wait::",
+    "server_orders::",
+    "server_stuck::",
+    "server_unaligned::",
+];
 
 /// In the order of importance.
 const GROUPS: [Group; 10] = [
@@ -54,26 +64,14 @@ const GROUPS: [Group; 10] = [
         judge: None,
         files: &[],
         but: &[],
-        // Without `allocation` and `simulated`, which take longer than all others together.
-        tests: &[
-            "--lib",
-            "--test=accounts",
-            "--test=charges",
-            "--test=controller",
-            "--test=handed",
-            "--test=histories",
-            "--test=layer",
-            "--test=order",
-            "--test=owners",
-            "--test=promises",
-            "--test=resize",
-            "--test=serving",
-            "--test=stuck",
-            "--test=tracing",
-            "--test=workers",
+        tests: &["--lib", "--test=layer"],
+        // These take longer than all others together.
+        skipped: &["models::", "allocation::", "simulated::"],
+        slow: &[
+            "charges::", "controller::", "groups::", "handed::", "held::", "histories::", "inside::",
+            "lanes::", "order::", "owners::", "resize::", "serving::", "stuck::", "tracing::",
+            "workers::",
         ],
-        quick: &["--lib", "--test=accounts", "--test=layer", "--test=promises"],
-        skipped: &["models::"],
     },
     Group {
         name: "exports-vhost",
@@ -81,18 +79,10 @@ const GROUPS: [Group; 10] = [
         judge: None,
         files: &["crates/exports/src/vhost.rs", "crates/exports/src/vhost/**"],
         but: &[],
-        // Without those of idleness and places, which measure for long.
-        tests: &[
-            "--lib",
-            "--test=vhost_behaviour",
-            "--test=vhost_foreign",
-            "--test=vhost_inflight",
-            "--test=vhost_memory",
-            "--test=vhost_protocol",
-            "--test=vhost_rings",
-        ],
-        quick: &["--lib", "--test=vhost_inflight", "--test=vhost_rings"],
-        skipped: &["model::"],
+        tests: &["--lib", "--test=exports"],
+        // Tests of placement measure for long.
+        skipped: &["model::", "server_", "vhost_placement::"],
+        slow: &["vhost_behaviour::", "vhost_foreign::", "vhost_memory::", "vhost_protocol::"],
     },
     Group {
         name: "exports-server",
@@ -100,9 +90,9 @@ const GROUPS: [Group; 10] = [
         judge: None,
         files: &["crates/exports/src/nbd/server.rs", "crates/exports/src/nbd/server/**"],
         but: &[],
-        tests: &["--lib", "--test=server_*"],
-        quick: &["--lib", "--test=server_bounds", "--test=server_commands"],
-        skipped: &["model::"],
+        tests: &["--lib", "--tests"],
+        skipped: &["model::", "vhost_", "allocation::"],
+        slow: &SLOW_OF_SERVERS,
     },
     Group {
         name: "exports-rest",
@@ -115,9 +105,9 @@ const GROUPS: [Group; 10] = [
             "crates/exports/src/nbd/server.rs",
             "crates/exports/src/nbd/server/**",
         ],
-        tests: &["--lib", "--test=server_*"],
-        quick: &["--lib", "--test=server_bounds", "--test=server_commands"],
-        skipped: &["model::"],
+        tests: &["--lib", "--tests"],
+        skipped: &["model::", "vhost_", "allocation::"],
+        slow: &SLOW_OF_SERVERS,
     },
     Group {
         name: "nbd",
@@ -126,8 +116,8 @@ const GROUPS: [Group; 10] = [
         files: &[],
         but: &[],
         tests: &["--lib", "--test=nbd"],
-        quick: &["--lib", "--test=nbd"],
         skipped: &[],
+        slow: &[],
     },
     Group {
         name: "clients",
@@ -135,9 +125,9 @@ const GROUPS: [Group; 10] = [
         judge: Some("millrace-exports"),
         files: &[],
         but: &[],
-        tests: &["--lib", "--test=server_*", "--test=vhost_behaviour", "--test=vhost_ring*"],
-        quick: &["--lib", "--test=server_commands", "--test=vhost_ring"],
-        skipped: &["model::"],
+        tests: &["--lib", "--test=exports", "--test=vhost_ring"],
+        skipped: &["model::", "vhost_placement::"],
+        slow: &SLOW_OF_SERVERS,
     },
     // I/O threads and drives' workers show what they do on drives only.
     Group {
@@ -146,9 +136,9 @@ const GROUPS: [Group; 10] = [
         judge: Some("millrace-drives"),
         files: &[],
         but: &[],
-        tests: &["--lib", "--test=conformance", "--test=workers"],
-        quick: &["--lib", "--test=conformance"],
-        skipped: &[],
+        tests: &["--lib", "--test=conformance"],
+        skipped: &["allocation::"],
+        slow: &["workers::"],
     },
     // What its own tests judge; the rest of the cache is judged by the explorer, which has none
     // that is quick enough.
@@ -164,8 +154,8 @@ const GROUPS: [Group; 10] = [
         ],
         but: &[],
         tests: &["--lib"],
-        quick: &["--lib"],
         skipped: &[],
+        slow: &[],
     },
     Group {
         name: "drives",
@@ -173,9 +163,9 @@ const GROUPS: [Group; 10] = [
         judge: None,
         files: &[],
         but: &[],
-        tests: &["--lib", "--test=conformance", "--test=workers"],
-        quick: &["--lib", "--test=conformance"],
-        skipped: &[],
+        tests: &["--lib", "--test=conformance"],
+        skipped: &["allocation::"],
+        slow: &["workers::"],
     },
     Group {
         name: "reactor",
@@ -184,8 +174,8 @@ const GROUPS: [Group; 10] = [
         files: &[],
         but: &[],
         tests: &["--lib", "--tests"],
-        quick: &["--lib", "--tests"],
         skipped: &[],
+        slow: &[],
     },
 ];
 
@@ -287,10 +277,10 @@ fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Re
     }
     command.args(wanted.iter().map(|entry| format!("--re={}", entry.key.pattern())));
     // For building, too: what follows `--` is for running only.
-    let tests = if choice.short { group.quick } else { group.tests };
-    command.args(tests.iter().map(|target| format!("--cargo-arg={target}")));
+    command.args(group.tests.iter().map(|target| format!("--cargo-arg={target}")));
     command.args(["--", "--"]);
-    command.args(group.skipped.iter().flat_map(|name| ["--skip", name]));
+    let slow = if choice.short { group.slow } else { &[] };
+    command.args(group.skipped.iter().chain(slow).flat_map(|name| ["--skip", name]));
     let status = command
         .envs(PROFILE)
         .env("CARGO_TARGET_DIR", &place.target)

@@ -8,6 +8,7 @@
 #![allow(unsafe_code, missing_docs)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod allocation;
 mod basic;
 mod crash;
 mod faults;
@@ -21,3 +22,4 @@ mod nbd_server;
 mod random;
 mod threads;
 mod trace;
+mod workers;

@@ -1,0 +1,6 @@
+//! The library, used as programs use it.
+
+#![allow(clippy::unwrap_used, dead_code, missing_docs)]
+
+mod examples;
+mod programs;

@@ -1,0 +1,147 @@
+//! Dashboards of a running daemon: its own in a real browser, and what that of Grafana asks for.
+//!
+//! Chromium, without a display, loads the page from the daemon, runs it for a few seconds of its
+//! own time, and prints what it has become, at the width of a phone and of a desk. Skipped, with a
+//! printed reason, where no Chromium is installed.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::serving::pattern;
+use millrace_tests::{Daemon, known_load, metrics, poll_within, run_within, tempdir};
+use serde_json::Value;
+
+const CONFIG: &str = "[[drive]]\nname = \"<b>d0</b>\"\nspec = \"ram:size=64m\"\n\
+                      [[volume]]\nname = \"vol\"\ndrives = [\"<b>d0</b>\"]\n\
+                      [volume.cache]\nsize = \"1m\"\n\
+                      [[export]]\nvolume = \"vol\"\nnbd = \"unix:s\"\n\
+                      [server]\nmetrics = \"127.0.0.1:0\"\n";
+
+/// Clients with a limit.
+const LIMITED: &str = "[[group]]\nname = \"vm7\"\niops = 100\nburst = \"1ms\"\n\
+                       [[drive]]\nname = \"d0\"\nspec = \"ram:size=64m\"\n\
+                       [[volume]]\nname = \"vol\"\ndrives = [\"d0\"]\n\
+                       [volume.cache]\nsize = \"1m\"\n\
+                       [[export]]\nvolume = \"vol\"\nnbd = \"unix:s\"\ngroup = \"vm7\"\n\
+                       [server]\nmetrics = \"127.0.0.1:0\"\n";
+
+fn chromium() -> Option<&'static str> {
+    let quiet = |name: &&&str| {
+        let mut command = Command::new(name);
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    let found = ["chromium", "chromium-browser", "google-chrome"].iter().find(quiet).copied();
+    if found.is_none() {
+        millrace_require::skip("no chromium is installed (Debian package chromium)");
+    }
+    found
+}
+
+#[test]
+fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
+    let Some(chromium) = chromium() else { return };
+    let daemon = Daemon::start(CONFIG, &["s"]);
+    let url = format!("http://{}/", metrics::address(&daemon));
+    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "vol").unwrap();
+    raw.write(0, &pattern(4096, 1)).unwrap();
+    for (width, height) in [(390, 844), (1400, 900)] {
+        let profile = tempdir();
+        let mut command = Command::new(chromium);
+        command
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .arg(format!("--window-size={width},{height}"))
+            .args(["--dump-dom", &url])
+            .env("HOME", profile.path());
+        let output = run_within(&mut command, Duration::from_secs(180));
+        let page = String::from_utf8_lossy(&output.stdout).into_owned();
+        for text in ["serving for 0:0", "<td>vol</td>", "1 volume, 1 drive"] {
+            assert!(page.contains(text), "no {text} in {page}");
+        }
+        // A name is text, whatever it looks like.
+        assert!(page.contains("<td>&lt;b&gt;d0&lt;/b&gt;</td>"), "{page}");
+        assert!(!page.contains("does not answer<"), "{page}");
+        // A group's row is since the daemon began; why it took its time, of the last seconds.
+        let groups = page.split("id=\"groups\"").nth(1).unwrap();
+        let (groups, why) = groups.split_once("id=\"why\"").unwrap();
+        assert!(groups.contains(">wanted<") && why.contains(">went to<"), "{page}");
+        let caches = page.split("id=\"caches\"").nth(1).unwrap();
+        assert!(!page.contains("id=\"cached\" hidden"), "{page}");
+        assert!(caches.contains("<td>vol</td><td>write-back</td>"), "{page}");
+    }
+}
+
+#[test]
+fn a_daemon_that_serves_is_healthy_and_its_dashboard_explains_its_terms() {
+    let daemon = Daemon::start(CONFIG, &["s"]);
+    let address = metrics::address(&daemon);
+    assert_eq!(metrics::get(&address, "/healthz"), "ok\n");
+    let page = metrics::get(&address, "/");
+    for part in ["now", "\"log\"", "<abbr tabindex=\"0\" title=\"", "the way through a socket"] {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+/// The queries of Grafana's dashboard: of its panels, and of its variables.
+fn queries(dashboard: &Value) -> Vec<&str> {
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let variables = variables.iter().filter_map(|variable| variable["definition"].as_str());
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+    variables.chain(targets.map(|target| target["expr"].as_str().unwrap())).collect()
+}
+
+/// The words of a query or of a sample that name metrics.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|letter: char| !(letter.is_ascii_lowercase() || letter == '_'));
+    words.filter(|word| word.starts_with("millrace_"))
+}
+
+/// Those of the metrics asked for that are not on a page.
+fn missing<'a>(asked: &BTreeSet<&'a str>, page: &str) -> Vec<&'a str> {
+    let samples = page.lines().filter(|line| !line.starts_with('#'));
+    let there: BTreeSet<&str> = samples.filter_map(|line| names(line).next()).collect();
+    asked.iter().filter(|name| !there.contains(*name)).copied().collect()
+}
+
+#[test]
+fn what_grafanas_dashboard_asks_for_is_on_the_page_of_a_daemon_under_load() {
+    let dashboard = include_str!("../../../docs/grafana.json");
+    let dashboard: Value = serde_json::from_str(dashboard).unwrap();
+    let daemon = known_load::serve("metrics = \"127.0.0.1:0\"\n");
+    let mut raw = known_load::on_each_drive(&daemon);
+    raw.flush().unwrap();
+    let queries = queries(&dashboard);
+    let asked: BTreeSet<&str> = queries.iter().flat_map(|query| names(query)).collect();
+    assert!(asked.len() > 20, "{asked:?}");
+    // What held I/Os is on the page when something did.
+    let limited = Daemon::start(LIMITED, &["s"]);
+    let mut client = RawNbd::connect(&limited.dir().join("s"), "vol").unwrap();
+    (0..5).for_each(|at| client.write(at * 4096, &pattern(4096, at)).unwrap());
+    // A thread publishes its counts at the end of a turn, which may be after the reply.
+    let mut page = String::new();
+    let all = || {
+        page = metrics::get(&metrics::address(&daemon), "/metrics");
+        page += &metrics::get(&metrics::address(&limited), "/metrics");
+        missing(&asked, &page).is_empty().then_some(())
+    };
+    if poll_within(Duration::from_secs(10), all).is_none() {
+        panic!("{:?} of docs/grafana.json are not in {page}", missing(&asked, &page));
+    }
+    // Every kind of metric is to be seen.
+    for begin in [
+        "millrace_volume_",
+        "millrace_client_",
+        "millrace_queue_",
+        "millrace_drive_stage_",
+        "millrace_group_held_",
+    ] {
+        assert!(asked.iter().any(|name| name.starts_with(begin)), "no {begin} in {asked:?}");
+    }
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len(), "two panels have one id");
+}

@@ -1,0 +1,211 @@
+//! `cargo xtask times`: how long people wait for this repository.
+//!
+//! Builds and tests a copy of the tree in a target folder of its own, which is emptied before each
+//! step that is about a fresh clone, and prints a row for each step with its wall and CPU time, and
+//! the load of the machine before it. Called by `main`; calls git through `tree`, and cargo as a
+//! child process. Downloads come before the first step and do not count.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::tree;
+
+/// Ticks of a second in /proc, on every machine that Linux runs on.
+const TICKS_PER_SECOND: f64 = 100.0;
+/// The file in which the step `change` adds a line.
+const CHANGED: &str = "crates/block/src/channel/split.rs";
+
+/// A row of the table.
+struct Step {
+    /// How the command line of `times` calls it.
+    name: &'static str,
+    /// Arguments of cargo.
+    args: &'static [&'static str],
+    /// State of the target folder before the step.
+    before: Before,
+    /// Longest wall time that design documents allow, in seconds.
+    wall_max: Option<u64>,
+}
+
+/// State of the target folder before a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// As in a fresh clone.
+    Empty,
+    /// As the previous step left it.
+    Kept,
+    /// Built and tested once, and then one line added to [`CHANGED`].
+    OneLineChanged,
+}
+
+const STEPS: [Step; 4] = [
+    Step {
+        name: "build",
+        args: &["build", "--release"],
+        before: Before::Empty,
+        wall_max: Some(210),
+    },
+    Step { name: "test", args: &["test"], before: Before::Empty, wall_max: Some(480) },
+    Step {
+        name: "change",
+        args: &["test", "--package", "millrace-block"],
+        before: Before::OneLineChanged,
+        wall_max: Some(60),
+    },
+    Step { name: "test-all", args: &["test", "--workspace"], before: Before::Kept, wall_max: None },
+];
+
+/// Runs the steps that `names` lists, or all; true if each command succeeded.
+///
+/// # Errors
+///
+/// If a name is unknown, the tree cannot be copied, or cargo cannot be started.
+pub fn run(root: &Path, names: &[&str]) -> Result<bool> {
+    let steps = chosen(names)?;
+    let target = root.join("target/times");
+    let tree = target.join("tree");
+    tree::mirror(root, &tree, &BTreeMap::new())?;
+    cargo(&tree, &target, &["fetch", "--quiet"])?;
+    println!("| cargo | wall | CPU | at most | load before |\n|---|---|---|---|---|");
+    let mut all_passed = true;
+    for step in steps {
+        prepare(&tree, &target, step)?;
+        let load = load_average()?;
+        let (passed, wall, cpu) = timed(&tree, &target, step.args)?;
+        let limit = step.wall_max.map_or_else(|| "-".to_owned(), |s| minutes(s as f64));
+        let failed = if passed { "" } else { " FAILED" };
+        println!(
+            "| {}{failed} | {} | {} | {limit} | {load} |",
+            step.args.join(" "),
+            minutes(wall.as_secs_f64()),
+            minutes(cpu.as_secs_f64())
+        );
+        all_passed &= passed;
+    }
+    Ok(all_passed)
+}
+
+fn chosen(names: &[&str]) -> Result<Vec<&'static Step>> {
+    if names.is_empty() {
+        return Ok(STEPS.iter().collect());
+    }
+    let find = |name: &&str| STEPS.iter().find(|step| step.name == *name);
+    let known = STEPS.map(|step| step.name).join(", ");
+    names
+        .iter()
+        .map(|name| find(name).with_context(|| format!("times: no step {name}; there are {known}")))
+        .collect()
+}
+
+fn prepare(tree: &Path, target: &Path, step: &Step) -> Result<()> {
+    match step.before {
+        Before::Kept => Ok(()),
+        Before::Empty => empty(&built(target)),
+        Before::OneLineChanged => {
+            cargo(tree, target, step.args)?;
+            let path = tree.join(CHANGED);
+            let text = fs::read_to_string(&path).context("cannot read the file to change")?;
+            fs::write(&path, text + "\n").context("cannot change a file of the copy")
+        }
+    }
+}
+
+/// The folder that cargo builds in: beside the copy, which `tree::mirror` clears.
+fn built(target: &Path) -> PathBuf {
+    target.join("built")
+}
+
+fn empty(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot empty {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the command succeeded, its wall time, and the CPU time of all its processes.
+fn timed(tree: &Path, target: &Path, args: &[&str]) -> Result<(bool, Duration, Duration)> {
+    let (start, before) = (Instant::now(), children_cpu()?);
+    let passed = cargo(tree, target, args)?;
+    Ok((passed, start.elapsed(), children_cpu()? - before))
+}
+
+/// Runs cargo in the copy, with its output in a file beside it; true if it succeeded.
+fn cargo(tree: &Path, target: &Path, args: &[&str]) -> Result<bool> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let path = target.join("output.txt");
+    let output = fs::File::create(&path).context("cannot write the output of cargo")?;
+    let errors = output.try_clone().context("cannot write the errors of cargo")?;
+    let status = Command::new(cargo)
+        .args(args)
+        .env("CARGO_TARGET_DIR", built(target))
+        .current_dir(tree)
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(errors)
+        .status()
+        .context("cannot run cargo")?;
+    if !status.success() {
+        eprintln!("times: cargo {} failed; see {}", args.join(" "), path.display());
+    }
+    Ok(status.success())
+}
+
+/// CPU time of the child processes that have ended, with their own children.
+fn children_cpu() -> Result<Duration> {
+    let stat = fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
+    cpu_of(&stat).context("/proc/self/stat has another form than proc(5) says")
+}
+
+/// cutime and cstime of a line of /proc/PID/stat.
+fn cpu_of(stat: &str) -> Option<Duration> {
+    // The name of the program, in parentheses, may contain spaces.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks: Vec<f64> = fields.split_whitespace().map(|f| f.parse().unwrap_or(0.0)).collect();
+    let [user, system] = ticks.get(13..15)?.try_into().ok()?;
+    Some(Duration::from_secs_f64((user + system) / TICKS_PER_SECOND))
+}
+
+fn load_average() -> Result<String> {
+    let text = fs::read_to_string("/proc/loadavg").context("cannot read /proc/loadavg")?;
+    match text.split_once(' ') {
+        Some((load, _)) => Ok(load.to_owned()),
+        None => bail!("/proc/loadavg has another form than proc(5) says"),
+    }
+}
+
+/// `m:ss`.
+fn minutes(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    format!("{}:{:02}", whole / 60, whole % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_of_children_is_read_behind_a_name_with_spaces_and_parentheses() {
+        let stat = "7 (a b) c) S 1 7 7 0 -1 4194304 1 2 0 0 10 20 1250 250 20 0 1 0 5 0 0";
+        assert_eq!(cpu_of(stat), Some(Duration::from_secs(15)));
+        assert_eq!(cpu_of("7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn times_are_minutes_and_seconds() {
+        assert_eq!(minutes(59.6), "1:00");
+        assert_eq!(minutes(425.0), "7:05");
+    }
+
+    #[test]
+    fn an_unknown_step_is_named_with_those_that_are_known() {
+        let error = chosen(&["built"]).map(|_| ()).unwrap_err().to_string();
+        assert_eq!(error, "times: no step built; there are build, test, change, test-all");
+    }
+}
