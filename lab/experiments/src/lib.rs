@@ -2,7 +2,7 @@
 //!
 //! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
 //! comparison that `millrace-lab bench` runs by default; `sim`, the same on simulated machines;
-//! `contend`, clients unlike each other at the same drives; `schedulers`, what each of them gets
+//! `load`, clients unlike each other at the same drives; `schedulers`, what each of them gets
 //! under which scheduler; `systor13`, `atc17`, `msst15` and `ols02`, papers' experiments there, and
 //! `walk`, one here; `programs`, servers and utilities; `vm`, a virtual machine there; `calibrate`,
 //! what a drive does in a second; `page`, what an experiment found and how it is shown; `trace`,
@@ -12,44 +12,32 @@
 
 mod around;
 pub mod atc17;
-mod bench;
 pub mod cached;
-pub mod calibrate;
-pub mod contend;
 pub mod explore;
-mod job;
-pub mod jobfile;
+pub mod load;
 pub mod msst15;
-mod nbd;
 pub mod ols02;
-mod overwrite;
 pub mod page;
 mod paper;
 pub mod programs;
 pub mod replay;
-mod row;
 pub mod schedulers;
 pub mod sim;
 pub mod systor13;
-mod together;
 pub mod trace;
 pub mod traced;
 mod unmerged;
-mod verify;
-mod vhost;
-mod virtqueue;
 pub mod vm;
 pub mod walk;
-mod workload;
 
-pub use bench::{BenchError, Interrupt, Plan, Progress, run_row};
-pub use nbd::run_nbd_row;
-pub use overwrite::{DiskContents, check_drives, check_nbd, check_vhost};
-pub use paper::{Mechanism, Step, Wanted};
-pub use row::{
+pub use load::bench::{BenchError, Interrupt, Plan, Progress, run_row};
+pub use load::nbd::run_nbd_row;
+pub use load::overwrite::{DiskContents, check_drives, check_nbd, check_vhost};
+pub use load::row::{
     Cost, DriveStates, HistoryRow, LatencyNs, MachineRow, Notifications, Outcome, Queues, Row,
     StackStages,
 };
-pub use vhost::run_vhost_row;
-pub use virtqueue::run_virtqueue_row;
-pub use workload::{Offsets, Rw, Workload};
+pub use load::vhost::run_vhost_row;
+pub use load::virtqueue::run_virtqueue_row;
+pub use load::workload::{Offsets, Rw, Workload};
+pub use paper::{Mechanism, Step, Wanted};

@@ -14,7 +14,7 @@ mod tables;
 
 use std::ops::ControlFlow;
 
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::page::Page;
 use crate::paper::{self, Experiment, Mechanism, Step, Wanted};
 use crate::vm::VmCosts;

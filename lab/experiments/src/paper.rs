@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 
 use millrace_simulator::Model;
 
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::page::Page;
 use crate::sim::{machine, run_rows};
 

@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 
 use millrace_simulator::Model;
 
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::sim::programs::{Program, run_program};
 use crate::sim::{Observed, SimPlan};
 

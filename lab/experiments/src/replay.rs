@@ -43,7 +43,7 @@ pub use simulated::{SimulatedVolume, replay_simulated};
 pub use vhost::VHOST_IODEPTH_MAX;
 pub use volumes::ReplayVolume;
 
-use crate::bench::{BenchError, Interrupt};
+use crate::load::bench::{BenchError, Interrupt};
 use crate::traced::TraceSource;
 use engine::Engine;
 use feed::Ahead;

@@ -15,7 +15,7 @@ mod windows;
 
 use std::ops::ControlFlow;
 
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::page::{Against, Page};
 use crate::paper::{self, Experiment, Mechanism, Step, Wanted};
 

@@ -37,9 +37,9 @@ use millrace_block::{
 use millrace_drives::{Spec, Words};
 use millrace_runtime::RecorderConfig;
 
-use crate::bench::BenchError;
-use crate::row::Queues;
-use crate::workload::Workload;
+use crate::load::bench::BenchError;
+use crate::load::row::Queues;
+use crate::load::workload::Workload;
 
 pub(crate) use file_costs::FileCosts;
 pub(crate) use history::KernelCosts;

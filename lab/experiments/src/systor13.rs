@@ -12,7 +12,7 @@ mod runs;
 
 use std::ops::ControlFlow;
 
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::page::Page;
 use crate::paper::{self, Experiment, Mechanism, Step, Wanted};
 

@@ -27,8 +27,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use millrace_drives::Spec;
 use millrace_simulator::Model;
 
+use crate::load::workload::Workload;
 use crate::sim::Length;
-use crate::workload::Workload;
 
 pub use bench::{
     Effect, Mode, VCPUS_MAX, VmBench, VmGuest, VmIoCost, VmReport, VmSetting, VmWork, run_vm_bench,

@@ -20,10 +20,10 @@ use millrace_reactor::Config;
 use millrace_runtime::{Recorder, RecorderConfig};
 use millrace_trace::{Reader, Span, Spans, TraceName};
 
-use crate::bench::{BenchError, Interrupt, Plan, run_row};
+use crate::load::bench::{BenchError, Interrupt, Plan, run_row};
+use crate::load::workload::{Rw, Workload};
 use crate::page::{Check, CheckKind, DataTable, Figure, Page, Panel, Quantity, Series, Unit};
 use crate::paper::Step;
-use crate::workload::{Rw, Workload};
 
 /// I/Os of each drive.
 const IOS: u64 = 5_000;

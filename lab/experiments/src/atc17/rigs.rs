@@ -8,9 +8,9 @@ use millrace_block::{
 };
 use millrace_drives::ModelTiming;
 
+use crate::load::workload::{Rw, Workload};
 use crate::programs::Task;
 use crate::sim::{HostAdapterConfig, InterfaceKind, Irq, Length, Service, SimPlan, Watch};
-use crate::workload::{Rw, Workload};
 
 /// The machine with SATA drives, and the same with an NVMe drive.
 pub(super) const MACHINES: [&str; 2] = ["e5-2620", "e5-2620-nvme"];

@@ -9,7 +9,7 @@ use millrace_simulator::Model;
 use super::Part;
 use super::rigs::{GRAPHS, draws, of_file};
 use super::rigs::{LOADS, Point, Rig};
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::paper::{self, Mechanism};
 use crate::programs::{Task, servers, utilities};
 use crate::sim::{Observed, run_observed};

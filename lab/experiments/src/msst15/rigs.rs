@@ -5,9 +5,9 @@
 
 use millrace_block::{Layout, Spread, Stack, Stamp};
 
+use crate::load::workload::{Rw, Workload};
 use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch};
 use crate::vm::{Effects, Mode, Served, VmPlan, WAIT_MAX_NS};
-use crate::workload::{Rw, Workload};
 
 /// Longest polling: KVM's `halt_poll_ns` on x86.
 const POLL_MAX_NS: u64 = 200_000;

@@ -7,7 +7,7 @@ use millrace_simulator::Model;
 
 use super::Part;
 use super::rigs::{Device, EFFECTS, LOADS, MODES, PROCESSES, Point, VARIANTS, Who};
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::paper::{self, Mechanism};
 use crate::sim::run_simulated;
 use crate::vm::{Effects, Seen, Served, VmCosts, run_vm};

@@ -5,13 +5,13 @@
 
 use millrace_block::{Layout, ServingConfig, Spread, Stack, Stamp};
 
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
+use crate::load::row::Row;
+use crate::load::workload::{Rw, Workload};
 use crate::page::DataTable;
-use crate::row::Row;
 use crate::sim::{
     History, InterfaceKind, Irq, Length, Readv, Service, SimPlan, Watch, run_metered,
 };
-use crate::workload::{Rw, Workload};
 
 /// Reads that are counted, and their bytes: input.
 const READS: u64 = 128;
@@ -32,7 +32,8 @@ pub(super) fn calls() -> Result<[Calls; 2], BenchError> {
         let history = History { unit_bytes: Some(unit_bytes), ..HISTORY };
         let drive = "model:read=1us,latency=1us,units=64";
         let row = run_metered(&plan(drive, history, (READ_BYTES, Length::Ios(READS))))?;
-        let sum = |part: fn(&crate::row::DriveStates) -> u64| row.outcome.states.iter().map(part);
+        let sum =
+            |part: fn(&crate::load::row::DriveStates) -> u64| row.outcome.states.iter().map(part);
         let submitted = sum(|drive| drive.start).sum();
         Ok(Calls { submitted, merged: sum(|drive| drive.merge).sum() })
     };

@@ -8,7 +8,7 @@ use millrace_trace::LockLine;
 
 use super::Part;
 use super::rigs::{Case, Load, MACHINE, Step, Without};
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::paper::{self, Mechanism};
 use crate::sim::{Observed, Spent, run_observed};
 

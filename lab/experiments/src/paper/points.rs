@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use millrace_drives::Words;
 use millrace_simulator::Model;
 
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::page::Page;
 use crate::paper::mechanism::{self, Mechanism};
 use crate::paper::{Repetition, Step, beside, distinct, models, run_points, whole_parts};
@@ -234,8 +234,8 @@ mod tests {
     use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
 
     use super::*;
+    use crate::load::workload::{Rw, Workload};
     use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, run_simulated};
-    use crate::workload::{Rw, Workload};
 
     /// A null drive on twelve cores of four sockets, through libaio.
     #[derive(Debug, Clone, Copy, PartialEq)]

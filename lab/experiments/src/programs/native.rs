@@ -17,10 +17,10 @@ use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
 use super::{Runs, Task, servers, utilities};
-use crate::bench::{BenchError, Interrupt, check_writable};
+use crate::load::bench::{BenchError, Interrupt, check_writable};
+use crate::load::drain_barrier::Together;
 use crate::sim::programs::{Access, Program, Shared};
 use crate::sim::window::Window;
-use crate::together::Together;
 
 /// Programs by their names.
 const NAMES: [(&str, Task); 9] = [

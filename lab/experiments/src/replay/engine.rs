@@ -22,7 +22,7 @@ use super::report::{Report, Stopped};
 use super::route::{Item, Routed};
 use super::tally::{Ended, Tally};
 use super::{Progress, Settings, Standing};
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 
 /// Bytes of reads and writes in flight: what bounds the memory of a replay.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::route::{Item, Router};
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::traced::TraceSource;
 
 /// I/Os that are read before they are needed.

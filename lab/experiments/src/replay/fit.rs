@@ -109,7 +109,7 @@ fn outside(fit: Option<Fit>) -> Place {
 mod tests {
     use super::super::lane::Takes;
     use super::*;
-    use crate::overwrite::DiskContents;
+    use crate::load::overwrite::DiskContents;
     use proptest::prelude::*;
 
     fn lane(size_bytes: u64, block_bytes: u64) -> Lane {

@@ -6,8 +6,8 @@
 
 use millrace_block::Op;
 
-use crate::bench::BenchError;
-use crate::overwrite::DiskContents;
+use crate::load::bench::BenchError;
+use crate::load::overwrite::DiskContents;
 
 /// What a lane takes in one piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

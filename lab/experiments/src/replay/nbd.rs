@@ -15,8 +15,8 @@ use millrace_nbd::{Command, Request, TransmissionFlags};
 use super::lane::{Done, Lane, Piece, Takes, Target};
 use super::payload::Pool;
 use super::route::Addresses;
-use crate::bench::BenchError;
-use crate::overwrite::{DiskContents, nbd_contents};
+use crate::load::bench::BenchError;
+use crate::load::overwrite::{DiskContents, nbd_contents};
 
 /// Longest read or write in one request: so much memory it has.
 const DATA_BYTES_MAX: u64 = 8 << 20;

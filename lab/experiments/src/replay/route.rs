@@ -8,7 +8,7 @@ use millrace_block::Op;
 
 use super::fit::{Fit, Place, place};
 use super::lane::Lane;
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::traced::{TraceSource, TracedIo};
 
 /// Which lane a device's I/Os go to.

@@ -21,7 +21,7 @@ use super::feed::Inline;
 use super::route::{Addresses, Router, Routes};
 use super::volumes::{Sleeper, Volumes, channel_depth, lane_of};
 use super::{Report, Settings, Standing};
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::sim::{Workers, drive_error};
 use crate::traced::TraceSource;
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::feed::Inline;
 use super::*;
-use crate::overwrite::DiskContents;
+use crate::load::overwrite::DiskContents;
 use crate::traced::TracedIo;
 
 /// A trace in memory.

@@ -18,8 +18,8 @@ use millrace_machine::{Machine, Native};
 use super::lane::{Done, Lane, Piece, Takes, Target};
 use super::payload::Payload;
 use super::route::Addresses;
-use crate::bench::BenchError;
-use crate::overwrite::{DiskContents, guest_contents};
+use crate::load::bench::BenchError;
+use crate::load::overwrite::{DiskContents, guest_contents};
 
 /// Requests of a queue at most.
 pub const VHOST_IODEPTH_MAX: u32 = 256;

@@ -12,8 +12,8 @@ use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
 use super::lane::{Done, Lane, Piece, Takes, Target};
 use super::payload::Pool;
-use crate::bench::BenchError;
-use crate::overwrite::DiskContents;
+use crate::load::bench::BenchError;
+use crate::load::overwrite::DiskContents;
 
 /// Longest read or write in one piece: so much memory it has.
 const DATA_BYTES_MAX: u64 = 8 << 20;

@@ -99,7 +99,7 @@ fn collapses(results: &Results) -> Option<Found> {
 
 fn weights(results: &Results, rig: Rig) -> Option<Found> {
     let contest = results.at(Point::weights(rig, SchedulerKind::Fair))?;
-    let off = |row: &crate::contend::ClientRow| row.share / row.weight_share - 1.0;
+    let off = |row: &crate::load::contention::ClientRow| row.share / row.weight_share - 1.0;
     let all: Vec<f64> = contest.clients.iter().map(off).collect();
     let text = list(all.iter().map(|off| format!("{:+.1} %", off * 100.0)));
     Some(Found::new(text, all.clone()).holds(all.iter().all(|off| off.abs() <= 0.05)))

@@ -9,8 +9,8 @@ use millrace_block::{
 };
 use millrace_drives::{ModelPreset, Words, model_presets};
 
-use crate::contend::{Client, ContendPlan, Phases};
-use crate::workload::Rw;
+use crate::load::contention::{Client, ContendPlan, Phases};
+use crate::load::workload::Rw;
 
 const MS: u64 = 1_000_000;
 /// Machines of the points.

@@ -8,8 +8,8 @@ use millrace_simulator::Model;
 
 use super::Part;
 use super::points::{Grouping, Point, Present, Rig};
-use crate::bench::BenchError;
-use crate::contend::{ClientRow, Contest, contend_simulated};
+use crate::load::bench::BenchError;
+use crate::load::contention::{ClientRow, Contest, contend_simulated};
 use crate::paper::{self, Mechanism};
 
 /// Cores of the part `scaling`.

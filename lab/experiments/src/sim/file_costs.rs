@@ -8,7 +8,7 @@ use millrace_simulator::Cost;
 use serde::Deserialize;
 
 use super::machines::check_origins;
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 
 /// The file that comes with the program.
 const LINUX_4_4: &str = include_str!("../../machines/linux-4.4.toml");

@@ -16,8 +16,8 @@ use serde::Deserialize;
 
 use super::linux3::Linux3;
 use super::machines::check_origins;
-use crate::bench::BenchError;
-use crate::row::HistoryRow;
+use crate::load::bench::BenchError;
+use crate::load::row::HistoryRow;
 
 /// The disks whose request queues one lock is around.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

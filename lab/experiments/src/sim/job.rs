@@ -14,7 +14,7 @@ use super::irq::Signal;
 use super::linux3::{Counters, Noise};
 use super::window::{Passed, Window};
 use super::{SimPlan, raw};
-use crate::workload::Offsets;
+use crate::load::workload::Offsets;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, IoThread, Reject, Snapshot, StatsSnapshot, Volume,
 };

@@ -24,8 +24,8 @@ use super::run::volumes_of;
 use super::window::Window;
 use super::workers::Workers;
 use super::{Observed, SimPlan};
-use crate::bench::BenchError;
-use crate::row::{MachineRow, Row};
+use crate::load::bench::BenchError;
+use crate::load::row::{MachineRow, Row};
 
 pub(crate) use access::{Access, PAGE_SECTORS, Span};
 

@@ -13,7 +13,7 @@ use super::history::{Kernel, Readv};
 use super::interface::{Host, Interface};
 use super::irq::Signal;
 use super::job::Shared;
-use crate::workload::Offsets;
+use crate::load::workload::Offsets;
 
 /// Runs job `number` until the window is over.
 pub(super) fn run<M: Host>(shared: &Shared<M>, number: u32) {

@@ -7,7 +7,7 @@ use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 
 /// Runs `count` rows with `run(index)`, as many at a time as there are CPUs; `done(index)` is told
 /// of each that has ended. After an error no further rows start.
@@ -52,7 +52,7 @@ fn take(next: &Mutex<usize>, count: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::Row;
+    use crate::load::row::Row;
 
     #[test]
     fn results_come_in_the_order_of_the_rows() {

@@ -30,8 +30,8 @@ use super::window::Window;
 use super::workers::Workers;
 use super::{Irq, SimPlan, Traced};
 use crate::around::Outer;
-use crate::bench::{BenchError, Interrupt, process_cpu_ns};
-use crate::row::{Cost, DriveStates, LatencyNs, MachineRow, Outcome, Row};
+use crate::load::bench::{BenchError, Interrupt, process_cpu_ns};
+use crate::load::row::{Cost, DriveStates, LatencyNs, MachineRow, Outcome, Row};
 use crate::unmerged::Unmerged;
 
 /// Most memory that the bios of a row may have in all.
@@ -346,9 +346,9 @@ pub(crate) fn drive_error(spec: &millrace_drives::Spec, source: &SpecError) -> B
 fn check_workload<M: Machine>(volume: &Volume<M>, plan: &SimPlan) -> Result<(), BenchError> {
     let (bs, depth) = (plan.workload.bs_bytes, plan.workload.iodepth);
     let block_bytes = volume.limits().logical_block_size;
-    crate::bench::check_block_size(bs, block_bytes)?;
+    crate::load::bench::check_block_size(bs, block_bytes)?;
     plan.service.history.check_units(bs, block_bytes)?;
-    crate::bench::check_room(bs, plan.jobs, volume.capacity() << 9)?;
+    crate::load::bench::check_room(bs, plan.jobs, volume.capacity() << 9)?;
     let bytes = u64::from(bs.max(4096)) * u64::from(depth) * u64::from(plan.jobs);
     if bytes > BUFFERS_MAX {
         let text = format!(

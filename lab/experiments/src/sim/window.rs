@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use millrace_machine::Machine;
 
-use crate::bench::Interrupt;
+use crate::load::bench::Interrupt;
 
 /// Rounds of outstanding I/O that warm up.
 const WARM_ROUNDS: u64 = 5;

@@ -10,13 +10,13 @@ use millrace_simulator::Model;
 
 use super::Part;
 use super::figures::name_of;
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
+use crate::load::row::Row;
+use crate::load::workload::{Rw, Workload};
 use crate::paper::{self, Mechanism};
-use crate::row::Row;
 use crate::sim::{
     DioCount, InterfaceKind, Irq, Length, Linux3, Service, SimPlan, Watch, machine, run_simulated,
 };
-use crate::workload::{Rw, Workload};
 
 /// The machines of table 1, by sockets.
 pub(super) const MACHINES: [&str; 4] = ["i7-3930k", "x5690", "x7560", "e7-2870"];

@@ -8,9 +8,9 @@ use millrace_simulator::Model;
 use serde::Serialize;
 
 use super::{Effects, Seen, Served, VmCosts, VmPlan, run_vm_until};
-use crate::bench::{BenchError, Interrupt};
+use crate::load::bench::{BenchError, Interrupt};
+use crate::load::workload::Workload;
 use crate::sim::Length;
-use crate::workload::Workload;
 
 /// Most vCPUs of a guest.
 pub const VCPUS_MAX: u32 = 63;
@@ -342,8 +342,8 @@ fn cost_of(seen: &Seen) -> VmIoCost {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::workload::Rw;
     use crate::sim::machine;
-    use crate::workload::Rw;
 
     fn run(setting: VmSetting, processes: u32) -> Result<VmReport, BenchError> {
         let report = run_until(setting, processes, &Interrupt::default())?;

@@ -6,7 +6,7 @@
 use millrace_simulator::{Cost, Simulated};
 use serde::Deserialize;
 
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::sim::check_origins;
 
 /// The file that comes with the program.

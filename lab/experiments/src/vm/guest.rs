@@ -19,8 +19,8 @@ use super::lock;
 use super::machine::Vm;
 use super::ring::VmRequest;
 use super::vcpu::{IPI, Vcpu};
+use crate::load::workload::Offsets;
 use crate::sim::Passed;
-use crate::workload::Offsets;
 
 /// A process in the guest.
 struct Process {

@@ -15,7 +15,7 @@ use super::spinlock::PauseLoop;
 use super::vcpu::{Cores, Vcpu};
 use super::{Counts, VmCosts, VmPlan, lock};
 use crate::around::Outer;
-use crate::bench::{BenchError, Interrupt};
+use crate::load::bench::{BenchError, Interrupt};
 use crate::sim::{PollerDriver, Window};
 
 /// What happened, and what had when the window began.

@@ -10,7 +10,7 @@ use millrace_simulator::{Model, Report, Simulated, Simulation};
 
 use super::machine::Vm;
 use super::{Counts, LockSeen, VmCosts, VmPlan, guest, iothread, lock};
-use crate::bench::{BenchError, Interrupt};
+use crate::load::bench::{BenchError, Interrupt};
 
 /// Virtual time after which a row that has not ended is given up.
 const LIMIT_NS: u64 = 100_000_000_000;
@@ -130,8 +130,8 @@ fn seen(vm: &Vm, report: &Report) -> Seen {
 mod tests {
     use super::super::{Effects, Served};
     use super::*;
+    use crate::load::workload::{Rw, Workload};
     use crate::sim::{Length, machine};
-    use crate::workload::{Rw, Workload};
 
     const ONE: Served =
         Served { queues: 1, threads: 1, steered: true, wait_max_ns: 0, poll_max_ns: 0 };

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use millrace::{OpCost, OpRates};
 use millrace_console::words::bytes_for_people;
 use millrace_console::{Bar, Grid, Side};
-use millrace_experiments::calibrate::{Calibration, RUNS, Run, Target};
+use millrace_experiments::load::calibration::{Calibration, RUNS, Run, Target};
 use millrace_experiments::sim::{Length, SimPlan, machine, run_simulated};
 use millrace_experiments::{Interrupt, Plan, Row};
 use millrace_machine::{Machine, Native};

@@ -16,7 +16,9 @@ use clap::Args;
 use millrace_block::CostModel;
 use millrace_console::Form;
 use millrace_console::words::duration;
-use millrace_experiments::contend::{ContendPlan, Contest, Phases, contend, contend_simulated};
+use millrace_experiments::load::contention::{
+    ContendPlan, Contest, Phases, contend, contend_simulated,
+};
 use millrace_experiments::sim::{machine, run_rows};
 
 use super::args::BenchArgs;

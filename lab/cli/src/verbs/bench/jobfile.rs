@@ -18,7 +18,7 @@ use millrace::{
 use millrace_console::{Bar, Grid, Side, WIDTH, counted, shortened};
 use millrace_drives::{Advice, memory_bytes};
 use millrace_experiments::Interrupt;
-use millrace_experiments::jobfile::{
+use millrace_experiments::load::jobfile::{
     Includes, JobDetail, JobFile, JobLine, JobReport, JobSetting, JobSpec, JobTimes, report,
     run_jobs,
 };

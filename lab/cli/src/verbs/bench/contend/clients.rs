@@ -7,7 +7,7 @@ use millrace_block::{GroupConfig, GroupId, LatencyTarget, Priority};
 use millrace_console::words::{duration_ns, number, size};
 use millrace_drives::nearest;
 use millrace_experiments::Rw;
-use millrace_experiments::contend::{CLIENTS_MAX, Client};
+use millrace_experiments::load::contention::{CLIENTS_MAX, Client};
 
 /// Keys of a client itself.
 const CLIENT_KEYS: [&str; 8] = ["name", "numjobs", "rw", "bs", "iodepth", "cpu", "start", "group"];

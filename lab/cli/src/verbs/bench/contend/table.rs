@@ -3,7 +3,7 @@
 //! Pure text out of a result. What all clients share stands in a line above the table.
 
 use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
-use millrace_experiments::contend::{ClientRow, Contest};
+use millrace_experiments::load::contention::{ClientRow, Contest};
 
 use crate::verbs::bench::table::{TimeUnit, bytes};
 

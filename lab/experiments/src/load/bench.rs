@@ -15,12 +15,12 @@ use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
-use crate::job::{Job, JobResult, Until};
-use crate::jobfile::Usage;
-use crate::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
-use crate::together::Together;
-use crate::verify::Written;
-use crate::workload::{Offsets, Workload};
+use crate::load::drain_barrier::Together;
+use crate::load::job::{Job, JobResult, Until};
+use crate::load::jobfile::Usage;
+use crate::load::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
+use crate::load::verify::Written;
+use crate::load::workload::{Offsets, Workload};
 
 /// Why a row has no result.
 #[derive(Debug, thiserror::Error)]

@@ -22,7 +22,7 @@ use millrace_nbd::client::NbdUri;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 use crate::sim::drive_error;
 
 pub(crate) use servers::{guest_contents, nbd_contents};

@@ -9,7 +9,7 @@ use millrace_block::{OpSnapshot, Snapshot, StatsSnapshot};
 use millrace_trace::LockLine;
 use serde::Serialize;
 
-use crate::workload::Rw;
+use crate::load::workload::Rw;
 
 /// Latencies of one row in nanoseconds, from Q to C. Known to an eighth (the width of a bucket).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use std::ops::Range;
 
 use millrace_block::Op;
 
-use crate::job::JobResult;
-use crate::workload::{Offsets, Workload};
+use crate::load::job::JobResult;
+use crate::load::workload::{Offsets, Workload};
 
 const MAGIC: u64 = 0x6563_6172_6c6c_696d;
 const HEAD: usize = 28;
@@ -139,7 +139,7 @@ fn check(block: &[u8], offset: u64, generation: u64) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Rw;
+    use crate::load::workload::Rw;
 
     /// Two thirds of all draws would meet a write in flight, were they let.
     #[test]

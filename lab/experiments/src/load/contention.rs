@@ -13,8 +13,8 @@ mod run;
 use millrace_block::{CostModel, GroupConfig, GroupId, Layout, SchedulerKind, Spread};
 use millrace_drives::Spec;
 
-use crate::bench::BenchError;
-use crate::workload::Rw;
+use crate::load::bench::BenchError;
+use crate::load::workload::Rw;
 
 pub use result::{ClientRow, Contest, Course, Failed, jain};
 pub use run::{contend, contend_simulated};

@@ -13,8 +13,8 @@ use millrace_block::{
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
-use crate::verify::Written;
-use crate::workload::{Offsets, Workload};
+use crate::load::verify::Written;
+use crate::load::workload::{Offsets, Workload};
 
 /// When a job stops.
 pub(crate) struct Until {
@@ -238,7 +238,7 @@ mod tests {
     use millrace_runtime::IoConfig;
 
     use super::*;
-    use crate::workload::Rw;
+    use crate::load::workload::Rw;
 
     #[test]
     fn an_io_after_one_that_timed_out_has_memory_of_its_own() {

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::client::Tally;
 use super::{Client, ContendPlan};
-use crate::row::LatencyNs;
+use crate::load::row::LatencyNs;
 
 /// What failed of a client's I/Os.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

@@ -17,10 +17,10 @@ use millrace_exports::vhost::memory::{GuestMemory, Region};
 use millrace_exports::vhost::ring::RingFeatures;
 use millrace_machine::{CpuId, Machine, Native};
 
-use crate::bench::{BenchError, Plan, Progress, Shared, check, client_row};
-use crate::job::JobResult;
-use crate::row::{Queues, Row};
-use crate::vhost::{GuestQueue, Job, ring_size};
+use crate::load::bench::{BenchError, Plan, Progress, Shared, check, client_row};
+use crate::load::job::JobResult;
+use crate::load::row::{Queues, Row};
+use crate::load::vhost::{GuestQueue, Job, ring_size};
 
 /// Where the memory of a guest is, for it and for its frontend.
 const GUEST: u64 = 0x4000_0000;

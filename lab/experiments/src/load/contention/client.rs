@@ -11,7 +11,7 @@ use millrace_block::{
 use millrace_machine::{Machine, Stage};
 
 use super::{Client, ContendPlan};
-use crate::workload::{Offsets, Workload};
+use crate::load::workload::{Offsets, Workload};
 
 /// Moments of a run on its machine's clock.
 #[derive(Debug, Clone, Copy)]

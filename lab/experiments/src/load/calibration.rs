@@ -14,12 +14,12 @@ use millrace_drives::{Spec, controller_of};
 use millrace_machine::Native;
 
 use crate::around::Outer;
-use crate::bench::{BenchError, Plan, Progress, run_row};
-use crate::overwrite::{DiskContents, contents_of};
-use crate::row::Row;
+use crate::load::bench::{BenchError, Plan, Progress, run_row};
+use crate::load::overwrite::{DiskContents, contents_of};
+use crate::load::row::Row;
+use crate::load::workload::{Rw, Workload};
 use crate::sim::drive_error;
 use crate::unmerged::Unmerged;
-use crate::workload::{Rw, Workload};
 
 /// I/Os whose number a second counts.
 const SMALL_BYTES: u32 = 4 << 10;

@@ -126,7 +126,7 @@ impl Serialize for Percentiles<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Rw;
+    use crate::load::workload::Rw;
 
     #[test]
     fn keys_are_those_of_fio_where_fio_has_them() {

@@ -20,8 +20,8 @@ use super::spec::{JobFile, JobSpec};
 use super::tally::Tally;
 use super::value::Amount;
 use super::worker::{Setting, Worker};
-use crate::bench::{BenchError, Interrupt, Progress, check_writable};
-use crate::together::{Together, serve_while};
+use crate::load::bench::{BenchError, Interrupt, Progress, check_writable};
+use crate::load::drain_barrier::{Together, serve_while};
 
 /// What jobs run with.
 #[derive(Debug, Clone, Default)]

@@ -15,13 +15,13 @@ use millrace_clients::vhost::{
 };
 use millrace_machine::{CpuId, Machine, Native};
 
-use crate::bench::{
+use crate::load::bench::{
     BenchError, Plan, Progress, Shared, check_block_size, check_capacity, check_verify, client_row,
 };
-use crate::job::{JobResult, Until};
-use crate::row::{Notifications, Queues, Row};
-use crate::verify::Written;
-use crate::workload::{Offsets, Workload};
+use crate::load::job::{JobResult, Until};
+use crate::load::row::{Notifications, Queues, Row};
+use crate::load::verify::Written;
+use crate::load::workload::{Offsets, Workload};
 
 /// Entries of the rings unless more are needed: as many as guests have.
 const RING: u16 = 256;

@@ -14,11 +14,13 @@ use millrace_machine::{CpuId, Machine, Native};
 use millrace_nbd::client::NbdUri;
 use millrace_nbd::{Command, Request};
 
-use crate::bench::{BenchError, Plan, Progress, Shared, check_capacity, check_verify, client_row};
-use crate::job::{JobResult, Until};
-use crate::row::{Queues, Row};
-use crate::verify::Written;
-use crate::workload::{Offsets, Workload};
+use crate::load::bench::{
+    BenchError, Plan, Progress, Shared, check_capacity, check_verify, client_row,
+};
+use crate::load::job::{JobResult, Until};
+use crate::load::row::{Queues, Row};
+use crate::load::verify::Written;
+use crate::load::workload::{Offsets, Workload};
 
 /// Runs one row against the export that `uri` names.
 ///

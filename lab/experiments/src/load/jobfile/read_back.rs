@@ -9,8 +9,8 @@ use millrace_machine::{Machine, Native};
 use super::flight::{Counted, Flight, Slots};
 use super::source::{Io, READ, WRITE};
 use super::worker::Worker;
-use crate::job::JobResult;
-use crate::verify::Written;
+use crate::load::job::JobResult;
+use crate::load::verify::Written;
 
 impl Worker<'_> {
     /// Reads every block back that was written, and checks it.

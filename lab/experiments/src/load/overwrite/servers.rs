@@ -16,7 +16,7 @@ use millrace_nbd::{Command, Request, TransmissionFlags};
 use super::DiskContents;
 use super::marks::{HEAD_BYTES, known};
 use super::probe::first_data;
-use crate::bench::BenchError;
+use crate::load::bench::BenchError;
 
 /// How often a server is asked at most what of its export is zeroes.
 const ASKED_MAX: u32 = 4096;

@@ -18,9 +18,9 @@ use millrace_simulator::{Model, ModelError, Simulated, Simulation};
 
 use super::client::{Contender, Moments, Tally};
 use super::{ContendPlan, Contest};
-use crate::bench::{BenchError, check_block_size, check_room};
+use crate::load::bench::{BenchError, check_block_size, check_room};
+use crate::load::drain_barrier::{Member, Together};
 use crate::sim::drive_error;
-use crate::together::{Member, Together};
 
 /// How long a client looks for completions before it sleeps.
 const SPIN_NS: u64 = 20_000;

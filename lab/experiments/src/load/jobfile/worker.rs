@@ -17,9 +17,9 @@ use super::pace::Pace;
 use super::source::{Io, Source, Span, WRITE};
 use super::spec::{Engine, JobSpec};
 use super::tally::{Tally, Usage, level};
-use crate::bench::{Interrupt, thread_usage};
-use crate::verify::Written;
-use crate::workload::{Rw, Workload};
+use crate::load::bench::{Interrupt, thread_usage};
+use crate::load::verify::Written;
+use crate::load::workload::{Rw, Workload};
 
 /// How long samples of bandwidth are.
 const SAMPLE_NS: u64 = 500_000_000;

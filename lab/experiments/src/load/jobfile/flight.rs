@@ -7,7 +7,7 @@ use millrace_block::{Bio, Buffer, Op, SectorCount};
 use millrace_random::SplitMix64;
 
 use super::source::{Io, READ, WRITE};
-use crate::verify::Written;
+use crate::load::verify::Written;
 
 /// Whether a flush is counted: fio counts those of `fsync`, not those of `fdatasync`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
