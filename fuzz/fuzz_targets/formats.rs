@@ -10,7 +10,7 @@
 use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use millrace_experiments::traced::{
+use millrace_experiments::trace::{
     AnySource, Format, Profile, TraceSource, TracedIo, WRITTEN, Writer, profile_text,
 };
 

@@ -25,7 +25,6 @@ pub mod schedulers;
 pub mod sim;
 pub mod systor13;
 pub mod trace;
-pub mod traced;
 mod unmerged;
 pub mod vm;
 pub mod walk;

@@ -44,7 +44,7 @@ pub use vhost::VHOST_IODEPTH_MAX;
 pub use volumes::ReplayVolume;
 
 use crate::load::bench::{BenchError, Interrupt};
-use crate::traced::TraceSource;
+use crate::trace::TraceSource;
 use engine::Engine;
 use feed::Ahead;
 use route::Router;

@@ -20,7 +20,7 @@ use millrace_experiments::replay::{
     Stopped, VHOST_IODEPTH_MAX, extents, replay, replay_simulated,
 };
 use millrace_experiments::sim::machine;
-use millrace_experiments::traced::{AnySource, TracePath, open};
+use millrace_experiments::trace::{AnySource, TracePath, open};
 
 pub use args::ReplayArgs;
 

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-use millrace_experiments::traced::{Format, TracePath};
+use millrace_experiments::trace::{Format, TracePath};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::route::{Item, Router};
 use crate::load::bench::BenchError;
-use crate::traced::TraceSource;
+use crate::trace::TraceSource;
 
 /// I/Os that are read before they are needed.
 const AHEAD: usize = 8_192;

@@ -9,7 +9,7 @@ use millrace_block::Op;
 use super::fit::{Fit, Place, place};
 use super::lane::Lane;
 use crate::load::bench::BenchError;
-use crate::traced::{TraceSource, TracedIo};
+use crate::trace::{TraceSource, TracedIo};
 
 /// Which lane a device's I/Os go to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

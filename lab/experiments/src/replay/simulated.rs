@@ -23,7 +23,7 @@ use super::volumes::{Sleeper, Volumes, channel_depth, lane_of};
 use super::{Report, Settings, Standing};
 use crate::load::bench::BenchError;
 use crate::sim::{Workers, drive_error};
-use crate::traced::TraceSource;
+use crate::trace::TraceSource;
 
 /// How long the thread looks for completions before it sleeps.
 const SPIN_NS: u64 = 20_000;

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::feed::Inline;
 use super::*;
 use crate::load::overwrite::DiskContents;
-use crate::traced::TracedIo;
+use crate::trace::TracedIo;
 
 /// A trace in memory.
 struct Listed {

@@ -10,7 +10,7 @@ use millrace_block::Serving;
 use millrace_console::words::duration;
 use millrace_console::words::{whole, word};
 use millrace_experiments::replay::Fit;
-use millrace_experiments::traced::Format;
+use millrace_experiments::trace::Format;
 
 use super::target::{Mapped, TargetSpec};
 use crate::verbs::bench::args_size;

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use millrace_experiments::traced::{AnySource, TraceSource, TracedIo};
+use millrace_experiments::trace::{AnySource, TraceSource, TracedIo};
 
 /// I/Os between two times that it says so.
 const IOS_A_LOOK: u64 = 4_096;

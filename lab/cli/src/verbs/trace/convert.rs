@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use millrace_console::{Bar, is_gone};
-use millrace_experiments::traced::{AnySource, Format, TraceSource, Writer, open};
+use millrace_experiments::trace::{AnySource, Format, TraceSource, Writer, open};
 use millrace_trace::TraceName;
 
 use super::Foreign;

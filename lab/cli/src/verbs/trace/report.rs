@@ -11,10 +11,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use millrace_console::{Bar, Next, walk};
 use millrace_experiments::page::Page;
-use millrace_experiments::trace::{Timeline, report_page};
-use millrace_experiments::traced::{
+use millrace_experiments::trace::{
     AnySource, EventIos, Opened, Profile, TracePath, TraceSource, open_events, profile_text,
 };
+use millrace_experiments::trace::{Timeline, report_page};
 use millrace_trace::{Reader, Spans, TraceName, json_line};
 
 use super::Foreign;

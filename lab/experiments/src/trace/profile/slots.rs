@@ -6,7 +6,7 @@
 
 use millrace_block::Op;
 
-use crate::traced::TracedIo;
+use crate::trace::TracedIo;
 
 /// Slots of time.
 const SLOTS_MAX: usize = 120;

@@ -1,7 +1,7 @@
 //! What is written is read back as the same I/Os, but for what a format has no place for.
 
 use super::*;
-use crate::traced::{AnySource, TraceSource};
+use crate::trace::{AnySource, TraceSource};
 use proptest::prelude::*;
 
 fn read(bytes: Vec<u8>) -> (Vec<TracedIo>, Vec<String>) {

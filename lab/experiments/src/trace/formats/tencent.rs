@@ -7,15 +7,15 @@
 
 use millrace_block::Op;
 
-use crate::traced::TracedIo;
-use crate::traced::devices::Devices;
-use crate::traced::error::shown;
-use crate::traced::formats::SECTOR_BYTES;
-use crate::traced::parse::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
+use crate::trace::TracedIo;
+use crate::trace::devices::Devices;
+use crate::trace::error::shown;
+use crate::trace::formats::SECTOR_BYTES;
+use crate::trace::parse::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
 
 /// Tencent's.
 #[derive(Debug, Default)]
-pub(in crate::traced) struct Tencent;
+pub(in crate::trace) struct Tencent;
 
 impl LineFormat for Tencent {
     const EXAMPLE: &'static str = "1538323199,1003027216,16,0,2313";

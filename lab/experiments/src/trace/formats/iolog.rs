@@ -8,19 +8,19 @@
 
 use millrace_block::Op;
 
-use crate::traced::TracedIo;
-use crate::traced::devices::Devices;
-use crate::traced::error::shown;
-use crate::traced::parse::{Line, LineFormat, Problem, scaled, whole};
+use crate::trace::TracedIo;
+use crate::trace::devices::Devices;
+use crate::trace::error::shown;
+use crate::trace::parse::{Line, LineFormat, Problem, scaled, whole};
 
 /// The first line of version 2.
-pub(in crate::traced) const HEAD_2: &str = "fio version 2 iolog";
+pub(in crate::trace) const HEAD_2: &str = "fio version 2 iolog";
 /// The first line of version 3.
-pub(in crate::traced) const HEAD_3: &str = "fio version 3 iolog";
+pub(in crate::trace) const HEAD_3: &str = "fio version 3 iolog";
 
 /// Version 2.
 #[derive(Debug, Default)]
-pub(in crate::traced) struct Iolog2 {
+pub(in crate::trace) struct Iolog2 {
     waited_us: u64,
 }
 
@@ -46,7 +46,7 @@ impl LineFormat for Iolog2 {
 
 /// Version 3.
 #[derive(Debug, Default)]
-pub(in crate::traced) struct Iolog3;
+pub(in crate::trace) struct Iolog3;
 
 impl LineFormat for Iolog3 {
     const EXAMPLE: &'static str = "1500 /dev/sda read 4096 8192";

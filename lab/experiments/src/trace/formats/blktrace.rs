@@ -11,13 +11,13 @@ use millrace_block::Op;
 use millrace_block::blktrace::{Act, Record, category};
 use millrace_trace::{Entry, Names, Reader};
 
-use crate::traced::TracedIo;
-use crate::traced::devices::Devices;
-use crate::traced::error::{Place, ReadError};
-use crate::traced::input::Gauge;
-use crate::traced::pairing::{Event, Pairing, Step};
-use crate::traced::parse::{Problem, Steps};
-use crate::traced::pending::More;
+use crate::trace::TracedIo;
+use crate::trace::devices::Devices;
+use crate::trace::error::{Place, ReadError};
+use crate::trace::input::Gauge;
+use crate::trace::pairing::{Event, Pairing, Step};
+use crate::trace::parse::{Problem, Steps};
+use crate::trace::pending::More;
 
 /// Times are told from the first event on, and those of other CPUs may lie before it.
 const GENESIS_NS: u64 = 1 << 62;
@@ -112,7 +112,7 @@ fn from_genesis(io: TracedIo) -> TracedIo {
 }
 
 /// Events of a trace.
-pub(in crate::traced) struct Blktrace<R> {
+pub(in crate::trace) struct Blktrace<R> {
     reader: Reader<R>,
     /// The only file, if there is one.
     gauge: Option<Gauge>,
@@ -122,7 +122,7 @@ pub(in crate::traced) struct Blktrace<R> {
 
 impl<R: Read> Blktrace<R> {
     /// A set of files.
-    pub(in crate::traced) fn new(reader: Reader<R>, gauge: Option<Gauge>) -> Blktrace<R> {
+    pub(in crate::trace) fn new(reader: Reader<R>, gauge: Option<Gauge>) -> Blktrace<R> {
         let (pairing, meaning) = (Pairing::default(), Meaning::default());
         Blktrace { reader, gauge, pairing, meaning }
     }

@@ -10,11 +10,11 @@ use std::io::{self, Read};
 
 use millrace_block::Op;
 
-use crate::traced::TracedIo;
-use crate::traced::devices::Devices;
-use crate::traced::error::{Place, ReadError};
-use crate::traced::input::{Gauge, Input};
-use crate::traced::parse::{Parse, Problem};
+use crate::trace::TracedIo;
+use crate::trace::devices::Devices;
+use crate::trace::error::{Place, ReadError};
+use crate::trace::input::{Gauge, Input};
+use crate::trace::parse::{Parse, Problem};
 
 /// A request.
 const REQUEST: u32 = 0x2560_9513;
@@ -32,13 +32,13 @@ const SET_DATALOG: u32 = 1;
 const FLAG_FUA: u16 = 1;
 
 /// Whether a trace that begins with these bytes is such a log.
-pub(in crate::traced) fn is_log(head: &[u8]) -> bool {
+pub(in crate::trace) fn is_log(head: &[u8]) -> bool {
     let magic = head.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
     matches!(magic, Some(REQUEST | LOG)) && head.len() >= 28
 }
 
 /// Records of a file.
-pub(in crate::traced) struct Trlog {
+pub(in crate::trace) struct Trlog {
     file: String,
     gauge: Gauge,
     input: Box<dyn io::BufRead + Send>,
@@ -47,7 +47,7 @@ pub(in crate::traced) struct Trlog {
 }
 
 impl Trlog {
-    pub(in crate::traced) fn new(input: Input) -> Trlog {
+    pub(in crate::trace) fn new(input: Input) -> Trlog {
         let (file, gauge) = (input.label.clone(), input.gauge.clone());
         Trlog { file, gauge, input: input.into_reader(), with_data: false, offset: 0 }
     }

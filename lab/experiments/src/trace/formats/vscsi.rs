@@ -14,12 +14,12 @@ use std::io::Read;
 
 use millrace_block::Op;
 
-use crate::traced::TracedIo;
-use crate::traced::devices::Devices;
-use crate::traced::error::{Place, ReadError};
-use crate::traced::formats::SECTOR_BYTES;
-use crate::traced::input::{Gauge, Input};
-use crate::traced::parse::{Parse, Problem, scaled};
+use crate::trace::TracedIo;
+use crate::trace::devices::Devices;
+use crate::trace::error::{Place, ReadError};
+use crate::trace::formats::SECTOR_BYTES;
+use crate::trace::input::{Gauge, Input};
+use crate::trace::parse::{Parse, Problem, scaled};
 
 /// Bytes of a record, by version.
 const RECORD_BYTES: [usize; 2] = [32, 40];
@@ -27,7 +27,7 @@ const RECORD_BYTES: [usize; 2] = [32, 40];
 const RECORDS_TRIED: usize = 2;
 
 /// The version of a trace that begins with these bytes: as many whole records as there are say so.
-pub(in crate::traced) fn version(head: &[u8]) -> Option<u8> {
+pub(in crate::trace) fn version(head: &[u8]) -> Option<u8> {
     [2, 1].into_iter().find(|version| {
         let bytes = RECORD_BYTES[usize::from(version - 1)];
         let mut records = head.chunks_exact(bytes);
@@ -37,7 +37,7 @@ pub(in crate::traced) fn version(head: &[u8]) -> Option<u8> {
 }
 
 /// Records of a file.
-pub(in crate::traced) struct Vscsi {
+pub(in crate::trace) struct Vscsi {
     file: String,
     gauge: Gauge,
     input: Box<dyn std::io::BufRead + Send>,
@@ -48,7 +48,7 @@ pub(in crate::traced) struct Vscsi {
 
 impl Vscsi {
     /// The records of an input; version 1 unless its first bytes say 2.
-    pub(in crate::traced) fn new(input: Input) -> Vscsi {
+    pub(in crate::trace) fn new(input: Input) -> Vscsi {
         let (file, gauge) = (input.label.clone(), input.gauge.clone());
         let version = if input.head.get(3) == Some(&2) { 2 } else { 1 };
         Vscsi { file, gauge, input: input.into_reader(), version, offset: 0, skipped: 0 }

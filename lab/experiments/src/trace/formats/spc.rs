@@ -7,15 +7,15 @@
 
 use millrace_block::Op;
 
-use crate::traced::TracedIo;
-use crate::traced::devices::Devices;
-use crate::traced::error::shown;
-use crate::traced::formats::SECTOR_BYTES;
-use crate::traced::parse::{Line, LineFormat, Problem, decimal, fields, is_head, scaled, whole};
+use crate::trace::TracedIo;
+use crate::trace::devices::Devices;
+use crate::trace::error::shown;
+use crate::trace::formats::SECTOR_BYTES;
+use crate::trace::parse::{Line, LineFormat, Problem, decimal, fields, is_head, scaled, whole};
 
 /// SPC's.
 #[derive(Debug, Default)]
-pub(in crate::traced) struct Spc;
+pub(in crate::trace) struct Spc;
 
 impl LineFormat for Spc {
     const EXAMPLE: &'static str = "0,303567,3584,w,0.026214";

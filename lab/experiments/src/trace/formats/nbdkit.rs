@@ -10,13 +10,13 @@ use std::collections::HashMap;
 
 use millrace_block::Op;
 
-use crate::traced::TracedIo;
-use crate::traced::devices::Devices;
-use crate::traced::error::{ReadError, shown};
-use crate::traced::input::Input;
-use crate::traced::lines::Lines;
-use crate::traced::parse::{Problem, Steps, whole};
-use crate::traced::pending::{More, Pending};
+use crate::trace::TracedIo;
+use crate::trace::devices::Devices;
+use crate::trace::error::{ReadError, shown};
+use crate::trace::input::Input;
+use crate::trace::lines::Lines;
+use crate::trace::parse::{Problem, Steps, whole};
+use crate::trace::pending::{More, Pending};
 
 /// A line, for errors.
 const EXAMPLE: &str =
@@ -25,14 +25,14 @@ const EXAMPLE: &str =
 const CONNECTIONS_MAX: usize = 65_536;
 
 /// Lines of a file.
-pub(in crate::traced) struct Nbdkit {
+pub(in crate::trace) struct Nbdkit {
     lines: Lines,
     log: Log,
 }
 
 /// What the lines so far told.
 #[derive(Debug, Default)]
-pub(in crate::traced) struct Log {
+pub(in crate::trace) struct Log {
     pending: Pending,
     /// By connection and number.
     open: HashMap<(u64, u64), u64>,
@@ -44,14 +44,14 @@ pub(in crate::traced) struct Log {
 }
 
 impl Nbdkit {
-    pub(in crate::traced) fn new(input: Input) -> Nbdkit {
+    pub(in crate::trace) fn new(input: Input) -> Nbdkit {
         Nbdkit { lines: Lines::new(input), log: Log::default() }
     }
 }
 
 impl Log {
     /// Reads a line.
-    pub(in crate::traced) fn line(
+    pub(in crate::trace) fn line(
         &mut self,
         text: &str,
         devices: &mut Devices,

@@ -9,8 +9,8 @@ use std::io::{self, Write};
 use millrace_block::Op;
 
 use super::{Layout, Lost};
-use crate::traced::TracedIo;
-use crate::traced::formats::msr::TICK_NS;
+use crate::trace::TracedIo;
+use crate::trace::formats::msr::TICK_NS;
 
 /// The beginning of 1970 as a filetime, in units of 100 ns since 1601: 134,774 days.
 const START: u64 = 134_774 * 86_400 * 10_000_000;

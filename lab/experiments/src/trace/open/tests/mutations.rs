@@ -6,7 +6,7 @@ use std::io::Cursor;
 
 use proptest::prelude::*;
 
-use crate::traced::{AnySource, Format, TraceSource};
+use crate::trace::{AnySource, Format, TraceSource};
 
 /// Traces of all text formats, and a record of each binary one.
 fn samples() -> Vec<Vec<u8>> {

@@ -9,16 +9,16 @@
 
 use millrace_block::Op;
 
-use crate::traced::TracedIo;
-use crate::traced::devices::Devices;
-use crate::traced::error::shown;
-use crate::traced::parse::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
+use crate::trace::TracedIo;
+use crate::trace::devices::Devices;
+use crate::trace::error::shown;
+use crate::trace::parse::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
 
 /// Nanoseconds of a filetime's unit.
-pub(in crate::traced) const TICK_NS: u64 = 100;
+pub(in crate::trace) const TICK_NS: u64 = 100;
 /// MSR Cambridge.
 #[derive(Debug, Default)]
-pub(in crate::traced) struct Msr {
+pub(in crate::trace) struct Msr {
     name: String,
 }
 

@@ -15,7 +15,7 @@ use millrace_block::blktrace::{Act, Note, Record, category, device};
 use millrace_runtime::DEVICE_NAME;
 
 use super::{Layout, Lost};
-use crate::traced::TracedIo;
+use crate::trace::TracedIo;
 
 /// Time of the first I/O.
 const START_NS: u64 = 1_000_000_000;

@@ -8,14 +8,14 @@
 
 use millrace_block::Op;
 
-use crate::traced::TracedIo;
-use crate::traced::devices::Devices;
-use crate::traced::error::shown;
-use crate::traced::parse::{Line, LineFormat, Problem, decimal, fields, is_head, whole};
+use crate::trace::TracedIo;
+use crate::trace::devices::Devices;
+use crate::trace::error::shown;
+use crate::trace::parse::{Line, LineFormat, Problem, decimal, fields, is_head, whole};
 
 /// SYSTOR '17.
 #[derive(Debug, Default)]
-pub(in crate::traced) struct Systor {
+pub(in crate::trace) struct Systor {
     name: String,
 }
 

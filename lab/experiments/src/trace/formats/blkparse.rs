@@ -8,34 +8,34 @@
 
 use millrace_block::Op;
 
-use crate::traced::TracedIo;
-use crate::traced::devices::Devices;
-use crate::traced::error::{ReadError, shown};
-use crate::traced::formats::SECTOR_BYTES;
-use crate::traced::input::Input;
-use crate::traced::lines::Lines;
-use crate::traced::pairing::{Event, Pairing, Step};
-use crate::traced::parse::{Problem, Steps, decimal, fields, scaled, whole};
-use crate::traced::pending::More;
+use crate::trace::TracedIo;
+use crate::trace::devices::Devices;
+use crate::trace::error::{ReadError, shown};
+use crate::trace::formats::SECTOR_BYTES;
+use crate::trace::input::Input;
+use crate::trace::lines::Lines;
+use crate::trace::pairing::{Event, Pairing, Step};
+use crate::trace::parse::{Problem, Steps, decimal, fields, scaled, whole};
+use crate::trace::pending::More;
 
 /// A line, for errors.
 const EXAMPLE: &str = "8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]";
 
 /// Lines of a file.
-pub(in crate::traced) struct Blkparse {
+pub(in crate::trace) struct Blkparse {
     lines: Lines,
     pairing: Pairing,
 }
 
 impl Blkparse {
-    pub(in crate::traced) fn new(input: Input) -> Blkparse {
+    pub(in crate::trace) fn new(input: Input) -> Blkparse {
         Blkparse { lines: Lines::new(input), pairing: Pairing::default() }
     }
 }
 
 /// What a line tells.
 #[derive(Debug)]
-pub(in crate::traced) enum Told {
+pub(in crate::trace) enum Told {
     Event(Event),
     Other,
     /// The counts begin, after the last event.
@@ -43,7 +43,7 @@ pub(in crate::traced) enum Told {
 }
 
 /// Reads a line.
-pub(in crate::traced) fn line(text: &str, devices: &mut Devices) -> Result<Told, Problem> {
+pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Told, Problem> {
     if text.starts_with("CPU") && text.contains(" (") {
         return Ok(Told::Counts);
     }

@@ -7,14 +7,14 @@
 
 use millrace_block::Op;
 
-use crate::traced::TracedIo;
-use crate::traced::devices::Devices;
-use crate::traced::error::shown;
-use crate::traced::parse::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
+use crate::trace::TracedIo;
+use crate::trace::devices::Devices;
+use crate::trace::error::shown;
+use crate::trace::parse::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
 
 /// Alibaba's.
 #[derive(Debug, Default)]
-pub(in crate::traced) struct Alibaba;
+pub(in crate::trace) struct Alibaba;
 
 impl LineFormat for Alibaba {
     const EXAMPLE: &'static str = "0,R,126703661056,4096,1577808000000046";

@@ -9,14 +9,14 @@
 
 use millrace_block::Op;
 
-use crate::traced::TracedIo;
-use crate::traced::devices::Devices;
-use crate::traced::formats::SECTOR_BYTES;
-use crate::traced::parse::{Line, LineFormat, Problem, scaled, whole};
+use crate::trace::TracedIo;
+use crate::trace::devices::Devices;
+use crate::trace::formats::SECTOR_BYTES;
+use crate::trace::parse::{Line, LineFormat, Problem, scaled, whole};
 
 /// FIU's.
 #[derive(Debug, Default)]
-pub(in crate::traced) struct Fiu {
+pub(in crate::trace) struct Fiu {
     name: String,
 }
 

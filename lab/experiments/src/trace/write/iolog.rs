@@ -12,8 +12,8 @@ use std::io::{self, Write};
 use millrace_block::Op;
 
 use super::{Layout, Lost};
-use crate::traced::TracedIo;
-use crate::traced::formats::iolog::{HEAD_2, HEAD_3};
+use crate::trace::TracedIo;
+use crate::trace::formats::iolog::{HEAD_2, HEAD_3};
 
 /// Which version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
