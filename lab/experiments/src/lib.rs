@@ -1,19 +1,19 @@
 //! Workloads, experiments and reports: what measures millrace, and nothing that production needs.
 //!
 //! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
-//! comparison that `millrace-lab bench` runs by default; `sim`, the same on simulated machines;
-//! `load`, clients unlike each other at the same drives; `schedulers`, what each of them gets
-//! under which scheduler; `systor13`, `atc17`, `msst15` and `ols02`, papers' experiments there, and
+//! comparison that `millrace-lab bench` runs by default; `simulation`, the same on simulated
+//! machines; `load`, clients unlike each other at the same drives; `schedulers`, what each of them
+//! gets under which scheduler; `systor13`, `atc17`, `msst15` and `ols02`, papers' experiments there, and
 //! `walk`, one here; `programs`, servers and utilities; `vm`, a virtual machine there; `calibrate`,
 //! what a drive does in a second; `page`, what an experiment found and how it is shown; `trace`,
 //! what traces say; `replay`, their I/Os sent again; `overwrite`, what none of them writes to
 //! unasked; and `explore`, which looks for bugs by simulation. Called by the binary's verbs and by
 //! tests.
 
-mod around;
 pub mod atc17;
 pub mod cached;
 pub mod explore;
+mod filter;
 pub mod load;
 pub mod msst15;
 pub mod ols02;
@@ -22,10 +22,9 @@ mod paper;
 pub mod programs;
 pub mod replay;
 pub mod schedulers;
-pub mod sim;
+pub mod simulation;
 pub mod systor13;
 pub mod trace;
-mod unmerged;
 pub mod vm;
 pub mod walk;
 

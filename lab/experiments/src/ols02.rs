@@ -18,7 +18,7 @@ use std::ops::ControlFlow;
 use crate::load::bench::BenchError;
 use crate::page::Page;
 use crate::paper::{self, Experiment, Mechanism, Step, Wanted};
-use crate::sim::KernelCosts;
+use crate::simulation::KernelCosts;
 
 use runs::Results;
 

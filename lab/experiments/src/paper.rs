@@ -19,7 +19,7 @@ use millrace_simulator::Model;
 
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::sim::{machine, run_rows};
+use crate::simulation::{machine, run_rows};
 
 pub use mechanism::Mechanism;
 pub use points::Wanted;

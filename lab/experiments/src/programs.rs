@@ -16,8 +16,8 @@ use std::ops::RangeInclusive;
 use millrace_simulator::Model;
 
 use crate::load::bench::BenchError;
-use crate::sim::programs::{Program, run_program};
-use crate::sim::{Observed, SimPlan};
+use crate::simulation::programs::{Program, run_program};
+use crate::simulation::{Observed, SimPlan};
 
 /// The CPU of the cache's flusher: on the controller's socket, as the submitter of other points.
 const FLUSHER_CPU: u32 = 0;

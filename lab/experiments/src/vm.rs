@@ -28,7 +28,7 @@ use millrace_drives::Spec;
 use millrace_simulator::Model;
 
 use crate::load::workload::Workload;
-use crate::sim::Length;
+use crate::simulation::Length;
 
 pub use bench::{
     Effect, Mode, VCPUS_MAX, VmBench, VmGuest, VmIoCost, VmReport, VmSetting, VmWork, run_vm_bench,

@@ -5,7 +5,7 @@
 #![allow(missing_docs)]
 
 use millrace_block::{Layout, Serving, ServingConfig, Spread, Stack, Stamp};
-use millrace_experiments::sim::{
+use millrace_experiments::simulation::{
     InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_simulated,
 };
 use millrace_experiments::{DriveStates, Rw, Workload};

@@ -7,7 +7,7 @@
 
 use millrace_block::blktrace::{self, Act, RECORD_BYTES, Record};
 use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
-use millrace_experiments::sim::{
+use millrace_experiments::simulation::{
     DioCount, History, HostAdapterConfig, InterfaceKind, Irq, Length, Linux3, LockScope, Service,
     SimPlan, Traced, Watch, machine, run_metered, run_metered_until, run_observed, run_rows,
     run_simulated,

@@ -19,7 +19,7 @@ use millrace_experiments::replay::{
     Addresses, Destination, Fit, IODEPTH_AFAP, IODEPTH_TIMED, Report, Routes, Settings, Standing,
     Stopped, VHOST_IODEPTH_MAX, extents, replay, replay_simulated,
 };
-use millrace_experiments::sim::machine;
+use millrace_experiments::simulation::machine;
 use millrace_experiments::trace::{AnySource, TracePath, open};
 
 pub use args::ReplayArgs;

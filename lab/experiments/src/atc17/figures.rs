@@ -208,7 +208,7 @@ fn tags(results: &Results, serving: Serving) -> Panel {
         all.take_while(|sample| sample.at_ns <= TAGS_SHOWN_NS)
     };
     let of = |drive: usize| {
-        let point = |sample: &crate::sim::TagSample| {
+        let point = |sample: &crate::simulation::TagSample| {
             (sample.at_ns as f64 / 1e3, f64::from(sample.in_use[drive]))
         };
         Series::ours(format!("drive {}", drive + 1), samples().map(point).collect())

@@ -10,7 +10,7 @@ use millrace_drives::ModelTiming;
 
 use crate::load::workload::{Rw, Workload};
 use crate::programs::Task;
-use crate::sim::{HostAdapterConfig, InterfaceKind, Irq, Length, Service, SimPlan, Watch};
+use crate::simulation::{HostAdapterConfig, InterfaceKind, Irq, Length, Service, SimPlan, Watch};
 
 /// The machine with SATA drives, and the same with an NVMe drive.
 pub(super) const MACHINES: [&str; 2] = ["e5-2620", "e5-2620-nvme"];

@@ -12,7 +12,7 @@ use super::rigs::{LOADS, Point, Rig};
 use crate::load::bench::BenchError;
 use crate::paper::{self, Mechanism};
 use crate::programs::{Task, servers, utilities};
-use crate::sim::{Observed, run_observed};
+use crate::simulation::{Observed, run_observed};
 
 /// The ways of serving, in the order of legends and columns.
 pub(super) const SERVINGS: [Serving; 3] = [Serving::PerVolume, Serving::PerDrive, Serving::Inline];
@@ -206,7 +206,7 @@ impl Results {
 mod tests {
     use super::*;
     use crate::paper::run_without;
-    use crate::sim::machine;
+    use crate::simulation::machine;
 
     #[test]
     fn what_commands_of_all_drives_write_holds_workers_back_and_not_one_submitter() {

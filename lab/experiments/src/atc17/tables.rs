@@ -12,7 +12,7 @@ use super::runs::{BUFFERED, CHOSEN, COMPARED, Choice, Results, SERVINGS, choices
 use crate::page::{DataTable, MachineTable};
 use crate::paper::{given, machine_table};
 use crate::programs::{Task, servers, utilities};
-use crate::sim::FileCosts;
+use crate::simulation::FileCosts;
 
 /// The tables of these parts.
 pub(super) fn all(parts: &[Part], results: &Results) -> Vec<DataTable> {

@@ -13,13 +13,13 @@ use millrace_block::{
 use millrace_drives::{Spec, controller_of};
 use millrace_machine::Native;
 
-use crate::around::Outer;
+use crate::filter::Outer;
+use crate::filter::no_merges::Unmerged;
 use crate::load::bench::{BenchError, Plan, Progress, run_row};
 use crate::load::overwrite::{DiskContents, contents_of};
 use crate::load::row::Row;
 use crate::load::workload::{Rw, Workload};
-use crate::sim::drive_error;
-use crate::unmerged::Unmerged;
+use crate::simulation::drive_error;
 
 /// I/Os whose number a second counts.
 const SMALL_BYTES: u32 = 4 << 10;

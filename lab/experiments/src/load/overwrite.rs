@@ -23,7 +23,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use crate::load::bench::BenchError;
-use crate::sim::drive_error;
+use crate::simulation::drive_error;
 
 pub(crate) use servers::{guest_contents, nbd_contents};
 

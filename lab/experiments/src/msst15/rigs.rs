@@ -6,7 +6,7 @@
 use millrace_block::{Layout, Spread, Stack, Stamp};
 
 use crate::load::workload::{Rw, Workload};
-use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch};
+use crate::simulation::{InterfaceKind, Irq, Length, Service, SimPlan, Watch};
 use crate::vm::{Effects, Mode, Served, VmPlan, WAIT_MAX_NS};
 
 /// Longest polling: KVM's `halt_poll_ns` on x86.

@@ -9,7 +9,7 @@ use super::Part;
 use super::rigs::{Device, EFFECTS, LOADS, MODES, PROCESSES, Point, VARIANTS, Who};
 use crate::load::bench::BenchError;
 use crate::paper::{self, Mechanism};
-use crate::sim::run_simulated;
+use crate::simulation::run_simulated;
 use crate::vm::{Effects, Seen, Served, VmCosts, run_vm};
 
 /// I/O threads of the guest with 4 vCPUs.
@@ -182,7 +182,7 @@ impl Results {
 mod tests {
     use super::*;
     use crate::paper::run_without;
-    use crate::sim::machine;
+    use crate::simulation::machine;
 
     #[test]
     fn holders_lose_their_cpu_and_hyper_threads_take_from_each_other_unless_left_out() {

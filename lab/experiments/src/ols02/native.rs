@@ -9,7 +9,7 @@ use crate::load::bench::BenchError;
 use crate::load::row::Row;
 use crate::load::workload::{Rw, Workload};
 use crate::page::DataTable;
-use crate::sim::{
+use crate::simulation::{
     History, InterfaceKind, Irq, Length, Readv, Service, SimPlan, Watch, run_metered,
 };
 
@@ -47,7 +47,7 @@ const HISTORY: History = History {
     bounce: false,
     without_copies: false,
     descriptor_bytes: 0,
-    request_lock: crate::sim::LockScope::Queue,
+    request_lock: crate::simulation::LockScope::Queue,
     plug_in_queue: true,
     adapters: None,
     compute_ns: 0,

@@ -7,7 +7,9 @@ use millrace_block::{Layout, ServingConfig, Spread, Stack, Stamp};
 use millrace_drives::Spec;
 
 use crate::load::workload::{Rw, Workload};
-use crate::sim::{History, InterfaceKind, Irq, Length, LockScope, Readv, Service, SimPlan, Watch};
+use crate::simulation::{
+    History, InterfaceKind, Irq, Length, LockScope, Readv, Service, SimPlan, Watch,
+};
 
 /// The machine.
 pub(super) const MACHINE: &str = "p3-8way";

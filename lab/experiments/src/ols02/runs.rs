@@ -10,7 +10,7 @@ use super::Part;
 use super::rigs::{Case, Load, MACHINE, Step, Without};
 use crate::load::bench::BenchError;
 use crate::paper::{self, Mechanism};
-use crate::sim::{Observed, Spent, run_observed};
+use crate::simulation::{Observed, Spent, run_observed};
 
 /// The rows of the microbenchmark.
 pub(super) const DM: [Step; 5] = [Step::Baseline, Step::Sb, Step::Sbi, Step::Sbir, Step::Linux25];
@@ -149,7 +149,7 @@ impl Results {
 mod tests {
     use super::*;
     use crate::paper::run_without;
-    use crate::sim::machine;
+    use crate::simulation::machine;
 
     #[test]
     fn copies_take_time_of_the_bottom_half_and_adapters_bound_the_rate() {

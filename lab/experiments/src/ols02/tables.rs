@@ -10,7 +10,7 @@ use super::rigs::{Case, Load, Step, Without};
 use super::runs::{DM, DSW, READV, Results, ablated, dsw, locks, shown};
 use crate::page::{DataTable, MachineTable};
 use crate::paper::{given, machine_table};
-use crate::sim::{KernelCosts, Observed, Spent};
+use crate::simulation::{KernelCosts, Observed, Spent};
 
 /// The tables of these parts.
 pub(super) fn all(parts: &[Part], results: &Results) -> Vec<DataTable> {

@@ -235,7 +235,7 @@ mod tests {
 
     use super::*;
     use crate::load::workload::{Rw, Workload};
-    use crate::sim::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, run_simulated};
+    use crate::simulation::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, run_simulated};
 
     /// A null drive on twelve cores of four sockets, through libaio.
     #[derive(Debug, Clone, Copy, PartialEq)]

@@ -19,8 +19,8 @@ use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 use super::{Runs, Task, servers, utilities};
 use crate::load::bench::{BenchError, Interrupt, check_writable};
 use crate::load::drain_barrier::Together;
-use crate::sim::programs::{Access, Program, Shared};
-use crate::sim::window::Window;
+use crate::simulation::programs::{Access, Program, Shared};
+use crate::simulation::window::Window;
 
 /// Programs by their names.
 const NAMES: [(&str, Task); 9] = [

@@ -22,7 +22,7 @@ use super::route::{Addresses, Router, Routes};
 use super::volumes::{Sleeper, Volumes, channel_depth, lane_of};
 use super::{Report, Settings, Standing};
 use crate::load::bench::BenchError;
-use crate::sim::{Workers, drive_error};
+use crate::simulation::{Workers, drive_error};
 use crate::trace::TraceSource;
 
 /// How long the thread looks for completions before it sleeps.

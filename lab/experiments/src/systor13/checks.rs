@@ -11,7 +11,7 @@ use super::figures::{max_ns, name_of};
 use super::runs::{Curve, EIGHT, MACHINES, Point, Results, SPREADS, STACKS};
 use crate::page::{Check, CheckKind};
 use crate::paper::rule::{Found, Rule, TOLERANCE};
-use crate::sim::InterfaceKind;
+use crate::simulation::InterfaceKind;
 
 /// How far MQ is behind Raw in the paper, by machine.
 const BEHIND_RAW: [f64; 4] = [0.22, 0.19, 0.13, 0.32];

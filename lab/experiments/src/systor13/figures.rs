@@ -9,7 +9,7 @@ use millrace_simulator::Model;
 use super::Part;
 use super::runs::{Curve, EIGHT, MACHINES, Point, Results, SPREADS, STACKS, TODAY};
 use crate::page::{DataTable, Figure, Mark, Panel, Scale, Series, SeriesKind, Unit};
-use crate::sim::InterfaceKind;
+use crate::simulation::InterfaceKind;
 
 /// The name of a design in legends.
 pub(super) fn name_of(stack: Stack) -> &'static str {

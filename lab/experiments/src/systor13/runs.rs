@@ -14,7 +14,7 @@ use crate::load::bench::BenchError;
 use crate::load::row::Row;
 use crate::load::workload::{Rw, Workload};
 use crate::paper::{self, Mechanism};
-use crate::sim::{
+use crate::simulation::{
     DioCount, InterfaceKind, Irq, Length, Linux3, Service, SimPlan, Watch, machine, run_simulated,
 };
 

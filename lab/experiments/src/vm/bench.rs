@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{Effects, Seen, Served, VmCosts, VmPlan, run_vm_until};
 use crate::load::bench::{BenchError, Interrupt};
 use crate::load::workload::Workload;
-use crate::sim::Length;
+use crate::simulation::Length;
 
 /// Most vCPUs of a guest.
 pub const VCPUS_MAX: u32 = 63;
@@ -343,7 +343,7 @@ fn cost_of(seen: &Seen) -> VmIoCost {
 mod tests {
     use super::*;
     use crate::load::workload::Rw;
-    use crate::sim::machine;
+    use crate::simulation::machine;
 
     fn run(setting: VmSetting, processes: u32) -> Result<VmReport, BenchError> {
         let report = run_until(setting, processes, &Interrupt::default())?;

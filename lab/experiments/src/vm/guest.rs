@@ -20,7 +20,7 @@ use super::machine::Vm;
 use super::ring::VmRequest;
 use super::vcpu::{IPI, Vcpu};
 use crate::load::workload::Offsets;
-use crate::sim::Passed;
+use crate::simulation::Passed;
 
 /// A process in the guest.
 struct Process {

@@ -14,9 +14,9 @@ use super::ring::Ring;
 use super::spinlock::PauseLoop;
 use super::vcpu::{Cores, Vcpu};
 use super::{Counts, VmCosts, VmPlan, lock};
-use crate::around::Outer;
+use crate::filter::Outer;
 use crate::load::bench::{BenchError, Interrupt};
-use crate::sim::{PollerDriver, Window};
+use crate::simulation::{PollerDriver, Window};
 
 /// What happened, and what had when the window began.
 #[derive(Debug, Default)]

@@ -131,7 +131,7 @@ mod tests {
     use super::super::{Effects, Served};
     use super::*;
     use crate::load::workload::{Rw, Workload};
-    use crate::sim::{Length, machine};
+    use crate::simulation::{Length, machine};
 
     const ONE: Served =
         Served { queues: 1, threads: 1, steered: true, wait_max_ns: 0, poll_max_ns: 0 };

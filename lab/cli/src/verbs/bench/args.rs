@@ -19,7 +19,7 @@ use millrace_console::words::duration;
 use millrace_console::words::{whole, word};
 use millrace_drives::controller_config;
 use millrace_experiments::Rw;
-use millrace_experiments::sim::{InterfaceKind, Irq, KernelKind};
+use millrace_experiments::simulation::{InterfaceKind, Irq, KernelKind};
 use millrace_reactor::Backend;
 
 use super::connect::Server;

@@ -13,7 +13,7 @@ use millrace::{OpCost, OpRates};
 use millrace_console::words::bytes_for_people;
 use millrace_console::{Bar, Grid, Side};
 use millrace_experiments::load::calibration::{Calibration, RUNS, Run, Target};
-use millrace_experiments::sim::{Length, SimPlan, machine, run_simulated};
+use millrace_experiments::simulation::{Length, SimPlan, machine, run_simulated};
 use millrace_experiments::{Interrupt, Plan, Row};
 use millrace_machine::{Machine, Native};
 use millrace_simulator::Model;

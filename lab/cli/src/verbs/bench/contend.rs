@@ -19,7 +19,7 @@ use millrace_console::words::duration;
 use millrace_experiments::load::contention::{
     ContendPlan, Contest, Phases, contend, contend_simulated,
 };
-use millrace_experiments::sim::{machine, run_rows};
+use millrace_experiments::simulation::{machine, run_rows};
 
 use super::args::BenchArgs;
 use table::table;

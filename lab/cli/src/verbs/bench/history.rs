@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use millrace::{Spec, Stack, Words};
 use millrace_console::words::{whole, word};
-use millrace_experiments::sim::{History, LockScope, Readv};
+use millrace_experiments::simulation::{History, LockScope, Readv};
 
 /// How raw I/O is done.
 #[derive(Debug, Clone, Args)]

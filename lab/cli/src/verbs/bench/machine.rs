@@ -12,7 +12,7 @@ use millrace::{Spec, Stack, drive_device};
 use millrace_block::Inside;
 use millrace_console::Bar;
 use millrace_console::words::SECOND_NS;
-use millrace_experiments::sim::{
+use millrace_experiments::simulation::{
     InterfaceKind, Irq, Length, Linux3, Observed, Service, SimPlan, Traced, Watch, machine,
     run_metered_until, run_rows, run_simulated_until,
 };

@@ -20,7 +20,7 @@ use super::client::{Contender, Moments, Tally};
 use super::{ContendPlan, Contest};
 use crate::load::bench::{BenchError, check_block_size, check_room};
 use crate::load::drain_barrier::{Member, Together};
-use crate::sim::drive_error;
+use crate::simulation::drive_error;
 
 /// How long a client looks for completions before it sleeps.
 const SPIN_NS: u64 = 20_000;

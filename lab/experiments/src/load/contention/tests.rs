@@ -3,7 +3,7 @@
 use millrace_block::{GroupLimits, Priority};
 
 use super::*;
-use crate::sim::machine;
+use crate::simulation::machine;
 
 fn client(name: &str, group: u16, iodepth: u32) -> Client {
     Client {

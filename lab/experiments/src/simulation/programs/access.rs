@@ -10,8 +10,8 @@ use millrace_block::{
 use millrace_machine::{Order, Stage, Word};
 
 use super::Shared;
-use crate::sim::file_costs::FileCosts;
-use crate::sim::interface::Host;
+use crate::simulation::file_costs::FileCosts;
+use crate::simulation::interface::Host;
 
 /// Sectors of a page.
 pub(crate) const PAGE_SECTORS: u64 = 8;

@@ -25,7 +25,7 @@ use millrace_block::{
 use millrace_machine::{Line, Lock, Machine, Order, Word};
 
 use super::coalescing::{Coalescing, Gate};
-use crate::around::Around;
+use crate::filter::Around;
 
 /// What the commands of all drives of a row write; nothing unless given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -28,7 +28,7 @@ use millrace_drives::Words;
 use millrace_machine::{CpuId, Machine, Order, Topology, Word};
 
 use super::interface::Host;
-use crate::around::Around;
+use crate::filter::Around;
 
 /// What a row's kernel had; nothing unless given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -11,7 +11,7 @@ use millrace_block::{
 };
 
 use super::interface::Host;
-use crate::around::Around;
+use crate::filter::Around;
 
 /// A driver whose queues charge whoever polls them.
 pub(crate) struct PollerDriver<M: Host>(pub(crate) Box<dyn Driver<M>>);

@@ -29,10 +29,10 @@ use super::tags::{TagSample, TagWatch};
 use super::window::Window;
 use super::workers::Workers;
 use super::{Irq, SimPlan, Traced};
-use crate::around::Outer;
+use crate::filter::Outer;
+use crate::filter::no_merges::Unmerged;
 use crate::load::bench::{BenchError, Interrupt, process_cpu_ns};
 use crate::load::row::{Cost, DriveStates, LatencyNs, MachineRow, Outcome, Row};
-use crate::unmerged::Unmerged;
 
 /// Most memory that the bios of a row may have in all.
 const BUFFERS_MAX: u64 = 1 << 30;

@@ -21,7 +21,7 @@ use millrace_machine::{CpuId, Doorbell, Lock, Machine, NodeId, Order, Parker, To
 use super::history::Kernel;
 use super::interface::Host;
 use super::{Irq, SimPlan};
-use crate::around::Around;
+use crate::filter::Around;
 
 /// Wakes a job, and remembers that it did.
 pub(super) struct Signal<M: Machine> {

@@ -2,7 +2,9 @@
 //!
 //! `Outer` makes a driver of whatever is `Around` one: it hands on every question that the outer
 //! one does not answer itself, so that all of them hand on a new method of `Driver` at once.
-//! Used by calibration, and by `sim` for interrupts, host adapters and bounces.
+//! Used by calibration, and by `simulation` for interrupts, host adapters and bounces.
+
+pub(crate) mod no_merges;
 
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@
 use millrace_block::{Driver, QueueLimits};
 use millrace_machine::Machine;
 
-use crate::around::Around;
+use crate::filter::Around;
 
 /// A driver that takes no merged requests.
 pub(crate) struct Unmerged<M: Machine>(pub(crate) Box<dyn Driver<M>>);

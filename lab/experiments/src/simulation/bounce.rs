@@ -10,7 +10,7 @@ use millrace_block::{
 };
 use millrace_machine::Machine;
 
-use crate::around::Around;
+use crate::filter::Around;
 
 /// A driver whose requests are bounced.
 pub(super) struct BounceDriver<M: Machine>(pub(super) Box<dyn Driver<M>>);
@@ -70,7 +70,7 @@ mod tests {
     use millrace_machine::Native;
 
     use super::*;
-    use crate::around::Outer;
+    use crate::filter::Outer;
 
     #[derive(Default)]
     struct Seen(Mutex<Vec<Action>>);
