@@ -10,23 +10,17 @@
 //! unasked; and `explore`, which looks for bugs by simulation. Called by the binary's verbs and by
 //! tests.
 
-pub mod atc17;
 pub mod cached;
 pub mod explore;
 mod filter;
 pub mod load;
-pub mod msst15;
-pub mod ols02;
 pub mod page;
-mod paper;
+pub mod papers;
 pub mod programs;
 pub mod replay;
-pub mod schedulers;
 pub mod simulation;
-pub mod systor13;
 pub mod trace;
 pub mod vm;
-pub mod walk;
 
 pub use load::bench::{BenchError, Interrupt, Plan, Progress, run_row};
 pub use load::nbd::run_nbd_row;
@@ -38,4 +32,4 @@ pub use load::row::{
 pub use load::vhost::run_vhost_row;
 pub use load::virtqueue::run_virtqueue_row;
 pub use load::workload::{Offsets, Rw, Workload};
-pub use paper::{Mechanism, Step, Wanted};
+pub use papers::{Mechanism, Step, Wanted};

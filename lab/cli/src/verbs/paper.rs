@@ -16,9 +16,8 @@ use millrace_console::words::{whole, word};
 use millrace_console::{Bar, WIDTH, wrapped};
 use millrace_drives::Words;
 use millrace_experiments::page::{Check, CheckKind, Holds, Page};
-use millrace_experiments::{
-    self as lab, Interrupt, Mechanism, Step, atc17, msst15, ols02, schedulers, systor13, walk,
-};
+use millrace_experiments::papers::{atc17, msst15, ols02, schedulers, spans, systor13};
+use millrace_experiments::{self as lab, Interrupt, Mechanism, Step};
 
 use super::interrupt::{self, INTERRUPTED};
 
@@ -119,7 +118,7 @@ impl Wanted {
             Wanted::Msst15(parts) => msst15::msst15(of(parts, seed, without), tell)?.0,
             Wanted::Ols02(parts) => ols02::ols02(of(parts, seed, without), tell)?.0,
             Wanted::Schedulers(parts) => schedulers::schedulers(of(parts, seed, without), tell)?.0,
-            Wanted::Walk => walk::walk(seed, tell)?,
+            Wanted::Walk => spans::walk(seed, tell)?,
         })
     }
 

@@ -8,7 +8,7 @@ use millrace_simulator::Model;
 use super::Part;
 use super::rigs::{Device, EFFECTS, LOADS, MODES, PROCESSES, Point, VARIANTS, Who};
 use crate::load::bench::BenchError;
-use crate::paper::{self, Mechanism};
+use crate::papers::{self, Mechanism};
 use crate::simulation::run_simulated;
 use crate::vm::{Effects, Seen, Served, VmCosts, run_vm};
 
@@ -32,7 +32,7 @@ fn modes(device: Device) -> Vec<Point> {
     LOADS.into_iter().flat_map(each).collect()
 }
 
-impl paper::Point for Point {
+impl papers::Point for Point {
     type Part = Part;
     type Seen = Seen;
     const OWN: &'static [Mechanism] = &[
@@ -137,7 +137,7 @@ impl paper::Point for Point {
 }
 
 /// All points that were run.
-pub(super) type Results = paper::Results<Point>;
+pub(super) type Results = papers::Results<Point>;
 
 impl Results {
     /// I/Os a second of a point.
@@ -181,7 +181,7 @@ impl Results {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::run_without;
+    use crate::papers::run_without;
     use crate::simulation::machine;
 
     #[test]

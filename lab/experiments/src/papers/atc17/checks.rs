@@ -10,7 +10,7 @@ use super::rigs::{GRAPHS, of_file};
 use super::rigs::{LOADS, Load, Point, Rig};
 use super::runs::{BUFFERED, Choice, Results, choices};
 use crate::page::{Check, CheckKind};
-use crate::paper::rule::{Found, Rule};
+use crate::papers::rule::{Found, Rule};
 use crate::programs::{Task, servers, utilities};
 
 /// All of them, in the order of the list.
@@ -344,7 +344,7 @@ fn auto(results: &Results) -> Option<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Wanted;
+    use crate::papers::Wanted;
 
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {

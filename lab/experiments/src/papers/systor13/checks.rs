@@ -10,7 +10,7 @@ use millrace_block::{Spread, Stack};
 use super::figures::{max_ns, name_of};
 use super::runs::{Curve, EIGHT, MACHINES, Point, Results, SPREADS, STACKS};
 use crate::page::{Check, CheckKind};
-use crate::paper::rule::{Found, Rule, TOLERANCE};
+use crate::papers::rule::{Found, Rule, TOLERANCE};
 use crate::simulation::InterfaceKind;
 
 /// How far MQ is behind Raw in the paper, by machine.
@@ -474,7 +474,7 @@ fn max_latency(results: &Results) -> Option<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Wanted;
+    use crate::papers::Wanted;
 
     #[test]
     fn a_straight_line_is_straight_and_a_hill_is_not() {

@@ -17,12 +17,12 @@ use std::ops::ControlFlow;
 
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, Experiment, Mechanism, Step, Wanted};
+use crate::papers::{self, Experiment, Mechanism, Step, Wanted};
 use crate::simulation::FileCosts;
 
 use runs::Results;
 
-paper::parts! { "atc17":
+papers::parts! { "atc17":
     /// One, two, four and eight drives.
     Scaling "scaling",
     /// Several stripe sizes.
@@ -67,7 +67,7 @@ pub fn atc17(
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
     let costs = FileCosts::linux_4_4()?;
-    paper::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| {
+    papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| {
         let mut page = Page {
             checks: checks::all(results),
             figures: figures::all(parts, results),
@@ -90,7 +90,7 @@ const OF_FILES: [Part; 4] = [Part::Buffered, Part::Ext4, Part::Servers, Part::Ut
 /// # Errors
 /// If a machine's file is wrong.
 pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    paper::mechanisms::<rigs::Point>(parts)
+    papers::mechanisms::<rigs::Point>(parts)
 }
 
 const EXPERIMENT: Experiment<Part> = Experiment {

@@ -264,6 +264,6 @@ mod tests {
 
     #[test]
     fn every_caption_says_what_to_see_and_what_the_paper_has() {
-        crate::paper::check_captions(3, |none| all(&Part::all(), none));
+        crate::papers::check_captions(3, |none| all(&Part::all(), none));
     }
 }

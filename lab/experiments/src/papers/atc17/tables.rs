@@ -10,7 +10,7 @@ use super::rigs::{GRAPHS, of_file};
 use super::rigs::{LOADS, Load, Point, Rig};
 use super::runs::{BUFFERED, CHOSEN, COMPARED, Choice, Results, SERVINGS, choices};
 use crate::page::{DataTable, MachineTable};
-use crate::paper::{given, machine_table};
+use crate::papers::{inputs, machine_table};
 use crate::programs::{Task, servers, utilities};
 use crate::simulation::FileCosts;
 
@@ -220,7 +220,7 @@ pub(super) fn rig() -> MachineTable {
     let evo = "published: Samsung's figures for 500 GB in a review of overclockers.com, looked up";
     let pro = "published: Samsung's figures for 512 GB in a review of ubergizmo.com, looked up";
     let drives = [
-        given::DriveOrigins {
+        inputs::DriveOrigins {
             preset: "850evo",
             rates: evo,
             bandwidth: evo,
@@ -228,7 +228,7 @@ pub(super) fn rig() -> MachineTable {
             inside: "assumption: what the latency leaves, for a die; that there are 32 is published: \
                      AnandTech, Samsung SSD 850 EVO Review, December 2014, page 2, looked up",
         },
-        given::DriveOrigins {
+        inputs::DriveOrigins {
             preset: "950pro",
             rates: pro,
             bandwidth: pro,
@@ -237,7 +237,7 @@ pub(super) fn rig() -> MachineTable {
                      packages of 256 GB and dies of 128 Gbit: AnandTech, Samsung 960 Pro review, \
                      October 2016, looked up",
         },
-        given::DriveOrigins {
+        inputs::DriveOrigins {
             preset: "520-sata2",
             rates: "published: reads of the family in Intel 325968-001US (studylib.net/doc/14761671), looked \
                     up; writes of 480 GB, from memory",
@@ -284,5 +284,5 @@ pub(super) fn rig() -> MachineTable {
     ];
     let about = "The drives, what their adapters' drivers do for each command, and what limits I/Os in \
                  flight.";
-    given::table("drives and drivers", about, (&drives, &others))
+    inputs::table("drives and drivers", about, (&drives, &others))
 }

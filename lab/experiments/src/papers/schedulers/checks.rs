@@ -9,7 +9,7 @@ use super::points::{Grouping, Point, Present, Rig};
 use super::runs::{CORES, LIMITS, OTHERS, Results, THREADS};
 use super::windows::Limited;
 use crate::page::{Check, CheckKind};
-use crate::paper::rule::{Found, Rule};
+use crate::papers::rule::{Found, Rule};
 
 /// All of them, in the order of the page.
 pub(super) fn all(results: &Results) -> Vec<Check> {
@@ -221,7 +221,7 @@ mod tests {
     use super::super::{Part, schedulers};
     use super::*;
     use crate::page::Holds;
-    use crate::paper::Wanted;
+    use crate::papers::Wanted;
 
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {

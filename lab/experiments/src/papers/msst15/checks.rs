@@ -7,7 +7,7 @@
 use super::rigs::{BASELINE, CORES, Device, LOADS, MIOT, MQ, PROCESSES, Point};
 use super::runs::{Results, THREADS};
 use crate::page::{Check, CheckKind};
-use crate::paper::rule::{Found, Rule};
+use crate::papers::rule::{Found, Rule};
 
 /// All of them, in the order of the list.
 pub(super) fn all(results: &Results) -> Vec<Check> {
@@ -157,7 +157,7 @@ fn threads(results: &Results) -> Option<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Wanted;
+    use crate::papers::Wanted;
 
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {

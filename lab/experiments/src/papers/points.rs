@@ -14,8 +14,8 @@ use millrace_simulator::Model;
 
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::paper::mechanism::{self, Mechanism};
-use crate::paper::{Repetition, Step, beside, distinct, models, run_points, whole_parts};
+use crate::papers::mechanism::{self, Mechanism};
+use crate::papers::{Repetition, Step, comparison, distinct, models, run_points, whole_parts};
 
 /// What to repeat of a paper.
 #[derive(Debug, Clone, Copy)]
@@ -223,7 +223,7 @@ pub(crate) fn repeat<P: Point>(
         None => page,
         Some(results) => {
             let other = fill(results, &parts, Page::default());
-            beside::merged(page, other, wanted.without)
+            comparison::merged(page, other, wanted.without)
         }
     };
     Ok((page, parts))

@@ -10,7 +10,7 @@ use super::Part;
 use super::rigs::{GRAPHS, draws, of_file};
 use super::rigs::{LOADS, Point, Rig};
 use crate::load::bench::BenchError;
-use crate::paper::{self, Mechanism};
+use crate::papers::{self, Mechanism};
 use crate::programs::{Task, servers, utilities};
 use crate::simulation::{Observed, run_observed};
 
@@ -66,7 +66,7 @@ pub(super) fn swept(load: usize, (high, low): (u32, u32)) -> Point {
     Point::on(Rig::Hba, LOADS[load], Serving::PerDrive).marks(high, low)
 }
 
-impl paper::Point for Point {
+impl papers::Point for Point {
     type Part = Part;
     type Seen = Observed;
     const OWN: &'static [Mechanism] = &[
@@ -173,7 +173,7 @@ impl paper::Point for Point {
 }
 
 /// All points that were run.
-pub(super) type Results = paper::Results<Point>;
+pub(super) type Results = papers::Results<Point>;
 
 impl Results {
     /// I/Os a second of a point, the mean of its runs.
@@ -205,7 +205,7 @@ impl Results {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::run_without;
+    use crate::papers::run_without;
     use crate::simulation::machine;
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
         let model = machine("e5-2620").expect("a known machine");
         let run = |serving| {
             let point = Point::program(Task::Utility(utilities::Kind::CopyTo), serving);
-            paper::Point::run(&point, &model, 1).expect("it runs")
+            papers::Point::run(&point, &model, 1).expect("it runs")
         };
         let [linux, ours] = COMPARED.map(run);
         assert!(ours.row.iops > 1.3 * linux.row.iops, "{} {}", ours.row.iops, linux.row.iops);
@@ -272,7 +272,7 @@ mod tests {
     fn a_program_gives_the_same_numbers_again() {
         let model = machine("e5-2620").expect("a known machine");
         let point = Point::program(Task::Graph(8), Serving::PerVolume);
-        let run = || paper::Point::run(&point, &model, 1).expect("it runs").row;
+        let run = || papers::Point::run(&point, &model, 1).expect("it runs").row;
         assert_eq!(run(), run());
     }
 

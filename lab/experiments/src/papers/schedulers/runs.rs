@@ -10,7 +10,7 @@ use super::Part;
 use super::points::{Grouping, Point, Present, Rig};
 use crate::load::bench::BenchError;
 use crate::load::contention::{ClientRow, Contest, contend_simulated};
-use crate::paper::{self, Mechanism};
+use crate::papers::{self, Mechanism};
 
 /// Cores of the part `scaling`.
 pub(super) const CORES: [u32; 5] = [1, 8, 32, 64, 128];
@@ -43,7 +43,7 @@ fn each(point: impl Fn(Rig, SchedulerKind) -> Point) -> Vec<Point> {
     SHARED.into_iter().flat_map(of).collect()
 }
 
-impl paper::Point for Point {
+impl papers::Point for Point {
     type Part = Part;
     type Seen = Contest;
     /// No single queue is run.
@@ -113,7 +113,7 @@ impl paper::Point for Point {
 }
 
 /// All points that were run.
-pub(super) type Results = paper::Results<Point>;
+pub(super) type Results = papers::Results<Point>;
 
 impl Results {
     /// I/Os a second of all clients of a point.

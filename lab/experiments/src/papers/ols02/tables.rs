@@ -9,7 +9,7 @@ use super::checks::{PAPER_DM, PAPER_DSW, PAPER_READV};
 use super::rigs::{Case, Load, Step, Without};
 use super::runs::{DM, DSW, READV, Results, ablated, dsw, locks, shown};
 use crate::page::{DataTable, MachineTable};
-use crate::paper::{given, machine_table};
+use crate::papers::{inputs, machine_table};
 use crate::simulation::{KernelCosts, Observed, Spent};
 
 /// The tables of these parts.
@@ -225,7 +225,7 @@ pub(super) fn kernel(costs: &KernelCosts) -> MachineTable {
 
 /// What stands behind the machine's bus.
 pub(super) fn rig() -> MachineTable {
-    let disk = given::DriveOrigins {
+    let disk = inputs::DriveOrigins {
         preset: "ultrastar-36lzx",
         rates: "published: 4.9 ms of seek and 2.99 ms of half a revolution: Bryant, O'Hallaron, Computer \
                 Systems: A Programmer's Perspective, 2003, figure 6.13 (coursehero.com/file/5936594), \
@@ -257,5 +257,5 @@ pub(super) fn rig() -> MachineTable {
         ],
     ];
     let about = "What stands behind the bus, and what DSW computes.";
-    given::table("disks and adapters", about, (&[disk], &others))
+    inputs::table("disks and adapters", about, (&[disk], &others))
 }

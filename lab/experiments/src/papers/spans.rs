@@ -23,7 +23,7 @@ use millrace_trace::{Reader, Span, Spans, TraceName};
 use crate::load::bench::{BenchError, Interrupt, Plan, run_row};
 use crate::load::workload::{Rw, Workload};
 use crate::page::{Check, CheckKind, DataTable, Figure, Page, Panel, Quantity, Series, Unit};
-use crate::paper::Step;
+use crate::papers::Step;
 
 /// I/Os of each drive.
 const IOS: u64 = 5_000;

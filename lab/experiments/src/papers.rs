@@ -5,12 +5,18 @@
 //! `Rule`s over its own results. Nothing here knows a paper. Called by `systor13`, `atc17`,
 //! `msst15`, `ols02` and `schedulers`.
 
-mod beside;
-pub(crate) mod given;
+pub mod atc17;
+mod comparison;
+pub(crate) mod inputs;
 pub(crate) mod machine_table;
 mod mechanism;
+pub mod msst15;
+pub mod ols02;
 pub(crate) mod points;
 pub(crate) mod rule;
+pub mod schedulers;
+pub mod spans;
+pub mod systor13;
 
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError};
@@ -51,7 +57,7 @@ macro_rules! parts {
             type Err = String;
 
             fn from_str(text: &str) -> Result<Part, String> {
-                $crate::paper::part_named($paper, Part::NAMES, text)
+                $crate::papers::part_named($paper, Part::NAMES, text)
             }
         }
     };

@@ -14,11 +14,11 @@ use std::ops::ControlFlow;
 
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, Experiment, Mechanism, Step, Wanted};
+use crate::papers::{self, Experiment, Mechanism, Step, Wanted};
 
 use runs::Results;
 
-paper::parts! { "systor13":
+papers::parts! { "systor13":
     /// The single-queue design alone.
     Fig4 "fig4",
     /// The three designs, through the interface of the time.
@@ -48,7 +48,7 @@ pub fn systor13(
     wanted: Wanted<'_, Part>,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
-    paper::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| Page {
+    papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| Page {
         checks: checks::all(results),
         figures: figures::all(parts, results),
         tables: figures::tables(parts, results),
@@ -61,7 +61,7 @@ pub fn systor13(
 /// # Errors
 /// If a machine's file is wrong.
 pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    paper::mechanisms::<runs::On>(parts)
+    papers::mechanisms::<runs::On>(parts)
 }
 
 const EXPERIMENT: Experiment<Part> = Experiment {

@@ -17,11 +17,11 @@ use std::ops::ControlFlow;
 
 use crate::load::bench::BenchError;
 use crate::page::{Against, Page};
-use crate::paper::{self, Experiment, Mechanism, Step, Wanted};
+use crate::papers::{self, Experiment, Mechanism, Step, Wanted};
 
 use runs::Results;
 
-paper::parts! { "schedulers":
+papers::parts! { "schedulers":
     /// One to 128 cores at a null drive.
     Scaling "scaling",
     /// Weights of 1, 2, 4 and 8.
@@ -51,7 +51,7 @@ pub fn schedulers(
     wanted: Wanted<'_, Part>,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
-    paper::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| Page {
+    papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| Page {
         against: Against::Promise,
         checks: checks::all(results),
         figures: figures::all(parts, results),
@@ -65,7 +65,7 @@ pub fn schedulers(
 /// # Errors
 /// If a machine's file is wrong.
 pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    paper::mechanisms::<points::Point>(parts)
+    papers::mechanisms::<points::Point>(parts)
 }
 
 const EXPERIMENT: Experiment<Part> = Experiment {

@@ -6,7 +6,7 @@ use super::Part;
 use super::rigs::{Device, EFFECTS, LOADS, MODES, PROCESSES, Point, VARIANTS};
 use super::runs::{DEARER, EFFECT_PROCESSES, Results};
 use crate::page::{DataTable, MachineTable};
-use crate::paper::{given, machine_table};
+use crate::papers::{inputs, machine_table};
 use crate::vm::{Seen, VmCosts};
 
 /// The tables of these parts.
@@ -209,7 +209,7 @@ pub(super) fn virtualisation(costs: &VmCosts) -> MachineTable {
 
 /// The drive of the rows that are not of the null device.
 pub(super) fn rig() -> MachineTable {
-    let drive = given::DriveOrigins {
+    let drive = inputs::DriveOrigins {
         preset: "miot-nvme",
         rates: "input: [MIOT], native random writes of 350 K, 3 % less here; of reads an assumption",
         bandwidth: "input: [MIOT], evaluation: sequential 3,000 and 1,400 MB/s",
@@ -217,5 +217,5 @@ pub(super) fn rig() -> MachineTable {
         inside: "assumption: as many dies as carry the rates above",
     };
     let about = "The NVMe SSD. The null device answers at once.";
-    given::table("drive", about, (&[drive], &[]))
+    inputs::table("drive", about, (&[drive], &[]))
 }

@@ -13,7 +13,7 @@ use super::figures::name_of;
 use crate::load::bench::BenchError;
 use crate::load::row::Row;
 use crate::load::workload::{Rw, Workload};
-use crate::paper::{self, Mechanism};
+use crate::papers::{self, Mechanism};
 use crate::simulation::{
     DioCount, InterfaceKind, Irq, Length, Linux3, Service, SimPlan, Watch, machine, run_simulated,
 };
@@ -164,7 +164,7 @@ impl On {
     }
 }
 
-impl paper::Point for On {
+impl papers::Point for On {
     type Part = Part;
     type Seen = Point;
     const OWN: &'static [Mechanism] =
@@ -234,7 +234,7 @@ impl Point {
 }
 
 /// All points that were run.
-pub(super) type Results = paper::Results<On>;
+pub(super) type Results = papers::Results<On>;
 
 impl Results {
     /// The points of a curve by cores, if it was run.
@@ -270,7 +270,7 @@ fn cores_of(model: &Model) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Point as _;
+    use crate::papers::Point as _;
 
     fn run(on: On) -> Point {
         let model = machine(on.curve.machine).expect("a known machine");

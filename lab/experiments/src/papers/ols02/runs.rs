@@ -9,7 +9,7 @@ use millrace_trace::LockLine;
 use super::Part;
 use super::rigs::{Case, Load, MACHINE, Step, Without};
 use crate::load::bench::BenchError;
-use crate::paper::{self, Mechanism};
+use crate::papers::{self, Mechanism};
 use crate::simulation::{Observed, Spent, run_observed};
 
 /// The rows of the microbenchmark.
@@ -36,7 +36,7 @@ pub(super) fn ablated(without: Without) -> Vec<Case> {
     }
 }
 
-impl paper::Point for Case {
+impl papers::Point for Case {
     type Part = Part;
     type Seen = Observed;
     const OWN: &'static [Mechanism] = &[
@@ -104,7 +104,7 @@ pub(super) fn dsw() -> Load {
 }
 
 /// All points that were run.
-pub(super) type Results = paper::Results<Case>;
+pub(super) type Results = papers::Results<Case>;
 
 /// What a row says of a step: bytes a second, and parts of all CPUs' time.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -148,7 +148,7 @@ impl Results {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::run_without;
+    use crate::papers::run_without;
     use crate::simulation::machine;
 
     #[test]
@@ -163,8 +163,8 @@ mod tests {
         assert!(idle(&[Mechanism::Copies]) > idle(&[]) + 0.03);
         let rate = |without| seen(Step::Sbir, without).mb_per_s;
         assert!(rate(&[Mechanism::AdapterBandwidth]) > 2.0 * rate(&[]));
-        for mechanism in <Case as paper::Point>::OWN {
-            let other = paper::Point::without(case, *mechanism);
+        for mechanism in <Case as papers::Point>::OWN {
+            let other = papers::Point::without(case, *mechanism);
             assert!(other != case && other.in_words().contains(", without "), "{mechanism:?}");
         }
         let both = case.but(Without::Copies).but(Without::Crowd);

@@ -16,12 +16,12 @@ use std::ops::ControlFlow;
 
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, Experiment, Mechanism, Step, Wanted};
+use crate::papers::{self, Experiment, Mechanism, Step, Wanted};
 use crate::vm::VmCosts;
 
 use runs::Results;
 
-paper::parts! { "msst15":
+papers::parts! { "msst15":
     /// Three modes, 1 to 8 processes and four workloads on the null device.
     Null "null",
     /// Three modes, 1 to 8 processes and four workloads on an NVMe SSD.
@@ -50,7 +50,7 @@ pub fn msst15(
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
     let costs = VmCosts::kvm_2015()?;
-    paper::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, mut page| {
+    papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, mut page| {
         page.add_machines([tables::virtualisation(&costs), tables::rig()]);
         Page {
             checks: checks::all(results),
@@ -66,7 +66,7 @@ pub fn msst15(
 /// # Errors
 /// If a machine's file is wrong.
 pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    paper::mechanisms::<rigs::Point>(parts)
+    papers::mechanisms::<rigs::Point>(parts)
 }
 
 const EXPERIMENT: Experiment<Part> = Experiment {

@@ -7,7 +7,7 @@ use super::Seen;
 use super::rigs::{Load, Step};
 use super::runs::{DM, DSW, dsw, locks};
 use crate::page::{Check, CheckKind, deviation};
-use crate::paper::rule::{Found, Rule, TOLERANCE};
+use crate::papers::rule::{Found, Rule, TOLERANCE};
 
 /// What the paper has of the microbenchmark: MB/s and idle, in percent.
 pub(super) const PAPER_DM: [(f64, f64); 5] =

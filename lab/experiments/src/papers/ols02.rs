@@ -17,12 +17,12 @@ use std::ops::ControlFlow;
 
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::paper::{self, Experiment, Mechanism, Step, Wanted};
+use crate::papers::{self, Experiment, Mechanism, Step, Wanted};
 use crate::simulation::KernelCosts;
 
 use runs::Results;
 
-paper::parts! { "ols02":
+papers::parts! { "ols02":
     /// The microbenchmark.
     Dm "dm",
     /// That benchmark by readv.
@@ -57,7 +57,7 @@ pub fn ols02(
     let costs = KernelCosts::linux_2_4()?;
     let mut here = None;
     let (mut page, parts) =
-        paper::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| {
+        papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| {
             // Nothing can be left out of what this machine does: measured once.
             let here = here.get_or_insert_with(|| measured(parts));
             let calls = here.as_ref().ok().and_then(|here| here.0);
@@ -88,7 +88,7 @@ fn measured(parts: &[Part]) -> Result<Here, BenchError> {
 /// # Errors
 /// If a machine's file is wrong.
 pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    paper::mechanisms::<rigs::Case>(parts)
+    papers::mechanisms::<rigs::Case>(parts)
 }
 
 const EXPERIMENT: Experiment<Part> = Experiment {
