@@ -7,11 +7,10 @@
 //! `walk`, one here; `programs`, servers and utilities; `vm`, a virtual machine there; `calibrate`,
 //! what a drive does in a second; `page`, what an experiment found and how it is shown; `trace`,
 //! what traces say; `replay`, their I/Os sent again; `overwrite`, what none of them writes to
-//! unasked; and `explore`, which looks for bugs by simulation. Called by the binary's verbs and by
+//! unasked; and `explorer`, which looks for bugs by simulation. Called by the binary's verbs and by
 //! tests.
 
-pub mod cached;
-pub mod explore;
+pub mod explorer;
 mod filter;
 pub mod load;
 pub mod page;

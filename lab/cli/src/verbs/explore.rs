@@ -15,8 +15,8 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use millrace_experiments::cached;
-use millrace_experiments::explore::{Scenario, Violation};
+use millrace_experiments::explorer::cache;
+use millrace_experiments::explorer::{Scenario, Violation};
 use serde::Serialize;
 
 pub use args::ExploreArgs;
@@ -134,7 +134,7 @@ fn cache_finding(seed: u64, violation: &Violation) -> Finding {
         kind: violation.kind.clone(),
         detail: violation.detail.clone(),
         scenario: None,
-        scenario_detail: format!("{:?}", cached::Scenario::of_seed(seed)),
+        scenario_detail: format!("{:?}", cache::Scenario::of_seed(seed)),
         replay: format!("millrace-lab explore --cache --seed {seed}"),
     }
 }

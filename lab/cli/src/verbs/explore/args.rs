@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use millrace_console::words::whole;
-use millrace_experiments::explore::Scenario;
+use millrace_experiments::explorer::Scenario;
 
 /// Looks for bugs of the block layer: random machines, volumes, workloads and faults, simulated
 #[derive(Debug, clap::Args)]

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use millrace_experiments::explore::{Outcome, Violation};
+use millrace_experiments::explorer::{Outcome, Violation};
 
 use super::args::Subject;
 use super::worker::Worker;

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use millrace_experiments::explore::{Scenario, Violation, smaller};
+use millrace_experiments::explorer::{Scenario, Violation, smaller};
 
 use super::args::Subject;
 use super::worker::Worker;

@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use millrace_experiments::cached;
-use millrace_experiments::explore::{self, Outcome, Scenario, Violation};
+use millrace_experiments::explorer::cache;
+use millrace_experiments::explorer::{self, Outcome, Scenario, Violation};
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ pub enum Reply {
 /// The life of a worker: until its input ends.
 pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
     std::panic::set_hook(Box::new(|panic| {
-        let violation = explore::violation_so_far().unwrap_or_else(|| {
+        let violation = explorer::violation_so_far().unwrap_or_else(|| {
             let payload = panic.payload();
             let text = payload.downcast_ref::<&str>().map(ToString::to_string);
             let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
@@ -69,7 +69,7 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
         answer(&Reply::Outcome(failed(violation)));
         std::process::exit(3);
     }));
-    explore::with_bug(plant, || {
+    explorer::with_bug(plant, || {
         for line in std::io::stdin().lock().lines() {
             match serde_json::from_str(&line?).context("an order")? {
                 Order::Seeds(first, count) => {
@@ -80,7 +80,7 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
                 Order::Cache(first, count) => {
                     let end = first.saturating_add(count);
                     let mut seeds = first..end;
-                    while seeds.next().is_some_and(|seed| say(Ok(cached::run(seed)))) {}
+                    while seeds.next().is_some_and(|seed| say(Ok(cache::run(seed)))) {}
                 }
                 Order::Scenario(scenario) => {
                     play(&scenario);
@@ -94,7 +94,7 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
 
 /// Runs a scenario and says what came of it; whether it ran well.
 fn play(scenario: &Scenario) -> bool {
-    say(explore::run(scenario))
+    say(explorer::run(scenario))
 }
 
 /// Says what came of a scenario; whether it ran well.

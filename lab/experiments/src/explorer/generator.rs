@@ -3,15 +3,15 @@
 //! Called by workers and by tests. Most scenarios are small and have one or two things that go
 //! wrong, since that is where bugs are and what runs fast; every setting of the layer comes up
 //! within some hundred seeds. Settings are drawn one by one, so that a bug that needs five of them
-//! together is met once in a hundred thousand seeds; themes.rs draws such combinations as a whole.
+//! together is met once in a hundred thousand seeds; profiles.rs draws such combinations as a whole.
 //! Invariant: a pure function of the seed; what it makes is valid.
 
-use super::orders::OrderSpec;
 use super::random::Random;
 use super::scenario::{
     ChannelSpec, Disturbance, DriveSpec, FaultSpec, LayerSpec, LayoutSpec, LimitSpec, MachineSpec,
     Scenario, SpreadSpec, StackSpec, What,
 };
+use super::scheduler_spec::OrderSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {

@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex};
 use millrace_block::{Op, OpFlags, Status};
 use serde::{Deserialize, Serialize};
 
+use super::disk_image::Media;
 use super::history::History;
 use super::map::Map;
-use super::media::Media;
 use super::scenario::Scenario;
 
 /// What went wrong first.

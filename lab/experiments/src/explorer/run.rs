@@ -15,12 +15,12 @@ use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread, Word};
 use millrace_simulator::{SimError, Simulated, Simulation};
 use serde::{Deserialize, Serialize};
 
-use super::disturb::{disturb, watch};
+use super::disturbance::{disturb, watch};
 use super::drive::Drive;
-use super::held::hold;
-use super::judge::{Judge, SharedJudge, Violation};
-use super::orders::OrderSpec;
+use super::oracle::{Judge, SharedJudge, Violation};
+use super::oracle_lock::hold;
 use super::scenario::{ChannelSpec, LayoutSpec, Scenario, What};
+use super::scheduler_spec::OrderSpec;
 use super::sharing::GroupEnds;
 use super::submitter::{RunState, Submitter};
 use super::time::NS_PER_US;
@@ -219,7 +219,7 @@ fn sweep(state: &Arc<RunState>) {
         let late_us = d.faults.stuck_us + d.faults.slow_us + stalled_us;
         u64::from(late_us) * NS_PER_US + u64::from(d.latency_ns[1])
     });
-    hold(&state.judge).media.iter_mut().for_each(super::media::Media::calm);
+    hold(&state.judge).media.iter_mut().for_each(super::disk_image::Media::calm);
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);
     let disks = state.volume.disks();
     // A scheduler would let the sweepers' reads go before what others left behind.

@@ -2,7 +2,7 @@
 //!
 //! Deadline with expiries of microseconds, and a scheduler that only this crate has: it keeps each
 //! chain for a while although the drive has room, so that the layer's timers are used. Derived from
-//! a seed apart from all else. Called by derive.rs, scenario.rs and disturb.rs.
+//! a seed apart from all else. Called by generator.rs, scenario.rs and disturbance.rs.
 
 use std::collections::VecDeque;
 

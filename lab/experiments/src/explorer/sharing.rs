@@ -3,20 +3,20 @@
 //! Derived from a seed apart from all else, since a group without a scheduler or a limit changes
 //! nothing. Judged: in the time since the start no more of a group's I/Os have come back than its
 //! limit allows; and where channels do nothing but share a drive, each group has its share. Called
-//! by derive.rs, run.rs, submitter.rs and disturb.rs.
+//! by generator.rs, run.rs, submitter.rs and disturbance.rs.
 
 use std::sync::Arc;
 
 use millrace_block::{GroupId, Groups, Op, Status};
 use millrace_simulator::Simulated;
 
-use super::groups::{BURST_NS, GroupSpec};
-use super::orders::OrderSpec;
+use super::group_spec::{BURST_NS, GroupSpec};
 use super::random::Random;
 use super::scenario::{
     ChannelSpec, Disturbance, FaultSpec, LayerSpec, LayoutSpec, Scenario, SpreadSpec, StackSpec,
     What,
 };
+use super::scheduler_spec::OrderSpec;
 use super::serving::ServingSpec;
 
 /// By then groups have met and agreed, and by how much they may be apart later.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use millrace_block::OpFlags;
 
 use super::scenario::Scenario;
-use crate::explore::Violation;
+use crate::explorer::Violation;
 
 /// A write to a sector.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! `Scenario`: everything that a run depends on, as plain data that prints as one line of JSON.
 //!
-//! Derived from a seed (derive.rs), read from a command line, made smaller (shrink.rs), and run
+//! Derived from a seed (generator.rs), read from a command line, made smaller (shrinker.rs), and run
 //! (run.rs). Times are in microseconds unless the name says otherwise, sizes in sectors of 512
 //! bytes, chances in parts of a thousand. Invariant: two equal scenarios run alike to the byte.
 
@@ -8,8 +8,8 @@ use millrace_block::{Features, QueueLimits, Spread, Stack};
 use millrace_simulator::Model;
 use serde::{Deserialize, Serialize};
 
-use super::groups::GroupSpec;
-use super::orders::OrderSpec;
+use super::group_spec::GroupSpec;
+use super::scheduler_spec::OrderSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
 /// Longest time after which whoever waits in vain looks again.

@@ -15,9 +15,9 @@ use millrace_machine::{Machine, Topology};
 use millrace_random::SplitMix64 as Random;
 use millrace_simulator::Simulated;
 
-use super::judge::{Judge, Step};
+use super::oracle::{Judge, Step};
 use super::scenario::Scenario;
-use crate::explore::held::hold;
+use crate::explorer::oracle_lock::hold;
 
 /// A drive of a scenario.
 #[derive(Clone)]

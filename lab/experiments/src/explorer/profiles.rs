@@ -1,6 +1,6 @@
 //! Themes: combinations of settings in which bugs have hidden, drawn as a whole.
 //!
-//! derive.rs draws each setting by itself, so what needs many of them at once comes up rarely. Of
+//! generator.rs draws each setting by itself, so what needs many of them at once comes up rarely. Of
 //! 580,000 seeds 20 found bugs that the 60,000 seeds of an earlier count had not, which was no
 //! wonder: at one in 29,000, 60,000 seeds meet none with a chance of one in eight, and each of the
 //! four causes alone was far rarer.
@@ -16,7 +16,7 @@
 //!   without timeouts, which refuses the last request of a batch of two or more, and has answered
 //!   all others by the time that it is asked.
 //!
-//! Called by derive.rs. Invariant: as there.
+//! Called by generator.rs. Invariant: as there.
 
 use super::random::Random;
 use super::scenario::{Disturbance, FaultSpec, LayoutSpec, Scenario, SpreadSpec, StackSpec, What};
@@ -150,7 +150,7 @@ impl Scenario {
     /// The mode changes again and again, while drives with few tags are held up, too.
     fn be_switched(&mut self, random: &mut Random) {
         if self.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
-            // As in derive.rs: a freeze may last as long.
+            // As in generator.rs: a freeze may last as long.
             return;
         }
         let ends = |what: What| matches!(what, What::Freeze(..) | What::Quiesce(..));
@@ -173,7 +173,7 @@ impl Scenario {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::explore::run::run;
+    use crate::explorer::run::run;
 
     #[test]
     fn a_process_that_was_stopped_blames_no_drive() {

@@ -13,8 +13,8 @@ use millrace_block::{
 use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 use millrace_simulator::Simulated;
 
-use super::held::hold;
-use super::judge::{Memory, SharedJudge};
+use super::oracle::{Memory, SharedJudge};
+use super::oracle_lock::hold;
 use super::random::Random;
 use super::scenario::{ChannelSpec, Scenario};
 use super::sharing::GroupEnds;

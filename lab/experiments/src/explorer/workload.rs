@@ -7,8 +7,8 @@
 
 use millrace_block::{Bio, Buffer, Op, OpFlags, Segment};
 
-use super::judge::{BioRecord, stamp_of};
 use super::map::Map;
+use super::oracle::{BioRecord, stamp_of};
 use super::random::Random;
 use super::scenario::ChannelSpec;
 

@@ -14,9 +14,9 @@ use millrace_machine::Machine;
 use millrace_random::SplitMix64 as Random;
 use millrace_simulator::Simulated;
 
-use super::judge::{Answer, Judge};
+use super::oracle::{Answer, Judge};
 use super::scenario::Scenario;
-use crate::explore::held::hold;
+use crate::explorer::oracle_lock::hold;
 
 /// An I/O in flight.
 #[derive(Debug, Clone, Copy)]

@@ -12,7 +12,7 @@ use millrace_block::ErrorKind;
 use millrace_machine::{Machine, Order, Parker, Word};
 use millrace_simulator::Simulated;
 
-use super::held::hold;
+use super::oracle_lock::hold;
 use super::scenario::{Disturbance, What};
 use super::serving::ModeSpec;
 use super::sharing::regroup;

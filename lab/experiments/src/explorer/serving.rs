@@ -2,7 +2,7 @@
 //!
 //! Part of a `Scenario`: mode, watermarks, pressure points, and the CPUs of workers. Derived from a
 //! seed apart from all else, so that a seed whose volume is served inline means what it always did.
-//! Also the bound on what must go on beside a drive that stalls. Called by derive.rs, run.rs and
+//! Also the bound on what must go on beside a drive that stalls. Called by generator.rs, run.rs and
 //! the judge.
 
 use millrace_block::{Serving, ServingConfig};

@@ -15,9 +15,9 @@ use millrace_block::{
 use millrace_machine::{Machine, Topology};
 use millrace_simulator::Simulated;
 
-use super::held::hold;
-use super::judge::{Judge, SharedJudge, Span, Suspect};
-use super::media::Fate;
+use super::disk_image::Fate;
+use super::oracle::{Judge, SharedJudge, Span, Suspect};
+use super::oracle_lock::hold;
 use super::scenario::DriveSpec;
 
 /// A drive of a scenario.

@@ -1,6 +1,6 @@
 //! Workers of a scenario's drives: threads that serve for others, leave, and come back.
 //!
-//! Started by run.rs before the submitters and stopped after them; told to leave by disturb.rs.
+//! Started by run.rs before the submitters and stopped after them; told to leave by disturbance.rs.
 //! Drives are dealt out to them in turn, so several share a thread where workers are few. Leaving
 //! drops the `Worker`, whatever it has in hand.
 

@@ -10,7 +10,7 @@
 
 mod client;
 mod drive;
-mod judge;
+mod oracle;
 mod scenario;
 
 use std::sync::{Arc, Mutex};
@@ -20,11 +20,11 @@ use millrace_cache::{Cache, CacheDriver, Flusher, FlusherConfig, WriteLists};
 use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
 use millrace_simulator::{Model, SimError, Simulated, Simulation};
 
-use crate::explore::Outcome;
-use crate::explore::held::hold;
+use crate::explorer::Outcome;
+use crate::explorer::oracle_lock::hold;
 use client::Client;
 use drive::Drive;
-use judge::{Judge, Size, Step};
+use oracle::{Judge, Size, Step};
 pub use scenario::{Growth, Scenario};
 
 type Bell = Arc<Doorbell<Simulated>>;

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use millrace_block::Status;
 
-use super::judge::{BioRecord, stamp_of};
+use super::oracle::{BioRecord, stamp_of};
 
 /// No change.
 const NONE: u32 = u32::MAX;
