@@ -3,12 +3,12 @@
 //! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
 //! comparison that `millrace-lab bench` runs by default; `simulation`, the same on simulated
 //! machines; `load`, clients unlike each other at the same drives; `schedulers`, what each of them
-//! gets under which scheduler; `systor13`, `atc17`, `msst15` and `ols02`, papers' experiments there, and
-//! `walk`, one here; `programs`, servers and utilities; `vm`, a virtual machine there; `calibrate`,
-//! what a drive does in a second; `page`, what an experiment found and how it is shown; `trace`,
-//! what traces say; `replay`, their I/Os sent again; `overwrite`, what none of them writes to
-//! unasked; and `explorer`, which looks for bugs by simulation. Called by the binary's verbs and by
-//! tests.
+//! gets under which scheduler; `systor13`, `atc17`, `msst15` and `ols02`, papers' experiments
+//! there, and `walk`, one here; `programs`, servers and utilities; `vm`, a virtual machine there;
+//! `calibrate`, what a drive does in a second; `page`, what an experiment found and how it is
+//! shown; `trace`, what traces say; `replay`, their I/Os sent again; `overwrite`, what none of them
+//! writes to unasked; and `explorer`, which looks for bugs by simulation. Called by the binary's
+//! verbs and by tests.
 
 pub mod explorer;
 mod filter;

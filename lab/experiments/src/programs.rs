@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use millrace_simulator::Model;
 
 use crate::load::bench::BenchError;
-use crate::simulation::programs::{Program, run_program};
+use crate::simulation::program::{Program, run_program};
 use crate::simulation::{Observed, SimPlan};
 
 /// The CPU of the cache's flusher: on the controller's socket, as the submitter of other points.

@@ -3,8 +3,8 @@
 //! `machines` names the machines, `interface` models how programs submit, `irq` and `poller` who
 //! takes interrupts, `host_adapter` what drives behind a SCSI host shared, `history` how Linux 2.4
 //! did raw I/O, `linux3` what kernels of 2013 had beside the layer, `bounce` a drive whose data it
-//! copied, `window` says which part of a run counts, `job` and `raw` are submitters, `workers`
-//! serve drives, `file_costs` is what a file adds, `programs` are threads that work as programs do,
+//! copied, `window` says which part of a run counts, `job` and `raw_job` are submitters, `workers`
+//! serve drives, `file_costs` is what a file adds, `program` are threads that work as programs do,
 //! through a cache or straight, `tags` looks at tags meanwhile, `run` is a row, `rows` are many.
 //! Everything below a job is the production code of the block layer and the drives. Called by the
 //! binary's verbs.
@@ -20,8 +20,8 @@ mod job;
 mod linux3;
 mod machines;
 mod poller;
-pub(crate) mod programs;
-mod raw;
+pub(crate) mod program;
+mod raw_job;
 mod rows;
 mod run;
 mod tags;

@@ -17,12 +17,12 @@ mod lines;
 mod open;
 mod order;
 mod pairing;
-mod parse;
+mod parser;
 mod pending;
 mod profile;
 mod report;
 mod timeline;
-mod write;
+mod writer;
 
 use millrace_block::Op;
 
@@ -34,7 +34,7 @@ pub use open::{AnySource, Opened, open, open_events};
 pub use profile::{Profile, text as profile_text};
 pub use report::{report_html, report_page};
 pub use timeline::Timeline;
-pub use write::{NotWritten, WRITTEN, Writer};
+pub use writer::{NotWritten, WRITTEN, Writer};
 
 /// One I/O as a trace tells of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

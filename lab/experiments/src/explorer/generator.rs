@@ -3,8 +3,8 @@
 //! Called by workers and by tests. Most scenarios are small and have one or two things that go
 //! wrong, since that is where bugs are and what runs fast; every setting of the layer comes up
 //! within some hundred seeds. Settings are drawn one by one, so that a bug that needs five of them
-//! together is met once in a hundred thousand seeds; profiles.rs draws such combinations as a whole.
-//! Invariant: a pure function of the seed; what it makes is valid.
+//! together is met once in a hundred thousand seeds; profiles.rs draws such combinations as a
+//! whole. Invariant: a pure function of the seed; what it makes is valid.
 
 use super::random::Random;
 use super::scenario::{

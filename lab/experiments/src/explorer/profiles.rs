@@ -1,7 +1,7 @@
 //! Themes: combinations of settings in which bugs have hidden, drawn as a whole.
 //!
-//! generator.rs draws each setting by itself, so what needs many of them at once comes up rarely. Of
-//! 580,000 seeds 20 found bugs that the 60,000 seeds of an earlier count had not, which was no
+//! generator.rs draws each setting by itself, so what needs many of them at once comes up rarely.
+//! Of 580,000 seeds 20 found bugs that the 60,000 seeds of an earlier count had not, which was no
 //! wonder: at one in 29,000, 60,000 seeds meet none with a chance of one in eight, and each of the
 //! four causes alone was far rarer.
 //!

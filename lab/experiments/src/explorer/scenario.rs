@@ -1,7 +1,7 @@
 //! `Scenario`: everything that a run depends on, as plain data that prints as one line of JSON.
 //!
-//! Derived from a seed (generator.rs), read from a command line, made smaller (shrinker.rs), and run
-//! (run.rs). Times are in microseconds unless the name says otherwise, sizes in sectors of 512
+//! Derived from a seed (generator.rs), read from a command line, made smaller (shrinker.rs), and
+//! run (run.rs). Times are in microseconds unless the name says otherwise, sizes in sectors of 512
 //! bytes, chances in parts of a thousand. Invariant: two equal scenarios run alike to the byte.
 
 use millrace_block::{Features, QueueLimits, Spread, Stack};

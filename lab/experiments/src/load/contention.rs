@@ -1,10 +1,10 @@
 //! Clients that contend for a drive: what each gets of it, and how fairly it is shared.
 //!
-//! Where a row of `simulation` or `bench` has jobs that are all alike, each client here has a group, a
-//! depth, a block size and a kind of I/O of its own. `client` is the loop of one client, `run`
-//! makes the drives and the threads, on a simulated machine or on this one, `result` is what came
-//! of it. Everything below a client is the production code. Called by `millrace-lab bench --client`
-//! and by experiments on schedulers.
+//! Where a row of `simulation` or `bench` has jobs that are all alike, each client here has a
+//! group, a depth, a block size and a kind of I/O of its own. `client` is the loop of one client,
+//! `run` makes the drives and the threads, on a simulated machine or on this one, `result` is what
+//! came of it. Everything below a client is the production code. Called by `millrace-lab bench
+//! --client` and by experiments on schedulers.
 
 mod client;
 mod result;

@@ -2,16 +2,16 @@
 //!
 //! No paper: \[MQ\] leaves I/O scheduling to the software queues, and this is what that comes to
 //! here. `points` says what a point is (clients at a drive under a scheduler), `runs` which points
-//! a part needs and what they gave, `windows` how a limit is judged, `figures` and `tables` show
-//! it, `checks` compares it with what each scheduler promises. Nothing here knows a result. Called
-//! by `millrace-lab paper`.
+//! a part needs and what they gave, `limit_accuracy` how a limit is judged, `figures` and `tables`
+//! show it, `checks` compares it with what each scheduler promises. Nothing here knows a result.
+//! Called by `millrace-lab paper`.
 
 mod checks;
 mod figures;
+mod limit_accuracy;
 mod points;
 mod runs;
 mod tables;
-mod windows;
 
 use std::ops::ControlFlow;
 

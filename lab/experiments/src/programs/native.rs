@@ -19,7 +19,7 @@ use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 use super::{Runs, Task, servers, utilities};
 use crate::load::bench::{BenchError, Interrupt, check_writable};
 use crate::load::drain_barrier::Together;
-use crate::simulation::programs::{Access, Program, Shared};
+use crate::simulation::program::{Access, Program, Shared};
 use crate::simulation::window::Window;
 
 /// Programs by their names.

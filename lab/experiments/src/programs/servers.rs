@@ -14,7 +14,7 @@ use millrace_random::SplitMix64 as Random;
 
 use super::files::FileSet;
 use crate::simulation::Host;
-use crate::simulation::programs::{Access, Program};
+use crate::simulation::program::{Access, Program};
 
 /// All files of a set together, on average, and the memory of the cache.
 const SET_BYTES: u64 = 1 << 30;

@@ -10,7 +10,7 @@ use millrace_random::SplitMix64 as Random;
 
 use super::files::{INODES, size_pages};
 use crate::simulation::Host;
-use crate::simulation::programs::{Access, PAGE_SECTORS, Program};
+use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 
 /// Memory of the cache, and virtual time that is measured.
 const CACHE_BYTES: u64 = 128 << 20;

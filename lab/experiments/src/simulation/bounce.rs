@@ -1,8 +1,8 @@
 //! `BounceDriver`: a drive whose data all go through a copy, as the layer sees it.
 //!
 //! Stands around a drive's driver where a row has bounces: it says of each request with data that
-//! it is bounced, so that traces have its B. The copies are raw.rs's, the time that they take on a
-//! simulated machine history.rs's. Called by run.rs.
+//! it is bounced, so that traces have its B. The copies are raw_job.rs's, the time that they take
+//! on a simulated machine history.rs's. Called by run.rs.
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,

@@ -3,7 +3,7 @@
 //! Owned by a plan: the unit in which an I/O is cut, what becomes of a vector, copies in low
 //! memory, whose lock the request queue is under. `Kernel` charges a simulated machine for what
 //! that kernel did outside of the layer: buffer heads, bounces, the adapter's driver under its
-//! lock. Called by raw.rs on the submitter's side and by irq.rs where a drive is dealt with.
+//! lock. Called by raw_job.rs on the submitter's side and by irq.rs where a drive is dealt with.
 //! Source: \[OLS\]; Linux 2.4.17, ll_rw_blk.c, scsi.c, highmem.c, raw.c.
 
 use std::sync::{Arc, Mutex, PoisonError};

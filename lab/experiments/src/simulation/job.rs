@@ -13,7 +13,7 @@ use super::interface::{Host, Interface, InterfaceKind, SharedCounters};
 use super::irq::Signal;
 use super::linux3::{Counters, Noise};
 use super::window::{Passed, Window};
-use super::{SimPlan, raw};
+use super::{SimPlan, raw_job};
 use crate::load::workload::Offsets;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, IoThread, Reject, Snapshot, StatsSnapshot, Volume,
@@ -49,7 +49,7 @@ pub(super) struct Sums {
     /// Q to C of all I/Os: up to the beginning of the window, then those in it.
     pub(super) latency: Snapshot,
     /// From before the program's call to after it, of jobs with one I/O in a call: of a job of
-    /// raw.rs, the whole of its vector.
+    /// raw_job.rs, the whole of its vector.
     pub(super) calls: Snapshot,
     /// What each drive did, likewise.
     pub(super) drives: Vec<StatsSnapshot>,
@@ -158,7 +158,7 @@ impl<M: Host> Shared<M> {
 /// Runs job `number` until the window is over and nothing is in flight.
 pub(super) fn run<M: Host>(shared: &Shared<M>, number: u32) {
     if shared.plan.service.history.is_raw() {
-        return raw::run(shared, number);
+        return raw_job::run(shared, number);
     }
     let mut job = Job::new(shared, number);
     let bs_bytes = shared.plan.workload.bs_bytes as usize;

@@ -32,7 +32,7 @@ use super::formats::systor::Systor;
 use super::formats::tencent::Tencent;
 use super::formats::{trlog, vscsi};
 use super::lines::said;
-use super::parse::{Line, LineFormat};
+use super::parser::{Line, LineFormat};
 
 /// Lines that are tried.
 const LINES_TRIED: usize = 16;

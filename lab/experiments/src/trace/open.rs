@@ -25,7 +25,7 @@ use super::formats::trlog::Trlog;
 use super::formats::vscsi::Vscsi;
 use super::input::{Gauge, Input, TracePath};
 use super::order::Order;
-use super::parse::{Joined, Parse, Text};
+use super::parser::{Joined, Parse, Text};
 use super::{TraceSource, TracedIo};
 
 /// Time of a trace in a pipe, which may be written at this moment, after which an I/O is told

@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 use super::TracedIo;
 use super::devices::Devices;
 use super::error::ReadError;
-use super::parse::Parse;
+use super::parser::Parse;
 
 /// I/Os that wait in all windows together; some 5 MB.
 const WAITING_MAX: usize = 65_536;

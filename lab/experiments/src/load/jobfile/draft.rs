@@ -5,12 +5,12 @@
 
 use millrace_drives::Advice;
 
+use super::block_distribution::{Distribution, distribution};
 use super::blocks::{self, Sizes};
 use super::lines::{Entry, JobFileError, Section};
-use super::places::{Distribution, distribution};
+use super::options::{Use, use_of, usual};
 use super::spec::{Access, Crowd, Engine, Flow, JobSpec, Kind, Region, Shape, Span, Think, Verify};
 use super::value::{Base, each, switch, time_ns, whole};
-use super::words::{Use, use_of, usual};
 
 /// Bytes of an I/O unless told otherwise.
 const BS: u32 = 4096;

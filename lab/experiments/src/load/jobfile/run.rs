@@ -14,7 +14,7 @@ use millrace_random::SplitMix64;
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
-use super::cached::Cached;
+use super::page_cache::Cached;
 use super::source::{Source, Span};
 use super::spec::{JobFile, JobSpec};
 use super::tally::Tally;

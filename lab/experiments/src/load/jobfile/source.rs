@@ -6,7 +6,7 @@
 
 use millrace_random::{SplitMix64, mixed};
 
-use super::places::{Distribution, Map, Places};
+use super::block_distribution::{Distribution, Map, Places};
 use super::spec::{JobSpec, Kind, Shape};
 
 /// Most blocks that a map remembers: 512 MiB of bits.

@@ -6,10 +6,10 @@
 
 use millrace_drives::Advice;
 
+use super::block_distribution::Distribution;
 use super::blocks::Sizes;
 use super::draft::{job, pairs};
 use super::lines::{self, Includes, JobFileError, Place};
-use super::places::Distribution;
 use super::value::Amount;
 
 /// A file of jobs.

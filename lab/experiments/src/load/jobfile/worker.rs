@@ -10,10 +10,10 @@ use millrace_block::{Bio, Channel, Completion, Error, Reject, Status};
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
-use super::cached::Cached;
-use super::flight::{Counted, Flight, Slots};
-use super::next::{Next, Progress};
-use super::pace::Pace;
+use super::io_slots::{Counted, Flight, Slots};
+use super::job_step::{Next, Progress};
+use super::page_cache::Cached;
+use super::rate_limit::Pace;
 use super::source::{Io, Source, Span, WRITE};
 use super::spec::{Engine, JobSpec};
 use super::tally::{Tally, Usage, level};

@@ -5,9 +5,9 @@
 use millrace_block::SchedulerKind;
 use millrace_drives::Words;
 
+use super::limit_accuracy::Limited;
 use super::points::{Grouping, Point, Present, Rig};
 use super::runs::{CORES, LIMITS, OTHERS, Results, THREADS};
-use super::windows::Limited;
 use crate::page::{Check, CheckKind};
 use crate::papers::rule::{Found, Rule};
 

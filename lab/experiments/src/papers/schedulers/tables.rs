@@ -7,9 +7,9 @@ use millrace_block::SchedulerKind;
 use millrace_drives::Words;
 
 use super::Part;
+use super::limit_accuracy::Limited;
 use super::points::{Point, Present, Rig, TARGET_NS};
 use super::runs::{LIMITS, Results, SHARED, SHARING, THREADS};
-use super::windows::Limited;
 use crate::page::DataTable;
 
 /// The tables of these parts.

@@ -10,7 +10,7 @@ use millrace_block::Op;
 use crate::trace::TracedIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::shown;
-use crate::trace::parse::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
+use crate::trace::parser::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
 
 /// Alibaba's.
 #[derive(Debug, Default)]

@@ -15,7 +15,7 @@ use crate::trace::formats::SECTOR_BYTES;
 use crate::trace::input::Input;
 use crate::trace::lines::Lines;
 use crate::trace::pairing::{Event, Pairing, Step};
-use crate::trace::parse::{Problem, Steps, decimal, fields, scaled, whole};
+use crate::trace::parser::{Problem, Steps, decimal, fields, scaled, whole};
 use crate::trace::pending::More;
 
 /// A line, for errors.

@@ -16,7 +16,7 @@ use crate::trace::devices::Devices;
 use crate::trace::error::{Place, ReadError};
 use crate::trace::input::Gauge;
 use crate::trace::pairing::{Event, Pairing, Step};
-use crate::trace::parse::{Problem, Steps};
+use crate::trace::parser::{Problem, Steps};
 use crate::trace::pending::More;
 
 /// Times are told from the first event on, and those of other CPUs may lie before it.

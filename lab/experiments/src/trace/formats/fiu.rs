@@ -12,7 +12,7 @@ use millrace_block::Op;
 use crate::trace::TracedIo;
 use crate::trace::devices::Devices;
 use crate::trace::formats::SECTOR_BYTES;
-use crate::trace::parse::{Line, LineFormat, Problem, scaled, whole};
+use crate::trace::parser::{Line, LineFormat, Problem, scaled, whole};
 
 /// FIU's.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use millrace_block::Op;
 use crate::trace::TracedIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::shown;
-use crate::trace::parse::{Line, LineFormat, Problem, scaled, whole};
+use crate::trace::parser::{Line, LineFormat, Problem, scaled, whole};
 
 /// The first line of version 2.
 pub(in crate::trace) const HEAD_2: &str = "fio version 2 iolog";

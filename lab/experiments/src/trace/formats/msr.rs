@@ -12,7 +12,7 @@ use millrace_block::Op;
 use crate::trace::TracedIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::shown;
-use crate::trace::parse::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
+use crate::trace::parser::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
 
 /// Nanoseconds of a filetime's unit.
 pub(in crate::trace) const TICK_NS: u64 = 100;

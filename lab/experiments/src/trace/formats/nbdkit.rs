@@ -15,7 +15,7 @@ use crate::trace::devices::Devices;
 use crate::trace::error::{ReadError, shown};
 use crate::trace::input::Input;
 use crate::trace::lines::Lines;
-use crate::trace::parse::{Problem, Steps, whole};
+use crate::trace::parser::{Problem, Steps, whole};
 use crate::trace::pending::{More, Pending};
 
 /// A line, for errors.

@@ -11,7 +11,7 @@ use millrace_block::Op;
 use crate::trace::TracedIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::shown;
-use crate::trace::parse::{Line, LineFormat, Problem, decimal, fields, is_head, whole};
+use crate::trace::parser::{Line, LineFormat, Problem, decimal, fields, is_head, whole};
 
 /// SYSTOR '17.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use crate::trace::TracedIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::shown;
 use crate::trace::formats::SECTOR_BYTES;
-use crate::trace::parse::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
+use crate::trace::parser::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
 
 /// Tencent's.
 #[derive(Debug, Default)]

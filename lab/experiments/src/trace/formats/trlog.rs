@@ -14,7 +14,7 @@ use crate::trace::TracedIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::{Place, ReadError};
 use crate::trace::input::{Gauge, Input};
-use crate::trace::parse::{Parse, Problem};
+use crate::trace::parser::{Parse, Problem};
 
 /// A request.
 const REQUEST: u32 = 0x2560_9513;

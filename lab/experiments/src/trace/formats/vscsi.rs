@@ -19,7 +19,7 @@ use crate::trace::devices::Devices;
 use crate::trace::error::{Place, ReadError};
 use crate::trace::formats::SECTOR_BYTES;
 use crate::trace::input::{Gauge, Input};
-use crate::trace::parse::{Parse, Problem, scaled};
+use crate::trace::parser::{Parse, Problem, scaled};
 
 /// Bytes of a record, by version.
 const RECORD_BYTES: [usize; 2] = [32, 40];

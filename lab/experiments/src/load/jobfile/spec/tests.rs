@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::super::lines::tests::Given;
-use super::super::words::{MEANING, NOTHING};
+use super::super::options::{MEANING, NOTHING};
 use super::*;
 
 fn parse(text: &str) -> Result<JobFile, String> {

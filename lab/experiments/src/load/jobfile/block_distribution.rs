@@ -279,5 +279,5 @@ impl Map {
 }
 
 #[cfg(test)]
-#[path = "places/tests.rs"]
+#[path = "block_distribution/tests.rs"]
 mod tests;

@@ -1,6 +1,6 @@
 //! `Access`: how a thread of a program reaches the volume: calls that wait, or reads in flight.
 //!
-//! Made for a thread by programs.rs. A call charges a system call and the copy of its pages, goes
+//! Made for a thread by program.rs. A call charges a system call and the copy of its pages, goes
 //! in as pieces of a megabyte, as filebench reads, and sleeps until all are answered. Memory is
 //! owned buffers that nobody looks into.
 

@@ -6,7 +6,7 @@
 use millrace_block::{Completion, Error};
 use millrace_machine::{Machine, Native};
 
-use super::flight::{Counted, Flight, Slots};
+use super::io_slots::{Counted, Flight, Slots};
 use super::source::{Io, READ, WRITE};
 use super::worker::Worker;
 use crate::load::job::JobResult;

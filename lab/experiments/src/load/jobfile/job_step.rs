@@ -5,8 +5,8 @@
 
 use millrace_machine::{Machine, Native};
 
-use super::cached::Cached;
-use super::flight::Counted;
+use super::io_slots::Counted;
+use super::page_cache::Cached;
 use super::source::{Io, READ, WRITE};
 use super::worker::Worker;
 
