@@ -1,15 +1,15 @@
 //! `millrace-lab explore`: runs scenarios of many seeds on the simulated machine, and shows what
 //! broke.
 //!
-//! Owns the flow: seeds to workers (crew.rs, worker.rs), the first violation of each kind made
-//! smaller (hunt.rs), a report. With `--cache` seeds are scenarios of the cache, which are not made
-//! smaller. The scenarios and what is checked are the lab's. Exit status: 0 nothing found, 1
-//! something found, 2 it could not be run.
+//! Owns the flow: seeds to workers (worker_pool.rs, worker.rs), the first violation of each kind
+//! made smaller (reduction.rs), a report. With `--cache` seeds are scenarios of the cache, which
+//! are not made smaller. The scenarios and what is checked are the lab's. Exit status: 0 nothing
+//! found, 1 something found, 2 it could not be run.
 
 mod args;
-mod crew;
-mod hunt;
+mod reduction;
 mod worker;
+mod worker_pool;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ use serde::Serialize;
 
 pub use args::ExploreArgs;
 use args::{Subject, Task};
-use crew::{Seeds, Sums};
+use worker_pool::{Seeds, Sums};
 
 use millrace_console::say;
 
@@ -69,7 +69,7 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
             let seeds = Seeds { first, count, time, fail_fast: args.fail_fast };
             let mut bar = Bar { shown: false, terminal: std::io::stderr().is_terminal() };
             let mut show = |sums: &Sums, part| bar.show(sums, part);
-            let sums = crew::run(&seeds, args.jobs, subject, &mut show);
+            let sums = worker_pool::run(&seeds, args.jobs, subject, &mut show);
             bar.clear();
             let sums = sums?;
             let findings = findings(&sums, args)?;
@@ -108,7 +108,7 @@ fn findings(sums: &Sums, args: &ExploreArgs) -> Result<Vec<Finding>> {
         let found = (Scenario::of_seed(*seed), violation.clone());
         let small = match args.no_shrink {
             true => found,
-            false => hunt::shrink(found, args.subject())?,
+            false => reduction::shrink(found, args.subject())?,
         };
         list.push(finding(*seed, violation, small));
     }

@@ -8,7 +8,7 @@
 mod args;
 mod table;
 mod target;
-mod watched;
+mod trace_progress;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use millrace_experiments::trace::{AnySource, TracePath, open};
 
 pub use args::ReplayArgs;
 
-use super::drive_news::DriveNews;
+use super::drive_notes::DriveNews;
 use super::interrupt::{self, INTERRUPTED};
 use args::Speed;
 use millrace_console::Bar;
 use target::Lanes;
-use watched::{Watch, Watched};
+use trace_progress::{Watch, Watched};
 
 /// Runs the verb: 0 if every I/O succeeded, 1 if some failed.
 ///

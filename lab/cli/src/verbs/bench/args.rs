@@ -23,7 +23,7 @@ use millrace_experiments::simulation::{InterfaceKind, Irq, KernelKind};
 use millrace_reactor::Backend;
 
 use super::connect::Server;
-use super::contend::ContendArgs;
+use super::contention::ContendArgs;
 use super::history::HistoryArgs;
 use super::jobfile_args::JobFileArgs;
 use super::program_args::ProgramArgs;

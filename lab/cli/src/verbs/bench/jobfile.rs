@@ -29,7 +29,7 @@ use millrace_reactor::Config;
 use super::args::BenchArgs;
 use super::jobfile_args::OutputFormat;
 use super::table::TimeUnit;
-use crate::verbs::drive_news::DriveNews;
+use crate::verbs::drive_notes::DriveNews;
 use crate::verbs::interrupt::{self, INTERRUPTED};
 
 /// Characters of a job's name in the table.
@@ -393,7 +393,7 @@ fn grid(columns: &[Column], lines: &[JobLine]) -> Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::bench::parsed::parse;
+    use crate::verbs::bench::test_args::parse;
 
     #[test]
     fn flags_that_a_job_file_has_itself_are_refused() {

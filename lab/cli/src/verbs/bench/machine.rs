@@ -193,7 +193,7 @@ fn depth_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::bench::parsed::parse;
+    use crate::verbs::bench::test_args::parse;
 
     fn json(text: &str) -> serde_json::Value {
         serde_json::to_value(super::rows(&parse(text).unwrap(), &Interrupt::default()).unwrap())

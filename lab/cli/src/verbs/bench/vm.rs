@@ -186,7 +186,7 @@ fn name_of(report: &VmReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::bench::parsed::parse;
+    use crate::verbs::bench::test_args::parse;
 
     fn run(text: &str) -> Result<Vec<VmReport>> {
         reports(&parse(text).expect(text), &Interrupt::default())

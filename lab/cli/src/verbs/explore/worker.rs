@@ -3,7 +3,7 @@
 //! The layer asserts, and a release build aborts on a panic: so every scenario runs in a child, and
 //! a child that dies is an answer too. Protocol: a line of JSON in, a line of JSON out for each
 //! scenario; an order may be many seeds, so that a worker waits for nobody between two of them.
-//! Used by crew.rs (seeds) and hunt.rs (shrinking).
+//! Used by worker_pool.rs (seeds) and reduction.rs (shrinking).
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};

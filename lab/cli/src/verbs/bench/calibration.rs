@@ -1,6 +1,6 @@
 //! `bench --calibrate DRIVE`: what a drive does in a second, as keys for its `[[drive]]`.
 //!
-//! Owns the order of things: six runs (millrace-experiments's `calibrate`) on this machine or a
+//! Owns the order of things: six runs (millrace-experiments's `calibration`) on this machine or a
 //! simulated one, a table, lines for the configuration. Called by the verb; the runs write to a
 //! drive that is empty, or to any with `--overwrite`.
 #![allow(clippy::print_stderr)]
@@ -203,7 +203,7 @@ fn json_text(drive: &str, rows: &[Row; RUNS.len()]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::bench::parsed::parse;
+    use crate::verbs::bench::test_args::parse;
 
     fn error(text: &str) -> String {
         let args = parse(text).unwrap();
