@@ -5,14 +5,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::vec::Vec;
 
-use super::line::CpuSet;
-use super::model::SOCKETS_MAX;
-use super::pool::NO_THREAD;
-use super::time::PS_PER_NS;
+use crate::memory::line::CpuSet;
+use crate::model::SOCKETS_MAX;
+use crate::model::time::PS_PER_NS;
+use crate::scheduler::pool::NO_THREAD;
 use millrace_machine::{CallSite, LockCounts, LockRow, Site, lock_table};
 
 /// How many spin, by socket.
-pub(super) type SpinnersBySocket = [u16; SOCKETS_MAX as usize];
+pub(crate) type SpinnersBySocket = [u16; SOCKETS_MAX as usize];
 
 /// A lock in use by a simulation.
 #[derive(Debug)]
@@ -31,26 +31,26 @@ struct LockState {
 
 /// A thread that asks for a lock.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Claim {
-    pub(super) thread: u32,
-    pub(super) cpu: usize,
-    pub(super) socket: usize,
+pub(crate) struct Claim {
+    pub(crate) thread: u32,
+    pub(crate) cpu: usize,
+    pub(crate) socket: usize,
     /// Since when.
-    pub(super) since_ps: u64,
+    pub(crate) since_ps: u64,
     /// Row of the place that asks.
-    pub(super) row: u32,
+    pub(crate) row: u32,
 }
 
 /// All locks in use by a simulation, and their statistics.
 #[derive(Debug, Default)]
-pub(super) struct LockTable {
+pub(crate) struct LockTable {
     locks: Vec<LockState>,
     free: Vec<u32>,
     rows: Vec<(&'static str, CallSite, LockPicoseconds)>,
     /// Rows by the addresses of name and place: only looked up, never walked.
     index: HashMap<(usize, usize), u32>,
     /// Of locks that are made of words.
-    pub(super) word_locks: WordLockRows,
+    pub(crate) word_locks: WordLockRows,
 }
 
 #[derive(Debug, Default)]
@@ -71,12 +71,12 @@ impl LockState {
 }
 
 impl LockTable {
-    pub(super) fn name_and_holder(&self, lock: u32) -> (&'static str, u32) {
+    pub(crate) fn name_and_holder(&self, lock: u32) -> (&'static str, u32) {
         let lock = &self.locks[lock as usize];
         (lock.name, lock.holder)
     }
 
-    pub(super) fn add(&mut self, name: &'static str) -> u32 {
+    pub(crate) fn add(&mut self, name: &'static str) -> u32 {
         let state = LockState {
             name,
             holder: NO_THREAD,
@@ -95,7 +95,7 @@ impl LockTable {
         self.locks.len() as u32 - 1
     }
 
-    pub(super) fn row(&mut self, lock: u32, site: Site) -> u32 {
+    pub(crate) fn row(&mut self, lock: u32, site: Site) -> u32 {
         let address = core::ptr::from_ref(site).addr();
         let lock = &mut self.locks[lock as usize];
         if let Some((_, row)) = lock.rows.iter().find(|(known, _)| *known == address) {
@@ -111,28 +111,28 @@ impl LockTable {
     }
 
     /// No simulated thread uses the lock any more.
-    pub(super) fn remove(&mut self, lock: u32) {
+    pub(crate) fn remove(&mut self, lock: u32) {
         self.free.push(lock);
     }
 
-    pub(super) fn is_held(&self, lock: u32) -> bool {
+    pub(crate) fn is_held(&self, lock: u32) -> bool {
         self.locks[lock as usize].holder != NO_THREAD
     }
 
     /// A thread has a free lock from this time on.
-    pub(super) fn take(&mut self, lock: u32, claim: &Claim, now_ps: u64) {
+    pub(crate) fn take(&mut self, lock: u32, claim: &Claim, now_ps: u64) {
         self.locks[lock as usize].hold(claim, now_ps);
         self.rows[claim.row as usize].2.acquisitions += 1;
     }
 
     /// A thread did not wait for a lock that another holds.
-    pub(super) fn reject(&mut self, row: u32) {
+    pub(crate) fn reject(&mut self, row: u32) {
         let sum = &mut self.rows[row as usize].2;
         (sum.contended, sum.rejected) = (sum.contended + 1, sum.rejected + 1);
     }
 
     /// A thread waits for a lock; all CPUs that do now, and how many did before, by socket.
-    pub(super) fn wait(&mut self, lock: u32, claim: Claim) -> (CpuSet, SpinnersBySocket) {
+    pub(crate) fn wait(&mut self, lock: u32, claim: Claim) -> (CpuSet, SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let before = state.waiting_by_socket;
         state.waiters.push_back(claim);
@@ -142,7 +142,7 @@ impl LockTable {
     }
 
     /// The holder gives a lock up that it had until this time; true if others wait for it.
-    pub(super) fn release(&mut self, lock: u32, end_ps: u64) -> bool {
+    pub(crate) fn release(&mut self, lock: u32, end_ps: u64) -> bool {
         let state = &mut self.locks[lock as usize];
         state.holder = NO_THREAD;
         let held_ps = end_ps - state.since_ps;
@@ -154,7 +154,7 @@ impl LockTable {
 
     /// Takes the longest waiter out of a lock's queue; with it the CPUs that wait on, all and by
     /// socket.
-    pub(super) fn next(&mut self, lock: u32) -> (Claim, CpuSet, &SpinnersBySocket) {
+    pub(crate) fn next(&mut self, lock: u32) -> (Claim, CpuSet, &SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let next = state.waiters.pop_front().expect("the caller has looked");
         state.waiting.remove(next.cpu);
@@ -163,7 +163,7 @@ impl LockTable {
     }
 
     /// A thread has a lock from this time on that it waited for.
-    pub(super) fn hand_over(&mut self, lock: u32, next: &Claim, granted_ps: u64) {
+    pub(crate) fn hand_over(&mut self, lock: u32, next: &Claim, granted_ps: u64) {
         self.locks[lock as usize].hold(next, granted_ps);
         let waited_ps = granted_ps - next.since_ps;
         let sum = &mut self.rows[next.row as usize].2;
@@ -173,7 +173,7 @@ impl LockTable {
         sum.wait_ps_max = sum.wait_ps_max.max(waited_ps);
     }
 
-    pub(super) fn table(&self) -> Vec<LockRow> {
+    pub(crate) fn table(&self) -> Vec<LockRow> {
         let counts = |sum: &LockPicoseconds| LockCounts {
             acquisitions: sum.acquisitions,
             contended: sum.contended,
@@ -190,10 +190,10 @@ impl LockTable {
 
 /// Statistics of locks that are made of words, by name and place; few rows, so they are searched.
 #[derive(Debug, Default)]
-pub(super) struct WordLockRows(Vec<(&'static str, CallSite, LockCounts)>);
+pub(crate) struct WordLockRows(Vec<(&'static str, CallSite, LockCounts)>);
 
 impl WordLockRows {
-    pub(super) fn add(&mut self, name: &'static str, site: Site, counts: &LockCounts) {
+    pub(crate) fn add(&mut self, name: &'static str, site: Site, counts: &LockCounts) {
         let site = CallSite::from(site);
         match self.0.iter_mut().find(|row| (row.0, row.1) == (name, site)) {
             Some((_, _, sum)) => sum.add(counts),
@@ -201,7 +201,7 @@ impl WordLockRows {
         }
     }
 
-    pub(super) fn rows(&self) -> impl Iterator<Item = (&'static str, CallSite, LockCounts)> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (&'static str, CallSite, LockCounts)> {
         self.0.iter().copied()
     }
 }

@@ -41,7 +41,7 @@ impl Transfer {
     }
 
     /// The costs that are given, with their keys.
-    pub(super) fn given(&self) -> impl Iterator<Item = (&'static str, f64)> {
+    pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let all = [
             ("ns", Some(self.ns)),
             ("shared_ns", self.shared_ns),

@@ -9,9 +9,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::fabric::Fabric;
-use super::model::Model;
-use super::prices::{LinePrices, Wanted};
+use crate::memory::fabric::Fabric;
+use crate::model::Model;
+use crate::model::prices::{LinePrices, Wanted};
 
 /// No CPU holds the line.
 const NOBODY: u32 = u32::MAX;
@@ -20,7 +20,7 @@ const EXCLUSIVE: u32 = 1 << 31;
 
 /// The instruction that writes a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Written {
+pub(crate) enum Written {
     /// By an ordinary store.
     Plain,
     /// By an atomic instruction, which costs more.
@@ -29,18 +29,18 @@ pub(super) enum Written {
 
 /// A set of CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct CpuSet([u64; 4]);
+pub(crate) struct CpuSet([u64; 4]);
 
 impl CpuSet {
-    pub(super) fn add(&mut self, cpu: usize) {
+    pub(crate) fn add(&mut self, cpu: usize) {
         self.0[cpu >> 6] |= 1 << (cpu & 63);
     }
 
-    pub(super) fn remove(&mut self, cpu: usize) {
+    pub(crate) fn remove(&mut self, cpu: usize) {
         self.0[cpu >> 6] &= !(1 << (cpu & 63));
     }
 
-    pub(super) fn has(&self, cpu: usize) -> bool {
+    pub(crate) fn has(&self, cpu: usize) -> bool {
         self.0[cpu >> 6] & (1 << (cpu & 63)) != 0
     }
 
@@ -61,22 +61,22 @@ impl CpuSet {
 
 /// The CPUs that hold a line.
 #[derive(Debug)]
-pub(super) struct LineState {
+pub(crate) struct LineState {
     /// The simulation that the rest belongs to.
     epoch: AtomicU32,
     /// The CPU that fetched it last.
     holder: AtomicU32,
     /// List of the threads that wait for a write to it; 0: none.
-    pub(super) watch: AtomicU32,
+    pub(crate) watch: AtomicU32,
     /// List of the threads that wait for their turn; 0: there never were any.
-    pub(super) queue: AtomicU32,
+    pub(crate) queue: AtomicU32,
     busy_until_ps: AtomicU64,
     /// The CPUs that hold it, unless one does exclusively.
     sharers: [AtomicU64; 4],
 }
 
 impl LineState {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         LineState {
             epoch: AtomicU32::new(0),
             holder: AtomicU32::new(NOBODY),
@@ -89,7 +89,7 @@ impl LineState {
 
     /// A line that another simulation used last is new to this one.
     #[inline]
-    pub(super) fn renew(&self, epoch: u32) {
+    pub(crate) fn renew(&self, epoch: u32) {
         if self.epoch.load(Relaxed) != epoch {
             self.epoch.store(epoch, Relaxed);
             self.holder.store(NOBODY, Relaxed);
@@ -102,25 +102,25 @@ impl LineState {
 
     /// Until when it is on its way to somebody.
     #[inline]
-    pub(super) fn busy_until_ps(&self) -> u64 {
+    pub(crate) fn busy_until_ps(&self) -> u64 {
         self.busy_until_ps.load(Relaxed)
     }
 
     /// The CPU that has fetched it last, if any has.
-    pub(super) fn last_holder(&self) -> Option<usize> {
+    pub(crate) fn last_holder(&self) -> Option<usize> {
         let holder = self.holder.load(Relaxed);
         (holder != NOBODY).then_some((holder & !EXCLUSIVE) as usize)
     }
 
     /// Whether it is in the CPU's own cache and in no other.
     #[inline]
-    pub(super) fn is_only_in(&self, cpu: usize) -> bool {
+    pub(crate) fn is_only_in(&self, cpu: usize) -> bool {
         self.holder.load(Relaxed) == cpu as u32 | EXCLUSIVE
     }
 
     /// Whether the CPU is one of those that share it.
     #[inline]
-    pub(super) fn is_shared_by(&self, cpu: usize) -> bool {
+    pub(crate) fn is_shared_by(&self, cpu: usize) -> bool {
         let holder = self.holder.load(Relaxed);
         holder != NOBODY && holder & EXCLUSIVE == 0 && self.sharers().has(cpu)
     }
@@ -137,7 +137,7 @@ impl LineState {
     }
 
     /// Makes it shared by a set, `holder` having fetched it last, and busy until a time.
-    pub(super) fn share(&self, set: CpuSet, holder: usize, busy_until_ps: u64) {
+    pub(crate) fn share(&self, set: CpuSet, holder: usize, busy_until_ps: u64) {
         self.set_sharers(set);
         self.holder.store(holder as u32, Relaxed);
         self.busy_until_ps.store(busy_until_ps, Relaxed);
@@ -146,31 +146,31 @@ impl LineState {
 
 /// An access of a CPU: when, and how much.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Access {
-    pub(super) cpu: usize,
-    pub(super) now_ps: u64,
+pub(crate) struct Access {
+    pub(crate) cpu: usize,
+    pub(crate) now_ps: u64,
     /// Lines that move together.
-    pub(super) lines: u64,
+    pub(crate) lines: u64,
 }
 
 /// The caches of all CPUs, and what joins them.
 #[derive(Debug)]
-pub(super) struct Caches {
-    pub(super) fabric: Fabric,
+pub(crate) struct Caches {
+    pub(crate) fabric: Fabric,
     /// Whether a line goes to one CPU at a time.
-    pub(super) queueing: bool,
+    pub(crate) queueing: bool,
     prices: LinePrices,
 }
 
 impl Caches {
-    pub(super) fn new(model: &Model) -> Self {
+    pub(crate) fn new(model: &Model) -> Self {
         let prices = LinePrices::new(&model.cache, &model.cpu);
         Caches { fabric: Fabric::new(model), queueing: model.cache.queueing, prices }
     }
 
     /// A CPU reads a line: when it has it.
     #[inline]
-    pub(super) fn read(&mut self, line: &LineState, access: Access) -> u64 {
+    pub(crate) fn read(&mut self, line: &LineState, access: Access) -> u64 {
         let Access { cpu, now_ps, lines } = access;
         let holder = line.holder.load(Relaxed);
         let exclusive = holder != NOBODY && holder & EXCLUSIVE != 0;
@@ -193,7 +193,7 @@ impl Caches {
 
     /// A CPU writes a line: when it has.
     #[inline]
-    pub(super) fn write(&mut self, line: &LineState, access: Access, written: Written) -> u64 {
+    pub(crate) fn write(&mut self, line: &LineState, access: Access, written: Written) -> u64 {
         let mine = access.cpu as u32 | EXCLUSIVE;
         let holder = line.holder.load(Relaxed);
         let moved = match holder == mine {

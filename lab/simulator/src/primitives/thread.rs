@@ -7,16 +7,16 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
 
-use super::pool::{Ended, NO_THREAD, State};
-use super::time::PS_PER_NS;
-use super::world::{World, shared, suspend};
+use crate::model::time::PS_PER_NS;
+use crate::scheduler::pool::{Ended, NO_THREAD, State};
+use crate::world::{World, shared, suspend};
 use millrace_machine::{Parker, Thread};
 
 /// A started thread of the simulated machine.
 #[derive(Debug)]
 pub struct SimThread {
-    pub(super) thread: u32,
-    pub(super) ended: Arc<Ended>,
+    pub(crate) thread: u32,
+    pub(crate) ended: Arc<Ended>,
 }
 
 impl Thread for SimThread {

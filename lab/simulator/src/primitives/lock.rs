@@ -20,14 +20,14 @@ use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use super::fabric::Fabric;
-use super::line::{LineState, Written};
-use super::line_queue::{Use, access, access_since};
-use super::lock_table::Claim;
-use super::pool::State;
-use super::prices::Wanted;
-use super::scheduler::Scheduler;
-use super::world::{World, private, suspend};
+use crate::memory::fabric::Fabric;
+use crate::memory::line::{LineState, Written};
+use crate::model::prices::Wanted;
+use crate::scheduler::Scheduler;
+use crate::scheduler::pool::State;
+use crate::world::line_queue::{Use, access, access_since};
+use crate::world::lock_table::Claim;
+use crate::world::{World, private, suspend};
 use millrace_machine::{Lock, Site};
 
 /// Name of the lock whose lines the model counts: the one of the block layer's `sq`.

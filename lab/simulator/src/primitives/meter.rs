@@ -4,8 +4,8 @@
 //! table (lock_table.rs) knows it of the others. That table owns the counts; called by the block
 //! layer through `Machine::Meter`. Outside a simulation nothing is counted.
 
-use super::time::PS_PER_NS;
-use super::world::private;
+use crate::model::time::PS_PER_NS;
+use crate::world::private;
 use millrace_machine::{Hold, LockCounts, Meter, Site};
 
 /// Statistics of locks that are made of words.

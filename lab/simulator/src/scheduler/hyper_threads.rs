@@ -10,13 +10,13 @@
 //! Called by the scheduler. Kernel counterpart: `select_idle_sibling` (kernel/sched/fair.c, 3.17).
 //! Not modelled: pulling of threads by a CPU that goes idle, and periodic balancing.
 
-use super::model::Model;
-use super::pool::{NO_THREAD, State};
-use super::scheduler::Scheduler;
+use crate::model::Model;
+use crate::scheduler::Scheduler;
+use crate::scheduler::pool::{NO_THREAD, State};
 
 /// The siblings of a core, as the scheduler needs them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Siblings {
+pub(crate) struct Siblings {
     per_core: usize,
     cores_per_socket: usize,
     /// Time that work takes beside busy siblings, in 1/65536 of what it takes alone.
@@ -24,7 +24,7 @@ pub(super) struct Siblings {
 }
 
 impl Siblings {
-    pub(super) fn new(model: &Model) -> Siblings {
+    pub(crate) fn new(model: &Model) -> Siblings {
         let cores_per_socket = model.cores_per_socket as usize;
         let Some(threads) = &model.hyper_threads else {
             return Siblings { per_core: 1, cores_per_socket, shared: 1 << 16 };
@@ -38,12 +38,12 @@ impl Siblings {
 impl Scheduler {
     /// How long work takes the running CPU that would take it so long alone.
     #[inline]
-    pub(super) fn stretched(&self, alone_ps: u64) -> u64 {
+    pub(crate) fn stretched(&self, alone_ps: u64) -> u64 {
         if self.siblings.per_core == 1 { alone_ps } else { self.stretched_on(self.cpu, alone_ps) }
     }
 
     /// How long work takes a CPU that would take it so long alone.
-    pub(super) fn stretched_on(&self, cpu: usize, alone_ps: u64) -> u64 {
+    pub(crate) fn stretched_on(&self, cpu: usize, alone_ps: u64) -> u64 {
         let first = cpu - cpu % self.siblings.per_core;
         let others = (first..first + self.siblings.per_core).filter(|other| *other != cpu);
         if !others.into_iter().any(|other| self.works(other)) {
@@ -64,12 +64,12 @@ impl Scheduler {
     }
 
     /// The running thread may be woken on any CPU of its socket from now on.
-    pub(super) fn roam(&mut self) {
+    pub(crate) fn roam(&mut self) {
         self.me().roams = true;
     }
 
     /// A thread that sleeps is about to be ready: moves it if it may roam.
-    pub(super) fn place(&mut self, thread: u32) {
+    pub(crate) fn place(&mut self, thread: u32) {
         let state = self.pool.thread(thread);
         if !state.roams || state.body.is_some() {
             return;

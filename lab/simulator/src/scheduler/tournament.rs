@@ -10,35 +10,35 @@ use std::vec::Vec;
 /// Bits of a key that hold the position.
 const POSITION_BITS: u32 = 12;
 /// Positions that a tournament may have.
-pub(super) const POSITIONS_MAX: usize = 1 << POSITION_BITS;
+pub(crate) const POSITIONS_MAX: usize = 1 << POSITION_BITS;
 /// Latest time that counts as one, in picoseconds: 75 minutes. Anything later never comes.
-pub(super) const TIME_MAX_PS: u64 = (1 << (64 - POSITION_BITS)) - 2;
+pub(crate) const TIME_MAX_PS: u64 = (1 << (64 - POSITION_BITS)) - 2;
 /// Key of a position that takes no part.
 const NEVER: u64 = u64::MAX;
 
 /// Minima over packed keys.
 #[derive(Debug)]
-pub(super) struct Tournament {
+pub(crate) struct Tournament {
     nodes: Vec<u64>,
     leaves: usize,
 }
 
 /// Time and position in one number that orders as the pair does.
 #[inline]
-pub(super) fn key(time_ps: u64, position: usize) -> u64 {
+pub(crate) fn key(time_ps: u64, position: usize) -> u64 {
     if time_ps > TIME_MAX_PS { NEVER } else { time_ps << POSITION_BITS | position as u64 }
 }
 
 impl Tournament {
     /// For `positions` positions, none of which takes part yet.
-    pub(super) fn new(positions: usize) -> Self {
+    pub(crate) fn new(positions: usize) -> Self {
         let leaves = positions.next_power_of_two().max(2);
         Tournament { nodes: vec![NEVER; 2 * leaves], leaves }
     }
 
     /// Sets the time of a position; later than [`TIME_MAX_PS`] takes it out.
     #[inline]
-    pub(super) fn set(&mut self, position: usize, time_ps: u64) {
+    pub(crate) fn set(&mut self, position: usize, time_ps: u64) {
         let mut node = self.leaves + position;
         self.nodes[node] = key(time_ps, position);
         while node > 1 {
@@ -53,19 +53,19 @@ impl Tournament {
 
     /// Key of the earliest, for comparison with [`key`]; the greatest number if there is none.
     #[inline]
-    pub(super) fn least(&self) -> u64 {
+    pub(crate) fn least(&self) -> u64 {
         self.nodes[1]
     }
 
     /// The earliest and its position.
     #[inline]
-    pub(super) fn first(&self) -> Option<(u64, usize)> {
+    pub(crate) fn first(&self) -> Option<(u64, usize)> {
         let least = self.nodes[1];
         (least != NEVER).then_some((least >> POSITION_BITS, least as usize & (POSITIONS_MAX - 1)))
     }
 
     /// Makes room for `positions` positions, keeping the times.
-    pub(super) fn grow(&mut self, positions: usize) {
+    pub(crate) fn grow(&mut self, positions: usize) {
         if positions <= self.leaves {
             return;
         }

@@ -7,13 +7,13 @@
 use std::vec;
 use std::vec::Vec;
 
-use super::tournament::Tournament;
+use crate::scheduler::tournament::Tournament;
 
 /// Position of the threads' deadlines among the CPUs; the CPUs come behind it.
 const TIMERS: usize = 0;
 
 /// What comes next.
-pub(super) enum Due {
+pub(crate) enum Due {
     /// A thread goes on although nobody woke it.
     Deadline(u32),
     /// A CPU's thread runs.
@@ -22,7 +22,7 @@ pub(super) enum Due {
 
 /// The clocks of CPUs and the deadlines of threads.
 #[derive(Debug)]
-pub(super) struct Clocks {
+pub(crate) struct Clocks {
     /// The clocks of CPUs whose thread can run, by position, and the first of `timers`.
     tree: Tournament,
     /// CPUs by their position in it.
@@ -33,7 +33,7 @@ pub(super) struct Clocks {
 
 impl Clocks {
     /// For CPUs of which each has its place among those with equal times.
-    pub(super) fn new(places: &[usize]) -> Self {
+    pub(crate) fn new(places: &[usize]) -> Self {
         let mut by_position = vec![0; places.len() + 1];
         for (cpu, place) in places.iter().enumerate() {
             by_position[Self::position(*place)] = cpu;
@@ -43,18 +43,18 @@ impl Clocks {
     }
 
     /// The position in the tree of the CPU that has this place.
-    pub(super) fn position(place: usize) -> usize {
+    pub(crate) fn position(place: usize) -> usize {
         TIMERS + 1 + place
     }
 
     /// Key of the earliest time, as [`Tournament::least`].
     #[inline]
-    pub(super) fn least(&self) -> u64 {
+    pub(crate) fn least(&self) -> u64 {
         self.tree.least()
     }
 
     /// The earliest time, and what it is of.
-    pub(super) fn first(&self) -> Option<(u64, Due)> {
+    pub(crate) fn first(&self) -> Option<(u64, Due)> {
         let (time_ps, position) = self.tree.first()?;
         if position != TIMERS {
             return Some((time_ps, Due::Cpu(self.by_position[position])));
@@ -65,19 +65,19 @@ impl Clocks {
 
     /// Sets the time of the CPU at a position of the tree.
     #[inline]
-    pub(super) fn set_cpu(&mut self, position: usize, time_ps: u64) {
+    pub(crate) fn set_cpu(&mut self, position: usize, time_ps: u64) {
         self.tree.set(position, time_ps);
     }
 
     /// Sets the time at which a thread is to go on without being woken.
-    pub(super) fn set_timer(&mut self, thread: u32, time_ps: u64) {
+    pub(crate) fn set_timer(&mut self, thread: u32, time_ps: u64) {
         self.timers.set(thread as usize, time_ps);
         let first_ps = self.timers.first().map_or(u64::MAX, |(time_ps, _)| time_ps);
         self.tree.set(TIMERS, first_ps);
     }
 
     /// Makes room for the deadlines of so many threads.
-    pub(super) fn grow(&mut self, threads: usize) {
+    pub(crate) fn grow(&mut self, threads: usize) {
         self.timers.grow(threads);
     }
 }

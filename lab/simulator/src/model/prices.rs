@@ -6,58 +6,58 @@
 
 use millrace_random::SplitMix64;
 
-use super::model::{CacheCosts, Cost, CpuCosts, Model, ThreadCosts};
-use super::time::{PS_PER_NS, picoseconds};
-use super::transfer::Transfer;
+use crate::model::time::{PS_PER_NS, picoseconds};
+use crate::model::transfer::Transfer;
+use crate::model::{CacheCosts, Cost, CpuCosts, Model, ThreadCosts};
 use millrace_machine::Stage;
 
 /// Costs of accesses to cache lines in picoseconds.
 #[derive(Debug)]
-pub(super) struct LinePrices {
-    pub(super) l1: u64,
-    pub(super) memory: u64,
+pub(crate) struct LinePrices {
+    pub(crate) l1: u64,
+    pub(crate) memory: u64,
     /// Added by an atomic instruction to a hit, or to a line from memory.
-    pub(super) locked: u64,
+    pub(crate) locked: u64,
 }
 
 /// All other costs of a model in picoseconds.
 #[derive(Debug)]
-pub(super) struct Prices {
+pub(crate) struct Prices {
     /// In 1/65536.
-    pub(super) spinner: u64,
-    pub(super) fence: u64,
-    pub(super) clock_read: u64,
-    pub(super) spin_poll: u64,
+    pub(crate) spinner: u64,
+    pub(crate) fence: u64,
+    pub(crate) clock_read: u64,
+    pub(crate) spin_poll: u64,
     work: [u64; 7],
     /// Lines under the lock of the single-queue design.
-    pub(super) request_queue_lines: u64,
+    pub(crate) request_queue_lines: u64,
     /// In 1/65536.
     jitter: u64,
 }
 
 /// Costs of threads in picoseconds.
 #[derive(Debug)]
-pub(super) struct ThreadPrices {
-    pub(super) system_call: u64,
-    pub(super) context_switch: u64,
-    pub(super) wake: u64,
-    pub(super) wake_latency: u64,
-    pub(super) interrupt_send: u64,
-    pub(super) interrupt_handle: u64,
-    pub(super) time_slice: u64,
-    pub(super) fairness: Option<FairPrices>,
+pub(crate) struct ThreadPrices {
+    pub(crate) system_call: u64,
+    pub(crate) context_switch: u64,
+    pub(crate) wake: u64,
+    pub(crate) wake_latency: u64,
+    pub(crate) interrupt_send: u64,
+    pub(crate) interrupt_handle: u64,
+    pub(crate) time_slice: u64,
+    pub(crate) fairness: Option<FairPrices>,
 }
 
 /// Costs of `Fairness` in picoseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FairPrices {
-    pub(super) granularity: u64,
-    pub(super) credit: u64,
+pub(crate) struct FairPrices {
+    pub(crate) granularity: u64,
+    pub(crate) credit: u64,
 }
 
 /// What a line is got for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(crate) enum Wanted {
     /// To read what one CPU alone holds.
     Load,
     /// To read what several hold.
@@ -70,11 +70,11 @@ pub(super) enum Wanted {
 
 /// A `Transfer` in picoseconds, by [`Wanted`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct TransferPrices([u64; 4]);
+pub(crate) struct TransferPrices([u64; 4]);
 
 impl TransferPrices {
     /// `locked` is what an atomic instruction costs more than a store where nothing else is said.
-    pub(super) fn new(transfer: &Transfer, locked: &Cost) -> Self {
+    pub(crate) fn new(transfer: &Transfer, locked: &Cost) -> Self {
         let ps = |ns: f64| (ns * PS_PER_NS as f64).round() as u64;
         let (load, store) = (transfer.ns, transfer.store_ns.unwrap_or(transfer.ns));
         let shared = transfer.shared_ns.unwrap_or(load);
@@ -84,13 +84,13 @@ impl TransferPrices {
 
     /// The price of getting a line for this.
     #[inline]
-    pub(super) fn of(&self, wanted: Wanted) -> u64 {
+    pub(crate) fn of(&self, wanted: Wanted) -> u64 {
         self.0[wanted as usize]
     }
 }
 
 impl LinePrices {
-    pub(super) fn new(cache: &CacheCosts, cpu: &CpuCosts) -> Self {
+    pub(crate) fn new(cache: &CacheCosts, cpu: &CpuCosts) -> Self {
         LinePrices {
             l1: picoseconds(&cache.l1),
             memory: picoseconds(&cache.memory),
@@ -100,7 +100,7 @@ impl LinePrices {
 }
 
 impl ThreadPrices {
-    pub(super) fn new(threads: &ThreadCosts) -> Self {
+    pub(crate) fn new(threads: &ThreadCosts) -> Self {
         ThreadPrices {
             system_call: picoseconds(&threads.system_call),
             context_switch: picoseconds(&threads.context_switch),
@@ -118,7 +118,7 @@ impl ThreadPrices {
 }
 
 impl Prices {
-    pub(super) fn new(model: &Model) -> Self {
+    pub(crate) fn new(model: &Model) -> Self {
         let share = |share: f64| (share * 65_536.0).round() as u64;
         Prices {
             spinner: share(model.cache.spinner.share),
@@ -132,7 +132,7 @@ impl Prices {
     }
 
     /// What units of a stage take this time.
-    pub(super) fn work_ps(&self, stage: Stage, units: u32, random: &mut SplitMix64) -> u64 {
+    pub(crate) fn work_ps(&self, stage: Stage, units: u32, random: &mut SplitMix64) -> u64 {
         let work_ps = self.work[stage as usize] * u64::from(units);
         if self.jitter == 0 || work_ps == 0 {
             return work_ps;

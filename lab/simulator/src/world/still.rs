@@ -8,7 +8,7 @@
 use core::cell::Cell;
 use core::marker::PhantomData;
 
-use super::Simulated;
+use crate::Simulated;
 
 std::thread_local! {
     static HELD: Cell<u32> = const { Cell::new(0) };
@@ -40,7 +40,7 @@ impl Drop for Still {
 
 /// At each call of the machine.
 #[inline]
-pub(super) fn check() {
+pub(crate) fn check() {
     let held = cfg!(debug_assertions) && HELD.get() > 0;
     assert!(
         !held || std::thread::panicking(),

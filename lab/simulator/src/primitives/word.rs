@@ -9,8 +9,8 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::line::{LineState, Written};
-use super::line_queue::{Use, access};
+use crate::memory::line::{LineState, Written};
+use crate::world::line_queue::{Use, access};
 use millrace_machine::{Counter, Line, Order, Word};
 
 /// An atomic word alone on its line.
@@ -21,7 +21,7 @@ pub struct SimWord {
 }
 
 impl SimWord {
-    pub(super) fn with_value(value: u64) -> Self {
+    pub(crate) fn with_value(value: u64) -> Self {
         SimWord { value: AtomicU64::new(value), line: LineState::new() }
     }
 

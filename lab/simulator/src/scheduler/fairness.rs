@@ -6,12 +6,12 @@
 //! taken away here either, but as soon as it does not. Not modelled: weights, groups, migration.
 //! Kernel counterpart: `check_preempt_wakeup` and `place_entity` of CFS.
 
-use super::prices::FairPrices;
-use super::scheduler::Scheduler;
+use crate::model::prices::FairPrices;
+use crate::scheduler::Scheduler;
 
 impl Scheduler {
     /// A CPU's thread is to be taken off: its run time is counted.
-    pub(super) fn count_run_time(&mut self, cpu: usize) {
+    pub(crate) fn count_run_time(&mut self, cpu: usize) {
         let state = &mut self.cpus[cpu];
         let ran_ps = state.clock_ps.saturating_sub(state.fair.since_ps);
         state.fair.since_ps = state.clock_ps;
@@ -21,7 +21,7 @@ impl Scheduler {
     }
 
     /// Takes the next thread from a CPU's queue.
-    pub(super) fn take_next(&mut self, cpu: usize) -> Option<u32> {
+    pub(crate) fn take_next(&mut self, cpu: usize) -> Option<u32> {
         if self.prices.fairness.is_none() {
             return self.cpus[cpu].queue.pop_front();
         }
@@ -37,7 +37,7 @@ impl Scheduler {
     }
 
     /// A thread that slept is about to join its CPU's queue.
-    pub(super) fn limit_credit(&mut self, thread: u32) {
+    pub(crate) fn limit_credit(&mut self, thread: u32) {
         let Some(FairPrices { credit, .. }) = self.prices.fairness else { return };
         let cpu = self.pool.thread(thread).cpu;
         let least_ps = self.cpus[cpu].fair.least_ps.saturating_sub(credit);
@@ -47,7 +47,7 @@ impl Scheduler {
 
     /// A thread has joined the queue of a CPU that runs another: takes the CPU from that at its
     /// next step, if it may.
-    pub(super) fn preempt(&mut self, thread: u32, time_ps: u64) {
+    pub(crate) fn preempt(&mut self, thread: u32, time_ps: u64) {
         let Some(FairPrices { granularity, .. }) = self.prices.fairness else { return };
         let cpu = self.pool.thread(thread).cpu;
         let (own, state) = (cpu == self.cpu, &self.cpus[cpu]);

@@ -7,10 +7,10 @@
 use std::vec;
 use std::vec::Vec;
 
-use super::model::{Model, Rate, Wiring};
-use super::prices::{TransferPrices, Wanted};
-use super::time::PS_PER_NS;
-use super::transfer::Transfer;
+use crate::model::prices::{TransferPrices, Wanted};
+use crate::model::time::PS_PER_NS;
+use crate::model::transfer::Transfer;
+use crate::model::{Model, Rate, Wiring};
 
 /// Bytes that a line takes on a link: its 64, and a header.
 const LINE_BYTES: u64 = 80;
@@ -58,7 +58,7 @@ pub struct LinkUse {
 
 /// Distances and links.
 #[derive(Debug)]
-pub(super) struct Fabric {
+pub(crate) struct Fabric {
     cpus_per_socket: usize,
     sockets: usize,
     boards: usize,
@@ -67,7 +67,7 @@ pub(super) struct Fabric {
 }
 
 impl Fabric {
-    pub(super) fn new(model: &Model) -> Self {
+    pub(crate) fn new(model: &Model) -> Self {
         let sockets = model.sockets as usize;
         let per_board = match model.sockets_per_board {
             0 => sockets,
@@ -86,17 +86,17 @@ impl Fabric {
 
     /// The socket of a CPU.
     #[inline]
-    pub(super) fn socket_of(&self, cpu: usize) -> usize {
+    pub(crate) fn socket_of(&self, cpu: usize) -> usize {
         cpu / self.cpus_per_socket
     }
 
     /// CPUs of a socket: the first, and how many.
     #[inline]
-    pub(super) fn cpus_of(&self, socket: usize) -> (usize, usize) {
+    pub(crate) fn cpus_of(&self, socket: usize) -> (usize, usize) {
         (socket * self.cpus_per_socket, self.cpus_per_socket)
     }
 
-    pub(super) fn sockets(&self) -> usize {
+    pub(crate) fn sockets(&self) -> usize {
         self.sockets
     }
 
@@ -107,13 +107,13 @@ impl Fabric {
 
     /// Time of a transfer between two sockets with the links free.
     #[inline]
-    pub(super) fn transfer_ps(&self, from: usize, to: usize, wanted: Wanted) -> u64 {
+    pub(crate) fn transfer_ps(&self, from: usize, to: usize, wanted: Wanted) -> u64 {
         self.path(from, to).prices.of(wanted)
     }
 
     /// Sends `lines` lines at a time: how long they wait for links and take in all.
     #[inline]
-    pub(super) fn send(
+    pub(crate) fn send(
         &mut self,
         now_ps: u64,
         (from, to): (usize, usize),
@@ -132,7 +132,7 @@ impl Fabric {
     }
 
     /// What each link that was used carried.
-    pub(super) fn link_use(&self) -> Vec<LinkUse> {
+    pub(crate) fn link_use(&self) -> Vec<LinkUse> {
         let of_sockets = self.sockets * self.sockets;
         let row = |(index, link): (usize, &LinkState)| {
             let board = index >= of_sockets;

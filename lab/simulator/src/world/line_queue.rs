@@ -12,13 +12,13 @@ use core::cell::RefCell;
 use core::sync::atomic::Ordering::Relaxed;
 use std::collections::VecDeque;
 
-use super::line::LineState;
-use super::pool::State;
-use super::world::{World, at_turn, current, suspend};
+use crate::memory::line::LineState;
+use crate::scheduler::pool::State;
+use crate::world::{World, at_turn, current, suspend};
 
 /// What an access does to its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(crate) enum Use {
     /// It reads.
     Read,
     /// It writes, or may.
@@ -34,7 +34,7 @@ struct Waiter {
 
 /// The threads that wait for a line.
 #[derive(Debug, Default)]
-pub(super) struct LineQueue {
+pub(crate) struct LineQueue {
     waiters: VecDeque<Waiter>,
     /// A waiter was chosen, and has not had its turn yet.
     chosen: bool,
@@ -84,14 +84,14 @@ enum Turn {
 /// Does what concerns a line and others can see, when it is the running CPU's turn, and the line's;
 /// `None` outside a simulation. `f` neither suspends nor drops values of the program.
 #[inline]
-pub(super) fn access<R>(line: &LineState, use_: Use, f: impl FnOnce(&mut World) -> R) -> Option<R> {
+pub(crate) fn access<R>(line: &LineState, use_: Use, f: impl FnOnce(&mut World) -> R) -> Option<R> {
     access_since(line, use_, |world, _| f(world))
 }
 
 /// `access` for whoever counts waits: `f` also gets the time when the CPU asked for the line, which
 /// lies before its stall.
 #[inline]
-pub(super) fn access_since<R>(
+pub(crate) fn access_since<R>(
     line: &LineState,
     use_: Use,
     f: impl FnOnce(&mut World, u64) -> R,

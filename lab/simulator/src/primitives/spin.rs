@@ -10,16 +10,16 @@
 use core::sync::atomic::Ordering::Relaxed;
 use std::vec::Vec;
 
-use super::line::LineState;
-use super::pool::State;
-use super::time::PS_PER_NS;
-use super::world::{World, private, suspend};
+use crate::memory::line::LineState;
+use crate::model::time::PS_PER_NS;
+use crate::scheduler::pool::State;
+use crate::world::{World, private, suspend};
 
 /// Longest interval between two looks, in intervals of the model.
 const POLL_GROWTH_MAX: u64 = 64;
 
 /// Polls until `ready` or the deadline.
-pub(super) fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
+pub(crate) fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
     let deadline_ps = deadline_ns.saturating_mul(PS_PER_NS);
     let Some(outer) = private(|world| world.scheduler.me().spin.recording) else {
         return spin_outside(deadline_ns, ready);
@@ -119,7 +119,7 @@ impl World {
 
     /// The running thread's condition reads a line.
     #[cold]
-    pub(super) fn record(&mut self, line: &LineState) {
+    pub(crate) fn record(&mut self, line: &LineState) {
         let mut watch = line.watch.load(Relaxed);
         if watch == 0 {
             self.watches.push(Vec::new());
@@ -143,7 +143,7 @@ impl World {
 
     /// The running CPU changed what a line holds, at this time: who looks at it looks again.
     #[inline]
-    pub(super) fn wake_watchers(&mut self, line: &LineState, time_ps: u64) {
+    pub(crate) fn wake_watchers(&mut self, line: &LineState, time_ps: u64) {
         let watch = line.watch.load(Relaxed);
         if watch != 0 {
             self.wake_list(watch, time_ps);
