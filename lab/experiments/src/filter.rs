@@ -1,8 +1,9 @@
-//! `Around`: drivers that stand around another one, and change only what they say they do.
+//! `DriverFilter`: a driver around another one, which changes a few of its answers.
 //!
-//! `Outer` makes a driver of whatever is `Around` one: it hands on every question that the outer
-//! one does not answer itself, so that all of them hand on a new method of `Driver` at once.
-//! Used by calibration, and by `simulation` for interrupts, host adapters and bounces.
+//! `FilteredDriver` makes a `Driver` of a filter: it forwards every method that a filter does not
+//! have to the driver inside, so that a new method of `Driver` is forwarded in one place. Used by
+//! calibration, and by `simulation` for interrupts, host adapters and bounces. Counterpart: the
+//! filters of nbdkit.
 
 pub(crate) mod no_merges;
 
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use millrace_block::{Arena, Driver, DriverQueue, Error, Extent, HwQueues, QueueLimits, Sector};
 use millrace_machine::{Machine, Topology};
 
-/// What stands around a driver.
-pub(crate) trait Around<M: Machine>: Send + Sync {
+/// Methods of a driver that a filter may change; the others go to the driver inside.
+pub(crate) trait DriverFilter<M: Machine>: Send + Sync {
     /// The driver inside.
     fn inner(&self) -> &dyn Driver<M>;
 
@@ -32,10 +33,10 @@ pub(crate) trait Around<M: Machine>: Send + Sync {
     }
 }
 
-/// A driver out of what stands around one.
-pub(crate) struct Outer<A>(pub(crate) A);
+/// Driver made of a filter and the driver inside it.
+pub(crate) struct FilteredDriver<A>(pub(crate) A);
 
-impl<M: Machine, A: Around<M>> Driver<M> for Outer<A> {
+impl<M: Machine, A: DriverFilter<M>> Driver<M> for FilteredDriver<A> {
     fn capacity(&self) -> Sector {
         self.0.inner().capacity()
     }

@@ -1,18 +1,18 @@
-//! `Unmerged`: a drive whose requests are one bio each, for measuring what single requests cost.
+//! `NoMerges`: keeps adjacent bios in requests of their own, to measure the cost of one request.
 //!
-//! Stands around a drive's driver and states its limits so that neighbours stay apart; all else is
-//! the driver's. Made by calibration, here and on simulated machines. Kernel counterpart: the
+//! Limits the length of a merged request to one sector; all else is the inner driver's. Made by
+//! calibration, here and on simulated machines. Kernel counterpart: the
 //! queue's attribute `nomerges`.
 
 use millrace_block::{Driver, QueueLimits};
 use millrace_machine::Machine;
 
-use crate::filter::Around;
+use crate::filter::DriverFilter;
 
-/// A driver that takes no merged requests.
-pub(crate) struct Unmerged<M: Machine>(pub(crate) Box<dyn Driver<M>>);
+/// Filter of a driver whose bios must not be merged.
+pub(crate) struct NoMerges<M: Machine>(pub(crate) Box<dyn Driver<M>>);
 
-impl<M: Machine> Around<M> for Unmerged<M> {
+impl<M: Machine> DriverFilter<M> for NoMerges<M> {
     fn inner(&self) -> &dyn Driver<M> {
         &*self.0
     }

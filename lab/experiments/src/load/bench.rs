@@ -15,7 +15,7 @@ use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
-use crate::load::drain_barrier::Together;
+use crate::load::drain_barrier::DrainBarrier;
 use crate::load::job::{Job, JobResult, Until};
 use crate::load::jobfile::Usage;
 use crate::load::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
@@ -133,7 +133,7 @@ pub(crate) struct Shared {
     /// When the last of them was set up, and the processor time until then.
     began: OnceLock<(Instant, u64)>,
     left: AtomicUsize,
-    pub(crate) together: Together,
+    pub(crate) barrier: DrainBarrier,
     syscalls: AtomicU64,
     results: Mutex<Vec<Result<JobResult, BenchError>>>,
 }
@@ -147,7 +147,7 @@ impl Shared {
             missing: AtomicUsize::new(plan.jobs as usize + 1),
             began: OnceLock::new(),
             left: AtomicUsize::new(plan.jobs as usize),
-            together: Together::of(plan.jobs as usize),
+            barrier: DrainBarrier::new(plan.jobs as usize),
             syscalls: AtomicU64::new(0),
             results: Mutex::new(Vec::new()),
         }
@@ -330,7 +330,7 @@ fn run_job(
     shared: &Shared,
     job: u32,
 ) -> Result<JobResult, BenchError> {
-    let member = shared.together.member();
+    let member = shared.barrier.member();
     let config = IoConfig { number: job as u16, reactor: plan.reactor };
     let opened = IoContext::new(config).and_then(|mut context| {
         let channel = context.channel(volume, plan.workload.iodepth, plan.stamp)?;

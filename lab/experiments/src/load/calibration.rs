@@ -13,8 +13,8 @@ use millrace_block::{
 use millrace_drives::{Spec, controller_of};
 use millrace_machine::Native;
 
-use crate::filter::Outer;
-use crate::filter::no_merges::Unmerged;
+use crate::filter::FilteredDriver;
+use crate::filter::no_merges::NoMerges;
 use crate::load::bench::{BenchError, Plan, Progress, run_row};
 use crate::load::overwrite::{DiskContents, contents_of};
 use crate::load::row::Row;
@@ -127,7 +127,7 @@ impl Target {
         let notes = [opened.warnings, opened.notes].concat();
         let config =
             DiskConfig { name: spec.to_string(), io_threads, controller, ..DiskConfig::default() };
-        let disk = Disk::new(Box::new(Outer(Unmerged(opened.driver))), config)?;
+        let disk = Disk::new(Box::new(FilteredDriver(NoMerges(opened.driver))), config)?;
         let volume = Volume::new("calibrate", Layout::Linear, vec![disk])?;
         Ok(Target { volume, is_new, notes, written_bytes: None })
     }

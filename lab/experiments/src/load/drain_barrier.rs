@@ -1,8 +1,8 @@
-//! `Together`: threads of a run that end together.
+//! `DrainBarrier`: keeps every thread of a run serving its queues until no thread has I/O.
 //!
 //! Where a drive has fewer hardware queues than there are threads, as on an NBD server with one
-//! connection, what a thread submits may stand before the queue of another, which alone serves it.
-//! So no thread ends its channel before the I/O of all has come back. Used by jobs, clients and
+//! connection, the I/O of one thread may wait in the queue of another, which alone serves it. So no
+//! thread closes its channel before the I/O of all threads has completed. Used by jobs, clients and
 //! programs on this machine.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,39 +16,39 @@ use millrace_runtime::IoContext;
 const LOOK_NS: u64 = 5_000_000;
 const LOOK_MAX_NS: u64 = 80_000_000;
 
-/// How many threads of a run still have I/O, or may have.
-pub(crate) struct Together {
+/// Counts the threads of a run that may still have I/O.
+pub(crate) struct DrainBarrier {
     at_work: AtomicUsize,
 }
 
-/// A thread's part in it, which ends with the value at the latest.
-pub(crate) struct Member<'a> {
-    together: &'a Together,
+/// Membership of one thread, which counts until `linger`, or until the value is dropped.
+pub(crate) struct DrainMember<'a> {
+    barrier: &'a DrainBarrier,
     is_at_work: bool,
 }
 
-impl Together {
-    /// Of so many threads, each of which asks for its part.
-    pub(crate) fn of(threads: usize) -> Together {
-        Together { at_work: AtomicUsize::new(threads) }
+impl DrainBarrier {
+    /// A barrier of `threads` threads, each of which calls `member` once.
+    pub(crate) fn new(threads: usize) -> DrainBarrier {
+        DrainBarrier { at_work: AtomicUsize::new(threads) }
     }
 
-    /// The part of one of them.
-    pub(crate) fn member(&self) -> Member<'_> {
-        Member { together: self, is_at_work: true }
+    /// Membership of the calling thread.
+    pub(crate) fn member(&self) -> DrainMember<'_> {
+        DrainMember { barrier: self, is_at_work: true }
     }
 }
 
-impl Member<'_> {
+impl DrainMember<'_> {
     fn leave(&mut self) {
         if std::mem::take(&mut self.is_at_work) {
             // Relaxed: it orders nothing; whoever looks too early looks again.
-            self.together.at_work.fetch_sub(1, Ordering::Relaxed);
+            self.barrier.at_work.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// This thread has no I/O in flight: it serves what others put before its queues until they
-    /// have none, either.
+    /// Serves the I/O that other threads put into this thread's queues until no thread has any.
+    /// The calling thread must have none in flight.
     ///
     /// # Errors
     /// `System` if the ring itself fails.
@@ -58,19 +58,20 @@ impl Member<'_> {
         channel: &mut Channel<Native>,
     ) -> Result<(), Error> {
         self.leave();
-        let goes_on = || self.together.at_work.load(Ordering::Relaxed) > 0;
+        let goes_on = || self.barrier.at_work.load(Ordering::Relaxed) > 0;
         serve_while(context, channel, u64::MAX, goes_on)
     }
 }
 
-impl Drop for Member<'_> {
+impl Drop for DrainMember<'_> {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-/// Serves what others put before this thread's queues until a time of the layer's clock, as long as
-/// `goes_on` says so, which is asked every few milliseconds, and less often after a while.
+/// Serves the I/O that other threads put into this thread's queues until `until_ns`, a time of the
+/// layer's clock, or until `goes_on` returns false. `goes_on` is called every few milliseconds, and
+/// less often after a while.
 ///
 /// # Errors
 /// `System` if the ring itself fails.
@@ -98,15 +99,15 @@ mod tests {
 
     #[test]
     fn whoever_ends_early_or_fails_keeps_nobody() {
-        let together = Together::of(3);
-        let at_work = || together.at_work.load(Ordering::Relaxed);
-        let mut first = together.member();
+        let barrier = DrainBarrier::new(3);
+        let at_work = || barrier.at_work.load(Ordering::Relaxed);
+        let mut first = barrier.member();
         first.leave();
         first.leave();
         drop(first);
         assert_eq!(at_work(), 2);
-        drop(together.member());
-        drop(together.member());
+        drop(barrier.member());
+        drop(barrier.member());
         assert_eq!(at_work(), 0);
     }
 }

@@ -18,7 +18,7 @@ use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
 use super::{Runs, Task, servers, utilities};
 use crate::load::bench::{BenchError, Interrupt, check_writable};
-use crate::load::drain_barrier::Together;
+use crate::load::drain_barrier::DrainBarrier;
 use crate::simulation::program::{Access, Program, Shared};
 use crate::simulation::window::Window;
 
@@ -151,13 +151,13 @@ impl Runs for OnThreads<'_> {
         let pinning = if plan.cpus.is_empty() { Pinning::Free } else { Pinning::Pinned };
         let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, pinning)?;
         let failed = Arc::new(Mutex::new(None));
-        let together = Arc::new(Together::of(task.threads() as usize));
+        let barrier = Arc::new(DrainBarrier::new(task.threads() as usize));
         let start = |number: u32| {
             let (shared, program, reactor) = (Arc::clone(&shared), program.clone(), plan.reactor);
-            let (failed, together) = (Arc::clone(&failed), Arc::clone(&together));
+            let (failed, barrier) = (Arc::clone(&failed), Arc::clone(&barrier));
             let body = move || {
                 let config = IoConfig { number: number as u16, reactor };
-                if let Err(error) = work(&shared, (&program, config), &together) {
+                if let Err(error) = work(&shared, (&program, config), &barrier) {
                     hold(&failed).get_or_insert(error);
                 }
             };
@@ -187,9 +187,9 @@ fn hold<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
 fn work<P: Program>(
     shared: &Shared<Native>,
     (program, config): (&P, IoConfig),
-    together: &Together,
+    barrier: &DrainBarrier,
 ) -> Result<(), Error> {
-    let member = together.member();
+    let member = barrier.member();
     let number = u32::from(config.number);
     let mut context = IoContext::new(config)?;
     let channel = context.channel(shared.volume(), shared.depth(), Stamp::Batch)?;

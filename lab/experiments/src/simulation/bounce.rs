@@ -10,12 +10,12 @@ use millrace_block::{
 };
 use millrace_machine::Machine;
 
-use crate::filter::Around;
+use crate::filter::DriverFilter;
 
 /// A driver whose requests are bounced.
 pub(super) struct BounceDriver<M: Machine>(pub(super) Box<dyn Driver<M>>);
 
-impl<M: Machine> Around<M> for BounceDriver<M> {
+impl<M: Machine> DriverFilter<M> for BounceDriver<M> {
     fn inner(&self) -> &dyn Driver<M> {
         &*self.0
     }
@@ -70,7 +70,7 @@ mod tests {
     use millrace_machine::Native;
 
     use super::*;
-    use crate::filter::Outer;
+    use crate::filter::FilteredDriver;
 
     #[derive(Default)]
     struct Seen(Mutex<Vec<Action>>);
@@ -87,7 +87,7 @@ mod tests {
         let inner = open_on::<Native>(&"null".parse().expect("a spec")).expect("it opens");
         let sink: Arc<dyn TraceSink> = seen.clone();
         let config = DiskConfig { trace: Some(sink), ..DiskConfig::default() };
-        let disk = Disk::new(Box::new(Outer(BounceDriver(inner))), config).expect("a disk");
+        let disk = Disk::new(Box::new(FilteredDriver(BounceDriver(inner))), config).expect("a disk");
         let volume = Volume::single(disk).expect("a volume");
         let mut channel = Channel::open(&volume, ChannelConfig::default()).expect("a channel");
         for (bio, bounces) in [(Bio::read(0, Buffer::new(512)), 1), (Bio::flush(), 0)] {

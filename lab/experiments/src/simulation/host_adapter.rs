@@ -25,7 +25,7 @@ use millrace_block::{
 use millrace_machine::{Line, Lock, Machine, Order, Word};
 
 use super::coalescing::{Coalescing, Gate};
-use crate::filter::Around;
+use crate::filter::DriverFilter;
 
 /// What the commands of all drives of a row write; nothing unless given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -168,7 +168,7 @@ impl<M: Machine> AdapterDriver<M> {
     }
 }
 
-impl<M: Machine> Around<M> for AdapterDriver<M> {
+impl<M: Machine> DriverFilter<M> for AdapterDriver<M> {
     fn inner(&self) -> &dyn Driver<M> {
         &*self.inner
     }

@@ -21,7 +21,7 @@ use millrace_machine::{CpuId, Doorbell, Lock, Machine, NodeId, Order, Parker, To
 use super::history::Kernel;
 use super::interface::Host;
 use super::{Irq, SimPlan};
-use crate::filter::Around;
+use crate::filter::DriverFilter;
 
 /// Wakes a job, and remembers that it did.
 pub(super) struct Signal<M: Machine> {
@@ -266,7 +266,7 @@ pub(super) struct IrqDriver<M: Machine> {
     pub(super) drive: usize,
 }
 
-impl<M: Host> Around<M> for IrqDriver<M> {
+impl<M: Host> DriverFilter<M> for IrqDriver<M> {
     fn inner(&self) -> &dyn Driver<M> {
         &*self.inner
     }

@@ -28,7 +28,7 @@ use millrace_drives::Words;
 use millrace_machine::{CpuId, Machine, Order, Topology, Word};
 
 use super::interface::Host;
-use crate::filter::Around;
+use crate::filter::DriverFilter;
 
 /// What a row's kernel had; nothing unless given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -145,7 +145,7 @@ pub(crate) struct CountedDriver<M: Machine> {
     pub(crate) counters: Arc<QueueCounters<M>>,
 }
 
-impl<M: Machine> Around<M> for CountedDriver<M> {
+impl<M: Machine> DriverFilter<M> for CountedDriver<M> {
     fn inner(&self) -> &dyn Driver<M> {
         &*self.inner
     }

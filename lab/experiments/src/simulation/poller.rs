@@ -11,12 +11,12 @@ use millrace_block::{
 };
 
 use super::interface::Host;
-use crate::filter::Around;
+use crate::filter::DriverFilter;
 
 /// A driver whose queues charge whoever polls them.
 pub(crate) struct PollerDriver<M: Host>(pub(crate) Box<dyn Driver<M>>);
 
-impl<M: Host> Around<M> for PollerDriver<M> {
+impl<M: Host> DriverFilter<M> for PollerDriver<M> {
     fn inner(&self) -> &dyn Driver<M> {
         &*self.0
     }

@@ -29,8 +29,8 @@ use super::tags::{TagSample, TagWatch};
 use super::window::Window;
 use super::workers::Workers;
 use super::{Irq, SimPlan, Traced};
-use crate::filter::Outer;
-use crate::filter::no_merges::Unmerged;
+use crate::filter::FilteredDriver;
+use crate::filter::no_merges::NoMerges;
 use crate::load::bench::{BenchError, Interrupt, process_cpu_ns};
 use crate::load::row::{Cost, DriveStates, LatencyNs, MachineRow, Outcome, Row};
 
@@ -268,12 +268,12 @@ fn run_jobs<M: Host>(
 }
 
 /// What stands around the plan's drives.
-type Around<'a, M> = (Option<&'a Arc<Interrupts<M>>>, &'a Counters<M>, Option<&'a Arc<Tracer<M>>>);
+type DriverExtras<'a, M> = (Option<&'a Arc<Interrupts<M>>>, &'a Counters<M>, Option<&'a Arc<Tracer<M>>>);
 
 /// Opens the plan's drives on the machine and makes a volume of them, or one of each.
 pub(super) fn volumes_of<M: Host>(
     plan: &SimPlan,
-    (interrupts, counters, tracer): Around<'_, M>,
+    (interrupts, counters, tracer): DriverExtras<'_, M>,
     locks: &mut Locks<M>,
 ) -> Result<Vec<Arc<Volume<M>>>, BenchError> {
     let controllers = plan.service.controllers.iter().cloned().map(Controller::new);
@@ -288,21 +288,21 @@ pub(super) fn volumes_of<M: Host>(
         let mut driver = open_on::<M>(spec).map_err(failed)?;
         if let Some(interrupts) = interrupts {
             let interrupts = Arc::clone(interrupts);
-            driver = Box::new(Outer(IrqDriver { inner: driver, interrupts, drive: index }));
+            driver = Box::new(FilteredDriver(IrqDriver { inner: driver, interrupts, drive: index }));
         } else if plan.irq == Irq::Poller {
-            driver = Box::new(Outer(PollerDriver(driver)));
+            driver = Box::new(FilteredDriver(PollerDriver(driver)));
         }
         if let Some(adapter) = &adapter {
-            driver = Box::new(Outer(AdapterDriver::new(driver, adapter)));
+            driver = Box::new(FilteredDriver(AdapterDriver::new(driver, adapter)));
         }
         if let Some(counters) = counters {
-            driver = Box::new(Outer(CountedDriver { inner: driver, counters: counters.clone() }));
+            driver = Box::new(FilteredDriver(CountedDriver { inner: driver, counters: counters.clone() }));
         }
         if plan.service.nomerges {
-            driver = Box::new(Outer(Unmerged(driver)));
+            driver = Box::new(FilteredDriver(NoMerges(driver)));
         }
         if plan.service.history.bounce {
-            driver = Box::new(Outer(BounceDriver(driver)));
+            driver = Box::new(FilteredDriver(BounceDriver(driver)));
         }
         let controller = controller_of(spec, &controllers).map_err(failed)?;
         let node = controller.as_ref().and_then(|controller| controller.config().node);

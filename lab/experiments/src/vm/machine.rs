@@ -14,7 +14,7 @@ use super::ring::Ring;
 use super::spinlock::PauseLoop;
 use super::vcpu::{Cores, Vcpu};
 use super::{Counts, VmCosts, VmPlan, lock};
-use crate::filter::Outer;
+use crate::filter::FilteredDriver;
 use crate::load::bench::{BenchError, Interrupt};
 use crate::simulation::{PollerDriver, Window};
 
@@ -67,7 +67,7 @@ impl Vm {
         let failed = |error: millrace_drives::SpecError| BenchError::Workload(error.to_string());
         let mut driver = open_on::<Simulated>(&plan.drive).map_err(failed)?;
         if plan.interrupts {
-            driver = Box::new(Outer(PollerDriver(driver)));
+            driver = Box::new(FilteredDriver(PollerDriver(driver)));
         }
         let disks = vec![Disk::new(driver, DiskConfig::default())?];
         let volume = Volume::new("vm", Layout::Linear, disks)?;

@@ -19,7 +19,7 @@ use millrace_simulator::{Model, ModelError, Simulated, Simulation};
 use super::client::{Contender, Moments, Tally};
 use super::{ContendPlan, Contest};
 use crate::load::bench::{BenchError, check_block_size, check_room};
-use crate::load::drain_barrier::{Member, Together};
+use crate::load::drain_barrier::{DrainMember, DrainBarrier};
 use crate::simulation::drive_error;
 
 /// How long a client looks for completions before it sleeps.
@@ -80,7 +80,7 @@ trait Seat: Sized {
         depth: u32,
     ) -> Result<Channel<Self::On>, Error>;
     /// Serves what others put before this thread's queues until nobody has I/O any more.
-    fn linger(&mut self, channel: &mut Channel<Self::On>, member: Member<'_>) -> Result<(), Error>;
+    fn linger(&mut self, channel: &mut Channel<Self::On>, member: DrainMember<'_>) -> Result<(), Error>;
     /// Waits for work, no longer than until this time.
     fn wait(&mut self, channel: &mut Channel<Self::On>, until_ns: u64) -> Result<(), Error>;
 }
@@ -109,7 +109,7 @@ impl Seat for BellSeat {
         Channel::open(volume, ChannelConfig { depth, stamp: Stamp::Batch, thread })
     }
 
-    fn linger(&mut self, _: &mut Channel<Simulated>, _: Member<'_>) -> Result<(), Error> {
+    fn linger(&mut self, _: &mut Channel<Simulated>, _: DrainMember<'_>) -> Result<(), Error> {
         Ok(())
     }
 
@@ -143,7 +143,7 @@ impl Seat for IoContext {
         self.channel(volume, depth, Stamp::Batch)
     }
 
-    fn linger(&mut self, channel: &mut Channel<Native>, member: Member<'_>) -> Result<(), Error> {
+    fn linger(&mut self, channel: &mut Channel<Native>, member: DrainMember<'_>) -> Result<(), Error> {
         member.linger(self, channel)
     }
 
@@ -175,12 +175,12 @@ fn run_on<S: Seat + 'static>(
             .map_err(wrong)?;
     }
     let (results, base_ns) = (Arc::new(Mutex::new(Vec::new())), S::On::now());
-    let together = Arc::new(Together::of(plan.clients.len()));
+    let barrier = Arc::new(DrainBarrier::new(plan.clients.len()));
     let start = |number: usize| {
         let (volume, plan, results) = (Arc::clone(&volume), plan.clone(), Arc::clone(&results));
-        let (cpu, together) = (S::cpu(&plan, number).map(CpuId), Arc::clone(&together));
+        let (cpu, barrier) = (S::cpu(&plan, number).map(CpuId), Arc::clone(&barrier));
         let body = Box::new(move || {
-            let result = serve::<S>(&volume, &plan, (number, base_ns), &together);
+            let result = serve::<S>(&volume, &plan, (number, base_ns), &barrier);
             results.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
         });
         S::On::spawn(&format!("client-{number}"), cpu, body)
@@ -205,9 +205,9 @@ fn serve<S: Seat>(
     volume: &Arc<Volume<S::On>>,
     plan: &ContendPlan,
     (number, base_ns): (usize, u64),
-    together: &Together,
+    barrier: &DrainBarrier,
 ) -> Result<Tally, Error> {
-    let member = together.member();
+    let member = barrier.member();
     let (client, phases) = (&plan.clients[number], &plan.phases);
     let begin_ns = base_ns + phases.warm_up_ns;
     let moments = Moments {

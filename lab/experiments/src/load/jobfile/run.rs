@@ -21,7 +21,7 @@ use super::tally::Tally;
 use super::value::Amount;
 use super::worker::{Setting, Worker};
 use crate::load::bench::{BenchError, Interrupt, Progress, check_writable};
-use crate::load::drain_barrier::{Together, serve_while};
+use crate::load::drain_barrier::{DrainBarrier, serve_while};
 
 /// What jobs run with.
 #[derive(Debug, Clone, Default)]
@@ -61,7 +61,7 @@ struct Shared {
     file: JobFile,
     setting: JobSetting,
     start: Barrier,
-    together: Together,
+    barrier: DrainBarrier,
 }
 
 /// What a thread sends at its end.
@@ -228,7 +228,7 @@ fn run_phase(
         file: file.clone(),
         setting: setting.clone(),
         start: Barrier::new(phase.len()),
-        together: Together::of(phase.len()),
+        barrier: DrainBarrier::new(phase.len()),
     });
     let (sender, receiver) = channel();
     let spawn = |instance: &Instance| {
@@ -287,7 +287,7 @@ fn run_instance(
     volume: &Arc<Volume<Native>>,
 ) -> Result<Tally, BenchError> {
     let (job, clone) = (&shared.file.jobs[instance.job], u64::from(instance.clone));
-    let member = shared.together.member();
+    let member = shared.barrier.member();
     let config = IoConfig { number: instance.number, reactor: shared.setting.reactor };
     let opened = IoContext::new(config).and_then(|mut context| {
         let channel = context.channel(volume, job.flow.iodepth, Stamp::Batch)?;
