@@ -51,7 +51,6 @@ pub(crate) use machines::check_origins;
 pub use machines::{MachineError, machine, machine_names};
 pub(crate) use poller::PollerDriver;
 pub use rows::run_rows;
-pub(crate) use run::drive_error;
 pub use run::{
     Observed, run_metered, run_metered_until, run_observed, run_simulated, run_simulated_until,
 };

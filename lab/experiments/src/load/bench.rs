@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use millrace_block::{Disk, Snapshot, Stamp, Volume};
-use millrace_drives::Words;
+use millrace_block::{Disk, ErrorKind, Snapshot, Stamp, Volume};
+use millrace_drives::{Spec, SpecError, Words};
 use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
@@ -58,6 +58,19 @@ pub enum BenchError {
     /// A job panicked.
     #[error("a job panicked: see above")]
     Panicked,
+}
+
+impl BenchError {
+    /// The error of opening the drive `spec`.
+    pub(crate) fn drive(spec: &Spec, source: &SpecError) -> BenchError {
+        let text = match source {
+            SpecError::Open(error) if error.kind() == ErrorKind::InvalidSetting => {
+                error.to_string()
+            }
+            other => other.to_string(),
+        };
+        BenchError::Workload(format!("drive {spec}: {text}"))
+    }
 }
 
 /// What to do about a server that is not there.

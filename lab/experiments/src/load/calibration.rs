@@ -19,7 +19,6 @@ use crate::load::bench::{BenchError, Plan, Progress, run_row};
 use crate::load::overwrite::{DiskContents, contents_of};
 use crate::load::row::Row;
 use crate::load::workload::{Rw, Workload};
-use crate::simulation::drive_error;
 
 /// I/Os whose number a second counts.
 const SMALL_BYTES: u32 = 4 << 10;
@@ -118,7 +117,7 @@ impl Target {
         io_threads: u16,
         controllers: &[ControllerConfig],
     ) -> Result<Target, BenchError> {
-        let failed = |source| drive_error(spec, &source);
+        let failed = |source| BenchError::drive(spec, &source);
         let is_new = contents_of(spec)? == DiskContents::Empty;
         let controllers = controllers.iter().cloned().map(Controller::new);
         let controllers = controllers.collect::<Result<Vec<_>, _>>()?;

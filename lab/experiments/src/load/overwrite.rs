@@ -23,7 +23,6 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use crate::load::bench::BenchError;
-use crate::simulation::drive_error;
 
 pub(crate) use servers::{guest_contents, nbd_contents};
 
@@ -135,7 +134,8 @@ fn contents_elsewhere(spec: &Spec) -> Result<DiskContents, BenchError> {
     let mut reader = spec.clone();
     reader.options.retain(|(key, _)| key != "read-only");
     reader.options.push(("read-only".to_owned(), "on".to_owned()));
-    let opened = millrace_drives::open(&reader, 1).map_err(|error| drive_error(spec, &error))?;
+    let opened =
+        millrace_drives::open(&reader, 1).map_err(|error| BenchError::drive(spec, &error))?;
     let driver: &dyn Driver<Native> = &*opened.driver;
     let (mut sector, end) = (0, driver.capacity());
     while sector < end {

@@ -22,7 +22,7 @@ use super::route::{Addresses, Router, Routes};
 use super::volumes::{Sleeper, Volumes, channel_depth, lane_of};
 use super::{Report, Settings, Standing};
 use crate::load::bench::BenchError;
-use crate::simulation::{Workers, drive_error};
+use crate::simulation::Workers;
 use crate::trace::TraceSource;
 
 /// How long the thread looks for completions before it sleeps.
@@ -108,7 +108,8 @@ fn volume_of(
     let mut disks = Vec::new();
     let has_workers = matches!(of.serving, Serving::PerDrive | Serving::Auto);
     for (index, spec) in of.drives.iter().enumerate() {
-        let driver = open_on::<Simulated>(spec).map_err(|source| drive_error(spec, &source))?;
+        let driver =
+            open_on::<Simulated>(spec).map_err(|source| BenchError::drive(spec, &source))?;
         let worker = has_workers.then(|| cpus.next(None)).flatten();
         let config = DiskConfig { name: format!("d{index}"), worker, ..DiskConfig::default() };
         disks.push(Disk::new(driver, config)?);

@@ -87,7 +87,8 @@ mod tests {
         let inner = open_on::<Native>(&"null".parse().expect("a spec")).expect("it opens");
         let sink: Arc<dyn TraceSink> = seen.clone();
         let config = DiskConfig { trace: Some(sink), ..DiskConfig::default() };
-        let disk = Disk::new(Box::new(FilteredDriver(BounceDriver(inner))), config).expect("a disk");
+        let disk =
+            Disk::new(Box::new(FilteredDriver(BounceDriver(inner))), config).expect("a disk");
         let volume = Volume::single(disk).expect("a volume");
         let mut channel = Channel::open(&volume, ChannelConfig::default()).expect("a channel");
         for (bio, bounces) in [(Bio::read(0, Buffer::new(512)), 1), (Bio::flush(), 0)] {

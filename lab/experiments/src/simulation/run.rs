@@ -7,11 +7,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{
-    Controller, Disk, DiskConfig, Entrance, ErrorKind, SchedulerKind, Snapshot, StatsSnapshot,
-    Tracer, Volume,
+    Controller, Disk, DiskConfig, Entrance, SchedulerKind, Snapshot, StatsSnapshot, Tracer, Volume,
 };
 use millrace_cache::CacheStats;
-use millrace_drives::{SpecError, Words, controller_of, open_on};
+use millrace_drives::{Words, controller_of, open_on};
 use millrace_machine::{CpuId, LockMeter, LockRow, Machine, Native, Thread};
 use millrace_runtime::{Recorded, WorkerCpus};
 use millrace_simulator::{CpuTimes, Model, Report, Simulated, Simulation};
@@ -268,7 +267,8 @@ fn run_jobs<M: Host>(
 }
 
 /// What stands around the plan's drives.
-type DriverExtras<'a, M> = (Option<&'a Arc<Interrupts<M>>>, &'a Counters<M>, Option<&'a Arc<Tracer<M>>>);
+type DriverExtras<'a, M> =
+    (Option<&'a Arc<Interrupts<M>>>, &'a Counters<M>, Option<&'a Arc<Tracer<M>>>);
 
 /// Opens the plan's drives on the machine and makes a volume of them, or one of each.
 pub(super) fn volumes_of<M: Host>(
@@ -284,11 +284,12 @@ pub(super) fn volumes_of<M: Host>(
     let adapter = (shares != HostAdapterConfig::default()).then(|| HostAdapter::new(shares));
     let mut disks = Vec::new();
     for (index, spec) in plan.drives.iter().enumerate() {
-        let failed = |source| drive_error(spec, &source);
+        let failed = |source| BenchError::drive(spec, &source);
         let mut driver = open_on::<M>(spec).map_err(failed)?;
         if let Some(interrupts) = interrupts {
             let interrupts = Arc::clone(interrupts);
-            driver = Box::new(FilteredDriver(IrqDriver { inner: driver, interrupts, drive: index }));
+            driver =
+                Box::new(FilteredDriver(IrqDriver { inner: driver, interrupts, drive: index }));
         } else if plan.irq == Irq::Poller {
             driver = Box::new(FilteredDriver(PollerDriver(driver)));
         }
@@ -296,7 +297,10 @@ pub(super) fn volumes_of<M: Host>(
             driver = Box::new(FilteredDriver(AdapterDriver::new(driver, adapter)));
         }
         if let Some(counters) = counters {
-            driver = Box::new(FilteredDriver(CountedDriver { inner: driver, counters: counters.clone() }));
+            driver = Box::new(FilteredDriver(CountedDriver {
+                inner: driver,
+                counters: counters.clone(),
+            }));
         }
         if plan.service.nomerges {
             driver = Box::new(FilteredDriver(NoMerges(driver)));
@@ -332,15 +336,6 @@ pub(super) fn volumes_of<M: Host>(
         true => disks.into_iter().map(|disk| together(vec![disk])).collect::<Result<_, _>>()?,
         false => vec![together(disks)?],
     })
-}
-
-/// What opening a drive says, with its spec.
-pub(crate) fn drive_error(spec: &millrace_drives::Spec, source: &SpecError) -> BenchError {
-    let text = match source {
-        SpecError::Open(error) if error.kind() == ErrorKind::InvalidSetting => error.to_string(),
-        other => other.to_string(),
-    };
-    BenchError::Workload(format!("drive {spec}: {text}"))
 }
 
 fn check_workload<M: Machine>(volume: &Volume<M>, plan: &SimPlan) -> Result<(), BenchError> {

@@ -19,8 +19,7 @@ use millrace_simulator::{Model, ModelError, Simulated, Simulation};
 use super::client::{Contender, Moments, Tally};
 use super::{ContendPlan, Contest};
 use crate::load::bench::{BenchError, check_block_size, check_room};
-use crate::load::drain_barrier::{DrainMember, DrainBarrier};
-use crate::simulation::drive_error;
+use crate::load::drain_barrier::{DrainBarrier, DrainMember};
 
 /// How long a client looks for completions before it sleeps.
 const SPIN_NS: u64 = 20_000;
@@ -80,7 +79,11 @@ trait Seat: Sized {
         depth: u32,
     ) -> Result<Channel<Self::On>, Error>;
     /// Serves what others put before this thread's queues until nobody has I/O any more.
-    fn linger(&mut self, channel: &mut Channel<Self::On>, member: DrainMember<'_>) -> Result<(), Error>;
+    fn linger(
+        &mut self,
+        channel: &mut Channel<Self::On>,
+        member: DrainMember<'_>,
+    ) -> Result<(), Error>;
     /// Waits for work, no longer than until this time.
     fn wait(&mut self, channel: &mut Channel<Self::On>, until_ns: u64) -> Result<(), Error>;
 }
@@ -143,7 +146,11 @@ impl Seat for IoContext {
         self.channel(volume, depth, Stamp::Batch)
     }
 
-    fn linger(&mut self, channel: &mut Channel<Native>, member: DrainMember<'_>) -> Result<(), Error> {
+    fn linger(
+        &mut self,
+        channel: &mut Channel<Native>,
+        member: DrainMember<'_>,
+    ) -> Result<(), Error> {
         member.linger(self, channel)
     }
 
@@ -233,7 +240,7 @@ fn volume_of<M: Machine>(
 ) -> Result<Arc<Volume<M>>, BenchError> {
     let mut disks = Vec::new();
     for (index, spec) in plan.drives.iter().enumerate() {
-        let driver = open(spec).map_err(|error| drive_error(spec, &error))?;
+        let driver = open(spec).map_err(|error| BenchError::drive(spec, &error))?;
         let config = DiskConfig {
             name: format!("d{index}"),
             software_queues: plan.queues.0,
