@@ -1,14 +1,11 @@
 //! Workloads, experiments and reports: what measures millrace, and nothing that production needs.
 //!
-//! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
-//! comparison that `millrace-lab bench` runs by default; `simulation`, the same on simulated
-//! machines; `load`, clients unlike each other at the same drives; `schedulers`, what each of them
-//! gets under which scheduler; `systor13`, `atc17`, `msst15` and `ols02`, papers' experiments
-//! there, and `walk`, one here; `programs`, servers and utilities; `vm`, a virtual machine there;
-//! `calibrate`, what a drive does in a second; `page`, what an experiment found and how it is
-//! shown; `trace`, what traces say; `replay`, their I/Os sent again; `overwrite`, what none of them
-//! writes to unasked; and `explorer`, which looks for bugs by simulation. Called by the binary's
-//! verbs and by tests.
+//! Folders are layers, of which each stands on those before it. `filter` has drivers around a
+//! driver, `page` figures, tables and checks as HTML and text. `load` is the load generator with its
+//! jobs, fio's job files and rows of results. `trace` reads and writes traces of block I/O.
+//! `simulation` runs rows on simulated machines, `programs` servers and utilities there, `vm` a
+//! virtual machine. `replay` sends the I/Os of a trace again. `papers` repeats experiments of
+//! papers. `explorer` looks for bugs by simulation. Called by the binary's verbs and by tests.
 
 pub mod explorer;
 mod filter;
