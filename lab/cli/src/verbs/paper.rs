@@ -1,8 +1,8 @@
 //! `millrace-lab paper`: repeats papers' experiments and sets their numbers beside ours.
 //!
-//! Called by cli.rs. Experiments and their pages are the lab's; this prints each page and writes it
-//! as one HTML file. Exit status 1 if a check does not hold. Ctrl-C prints what was run whole until
-//! then, and writes no page, which would take the place of a whole one.
+//! Called by cli.rs. Experiments and their pages are the lab's; this prints each page and, with
+//! `--output`, writes it as one HTML file. Exit status 1 if a check does not hold. Ctrl-C prints
+//! what was run whole until then, and writes no page, which would take the place of a whole one.
 #![allow(clippy::print_stderr)]
 
 use std::ops::ControlFlow;
@@ -24,14 +24,15 @@ use super::interrupt::{self, INTERRUPTED};
 const EXAMPLES: &str = "\
 Examples:
   millrace-lab paper
-      all papers: tables and checks here, plots in systor13.html, atc17.html, msst15.html,
-      ols02.html, schedulers.html, walk.html
-  millrace-lab paper systor13:fig9,fig10
-      two figures; their page is systor13-fig9-fig10.html
+      all papers: tables and checks; no file is written
+  millrace-lab paper -o /tmp
+      all papers, with plots in /tmp/systor13.html, /tmp/atc17.html and so on
+  millrace-lab paper systor13:fig9,fig10 -o .
+      two figures; their page is systor13-fig9-fig10.html in this folder
   millrace-lab paper systor13:fig4 --without lines,spinners
       each point twice, the second time without two mechanisms of the machine: what hangs on them
-  millrace-lab paper atc17 --json --html /tmp/p.html
-      one paper for a program, and its page elsewhere
+  millrace-lab paper atc17 --json -o /tmp/p.html
+      one paper for a program, and its page in a file of this name
 
 Mechanisms of machines: spinners, distance, links, queueing, lines, sharing, fairness
 Of systor13: dio-count, queue-counters, noise
@@ -173,8 +174,8 @@ impl Wanted {
         }
     }
 
-    /// The file of its page: one of its own for some parts, and for a run without something, so
-    /// that it does not take the place of the whole page.
+    /// File name of its page in a folder: one of its own for some parts, and for a run without
+    /// some mechanism, so that it does not replace the whole page.
     fn file(&self, without: &[Mechanism]) -> PathBuf {
         let mut name = vec![self.name()];
         name.extend(self.some_parts());
@@ -240,9 +241,10 @@ pub struct Args {
     /// measures this machine [default: all papers]
     #[arg(value_name = "PAPER[:PART,...]")]
     wanted: Vec<Wanted>,
-    /// The file of the page with plots [default: PAPER.html; of some parts PAPER-PART.html]
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    /// Write the page with plots to this file, or into this folder as PAPER.html; of some parts as
+    /// PAPER-PART.html [default: no page is written]
+    #[arg(short, long, value_name = "FILE|FOLDER", alias = "html")]
+    output: Option<PathBuf>,
     /// Run each point twice, the second time without these mechanisms of machine or kernel, and set
     /// both beside each other: what hangs on them
     #[arg(long, value_name = "MECHANISM,...", value_delimiter = ',')]
@@ -262,12 +264,11 @@ pub struct Args {
 /// If a simulation fails or a page cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let papers = if args.wanted.is_empty() { Wanted::all() } else { each_paper(&args.wanted) };
-    if args.html.is_some() && papers.len() > 1 {
-        bail!("--html names one file, and there are {} papers: name one", papers.len());
-    }
     let without = each_once(&args.without);
     papers.iter().try_for_each(|paper| paper.check_without(&without))?;
-    papers.iter().try_for_each(|paper| check_folder(&file_of(paper, args, &without)))?;
+    if let Some(output) = &args.output {
+        check_output(output, papers.len())?;
+    }
     let interrupt = interrupt::on_ctrl_c()?;
     let (mut pages, mut unwritten) = (Vec::new(), None);
     for paper in &papers {
@@ -276,8 +277,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         if !args.json {
             millrace_console::say(&page.text());
         }
-        if !interrupt.is_set() {
-            unwritten = unwritten.or(write(&page, &file_of(paper, args, &without), start).err());
+        let file = args.output.as_ref().map(|output| file_in(output, paper, &without));
+        if let Some(file) = file.filter(|_| !interrupt.is_set()) {
+            unwritten = unwritten.or(write(&page, &file, start).err());
         }
         pages.push((paper.name(), page));
         if interrupt.is_set() {
@@ -342,7 +344,7 @@ fn failed(pages: &[(&str, Page)]) -> String {
     }
 }
 
-/// Runs one paper and writes its page, unless it was interrupted.
+/// Runs one paper with a progress bar.
 fn page_of(
     paper: &Wanted,
     (args, without): (&Args, &[Mechanism]),
@@ -357,19 +359,29 @@ fn page_of(
     Ok(page)
 }
 
-/// Where a paper's page goes.
-fn file_of(paper: &Wanted, args: &Args, without: &[Mechanism]) -> PathBuf {
-    args.html.clone().unwrap_or_else(|| paper.file(without))
+/// File of a paper's page: `output`, or a file in it if that is a folder.
+fn file_in(output: &Path, paper: &Wanted, without: &[Mechanism]) -> PathBuf {
+    if output.is_dir() { output.join(paper.file(without)) } else { output.to_owned() }
 }
 
-/// Says before a run of minutes that its page has nowhere to go.
-fn check_folder(file: &Path) -> Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let is_folder = folder.is_none_or(Path::is_dir);
-    if !is_folder || file.is_dir() {
+/// Refuses, before a run of minutes, an output that cannot have the pages of `papers` papers.
+fn check_output(output: &Path, papers: usize) -> Result<()> {
+    if output.is_dir() {
+        return Ok(());
+    }
+    if papers > 1 {
         bail!(
-            "{}: the page cannot go there; name a file in a folder that is there",
-            file.display()
+            "--output {}: this is no folder, and there are {papers} papers; make it a folder, or \
+             name one paper",
+            output.display()
+        );
+    }
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if !folder.is_none_or(Path::is_dir) {
+        bail!(
+            "--output {}: the page cannot go there; name a folder, or a file in a folder that \
+             exists",
+            output.display()
         );
     }
     Ok(())
@@ -413,6 +425,20 @@ mod tests {
         assert_eq!("schedulers:weights".parse(), Ok(Wanted::Schedulers(weights)));
         assert!("msst15:fig5".parse::<Wanted>().unwrap_err().contains("null, nvme"));
         assert!("fast16".parse::<Wanted>().unwrap_err().contains("atc17, msst15"));
+    }
+
+    #[test]
+    fn page_goes_to_the_file_or_into_the_folder() {
+        let folder = std::env::temp_dir();
+        let paper: Wanted = "systor13:fig10,fig9".parse().unwrap();
+        let inside = folder.join("systor13-fig9-fig10.html");
+        assert_eq!(file_in(&folder, &paper, &[]), inside);
+        let file = folder.join("millrace-no-such-folder.html");
+        assert_eq!(file_in(&file, &paper, &[]), file);
+        assert!(check_output(&folder, 2).is_ok() && check_output(&file, 1).is_ok());
+        let refused = |output: &Path, papers| check_output(output, papers).unwrap_err().to_string();
+        assert!(refused(&file, 2).contains("this is no folder, and there are 2 papers"));
+        assert!(refused(&file.join("page.html"), 1).contains("the page cannot go there"));
     }
 
     #[test]
