@@ -30,7 +30,7 @@ pub use error::{OpenError, Place, ReadError};
 pub use format::{Format, NoFormat};
 pub use formats::blktrace::EventIos;
 pub use input::TracePath;
-pub use open::{AnySource, Opened, open, open_events};
+pub use open::{AnySource, OpenedTrace, open, open_events};
 pub use profile::{Profile, text as profile_text};
 pub use report::{report_html, report_page};
 pub use timeline::Timeline;
@@ -38,7 +38,7 @@ pub use writer::{NotWritten, WRITTEN, Writer};
 
 /// One I/O as a trace tells of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TracedIo {
+pub struct TraceIo {
     /// When it arrived, in nanoseconds since the trace's first I/O.
     pub at_ns: u64,
     /// Which of `TraceSource::devices`.
@@ -65,7 +65,7 @@ pub trait TraceSource {
     /// # Errors
     ///
     /// A record that cannot be read: the error names file, line or record, and what was expected.
-    fn next_io(&mut self) -> Result<Option<TracedIo>, Self::Error>;
+    fn next_io(&mut self) -> Result<Option<TraceIo>, Self::Error>;
 
     /// Names of the devices met so far (`8,0`, a volume's name or number).
     fn devices(&self) -> &[String];

@@ -16,10 +16,10 @@ use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
 use crate::load::drain_barrier::DrainBarrier;
-use crate::load::job::{Job, JobResult, Until};
+use crate::load::job::{Job, JobResult, StopCondition};
 use crate::load::jobfile::Usage;
 use crate::load::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
-use crate::load::verify::Written;
+use crate::load::verify::WrittenBlocks;
 use crate::load::workload::{Offsets, Workload};
 
 /// Why a row has no result.
@@ -138,8 +138,8 @@ impl Plan {
 pub type Progress<'a> = &'a mut dyn FnMut(f64);
 
 /// What the jobs share.
-pub(crate) struct Shared {
-    pub(crate) until: Until,
+pub(crate) struct RowState {
+    pub(crate) until: StopCondition,
     start: Barrier,
     /// Jobs, and whoever measures them, that are not set up yet.
     missing: AtomicUsize,
@@ -151,11 +151,11 @@ pub(crate) struct Shared {
     results: Mutex<Vec<Result<JobResult, BenchError>>>,
 }
 
-impl Shared {
-    pub(crate) fn new(plan: &Plan) -> Shared {
+impl RowState {
+    pub(crate) fn new(plan: &Plan) -> RowState {
         let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-        Shared {
-            until: Until { ios: plan.ios, stop, done },
+        RowState {
+            until: StopCondition { ios: plan.ios, stop, done },
             start: Barrier::new(plan.jobs as usize + 1),
             missing: AtomicUsize::new(plan.jobs as usize + 1),
             began: OnceLock::new(),
@@ -202,7 +202,7 @@ pub(crate) struct Times {
 }
 
 /// Starts the jobs together and waits for their end.
-pub(crate) fn measure(shared: &Shared, plan: &Plan, progress: Progress<'_>) -> Times {
+pub(crate) fn measure(shared: &RowState, plan: &Plan, progress: Progress<'_>) -> Times {
     shared.ready();
     let began = shared.began.get();
     let (start, cpu_start) = *began.expect("whoever was ready last has set it");
@@ -225,7 +225,7 @@ pub fn run_row(
     progress: Progress<'_>,
 ) -> Result<Row, BenchError> {
     check(volume, plan)?;
-    let shared = Arc::new(Shared::new(plan));
+    let shared = Arc::new(RowState::new(plan));
     let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, Pinning::Pinned)?;
     let threads: Vec<_> = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, job)).collect();
     let mut times = measure(&shared, plan, progress);
@@ -325,7 +325,7 @@ pub(crate) fn check_room(bs: u32, jobs: u32, bytes: u64) -> Result<(), BenchErro
 fn spawn(
     volume: &Arc<Volume<Native>>,
     plan: &Plan,
-    shared: &Arc<Shared>,
+    shared: &Arc<RowState>,
     job: u32,
 ) -> <Native as Machine>::Thread {
     let cpu = plan.cpu_of(job).map(CpuId);
@@ -340,7 +340,7 @@ fn spawn(
 fn run_job(
     volume: &Arc<Volume<Native>>,
     plan: &Plan,
-    shared: &Shared,
+    shared: &RowState,
     job: u32,
 ) -> Result<JobResult, BenchError> {
     let member = shared.barrier.member();
@@ -357,7 +357,7 @@ fn run_job(
         workload: plan.workload,
         offsets: Offsets::new(&plan.workload, blocks, place),
         measure: may_split(volume, plan),
-        written: Written::new(&plan.workload),
+        written: WrittenBlocks::new(&plan.workload),
         spare: None,
         context: &mut context,
         channel: &mut channel,
@@ -375,7 +375,7 @@ fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
 }
 
 /// Waits for the end and tells how far it is.
-fn watch(shared: &Shared, plan: &Plan, start: Instant, progress: Progress<'_>) {
+fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>) {
     let total = plan.ios.map(|ios| ios.saturating_mul(plan.jobs.into()));
     while shared.left.load(Ordering::Acquire) > 0 {
         let elapsed = start.elapsed();
@@ -400,7 +400,7 @@ fn watch(shared: &Shared, plan: &Plan, start: Instant, progress: Progress<'_>) {
 /// waits for their end.
 pub(crate) fn client_row(
     threads: Vec<<Native as Machine>::Thread>,
-    shared: &Shared,
+    shared: &RowState,
     plan: &Plan,
     progress: Progress<'_>,
 ) -> Result<(Row, Vec<JobResult>), BenchError> {

@@ -16,7 +16,7 @@ use millrace_drives::Spec;
 use crate::load::bench::BenchError;
 use crate::load::workload::Rw;
 
-pub use result::{ClientRow, Contest, Course, Failed, jain};
+pub use result::{ClientRow, ClientTimeline, ContentionReport, FailedIos, jain};
 pub use run::{contend, contend_simulated};
 
 /// Most clients of a plan.
@@ -51,9 +51,9 @@ pub struct Phases {
     pub warm_up_ns: u64,
     /// Time that counts, in nanoseconds, 1 or more.
     pub length_ns: u64,
-    /// Steps of [`Course::series`], in nanoseconds, 1 or more; no series if not given.
+    /// Steps of [`ClientTimeline::series`], in nanoseconds, 1 or more; no series if not given.
     pub step_ns: Option<u64>,
-    /// Whether [`Course::times_ns`] is kept.
+    /// Whether [`ClientTimeline::times_ns`] is kept.
     pub times: bool,
 }
 

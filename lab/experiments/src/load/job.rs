@@ -13,11 +13,11 @@ use millrace_block::{
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
-use crate::load::verify::Written;
+use crate::load::verify::WrittenBlocks;
 use crate::load::workload::{Offsets, Workload};
 
 /// When a job stops.
-pub(crate) struct Until {
+pub(crate) struct StopCondition {
     /// After this many I/Os.
     pub(crate) ios: Option<u64>,
     /// When this is set.
@@ -53,7 +53,7 @@ impl JobResult {
 #[inline(always)]
 fn aim(
     bio: &mut Bio,
-    (workload, offsets, written): (&Workload, &mut Offsets, &mut Option<Written>),
+    (workload, offsets, written): (&Workload, &mut Offsets, &mut Option<WrittenBlocks>),
     now_ns: u64,
 ) {
     let (block, op) = match written {
@@ -85,14 +85,14 @@ pub(crate) struct Job<'a> {
     pub(crate) workload: Workload,
     pub(crate) offsets: Offsets,
     pub(crate) measure: bool,
-    pub(crate) written: Option<Written>,
+    pub(crate) written: Option<WrittenBlocks>,
     /// An I/O that the stack did not take yet.
     pub(crate) spare: Option<Bio>,
 }
 
 impl Job<'_> {
     /// Runs until told to stop, and drains; then reads back what it wrote if it is to verify.
-    pub(crate) fn run(&mut self, until: &Until) -> Result<JobResult, Error> {
+    pub(crate) fn run(&mut self, until: &StopCondition) -> Result<JobResult, Error> {
         let mut result = JobResult::default();
         let quota = until.ios.unwrap_or(u64::MAX);
         let mut submitted = self.fill(quota);
@@ -197,7 +197,7 @@ impl Job<'_> {
     }
 
     /// Reads every block written and compares it with its last generation.
-    fn read_back(&mut self, written: &Written, result: &mut JobResult) -> Result<(), Error> {
+    fn read_back(&mut self, written: &WrittenBlocks, result: &mut JobResult) -> Result<(), Error> {
         let bs = self.workload.bs_bytes;
         let sectors = u64::from(bs >> 9);
         let mut left = written.blocks().peekable();
@@ -263,7 +263,7 @@ mod tests {
             written: None,
             spare: None,
         };
-        let result = job.run(&Until { ios: Some(8), stop, done }).unwrap();
+        let result = job.run(&StopCondition { ios: Some(8), stop, done }).unwrap();
         assert_eq!(result.ios, 8);
         assert!(result.errors >= 4, "{}", result.errors);
         // The drive had each of them; none was refused for its lack of memory.

@@ -15,11 +15,11 @@ use millrace_nbd::client::NbdUri;
 use millrace_nbd::{Command, Request};
 
 use crate::load::bench::{
-    BenchError, Plan, Progress, Shared, check_capacity, check_verify, client_row,
+    BenchError, Plan, Progress, RowState, check_capacity, check_verify, client_row,
 };
-use crate::load::job::{JobResult, Until};
+use crate::load::job::{JobResult, StopCondition};
 use crate::load::row::{Queues, Row};
-use crate::load::verify::Written;
+use crate::load::verify::WrittenBlocks;
 use crate::load::workload::{Offsets, Workload};
 
 /// Runs one row against the export that `uri` names.
@@ -30,7 +30,7 @@ pub fn run_nbd_row(uri: &NbdUri, plan: &Plan, progress: Progress<'_>) -> Result<
     let probe = connect(uri)?;
     check(&probe, plan)?;
     drop(probe);
-    let shared = Arc::new(Shared::new(plan));
+    let shared = Arc::new(RowState::new(plan));
     let threads = (0..plan.jobs).map(|job| spawn(uri, plan, &shared, job)).collect::<Vec<_>>();
     let (mut row, _) = client_row(threads, &shared, plan, progress)?;
     row.queues = Queues { stack: "nbd".to_owned(), cpus: plan.cpus.len() as u32, ..row.queues };
@@ -58,7 +58,12 @@ fn check(client: &Client, plan: &Plan) -> Result<(), BenchError> {
     check_verify(plan, size)
 }
 
-fn spawn(uri: &NbdUri, plan: &Plan, shared: &Arc<Shared>, job: u32) -> <Native as Machine>::Thread {
+fn spawn(
+    uri: &NbdUri,
+    plan: &Plan,
+    shared: &Arc<RowState>,
+    job: u32,
+) -> <Native as Machine>::Thread {
     let cpu = plan.cpu_of(job).map(CpuId);
     let (uri, plan, shared) = (uri.clone(), plan.clone(), Arc::clone(shared));
     let body = move || {
@@ -78,7 +83,7 @@ struct Connection {
     client: Client,
     workload: Workload,
     offsets: Offsets,
-    written: Option<Written>,
+    written: Option<WrittenBlocks>,
     /// What is to go off next: the buffers of requests that came back, and their slots.
     ready: Vec<(usize, Vec<u8>)>,
     slots: Vec<Slot>,
@@ -102,13 +107,13 @@ impl Connection {
             offsets: Offsets::new(&workload, blocks, place),
             ready: (0..depth).map(|slot| (slot, vec![0; workload.bs_bytes as usize])).collect(),
             slots: vec![Slot::default(); depth],
-            written: Written::new(&workload),
+            written: WrittenBlocks::new(&workload),
             client,
             workload,
         }
     }
 
-    fn run(&mut self, until: &Until) -> std::io::Result<JobResult> {
+    fn run(&mut self, until: &StopCondition) -> std::io::Result<JobResult> {
         let mut result = JobResult::default();
         let mut left = until.ios.unwrap_or(u64::MAX);
         loop {
@@ -177,7 +182,11 @@ impl Connection {
     }
 
     /// Reads every block written and compares it with its last generation.
-    fn read_back(&mut self, written: &Written, result: &mut JobResult) -> std::io::Result<()> {
+    fn read_back(
+        &mut self,
+        written: &WrittenBlocks,
+        result: &mut JobResult,
+    ) -> std::io::Result<()> {
         let bs = u64::from(self.workload.bs_bytes);
         let mut left = written.blocks().peekable();
         loop {

@@ -26,23 +26,23 @@ fn word(block: &[u8], range: Range<usize>) -> u64 {
 
 /// What a job wrote, by block.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct WrittenBlocks {
     bs_bytes: u32,
-    blocks: HashMap<u64, Last>,
+    blocks: HashMap<u64, LastWrite>,
 }
 
 /// The last write of a block.
 #[derive(Debug, Default)]
-struct Last {
+struct LastWrite {
     generation: u64,
     in_flight: bool,
 }
 
-impl Written {
+impl WrittenBlocks {
     /// Of a job that is to verify.
-    pub(crate) fn new(workload: &Workload) -> Option<Written> {
+    pub(crate) fn new(workload: &Workload) -> Option<WrittenBlocks> {
         let (bs_bytes, blocks) = (workload.bs_bytes, HashMap::new());
-        workload.verify.then_some(Written { bs_bytes, blocks })
+        workload.verify.then_some(WrittenBlocks { bs_bytes, blocks })
     }
 
     /// The next I/O: a read, or a write of a block that none is on its way to. There must be more
@@ -147,7 +147,7 @@ mod tests {
         for rw in [Rw::RandWrite, Rw::HALF, Rw::Write] {
             let workload = Workload { rw, bs_bytes: 512, iodepth: 8, verify: true, seed: 3 };
             let mut offsets = Offsets::new(&workload, 24, (1, 2));
-            let mut written = Written::new(&workload).expect("it is to verify");
+            let mut written = WrittenBlocks::new(&workload).expect("it is to verify");
             let (mut in_flight, mut memory) = (Vec::new(), [0; 512]);
             let mut times = [0; 24];
             for _ in 0..2_000 {
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn what_was_read_back_counts_once_as_right_or_as_an_error() {
         let workload = Workload { rw: Rw::Write, bs_bytes: 512, iodepth: 1, verify: true, seed: 1 };
-        let mut written = Written::new(&workload).expect("it is to verify");
+        let mut written = WrittenBlocks::new(&workload).expect("it is to verify");
         let (mut old, mut new, mut result) = ([0; 512], [0; 512], JobResult::default());
         written.stamp(5, &mut old);
         written.landed(5);

@@ -16,11 +16,12 @@ use millrace_clients::vhost::{
 use millrace_machine::{CpuId, Machine, Native};
 
 use crate::load::bench::{
-    BenchError, Plan, Progress, Shared, check_block_size, check_capacity, check_verify, client_row,
+    BenchError, Plan, Progress, RowState, check_block_size, check_capacity, check_verify,
+    client_row,
 };
-use crate::load::job::{JobResult, Until};
+use crate::load::job::{JobResult, StopCondition};
 use crate::load::row::{Notifications, Queues, Row};
-use crate::load::verify::Written;
+use crate::load::verify::WrittenBlocks;
 use crate::load::workload::{Offsets, Workload};
 
 /// Entries of the rings unless more are needed: as many as guests have.
@@ -42,7 +43,7 @@ pub fn run_vhost_row(
     let client = Client::connect(path, options(plan, wait)?)?;
     check(client.disk(), plan)?;
     let sectors = client.disk().capacity_sectors;
-    let shared = Arc::new(Shared::new(plan));
+    let shared = Arc::new(RowState::new(plan));
     let queues = client.into_queues().into_iter().zip(0..);
     let threads: Vec<_> =
         queues.map(|(queue, job)| spawn((queue, job), sectors, plan, &shared)).collect();
@@ -168,7 +169,7 @@ fn spawn(
     (queue, job): (Queue, u32),
     sectors: u64,
     plan: &Plan,
-    shared: &Arc<Shared>,
+    shared: &Arc<RowState>,
 ) -> <Native as Machine>::Thread {
     let cpu = plan.cpu_of(job).map(CpuId);
     let (plan, shared) = (plan.clone(), Arc::clone(shared));
@@ -187,7 +188,7 @@ pub(crate) struct Job<Q> {
     pub(crate) queue: Q,
     workload: Workload,
     offsets: Offsets,
-    written: Option<Written>,
+    written: Option<WrittenBlocks>,
     /// When what each slot has in flight was stamped.
     stamps: Vec<u64>,
     /// What block each slot writes, or reads back; only with `verify`.
@@ -206,7 +207,7 @@ impl<Q: GuestQueue> Job<Q> {
         let depth = queue.depth();
         Job {
             offsets: Offsets::new(&workload, blocks, place),
-            written: Written::new(&workload),
+            written: WrittenBlocks::new(&workload),
             stamps: vec![0; depth.into()],
             blocks: vec![None; depth.into()],
             ready: (0..depth).collect(),
@@ -216,7 +217,7 @@ impl<Q: GuestQueue> Job<Q> {
         }
     }
 
-    pub(crate) fn run(&mut self, until: &Until) -> Result<JobResult, BenchError> {
+    pub(crate) fn run(&mut self, until: &StopCondition) -> Result<JobResult, BenchError> {
         let mut result = JobResult::default();
         let quota = until.ios.unwrap_or(u64::MAX);
         let mut submitted = self.submit(quota, Native::now())?;
@@ -314,7 +315,11 @@ impl<Q: GuestQueue> Job<Q> {
     }
 
     /// Reads every block written and compares it with its last generation.
-    fn read_back(&mut self, written: &Written, result: &mut JobResult) -> Result<(), BenchError> {
+    fn read_back(
+        &mut self,
+        written: &WrittenBlocks,
+        result: &mut JobResult,
+    ) -> Result<(), BenchError> {
         let (bytes, mut left) = (self.workload.bs_bytes, written.blocks());
         let mut done: Vec<(u16, Status)> = Vec::new();
         loop {

@@ -17,7 +17,7 @@ use millrace_exports::vhost::memory::{GuestMemory, Region};
 use millrace_exports::vhost::ring::RingFeatures;
 use millrace_machine::{CpuId, Machine, Native};
 
-use crate::load::bench::{BenchError, Plan, Progress, Shared, check, client_row};
+use crate::load::bench::{BenchError, Plan, Progress, RowState, check, client_row};
 use crate::load::job::JobResult;
 use crate::load::row::{Queues, Row};
 use crate::load::vhost::{GuestQueue, Job, ring_size};
@@ -37,7 +37,7 @@ pub fn run_virtqueue_row(
 ) -> Result<Row, BenchError> {
     check(volume, plan)?;
     let (depth, size) = ring_size(plan)?;
-    let shared = Arc::new(Shared::new(plan));
+    let shared = Arc::new(RowState::new(plan));
     let options = RingOptions {
         size,
         depth,
@@ -60,7 +60,7 @@ pub fn run_virtqueue_row(
 fn spawn(
     volume: &Arc<Volume<Native>>,
     plan: &Plan,
-    shared: &Arc<Shared>,
+    shared: &Arc<RowState>,
     (options, job): (RingOptions, u32),
 ) -> <Native as Machine>::Thread {
     let cpu = plan.cpu_of(job).map(CpuId);

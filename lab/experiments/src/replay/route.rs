@@ -9,7 +9,7 @@ use millrace_block::Op;
 use super::fit::{Fit, Place, place};
 use super::lane::Lane;
 use crate::load::bench::BenchError;
-use crate::trace::{TraceSource, TracedIo};
+use crate::trace::{TraceSource, TraceIo};
 
 /// Which lane a device's I/Os go to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -126,7 +126,7 @@ impl<S: TraceSource> Router<S> {
         self.route(&io, lane).map(Some)
     }
 
-    fn route(&self, io: &TracedIo, lane_at: usize) -> Result<Item, BenchError> {
+    fn route(&self, io: &TraceIo, lane_at: usize) -> Result<Item, BenchError> {
         let lane = &self.lanes[lane_at];
         if io.op.is_write() {
             self.check_write(io, lane)?;
@@ -173,7 +173,7 @@ impl<S: TraceSource> Router<S> {
     }
 
     /// Whether a write may be done there.
-    fn check_write(&self, io: &TracedIo, lane: &Lane) -> Result<(), BenchError> {
+    fn check_write(&self, io: &TraceIo, lane: &Lane) -> Result<(), BenchError> {
         let (number, op, name) = (self.number, io.op.name(), &lane.name);
         if lane.is_read_only {
             return Err(wrong(format!(
@@ -188,8 +188,8 @@ impl<S: TraceSource> Router<S> {
     }
 
     #[cold]
-    fn beyond(&self, io: &TracedIo, extent: u64) -> BenchError {
-        let TracedIo { op, offset_bytes, len_bytes, .. } = io;
+    fn beyond(&self, io: &TraceIo, extent: u64) -> BenchError {
+        let TraceIo { op, offset_bytes, len_bytes, .. } = io;
         wrong(format!(
             "--trace-size {extent}: I/O {} of the trace, a {} of {len_bytes} bytes at \
              {offset_bytes}, lies behind that: scaled by it, it would lie behind the target's end; \
@@ -201,8 +201,8 @@ impl<S: TraceSource> Router<S> {
     }
 
     #[cold]
-    fn outside(&self, io: &TracedIo, lane: &Lane) -> BenchError {
-        let TracedIo { op, offset_bytes, len_bytes, .. } = io;
+    fn outside(&self, io: &TraceIo, lane: &Lane) -> BenchError {
+        let TraceIo { op, offset_bytes, len_bytes, .. } = io;
         let Lane { name, size_bytes, .. } = lane;
         wrong(format!(
             "{name}: I/O {} of the trace, a {} of {len_bytes} bytes at {offset_bytes}, lies behind \
@@ -242,7 +242,7 @@ pub fn extents<S: TraceSource>(
     Ok(found)
 }
 
-fn next_of<S: TraceSource>(source: &mut S) -> Result<Option<TracedIo>, BenchError> {
+fn next_of<S: TraceSource>(source: &mut S) -> Result<Option<TraceIo>, BenchError> {
     source.next_io().map_err(|error| BenchError::Trace { text: with_causes(&error) })
 }
 
@@ -255,7 +255,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 /// The lane of an I/O's device; `met` is what is known already.
 fn lane_of<S: TraceSource>(
     source: &S,
-    io: &TracedIo,
+    io: &TraceIo,
     met: &mut Vec<usize>,
     routes: &Routes,
 ) -> Result<usize, BenchError> {

@@ -10,18 +10,18 @@ use proptest::prelude::*;
 use super::feed::Inline;
 use super::*;
 use crate::load::overwrite::DiskContents;
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 
 /// A trace in memory.
 struct Listed {
-    ios: std::vec::IntoIter<TracedIo>,
+    ios: std::vec::IntoIter<TraceIo>,
     devices: Vec<String>,
 }
 
 impl TraceSource for Listed {
     type Error = Infallible;
 
-    fn next_io(&mut self) -> Result<Option<TracedIo>, Infallible> {
+    fn next_io(&mut self) -> Result<Option<TraceIo>, Infallible> {
         Ok(self.ios.next())
     }
 
@@ -30,12 +30,12 @@ impl TraceSource for Listed {
     }
 }
 
-fn listed(ios: Vec<TracedIo>) -> Listed {
+fn listed(ios: Vec<TraceIo>) -> Listed {
     Listed { ios: ios.into_iter(), devices: vec!["8,0".into(), "8,16".into()] }
 }
 
-fn io(at_us: u64, op: Op, offset_bytes: u64, len_bytes: u64) -> TracedIo {
-    TracedIo {
+fn io(at_us: u64, op: Op, offset_bytes: u64, len_bytes: u64) -> TraceIo {
+    TraceIo {
         at_ns: at_us * 1000,
         device: 0,
         op,
@@ -158,7 +158,7 @@ fn settings(speed: Option<f64>, iodepth: u32) -> Settings {
 
 fn run_on(
     model: &mut Model,
-    ios: Vec<TracedIo>,
+    ios: Vec<TraceIo>,
     addresses: Addresses,
     settings: &Settings,
 ) -> Report {
@@ -168,7 +168,7 @@ fn run_on(
     Engine::new(model, &mut feed, settings).run(&mut |_| ())
 }
 
-fn plain(model: &mut Model, ios: Vec<TracedIo>, settings: &Settings) -> Report {
+fn plain(model: &mut Model, ios: Vec<TraceIo>, settings: &Settings) -> Report {
     run_on(model, ios, Addresses::default(), settings)
 }
 
@@ -254,7 +254,7 @@ fn memory_in_flight_is_bounded_and_a_large_io_still_ends() {
 fn a_durable_write_is_followed_by_a_flush_where_the_target_has_no_such() {
     let mut model = Model::new(1, 1_000..1_001);
     model.lanes[0].takes.fua = false;
-    let ios = vec![TracedIo { fua: true, ..io(0, Op::Write, 0, 512) }];
+    let ios = vec![TraceIo { fua: true, ..io(0, Op::Write, 0, 512) }];
     let report = plain(&mut model, ios.clone(), &settings(None, 1));
     let ops: Vec<_> = model.seen.iter().map(|seen| (seen.piece.op, seen.sent_ns)).collect();
     assert_eq!(ops, [(Op::Write, 5_000), (Op::Flush, 6_000)]);
@@ -285,7 +285,7 @@ fn a_flush_is_sent_when_the_writes_before_it_have_ended_and_holds_nothing_up() {
 
 #[test]
 fn what_cannot_be_decided_is_an_error_that_names_the_choices() {
-    let cases: [(Lane, TracedIo, &[&str]); 3] = [
+    let cases: [(Lane, TraceIo, &[&str]); 3] = [
         (
             lane(),
             io(0, Op::Write, 1 << 20, 512),
@@ -371,7 +371,7 @@ fn what_was_taken_is_done_at_the_limit_and_dropped_when_the_time_is_over() {
 }
 
 /// I/Os of a trace, near each other so that many overlap, some outside the target.
-fn trace() -> impl Strategy<Value = Vec<TracedIo>> {
+fn trace() -> impl Strategy<Value = Vec<TraceIo>> {
     let op = prop::sample::select(vec![
         Op::Read,
         Op::Read,
@@ -388,7 +388,7 @@ fn trace() -> impl Strategy<Value = Vec<TracedIo>> {
             at_us += gap / 20;
             let len = if op == Op::Flush { 0 } else { len * 300 };
             let fua = fua && op == Op::Write;
-            TracedIo { fua, device, ..io(at_us, op, offset * 512, len) }
+            TraceIo { fua, device, ..io(at_us, op, offset * 512, len) }
         };
         ios.into_iter().map(io).collect()
     })
@@ -397,7 +397,7 @@ fn trace() -> impl Strategy<Value = Vec<TracedIo>> {
 /// Bytes that each I/O of the trace has on its way, by (lane, op, offset, bytes): what must be
 /// sent of what was not skipped.
 fn expected(
-    ios: &[TracedIo],
+    ios: &[TraceIo],
     model: &Model,
     addresses: &Addresses,
 ) -> (BTreeMap<(u32, u8, u64), u64>, u64) {

@@ -22,7 +22,7 @@ use millrace_block::blktrace::{RECORD_BYTES, Record};
 use super::devices::Devices;
 use super::format::Format;
 use super::formats::alibaba::Alibaba;
-use super::formats::blkparse::{Told, line as blkparse_line};
+use super::formats::blkparse::{ParsedLine, line as blkparse_line};
 use super::formats::fiu::Fiu;
 use super::formats::iolog::{HEAD_2, HEAD_3};
 use super::formats::msr::Msr;
@@ -109,9 +109,10 @@ fn takes<F: LineFormat>(mut format: F, lines: &[(u64, &str)]) -> bool {
 fn is_blkparse(lines: &[(u64, &str)]) -> bool {
     let mut devices = Devices::default();
     let told = lines.iter().map(|line| blkparse_line(line.1, &mut devices));
-    let events = told.take_while(|told| !matches!(told, Ok(Told::Counts)));
-    let told: Vec<Result<Told, _>> = events.collect();
-    let is_event = |told: &Result<Told, _>| matches!(told, Ok(Told::Event(_) | Told::Other));
+    let events = told.take_while(|told| !matches!(told, Ok(ParsedLine::Counts)));
+    let told: Vec<Result<ParsedLine, _>> = events.collect();
+    let is_event =
+        |told: &Result<ParsedLine, _>| matches!(told, Ok(ParsedLine::Event(_) | ParsedLine::Other));
     told.iter().all(Result::is_ok) && told.iter().any(is_event)
 }
 

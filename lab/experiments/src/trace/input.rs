@@ -58,7 +58,7 @@ pub(super) struct Input {
     /// What is behind them.
     rest: Box<dyn BufRead + Send>,
     /// How far it is.
-    pub(super) gauge: Gauge,
+    pub(super) gauge: ReadGauge,
 }
 
 impl Input {
@@ -66,7 +66,7 @@ impl Input {
     pub(super) fn open(path: &TracePath, is_enough: impl Fn(&[u8]) -> bool) -> io::Result<Input> {
         let label = path.to_string();
         match path {
-            TracePath::Stdin => Input::new(label, io::stdin(), Gauge::default(), is_enough),
+            TracePath::Stdin => Input::new(label, io::stdin(), ReadGauge::default(), is_enough),
             TracePath::Named(path) => {
                 let file = File::open(path)?;
                 let metadata = file.metadata()?;
@@ -75,7 +75,7 @@ impl Input {
                 }
                 let bytes = if metadata.is_file() { metadata.len() } else { 0 };
                 let file = Arc::new(file);
-                Input::new(label, file.clone(), Gauge { file: Some(file), bytes }, is_enough)
+                Input::new(label, file.clone(), ReadGauge { file: Some(file), bytes }, is_enough)
             }
         }
     }
@@ -85,7 +85,7 @@ impl Input {
     pub(super) fn new(
         label: String,
         raw: impl Read + Send + 'static,
-        gauge: Gauge,
+        gauge: ReadGauge,
         is_enough: impl Fn(&[u8]) -> bool,
     ) -> io::Result<Input> {
         let mut raw = BufReader::with_capacity(BUFFER_BYTES, raw);
@@ -127,12 +127,12 @@ fn take(
 
 /// How far a file is read.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Gauge {
+pub(super) struct ReadGauge {
     file: Option<Arc<File>>,
     bytes: u64,
 }
 
-impl Gauge {
+impl ReadGauge {
     /// Whether the end is not known: a pipe, which may be written at this moment.
     pub(super) fn is_open_ended(&self) -> bool {
         self.bytes == 0
@@ -151,7 +151,7 @@ mod tests {
     use std::io::Write;
 
     fn all(bytes: Vec<u8>) -> Vec<u8> {
-        let input = Input::new("t".into(), io::Cursor::new(bytes), Gauge::default(), |_| false);
+        let input = Input::new("t".into(), io::Cursor::new(bytes), ReadGauge::default(), |_| false);
         let input = input.unwrap();
         let mut all = Vec::new();
         input.into_reader().read_to_end(&mut all).unwrap();

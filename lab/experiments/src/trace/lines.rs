@@ -6,7 +6,7 @@
 use std::io::{BufRead, Read};
 
 use super::error::{Place, ReadError};
-use super::input::{Gauge, Input};
+use super::input::{Input, ReadGauge};
 
 /// Bytes of a line; FIU's have 33 for each block.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -22,7 +22,7 @@ pub(super) fn said(line: &str) -> &str {
 pub(super) struct Lines {
     file: String,
     input: Box<dyn BufRead + Send>,
-    gauge: Gauge,
+    gauge: ReadGauge,
     bytes: Vec<u8>,
     text: String,
     line: u64,
@@ -76,7 +76,7 @@ impl Lines {
         ReadError::Broken { file: self.file.clone(), place: Place::Line(self.line), problem }
     }
 
-    pub(super) fn gauge(&self) -> &Gauge {
+    pub(super) fn gauge(&self) -> &ReadGauge {
         &self.gauge
     }
 }

@@ -23,10 +23,10 @@ use super::formats::systor::Systor;
 use super::formats::tencent::Tencent;
 use super::formats::trlog::Trlog;
 use super::formats::vscsi::Vscsi;
-use super::input::{Gauge, Input, TracePath};
+use super::input::{Input, ReadGauge, TracePath};
 use super::order::Order;
-use super::parser::{Joined, Parse, Text};
-use super::{TraceSource, TracedIo};
+use super::parser::{PairedIos, Parse, Text};
+use super::{TraceIo, TraceSource};
 
 /// Time of a trace in a pipe, which may be written at this moment, after which an I/O is told
 /// though its window is not full.
@@ -54,7 +54,7 @@ impl AnySource {
         input: impl io::Read + Send + 'static,
         format: Option<Format>,
     ) -> Result<AnySource, OpenError> {
-        let input = Input::new(label.into(), input, Gauge::default(), |_| false)
+        let input = Input::new(label.into(), input, ReadGauge::default(), |_| false)
             .map_err(|source| OpenError::Io { file: label.into(), source })?;
         let format = found(&input, format)?;
         Ok(AnySource::new(vec![parser(format, input)], format, u64::MAX))
@@ -83,7 +83,7 @@ impl AnySource {
 impl TraceSource for AnySource {
     type Error = ReadError;
 
-    fn next_io(&mut self) -> Result<Option<TracedIo>, ReadError> {
+    fn next_io(&mut self) -> Result<Option<TraceIo>, ReadError> {
         self.order.next(&mut self.devices)
     }
 
@@ -93,7 +93,7 @@ impl TraceSource for AnySource {
 }
 
 /// A trace as it is opened.
-pub enum Opened {
+pub enum OpenedTrace {
     /// blktrace's events, which say more than I/Os do.
     Events(Box<Reader>),
     /// I/Os.
@@ -106,9 +106,9 @@ pub enum Opened {
 /// If a file cannot be opened, no format fits, or formats differ.
 pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, OpenError> {
     match open_events(traces, format)? {
-        Opened::Ios(source) => Ok(source),
-        Opened::Events(reader) => {
-            let parser = Box::new(Joined::new(Blktrace::new(*reader, None)));
+        OpenedTrace::Ios(source) => Ok(source),
+        OpenedTrace::Events(reader) => {
+            let parser = Box::new(PairedIos::new(Blktrace::new(*reader, None)));
             Ok(AnySource::new(vec![parser], Format::Blktrace, u64::MAX))
         }
     }
@@ -118,12 +118,12 @@ pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, O
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_events(traces: &[TracePath], format: Option<Format>) -> Result<Opened, OpenError> {
+pub fn open_events(traces: &[TracePath], format: Option<Format>) -> Result<OpenedTrace, OpenError> {
     if traces.len() > 1 && traces.contains(&TracePath::Stdin) {
         return Err(OpenError::StdinAndFiles);
     }
     if let Some(names) = recordings(traces, format) {
-        return Ok(Opened::Events(Box::new(Reader::open(&names)?)));
+        return Ok(OpenedTrace::Events(Box::new(Reader::open(&names)?)));
     }
     let mut inputs: Vec<(Format, Input)> = Vec::new();
     // Of several names one may be a recording, which is no file.
@@ -154,12 +154,12 @@ pub fn open_events(traces: &[TracePath], format: Option<Format>) -> Result<Opene
         let (_, input) = inputs.remove(0);
         let label = input.label.clone();
         let reader = Reader::from_stream(&label, Source::Other(Box::new(input.into_reader())));
-        return Ok(Opened::Events(Box::new(reader)));
+        return Ok(OpenedTrace::Events(Box::new(reader)));
     }
     let is_open_ended = inputs.iter().any(|(_, input)| input.gauge.is_open_ended());
     let span_ns = if is_open_ended { LIVE_SPAN_NS } else { u64::MAX };
     let parsers = inputs.into_iter().map(|(format, input)| parser(format, input)).collect();
-    Ok(Opened::Ios(AnySource::new(parsers, format, span_ns)))
+    Ok(OpenedTrace::Ios(AnySource::new(parsers, format, span_ns)))
 }
 
 /// The names of blktrace's recordings, if all that is named are such: `NAME.blktrace.N`, or a NAME
@@ -224,14 +224,14 @@ fn parser(format: Format, input: Input) -> Box<dyn Parse> {
         Format::Blktrace => {
             let (label, gauge) = (input.label.clone(), input.gauge.clone());
             let reader = Reader::from_stream(&label, input.into_reader());
-            Box::new(Joined::new(Blktrace::new(reader, Some(gauge))))
+            Box::new(PairedIos::new(Blktrace::new(reader, Some(gauge))))
         }
         Format::Trlog => Box::new(Trlog::new(input)),
         Format::Vscsi => Box::new(Vscsi::new(input)),
         Format::Iolog => Box::new(Text::new(input, Iolog2::default())),
         Format::Iolog3 => Box::new(Text::new(input, Iolog3)),
-        Format::Blkparse => Box::new(Joined::new(Blkparse::new(input))),
-        Format::Nbdkit => Box::new(Joined::new(Nbdkit::new(input))),
+        Format::Blkparse => Box::new(PairedIos::new(Blkparse::new(input))),
+        Format::Nbdkit => Box::new(PairedIos::new(Nbdkit::new(input))),
         Format::Msr => Box::new(Text::new(input, Msr::default())),
         Format::Systor => Box::new(Text::new(input, Systor::default())),
         Format::Alibaba => Box::new(Text::new(input, Alibaba)),

@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::TracedIo;
+use super::TraceIo;
 use super::devices::Devices;
 use super::error::ReadError;
 use super::parser::Parse;
@@ -21,19 +21,19 @@ const WINDOW_MAX: usize = 16_384;
 
 /// An I/O that waits, by time and then by its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Waiting {
+struct QueuedIo {
     number: u64,
-    io: TracedIo,
+    io: TraceIo,
 }
 
-impl Ord for Waiting {
-    fn cmp(&self, other: &Waiting) -> std::cmp::Ordering {
+impl Ord for QueuedIo {
+    fn cmp(&self, other: &QueuedIo) -> std::cmp::Ordering {
         (self.io.at_ns, self.number).cmp(&(other.io.at_ns, other.number))
     }
 }
 
-impl PartialOrd for Waiting {
-    fn partial_cmp(&self, other: &Waiting) -> Option<std::cmp::Ordering> {
+impl PartialOrd for QueuedIo {
+    fn partial_cmp(&self, other: &QueuedIo) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
@@ -41,7 +41,7 @@ impl PartialOrd for Waiting {
 /// A reader with its window.
 struct Stream {
     parser: Box<dyn Parse>,
-    waiting: BinaryHeap<Reverse<Waiting>>,
+    waiting: BinaryHeap<Reverse<QueuedIo>>,
     read: u64,
     /// The latest time that was read.
     newest_ns: u64,
@@ -56,7 +56,7 @@ impl Stream {
         while !self.ended && self.waiting.len() < window && self.spanned_ns() < span_ns {
             match self.parser.next(devices) {
                 Ok(Some(io)) => {
-                    self.waiting.push(Reverse(Waiting { number: self.read, io }));
+                    self.waiting.push(Reverse(QueuedIo { number: self.read, io }));
                     self.read += 1;
                     self.newest_ns = self.newest_ns.max(io.at_ns);
                 }
@@ -114,7 +114,7 @@ impl Order {
     }
 
     /// The next I/O; its time counts from the first one.
-    pub(super) fn next(&mut self, devices: &mut Devices) -> Result<Option<TracedIo>, ReadError> {
+    pub(super) fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
         if self.failed {
             return Ok(None);
         }
@@ -130,7 +130,7 @@ impl Order {
         }
         let Some(Reverse((_, number))) = self.first.pop() else { return Ok(None) };
         let first = self.streams[number].waiting.pop();
-        let Reverse(Waiting { mut io, .. }) = first.expect("only streams with an I/O are queued");
+        let Reverse(QueuedIo { mut io, .. }) = first.expect("only streams with an I/O are queued");
         self.broken = self.queue(number, devices).err().map(Box::new);
         let genesis_ns = *self.genesis_ns.get_or_insert(io.at_ns);
         self.late += u64::from(io.at_ns < self.told_ns);

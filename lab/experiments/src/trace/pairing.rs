@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use millrace_block::Op;
 
-use super::TracedIo;
+use super::TraceIo;
 use super::pending::{More, Pending};
 
 /// Issues without a Q from which on a device's I/Os arrive with D.
@@ -38,7 +38,7 @@ pub(super) enum Step {
 pub(super) struct Event {
     pub(super) step: Step,
     /// Its time and range; a flush has no length.
-    pub(super) io: TracedIo,
+    pub(super) io: TraceIo,
     /// A flush goes before it.
     pub(super) preflush: bool,
 }
@@ -81,7 +81,7 @@ impl Pairing {
     }
 
     /// The next I/O that may be told.
-    pub(super) fn pop(&mut self, more: More) -> Option<TracedIo> {
+    pub(super) fn pop(&mut self, more: More) -> Option<TraceIo> {
         let (_, front) = self.pending.front()?;
         let (device, full) = (front.device, self.pending.is_full());
         if matches!(self.arrivals.get(&device), Some(Arrival::Unknown(_))) {
@@ -129,7 +129,7 @@ impl Pairing {
     fn arrive(&mut self, event: &Event) {
         let io = event.io;
         if event.preflush && io.op != Op::Flush {
-            let flush = TracedIo { op: Op::Flush, fua: false, offset_bytes: 0, len_bytes: 0, ..io };
+            let flush = TraceIo { op: Op::Flush, fua: false, offset_bytes: 0, len_bytes: 0, ..io };
             self.hold(flush);
         }
         if io.op == Op::Flush || io.len_bytes > 0 {
@@ -137,7 +137,7 @@ impl Pairing {
         }
     }
 
-    fn hold(&mut self, io: TracedIo) {
+    fn hold(&mut self, io: TraceIo) {
         let number = self.pending.push(io);
         self.len_bytes_max = self.len_bytes_max.max(io.len_bytes);
         match io.op {
@@ -148,7 +148,7 @@ impl Pairing {
         }
     }
 
-    fn complete(&mut self, done: &TracedIo) {
+    fn complete(&mut self, done: &TraceIo) {
         if done.op == Op::Flush {
             let flushes = self.flushes.get_mut(&done.device);
             if let Some(number) = flushes.and_then(VecDeque::pop_front) {

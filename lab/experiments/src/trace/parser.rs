@@ -1,13 +1,13 @@
 //! `Parse`: what a reader of a format is, and `Text`, the reader of all whose lines are I/Os.
 //!
 //! A format with one I/O in each line is a `LineFormat`, which knows nothing of files. One whose
-//! answers are records of their own is `Steps`, of which `Joined` makes I/Os. Binary formats of
+//! answers are records of their own is `Steps`, of which `PairedIos` makes I/Os. Binary formats of
 //! whole I/Os implement `Parse` themselves.
 
-use super::TracedIo;
+use super::TraceIo;
 use super::devices::Devices;
 use super::error::{ReadError, shown};
-use super::input::{Gauge, Input};
+use super::input::{Input, ReadGauge};
 use super::lines::Lines;
 use super::pending::More;
 
@@ -17,7 +17,7 @@ pub(super) trait Parse: Send {
     ///
     /// # Errors
     /// If a line or record is not what the format says.
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TracedIo>, ReadError>;
+    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError>;
 
     /// What a person should know of what was read so far.
     fn notes(&self) -> Vec<String> {
@@ -32,7 +32,7 @@ pub(super) trait Parse: Send {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Line {
     /// An I/O.
-    Io(TracedIo),
+    Io(TraceIo),
     /// Nothing to do.
     Other,
     /// An I/O that the trace says too little of, or that is none of a block device.
@@ -73,7 +73,7 @@ impl<F: LineFormat> Text<F> {
 }
 
 impl<F: LineFormat> Parse for Text<F> {
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TracedIo>, ReadError> {
+    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
         loop {
             let number = self.lines.row() + 1;
             let Some(text) = self.lines.next()? else { return Ok(None) };
@@ -95,7 +95,7 @@ impl<F: LineFormat> Parse for Text<F> {
     }
 
     fn progress(&self) -> (u64, u64) {
-        Gauge::progress(self.lines.gauge())
+        ReadGauge::progress(self.lines.gauge())
     }
 }
 
@@ -108,7 +108,7 @@ pub(super) trait Steps: Send {
     fn step(&mut self, devices: &mut Devices) -> Result<More, ReadError>;
 
     /// The next I/O that may be told.
-    fn pop(&mut self, more: More) -> Option<TracedIo>;
+    fn pop(&mut self, more: More) -> Option<TraceIo>;
 
     /// What a person should know of what was read so far.
     fn notes(&self) -> Vec<String> {
@@ -120,20 +120,20 @@ pub(super) trait Steps: Send {
 }
 
 /// The I/Os of such a format; an error is told after all that came before it.
-pub(super) struct Joined<S> {
+pub(super) struct PairedIos<S> {
     steps: S,
     more: More,
     error: Option<ReadError>,
 }
 
-impl<S: Steps> Joined<S> {
-    pub(super) fn new(steps: S) -> Joined<S> {
-        Joined { steps, more: More::ToCome, error: None }
+impl<S: Steps> PairedIos<S> {
+    pub(super) fn new(steps: S) -> PairedIos<S> {
+        PairedIos { steps, more: More::ToCome, error: None }
     }
 }
 
-impl<S: Steps> Parse for Joined<S> {
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TracedIo>, ReadError> {
+impl<S: Steps> Parse for PairedIos<S> {
+    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
         loop {
             if let Some(io) = self.steps.pop(self.more) {
                 return Ok(Some(io));

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::TracedIo;
+use super::TraceIo;
 
 /// I/Os that are held back at most; some 6 MB.
 const PENDING_MAX: usize = 65_536;
@@ -33,8 +33,8 @@ enum State {
 
 /// An I/O that is held back.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Held {
-    pub(super) io: TracedIo,
+pub(super) struct PendingIo {
+    pub(super) io: TraceIo,
     /// Bytes that are not answered yet.
     pub(super) remaining: u64,
     state: State,
@@ -43,20 +43,20 @@ pub(super) struct Held {
 /// I/Os that are held back.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    held: VecDeque<Held>,
+    held: VecDeque<PendingIo>,
     /// Number of the first.
     first: u64,
 }
 
 impl Pending {
     /// Holds an I/O back; its number.
-    pub(super) fn push(&mut self, io: TracedIo) -> u64 {
-        self.held.push_back(Held { io, remaining: io.len_bytes, state: State::Open });
+    pub(super) fn push(&mut self, io: TraceIo) -> u64 {
+        self.held.push_back(PendingIo { io, remaining: io.len_bytes, state: State::Open });
         self.first + self.held.len() as u64 - 1
     }
 
     /// An I/O that is still held back.
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Held> {
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut PendingIo> {
         self.held.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
@@ -76,7 +76,7 @@ impl Pending {
     }
 
     /// Those that `is_none` finds were no I/Os; tells which.
-    pub(super) fn drop_where(&mut self, is_none: impl Fn(u64, &TracedIo) -> bool) -> Vec<u64> {
+    pub(super) fn drop_where(&mut self, is_none: impl Fn(u64, &TraceIo) -> bool) -> Vec<u64> {
         let mut dropped = Vec::new();
         for (number, held) in (self.first..).zip(&mut self.held) {
             if held.state != State::Dropped && is_none(number, &held.io) {
@@ -88,7 +88,7 @@ impl Pending {
     }
 
     /// The first I/O and its number, for a look.
-    pub(super) fn front(&self) -> Option<(u64, &TracedIo)> {
+    pub(super) fn front(&self) -> Option<(u64, &TraceIo)> {
         self.held.front().map(|held| (self.first, &held.io))
     }
 
@@ -99,7 +99,7 @@ impl Pending {
 
     /// Takes the first I/O with its number if it may be told: it is answered, or nothing more is
     /// to come, or too many wait.
-    pub(super) fn pop(&mut self, more: More) -> Option<(u64, TracedIo)> {
+    pub(super) fn pop(&mut self, more: More) -> Option<(u64, TraceIo)> {
         loop {
             let state = self.held.front()?.state;
             if state == State::Open && more == More::ToCome && !self.is_full() {

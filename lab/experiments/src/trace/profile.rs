@@ -15,7 +15,7 @@ use millrace_trace::Measure;
 
 use self::pages::{PAGE_BYTES, Sketch};
 use self::slots::Slots;
-use super::TracedIo;
+use super::TraceIo;
 
 pub use page::text;
 
@@ -93,7 +93,7 @@ impl Profile {
     }
 
     /// One more I/O.
-    pub fn add(&mut self, io: &TracedIo) {
+    pub fn add(&mut self, io: &TraceIo) {
         let pages = &self.pages;
         self.slots.add(io, || working_set(pages));
         let op = &mut self.ops[io.op as usize];
@@ -126,7 +126,7 @@ impl Profile {
     }
 
     /// Notes the pages of a read or write.
-    fn touch(&mut self, io: &TracedIo, way: usize, end: u64) {
+    fn touch(&mut self, io: &TraceIo, way: usize, end: u64) {
         let (first, behind) = (io.offset_bytes / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
         self.long += u64::from(behind - first > PAGES_MAX);
         for page in first..behind.min(first + PAGES_MAX) {

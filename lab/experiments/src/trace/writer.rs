@@ -11,7 +11,7 @@ use std::io::{self, Write};
 
 use millrace_block::Op;
 
-use super::TracedIo;
+use super::TraceIo;
 use super::format::Format;
 
 /// Formats that can be written.
@@ -28,15 +28,21 @@ pub struct NotWritten {
 /// How a format writes.
 trait Layout<W> {
     /// Writes one I/O of the device of this name.
-    fn io(&mut self, out: &mut W, io: &TracedIo, device: &str, lost: &mut Lost) -> io::Result<()>;
+    fn io(
+        &mut self,
+        out: &mut W,
+        io: &TraceIo,
+        device: &str,
+        lost: &mut OmittedFields,
+    ) -> io::Result<()>;
 
     /// Writes what is behind the last one.
-    fn finish(&mut self, out: &mut W, lost: &mut Lost) -> io::Result<()>;
+    fn finish(&mut self, out: &mut W, lost: &mut OmittedFields) -> io::Result<()>;
 }
 
 /// What a format has no place for.
 #[derive(Debug, Default)]
-struct Lost {
+struct OmittedFields {
     /// I/Os that were left out, by operation.
     ios: [u64; millrace_block::OPS],
     zeroes: u64,
@@ -47,7 +53,7 @@ struct Lost {
     times: bool,
 }
 
-impl Lost {
+impl OmittedFields {
     fn notes(&self, format: Format) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
         for (op, count) in Op::ALL.into_iter().zip(self.ios) {
@@ -78,7 +84,7 @@ pub struct Writer<W: Write> {
     out: W,
     format: Format,
     kind: Box<dyn Layout<W>>,
-    lost: Lost,
+    lost: OmittedFields,
     ios: u64,
 }
 
@@ -95,14 +101,14 @@ impl<W: Write> Writer<W> {
             Format::Msr => Box::new(msr::Rows),
             format => return Err(NotWritten { format }),
         };
-        Ok(Writer { out, format, kind, lost: Lost::default(), ios: 0 })
+        Ok(Writer { out, format, kind, lost: OmittedFields::default(), ios: 0 })
     }
 
     /// Writes one I/O; `devices` are those of its source.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn io(&mut self, io: &TracedIo, devices: &[String]) -> io::Result<()> {
+    pub fn io(&mut self, io: &TraceIo, devices: &[String]) -> io::Result<()> {
         let device = devices.get(io.device as usize).map_or("", String::as_str);
         self.ios += 1;
         self.kind.io(&mut self.out, io, device, &mut self.lost)

@@ -17,7 +17,7 @@ use millrace_block::CostModel;
 use millrace_console::Form;
 use millrace_console::words::duration;
 use millrace_experiments::load::contention::{
-    ContendPlan, Contest, Phases, contend, contend_simulated,
+    ContendPlan, ContentionReport, Phases, contend, contend_simulated,
 };
 use millrace_experiments::simulation::{machine, run_rows};
 
@@ -91,7 +91,7 @@ pub struct ContendArgs {
 /// If an argument makes no sense, or a drive or a thread could not be set up.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     let plans = plans(args)?;
-    let contests: Vec<Contest> = match &args.machine.machine {
+    let contests: Vec<ContentionReport> = match &args.machine.machine {
         Some(name) => {
             let model = machine(name).context("--machine")?;
             run_rows(plans.len(), |index| contend_simulated(&model, &plans[index]), |_| ())?

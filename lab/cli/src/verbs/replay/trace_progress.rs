@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use millrace_experiments::trace::{AnySource, TraceSource, TracedIo};
+use millrace_experiments::trace::{AnySource, TraceSource, TraceIo};
 
 /// I/Os between two times that it says so.
 const IOS_A_LOOK: u64 = 4_096;
@@ -72,7 +72,7 @@ impl Watched<AnySource> {
 impl TraceSource for Watched<AnySource> {
     type Error = <AnySource as TraceSource>::Error;
 
-    fn next_io(&mut self) -> Result<Option<TracedIo>, Self::Error> {
+    fn next_io(&mut self) -> Result<Option<TraceIo>, Self::Error> {
         let io = self.source.next_io();
         self.ios += 1;
         if self.ios.is_multiple_of(IOS_A_LOOK) || !matches!(io, Ok(Some(_))) {

@@ -15,7 +15,7 @@ use crate::load::workload::{Offsets, Workload};
 
 /// Moments of a run on its machine's clock.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Moments {
+pub(super) struct RunTimes {
     pub(super) start_ns: u64,
     /// From here on it counts.
     pub(super) begin_ns: u64,
@@ -43,7 +43,7 @@ pub(super) struct Tally {
 
 /// An I/O in flight, found by the bio's user data.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sent {
+struct IoInFlight {
     at_ns: u64,
     cost_ns: u64,
 }
@@ -51,12 +51,12 @@ struct Sent {
 /// One client at its channel.
 pub(super) struct Contender<'a, M: Machine> {
     channel: &'a mut Channel<M>,
-    moments: Moments,
+    moments: RunTimes,
     cost: CostModel,
     sectors: u32,
     offsets: Offsets,
     last_end: Sector,
-    sent: Vec<Sent>,
+    sent: Vec<IoInFlight>,
     idle: Vec<Bio>,
     tally: Tally,
 }
@@ -67,7 +67,7 @@ impl<'a, M: Machine> Contender<'a, M> {
         channel: &'a mut Channel<M>,
         plan: &ContendPlan,
         number: usize,
-        moments: Moments,
+        moments: RunTimes,
     ) -> Self {
         let Client { rw, bs_bytes, iodepth, group, .. } = plan.clients[number];
         let blocks = (channel.volume().capacity() << 9) / u64::from(bs_bytes);
@@ -84,7 +84,7 @@ impl<'a, M: Machine> Contender<'a, M> {
             sectors: bs_bytes >> 9,
             offsets: Offsets::new(&workload, blocks, place),
             last_end: Sector::MAX,
-            sent: vec![Sent::default(); iodepth as usize],
+            sent: vec![IoInFlight::default(); iodepth as usize],
             idle: (0..iodepth).map(bio).collect(),
             tally: Tally::default(),
         }
@@ -120,7 +120,7 @@ impl<'a, M: Machine> Contender<'a, M> {
                 let (block, op) = self.offsets.next_io();
                 let sector = block * u64::from(self.sectors);
                 let cost_ns = self.cost.of(op, (sector, self.sectors), self.last_end);
-                *sent = Sent { at_ns: now_ns.max(1), cost_ns };
+                *sent = IoInFlight { at_ns: now_ns.max(1), cost_ns };
                 self.last_end = sector + u64::from(self.sectors);
                 bio.set_sector(sector);
                 bio.set_op(op);
@@ -143,7 +143,7 @@ impl<'a, M: Machine> Contender<'a, M> {
                 now_ns = M::now();
                 counts = (moments.begin_ns..moments.end_ns).contains(&now_ns);
             }
-            let Sent { at_ns, cost_ns } = std::mem::take(&mut sent[bio.user_data() as usize]);
+            let IoInFlight { at_ns, cost_ns } = std::mem::take(&mut sent[bio.user_data() as usize]);
             if !status.is_ok() {
                 tally.errors += 1;
                 let what = || format!("{:?} at sector {}: {status}", bio.op(), bio.sector());

@@ -1,4 +1,4 @@
-//! `Contest`: what each client got of the drive, and how fair that was.
+//! `ContentionReport`: what each client got of the drive, and how fair that was.
 //!
 //! Plain data, made by run.rs; printed by the binary, judged by experiments. Rates are by the time
 //! that a client had, which is shorter for one that starts late.
@@ -11,7 +11,7 @@ use crate::load::row::LatencyNs;
 
 /// What failed of a client's I/Os.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Failed {
+pub struct FailedIos {
     /// How many.
     #[serde(rename = "total_err")]
     pub errors: u64,
@@ -22,7 +22,7 @@ pub struct Failed {
 
 /// What a client did in the course of a run, as far as that was asked for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Course {
+pub struct ClientTimeline {
     /// I/Os of each step; steps begin with the time that counts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<u64>,
@@ -64,15 +64,15 @@ pub struct ClientRow {
     pub weight_share: f64,
     /// What failed.
     #[serde(flatten)]
-    pub failed: Failed,
+    pub failed: FailedIos,
     /// What it did when.
     #[serde(flatten)]
-    pub course: Course,
+    pub course: ClientTimeline,
 }
 
 /// What came of an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Contest {
+pub struct ContentionReport {
     /// The simulated machine, or `native`.
     pub machine: String,
     /// The drives' specs.
@@ -96,8 +96,8 @@ pub struct Contest {
     pub sim_events: Option<u64>,
 }
 
-impl Contest {
-    pub(super) fn new(plan: &ContendPlan, tallies: &[Tally]) -> Contest {
+impl ContentionReport {
+    pub(super) fn new(plan: &ContendPlan, tallies: &[Tally]) -> ContentionReport {
         let parts = plan.clients.iter().zip(tallies);
         let mut clients: Vec<ClientRow> =
             parts.map(|(client, tally)| row_of(plan, client, tally)).collect();
@@ -113,14 +113,14 @@ impl Contest {
             row.share = row.cost_ns_per_s / cost.max(f64::MIN_POSITIVE);
             row.weight_share = weight / all;
         }
-        Contest {
+        ContentionReport {
             drives: plan.drives.iter().map(ToString::to_string).collect::<Vec<_>>().join("+"),
             seconds: plan.phases.length_ns as f64 / 1e9,
             jain: jain(clients.iter().map(|row| row.share / row.weight_share)),
             clients,
             iops,
             bw_bytes_per_s,
-            ..Contest::default()
+            ..ContentionReport::default()
         }
     }
 
@@ -158,8 +158,8 @@ fn row_of(plan: &ContendPlan, client: &Client, tally: &Tally) -> ClientRow {
         bw_bytes_per_s: tally.ios as f64 * f64::from(client.bs_bytes) * per_second,
         lat_ns: LatencyNs::of(&tally.latency),
         cost_ns_per_s: tally.cost_ns as f64 * per_second,
-        failed: Failed { errors: tally.errors, error_text: tally.first_error.clone() },
-        course: Course { series, times_ns: tally.times_ns.clone() },
+        failed: FailedIos { errors: tally.errors, error_text: tally.first_error.clone() },
+        course: ClientTimeline { series, times_ns: tally.times_ns.clone() },
         ..ClientRow::default()
     }
 }

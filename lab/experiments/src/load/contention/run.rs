@@ -1,9 +1,9 @@
 //! An experiment on a machine: makes groups, drives and threads, and collects what clients did.
 //!
 //! `contend_simulated` and `contend` are what others call; both run `run_on`. What differs between
-//! machines is a `Seat`: on a simulated one a client sleeps in a doorbell, here in its ring, so
-//! that files work. Results and the volume leave a simulation through shared memory, where taking
-//! them apart costs no virtual time.
+//! machines is a `ClientHost`: on a simulated one a client sleeps in a doorbell, here in its ring,
+//! so that files work. Results and the volume leave a simulation through shared memory, where
+//! taking them apart costs no virtual time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,8 +16,8 @@ use millrace_machine::{CpuId, Doorbell, Machine, Native, Parker, Thread};
 use millrace_runtime::{IoConfig, IoContext};
 use millrace_simulator::{Model, ModelError, Simulated, Simulation};
 
-use super::client::{Contender, Moments, Tally};
-use super::{ContendPlan, Contest};
+use super::client::{Contender, RunTimes, Tally};
+use super::{ContendPlan, ContentionReport};
 use crate::load::bench::{BenchError, check_block_size, check_room};
 use crate::load::drain_barrier::{DrainBarrier, DrainMember};
 
@@ -31,7 +31,10 @@ const GRACE_NS: u64 = 20_000_000_000;
 ///
 /// # Errors
 /// If the plan does not fit the machine or the drives, or the simulation fails.
-pub fn contend_simulated(model: &Model, plan: &ContendPlan) -> Result<Contest, BenchError> {
+pub fn contend_simulated(
+    model: &Model,
+    plan: &ContendPlan,
+) -> Result<ContentionReport, BenchError> {
     plan.check(Some(model.cpus()))?;
     let failed = |text: String| BenchError::Machine { text };
     let invalid = |error: ModelError| failed(error.to_string());
@@ -39,7 +42,7 @@ pub fn contend_simulated(model: &Model, plan: &ContendPlan) -> Result<Contest, B
     let slot = Arc::new(Mutex::new(None));
     let (inner, result) = (plan.clone(), Arc::clone(&slot));
     let main = move || {
-        let ran = run_on::<BellSeat>(&inner, open_on);
+        let ran = run_on::<SimulatedHost>(&inner, open_on);
         *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(ran);
     };
     let limit_ns = plan.phases.warm_up_ns + plan.phases.length_ns + GRACE_NS;
@@ -56,7 +59,7 @@ pub fn contend_simulated(model: &Model, plan: &ContendPlan) -> Result<Contest, B
 ///
 /// # Errors
 /// If the plan does not fit the drives, or a drive or a thread cannot be set up.
-pub fn contend(plan: &ContendPlan) -> Result<Contest, BenchError> {
+pub fn contend(plan: &ContendPlan) -> Result<ContentionReport, BenchError> {
     plan.check(None)?;
     let clients = plan.clients.len() as u16;
     let (mut contest, _) = run_on::<IoContext>(plan, |spec| Ok(open(spec, clients)?.driver))?;
@@ -65,8 +68,8 @@ pub fn contend(plan: &ContendPlan) -> Result<Contest, BenchError> {
 }
 
 /// What a client's thread has of its machine.
-trait Seat: Sized {
-    type On: Machine;
+trait ClientHost: Sized {
+    type Machine: Machine;
 
     /// The CPU of a client; none for any.
     fn cpu(plan: &ContendPlan, number: usize) -> Option<u32>;
@@ -75,24 +78,24 @@ trait Seat: Sized {
     /// A channel of this thread.
     fn open(
         &mut self,
-        volume: &Arc<Volume<Self::On>>,
+        volume: &Arc<Volume<Self::Machine>>,
         depth: u32,
-    ) -> Result<Channel<Self::On>, Error>;
+    ) -> Result<Channel<Self::Machine>, Error>;
     /// Serves what others put before this thread's queues until nobody has I/O any more.
     fn linger(
         &mut self,
-        channel: &mut Channel<Self::On>,
+        channel: &mut Channel<Self::Machine>,
         member: DrainMember<'_>,
     ) -> Result<(), Error>;
     /// Waits for work, no longer than until this time.
-    fn wait(&mut self, channel: &mut Channel<Self::On>, until_ns: u64) -> Result<(), Error>;
+    fn wait(&mut self, channel: &mut Channel<Self::Machine>, until_ns: u64) -> Result<(), Error>;
 }
 
 /// A thread that sleeps in a doorbell; drives' queues belong to nobody.
-struct BellSeat(IoThread<Simulated>);
+struct SimulatedHost(IoThread<Simulated>);
 
-impl Seat for BellSeat {
-    type On = Simulated;
+impl ClientHost for SimulatedHost {
+    type Machine = Simulated;
 
     fn cpu(plan: &ContendPlan, number: usize) -> Option<u32> {
         Some(plan.cpu_of(number))
@@ -100,7 +103,7 @@ impl Seat for BellSeat {
 
     fn new(number: u16) -> Result<Self, Error> {
         let bell = Arc::new(Doorbell::new(Parker::new()));
-        Ok(BellSeat(IoThread { number, owner: u64::from(number) + 1, bell, turn: None }))
+        Ok(SimulatedHost(IoThread { number, owner: u64::from(number) + 1, bell, turn: None }))
     }
 
     fn open(
@@ -131,8 +134,8 @@ impl Seat for BellSeat {
     }
 }
 
-impl Seat for IoContext {
-    type On = Native;
+impl ClientHost for IoContext {
+    type Machine = Native;
 
     fn cpu(plan: &ContendPlan, number: usize) -> Option<u32> {
         plan.clients[number].cpu
@@ -163,13 +166,13 @@ impl Seat for IoContext {
 }
 
 /// A result, and the volume, kept so that it is dropped where time does not count.
-type Ran<M> = (Contest, Arc<Volume<M>>);
+type RunResult<M> = (ContentionReport, Arc<Volume<M>>);
 
 /// The main thread of an experiment.
-fn run_on<S: Seat + 'static>(
+fn run_on<S: ClientHost + 'static>(
     plan: &ContendPlan,
-    open: impl Fn(&Spec) -> Result<Box<dyn Driver<S::On>>, SpecError>,
-) -> Result<Ran<S::On>, BenchError> {
+    open: impl Fn(&Spec) -> Result<Box<dyn Driver<S::Machine>>, SpecError>,
+) -> Result<RunResult<S::Machine>, BenchError> {
     let groups = Groups::new();
     for config in &plan.groups {
         groups.open(config.clone())?;
@@ -181,7 +184,7 @@ fn run_on<S: Seat + 'static>(
         check_room(client.bs_bytes, plan.clients.len() as u32, volume.capacity() << 9)
             .map_err(wrong)?;
     }
-    let (results, base_ns) = (Arc::new(Mutex::new(Vec::new())), S::On::now());
+    let (results, base_ns) = (Arc::new(Mutex::new(Vec::new())), S::Machine::now());
     let barrier = Arc::new(DrainBarrier::new(plan.clients.len()));
     let start = |number: usize| {
         let (volume, plan, results) = (Arc::clone(&volume), plan.clone(), Arc::clone(&results));
@@ -190,7 +193,7 @@ fn run_on<S: Seat + 'static>(
             let result = serve::<S>(&volume, &plan, (number, base_ns), &barrier);
             results.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
         });
-        S::On::spawn(&format!("client-{number}"), cpu, body)
+        S::Machine::spawn(&format!("client-{number}"), cpu, body)
     };
     let threads: Vec<_> = (0..plan.clients.len()).map(start).collect();
     let mut whole = true;
@@ -202,14 +205,14 @@ fn run_on<S: Seat + 'static>(
     results.sort_by_key(|(number, _)| *number);
     let tallies: Vec<Tally> =
         results.into_iter().map(|(_, result)| result).collect::<Result<_, _>>()?;
-    let mut contest = Contest::new(plan, &tallies);
+    let mut contest = ContentionReport::new(plan, &tallies);
     contest.scheduler = plan.scheduler.word().into();
     Ok((contest, volume))
 }
 
 /// A client's thread.
-fn serve<S: Seat>(
-    volume: &Arc<Volume<S::On>>,
+fn serve<S: ClientHost>(
+    volume: &Arc<Volume<S::Machine>>,
     plan: &ContendPlan,
     (number, base_ns): (usize, u64),
     barrier: &DrainBarrier,
@@ -217,7 +220,7 @@ fn serve<S: Seat>(
     let member = barrier.member();
     let (client, phases) = (&plan.clients[number], &plan.phases);
     let begin_ns = base_ns + phases.warm_up_ns;
-    let moments = Moments {
+    let moments = RunTimes {
         start_ns: base_ns + client.start_ns,
         begin_ns,
         end_ns: begin_ns + phases.length_ns,

@@ -36,7 +36,7 @@ fn plan(drive: &str, clients: Vec<Client>) -> ContendPlan {
     }
 }
 
-fn run(plan: &ContendPlan) -> Contest {
+fn run(plan: &ContendPlan) -> ContentionReport {
     contend_simulated(&machine("x5690").expect("known"), plan).expect("it runs")
 }
 
@@ -54,7 +54,7 @@ fn equal_clients_get_equal_parts_and_the_same_plan_gives_the_same_result() {
 fn without_a_scheduler_a_deep_client_takes_what_a_shallow_one_loses() {
     let alone = run(&plan("model:preset=850evo", vec![client("a", 1, 1)]));
     let both = run(&plan("model:preset=850evo", vec![client("a", 1, 1), client("b", 2, 256)]));
-    let iops = |contest: &Contest| contest.client("a").expect("it is there").iops;
+    let iops = |contest: &ContentionReport| contest.client("a").expect("it is there").iops;
     assert!(iops(&both) < iops(&alone) / 4.0, "{} {}", iops(&both), iops(&alone));
     assert!(both.jain < 0.6, "{both:?}");
 }

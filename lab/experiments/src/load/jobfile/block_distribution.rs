@@ -1,9 +1,9 @@
 //! Where random I/Os go: uniform, Zipf, Pareto or normal, or each block once.
 //!
-//! `Distribution` is what a job file says, `Places` draws blocks of it. Zipf draws ranks exactly,
-//! for every exponent; ranks of Zipf and Pareto are then spread over the blocks by a bijection, so
-//! that neighbours are not alike hot, as fio's hash does (which lets some ranks share a block).
-//! `Map` remembers blocks that were drawn, a bit for each. Called by `source`.
+//! `Distribution` is what a job file says, `BlockSequence` draws blocks of it. Zipf draws ranks
+//! exactly, for every exponent; ranks of Zipf and Pareto are then spread over the blocks by a
+//! bijection, so that neighbours are not alike hot, as fio's hash does (which lets some ranks share
+//! a block). `Map` remembers blocks that were drawn, a bit for each. Called by `source`.
 //!
 //! Sources: Hoermann and Derflinger, "Rejection-inversion to generate variates from monotone
 //! discrete distributions", ACM TOMACS 6 (3), 1996; Box and Muller, "A note on the generation of
@@ -58,7 +58,7 @@ pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
 
 /// Draws blocks of a number of blocks.
 #[derive(Debug, Clone)]
-pub(super) struct Places {
+pub(super) struct BlockSequence {
     kind: Kind,
     blocks: u64,
     spread: Spread,
@@ -74,9 +74,9 @@ enum Kind {
     Normal(f64, f64),
 }
 
-impl Places {
+impl BlockSequence {
     /// Draws of `blocks` blocks, 1 or more.
-    pub(super) fn new(of: Distribution, blocks: u64, random: &mut SplitMix64) -> Places {
+    pub(super) fn new(of: Distribution, blocks: u64, random: &mut SplitMix64) -> BlockSequence {
         let mut at = |center: Option<f64>| match center {
             Some(center) => (center * blocks as f64) as u64 % blocks,
             None => random.below(blocks),
@@ -90,7 +90,7 @@ impl Places {
                 (Kind::Normal(center, (dev / 100.0 * blocks as f64).max(0.5)), 0)
             }
         };
-        Places { kind, blocks, spread: Spread::new(blocks, first) }
+        BlockSequence { kind, blocks, spread: Spread::new(blocks, first) }
     }
 
     /// The next block.

@@ -9,7 +9,9 @@ use super::block_distribution::{Distribution, distribution};
 use super::blocks::{self, Sizes};
 use super::lines::{Entry, JobFileError, Section};
 use super::options::{Use, use_of, usual};
-use super::spec::{Access, Crowd, Engine, Flow, JobSpec, Kind, Region, Shape, Span, Think, Verify};
+use super::spec::{
+    Access, CloneGroup, Engine, IoShape, IssueRules, JobSpec, Kind, Region, Span, ThinkTime, Verify,
+};
 use super::value::{Base, each, switch, time_ns, whole};
 
 /// Bytes of an I/O unless told otherwise.
@@ -52,7 +54,7 @@ pub(super) fn job(section: &Section) -> Result<(JobSpec, Vec<String>), JobFileEr
 
 impl Draft {
     fn new(section: &Section) -> Draft {
-        let shape = Shape {
+        let shape = IoShape {
             read_percent: 50,
             sizes: [Sizes::One(BS), Sizes::One(BS), Sizes::One(BS)],
             distribution: [Distribution::Uniform; 3],
@@ -62,20 +64,20 @@ impl Draft {
             repeat: true,
             verify: None,
         };
-        let flow = Flow {
+        let flow = IssueRules {
             iodepth: 1,
             batch: Some(1),
             rate: [None; 3],
             rate_iops: [None; 3],
             poisson: false,
-            think: Think { blocks: 1, ..Think::default() },
+            think: ThinkTime { blocks: 1, ..ThinkTime::default() },
             fsync: 0,
             fdatasync: 0,
             end_fsync: false,
         };
         let (delay_ns, loops) = ((0, 0), 1);
         let span = Span { runtime_ns: None, time_based: false, ramp_ns: 0, delay_ns, loops };
-        let crowd = Crowd {
+        let crowd = CloneGroup {
             numjobs: 1,
             stonewall: false,
             new_group: false,

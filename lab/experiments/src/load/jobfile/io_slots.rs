@@ -7,28 +7,28 @@ use millrace_block::{Bio, Buffer, Op, SectorCount};
 use millrace_random::SplitMix64;
 
 use super::source::{Io, READ, WRITE};
-use crate::load::verify::Written;
+use crate::load::verify::WrittenBlocks;
 
 /// Whether a flush is counted: fio counts those of `fsync`, not those of `fdatasync`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Counted {
+pub(super) enum FlushAccounting {
     Yes,
     No,
 }
 
 /// An I/O in flight.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Flight {
+pub(super) struct IoInFlight {
     /// None for a flush.
     pub(super) io: Option<Io>,
-    pub(super) counted: Counted,
+    pub(super) counted: FlushAccounting,
     pub(super) start_ns: u64,
     pub(super) issue_ns: u64,
 }
 
 /// What is in flight, by the user data of its bio.
 pub(super) struct Slots {
-    pub(super) flights: Vec<Flight>,
+    pub(super) flights: Vec<IoInFlight>,
     pub(super) free: Vec<u32>,
     /// Submitted since the last flush of the channel.
     pub(super) batch: Vec<u32>,
@@ -40,7 +40,8 @@ pub(super) struct Slots {
 impl Slots {
     /// Room for so many.
     pub(super) fn new(depth: u32, seed: u64) -> Slots {
-        let flight = Flight { io: None, counted: Counted::No, start_ns: 0, issue_ns: 0 };
+        let flight =
+            IoInFlight { io: None, counted: FlushAccounting::No, start_ns: 0, issue_ns: 0 };
         Slots {
             flights: vec![flight; depth as usize],
             free: (0..depth).rev().collect(),
@@ -52,7 +53,7 @@ impl Slots {
 
     /// A bio of an I/O, with memory that another one left if it has the length; a write is stamped
     /// if it is to be verified.
-    pub(super) fn bio(&mut self, io: Io, written: Option<&mut Written>) -> Bio {
+    pub(super) fn bio(&mut self, io: Io, written: Option<&mut WrittenBlocks>) -> Bio {
         let sector = io.offset >> 9;
         let op = match io.direction {
             READ => Op::Read,

@@ -5,17 +5,17 @@
 
 use millrace_machine::{Machine, Native};
 
-use super::io_slots::Counted;
-use super::page_cache::Cached;
+use super::io_slots::FlushAccounting;
+use super::page_cache::CachedRange;
 use super::source::{Io, READ, WRITE};
 use super::worker::Worker;
 
 /// What goes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum JobStep {
     Io(Io),
     /// A flush, which may be counted.
-    Flush(Counted),
+    Flush(FlushAccounting),
     /// Nothing until then; 0 for until something completes.
     Wait(u64),
     /// Nothing ever.
@@ -39,14 +39,14 @@ pub(super) struct Progress {
 
 impl Worker<'_> {
     /// What goes next.
-    pub(super) fn next(&mut self, now_ns: u64) -> Next {
+    pub(super) fn next(&mut self, now_ns: u64) -> JobStep {
         let job = self.setting.job;
         let is_over = now_ns >= self.clock.end_ns
             || self.tally.errno != 0
             || self.setting.interrupt.is_set()
             || job.region.number_ios.is_some_and(|most| self.at.ios >= most);
         if is_over {
-            return Next::End;
+            return JobStep::End;
         }
         if job.flow.think.time_ns > 0
             && let Some(next) = self.think(now_ns)
@@ -57,31 +57,32 @@ impl Worker<'_> {
         let due = |every: u64| every > 0 && writes.is_multiple_of(every);
         let may_flush = self.at.writes > 0 && !self.at.last_was_flush;
         if self.held[0].is_none() && !self.draw() {
-            return Next::End;
+            return JobStep::End;
         }
         if may_flush && (due(job.flow.fsync) || due(job.flow.fdatasync)) {
-            let counted = if due(job.flow.fsync) { Counted::Yes } else { Counted::No };
-            return Next::Flush(counted);
+            let counted =
+                if due(job.flow.fsync) { FlushAccounting::Yes } else { FlushAccounting::No };
+            return JobStep::Flush(counted);
         }
         let io = self.held[0].expect("drawn above");
         let due_ns = self.pace.due_ns(io.direction);
         if due_ns > now_ns {
-            return self.other_way(io.direction, now_ns).map_or(Next::Wait(due_ns), Next::Io);
+            return self.other_way(io.direction, now_ns).map_or(JobStep::Wait(due_ns), JobStep::Io);
         }
         if let Some(written) = &self.written
             && written.is_in_flight(io.offset / u64::from(io.bytes))
         {
-            return Next::Wait(0);
+            return JobStep::Wait(0);
         }
-        Next::Io(io)
+        JobStep::Io(io)
     }
 
     /// A pause: what to do instead of an I/O, if there is one.
-    fn think(&mut self, now_ns: u64) -> Option<Next> {
+    fn think(&mut self, now_ns: u64) -> Option<JobStep> {
         let think = self.setting.job.flow.think;
         if let Some(until_ns) = self.at.thinks_until_ns {
             if now_ns < until_ns {
-                return Some(Next::Wait(until_ns));
+                return Some(JobStep::Wait(until_ns));
             }
             self.at.thinks_until_ns = None;
             self.at.thought_at = self.at.ios;
@@ -92,7 +93,7 @@ impl Worker<'_> {
         }
         // fio's manual: so many blocks are issued before the pause; all of them end first.
         if self.channel.in_flight() > 0 {
-            return Some(Next::Wait(0));
+            return Some(JobStep::Wait(0));
         }
         let spin_ns = now_ns + think.spin_ns.min(think.time_ns);
         while Native::now() < spin_ns && !self.setting.interrupt.is_set() {
@@ -100,7 +101,7 @@ impl Worker<'_> {
         }
         let until_ns = now_ns.saturating_add(think.time_ns);
         self.at.thinks_until_ns = Some(until_ns);
-        Some(Next::Wait(until_ns))
+        Some(JobStep::Wait(until_ns))
     }
 
     /// Draws the next I/O; false if there is none any more.
@@ -129,7 +130,7 @@ impl Worker<'_> {
                 self.at.bytes = 0;
             }
             self.source.restart();
-            self.setting.cached.iter().for_each(Cached::forget);
+            self.setting.cached.iter().for_each(CachedRange::forget);
         }
         self.at.has_drawn_all = true;
         false

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::run::JobReport;
 use super::spec::JobFile;
-use super::tally::{CLASSES, Flow, Levels, Spread, Tally, Times};
+use super::tally::{CLASSES, DirectionTally, Levels, Spread, Tally, Times};
 
 /// Percentiles that fio gives unless told otherwise.
 const PERCENTILES: [f64; 17] = [
@@ -93,7 +93,7 @@ fn job(file: &JobFile, report: &JobReport, detail: JobDetail) -> Value {
     job
 }
 
-fn flow(flow: &Flow, detail: JobDetail) -> Value {
+fn flow(flow: &DirectionTally, detail: JobDetail) -> Value {
     let runtime_ms = flow.runtime_ns.div_ceil(1_000_000);
     let per_s = |count: u64| count as f64 * 1e9 / flow.runtime_ns.max(1) as f64;
     let (bw, iops) = (&flow.bw, &flow.iops);

@@ -238,9 +238,9 @@ pub(super) mod tests {
     use super::*;
 
     /// Files and variables by name.
-    pub(in super::super) struct Given<'a>(pub(in super::super) &'a [(&'a str, &'a str)]);
+    pub(in super::super) struct MemoryFiles<'a>(pub(in super::super) &'a [(&'a str, &'a str)]);
 
-    impl Includes for Given<'_> {
+    impl Includes for MemoryFiles<'_> {
         fn file(&self, name: &str) -> std::io::Result<Vec<u8>> {
             let found = self.0.iter().find(|(known, _)| *known == name);
             let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
@@ -258,7 +258,7 @@ pub(super) mod tests {
     }
 
     fn words(text: &str, given: &[(&str, &str)]) -> Result<Vec<String>, String> {
-        let sections = sections("t.fio", text.as_bytes(), &Given(given));
+        let sections = sections("t.fio", text.as_bytes(), &MemoryFiles(given));
         let sections = sections.map_err(|error| error.to_string())?;
         let entry = |entry: &Entry| format!("{}={}", entry.word, entry.value);
         let all = |s: &Section| {

@@ -1,4 +1,4 @@
-//! `Pace`: when the next I/O of a direction may go, by `rate` and `rate_iops`.
+//! `RateLimit`: when the next I/O of a direction may go, by `rate` and `rate_iops`.
 //!
 //! As in fio, an I/O may go when all before it, at the rate asked for, would have gone: a job that
 //! fell behind catches up. With `rate_process=poisson` the times between are drawn. Used by
@@ -10,7 +10,7 @@ use super::spec::JobSpec;
 
 /// The rates of a job.
 #[derive(Debug, Clone)]
-pub(super) struct Pace {
+pub(super) struct RateLimit {
     rates: [Option<Rate>; 3],
     random: SplitMix64,
     poisson: bool,
@@ -26,9 +26,9 @@ struct Rate {
     due_ns: u64,
 }
 
-impl Pace {
+impl RateLimit {
     /// The pace of a job that begins now.
-    pub(super) fn new(job: &JobSpec, now_ns: u64, seed: u64) -> Pace {
+    pub(super) fn new(job: &JobSpec, now_ns: u64, seed: u64) -> RateLimit {
         let rate = |direction: usize| {
             // fio counts bytes here, too: I/Os of the shortest size.
             let least = u64::from(job.shape.sizes[direction].least());
@@ -37,7 +37,7 @@ impl Pace {
             Some(Rate { bytes_per_s, begin_ns: now_ns, issued: 0, due_ns: now_ns })
         };
         let rates = [0, 1, 2].map(rate);
-        Pace { rates, random: SplitMix64::new(seed), poisson: job.flow.poisson }
+        RateLimit { rates, random: SplitMix64::new(seed), poisson: job.flow.poisson }
     }
 
     /// When the next I/O of a direction may go; 0 if at any time.
@@ -65,14 +65,14 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lines::tests::Given;
+    use super::super::lines::tests::MemoryFiles;
     use super::super::spec::JobFile;
     use super::*;
 
-    fn pace(words: &str) -> Pace {
+    fn pace(words: &str) -> RateLimit {
         let text = format!("[j]\n{}\n", words.replace(' ', "\n"));
-        let file = JobFile::parse("t.fio", text.as_bytes(), &Given(&[])).unwrap();
-        Pace::new(&file.jobs[0], 1_000, 3)
+        let file = JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).unwrap();
+        RateLimit::new(&file.jobs[0], 1_000, 3)
     }
 
     #[test]

@@ -14,7 +14,7 @@ use millrace_random::SplitMix64;
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
-use super::page_cache::Cached;
+use super::page_cache::CachedRange;
 use super::source::{Source, Span};
 use super::spec::{JobFile, JobSpec};
 use super::tally::Tally;
@@ -57,7 +57,7 @@ struct Instance {
 }
 
 /// What the threads of a phase share.
-struct Shared {
+struct PhaseState {
     file: JobFile,
     setting: JobSetting,
     start: Barrier,
@@ -224,7 +224,7 @@ fn run_phase(
     volumes: &[Arc<Volume<Native>>],
     (setting, progress): (&JobSetting, Progress<'_>),
 ) -> Result<Vec<(Instance, Tally)>, BenchError> {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(PhaseState {
         file: file.clone(),
         setting: setting.clone(),
         start: Barrier::new(phase.len()),
@@ -282,7 +282,7 @@ fn watch(
 
 /// One clone, on its own thread.
 fn run_instance(
-    shared: &Shared,
+    shared: &PhaseState,
     instance: &Instance,
     volume: &Arc<Volume<Native>>,
 ) -> Result<Tally, BenchError> {
@@ -298,7 +298,7 @@ fn run_instance(
     let place = |text| BenchError::Workload(format!("{}: job {}: {text}", job.place, job.name));
     let made = span_of(job, instance.clone, volume.capacity() << 9)
         .and_then(|span| {
-            let cached = if shared.setting.on_files { Cached::of(job, span)? } else { None };
+            let cached = if shared.setting.on_files { CachedRange::of(job, span)? } else { None };
             Ok((span, Source::new(job, span, clone ^ salt)?, cached))
         })
         .map_err(place);

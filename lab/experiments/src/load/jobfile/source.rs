@@ -6,8 +6,8 @@
 
 use millrace_random::{SplitMix64, mixed};
 
-use super::block_distribution::{Distribution, Map, Places};
-use super::spec::{JobSpec, Kind, Shape};
+use super::block_distribution::{BlockSequence, Distribution, Map};
+use super::spec::{IoShape, JobSpec, Kind};
 
 /// Most blocks that a map remembers: 512 MiB of bits.
 const MAP_MAX: u64 = 1 << 32;
@@ -39,13 +39,13 @@ pub(super) struct Io {
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     kind: Kind,
-    shape: Shape,
+    shape: IoShape,
     span: Span,
     /// What says which direction, how long, and where.
     random: [SplitMix64; 3],
     /// Where each direction goes on, from the region's begin.
     next: [u64; 3],
-    places: [Option<Places>; 3],
+    places: [Option<BlockSequence>; 3],
     /// Free blocks and their size, if each is to be met once.
     map: Option<(Map, u64)>,
 }
@@ -69,7 +69,8 @@ impl Source {
         let places = [0, 1, 2].map(|direction| {
             let blocks = span.size / u64::from(shape.sizes[direction].least());
             let of = shape.distribution[direction];
-            (kind.random && kind.has[direction]).then(|| Places::new(of, blocks, &mut random[2]))
+            (kind.random && kind.has[direction])
+                .then(|| BlockSequence::new(of, blocks, &mut random[2]))
         });
         let even = used().all(|direction| shape.distribution[direction] == Distribution::Uniform);
         let unit = used().map(|direction| shape.sizes[direction].least()).min().unwrap_or(1);

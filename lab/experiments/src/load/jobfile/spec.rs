@@ -35,11 +35,11 @@ pub struct JobSpec {
     /// How its I/Os reach that.
     pub access: Access,
     pub(super) kind: Kind,
-    pub(super) shape: Shape,
+    pub(super) shape: IoShape,
     pub(super) region: Region,
-    pub(super) flow: Flow,
+    pub(super) flow: IssueRules,
     pub(super) span: Span,
-    pub(super) crowd: Crowd,
+    pub(super) crowd: CloneGroup,
     /// Its own words as they were written.
     pub(super) own: Vec<(String, String)>,
     pub(super) place: Place,
@@ -77,7 +77,7 @@ pub(super) struct Kind {
 
 /// What single I/Os are like.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Shape {
+pub(super) struct IoShape {
     pub(super) read_percent: u8,
     pub(super) sizes: [Sizes; 3],
     pub(super) distribution: [Distribution; 3],
@@ -109,14 +109,14 @@ pub(super) struct Region {
 
 /// How fast I/Os come.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Flow {
+pub(super) struct IssueRules {
     pub(super) iodepth: u32,
     pub(super) batch: Option<u32>,
     /// Bytes and I/Os a second of each direction.
     pub(super) rate: [Option<u64>; 3],
     pub(super) rate_iops: [Option<u64>; 3],
     pub(super) poisson: bool,
-    pub(super) think: Think,
+    pub(super) think: ThinkTime,
     /// Writes between two flushes; 0 for none.
     pub(super) fsync: u64,
     pub(super) fdatasync: u64,
@@ -125,7 +125,7 @@ pub(super) struct Flow {
 
 /// Pauses of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Think {
+pub(super) struct ThinkTime {
     pub(super) time_ns: u64,
     pub(super) spin_ns: u64,
     pub(super) blocks: u64,
@@ -143,7 +143,7 @@ pub(super) struct Span {
 
 /// Its clones and neighbours.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Crowd {
+pub(super) struct CloneGroup {
     pub(super) numjobs: u32,
     pub(super) stonewall: bool,
     pub(super) new_group: bool,

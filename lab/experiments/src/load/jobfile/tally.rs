@@ -137,7 +137,7 @@ impl Times {
 
 /// One direction.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Flow {
+pub(super) struct DirectionTally {
     pub(super) bytes: u64,
     pub(super) ios: u64,
     pub(super) runtime_ns: u64,
@@ -151,7 +151,7 @@ pub(super) struct Flow {
     since: (u64, u64),
 }
 
-impl Flow {
+impl DirectionTally {
     /// A half second, or about that, is over.
     pub(super) fn sample(&mut self, length_ns: u64) {
         let (bytes, ios) = (self.bytes - self.since.0, self.ios - self.since.1);
@@ -164,7 +164,7 @@ impl Flow {
         self.since = (self.bytes, self.ios);
     }
 
-    fn merge(&mut self, other: &Flow) {
+    fn merge(&mut self, other: &DirectionTally) {
         self.bytes += other.bytes;
         self.ios += other.ios;
         self.runtime_ns = self.runtime_ns.max(other.runtime_ns);
@@ -185,7 +185,7 @@ pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 100
 /// A job, or a group of jobs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Tally {
-    pub(super) flows: [Flow; 3],
+    pub(super) flows: [DirectionTally; 3],
     pub(super) sync: Times,
     /// I/Os that found so many in flight, themselves counted: 1, 2, 4, up to 64 and more.
     pub(super) depth: Levels,

@@ -6,15 +6,15 @@
 use millrace_block::{Completion, Error};
 use millrace_machine::{Machine, Native};
 
-use super::io_slots::{Counted, Flight, Slots};
+use super::io_slots::{FlushAccounting, IoInFlight, Slots};
 use super::source::{Io, READ, WRITE};
 use super::worker::Worker;
 use crate::load::job::JobResult;
-use crate::load::verify::Written;
+use crate::load::verify::WrittenBlocks;
 
 impl Worker<'_> {
     /// Reads every block back that was written, and checks it.
-    pub(super) fn read_back(&mut self, written: &Written) -> Result<(), Error> {
+    pub(super) fn read_back(&mut self, written: &WrittenBlocks) -> Result<(), Error> {
         let bytes = self.setting.job.shape.sizes[WRITE].least();
         let began_ns = Native::now();
         let mut result = JobResult::default();
@@ -30,9 +30,9 @@ impl Worker<'_> {
                 if self.channel.submit(bio.with_user_data(slot.into())).is_err() {
                     break;
                 }
-                self.slots.flights[slot as usize] = Flight {
+                self.slots.flights[slot as usize] = IoInFlight {
                     io: Some(io),
-                    counted: Counted::Yes,
+                    counted: FlushAccounting::Yes,
                     start_ns: now_ns,
                     issue_ns: now_ns,
                 };

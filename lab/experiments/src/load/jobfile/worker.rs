@@ -10,15 +10,15 @@ use millrace_block::{Bio, Channel, Completion, Error, Reject, Status};
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
-use super::io_slots::{Counted, Flight, Slots};
-use super::job_step::{Next, Progress};
-use super::page_cache::Cached;
-use super::rate_limit::Pace;
+use super::io_slots::{FlushAccounting, IoInFlight, Slots};
+use super::job_step::{JobStep, Progress};
+use super::page_cache::CachedRange;
+use super::rate_limit::RateLimit;
 use super::source::{Io, Source, Span, WRITE};
 use super::spec::{Engine, JobSpec};
 use super::tally::{Tally, Usage, level};
 use crate::load::bench::{Interrupt, thread_usage};
-use crate::load::verify::Written;
+use crate::load::verify::WrittenBlocks;
 use crate::load::workload::{Rw, Workload};
 
 /// How long samples of bandwidth are.
@@ -30,7 +30,7 @@ const LOOK_NS: u64 = 50_000_000;
 pub(super) struct Setting<'a> {
     pub(super) job: &'a JobSpec,
     pub(super) span: Span,
-    pub(super) cached: Option<Cached>,
+    pub(super) cached: Option<CachedRange>,
     /// Which clone of the job it is.
     pub(super) clone: u64,
     /// Added to the seed, where every run is to be another.
@@ -44,11 +44,11 @@ pub(super) struct Worker<'a> {
     context: &'a mut IoContext,
     pub(super) channel: &'a mut Channel<Native>,
     pub(super) source: Source,
-    pub(super) pace: Pace,
+    pub(super) pace: RateLimit,
     pub(super) slots: Slots,
     /// Drawn, and not gone yet; the second one of the other direction of a mix.
     pub(super) held: [Option<Io>; 2],
-    pub(super) written: Option<Written>,
+    pub(super) written: Option<WrittenBlocks>,
     pub(super) at: Progress,
     pub(super) tally: Tally,
     pub(super) clock: Clock,
@@ -89,10 +89,10 @@ impl<'a> Worker<'a> {
         Worker {
             setting,
             source,
-            pace: Pace::new(job, now_ns, seed),
+            pace: RateLimit::new(job, now_ns, seed),
             slots: Slots::new(depth, seed),
             held: [None; 2],
-            written: Written::new(&workload),
+            written: WrittenBlocks::new(&workload),
             at: Progress::default(),
             tally: Tally::default(),
             clock: Clock {
@@ -110,7 +110,7 @@ impl<'a> Worker<'a> {
 
     /// Runs the job to its end.
     pub(super) fn run(mut self) -> Result<Tally, Error> {
-        self.setting.cached.iter().for_each(Cached::forget);
+        self.setting.cached.iter().for_each(CachedRange::forget);
         loop {
             let wake_ns = self.fill()?;
             self.commit()?;
@@ -151,10 +151,10 @@ impl<'a> Worker<'a> {
                 seen_ns => seen_ns,
             };
             let is_taken = match self.next(now_ns) {
-                Next::End => return Ok(None),
-                Next::Wait(wake_ns) => return Ok(Some(wake_ns)),
-                Next::Flush(counted) => self.submit(None, counted, now_ns),
-                Next::Io(io) => self.submit(Some(io), Counted::Yes, now_ns),
+                JobStep::End => return Ok(None),
+                JobStep::Wait(wake_ns) => return Ok(Some(wake_ns)),
+                JobStep::Flush(counted) => self.submit(None, counted, now_ns),
+                JobStep::Io(io) => self.submit(Some(io), FlushAccounting::Yes, now_ns),
             };
             if !is_taken {
                 return Ok(Some(0));
@@ -166,7 +166,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Submits an I/O or a flush; false if the channel has no room.
-    fn submit(&mut self, io: Option<Io>, counted: Counted, now_ns: u64) -> bool {
+    fn submit(&mut self, io: Option<Io>, counted: FlushAccounting, now_ns: u64) -> bool {
         let Some(slot) = self.slots.free.pop() else { return false };
         let bio = match io {
             None => Bio::flush(),
@@ -183,7 +183,8 @@ impl<'a> Worker<'a> {
             }
             return false;
         }
-        self.slots.flights[slot as usize] = Flight { io, counted, start_ns: now_ns, issue_ns: 0 };
+        self.slots.flights[slot as usize] =
+            IoInFlight { io, counted, start_ns: now_ns, issue_ns: 0 };
         self.slots.batch.push(slot);
         let depth = (self.slots.flights.len() - self.slots.free.len()) as u32;
         self.tally.depth[level(depth)] += 1;
@@ -248,7 +249,7 @@ impl<'a> Worker<'a> {
             let slat = flight.issue_ns.saturating_sub(flight.start_ns);
             let clat = now_ns.saturating_sub(flight.issue_ns);
             let Some(io) = flight.io else {
-                if flight.counted == Counted::Yes {
+                if flight.counted == FlushAccounting::Yes {
                     tally.sync.add(slat + clat);
                 }
                 return;
@@ -322,7 +323,7 @@ impl<'a> Worker<'a> {
 
     /// A flush behind all I/Os, which is not counted.
     fn end_flush(&mut self) -> Result<(), Error> {
-        while !self.submit(None, Counted::No, Native::now()) {
+        while !self.submit(None, FlushAccounting::No, Native::now()) {
             self.sleep(0)?;
         }
         self.commit()?;

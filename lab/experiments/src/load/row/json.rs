@@ -17,9 +17,9 @@ struct RowJson<'a> {
     queues: &'a Queues,
     drives: &'a str,
     #[serde(flatten)]
-    asked: Asked<'a>,
+    asked: JobOptions<'a>,
     #[serde(flatten)]
-    done: Done,
+    done: JobTotals,
     #[serde(flatten)]
     cost: &'a Cost,
     lat_ns: &'a LatencyNs,
@@ -35,7 +35,7 @@ struct RowJson<'a> {
 
 /// What the job was told to do.
 #[derive(Serialize)]
-struct Asked<'a> {
+struct JobOptions<'a> {
     numjobs: u32,
     iodepth: u32,
     bs: u32,
@@ -47,7 +47,7 @@ struct Asked<'a> {
 
 /// How much it did, and how fast.
 #[derive(Serialize)]
-struct Done {
+struct JobTotals {
     total_ios: u64,
     io_bytes: u64,
     /// Milliseconds, as fio has it.
@@ -67,7 +67,7 @@ impl Serialize for Row {
             jobname: self.job_name(),
             queues: &self.queues,
             drives: &self.drives,
-            asked: Asked {
+            asked: JobOptions {
                 numjobs: self.jobs,
                 iodepth: self.iodepth,
                 bs: self.bs,
@@ -75,7 +75,7 @@ impl Serialize for Row {
                 rwmixread: self.rw.read_percent(),
                 stamp: &self.stamp,
             },
-            done: Done {
+            done: JobTotals {
                 total_ios: self.ios,
                 io_bytes: self.ios * u64::from(self.bs),
                 runtime: (self.seconds * 1e3).round() as u64,

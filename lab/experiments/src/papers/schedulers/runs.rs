@@ -9,7 +9,7 @@ use millrace_simulator::Model;
 use super::Part;
 use super::points::{Grouping, Point, Present, Rig};
 use crate::load::bench::BenchError;
-use crate::load::contention::{ClientRow, Contest, contend_simulated};
+use crate::load::contention::{ClientRow, ContentionReport, contend_simulated};
 use crate::papers::{self, Mechanism};
 
 /// Cores of the part `scaling`.
@@ -45,7 +45,7 @@ fn each(point: impl Fn(Rig, SchedulerKind) -> Point) -> Vec<Point> {
 
 impl papers::Point for Point {
     type Part = Part;
-    type Seen = Contest;
+    type Seen = ContentionReport;
     /// No single queue is run.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
@@ -103,11 +103,11 @@ impl papers::Point for Point {
         self.clients()
     }
 
-    fn run(&self, model: &Model, seed: u64) -> Result<Contest, BenchError> {
+    fn run(&self, model: &Model, seed: u64) -> Result<ContentionReport, BenchError> {
         contend_simulated(model, &self.plan(seed))
     }
 
-    fn events(seen: &Contest) -> u64 {
+    fn events(seen: &ContentionReport) -> u64 {
         seen.sim_events.unwrap_or(0)
     }
 }

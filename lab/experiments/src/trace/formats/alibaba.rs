@@ -7,7 +7,7 @@
 
 use millrace_block::Op;
 
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::shown;
 use crate::trace::parser::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
@@ -29,7 +29,7 @@ impl LineFormat for Alibaba {
             "W" => Op::Write,
             _ => return Err(format!("opcode is {}; R or W is expected", shown(op))),
         };
-        Ok(Line::Io(TracedIo {
+        Ok(Line::Io(TraceIo {
             at_ns: scaled("timestamp", whole("timestamp", time)?, 1_000)?,
             device: devices.number(device)?,
             op,

@@ -8,7 +8,7 @@
 
 use millrace_block::Op;
 
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::{ReadError, shown};
 use crate::trace::formats::SECTOR_BYTES;
@@ -35,7 +35,7 @@ impl Blkparse {
 
 /// What a line tells.
 #[derive(Debug)]
-pub(in crate::trace) enum Told {
+pub(in crate::trace) enum ParsedLine {
     Event(Event),
     Other,
     /// The counts begin, after the last event.
@@ -43,13 +43,13 @@ pub(in crate::trace) enum Told {
 }
 
 /// Reads a line.
-pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Told, Problem> {
+pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<ParsedLine, Problem> {
     if text.starts_with("CPU") && text.contains(" (") {
-        return Ok(Told::Counts);
+        return Ok(ParsedLine::Counts);
     }
     // With `-q` or `-o` it says there which files it reads.
     if text.starts_with("Input file ") && text.ends_with(" added") {
-        return Ok(Told::Other);
+        return Ok(ParsedLine::Other);
     }
     let mut words = text.split_ascii_whitespace();
     let [device, cpu, sequence, time, process, action] = fields(words.by_ref())?;
@@ -64,7 +64,7 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Told, 
         "Q" => Step::Queue,
         "D" => Step::Issue,
         "C" => Step::Complete,
-        _ => return Ok(Told::Other),
+        _ => return Ok(ParsedLine::Other),
     };
     let kind = words.next().ok_or("no kind of I/O behind the action")?;
     let rest = [words.next(), words.next(), words.next()];
@@ -80,9 +80,9 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Told, 
         Some(b'D') => Op::Discard,
         Some(b'W') => Op::Write,
         Some(b'R') => Op::Read,
-        _ => return Ok(Told::Other),
+        _ => return Ok(ParsedLine::Other),
     };
-    let io = TracedIo {
+    let io = TraceIo {
         at_ns,
         device: devices.number(device)?,
         op,
@@ -91,16 +91,16 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Told, 
         len_bytes: scaled("the length", sectors, SECTOR_BYTES)?,
         latency_ns: None,
     };
-    Ok(Told::Event(Event { step, io, preflush }))
+    Ok(ParsedLine::Event(Event { step, io, preflush }))
 }
 
 impl Steps for Blkparse {
     fn step(&mut self, devices: &mut Devices) -> Result<More, ReadError> {
         let Some(text) = self.lines.next()? else { return Ok(More::Ended) };
         match line(text, devices) {
-            Ok(Told::Event(event)) => self.pairing.event(&event),
-            Ok(Told::Other) => {}
-            Ok(Told::Counts) => return Ok(More::Ended),
+            Ok(ParsedLine::Event(event)) => self.pairing.event(&event),
+            Ok(ParsedLine::Other) => {}
+            Ok(ParsedLine::Counts) => return Ok(More::Ended),
             Err(problem) => {
                 return Err(self.lines.broken(format!("{problem}; a line is such as {EXAMPLE}")));
             }
@@ -108,7 +108,7 @@ impl Steps for Blkparse {
         Ok(More::ToCome)
     }
 
-    fn pop(&mut self, more: More) -> Option<TracedIo> {
+    fn pop(&mut self, more: More) -> Option<TraceIo> {
         self.pairing.pop(more)
     }
 

@@ -11,10 +11,10 @@ use millrace_block::Op;
 use millrace_block::blktrace::{Act, Record, category};
 use millrace_trace::{Entry, Names, Reader};
 
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::{Place, ReadError};
-use crate::trace::input::Gauge;
+use crate::trace::input::ReadGauge;
 use crate::trace::pairing::{Event, Pairing, Step};
 use crate::trace::parser::{Problem, Steps};
 use crate::trace::pending::More;
@@ -26,11 +26,11 @@ const WHOLE: f64 = 1e6;
 
 /// What records mean.
 #[derive(Debug, Default)]
-struct Meaning {
+struct RecordMeaning {
     numbers: HashMap<u32, u32>,
 }
 
-impl Meaning {
+impl RecordMeaning {
     /// The event of a record, if it is one that counts.
     fn event(
         &mut self,
@@ -61,7 +61,7 @@ impl Meaning {
                 number
             }
         };
-        let io = TracedIo {
+        let io = TraceIo {
             at_ns: record.time_ns.wrapping_add(GENESIS_NS),
             device,
             op,
@@ -77,7 +77,7 @@ impl Meaning {
 /// I/Os of a trace whose events somebody else reads.
 #[derive(Debug, Default)]
 pub struct EventIos {
-    meaning: Meaning,
+    meaning: RecordMeaning,
     pairing: Pairing,
     devices: Devices,
 }
@@ -91,12 +91,12 @@ impl EventIos {
     }
 
     /// The next I/O whose answer is known, or that waits no longer for it.
-    pub fn next_answered(&mut self) -> Option<TracedIo> {
+    pub fn next_answered(&mut self) -> Option<TraceIo> {
         self.pairing.pop(More::ToCome).map(from_genesis)
     }
 
     /// The next I/O, after the last event.
-    pub fn next_left(&mut self) -> Option<TracedIo> {
+    pub fn next_left(&mut self) -> Option<TraceIo> {
         self.pairing.pop(More::Ended).map(from_genesis)
     }
 
@@ -107,23 +107,23 @@ impl EventIos {
     }
 }
 
-fn from_genesis(io: TracedIo) -> TracedIo {
-    TracedIo { at_ns: io.at_ns.saturating_sub(GENESIS_NS), ..io }
+fn from_genesis(io: TraceIo) -> TraceIo {
+    TraceIo { at_ns: io.at_ns.saturating_sub(GENESIS_NS), ..io }
 }
 
 /// Events of a trace.
 pub(in crate::trace) struct Blktrace<R> {
     reader: Reader<R>,
     /// The only file, if there is one.
-    gauge: Option<Gauge>,
+    gauge: Option<ReadGauge>,
     pairing: Pairing,
-    meaning: Meaning,
+    meaning: RecordMeaning,
 }
 
 impl<R: Read> Blktrace<R> {
     /// A set of files.
-    pub(in crate::trace) fn new(reader: Reader<R>, gauge: Option<Gauge>) -> Blktrace<R> {
-        let (pairing, meaning) = (Pairing::default(), Meaning::default());
+    pub(in crate::trace) fn new(reader: Reader<R>, gauge: Option<ReadGauge>) -> Blktrace<R> {
+        let (pairing, meaning) = (Pairing::default(), RecordMeaning::default());
         Blktrace { reader, gauge, pairing, meaning }
     }
 }
@@ -140,7 +140,7 @@ impl<R: Read + Send> Steps for Blktrace<R> {
         Ok(More::ToCome)
     }
 
-    fn pop(&mut self, more: More) -> Option<TracedIo> {
+    fn pop(&mut self, more: More) -> Option<TraceIo> {
         self.pairing.pop(more)
     }
 

@@ -9,7 +9,7 @@
 
 use millrace_block::Op;
 
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
 use crate::trace::formats::SECTOR_BYTES;
 use crate::trace::parser::{Line, LineFormat, Problem, scaled, whole};
@@ -38,7 +38,7 @@ impl LineFormat for Fiu {
         self.name.extend([words[place + 1], ",", words[place + 2]]);
         let sector = whole("the sector", words[place - 2])?;
         let blocks = whole("the size", words[place - 1])?;
-        Ok(Line::Io(TracedIo {
+        Ok(Line::Io(TraceIo {
             at_ns: whole("the time", words[0])?,
             device: devices.number(&self.name)?,
             op: if words[place] == "R" { Op::Read } else { Op::Write },

@@ -8,7 +8,7 @@
 
 use millrace_block::Op;
 
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::shown;
 use crate::trace::parser::{Line, LineFormat, Problem, scaled, whole};
@@ -97,7 +97,7 @@ impl Words<'_> {
         };
         let (offset_bytes, len_bytes) =
             if op == Op::Flush { (0, 0) } else { (self.number(0)?, self.number(1)?) };
-        Ok(Line::Io(TracedIo {
+        Ok(Line::Io(TraceIo {
             at_ns: scaled("the time", at_us, 1_000)?,
             device: devices.number(self.file)?,
             op,

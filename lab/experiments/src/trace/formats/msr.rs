@@ -9,7 +9,7 @@
 
 use millrace_block::Op;
 
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::shown;
 use crate::trace::parser::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
@@ -37,7 +37,7 @@ impl LineFormat for Msr {
         };
         self.name.clear();
         self.name.extend([host, "_", disk]);
-        Ok(Line::Io(TracedIo {
+        Ok(Line::Io(TraceIo {
             at_ns: scaled("Timestamp", whole("Timestamp", time)?, TICK_NS)?,
             device: devices.number(&self.name)?,
             op,

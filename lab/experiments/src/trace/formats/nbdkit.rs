@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use millrace_block::Op;
 
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::{ReadError, shown};
 use crate::trace::input::Input;
@@ -116,7 +116,7 @@ impl Log {
         };
         let fua = op.is_write() && argument(arguments, "fua") == Some("1");
         let latency_ns = None;
-        let io = TracedIo { at_ns, device, op, fua, offset_bytes, len_bytes, latency_ns };
+        let io = TraceIo { at_ns, device, op, fua, offset_bytes, len_bytes, latency_ns };
         let number = self.pending.push(io);
         if let Some(before) = self.open.insert((connection, id), number) {
             // A log of two runs: the first was never answered.
@@ -145,7 +145,7 @@ impl Log {
         Ok(())
     }
 
-    fn pop(&mut self, more: More) -> Option<TracedIo> {
+    fn pop(&mut self, more: More) -> Option<TraceIo> {
         let (number, io) = self.pending.pop(more)?;
         if let Some(id) = self.ids.remove(&number) {
             self.open.remove(&id);
@@ -215,7 +215,7 @@ impl Steps for Nbdkit {
         }
     }
 
-    fn pop(&mut self, more: More) -> Option<TracedIo> {
+    fn pop(&mut self, more: More) -> Option<TraceIo> {
         self.log.pop(more)
     }
 

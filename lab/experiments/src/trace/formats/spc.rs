@@ -7,7 +7,7 @@
 
 use millrace_block::Op;
 
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::shown;
 use crate::trace::formats::SECTOR_BYTES;
@@ -31,7 +31,7 @@ impl LineFormat for Spc {
             _ => return Err(format!("Opcode is {}; R or W is expected", shown(op))),
         };
         whole("ASU", asu)?;
-        Ok(Line::Io(TracedIo {
+        Ok(Line::Io(TraceIo {
             at_ns: decimal("Timestamp", time, 9)?,
             device: devices.number(asu)?,
             op,

@@ -8,7 +8,7 @@
 
 use millrace_block::Op;
 
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::shown;
 use crate::trace::parser::{Line, LineFormat, Problem, decimal, fields, is_head, whole};
@@ -41,7 +41,7 @@ impl LineFormat for Systor {
             "" => None,
             response => Some(decimal("Response", response, 9)?),
         };
-        Ok(Line::Io(TracedIo {
+        Ok(Line::Io(TraceIo {
             at_ns,
             device: devices.number(&self.name)?,
             op,

@@ -7,7 +7,7 @@
 
 use millrace_block::Op;
 
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::shown;
 use crate::trace::formats::SECTOR_BYTES;
@@ -30,7 +30,7 @@ impl LineFormat for Tencent {
             "1" => Op::Write,
             _ => return Err(format!("IOType is {}; 0 or 1 is expected", shown(op))),
         };
-        Ok(Line::Io(TracedIo {
+        Ok(Line::Io(TraceIo {
             at_ns: scaled("Timestamp", whole("Timestamp", time)?, 1_000_000_000)?,
             device: devices.number(volume)?,
             op,

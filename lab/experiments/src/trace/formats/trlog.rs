@@ -10,10 +10,10 @@ use std::io::{self, Read};
 
 use millrace_block::Op;
 
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::{Place, ReadError};
-use crate::trace::input::{Gauge, Input};
+use crate::trace::input::{Input, ReadGauge};
 use crate::trace::parser::{Parse, Problem};
 
 /// A request.
@@ -40,7 +40,7 @@ pub(in crate::trace) fn is_log(head: &[u8]) -> bool {
 /// Records of a file.
 pub(in crate::trace) struct Trlog {
     file: String,
-    gauge: Gauge,
+    gauge: ReadGauge,
     input: Box<dyn io::BufRead + Send>,
     with_data: bool,
     offset: u64,
@@ -147,7 +147,7 @@ struct Request {
 }
 
 impl Parse for Trlog {
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TracedIo>, ReadError> {
+    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
         loop {
             let Some(request) = self.next_request()? else { return Ok(None) };
             let op = match request.command {
@@ -161,7 +161,7 @@ impl Parse for Trlog {
             let device = devices.number("nbd").map_err(|problem| self.broken(problem))?;
             let place = (request.from, u64::from(request.len));
             let (offset_bytes, len_bytes) = if op == Op::Flush { (0, 0) } else { place };
-            return Ok(Some(TracedIo {
+            return Ok(Some(TraceIo {
                 at_ns: 0,
                 device,
                 op,

@@ -14,11 +14,11 @@ use std::io::Read;
 
 use millrace_block::Op;
 
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::{Place, ReadError};
 use crate::trace::formats::SECTOR_BYTES;
-use crate::trace::input::{Gauge, Input};
+use crate::trace::input::{Input, ReadGauge};
 use crate::trace::parser::{Parse, Problem, scaled};
 
 /// Bytes of a record, by version.
@@ -39,7 +39,7 @@ pub(in crate::trace) fn version(head: &[u8]) -> Option<u8> {
 /// Records of a file.
 pub(in crate::trace) struct Vscsi {
     file: String,
-    gauge: Gauge,
+    gauge: ReadGauge,
     input: Box<dyn std::io::BufRead + Send>,
     version: u8,
     offset: u64,
@@ -74,7 +74,7 @@ impl Vscsi {
         ReadError::Broken { file: self.file.clone(), place: Place::Byte(self.offset), problem }
     }
 
-    fn io(&self, record: &[u8], devices: &mut Devices) -> Result<Option<TracedIo>, Problem> {
+    fn io(&self, record: &[u8], devices: &mut Devices) -> Result<Option<TraceIo>, Problem> {
         let short = |at: usize| u16::from_le_bytes([record[at], record[at + 1]]);
         let number = |at: usize, bytes: usize| {
             let bytes = record[at..at + bytes].iter().rev();
@@ -91,7 +91,7 @@ impl Vscsi {
         let Some((op, fua)) = operation(command) else { return Ok(None) };
         let latency_us = (self.version == 2).then(|| number(rest + 16, 8));
         let latency_ns = latency_us.map(|us| scaled("the response time", us, 1_000)).transpose()?;
-        Ok(Some(TracedIo {
+        Ok(Some(TraceIo {
             at_ns: scaled("the time", number(rest + 8, 8), 1_000)?,
             device: devices.number("vscsi")?,
             op,
@@ -120,7 +120,7 @@ fn operation(command: u16) -> Option<(Op, bool)> {
 }
 
 impl Parse for Vscsi {
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TracedIo>, ReadError> {
+    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
         loop {
             let Some(record) = self.record()? else { return Ok(None) };
             let io = self.io(&record, devices).map_err(|problem| self.broken(problem))?;

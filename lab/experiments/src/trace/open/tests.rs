@@ -6,22 +6,22 @@ use super::*;
 use millrace_block::Op::{self, Discard, Flush, Read, Write, WriteZeroes};
 use millrace_block::blktrace::{Act, Record, category, device};
 
-type Told = (u64, &'static str, Op, u64, u64, Option<u64>);
+type ParsedLine = (u64, &'static str, Op, u64, u64, Option<u64>);
 
 fn path(name: &str) -> TracePath {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
     TracePath::Named(folder.join(name))
 }
 
-fn ios(source: &mut AnySource) -> Vec<TracedIo> {
+fn ios(source: &mut AnySource) -> Vec<TraceIo> {
     std::iter::from_fn(|| source.next_io().unwrap()).collect()
 }
 
-fn check(source: &mut AnySource, format: Format, expected: &[Told]) -> Vec<TracedIo> {
+fn check(source: &mut AnySource, format: Format, expected: &[ParsedLine]) -> Vec<TraceIo> {
     assert_eq!(source.format(), format);
     let ios = ios(source);
     let names: Vec<&str> = source.devices().iter().map(String::as_str).collect();
-    let of = |io: &TracedIo| {
+    let of = |io: &TraceIo| {
         let name = names[io.device as usize];
         (io.at_ns, name, io.op, io.offset_bytes, io.len_bytes, io.latency_ns)
     };

@@ -2,11 +2,11 @@
 
 use super::*;
 
-fn io(op: Op, at_ns: u64, offset_bytes: u64, len_bytes: u64) -> TracedIo {
-    TracedIo { at_ns, device: 0, op, fua: false, offset_bytes, len_bytes, latency_ns: None }
+fn io(op: Op, at_ns: u64, offset_bytes: u64, len_bytes: u64) -> TraceIo {
+    TraceIo { at_ns, device: 0, op, fua: false, offset_bytes, len_bytes, latency_ns: None }
 }
 
-fn event(step: Step, io: TracedIo) -> Event {
+fn event(step: Step, io: TraceIo) -> Event {
     Event { step, io, preflush: false }
 }
 

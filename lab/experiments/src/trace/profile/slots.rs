@@ -6,7 +6,7 @@
 
 use millrace_block::Op;
 
-use crate::trace::TracedIo;
+use crate::trace::TraceIo;
 
 /// Slots of time.
 const SLOTS_MAX: usize = 120;
@@ -53,7 +53,7 @@ impl Default for Slots {
 
 impl Slots {
     /// One more I/O; `touched` is the working set before it.
-    pub(super) fn add(&mut self, io: &TracedIo, touched: impl Fn() -> [f64; 3]) {
+    pub(super) fn add(&mut self, io: &TraceIo, touched: impl Fn() -> [f64; 3]) {
         self.last_ns = self.last_ns.max(io.at_ns);
         if io.at_ns / self.slot_ns != self.current as u64 && !self.slots.is_empty() {
             self.slots[self.current].touched = Some(touched());

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn io(at_ns: u64, op: Op, offset_bytes: u64, len_bytes: u64) -> TracedIo {
+fn io(at_ns: u64, op: Op, offset_bytes: u64, len_bytes: u64) -> TraceIo {
     let latency_ns = (op == Op::Read).then_some(1_000);
-    TracedIo { at_ns, device: 0, op, fua: false, offset_bytes, len_bytes, latency_ns }
+    TraceIo { at_ns, device: 0, op, fua: false, offset_bytes, len_bytes, latency_ns }
 }
 
 #[test]
@@ -60,8 +60,8 @@ fn the_largest_numbers_are_counted_in_no_time() {
     let mut profile = Profile::new();
     for at_ns in [0, u64::MAX] {
         let io = io(at_ns, Op::Read, u64::MAX - 5, u64::MAX);
-        profile.add(&TracedIo { latency_ns: Some(u64::MAX), ..io });
-        profile.add(&TracedIo { offset_bytes: 0, ..io });
+        profile.add(&TraceIo { latency_ns: Some(u64::MAX), ..io });
+        profile.add(&TraceIo { offset_bytes: 0, ..io });
     }
     let mut page = crate::page::Page::default();
     profile.add_to(&mut page, &["x".into()]);

@@ -14,8 +14,8 @@ use millrace_block::Op;
 use millrace_block::blktrace::{Act, Note, Record, category, device};
 use millrace_runtime::DEVICE_NAME;
 
-use super::{Layout, Lost};
-use crate::trace::TracedIo;
+use super::{Layout, OmittedFields};
+use crate::trace::TraceIo;
 
 /// Time of the first I/O.
 const START_NS: u64 = 1_000_000_000;
@@ -92,7 +92,7 @@ impl Events {
     }
 }
 
-fn categories(io: &TracedIo) -> u16 {
+fn categories(io: &TraceIo) -> u16 {
     let fua = if io.fua { category::FUA } else { 0 };
     match io.op {
         Op::Read => category::READ,
@@ -103,7 +103,13 @@ fn categories(io: &TracedIo) -> u16 {
 }
 
 impl<W: Write> Layout<W> for Events {
-    fn io(&mut self, out: &mut W, io: &TracedIo, device: &str, lost: &mut Lost) -> io::Result<()> {
+    fn io(
+        &mut self,
+        out: &mut W,
+        io: &TraceIo,
+        device: &str,
+        lost: &mut OmittedFields,
+    ) -> io::Result<()> {
         let time_ns = io.at_ns.saturating_add(START_NS);
         self.answers(out, time_ns)?;
         let device = self.device(out, io.device, device, time_ns)?;
@@ -145,7 +151,7 @@ impl<W: Write> Layout<W> for Events {
         }
     }
 
-    fn finish(&mut self, out: &mut W, _lost: &mut Lost) -> io::Result<()> {
+    fn finish(&mut self, out: &mut W, _lost: &mut OmittedFields) -> io::Result<()> {
         self.answers(out, u64::MAX)
     }
 }

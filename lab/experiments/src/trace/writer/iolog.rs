@@ -11,8 +11,8 @@ use std::io::{self, Write};
 
 use millrace_block::Op;
 
-use super::{Layout, Lost};
-use crate::trace::TracedIo;
+use super::{Layout, OmittedFields};
+use crate::trace::TraceIo;
 use crate::trace::formats::iolog::{HEAD_2, HEAD_3};
 
 /// Which version.
@@ -50,7 +50,13 @@ impl Log {
 }
 
 impl<W: Write> Layout<W> for Log {
-    fn io(&mut self, out: &mut W, io: &TracedIo, device: &str, lost: &mut Lost) -> io::Result<()> {
+    fn io(
+        &mut self,
+        out: &mut W,
+        io: &TraceIo,
+        device: &str,
+        lost: &mut OmittedFields,
+    ) -> io::Result<()> {
         self.begin(out)?;
         self.last_us = io.at_ns / 1_000;
         lost.times |= self.version == Version::Plain && self.last_us > 0;
@@ -74,7 +80,7 @@ impl<W: Write> Layout<W> for Log {
         writeln!(out, "{}{file} {action} {} {}", self.time(), io.offset_bytes, io.len_bytes)
     }
 
-    fn finish(&mut self, out: &mut W, _lost: &mut Lost) -> io::Result<()> {
+    fn finish(&mut self, out: &mut W, _lost: &mut OmittedFields) -> io::Result<()> {
         self.begin(out)?;
         let time = self.time();
         self.files.values().try_for_each(|file| writeln!(out, "{time}{file} close"))

@@ -8,8 +8,8 @@ use std::io::{self, Write};
 
 use millrace_block::Op;
 
-use super::{Layout, Lost};
-use crate::trace::TracedIo;
+use super::{Layout, OmittedFields};
+use crate::trace::TraceIo;
 use crate::trace::formats::msr::TICK_NS;
 
 /// The beginning of 1970 as a filetime, in units of 100 ns since 1601: 134,774 days.
@@ -20,7 +20,13 @@ const START: u64 = 134_774 * 86_400 * 10_000_000;
 pub(super) struct Rows;
 
 impl<W: Write> Layout<W> for Rows {
-    fn io(&mut self, out: &mut W, io: &TracedIo, device: &str, lost: &mut Lost) -> io::Result<()> {
+    fn io(
+        &mut self,
+        out: &mut W,
+        io: &TraceIo,
+        device: &str,
+        lost: &mut OmittedFields,
+    ) -> io::Result<()> {
         let kind = match io.op {
             Op::Read => "Read",
             Op::Write | Op::WriteZeroes => "Write",
@@ -43,7 +49,7 @@ impl<W: Write> Layout<W> for Rows {
         writeln!(out, "{at},{host},{disk},{kind},{},{},{answer}", io.offset_bytes, io.len_bytes)
     }
 
-    fn finish(&mut self, _out: &mut W, _lost: &mut Lost) -> io::Result<()> {
+    fn finish(&mut self, _out: &mut W, _lost: &mut OmittedFields) -> io::Result<()> {
         Ok(())
     }
 }

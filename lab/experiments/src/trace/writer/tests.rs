@@ -4,13 +4,13 @@ use super::*;
 use crate::trace::{AnySource, TraceSource};
 use proptest::prelude::*;
 
-fn read(bytes: Vec<u8>) -> (Vec<TracedIo>, Vec<String>) {
+fn read(bytes: Vec<u8>) -> (Vec<TraceIo>, Vec<String>) {
     let mut source = AnySource::from_reader("t", io::Cursor::new(bytes), None).unwrap();
     let ios = std::iter::from_fn(|| source.next_io().unwrap()).collect();
     (ios, source.devices().to_vec())
 }
 
-fn written(format: Format, ios: &[TracedIo], devices: &[String]) -> (Vec<u8>, Vec<String>) {
+fn written(format: Format, ios: &[TraceIo], devices: &[String]) -> (Vec<u8>, Vec<String>) {
     let mut bytes = Vec::new();
     let mut writer = Writer::new(format, &mut bytes).unwrap();
     ios.iter().for_each(|io| writer.io(io, devices).unwrap());
@@ -20,7 +20,7 @@ fn written(format: Format, ios: &[TracedIo], devices: &[String]) -> (Vec<u8>, Ve
 }
 
 /// I/Os of two devices whose ranges do not meet, so that a completion is of one only.
-fn ios() -> impl Strategy<Value = Vec<TracedIo>> {
+fn ios() -> impl Strategy<Value = Vec<TraceIo>> {
     let op = prop_oneof![Just(Op::Read), Just(Op::Write), Just(Op::Discard), Just(Op::Flush)];
     let io = (op, 0..2_u32, 1..200_u64, 0..900_u64, proptest::option::of(1..1_000_u64));
     proptest::collection::vec(io, 1..60).prop_map(|ios| {
@@ -29,7 +29,7 @@ fn ios() -> impl Strategy<Value = Vec<TracedIo>> {
         let io = |(place, (op, device, sectors, gap_us, latency_us)): (usize, Drawn)| {
             at_us += if place == 0 { 0 } else { gap_us };
             let flush = op == Op::Flush;
-            TracedIo {
+            TraceIo {
                 at_ns: at_us * 1_000,
                 device,
                 op,
@@ -50,7 +50,7 @@ proptest! {
         for format in WRITTEN {
             let (bytes, notes) = written(format, &ios, &devices);
             let has_all = format != Format::Msr;
-            let expected: Vec<TracedIo> = ios.iter().copied()
+            let expected: Vec<TraceIo> = ios.iter().copied()
                 .filter(|io| has_all || matches!(io.op, Op::Read | Op::Write)).collect();
             let timed = format != Format::Iolog;
             let has_times = timed || ios.iter().all(|io| io.at_ns == 0);
@@ -84,7 +84,7 @@ proptest! {
 
 #[test]
 fn what_a_format_has_no_place_for_is_counted() {
-    let io = |op, fua, offset_bytes| TracedIo {
+    let io = |op, fua, offset_bytes| TraceIo {
         at_ns: 0,
         device: 0,
         op,
@@ -115,7 +115,7 @@ fn what_a_format_has_no_place_for_is_counted() {
 
 #[test]
 fn a_hostile_length_writes_a_bounded_file() {
-    let io = TracedIo {
+    let io = TraceIo {
         at_ns: u64::MAX,
         device: 0,
         op: Op::Read,

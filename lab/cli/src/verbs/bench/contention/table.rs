@@ -3,7 +3,7 @@
 //! Pure text out of a result. What all clients share stands in a line above the table.
 
 use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
-use millrace_experiments::load::contention::{ClientRow, Contest};
+use millrace_experiments::load::contention::{ClientRow, ContentionReport};
 
 use crate::verbs::bench::table::{TimeUnit, bytes};
 
@@ -11,7 +11,7 @@ use crate::verbs::bench::table::{TimeUnit, bytes};
 type Column = (String, Side, Box<dyn Fn(&ClientRow) -> String>);
 
 /// A result as text, without a line feed at the end.
-pub fn table(contest: &Contest, form: Form) -> String {
+pub fn table(contest: &ContentionReport, form: Form) -> String {
     let rows = &contest.clients;
     let alone = rows.iter().all(|row| row.group == row.name);
     let settings = settings().into_iter().filter(|(name, ..)| !(alone && name == "group"));

@@ -9,7 +9,7 @@ const DRAWS: u32 = 400_000;
 /// How often each block was drawn, the seed being fixed.
 fn counts(text: &str, blocks: u64) -> Vec<f64> {
     let mut random = SplitMix64::new(7);
-    let places = Places::new(distribution(text).unwrap(), blocks, &mut random);
+    let places = BlockSequence::new(distribution(text).unwrap(), blocks, &mut random);
     let mut counts = vec![0.0; blocks as usize];
     (0..DRAWS).for_each(|_| counts[places.draw(&mut random) as usize] += 1.0);
     counts
@@ -108,7 +108,7 @@ proptest! {
         ];
         let mut random = SplitMix64::new(seed);
         for kind in kinds {
-            let places = Places::new(kind, blocks, &mut random);
+            let places = BlockSequence::new(kind, blocks, &mut random);
             for _ in 0..20 {
                 prop_assert!(places.draw(&mut random) < blocks, "{kind:?}");
             }

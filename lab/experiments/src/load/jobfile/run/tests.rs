@@ -1,6 +1,6 @@
 //! Tests of runs: what job files do on drives in memory.
 
-use super::super::lines::tests::Given;
+use super::super::lines::tests::MemoryFiles;
 use super::*;
 use millrace_block::{DiskConfig, Layout};
 use millrace_drives::open;
@@ -17,7 +17,7 @@ fn volume_of(drive: &str, config: DiskConfig<Native>) -> Arc<Volume<Native>> {
 }
 
 fn run_on(drive: &str, text: &str) -> Result<Vec<JobReport>, BenchError> {
-    let file = JobFile::parse("t.fio", text.as_bytes(), &Given(&[])).unwrap();
+    let file = JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).unwrap();
     let volume = volume(drive);
     let volumes: Vec<_> = file.jobs.iter().map(|_| Arc::clone(&volume)).collect();
     run_jobs(&file, &volumes, &JobSetting::default(), &mut |_| ()).map(|(reports, _)| reports)
@@ -158,7 +158,7 @@ fn what_does_not_fit_the_device_is_refused_with_the_line_of_the_job() {
 fn a_drive_that_never_answers_ends_a_job_in_its_time() {
     for engine in ["psync", "libaio"] {
         let text = format!("[j]\nrw=randwrite\nsize=1m\niodepth=4\nioengine={engine}\n");
-        let file = JobFile::parse("t.fio", text.as_bytes(), &Given(&[])).unwrap();
+        let file = JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).unwrap();
         let config = DiskConfig { timeout_ns: 200_000_000, ..DiskConfig::default() };
         let volume = volume_of("fault:drive=(ram:size=16m),stuck=true", config);
         let start = std::time::Instant::now();
@@ -172,7 +172,7 @@ fn a_drive_that_never_answers_ends_a_job_in_its_time() {
 #[test]
 fn an_interrupt_ends_jobs_with_what_they_did() {
     let file = b"[j]\nrw=randread\nruntime=1h\ntime_based\nthinktime=1s\n[k]\nstartdelay=1h\n";
-    let file = JobFile::parse("t.fio", file, &Given(&[])).unwrap();
+    let file = JobFile::parse("t.fio", file, &MemoryFiles(&[])).unwrap();
     let volume = volume("ram:size=4m");
     let setting = JobSetting::default();
     let mut calls = 0;

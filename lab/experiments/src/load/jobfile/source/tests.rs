@@ -1,6 +1,6 @@
 //! Tests of sources: what a pass meets, and in which shares.
 
-use super::super::lines::tests::Given;
+use super::super::lines::tests::MemoryFiles;
 use super::super::spec::JobFile;
 use super::*;
 
@@ -8,7 +8,7 @@ const DEVICE: u64 = 1 << 30;
 
 fn source(words: &str, size: u64) -> Source {
     let text = format!("[j]\n{}\n", words.replace(' ', "\n"));
-    let file = JobFile::parse("t.fio", text.as_bytes(), &Given(&[])).unwrap();
+    let file = JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).unwrap();
     let span = Span { begin: 1 << 20, size, io_size: size, device: DEVICE };
     Source::new(&file.jobs[0], span, 0).unwrap()
 }
@@ -80,7 +80,7 @@ fn shares_of_reads_and_of_random_places_are_kept() {
 #[test]
 fn equal_seeds_give_equal_ios_and_clones_differ() {
     let text = b"[j]\nrw=randread\nbs=512\nrandseed=5\n";
-    let job = &JobFile::parse("t.fio", text, &Given(&[])).unwrap().jobs[0];
+    let job = &JobFile::parse("t.fio", text, &MemoryFiles(&[])).unwrap().jobs[0];
     let span = Span { begin: 0, size: 1 << 20, io_size: 1 << 20, device: DEVICE };
     let ios = |clone| pass(&mut Source::new(job, span, clone).unwrap());
     assert_eq!(ios(0), ios(0));

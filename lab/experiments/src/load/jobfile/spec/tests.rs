@@ -2,12 +2,12 @@
 
 use proptest::prelude::*;
 
-use super::super::lines::tests::Given;
+use super::super::lines::tests::MemoryFiles;
 use super::super::options::{MEANING, NOTHING};
 use super::*;
 
 fn parse(text: &str) -> Result<JobFile, String> {
-    JobFile::parse("t.fio", text.as_bytes(), &Given(&[])).map_err(|error| error.to_string())
+    JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).map_err(|error| error.to_string())
 }
 
 fn job_of(words: &str) -> JobSpec {
@@ -179,7 +179,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_the_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        let _ = JobFile::parse("t.fio", &bytes, &Given(&[]));
+        let _ = JobFile::parse("t.fio", &bytes, &MemoryFiles(&[]));
     }
 
     #[test]
