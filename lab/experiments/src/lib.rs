@@ -1,8 +1,8 @@
 //! Workloads, experiments and reports: what measures millrace, and nothing that production needs.
 //!
 //! Folders are layers, of which each stands on those before it. `filter` has drivers around a
-//! driver, `page` figures, tables and checks as HTML and text. `load` is the load generator with its
-//! jobs, fio's job files and rows of results. `trace` reads and writes traces of block I/O.
+//! driver, `page` figures, tables and checks as HTML and text. `load` is the load generator with
+//! its jobs, fio's job files and rows of results. `trace` reads and writes traces of block I/O.
 //! `simulation` runs rows on simulated machines, `programs` servers and utilities there, `vm` a
 //! virtual machine. `replay` sends the I/Os of a trace again. `papers` repeats experiments of
 //! papers. `explorer` looks for bugs by simulation. Called by the binary's verbs and by tests.
@@ -28,4 +28,4 @@ pub use load::row::{
 pub use load::vhost::run_vhost_row;
 pub use load::virtqueue::run_virtqueue_row;
 pub use load::workload::{Offsets, Rw, Workload};
-pub use papers::{Mechanism, Step, Wanted};
+pub use papers::{Mechanism, PartSelection, Step};

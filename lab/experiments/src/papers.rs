@@ -28,7 +28,7 @@ use crate::page::Page;
 use crate::simulation::{machine, run_rows};
 
 pub use mechanism::Mechanism;
-pub use points::Wanted;
+pub use points::PartSelection;
 #[cfg(test)]
 pub(crate) use points::run_without;
 pub(crate) use points::{Experiment, Point, Results, mechanisms, repeat};
@@ -246,7 +246,7 @@ pub(crate) fn check_captions<P: Point>(
     least: usize,
     all: impl Fn(&Results<P>) -> Vec<crate::page::Figure>,
 ) {
-    let run = Results::<P>::run(Wanted::new(&[], 1), |_| ControlFlow::Continue(()));
+    let run = Results::<P>::run(PartSelection::new(&[], 1), |_| ControlFlow::Continue(()));
     let figures = all(&run.expect("nothing to run").0.with);
     assert!(figures.len() >= least, "{}", figures.len());
     for crate::page::Figure { id, caption, .. } in figures {

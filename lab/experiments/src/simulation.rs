@@ -43,7 +43,7 @@ use crate::load::workload::Workload;
 
 pub(crate) use file_costs::FileCosts;
 pub(crate) use history::KernelCosts;
-pub use history::{History, LockScope, Readv, Spent};
+pub use history::{History, LockScope, Readv, TimeUse};
 pub use host_adapter::HostAdapterConfig;
 pub use interface::{Host, InterfaceKind, Stop};
 pub use linux3::{DioCount, KernelKind, Linux3};
@@ -52,11 +52,11 @@ pub use machines::{MachineError, machine, machine_names};
 pub(crate) use poller::PollerDriver;
 pub use rows::run_rows;
 pub use run::{
-    Observed, run_metered, run_metered_until, run_observed, run_simulated, run_simulated_until,
+    ObservedRow, run_metered, run_metered_until, run_observed, run_simulated, run_simulated_until,
 };
 pub use tags::TagSample;
 pub use window::Length;
-pub(crate) use window::{Passed, Window};
+pub(crate) use window::{Window, WindowStep};
 pub(crate) use workers::Workers;
 
 /// The thread or CPU that takes the interrupts of drives that complete later.
@@ -178,12 +178,12 @@ pub struct Watch {
     /// Tags in use, seen from this CPU, which does nothing else, every so many nanoseconds.
     pub tags: Option<(u32, u64)>,
     /// Every step of every I/O.
-    pub trace: Option<Traced>,
+    pub trace: Option<RecordingPlan>,
 }
 
 /// What is recorded of a row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Traced {
+pub struct RecordingPlan {
     /// Where to, and what the devices are called.
     pub config: RecorderConfig,
     /// The drives' devices.

@@ -8,9 +8,9 @@
 use millrace_block::blktrace::{self, Act, RECORD_BYTES, Record};
 use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
 use millrace_experiments::simulation::{
-    DioCount, History, HostAdapterConfig, InterfaceKind, Irq, Length, Linux3, LockScope, Service,
-    SimPlan, Traced, Watch, machine, run_metered, run_metered_until, run_observed, run_rows,
-    run_simulated,
+    DioCount, History, HostAdapterConfig, InterfaceKind, Irq, Length, Linux3, LockScope,
+    RecordingPlan, Service, SimPlan, Watch, machine, run_metered, run_metered_until, run_observed,
+    run_rows, run_simulated,
 };
 use millrace_experiments::{Interrupt, Row, Rw, Workload};
 use millrace_runtime::RecorderConfig;
@@ -310,7 +310,7 @@ fn acts(files: &[std::path::PathBuf]) -> Vec<Act> {
 #[test]
 fn bounces_are_in_the_traces_of_both_machines_and_a_full_ring_is_counted() {
     let dir = tempfile::tempdir().unwrap();
-    let traced = |name: &str, ring| Traced {
+    let traced = |name: &str, ring| RecordingPlan {
         config: RecorderConfig { name: dir.path().join(name), ..RecorderConfig::default() },
         devices: vec![blktrace::device(240, 0)],
         ring,

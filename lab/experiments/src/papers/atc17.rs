@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::papers::{self, Experiment, Mechanism, Step, Wanted};
+use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
 use crate::simulation::FileCosts;
 
 use runs::Results;
@@ -63,7 +63,7 @@ papers::parts! { "atc17":
 /// # Errors
 /// If a machine's file or a simulation is wrong.
 pub fn atc17(
-    wanted: Wanted<'_, Part>,
+    wanted: PartSelection<'_, Part>,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
     let costs = FileCosts::linux_4_4()?;

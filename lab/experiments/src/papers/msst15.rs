@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::papers::{self, Experiment, Mechanism, Step, Wanted};
+use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
 use crate::vm::VmCosts;
 
 use runs::Results;
@@ -46,7 +46,7 @@ papers::parts! { "msst15":
 /// # Errors
 /// If a machine's file or a simulation is wrong.
 pub fn msst15(
-    wanted: Wanted<'_, Part>,
+    wanted: PartSelection<'_, Part>,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
     let costs = VmCosts::kvm_2015()?;
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn a_part_gives_the_same_page_each_time_and_more_threads_do_more() {
         let page = || {
-            msst15(Wanted::new(&[Part::Threads], 7), |_| ControlFlow::Continue(()))
+            msst15(PartSelection::new(&[Part::Threads], 7), |_| ControlFlow::Continue(()))
                 .expect("it runs")
                 .0
         };

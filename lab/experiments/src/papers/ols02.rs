@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::papers::{self, Experiment, Mechanism, Step, Wanted};
+use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
 use crate::simulation::KernelCosts;
 
 use runs::Results;
@@ -38,7 +38,7 @@ papers::parts! { "ols02":
 }
 
 /// What checks go by: what was simulated, and what was counted here.
-struct Seen<'a> {
+struct Evidence<'a> {
     results: &'a Results,
     calls: Option<[native::Calls; 2]>,
 }
@@ -51,7 +51,7 @@ struct Seen<'a> {
 /// # Errors
 /// If a machine's file or a simulation is wrong, or somebody else takes lock statistics.
 pub fn ols02(
-    wanted: Wanted<'_, Part>,
+    wanted: PartSelection<'_, Part>,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
     let costs = KernelCosts::linux_2_4()?;
@@ -62,7 +62,7 @@ pub fn ols02(
             let here = here.get_or_insert_with(|| measured(parts));
             let calls = here.as_ref().ok().and_then(|here| here.0);
             Page {
-                checks: checks::all(&Seen { results, calls }),
+                checks: checks::all(&Evidence { results, calls }),
                 figures: figures::all(parts, results),
                 tables: tables::all(parts, results),
                 ..page
@@ -74,10 +74,10 @@ pub fn ols02(
 }
 
 /// What was counted here, and the table of what was measured here.
-type Here = (Option<[native::Calls; 2]>, Option<crate::page::DataTable>);
+type NativeResults = (Option<[native::Calls; 2]>, Option<crate::page::DataTable>);
 
 /// What these parts want of this machine.
-fn measured(parts: &[Part]) -> Result<Here, BenchError> {
+fn measured(parts: &[Part]) -> Result<NativeResults, BenchError> {
     let calls = parts.contains(&Part::Calls).then(native::calls).transpose()?;
     let table = parts.contains(&Part::Native).then(native::table).transpose()?;
     Ok((calls, table))
@@ -134,7 +134,8 @@ mod tests {
     #[test]
     fn calls_are_counted_and_the_other_checks_are_listed_as_not_there() {
         let (page, parts) =
-            ols02(Wanted::new(&[Part::Calls], 7), |_| ControlFlow::Continue(())).expect("it runs");
+            ols02(PartSelection::new(&[Part::Calls], 7), |_| ControlFlow::Continue(()))
+                .expect("it runs");
         assert_eq!(parts, [Part::Calls]);
         let ids: Vec<&str> = page.checks.iter().map(|check| check.id.as_str()).collect();
         let paper = ["ols.dm-read", "ols.dm-readv", "ols.dsw", "ols.calls", "ols.lock-share"];
@@ -148,7 +149,9 @@ mod tests {
     #[test]
     fn one_lock_for_all_disks_is_what_cpus_spin_on_and_a_run_is_the_same_again() {
         let page = || {
-            ols02(Wanted::new(&[Part::Dm], 7), |_| ControlFlow::Continue(())).expect("it runs").0
+            ols02(PartSelection::new(&[Part::Dm], 7), |_| ControlFlow::Continue(()))
+                .expect("it runs")
+                .0
         };
         let (first, second) = (page(), page());
         assert_eq!(first.json(), second.json());

@@ -19,7 +19,7 @@ use crate::papers::{Repetition, Step, comparison, distinct, models, run_points, 
 
 /// What to repeat of a paper.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a, P> {
+pub struct PartSelection<'a, P> {
     /// The parts, each once.
     pub parts: &'a [P],
     /// The seed of all simulations.
@@ -28,11 +28,11 @@ pub struct Wanted<'a, P> {
     pub without: &'a [Mechanism],
 }
 
-impl<'a, P> Wanted<'a, P> {
+impl<'a, P> PartSelection<'a, P> {
     /// These parts, with every mechanism.
     #[must_use]
     pub fn new(parts: &'a [P], seed: u64) -> Self {
-        Wanted { parts, seed, without: &[] }
+        PartSelection { parts, seed, without: &[] }
     }
 }
 
@@ -41,7 +41,7 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     /// A part of the experiment.
     type Part: Copy + PartialEq + 'static;
     /// What a point gives.
-    type Seen: Send;
+    type Measurement: Send;
     /// Mechanisms that points have themselves, besides those of their machines.
     const OWN: &'static [Mechanism] = &[];
     /// Mechanisms of their machines on which nothing hangs here.
@@ -73,26 +73,26 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     ///
     /// # Errors
     /// If a machine's file or the simulation is wrong.
-    fn run(&self, model: &Model, seed: u64) -> Result<Self::Seen, BenchError>;
+    fn run(&self, model: &Model, seed: u64) -> Result<Self::Measurement, BenchError>;
 
     /// Line and lock events in it.
-    fn events(seen: &Self::Seen) -> u64;
+    fn events(seen: &Self::Measurement) -> u64;
 }
 
 /// All points that were run.
 pub(crate) struct Results<P: Point> {
     models: Vec<Model>,
-    points: Vec<(P, P::Seen)>,
+    points: Vec<(P, P::Measurement)>,
 }
 
 impl<P: Point> Results<P> {
     /// Runs what the parts need, as the paper has it and without what is to be left out; also says
     /// which parts were run whole.
     pub(crate) fn run(
-        wanted: Wanted<'_, P::Part>,
+        wanted: PartSelection<'_, P::Part>,
         tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-    ) -> Result<(Both<P>, Vec<P::Part>), BenchError> {
-        let Wanted { parts, seed, without } = wanted;
+    ) -> Result<(PairedResults<P>, Vec<P::Part>), BenchError> {
+        let PartSelection { parts, seed, without } = wanted;
         let mut points = distinct(parts.iter().flat_map(|part| P::of(*part)));
         // The long ones first, so that none is left over for the end.
         points.sort_by_key(|point| Reverse(point.work()));
@@ -128,11 +128,11 @@ impl<P: Point> Results<P> {
             with.push((point, whole));
         }
         let rest = (times == 2).then(|| Results { models: models.clone(), points: rest });
-        Ok((Both { with: Results { models, points: with }, without: rest }, parts))
+        Ok((PairedResults { with: Results { models, points: with }, without: rest }, parts))
     }
 
     /// All points.
-    pub(crate) fn points(&self) -> impl Iterator<Item = &(P, P::Seen)> {
+    pub(crate) fn points(&self) -> impl Iterator<Item = &(P, P::Measurement)> {
         self.points.iter()
     }
 
@@ -142,14 +142,14 @@ impl<P: Point> Results<P> {
     }
 
     /// What a point gave, if it was run.
-    pub(crate) fn at(&self, point: impl Borrow<P>) -> Option<&P::Seen> {
+    pub(crate) fn at(&self, point: impl Borrow<P>) -> Option<&P::Measurement> {
         let point = point.borrow();
         self.points.iter().find(|(other, _)| other == point).map(|(_, seen)| seen)
     }
 }
 
 /// What points gave, as the paper has them and without what was left out.
-pub(crate) struct Both<P: Point> {
+pub(crate) struct PairedResults<P: Point> {
     pub(crate) with: Results<P>,
     pub(crate) without: Option<Results<P>>,
 }
@@ -160,7 +160,7 @@ pub(crate) fn run_without<P: Point>(
     point: &P,
     model: &Model,
     (seed, without): (u64, &[Mechanism]),
-) -> Result<P::Seen, BenchError> {
+) -> Result<P::Measurement, BenchError> {
     let point = without.iter().fold(point.clone(), |point, one| point.without(*one));
     let mut model = model.clone();
     without.iter().for_each(|mechanism| mechanism.take_from(&mut model));
@@ -200,11 +200,11 @@ pub(crate) struct Experiment<P: 'static> {
 /// If a machine's file or a simulation is wrong.
 pub(crate) fn repeat<P: Point>(
     experiment: &Experiment<P::Part>,
-    wanted: Wanted<'_, P::Part>,
+    wanted: PartSelection<'_, P::Part>,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
     mut fill: impl FnMut(&Results<P>, &[P::Part], Page) -> Page,
 ) -> Result<(Page, Vec<P::Part>), BenchError> {
-    let (Both { with, without }, parts) = Results::<P>::run(wanted, tell)?;
+    let (PairedResults { with, without }, parts) = Results::<P>::run(wanted, tell)?;
     let Experiment { paper, title, intro, parts: names } = experiment;
     let ran = || [Some(&with), without.as_ref()].into_iter().flatten();
     let seen = || ran().flat_map(|results| &results.points);
@@ -239,16 +239,16 @@ mod tests {
 
     /// A null drive on twelve cores of four sockets, through libaio.
     #[derive(Debug, Clone, Copy, PartialEq)]
-    struct Tiny(Stack);
+    struct TestPoint(Stack);
 
-    impl Point for Tiny {
+    impl Point for TestPoint {
         type Part = Stack;
-        type Seen = f64;
+        type Measurement = f64;
         const OWN: &'static [Mechanism] = &[Mechanism::Copies];
         const UNUSED: &'static [Mechanism] = &[Mechanism::Links];
 
-        fn of(stack: Stack) -> Vec<Tiny> {
-            vec![Tiny(stack)]
+        fn of(stack: Stack) -> Vec<TestPoint> {
+            vec![TestPoint(stack)]
         }
 
         fn machine(&self) -> &'static str {
@@ -297,11 +297,11 @@ mod tests {
 
     /// Rate without a mechanism over the rate with all.
     fn rest(stack: Stack, mechanism: Mechanism) -> f64 {
-        let wanted = Wanted { parts: &[stack], seed: 1, without: &[mechanism] };
-        let run = Results::<Tiny>::run(wanted, |_| ControlFlow::Continue(()));
-        let (Both { with, without }, parts) = run.expect("it runs");
+        let wanted = PartSelection { parts: &[stack], seed: 1, without: &[mechanism] };
+        let run = Results::<TestPoint>::run(wanted, |_| ControlFlow::Continue(()));
+        let (PairedResults { with, without }, parts) = run.expect("it runs");
         assert_eq!(parts, [stack]);
-        let of = |results: &Results<Tiny>| *results.at(Tiny(stack)).expect("it was run");
+        let of = |results: &Results<TestPoint>| *results.at(TestPoint(stack)).expect("it was run");
         of(&without.expect("a second run")) / of(&with)
     }
 
@@ -324,12 +324,12 @@ mod tests {
 
     #[test]
     fn a_run_without_anything_left_out_is_one_run_and_its_mechanisms_are_those_it_has() {
-        let wanted = Wanted::new(&[Stack::Mq], 1);
-        let run = Results::<Tiny>::run(wanted, |_| ControlFlow::Continue(()));
+        let wanted = PartSelection::new(&[Stack::Mq], 1);
+        let run = Results::<TestPoint>::run(wanted, |_| ControlFlow::Continue(()));
         assert!(run.expect("it runs").0.without.is_none());
-        let known = mechanisms::<Tiny>(&[Stack::Mq]).expect("a known machine");
+        let known = mechanisms::<TestPoint>(&[Stack::Mq]).expect("a known machine");
         let machine = ["spinners", "distance", "queueing", "lines", "copies"];
         assert_eq!(known.iter().map(|one| one.word()).collect::<Vec<_>>(), machine);
-        assert!(mechanisms::<Tiny>(&[]).expect("no machine").is_empty());
+        assert!(mechanisms::<TestPoint>(&[]).expect("no machine").is_empty());
     }
 }

@@ -14,28 +14,28 @@ pub(crate) struct Rule<R> {
     pub(crate) kind: CheckKind,
     pub(crate) paper: (&'static str, &'static [f64]),
     /// Our words and numbers, whether it holds (None: by tolerance), and a note.
-    pub(crate) ours: fn(&R) -> Option<Found>,
+    pub(crate) ours: fn(&R) -> Option<Finding>,
 }
 
 /// What a rule found.
-pub(crate) struct Found {
+pub(crate) struct Finding {
     text: String,
     numbers: Vec<f64>,
     holds: Option<Holds>,
     note: String,
 }
 
-impl Found {
-    pub(crate) fn new(text: String, numbers: Vec<f64>) -> Found {
-        Found { text, numbers, holds: None, note: String::new() }
+impl Finding {
+    pub(crate) fn new(text: String, numbers: Vec<f64>) -> Finding {
+        Finding { text, numbers, holds: None, note: String::new() }
     }
 
-    pub(crate) fn holds(self, holds: impl Into<Holds>) -> Found {
-        Found { holds: Some(holds.into()), ..self }
+    pub(crate) fn holds(self, holds: impl Into<Holds>) -> Finding {
+        Finding { holds: Some(holds.into()), ..self }
     }
 
-    pub(crate) fn note(self, note: impl Into<String>) -> Found {
-        Found { note: note.into(), ..self }
+    pub(crate) fn note(self, note: impl Into<String>) -> Finding {
+        Finding { note: note.into(), ..self }
     }
 }
 

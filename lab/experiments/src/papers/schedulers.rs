@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 
 use crate::load::bench::BenchError;
 use crate::page::{Against, Page};
-use crate::papers::{self, Experiment, Mechanism, Step, Wanted};
+use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
 
 use runs::Results;
 
@@ -48,7 +48,7 @@ papers::parts! { "schedulers":
 /// # Errors
 /// If a machine's file or a simulation is wrong.
 pub fn schedulers(
-    wanted: Wanted<'_, Part>,
+    wanted: PartSelection<'_, Part>,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
     papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| Page {

@@ -1,4 +1,4 @@
-//! `walk`: where one I/O spends its time, on this machine and in real time.
+//! `spans`: where one I/O spends its time, on this machine and in real time.
 //!
 //! One 4 KiB read at a time, from an NVMe-class model drive and from a file in the folder for
 //! temporary files, each step of each I/O stamped and recorded (`Recorder`), read back and measured
@@ -41,13 +41,13 @@ const PAPER_D2C_NS: f64 = 25_327.0;
 const SHARE_MOST: f64 = 0.10;
 
 /// What was measured of a drive: nanoseconds, in the order of `PAPER`.
-struct Walked {
+struct DriveSpans {
     drive: &'static str,
     avg_ns: [f64; PAPER.len()],
     ios: u64,
 }
 
-impl Walked {
+impl DriveSpans {
     /// What the steps before the drive take.
     fn software_ns(&self) -> f64 {
         self.avg_ns[..3].iter().sum()
@@ -66,17 +66,17 @@ impl Walked {
 }
 
 /// Files that are made, and removed when it drops.
-struct Folder(PathBuf);
+struct TempFolder(PathBuf);
 
-impl Folder {
-    fn new() -> Result<Folder, BenchError> {
+impl TempFolder {
+    fn new() -> Result<TempFolder, BenchError> {
         let path = std::env::temp_dir().join(format!("millrace-walk-{}", std::process::id()));
         std::fs::create_dir_all(&path).map_err(|error| failed(&path, &error))?;
-        Ok(Folder(path))
+        Ok(TempFolder(path))
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         // What cannot be removed is the system's to clean up.
         let _ = std::fs::remove_dir_all(&self.0);
@@ -99,11 +99,11 @@ fn failed(path: &Path, error: &dyn std::fmt::Display) -> BenchError {
 ///
 /// # Errors
 /// If a drive cannot be opened, or the folder for temporary files cannot be written.
-pub fn walk(
+pub fn spans(
     seed: u64,
     mut tell: impl FnMut(Step<'_>) -> ControlFlow<()>,
 ) -> Result<Page, BenchError> {
-    let folder = Folder::new()?;
+    let folder = TempFolder::new()?;
     let path = folder.0.join("drive");
     // With data everywhere: a hole is read from no drive.
     fill(&path).map_err(|error| failed(&path, &error))?;
@@ -112,14 +112,14 @@ pub fn walk(
         ("model of the paper's NVMe drive", "model:preset=walk-nvme".to_owned()),
         ("file in the temporary folder", file),
     ];
-    let mut walked = Vec::new();
+    let mut measured = Vec::new();
     for (done, (name, spec)) in drives.iter().enumerate() {
         if tell(Step { done, of: drives.len(), task: name }).is_break() {
             break;
         }
-        walked.push(measure(name, spec, &folder.0, seed)?);
+        measured.push(measure(name, spec, &folder.0, seed)?);
     }
-    Ok(page(&walked, seed))
+    Ok(page(&measured, seed))
 }
 
 /// One drive's spans.
@@ -128,7 +128,7 @@ fn measure(
     spec: &str,
     folder: &Path,
     seed: u64,
-) -> Result<Walked, BenchError> {
+) -> Result<DriveSpans, BenchError> {
     let spec = spec.parse().map_err(|error| failed(folder, &error))?;
     let opened = open(&spec, 1).map_err(|error| failed(folder, &error))?;
     let config = DiskConfig {
@@ -142,7 +142,7 @@ fn measure(
     let spans = record(&volume, &name, seed)?;
     let of = |span: Span| spans.all().of(span);
     let (ios, avg_ns) = (of(Span::Q2C).n, PAPER.map(|(span, _)| of(span).avg()));
-    Ok(Walked { drive, avg_ns, ios })
+    Ok(DriveSpans { drive, avg_ns, ios })
 }
 
 /// Runs the workload with a recording, and reads that.
@@ -176,23 +176,23 @@ fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans,
     Ok(spans)
 }
 
-fn page(walked: &[Walked], seed: u64) -> Page {
+fn page(drives: &[DriveSpans], seed: u64) -> Page {
     let mut rows = Vec::new();
     for (index, (span, paper_s)) in PAPER.iter().enumerate() {
         let mut row = vec![span.name().to_owned(), microseconds(paper_s * 1e9)];
-        row.extend(walked.iter().map(|one| microseconds(one.avg_ns[index])));
+        row.extend(drives.iter().map(|one| microseconds(one.avg_ns[index])));
         rows.push(row);
     }
     let paper_share = PAPER[..3].iter().map(|(_, s)| s).sum::<f64>() / PAPER[4].1;
     let mut share = vec!["Q2D of Q2C".to_owned(), percent(paper_share)];
-    share.extend(walked.iter().map(|one| percent(one.share())));
+    share.extend(drives.iter().map(|one| percent(one.share())));
     rows.push(share);
     let mut beside = vec!["Q2D of Q2C, D2C at most the paper's".to_owned(), percent(paper_share)];
-    beside.extend(walked.iter().map(|one| percent(one.share_beside_paper())));
+    beside.extend(drives.iter().map(|one| percent(one.share_beside_paper())));
     rows.push(beside);
     let mut head = vec!["span, average us".to_owned(), "paper".to_owned()];
-    head.extend(walked.iter().map(|one| one.drive.to_owned()));
-    let counts = walked.iter().map(|one| one.ios.to_string()).collect::<Vec<_>>().join(", ");
+    head.extend(drives.iter().map(|one| one.drive.to_owned()));
+    let counts = drives.iter().map(|one| one.ios.to_string()).collect::<Vec<_>>().join(", ");
     Page {
         title: "Where a request spends its time, recorded on this machine".into(),
         intro: INTRO.iter().map(ToString::to_string).collect(),
@@ -200,8 +200,8 @@ fn page(walked: &[Walked], seed: u64) -> Page {
             ("command".into(), format!("millrace-lab paper walk --seed {seed}")),
             ("I/Os measured".into(), counts),
         ],
-        checks: vec![check(walked)],
-        figures: vec![figure(walked)],
+        checks: vec![check(drives)],
+        figures: vec![figure(drives)],
         tables: vec![DataTable::new(
             ("spans", "Spans of one 4 KiB read at a time"),
             "Q queued, G request got, I inserted, D issued to the driver, C completed; every step \
@@ -214,15 +214,15 @@ fn page(walked: &[Walked], seed: u64) -> Page {
 }
 
 /// The spans of each drive, and the paper's, as points above their numbers.
-fn figure(walked: &[Walked]) -> Figure {
+fn figure(drives: &[DriveSpans]) -> Figure {
     let points = |of: &dyn Fn(usize) -> f64, spans: core::ops::Range<usize>| {
         spans.map(|index| (index as f64 + 1.0, of(index))).collect::<Vec<_>>()
     };
     let panel = |title: &str, spans: core::ops::Range<usize>| {
-        let one = |one: &Walked| {
+        let one = |one: &DriveSpans| {
             Series::ours(one.drive, points(&|index| one.avg_ns[index], spans.clone()))
         };
-        let mut series: Vec<Series> = walked.iter().map(one).collect();
+        let mut series: Vec<Series> = drives.iter().map(one).collect();
         series.push(Series::theirs("spans", points(&|index| PAPER[index].1 * 1e9, spans.clone())));
         Panel::new(title, "span", ("average", Unit::Nanoseconds), series)
     };
@@ -238,12 +238,12 @@ fn figure(walked: &[Walked]) -> Figure {
 }
 
 /// `walk.spans`, on the NVMe-class drive.
-fn check(walked: &[Walked]) -> Check {
+fn check(drives: &[DriveSpans]) -> Check {
     let paper = Quantity::new("Q2G, G2I, I2D together below 10 % of Q2C (4 %)", []);
-    let Some(nvme) = walked.first() else {
+    let Some(nvme) = drives.first() else {
         return Check::not_yet("walk.spans", CheckKind::Qualitative, paper);
     };
-    let each = walked.iter().map(|one| {
+    let each = drives.iter().map(|one| {
         let (share, beside) = (percent(one.share()), percent(one.share_beside_paper()));
         format!("{}: {share}, with the paper's D2C {beside}", one.drive)
     });

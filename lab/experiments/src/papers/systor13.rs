@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::papers::{self, Experiment, Mechanism, Step, Wanted};
+use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
 
 use runs::Results;
 
@@ -45,7 +45,7 @@ papers::parts! { "systor13":
 /// # Errors
 /// If a machine's file or a simulation is wrong.
 pub fn systor13(
-    wanted: Wanted<'_, Part>,
+    wanted: PartSelection<'_, Part>,
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
     papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| Page {
@@ -61,7 +61,7 @@ pub fn systor13(
 /// # Errors
 /// If a machine's file is wrong.
 pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    papers::mechanisms::<runs::On>(parts)
+    papers::mechanisms::<runs::DesignPoint>(parts)
 }
 
 const EXPERIMENT: Experiment<Part> = Experiment {

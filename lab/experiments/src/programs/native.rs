@@ -19,7 +19,7 @@ use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 use super::{Runs, Task, servers, utilities};
 use crate::load::bench::{BenchError, Interrupt, check_writable};
 use crate::load::drain_barrier::DrainBarrier;
-use crate::simulation::program::{Access, Program, Shared};
+use crate::simulation::program::{Access, Program, ProgramState};
 use crate::simulation::window::Window;
 
 /// Programs by their names.
@@ -127,26 +127,26 @@ pub fn run_program_row(
     if task.writes() {
         check_writable(volume, &format!("program {task}"))?;
     }
-    task.with(plan.seed, OnThreads { volume, task, plan })
+    task.with(plan.seed, NativeRun { volume, task, plan })
 }
 
 /// On threads of this machine.
-struct OnThreads<'a> {
+struct NativeRun<'a> {
     volume: &'a Arc<Volume<Native>>,
     task: Task,
     plan: &'a ProgramPlan,
 }
 
-impl Runs for OnThreads<'_> {
+impl Runs for NativeRun<'_> {
     type Result = ProgramRun;
 
     fn run<P: Program>(self, program: &P) -> Result<ProgramRun, BenchError> {
-        let OnThreads { volume, task, plan } = self;
+        let NativeRun { volume, task, plan } = self;
         let length_ns = u64::try_from(plan.runtime.as_nanos()).unwrap_or(u64::MAX);
         let (warm_ops, _) = program.measured();
         let window = Window::after(warm_ops, length_ns).ended_by(&plan.interrupt);
         let depth = if matches!(task, Task::Graph(_)) { GRAPH_DEPTH } else { CALLS };
-        let shared = Arc::new(Shared::new(Arc::clone(volume), window, depth)?);
+        let shared = Arc::new(ProgramState::new(Arc::clone(volume), window, depth)?);
         // As where volumes are served: workers stay on their CPUs only beside threads that do.
         let pinning = if plan.cpus.is_empty() { Pinning::Free } else { Pinning::Pinned };
         let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, pinning)?;
@@ -185,7 +185,7 @@ fn hold<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// One thread of a program.
 fn work<P: Program>(
-    shared: &Shared<Native>,
+    shared: &ProgramState<Native>,
     (program, config): (&P, IoConfig),
     barrier: &DrainBarrier,
 ) -> Result<(), Error> {

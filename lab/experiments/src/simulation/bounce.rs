@@ -73,9 +73,9 @@ mod tests {
     use crate::filter::FilteredDriver;
 
     #[derive(Default)]
-    struct Seen(Mutex<Vec<Action>>);
+    struct RecordedActions(Mutex<Vec<Action>>);
 
-    impl TraceSink for Seen {
+    impl TraceSink for RecordedActions {
         fn trace(&self, event: &Event) {
             self.0.lock().expect("no panic").push(event.action);
         }
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_request_with_data_has_a_bounce_between_its_insertion_and_its_issue() {
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(RecordedActions::default());
         let inner = open_on::<Native>(&"null".parse().expect("a spec")).expect("it opens");
         let sink: Arc<dyn TraceSink> = seen.clone();
         let config = DiskConfig { trace: Some(sink), ..DiskConfig::default() };

@@ -8,12 +8,13 @@
 //! from the first completion on. As many as are in flight are done before that only above 230,000 a
 //! second, more than four drives of 50,000 do: so the number is not modelled.
 //!
-//! Shared by the queues of all drives behind the adapter, each of which has a `Gate`; called by
-//! host_adapter.rs. It is the adapter's own knowledge, so that nobody pays for reading it: a plain
-//! mutex, never held over a call to the machine. An interrupt tells of what is done by its time,
-//! and of nothing later. Not modelled: one tasklet on one CPU takes the completions of all drives
-//! and sends each on to the CPU that submitted; here each queue's server finds its own when it
-//! looks, for which it asks at the time that the interrupt was expected at when it looked last.
+//! Shared by the queues of all drives behind the adapter, each of which has a `QueueInterrupts`;
+//! called by host_adapter.rs. It is the adapter's own knowledge, so that nobody pays for reading
+//! it: a plain mutex, never held over a call to the machine. An interrupt tells of what is done by
+//! its time, and of nothing later. Not modelled: one tasklet on one CPU takes the completions of
+//! all drives and sends each on to the CPU that submitted; here each queue's server finds its own
+//! when it looks, for which it asks at the time that the interrupt was expected at when it looked
+//! last.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -70,10 +71,10 @@ impl Coalescing {
     }
 
     /// A queue comes: its view of the interrupts.
-    pub(super) fn gate(&self) -> Gate {
+    pub(super) fn gate(&self) -> QueueInterrupts {
         let mut state = self.state();
         state.next_ns.push(u64::MAX);
-        Gate { queue: state.next_ns.len() - 1, told: false }
+        QueueInterrupts { queue: state.next_ns.len() - 1, told: false }
     }
 
     /// A command goes to a drive.
@@ -109,14 +110,14 @@ impl Coalescing {
 
 /// One queue's view of its adapter's interrupts.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct QueueInterrupts {
     /// Its number among the adapter's queues.
     queue: usize,
     /// The adapter has been told when this queue's next command is done.
     told: bool,
 }
 
-impl Gate {
+impl QueueInterrupts {
     /// Polls the drive's queue if an interrupt told of its next completion, else asks to be polled
     /// when the interrupt comes.
     pub(super) fn poll<M: Machine>(

@@ -201,14 +201,14 @@ const LINUX_2_4: &str = include_str!("../../machines/linux-2.4.toml");
 #[serde(deny_unknown_fields)]
 pub(crate) struct KernelCosts {
     pub(crate) name: String,
-    held: Held,
+    held: HoldTimes,
     buffer: BufferHead,
     bounce: Bounce,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Held {
+struct HoldTimes {
     dispatch: Cost,
     interrupt: Cost,
 }
@@ -263,7 +263,7 @@ impl KernelCosts {
 
 /// Where that kernel's time went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spent {
+pub enum TimeUse {
     /// Buffer heads before the lock.
     Submit,
     /// The adapter's driver, as commands go in.
@@ -280,16 +280,16 @@ pub enum Spent {
     User,
 }
 
-impl Spent {
+impl TimeUse {
     /// All, with their names.
-    pub const NAMES: [(Spent, &'static str); 7] = [
-        (Spent::Submit, "buffer heads, submission"),
-        (Spent::Dispatch, "dispatch of commands"),
-        (Spent::Interrupt, "interrupts of adapters"),
-        (Spent::BottomHalf, "buffer heads, end"),
-        (Spent::BouncePages, "bounce pages"),
-        (Spent::BounceCopies, "bounce copies"),
-        (Spent::User, "user"),
+    pub const NAMES: [(TimeUse, &'static str); 7] = [
+        (TimeUse::Submit, "buffer heads, submission"),
+        (TimeUse::Dispatch, "dispatch of commands"),
+        (TimeUse::Interrupt, "interrupts of adapters"),
+        (TimeUse::BottomHalf, "buffer heads, end"),
+        (TimeUse::BouncePages, "bounce pages"),
+        (TimeUse::BounceCopies, "bounce copies"),
+        (TimeUse::User, "user"),
     ];
 }
 
@@ -316,7 +316,7 @@ pub(super) struct Kernel<M: Machine> {
     without_copies: bool,
     /// What the drivers of the drives' adapters work under, by drive; none if a plan has none.
     adapters: Vec<RequestLock<M>>,
-    spent_ns: Mutex<[u64; Spent::NAMES.len()]>,
+    spent_ns: Mutex<[u64; TimeUse::NAMES.len()]>,
 }
 
 impl<M: Machine> Kernel<M> {
@@ -348,11 +348,11 @@ impl<M: Machine> Kernel<M> {
         self.spent_ns.lock().unwrap_or_else(PoisonError::into_inner).to_vec()
     }
 
-    fn spend(&self, on: Spent, cost: &Cost, times: u32) {
+    fn spend(&self, on: TimeUse, cost: &Cost, times: u32) {
         self.spend_ns(on, (cost.ns * self.scale * f64::from(times)).round() as u64);
     }
 
-    fn spend_ns(&self, on: Spent, ns: u64) {
+    fn spend_ns(&self, on: TimeUse, ns: u64) {
         // Free on the simulated machine, as all counting is.
         self.spent_ns.lock().unwrap_or_else(PoisonError::into_inner)[on as usize] += ns;
         (self.charge)(ns);
@@ -360,7 +360,7 @@ impl<M: Machine> Kernel<M> {
 
     /// A program computes.
     pub(super) fn compute(&self, ns: u64) {
-        self.spend_ns(Spent::User, ns);
+        self.spend_ns(TimeUse::User, ns);
     }
 
     /// Whether its adapters and their interrupts are there, and not just its bounces.
@@ -371,10 +371,10 @@ impl<M: Machine> Kernel<M> {
     /// So many buffer heads are about to go in.
     pub(super) fn submit(&self, heads: u32) {
         if self.has_adapters() {
-            self.spend(Spent::Submit, &self.costs.buffer.submit, heads);
+            self.spend(TimeUse::Submit, &self.costs.buffer.submit, heads);
         }
         if self.bounce {
-            self.spend(Spent::BouncePages, &self.costs.bounce.get, heads);
+            self.spend(TimeUse::BouncePages, &self.costs.bounce.get, heads);
         }
     }
 
@@ -382,37 +382,37 @@ impl<M: Machine> Kernel<M> {
     /// bottom half is charged.
     pub(super) fn copy(&self, sectors: u32) {
         if !self.has_adapters() && !self.without_copies {
-            self.spend(Spent::BounceCopies, &self.costs.bounce.copy, sectors);
+            self.spend(TimeUse::BounceCopies, &self.costs.bounce.copy, sectors);
         }
     }
 
     /// A bounce page is given back, likewise.
     pub(super) fn give_back(&self) {
         if self.bounce && !self.has_adapters() {
-            self.spend(Spent::BouncePages, &self.costs.bounce.put, 1);
+            self.spend(TimeUse::BouncePages, &self.costs.bounce.put, 1);
         }
     }
 
     /// A command goes to a drive's adapter. Kernel counterpart: `scsi_dispatch_cmd`.
     pub(super) fn dispatch(&self, drive: usize) {
         let _held = self.adapters[drive].hold();
-        self.spend(Spent::Dispatch, &self.costs.held.dispatch, 1);
+        self.spend(TimeUse::Dispatch, &self.costs.held.dispatch, 1);
     }
 
     /// A drive's adapter interrupts.
     pub(super) fn interrupt(&self, drive: usize) {
         let _held = self.adapters[drive].hold();
-        self.spend(Spent::Interrupt, &self.costs.held.interrupt, 1);
+        self.spend(TimeUse::Interrupt, &self.costs.held.interrupt, 1);
     }
 
     /// A command of so many buffer heads has ended. Kernel counterpart:
     /// `scsi_bottom_half_handler`, of which one runs at a time.
     pub(super) fn bottom_half(&self, heads: u32, sectors: u32) {
-        self.spend(Spent::BottomHalf, &self.costs.buffer.end, heads);
+        self.spend(TimeUse::BottomHalf, &self.costs.buffer.end, heads);
         if self.bounce {
             let copied = if self.without_copies { 0 } else { sectors };
-            self.spend(Spent::BounceCopies, &self.costs.bounce.copy, copied);
-            self.spend(Spent::BouncePages, &self.costs.bounce.put, heads);
+            self.spend(TimeUse::BounceCopies, &self.costs.bounce.copy, copied);
+            self.spend(TimeUse::BouncePages, &self.costs.bounce.put, heads);
         }
     }
 }

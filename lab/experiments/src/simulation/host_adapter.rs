@@ -24,7 +24,7 @@ use millrace_block::{
 
 use millrace_machine::{Line, Lock, Machine, Order, Word};
 
-use super::coalescing::{Coalescing, Gate};
+use super::coalescing::{Coalescing, QueueInterrupts};
 use crate::filter::DriverFilter;
 
 /// What the commands of all drives of a row write; nothing unless given.
@@ -63,7 +63,7 @@ pub(crate) struct HostAdapter<M: Machine> {
 /// entry, which its CPU still has.
 struct Lookup<M: Machine> {
     lock: M::Lock<()>,
-    beside: Beside<M>,
+    beside: LockNeighbors<M>,
     free: M::Line<FreeEntries>,
 }
 
@@ -73,9 +73,9 @@ struct Lookup<M: Machine> {
 /// interrupt is (`_base_get_cb_idx`), or clears an entry, reads what every holder writes. The
 /// lock's own word is the simulated lock's: two lines move here where the kernel had one, which
 /// makes this lock dearer than that one.
-struct Beside<M: Machine>(M::Word);
+struct LockNeighbors<M: Machine>(M::Word);
 
-impl<M: Machine> Beside<M> {
+impl<M: Machine> LockNeighbors<M> {
     /// Relaxed: the lock orders those who write; a pointer never changes.
     fn read_pointer(&self) -> u64 {
         self.0.load(Order::Relaxed)
@@ -92,7 +92,7 @@ impl<M: Machine> HostAdapter<M> {
     pub(crate) fn new(config: HostAdapterConfig) -> Arc<Self> {
         let lookup = || Lookup {
             lock: M::Lock::new("scsi-lookup", ()),
-            beside: Beside(M::Word::new(0)),
+            beside: LockNeighbors(M::Word::new(0)),
             free: M::Line::new(FreeEntries::default()),
         };
         Arc::new(HostAdapter {
@@ -186,7 +186,7 @@ struct AdapterQueue<M: Machine> {
     adapter: Arc<HostAdapter<M>>,
     device_busy: Arc<M::Word>,
     /// Its view of the adapter's interrupts, if those are coalesced.
-    gate: Option<Gate>,
+    gate: Option<QueueInterrupts>,
 }
 
 impl<M: Machine> DriverQueue<M> for AdapterQueue<M> {

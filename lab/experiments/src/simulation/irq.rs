@@ -67,7 +67,7 @@ struct Vector<M: Machine> {
 struct Device<M: Machine> {
     queue: Box<dyn DriverQueue<M>>,
     /// CPU that handed each tag over.
-    submitters: Vec<Submitted>,
+    submitters: Vec<RequestInFlight>,
     batch: CompletionBatch,
     /// Found done by a submitter that was about to set the alarm.
     due: Vec<(Tag, Status)>,
@@ -75,7 +75,7 @@ struct Device<M: Machine> {
 
 /// What is known of a request that was handed over.
 #[derive(Debug, Clone, Copy, Default)]
-struct Submitted {
+struct RequestInFlight {
     cpu: u32,
     segments: u32,
     sectors: u32,
@@ -199,7 +199,7 @@ impl<M: Host> Interrupts<M> {
         &self,
         handler: &Handler<M>,
         vector: &Vector<M>,
-        (tag, status, submitted): (Tag, Status, Submitted),
+        (tag, status, submitted): (Tag, Status, RequestInFlight),
     ) {
         M::take_interrupt();
         if let Some((kernel, by_drive)) = &self.kernel {
@@ -240,7 +240,7 @@ fn first_of_nodes(topology: &Topology) -> Vec<u32> {
 
 impl<M: Machine> Vector<M> {
     /// Collects what is done, with the CPUs that submitted it; returns when to look again.
-    fn find(&self, found: &mut Vec<(Tag, Status, Submitted)>) -> u64 {
+    fn find(&self, found: &mut Vec<(Tag, Status, RequestInFlight)>) -> u64 {
         let mut device = self.device.lock();
         let Device { queue, submitters, batch, due } = &mut *device;
         let submitter = |tag: Tag| submitters[tag.0 as usize];
@@ -280,7 +280,7 @@ impl<M: Host> DriverFilter<M> for IrqDriver<M> {
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         let device = Device {
             queue: self.inner.open_queue(index, depth)?,
-            submitters: vec![Submitted::default(); depth as usize],
+            submitters: vec![RequestInFlight::default(); depth as usize],
             batch: CompletionBatch::new(),
             due: Vec::new(),
         };
@@ -306,7 +306,8 @@ impl<M: Host> DriverQueue<M> for IrqQueue<M> {
         }
         let mut device = self.vector.device.lock();
         let (segments, sectors) = (rq.nr_segments().into(), rq.nr_sectors());
-        device.submitters[rq.tag().0 as usize] = Submitted { cpu: M::cpu().0, segments, sectors };
+        device.submitters[rq.tag().0 as usize] =
+            RequestInFlight { cpu: M::cpu().0, segments, sectors };
         device.queue.queue_rq(rq)
     }
 

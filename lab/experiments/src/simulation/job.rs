@@ -12,7 +12,7 @@ use super::history::Kernel;
 use super::interface::{Host, Interface, InterfaceKind, SharedCounters};
 use super::irq::Signal;
 use super::linux3::{Counters, Noise};
-use super::window::{Passed, Window};
+use super::window::{Window, WindowStep};
 use super::{SimPlan, raw_job};
 use crate::load::workload::Offsets;
 use millrace_block::{
@@ -23,7 +23,7 @@ use millrace_block::{
 const SPIN_NS: u64 = 20_000;
 
 /// What the jobs of a row share.
-pub(super) struct Shared<M: Host> {
+pub(super) struct RowState<M: Host> {
     pub(super) plan: SimPlan,
     /// One for all jobs, or one for each drive.
     pub(super) volumes: Vec<Arc<Volume<M>>>,
@@ -77,14 +77,14 @@ fn total(drives: &[StatsSnapshot]) -> Snapshot {
     sum
 }
 
-impl<M: Host> Shared<M> {
+impl<M: Host> RowState<M> {
     pub(super) fn new(
         (plan, window): (&SimPlan, Window),
         volumes: Vec<Arc<Volume<M>>>,
         signals: Vec<Arc<Signal<M>>>,
         (kernel, queue_counters): (Option<Arc<Kernel<M>>>, Counters<M>),
-    ) -> Arc<Shared<M>> {
-        Arc::new(Shared {
+    ) -> Arc<RowState<M>> {
+        Arc::new(RowState {
             plan: plan.clone(),
             sectors: volumes.iter().map(|volume| volume.capacity()).collect(),
             volumes,
@@ -119,12 +119,12 @@ impl<M: Host> Shared<M> {
     /// Counts I/Os that a job has completed.
     pub(super) fn count(&self, ios: u64) {
         match self.window.count::<M>(ios) {
-            Passed::Nothing => {}
-            Passed::Begin => {
+            WindowStep::Nothing => {}
+            WindowStep::Begin => {
                 let drives = self.drives();
                 self.sum(|sums| sums.begin(drives));
             }
-            Passed::End => {
+            WindowStep::End => {
                 let drives = self.drives();
                 self.sum(|sums| sums.end(&drives));
             }
@@ -156,7 +156,7 @@ impl<M: Host> Shared<M> {
 }
 
 /// Runs job `number` until the window is over and nothing is in flight.
-pub(super) fn run<M: Host>(shared: &Shared<M>, number: u32) {
+pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
     if shared.plan.service.history.is_raw() {
         return raw_job::run(shared, number);
     }
@@ -182,7 +182,7 @@ pub(super) fn run<M: Host>(shared: &Shared<M>, number: u32) {
 }
 
 struct Job<'a, M: Host> {
-    shared: &'a Shared<M>,
+    shared: &'a RowState<M>,
     channel: Channel<M>,
     interface: Interface<M>,
     offsets: Offsets,
@@ -198,7 +198,7 @@ struct Job<'a, M: Host> {
 }
 
 impl<'a, M: Host> Job<'a, M> {
-    fn new(shared: &'a Shared<M>, number: u32) -> Self {
+    fn new(shared: &'a RowState<M>, number: u32) -> Self {
         let plan = &shared.plan;
         let (channel, offsets) = shared.open(number, plan.workload.iodepth);
         Job {

@@ -23,7 +23,7 @@ use super::interface::Host;
 use super::run::volumes_of;
 use super::window::Window;
 use super::workers::Workers;
-use super::{Observed, SimPlan};
+use super::{ObservedRow, SimPlan};
 use crate::load::bench::BenchError;
 use crate::load::row::{MachineRow, Row};
 
@@ -45,7 +45,7 @@ pub(crate) trait Program: Clone + Send + Sync + 'static {
 }
 
 /// What threads of a program share.
-pub(crate) struct Shared<M: Host> {
+pub(crate) struct ProgramState<M: Host> {
     volume: Arc<Volume<M>>,
     window: Window,
     costs: FileCosts,
@@ -53,7 +53,7 @@ pub(crate) struct Shared<M: Host> {
     errors: M::Word,
 }
 
-impl<M: Host> Shared<M> {
+impl<M: Host> ProgramState<M> {
     /// Of threads on `volume`, each with `depth` I/Os in flight at most.
     ///
     /// # Errors
@@ -62,9 +62,9 @@ impl<M: Host> Shared<M> {
         volume: Arc<Volume<M>>,
         window: Window,
         depth: u32,
-    ) -> Result<Shared<M>, BenchError> {
+    ) -> Result<ProgramState<M>, BenchError> {
         let costs = FileCosts::linux_4_4()?;
-        Ok(Shared { volume, window, costs, depth, errors: M::Word::new(0) })
+        Ok(ProgramState { volume, window, costs, depth, errors: M::Word::new(0) })
     }
 
     /// The volume that the threads work on.
@@ -90,7 +90,7 @@ impl<M: Host> Shared<M> {
 }
 
 /// What a run gave.
-struct Measured<M: Host> {
+struct RunMeasurement<M: Host> {
     window: (u64, u64),
     errors: u64,
     stats: Option<CacheStats>,
@@ -107,7 +107,7 @@ pub(crate) fn run_program<P: Program>(
     model: &Model,
     plan: &SimPlan,
     (program, flusher): (&P, u32),
-) -> Result<Observed, BenchError> {
+) -> Result<ObservedRow, BenchError> {
     plan.check(model.cpus())?;
     let machine = |text: String| BenchError::Machine { text };
     let simulation = Simulation::new(model, plan.workload.seed);
@@ -143,7 +143,7 @@ pub(crate) fn run_program<P: Program>(
         }),
         ..Row::default()
     };
-    Ok(Observed { row, cache: measured.stats, ..Observed::default() })
+    Ok(ObservedRow { row, cache: measured.stats, ..ObservedRow::default() })
 }
 
 fn thread<M: Machine>(number: u32) -> IoThread<M> {
@@ -156,7 +156,7 @@ fn play<M: Host, P: Program>(
     plan: &SimPlan,
     program: &P,
     flusher_cpu: CpuId,
-) -> Result<Measured<M>, BenchError> {
+) -> Result<RunMeasurement<M>, BenchError> {
     let mut locks = Locks::new(&History::default());
     let mut volumes = volumes_of::<M>(plan, (None, &None, None), &mut locks)?;
     let below = volumes.pop().expect("one volume of all drives");
@@ -168,7 +168,7 @@ fn play<M: Host, P: Program>(
     };
     let (warm_ops, length_ns) = program.measured();
     let window = Window::after(warm_ops, length_ns);
-    let shared = Arc::new(Shared::new(volume, window, plan.workload.iodepth)?);
+    let shared = Arc::new(ProgramState::new(volume, window, plan.workload.iodepth)?);
     let start = |cache| FlusherThread::start(cache, (plan.jobs, flusher_cpu), &shared.costs);
     let flusher = cache.as_ref().map(start);
     let start = |number: u32| {
@@ -195,7 +195,7 @@ fn play<M: Host, P: Program>(
         return Err(BenchError::Panicked);
     }
     let (window, errors) = (shared.measured(), shared.errors());
-    Ok(Measured { window, errors, stats, _volume: Arc::clone(&shared.volume) })
+    Ok(RunMeasurement { window, errors, stats, _volume: Arc::clone(&shared.volume) })
 }
 
 /// The volume that programs see through the cache.

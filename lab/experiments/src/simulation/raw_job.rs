@@ -12,11 +12,11 @@ use millrace_block::{Bio, Buffer, Channel, Op, Snapshot};
 use super::history::{Kernel, Readv};
 use super::interface::{Host, Interface};
 use super::irq::Signal;
-use super::job::Shared;
+use super::job::RowState;
 use crate::load::workload::Offsets;
 
 /// Runs job `number` until the window is over.
-pub(super) fn run<M: Host>(shared: &Shared<M>, number: u32) {
+pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
     let plan = &shared.plan;
     let (history, bs_bytes) = (&plan.service.history, plan.workload.bs_bytes);
     let (element_bytes, unit_bytes) = history.pieces(bs_bytes);
@@ -53,7 +53,7 @@ pub(super) fn run<M: Host>(shared: &Shared<M>, number: u32) {
 }
 
 struct Raw<'a, M: Host> {
-    shared: &'a Shared<M>,
+    shared: &'a RowState<M>,
     channel: Channel<M>,
     interface: Interface<M>,
     offsets: Offsets,

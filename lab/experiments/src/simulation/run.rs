@@ -21,13 +21,13 @@ use super::history::{Charge, Kernel, Locks};
 use super::host_adapter::{AdapterDriver, HostAdapter, HostAdapterConfig};
 use super::interface::Host;
 use super::irq::{Interrupts, IrqDriver, Signal};
-use super::job::{self, Shared, Sums};
+use super::job::{self, RowState, Sums};
 use super::linux3::{CountedDriver, Counters, QueueCounters};
 use super::poller::PollerDriver;
 use super::tags::{TagSample, TagWatch};
 use super::window::Window;
 use super::workers::Workers;
-use super::{Irq, SimPlan, Traced};
+use super::{Irq, RecordingPlan, SimPlan};
 use crate::filter::FilteredDriver;
 use crate::filter::no_merges::NoMerges;
 use crate::load::bench::{BenchError, Interrupt, process_cpu_ns};
@@ -40,7 +40,7 @@ const BUFFERS_MAX: u64 = 1 << 30;
 const LIMIT_NS: u64 = 1_000_000_000_000;
 
 /// What a run of the jobs gave.
-struct Measured<M: Host> {
+struct RunMeasurement<M: Host> {
     length_ns: u64,
     ios: u64,
     total_ios: u64,
@@ -54,7 +54,7 @@ struct Measured<M: Host> {
 
 /// A row, and what else was seen while it ran.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Observed {
+pub struct ObservedRow {
     /// The row.
     pub row: Row,
     /// Mean time from Q to D of each drive's I/Os, in nanoseconds.
@@ -64,7 +64,7 @@ pub struct Observed {
     /// What all CPUs together did, from the row's begin to its end.
     pub cpus: CpuTimes,
     /// What was charged for Linux 2.4 beside the layer, in nanoseconds, in the order of
-    /// [`Spent::NAMES`](super::Spent::NAMES); empty if nothing was.
+    /// [`TimeUse::NAMES`](super::Spent::NAMES); empty if nothing was.
     pub spent_ns: Vec<u64>,
     /// What the cache did, of a program's run through one.
     pub cache: Option<CacheStats>,
@@ -90,7 +90,7 @@ pub fn run_simulated_until(
     model: &Model,
     plan: &SimPlan,
     interrupt: &Interrupt,
-) -> Result<Option<Observed>, BenchError> {
+) -> Result<Option<ObservedRow>, BenchError> {
     let observed = observe(model, plan, interrupt)?;
     Ok((observed.row.ios > 0 || !interrupt.is_set()).then_some(observed))
 }
@@ -99,11 +99,15 @@ pub fn run_simulated_until(
 ///
 /// # Errors
 /// As [`run_simulated`].
-pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<Observed, BenchError> {
+pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<ObservedRow, BenchError> {
     observe(model, plan, &Interrupt::default())
 }
 
-fn observe(model: &Model, plan: &SimPlan, interrupt: &Interrupt) -> Result<Observed, BenchError> {
+fn observe(
+    model: &Model,
+    plan: &SimPlan,
+    interrupt: &Interrupt,
+) -> Result<ObservedRow, BenchError> {
     plan.check(model.cpus())?;
     let invalid =
         |error: millrace_simulator::ModelError| BenchError::Machine { text: error.to_string() };
@@ -135,8 +139,8 @@ fn observe(model: &Model, plan: &SimPlan, interrupt: &Interrupt) -> Result<Obser
         locks: plan.watch.locks.then(|| lines(&report.locks)),
     });
     let stack_ns = measured.sums.drives.iter().map(stack_ns).collect();
-    let Measured { tags, spent_ns, recorded, .. } = measured;
-    Ok(Observed { row, stack_ns, tags, cpus: cpu_sum(&report), spent_ns, cache: None, recorded })
+    let RunMeasurement { tags, spent_ns, recorded, .. } = measured;
+    Ok(ObservedRow { row, stack_ns, tags, cpus: cpu_sum(&report), spent_ns, cache: None, recorded })
 }
 
 /// Mean time from Q to D of a drive's I/Os.
@@ -174,12 +178,12 @@ pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
 pub fn run_metered_until(
     plan: &SimPlan,
     interrupt: &Interrupt,
-) -> Result<Option<Observed>, BenchError> {
+) -> Result<Option<ObservedRow>, BenchError> {
     let observed = metered(plan, interrupt)?;
     Ok((observed.row.ios > 0 || !interrupt.is_set()).then_some(observed))
 }
 
-fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<Observed, BenchError> {
+fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<ObservedRow, BenchError> {
     plan.check(u32::MAX)?;
     let busy = || BenchError::Workload("somebody takes lock statistics already".into());
     let (meter, cpu_start_ns) = (LockMeter::start().ok_or_else(busy)?, process_cpu_ns());
@@ -201,7 +205,7 @@ fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<Observed, BenchError
         sim_events: None,
         locks: Some(rows.iter().map(line).collect()),
     });
-    Ok(Observed { row, recorded: measured.recorded, ..Observed::default() })
+    Ok(ObservedRow { row, recorded: measured.recorded, ..ObservedRow::default() })
 }
 
 /// A row's main thread: builds everything, starts the jobs, waits for them.
@@ -209,7 +213,7 @@ fn run_jobs<M: Host>(
     plan: &SimPlan,
     charge: Option<Charge>,
     interrupt: &Interrupt,
-) -> Result<Measured<M>, BenchError> {
+) -> Result<RunMeasurement<M>, BenchError> {
     let signals: Vec<Arc<Signal<M>>> = (0..plan.jobs).map(|_| Arc::new(Signal::new())).collect();
     let mut locks = Locks::new(&plan.service.history);
     let kernel = Kernel::new(plan, &mut locks, charge)?;
@@ -222,7 +226,8 @@ fn run_jobs<M: Host>(
     volumes.iter().try_for_each(|volume| check_workload(volume, plan))?;
     let disks: Vec<_> = volumes.iter().flat_map(|volume| volume.disks()).cloned().collect();
     let recording = plan.watch.trace.as_ref().zip(tracer.as_ref());
-    let record = |(trace, tracer): (&Traced, _)| M::record(tracer, &volumes, trace.config.clone());
+    let record =
+        |(trace, tracer): (&RecordingPlan, _)| M::record(tracer, &volumes, trace.config.clone());
     let said = |error: std::io::Error| {
         let text = error.to_string();
         BenchError::Trace { text: text.trim_start_matches("trace ").to_owned() }
@@ -232,7 +237,7 @@ fn run_jobs<M: Host>(
     let watch = plan.watch.tags.map(|often| TagWatch::start(disks, often));
     let (jobs, depth) = (plan.jobs, plan.workload.iodepth);
     let window = Window::new(plan.length, jobs, depth).ended_by(interrupt);
-    let shared = Shared::new((plan, window), volumes, signals, (kernel, counters));
+    let shared = RowState::new((plan, window), volumes, signals, (kernel, counters));
     let handlers = interrupts.as_ref().map_or(Vec::new(), Interrupts::start);
     let start = |number: u32| {
         let (cpu, shared) = (plan.cpu_of(number), Arc::clone(&shared));
@@ -254,7 +259,7 @@ fn run_jobs<M: Host>(
     let recorded = recording.map(|stop| stop()).transpose().map_err(said)?;
     let (length_ns, ios) = shared.window.measured();
     let sums = shared.sums.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    Ok(Measured {
+    Ok(RunMeasurement {
         length_ns,
         ios,
         total_ios: shared.window.total(),
@@ -367,7 +372,7 @@ fn drive_name(index: usize) -> String {
     format!("d{index}")
 }
 
-fn row_of<M: Host>(plan: &SimPlan, measured: &Measured<M>) -> Row {
+fn row_of<M: Host>(plan: &SimPlan, measured: &RunMeasurement<M>) -> Row {
     let (sums, bs) = (&measured.sums, plan.workload.bs_bytes);
     // Where each I/O is a call of the program, its latency is the program's.
     let latency = if sums.calls.count() > 0 { &sums.calls } else { &sums.latency };

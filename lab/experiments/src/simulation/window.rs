@@ -40,7 +40,7 @@ impl Length {
 
 /// What a count of I/Os did to the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Passed {
+pub(crate) enum WindowStep {
     /// Nothing.
     Nothing,
     /// Opened it: the warm-up is over.
@@ -124,24 +124,24 @@ impl Window {
     /// A job has completed some; a job that ends says so with 0, as it may be the one that sees an
     /// interrupt.
     #[inline]
-    pub(crate) fn count<M: Machine>(&self, ios: u64) -> Passed {
+    pub(crate) fn count<M: Machine>(&self, ios: u64) -> WindowStep {
         let done = self.done.fetch_add(ios, Relaxed) + ios;
         match done >= self.look_at.load(Relaxed) || self.interrupt.is_set() {
             true => self.look::<M>(done),
-            false => Passed::Nothing,
+            false => WindowStep::Nothing,
         }
     }
 
-    fn look<M: Machine>(&self, done: u64) -> Passed {
+    fn look<M: Machine>(&self, done: u64) -> WindowStep {
         let now_ns = M::now();
         let mut edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
         let edge = Edge { at_ns: now_ns, ios: done };
         match *edges {
-            (None, _) if done < self.look_at.load(Relaxed) => Passed::Nothing,
+            (None, _) if done < self.look_at.load(Relaxed) => WindowStep::Nothing,
             (None, _) => {
                 edges.0 = Some(edge);
                 self.look_at.store(done + self.ios.unwrap_or(0), Relaxed);
-                Passed::Begin
+                WindowStep::Begin
             }
             (Some(begin), None) => {
                 let enough = match self.ios {
@@ -153,11 +153,11 @@ impl Window {
                     edges.1 = Some(edge);
                     self.look_at.store(u64::MAX, Relaxed);
                     self.over.store(true, Relaxed);
-                    return Passed::End;
+                    return WindowStep::End;
                 }
-                Passed::Nothing
+                WindowStep::Nothing
             }
-            _ => Passed::Nothing,
+            _ => WindowStep::Nothing,
         }
     }
 
@@ -192,10 +192,10 @@ mod tests {
     fn warm_up_and_what_comes_after_the_end_are_not_measured() {
         let window = Window::new(Length::Ios(100), 2, 1);
         let count = |ios| window.count::<Native>(ios);
-        assert!(count(200) == Passed::Begin && !window.is_over());
-        assert_eq!(count(199), Passed::Nothing);
-        assert!(count(1) == Passed::End && window.is_over());
-        assert_eq!(count(7), Passed::Nothing);
+        assert!(count(200) == WindowStep::Begin && !window.is_over());
+        assert_eq!(count(199), WindowStep::Nothing);
+        assert!(count(1) == WindowStep::End && window.is_over());
+        assert_eq!(count(7), WindowStep::Nothing);
         assert_eq!((window.measured().1, window.total()), (200, 407));
     }
 
@@ -211,10 +211,10 @@ mod tests {
         assert!(begun.is_over() && warming.is_over());
         assert_eq!(
             (begun.count::<Native>(0), begun.count::<Native>(1)),
-            (Passed::End, Passed::Nothing)
+            (WindowStep::End, WindowStep::Nothing)
         );
         assert_eq!(begun.measured().1, 50);
-        assert_eq!(warming.count::<Native>(0), Passed::Nothing);
+        assert_eq!(warming.count::<Native>(0), WindowStep::Nothing);
         assert_eq!(warming.measured(), (0, 0));
     }
 }

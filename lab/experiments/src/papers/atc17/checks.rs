@@ -10,7 +10,7 @@ use super::rigs::{GRAPHS, of_file};
 use super::rigs::{LOADS, Load, Point, Rig};
 use super::runs::{BUFFERED, Choice, Results, choices};
 use crate::page::{Check, CheckKind};
-use crate::papers::rule::{Found, Rule};
+use crate::papers::rule::{Finding, Rule};
 use crate::programs::{Task, servers, utilities};
 
 /// All of them, in the order of the list.
@@ -128,11 +128,11 @@ fn gains(results: &Results, rig: Rig) -> Option<Vec<f64>> {
     LOADS.into_iter().map(gain).collect()
 }
 
-fn hba(results: &Results) -> Option<Found> {
+fn hba(results: &Results) -> Option<Finding> {
     let gains = gains(results, Rig::Hba)?;
     let spread = |load| results.spread(Point::on(Rig::Hba, load, Serving::PerDrive));
     let [read, write] = [spread(LOADS[0])?, spread(LOADS[1])?].map(|spread| spread * 100.0);
-    Some(Found::new(list(&gains), gains).note(format!(
+    Some(Finding::new(list(&gains), gains).note(format!(
         "per-volume, one CPU is busy; per-drive, the workers and the submitter wait for the lookup \
          lock of the HBA's driver (random), or the drives are at their rate (sequential). With that \
          lock a rate hangs on the seed: it is the mean of five runs here and wherever such a row is \
@@ -140,9 +140,9 @@ fn hba(results: &Results) -> Option<Found> {
     )))
 }
 
-fn scu(results: &Results) -> Option<Found> {
+fn scu(results: &Results) -> Option<Finding> {
     let gains = gains(results, Rig::Scu)?;
-    Some(Found::new(list(&gains), gains).note(
+    Some(Finding::new(list(&gains), gains).note(
         "random: the drives have enough in flight to be at their rate either way, though interrupts \
          wait for many completions: a 1.00 is no repetition of a gain, whatever the tolerance says. \
          Sequential reads per-volume lose a sixth to these interrupts (--without coalescing), as \
@@ -152,7 +152,7 @@ fn scu(results: &Results) -> Option<Found> {
     ))
 }
 
-fn scaling(results: &Results) -> Option<Found> {
+fn scaling(results: &Results) -> Option<Finding> {
     let mut factors = Vec::new();
     for load in LOADS.into_iter().take(2) {
         let point = Point::on(Rig::Hba, load, Serving::PerDrive);
@@ -162,7 +162,7 @@ fn scaling(results: &Results) -> Option<Found> {
         }
     }
     let text = format!("{}; {}", list(&factors[..3]), list(&factors[3..]));
-    Some(Found::new(text, factors).note("eight drives are held back by the HBA's lookup lock"))
+    Some(Finding::new(text, factors).note("eight drives are held back by the HBA's lookup lock"))
 }
 
 /// Part of the ideal system's rate that the volume served per drive reaches.
@@ -172,11 +172,11 @@ pub(super) fn share(results: &Results, load: usize, drives: u32) -> Option<f64> 
     Some(results.iops(ours.long())? / ideal)
 }
 
-fn ideal(results: &Results) -> Option<Found> {
+fn ideal(results: &Results) -> Option<Finding> {
     let shares = [share(results, 0, 8)?, share(results, 1, 8)?];
     let near = shares.iter().zip([0.976, 0.989]).all(|(ours, paper)| (ours - paper).abs() <= 0.05);
     let text = format!("{:.1} % and {:.1} %", shares[0] * 100.0, shares[1] * 100.0);
-    Some(Found::new(text, shares.to_vec()).holds(near).note(
+    Some(Finding::new(text, shares.to_vec()).holds(near).note(
         "with as many in flight as the pressure points allow, since the paper's replayer submits as \
          fast as possible. With 64 for each drive it was 76 and 82 %: the one submitter waits for \
          the lookup lock itself where it serves batches below the low watermark, and then workers \
@@ -186,7 +186,7 @@ fn ideal(results: &Results) -> Option<Found> {
     ))
 }
 
-fn single_io(results: &Results) -> Option<Found> {
+fn single_io(results: &Results) -> Option<Finding> {
     let mut lines = Vec::new();
     let mut holds = true;
     for load in LOADS.into_iter().take(2) {
@@ -204,19 +204,19 @@ fn single_io(results: &Results) -> Option<Found> {
             linux / 1e3
         ));
     }
-    Some(Found::new(lines.join("; "), Vec::new()).holds(holds))
+    Some(Finding::new(lines.join("; "), Vec::new()).holds(holds))
 }
 
-fn nvme(results: &Results) -> Option<Found> {
+fn nvme(results: &Results) -> Option<Finding> {
     let point = Point::on(Rig::Nvme, LOADS[0], Serving::PerDrive);
     let gain = results.gain(point, Serving::PerVolume)?;
-    Some(Found::new(list(&[gain]), vec![gain]).note(
+    Some(Finding::new(list(&[gain]), vec![gain]).note(
         "the drive is at its rate, and one CPU serves more than that in both ways: within the \
          tolerance, but no repetition of a gain",
     ))
 }
 
-fn fairness(results: &Results) -> Option<Found> {
+fn fairness(results: &Results) -> Option<Finding> {
     let spread = |values: &[f64]| {
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         values.iter().copied().fold(0.0, f64::max) / least
@@ -246,7 +246,7 @@ fn fairness(results: &Results) -> Option<Found> {
         "stack latency of the slowest over the fastest drive, mean of all: {}",
         said.join("; ")
     );
-    Some(Found::new(text, Vec::new()).holds(holds))
+    Some(Finding::new(text, Vec::new()).holds(holds))
 }
 
 /// Per-drive over per-volume of a program on so many drives.
@@ -254,10 +254,10 @@ pub(super) fn program_gain(results: &Results, task: Task, drives: u32) -> Option
     results.gain(Point::program(task, Serving::PerDrive).drives(drives), Serving::PerVolume)
 }
 
-fn buffered(results: &Results) -> Option<Found> {
+fn buffered(results: &Results) -> Option<Finding> {
     let gain = |drives| program_gain(results, Task::Writers, drives);
     let gains = BUFFERED.into_iter().map(gain).collect::<Option<Vec<f64>>>()?;
-    Some(Found::new(list(&gains), gains).note(
+    Some(Finding::new(list(&gains), gains).note(
         "per-volume the one flusher is at its rate, with four drives as with eight; per-drive it \
          only batches: four drives are at their rate, eight are held back by the HBA's lookup lock. \
          Without the price of a page's write-back (linux-4.4, assumed), which the flusher pays in \
@@ -268,10 +268,10 @@ fn buffered(results: &Results) -> Option<Found> {
     ))
 }
 
-fn servers(results: &Results) -> Option<Found> {
+fn servers(results: &Results) -> Option<Finding> {
     let gain = |kind: servers::Kind| program_gain(results, Task::Server(kind), 8);
     let gains = servers::Kind::ALL.into_iter().map(gain).collect::<Option<Vec<f64>>>()?;
-    Some(Found::new(list(&gains), gains).note(
+    Some(Finding::new(list(&gains), gains).note(
         "the file server writes most, so the flusher and its drives' threads decide; its gain is \
          larger than the paper's. The web mixes read files of a few pages: a batch so small is \
          below the low watermark and is served by the thread that reads it, per-drive as \
@@ -281,10 +281,10 @@ fn servers(results: &Results) -> Option<Found> {
     ))
 }
 
-fn utilities(results: &Results) -> Option<Found> {
+fn utilities(results: &Results) -> Option<Finding> {
     let gain = |kind: utilities::Kind| program_gain(results, Task::Utility(kind), 8);
     let gains = utilities::Kind::ALL.into_iter().map(gain).collect::<Option<Vec<f64>>>()?;
-    Some(Found::new(list(&gains), gains).note(
+    Some(Finding::new(list(&gains), gains).note(
         "per-volume one thread is at its rate: the reader's, which serves what it reads ahead, or \
          the flusher's. Gains of tar and untar are less since the thread's own work counts in \
          both. Not modelled: the journal, the other device's speed, a cache that programs share \
@@ -298,10 +298,10 @@ pub(super) fn file_gain(results: &Results, load: usize) -> Option<f64> {
     results.gain(point, Serving::PerVolume)
 }
 
-fn ext4(results: &Results) -> Option<Found> {
+fn ext4(results: &Results) -> Option<Finding> {
     let gains = vec![file_gain(results, 0)?, file_gain(results, 1)?];
     let raw = gains_of_volume(results)?;
-    Some(Found::new(list(&gains), gains).note(format!(
+    Some(Finding::new(list(&gains), gains).note(format!(
         "the volume itself: {}. What ext4 adds is an input that is assumed (linux-4.4 below): 200 \
          ns of a read, 600 of a write, on the submitting thread in both ways. It slows the \
          per-volume path, whose one thread does everything, and not per-drive, whose submitter has \
@@ -318,11 +318,11 @@ fn gains_of_volume(results: &Results) -> Option<Vec<f64>> {
     LOADS[..2].iter().map(|load| results.gain(point(load), Serving::PerVolume)).collect()
 }
 
-fn graph(results: &Results) -> Option<Found> {
+fn graph(results: &Results) -> Option<Finding> {
     let rate = |(jobs, serving)| results.iops(Point::program(Task::Graph(jobs), serving));
     let [ours, one, eight] = GRAPHS.map(rate);
     let gains = vec![ours? / one?, ours? / eight?];
-    Some(Found::new(list(&gains), gains).note(
+    Some(Finding::new(list(&gains), gains).note(
         "lists are read in the order of the file, so that most reads are neighbours of the one \
          before: the model's per-volume path merges some in its plug, and eight of its threads \
          share nothing but the HBA. No repetition: the paper's engine, its graph and its threads' \
@@ -330,7 +330,7 @@ fn graph(results: &Results) -> Option<Found> {
     ))
 }
 
-fn auto(results: &Results) -> Option<Found> {
+fn auto(results: &Results) -> Option<Finding> {
     let behind = |choice: Choice| {
         let [auto, inline, per_drive] = choice.map(|point| results.iops(point));
         Some((auto? / inline?.max(per_drive?) - 1.0, choice[0].about()))
@@ -338,20 +338,21 @@ fn auto(results: &Results) -> Option<Found> {
     let rows: Vec<_> = choices().into_iter().filter_map(behind).collect();
     let (off, worst) = rows.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
     let text = format!("worst of {} rows: {:+.1} % ({worst})", rows.len(), off * 100.0);
-    Some(Found::new(text, Vec::new()).holds(*off >= -AUTO_BEHIND))
+    Some(Finding::new(text, Vec::new()).holds(*off >= -AUTO_BEHIND))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::papers::Wanted;
+    use crate::papers::PartSelection;
 
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {
-        let none = Results::run(Wanted::new(&[], 1), |_| std::ops::ControlFlow::Continue(()))
-            .expect("nothing to run")
-            .0
-            .with;
+        let none =
+            Results::run(PartSelection::new(&[], 1), |_| std::ops::ControlFlow::Continue(()))
+                .expect("nothing to run")
+                .0
+                .with;
         let checks = all(&none);
         let ids: Vec<&str> = checks.iter().map(|check| check.id.as_str()).collect();
         let run = "hba scu scaling ideal single-io nvme fairness";

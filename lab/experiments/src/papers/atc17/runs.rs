@@ -12,7 +12,7 @@ use super::rigs::{LOADS, Point, Rig};
 use crate::load::bench::BenchError;
 use crate::papers::{self, Mechanism};
 use crate::programs::{Task, servers, utilities};
-use crate::simulation::{Observed, run_observed};
+use crate::simulation::{ObservedRow, run_observed};
 
 /// The ways of serving, in the order of legends and columns.
 pub(super) const SERVINGS: [Serving; 3] = [Serving::PerVolume, Serving::PerDrive, Serving::Inline];
@@ -68,7 +68,7 @@ pub(super) fn swept(load: usize, (high, low): (u32, u32)) -> Point {
 
 impl papers::Point for Point {
     type Part = Part;
-    type Seen = Observed;
+    type Measurement = ObservedRow;
     const OWN: &'static [Mechanism] = &[
         Mechanism::LookupLock,
         Mechanism::HostBusy,
@@ -160,14 +160,14 @@ impl papers::Point for Point {
         u32::from(self.long || self.task.is_some()) << 16 | self.drives
     }
 
-    fn run(&self, model: &Model, seed: u64) -> Result<Observed, BenchError> {
+    fn run(&self, model: &Model, seed: u64) -> Result<ObservedRow, BenchError> {
         match self.task {
             Some(task) => task.run(model, &self.plan(seed)),
             None => run_observed(model, &self.plan(seed)),
         }
     }
 
-    fn events(seen: &Observed) -> u64 {
+    fn events(seen: &ObservedRow) -> u64 {
         seen.row.machine.as_ref().and_then(|machine| machine.sim_events).unwrap_or(0)
     }
 }

@@ -7,7 +7,7 @@
 use super::rigs::{BASELINE, CORES, Device, LOADS, MIOT, MQ, PROCESSES, Point};
 use super::runs::{Results, THREADS};
 use crate::page::{Check, CheckKind};
-use crate::papers::rule::{Found, Rule};
+use crate::papers::rule::{Finding, Rule};
 
 /// All of them, in the order of the list.
 pub(super) fn all(results: &Results) -> Vec<Check> {
@@ -78,7 +78,7 @@ fn core_time(results: &Results, device: Device, paper_iops: f64) -> Option<Strin
     ))
 }
 
-fn factors(results: &Results, device: Device, loads: &[usize]) -> Option<Found> {
+fn factors(results: &Results, device: Device, loads: &[usize]) -> Option<Finding> {
     let base = results.most((device, loads), (MIOT, BASELINE))?;
     let mq = results.most((device, loads), (MIOT, MQ))?;
     let part = |name: &str, (factor, load, count): (f64, &str, u32)| {
@@ -90,7 +90,7 @@ fn factors(results: &Results, device: Device, loads: &[usize]) -> Option<Found> 
         [0, ..] => core_time(results, device, paper_iops)? + WHY,
         _ => SEQUENTIAL.to_owned(),
     };
-    Some(Found::new(text, vec![base.0, mq.0]).note(note))
+    Some(Finding::new(text, vec![base.0, mq.0]).note(note))
 }
 
 /// What we believe to be the reason.
@@ -115,7 +115,7 @@ const SEQUENTIAL: &str = "it was 23 % off, and held, with the host's prices befo
                           off. The rates are still above the paper's, whose 9.8 GB/s leave 4.2 for \
                           baseline and 5.5 for mq; otherwise as miot.null-random";
 
-fn lock_wait(results: &Results) -> Option<Found> {
+fn lock_wait(results: &Results) -> Option<Finding> {
     let base = results.lock_wait_ns(BASELINE, PROCESSES)?;
     let ours = results.lock_wait_ns(MIOT, PROCESSES)?;
     let less = 1.0 - ours / base;
@@ -127,10 +127,10 @@ fn lock_wait(results: &Results) -> Option<Found> {
                 interrupt itself, so that nobody is left to wait for; the guest's other locks, \
                 where the paper's 20 % may be, are not modelled. How long baseline waits is no \
                 result: most of it is behind one lost CPU a run, and differs from seed to seed by half";
-    Some(Found::new(text, vec![less]).note(note))
+    Some(Finding::new(text, vec![less]).note(note))
 }
 
-fn gap(results: &Results) -> Option<Found> {
+fn gap(results: &Results) -> Option<Finding> {
     let losses = (1..=PROCESSES).map(|count| results.loss(Device::Nvme, BASELINE, count));
     let losses: Vec<f64> = losses.collect::<Option<_>>()?;
     let grows = losses.windows(2).all(|pair| pair[1] >= pair[0] - DIP_MOST);
@@ -138,10 +138,10 @@ fn gap(results: &Results) -> Option<Found> {
     let list: Vec<String> = losses.iter().map(|loss| format!("{:.0}", loss * 100.0)).collect();
     let text = format!("NVMe SSD, 1 to {PROCESSES} processes: {} % lost", list.join(", "));
     let note = "grows: no step falls by more than 2 points, and the last is above the first";
-    Some(Found::new(text, Vec::new()).holds(holds).note(note))
+    Some(Finding::new(text, Vec::new()).holds(holds).note(note))
 }
 
-fn threads(results: &Results) -> Option<Found> {
+fn threads(results: &Results) -> Option<Finding> {
     let mut holds = true;
     let mut texts = Vec::new();
     for device in Device::ALL {
@@ -151,20 +151,21 @@ fn threads(results: &Results) -> Option<Found> {
         let list: Vec<String> = rates.iter().map(|rate| format!("{:.0}", rate / 1e3)).collect();
         texts.push(format!("{}, {}: {} K", device.name(), LOADS[0].name, list.join(", ")));
     }
-    Some(Found::new(texts.join("; "), Vec::new()).holds(holds))
+    Some(Finding::new(texts.join("; "), Vec::new()).holds(holds))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::papers::Wanted;
+    use crate::papers::PartSelection;
 
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {
-        let none = Results::run(Wanted::new(&[], 1), |_| std::ops::ControlFlow::Continue(()))
-            .expect("nothing to run")
-            .0
-            .with;
+        let none =
+            Results::run(PartSelection::new(&[], 1), |_| std::ops::ControlFlow::Continue(()))
+                .expect("nothing to run")
+                .0
+                .with;
         let checks = all(&none);
         let ids: Vec<&str> = checks.iter().map(|check| check.id.as_str()).collect();
         let paper = ["null-random", "null-seq", "nvme-random", "lock-wait", "gap"];

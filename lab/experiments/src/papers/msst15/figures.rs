@@ -6,7 +6,7 @@ use super::Part;
 use super::rigs::{Device, LOADS, Load, MODES, PROCESSES, Point};
 use super::runs::{Results, THREADS};
 use crate::page::{Figure, Panel, Series, Unit};
-use crate::vm::Served;
+use crate::vm::QueueService;
 
 /// What the paper has of miot, by device and load: I/Os or bytes a second.
 const PAPER: [[f64; 4]; 2] = [[440e3, 350e3, 9.8e9, 9.2e9], [460e3, 300e3, 2.8e9, 1.3e9]];
@@ -49,7 +49,7 @@ fn rate(results: &Results, device: Device, load: Load) -> Panel {
         true => ("bytes/s", f64::from(load.bs_bytes)),
         false => ("IOPS", 1.0),
     };
-    let of = |(name, served): (&str, Served)| {
+    let of = |(name, served): (&str, QueueService)| {
         line(name, |count| Some(results.iops(Point::guest(device, load, served, count))? * factor))
     };
     let mut series: Vec<Series> = MODES.map(of).to_vec();
@@ -60,8 +60,9 @@ fn rate(results: &Results, device: Device, load: Load) -> Panel {
 }
 
 fn locks(results: &Results) -> Figure {
-    let of =
-        |(name, served): (&str, Served)| line(name, |count| results.lock_wait_ns(served, count));
+    let of = |(name, served): (&str, QueueService)| {
+        line(name, |count| results.lock_wait_ns(served, count))
+    };
     Figure::new(
         "locks",
         "Waiting for the lock of a queue",
@@ -80,7 +81,7 @@ fn locks(results: &Results) -> Figure {
 
 fn gap(results: &Results) -> Figure {
     let losses = |device: Device| {
-        let of = |(name, served): (&str, Served)| {
+        let of = |(name, served): (&str, QueueService)| {
             line(name, |count| results.loss(device, served, count))
         };
         let mut series: Vec<Series> = MODES.map(of).to_vec();
@@ -91,7 +92,7 @@ fn gap(results: &Results) -> Figure {
         Panel::new(title, "processes", ("lost", Unit::Percent), series)
     };
     let host = |device: Device| {
-        let of = |(name, served): (&str, Served)| {
+        let of = |(name, served): (&str, QueueService)| {
             line(name, |count| results.iops(Point::guest(device, LOADS[0], served, count)))
         };
         let mut series: Vec<Series> = MODES.map(of).to_vec();

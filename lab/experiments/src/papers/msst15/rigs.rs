@@ -7,7 +7,7 @@ use millrace_block::{Layout, Spread, Stack, Stamp};
 
 use crate::load::workload::{Rw, Workload};
 use crate::simulation::{InterfaceKind, Irq, Length, Service, SimPlan, Watch};
-use crate::vm::{Effects, Mode, Served, VmPlan, WAIT_MAX_NS};
+use crate::vm::{Effects, Mode, QueueService, VmPlan, WAIT_MAX_NS};
 
 /// Longest polling: KVM's `halt_poll_ns` on x86.
 const POLL_MAX_NS: u64 = 200_000;
@@ -83,39 +83,40 @@ pub(super) const LOADS: [Load; 4] = [
 ];
 
 /// One queue, one thread.
-pub(super) const BASELINE: Served = Served::of(Mode::Baseline, VCPUS);
+pub(super) const BASELINE: QueueService = QueueService::of(Mode::Baseline, VCPUS);
 /// A queue for each vCPU, one thread.
-pub(super) const MQ: Served = Served::of(Mode::Mq, VCPUS);
+pub(super) const MQ: QueueService = QueueService::of(Mode::Mq, VCPUS);
 /// A queue and a thread for each vCPU, without further optimisation.
-pub(super) const PLAIN: Served = Served { threads: VCPUS, steered: false, ..MQ };
+pub(super) const PLAIN: QueueService = QueueService { threads: VCPUS, steered: false, ..MQ };
 /// \[MIOT\].
-pub(super) const MIOT: Served = Served::of(Mode::Miot, VCPUS);
+pub(super) const MIOT: QueueService = QueueService::of(Mode::Miot, VCPUS);
 
 /// The modes that are compared, with their names.
-pub(super) const MODES: [(&str, Served); 3] = [("baseline", BASELINE), ("mq", MQ), ("miot", MIOT)];
+pub(super) const MODES: [(&str, QueueService); 3] =
+    [("baseline", BASELINE), ("mq", MQ), ("miot", MIOT)];
 
 /// With aware batching.
-const fn aware(served: Served) -> Served {
-    Served { wait_max_ns: WAIT_MAX_NS, ..served }
+const fn aware(served: QueueService) -> QueueService {
+    QueueService { wait_max_ns: WAIT_MAX_NS, ..served }
 }
 
 /// With polling.
-const fn polling(served: Served) -> Served {
-    Served { poll_max_ns: POLL_MAX_NS, ..served }
+const fn polling(served: QueueService) -> QueueService {
+    QueueService { poll_max_ns: POLL_MAX_NS, ..served }
 }
 
 /// Optimisations alone and together, in words.
-pub(super) const VARIANTS: [(&str, Served); 12] = [
+pub(super) const VARIANTS: [(&str, QueueService); 12] = [
     ("baseline", BASELINE),
     ("baseline, aware batching alone", aware(BASELINE)),
     ("baseline, polling alone", polling(BASELINE)),
-    ("queues alone, interrupts to vCPU 0", Served { steered: false, ..MQ }),
+    ("queues alone, interrupts to vCPU 0", QueueService { steered: false, ..MQ }),
     ("mq: queues with steered interrupts", MQ),
     ("mq with aware batching", aware(MQ)),
     ("mq with polling", polling(MQ)),
     ("queues and threads, no optimisation", PLAIN),
     ("queues and threads, aware batching alone", aware(PLAIN)),
-    ("miot without aware batching", Served { wait_max_ns: 0, ..MIOT }),
+    ("miot without aware batching", QueueService { wait_max_ns: 0, ..MIOT }),
     ("miot", MIOT),
     ("miot with polling", polling(MIOT)),
 ];
@@ -133,11 +134,11 @@ pub(super) const EFFECTS: [(&str, Effects); 7] = [
 
 /// The place of the processes that do the I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum ProcessPlace {
     /// Processes on the host itself.
     Host,
     /// A guest with so many vCPUs.
-    Guest { vcpus: u32, served: Served },
+    Guest { vcpus: u32, served: QueueService },
 }
 
 /// One row.
@@ -145,7 +146,7 @@ pub(super) enum Who {
 pub(super) struct Point {
     pub(super) device: Device,
     pub(super) load: Load,
-    pub(super) who: Who,
+    pub(super) who: ProcessPlace,
     pub(super) processes: u32,
     /// Times what guest and exits cost: 1 wherever something is compared with the paper.
     pub(super) dearer: u32,
@@ -155,20 +156,20 @@ pub(super) struct Point {
 
 impl Point {
     /// The guest with 8 vCPUs.
-    pub(super) fn guest(device: Device, load: Load, served: Served, processes: u32) -> Point {
-        let who = Who::Guest { vcpus: VCPUS, served };
+    pub(super) fn guest(device: Device, load: Load, served: QueueService, processes: u32) -> Point {
+        let who = ProcessPlace::Guest { vcpus: VCPUS, served };
         Point { device, load, who, processes, dearer: 1, effects: Effects::ALL }
     }
 
     /// The host itself.
     pub(super) fn host(device: Device, load: Load, processes: u32) -> Point {
-        Point { device, load, who: Who::Host, processes, dearer: 1, effects: Effects::ALL }
+        Point { device, load, who: ProcessPlace::Host, processes, dearer: 1, effects: Effects::ALL }
     }
 
     /// 4 vCPUs with a queue each and 4 processes, on so many I/O threads.
     pub(super) fn threads(device: Device, threads: u32) -> Point {
-        let served = Served { queues: 4, threads, ..MIOT };
-        let who = Who::Guest { vcpus: 4, served };
+        let served = QueueService { queues: 4, threads, ..MIOT };
+        let who = ProcessPlace::Guest { vcpus: 4, served };
         Point { device, load: LOADS[0], who, processes: 4, dearer: 1, effects: Effects::ALL }
     }
 
@@ -176,8 +177,8 @@ impl Point {
     pub(super) fn in_words(&self) -> String {
         let Point { device, load, processes, .. } = self;
         let who = match self.who {
-            Who::Host => "host",
-            Who::Guest { served, .. } => {
+            ProcessPlace::Host => "host",
+            ProcessPlace::Guest { served, .. } => {
                 let named = VARIANTS.iter().find(|(_, other)| *other == served);
                 named.map_or("guest", |(name, _)| name)
             }
@@ -201,7 +202,7 @@ impl Point {
     }
 
     /// What a virtual machine runs.
-    pub(super) fn plan(&self, vcpus: u32, served: Served, seed: u64) -> VmPlan {
+    pub(super) fn plan(&self, vcpus: u32, served: QueueService, seed: u64) -> VmPlan {
         VmPlan {
             vcpus,
             processes: self.processes,

@@ -6,11 +6,11 @@
 use millrace_simulator::Model;
 
 use super::Part;
-use super::rigs::{Device, EFFECTS, LOADS, MODES, PROCESSES, Point, VARIANTS, Who};
+use super::rigs::{Device, EFFECTS, LOADS, MODES, PROCESSES, Point, ProcessPlace, VARIANTS};
 use crate::load::bench::BenchError;
 use crate::papers::{self, Mechanism};
 use crate::simulation::run_simulated;
-use crate::vm::{Effects, Seen, Served, VmCosts, run_vm};
+use crate::vm::{Effects, QueueService, VmCosts, VmResult, run_vm};
 
 /// I/O threads of the guest with 4 vCPUs.
 pub(super) const THREADS: [u32; 4] = [1, 2, 3, 4];
@@ -34,7 +34,7 @@ fn modes(device: Device) -> Vec<Point> {
 
 impl papers::Point for Point {
     type Part = Part;
-    type Seen = Seen;
+    type Measurement = VmResult;
     const OWN: &'static [Mechanism] = &[
         Mechanism::Preemption,
         Mechanism::Roaming,
@@ -116,22 +116,22 @@ impl papers::Point for Point {
         self.processes
     }
 
-    fn run(&self, model: &Model, seed: u64) -> Result<Seen, BenchError> {
+    fn run(&self, model: &Model, seed: u64) -> Result<VmResult, BenchError> {
         match self.who {
-            Who::Guest { vcpus, served } => {
+            ProcessPlace::Guest { vcpus, served } => {
                 let costs = VmCosts::kvm_2015()?.with_guest_times(self.dearer);
                 run_vm(model, &costs, &self.plan(vcpus, served, seed))
             }
-            Who::Host => run_simulated(model, &self.host_plan(seed)).map(|row| Seen {
+            ProcessPlace::Host => run_simulated(model, &self.host_plan(seed)).map(|row| VmResult {
                 iops: row.iops,
                 latency_ns: row.lat_ns.mean as f64,
                 events: row.machine.and_then(|machine| machine.sim_events).unwrap_or(0),
-                ..Seen::default()
+                ..VmResult::default()
             }),
         }
     }
 
-    fn events(seen: &Seen) -> u64 {
+    fn events(seen: &VmResult) -> u64 {
         seen.events
     }
 }
@@ -150,7 +150,7 @@ impl Results {
     pub(super) fn most(
         &self,
         (device, loads): (Device, &[usize]),
-        (one, other): (Served, Served),
+        (one, other): (QueueService, QueueService),
     ) -> Option<(f64, &'static str, u32)> {
         let mut most: Option<(f64, &'static str, u32)> = None;
         for load in loads.iter().map(|load| LOADS[*load]) {
@@ -166,13 +166,13 @@ impl Results {
     }
 
     /// What a mode loses against the host, 0 to 1.
-    pub(super) fn loss(&self, device: Device, served: Served, processes: u32) -> Option<f64> {
+    pub(super) fn loss(&self, device: Device, served: QueueService, processes: u32) -> Option<f64> {
         let host = self.iops(Point::host(device, LOADS[0], processes))?;
         Some(1.0 - self.iops(Point::guest(device, LOADS[0], served, processes))? / host)
     }
 
     /// Waiting for a queue's lock in all I/Os, in nanoseconds each.
-    pub(super) fn lock_wait_ns(&self, served: Served, processes: u32) -> Option<f64> {
+    pub(super) fn lock_wait_ns(&self, served: QueueService, processes: u32) -> Option<f64> {
         let point = Point::guest(Device::Null, LOADS[0], served, processes);
         self.at(point).map(|seen| seen.lock_wait_ns)
     }
@@ -212,7 +212,7 @@ mod tests {
         let (all, apart) = (run(&[]), run(&[Mechanism::Translation]));
         assert!(apart.iops > 1.02 * all.iops, "{} {}", apart.iops, all.iops);
         let together = run(&[Mechanism::Signals]);
-        let exits = |seen: &Seen| seen.counts.exits() as f64 / seen.counts.reaped as f64;
+        let exits = |seen: &VmResult| seen.counts.exits() as f64 / seen.counts.reaped as f64;
         assert!(2.0 * exits(&together) < exits(&all), "{} {}", exits(&together), exits(&all));
     }
 }

@@ -7,7 +7,7 @@ use super::rigs::{Device, EFFECTS, LOADS, MODES, PROCESSES, Point, VARIANTS};
 use super::runs::{DEARER, EFFECT_PROCESSES, Results};
 use crate::page::{DataTable, MachineTable};
 use crate::papers::{inputs, machine_table};
-use crate::vm::{Seen, VmCosts};
+use crate::vm::{VmCosts, VmResult};
 
 /// The tables of these parts.
 pub(super) fn all(parts: &[Part], results: &Results) -> Vec<DataTable> {
@@ -77,7 +77,7 @@ const COUNTED: [&str; 13] = [
     "lock wait, ns",
 ];
 
-fn counted(name: String, seen: Option<&Seen>) -> Vec<String> {
+fn counted(name: String, seen: Option<&VmResult>) -> Vec<String> {
     let Some(seen) = seen else { return vec![name] };
     let counts = &seen.counts;
     let ios = counts.reaped.max(1) as f64;

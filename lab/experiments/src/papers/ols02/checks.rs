@@ -3,11 +3,11 @@
 //! Tolerance is that of the list, 25 % for numbers. A check whose part was not run is listed as not
 //! there.
 
-use super::Seen;
+use super::Evidence;
 use super::rigs::{Load, Step};
 use super::runs::{DM, DSW, dsw, locks};
 use crate::page::{Check, CheckKind, deviation};
-use crate::papers::rule::{Found, Rule, TOLERANCE};
+use crate::papers::rule::{Finding, Rule, TOLERANCE};
 
 /// What the paper has of the microbenchmark: MB/s and idle, in percent.
 pub(super) const PAPER_DM: [(f64, f64); 5] =
@@ -24,12 +24,12 @@ pub(super) const PAPER_DSW: [[f64; 3]; 5] = [
 ];
 
 /// All of them, in the order of the list.
-pub(super) fn all(seen: &Seen<'_>) -> Vec<Check> {
+pub(super) fn all(seen: &Evidence<'_>) -> Vec<Check> {
     let missing = "its part was not run: millrace-lab paper ols02 runs all";
     rules().iter().map(|rule| rule.check(seen, missing)).collect()
 }
 
-fn rules<'a>() -> [Rule<Seen<'a>>; 5] {
+fn rules<'a>() -> [Rule<Evidence<'a>>; 5] {
     [
         Rule {
             id: "ols.dm-read",
@@ -74,7 +74,7 @@ fn rules<'a>() -> [Rule<Seen<'a>>; 5] {
 
 /// Rates and idle shares of steps in words; the ratios of neighbours; whether the steps come in the
 /// same order by idle time as the paper's.
-fn rows(seen: &Seen<'_>, load: Load, steps: &[Step], paper: &[(f64, f64)]) -> Option<Found> {
+fn rows(seen: &Evidence<'_>, load: Load, steps: &[Step], paper: &[(f64, f64)]) -> Option<Finding> {
     let shown: Vec<_> =
         steps.iter().map(|step| seen.results.shown(*step, load)).collect::<Option<_>>()?;
     let text = steps.iter().zip(&shown).map(|(step, row)| {
@@ -103,11 +103,11 @@ fn rows(seen: &Seen<'_>, load: Load, steps: &[Step], paper: &[(f64, f64)]) -> Op
         format!("{note}; rate over the row before: {}, paper {}", ratio(&numbers), ratio(&theirs));
     let why = if load == Load::Dm { reasons(seen) } else { None };
     let note = note + &why.unwrap_or_default();
-    Some(Found::new(text, numbers).holds(off && wrong.is_empty()).note(note))
+    Some(Finding::new(text, numbers).holds(off && wrong.is_empty()).note(note))
 }
 
 /// What we believe to be the reasons.
-fn reasons(seen: &Seen<'_>) -> Option<String> {
+fn reasons(seen: &Evidence<'_>) -> Option<String> {
     let row = seen.results.shown(Step::Baseline, Load::Dm)?;
     let (rate, bounces) = (row.mb_per_s, row.bounces * 100.0);
     Some(format!(
@@ -123,15 +123,15 @@ fn reasons(seen: &Seen<'_>) -> Option<String> {
     ))
 }
 
-fn dm_read(seen: &Seen<'_>) -> Option<Found> {
+fn dm_read(seen: &Evidence<'_>) -> Option<Finding> {
     rows(seen, Load::Dm, &DM, &PAPER_DM)
 }
 
-fn dm_readv(seen: &Seen<'_>) -> Option<Found> {
+fn dm_readv(seen: &Evidence<'_>) -> Option<Finding> {
     rows(seen, Load::DmReadv, &[Step::Sbir, Step::Sbirv], &PAPER_READV[..2])
 }
 
-fn dsw_gains(seen: &Seen<'_>) -> Option<Found> {
+fn dsw_gains(seen: &Evidence<'_>) -> Option<Finding> {
     let shown: Vec<_> =
         DSW.iter().map(|step| seen.results.shown(*step, dsw())).collect::<Option<_>>()?;
     let gains: Vec<f64> =
@@ -151,10 +151,10 @@ fn dsw_gains(seen: &Seen<'_>) -> Option<Found> {
          {}; paper 16/43/41, 22/71/7, 41/37/22, 47/34/19, 55/9/36",
         parts.collect::<Vec<_>>().join(", ")
     );
-    Some(Found::new(text, gains).note(note))
+    Some(Finding::new(text, gains).note(note))
 }
 
-fn calls(seen: &Seen<'_>) -> Option<Found> {
+fn calls(seen: &Evidence<'_>) -> Option<Finding> {
     let [small, pages] = seen.calls?;
     let text = format!(
         "submit_bh {} and {}; make_request the same; merges {} and {}",
@@ -170,13 +170,13 @@ fn calls(seen: &Seen<'_>) -> Option<Found> {
     ];
     let note = "counted on this machine; the paper's kernel also served others meanwhile (21 and \
                 64 calls)";
-    Some(Found::new(text, counts.map(|count| count as f64).to_vec()).note(note))
+    Some(Finding::new(text, counts.map(|count| count as f64).to_vec()).note(note))
 }
 
 /// The most that all locks together may spin after the split.
 const AFTER_MOST: f64 = 0.21;
 
-fn lock_share(seen: &Seen<'_>) -> Option<Found> {
+fn lock_share(seen: &Evidence<'_>) -> Option<Finding> {
     let point = |step| seen.results.at(super::rigs::Case::new(step, Load::Dm));
     let (before, after) = (point(Step::Sb)?, point(Step::Sbi)?);
     let spin = |name: Option<&str>, seen| -> f64 {
@@ -200,5 +200,5 @@ fn lock_share(seen: &Seen<'_>) -> Option<Found> {
          paper's CPUs spin, on the drivers' and other locks; ours have \
          no other locks, so that its second half cannot fail here"
     );
-    Some(Found::new(text, vec![one]).holds(near && all <= AFTER_MOST).note(note))
+    Some(Finding::new(text, vec![one]).holds(near && all <= AFTER_MOST).note(note))
 }

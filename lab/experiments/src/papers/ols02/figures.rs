@@ -5,7 +5,7 @@
 use super::Part;
 use super::checks::{PAPER_DM, PAPER_DSW, PAPER_READV};
 use super::rigs::{Load, Step};
-use super::runs::{DM, DSW, READV, Results, Shown, dsw};
+use super::runs::{DM, DSW, READV, Results, RowSummary, dsw};
 use crate::page::{Figure, Panel, Series, Unit};
 
 /// The figures of these parts.
@@ -34,7 +34,7 @@ fn ours(
     results: &Results,
     (load, steps): (Load, &[Step]),
     name: &str,
-    y: impl Fn(&Shown) -> f64,
+    y: impl Fn(&RowSummary) -> f64,
 ) -> Series {
     let at = |(index, step): (usize, &Step)| Some((place(index), y(&results.shown(*step, load)?)));
     Series::ours(name, steps.iter().enumerate().filter_map(at).collect())

@@ -77,7 +77,7 @@ pub(super) enum Load {
 
 /// What is taken out of the model, to see what hangs on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Without {
+pub(super) enum Ablation {
     /// The copies of bounces; their pages stay.
     Copies,
     /// All that the adapters' drivers and the bottom half charge.
@@ -92,28 +92,28 @@ pub(super) enum Without {
     Crowd,
 }
 
-impl Without {
+impl Ablation {
     /// All that are run, with what they leave out.
-    pub(super) const ALL: [(Without, &'static str); 6] = [
-        (Without::Copies, "copies of bounces"),
-        (Without::Kernel, "adapters' drivers, bottom half, buffer heads before the lock"),
-        (Without::DriverLock, "the one lock of all adapters' drivers"),
-        (Without::CommandTime, "the adapters' time for a command"),
-        (Without::Bandwidth, "the adapters' bandwidth"),
-        (Without::Crowd, "processes that wait for a CPU: 7 of them instead of 32"),
+    pub(super) const ALL: [(Ablation, &'static str); 6] = [
+        (Ablation::Copies, "copies of bounces"),
+        (Ablation::Kernel, "adapters' drivers, bottom half, buffer heads before the lock"),
+        (Ablation::DriverLock, "the one lock of all adapters' drivers"),
+        (Ablation::CommandTime, "the adapters' time for a command"),
+        (Ablation::Bandwidth, "the adapters' bandwidth"),
+        (Ablation::Crowd, "processes that wait for a CPU: 7 of them instead of 32"),
     ];
 }
 
 /// What a row is run without; a bit for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct LeftOut(u8);
+pub(super) struct Ablations(u8);
 
-impl LeftOut {
-    fn and(self, without: Without) -> LeftOut {
-        LeftOut(self.0 | 1 << without as u8)
+impl Ablations {
+    fn and(self, without: Ablation) -> Ablations {
+        Ablations(self.0 | 1 << without as u8)
     }
 
-    fn has(self, without: Without) -> bool {
+    fn has(self, without: Ablation) -> bool {
         self.0 & 1 << without as u8 != 0
     }
 }
@@ -123,15 +123,15 @@ impl LeftOut {
 pub(super) struct Case {
     pub(super) step: Step,
     pub(super) load: Load,
-    left_out: LeftOut,
+    left_out: Ablations,
 }
 
 impl Case {
     pub(super) fn new(step: Step, load: Load) -> Case {
-        Case { step, load, left_out: LeftOut::default() }
+        Case { step, load, left_out: Ablations::default() }
     }
 
-    pub(super) fn but(self, without: Without) -> Case {
+    pub(super) fn but(self, without: Ablation) -> Case {
         Case { left_out: self.left_out.and(without), ..self }
     }
 
@@ -142,7 +142,7 @@ impl Case {
             Load::DmReadv => "DM, readv",
             Load::Dsw { .. } => "DSW",
         };
-        let left_out = Without::ALL.iter().filter(|(without, _)| self.left_out.has(*without));
+        let left_out = Ablation::ALL.iter().filter(|(without, _)| self.left_out.has(*without));
         let without = left_out.map(|(_, what)| format!(", without {what}")).collect::<String>();
         format!("{load}, {}{without}", self.step.name())
     }
@@ -153,8 +153,8 @@ impl Case {
     }
 
     fn drives(&self, machine: &str) -> Vec<Spec> {
-        let command = if self.left_out.has(Without::CommandTime) { "0" } else { "150us" };
-        let rate = if self.left_out.has(Without::Bandwidth) { "0" } else { "60m" };
+        let command = if self.left_out.has(Ablation::CommandTime) { "0" } else { "150us" };
+        let rate = if self.left_out.has(Ablation::Bandwidth) { "0" } else { "60m" };
         // A name for each point on each machine: controllers of one name are one, and points run
         // side by side.
         let mark = format!("{self:?}{machine}");
@@ -167,7 +167,7 @@ impl Case {
             );
             text.parse().expect("a preset and keys of the model")
         };
-        let count = if self.left_out.has(Without::Crowd) { 7 } else { self.adapters() * DISKS };
+        let count = if self.left_out.has(Ablation::Crowd) { 7 } else { self.adapters() * DISKS };
         (0..count).map(drive).collect()
     }
 
@@ -175,8 +175,8 @@ impl Case {
         let (step, readv) = (self.step, self.load != Load::Dm);
         let whole = self.step == Step::Sbirv || !readv;
         let adapters = match step {
-            _ if self.left_out.has(Without::Kernel) => None,
-            _ if self.left_out.has(Without::DriverLock) => Some(LockScope::Adapter),
+            _ if self.left_out.has(Ablation::Kernel) => None,
+            _ if self.left_out.has(Ablation::DriverLock) => Some(LockScope::Adapter),
             Step::Linux25 => Some(LockScope::Adapter),
             _ => Some(LockScope::Global),
         };
@@ -189,7 +189,7 @@ impl Case {
             iovecs: readv.then_some(IOVECS),
             readv: if whole { Readv::Whole } else { Readv::Serial },
             bounce: step == Step::Baseline,
-            without_copies: self.left_out.has(Without::Copies),
+            without_copies: self.left_out.has(Ablation::Copies),
             descriptor_bytes: if step.has_at_least(Step::Sbir) { 608 } else { 8_792 },
             request_lock: match step {
                 Step::Baseline | Step::Sb => LockScope::Global,

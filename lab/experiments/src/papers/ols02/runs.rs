@@ -7,10 +7,10 @@ use millrace_simulator::Model;
 use millrace_trace::LockLine;
 
 use super::Part;
-use super::rigs::{Case, Load, MACHINE, Step, Without};
+use super::rigs::{Ablation, Case, Load, MACHINE, Step};
 use crate::load::bench::BenchError;
 use crate::papers::{self, Mechanism};
-use crate::simulation::{Observed, Spent, run_observed};
+use crate::simulation::{ObservedRow, TimeUse, run_observed};
 
 /// The rows of the microbenchmark.
 pub(super) const DM: [Step; 5] = [Step::Baseline, Step::Sb, Step::Sbi, Step::Sbir, Step::Linux25];
@@ -20,25 +20,25 @@ pub(super) const READV: [Step; 3] = [Step::Sbir, Step::Sbirv, Step::Linux25];
 pub(super) const DSW: [Step; 5] = [Step::Baseline, Step::Sb, Step::Sbi, Step::Sbir, Step::Sbirv];
 
 /// What is run without each mechanism.
-pub(super) fn ablated(without: Without) -> Vec<Case> {
+pub(super) fn ablated(without: Ablation) -> Vec<Case> {
     let dm = |step| Case::new(step, Load::Dm).but(without);
     match without {
-        Without::Copies => vec![dm(Step::Baseline)],
-        Without::Kernel | Without::Crowd => DM.map(dm).to_vec(),
-        Without::DriverLock => {
+        Ablation::Copies => vec![dm(Step::Baseline)],
+        Ablation::Kernel | Ablation::Crowd => DM.map(dm).to_vec(),
+        Ablation::DriverLock => {
             let readv = Case::new(Step::Sbir, Load::DmReadv).but(without);
             vec![dm(Step::Sbi), readv]
         }
-        Without::CommandTime => {
+        Ablation::CommandTime => {
             vec![dm(Step::Sbir), Case::new(Step::Sbir, Load::DmReadv).but(without)]
         }
-        Without::Bandwidth => vec![dm(Step::Sb), dm(Step::Sbi), dm(Step::Sbir)],
+        Ablation::Bandwidth => vec![dm(Step::Sb), dm(Step::Sbi), dm(Step::Sbir)],
     }
 }
 
 impl papers::Point for Case {
     type Part = Part;
-    type Seen = Observed;
+    type Measurement = ObservedRow;
     const OWN: &'static [Mechanism] = &[
         Mechanism::Copies,
         Mechanism::Kernel,
@@ -54,7 +54,7 @@ impl papers::Point for Case {
             Part::Readv => READV.map(|step| Case::new(step, Load::DmReadv)).to_vec(),
             Part::Dsw => DSW.map(|step| Case::new(step, dsw())).to_vec(),
             Part::Ablations => {
-                Without::ALL.into_iter().flat_map(|(without, _)| ablated(without)).collect()
+                Ablation::ALL.into_iter().flat_map(|(without, _)| ablated(without)).collect()
             }
             // On this machine.
             Part::Calls | Part::Native => Vec::new(),
@@ -63,12 +63,12 @@ impl papers::Point for Case {
 
     fn without(self, mechanism: Mechanism) -> Case {
         match mechanism {
-            Mechanism::Copies => self.but(Without::Copies),
-            Mechanism::Kernel => self.but(Without::Kernel),
-            Mechanism::DriverLock => self.but(Without::DriverLock),
-            Mechanism::AdapterCommand => self.but(Without::CommandTime),
-            Mechanism::AdapterBandwidth => self.but(Without::Bandwidth),
-            Mechanism::Crowd => self.but(Without::Crowd),
+            Mechanism::Copies => self.but(Ablation::Copies),
+            Mechanism::Kernel => self.but(Ablation::Kernel),
+            Mechanism::DriverLock => self.but(Ablation::DriverLock),
+            Mechanism::AdapterCommand => self.but(Ablation::CommandTime),
+            Mechanism::AdapterBandwidth => self.but(Ablation::Bandwidth),
+            Mechanism::Crowd => self.but(Ablation::Crowd),
             _ => self,
         }
     }
@@ -89,11 +89,11 @@ impl papers::Point for Case {
         }
     }
 
-    fn run(&self, model: &Model, seed: u64) -> Result<Observed, BenchError> {
+    fn run(&self, model: &Model, seed: u64) -> Result<ObservedRow, BenchError> {
         run_observed(model, &self.plan(&model.name, seed))
     }
 
-    fn events(seen: &Observed) -> u64 {
+    fn events(seen: &ObservedRow) -> u64 {
         seen.row.machine.as_ref().and_then(|machine| machine.sim_events).unwrap_or(0)
     }
 }
@@ -108,7 +108,7 @@ pub(super) type Results = papers::Results<Case>;
 
 /// What a row says of a step: bytes a second, and parts of all CPUs' time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Shown {
+pub(super) struct RowSummary {
     pub(super) mb_per_s: f64,
     pub(super) idle: f64,
     pub(super) spin: f64,
@@ -118,13 +118,13 @@ pub(super) struct Shown {
 }
 
 /// What was seen of a point.
-pub(super) fn shown(seen: &Observed) -> Shown {
+pub(super) fn shown(seen: &ObservedRow) -> RowSummary {
     let cpus = &seen.cpus;
     let all = (cpus.busy_ns + cpus.spin_ns + cpus.idle_ns) as f64;
-    let spent = |on: Spent| seen.spent_ns.get(on as usize).copied().unwrap_or(0);
+    let spent = |on: TimeUse| seen.spent_ns.get(on as usize).copied().unwrap_or(0);
     let (user, bounces) =
-        (spent(Spent::User), spent(Spent::BouncePages) + spent(Spent::BounceCopies));
-    Shown {
+        (spent(TimeUse::User), spent(TimeUse::BouncePages) + spent(TimeUse::BounceCopies));
+    RowSummary {
         mb_per_s: seen.row.bw_bytes_per_s / 1e6,
         idle: cpus.idle_ns as f64 / all,
         spin: cpus.spin_ns as f64 / all,
@@ -134,13 +134,13 @@ pub(super) fn shown(seen: &Observed) -> Shown {
 }
 
 /// The lines of a lock in what was seen of a point.
-pub(super) fn locks(seen: &Observed) -> &[LockLine] {
+pub(super) fn locks(seen: &ObservedRow) -> &[LockLine] {
     seen.row.machine.as_ref().and_then(|machine| machine.locks.as_deref()).unwrap_or(&[])
 }
 
 impl Results {
     /// What a row says of a step under a load.
-    pub(super) fn shown(&self, step: Step, load: Load) -> Option<Shown> {
+    pub(super) fn shown(&self, step: Step, load: Load) -> Option<RowSummary> {
         self.at(Case::new(step, load)).map(shown)
     }
 }
@@ -167,7 +167,7 @@ mod tests {
             let other = papers::Point::without(case, *mechanism);
             assert!(other != case && other.in_words().contains(", without "), "{mechanism:?}");
         }
-        let both = case.but(Without::Copies).but(Without::Crowd);
-        assert!(both != case.but(Without::Copies) && both != case.but(Without::Crowd));
+        let both = case.but(Ablation::Copies).but(Ablation::Crowd);
+        assert!(both != case.but(Ablation::Copies) && both != case.but(Ablation::Crowd));
     }
 }

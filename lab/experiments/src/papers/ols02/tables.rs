@@ -6,11 +6,11 @@ use millrace_trace::LockLine;
 
 use super::Part;
 use super::checks::{PAPER_DM, PAPER_DSW, PAPER_READV};
-use super::rigs::{Case, Load, Step, Without};
+use super::rigs::{Ablation, Case, Load, Step};
 use super::runs::{DM, DSW, READV, Results, ablated, dsw, locks, shown};
 use crate::page::{DataTable, MachineTable};
 use crate::papers::{inputs, machine_table};
-use crate::simulation::{KernelCosts, Observed, Spent};
+use crate::simulation::{KernelCosts, ObservedRow, TimeUse};
 
 /// The tables of these parts.
 pub(super) fn all(parts: &[Part], results: &Results) -> Vec<DataTable> {
@@ -133,22 +133,23 @@ fn place(line: &LockLine, all: &[LockLine]) -> String {
 }
 
 fn profile(results: &Results) -> DataTable {
-    let seen: Vec<Option<&Observed>> =
+    let seen: Vec<Option<&ObservedRow>> =
         DM.iter().map(|step| results.at(Case::new(*step, Load::Dm))).collect();
-    let all =
-        |seen: &Observed| (seen.cpus.busy_ns + seen.cpus.spin_ns + seen.cpus.idle_ns).max(1) as f64;
-    let line = |name: &str, part: &dyn Fn(&Observed) -> u64| {
-        let cell = |seen: &Option<&Observed>| {
+    let all = |seen: &ObservedRow| {
+        (seen.cpus.busy_ns + seen.cpus.spin_ns + seen.cpus.idle_ns).max(1) as f64
+    };
+    let line = |name: &str, part: &dyn Fn(&ObservedRow) -> u64| {
+        let cell = |seen: &Option<&ObservedRow>| {
             seen.map_or(String::new(), |seen| percent(part(seen) as f64 / all(seen)))
         };
         [name.to_owned()].into_iter().chain(seen.iter().map(cell)).collect::<Vec<_>>()
     };
     let mut rows =
         vec![line("idle", &|seen| seen.cpus.idle_ns), line("spinning", &|seen| seen.cpus.spin_ns)];
-    for (spent, name) in Spent::NAMES.iter().take(Spent::NAMES.len() - 1) {
+    for (spent, name) in TimeUse::NAMES.iter().take(TimeUse::NAMES.len() - 1) {
         rows.push(line(name, &|seen| seen.spent_ns.get(*spent as usize).copied().unwrap_or(0)));
     }
-    let charged = |seen: &Observed| seen.spent_ns.iter().sum::<u64>();
+    let charged = |seen: &ObservedRow| seen.spent_ns.iter().sum::<u64>();
     rows.push(line("queue, raw device, scheduler, caches", &|seen| {
         seen.cpus.busy_ns.saturating_sub(charged(seen))
     }));
@@ -189,7 +190,7 @@ fn ablations(results: &Results) -> DataTable {
         let Some(row) = results.at(point).map(shown) else { return vec![name] };
         let load = if point.load == Load::Dm { "DM" } else { "readv" };
         let with = results.shown(point.step, point.load);
-        let with = |part: fn(&super::runs::Shown) -> f64| {
+        let with = |part: fn(&super::runs::RowSummary) -> f64| {
             with.as_ref().map_or(String::new(), |row| format!("{:.0}", part(row)))
         };
         vec![
@@ -203,7 +204,7 @@ fn ablations(results: &Results) -> DataTable {
             with(|row| row.spin * 100.0),
         ]
     };
-    let points = Without::ALL.into_iter().flat_map(|(without, name)| {
+    let points = Ablation::ALL.into_iter().flat_map(|(without, name)| {
         ablated(without).into_iter().map(move |point| (name.to_owned(), point))
     });
     DataTable::new(

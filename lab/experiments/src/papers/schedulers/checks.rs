@@ -5,11 +5,11 @@
 use millrace_block::SchedulerKind;
 use millrace_drives::Words;
 
-use super::limit_accuracy::Limited;
-use super::points::{Grouping, Point, Present, Rig};
+use super::limit_accuracy::LimitAccuracy;
+use super::points::{ClientPresence, Grouping, Point, Rig};
 use super::runs::{CORES, LIMITS, OTHERS, Results, THREADS};
 use crate::page::{Check, CheckKind};
-use crate::papers::rule::{Found, Rule};
+use crate::papers::rule::{Finding, Rule};
 
 /// All of them, in the order of the page.
 pub(super) fn all(results: &Results) -> Vec<Check> {
@@ -20,7 +20,7 @@ pub(super) fn all(results: &Results) -> Vec<Check> {
 const fn rule(
     id: &'static str,
     expected: &'static str,
-    ours: fn(&Results) -> Option<Found>,
+    ours: fn(&Results) -> Option<Finding>,
 ) -> Rule<Results> {
     Rule { id, kind: CheckKind::Qualitative, paper: (expected, &[]), ours }
 }
@@ -80,7 +80,7 @@ fn left(
 }
 
 /// The worst of all numbers of cores counts.
-fn scales(results: &Results, scheduler: SchedulerKind) -> Option<Found> {
+fn scales(results: &Results, scheduler: SchedulerKind) -> Option<Finding> {
     let least = |grouping| {
         let lefts = CORES.map(|cores| Some((left(results, scheduler, (cores, grouping))?, cores)));
         let lefts: Option<Vec<(f64, u32)>> = lefts.into_iter().collect();
@@ -89,27 +89,27 @@ fn scales(results: &Results, scheduler: SchedulerKind) -> Option<Found> {
     let (one, each) = (least(Grouping::Together)?, least(Grouping::Each)?);
     let text = |(left, cores): (f64, u32)| format!("{} at {cores} cores", percent(left));
     let text = format!("with one group {}, with a group each {}", text(one), text(each));
-    Some(Found::new(text, vec![one.0, each.0]).holds(one.0.min(each.0) >= 0.7))
+    Some(Finding::new(text, vec![one.0, each.0]).holds(one.0.min(each.0) >= 0.7))
 }
 
-fn collapses(results: &Results) -> Option<Found> {
+fn collapses(results: &Results) -> Option<Finding> {
     let left = left(results, SchedulerKind::Deadline, (64, Grouping::Together))?;
-    Some(Found::new(percent(left), vec![left]).holds(left < 0.1))
+    Some(Finding::new(percent(left), vec![left]).holds(left < 0.1))
 }
 
-fn weights(results: &Results, rig: Rig) -> Option<Found> {
+fn weights(results: &Results, rig: Rig) -> Option<Finding> {
     let contest = results.at(Point::weights(rig, SchedulerKind::Fair))?;
     let off = |row: &crate::load::contention::ClientRow| row.share / row.weight_share - 1.0;
     let all: Vec<f64> = contest.clients.iter().map(off).collect();
     let text = list(all.iter().map(|off| format!("{:+.1} %", off * 100.0)));
-    Some(Found::new(text, all.clone()).holds(all.iter().all(|off| off.abs() <= 0.05)))
+    Some(Finding::new(text, all.clone()).holds(all.iter().all(|off| off.abs() <= 0.05)))
 }
 
-fn equal(results: &Results, rig: Rig, point: fn(Rig, SchedulerKind) -> Point) -> Option<Found> {
+fn equal(results: &Results, rig: Rig, point: fn(Rig, SchedulerKind) -> Point) -> Option<Finding> {
     let jain = |scheduler| Some(results.at(point(rig, scheduler))?.jain);
     let (fair, none) = (jain(SchedulerKind::Fair)?, jain(SchedulerKind::None)?);
     let text = format!("{fair:.4}; none {none:.4}");
-    let found = Found::new(text, vec![fair]).holds(fair >= 0.99);
+    let found = Finding::new(text, vec![fair]).holds(fair >= 0.99);
     Some(match (rig, fair >= 0.99) {
         (Rig::Pro, false) => found.note(
             "32 reads in flight leave many of the drive's 32 dies idle, where two meet at one: such a \
@@ -119,45 +119,46 @@ fn equal(results: &Results, rig: Rig, point: fn(Rig, SchedulerKind) -> Point) ->
     })
 }
 
-fn shallow(results: &Results, rig: Rig) -> Option<Found> {
+fn shallow(results: &Results, rig: Rig) -> Option<Finding> {
     let alone = Point::shallow(rig, SchedulerKind::None, 0);
     let kept =
         |others| results.kept("shallow", &Point::shallow(rig, SchedulerKind::Fair, others), &alone);
     let kept = OTHERS.into_iter().map(kept).collect::<Option<Vec<f64>>>()?;
     let text = list(kept.iter().copied().map(percent));
-    Some(Found::new(text, kept.clone()).holds(kept.iter().all(|kept| *kept >= 0.5)))
+    Some(Finding::new(text, kept.clone()).holds(kept.iter().all(|kept| *kept >= 0.5)))
 }
 
-fn target(scheduler: SchedulerKind, present: Present) -> Point {
+fn target(scheduler: SchedulerKind, present: ClientPresence) -> Point {
     Point::target(Rig::Evo, scheduler, present)
 }
 
-fn reader(results: &Results) -> Option<Found> {
+fn reader(results: &Results) -> Option<Finding> {
     let p99 = |point: Point| Some(results.client(&point, "reader")?.lat_ns.p99 as f64);
-    let alone = p99(target(SchedulerKind::None, Present::First))?;
+    let alone = p99(target(SchedulerKind::None, ClientPresence::First))?;
     let beside = |kind: SchedulerKind| {
-        let p99 = p99(target(kind, Present::Both))?;
+        let p99 = p99(target(kind, ClientPresence::Both))?;
         Some((p99 / alone, format!("{} {:.0} us", kind.word(), p99 / 1e3)))
     };
     let (times, latency) = beside(SchedulerKind::Latency)?;
     let others = [beside(SchedulerKind::Fair)?.1, beside(SchedulerKind::None)?.1];
     let text =
         format!("{times:.2} times: alone {:.0} us, {latency}, {}", alone / 1e3, list(others));
-    Some(Found::new(text, vec![times]).holds(times <= 2.0))
+    Some(Finding::new(text, vec![times]).holds(times <= 2.0))
 }
 
-fn writer(results: &Results) -> Option<Found> {
-    let alone = target(SchedulerKind::None, Present::Second);
-    let kept = results.kept("writer", &target(SchedulerKind::Latency, Present::Both), &alone)?;
-    Some(Found::new(percent(kept), vec![kept]).holds(kept >= 0.5))
+fn writer(results: &Results) -> Option<Finding> {
+    let alone = target(SchedulerKind::None, ClientPresence::Second);
+    let kept =
+        results.kept("writer", &target(SchedulerKind::Latency, ClientPresence::Both), &alone)?;
+    Some(Finding::new(percent(kept), vec![kept]).holds(kept >= 0.5))
 }
 
 /// A limit's worst: the statement in words, and the figure that is farthest off.
-fn worst(results: &Results, figure: fn(&Limited) -> f64) -> Option<(String, f64)> {
+fn worst(results: &Results, figure: fn(&LimitAccuracy) -> f64) -> Option<(String, f64)> {
     let mut worst = (String::new(), 0.0_f64);
     for iops in LIMITS {
         for threads in THREADS {
-            let off = figure(&Limited::of(results, iops, threads)?);
+            let off = figure(&LimitAccuracy::of(results, iops, threads)?);
             if off.abs() > worst.1.abs() || worst.0.is_empty() {
                 let plural = if threads == 1 { "" } else { "s" };
                 worst = (format!("{iops} IOPS, {threads} thread{plural}"), off);
@@ -167,51 +168,51 @@ fn worst(results: &Results, figure: fn(&Limited) -> f64) -> Option<(String, f64)
     Some(worst)
 }
 
-fn rate(results: &Results) -> Option<Found> {
+fn rate(results: &Results) -> Option<Finding> {
     let (whose, off) = worst(results, |limited| limited.off().0)?;
     let text = format!("farthest off: {:+.2} % ({whose})", off * 100.0);
     Some(
-        Found::new(text, vec![off]).holds(off.abs() <= 0.02).note(
+        Finding::new(text, vec![off]).holds(off.abs() <= 0.02).note(
             "of a limit that is more than the threads can do, what they do without it is due",
         ),
     )
 }
 
-fn second(results: &Results) -> Option<Found> {
+fn second(results: &Results) -> Option<Finding> {
     let (whose, off) = worst(results, |limited| limited.off().1)?;
     let text = format!("farthest off: {:+.2} % ({whose})", off * 100.0);
-    Some(Found::new(text, vec![off]).holds(off.abs() <= 0.02))
+    Some(Finding::new(text, vec![off]).holds(off.abs() <= 0.02))
 }
 
-fn burst(results: &Results) -> Option<Found> {
+fn burst(results: &Results) -> Option<Finding> {
     let (whose, used) = worst(results, |limited| limited.burst)?;
     let text = format!("at most {} of the burst ({whose})", percent(used));
-    Some(Found::new(text, vec![used]).holds(used <= 1.02))
+    Some(Finding::new(text, vec![used]).holds(used <= 1.02))
 }
 
-fn beside(results: &Results, rig: Rig) -> Option<Found> {
-    let point = Point::idle(rig, SchedulerKind::Fair, Present::Both);
-    let alone = Point::idle(rig, SchedulerKind::None, Present::First);
+fn beside(results: &Results, rig: Rig) -> Option<Finding> {
+    let point = Point::idle(rig, SchedulerKind::Fair, ClientPresence::Both);
+    let alone = Point::idle(rig, SchedulerKind::None, ClientPresence::First);
     let (idle, kept) = (results.client(&point, "idle")?, results.kept("usual", &point, &alone)?);
     let (share, kept) = (percent(idle.share), percent(kept));
     let text = format!("{:.0} IOPS, {share} by cost; the other keeps {kept}", idle.iops);
-    let found = Found::new(text, vec![idle.share]);
+    let found = Finding::new(text, vec![idle.share]);
     Some(found.holds(idle.ios > 0 && idle.share <= 0.05))
 }
 
-fn idle_alone(results: &Results) -> Option<Found> {
-    let of = |kind| Point::idle(Rig::Evo, kind, Present::Second);
+fn idle_alone(results: &Results) -> Option<Finding> {
+    let of = |kind| Point::idle(Rig::Evo, kind, ClientPresence::Second);
     let kept = results.kept("idle", &of(SchedulerKind::Fair), &of(SchedulerKind::None))?;
     let text = format!("850evo: {}", percent(kept));
-    Some(Found::new(text, vec![kept]).holds(kept >= 0.95))
+    Some(Finding::new(text, vec![kept]).holds(kept >= 0.95))
 }
 
-fn sorted(results: &Results) -> Option<Found> {
+fn sorted(results: &Results) -> Option<Finding> {
     let iops = |kind| results.iops(&Point::disk(kind, 32));
     let (deadline, none) = (iops(SchedulerKind::Deadline)?, iops(SchedulerKind::None)?);
     let times = deadline / none;
     let text = format!("{times:.2} times: {deadline:.0} and {none:.0} IOPS");
-    Some(Found::new(text, vec![times]).holds(times >= 1.8))
+    Some(Finding::new(text, vec![times]).holds(times >= 1.8))
 }
 
 #[cfg(test)]
@@ -221,11 +222,11 @@ mod tests {
     use super::super::{Part, schedulers};
     use super::*;
     use crate::page::Holds;
-    use crate::papers::Wanted;
+    use crate::papers::PartSelection;
 
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {
-        let run = Results::run(Wanted::new(&[], 1), |_| ControlFlow::Continue(()));
+        let run = Results::run(PartSelection::new(&[], 1), |_| ControlFlow::Continue(()));
         let checks = all(&run.expect("nothing to run").0.with);
         assert_eq!(checks.len(), RULES.len());
         assert!(checks.iter().all(|check| check.holds == Holds::NotYet));
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_part_that_was_run_has_its_checks_judged_and_shown_as_expected_and_found() {
-        let run = schedulers(Wanted::new(&[Part::Disk], 1), |_| ControlFlow::Continue(()));
+        let run = schedulers(PartSelection::new(&[Part::Disk], 1), |_| ControlFlow::Continue(()));
         let (page, parts) = run.expect("it runs");
         let judged = page.checks.iter().filter(|check| check.holds != Holds::NotYet);
         assert_eq!(judged.map(|check| check.id.as_str()).collect::<Vec<_>>(), ["disk.sorted"]);

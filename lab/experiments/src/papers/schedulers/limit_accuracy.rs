@@ -1,4 +1,4 @@
-//! `Limited`: how well a limit was kept, out of the times at which I/Os completed.
+//! `LimitAccuracy`: how well a limit was kept, out of the times at which I/Os completed.
 //!
 //! The drive answers at once, so that these are the times at which the limit let I/Os pass, later
 //! by what a thread takes to wake up and to look.
@@ -11,7 +11,7 @@ const WINDOW_NS: u64 = 1_000_000_000;
 
 /// What a limited group did.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Limited {
+pub(super) struct LimitAccuracy {
     /// What it is allowed, or what its threads do without a limit, if that is less.
     pub(super) due_iops: f64,
     /// What it did.
@@ -25,9 +25,9 @@ pub(super) struct Limited {
     pub(super) burst: f64,
 }
 
-impl Limited {
+impl LimitAccuracy {
     /// What so many threads with this limit did.
-    pub(super) fn of(results: &Results, iops: u64, threads: u32) -> Option<Limited> {
+    pub(super) fn of(results: &Results, iops: u64, threads: u32) -> Option<LimitAccuracy> {
         let (point, free) = (Point::limit(Some(iops), threads), Point::limit(None, threads));
         let (contest, free) = (results.at(&point)?, results.at(&free)?);
         let rows = contest.clients.iter();
@@ -39,7 +39,7 @@ impl Limited {
         let per_second = 1e9 / window_ns as f64;
         let rate = iops as f64;
         let saved = rate * point.loads[0].group.limits.burst_ns as f64 / 1e9;
-        Some(Limited {
+        Some(LimitAccuracy {
             due_iops: rate.min(free.iops),
             iops: contest.iops,
             window_ns,

@@ -122,20 +122,20 @@ pub(super) enum Grouping {
 
 /// Which of two clients are there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Present {
+pub(super) enum ClientPresence {
     First,
     Second,
     Both,
 }
 
-impl Present {
+impl ClientPresence {
     /// Those of these two loads that are there.
     fn of(self, loads: [Load; 2]) -> Vec<Load> {
         let [first, second] = loads;
         match self {
-            Present::First => vec![first],
-            Present::Second => vec![second],
-            Present::Both => vec![first, second],
+            ClientPresence::First => vec![first],
+            ClientPresence::Second => vec![second],
+            ClientPresence::Both => vec![first, second],
         }
     }
 }
@@ -192,7 +192,7 @@ impl Point {
     }
 
     /// A reader of depth 1 with a latency target, and a writer.
-    pub(super) fn target(rig: Rig, scheduler: SchedulerKind, present: Present) -> Point {
+    pub(super) fn target(rig: Rig, scheduler: SchedulerKind, present: ClientPresence) -> Point {
         let mut reader = Load::new("reader", 1);
         reader.group.latency_target = Some(LatencyTarget::Percentile(9_900, TARGET_NS));
         Point::new(rig, scheduler, present.of([reader, Load::writer(256)]))
@@ -218,7 +218,7 @@ impl Point {
     }
 
     /// A client of usual priority and one of priority idle.
-    pub(super) fn idle(rig: Rig, scheduler: SchedulerKind, present: Present) -> Point {
+    pub(super) fn idle(rig: Rig, scheduler: SchedulerKind, present: ClientPresence) -> Point {
         let mut idle = Load::new("idle", 32);
         idle.group.priority = Priority::Idle;
         Point::new(rig, scheduler, present.of([Load::new("usual", 32), idle]))

@@ -7,7 +7,7 @@ use millrace_block::SchedulerKind;
 use millrace_simulator::Model;
 
 use super::Part;
-use super::points::{Grouping, Point, Present, Rig};
+use super::points::{ClientPresence, Grouping, Point, Rig};
 use crate::load::bench::BenchError;
 use crate::load::contention::{ClientRow, ContentionReport, contend_simulated};
 use crate::papers::{self, Mechanism};
@@ -45,7 +45,7 @@ fn each(point: impl Fn(Rig, SchedulerKind) -> Point) -> Vec<Point> {
 
 impl papers::Point for Point {
     type Part = Part;
-    type Seen = ContentionReport;
+    type Measurement = ContentionReport;
     /// No single queue is run.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
@@ -67,9 +67,11 @@ impl papers::Point for Point {
                 [alone.to_vec(), beside.concat()].concat()
             }
             Part::Target => {
-                let alone =
-                    |rig| [Present::First, Present::Second].map(|p| Point::target(rig, none, p));
-                let beside = each(|rig, kind| Point::target(rig, kind, Present::Both));
+                let alone = |rig| {
+                    [ClientPresence::First, ClientPresence::Second]
+                        .map(|p| Point::target(rig, none, p))
+                };
+                let beside = each(|rig, kind| Point::target(rig, kind, ClientPresence::Both));
                 [SHARED.map(alone).concat(), beside].concat()
             }
             Part::Limits => {
@@ -79,8 +81,8 @@ impl papers::Point for Point {
                     .collect()
             }
             Part::Idle => {
-                let usual = SHARED.map(|rig| Point::idle(rig, none, Present::First));
-                let idle = [Present::Second, Present::Both]
+                let usual = SHARED.map(|rig| Point::idle(rig, none, ClientPresence::First));
+                let idle = [ClientPresence::Second, ClientPresence::Both]
                     .map(|present| each(|rig, kind| Point::idle(rig, kind, present)));
                 [usual.to_vec(), idle.concat()].concat()
             }

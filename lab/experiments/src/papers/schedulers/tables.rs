@@ -7,8 +7,8 @@ use millrace_block::SchedulerKind;
 use millrace_drives::Words;
 
 use super::Part;
-use super::limit_accuracy::Limited;
-use super::points::{Point, Present, Rig, TARGET_NS};
+use super::limit_accuracy::LimitAccuracy;
+use super::points::{ClientPresence, Point, Rig, TARGET_NS};
 use super::runs::{LIMITS, Results, SHARED, SHARING, THREADS};
 use crate::page::DataTable;
 
@@ -78,10 +78,10 @@ fn equal(results: &Results) -> DataTable {
 fn target(results: &Results) -> DataTable {
     let row = |rig, kind| {
         let alone = |present| Point::target(rig, SchedulerKind::None, present);
-        let point = Point::target(rig, kind, Present::Both);
-        let before = results.client(&alone(Present::First), "reader")?.lat_ns;
+        let point = Point::target(rig, kind, ClientPresence::Both);
+        let before = results.client(&alone(ClientPresence::First), "reader")?.lat_ns;
         let now = results.client(&point, "reader")?.lat_ns;
-        let kept = results.kept("writer", &point, &alone(Present::Second))?;
+        let kept = results.kept("writer", &point, &alone(ClientPresence::Second))?;
         let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
         let mut cells: Vec<String> =
             [before.p50, before.p99, now.p50, now.p99, now.p999].map(us).to_vec();
@@ -115,7 +115,7 @@ fn target(results: &Results) -> DataTable {
 
 fn limits(results: &Results) -> DataTable {
     let row = |iops, threads| {
-        let limited = Limited::of(results, iops, threads)?;
+        let limited = LimitAccuracy::of(results, iops, threads)?;
         let off = |part: f64| format!("{:+.2}", part * 100.0);
         let (whole, window) = limited.off();
         Some(vec![
@@ -142,11 +142,11 @@ fn limits(results: &Results) -> DataTable {
 
 fn idle(results: &Results) -> DataTable {
     let row = |rig, kind| {
-        let both = Point::idle(rig, kind, Present::Both);
+        let both = Point::idle(rig, kind, ClientPresence::Both);
         let iops = |name| results.client(&both, name).map(|row| format!("{:.0}", row.iops));
-        let alone = results.client(&Point::idle(rig, kind, Present::Second), "idle")?.iops;
+        let alone = results.client(&Point::idle(rig, kind, ClientPresence::Second), "idle")?.iops;
         let share = results.client(&both, "idle")?.share;
-        let usual = Point::idle(rig, SchedulerKind::None, Present::First);
+        let usual = Point::idle(rig, SchedulerKind::None, ClientPresence::First);
         let kept = results.kept("usual", &both, &usual)?;
         let numbers = [percent(kept), iops("idle")?, percent(share), format!("{alone:.0}")];
         Some([vec![iops("usual")?], numbers.to_vec()].concat())

@@ -10,7 +10,7 @@ use millrace_block::{Spread, Stack};
 use super::figures::{max_ns, name_of};
 use super::runs::{Curve, EIGHT, MACHINES, Point, Results, SPREADS, STACKS};
 use crate::page::{Check, CheckKind};
-use crate::papers::rule::{Found, Rule, TOLERANCE};
+use crate::papers::rule::{Finding, Rule, TOLERANCE};
 use crate::simulation::InterfaceKind;
 
 /// How far MQ is behind Raw in the paper, by machine.
@@ -163,7 +163,7 @@ fn peak(points: &Points) -> (u32, f64) {
     best.map_or((0, 0.0), |(cores, point)| (*cores, point.iops))
 }
 
-fn one_core(results: &Results) -> Option<Found> {
+fn one_core(results: &Results) -> Option<Finding> {
     let mut lines = Vec::new();
     for (place, machine) in MACHINES.into_iter().enumerate() {
         let rate = |stack| Some(at(&libaio(results, place, stack)?, 1));
@@ -171,27 +171,27 @@ fn one_core(results: &Results) -> Option<Found> {
         lines.push(format!("{machine} {}", millions(rates)));
     }
     let text = format!("SQ, MQ, Raw: {}", lines.join("; "));
-    Some(Found::new(text, Vec::new()).holds(true).note(
+    Some(Finding::new(text, Vec::new()).holds(true).note(
         "0.8 M is taken at the clock of the one-socket machine; the others are slower or faster by \
          their clocks",
     ))
 }
 
-fn sq_cap(results: &Results) -> Option<Found> {
+fn sq_cap(results: &Results) -> Option<Finding> {
     let best = |place| Some(peak(&libaio(results, place, Stack::Sq)?).1);
     let best = (0..4).map(best).collect::<Option<Vec<_>>>()?;
     let worst = best.iter().copied().fold(0.0, f64::max);
     let text = format!("at most {} on 1, 2, 4, 8 sockets", millions(best.iter().copied()));
-    Some(Found::new(text, vec![worst]).holds(worst <= 1e6 * (1.0 + TOLERANCE)).note(
+    Some(Finding::new(text, vec![worst]).holds(worst <= 1e6 * (1.0 + TOLERANCE)).note(
         "four lines follow the lock at each of four holds: sixteen for an I/O, where seventeen were \
          counted in the kernel's code and its null driver's (a map of tags and a command), or \
          fourteen if a line counts once in a hold; the lines of the request come on top",
     ))
 }
 
-fn sq_collapse(results: &Results) -> Option<Found> {
+fn sq_collapse(results: &Results) -> Option<Finding> {
     let ends = [last(&libaio(results, 2, Stack::Sq)?), last(&libaio(results, 3, Stack::Sq)?)];
-    Some(Found::new(millions(ends), ends.to_vec()).note(
+    Some(Finding::new(millions(ends), ends.to_vec()).note(
         "each I/O takes the lock four times. Behind each CPU that joins its spinners and each that \
          gives it up all of them read its line again: once for each socket, one socket after the \
          other, and then from their L3s, side by side. On four sockets a rate \
@@ -205,7 +205,7 @@ fn sq_collapse(results: &Results) -> Option<Found> {
     ))
 }
 
-fn equal_at_one(results: &Results) -> Option<Found> {
+fn equal_at_one(results: &Results) -> Option<Finding> {
     let ratio = |place| {
         Some(
             at(&libaio(results, place, Stack::Mq)?, 1) / at(&libaio(results, place, Stack::Sq)?, 1),
@@ -215,7 +215,7 @@ fn equal_at_one(results: &Results) -> Option<Found> {
     let percent: Vec<String> =
         ratios.iter().map(|r| format!("{:+.1}", (r - 1.0) * 100.0)).collect();
     let text = format!("{} % on 1, 2, 4, 8 sockets", percent.join(", "));
-    Some(Found::new(text, Vec::new()).holds(ratios.iter().all(|r| (r - 1.0).abs() <= 0.1)))
+    Some(Finding::new(text, Vec::new()).holds(ratios.iter().all(|r| (r - 1.0).abs() <= 0.1)))
 }
 
 /// How near points lie to a straight line: 1 is on it.
@@ -228,7 +228,7 @@ fn straightness(points: &[(f64, f64)]) -> f64 {
     if xx * yy == 0.0 { 0.0 } else { xy * xy / (xx * yy) }
 }
 
-fn linear_in_socket(results: &Results) -> Option<Found> {
+fn linear_in_socket(results: &Results) -> Option<Finding> {
     let straight = |(place, peak): (usize, u32)| {
         let points = libaio(results, place, Stack::Mq)?;
         let line = points.range(..=peak).map(|(x, point)| (f64::from(*x), point.iops));
@@ -244,10 +244,10 @@ fn linear_in_socket(results: &Results) -> Option<Found> {
         each.join(", ")
     );
     let is_linear = straight.iter().all(|one| *one >= 0.97);
-    Some(Found::new(text, vec![end]).holds(near && is_linear))
+    Some(Finding::new(text, vec![end]).holds(near && is_linear))
 }
 
-fn behind_raw(results: &Results) -> Option<Found> {
+fn behind_raw(results: &Results) -> Option<Finding> {
     let behind = |(place, most): (usize, u32)| {
         let (mq, raw) = (libaio(results, place, Stack::Mq)?, libaio(results, place, Stack::Raw)?);
         let each = mq.range(..=most).map(|(cores, point)| 1.0 - point.iops / at(&raw, *cores));
@@ -263,7 +263,7 @@ fn behind_raw(results: &Results) -> Option<Found> {
     };
     let text = format!("{}; over the first socket {}", percent(&all), percent(&first));
     let near = all.iter().zip(BEHIND_RAW).all(|(ours, paper)| (ours - paper).abs() <= 0.10);
-    Some(Found::new(text, all).holds(near).note(
+    Some(Finding::new(text, all).holds(near).note(
         "past one socket the line of the inode's count of direct I/Os bounds both designs alike, so \
          that little is left between them: a fifth of the paper's 32 % on eight. On one, two and four \
          sockets it is within 10 points; over the first socket alone the machine of four is 12 above \
@@ -279,7 +279,7 @@ fn behind_raw(results: &Results) -> Option<Found> {
     ))
 }
 
-fn above_sq(results: &Results) -> Option<Found> {
+fn above_sq(results: &Results) -> Option<Finding> {
     let (mut holds, mut lines) = (true, Vec::new());
     for place in 0..MACHINES.len() {
         let (mq, sq) = (libaio(results, place, Stack::Mq)?, libaio(results, place, Stack::Sq)?);
@@ -291,7 +291,7 @@ fn above_sq(results: &Results) -> Option<Found> {
         lines.push(format!("{end:.2} (least {least:.2} at {cores} cores)"));
     }
     let text = format!("MQ over SQ at all cores of 1, 2, 4, 8 sockets: {}", lines.join(", "));
-    Some(Found::new(text, Vec::new()).holds(holds))
+    Some(Finding::new(text, Vec::new()).holds(holds))
 }
 
 /// How far a curve falls from the last core of the first socket to the lowest point of the second
@@ -302,7 +302,7 @@ fn fall(points: &Points, socket: u32) -> f64 {
     1.0 - lowest / at(points, socket)
 }
 
-fn dip(results: &Results) -> Option<Found> {
+fn dip(results: &Results) -> Option<Finding> {
     let mut lines = Vec::new();
     let mut holds = true;
     for (place, socket) in SOCKET.into_iter().enumerate().skip(1) {
@@ -313,7 +313,7 @@ fn dip(results: &Results) -> Option<Found> {
         }
     }
     let text = format!("up to half of socket 2: {}", lines.join(", "));
-    Some(Found::new(text, Vec::new()).holds(holds).note(
+    Some(Finding::new(text, Vec::new()).holds(holds).note(
         "the line of the inode's count must leave its socket. On two sockets it hangs on what \
          that costs: with 74.4 ns for a CAS, as two X5650 hand a line on from loop to loop, instead \
          of 118.8, MQ goes on rising there, and mq.peaks does not hold either. Nor do they if a \
@@ -326,7 +326,7 @@ fn dip(results: &Results) -> Option<Found> {
     ))
 }
 
-fn peaks(results: &Results) -> Option<Found> {
+fn peaks(results: &Results) -> Option<Finding> {
     let mut best = Vec::new();
     let mut inside = true;
     for (place, socket) in SOCKET.into_iter().enumerate().skip(1) {
@@ -341,14 +341,14 @@ fn peaks(results: &Results) -> Option<Found> {
         best.iter().map(|(cores, iops)| format!("{} at {cores}", millions([*iops]))).collect();
     let theirs = [5e6, 3.8e6, 4e6];
     let near = best.iter().zip(theirs).all(|(best, peak)| (best.1 / peak - 1.0).abs() <= TOLERANCE);
-    let found = Found::new(text.join(", "), best.iter().map(|(_, iops)| *iops).collect());
+    let found = Finding::new(text.join(", "), best.iter().map(|(_, iops)| *iops).collect());
     Some(found.holds(inside && near).note(
         "the line of the inode's count brings the dip, and with it the peak, and the kernel's own \
          counters of a hardware queue its height",
     ))
 }
 
-fn fixed_interface(results: &Results) -> Option<Found> {
+fn fixed_interface(results: &Results) -> Option<Finding> {
     let mq = &fixed(results, Spread::Core, Spread::Node)?;
     let raw = &results.curve(Curve::new(EIGHT, Stack::Raw, InterfaceKind::LibaioFixed))?;
     let rises = |points: &Points| {
@@ -359,7 +359,7 @@ fn fixed_interface(results: &Results) -> Option<Found> {
     let says = |rises| if rises { "rises" } else { "does not keep rising" };
     let text =
         format!("{} at 70; MQ {}, Raw {}", millions([at(mq, 70)]), says(mq_rises), says(raw_rises));
-    let found = Found::new(text, vec![at(mq, 70)]).holds(near && mq_rises && raw_rises);
+    let found = Finding::new(text, vec![at(mq, 70)]).holds(near && mq_rises && raw_rises);
     Some(found.note(
         "nothing bounds it. All counters of aio itself are a process's own, and the inode's count of \
          direct I/Os was taken away: by a patch that was part of the blk-mq series, says its author \
@@ -371,7 +371,7 @@ fn fixed_interface(results: &Results) -> Option<Found> {
     ))
 }
 
-fn one_software_queue(results: &Results) -> Option<Found> {
+fn one_software_queue(results: &Results) -> Option<Finding> {
     let curves = SPREADS.map(|spread| fixed(results, Spread::One, spread));
     let [Some(one), Some(node), Some(core)] = &curves else { return None };
     let stops = [one, node, core].iter().all(|c| at(c, 80) < at(c, 10) && at(c, 20) < at(c, 10));
@@ -383,14 +383,14 @@ fn one_software_queue(results: &Results) -> Option<Found> {
         rates(11),
         rates(80)
     );
-    Some(Found::new(text, Vec::new()).holds(stops && worst).note(
+    Some(Finding::new(text, Vec::new()).holds(stops && worst).note(
         "none scales; all wait for the software queue's lock, under which the mark in the hardware \
          queue's map costs 1/1 a transfer more; its counters cost as much again, but outside of the \
          lock: too little beside the lock's own hand-over, and 1/1 is no worse than the others",
     ))
 }
 
-fn hardware_queues(results: &Results) -> Option<Found> {
+fn hardware_queues(results: &Results) -> Option<Finding> {
     let curves = SPREADS.map(|spread| fixed(results, Spread::Core, spread));
     let [Some(one), Some(node), Some(core)] = &curves else { return None };
     // A tie is no repetition.
@@ -399,23 +399,23 @@ fn hardware_queues(results: &Results) -> Option<Found> {
     let flat = at(node, 80) <= 1.05 * at(node, 50);
     let rates = |cores| millions([one, node, core].map(|curve| at(curve, cores)));
     let text = format!("one, per socket, per core: {} at 50 cores, {} at 80", rates(50), rates(80));
-    Some(Found::new(text, Vec::new()).holds(best && ahead(80) && flat).note(
+    Some(Finding::new(text, Vec::new()).holds(best && ahead(80) && flat).note(
         "per core is best, since nothing is shared there; per socket never stops rising, since its \
          hardware queues share nothing with each other. What they shared in the paper, so that the \
          interconnect filled from the fifth socket on, is not in the model (see mq.fixed-interface)",
     ))
 }
 
-fn per_core_peak(results: &Results) -> Option<Found> {
+fn per_core_peak(results: &Results) -> Option<Finding> {
     let (cores, iops) = peak(&fixed(results, Spread::Core, Spread::Core)?);
     let text = format!("{} at {cores} cores", millions([iops]));
-    let found = Found::new(text, vec![iops]).holds(iops >= 15e6 * (1.0 - TOLERANCE));
+    let found = Finding::new(text, vec![iops]).holds(iops >= 15e6 * (1.0 - TOLERANCE));
     Some(found.note(
         "three times what the paper says it is above: nothing bounds it (see mq.fixed-interface)",
     ))
 }
 
-fn latency_shape(results: &Results) -> Option<Found> {
+fn latency_shape(results: &Results) -> Option<Finding> {
     let (mut holds, mut lines) = (true, Vec::new());
     for place in 2..4 {
         let of = |stack| results.curve(Curve::new(MACHINES[place], stack, InterfaceKind::Sync));
@@ -430,7 +430,7 @@ fn latency_shape(results: &Results) -> Option<Found> {
             MACHINES[place]
         ));
     }
-    Some(Found::new(lines.join("; "), Vec::new()).holds(holds))
+    Some(Finding::new(lines.join("; "), Vec::new()).holds(holds))
 }
 
 /// Slope across the first core of a second socket, over that within the first socket.
@@ -450,7 +450,7 @@ fn bucket_ms(ns: f64) -> f64 {
     ms.into_iter().find(|edge| ns <= edge * 1e6).unwrap_or(f64::INFINITY)
 }
 
-fn max_latency(results: &Results) -> Option<Found> {
+fn max_latency(results: &Results) -> Option<Finding> {
     let of = |stack| {
         (0..4).map(|place| max_ns(results, MACHINES[place], stack)).collect::<Option<Vec<_>>>()
     };
@@ -462,7 +462,7 @@ fn max_latency(results: &Results) -> Option<Found> {
         values.iter().map(|ns| format!("{:.1}", ns / 1e3)).collect::<Vec<_>>().join(", ")
     };
     let text = format!("SQ {} us; MQ {} us; Raw {} us", us(&sq), us(&mq), us(&raw));
-    Some(Found::new(text, Vec::new()).holds(grows && exceeds && equal).note(
+    Some(Finding::new(text, Vec::new()).holds(grows && exceeds && equal).note(
         "a kernel thread wakes once on each core and has it for a slice of CFS, half of sched_latency \
          (9 ms on 6 cores, 12 ms on more), which decides all maxima: a run of a minute meets some for \
          certain. That one of them has so much to do is an assumption; the paper's maxima are those \
@@ -474,7 +474,7 @@ fn max_latency(results: &Results) -> Option<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::papers::Wanted;
+    use crate::papers::PartSelection;
 
     #[test]
     fn a_straight_line_is_straight_and_a_hill_is_not() {
@@ -485,10 +485,11 @@ mod tests {
 
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {
-        let none = Results::run(Wanted::new(&[], 1), |_| std::ops::ControlFlow::Continue(()))
-            .expect("nothing to run")
-            .0
-            .with;
+        let none =
+            Results::run(PartSelection::new(&[], 1), |_| std::ops::ControlFlow::Continue(()))
+                .expect("nothing to run")
+                .0
+                .with;
         let checks = all(&none);
         assert_eq!(checks.len(), 15);
         assert!(checks.iter().all(|check| check.holds == crate::page::Holds::NotYet));

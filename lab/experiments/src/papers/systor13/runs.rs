@@ -124,7 +124,7 @@ fn today() -> Vec<Curve> {
 
 /// A design on so many cores of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct On {
+pub(super) struct DesignPoint {
     curve: Curve,
     cores: u32,
     /// Maxima are looked for: the run is so long that a kernel thread comes to each core.
@@ -134,21 +134,21 @@ pub(super) struct On {
     noise: bool,
 }
 
-impl On {
+impl DesignPoint {
     /// The kernel as it was.
-    fn new(curve: Curve, cores: u32) -> On {
+    fn new(curve: Curve, cores: u32) -> DesignPoint {
         let queue_counters = curve.inside() == Inside::Each;
         let dio_count = DioCount::All;
-        On { curve, cores, maxima: false, dio_count, queue_counters, noise: true }
+        DesignPoint { curve, cores, maxima: false, dio_count, queue_counters, noise: true }
     }
 
     /// Run for its longest latency.
-    fn for_maxima(self) -> On {
-        On { maxima: true, ..self }
+    fn for_maxima(self) -> DesignPoint {
+        DesignPoint { maxima: true, ..self }
     }
 
     fn plan(&self, model: &Model, seed: u64) -> SimPlan {
-        let On { curve, cores, maxima, dio_count, queue_counters, noise } = *self;
+        let DesignPoint { curve, cores, maxima, dio_count, queue_counters, noise } = *self;
         let mut plan = curve.plan(cores, seed);
         // A slice of CFS with two threads on a CPU: half of sched_latency, which is eight times the
         // least granularity; and the switches to it and back.
@@ -164,29 +164,30 @@ impl On {
     }
 }
 
-impl papers::Point for On {
+impl papers::Point for DesignPoint {
     type Part = Part;
-    type Seen = Point;
+    type Measurement = Point;
     const OWN: &'static [Mechanism] =
         &[Mechanism::DioCount, Mechanism::QueueCounters, Mechanism::Noise];
 
-    fn of(part: Part) -> Vec<On> {
+    fn of(part: Part) -> Vec<DesignPoint> {
         let cores = |name| machine(name).map_or_else(|_| vec![1], |model| cores_of(&model));
         if part == Part::Table2 {
             let all = |curve: &Curve| cores(curve.machine).last().copied().unwrap_or(1);
-            let point = |curve: Curve| On::new(curve, all(&curve)).for_maxima();
+            let point = |curve: Curve| DesignPoint::new(curve, all(&curve)).for_maxima();
             return Curve::of(Part::Fig7).into_iter().map(point).collect();
         }
-        let each =
-            |curve: Curve| cores(curve.machine).into_iter().map(move |cores| On::new(curve, cores));
+        let each = |curve: Curve| {
+            cores(curve.machine).into_iter().map(move |cores| DesignPoint::new(curve, cores))
+        };
         Curve::of(part).into_iter().flat_map(each).collect()
     }
 
-    fn without(self, mechanism: Mechanism) -> On {
+    fn without(self, mechanism: Mechanism) -> DesignPoint {
         match mechanism {
-            Mechanism::DioCount => On { dio_count: DioCount::None, ..self },
-            Mechanism::QueueCounters => On { queue_counters: false, ..self },
-            Mechanism::Noise => On { noise: false, ..self },
+            Mechanism::DioCount => DesignPoint { dio_count: DioCount::None, ..self },
+            Mechanism::QueueCounters => DesignPoint { queue_counters: false, ..self },
+            Mechanism::Noise => DesignPoint { noise: false, ..self },
             _ => self,
         }
     }
@@ -234,7 +235,7 @@ impl Point {
 }
 
 /// All points that were run.
-pub(super) type Results = papers::Results<On>;
+pub(super) type Results = papers::Results<DesignPoint>;
 
 impl Results {
     /// The points of a curve by cores, if it was run.
@@ -272,7 +273,7 @@ mod tests {
     use super::*;
     use crate::papers::Point as _;
 
-    fn run(on: On) -> Point {
+    fn run(on: DesignPoint) -> Point {
         let model = machine(on.curve.machine).expect("a known machine");
         on.run(&model, 1).expect("it runs")
     }
@@ -280,7 +281,7 @@ mod tests {
     #[test]
     fn what_the_kernel_counted_slows_those_who_share_it_and_nobody_else() {
         let point = |machine, stack, cores| {
-            On::new(Curve::new(machine, stack, InterfaceKind::Libaio), cores)
+            DesignPoint::new(Curve::new(machine, stack, InterfaceKind::Libaio), cores)
         };
         for (on, mechanism, (least, most)) in [
             (point("i7-3930k", Stack::Mq, 6), Mechanism::QueueCounters, (1.03, 1.2)),
@@ -297,9 +298,9 @@ mod tests {
     #[test]
     fn the_longest_latency_is_that_of_the_kernel_thread_and_the_mean_is_run_without_it() {
         let curve = Curve::new("i7-3930k", Stack::Mq, InterfaceKind::Sync);
-        let on = On::new(curve, 2).for_maxima();
+        let on = DesignPoint::new(curve, 2).for_maxima();
         let (with, without) = (run(on).max_ns, run(on.without(Mechanism::Noise)).max_ns);
         assert!((9e6..9.1e6).contains(&with) && without < 1e5, "{with} {without}");
-        assert!(run(On::new(curve, 2)).max_ns < 1e5);
+        assert!(run(DesignPoint::new(curve, 2)).max_ns < 1e5);
     }
 }

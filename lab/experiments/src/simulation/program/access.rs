@@ -9,7 +9,7 @@ use millrace_block::{
 };
 use millrace_machine::{Order, Stage, Word};
 
-use super::Shared;
+use super::ProgramState;
 use crate::simulation::file_costs::FileCosts;
 use crate::simulation::interface::Host;
 
@@ -20,7 +20,7 @@ const PIECE_SECTORS: u64 = 2048;
 
 /// A thread's way to the volume.
 pub(crate) struct Access<'a, M: Host> {
-    shared: &'a Shared<M>,
+    shared: &'a ProgramState<M>,
     channel: Channel<M>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Access<'a, M: Host> {
 pub(crate) type Span = (Sector, u64);
 
 impl<'a, M: Host> Access<'a, M> {
-    pub(super) fn new(shared: &'a Shared<M>, thread: &IoThread<M>) -> Self {
+    pub(super) fn new(shared: &'a ProgramState<M>, thread: &IoThread<M>) -> Self {
         let thread = Some(thread.clone());
         let config = ChannelConfig { depth: shared.depth, thread, ..ChannelConfig::default() };
         let channel = Channel::open(&shared.volume, config).expect("its queues are served");
@@ -36,7 +36,7 @@ impl<'a, M: Host> Access<'a, M> {
     }
 
     /// Through a channel of the calling thread to the volume that is shared.
-    pub(crate) fn over(shared: &'a Shared<M>, channel: Channel<M>) -> Self {
+    pub(crate) fn over(shared: &'a ProgramState<M>, channel: Channel<M>) -> Self {
         Access { shared, channel }
     }
 
