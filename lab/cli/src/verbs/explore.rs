@@ -20,8 +20,8 @@ use millrace_experiments::explorer::{Scenario, Violation};
 use serde::Serialize;
 
 pub use args::ExploreArgs;
-use args::{Subject, Task};
-use worker_pool::{Seeds, Sums};
+use args::{Task, WorkerTask};
+use worker_pool::{SeedTotals, Seeds};
 
 use millrace_console::say;
 
@@ -68,7 +68,7 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
         Task::Seeds { first, count, time } => {
             let seeds = Seeds { first, count, time, fail_fast: args.fail_fast };
             let mut bar = Bar { shown: false, terminal: std::io::stderr().is_terminal() };
-            let mut show = |sums: &Sums, part| bar.show(sums, part);
+            let mut show = |sums: &SeedTotals, part| bar.show(sums, part);
             let sums = worker_pool::run(&seeds, args.jobs, subject, &mut show);
             bar.clear();
             let sums = sums?;
@@ -81,8 +81,8 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
 }
 
 /// One scenario, as it is.
-fn one(scenario: Scenario, subject: Subject<'_>) -> Result<(Sums, Vec<Finding>)> {
-    let (mut sums, start) = (Sums::default(), std::time::Instant::now());
+fn one(scenario: Scenario, subject: WorkerTask<'_>) -> Result<(SeedTotals, Vec<Finding>)> {
+    let (mut sums, start) = (SeedTotals::default(), std::time::Instant::now());
     let outcome = worker::Worker::new(subject).run(&scenario)?;
     sums.add(scenario.seed, outcome);
     sums.seconds = start.elapsed().as_secs_f64();
@@ -95,7 +95,7 @@ fn one(scenario: Scenario, subject: Subject<'_>) -> Result<(Sums, Vec<Finding>)>
 }
 
 /// The first violation of each kind, made smaller.
-fn findings(sums: &Sums, args: &ExploreArgs) -> Result<Vec<Finding>> {
+fn findings(sums: &SeedTotals, args: &ExploreArgs) -> Result<Vec<Finding>> {
     let mut list: Vec<Finding> = Vec::new();
     for (seed, violation) in &sums.found {
         if list.len() == SHOWN_MAX || list.iter().any(|known| known.kind == violation.kind) {
@@ -154,7 +154,7 @@ fn shown(finding: &Finding) -> String {
     }
 }
 
-fn report(args: &ExploreArgs, sums: &Sums, findings: &[Finding]) -> Result<()> {
+fn report(args: &ExploreArgs, sums: &SeedTotals, findings: &[Finding]) -> Result<()> {
     let rate = sums.seeds as f64 / sums.seconds.max(1e-9);
     if args.json {
         let summary = Summary {
@@ -205,7 +205,7 @@ struct Bar {
 }
 
 impl Bar {
-    fn show(&mut self, sums: &Sums, part: f64) {
+    fn show(&mut self, sums: &SeedTotals, part: f64) {
         if self.terminal {
             self.shown = true;
             let done = (part * 30.0) as usize;

@@ -2,8 +2,8 @@
 //!
 //! Several threads write, read, flush, discard and zero a small volume through a cache that is
 //! smaller than it; drives take whole blocks of 512 bytes to 64 KiB, answer late, fail, are stuck
-//! for seconds, and forget at a power cut what no flush covered. The judge knows of each sector who
-//! wrote what when: a read gives what was there, or what was being written; what was flushed
+//! for seconds, and forget at a power cut what no flush covered. The oracle knows of each sector
+//! who wrote what when: a read gives what was there, or what was being written; what was flushed
 //! survives; nothing appears that was never written. A frame that changes while a drive reads it is
 //! a violation, too, and so are a part of a block that reaches a drive, and an I/O that fails since
 //! a drive is dead which has nothing of it. Called by `millrace-lab explore --cache`.
@@ -21,10 +21,10 @@ use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
 use millrace_simulator::{Model, SimError, Simulated, Simulation};
 
 use crate::explorer::Outcome;
-use crate::explorer::oracle_lock::hold;
+use crate::explorer::oracle_lock::lock_oracle;
 use client::Client;
 use drive::Drive;
-use oracle::{Judge, Size, Step};
+use oracle::{Oracle, Size, Step};
 pub use scenario::{Growth, Scenario};
 
 type Bell = Arc<Doorbell<Simulated>>;
@@ -42,13 +42,13 @@ pub fn run(seed: u64) -> Outcome {
 /// What came of a seed, and how many pages the cache wrote below.
 fn run_counted(seed: u64) -> (Outcome, u64) {
     let scenario = Scenario::of_seed(seed);
-    let judge = Arc::new(Mutex::new(Judge::new(&scenario)));
-    let shared = Arc::clone(&judge);
+    let oracle = Arc::new(Mutex::new(Oracle::new(&scenario)));
+    let shared = Arc::clone(&oracle);
     let model = Model::plain(2, 4);
     let simulation = Simulation::new(&model, seed).expect("a valid model");
     let played = scenario.clone();
     let result = simulation.time_limit_ns(20_000_000_000).run(move || play(&played, &shared));
-    let mut judge = hold(&judge);
+    let mut oracle = lock_oracle(&oracle);
     let (events, virtual_ns) = match result {
         Ok(report) => (report.events, report.elapsed_ns()),
         Err(error) => {
@@ -57,12 +57,12 @@ fn run_counted(seed: u64) -> (Outcome, u64) {
                 SimError::TimeLimit(..) => "starvation",
                 _ => "panic",
             };
-            judge.accuse(kind, error.to_string());
+            oracle.accuse(kind, error.to_string());
             (0, 0)
         }
     };
-    let (ios, digest, violation) = (judge.ios, judge.digest(), judge.violation.clone());
-    (Outcome { ios, events, virtual_ns, digest, violation }, judge.written_back)
+    let (ios, digest, violation) = (oracle.ios, oracle.digest(), oracle.violation.clone());
+    (Outcome { ios, events, virtual_ns, digest, violation }, oracle.written_back)
 }
 
 fn thread(number: u16) -> IoThread<Simulated> {
@@ -71,9 +71,9 @@ fn thread(number: u16) -> IoThread<Simulated> {
 }
 
 /// The volume below, of the scenario's drives.
-fn volume_of(scenario: &Scenario, judge: &Arc<Mutex<Judge>>) -> Arc<Volume<Simulated>> {
+fn volume_of(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) -> Arc<Volume<Simulated>> {
     let disk = |number: usize| {
-        let drive = Drive::new(scenario, number, judge);
+        let drive = Drive::new(scenario, number, oracle);
         let name = format!("d{number}");
         let io_threads = scenario.load.clients as u16 + 1;
         let config = DiskConfig { name, io_threads, timeout_ns: 0, ..DiskConfig::default() };
@@ -88,8 +88,8 @@ fn volume_of(scenario: &Scenario, judge: &Arc<Mutex<Judge>>) -> Arc<Volume<Simul
     Volume::new("v", layout, disks).expect("drives of one size")
 }
 
-fn play(scenario: &Scenario, judge: &Arc<Mutex<Judge>>) {
-    let below = volume_of(scenario, judge);
+fn play(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) {
+    let below = volume_of(scenario, oracle);
     let cache = Cache::new(Arc::clone(&below), scenario.cache).expect("settings in range");
     let io_threads = scenario.load.clients as u16;
     let config = DiskConfig { io_threads, timeout_ns: 0, ..DiskConfig::default() };
@@ -103,14 +103,14 @@ fn play(scenario: &Scenario, judge: &Arc<Mutex<Judge>>) {
         Simulated::spawn("flusher", Some(CpuId(7)), body)
     };
     let start = |number: usize| {
-        let mut client = Client::new(scenario, number, judge);
+        let mut client = Client::new(scenario, number, oracle);
         let volume = Arc::clone(&volume);
         let body = Box::new(move || client.run(&volume, &thread(number as u16)));
         Simulated::spawn("client", Some(CpuId(number as u32)), body)
     };
     let grown = scenario.growth.map(|growth| {
-        let (volume, judge) = (Arc::clone(&volume), Arc::clone(judge));
-        let body = Box::new(move || grow(&volume, growth, &judge));
+        let (volume, oracle) = (Arc::clone(&volume), Arc::clone(oracle));
+        let body = Box::new(move || grow(&volume, growth, &oracle));
         Simulated::spawn("grower", Some(CpuId(6)), body)
     });
     let clients: Vec<_> = (0..scenario.load.clients).map(start).collect();
@@ -120,31 +120,31 @@ fn play(scenario: &Scenario, judge: &Arc<Mutex<Judge>>) {
     bell.ring();
     let whole = flushes.join() & whole;
     let stats = cache.stats();
-    let mut judge = hold(judge);
-    judge.written_back = stats.written_back;
+    let mut oracle = lock_oracle(oracle);
+    oracle.written_back = stats.written_back;
     if !whole {
-        judge.accuse("panic", "a thread panicked".into());
+        oracle.accuse("panic", "a thread panicked".into());
     }
     if scenario.fails_per_mille == 0 && stats.dirty != 0 {
         let text = format!("{} pages are dirty after the last flush", stats.dirty);
-        judge.accuse("flush", text);
+        oracle.accuse("flush", text);
     }
 }
 
 /// Has the drives grow at their time, and the volume with them.
-fn grow(volume: &Volume<Simulated>, growth: Growth, judge: &Mutex<Judge>) {
+fn grow(volume: &Volume<Simulated>, growth: Growth, oracle: &Mutex<Oracle>) {
     let bell: Bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
     while Simulated::now() < growth.at_ns {
         bell.sleep_unless(Some(growth.at_ns), || false);
     }
-    hold(judge).size.step = Step::Underway;
+    lock_oracle(oracle).size.step = Step::Underway;
     let grown = volume.resize();
-    let mut judge = hold(judge);
+    let mut oracle = lock_oracle(oracle);
     match grown {
-        Ok(resized) if resized.new == judge.sectors() => {
-            judge.size = Size { known: resized.new, step: Step::Done };
+        Ok(resized) if resized.new == oracle.sectors() => {
+            oracle.size = Size { known: resized.new, step: Step::Done };
         }
-        other => judge.accuse("size", format!("the volume did not grow: {other:?}")),
+        other => oracle.accuse("size", format!("the volume did not grow: {other:?}")),
     }
 }
 

@@ -1,6 +1,7 @@
-//! `Media`: what one drive holds, what of it would survive a power cut, and which requests fail.
+//! `DiskImage`: what one drive holds, what of it would survive a power cut, and which requests
+//! fail.
 //!
-//! Part of the judge; changed by the drive's queues (drive.rs). As unkind as a drive may be: a
+//! Part of the oracle; changed by the drive's queues (drive.rs). As unkind as a drive may be: a
 //! flush makes durable what was completed before the flush was handed over, and nothing more; a
 //! request takes effect when it is named as completed. Changes are numbered, and a sector is
 //! durable up to a number.
@@ -23,7 +24,7 @@ struct Cell {
 
 /// What is to become of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fate {
+pub(super) struct RequestOutcome {
     pub(super) status: Status,
     pub(super) takes_ns: u64,
     /// The request is forgotten for so long: nobody is told when to look.
@@ -31,7 +32,7 @@ pub(super) struct Fate {
 }
 
 /// A drive's contents and behaviour.
-pub(super) struct Media {
+pub(super) struct DiskImage {
     pub(super) limits: LimitSpec,
     faults: FaultSpec,
     latency_ns: [u32; 2],
@@ -51,10 +52,10 @@ pub(super) struct Media {
     start_ns: u64,
 }
 
-impl Media {
+impl DiskImage {
     /// A drive that has so many sectors at first.
-    pub(super) fn new(spec: &DriveSpec, sectors: u64) -> Media {
-        Media {
+    pub(super) fn new(spec: &DriveSpec, sectors: u64) -> DiskImage {
+        DiskImage {
             limits: spec.limits,
             faults: spec.faults,
             latency_ns: spec.latency_ns,
@@ -97,7 +98,7 @@ impl Media {
     }
 
     /// What becomes of a request that is handed over now.
-    pub(super) fn fate(&mut self, op: Op, sector: u64, nr: u64) -> Fate {
+    pub(super) fn fate(&mut self, op: Op, sector: u64, nr: u64) -> RequestOutcome {
         let faults = self.faults;
         let [least, most] = self.latency_ns;
         let mut takes_ns = u64::from(self.random.within(least, most));
@@ -118,7 +119,7 @@ impl Media {
         if stuck {
             takes_ns += u64::from(faults.stuck_us) * NS_PER_US;
         }
-        Fate { status, takes_ns, stuck }
+        RequestOutcome { status, takes_ns, stuck }
     }
 
     /// Whether it is dead by now.

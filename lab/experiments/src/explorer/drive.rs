@@ -2,8 +2,9 @@
 //!
 //! Its queues check every request against the limits that the driver stated, read and write one
 //! stamp a sector, answer in the order of random deadlines, and are busy, slow, forgetful or dead
-//! as the scenario says. What it holds and all that it knows is in the judge. Called by the block
-//! layer under a queue's serve lock. Invariant: the judge is never held over a call to the machine.
+//! as the scenario says. What it holds and all that it knows is in the oracle. Called by the block
+//! layer under a queue's serve lock. Invariant: the oracle is never held over a call to the
+//! machine.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -15,23 +16,23 @@ use millrace_block::{
 use millrace_machine::{Machine, Topology};
 use millrace_simulator::Simulated;
 
-use super::disk_image::Fate;
-use super::oracle::{Judge, SharedJudge, Span, Suspect};
-use super::oracle_lock::hold;
+use super::disk_image::RequestOutcome;
+use super::oracle::{FailedRequest, Oracle, SharedOracle, Span};
+use super::oracle_lock::lock_oracle;
 use super::scenario::DriveSpec;
 
 /// A drive of a scenario.
 pub(super) struct Drive {
     pub(super) number: usize,
     pub(super) spec: DriveSpec,
-    pub(super) judge: SharedJudge,
+    pub(super) oracle: SharedOracle,
     /// It completes at once.
     pub(super) immediate: bool,
 }
 
 impl Driver<Simulated> for Drive {
     fn capacity(&self) -> Sector {
-        hold(&self.judge).media[self.number].sectors
+        lock_oracle(&self.oracle).media[self.number].sectors
     }
 
     fn revalidate(&self) -> Result<Sector, Error> {
@@ -57,7 +58,7 @@ impl Driver<Simulated> for Drive {
             drive: self.number,
             limits: self.spec.limits.limits(),
             depth,
-            judge: Arc::clone(&self.judge),
+            oracle: Arc::clone(&self.oracle),
             immediate: self.immediate,
             inside: Vec::new(),
             given_up: 0,
@@ -66,7 +67,7 @@ impl Driver<Simulated> for Drive {
 }
 
 /// A request inside.
-struct Inside {
+struct HeldRequest {
     tag: Tag,
     op: Op,
     flags: OpFlags,
@@ -78,20 +79,20 @@ struct Inside {
     /// What a flush makes durable.
     covered: Vec<(u32, u32)>,
     done_ns: u64,
-    fate: Fate,
+    fate: RequestOutcome,
     given_up: bool,
 }
 
 // SAFETY: the stamps lie in memory that the block layer lends to the drive until it names the tag.
-unsafe impl Send for Inside {}
+unsafe impl Send for HeldRequest {}
 
 struct Queue {
     drive: usize,
     limits: QueueLimits,
     depth: u32,
-    judge: SharedJudge,
+    oracle: SharedOracle,
     immediate: bool,
-    inside: Vec<Inside>,
+    inside: Vec<HeldRequest>,
     /// How many of them were given up.
     given_up: usize,
 }
@@ -99,30 +100,30 @@ struct Queue {
 impl DriverQueue<Simulated> for Queue {
     fn queue_rq(&mut self, rq: &Request<Simulated>) -> Dispatch {
         let now_ns = Simulated::now();
-        let shared = Arc::clone(&self.judge);
-        let mut judge = hold(&shared);
-        let judge = &mut *judge;
-        if !self.immediate && judge.media[self.drive].is_busy() {
+        let shared = Arc::clone(&self.oracle);
+        let mut oracle = lock_oracle(&shared);
+        let oracle = &mut *oracle;
+        if !self.immediate && oracle.media[self.drive].is_busy() {
             // Busy until a completion: only if one is to come.
-            let waits = self.inside.len() > self.given_up && judge.media[self.drive].coin();
+            let waits = self.inside.len() > self.given_up && oracle.media[self.drive].coin();
             return if waits { Dispatch::DeviceBusy } else { Dispatch::HostBusy };
         }
-        judge.note(rq.sector() << 24 | u64::from(rq.nr_sectors()) << 4 | rq.op() as u64);
-        let media = &judge.media[self.drive];
+        oracle.note(rq.sector() << 24 | u64::from(rq.nr_sectors()) << 4 | rq.op() as u64);
+        let media = &oracle.media[self.drive];
         let closed = [(media.frozen, "freeze"), (media.quiesced, "quiesce")];
         for (closed, kind) in closed {
             if closed {
-                judge.accuse(kind, format!("{} entered drive {}", describe(rq), self.drive));
+                oracle.accuse(kind, format!("{} entered drive {}", describe(rq), self.drive));
                 break;
             }
         }
-        if rq.sector() + u64::from(rq.nr_sectors()) > judge.media[self.drive].sectors {
+        if rq.sector() + u64::from(rq.nr_sectors()) > oracle.media[self.drive].sectors {
             let text = format!("{} is behind the end of drive {}", describe(rq), self.drive);
-            judge.accuse("capacity", text);
+            oracle.accuse("capacity", text);
         }
-        let (memory, stamps) = self.take_memory(judge, rq);
+        let (memory, stamps) = self.take_memory(oracle, rq);
         let nr = u64::from(rq.nr_sectors());
-        let media = &mut judge.media[self.drive];
+        let media = &mut oracle.media[self.drive];
         let fate = media.fate(rq.op(), rq.sector(), nr);
         let done_ns = match self.immediate {
             true => now_ns,
@@ -130,8 +131,8 @@ impl DriverQueue<Simulated> for Queue {
         };
         media.inside += 1;
         let covered = if rq.op() == Op::Flush { media.begin_flush() } else { Vec::new() };
-        judge.hold_memory(&memory);
-        self.inside.push(Inside {
+        oracle.hold_memory(&memory);
+        self.inside.push(HeldRequest {
             tag: rq.tag(),
             op: rq.op(),
             flags: rq.flags(),
@@ -154,14 +155,14 @@ impl DriverQueue<Simulated> for Queue {
             return;
         }
         let now_ns = Simulated::now();
-        let shared = Arc::clone(&self.judge);
-        let mut judge = hold(&shared);
+        let shared = Arc::clone(&self.oracle);
+        let mut oracle = lock_oracle(&shared);
         while !batch.is_full() {
             let due = self.inside.iter().enumerate().filter(|(_, rq)| rq.done_ns <= now_ns);
             let Some((place, _)) = due.min_by_key(|(_, rq)| (rq.done_ns, rq.tag.0)) else { break };
             let rq = self.inside.remove(place);
             self.given_up -= usize::from(rq.given_up);
-            let status = self.finish(&mut judge, &rq, now_ns);
+            let status = self.finish(&mut oracle, &rq, now_ns);
             batch.push(rq.tag, status);
         }
         let next_ns = self.inside.iter().filter(|rq| !rq.fate.stuck).map(|rq| rq.done_ns).min();
@@ -171,17 +172,17 @@ impl DriverQueue<Simulated> for Queue {
     }
 
     fn timeout(&mut self, tag: Tag) -> Expired {
-        let shared = Arc::clone(&self.judge);
-        let mut judge = hold(&shared);
+        let shared = Arc::clone(&self.oracle);
+        let mut oracle = lock_oracle(&shared);
         let drive = self.drive;
         let Some(rq) = self.inside.iter_mut().find(|rq| rq.tag == tag) else {
-            judge.accuse("timeout", format!("drive {drive} was asked about idle tag {}", tag.0));
+            oracle.accuse("timeout", format!("drive {drive} was asked about idle tag {}", tag.0));
             return Expired::Extend;
         };
-        if judge.media[drive].coin() {
+        if oracle.media[drive].coin() {
             return Expired::Extend;
         }
-        rq.given_up = judge.given_up(&suspect(drive, rq));
+        rq.given_up = oracle.given_up(&suspect(drive, rq));
         self.given_up += usize::from(rq.given_up);
         Expired::Abandon
     }
@@ -189,28 +190,28 @@ impl DriverQueue<Simulated> for Queue {
 
 impl Queue {
     /// The request takes effect, or fails.
-    fn finish(&self, judge: &mut Judge, rq: &Inside, now_ns: u64) -> Status {
-        judge.release_memory(&rq.memory);
-        judge.media[self.drive].inside -= 1;
+    fn finish(&self, oracle: &mut Oracle, rq: &HeldRequest, now_ns: u64) -> Status {
+        oracle.release_memory(&rq.memory);
+        oracle.media[self.drive].inside -= 1;
         for (place, before) in &rq.stamps {
             // SAFETY: the memory is the drive's until the tag is named, which comes after this.
             if unsafe { place.read_unaligned() } != *before {
                 let text = format!("memory of a request on drive {} was changed", self.drive);
-                judge.accuse("memory", text);
+                oracle.accuse("memory", text);
                 return Status::IoError;
             }
         }
-        let status = match judge.media[self.drive].is_dead(now_ns) {
+        let status = match oracle.media[self.drive].is_dead(now_ns) {
             true => Status::Offline,
             false => rq.fate.status,
         };
         if !status.is_ok() {
             if !rq.given_up {
-                judge.failed(&suspect(self.drive, rq), status);
+                oracle.failed(&suspect(self.drive, rq), status);
             }
             return status;
         }
-        let media = &mut judge.media[self.drive];
+        let media = &mut oracle.media[self.drive];
         match rq.op {
             Op::Flush => media.end_flush(&rq.covered),
             Op::Read => {
@@ -234,7 +235,7 @@ impl Queue {
     /// Looks through a request's memory, and checks the request.
     fn take_memory(
         &self,
-        judge: &mut Judge,
+        oracle: &mut Oracle,
         rq: &Request<Simulated>,
     ) -> (Vec<Span>, Vec<(*mut u64, u64)>) {
         let (mut memory, mut bytes) = (Vec::with_capacity(rq.nr_segments().into()), 0u64);
@@ -264,7 +265,7 @@ impl Queue {
             wrong = wrong.or(Some("its memory is not as long as it is"));
         }
         if let Some(wrong) = wrong {
-            judge.accuse("limits", format!("{} on drive {}: {wrong}", describe(rq), self.drive));
+            oracle.accuse("limits", format!("{} on drive {}: {wrong}", describe(rq), self.drive));
         }
         (memory, stamps)
     }
@@ -298,8 +299,8 @@ impl Queue {
     }
 }
 
-fn suspect(drive: usize, rq: &Inside) -> Suspect<'_> {
-    Suspect { drive, op: rq.op, sector: rq.sector, nr: rq.nr, memory: &rq.memory }
+fn suspect(drive: usize, rq: &HeldRequest) -> FailedRequest<'_> {
+    FailedRequest { drive, op: rq.op, sector: rq.sector, nr: rq.nr, memory: &rq.memory }
 }
 
 fn describe(rq: &Request<Simulated>) -> String {

@@ -8,8 +8,8 @@
 
 use super::random::Random;
 use super::scenario::{
-    ChannelSpec, Disturbance, DriveSpec, FaultSpec, LayerSpec, LayoutSpec, LimitSpec, MachineSpec,
-    Scenario, SpreadSpec, StackSpec, What,
+    ChannelSpec, Disturbance, DisturbanceKind, DriveSpec, FaultSpec, LayerSpec, LayoutSpec,
+    LimitSpec, MachineSpec, Scenario, SpreadSpec, StackSpec,
 };
 use super::scheduler_spec::OrderSpec;
 use super::serving::{ModeSpec, ServingSpec};
@@ -52,7 +52,7 @@ impl Scenario {
         if drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
             // What was given up stays inside until somebody polls that queue, which need not be
             // anybody who waits: a freeze may last as long.
-            disturbances.retain(|d| !matches!(d.what, What::Freeze(..)));
+            disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Freeze(..)));
         }
         let serving = ServingSpec::default();
         let groups = Vec::new();
@@ -88,7 +88,7 @@ impl Scenario {
         }
         for worker in 0..self.serving.workers.len() as u32 {
             if random.per_mille(300) {
-                let what = What::Leave(worker, random.pick(&[0, 0, 1, 50, 500]));
+                let what = DisturbanceKind::Leave(worker, random.pick(&[0, 0, 1, 50, 500]));
                 let most = random.pick(&[20, 100, 500]);
                 let at_us = random.within(0, most);
                 let cpu = random.within(0, cpus - 1);
@@ -98,13 +98,13 @@ impl Scenario {
         let stuck = self.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned);
         if !stuck && random.per_mille(300) {
             // Switching freezes, and freezes are not counted.
-            self.disturbances.retain(|d| !matches!(d.what, What::Freeze(..)));
+            self.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Freeze(..)));
             for _ in 0..random.within(1, 3) {
                 let modes = [ModeSpec::Inline, ModeSpec::PerDrive, ModeSpec::PerVolume];
                 let most = random.pick(&[20, 100, 500, 2_000]);
                 let at_us = random.within(0, most);
                 let cpu = random.within(0, cpus - 1);
-                let what = What::Switch(random.pick(&modes));
+                let what = DisturbanceKind::Switch(random.pick(&modes));
                 self.disturbances.push(Disturbance { at_us, cpu, what });
             }
         } else if drives > 1 && !self.stalls_all() && random.per_mille(150) {
@@ -124,7 +124,7 @@ impl Scenario {
             LayoutSpec::Linear => drives - 1,
             LayoutSpec::Stripe(_) => random.within(0, drives - 1),
         };
-        let what = What::Grow(drive, random.pick(&[0, 1, 4, 7]));
+        let what = DisturbanceKind::Grow(drive, random.pick(&[0, 1, 4, 7]));
         let most = random.pick(&[20, 100, 500, 2_000]);
         let at_us = random.within(0, most);
         let cpu = random.within(0, self.machine.cpus() - 1);
@@ -141,7 +141,7 @@ impl Scenario {
         }
         for _ in 0..random.within(1, 3) {
             let drive = random.below(self.drives.len() as u64) as u32;
-            let what = What::Schedule(drive, OrderSpec::draw(random));
+            let what = DisturbanceKind::Schedule(drive, OrderSpec::draw(random));
             let most = random.pick(&[0, 0, 20, 100, 500]);
             let at_us = random.within(0, most);
             let cpu = random.within(0, self.machine.cpus() - 1);
@@ -323,10 +323,10 @@ fn disturbance(
     let drive = random.below(drives as u64) as u32;
     let for_us = random.pick(&[1, 20, 200, 2_000]);
     let what = match random.below(8) {
-        0..=2 => What::Freeze(drive, for_us),
-        3 | 4 => What::Quiesce(drive, for_us),
-        5 | 6 => What::Drop(random.below(channels as u64) as u32),
-        _ => What::Shutdown,
+        0..=2 => DisturbanceKind::Freeze(drive, for_us),
+        3 | 4 => DisturbanceKind::Quiesce(drive, for_us),
+        5 | 6 => DisturbanceKind::Drop(random.below(channels as u64) as u32),
+        _ => DisturbanceKind::Shutdown,
     };
     let most = random.pick(&[20, 100, 500, 2_000]);
     Disturbance { at_us: random.within(0, most), cpu: random.within(0, machine.cpus() - 1), what }
@@ -337,11 +337,16 @@ fn one_freeze_per_drive(list: &mut Vec<Disturbance>) {
     let mut seen = Vec::new();
     list.retain(|disturbance| {
         let key = match disturbance.what {
-            What::Freeze(drive, _) => (0, drive),
-            What::Quiesce(drive, _) => (1, drive),
-            What::Drop(channel) => (2, channel),
-            What::Shutdown | What::Switch(_) | What::Leave(..) | What::Grow(..) => (3, 0),
-            What::Schedule(..) | What::Regroup(..) | What::Stop(_) => (4, 0),
+            DisturbanceKind::Freeze(drive, _) => (0, drive),
+            DisturbanceKind::Quiesce(drive, _) => (1, drive),
+            DisturbanceKind::Drop(channel) => (2, channel),
+            DisturbanceKind::Shutdown
+            | DisturbanceKind::Switch(_)
+            | DisturbanceKind::Leave(..)
+            | DisturbanceKind::Grow(..) => (3, 0),
+            DisturbanceKind::Schedule(..)
+            | DisturbanceKind::Regroup(..)
+            | DisturbanceKind::Stop(_) => (4, 0),
         };
         let fresh = !seen.contains(&key);
         seen.push(key);

@@ -1,9 +1,9 @@
 //! `History`: who wrote each sector, and what a read may find there.
 //!
-//! Part of the judge. A sector behaves like a regular register: a read may find what any write left
-//! that began before the read ended, unless another write, which began after that one had ended,
-//! was acknowledged before the read began. A write that failed may have happened; one that timed
-//! out may happen at any time. Source: Lamport, "On interprocess communication", 1986.
+//! Part of the oracle. A sector behaves like a regular register: a read may find what any write
+//! left that began before the read ended, unless another write, which began after that one had
+//! ended, was acknowledged before the read began. A write that failed may have happened; one that
+//! timed out may happen at any time. Source: Lamport, "On interprocess communication", 1986.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ const NONE: u32 = u32::MAX;
 
 /// A change of a sector.
 #[derive(Debug, Clone, Copy)]
-struct Change {
+struct SectorChange {
     bio: u32,
     /// The one before, of the same sector.
     before: u32,
@@ -26,7 +26,7 @@ struct Change {
 pub(super) struct History {
     /// The last one of each sector.
     last: Vec<u32>,
-    changes: Vec<Change>,
+    changes: Vec<SectorChange>,
 }
 
 impl History {
@@ -37,7 +37,7 @@ impl History {
     pub(super) fn add(&mut self, range: Range<u64>, bio: u32) {
         for sector in range {
             let last = &mut self.last[sector as usize];
-            self.changes.push(Change { bio, before: *last });
+            self.changes.push(SectorChange { bio, before: *last });
             *last = self.changes.len() as u32 - 1;
         }
     }
@@ -48,7 +48,7 @@ impl History {
             // As if it had never come: those behind it see those before it.
             let mut behind = NONE;
             while place != NONE {
-                let Change { bio: found, before } = self.changes[place as usize];
+                let SectorChange { bio: found, before } = self.changes[place as usize];
                 match (found == bio, behind) {
                     (true, NONE) => self.last[sector as usize] = before,
                     (true, behind) => self.changes[behind as usize].before = before,

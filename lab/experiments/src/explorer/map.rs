@@ -1,7 +1,7 @@
 //! `Map`: where a sector of the volume lies, worked out sector by sector.
 //!
 //! The plain model of crates/block/src/volume.rs: no shifts, no parts, nothing shared with it.
-//! Made by run.rs, asked by the judge and by submitters.
+//! Made by run.rs, asked by the oracle and by submitters.
 
 use super::scenario::{LayoutSpec, Scenario};
 

@@ -1,4 +1,4 @@
-//! `Judge`: what should be true of a run, told of every event, and what was found not to be.
+//! `Oracle`: what should be true of a run, told of every event, and what was found not to be.
 //!
 //! Holds the plain model: every bio, who wrote which sector when, what the drives hold and what
 //! would survive a power cut. Submitters tell it of bios (before they are submitted, and when they
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use millrace_block::{Op, OpFlags, Status};
 use serde::{Deserialize, Serialize};
 
-use super::disk_image::Media;
+use super::disk_image::DiskImage;
 use super::history::History;
 use super::map::Map;
 use super::scenario::Scenario;
@@ -52,12 +52,12 @@ pub(super) struct BioRecord {
     /// The bound that holds once the layer has taken the bio.
     taken_bound_ns: u64,
     log_len: usize,
-    expects: Expects,
+    expects: ExpectedStatus,
 }
 
 /// Which statuses a bio may or must come back with.
 #[derive(Debug, Clone, Copy, Default)]
-struct Expects {
+struct ExpectedStatus {
     /// A bit for each status that a drive gave a request that may be a part of it.
     may: u32,
     /// One of those requests certainly was.
@@ -67,7 +67,7 @@ struct Expects {
 }
 
 /// A request that failed or was given up, as far as it tells whose it was.
-pub(super) struct Suspect<'a> {
+pub(super) struct FailedRequest<'a> {
     pub(super) drive: usize,
     pub(super) op: Op,
     pub(super) sector: u64,
@@ -95,9 +95,9 @@ struct Stalls {
 }
 
 /// All that is known of a run.
-pub(super) struct Judge {
+pub(super) struct Oracle {
     pub(super) map: Map,
-    pub(super) media: Vec<Media>,
+    pub(super) media: Vec<DiskImage>,
     pub(super) bios: Vec<BioRecord>,
     live: Vec<u32>,
     history: History,
@@ -118,16 +118,16 @@ pub(super) struct Judge {
     pub(super) digest: u64,
 }
 
-/// The judge, shared.
-pub(super) type SharedJudge = Arc<Mutex<Judge>>;
+/// The oracle, shared.
+pub(super) type SharedOracle = Arc<Mutex<Oracle>>;
 
-impl Judge {
-    pub(super) fn new(scenario: &Scenario) -> Judge {
+impl Oracle {
+    pub(super) fn new(scenario: &Scenario) -> Oracle {
         let map = Map::new(scenario);
-        Judge {
+        Oracle {
             media: (0..)
                 .zip(&scenario.drives)
-                .map(|(number, spec)| Media::new(spec, scenario.sectors_at_first(number)))
+                .map(|(number, spec)| DiskImage::new(spec, scenario.sectors_at_first(number)))
                 .collect(),
             bios: Vec::new(),
             live: Vec::new(),
@@ -355,7 +355,7 @@ impl Judge {
     }
 
     /// A request failed: some bio has to say so.
-    pub(super) fn failed(&mut self, suspect: &Suspect<'_>, status: Status) {
+    pub(super) fn failed(&mut self, suspect: &FailedRequest<'_>, status: Status) {
         let (touched, exact) = self.owners(suspect);
         for id in &touched {
             let expects = &mut self.bios[*id as usize].expects;
@@ -365,7 +365,7 @@ impl Judge {
     }
 
     /// A request is given up. False if its bios wait for it all the same.
-    pub(super) fn given_up(&mut self, suspect: &Suspect<'_>) -> bool {
+    pub(super) fn given_up(&mut self, suspect: &FailedRequest<'_>) -> bool {
         let (touched, exact) = self.owners(suspect);
         let foreign = suspect.op.has_data();
         if foreign && touched.iter().any(|id| self.bios[*id as usize].foreign) {
@@ -380,7 +380,7 @@ impl Judge {
     }
 
     /// The bios that a request may be a part of, and whether they certainly are its.
-    fn owners(&self, suspect: &Suspect<'_>) -> (Vec<u32>, bool) {
+    fn owners(&self, suspect: &FailedRequest<'_>) -> (Vec<u32>, bool) {
         let touches = |id: &u32| {
             let bio = &self.bios[*id as usize];
             match suspect.op {
@@ -464,7 +464,7 @@ impl BioRecord {
             bound_ns: 0,
             taken_bound_ns: 0,
             log_len: 0,
-            expects: Expects::default(),
+            expects: ExpectedStatus::default(),
         }
     }
 }
@@ -483,7 +483,7 @@ pub(super) fn stamp_of(op: Op, id: u64, sector: u64) -> u64 {
     if op == Op::Write { (id + 1) << 24 | (sector & 0xff_ffff) } else { 0 }
 }
 
-fn wrong_status(expects: &Expects, status: Status) -> Option<&'static str> {
+fn wrong_status(expects: &ExpectedStatus, status: Status) -> Option<&'static str> {
     let may = expects.may >> status as u32 & 1 == 1;
     match status {
         Status::TimedOut if may => None,

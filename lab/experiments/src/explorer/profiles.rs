@@ -19,7 +19,9 @@
 //! Called by generator.rs. Invariant: as there.
 
 use super::random::Random;
-use super::scenario::{Disturbance, FaultSpec, LayoutSpec, Scenario, SpreadSpec, StackSpec, What};
+use super::scenario::{
+    Disturbance, DisturbanceKind, FaultSpec, LayoutSpec, Scenario, SpreadSpec, StackSpec,
+};
 use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {
@@ -36,7 +38,7 @@ impl Scenario {
         }
     }
 
-    fn disturb(&mut self, random: &mut Random, what: What) {
+    fn disturb(&mut self, random: &mut Random, what: DisturbanceKind) {
         let most = random.pick(&[20, 100, 500]);
         let (at_us, cpu) = (random.within(0, most), random.within(0, self.machine.cpus() - 1));
         self.disturbances.push(Disturbance { at_us, cpu, what });
@@ -63,10 +65,11 @@ impl Scenario {
         if random.per_mille(700) {
             // Workers poll what others have left.
             self.serving.workers.clear();
-            self.disturbances.retain(|d| !matches!(d.what, What::Leave(..)));
+            self.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Leave(..)));
         }
-        self.disturbances.retain(|d| !matches!(d.what, What::Drop(_) | What::Shutdown));
-        self.disturb(random, What::Drop(0));
+        self.disturbances
+            .retain(|d| !matches!(d.what, DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown));
+        self.disturb(random, DisturbanceKind::Drop(0));
     }
 
     /// Drives that are often too busy, and answer at once; most of them belong to threads that
@@ -74,8 +77,12 @@ impl Scenario {
     /// comes after would have them look.
     fn be_busy(&mut self, random: &mut Random) {
         self.serving = ServingSpec::default();
-        let ends = |what: What| matches!(what, What::Drop(_) | What::Shutdown);
-        let serves = |what: What| matches!(what, What::Switch(_) | What::Leave(..));
+        let ends = |what: DisturbanceKind| {
+            matches!(what, DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown)
+        };
+        let serves = |what: DisturbanceKind| {
+            matches!(what, DisturbanceKind::Switch(_) | DisturbanceKind::Leave(..))
+        };
         self.disturbances.retain(|d| !ends(d.what) && !serves(d.what));
         let layer = &mut self.layer;
         layer.stack = random.pick(&[StackSpec::Raw, StackSpec::Raw, StackSpec::Mq, layer.stack]);
@@ -101,7 +108,9 @@ impl Scenario {
 
     /// One of several drives answers nothing for long, in the midst of bios of many parts.
     fn be_stalled(&mut self, random: &mut Random) {
-        let moves = |what: What| matches!(what, What::Switch(_) | What::Grow(..));
+        let moves = |what: DisturbanceKind| {
+            matches!(what, DisturbanceKind::Switch(_) | DisturbanceKind::Grow(..))
+        };
         self.disturbances.retain(|d| !moves(d.what));
         if self.drives.len() == 1 {
             self.drives.push(self.drives[0].clone());
@@ -139,10 +148,12 @@ impl Scenario {
                 drive.faults.stall_us = Some([random.within(0, 300), for_us + more_us]);
             }
         }
-        self.disturb(random, What::Stop(for_us));
+        self.disturb(random, DisturbanceKind::Stop(for_us));
         if stops_all {
             // A pause that nobody else may hold up.
-            let drains = |what: What| matches!(what, What::Switch(_) | What::Freeze(..));
+            let drains = |what: DisturbanceKind| {
+                matches!(what, DisturbanceKind::Switch(_) | DisturbanceKind::Freeze(..))
+            };
             self.disturbances.retain(|d| !drains(d.what));
         }
     }
@@ -153,17 +164,19 @@ impl Scenario {
             // As in generator.rs: a freeze may last as long.
             return;
         }
-        let ends = |what: What| matches!(what, What::Freeze(..) | What::Quiesce(..));
+        let ends = |what: DisturbanceKind| {
+            matches!(what, DisturbanceKind::Freeze(..) | DisturbanceKind::Quiesce(..))
+        };
         self.disturbances.retain(|d| !ends(d.what));
         let modes = [ModeSpec::Inline, ModeSpec::PerDrive, ModeSpec::PerVolume];
         for _ in 0..random.within(2, 5) {
-            let what = What::Switch(random.pick(&modes));
+            let what = DisturbanceKind::Switch(random.pick(&modes));
             self.disturb(random, what);
         }
         for drive in 0..self.drives.len() {
             self.drives[drive].depth = random.pick(&[1, 2, 4, 64]);
             if random.per_mille(500) {
-                let what = What::Quiesce(drive as u32, random.pick(&[1, 20, 200]));
+                let what = DisturbanceKind::Quiesce(drive as u32, random.pick(&[1, 20, 200]));
                 self.disturb(random, what);
             }
         }

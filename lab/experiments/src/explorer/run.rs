@@ -1,7 +1,7 @@
 //! `run`: a scenario on the simulated machine, from the first disk to the last check.
 //!
 //! Builds the volume inside the simulation, starts submitters, disturbances and the watchdog, joins
-//! them, lets drives give back what timed out, and asks the judge. Called by workers, one scenario
+//! them, lets drives give back what timed out, and asks the oracle. Called by workers, one scenario
 //! after the other on one thread. Invariant: the outcome is a function of the scenario.
 
 use std::cell::RefCell;
@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use super::disturbance::{disturb, watch};
 use super::drive::Drive;
-use super::oracle::{Judge, SharedJudge, Violation};
-use super::oracle_lock::hold;
-use super::scenario::{ChannelSpec, LayoutSpec, Scenario, What};
+use super::oracle::{Oracle, SharedOracle, Violation};
+use super::oracle_lock::lock_oracle;
+use super::scenario::{ChannelSpec, DisturbanceKind, LayoutSpec, Scenario};
 use super::scheduler_spec::OrderSpec;
 use super::sharing::GroupEnds;
 use super::submitter::{RunState, Submitter};
@@ -42,10 +42,10 @@ pub struct Outcome {
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<SharedJudge>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<SharedOracle>> = const { RefCell::new(None) };
 }
 
-/// What the judge of the run in progress on this thread has found, for a program that panics.
+/// What the oracle of the run in progress on this thread has found, for a program that panics.
 #[must_use]
 pub fn violation_so_far() -> Option<Violation> {
     CURRENT.with_borrow(|shared| shared.as_ref()?.try_lock().ok()?.violation.clone())
@@ -61,7 +61,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
     let simulation = simulation.map_err(|error| error.to_string())?;
     // The watchdog is there long before; this ends what even that does not see.
     let simulation = simulation.time_limit_ns(scenario.bound_ns().saturating_mul(200));
-    let shared: SharedJudge = Arc::new(Mutex::new(Judge::new(scenario)));
+    let shared: SharedOracle = Arc::new(Mutex::new(Oracle::new(scenario)));
     CURRENT.set(Some(Arc::clone(&shared)));
     let main = {
         let (scenario, shared) = (scenario.clone(), Arc::clone(&shared));
@@ -69,7 +69,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
     };
     let result = simulation.run(main);
     CURRENT.set(None);
-    let mut judge = hold(&shared);
+    let mut oracle = lock_oracle(&shared);
     let (events, virtual_ns) = match result {
         Ok(report) => (report.events, report.elapsed_ns()),
         Err(error) => {
@@ -78,13 +78,13 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
                 SimError::TimeLimit(..) => "starvation",
                 _ => "panic",
             };
-            judge.accuse(kind, panic_text(&error));
+            oracle.accuse(kind, panic_text(&error));
             (0, 0)
         }
     };
-    judge.note(events);
-    judge.note(virtual_ns);
-    let (ios, digest, violation) = (judge.ios, judge.digest, judge.violation.clone());
+    oracle.note(events);
+    oracle.note(virtual_ns);
+    let (ios, digest, violation) = (oracle.ios, oracle.digest, oracle.violation.clone());
     Ok(Outcome { ios, events, virtual_ns, digest, violation })
 }
 
@@ -96,11 +96,11 @@ fn panic_text(error: &SimError) -> String {
 }
 
 /// The first thread of the machine.
-fn play(scenario: &Scenario, shared: &SharedJudge) {
+fn play(scenario: &Scenario, shared: &SharedOracle) {
     let volume = build(scenario, shared);
-    let (capacity, expected) = (volume.capacity(), hold(shared).map.told);
+    let (capacity, expected) = (volume.capacity(), lock_oracle(shared).map.told);
     if capacity != expected {
-        hold(shared).accuse("capacity", format!("{capacity} sectors, not {expected}"));
+        lock_oracle(shared).accuse("capacity", format!("{capacity} sectors, not {expected}"));
         return;
     }
     let channels = scenario.channels.len();
@@ -109,7 +109,7 @@ fn play(scenario: &Scenario, shared: &SharedJudge) {
     let state = Arc::new(RunState {
         scenario: scenario.clone(),
         volume,
-        judge: Arc::clone(shared),
+        oracle: Arc::clone(shared),
         bells: (0..bells).map(bell).collect(),
         up: Word::new(0),
         busy: Word::new(channels as u64),
@@ -120,11 +120,11 @@ fn play(scenario: &Scenario, shared: &SharedJudge) {
         group_ends: Mutex::new(GroupEnds::default()),
     });
     let start_ns = Simulated::now();
-    for (drive, media) in hold(shared).media.iter_mut().enumerate() {
+    for (drive, media) in lock_oracle(shared).media.iter_mut().enumerate() {
         media.start(scenario.seed, drive, start_ns);
     }
     let watcher = Arc::clone(shared);
-    let watch = || state.volume.watch_size(move |sectors| hold(&watcher).grown(sectors));
+    let watch = || state.volume.watch_size(move |sectors| lock_oracle(&watcher).grown(sectors));
     let watch = scenario.grows().then(watch);
     let serving = workers::start(&state);
     start_threads(&state, start_ns).into_iter().for_each(|thread| assert!(thread.join()));
@@ -132,7 +132,7 @@ fn play(scenario: &Scenario, shared: &SharedJudge) {
     workers::stop(&state, serving);
     let ends = state.group_ends.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((kind, text)) = ends.accusation(scenario) {
-        hold(shared).accuse(kind, text);
+        lock_oracle(shared).accuse(kind, text);
     }
     drop(ends);
     finish(&state);
@@ -162,8 +162,8 @@ fn start_threads(state: &Arc<RunState>, start_ns: u64) -> Vec<SimThread> {
 /// All threads have ended: nothing may be left.
 fn finish(state: &Arc<RunState>) {
     let used = |state: &RunState| state.volume.disks().iter().any(|disk| disk.tags_in_use() > 0);
-    let keeps = hold(&state.judge).may_keep_requests();
-    let shut_down = |d: &super::scenario::Disturbance| d.what == What::Shutdown;
+    let keeps = lock_oracle(&state.oracle).may_keep_requests();
+    let shut_down = |d: &super::scenario::Disturbance| d.what == DisturbanceKind::Shutdown;
     let leaves = state.scenario.disturbances.iter().any(shut_down);
     if used(state) && keeps && !leaves {
         sweep(state);
@@ -171,33 +171,34 @@ fn finish(state: &Arc<RunState>) {
     let disks = state.volume.disks().iter();
     let leftovers: Vec<_> = disks.map(|disk| (disk.tags_in_use(), disk.stats())).collect();
     let (waiting, handed_back) = (state.volume.waiting(), state.volume.stats().ios());
-    let mut judge = hold(&state.judge);
-    let (told, all) = (judge.map.told, judge.map.capacity);
+    let mut oracle = lock_oracle(&state.oracle);
+    let (told, all) = (oracle.map.told, oracle.map.capacity);
     if told != all {
-        judge.accuse("capacity", format!("{told} sectors in the end, not {all}"));
+        oracle.accuse("capacity", format!("{told} sectors in the end, not {all}"));
     }
     for (drive, (tags, stats)) in leftovers.into_iter().enumerate() {
         if tags > 0 && !(keeps && leaves) {
-            judge.accuse("tags", format!("{tags} tags of drive {drive} never came back"));
+            oracle.accuse("tags", format!("{tags} tags of drive {drive} never came back"));
         }
         let (queued, ended) = (stats.queued, stats.ios());
         if queued != ended && !keeps {
             let text = format!("drive {drive}: {queued} bios were queued, {ended} came back");
-            judge.accuse("accounting", text);
+            oracle.accuse("accounting", text);
         }
         if !stats.ops.iter().all(adds_up) {
-            judge.accuse("accounting", format!("drive {drive}: stages and total disagree"));
+            oracle.accuse("accounting", format!("drive {drive}: stages and total disagree"));
         }
     }
-    let bios = judge.ios;
+    let bios = oracle.ios;
     if handed_back != bios && !keeps {
         let text = format!("{bios} bios came back, {handed_back} are in their tenants' accounts");
-        judge.accuse("accounting", text);
+        oracle.accuse("accounting", text);
     }
     if waiting > 0 && !keeps {
-        judge.accuse("accounting", format!("{waiting} chains are said to wait, and none is there"));
+        oracle
+            .accuse("accounting", format!("{waiting} chains are said to wait, and none is there"));
     }
-    judge.check_end();
+    oracle.check_end();
 }
 
 /// Whether the stages of an operation's I/Os come to the whole.
@@ -219,7 +220,7 @@ fn sweep(state: &Arc<RunState>) {
         let late_us = d.faults.stuck_us + d.faults.slow_us + stalled_us;
         u64::from(late_us) * NS_PER_US + u64::from(d.latency_ns[1])
     });
-    hold(&state.judge).media.iter_mut().for_each(super::disk_image::Media::calm);
+    lock_oracle(&state.oracle).media.iter_mut().for_each(super::disk_image::DiskImage::calm);
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);
     let disks = state.volume.disks();
     // A scheduler would let the sweepers' reads go before what others left behind.
@@ -264,15 +265,15 @@ fn sweep(state: &Arc<RunState>) {
     }
 }
 
-struct Sink(SharedJudge);
+struct Sink(SharedOracle);
 
 impl TraceSink for Sink {
     fn trace(&self, event: &Event) {
-        hold(&self.0).note(event.sector << 8 | event.action as u64);
+        lock_oracle(&self.0).note(event.sector << 8 | event.action as u64);
     }
 }
 
-fn build(scenario: &Scenario, shared_judge: &SharedJudge) -> Arc<Volume<Simulated>> {
+fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simulated>> {
     let groups = scenario.open_groups();
     let layer = &scenario.layer;
     let depth = scenario.drives.iter().map(|drive| drive.depth).min().unwrap_or(1);
@@ -285,10 +286,10 @@ fn build(scenario: &Scenario, shared_judge: &SharedJudge) -> Arc<Volume<Simulate
     let shared = || Controller::new(controller()).expect("a checked scenario");
     let shared = layer.shared_tags.then(shared);
     let disk = |(number, spec): (usize, &super::scenario::DriveSpec)| {
-        let (spec, judge, immediate) = (spec.clone(), Arc::clone(shared_judge), layer.immediate);
-        let drive = Drive { number, spec, judge, immediate };
+        let (spec, oracle, immediate) = (spec.clone(), Arc::clone(shared_oracle), layer.immediate);
+        let drive = Drive { number, spec, oracle, immediate };
         let trace =
-            layer.traced.then(|| Arc::new(Sink(Arc::clone(shared_judge))) as Arc<dyn TraceSink>);
+            layer.traced.then(|| Arc::new(Sink(Arc::clone(shared_oracle))) as Arc<dyn TraceSink>);
         let config = DiskConfig {
             name: format!("drive{number}"),
             stack: layer.stack.into(),

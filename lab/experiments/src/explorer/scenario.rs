@@ -248,13 +248,13 @@ pub struct Disturbance {
     /// On which CPU.
     pub cpu: u32,
     /// What.
-    pub what: What,
+    pub what: DisturbanceKind,
 }
 
 /// What is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum What {
+pub enum DisturbanceKind {
     /// A drive is frozen until it is empty, and for so many microseconds: drive and time.
     Freeze(u32, u32),
     /// A drive is quiesced for so many microseconds: drive and time.
@@ -372,10 +372,10 @@ impl Scenario {
             ),
             (
                 self.disturbances.iter().any(|d| match (d.what, self.layout) {
-                    (What::Grow(drive, _), LayoutSpec::Linear) => {
+                    (DisturbanceKind::Grow(drive, _), LayoutSpec::Linear) => {
                         drive as usize + 1 != self.drives.len()
                     }
-                    (What::Grow(drive, _), _) => drive as usize >= self.drives.len(),
+                    (DisturbanceKind::Grow(drive, _), _) => drive as usize >= self.drives.len(),
                     _ => false,
                 }),
                 "growth of its drives, of a linear volume of the last one",
@@ -424,7 +424,9 @@ impl Scenario {
             LayoutSpec::Linear => 8,
         };
         let part = self.disturbances.iter().find_map(|d| match d.what {
-            What::Grow(grows, eighths) if grows as usize == drive => Some(u64::from(eighths)),
+            DisturbanceKind::Grow(grows, eighths) if grows as usize == drive => {
+                Some(u64::from(eighths))
+            }
             _ => None,
         });
         part.map_or(sectors, |eighths| (sectors * eighths.min(8) / 8).max(least).min(sectors))
@@ -432,12 +434,12 @@ impl Scenario {
 
     /// Whether some drive grows.
     pub(super) fn grows(&self) -> bool {
-        self.disturbances.iter().any(|d| matches!(d.what, What::Grow(..)))
+        self.disturbances.iter().any(|d| matches!(d.what, DisturbanceKind::Grow(..)))
     }
 
     /// Whether some drive has a scheduler at some time.
     pub(super) fn is_scheduled(&self) -> bool {
-        self.disturbances.iter().any(|d| matches!(d.what, What::Schedule(..)))
+        self.disturbances.iter().any(|d| matches!(d.what, DisturbanceKind::Schedule(..)))
     }
 
     /// Whether some drive's queues belong to threads.
@@ -478,15 +480,15 @@ impl Scenario {
             .disturbances
             .iter()
             .map(|d| match d.what {
-                What::Freeze(_, us) | What::Quiesce(_, us) => u64::from(us),
+                DisturbanceKind::Freeze(_, us) | DisturbanceKind::Quiesce(_, us) => u64::from(us),
                 // Until the drives are drained, and everybody has looked again.
-                What::Switch(_) => 2_000,
-                What::Schedule(_, order) => order.longest_us(),
+                DisturbanceKind::Switch(_) => 2_000,
+                DisturbanceKind::Schedule(_, order) => order.longest_us(),
                 _ => 0,
             })
             .sum();
         let stopped_us = self.disturbances.iter().map(|d| match d.what {
-            What::Stop(us) => u64::from(us),
+            DisturbanceKind::Stop(us) => u64::from(us),
             _ => 0,
         });
         let stopped_ns = stopped_us.sum::<u64>() * 1_000;

@@ -3,13 +3,13 @@
 //! Part of a `Scenario`: mode, watermarks, pressure points, and the CPUs of workers. Derived from a
 //! seed apart from all else, so that a seed whose volume is served inline means what it always did.
 //! Also the bound on what must go on beside a drive that stalls. Called by generator.rs, run.rs and
-//! the judge.
+//! the oracle.
 
 use millrace_block::{Serving, ServingConfig};
 use serde::{Deserialize, Serialize};
 
 use super::random::Random;
-use super::scenario::{DriveSpec, FaultSpec, Scenario, What};
+use super::scenario::{DisturbanceKind, DriveSpec, FaultSpec, Scenario};
 use super::time::NS_PER_US;
 
 /// `Serving`, in words.
@@ -124,7 +124,9 @@ impl Scenario {
         self.drives.iter_mut().for_each(|drive| drive.faults = FaultSpec::default());
         self.layer.timeout_us = 0;
         // A channel that is dropped drains: its I/O is answered all at once, to nobody.
-        let drops = |what: What| matches!(what, What::Drop(_) | What::Shutdown);
+        let drops = |what: DisturbanceKind| {
+            matches!(what, DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown)
+        };
         self.disturbances.retain(|d| !drops(d.what));
         let for_us = u32::try_from(self.bound_ns() / 800).unwrap_or(u32::MAX).min(4_000_000);
         let stalled = random.below(self.drives.len() as u64) as usize;
@@ -139,7 +141,7 @@ impl Scenario {
 
     /// Whether the volume is some time served through one list.
     pub(super) fn plugs_requests(&self) -> bool {
-        let switched = |what: What| what == What::Switch(ModeSpec::PerVolume);
+        let switched = |what: DisturbanceKind| what == DisturbanceKind::Switch(ModeSpec::PerVolume);
         self.serving.mode == ModeSpec::PerVolume
             || self.disturbances.iter().any(|d| switched(d.what))
     }
@@ -147,7 +149,7 @@ impl Scenario {
     /// Whether a stalled drive holds up I/O of the others: where one list or one set of tags
     /// serves all, or all drives are to be drained.
     pub(super) fn stalls_all(&self) -> bool {
-        let drains = |what: What| matches!(what, What::Switch(_));
+        let drains = |what: DisturbanceKind| matches!(what, DisturbanceKind::Switch(_));
         self.layer.shared_tags
             || self.serving.mode == ModeSpec::PerVolume
             || self.disturbances.iter().any(|d| drains(d.what))

@@ -13,8 +13,8 @@ use millrace_simulator::Simulated;
 use super::group_spec::{BURST_NS, GroupSpec};
 use super::random::Random;
 use super::scenario::{
-    ChannelSpec, Disturbance, FaultSpec, LayerSpec, LayoutSpec, Scenario, SpreadSpec, StackSpec,
-    What,
+    ChannelSpec, Disturbance, DisturbanceKind, FaultSpec, LayerSpec, LayoutSpec, Scenario,
+    SpreadSpec, StackSpec,
 };
 use super::scheduler_spec::OrderSpec;
 use super::serving::ServingSpec;
@@ -40,7 +40,7 @@ impl Scenario {
         if self.layer.stack == StackSpec::Mq && random.per_mille(700) {
             for drive in 0..self.drives.len() as u32 {
                 let order = random.pick(&[OrderSpec::Fair, OrderSpec::Fair, OrderSpec::Latency]);
-                disturb(random, What::Schedule(drive, order));
+                disturb(random, DisturbanceKind::Schedule(drive, order));
             }
         }
         if random.per_mille(300) {
@@ -49,7 +49,7 @@ impl Scenario {
                 // Parents stay what they are.
                 let below = self.groups[group as usize].below;
                 let spec = GroupSpec { below, ..GroupSpec::draw(random, group) };
-                disturb(random, What::Regroup(group, spec));
+                disturb(random, DisturbanceKind::Regroup(group, spec));
             }
         }
     }
@@ -106,7 +106,7 @@ impl Scenario {
             target_us: 0,
         };
         self.groups = (0..count).map(group).collect();
-        let what = What::Schedule(0, OrderSpec::Fair);
+        let what = DisturbanceKind::Schedule(0, OrderSpec::Fair);
         self.disturbances = vec![Disturbance { at_us: 0, cpu: 0, what }];
     }
 
@@ -117,7 +117,7 @@ impl Scenario {
             config.validate().is_ok() && (index > 0 || !spec.below)
         };
         let changes = self.disturbances.iter().all(|disturbance| match disturbance.what {
-            What::Regroup(group, spec) => {
+            DisturbanceKind::Regroup(group, spec) => {
                 (group as usize) < self.groups.len() && sound(group as usize, &spec)
             }
             _ => true,
@@ -148,7 +148,7 @@ impl Scenario {
     /// How much longer an I/O may take since there are groups, of so many that may wait.
     pub(super) fn groups_hold_ns(&self, waiting: u64) -> u64 {
         let changes = self.disturbances.iter().filter_map(|disturbance| match disturbance.what {
-            What::Regroup(_, spec) => Some(spec),
+            DisturbanceKind::Regroup(_, spec) => Some(spec),
             _ => None,
         });
         let specs = || self.groups.iter().copied().chain(changes.clone());
@@ -172,7 +172,7 @@ pub(super) fn plainer_groups(scenario: &Scenario, list: &mut Vec<Scenario>) {
     };
     with(&|s| {
         s.groups.clear();
-        s.disturbances.retain(|d| !matches!(d.what, What::Regroup(..)));
+        s.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Regroup(..)));
     });
     with(&|s| {
         s.groups.pop();
@@ -214,8 +214,12 @@ impl GroupEnds {
 
     /// The first group that did more than its limit allows: what it did, and when.
     fn excess(&self, scenario: &Scenario) -> Option<String> {
-        let lifts =
-            |d: &Disturbance| matches!(d.what, What::Drop(_) | What::Shutdown | What::Regroup(..));
+        let lifts = |d: &Disturbance| {
+            matches!(
+                d.what,
+                DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown | DisturbanceKind::Regroup(..)
+            )
+        };
         if scenario.disturbances.iter().any(lifts) {
             return None;
         }
@@ -241,7 +245,7 @@ impl GroupEnds {
 impl GroupEnds {
     /// The first group that got far more or less than its share while all had something waiting.
     fn unfair(&self, scenario: &Scenario) -> Option<String> {
-        let is_fair = |d: &Disturbance| d.what == What::Schedule(0, OrderSpec::Fair);
+        let is_fair = |d: &Disturbance| d.what == DisturbanceKind::Schedule(0, OrderSpec::Fair);
         let fair = scenario.fair && scenario.disturbances.iter().any(is_fair);
         let lists =
             self.0.get(1..).filter(|lists| fair && lists.len() == scenario.channels.len())?;

@@ -4,7 +4,7 @@
 //! (greedy delta debugging; source: Zeller and Hildebrandt, "Simplifying and isolating
 //! failure-inducing input", 2002). What removes most comes first.
 
-use super::scenario::{FaultSpec, LayoutSpec, Scenario, SpreadSpec, What};
+use super::scenario::{DisturbanceKind, FaultSpec, LayoutSpec, Scenario, SpreadSpec};
 use super::serving::{ModeSpec, ServingSpec};
 use super::sharing::plainer_groups;
 
@@ -50,9 +50,9 @@ fn without_channels(scenario: &Scenario, list: &mut Vec<Scenario>) {
     for at in (0..count).filter(|_| count > 1) {
         with(scenario, list, |s| {
             s.channels.remove(at);
-            s.disturbances.retain(|d| d.what != What::Drop(at as u32));
+            s.disturbances.retain(|d| d.what != DisturbanceKind::Drop(at as u32));
             for disturbance in &mut s.disturbances {
-                if let What::Drop(channel) = &mut disturbance.what {
+                if let DisturbanceKind::Drop(channel) = &mut disturbance.what {
                     *channel -= u32::from(*channel as usize > at);
                 }
             }
@@ -65,19 +65,19 @@ fn without_drives(scenario: &Scenario, list: &mut Vec<Scenario>) {
     for at in (0..count).filter(|_| count > 1) {
         with(scenario, list, |s| {
             s.drives.remove(at);
-            let of = |what: &What| match what {
-                What::Freeze(drive, _)
-                | What::Quiesce(drive, _)
-                | What::Grow(drive, _)
-                | What::Schedule(drive, _) => Some(*drive as usize),
+            let of = |what: &DisturbanceKind| match what {
+                DisturbanceKind::Freeze(drive, _)
+                | DisturbanceKind::Quiesce(drive, _)
+                | DisturbanceKind::Grow(drive, _)
+                | DisturbanceKind::Schedule(drive, _) => Some(*drive as usize),
                 _ => None,
             };
             s.disturbances.retain(|d| of(&d.what) != Some(at));
             for disturbance in &mut s.disturbances {
-                if let What::Freeze(drive, _)
-                | What::Quiesce(drive, _)
-                | What::Grow(drive, _)
-                | What::Schedule(drive, _) = &mut disturbance.what
+                if let DisturbanceKind::Freeze(drive, _)
+                | DisturbanceKind::Quiesce(drive, _)
+                | DisturbanceKind::Grow(drive, _)
+                | DisturbanceKind::Schedule(drive, _) = &mut disturbance.what
                 {
                     *drive -= u32::from(*drive as usize > at);
                 }
@@ -142,7 +142,7 @@ fn plainer_serving(scenario: &Scenario, list: &mut Vec<Scenario>) {
     });
     for at in 0..scenario.disturbances.len() {
         with(scenario, list, |s| {
-            if let What::Leave(_, back_us) = &mut s.disturbances[at].what {
+            if let DisturbanceKind::Leave(_, back_us) = &mut s.disturbances[at].what {
                 *back_us = 0;
             }
         });

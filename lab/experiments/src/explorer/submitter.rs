@@ -1,4 +1,4 @@
-//! A submitting thread: submits its workload, collects what comes back, and tells the judge.
+//! A submitting thread: submits its workload, collects what comes back, and tells the oracle.
 //!
 //! Runs on the simulated machine, on a CPU of its own or shared. Where drives' queues belong to
 //! threads it is an I/O thread: it brings up the queues of its number, sleeps at its own bell, and
@@ -13,14 +13,14 @@ use millrace_block::{
 use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 use millrace_simulator::Simulated;
 
-use super::oracle::{Memory, SharedJudge};
-use super::oracle_lock::hold;
+use super::oracle::{Memory, SharedOracle};
+use super::oracle_lock::lock_oracle;
 use super::random::Random;
 use super::scenario::{ChannelSpec, Scenario};
 use super::sharing::GroupEnds;
 use super::time::NS_PER_US;
 use super::workers::WorkerHandle;
-use super::workload::{Foreign, Workload, found};
+use super::workload::{OwnedPieces, Workload, found};
 
 /// A bell on the simulated machine.
 pub(super) type Bell = Arc<Doorbell<Simulated>>;
@@ -31,7 +31,7 @@ type SimParker = <Simulated as Machine>::Parker;
 pub(super) struct RunState {
     pub(super) scenario: Scenario,
     pub(super) volume: Arc<Volume<Simulated>>,
-    pub(super) judge: SharedJudge,
+    pub(super) oracle: SharedOracle,
     /// A bell of each submitter, where they are I/O threads.
     pub(super) bells: Vec<Bell>,
     /// I/O threads that have brought up their queues.
@@ -45,7 +45,7 @@ pub(super) struct RunState {
     /// 1 while the volume changes its mode.
     pub(super) switching: SimWord,
     /// Memory of channels that are gone, which drives may use as long as the run goes on.
-    pub(super) kept: Mutex<Vec<Foreign>>,
+    pub(super) kept: Mutex<Vec<OwnedPieces>>,
     /// When I/Os of each group came back.
     pub(super) group_ends: Mutex<GroupEnds>,
 }
@@ -72,7 +72,7 @@ impl RunState {
 
     /// Whether a submitter is to stop.
     fn stops(&self, index: usize) -> bool {
-        hold(&self.judge).stop.get(index).copied().unwrap_or(false)
+        lock_oracle(&self.oracle).stop.get(index).copied().unwrap_or(false)
     }
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Submitter {
     random: Random,
     /// Decides which groups bios belong to.
     groups: Random,
-    foreign: BTreeMap<u64, Foreign>,
+    foreign: BTreeMap<u64, OwnedPieces>,
     bell: Option<Bell>,
     /// A bio that was refused because too much waits in the stack.
     refused: Option<(u64, Bio)>,
@@ -94,7 +94,7 @@ pub(super) struct Submitter {
 impl Submitter {
     pub(super) fn new(state: &Arc<RunState>, index: usize, spec: ChannelSpec) -> Submitter {
         let seed = state.scenario.seed;
-        let map = hold(&state.judge).map.clone();
+        let map = lock_oracle(&state.oracle).map.clone();
         let channels = state.scenario.channels.len();
         Submitter {
             workload: Workload::new(seed, (index, channels), spec, &map),
@@ -117,7 +117,7 @@ impl Submitter {
         drives: &[usize],
     ) -> Submitter {
         let mut sweeper = Submitter::new(state, index, spec);
-        let map = hold(&state.judge).map.clone();
+        let map = lock_oracle(&state.oracle).map.clone();
         sweeper.workload.visit(&map, drives);
         sweeper.bell = None;
         sweeper
@@ -227,18 +227,18 @@ impl Submitter {
         self.workload.left() > 0 || self.refused.is_some()
     }
 
-    /// The bio that was refused, or the next one, told to the judge.
+    /// The bio that was refused, or the next one, told to the oracle.
     fn next(&mut self) -> (u64, Bio) {
         if let Some(refused) = self.refused.take() {
             return refused;
         }
         let now_ns = Simulated::now();
-        let mut judge = hold(&self.state.judge);
-        let id = judge.next_id();
+        let mut oracle = lock_oracle(&self.state.oracle);
+        let id = oracle.next_id();
         let made = self.workload.next(id);
         let group = self.state.scenario.group_of(&mut self.groups, self.index);
-        judge.submit(made.record, now_ns);
-        drop(judge);
+        oracle.submit(made.record, now_ns);
+        drop(oracle);
         if let Some(foreign) = made.foreign {
             self.foreign.insert(id, foreign);
         }
@@ -248,7 +248,7 @@ impl Submitter {
     /// Submits a bio; false if too much waits in the stack.
     fn submit(&mut self, channel: &mut Channel<Simulated>) -> bool {
         let (id, bio) = self.next();
-        let known_sectors = hold(&self.state.judge).map.told;
+        let known_sectors = lock_oracle(&self.state.oracle).map.told;
         let waits = self.bell.is_none() && self.random.per_mille(100);
         let submitted = match waits {
             true => channel.submit_wait(bio, |done| self.end(done)),
@@ -256,7 +256,7 @@ impl Submitter {
         };
         let Err(refused) = submitted else {
             let now_ns = Simulated::now();
-            hold(&self.state.judge).accept(id, now_ns);
+            lock_oracle(&self.state.oracle).accept(id, now_ns);
             return true;
         };
         // Above a pressure point, or too much of its group waits for a limit.
@@ -270,13 +270,13 @@ impl Submitter {
             }
             return false;
         }
-        let mut judge = hold(&self.state.judge);
+        let mut oracle = lock_oracle(&self.state.oracle);
         if refused.reason == Reject::Invalid(Status::OutOfRange) && self.state.scenario.grows() {
-            judge.refuse_outside(id, known_sectors);
+            oracle.refuse_outside(id, known_sectors);
             return true;
         }
-        judge.refuse(id);
-        judge.accuse("refused", format!("bio {id} was refused: {:?}", refused.reason));
+        oracle.refuse(id);
+        oracle.accuse("refused", format!("bio {id} was refused: {:?}", refused.reason));
         true
     }
 
@@ -330,18 +330,18 @@ impl Submitter {
         let mut ends = self.state.group_ends.lock().unwrap_or_else(PoisonError::into_inner);
         ends.note((group, op), status, now_ns);
         drop(ends);
-        let mut judge = hold(&self.state.judge);
+        let mut oracle = lock_oracle(&self.state.oracle);
         let memory = if hollow { Memory::Kept } else { Memory::Back };
-        judge.end(id, status, memory, now_ns);
+        oracle.end(id, status, memory, now_ns);
         if op == Op::Read && status == Status::Ok {
             let found = found(done.bio, foreign.as_ref());
-            judge.check_read(id, &found);
+            oracle.check_read(id, &found);
         }
     }
 
     /// The channel is gone. Memory that a drive may still use is kept until the run is over.
     fn forget(&mut self) {
-        hold(&self.state.judge).forget(self.index);
+        lock_oracle(&self.state.oracle).forget(self.index);
         let left = std::mem::take(&mut self.foreign);
         let mut kept = self.state.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.extend(left.into_values());

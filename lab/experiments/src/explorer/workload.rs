@@ -32,19 +32,19 @@ pub(super) struct Workload {
 }
 
 /// Memory of a bio that its submitter owns, and the list of its pieces.
-pub(super) struct Foreign {
+pub(super) struct OwnedPieces {
     buffer: Buffer,
     list: Vec<Segment>,
 }
 
 // SAFETY: the list points into the buffer, which goes wherever the list goes.
-unsafe impl Send for Foreign {}
+unsafe impl Send for OwnedPieces {}
 
-/// A bio, what the judge must know of it, and its memory if that is not its own.
-pub(super) struct Made {
+/// A bio, what the oracle must know of it, and its memory if that is not its own.
+pub(super) struct PreparedBio {
     pub(super) bio: Bio,
     pub(super) record: BioRecord,
-    pub(super) foreign: Option<Foreign>,
+    pub(super) foreign: Option<OwnedPieces>,
 }
 
 impl Workload {
@@ -86,7 +86,7 @@ impl Workload {
     }
 
     /// The next bio, whose number is `id`.
-    pub(super) fn next(&mut self, id: u64) -> Made {
+    pub(super) fn next(&mut self, id: u64) -> PreparedBio {
         self.left -= 1;
         let op = self.op();
         let (block, count) = self.place(op);
@@ -101,10 +101,12 @@ impl Workload {
         let (sector, nr) = if op == Op::Flush { (0, 0) } else { (sector, nr) };
         let record = BioRecord::new(self.channel, (op, flags), (sector, nr));
         let mut made = match op {
-            Op::Flush => Made { bio: Bio::flush(), record, foreign: None },
-            Op::Discard => Made { bio: Bio::discard(sector, nr as u32), record, foreign: None },
+            Op::Flush => PreparedBio { bio: Bio::flush(), record, foreign: None },
+            Op::Discard => {
+                PreparedBio { bio: Bio::discard(sector, nr as u32), record, foreign: None }
+            }
             Op::WriteZeroes => {
-                Made { bio: Bio::write_zeroes(sector, nr as u32), record, foreign: None }
+                PreparedBio { bio: Bio::write_zeroes(sector, nr as u32), record, foreign: None }
             }
             _ if self.random.per_mille(self.spec.foreign) => self.foreign(record, id),
             _ => self.owned(record, id),
@@ -162,7 +164,7 @@ impl Workload {
         pieces
     }
 
-    fn owned(&mut self, mut record: BioRecord, id: u64) -> Made {
+    fn owned(&mut self, mut record: BioRecord, id: u64) -> PreparedBio {
         let (op, sector) = (record.op, record.sector);
         let mut at = sector;
         let mut buffers = Vec::new();
@@ -177,10 +179,10 @@ impl Workload {
             Op::Read => Bio::readv(sector, buffers),
             _ => Bio::writev(sector, buffers),
         };
-        Made { bio, record, foreign: None }
+        PreparedBio { bio, record, foreign: None }
     }
 
-    fn foreign(&mut self, mut record: BioRecord, id: u64) -> Made {
+    fn foreign(&mut self, mut record: BioRecord, id: u64) -> PreparedBio {
         let pieces = self.pieces(record.nr);
         // Not at the start of a page.
         let shift = 512 * self.random.below(4) as usize;
@@ -194,12 +196,12 @@ impl Workload {
             start = start.wrapping_add(len);
         }
         record.foreign = true;
-        let foreign = Foreign { buffer, list };
+        let foreign = OwnedPieces { buffer, list };
         // SAFETY: the submitter keeps buffer and list until the bio has come back, or for ever if
         // its channel is dropped before.
         let bio =
             unsafe { Bio::foreign_vectored(record.op, record.sector, &raw const *foreign.list) };
-        Made { bio, record, foreign: Some(foreign) }
+        PreparedBio { bio, record, foreign: Some(foreign) }
     }
 }
 
@@ -221,7 +223,7 @@ fn stamps(memory: &[u8], found: &mut Vec<u64>) {
 }
 
 /// What a read that has come back found.
-pub(super) fn found(bio: Bio, foreign: Option<&Foreign>) -> Vec<u64> {
+pub(super) fn found(bio: Bio, foreign: Option<&OwnedPieces>) -> Vec<u64> {
     let mut found = Vec::new();
     match foreign {
         Some(foreign) => {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use millrace_experiments::explorer::{Scenario, Violation, smaller};
 
-use super::args::Subject;
+use super::args::WorkerTask;
 use super::worker::Worker;
 
 /// Real time spent on one violation.
@@ -17,7 +17,10 @@ const TIME: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// If there is no worker to be had.
-pub fn shrink(found: (Scenario, Violation), subject: Subject<'_>) -> Result<(Scenario, Violation)> {
+pub fn shrink(
+    found: (Scenario, Violation),
+    subject: WorkerTask<'_>,
+) -> Result<(Scenario, Violation)> {
     let (start, mut worker) = (Instant::now(), Worker::new(subject));
     let (mut best, mut how) = found;
     'smaller: loop {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use millrace_experiments::explorer::{Outcome, Violation};
 
-use super::args::Subject;
+use super::args::WorkerTask;
 use super::worker::Worker;
 
 /// Most seeds that a worker has at a time.
@@ -30,7 +30,7 @@ pub struct Seeds {
 
 /// What came of them.
 #[derive(Debug, Default)]
-pub struct Sums {
+pub struct SeedTotals {
     /// Seeds run.
     pub seeds: u64,
     /// Real time.
@@ -47,7 +47,7 @@ pub struct Sums {
     pub found: Vec<(u64, Violation)>,
 }
 
-impl Sums {
+impl SeedTotals {
     /// Adds a run.
     pub fn add(&mut self, seed: u64, outcome: Outcome) {
         self.seeds += 1;
@@ -78,9 +78,9 @@ struct Shared {
 pub fn run(
     seeds: &Seeds,
     jobs: u16,
-    subject: Subject<'_>,
-    progress: &mut dyn FnMut(&Sums, f64),
-) -> Result<Sums> {
+    subject: WorkerTask<'_>,
+    progress: &mut dyn FnMut(&SeedTotals, f64),
+) -> Result<SeedTotals> {
     let start = Instant::now();
     let shared = Shared {
         next: AtomicU64::new(seeds.first),
@@ -89,7 +89,7 @@ pub fn run(
         deadline: seeds.time.map(|time| start + time),
         stop: AtomicBool::new(false),
     };
-    let mut sums = Sums::default();
+    let mut sums = SeedTotals::default();
     let (sender, results) = channel();
     let mut error = None;
     std::thread::scope(|scope| {
@@ -127,7 +127,7 @@ pub fn run(
     error.map_or(Ok(sums), Err)
 }
 
-fn work(shared: &Shared, subject: Subject<'_>, sender: &Sender<Result<(u64, Outcome)>>) {
+fn work(shared: &Shared, subject: WorkerTask<'_>, sender: &Sender<Result<(u64, Outcome)>>) {
     let mut worker = Worker::new(subject);
     loop {
         let late = shared.deadline.is_some_and(|deadline| Instant::now() >= deadline);

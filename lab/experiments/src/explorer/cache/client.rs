@@ -1,6 +1,6 @@
 //! `Client`: a thread that does what the scenario says through a channel of its own.
 //!
-//! Tells the judge what it submits and what comes back. Writes only sectors of its own, none twice
+//! Tells the oracle what it submits and what comes back. Writes only sectors of its own, none twice
 //! at a time; reads any.
 
 use std::collections::BTreeMap;
@@ -14,13 +14,13 @@ use millrace_machine::Machine;
 use millrace_random::SplitMix64 as Random;
 use millrace_simulator::Simulated;
 
-use super::oracle::{Answer, Judge};
+use super::oracle::{Answer, Oracle};
 use super::scenario::Scenario;
-use crate::explorer::oracle_lock::hold;
+use crate::explorer::oracle_lock::lock_oracle;
 
 /// An I/O in flight.
 #[derive(Debug, Clone, Copy)]
-struct Flight {
+struct IoInFlight {
     op: Op,
     sector: u64,
     nr: u64,
@@ -36,21 +36,21 @@ struct Flight {
 pub(super) struct Client {
     scenario: Scenario,
     number: usize,
-    judge: Arc<Mutex<Judge>>,
+    oracle: Arc<Mutex<Oracle>>,
     random: Random,
-    flights: BTreeMap<u64, Flight>,
+    flights: BTreeMap<u64, IoInFlight>,
     next: u64,
     /// Where a sequential reader is.
     reader: u64,
 }
 
 impl Client {
-    pub(super) fn new(scenario: &Scenario, number: usize, judge: &Arc<Mutex<Judge>>) -> Client {
+    pub(super) fn new(scenario: &Scenario, number: usize, oracle: &Arc<Mutex<Oracle>>) -> Client {
         Client {
             random: Random::new(scenario.seed ^ (number as u64 + 1) << 24),
             scenario: scenario.clone(),
             number,
-            judge: Arc::clone(judge),
+            oracle: Arc::clone(oracle),
             flights: BTreeMap::new(),
             next: 0,
             reader: 0,
@@ -97,28 +97,28 @@ impl Client {
         }
         drop(channel);
         volume.disks().iter().for_each(|disk| disk.bring_down(thread.owner));
-        let mut judge = hold(&self.judge);
-        let sectors = judge.sectors();
-        judge.check_power_cut(0..sectors);
+        let mut oracle = lock_oracle(&self.oracle);
+        let sectors = oracle.sectors();
+        oracle.check_power_cut(0..sectors);
     }
 
-    fn submit(&mut self, channel: &mut Channel<Simulated>, flight: Flight, bio: Bio) {
+    fn submit(&mut self, channel: &mut Channel<Simulated>, flight: IoInFlight, bio: Bio) {
         self.next += 1;
         let mut bio = bio.with_user_data(self.next);
         self.flights.insert(self.next, flight);
         let end = flight.sector + flight.nr;
         loop {
-            let size = hold(&self.judge).size;
+            let size = lock_oracle(&self.oracle).size;
             let Err(Rejected { bio: back, reason }) = channel.submit(bio) else {
-                return hold(&self.judge).check_end(end, size, Answer::Taken);
+                return lock_oracle(&self.oracle).check_end(end, size, Answer::Taken);
             };
             if reason != Reject::Full {
                 self.flights.remove(&self.next);
-                let mut judge = hold(&self.judge);
-                judge.check_end(end, size, Answer::Refused);
+                let mut oracle = lock_oracle(&self.oracle);
+                oracle.check_end(end, size, Answer::Refused);
                 if reason != Reject::Invalid(Status::OutOfRange) {
                     let text = format!("{flight:?} was refused: {reason:?}");
-                    judge.accuse("status", text);
+                    oracle.accuse("status", text);
                 }
                 return;
             }
@@ -130,13 +130,13 @@ impl Client {
         }
     }
 
-    fn flight(&self, op: Op, (sector, nr): (u64, u64), flags: OpFlags) -> Flight {
-        let started = hold(&self.judge).tick();
-        Flight { op, sector, nr, flags, may_wait: false, started, started_ns: Simulated::now() }
+    fn flight(&self, op: Op, (sector, nr): (u64, u64), flags: OpFlags) -> IoInFlight {
+        let started = lock_oracle(&self.oracle).tick();
+        IoInFlight { op, sector, nr, flags, may_wait: false, started, started_ns: Simulated::now() }
     }
 
     /// The next I/O; none if it would overlap a write of this client.
-    fn next_io(&mut self) -> Option<(Flight, Bio)> {
+    fn next_io(&mut self) -> Option<(IoInFlight, Bio)> {
         let [writes, flushes, clears] = self.scenario.load.mix;
         let kind = self.random.below(1000);
         if kind < writes {
@@ -154,7 +154,7 @@ impl Client {
     }
 
     fn span_to_read(&mut self) -> (u64, u64) {
-        let mut volume = hold(&self.judge).size.known;
+        let mut volume = lock_oracle(&self.oracle).size.known;
         let nr = self.blocks(self.scenario.load.sectors_max);
         if self.scenario.growth.is_some() && self.random.below(8) == 0 {
             // Perhaps too early: then it is to be refused.
@@ -195,14 +195,14 @@ impl Client {
     fn span_to_write(&mut self) -> Option<(u64, u64)> {
         let most =
             if self.scenario.load.clients == 1 { self.scenario.load.sectors_max } else { u64::MAX };
-        let (grain, volume) = (self.scenario.load.grain, hold(&self.judge).size.known);
+        let (grain, volume) = (self.scenario.load.grain, lock_oracle(&self.oracle).size.known);
         let sector = self.place(volume);
         if self.scenario.owner(sector) != self.number {
             return None;
         }
         let room = if most == u64::MAX { grain - sector % grain } else { most };
         let nr = self.blocks(room).min(volume - sector);
-        let overlaps = |flight: &Flight| {
+        let overlaps = |flight: &IoInFlight| {
             flight.op.is_write()
                 && flight.sector < sector + nr
                 && sector < flight.sector + flight.nr
@@ -210,25 +210,25 @@ impl Client {
         (!self.flights.values().any(overlaps)).then_some((sector, nr))
     }
 
-    fn write(&mut self) -> Option<(Flight, Bio)> {
+    fn write(&mut self) -> Option<(IoInFlight, Bio)> {
         let (sector, nr) = self.span_to_write()?;
         let fua = self.random.below(1000) < self.scenario.load.fua_per_mille;
-        let mut judge = hold(&self.judge);
+        let mut oracle = lock_oracle(&self.oracle);
         let page = self.scenario.shape.block_sectors.max(8);
-        let may_wait = fua && !judge.are_pages_new(sector, nr, page);
-        let stamp = judge.start_write(sector, nr);
-        drop(judge);
+        let may_wait = fua && !oracle.are_pages_new(sector, nr, page);
+        let stamp = oracle.start_write(sector, nr);
+        drop(oracle);
         let mut buffer = Buffer::new(nr as usize * 512);
         let (words, _) = buffer.as_chunks_mut::<8>();
         words.iter_mut().for_each(|word| *word = stamp.to_ne_bytes());
         let flags = if fua { OpFlags::FUA } else { OpFlags::NONE };
-        let flight = Flight { may_wait, ..self.flight(Op::Write, (sector, nr), flags) };
+        let flight = IoInFlight { may_wait, ..self.flight(Op::Write, (sector, nr), flags) };
         Some((flight, Bio::write(sector, buffer).with_flags(flags)))
     }
 
-    fn clear(&mut self) -> Option<(Flight, Bio)> {
+    fn clear(&mut self) -> Option<(IoInFlight, Bio)> {
         let (sector, nr) = self.span_to_write()?;
-        hold(&self.judge).start_clear(sector, nr);
+        lock_oracle(&self.oracle).start_clear(sector, nr);
         let (op, bio) = match self.random.below(2) {
             0 => (Op::Discard, Bio::discard(sector, nr as u32)),
             _ => (Op::WriteZeroes, Bio::write_zeroes(sector, nr as u32)),
@@ -237,39 +237,39 @@ impl Client {
     }
 
     fn end(&mut self, done: Completion) {
-        // A look at the clock takes time, so that others may run: not with the judge held.
+        // A look at the clock takes time, so that others may run: not with the oracle held.
         let now_ns = Simulated::now();
-        let mut judge = hold(&self.judge);
+        let mut oracle = lock_oracle(&self.oracle);
         let Some(flight) = self.flights.remove(&done.user_data) else {
-            return judge.accuse("completion", format!("I/O {} came back twice", done.user_data));
+            return oracle.accuse("completion", format!("I/O {} came back twice", done.user_data));
         };
-        judge.ios += 1;
+        oracle.ios += 1;
         let is_live = flight.op != Op::Flush && self.scenario.is_live(flight.sector, flight.nr);
         let lasted_ns = now_ns - flight.started_ns;
         let is_held = lasted_ns > self.scenario.held_ns_max() && !flight.may_wait;
         if is_live && flight.op == Op::Write && is_held {
-            judge.accuse("held", format!("{flight:?} took {lasted_ns} ns"));
+            oracle.accuse("held", format!("{flight:?} took {lasted_ns} ns"));
         }
         if !done.status.is_ok() {
             if is_live || !self.scenario.has_failures() {
-                judge.accuse("status", format!("{flight:?} failed: {}", done.status));
+                oracle.accuse("status", format!("{flight:?} failed: {}", done.status));
             }
             return;
         }
         match flight.op {
-            Op::Flush => judge.end_flush(flight.started),
+            Op::Flush => oracle.end_flush(flight.started),
             Op::Read => {
                 let buffer = done.bio.into_buffer().expect("an owned buffer");
                 let (words, _) = buffer.as_chunks::<8>();
                 for (sector, words) in (flight.sector..).zip(words.chunks(64)) {
                     let stamp = u64::from_ne_bytes(words[0]);
                     if words.iter().any(|word| *word != words[0]) {
-                        judge.accuse("data", format!("sector {sector} is torn"));
+                        oracle.accuse("data", format!("sector {sector} is torn"));
                     }
-                    judge.check_read(sector, stamp, flight.started);
+                    oracle.check_read(sector, stamp, flight.started);
                 }
             }
-            _ => judge.end_write(flight.sector, flight.nr, flight.flags),
+            _ => oracle.end_write(flight.sector, flight.nr, flight.flags),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `Drive`: keeps one stamp a sector, answers late, and fails as the scenario says.
 //!
 //! Has a volatile cache of its own: a flush covers what was written before it was handed over, and
-//! a drive that takes FUA has such a write for good when it ends. What it holds is in the judge.
+//! a drive that takes FUA has such a write for good when it ends. What it holds is in the oracle.
 //! Called by the block layer under a queue's serve lock.
 #![allow(unsafe_code)]
 
@@ -15,26 +15,26 @@ use millrace_machine::{Machine, Topology};
 use millrace_random::SplitMix64 as Random;
 use millrace_simulator::Simulated;
 
-use super::oracle::{Judge, Step};
+use super::oracle::{Oracle, Step};
 use super::scenario::Scenario;
-use crate::explorer::oracle_lock::hold;
+use crate::explorer::oracle_lock::lock_oracle;
 
 /// A drive of a scenario.
 #[derive(Clone)]
 pub(super) struct Drive {
     scenario: Scenario,
     number: usize,
-    judge: Arc<Mutex<Judge>>,
+    oracle: Arc<Mutex<Oracle>>,
 }
 
 impl Drive {
-    pub(super) fn new(scenario: &Scenario, number: usize, judge: &Arc<Mutex<Judge>>) -> Drive {
-        Drive { scenario: scenario.clone(), number, judge: Arc::clone(judge) }
+    pub(super) fn new(scenario: &Scenario, number: usize, oracle: &Arc<Mutex<Oracle>>) -> Drive {
+        Drive { scenario: scenario.clone(), number, oracle: Arc::clone(oracle) }
     }
 
     /// Its sectors by now, in whole blocks.
     fn sectors(&self) -> u64 {
-        match hold(&self.judge).size.step {
+        match lock_oracle(&self.oracle).size.step {
             Step::Before => self.scenario.shape.drive_sectors,
             Step::Underway | Step::Done => self.scenario.drive_sectors_max(self.number),
         }
@@ -98,7 +98,7 @@ impl Driver<Simulated> for Drive {
 }
 
 /// A request that the drive has.
-struct Inside {
+struct HeldRequest {
     tag: Tag,
     due_ns: u64,
     op: Op,
@@ -116,7 +116,7 @@ struct Inside {
 struct Queue {
     drive: Drive,
     random: Random,
-    inside: Vec<Inside>,
+    inside: Vec<HeldRequest>,
 }
 
 // SAFETY: the pointers are into memory of requests in flight, which is the drive's until then.
@@ -132,19 +132,19 @@ impl Queue {
     }
 
     /// Whether a request is the one that fails: a write, with FUA if drives take that.
-    fn fails_once(&self, rq: &Request<Simulated>, now_ns: u64, judge: &mut Judge) -> bool {
+    fn fails_once(&self, rq: &Request<Simulated>, now_ns: u64, oracle: &mut Oracle) -> bool {
         let scenario = &self.drive.scenario;
         let is_wanted = rq.flags().has(OpFlags::FUA) || !scenario.fua;
         let is_now = scenario.once.is_some_and(|once| once.is_now(self.drive.number, now_ns));
         let is_it = is_now && is_wanted && rq.op() == Op::Write;
-        is_it && !std::mem::replace(&mut judge.has_failed, true)
+        is_it && !std::mem::replace(&mut oracle.has_failed, true)
     }
 
-    fn end(&self, rq: &Inside, judge: &mut Judge) -> Status {
+    fn end(&self, rq: &HeldRequest, oracle: &mut Oracle) -> Status {
         if rq.fails {
             return Status::IoError;
         }
-        let now = judge.tick();
+        let now = oracle.tick();
         for at in 0..rq.nr {
             let place = self.drive.place(rq.sector + at);
             let value = match rq.op {
@@ -154,12 +154,12 @@ impl Queue {
                     let after = unsafe { memory.read_unaligned() };
                     if after != before {
                         let text = format!("sector {place} changed while a drive read it");
-                        judge.accuse("frame", text);
+                        oracle.accuse("frame", text);
                     }
                     after
                 }
                 Op::Read => {
-                    let current = judge.media[place].current;
+                    let current = oracle.media[place].current;
                     for word in 0..64 {
                         let memory = rq.memory[at as usize].0.wrapping_add(word);
                         // SAFETY: as for the queue; a sector has 64 words.
@@ -169,7 +169,7 @@ impl Queue {
                 }
                 _ => 0,
             };
-            let media = &mut judge.media[place];
+            let media = &mut oracle.media[place];
             media.current = value;
             match rq.is_durable {
                 true => (media.durable, media.volatile) = (value, Vec::new()),
@@ -179,7 +179,7 @@ impl Queue {
         if rq.op == Op::Flush {
             let number = self.drive.number;
             for sector in 0..self.drive.scenario.drive_sectors_max(number) {
-                let media = &mut judge.media[self.drive.place(sector)];
+                let media = &mut oracle.media[self.drive.place(sector)];
                 debug_assert!(number < self.drive.scenario.shape.drives);
                 while media.volatile.first().is_some_and(|(at, _)| *at <= rq.covers) {
                     media.durable = media.volatile.remove(0).1;
@@ -201,23 +201,23 @@ impl DriverQueue<Simulated> for Queue {
             }
         }
         let (delay, per_mille) = (self.drive.scenario.delay_ns, self.random.below(1000));
-        let judge = Arc::clone(&self.drive.judge);
+        let oracle = Arc::clone(&self.drive.oracle);
         let (end, sectors) = (rq.sector() + u64::from(rq.nr_sectors()), self.drive.sectors());
         if end > sectors {
             let text = format!("a drive of {sectors} sectors was asked for {end}");
-            hold(&judge).accuse("size", text);
+            lock_oracle(&oracle).accuse("size", text);
         }
         let block = self.drive.block_sectors();
         if !(rq.sector() | u64::from(rq.nr_sectors())).is_multiple_of(block) {
             let (sector, nr) = (rq.sector(), rq.nr_sectors());
             let text = format!("{nr} sectors at {sector} reached a drive of blocks of {block}");
-            hold(&judge).accuse("block", text);
+            lock_oracle(&oracle).accuse("block", text);
         }
         let now_ns = Simulated::now();
         let (is_dead, stuck_until_ns) = self.state(now_ns);
         let due_ns = stuck_until_ns.unwrap_or(now_ns) + self.random.below(delay + 1);
-        let fails_now = self.fails_once(rq, now_ns, &mut hold(&judge));
-        self.inside.push(Inside {
+        let fails_now = self.fails_once(rq, now_ns, &mut lock_oracle(&oracle));
+        self.inside.push(HeldRequest {
             tag: rq.tag(),
             due_ns,
             op: rq.op(),
@@ -226,7 +226,7 @@ impl DriverQueue<Simulated> for Queue {
             memory,
             fails: per_mille < self.drive.scenario.fails_per_mille || is_dead || fails_now,
             is_durable: rq.flags().has(OpFlags::FUA),
-            covers: hold(&judge).tick(),
+            covers: lock_oracle(&oracle).tick(),
         });
         Dispatch::Queued
     }
@@ -235,13 +235,13 @@ impl DriverQueue<Simulated> for Queue {
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
         let now_ns = Simulated::now();
-        let shared = Arc::clone(&self.drive.judge);
-        let mut judge = hold(&shared);
+        let shared = Arc::clone(&self.drive.oracle);
+        let mut oracle = lock_oracle(&shared);
         while !batch.is_full() {
             let due = self.inside.iter().position(|rq| rq.due_ns <= now_ns);
             let Some(at) = due else { break };
             let rq = self.inside.swap_remove(at);
-            let status = self.end(&rq, &mut judge);
+            let status = self.end(&rq, &mut oracle);
             batch.push(rq.tag, status);
         }
         if let Some(next_ns) = self.inside.iter().map(|rq| rq.due_ns).min() {

@@ -1,5 +1,5 @@
-//! `Judge`: the plain model: for each sector all that was written to it, in order, and what a power
-//! cut may leave of it.
+//! `Oracle`: the plain model: for each sector all that was written to it, in order, and what a
+//! power cut may leave of it.
 //!
 //! A sector is written by one client, one write at a time, so its writes have an order. Times are
 //! counts of events, since the simulation does one thing at a time.
@@ -13,7 +13,7 @@ use crate::explorer::Violation;
 
 /// A write to a sector.
 #[derive(Debug, Clone, Copy)]
-struct Wrote {
+struct SectorWrite {
     /// What it wrote; 0 for zeroes, and for what is there at first.
     stamp: u64,
     ended: Option<u64>,
@@ -22,18 +22,18 @@ struct Wrote {
 /// One sector.
 #[derive(Debug, Clone)]
 struct Sector {
-    writes: Vec<Wrote>,
+    writes: Vec<SectorWrite>,
     /// The write that survives a power cut at least, as far as clients were told.
     floor: usize,
 }
 
 /// The plain model.
-pub(super) struct Judge {
+pub(super) struct Oracle {
     sectors: Vec<Sector>,
     clock: u64,
     next_stamp: u64,
     /// What drives hold, by sector of the volume.
-    pub(super) media: Vec<Media>,
+    pub(super) media: Vec<DiskImage>,
     pub(super) ios: u64,
     pub(super) written_back: u64,
     pub(super) size: Size,
@@ -74,7 +74,7 @@ pub(super) enum Step {
 
 /// What a drive holds of a sector.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Media {
+pub(super) struct DiskImage {
     /// What it gives.
     pub(super) current: u64,
     /// What a power cut leaves at least.
@@ -83,16 +83,16 @@ pub(super) struct Media {
     pub(super) volatile: Vec<(u64, u64)>,
 }
 
-impl Judge {
-    pub(super) fn new(scenario: &Scenario) -> Judge {
-        let first = Wrote { stamp: 0, ended: Some(0) };
+impl Oracle {
+    pub(super) fn new(scenario: &Scenario) -> Oracle {
+        let first = SectorWrite { stamp: 0, ended: Some(0) };
         let sector = Sector { writes: vec![first], floor: 0 };
         let count = scenario.volume_sectors_max() as usize;
-        Judge {
+        Oracle {
             sectors: vec![sector; count],
             clock: 1,
             next_stamp: 1,
-            media: vec![Media::default(); count],
+            media: vec![DiskImage::default(); count],
             ios: 0,
             written_back: 0,
             has_failed: false,
@@ -152,7 +152,7 @@ impl Judge {
 
     fn start(&mut self, sector: u64, nr: u64, stamp: u64) {
         for at in sector..sector + nr {
-            self.sectors[at as usize].writes.push(Wrote { stamp, ended: None });
+            self.sectors[at as usize].writes.push(SectorWrite { stamp, ended: None });
         }
     }
 
@@ -176,7 +176,7 @@ impl Judge {
     /// A flush that began at `started` was answered with success.
     pub(super) fn end_flush(&mut self, started: u64) {
         for of in &mut self.sectors {
-            let is_before = |wrote: &Wrote| wrote.ended.is_some_and(|ended| ended < started);
+            let is_before = |wrote: &SectorWrite| wrote.ended.is_some_and(|ended| ended < started);
             if let Some(last) = of.writes.iter().rposition(is_before) {
                 of.floor = of.floor.max(last);
             }
@@ -187,7 +187,7 @@ impl Judge {
     /// A read that began at `started` gave `stamp` for a sector.
     pub(super) fn check_read(&mut self, sector: u64, stamp: u64, started: u64) {
         let writes = &self.sectors[sector as usize].writes;
-        let is_before = |wrote: &Wrote| wrote.ended.is_some_and(|ended| ended < started);
+        let is_before = |wrote: &SectorWrite| wrote.ended.is_some_and(|ended| ended < started);
         let from = writes.iter().rposition(is_before).unwrap_or(0);
         if !writes[from..].iter().any(|wrote| wrote.stamp == stamp) {
             let (last, all) = (writes[from].stamp, writes.len());
