@@ -43,7 +43,7 @@ use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};
 
 pub use args::{BenchArgs, size as args_size};
 
-use super::drive_notes::DriveNews;
+use super::drive_notes::DriveNotes;
 use super::interrupt::{self, INTERRUPTED};
 use plan::RowPlan;
 
@@ -241,7 +241,7 @@ fn run_drives(
     let (volume, mut remarks) =
         build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?;
     notes.append(&mut remarks);
-    let _news = DriveNews::of([&volume]);
+    let _news = DriveNotes::of([&volume]);
     let cached = args.target.cache.map(|cache| cache_over(Arc::clone(&volume), cache, io_threads));
     let (volume, cache) = match cached.transpose()? {
         Some((over, cache)) => (over, Some(cache)),

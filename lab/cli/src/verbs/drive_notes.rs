@@ -1,4 +1,4 @@
-//! `DriveNews`: what drives have to say of their own accord while a verb does I/O on them, such as
+//! `DriveNotes`: what drives have to say of their own accord while a verb does I/O on them, such as
 //! that the server of an NBD drive is gone, or back.
 //!
 //! Runs on a thread of its own, which looks once a second and writes notes to standard error;
@@ -22,15 +22,15 @@ const PERIOD: Duration = Duration::from_secs(1);
 const SHOWN_MAX: usize = 5;
 
 /// A thread that tells what drives say.
-pub struct DriveNews {
+pub struct DriveNotes {
     /// Dropped to end the thread.
     done: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl DriveNews {
+impl DriveNotes {
     /// Tells what the drives of volumes say until it is dropped; a volume may be named repeatedly.
-    pub fn of<'a>(volumes: impl IntoIterator<Item = &'a Arc<Volume>>) -> DriveNews {
+    pub fn of<'a>(volumes: impl IntoIterator<Item = &'a Arc<Volume>>) -> DriveNotes {
         let mut disks = Vec::<Arc<Disk<Native>>>::new();
         for disk in volumes.into_iter().flat_map(|volume| volume.disks()) {
             if !disks.iter().any(|known| Arc::ptr_eq(known, disk)) {
@@ -56,11 +56,11 @@ impl DriveNews {
         };
         // Without a thread there are no notes; the I/O is what matters.
         let thread = thread::Builder::new().name("millrace-news".to_owned()).spawn(body).ok();
-        DriveNews { done: Some(done), thread }
+        DriveNotes { done: Some(done), thread }
     }
 }
 
-impl Drop for DriveNews {
+impl Drop for DriveNotes {
     fn drop(&mut self) {
         self.done = None;
         if let Some(thread) = self.thread.take() {

@@ -6,10 +6,10 @@
 
 use millrace_block::Op;
 
-use super::fit::{Fit, Place, place};
+use super::fit::{Fit, FittedRange, place};
 use super::lane::Lane;
 use crate::load::bench::BenchError;
-use crate::trace::{TraceSource, TraceIo};
+use crate::trace::{TraceIo, TraceSource};
 
 /// Which lane a device's I/Os go to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -161,14 +161,14 @@ impl<S: TraceSource> Router<S> {
             return Err(self.beyond(io, extent));
         }
         match place(lane, (self.addresses.fit, extent), range) {
-            Place::At { offset_bytes, len_bytes, aligned, moved } => {
+            FittedRange::At { offset_bytes, len_bytes, aligned, moved } => {
                 (routed.offset_bytes, routed.len_bytes) = (offset_bytes, len_bytes);
                 (routed.changed.aligned, routed.changed.moved) = (aligned, moved);
                 Ok(Item::Io(routed))
             }
-            Place::Skipped => Ok(Item::Skipped(Skip::Outside)),
-            Place::TooLong => Ok(Item::Skipped(Skip::TooLong)),
-            Place::Outside => Err(self.outside(io, lane)),
+            FittedRange::Skipped => Ok(Item::Skipped(Skip::Outside)),
+            FittedRange::TooLong => Ok(Item::Skipped(Skip::TooLong)),
+            FittedRange::Outside => Err(self.outside(io, lane)),
         }
     }
 

@@ -20,7 +20,7 @@ use millrace_runtime::CacheFlusher;
 
 use super::args::BenchArgs;
 use super::plan::{self, RowPlan};
-use crate::verbs::drive_notes::DriveNews;
+use crate::verbs::drive_notes::DriveNotes;
 use crate::verbs::interrupt::INTERRUPTED;
 
 /// One row of the result.
@@ -84,7 +84,7 @@ fn run_one(
     let cache = args.target.cache.or_else(|| task.cache());
     let (volume, mut remarks) = open(args, row, (threads, cache))?;
     notes.append(&mut remarks);
-    let _news = DriveNews::of([&volume]);
+    let _news = DriveNotes::of([&volume]);
     let cached = cache.map(|cache| cache_over(Arc::clone(&volume), cache, threads)).transpose()?;
     let (volume, cache) = match cached {
         Some((over, cache)) => (over, Some(cache)),

@@ -5,17 +5,17 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use millrace_experiments::trace::{AnySource, TraceSource, TraceIo};
+use millrace_experiments::trace::{AnySource, TraceIo, TraceSource};
 
 /// I/Os between two times that it says so.
 const IOS_A_LOOK: u64 = 4_096;
 
 /// What is known of a trace while it is read.
 #[derive(Debug, Default)]
-pub struct Watch(Mutex<Known>);
+pub struct TraceProgress(Mutex<ProgressState>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct ProgressState {
     /// 0 to 1.
     progress: f64,
     notes: Vec<String>,
@@ -23,7 +23,7 @@ struct Known {
     devices: Option<Vec<String>>,
 }
 
-impl Watch {
+impl TraceProgress {
     /// How far it is, 0 to 1.
     pub fn progress(&self) -> f64 {
         self.known().progress
@@ -45,31 +45,31 @@ impl Watch {
         (!missing.is_empty()).then_some((missing, has))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, ProgressState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A trace that is watched.
-pub struct Watched<S> {
+pub struct TrackedTrace<S> {
     source: S,
-    watch: Arc<Watch>,
+    watch: Arc<TraceProgress>,
     ios: u64,
 }
 
-impl Watched<AnySource> {
+impl TrackedTrace<AnySource> {
     /// Watches a trace.
-    pub fn new(source: AnySource, watch: &Arc<Watch>) -> Watched<AnySource> {
-        Watched { source, watch: Arc::clone(watch), ios: 0 }
+    pub fn new(source: AnySource, watch: &Arc<TraceProgress>) -> TrackedTrace<AnySource> {
+        TrackedTrace { source, watch: Arc::clone(watch), ios: 0 }
     }
 
     fn say(&self, devices: Option<Vec<String>>) {
         let (progress, notes) = (self.source.progress(), self.source.notes());
-        *self.watch.known() = Known { progress, notes, devices };
+        *self.watch.known() = ProgressState { progress, notes, devices };
     }
 }
 
-impl TraceSource for Watched<AnySource> {
+impl TraceSource for TrackedTrace<AnySource> {
     type Error = <AnySource as TraceSource>::Error;
 
     fn next_io(&mut self) -> Result<Option<TraceIo>, Self::Error> {

@@ -17,7 +17,7 @@ use millrace_experiments::trace::{
 use millrace_experiments::trace::{Timeline, report_page};
 use millrace_trace::{Reader, Spans, TraceName, json_line};
 
-use super::Foreign;
+use super::TraceInput;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,7 +41,7 @@ const IOS_A_LOOK: u64 = 65_536;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    input: Foreign,
+    input: TraceInput,
     /// Show drives and volumes of recordings by their device numbers, not by their names
     #[arg(long)]
     numbers: bool,

@@ -29,7 +29,7 @@ const BS_MAX: u64 = 1 << 30;
 
 /// Groups in the order in which they are to be opened, and clients.
 pub fn read(texts: &[String]) -> Result<(Vec<GroupConfig>, Vec<Client>)> {
-    let (mut groups, mut clients): (Vec<Given<'_>>, _) = (Vec::new(), Vec::new());
+    let (mut groups, mut clients): (Vec<GroupKeys<'_>>, _) = (Vec::new(), Vec::new());
     for text in texts {
         add(text, &mut groups, &mut clients).with_context(|| format!("--client {text}"))?;
     }
@@ -40,10 +40,14 @@ pub fn read(texts: &[String]) -> Result<(Vec<GroupConfig>, Vec<Client>)> {
 }
 
 /// A group, and which of its keys were given, with their values.
-type Given<'a> = (GroupConfig, Vec<(&'a str, &'a str)>);
+type GroupKeys<'a> = (GroupConfig, Vec<(&'a str, &'a str)>);
 
 /// Adds the clients of a text, and their groups if these are new.
-fn add<'a>(text: &'a str, groups: &mut Vec<Given<'a>>, clients: &mut Vec<Client>) -> Result<()> {
+fn add<'a>(
+    text: &'a str,
+    groups: &mut Vec<GroupKeys<'a>>,
+    clients: &mut Vec<Client>,
+) -> Result<()> {
     let pairs = pairs(text)?;
     let of = |key: &str| pairs.iter().find(|(known, _)| *known == key).map(|(_, value)| *value);
     let jobs = read_key(of("numjobs"), "numjobs", 1, |text| number(text, 1, CLIENTS_MAX as u32))?;
@@ -126,7 +130,7 @@ fn block_size(text: &str) -> Result<u32, String> {
 fn join<'a>(
     name: &str,
     settings: &[(&'a str, &'a str)],
-    groups: &mut Vec<Given<'a>>,
+    groups: &mut Vec<GroupKeys<'a>>,
 ) -> Result<GroupId> {
     let at = groups.iter().position(|(config, _)| config.name == name).unwrap_or_else(|| {
         groups.push((GroupConfig::new(name), Vec::new()));
