@@ -1,7 +1,7 @@
 //! Experiments on the simulated machine, and on this one with lock statistics.
 //!
 //! `machines` names the machines, `interface` models how programs submit, `irq` and `poller` who
-//! takes interrupts, `host_adapter` what drives behind a SCSI host shared, `history` how Linux 2.4
+//! takes interrupts, `host_adapter` what drives behind a SCSI host shared, `linux24` how Linux 2.4
 //! did raw I/O, `linux3` what kernels of 2013 had beside the layer, `bounce` a drive whose data it
 //! copied, `window` says which part of a run counts, `job` and `raw_job` are submitters, `workers`
 //! serve drives, `file_costs` is what a file adds, `program` are threads that work as programs do,
@@ -12,11 +12,11 @@
 mod bounce;
 mod coalescing;
 mod file_costs;
-mod history;
 mod host_adapter;
 mod interface;
 mod irq;
 mod job;
+mod linux24;
 mod linux3;
 mod machines;
 mod poller;
@@ -42,11 +42,11 @@ use crate::load::row::Queues;
 use crate::load::workload::Workload;
 
 pub(crate) use file_costs::FileCosts;
-pub(crate) use history::KernelCosts;
-pub use history::{History, LockScope, Readv, TimeUse};
 pub use host_adapter::HostAdapterConfig;
 pub use interface::{Host, InterfaceKind, Stop};
 pub use linux3::{DioCount, KernelKind, Linux3};
+pub(crate) use linux24::KernelCosts;
+pub use linux24::{History, LockScope, Readv, TimeUse};
 pub(crate) use machines::check_origins;
 pub use machines::{MachineError, machine, machine_names};
 pub(crate) use poller::PollerDriver;

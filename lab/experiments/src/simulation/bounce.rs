@@ -2,7 +2,7 @@
 //!
 //! Stands around a drive's driver where a row has bounces: it says of each request with data that
 //! it is bounced, so that traces have its B. The copies are raw_job.rs's, the time that they take
-//! on a simulated machine history.rs's. Called by run.rs.
+//! on a simulated machine linux24.rs's. Called by run.rs.
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,

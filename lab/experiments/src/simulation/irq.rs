@@ -18,8 +18,8 @@ use millrace_block::{
 };
 use millrace_machine::{CpuId, Doorbell, Lock, Machine, NodeId, Order, Parker, Topology, Word};
 
-use super::history::Kernel;
 use super::interface::Host;
+use super::linux24::Kernel;
 use super::{Irq, SimPlan};
 use crate::filter::DriverFilter;
 

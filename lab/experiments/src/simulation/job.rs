@@ -8,10 +8,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::file_costs::FileCosts;
-use super::history::Kernel;
 use super::interface::{Host, Interface, InterfaceKind, SharedCounters};
 use super::irq::Signal;
 use super::linux3::{Counters, Noise};
+use super::linux24::Kernel;
 use super::window::{Window, WindowStep};
 use super::{SimPlan, raw_job};
 use crate::load::workload::Offsets;

@@ -18,8 +18,8 @@ use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
 use millrace_simulator::{Model, Simulated, Simulation};
 
 use super::file_costs::FileCosts;
-use super::history::{History, Locks};
 use super::interface::Host;
+use super::linux24::{History, Locks};
 use super::run::volumes_of;
 use super::window::Window;
 use super::workers::Workers;

@@ -9,10 +9,10 @@
 
 use millrace_block::{Bio, Buffer, Channel, Op, Snapshot};
 
-use super::history::{Kernel, Readv};
 use super::interface::{Host, Interface};
 use super::irq::Signal;
 use super::job::RowState;
+use super::linux24::{Kernel, Readv};
 use crate::load::workload::Offsets;
 
 /// Runs job `number` until the window is over.

@@ -17,12 +17,12 @@ use millrace_simulator::{CpuTimes, Model, Report, Simulated, Simulation};
 use millrace_trace::{LockLine, LockSpan};
 
 use super::bounce::BounceDriver;
-use super::history::{Charge, Kernel, Locks};
 use super::host_adapter::{AdapterDriver, HostAdapter, HostAdapterConfig};
 use super::interface::Host;
 use super::irq::{Interrupts, IrqDriver, Signal};
 use super::job::{self, RowState, Sums};
 use super::linux3::{CountedDriver, Counters, QueueCounters};
+use super::linux24::{Charge, Kernel, Locks};
 use super::poller::PollerDriver;
 use super::tags::{TagSample, TagWatch};
 use super::window::Window;

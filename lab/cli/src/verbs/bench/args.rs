@@ -24,8 +24,8 @@ use millrace_reactor::Backend;
 
 use super::connect::Server;
 use super::contention::ContendArgs;
-use super::history::HistoryArgs;
 use super::jobfile_args::JobFileArgs;
+use super::linux24::HistoryArgs;
 use super::program_args::ProgramArgs;
 use super::vm::words::VmArgs;
 

@@ -126,7 +126,7 @@ fn place(line: &LockLine, all: &[LockLine]) -> String {
     let before = before.filter(|other| other.starts_with(file) && number(other) < number(site));
     let known: &[&str] = match file {
         file if file.ends_with("sq.rs") => &LAYER,
-        file if file.ends_with("history.rs") => &ADAPTER,
+        file if file.ends_with("linux24.rs") => &ADAPTER,
         _ => &[],
     };
     known.get(before.count()).map_or_else(|| site.clone(), |name| (*name).to_owned())
