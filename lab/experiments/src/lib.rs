@@ -22,7 +22,7 @@ pub use load::bench::{BenchError, Interrupt, Plan, Progress, run_row};
 pub use load::nbd::run_nbd_row;
 pub use load::overwrite::{DiskContents, check_drives, check_nbd, check_vhost};
 pub use load::row::{
-    Cost, DriveStates, HistoryRow, LatencyNs, MachineRow, Notifications, Outcome, Queues, Row,
+    Cost, DriveStates, LatencyNs, Linux24Row, MachineRow, Notifications, Outcome, Queues, Row,
     StackStages,
 };
 pub use load::vhost::run_vhost_row;

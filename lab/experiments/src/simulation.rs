@@ -46,7 +46,7 @@ pub use host_adapter::HostAdapterConfig;
 pub use interface::{Host, InterfaceKind, Stop};
 pub use linux3::{DioCount, KernelKind, Linux3};
 pub(crate) use linux24::KernelCosts;
-pub use linux24::{History, LockScope, Readv, TimeUse};
+pub use linux24::{Linux24, LockScope, Readv, TimeUse};
 pub(crate) use machines::check_origins;
 pub use machines::{MachineError, machine, machine_names};
 pub(crate) use poller::PollerDriver;
@@ -127,7 +127,7 @@ pub struct Service {
     /// What the kernel's driver and mid-layer had all drives share.
     pub adapter: HostAdapterConfig,
     /// How raw I/O is done, if not plainly.
-    pub history: History,
+    pub history: Linux24,
     /// What kernels of 2013 had beside the layer.
     pub linux3: Linux3,
     /// Each I/O is one of a file, which costs a simulated machine more at its submission.

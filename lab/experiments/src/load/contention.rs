@@ -59,7 +59,7 @@ pub struct Phases {
 
 /// An experiment: clients, their groups and the drives that they share.
 #[derive(Debug, Clone)]
-pub struct ContendPlan {
+pub struct ContentionPlan {
     /// The drives.
     pub drives: Vec<Spec>,
     /// How they are joined.
@@ -80,7 +80,7 @@ pub struct ContendPlan {
     pub seed: u64,
 }
 
-impl ContendPlan {
+impl ContentionPlan {
     /// The CPU of a client on a simulated machine.
     fn cpu_of(&self, number: usize) -> u32 {
         self.clients[number].cpu.unwrap_or(number as u32)

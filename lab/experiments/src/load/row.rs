@@ -201,7 +201,7 @@ pub struct MachineRow {
     pub batch: Option<u32>,
     /// How threads are inside queues, and how raw I/O was done.
     #[serde(flatten)]
-    pub history: HistoryRow,
+    pub history: Linux24Row,
     /// Seed of the offsets and of the simulation.
     pub seed: u64,
     /// Accesses to lines, lock hand-overs, sleeps and wake-ups that were simulated.
@@ -214,7 +214,7 @@ pub struct MachineRow {
 
 /// Which threads were inside hardware queues, and how raw I/O was done: the words of `bench`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct HistoryRow {
+pub struct Linux24Row {
     /// `one` thread in a hardware queue, or `each` that has work for it.
     pub inside: String,
     /// `512`, `page` or `whole`; `none` if an I/O was no more than its bio.

@@ -1,4 +1,4 @@
-//! `History`: how Linux 2.4 did raw I/O, as settings of a row, and what it takes there.
+//! `Linux24`: how Linux 2.4 did raw I/O, as settings of a row, and what it takes there.
 //!
 //! Owned by a plan: the unit in which an I/O is cut, what becomes of a vector, copies in low
 //! memory, whose lock the request queue is under. `Kernel` charges a simulated machine for what
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use super::linux3::Linux3;
 use super::machines::check_origins;
 use crate::load::bench::BenchError;
-use crate::load::row::HistoryRow;
+use crate::load::row::Linux24Row;
 
 /// The disks whose request queues one lock is around.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,7 +56,7 @@ impl Words for Readv {
 
 /// How raw I/O is done; the default cuts nothing, copies nothing and charges nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct History {
+pub struct Linux24 {
     /// Bytes of a bio, a multiple of 512; none: an element of the vector is one bio.
     pub unit_bytes: Option<u32>,
     /// Elements of an I/O's vector, each as long as the others; none: one.
@@ -80,7 +80,7 @@ pub struct History {
     pub compute_ns: u64,
 }
 
-impl History {
+impl Linux24 {
     /// Whether a job's I/O is more than one bio of its own buffer.
     pub(super) fn is_raw(&self) -> bool {
         self.unit_bytes.is_some() || self.iovecs.is_some() || self.bounce || self.adapters.is_some()
@@ -99,14 +99,14 @@ impl History {
     }
 
     /// What a row says of it, and of the kernel.
-    pub(super) fn row(&self, inside: Inside, linux3: &Linux3) -> HistoryRow {
+    pub(super) fn row(&self, inside: Inside, linux3: &Linux3) -> Linux24Row {
         let unit = match self.unit_bytes {
             _ if !self.is_raw() => "none".to_owned(),
             None => "whole".to_owned(),
             Some(4096) => "page".to_owned(),
             Some(bytes) => bytes.to_string(),
         };
-        HistoryRow {
+        Linux24Row {
             inside: if inside == Inside::Each { "each" } else { "one" }.to_owned(),
             unit,
             iovecs: self.iovecs.unwrap_or(1),
@@ -145,7 +145,7 @@ impl History {
 /// Most units of an I/O: each is a bio of the job's channel.
 const UNITS_MAX: u32 = 65_536;
 
-impl History {
+impl Linux24 {
     /// Checks that a drive of such blocks takes the units.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ pub(super) struct Locks<M: Machine> {
 }
 
 impl<M: Machine> Locks<M> {
-    pub(super) fn new(history: &History) -> Locks<M> {
+    pub(super) fn new(history: &Linux24) -> Locks<M> {
         let plug = if history.plug_in_queue { QueuePlug::Queue } else { QueuePlug::Task };
         Locks { global: RequestLock::shared().with_plug(plug), adapters: Vec::new(), plug }
     }
@@ -181,7 +181,7 @@ impl<M: Machine> Locks<M> {
             LockScope::Queue => RequestLock::default().with_plug(self.plug),
             LockScope::Global => self.global.clone(),
             LockScope::Adapter => {
-                let name = History::adapter_of(drive).unwrap_or("");
+                let name = Linux24::adapter_of(drive).unwrap_or("");
                 if let Some((_, lock)) = self.adapters.iter().find(|(known, _)| known == name) {
                     return lock.clone();
                 }
@@ -423,13 +423,13 @@ mod tests {
 
     #[test]
     fn an_io_is_cut_into_elements_and_these_into_units() {
-        let history = History { unit_bytes: Some(512), iovecs: Some(16), ..History::default() };
+        let history = Linux24 { unit_bytes: Some(512), iovecs: Some(16), ..Linux24::default() };
         assert_eq!(history.pieces(65_536), (4096, 512));
         assert!(history.check(65_536, 1).is_ok());
         let text = history.check(65_536, 2).expect_err("depth").to_string();
         assert!(text.contains("one I/O at a time"), "{text}");
-        assert!(History { iovecs: Some(3), ..history }.check(65_536, 1).is_err());
-        assert!(!History::default().is_raw() && History::default().check(512, 32).is_ok());
+        assert!(Linux24 { iovecs: Some(3), ..history }.check(65_536, 1).is_err());
+        assert!(!Linux24::default().is_raw() && Linux24::default().check(512, 32).is_ok());
     }
 
     #[test]

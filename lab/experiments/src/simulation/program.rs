@@ -19,7 +19,7 @@ use millrace_simulator::{Model, Simulated, Simulation};
 
 use super::file_costs::FileCosts;
 use super::interface::Host;
-use super::linux24::{History, Locks};
+use super::linux24::{Linux24, Locks};
 use super::run::volumes_of;
 use super::window::Window;
 use super::workers::Workers;
@@ -157,7 +157,7 @@ fn play<M: Host, P: Program>(
     program: &P,
     flusher_cpu: CpuId,
 ) -> Result<RunMeasurement<M>, BenchError> {
-    let mut locks = Locks::new(&History::default());
+    let mut locks = Locks::new(&Linux24::default());
     let mut volumes = volumes_of::<M>(plan, (None, &None, None), &mut locks)?;
     let below = volumes.pop().expect("one volume of all drives");
     let workers = Workers::start(below.disks());

@@ -1,6 +1,6 @@
 //! A job that reads and writes as Linux's raw devices did: one I/O at a time, cut into bios.
 //!
-//! Runs on its own thread, in the place of job.rs where a plan has a `History`; called by it. A
+//! Runs on its own thread, in the place of job.rs where a plan has a `Linux24`; called by it. A
 //! round: the I/O goes through the interface; its elements, together or one after the other, become
 //! bios of a unit each, and the job waits for all of them. Its latency is the program's: that of
 //! the I/O, not of its bios. With bounces it really copies between

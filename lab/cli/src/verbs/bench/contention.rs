@@ -17,7 +17,7 @@ use millrace_block::CostModel;
 use millrace_console::Form;
 use millrace_console::words::duration;
 use millrace_experiments::load::contention::{
-    ContendPlan, ContentionReport, Phases, contend, contend_simulated,
+    ContentionPlan, ContentionReport, Phases, contend, contend_simulated,
 };
 use millrace_experiments::simulation::{machine, run_rows};
 
@@ -71,7 +71,7 @@ const OTHERS: [&str; 36] = [
 
 /// Clients that differ.
 #[derive(Debug, Clone, Args)]
-pub struct ContendArgs {
+pub struct ContentionArgs {
     /// A client of its own kind, `KEY=VALUE,...`; several --client contend for the same drives.
     /// Keys, all optional: name; numjobs (as many such clients), rw, bs, iodepth, cpu, start (it
     /// begins so much later); group (clients that name the same one share it; each has its own if
@@ -125,7 +125,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
 }
 
 /// A plan for each scheduler.
-fn plans(args: &BenchArgs) -> Result<Vec<ContendPlan>> {
+fn plans(args: &BenchArgs) -> Result<Vec<ContentionPlan>> {
     let (groups, clients) = clients::read(&args.contend.client)?;
     let queues = (&args.queues.software_queues[..], &args.queues.hardware_queues[..]);
     let (&[software_queues], &[hardware_queues]) = queues else {
@@ -138,7 +138,7 @@ fn plans(args: &BenchArgs) -> Result<Vec<ContendPlan>> {
         step_ns: None,
         times: false,
     };
-    let plan = ContendPlan {
+    let plan = ContentionPlan {
         drives: args.target.drives()?,
         layout: args.target.layout(),
         scheduler: args.queues.scheduler[0],
@@ -149,7 +149,7 @@ fn plans(args: &BenchArgs) -> Result<Vec<ContendPlan>> {
         phases,
         seed: args.workload.seed,
     };
-    let with = |scheduler| ContendPlan { scheduler, ..plan.clone() };
+    let with = |scheduler| ContentionPlan { scheduler, ..plan.clone() };
     Ok(args.queues.scheduler.iter().copied().map(with).collect())
 }
 

@@ -7,12 +7,12 @@ use anyhow::{Result, bail};
 use clap::Args;
 use millrace::{Spec, Stack, Words};
 use millrace_console::words::{whole, word};
-use millrace_experiments::simulation::{History, LockScope, Readv};
+use millrace_experiments::simulation::{Linux24, LockScope, Readv};
 
 /// How raw I/O is done.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "How Linux 2.4 did raw I/O (with --machine or --locks)")]
-pub struct HistoryArgs {
+pub struct Linux24Args {
     /// Bytes of a buffer head, of which each I/O takes as many as it needs: 512, page (4096) or
     /// whole (the I/O, or an element of its vector, is one); for --iodepth 1. Latencies are those
     /// of whole I/Os
@@ -106,9 +106,9 @@ fn each<T: Copy>(given: &[T]) -> Vec<Option<T>> {
 }
 
 /// Every history with each of the values.
-fn with<T: Copy>(before: Vec<History>, given: &[T], set: impl Fn(&mut History, T)) -> Vec<History> {
+fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T)) -> Vec<Linux24> {
     let values = each(given);
-    let changed = |history: &History| {
+    let changed = |history: &Linux24| {
         let one = |value: &Option<T>| {
             let mut history = *history;
             if let Some(value) = *value {
@@ -121,10 +121,10 @@ fn with<T: Copy>(before: Vec<History>, given: &[T], set: impl Fn(&mut History, T
     before.iter().flat_map(changed).collect()
 }
 
-impl HistoryArgs {
+impl Linux24Args {
     /// Every combination of the lists.
-    pub fn histories(&self) -> Vec<History> {
-        let all = vec![History::default()];
+    pub fn histories(&self) -> Vec<Linux24> {
+        let all = vec![Linux24::default()];
         let all = with(all, &self.unit, |history, unit| {
             // So that the job is one of raw I/O.
             (history.unit_bytes, history.iovecs) = (unit.0, unit.0.is_none().then_some(1));
@@ -152,7 +152,7 @@ impl HistoryArgs {
                 bail!("{flag}: only --stack sq has a request queue, not {stack}; use --stack sq");
             }
         }
-        let unnamed = drives.iter().find(|drive| History::adapter_of(drive).is_none());
+        let unnamed = drives.iter().find(|drive| Linux24::adapter_of(drive).is_none());
         if let (true, Some(drive)) = (self.request_lock.contains(&LockScope::Adapter), unnamed) {
             bail!(
                 "--request-lock adapter: drive `{drive}` names no controller; write DRIVER@NAME:... \

@@ -10,7 +10,7 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Stage};
 
-use super::{Client, ContendPlan};
+use super::{Client, ContentionPlan};
 use crate::load::workload::{Offsets, Workload};
 
 /// Moments of a run on its machine's clock.
@@ -65,7 +65,7 @@ impl<'a, M: Machine> Contender<'a, M> {
     /// Client `number` of the plan.
     pub(super) fn new(
         channel: &'a mut Channel<M>,
-        plan: &ContendPlan,
+        plan: &ContentionPlan,
         number: usize,
         moments: RunTimes,
     ) -> Self {

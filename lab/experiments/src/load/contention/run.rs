@@ -17,7 +17,7 @@ use millrace_runtime::{IoConfig, IoContext};
 use millrace_simulator::{Model, ModelError, Simulated, Simulation};
 
 use super::client::{Contender, RunTimes, Tally};
-use super::{ContendPlan, ContentionReport};
+use super::{ContentionPlan, ContentionReport};
 use crate::load::bench::{BenchError, check_block_size, check_room};
 use crate::load::drain_barrier::{DrainBarrier, DrainMember};
 
@@ -33,7 +33,7 @@ const GRACE_NS: u64 = 20_000_000_000;
 /// If the plan does not fit the machine or the drives, or the simulation fails.
 pub fn contend_simulated(
     model: &Model,
-    plan: &ContendPlan,
+    plan: &ContentionPlan,
 ) -> Result<ContentionReport, BenchError> {
     plan.check(Some(model.cpus()))?;
     let failed = |text: String| BenchError::Machine { text };
@@ -59,7 +59,7 @@ pub fn contend_simulated(
 ///
 /// # Errors
 /// If the plan does not fit the drives, or a drive or a thread cannot be set up.
-pub fn contend(plan: &ContendPlan) -> Result<ContentionReport, BenchError> {
+pub fn contend(plan: &ContentionPlan) -> Result<ContentionReport, BenchError> {
     plan.check(None)?;
     let clients = plan.clients.len() as u16;
     let (mut contest, _) = run_on::<IoContext>(plan, |spec| Ok(open(spec, clients)?.driver))?;
@@ -72,7 +72,7 @@ trait ClientHost: Sized {
     type Machine: Machine;
 
     /// The CPU of a client; none for any.
-    fn cpu(plan: &ContendPlan, number: usize) -> Option<u32>;
+    fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32>;
     /// Of the client of this number, on its own thread.
     fn new(number: u16) -> Result<Self, Error>;
     /// A channel of this thread.
@@ -97,7 +97,7 @@ struct SimulatedHost(IoThread<Simulated>);
 impl ClientHost for SimulatedHost {
     type Machine = Simulated;
 
-    fn cpu(plan: &ContendPlan, number: usize) -> Option<u32> {
+    fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32> {
         Some(plan.cpu_of(number))
     }
 
@@ -137,7 +137,7 @@ impl ClientHost for SimulatedHost {
 impl ClientHost for IoContext {
     type Machine = Native;
 
-    fn cpu(plan: &ContendPlan, number: usize) -> Option<u32> {
+    fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32> {
         plan.clients[number].cpu
     }
 
@@ -170,7 +170,7 @@ type RunResult<M> = (ContentionReport, Arc<Volume<M>>);
 
 /// The main thread of an experiment.
 fn run_on<S: ClientHost + 'static>(
-    plan: &ContendPlan,
+    plan: &ContentionPlan,
     open: impl Fn(&Spec) -> Result<Box<dyn Driver<S::Machine>>, SpecError>,
 ) -> Result<RunResult<S::Machine>, BenchError> {
     let groups = Groups::new();
@@ -213,7 +213,7 @@ fn run_on<S: ClientHost + 'static>(
 /// A client's thread.
 fn serve<S: ClientHost>(
     volume: &Arc<Volume<S::Machine>>,
-    plan: &ContendPlan,
+    plan: &ContentionPlan,
     (number, base_ns): (usize, u64),
     barrier: &DrainBarrier,
 ) -> Result<Tally, Error> {
@@ -237,7 +237,7 @@ fn serve<S: ClientHost>(
 
 /// Opens the drives, all with the same groups, and makes a volume of them.
 fn volume_of<M: Machine>(
-    plan: &ContendPlan,
+    plan: &ContentionPlan,
     groups: &Arc<Groups<M>>,
     open: impl Fn(&Spec) -> Result<Box<dyn Driver<M>>, SpecError>,
 ) -> Result<Arc<Volume<M>>, BenchError> {

@@ -17,8 +17,8 @@ fn client(name: &str, group: u16, iodepth: u32) -> Client {
     }
 }
 
-fn plan(drive: &str, clients: Vec<Client>) -> ContendPlan {
-    ContendPlan {
+fn plan(drive: &str, clients: Vec<Client>) -> ContentionPlan {
+    ContentionPlan {
         drives: vec![drive.parse().expect("a spec")],
         layout: Layout::Linear,
         scheduler: SchedulerKind::None,
@@ -36,7 +36,7 @@ fn plan(drive: &str, clients: Vec<Client>) -> ContendPlan {
     }
 }
 
-fn run(plan: &ContendPlan) -> ContentionReport {
+fn run(plan: &ContentionPlan) -> ContentionReport {
     contend_simulated(&machine("x5690").expect("known"), plan).expect("it runs")
 }
 
@@ -121,7 +121,7 @@ fn a_client_that_starts_late_is_measured_by_the_time_it_had() {
 
 #[test]
 fn a_plan_that_fits_no_machine_is_refused() {
-    let refuse = |change: fn(&mut ContendPlan), expected: &str| {
+    let refuse = |change: fn(&mut ContentionPlan), expected: &str| {
         let mut plan = plan("null", vec![client("a", 1, 1)]);
         change(&mut plan);
         let model = machine("x5690").expect("known");

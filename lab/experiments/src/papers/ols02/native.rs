@@ -10,7 +10,7 @@ use crate::load::row::Row;
 use crate::load::workload::{Rw, Workload};
 use crate::page::DataTable;
 use crate::simulation::{
-    History, InterfaceKind, Irq, Length, Readv, Service, SimPlan, Watch, run_metered,
+    InterfaceKind, Irq, Length, Linux24, Readv, Service, SimPlan, Watch, run_metered,
 };
 
 /// Reads that are counted, and their bytes: input.
@@ -29,7 +29,7 @@ pub(super) struct Calls {
 /// Counts the calls of both units: 512 bytes, a page.
 pub(super) fn calls() -> Result<[Calls; 2], BenchError> {
     let count = |unit_bytes| -> Result<Calls, BenchError> {
-        let history = History { unit_bytes: Some(unit_bytes), ..HISTORY };
+        let history = Linux24 { unit_bytes: Some(unit_bytes), ..HISTORY };
         let drive = "model:read=1us,latency=1us,units=64";
         let row = run_metered(&plan(drive, history, (READ_BYTES, Length::Ios(READS))))?;
         let sum =
@@ -40,7 +40,7 @@ pub(super) fn calls() -> Result<[Calls; 2], BenchError> {
     Ok([count(512)?, count(4_096)?])
 }
 
-const HISTORY: History = History {
+const HISTORY: Linux24 = Linux24 {
     unit_bytes: None,
     iovecs: None,
     readv: Readv::Whole,
@@ -53,7 +53,7 @@ const HISTORY: History = History {
     compute_ns: 0,
 };
 
-fn plan(drive: &str, history: History, (bs_bytes, length): (u32, Length)) -> SimPlan {
+fn plan(drive: &str, history: Linux24, (bs_bytes, length): (u32, Length)) -> SimPlan {
     SimPlan {
         drives: vec![drive.parse().expect("a drive of this program")],
         layout: Layout::Linear,
@@ -94,7 +94,7 @@ pub(super) fn table() -> Result<DataTable, BenchError> {
     for (name, unit_bytes, iovecs, readv, descriptor_bytes) in settings {
         for (bounce, when) in [(true, "always"), (false, "never")] {
             let history =
-                History { unit_bytes, iovecs, readv, descriptor_bytes, bounce, ..HISTORY };
+                Linux24 { unit_bytes, iovecs, readv, descriptor_bytes, bounce, ..HISTORY };
             let length = Length::Time(LENGTH_NS);
             let row = run_metered(&plan("ram:size=256m", history, (bs_bytes, length)))?;
             rows.push(cells([name, when], descriptor_bytes, &row));

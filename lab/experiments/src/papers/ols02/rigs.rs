@@ -8,7 +8,7 @@ use millrace_drives::Spec;
 
 use crate::load::workload::{Rw, Workload};
 use crate::simulation::{
-    History, InterfaceKind, Irq, Length, LockScope, Readv, Service, SimPlan, Watch,
+    InterfaceKind, Irq, Length, Linux24, LockScope, Readv, Service, SimPlan, Watch,
 };
 
 /// The machine.
@@ -171,7 +171,7 @@ impl Case {
         (0..count).map(drive).collect()
     }
 
-    fn history(&self) -> History {
+    fn history(&self) -> Linux24 {
         let (step, readv) = (self.step, self.load != Load::Dm);
         let whole = self.step == Step::Sbirv || !readv;
         let adapters = match step {
@@ -180,7 +180,7 @@ impl Case {
             Step::Linux25 => Some(LockScope::Adapter),
             _ => Some(LockScope::Global),
         };
-        History {
+        Linux24 {
             unit_bytes: match step {
                 Step::Baseline | Step::Sb | Step::Sbi => Some(512),
                 Step::Sbir | Step::Sbirv => Some(4096),

@@ -9,7 +9,7 @@ use millrace_block::{
 };
 use millrace_drives::{ModelPreset, Words, model_presets};
 
-use crate::load::contention::{Client, ContendPlan, Phases};
+use crate::load::contention::{Client, ContentionPlan, Phases};
 use crate::load::workload::Rw;
 
 const MS: u64 = 1_000_000;
@@ -242,7 +242,7 @@ impl Point {
         format!("{clients} clients of {drive}, {}{limit}", self.scheduler.word())
     }
 
-    pub(super) fn plan(&self, seed: u64) -> ContendPlan {
+    pub(super) fn plan(&self, seed: u64) -> ContentionPlan {
         let of_load = |(load, group): (&Load, u16)| {
             let client = Client {
                 name: load.group.name.clone(),
@@ -255,7 +255,7 @@ impl Point {
             };
             std::iter::repeat_n(client, load.clients as usize)
         };
-        ContendPlan {
+        ContentionPlan {
             drives: vec![self.rig.spec().parse().expect("a drive in order")],
             layout: Layout::Linear,
             scheduler: self.scheduler,
