@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use millrace_console::words::{whole, word};
 use millrace_console::{Bar, WIDTH, wrapped};
 use millrace_drives::Words;
-use millrace_experiments::page::{Check, CheckKind, Holds, Page};
+use millrace_experiments::page::{Check, CheckKind, Page, Verdict};
 use millrace_experiments::papers::{atc17, msst15, ols02, schedulers, spans, systor13};
 use millrace_experiments::{self as lab, Interrupt, Mechanism, Step};
 
@@ -341,7 +341,7 @@ fn each_once(mechanisms: &[Mechanism]) -> Vec<Mechanism> {
 
 /// Which checks do not hold, in a sentence; nothing if all do.
 fn failed(pages: &[(&str, Page)]) -> String {
-    let no = |check: &&Check| check.kind != CheckKind::Input && check.holds == Holds::No;
+    let no = |check: &&Check| check.kind != CheckKind::Input && check.holds == Verdict::No;
     let of = |(_, page): &'_ (_, Page)| {
         page.checks.iter().filter(no).map(|check| check.id.clone()).collect::<Vec<_>>()
     };

@@ -5,7 +5,9 @@
 //! `repeat`.
 
 use super::mechanism::{Mechanism, words};
-use crate::page::{Check, DataTable, Figure, Page, Panel, Series, SeriesKind, Without, deviation};
+use crate::page::{
+    AblationResult, Check, DataTable, Figure, Page, Panel, Series, SeriesKind, deviation,
+};
 
 /// The page of the whole run, and what the other run gave beside it.
 pub(super) fn merged(page: Page, other: Page, without: &[Mechanism]) -> Page {
@@ -13,7 +15,8 @@ pub(super) fn merged(page: Page, other: Page, without: &[Mechanism]) -> Page {
     let checks = page.checks.into_iter().zip(other.checks).map(|(check, other)| {
         let change = deviation(&check.ours.numbers, &other.ours.numbers);
         let Check { ours, deviation, holds, .. } = other;
-        let without = Without { mechanisms: left_out.clone(), ours, change, deviation, holds };
+        let without =
+            AblationResult { mechanisms: left_out.clone(), ours, change, deviation, holds };
         Check { without: Some(without), ..check }
     });
     let figures = page.figures.into_iter().zip(other.figures);
@@ -65,7 +68,7 @@ fn both(table: DataTable, other: DataTable, left_out: &str) -> Vec<DataTable> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::{CheckKind, Holds, Quantity, Unit};
+    use crate::page::{CheckKind, Quantity, Unit, Verdict};
 
     /// A page whose line, table and check have this number.
     fn page(number: f64) -> Page {
@@ -94,7 +97,7 @@ mod tests {
         let both = merged(page(4.0), page(2.0), &without);
         let check = &both.checks[0];
         let second = check.without.as_ref().expect("a second run");
-        assert_eq!((check.holds, second.holds), (Holds::Yes, Holds::No));
+        assert_eq!((check.holds, second.holds), (Verdict::Yes, Verdict::No));
         assert_eq!((second.change, second.deviation), (Some(-0.5), Some(-0.6)));
         assert_eq!(second.mechanisms, "lines,links");
         let figure = &both.figures[0];

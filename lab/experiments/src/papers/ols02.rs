@@ -129,7 +129,7 @@ const DSW_COMPUTE_NS: u64 = 801_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::Holds;
+    use crate::page::Verdict;
 
     #[test]
     fn calls_are_counted_and_the_other_checks_are_listed_as_not_there() {
@@ -141,7 +141,7 @@ mod tests {
         let paper = ["ols.dm-read", "ols.dm-readv", "ols.dsw", "ols.calls", "ols.lock-share"];
         assert_eq!(ids, paper);
         let of = |holds| page.checks.iter().filter(move |check| check.holds == holds);
-        assert_eq!(of(Holds::NotYet).count(), 4);
+        assert_eq!(of(Verdict::NotYet).count(), 4);
         let numbers = &page.checks[3].ours.numbers;
         assert_eq!(numbers[..], [32_768.0, 4_096.0, 32_768.0, 4_096.0, 32_640.0, 3_968.0]);
     }

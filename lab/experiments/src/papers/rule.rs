@@ -3,7 +3,7 @@
 //! A rule whose part was not run becomes a check that is listed as not there. Numbers count by the
 //! list's tolerance of 25 % unless a rule says itself whether it holds.
 
-use crate::page::{Check, CheckKind, Holds, Quantity};
+use crate::page::{Check, CheckKind, Quantity, Verdict};
 
 /// How far quantitative checks may be off.
 pub(crate) const TOLERANCE: f64 = 0.25;
@@ -21,7 +21,7 @@ pub(crate) struct Rule<R> {
 pub(crate) struct Finding {
     text: String,
     numbers: Vec<f64>,
-    holds: Option<Holds>,
+    holds: Option<Verdict>,
     note: String,
 }
 
@@ -30,7 +30,7 @@ impl Finding {
         Finding { text, numbers, holds: None, note: String::new() }
     }
 
-    pub(crate) fn holds(self, holds: impl Into<Holds>) -> Finding {
+    pub(crate) fn holds(self, holds: impl Into<Verdict>) -> Finding {
         Finding { holds: Some(holds.into()), ..self }
     }
 

@@ -16,7 +16,7 @@ mod tables;
 use std::ops::ControlFlow;
 
 use crate::load::bench::BenchError;
-use crate::page::{Against, Page};
+use crate::page::{Page, ReferenceKind};
 use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
 
 use runs::Results;
@@ -52,7 +52,7 @@ pub fn schedulers(
     tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
 ) -> Result<(Page, Vec<Part>), BenchError> {
     papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| Page {
-        against: Against::Promise,
+        against: ReferenceKind::Promise,
         checks: checks::all(results),
         figures: figures::all(parts, results),
         tables: tables::all(parts, results),

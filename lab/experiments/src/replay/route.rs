@@ -75,12 +75,12 @@ pub(crate) struct Routed {
     pub(crate) len_bytes: u64,
     /// Its latency in the trace.
     pub(crate) latency_ns: Option<u64>,
-    pub(crate) changed: Changed,
+    pub(crate) changed: Adaptations,
 }
 
 /// What was changed of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Changed {
+pub(crate) struct Adaptations {
     /// Made whole blocks.
     pub(crate) aligned: bool,
     /// Moved to another address.
@@ -143,7 +143,7 @@ impl<S: TraceSource> Router<S> {
             offset_bytes: 0,
             len_bytes: 0,
             latency_ns: io.latency_ns,
-            changed: Changed::default(),
+            changed: Adaptations::default(),
         };
         routed.changed.lost_fua =
             io.fua && io.op.is_write() && !lane.takes.fua && !lane.takes.flush;

@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use millrace_block::Op;
 
 use super::TraceIo;
-use super::pending::{More, Pending};
+use super::pending::{Pending, StreamState};
 
 /// Issues without a Q from which on a device's I/Os arrive with D.
 const ISSUES_TRIED: u32 = 256;
@@ -81,11 +81,11 @@ impl Pairing {
     }
 
     /// The next I/O that may be told.
-    pub(super) fn pop(&mut self, more: More) -> Option<TraceIo> {
+    pub(super) fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         let (_, front) = self.pending.front()?;
         let (device, full) = (front.device, self.pending.is_full());
         if matches!(self.arrivals.get(&device), Some(Arrival::Unknown(_))) {
-            if more == More::ToCome && !full {
+            if more == StreamState::ToCome && !full {
                 return None;
             }
             self.arrivals.insert(device, Arrival::Issue);

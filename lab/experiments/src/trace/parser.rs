@@ -9,7 +9,7 @@ use super::devices::Devices;
 use super::error::{ReadError, shown};
 use super::input::{Input, ReadGauge};
 use super::lines::Lines;
-use super::pending::More;
+use super::pending::StreamState;
 
 /// A reader of one file, or of a set that is one trace.
 pub(super) trait Parse: Send {
@@ -105,10 +105,10 @@ pub(super) trait Steps: Send {
     ///
     /// # Errors
     /// If it is not what the format says.
-    fn step(&mut self, devices: &mut Devices) -> Result<More, ReadError>;
+    fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError>;
 
     /// The next I/O that may be told.
-    fn pop(&mut self, more: More) -> Option<TraceIo>;
+    fn pop(&mut self, more: StreamState) -> Option<TraceIo>;
 
     /// What a person should know of what was read so far.
     fn notes(&self) -> Vec<String> {
@@ -122,13 +122,13 @@ pub(super) trait Steps: Send {
 /// The I/Os of such a format; an error is told after all that came before it.
 pub(super) struct PairedIos<S> {
     steps: S,
-    more: More,
+    more: StreamState,
     error: Option<ReadError>,
 }
 
 impl<S: Steps> PairedIos<S> {
     pub(super) fn new(steps: S) -> PairedIos<S> {
-        PairedIos { steps, more: More::ToCome, error: None }
+        PairedIos { steps, more: StreamState::ToCome, error: None }
     }
 }
 
@@ -138,12 +138,12 @@ impl<S: Steps> Parse for PairedIos<S> {
             if let Some(io) = self.steps.pop(self.more) {
                 return Ok(Some(io));
             }
-            if self.more == More::Ended {
+            if self.more == StreamState::Ended {
                 return self.error.take().map_or(Ok(None), Err);
             }
             match self.steps.step(devices) {
                 Ok(more) => self.more = more,
-                Err(error) => (self.error, self.more) = (Some(error), More::Ended),
+                Err(error) => (self.error, self.more) = (Some(error), StreamState::Ended),
             }
         }
     }

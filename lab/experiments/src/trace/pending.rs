@@ -13,7 +13,7 @@ const PENDING_MAX: usize = 65_536;
 
 /// Whether more of a trace is to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum More {
+pub(super) enum StreamState {
     /// Answers may come.
     ToCome,
     /// There is nothing more.
@@ -99,10 +99,10 @@ impl Pending {
 
     /// Takes the first I/O with its number if it may be told: it is answered, or nothing more is
     /// to come, or too many wait.
-    pub(super) fn pop(&mut self, more: More) -> Option<(u64, TraceIo)> {
+    pub(super) fn pop(&mut self, more: StreamState) -> Option<(u64, TraceIo)> {
         loop {
             let state = self.held.front()?.state;
-            if state == State::Open && more == More::ToCome && !self.is_full() {
+            if state == State::Open && more == StreamState::ToCome && !self.is_full() {
                 return None;
             }
             let held = self.held.pop_front()?;

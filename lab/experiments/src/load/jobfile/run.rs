@@ -65,7 +65,7 @@ struct PhaseState {
 }
 
 /// What a thread sends at its end.
-type Ended = (Instance, Result<Tally, BenchError>);
+type InstanceResult = (Instance, Result<Tally, BenchError>);
 
 /// Runs the jobs of a file, job i on `volumes[i]`, which are made for as many I/O threads as there
 /// are jobs with their clones.
@@ -259,9 +259,9 @@ fn run_phase(
 fn watch(
     file: &JobFile,
     phase: &[Instance],
-    receiver: &Receiver<Ended>,
+    receiver: &Receiver<InstanceResult>,
     progress: Progress<'_>,
-) -> Vec<Ended> {
+) -> Vec<InstanceResult> {
     let time_ns = |instance: &Instance| {
         let span = &file.jobs[instance.job].span;
         Some(span.ramp_ns.saturating_add(span.delay_ns.1).saturating_add(span.runtime_ns?))

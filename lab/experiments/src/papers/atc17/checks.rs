@@ -361,6 +361,6 @@ mod tests {
         let paper: Vec<String> = paper.map(|id| format!("falcon.{id}")).collect();
         assert_eq!(ids[..12], paper);
         assert_eq!(ids[12..], ["own.auto"]);
-        assert!(checks.iter().all(|check| check.holds == crate::page::Holds::NotYet));
+        assert!(checks.iter().all(|check| check.holds == crate::page::Verdict::NotYet));
     }
 }

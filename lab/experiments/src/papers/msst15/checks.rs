@@ -172,6 +172,6 @@ mod tests {
         let paper: Vec<String> = paper.iter().map(|id| format!("miot.{id}")).collect();
         assert_eq!(ids[..5], paper);
         assert_eq!(ids[5..], ["own.threads"]);
-        assert!(checks.iter().all(|check| check.holds == crate::page::Holds::NotYet));
+        assert!(checks.iter().all(|check| check.holds == crate::page::Verdict::NotYet));
     }
 }

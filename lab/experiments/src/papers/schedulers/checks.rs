@@ -221,7 +221,7 @@ mod tests {
 
     use super::super::{Part, schedulers};
     use super::*;
-    use crate::page::Holds;
+    use crate::page::Verdict;
     use crate::papers::PartSelection;
 
     #[test]
@@ -229,14 +229,14 @@ mod tests {
         let run = Results::run(PartSelection::new(&[], 1), |_| ControlFlow::Continue(()));
         let checks = all(&run.expect("nothing to run").0.with);
         assert_eq!(checks.len(), RULES.len());
-        assert!(checks.iter().all(|check| check.holds == Holds::NotYet));
+        assert!(checks.iter().all(|check| check.holds == Verdict::NotYet));
     }
 
     #[test]
     fn a_part_that_was_run_has_its_checks_judged_and_shown_as_expected_and_found() {
         let run = schedulers(PartSelection::new(&[Part::Disk], 1), |_| ControlFlow::Continue(()));
         let (page, parts) = run.expect("it runs");
-        let judged = page.checks.iter().filter(|check| check.holds != Holds::NotYet);
+        let judged = page.checks.iter().filter(|check| check.holds != Verdict::NotYet);
         assert_eq!(judged.map(|check| check.id.as_str()).collect::<Vec<_>>(), ["disk.sorted"]);
         assert_eq!((parts, page.figures.len()), (vec![Part::Disk], 1));
         let (text, html) = (page.text(), page.html());

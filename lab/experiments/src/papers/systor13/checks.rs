@@ -492,6 +492,6 @@ mod tests {
                 .with;
         let checks = all(&none);
         assert_eq!(checks.len(), 15);
-        assert!(checks.iter().all(|check| check.holds == crate::page::Holds::NotYet));
+        assert!(checks.iter().all(|check| check.holds == crate::page::Verdict::NotYet));
     }
 }

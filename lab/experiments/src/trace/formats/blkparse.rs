@@ -16,7 +16,7 @@ use crate::trace::input::Input;
 use crate::trace::lines::Lines;
 use crate::trace::pairing::{Event, Pairing, Step};
 use crate::trace::parser::{Problem, Steps, decimal, fields, scaled, whole};
-use crate::trace::pending::More;
+use crate::trace::pending::StreamState;
 
 /// A line, for errors.
 const EXAMPLE: &str = "8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]";
@@ -95,20 +95,20 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Parsed
 }
 
 impl Steps for Blkparse {
-    fn step(&mut self, devices: &mut Devices) -> Result<More, ReadError> {
-        let Some(text) = self.lines.next()? else { return Ok(More::Ended) };
+    fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError> {
+        let Some(text) = self.lines.next()? else { return Ok(StreamState::Ended) };
         match line(text, devices) {
             Ok(ParsedLine::Event(event)) => self.pairing.event(&event),
             Ok(ParsedLine::Other) => {}
-            Ok(ParsedLine::Counts) => return Ok(More::Ended),
+            Ok(ParsedLine::Counts) => return Ok(StreamState::Ended),
             Err(problem) => {
                 return Err(self.lines.broken(format!("{problem}; a line is such as {EXAMPLE}")));
             }
         }
-        Ok(More::ToCome)
+        Ok(StreamState::ToCome)
     }
 
-    fn pop(&mut self, more: More) -> Option<TraceIo> {
+    fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         self.pairing.pop(more)
     }
 

@@ -17,7 +17,7 @@ use crate::trace::error::{Place, ReadError};
 use crate::trace::input::ReadGauge;
 use crate::trace::pairing::{Event, Pairing, Step};
 use crate::trace::parser::{Problem, Steps};
-use crate::trace::pending::More;
+use crate::trace::pending::StreamState;
 
 /// Times are told from the first event on, and those of other CPUs may lie before it.
 const GENESIS_NS: u64 = 1 << 62;
@@ -92,12 +92,12 @@ impl EventIos {
 
     /// The next I/O whose answer is known, or that waits no longer for it.
     pub fn next_answered(&mut self) -> Option<TraceIo> {
-        self.pairing.pop(More::ToCome).map(from_genesis)
+        self.pairing.pop(StreamState::ToCome).map(from_genesis)
     }
 
     /// The next I/O, after the last event.
     pub fn next_left(&mut self) -> Option<TraceIo> {
-        self.pairing.pop(More::Ended).map(from_genesis)
+        self.pairing.pop(StreamState::Ended).map(from_genesis)
     }
 
     /// Names of the devices.
@@ -129,18 +129,18 @@ impl<R: Read> Blktrace<R> {
 }
 
 impl<R: Read + Send> Steps for Blktrace<R> {
-    fn step(&mut self, devices: &mut Devices) -> Result<More, ReadError> {
-        let Some(entry) = self.reader.read()? else { return Ok(More::Ended) };
+    fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError> {
+        let Some(entry) = self.reader.read()? else { return Ok(StreamState::Ended) };
         let event = self.meaning.event(&entry.record, self.reader.names(), devices);
         let place = Place::Byte(0);
         let broken = |problem| ReadError::Broken { file: "blktrace".into(), place, problem };
         if let Some(event) = event.map_err(broken)? {
             self.pairing.event(&event);
         }
-        Ok(More::ToCome)
+        Ok(StreamState::ToCome)
     }
 
-    fn pop(&mut self, more: More) -> Option<TraceIo> {
+    fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         self.pairing.pop(more)
     }
 

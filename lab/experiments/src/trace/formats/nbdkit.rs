@@ -16,7 +16,7 @@ use crate::trace::error::{ReadError, shown};
 use crate::trace::input::Input;
 use crate::trace::lines::Lines;
 use crate::trace::parser::{Problem, Steps, whole};
-use crate::trace::pending::{More, Pending};
+use crate::trace::pending::{Pending, StreamState};
 
 /// A line, for errors.
 const EXAMPLE: &str =
@@ -145,7 +145,7 @@ impl Log {
         Ok(())
     }
 
-    fn pop(&mut self, more: More) -> Option<TraceIo> {
+    fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         let (number, io) = self.pending.pop(more)?;
         if let Some(id) = self.ids.remove(&number) {
             self.open.remove(&id);
@@ -205,17 +205,17 @@ fn days(year: u64, month: u64, day: u64) -> u64 {
 }
 
 impl Steps for Nbdkit {
-    fn step(&mut self, devices: &mut Devices) -> Result<More, ReadError> {
-        let Some(text) = self.lines.next()? else { return Ok(More::Ended) };
+    fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError> {
+        let Some(text) = self.lines.next()? else { return Ok(StreamState::Ended) };
         match self.log.line(text, devices) {
-            Ok(()) => Ok(More::ToCome),
+            Ok(()) => Ok(StreamState::ToCome),
             Err(problem) => {
                 Err(self.lines.broken(format!("{problem}; a line is such as {EXAMPLE}")))
             }
         }
     }
 
-    fn pop(&mut self, more: More) -> Option<TraceIo> {
+    fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         self.log.pop(more)
     }
 

@@ -13,7 +13,7 @@ fn event(step: Step, io: TraceIo) -> Event {
 fn run(events: &[Event]) -> Vec<(u64, Op, u64, Option<u64>)> {
     let mut pairing = Pairing::default();
     events.iter().for_each(|event| pairing.event(event));
-    let ios = std::iter::from_fn(|| pairing.pop(More::Ended));
+    let ios = std::iter::from_fn(|| pairing.pop(StreamState::Ended));
     ios.map(|io| (io.at_ns, io.op, io.offset_bytes, io.latency_ns)).collect()
 }
 
@@ -84,7 +84,7 @@ fn what_is_never_completed_holds_back_a_bounded_number() {
     for number in 1..200_000 {
         pairing.event(&event(Queue, io(Write, number, number * 512, 512)));
         pairing.event(&event(Complete, io(Write, number + 1, number * 512, 512)));
-        while let Some(io) = pairing.pop(More::ToCome) {
+        while let Some(io) = pairing.pop(StreamState::ToCome) {
             told += 1;
             assert_eq!(io.latency_ns.is_none(), io.op == Read);
         }
