@@ -11,7 +11,7 @@ use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
 use millrace_experiments::trace::{
-    AnySource, Format, Profile, TraceSource, TraceIo, WRITTEN, Writer, profile_text,
+    AnySource, Format, Profile, TraceIo, TraceSource, WRITTEN, Writer, profile_text,
 };
 
 /// I/Os that are written; a trace of this length has few more.
