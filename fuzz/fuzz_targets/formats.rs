@@ -10,8 +10,8 @@
 use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use millrace_experiments::traced::{
-    AnySource, Format, Profile, TraceSource, TracedIo, WRITTEN, Writer, profile_text,
+use millrace_experiments::trace::{
+    AnySource, Format, Profile, TraceIo, TraceSource, WRITTEN, Writer, profile_text,
 };
 
 /// I/Os that are written; a trace of this length has few more.
@@ -23,7 +23,7 @@ fuzz_target!(|input: &[u8]| {
     let Ok(mut source) = AnySource::from_reader("t", Cursor::new(rest.to_vec()), format) else {
         return;
     };
-    let mut ios: Vec<TracedIo> = Vec::new();
+    let mut ios: Vec<TraceIo> = Vec::new();
     let mut profile = Profile::new();
     loop {
         match source.next_io() {

@@ -6,7 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use millrace_experiments::jobfile::{Includes, JobFile};
+use millrace_experiments::load::jobfile::{Includes, JobFile};
 
 /// Every included file is what stands behind the first zero byte.
 struct Rest<'a>(&'a [u8]);

@@ -9,7 +9,7 @@
 pub mod patch;
 
 /// The file of `lab/experiments` that lists the bugs.
-#[path = "../../lab/experiments/src/explore/planted/names.rs"]
+#[path = "../../lab/experiments/src/explorer/planted/names.rs"]
 mod names;
 
 use std::collections::BTreeMap;

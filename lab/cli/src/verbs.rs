@@ -1,7 +1,7 @@
 //! The verbs of the command line, a module each. Called by cli.rs.
 
 pub mod bench;
-mod drive_news;
+mod drive_notes;
 pub mod explore;
 mod interrupt;
 pub mod paper;

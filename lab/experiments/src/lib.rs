@@ -1,55 +1,31 @@
 //! Workloads, experiments and reports: what measures millrace, and nothing that production needs.
 //!
-//! Owns the words of a workload (fio's), the loop of one job, the rows of a result and the
-//! comparison that `millrace-lab bench` runs by default; `sim`, the same on simulated machines;
-//! `contend`, clients unlike each other at the same drives; `schedulers`, what each of them gets
-//! under which scheduler; `systor13`, `atc17`, `msst15` and `ols02`, papers' experiments there, and
-//! `walk`, one here; `programs`, servers and utilities; `vm`, a virtual machine there; `calibrate`,
-//! what a drive does in a second; `page`, what an experiment found and how it is shown; `trace`,
-//! what traces say; `replay`, their I/Os sent again; `overwrite`, what none of them writes to
-//! unasked; and `explore`, which looks for bugs by simulation. Called by the binary's verbs and by
-//! tests.
+//! Folders are layers, of which each stands on those before it. `filter` has drivers around a
+//! driver, `page` figures, tables and checks as HTML and text. `load` is the load generator with
+//! its jobs, fio's job files and rows of results. `trace` reads and writes traces of block I/O.
+//! `simulation` runs rows on simulated machines, `programs` servers and utilities there, `vm` a
+//! virtual machine. `replay` sends the I/Os of a trace again. `papers` repeats experiments of
+//! papers. `explorer` looks for bugs by simulation. Called by the binary's verbs and by tests.
 
-mod around;
-pub mod atc17;
-mod bench;
-pub mod cached;
-pub mod calibrate;
-pub mod contend;
-pub mod explore;
-mod job;
-pub mod jobfile;
-pub mod msst15;
-mod nbd;
-pub mod ols02;
-mod overwrite;
+pub mod explorer;
+mod filter;
+pub mod load;
 pub mod page;
-mod paper;
+pub mod papers;
 pub mod programs;
 pub mod replay;
-mod row;
-pub mod schedulers;
-pub mod sim;
-pub mod systor13;
-mod together;
+pub mod simulation;
 pub mod trace;
-pub mod traced;
-mod unmerged;
-mod verify;
-mod vhost;
-mod virtqueue;
 pub mod vm;
-pub mod walk;
-mod workload;
 
-pub use bench::{BenchError, Interrupt, Plan, Progress, run_row};
-pub use nbd::run_nbd_row;
-pub use overwrite::{DiskContents, check_drives, check_nbd, check_vhost};
-pub use paper::{Mechanism, Step, Wanted};
-pub use row::{
-    Cost, DriveStates, HistoryRow, LatencyNs, MachineRow, Notifications, Outcome, Queues, Row,
+pub use load::bench::{BenchError, Interrupt, Plan, Progress, run_row};
+pub use load::nbd::run_nbd_row;
+pub use load::overwrite::{DiskContents, check_drives, check_nbd, check_vhost};
+pub use load::row::{
+    Cost, DriveStates, LatencyNs, Linux24Row, MachineRow, Notifications, Outcome, Queues, Row,
     StackStages,
 };
-pub use vhost::run_vhost_row;
-pub use virtqueue::run_virtqueue_row;
-pub use workload::{Offsets, Rw, Workload};
+pub use load::vhost::run_vhost_row;
+pub use load::virtqueue::run_virtqueue_row;
+pub use load::workload::{Offsets, Rw, Workload};
+pub use papers::{Mechanism, PartSelection, Step};

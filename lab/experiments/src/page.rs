@@ -48,7 +48,7 @@ impl CheckKind {
 
 /// Whether a check holds. In JSON `true`, `false` or `"not there yet"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holds {
+pub enum Verdict {
     /// The check holds.
     Yes,
     /// The check does not hold.
@@ -57,30 +57,30 @@ pub enum Holds {
     NotYet,
 }
 
-impl Holds {
+impl Verdict {
     /// The verdict as people read it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Holds::Yes => "holds",
-            Holds::No => "does not hold",
-            Holds::NotYet => "not there yet",
+            Verdict::Yes => "holds",
+            Verdict::No => "does not hold",
+            Verdict::NotYet => "not there yet",
         }
     }
 }
 
-impl From<bool> for Holds {
-    fn from(holds: bool) -> Holds {
-        if holds { Holds::Yes } else { Holds::No }
+impl From<bool> for Verdict {
+    fn from(holds: bool) -> Verdict {
+        if holds { Verdict::Yes } else { Verdict::No }
     }
 }
 
-impl Serialize for Holds {
+impl Serialize for Verdict {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Holds::Yes => serializer.serialize_bool(true),
-            Holds::No => serializer.serialize_bool(false),
-            Holds::NotYet => serializer.serialize_str(self.name()),
+            Verdict::Yes => serializer.serialize_bool(true),
+            Verdict::No => serializer.serialize_bool(false),
+            Verdict::NotYet => serializer.serialize_str(self.name()),
         }
     }
 }
@@ -116,17 +116,17 @@ pub struct Check {
     /// to compare.
     pub deviation: Option<f64>,
     /// The verdict.
-    pub holds: Holds,
+    pub holds: Verdict,
     /// Why, or what is believed to be wrong; may be empty.
     pub note: String,
     /// What a second run found, without some mechanisms; none unless there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub without: Option<Without>,
+    pub without: Option<AblationResult>,
 }
 
 /// What a check found with some mechanisms switched off.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Without {
+pub struct AblationResult {
     /// Their words, with commas between.
     pub mechanisms: String,
     /// What that run found.
@@ -137,7 +137,7 @@ pub struct Without {
     /// As that of the check.
     pub deviation: Option<f64>,
     /// The verdict that it would have.
-    pub holds: Holds,
+    pub holds: Verdict,
 }
 
 impl Check {
@@ -146,7 +146,7 @@ impl Check {
         id: &str,
         kind: CheckKind,
         (paper, ours): (Quantity, Quantity),
-        holds: impl Into<Holds>,
+        holds: impl Into<Verdict>,
     ) -> Check {
         let deviation = deviation(&paper.numbers, &ours.numbers);
         let (id, holds) = (id.to_owned(), holds.into());
@@ -163,7 +163,7 @@ impl Check {
 
     /// A check that nothing was run for.
     pub fn not_yet(id: &str, kind: CheckKind, paper: Quantity) -> Check {
-        Check::new(id, kind, (paper, Quantity::default()), Holds::NotYet)
+        Check::new(id, kind, (paper, Quantity::default()), Verdict::NotYet)
     }
 
     /// This check with a note.
@@ -371,7 +371,7 @@ pub struct Page {
     pub facts: Vec<(String, String)>,
     /// Whose statements the checks hold against.
     #[serde(skip)]
-    pub against: Against,
+    pub against: ReferenceKind,
     /// Checks, in the order of the papers' list.
     pub checks: Vec<Check>,
     /// Figures.
@@ -384,7 +384,7 @@ pub struct Page {
 
 /// Whose statements checks compare ours with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Against {
+pub enum ReferenceKind {
     /// A paper's.
     #[default]
     Paper,
@@ -392,12 +392,12 @@ pub enum Against {
     Promise,
 }
 
-impl Against {
+impl ReferenceKind {
     /// The heads of the columns of both sides.
     fn heads(self) -> [&'static str; 2] {
         match self {
-            Against::Paper => ["paper", "ours"],
-            Against::Promise => ["expected", "found"],
+            ReferenceKind::Paper => ["paper", "ours"],
+            ReferenceKind::Promise => ["expected", "found"],
         }
     }
 }
@@ -423,9 +423,9 @@ impl Page {
         for check in &self.checks {
             let count = match (check.kind, check.holds) {
                 (CheckKind::Input, _) => &mut tally.inputs,
-                (_, Holds::Yes) => &mut tally.hold,
-                (_, Holds::No) => &mut tally.fail,
-                (_, Holds::NotYet) => &mut tally.missing,
+                (_, Verdict::Yes) => &mut tally.hold,
+                (_, Verdict::No) => &mut tally.fail,
+                (_, Verdict::NotYet) => &mut tally.missing,
             };
             *count += 1;
         }

@@ -15,9 +15,9 @@ use std::ops::RangeInclusive;
 
 use millrace_simulator::Model;
 
-use crate::bench::BenchError;
-use crate::sim::programs::{Program, run_program};
-use crate::sim::{Observed, SimPlan};
+use crate::load::bench::BenchError;
+use crate::simulation::program::{Program, run_program};
+use crate::simulation::{ObservedRow, SimPlan};
 
 /// The CPU of the cache's flusher: on the controller's socket, as the submitter of other points.
 const FLUSHER_CPU: u32 = 0;
@@ -90,8 +90,8 @@ impl Task {
     }
 
     /// Runs it on a plan's volume.
-    pub(crate) fn run(self, model: &Model, plan: &SimPlan) -> Result<Observed, BenchError> {
-        let run = OnModel { model, plan };
+    pub(crate) fn run(self, model: &Model, plan: &SimPlan) -> Result<ObservedRow, BenchError> {
+        let run = SimulatedRun { model, plan };
         self.with(plan.workload.seed, run)
     }
 
@@ -116,15 +116,15 @@ trait Runs {
 }
 
 /// On the simulated machine.
-struct OnModel<'a> {
+struct SimulatedRun<'a> {
     model: &'a Model,
     plan: &'a SimPlan,
 }
 
-impl Runs for OnModel<'_> {
-    type Result = Observed;
+impl Runs for SimulatedRun<'_> {
+    type Result = ObservedRow;
 
-    fn run<P: Program>(self, program: &P) -> Result<Observed, BenchError> {
+    fn run<P: Program>(self, program: &P) -> Result<ObservedRow, BenchError> {
         run_program(self.model, self.plan, (program, FLUSHER_CPU))
     }
 }

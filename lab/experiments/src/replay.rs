@@ -33,9 +33,10 @@ use std::time::Duration;
 use millrace_nbd::client::NbdUri;
 
 pub use fit::Fit;
-pub use lane::{Done, Lane, Piece, Takes, Target};
+pub use lane::{Done, Lane, Piece, PieceLimits, Target};
 pub use report::{
-    Adapted, Counts, LaneReport, Latency, Lateness, OpReport, Report, Skipped, Stopped, Waited,
+    AdaptedIos, Counts, LaneReport, Latency, Lateness, OpReport, Report, Skipped, StopReason,
+    WaitCounts,
 };
 pub use route::{Addresses, Extents, Routes, extents};
 pub use series::Series;
@@ -43,10 +44,10 @@ pub use simulated::{SimulatedVolume, replay_simulated};
 pub use vhost::VHOST_IODEPTH_MAX;
 pub use volumes::ReplayVolume;
 
-use crate::bench::{BenchError, Interrupt};
-use crate::traced::TraceSource;
+use crate::load::bench::{BenchError, Interrupt};
+use crate::trace::TraceSource;
 use engine::Engine;
-use feed::Ahead;
+use feed::ReadAhead;
 use route::Router;
 
 /// I/Os in flight at most unless told otherwise, as fast as possible.
@@ -73,7 +74,7 @@ pub struct Settings {
 
 /// How far a replay is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct ReplayProgress {
     /// I/Os that ended.
     pub ios: u64,
     /// Time since the begin.
@@ -83,7 +84,7 @@ pub struct Standing {
 }
 
 /// Told now and then how far a replay is.
-pub type Progress<'a> = &'a mut dyn FnMut(&Standing);
+pub type Progress<'a> = &'a mut dyn FnMut(&ReplayProgress);
 
 /// What the lanes of a replay are.
 pub enum Destination<'a> {
@@ -138,6 +139,6 @@ where
     S: TraceSource + Send + 'static,
 {
     let router = Router::new(source, target.lanes(), routes, addresses);
-    let mut feed = Ahead::start(router)?;
+    let mut feed = ReadAhead::start(router)?;
     Ok(Engine::new(&mut target, &mut feed, settings).run(progress))
 }

@@ -27,19 +27,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use millrace_drives::Spec;
 use millrace_simulator::Model;
 
-use crate::sim::Length;
-use crate::workload::Workload;
+use crate::load::workload::Workload;
+use crate::simulation::Length;
 
 pub use bench::{
     Effect, Mode, VCPUS_MAX, VmBench, VmGuest, VmIoCost, VmReport, VmSetting, VmWork, run_vm_bench,
 };
 pub(crate) use costs::VmCosts;
-pub(crate) use run::{Seen, run_vm, run_vm_until, share_nothing};
+pub(crate) use run::{VmResult, run_vm, run_vm_until, share_nothing};
 pub(crate) use spinlock::LockSeen;
 
 /// How a virtual machine's queues are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Served {
+pub(crate) struct QueueService {
     /// Virtqueues; vCPU v uses queue v mod queues.
     pub(crate) queues: u32,
     /// I/O threads; queue q belongs to thread q mod threads.
@@ -57,14 +57,17 @@ pub(crate) struct Served {
 /// Longest that aware batching may hold a submission back.
 pub(crate) const WAIT_MAX_NS: u64 = 20_000;
 
-impl Served {
+impl QueueService {
     /// What a mode has in a guest with so many vCPUs.
-    pub(crate) const fn of(mode: Mode, vcpus: u32) -> Served {
-        let one = Served { queues: 1, threads: 1, steered: true, wait_max_ns: 0, poll_max_ns: 0 };
+    pub(crate) const fn of(mode: Mode, vcpus: u32) -> QueueService {
+        let one =
+            QueueService { queues: 1, threads: 1, steered: true, wait_max_ns: 0, poll_max_ns: 0 };
         match mode {
             Mode::Baseline => one,
-            Mode::Mq => Served { queues: vcpus, ..one },
-            Mode::Miot => Served { queues: vcpus, threads: vcpus, wait_max_ns: WAIT_MAX_NS, ..one },
+            Mode::Mq => QueueService { queues: vcpus, ..one },
+            Mode::Miot => {
+                QueueService { queues: vcpus, threads: vcpus, wait_max_ns: WAIT_MAX_NS, ..one }
+            }
         }
     }
 
@@ -117,7 +120,7 @@ pub(crate) struct VmPlan {
     /// Submitting processes, process p on vCPU p.
     pub(crate) processes: u32,
     /// How the guest's queues are served.
-    pub(crate) served: Served,
+    pub(crate) served: QueueService,
     /// Effects that are on.
     pub(crate) effects: Effects,
     /// What each process does.

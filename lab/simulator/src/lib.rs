@@ -10,47 +10,30 @@
 
 #![doc = include_str!("../README.md")]
 
-mod clocks;
-mod cpu;
-mod fabric;
-mod fairness;
-mod hyper_threads;
-mod line;
-mod line_queue;
-mod lock;
-mod lock_table;
-mod meter;
+mod memory;
 mod model;
-mod pool;
-mod prices;
+mod primitives;
 mod report;
 mod run;
 mod scheduler;
-mod spin;
-mod still;
-mod thread;
-mod time;
-mod tournament;
-mod transfer;
-mod word;
 mod world;
 
-pub use fabric::LinkUse;
-pub use lock::{SimGuard, SimLock};
-pub use meter::SimMeter;
+pub use memory::fabric::LinkUse;
+pub use model::transfer::Transfer;
 pub use model::{
     CPUS_MAX, CacheCosts, Cost, CpuCosts, Factor, Fairness, HyperThreads, Lines, Model, ModelError,
     Rate, SOCKETS_MAX, Share, ThreadCosts, Turns, Wiring, WorkCosts,
 };
+pub use primitives::lock::{SimGuard, SimLock};
+pub use primitives::meter::SimMeter;
+pub use primitives::thread::{SimParker, SimThread};
+pub use primitives::word::{SimCounter, SimLine, SimWord};
 pub use report::{BEGIN_NS, BlockedThread, CpuTimes, Report, SimError};
 pub use run::Simulation;
-pub use still::Still;
-pub use thread::{SimParker, SimThread};
-pub use transfer::Transfer;
-pub use word::{SimCounter, SimLine, SimWord};
+pub use world::still::Still;
 
 use millrace_machine::{CpuId, Machine, Order, Stage, Topology};
-use time::PS_PER_NS;
+use model::time::PS_PER_NS;
 use world::{pass, private, shared};
 
 /// The machine that runs in a [`Simulation`].
@@ -115,7 +98,7 @@ impl Machine for Simulated {
     }
 
     fn spin_until(deadline_ns: u64, ready: impl FnMut() -> bool) -> bool {
-        spin::spin_until(deadline_ns, ready)
+        primitives::spin::spin_until(deadline_ns, ready)
     }
 
     #[inline]

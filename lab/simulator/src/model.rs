@@ -4,12 +4,16 @@
 //! origin and an unknown key are errors. Used by `Simulation`, which checks it first. Invariant:
 //! nothing here depends on what is run; constants are fixed once per machine, never per experiment.
 
+pub(crate) mod prices;
+pub(crate) mod time;
+pub(crate) mod transfer;
+
 use std::borrow::Cow;
 use std::format;
 use std::string::String;
 
-use super::transfer::Transfer;
 use millrace_machine::Stage;
+use transfer::Transfer;
 
 /// CPUs that a model may have at most.
 pub const CPUS_MAX: u32 = 256;

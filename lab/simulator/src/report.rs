@@ -7,8 +7,8 @@ use core::fmt;
 use std::string::String;
 use std::vec::Vec;
 
-use super::fabric::LinkUse;
-use super::time::{BEGIN_PS, PS_PER_NS};
+use crate::memory::fabric::LinkUse;
+use crate::model::time::{BEGIN_PS, PS_PER_NS};
 use millrace_machine::LockRow;
 
 /// What the clock shows when a simulation begins.

@@ -18,13 +18,13 @@ use std::vec::Vec;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 
-use super::model::{Model, ModelError};
-use super::pool::Body;
-use super::report::{Report, SimError};
-use super::scheduler::Next;
-use super::time::PS_PER_NS;
-use super::tournament::TIME_MAX_PS;
-use super::world::{Entered, World, private, shared};
+use crate::model::time::PS_PER_NS;
+use crate::model::{Model, ModelError};
+use crate::report::{Report, SimError};
+use crate::scheduler::Next;
+use crate::scheduler::pool::Body;
+use crate::scheduler::tournament::TIME_MAX_PS;
+use crate::world::{Entered, World, private, shared};
 
 /// Size of a thread's stack; only what is touched takes memory.
 const STACK_BYTES: usize = 256 << 10;

@@ -10,20 +10,27 @@
 //! being moved when they wake (hyper_threads.rs).
 //! Kernel counterpart: `SCHED_RR` with pinned tasks.
 
+pub(crate) mod clocks;
+pub(crate) mod cpu;
+pub(crate) mod fairness;
+pub(crate) mod hyper_threads;
+pub(crate) mod pool;
+pub(crate) mod tournament;
+
 use core::ptr;
 use std::sync::Arc;
 use std::vec::Vec;
 
 use corosensei::Yielder;
 
-use super::clocks::{Clocks, Due};
-use super::cpu::CpuState;
-use super::hyper_threads::Siblings;
-use super::model::Model;
-use super::pool::{Body, Ended, NO_THREAD, Pool, SpinState, State, ThreadState};
-use super::prices::ThreadPrices;
-use super::time::BEGIN_PS;
-use super::tournament::{POSITIONS_MAX, TIME_MAX_PS, key};
+use crate::model::Model;
+use crate::model::prices::ThreadPrices;
+use crate::model::time::BEGIN_PS;
+use clocks::{Clocks, Due};
+use cpu::CpuState;
+use hyper_threads::Siblings;
+use pool::{Body, Ended, NO_THREAD, Pool, SpinState, State, ThreadState};
+use tournament::{POSITIONS_MAX, TIME_MAX_PS, key};
 
 /// What the run loop has to do next.
 pub(super) enum Next {

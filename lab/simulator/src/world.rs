@@ -8,7 +8,12 @@
 //! All times are integers in picoseconds, so that debug and release builds agree to the bit. Owns
 //! the scheduler, the caches and the table of locks, which know nothing of each other nor of it;
 //! lock.rs, spin.rs and thread.rs add what concerns several of them.
+
 #![allow(unsafe_code)]
+
+pub(crate) mod line_queue;
+pub(crate) mod lock_table;
+pub(crate) mod still;
 
 use core::cell::{Cell, RefCell, RefMut};
 use core::ptr;
@@ -17,16 +22,15 @@ use std::vec::Vec;
 
 use millrace_random::SplitMix64;
 
-use super::line::{Access, Caches, LineState, Written};
-use super::line_queue::LineQueue;
-use super::lock_table::LockTable;
-use super::model::Model;
-use super::pool::{State, ThreadState};
-use super::prices::Prices;
-use super::report::{BlockedThread, Report, SimError};
-use super::scheduler::{Next, Scheduler, Stuck};
-use super::still;
-use super::time::PS_PER_NS;
+use crate::memory::line::{Access, Caches, LineState, Written};
+use crate::model::Model;
+use crate::model::prices::Prices;
+use crate::model::time::PS_PER_NS;
+use crate::report::{BlockedThread, Report, SimError};
+use crate::scheduler::pool::{State, ThreadState};
+use crate::scheduler::{Next, Scheduler, Stuck};
+use line_queue::LineQueue;
+use lock_table::LockTable;
 use millrace_machine::{CpuId, NodeId, Topology};
 
 /// One running simulation.

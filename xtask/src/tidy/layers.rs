@@ -19,10 +19,33 @@ struct House<'a> {
 }
 
 /// The layers of crates that have some.
-const LAYERS: [(&str, &[&str]); 1] = [(
-    "crates/block/src/",
-    &["bio", "chain", "account", "group", "queue", "trace", "disk", "volume", "channel"],
-)];
+const LAYERS: [(&str, &[&str]); 5] = [
+    (
+        "crates/block/src/",
+        &["bio", "chain", "account", "group", "queue", "trace", "disk", "volume", "channel"],
+    ),
+    ("lab/cli/src/", &["verbs", "cli", "main"]),
+    ("lab/clients/src/", &["nbd", "vhost"]),
+    (
+        "lab/experiments/src/",
+        &[
+            "filter",
+            "page",
+            "load",
+            "trace",
+            "simulation",
+            "programs",
+            "vm",
+            "replay",
+            "papers",
+            "explorer",
+        ],
+    ),
+    (
+        "lab/simulator/src/",
+        &["model", "memory", "report", "scheduler", "world", "primitives", "run"],
+    ),
+];
 
 /// Most files of one circle of imports.
 const CIRCLE_MAX: usize = 2;

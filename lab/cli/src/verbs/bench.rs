@@ -2,29 +2,28 @@
 //!
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
 //! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
-//! states.rs, row_locks.rs) or JSON at the end; with `--client` all of that is contend.rs's, with
-//! `--vm` vm.rs's, with `--jobfile` jobfile.rs's, with `--program` program.rs's.
-//! Ctrl-C ends the row under way, and what was measured until then is printed. Reads nothing but
-//! its arguments and the machine file they name; creates no file but those that a `file:` spec
-//! names.
+//! states.rs, row_locks.rs) or JSON at the end; with `--client` all of that is contention.rs's,
+//! with `--vm` vm.rs's, with `--jobfile` jobfile.rs's, with `--program` program.rs's. Ctrl-C ends
+//! the row under way, and what was measured until then is printed. Reads nothing but its arguments
+//! and the machine file they name; creates no file but those that a `file:` spec names.
 #![allow(clippy::print_stderr)]
 
 mod args;
-mod calibrate;
+mod calibration;
 pub mod connect;
-mod contend;
-mod history;
+mod contention;
 mod jobfile;
 mod jobfile_args;
+mod linux24;
 mod machine;
-#[cfg(test)]
-mod parsed;
 mod plan;
 mod program;
 mod program_args;
 mod row_locks;
 mod states;
 pub mod table;
+#[cfg(test)]
+mod test_args;
 mod vm;
 
 use std::collections::BTreeMap;
@@ -44,7 +43,7 @@ use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};
 
 pub use args::{BenchArgs, size as args_size};
 
-use super::drive_news::DriveNews;
+use super::drive_notes::DriveNotes;
 use super::interrupt::{self, INTERRUPTED};
 use plan::RowPlan;
 
@@ -55,7 +54,7 @@ use plan::RowPlan;
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     args.check_needs()?;
     if !args.contend.client.is_empty() {
-        return contend::run(args);
+        return contention::run(args);
     }
     let interrupt = interrupt::on_ctrl_c()?;
     if let Some(name) = &args.jobfile.jobfile {
@@ -65,7 +64,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         return program::run(args, &interrupt);
     }
     if let Some(drive) = &args.calibrate.calibrate {
-        return calibrate::run(args, drive, &interrupt);
+        return calibration::run(args, drive, &interrupt);
     }
     if !args.vm.vm.is_empty() {
         return vm::run(args, &interrupt);
@@ -242,7 +241,7 @@ fn run_drives(
     let (volume, mut remarks) =
         build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?;
     notes.append(&mut remarks);
-    let _news = DriveNews::of([&volume]);
+    let _news = DriveNotes::of([&volume]);
     let cached = args.target.cache.map(|cache| cache_over(Arc::clone(&volume), cache, io_threads));
     let (volume, cache) = match cached.transpose()? {
         Some((over, cache)) => (over, Some(cache)),

@@ -1,27 +1,27 @@
 //! `millrace-lab explore`: runs scenarios of many seeds on the simulated machine, and shows what
 //! broke.
 //!
-//! Owns the flow: seeds to workers (crew.rs, worker.rs), the first violation of each kind made
-//! smaller (hunt.rs), a report. With `--cache` seeds are scenarios of the cache, which are not made
-//! smaller. The scenarios and what is checked are the lab's. Exit status: 0 nothing found, 1
-//! something found, 2 it could not be run.
+//! Owns the flow: seeds to workers (worker_pool.rs, worker.rs), the first violation of each kind
+//! made smaller (reduction.rs), a report. With `--cache` seeds are scenarios of the cache, which
+//! are not made smaller. The scenarios and what is checked are the lab's. Exit status: 0 nothing
+//! found, 1 something found, 2 it could not be run.
 
 mod args;
-mod crew;
-mod hunt;
+mod reduction;
 mod worker;
+mod worker_pool;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use millrace_experiments::cached;
-use millrace_experiments::explore::{Scenario, Violation};
+use millrace_experiments::explorer::cache;
+use millrace_experiments::explorer::{Scenario, Violation};
 use serde::Serialize;
 
 pub use args::ExploreArgs;
-use args::{Subject, Task};
-use crew::{Seeds, Sums};
+use args::{Task, WorkerTask};
+use worker_pool::{SeedTotals, Seeds};
 
 use millrace_console::say;
 
@@ -68,8 +68,8 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
         Task::Seeds { first, count, time } => {
             let seeds = Seeds { first, count, time, fail_fast: args.fail_fast };
             let mut bar = Bar { shown: false, terminal: std::io::stderr().is_terminal() };
-            let mut show = |sums: &Sums, part| bar.show(sums, part);
-            let sums = crew::run(&seeds, args.jobs, subject, &mut show);
+            let mut show = |sums: &SeedTotals, part| bar.show(sums, part);
+            let sums = worker_pool::run(&seeds, args.jobs, subject, &mut show);
             bar.clear();
             let sums = sums?;
             let findings = findings(&sums, args)?;
@@ -81,8 +81,8 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
 }
 
 /// One scenario, as it is.
-fn one(scenario: Scenario, subject: Subject<'_>) -> Result<(Sums, Vec<Finding>)> {
-    let (mut sums, start) = (Sums::default(), std::time::Instant::now());
+fn one(scenario: Scenario, subject: WorkerTask<'_>) -> Result<(SeedTotals, Vec<Finding>)> {
+    let (mut sums, start) = (SeedTotals::default(), std::time::Instant::now());
     let outcome = worker::Worker::new(subject).run(&scenario)?;
     sums.add(scenario.seed, outcome);
     sums.seconds = start.elapsed().as_secs_f64();
@@ -95,7 +95,7 @@ fn one(scenario: Scenario, subject: Subject<'_>) -> Result<(Sums, Vec<Finding>)>
 }
 
 /// The first violation of each kind, made smaller.
-fn findings(sums: &Sums, args: &ExploreArgs) -> Result<Vec<Finding>> {
+fn findings(sums: &SeedTotals, args: &ExploreArgs) -> Result<Vec<Finding>> {
     let mut list: Vec<Finding> = Vec::new();
     for (seed, violation) in &sums.found {
         if list.len() == SHOWN_MAX || list.iter().any(|known| known.kind == violation.kind) {
@@ -108,7 +108,7 @@ fn findings(sums: &Sums, args: &ExploreArgs) -> Result<Vec<Finding>> {
         let found = (Scenario::of_seed(*seed), violation.clone());
         let small = match args.no_shrink {
             true => found,
-            false => hunt::shrink(found, args.subject())?,
+            false => reduction::shrink(found, args.subject())?,
         };
         list.push(finding(*seed, violation, small));
     }
@@ -134,7 +134,7 @@ fn cache_finding(seed: u64, violation: &Violation) -> Finding {
         kind: violation.kind.clone(),
         detail: violation.detail.clone(),
         scenario: None,
-        scenario_detail: format!("{:?}", cached::Scenario::of_seed(seed)),
+        scenario_detail: format!("{:?}", cache::Scenario::of_seed(seed)),
         replay: format!("millrace-lab explore --cache --seed {seed}"),
     }
 }
@@ -154,7 +154,7 @@ fn shown(finding: &Finding) -> String {
     }
 }
 
-fn report(args: &ExploreArgs, sums: &Sums, findings: &[Finding]) -> Result<()> {
+fn report(args: &ExploreArgs, sums: &SeedTotals, findings: &[Finding]) -> Result<()> {
     let rate = sums.seeds as f64 / sums.seconds.max(1e-9);
     if args.json {
         let summary = Summary {
@@ -205,7 +205,7 @@ struct Bar {
 }
 
 impl Bar {
-    fn show(&mut self, sums: &Sums, part: f64) {
+    fn show(&mut self, sums: &SeedTotals, part: f64) {
         if self.terminal {
             self.shown = true;
             let done = (part * 30.0) as usize;

@@ -1,8 +1,8 @@
 //! `millrace-lab paper`: repeats papers' experiments and sets their numbers beside ours.
 //!
-//! Called by cli.rs. Experiments and their pages are the lab's; this prints each page and writes it
-//! as one HTML file. Exit status 1 if a check does not hold. Ctrl-C prints what was run whole until
-//! then, and writes no page, which would take the place of a whole one.
+//! Called by cli.rs. Experiments and their pages are the lab's; this prints each page and, with
+//! `--output`, writes it as one HTML file. Exit status 1 if a check does not hold. Ctrl-C prints
+//! what was run whole until then, and writes no page, which would take the place of a whole one.
 #![allow(clippy::print_stderr)]
 
 use std::ops::ControlFlow;
@@ -15,24 +15,24 @@ use anyhow::{Context, Result, bail};
 use millrace_console::words::{whole, word};
 use millrace_console::{Bar, WIDTH, wrapped};
 use millrace_drives::Words;
-use millrace_experiments::page::{Check, CheckKind, Holds, Page};
-use millrace_experiments::{
-    self as lab, Interrupt, Mechanism, Step, atc17, msst15, ols02, schedulers, systor13, walk,
-};
+use millrace_experiments::page::{Check, CheckKind, Page, Verdict};
+use millrace_experiments::papers::{atc17, msst15, ols02, schedulers, spans, systor13};
+use millrace_experiments::{self as lab, Interrupt, Mechanism, Step};
 
 use super::interrupt::{self, INTERRUPTED};
 
 const EXAMPLES: &str = "\
 Examples:
   millrace-lab paper
-      all papers: tables and checks here, plots in systor13.html, atc17.html, msst15.html,
-      ols02.html, schedulers.html, walk.html
-  millrace-lab paper systor13:fig9,fig10
-      two figures; their page is systor13-fig9-fig10.html
+      all papers: tables and checks; no file is written
+  millrace-lab paper -o /tmp
+      all papers, with plots in /tmp/systor13.html, /tmp/atc17.html and so on
+  millrace-lab paper systor13:fig9,fig10 -o .
+      two figures; their page is systor13-fig9-fig10.html in this folder
   millrace-lab paper systor13:fig4 --without lines,spinners
       each point twice, the second time without two mechanisms of the machine: what hangs on them
-  millrace-lab paper atc17 --json --html /tmp/p.html
-      one paper for a program, and its page elsewhere
+  millrace-lab paper atc17 --json -o /tmp/p.html
+      one paper for a program, and its page in a file of this name
 
 Mechanisms of machines: spinners, distance, links, queueing, lines, sharing, fairness
 Of systor13: dio-count, queue-counters, noise
@@ -53,7 +53,7 @@ Parts of schedulers: scaling, weights, equal, shallow, target, limits, idle, dis
 
 /// What of which paper.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Wanted {
+enum PaperSelection {
     Systor13(Vec<systor13::Part>),
     Atc17(Vec<atc17::Part>),
     Msst15(Vec<msst15::Part>),
@@ -62,31 +62,31 @@ enum Wanted {
     Walk,
 }
 
-impl Wanted {
-    fn all() -> Vec<Wanted> {
+impl PaperSelection {
+    fn all() -> Vec<PaperSelection> {
         vec![
-            Wanted::Systor13(systor13::Part::all()),
-            Wanted::Atc17(atc17::Part::all()),
-            Wanted::Msst15(msst15::Part::all()),
-            Wanted::Ols02(ols02::Part::all()),
-            Wanted::Schedulers(schedulers::Part::all()),
-            Wanted::Walk,
+            PaperSelection::Systor13(systor13::Part::all()),
+            PaperSelection::Atc17(atc17::Part::all()),
+            PaperSelection::Msst15(msst15::Part::all()),
+            PaperSelection::Ols02(ols02::Part::all()),
+            PaperSelection::Schedulers(schedulers::Part::all()),
+            PaperSelection::Walk,
         ]
     }
 
     fn name(&self) -> &'static str {
         match self {
-            Wanted::Systor13(_) => "systor13",
-            Wanted::Atc17(_) => "atc17",
-            Wanted::Msst15(_) => "msst15",
-            Wanted::Ols02(_) => "ols02",
-            Wanted::Schedulers(_) => "schedulers",
-            Wanted::Walk => "walk",
+            PaperSelection::Systor13(_) => "systor13",
+            PaperSelection::Atc17(_) => "atc17",
+            PaperSelection::Msst15(_) => "msst15",
+            PaperSelection::Ols02(_) => "ols02",
+            PaperSelection::Schedulers(_) => "schedulers",
+            PaperSelection::Walk => "walk",
         }
     }
 
     /// Takes in the parts of another; false if that is another paper.
-    fn takes(&mut self, other: &Wanted) -> bool {
+    fn takes(&mut self, other: &PaperSelection) -> bool {
         fn join<P: Copy + Ord>(parts: &mut Vec<P>, more: &[P]) -> bool {
             parts.extend(more);
             parts.sort();
@@ -94,12 +94,14 @@ impl Wanted {
             true
         }
         match (self, other) {
-            (Wanted::Systor13(parts), Wanted::Systor13(more)) => join(parts, more),
-            (Wanted::Atc17(parts), Wanted::Atc17(more)) => join(parts, more),
-            (Wanted::Msst15(parts), Wanted::Msst15(more)) => join(parts, more),
-            (Wanted::Ols02(parts), Wanted::Ols02(more)) => join(parts, more),
-            (Wanted::Schedulers(parts), Wanted::Schedulers(more)) => join(parts, more),
-            (Wanted::Walk, Wanted::Walk) => true,
+            (PaperSelection::Systor13(parts), PaperSelection::Systor13(more)) => join(parts, more),
+            (PaperSelection::Atc17(parts), PaperSelection::Atc17(more)) => join(parts, more),
+            (PaperSelection::Msst15(parts), PaperSelection::Msst15(more)) => join(parts, more),
+            (PaperSelection::Ols02(parts), PaperSelection::Ols02(more)) => join(parts, more),
+            (PaperSelection::Schedulers(parts), PaperSelection::Schedulers(more)) => {
+                join(parts, more)
+            }
+            (PaperSelection::Walk, PaperSelection::Walk) => true,
             _ => false,
         }
     }
@@ -110,28 +112,36 @@ impl Wanted {
         (seed, without): (u64, &[Mechanism]),
         tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
     ) -> Result<Page> {
-        fn of<'a, P>(parts: &'a [P], seed: u64, without: &'a [Mechanism]) -> lab::Wanted<'a, P> {
-            lab::Wanted { parts, seed, without }
+        fn of<'a, P>(
+            parts: &'a [P],
+            seed: u64,
+            without: &'a [Mechanism],
+        ) -> lab::PartSelection<'a, P> {
+            lab::PartSelection { parts, seed, without }
         }
         Ok(match self {
-            Wanted::Systor13(parts) => systor13::systor13(of(parts, seed, without), tell)?.0,
-            Wanted::Atc17(parts) => atc17::atc17(of(parts, seed, without), tell)?.0,
-            Wanted::Msst15(parts) => msst15::msst15(of(parts, seed, without), tell)?.0,
-            Wanted::Ols02(parts) => ols02::ols02(of(parts, seed, without), tell)?.0,
-            Wanted::Schedulers(parts) => schedulers::schedulers(of(parts, seed, without), tell)?.0,
-            Wanted::Walk => walk::walk(seed, tell)?,
+            PaperSelection::Systor13(parts) => {
+                systor13::systor13(of(parts, seed, without), tell)?.0
+            }
+            PaperSelection::Atc17(parts) => atc17::atc17(of(parts, seed, without), tell)?.0,
+            PaperSelection::Msst15(parts) => msst15::msst15(of(parts, seed, without), tell)?.0,
+            PaperSelection::Ols02(parts) => ols02::ols02(of(parts, seed, without), tell)?.0,
+            PaperSelection::Schedulers(parts) => {
+                schedulers::schedulers(of(parts, seed, without), tell)?.0
+            }
+            PaperSelection::Walk => spans::spans(seed, tell)?,
         })
     }
 
     /// The mechanisms that can be left out of it.
     fn mechanisms(&self) -> Result<Vec<Mechanism>> {
         Ok(match self {
-            Wanted::Systor13(parts) => systor13::mechanisms(parts)?,
-            Wanted::Atc17(parts) => atc17::mechanisms(parts)?,
-            Wanted::Msst15(parts) => msst15::mechanisms(parts)?,
-            Wanted::Ols02(parts) => ols02::mechanisms(parts)?,
-            Wanted::Schedulers(parts) => schedulers::mechanisms(parts)?,
-            Wanted::Walk => Vec::new(),
+            PaperSelection::Systor13(parts) => systor13::mechanisms(parts)?,
+            PaperSelection::Atc17(parts) => atc17::mechanisms(parts)?,
+            PaperSelection::Msst15(parts) => msst15::mechanisms(parts)?,
+            PaperSelection::Ols02(parts) => ols02::mechanisms(parts)?,
+            PaperSelection::Schedulers(parts) => schedulers::mechanisms(parts)?,
+            PaperSelection::Walk => Vec::new(),
         })
     }
 
@@ -165,17 +175,17 @@ impl Wanted {
             }
         }
         match self {
-            Wanted::Systor13(parts) => names(systor13::Part::NAMES, parts),
-            Wanted::Atc17(parts) => names(atc17::Part::NAMES, parts),
-            Wanted::Msst15(parts) => names(msst15::Part::NAMES, parts),
-            Wanted::Ols02(parts) => names(ols02::Part::NAMES, parts),
-            Wanted::Schedulers(parts) => names(schedulers::Part::NAMES, parts),
-            Wanted::Walk => Vec::new(),
+            PaperSelection::Systor13(parts) => names(systor13::Part::NAMES, parts),
+            PaperSelection::Atc17(parts) => names(atc17::Part::NAMES, parts),
+            PaperSelection::Msst15(parts) => names(msst15::Part::NAMES, parts),
+            PaperSelection::Ols02(parts) => names(ols02::Part::NAMES, parts),
+            PaperSelection::Schedulers(parts) => names(schedulers::Part::NAMES, parts),
+            PaperSelection::Walk => Vec::new(),
         }
     }
 
-    /// The file of its page: one of its own for some parts, and for a run without something, so
-    /// that it does not take the place of the whole page.
+    /// File name of its page in a folder: one of its own for some parts, and for a run without
+    /// some mechanism, so that it does not replace the whole page.
     fn file(&self, without: &[Mechanism]) -> PathBuf {
         let mut name = vec![self.name()];
         name.extend(self.some_parts());
@@ -187,21 +197,21 @@ impl Wanted {
     }
 }
 
-impl FromStr for Wanted {
+impl FromStr for PaperSelection {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Wanted, String> {
+    fn from_str(text: &str) -> Result<PaperSelection, String> {
         let (paper, parts) = text.split_once(':').unwrap_or((text, ""));
         if text.ends_with(':') {
             return Err(format!("{text}: name parts behind the colon, or leave it out"));
         }
         match paper {
-            "systor13" => Ok(Wanted::Systor13(parts_of(parts, systor13::Part::all)?)),
-            "atc17" => Ok(Wanted::Atc17(parts_of(parts, atc17::Part::all)?)),
-            "msst15" => Ok(Wanted::Msst15(parts_of(parts, msst15::Part::all)?)),
-            "ols02" => Ok(Wanted::Ols02(parts_of(parts, ols02::Part::all)?)),
-            "schedulers" => Ok(Wanted::Schedulers(parts_of(parts, schedulers::Part::all)?)),
-            "walk" if parts.is_empty() => Ok(Wanted::Walk),
+            "systor13" => Ok(PaperSelection::Systor13(parts_of(parts, systor13::Part::all)?)),
+            "atc17" => Ok(PaperSelection::Atc17(parts_of(parts, atc17::Part::all)?)),
+            "msst15" => Ok(PaperSelection::Msst15(parts_of(parts, msst15::Part::all)?)),
+            "ols02" => Ok(PaperSelection::Ols02(parts_of(parts, ols02::Part::all)?)),
+            "schedulers" => Ok(PaperSelection::Schedulers(parts_of(parts, schedulers::Part::all)?)),
+            "walk" if parts.is_empty() => Ok(PaperSelection::Walk),
             "walk" => Err(format!("{text}: walk has no parts")),
             _ => {
                 let no = match paper {
@@ -240,10 +250,11 @@ pub struct Args {
     /// ols02[:dm,...]; schedulers[:weights,...], which is of no paper; walk
     /// measures this machine [default: all papers]
     #[arg(value_name = "PAPER[:PART,...]")]
-    wanted: Vec<Wanted>,
-    /// The file of the page with plots [default: PAPER.html; of some parts PAPER-PART.html]
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    wanted: Vec<PaperSelection>,
+    /// Write the page with plots to this file, or into this folder as PAPER.html; of some parts as
+    /// PAPER-PART.html [default: no page is written]
+    #[arg(short, long, value_name = "FILE|FOLDER", alias = "html")]
+    output: Option<PathBuf>,
     /// Run each point twice, the second time without these mechanisms of machine or kernel, and set
     /// both beside each other: what hangs on them
     #[arg(long, value_name = "MECHANISM,...", value_delimiter = ',')]
@@ -262,13 +273,13 @@ pub struct Args {
 /// # Errors
 /// If a simulation fails or a page cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let papers = if args.wanted.is_empty() { Wanted::all() } else { each_paper(&args.wanted) };
-    if args.html.is_some() && papers.len() > 1 {
-        bail!("--html names one file, and there are {} papers: name one", papers.len());
-    }
+    let papers =
+        if args.wanted.is_empty() { PaperSelection::all() } else { each_paper(&args.wanted) };
     let without = each_once(&args.without);
     papers.iter().try_for_each(|paper| paper.check_without(&without))?;
-    papers.iter().try_for_each(|paper| check_folder(&file_of(paper, args, &without)))?;
+    if let Some(output) = &args.output {
+        check_output(output, papers.len())?;
+    }
     let interrupt = interrupt::on_ctrl_c()?;
     let (mut pages, mut unwritten) = (Vec::new(), None);
     for paper in &papers {
@@ -277,8 +288,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         if !args.json {
             millrace_console::say(&page.text());
         }
-        if !interrupt.is_set() {
-            unwritten = unwritten.or(write(&page, &file_of(paper, args, &without), start).err());
+        let file = args.output.as_ref().map(|output| file_in(output, paper, &without));
+        if let Some(file) = file.filter(|_| !interrupt.is_set()) {
+            unwritten = unwritten.or(write(&page, &file, start).err());
         }
         pages.push((paper.name(), page));
         if interrupt.is_set() {
@@ -307,8 +319,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Each paper once, with all parts that are named of it.
-fn each_paper(wanted: &[Wanted]) -> Vec<Wanted> {
-    let mut each: Vec<Wanted> = Vec::new();
+fn each_paper(wanted: &[PaperSelection]) -> Vec<PaperSelection> {
+    let mut each: Vec<PaperSelection> = Vec::new();
     for one in wanted {
         if !each.iter_mut().any(|paper| paper.takes(one)) {
             each.push(one.clone());
@@ -329,7 +341,7 @@ fn each_once(mechanisms: &[Mechanism]) -> Vec<Mechanism> {
 
 /// Which checks do not hold, in a sentence; nothing if all do.
 fn failed(pages: &[(&str, Page)]) -> String {
-    let no = |check: &&Check| check.kind != CheckKind::Input && check.holds == Holds::No;
+    let no = |check: &&Check| check.kind != CheckKind::Input && check.holds == Verdict::No;
     let of = |(_, page): &'_ (_, Page)| {
         page.checks.iter().filter(no).map(|check| check.id.clone()).collect::<Vec<_>>()
     };
@@ -343,9 +355,9 @@ fn failed(pages: &[(&str, Page)]) -> String {
     }
 }
 
-/// Runs one paper and writes its page, unless it was interrupted.
+/// Runs one paper with a progress bar.
 fn page_of(
-    paper: &Wanted,
+    paper: &PaperSelection,
     (args, without): (&Args, &[Mechanism]),
     interrupt: &Interrupt,
 ) -> Result<Page> {
@@ -358,19 +370,29 @@ fn page_of(
     Ok(page)
 }
 
-/// Where a paper's page goes.
-fn file_of(paper: &Wanted, args: &Args, without: &[Mechanism]) -> PathBuf {
-    args.html.clone().unwrap_or_else(|| paper.file(without))
+/// File of a paper's page: `output`, or a file in it if that is a folder.
+fn file_in(output: &Path, paper: &PaperSelection, without: &[Mechanism]) -> PathBuf {
+    if output.is_dir() { output.join(paper.file(without)) } else { output.to_owned() }
 }
 
-/// Says before a run of minutes that its page has nowhere to go.
-fn check_folder(file: &Path) -> Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let is_folder = folder.is_none_or(Path::is_dir);
-    if !is_folder || file.is_dir() {
+/// Refuses, before a run of minutes, an output that cannot have the pages of `papers` papers.
+fn check_output(output: &Path, papers: usize) -> Result<()> {
+    if output.is_dir() {
+        return Ok(());
+    }
+    if papers > 1 {
         bail!(
-            "{}: the page cannot go there; name a file in a folder that is there",
-            file.display()
+            "--output {}: this is no folder, and there are {papers} papers; make it a folder, or \
+             name one paper",
+            output.display()
+        );
+    }
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if !folder.is_none_or(Path::is_dir) {
+        bail!(
+            "--output {}: the page cannot go there; name a folder, or a file in a folder that \
+             exists",
+            output.display()
         );
     }
     Ok(())
@@ -399,21 +421,35 @@ mod tests {
 
     #[test]
     fn parts_of_a_paper_are_named_after_a_colon() {
-        assert_eq!("systor13".parse(), Ok(Wanted::Systor13(systor13::Part::all())));
+        assert_eq!("systor13".parse(), Ok(PaperSelection::Systor13(systor13::Part::all())));
         assert!(
-            "systor13:".parse::<Wanted>().is_err(),
+            "systor13:".parse::<PaperSelection>().is_err(),
             "a list without anything is no list of all"
         );
         let figures = vec![systor13::Part::Fig9, systor13::Part::Fig10];
-        assert_eq!("systor13:fig10,fig9".parse(), Ok(Wanted::Systor13(figures)));
-        assert!("systor13:fig5".parse::<Wanted>().unwrap_err().contains("fig4, fig6"));
-        assert_eq!("atc17:nvme:nvme".parse(), Ok(Wanted::Atc17(vec![atc17::Part::Nvme])));
-        assert!("atc17:fig5".parse::<Wanted>().unwrap_err().contains("scaling, stripes"));
-        assert_eq!("msst15:gap".parse(), Ok(Wanted::Msst15(vec![msst15::Part::Gap])));
+        assert_eq!("systor13:fig10,fig9".parse(), Ok(PaperSelection::Systor13(figures)));
+        assert!("systor13:fig5".parse::<PaperSelection>().unwrap_err().contains("fig4, fig6"));
+        assert_eq!("atc17:nvme:nvme".parse(), Ok(PaperSelection::Atc17(vec![atc17::Part::Nvme])));
+        assert!("atc17:fig5".parse::<PaperSelection>().unwrap_err().contains("scaling, stripes"));
+        assert_eq!("msst15:gap".parse(), Ok(PaperSelection::Msst15(vec![msst15::Part::Gap])));
         let weights = vec![schedulers::Part::Weights];
-        assert_eq!("schedulers:weights".parse(), Ok(Wanted::Schedulers(weights)));
-        assert!("msst15:fig5".parse::<Wanted>().unwrap_err().contains("null, nvme"));
-        assert!("fast16".parse::<Wanted>().unwrap_err().contains("atc17, msst15"));
+        assert_eq!("schedulers:weights".parse(), Ok(PaperSelection::Schedulers(weights)));
+        assert!("msst15:fig5".parse::<PaperSelection>().unwrap_err().contains("null, nvme"));
+        assert!("fast16".parse::<PaperSelection>().unwrap_err().contains("atc17, msst15"));
+    }
+
+    #[test]
+    fn page_goes_to_the_file_or_into_the_folder() {
+        let folder = std::env::temp_dir();
+        let paper: PaperSelection = "systor13:fig10,fig9".parse().unwrap();
+        let inside = folder.join("systor13-fig9-fig10.html");
+        assert_eq!(file_in(&folder, &paper, &[]), inside);
+        let file = folder.join("millrace-no-such-folder.html");
+        assert_eq!(file_in(&file, &paper, &[]), file);
+        assert!(check_output(&folder, 2).is_ok() && check_output(&file, 1).is_ok());
+        let refused = |output: &Path, papers| check_output(output, papers).unwrap_err().to_string();
+        assert!(refused(&file, 2).contains("this is no folder, and there are 2 papers"));
+        assert!(refused(&file.join("page.html"), 1).contains("the page cannot go there"));
     }
 
     #[test]
@@ -421,12 +457,12 @@ mod tests {
         let wanted = ["atc17:nvme", "walk", "atc17:tags,nvme", "walk"];
         let each = each_paper(&wanted.map(|text| text.parse().unwrap()));
         let parts = vec![atc17::Part::Tags, atc17::Part::Nvme];
-        assert_eq!(each, [Wanted::Atc17(parts), Wanted::Walk]);
+        assert_eq!(each, [PaperSelection::Atc17(parts), PaperSelection::Walk]);
     }
 
     #[test]
     fn a_part_that_is_not_there_is_named() {
-        let refused = |text: &str| text.parse::<Wanted>().unwrap_err();
+        let refused = |text: &str| text.parse::<PaperSelection>().unwrap_err();
         assert!(
             refused("systor13:fig5")
                 .starts_with("fig5: no such part of systor13; there are fig4, ")
@@ -438,7 +474,8 @@ mod tests {
     #[test]
     fn what_a_paper_does_not_have_is_refused_with_the_words_that_it_has() {
         let refused = |paper: &str, without| {
-            let error = paper.parse::<Wanted>().unwrap().check_without(&[without]).unwrap_err();
+            let error =
+                paper.parse::<PaperSelection>().unwrap().check_without(&[without]).unwrap_err();
             error.to_string()
         };
         let text = refused("atc17", Mechanism::Spinners);
@@ -453,7 +490,7 @@ mod tests {
         assert!(text.ends_with("queueing, lines, dio-count, queue-counters, noise"), "{text}");
         assert!(refused("walk", Mechanism::Sharing).contains("measures this machine"));
         let fits = |paper: &str, without: &[Mechanism]| {
-            paper.parse::<Wanted>().unwrap().check_without(without).is_ok()
+            paper.parse::<PaperSelection>().unwrap().check_without(without).is_ok()
         };
         assert!(fits("ols02:dm", &[Mechanism::Copies, Mechanism::Links]));
         assert!(fits("walk", &[]) && fits("schedulers:disk", &[Mechanism::Spinners]));
@@ -472,7 +509,7 @@ mod tests {
     #[test]
     fn a_page_of_some_parts_does_not_take_the_place_of_the_whole_one() {
         let file = |paper: &str, without: &[Mechanism]| {
-            paper.parse::<Wanted>().unwrap().file(without).display().to_string()
+            paper.parse::<PaperSelection>().unwrap().file(without).display().to_string()
         };
         assert_eq!(file("atc17", &[]), "atc17.html");
         assert_eq!(file("systor13:fig10,fig9", &[]), "systor13-fig9-fig10.html");

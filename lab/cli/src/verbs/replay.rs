@@ -8,7 +8,7 @@
 mod args;
 mod table;
 mod target;
-mod watched;
+mod trace_progress;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use millrace_experiments::Interrupt;
 use millrace_experiments::replay::{
-    Addresses, Destination, Fit, IODEPTH_AFAP, IODEPTH_TIMED, Report, Routes, Settings, Standing,
-    Stopped, VHOST_IODEPTH_MAX, extents, replay, replay_simulated,
+    Addresses, Destination, Fit, IODEPTH_AFAP, IODEPTH_TIMED, ReplayProgress, Report, Routes,
+    Settings, StopReason, VHOST_IODEPTH_MAX, extents, replay, replay_simulated,
 };
-use millrace_experiments::sim::machine;
-use millrace_experiments::traced::{AnySource, TracePath, open};
+use millrace_experiments::simulation::machine;
+use millrace_experiments::trace::{AnySource, TracePath, open};
 
 pub use args::ReplayArgs;
 
-use super::drive_news::DriveNews;
+use super::drive_notes::DriveNotes;
 use super::interrupt::{self, INTERRUPTED};
 use args::Speed;
 use millrace_console::Bar;
 use target::Lanes;
-use watched::{Watch, Watched};
+use trace_progress::{TraceProgress, TrackedTrace};
 
 /// Runs the verb: 0 if every I/O succeeded, 1 if some failed.
 ///
@@ -48,8 +48,8 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
         format: source.format().to_string(),
         machine: args.machine.clone(),
     };
-    let watch = Arc::new(Watch::default());
-    let source = Watched::new(source, &watch);
+    let watch = Arc::new(TraceProgress::default());
+    let source = TrackedTrace::new(source, &watch);
     let report = carry_out(args, (lanes, routes), (source, addresses), (&settings, &watch, ios))?;
     watch.notes().iter().for_each(|note| eprintln!("note: {note}"));
     if let Some((missing, has)) = watch.missing(args.map.iter().map(|map| map.device.as_str())) {
@@ -65,26 +65,26 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
 /// Prints the report and says how it ended.
 fn finish(args: &ReplayArgs, head: &table::Head, report: &Report) -> Result<ExitCode> {
     match &report.stopped {
-        Some(Stopped::Trace(text)) if report.counts.traced_ios == 0 => bail!("{text}"),
-        Some(Stopped::Target(text)) if report.counts.ios == 0 => bail!("{text}"),
-        Some(Stopped::Undecided(text)) if report.counts.ios == 0 => {
+        Some(StopReason::Trace(text)) if report.counts.traced_ios == 0 => bail!("{text}"),
+        Some(StopReason::Target(text)) if report.counts.ios == 0 => bail!("{text}"),
+        Some(StopReason::Undecided(text)) if report.counts.ios == 0 => {
             bail!("trace {}: {text}", head.traces)
         }
         _ => {}
     }
     let text = if args.json { table::json(head, report)? } else { table::text(head, report) };
     millrace_console::say(&format!("{text}\n"));
-    if let Some(Stopped::Trace(text) | Stopped::Target(text)) = &report.stopped {
+    if let Some(StopReason::Trace(text) | StopReason::Target(text)) = &report.stopped {
         bail!("{text}; above is what was done until there");
     }
-    if let Some(Stopped::Undecided(text)) = &report.stopped {
+    if let Some(StopReason::Undecided(text)) = &report.stopped {
         bail!("trace {}: {text}; above is what was done until there", head.traces);
     }
     if report.counts.errors > 0 {
         let first = report.counts.first_error.as_deref().unwrap_or("no detail");
         eprintln!("{} I/Os failed: {first}", report.counts.errors);
     }
-    if report.stopped == Some(Stopped::Interrupted) {
+    if report.stopped == Some(StopReason::Interrupted) {
         eprintln!("interrupted: above is what was done until then");
         return Ok(ExitCode::from(INTERRUPTED));
     }
@@ -162,8 +162,8 @@ fn addresses(
 fn carry_out(
     args: &ReplayArgs,
     (lanes, routes): (Lanes, Routes),
-    (source, addresses): (Watched<AnySource>, Addresses),
-    (settings, watch, ios): (&Settings, &Arc<Watch>, Option<u64>),
+    (source, addresses): (TrackedTrace<AnySource>, Addresses),
+    (settings, watch, ios): (&Settings, &Arc<TraceProgress>, Option<u64>),
 ) -> Result<Report> {
     let mut bar = Bar::new(1);
     if let (Some(name), Lanes::Drives(volumes)) = (&args.machine, &lanes) {
@@ -177,7 +177,7 @@ fn carry_out(
     let total = [ios, settings.limit].into_iter().flatten().min();
     // Until it is shown for the first time, servers are connected to.
     interrupt::begin_wait();
-    let mut progress = |standing: &Standing| {
+    let mut progress = |standing: &ReplayProgress| {
         interrupt::end_wait();
         let of_ios = total.map_or(0.0, |total| standing.ios as f64 / total.max(1) as f64);
         let of_time = settings
@@ -195,7 +195,7 @@ fn carry_out(
         Lanes::Drives(volumes) => {
             let (volumes, notes) = target::build(volumes, args)?;
             notes.iter().for_each(|note| eprintln!("note: {note}"));
-            let _news = DriveNews::of(volumes.iter().map(|one| &one.volume));
+            let _news = DriveNotes::of(volumes.iter().map(|one| &one.volume));
             replay(
                 source,
                 (&Destination::Volumes(&volumes), routes, addresses),

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-use millrace_experiments::traced::{Format, TracePath};
+use millrace_experiments::trace::{Format, TracePath};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// Which traces, of any format.
 #[derive(Debug, clap::Args)]
-struct Foreign {
+struct TraceInput {
     /// Trace files, gzipped or not, names of recordings, or - for standard input; several are
     /// merged by time
     #[arg(value_name = "TRACE", required = true)]
@@ -69,7 +69,7 @@ struct Foreign {
     format: Option<Format>,
 }
 
-impl Foreign {
+impl TraceInput {
     fn paths(&self) -> Vec<TracePath> {
         let in_dir = |name: &String| match (&self.dir, name.as_str()) {
             (Some(dir), name) if name != "-" => TracePath::Named(dir.join(name)),

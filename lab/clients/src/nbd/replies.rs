@@ -117,8 +117,8 @@ impl Replies {
         reply: ServerReply<'_>,
         pending: &mut [Option<Pending>],
         done: &mut impl FnMut(u32, Pending),
-    ) -> io::Result<Option<Taken>> {
-        let mut taken = Taken { list_bytes: 0, payload: None };
+    ) -> io::Result<Option<ReplyBody>> {
+        let mut taken = ReplyBody { list_bytes: 0, payload: None };
         match reply {
             ServerReply::Simple { cookie, errno } => {
                 let (index, request) = lookup(pending, cookie)?;
@@ -171,7 +171,7 @@ impl Replies {
 }
 
 /// What belongs to a reply behind its header.
-struct Taken {
+struct ReplyBody {
     /// Bytes of a list of extents, which is used up.
     list_bytes: usize,
     /// Payload that is to be received.

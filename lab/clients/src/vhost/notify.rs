@@ -18,7 +18,7 @@ const CONNECTION: u64 = 1;
 
 /// What ended a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Woken {
+pub(super) enum WakeReason {
     /// The server wrote to the call eventfd.
     Interrupted,
     /// The server closed the connection.
@@ -65,7 +65,7 @@ impl Notify {
     }
 
     /// Waits for an interrupt, or the end.
-    pub(super) fn wait(&self, most: Duration) -> io::Result<Woken> {
+    pub(super) fn wait(&self, most: Duration) -> io::Result<WakeReason> {
         let most = timespec(most);
         let empty = epoll::Event {
             flags: epoll::EventFlags::empty(),
@@ -74,14 +74,16 @@ impl Notify {
         let mut events = [empty; 2];
         let found = match epoll::wait(&self.epoll, &mut events, Some(&most)) {
             // A signal is as good a reason to look at the ring as an interrupt.
-            Err(rustix::io::Errno::INTR) => return Ok(Woken::Interrupted),
+            Err(rustix::io::Errno::INTR) => return Ok(WakeReason::Interrupted),
             other => other?,
         };
         let events = &events[..found];
         Ok(match events {
-            [] => Woken::Late,
-            events if events.iter().any(|event| event.data.u64() == CONNECTION) => Woken::Ended,
-            _ => Woken::Interrupted,
+            [] => WakeReason::Late,
+            events if events.iter().any(|event| event.data.u64() == CONNECTION) => {
+                WakeReason::Ended
+            }
+            _ => WakeReason::Interrupted,
         })
     }
 }

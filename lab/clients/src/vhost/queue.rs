@@ -15,7 +15,7 @@ use vm_memory::MmapRegion;
 
 use super::error::ClientError;
 use super::layout::Wait;
-use super::notify::{Notify, Woken};
+use super::notify::{Notify, WakeReason};
 use super::request::{Kind, Request, Status, range};
 use super::ring::{DriverRing, RingError};
 
@@ -173,9 +173,9 @@ impl Queue {
         for queue in queues {
             queue.counters.system_calls += 1;
             match queue.notify.wait(Duration::ZERO).map_err(failed)? {
-                Woken::Ended => return Err(queue.gone()),
-                Woken::Interrupted => queue.counters.interrupts += 1,
-                Woken::Late => {}
+                WakeReason::Ended => return Err(queue.gone()),
+                WakeReason::Interrupted => queue.counters.interrupts += 1,
+                WakeReason::Late => {}
             }
         }
         Ok(())
@@ -270,7 +270,7 @@ impl Queue {
             return Ok(());
         }
         self.counters.system_calls += 1;
-        if self.notify.wait(Duration::ZERO).map_err(failed)? == Woken::Ended {
+        if self.notify.wait(Duration::ZERO).map_err(failed)? == WakeReason::Ended {
             return Err(self.gone());
         }
         match self.checked {
@@ -292,12 +292,12 @@ impl Queue {
         }
         self.counters.system_calls += 1;
         match self.notify.wait(COMPLETION_TIMEOUT).map_err(failed)? {
-            Woken::Interrupted => {
+            WakeReason::Interrupted => {
                 self.counters.interrupts += 1;
                 Ok(())
             }
-            Woken::Ended => Err(self.gone()),
-            Woken::Late => Err(self.stuck()),
+            WakeReason::Ended => Err(self.gone()),
+            WakeReason::Late => Err(self.stuck()),
         }
     }
 

@@ -108,8 +108,6 @@ impl Status {
     pub const OK: Status = Status(status::OK);
     /// The device failed.
     pub const IO_ERROR: Status = Status(status::IOERR);
-    /// The device does not do such requests.
-    pub const UNSUPPORTED: Status = Status(status::UNSUPP);
 
     /// Whether it is done.
     #[inline]

@@ -9,8 +9,8 @@ use super::heat::{self, HeatMap};
 use super::plot;
 use super::scale::{percent_off, short};
 use super::{
-    Check, CheckKind, DataTable, Figure, Holds, MachineTable, Page, Panel, SeriesKind, Unit,
-    Without,
+    AblationResult, Check, CheckKind, DataTable, Figure, MachineTable, Page, Panel, SeriesKind,
+    Unit, Verdict,
 };
 
 const STYLE: &str = include_str!("../../assets/page.css");
@@ -102,10 +102,10 @@ fn checks(page: &Page) -> String {
 fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
     let (id, note) = (escape(&check.id), escape(&check.note));
     let class = match (check.kind, check.holds) {
-        (CheckKind::Input, Holds::Yes) => "input",
-        (_, Holds::Yes) => "yes",
-        (_, Holds::No) => "no",
-        (_, Holds::NotYet) => "missing",
+        (CheckKind::Input, Verdict::Yes) => "input",
+        (_, Verdict::Yes) => "yes",
+        (_, Verdict::No) => "no",
+        (_, Verdict::NotYet) => "missing",
     };
     let off = check.deviation.map_or_else(String::new, percent_off);
     let cell = |label: &str, class: &str, text: &str| match text {
@@ -130,11 +130,11 @@ fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
 }
 
 /// The row of what a check found without some mechanisms, below its own.
-fn second_run(without: &Without, ours: &str) -> String {
+fn second_run(without: &AblationResult, ours: &str) -> String {
     let class = match without.holds {
-        Holds::Yes => "yes",
-        Holds::No => "no",
-        Holds::NotYet => return String::new(),
+        Verdict::Yes => "yes",
+        Verdict::No => "no",
+        Verdict::NotYet => return String::new(),
     };
     let change = without.change.map_or_else(String::new, |change| {
         format!(" <span class=\"change\">{} against the above</span>", percent_off(change))

@@ -23,7 +23,7 @@ fn page_of(text: &str) -> Page {
     let quantity = |text: String| Quantity::new(text, [1e6]);
     let check = Check::within(&next(), quantity(next()), quantity(next()), 0.25);
     Page {
-        against: Against::Paper,
+        against: ReferenceKind::Paper,
         title: next(),
         intro: vec![next()],
         remarks: vec![next()],
@@ -165,19 +165,19 @@ fn deviation_is_that_of_the_number_that_is_farthest_off() {
     assert_eq!(deviation(&[1.0], &[1.0, 2.0]), None);
     assert_eq!(deviation(&[0.0], &[1.0]), None);
     let quantity = |number| Quantity::new("", [number]);
-    assert_eq!(Check::within("x", quantity(1.0), quantity(1.2), 0.25).holds, Holds::Yes);
-    assert_eq!(Check::within("x", quantity(1.0), quantity(1.3), 0.25).holds, Holds::No);
-    assert_eq!(Check::within("x", quantity(1.0), Quantity::default(), 0.25).holds, Holds::No);
+    assert_eq!(Check::within("x", quantity(1.0), quantity(1.2), 0.25).holds, Verdict::Yes);
+    assert_eq!(Check::within("x", quantity(1.0), quantity(1.3), 0.25).holds, Verdict::No);
+    assert_eq!(Check::within("x", quantity(1.0), Quantity::default(), 0.25).holds, Verdict::No);
 }
 
 #[test]
 fn tally_counts_inputs_apart() {
-    let check = |kind, holds: Holds| Check::new("x", kind, Default::default(), holds);
+    let check = |kind, holds: Verdict| Check::new("x", kind, Default::default(), holds);
     let checks = vec![
-        check(CheckKind::Input, Holds::Yes),
-        check(CheckKind::Qualitative, Holds::Yes),
-        check(CheckKind::OrderOnly, Holds::No),
-        check(CheckKind::Quantitative, Holds::NotYet),
+        check(CheckKind::Input, Verdict::Yes),
+        check(CheckKind::Qualitative, Verdict::Yes),
+        check(CheckKind::OrderOnly, Verdict::No),
+        check(CheckKind::Quantitative, Verdict::NotYet),
     ];
     let tally = Page { checks, ..Page::default() }.tally();
     assert_eq!(tally, Tally { hold: 1, fail: 1, missing: 1, inputs: 1 });
@@ -186,12 +186,12 @@ fn tally_counts_inputs_apart() {
 #[test]
 fn a_check_shows_what_a_second_run_found_and_no_word_of_a_table_breaks() {
     let mut page = page_of("x");
-    page.checks[0].without = Some(Without {
+    page.checks[0].without = Some(AblationResult {
         mechanisms: "near,jitter".into(),
         ours: Quantity::new("found <less>", [7e5]),
         change: Some(-0.3),
         deviation: Some(-0.3),
-        holds: Holds::No,
+        holds: Verdict::No,
     });
     let ten = |text: &str| (0..13).map(|at| format!("{text}{at}")).collect::<Vec<_>>();
     let head = ten("interrupted-");

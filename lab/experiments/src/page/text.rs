@@ -8,7 +8,7 @@ use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Wi
 
 use super::html::rows;
 use super::scale::{percent_off, short};
-use super::{Check, DataTable, Figure, Holds, Page, Panel, Unit};
+use super::{Check, DataTable, Figure, Page, Panel, Unit, Verdict};
 
 /// The whole page.
 pub(super) fn page(page: &Page) -> String {
@@ -144,14 +144,14 @@ fn longest(text: &str) -> usize {
 /// The checks, each with its verdict first, then both sides, what a second run found, and why.
 /// Those that nothing was run for are named together by what they need.
 fn checks(page: &Page) -> String {
-    let there = |check: &&Check| check.holds != Holds::NotYet;
+    let there = |check: &&Check| check.holds != Verdict::NotYet;
     let heads = page.against.heads();
     let blocks: Vec<String> =
         page.checks.iter().filter(there).map(|one| check(one, heads)).collect();
     let mut text = blocks.join("\n");
     text = format!("checks\n{text}");
     let mut missing: Vec<(&str, Vec<&str>)> = Vec::new();
-    for check in page.checks.iter().filter(|check| check.holds == Holds::NotYet) {
+    for check in page.checks.iter().filter(|check| check.holds == Verdict::NotYet) {
         match missing.iter_mut().find(|(note, _)| *note == check.note) {
             Some((_, ids)) => ids.push(&check.id),
             None => missing.push((&check.note, vec![&check.id])),
@@ -159,7 +159,7 @@ fn checks(page: &Page) -> String {
     }
     for (note, ids) in missing {
         let why = if note.is_empty() { String::new() } else { format!(" ({note})") };
-        let words = format!("{}{why}: {}", Holds::NotYet.name(), ids.join(", "));
+        let words = format!("{}{why}: {}", Verdict::NotYet.name(), ids.join(", "));
         text += &format!("\n{}", wrapped(&words, 2));
     }
     let tally = page.tally();
@@ -189,7 +189,7 @@ fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
     };
     say(theirs, &check.paper.text);
     say(ours, &check.ours.text);
-    if let Some(without) = check.without.as_ref().filter(|one| one.holds != Holds::NotYet) {
+    if let Some(without) = check.without.as_ref().filter(|one| one.holds != Verdict::NotYet) {
         let change = without.change.map_or_else(String::new, |change| {
             format!(" ({} against {ours})", percent_off(change))
         });

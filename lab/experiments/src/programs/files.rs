@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use millrace_random::SplitMix64 as Random;
 
-use crate::sim::Host;
-use crate::sim::programs::{Access, PAGE_SECTORS, Span};
+use crate::simulation::Host;
+use crate::simulation::program::{Access, PAGE_SECTORS, Span};
 
 /// Shape of the distribution of sizes: filebench's `gamma:1.5`.
 const SHAPE: f64 = 1.5;

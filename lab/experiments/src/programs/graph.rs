@@ -14,8 +14,8 @@ use millrace_block::Op;
 use millrace_cache::CacheConfig;
 use millrace_random::SplitMix64 as Random;
 
-use crate::sim::Host;
-use crate::sim::programs::{Access, PAGE_SECTORS, Program};
+use crate::simulation::Host;
+use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 
 /// Vertices, as a power of two, and edges for each.
 const SCALE: u32 = 18;

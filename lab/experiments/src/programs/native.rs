@@ -17,10 +17,10 @@ use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
 use super::{Runs, Task, servers, utilities};
-use crate::bench::{BenchError, Interrupt, check_writable};
-use crate::sim::programs::{Access, Program, Shared};
-use crate::sim::window::Window;
-use crate::together::Together;
+use crate::load::bench::{BenchError, Interrupt, check_writable};
+use crate::load::drain_barrier::DrainBarrier;
+use crate::simulation::program::{Access, Program, ProgramState};
+use crate::simulation::window::Window;
 
 /// Programs by their names.
 const NAMES: [(&str, Task); 9] = [
@@ -127,37 +127,37 @@ pub fn run_program_row(
     if task.writes() {
         check_writable(volume, &format!("program {task}"))?;
     }
-    task.with(plan.seed, OnThreads { volume, task, plan })
+    task.with(plan.seed, NativeRun { volume, task, plan })
 }
 
 /// On threads of this machine.
-struct OnThreads<'a> {
+struct NativeRun<'a> {
     volume: &'a Arc<Volume<Native>>,
     task: Task,
     plan: &'a ProgramPlan,
 }
 
-impl Runs for OnThreads<'_> {
+impl Runs for NativeRun<'_> {
     type Result = ProgramRun;
 
     fn run<P: Program>(self, program: &P) -> Result<ProgramRun, BenchError> {
-        let OnThreads { volume, task, plan } = self;
+        let NativeRun { volume, task, plan } = self;
         let length_ns = u64::try_from(plan.runtime.as_nanos()).unwrap_or(u64::MAX);
         let (warm_ops, _) = program.measured();
         let window = Window::after(warm_ops, length_ns).ended_by(&plan.interrupt);
         let depth = if matches!(task, Task::Graph(_)) { GRAPH_DEPTH } else { CALLS };
-        let shared = Arc::new(Shared::new(Arc::clone(volume), window, depth)?);
+        let shared = Arc::new(ProgramState::new(Arc::clone(volume), window, depth)?);
         // As where volumes are served: workers stay on their CPUs only beside threads that do.
         let pinning = if plan.cpus.is_empty() { Pinning::Free } else { Pinning::Pinned };
         let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, pinning)?;
         let failed = Arc::new(Mutex::new(None));
-        let together = Arc::new(Together::of(task.threads() as usize));
+        let barrier = Arc::new(DrainBarrier::new(task.threads() as usize));
         let start = |number: u32| {
             let (shared, program, reactor) = (Arc::clone(&shared), program.clone(), plan.reactor);
-            let (failed, together) = (Arc::clone(&failed), Arc::clone(&together));
+            let (failed, barrier) = (Arc::clone(&failed), Arc::clone(&barrier));
             let body = move || {
                 let config = IoConfig { number: number as u16, reactor };
-                if let Err(error) = work(&shared, (&program, config), &together) {
+                if let Err(error) = work(&shared, (&program, config), &barrier) {
                     hold(&failed).get_or_insert(error);
                 }
             };
@@ -185,11 +185,11 @@ fn hold<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// One thread of a program.
 fn work<P: Program>(
-    shared: &Shared<Native>,
+    shared: &ProgramState<Native>,
     (program, config): (&P, IoConfig),
-    together: &Together,
+    barrier: &DrainBarrier,
 ) -> Result<(), Error> {
-    let member = together.member();
+    let member = barrier.member();
     let number = u32::from(config.number);
     let mut context = IoContext::new(config)?;
     let channel = context.channel(shared.volume(), shared.depth(), Stamp::Batch)?;

@@ -13,8 +13,8 @@ use millrace_cache::CacheConfig;
 use millrace_random::SplitMix64 as Random;
 
 use super::files::FileSet;
-use crate::sim::Host;
-use crate::sim::programs::{Access, Program};
+use crate::simulation::Host;
+use crate::simulation::program::{Access, Program};
 
 /// All files of a set together, on average, and the memory of the cache.
 const SET_BYTES: u64 = 1 << 30;

@@ -9,8 +9,8 @@ use millrace_cache::CacheConfig;
 use millrace_random::SplitMix64 as Random;
 
 use super::files::{INODES, size_pages};
-use crate::sim::Host;
-use crate::sim::programs::{Access, PAGE_SECTORS, Program};
+use crate::simulation::Host;
+use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 
 /// Memory of the cache, and virtual time that is measured.
 const CACHE_BYTES: u64 = 128 << 20;

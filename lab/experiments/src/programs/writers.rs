@@ -7,8 +7,8 @@
 use millrace_cache::CacheConfig;
 use millrace_random::SplitMix64 as Random;
 
-use crate::sim::Host;
-use crate::sim::programs::{Access, Program};
+use crate::simulation::Host;
+use crate::simulation::program::{Access, Program};
 
 /// Memory of the cache; half of it may be dirty, and from a quarter on writers are slowed down.
 const CACHE_BYTES: u64 = 64 << 20;

@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use millrace_block::Op;
 
-use super::feed::{Feed, Next};
+use super::feed::{Feed, FeedItem};
 use super::lane::{Done, Piece, Target};
 use super::order::{Access, Order, Waits};
-use super::report::{Report, Stopped};
+use super::report::{Report, StopReason};
 use super::route::{Item, Routed};
-use super::tally::{Ended, Tally};
-use super::{Progress, Settings, Standing};
-use crate::bench::BenchError;
+use super::tally::{IoResult, Tally};
+use super::{Progress, ReplayProgress, Settings};
+use crate::load::bench::BenchError;
 
 /// Bytes of reads and writes in flight: what bounds the memory of a replay.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
@@ -85,7 +85,7 @@ pub(crate) struct Engine<'a, T, F> {
     /// When there was no slot for an I/O for the last time.
     full_ns: u64,
     begin_ns: u64,
-    ending: Ending,
+    ending: EndOfReplay,
     tally: Tally,
     done: Vec<Done>,
 }
@@ -101,11 +101,11 @@ struct Flight {
 
 /// How a replay comes to its end.
 #[derive(Debug, Default)]
-struct Ending {
+struct EndOfReplay {
     /// Nothing more is taken from the trace.
     has_begun: bool,
     /// What ended it before the trace did.
-    why: Option<Stopped>,
+    why: Option<StopReason>,
     /// When it was told to send nothing more.
     stopped_ns: Option<u64>,
 }
@@ -127,7 +127,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             held: 0,
             full_ns: 0,
             begin_ns,
-            ending: Ending::default(),
+            ending: EndOfReplay::default(),
             tally,
             done: Vec::new(),
         }
@@ -142,7 +142,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
                 Ok(false) => {}
                 Ok(true) => break,
                 Err(error) => {
-                    self.ending.why = Some(Stopped::Target(error.to_string()));
+                    self.ending.why = Some(StopReason::Target(error.to_string()));
                     break;
                 }
             }
@@ -176,8 +176,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         Ok(is_over)
     }
 
-    fn standing(&self, now_ns: u64) -> Standing {
-        Standing {
+    fn standing(&self, now_ns: u64) -> ReplayProgress {
+        ReplayProgress {
             ios: self.tally.ended(),
             elapsed_ns: now_ns.saturating_sub(self.begin_ns),
             trace_ns: self.tally.at_ns,
@@ -189,9 +189,9 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             return;
         }
         if self.settings.interrupt.is_set() {
-            self.stop(Stopped::Interrupted, now_ns);
+            self.stop(StopReason::Interrupted, now_ns);
         } else if now_ns >= self.runtime_end_ns() {
-            self.stop(Stopped::Runtime, now_ns);
+            self.stop(StopReason::Runtime, now_ns);
         }
     }
 
@@ -204,7 +204,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
     }
 
     /// Takes nothing more from the trace, and sends nothing more but flushes of durable writes.
-    fn stop(&mut self, why: Stopped, now_ns: u64) {
+    fn stop(&mut self, why: StopReason, now_ns: u64) {
         (self.ending.why, self.ending.stopped_ns) = (Some(why), Some(now_ns));
         self.ending.has_begun = true;
         self.tally.counts.unsent += u64::from(self.next.take().is_some());
@@ -223,7 +223,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
     fn is_over(&self, now_ns: u64) -> bool {
         let drained = self.flight.started == 0;
         match (self.ending.stopped_ns, &self.ending.why) {
-            (Some(at_ns), Some(Stopped::Interrupted)) => drained || now_ns >= at_ns + DRAIN_NS,
+            (Some(at_ns), Some(StopReason::Interrupted)) => drained || now_ns >= at_ns + DRAIN_NS,
             (Some(_), _) => drained,
             (None, _) => self.ending.has_begun && self.free.len() == self.slots.len(),
         }
@@ -275,7 +275,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
         self.tally.adapted.cut += u64::from(slot.pieces > 1);
         let Slot { due_ns, sent_ns, failed, .. } = *slot;
-        self.tally.end(&slot.io, Ended { due_ns, sent_ns, ended_ns: now_ns, failed });
+        self.tally.end(&slot.io, IoResult { due_ns, sent_ns, ended_ns: now_ns, failed });
         self.free.push(at);
         for freed in self.order.end(at) {
             let slot = &mut self.slots[freed as usize];
@@ -319,10 +319,10 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
     fn take(&mut self) -> Option<Routed> {
         loop {
             if self.settings.limit.is_some_and(|limit| self.tally.counts.traced_ios >= limit) {
-                return self.end_of_trace(Some(Stopped::Limit));
+                return self.end_of_trace(Some(StopReason::Limit));
             }
             match self.feed.next() {
-                Ok(Next::Item(Item::Io(io))) => {
+                Ok(FeedItem::Item(Item::Io(io))) => {
                     if self.tally.ended() == 0 && self.slots.is_empty() {
                         // Opening and reading the trace up to its first I/O made none late.
                         self.begin_ns = self.target.now_ns();
@@ -332,18 +332,18 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
                     self.tally.at_ns = io.at_ns;
                     return Some(io);
                 }
-                Ok(Next::Item(Item::Skipped(reason))) => self.tally.skip(reason),
-                Ok(Next::Later) => return None,
-                Ok(Next::End) => return self.end_of_trace(None),
+                Ok(FeedItem::Item(Item::Skipped(reason))) => self.tally.skip(reason),
+                Ok(FeedItem::Later) => return None,
+                Ok(FeedItem::End) => return self.end_of_trace(None),
                 Err(error @ BenchError::Workload(_)) => {
-                    return self.end_of_trace(Some(Stopped::Undecided(error.to_string())));
+                    return self.end_of_trace(Some(StopReason::Undecided(error.to_string())));
                 }
-                Err(error) => return self.end_of_trace(Some(Stopped::Trace(error.to_string()))),
+                Err(error) => return self.end_of_trace(Some(StopReason::Trace(error.to_string()))),
             }
         }
     }
 
-    fn end_of_trace(&mut self, why: Option<Stopped>) -> Option<Routed> {
+    fn end_of_trace(&mut self, why: Option<StopReason>) -> Option<Routed> {
         (self.ending.has_begun, self.ending.why) = (true, why);
         None
     }

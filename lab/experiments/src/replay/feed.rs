@@ -1,10 +1,10 @@
 //! `Feed`: where the engine gets its I/Os from, one after the other.
 //!
-//! `Ahead` has a thread of its own read ahead, so that a slow pipe or a format that takes time does
-//! not hold what is in flight; `Inline` reads where it is asked, for simulated time, in which
+//! `ReadAhead` has a thread of its own read ahead, so that a slow pipe or a format that takes time
+//! does not hold what is in flight; `Inline` reads where it is asked, for simulated time, in which
 //! reading takes none. At most `AHEAD` I/Os wait, however long the trace is. The reading thread is
-//! left behind when the engine stops early: it may be asleep in a pipe that nobody writes.
-//! One lock, of the queue; nothing is called with it held.
+//! left behind when the engine stops early: it may be asleep in a pipe that nobody writes. One
+//! lock, of the queue; nothing is called with it held.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,15 +12,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::route::{Item, Router};
-use crate::bench::BenchError;
-use crate::traced::TraceSource;
+use crate::load::bench::BenchError;
+use crate::trace::TraceSource;
 
 /// I/Os that are read before they are needed.
 const AHEAD: usize = 8_192;
 
 /// What a feed has.
 #[derive(Debug)]
-pub(crate) enum Next {
+pub(crate) enum FeedItem {
     /// The next I/O.
     Item(Item),
     /// None yet: more is being read.
@@ -35,7 +35,7 @@ pub(crate) trait Feed {
     ///
     /// # Errors
     /// As [`Router::next`]; then there is no more.
-    fn next(&mut self) -> Result<Next, BenchError>;
+    fn next(&mut self) -> Result<FeedItem, BenchError>;
 
     /// Waits until there may be one, for so long at most.
     fn wait(&mut self, most: Duration);
@@ -45,8 +45,8 @@ pub(crate) trait Feed {
 pub(crate) struct Inline<S>(pub(crate) Router<S>);
 
 impl<S: TraceSource> Feed for Inline<S> {
-    fn next(&mut self) -> Result<Next, BenchError> {
-        Ok(self.0.next()?.map_or(Next::End, Next::Item))
+    fn next(&mut self) -> Result<FeedItem, BenchError> {
+        Ok(self.0.next()?.map_or(FeedItem::End, FeedItem::Item))
     }
 
     fn wait(&mut self, _most: Duration) {}
@@ -62,13 +62,13 @@ struct Queue {
 }
 
 #[derive(Default)]
-struct Shared {
+struct ReadAheadState {
     queue: Mutex<Queue>,
     filled: Condvar,
     taken: Condvar,
 }
 
-impl Shared {
+impl ReadAheadState {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,22 +103,22 @@ impl Shared {
 }
 
 /// Has a thread read ahead.
-pub(crate) struct Ahead {
-    shared: Arc<Shared>,
+pub(crate) struct ReadAhead {
+    shared: Arc<ReadAheadState>,
     /// Taken out of the queue at once, so that the lock is taken once for many.
     taken: VecDeque<Item>,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// Starts to read.
     ///
     /// # Errors
     /// If the system has no thread for it.
-    pub(crate) fn start<S>(router: Router<S>) -> Result<Ahead, BenchError>
+    pub(crate) fn start<S>(router: Router<S>) -> Result<ReadAhead, BenchError>
     where
         S: TraceSource + Send + 'static,
     {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(ReadAheadState::default());
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("trace-reader".to_owned());
         thread
@@ -132,27 +132,27 @@ impl Ahead {
             .map_err(|error| BenchError::Trace {
                 text: format!("no thread to read it: {error}"),
             })?;
-        Ok(Ahead { shared, taken: VecDeque::new() })
+        Ok(ReadAhead { shared, taken: VecDeque::new() })
     }
 }
 
-impl Feed for Ahead {
-    fn next(&mut self) -> Result<Next, BenchError> {
+impl Feed for ReadAhead {
+    fn next(&mut self) -> Result<FeedItem, BenchError> {
         if let Some(item) = self.taken.pop_front() {
-            return Ok(Next::Item(item));
+            return Ok(FeedItem::Item(item));
         }
         let mut queue = self.shared.lock();
         std::mem::swap(&mut self.taken, &mut queue.items);
         if let Some(item) = self.taken.pop_front() {
             drop(queue);
             self.shared.taken.notify_one();
-            return Ok(Next::Item(item));
+            return Ok(FeedItem::Item(item));
         }
         match queue.end.take() {
-            None => Ok(Next::Later),
+            None => Ok(FeedItem::Later),
             Some(Ok(())) => {
                 queue.end = Some(Ok(()));
-                Ok(Next::End)
+                Ok(FeedItem::End)
             }
             Some(Err(error)) => {
                 queue.end = Some(Ok(()));
@@ -170,7 +170,7 @@ impl Feed for Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for ReadAhead {
     fn drop(&mut self) {
         self.shared.lock().is_left = true;
         self.shared.taken.notify_one();

@@ -43,7 +43,7 @@ impl FromStr for Fit {
 
 /// Where an I/O goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum FittedRange {
     /// Here.
     At {
         offset_bytes: u64,
@@ -66,7 +66,7 @@ pub(crate) fn place(
     lane: &Lane,
     (fit, extent_bytes): (Option<Fit>, u64),
     (offset_bytes, len_bytes): (u64, u64),
-) -> Place {
+) -> FittedRange {
     let Lane { size_bytes, block_bytes: block, .. } = *lane;
     let mut start = offset_bytes;
     let scales = fit == Some(Fit::Scale) && extent_bytes > size_bytes;
@@ -88,28 +88,28 @@ pub(crate) fn place(
     };
     let len = end - first;
     let aligned = len != len_bytes || first != start;
-    let at = |offset_bytes, moved| Place::At { offset_bytes, len_bytes: len, aligned, moved };
+    let at = |offset_bytes, moved| FittedRange::At { offset_bytes, len_bytes: len, aligned, moved };
     match (end <= size_bytes, fit) {
         (true, _) => at(first, scales || wraps),
-        (false, Some(Fit::Scale | Fit::Wrap)) if len > size_bytes => Place::TooLong,
+        (false, Some(Fit::Scale | Fit::Wrap)) if len > size_bytes => FittedRange::TooLong,
         (false, Some(Fit::Scale | Fit::Wrap)) => at(size_bytes - len, true),
         (false, _) => outside(fit),
     }
 }
 
-fn outside(fit: Option<Fit>) -> Place {
+fn outside(fit: Option<Fit>) -> FittedRange {
     match fit {
-        None => Place::Outside,
-        Some(Fit::Skip) => Place::Skipped,
-        Some(_) => Place::TooLong,
+        None => FittedRange::Outside,
+        Some(Fit::Skip) => FittedRange::Skipped,
+        Some(_) => FittedRange::TooLong,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::lane::Takes;
+    use super::super::lane::PieceLimits;
     use super::*;
-    use crate::overwrite::DiskContents;
+    use crate::load::overwrite::DiskContents;
     use proptest::prelude::*;
 
     fn lane(size_bytes: u64, block_bytes: u64) -> Lane {
@@ -117,7 +117,7 @@ mod tests {
             name: "it".into(),
             size_bytes,
             block_bytes,
-            takes: Takes {
+            takes: PieceLimits {
                 data_bytes_max: 1 << 20,
                 discard_bytes_max: 0,
                 zeroes_bytes_max: 0,
@@ -129,8 +129,8 @@ mod tests {
         }
     }
 
-    fn at(offset_bytes: u64, len_bytes: u64, aligned: bool, moved: bool) -> Place {
-        Place::At { offset_bytes, len_bytes, aligned, moved }
+    fn at(offset_bytes: u64, len_bytes: u64, aligned: bool, moved: bool) -> FittedRange {
+        FittedRange::At { offset_bytes, len_bytes, aligned, moved }
     }
 
     #[test]
@@ -145,8 +145,8 @@ mod tests {
     fn what_lies_behind_the_end_goes_where_fit_says() {
         let lane = lane(1 << 20, 4096);
         let behind = ((3 << 20) + 8192, 4096);
-        assert_eq!(place(&lane, (None, 0), behind), Place::Outside);
-        assert_eq!(place(&lane, (Some(Fit::Skip), 0), behind), Place::Skipped);
+        assert_eq!(place(&lane, (None, 0), behind), FittedRange::Outside);
+        assert_eq!(place(&lane, (Some(Fit::Skip), 0), behind), FittedRange::Skipped);
         assert_eq!(place(&lane, (Some(Fit::Wrap), 0), behind), at(8192, 4096, false, true));
         let scaled = place(&lane, (Some(Fit::Scale), 4 << 20), (2 << 20, 4096));
         assert_eq!(scaled, at(512 << 10, 4096, false, true));
@@ -159,7 +159,7 @@ mod tests {
             place(&lane, (Some(Fit::Wrap), 0), across),
             at((1 << 20) - 8192, 8192, false, true)
         );
-        assert_eq!(place(&lane, (Some(Fit::Wrap), 0), (0, 2 << 20)), Place::TooLong);
+        assert_eq!(place(&lane, (Some(Fit::Wrap), 0), (0, 2 << 20)), FittedRange::TooLong);
     }
 
     proptest! {
@@ -174,7 +174,7 @@ mod tests {
             let lane = lane(blocks << shift, 1 << shift);
             let near = |value: u64| if near == 0 { value } else { value % (blocks << (shift + 1)) };
             let (offset, len) = (near(offset), near(len).max(1));
-            if let Place::At { offset_bytes, len_bytes, .. } =
+            if let FittedRange::At { offset_bytes, len_bytes, .. } =
                 place(&lane, (fit, extent), (offset, len))
             {
                 prop_assert!(len_bytes >= len);

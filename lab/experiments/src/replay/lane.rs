@@ -6,12 +6,12 @@
 
 use millrace_block::Op;
 
-use crate::bench::BenchError;
-use crate::overwrite::DiskContents;
+use crate::load::bench::BenchError;
+use crate::load::overwrite::DiskContents;
 
 /// What a lane takes in one piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Takes {
+pub struct PieceLimits {
     /// Bytes of a read or write.
     pub data_bytes_max: u64,
     /// Bytes of a discard; 0 if it takes none.
@@ -24,7 +24,7 @@ pub struct Takes {
     pub fua: bool,
 }
 
-impl Takes {
+impl PieceLimits {
     /// Bytes of an operation in one piece; 0 if it takes none such.
     #[must_use]
     pub fn bytes_max(&self, op: Op) -> u64 {
@@ -47,7 +47,7 @@ pub struct Lane {
     /// Bytes of a block, a power of two.
     pub block_bytes: u64,
     /// What it takes.
-    pub takes: Takes,
+    pub takes: PieceLimits,
     /// Whether it takes no writes at all.
     pub is_read_only: bool,
     /// Data on it that writes would destroy.

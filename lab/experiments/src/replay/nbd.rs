@@ -12,11 +12,11 @@ use millrace_nbd::client::{ClientSession, NbdUri};
 use millrace_nbd::wire::CMD_FLAG_FUA;
 use millrace_nbd::{Command, Request, TransmissionFlags};
 
-use super::lane::{Done, Lane, Piece, Takes, Target};
+use super::lane::{Done, Lane, Piece, PieceLimits, Target};
 use super::payload::Pool;
 use super::route::Addresses;
-use crate::bench::BenchError;
-use crate::overwrite::{DiskContents, nbd_contents};
+use crate::load::bench::BenchError;
+use crate::load::overwrite::{DiskContents, nbd_contents};
 
 /// Longest read or write in one request: so much memory it has.
 const DATA_BYTES_MAX: u64 = 8 << 20;
@@ -69,7 +69,7 @@ fn lane_of(name: &str, session: &ClientSession) -> Lane {
         name: name.to_owned(),
         size_bytes: session.size_bytes / block_bytes * block_bytes,
         block_bytes,
-        takes: Takes {
+        takes: PieceLimits {
             data_bytes_max: whole(DATA_BYTES_MAX.min(session.block_max.into())),
             discard_bytes_max: range(TransmissionFlags::TRIM),
             zeroes_bytes_max: range(TransmissionFlags::WRITE_ZEROES),

@@ -83,7 +83,7 @@ pub struct Lateness {
 
 /// I/Os that waited before they were sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Waited {
+pub struct WaitCounts {
     /// For one that they overlap.
     pub for_overlap: u64,
     /// Flushes: for writes before them.
@@ -94,7 +94,7 @@ pub struct Waited {
 
 /// What was changed of I/Os that were sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Adapted {
+pub struct AdaptedIos {
     /// Made whole blocks.
     pub aligned: u64,
     /// Moved by `--fit`.
@@ -144,7 +144,7 @@ pub struct LaneReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Stopped {
+pub enum StopReason {
     /// Somebody wanted it to end.
     Interrupted,
     /// The time that it was given was over.
@@ -197,9 +197,9 @@ pub struct Report {
     /// How late I/Os were sent; not with `afap`.
     pub lateness: Option<Lateness>,
     /// I/Os that waited.
-    pub waited: Waited,
+    pub waited: WaitCounts,
     /// What was changed.
-    pub adapted: Adapted,
+    pub adapted: AdaptedIos,
     /// What was left out.
     pub skipped: Skipped,
     /// I/Os that ended, over time.
@@ -209,5 +209,5 @@ pub struct Report {
     /// Each target.
     pub targets: Vec<LaneReport>,
     /// Why it ended before the trace did, if it did.
-    pub stopped: Option<Stopped>,
+    pub stopped: Option<StopReason>,
 }

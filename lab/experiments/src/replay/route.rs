@@ -6,10 +6,10 @@
 
 use millrace_block::Op;
 
-use super::fit::{Fit, Place, place};
+use super::fit::{Fit, FittedRange, place};
 use super::lane::Lane;
-use crate::bench::BenchError;
-use crate::traced::{TraceSource, TracedIo};
+use crate::load::bench::BenchError;
+use crate::trace::{TraceIo, TraceSource};
 
 /// Which lane a device's I/Os go to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -75,12 +75,12 @@ pub(crate) struct Routed {
     pub(crate) len_bytes: u64,
     /// Its latency in the trace.
     pub(crate) latency_ns: Option<u64>,
-    pub(crate) changed: Changed,
+    pub(crate) changed: Adaptations,
 }
 
 /// What was changed of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Changed {
+pub(crate) struct Adaptations {
     /// Made whole blocks.
     pub(crate) aligned: bool,
     /// Moved to another address.
@@ -126,7 +126,7 @@ impl<S: TraceSource> Router<S> {
         self.route(&io, lane).map(Some)
     }
 
-    fn route(&self, io: &TracedIo, lane_at: usize) -> Result<Item, BenchError> {
+    fn route(&self, io: &TraceIo, lane_at: usize) -> Result<Item, BenchError> {
         let lane = &self.lanes[lane_at];
         if io.op.is_write() {
             self.check_write(io, lane)?;
@@ -143,7 +143,7 @@ impl<S: TraceSource> Router<S> {
             offset_bytes: 0,
             len_bytes: 0,
             latency_ns: io.latency_ns,
-            changed: Changed::default(),
+            changed: Adaptations::default(),
         };
         routed.changed.lost_fua =
             io.fua && io.op.is_write() && !lane.takes.fua && !lane.takes.flush;
@@ -161,19 +161,19 @@ impl<S: TraceSource> Router<S> {
             return Err(self.beyond(io, extent));
         }
         match place(lane, (self.addresses.fit, extent), range) {
-            Place::At { offset_bytes, len_bytes, aligned, moved } => {
+            FittedRange::At { offset_bytes, len_bytes, aligned, moved } => {
                 (routed.offset_bytes, routed.len_bytes) = (offset_bytes, len_bytes);
                 (routed.changed.aligned, routed.changed.moved) = (aligned, moved);
                 Ok(Item::Io(routed))
             }
-            Place::Skipped => Ok(Item::Skipped(Skip::Outside)),
-            Place::TooLong => Ok(Item::Skipped(Skip::TooLong)),
-            Place::Outside => Err(self.outside(io, lane)),
+            FittedRange::Skipped => Ok(Item::Skipped(Skip::Outside)),
+            FittedRange::TooLong => Ok(Item::Skipped(Skip::TooLong)),
+            FittedRange::Outside => Err(self.outside(io, lane)),
         }
     }
 
     /// Whether a write may be done there.
-    fn check_write(&self, io: &TracedIo, lane: &Lane) -> Result<(), BenchError> {
+    fn check_write(&self, io: &TraceIo, lane: &Lane) -> Result<(), BenchError> {
         let (number, op, name) = (self.number, io.op.name(), &lane.name);
         if lane.is_read_only {
             return Err(wrong(format!(
@@ -188,8 +188,8 @@ impl<S: TraceSource> Router<S> {
     }
 
     #[cold]
-    fn beyond(&self, io: &TracedIo, extent: u64) -> BenchError {
-        let TracedIo { op, offset_bytes, len_bytes, .. } = io;
+    fn beyond(&self, io: &TraceIo, extent: u64) -> BenchError {
+        let TraceIo { op, offset_bytes, len_bytes, .. } = io;
         wrong(format!(
             "--trace-size {extent}: I/O {} of the trace, a {} of {len_bytes} bytes at \
              {offset_bytes}, lies behind that: scaled by it, it would lie behind the target's end; \
@@ -201,8 +201,8 @@ impl<S: TraceSource> Router<S> {
     }
 
     #[cold]
-    fn outside(&self, io: &TracedIo, lane: &Lane) -> BenchError {
-        let TracedIo { op, offset_bytes, len_bytes, .. } = io;
+    fn outside(&self, io: &TraceIo, lane: &Lane) -> BenchError {
+        let TraceIo { op, offset_bytes, len_bytes, .. } = io;
         let Lane { name, size_bytes, .. } = lane;
         wrong(format!(
             "{name}: I/O {} of the trace, a {} of {len_bytes} bytes at {offset_bytes}, lies behind \
@@ -242,7 +242,7 @@ pub fn extents<S: TraceSource>(
     Ok(found)
 }
 
-fn next_of<S: TraceSource>(source: &mut S) -> Result<Option<TracedIo>, BenchError> {
+fn next_of<S: TraceSource>(source: &mut S) -> Result<Option<TraceIo>, BenchError> {
     source.next_io().map_err(|error| BenchError::Trace { text: with_causes(&error) })
 }
 
@@ -255,7 +255,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 /// The lane of an I/O's device; `met` is what is known already.
 fn lane_of<S: TraceSource>(
     source: &S,
-    io: &TracedIo,
+    io: &TraceIo,
     met: &mut Vec<usize>,
     routes: &Routes,
 ) -> Result<usize, BenchError> {

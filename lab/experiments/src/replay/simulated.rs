@@ -20,10 +20,10 @@ use super::engine::Engine;
 use super::feed::Inline;
 use super::route::{Addresses, Router, Routes};
 use super::volumes::{Sleeper, Volumes, channel_depth, lane_of};
-use super::{Report, Settings, Standing};
-use crate::bench::BenchError;
-use crate::sim::{Workers, drive_error};
-use crate::traced::TraceSource;
+use super::{ReplayProgress, Report, Settings};
+use crate::load::bench::BenchError;
+use crate::simulation::Workers;
+use crate::trace::TraceSource;
 
 /// How long the thread looks for completions before it sleeps.
 const SPIN_NS: u64 = 20_000;
@@ -91,10 +91,10 @@ fn run<S: TraceSource>(
         lanes.push(lane_of(&of.name, &volume));
     }
     let router = Router::new(source, &lanes, routes, addresses);
-    let mut target = Volumes::new(channels, lanes, OnBell(bell), settings.seed);
+    let mut target = Volumes::new(channels, lanes, BellSleeper(bell), settings.seed);
     let mut feed = Inline(router);
     let workers = Workers::start(&disks);
-    let report = Engine::new(&mut target, &mut feed, settings).run(&mut |_: &Standing| ());
+    let report = Engine::new(&mut target, &mut feed, settings).run(&mut |_: &ReplayProgress| ());
     if !workers.stop() {
         return Err(BenchError::Panicked);
     }
@@ -108,7 +108,8 @@ fn volume_of(
     let mut disks = Vec::new();
     let has_workers = matches!(of.serving, Serving::PerDrive | Serving::Auto);
     for (index, spec) in of.drives.iter().enumerate() {
-        let driver = open_on::<Simulated>(spec).map_err(|source| drive_error(spec, &source))?;
+        let driver =
+            open_on::<Simulated>(spec).map_err(|source| BenchError::drive(spec, &source))?;
         let worker = has_workers.then(|| cpus.next(None)).flatten();
         let config = DiskConfig { name: format!("d{index}"), worker, ..DiskConfig::default() };
         disks.push(Disk::new(driver, config)?);
@@ -118,9 +119,9 @@ fn volume_of(
 }
 
 /// A thread of a simulated machine.
-struct OnBell(Arc<Doorbell<Simulated>>);
+struct BellSleeper(Arc<Doorbell<Simulated>>);
 
-impl Sleeper for OnBell {
+impl Sleeper for BellSleeper {
     fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<(), BenchError> {
         let spin_ns = Simulated::now() + SPIN_NS;
         if Simulated::spin_until(until_ns.min(spin_ns), has_work) || until_ns <= spin_ns {

@@ -6,7 +6,8 @@ use millrace_block::{OPS, Op, Snapshot};
 
 use super::lane::Lane;
 use super::report::{
-    Adapted, Counts, LaneReport, Latency, Lateness, OpReport, Report, Skipped, Stopped, Waited,
+    AdaptedIos, Counts, LaneReport, Latency, Lateness, OpReport, Report, Skipped, StopReason,
+    WaitCounts,
 };
 use super::route::{Routed, Skip};
 use super::series::Series;
@@ -25,7 +26,7 @@ struct OpTally {
 
 /// How an I/O ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ended {
+pub(crate) struct IoResult {
     /// When the trace wanted it sent; not with `afap`.
     pub(crate) due_ns: Option<u64>,
     pub(crate) sent_ns: u64,
@@ -39,8 +40,8 @@ pub(crate) struct Tally {
     ops: [OpTally; OPS],
     lateness: Snapshot,
     late: [u64; 5],
-    pub(crate) waited: Waited,
-    pub(crate) adapted: Adapted,
+    pub(crate) waited: WaitCounts,
+    pub(crate) adapted: AdaptedIos,
     skipped: Skipped,
     unsupported: [u64; OPS],
     series: Series,
@@ -64,8 +65,8 @@ impl Tally {
             ops: Default::default(),
             lateness: Snapshot::default(),
             late: [0; 5],
-            waited: Waited::default(),
-            adapted: Adapted::default(),
+            waited: WaitCounts::default(),
+            adapted: AdaptedIos::default(),
             skipped: Skipped::default(),
             unsupported: [0; OPS],
             series: Series::default(),
@@ -103,8 +104,8 @@ impl Tally {
     }
 
     /// An I/O has ended.
-    pub(crate) fn end(&mut self, io: &Routed, ended: Ended) {
-        let Ended { due_ns, sent_ns, ended_ns, failed } = ended;
+    pub(crate) fn end(&mut self, io: &Routed, ended: IoResult) {
+        let IoResult { due_ns, sent_ns, ended_ns, failed } = ended;
         let op = &mut self.ops[io.op as usize];
         op.ios += 1;
         op.bytes += io.len_bytes;
@@ -140,7 +141,7 @@ impl Tally {
     pub(crate) fn report(
         self,
         (speed, iodepth): (Option<f64>, u32),
-        stopped: Option<Stopped>,
+        stopped: Option<StopReason>,
     ) -> Report {
         let seconds = (self.end_ns - self.begin_ns) as f64 / 1e9;
         let [over_100us, over_1ms, over_10ms, over_100ms, over_1s] = self.late;

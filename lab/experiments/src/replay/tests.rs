@@ -9,19 +9,19 @@ use proptest::prelude::*;
 
 use super::feed::Inline;
 use super::*;
-use crate::overwrite::DiskContents;
-use crate::traced::TracedIo;
+use crate::load::overwrite::DiskContents;
+use crate::trace::TraceIo;
 
 /// A trace in memory.
-struct Listed {
-    ios: std::vec::IntoIter<TracedIo>,
+struct MemoryTrace {
+    ios: std::vec::IntoIter<TraceIo>,
     devices: Vec<String>,
 }
 
-impl TraceSource for Listed {
+impl TraceSource for MemoryTrace {
     type Error = Infallible;
 
-    fn next_io(&mut self) -> Result<Option<TracedIo>, Infallible> {
+    fn next_io(&mut self) -> Result<Option<TraceIo>, Infallible> {
         Ok(self.ios.next())
     }
 
@@ -30,12 +30,12 @@ impl TraceSource for Listed {
     }
 }
 
-fn listed(ios: Vec<TracedIo>) -> Listed {
-    Listed { ios: ios.into_iter(), devices: vec!["8,0".into(), "8,16".into()] }
+fn listed(ios: Vec<TraceIo>) -> MemoryTrace {
+    MemoryTrace { ios: ios.into_iter(), devices: vec!["8,0".into(), "8,16".into()] }
 }
 
-fn io(at_us: u64, op: Op, offset_bytes: u64, len_bytes: u64) -> TracedIo {
-    TracedIo {
+fn io(at_us: u64, op: Op, offset_bytes: u64, len_bytes: u64) -> TraceIo {
+    TraceIo {
         at_ns: at_us * 1000,
         device: 0,
         op,
@@ -48,7 +48,7 @@ fn io(at_us: u64, op: Op, offset_bytes: u64, len_bytes: u64) -> TracedIo {
 
 /// A piece, and when it was sent and ended.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct SentPiece {
     piece: Piece,
     sent_ns: u64,
     ended_ns: u64,
@@ -65,7 +65,7 @@ struct Model {
     in_flight: Vec<(u64, Piece)>,
     /// When it breaks.
     breaks_ns: u64,
-    seen: Vec<Seen>,
+    seen: Vec<SentPiece>,
 }
 
 impl Model {
@@ -84,7 +84,7 @@ impl Model {
 }
 
 fn lane() -> Lane {
-    let takes = Takes {
+    let takes = PieceLimits {
         data_bytes_max: 64 << 10,
         discard_bytes_max: 1 << 20,
         zeroes_bytes_max: 1 << 20,
@@ -119,7 +119,7 @@ impl Target for Model {
         let span = self.latency_ns.end - self.latency_ns.start;
         let ends_ns = self.now_ns + self.latency_ns.start + self.random.below(span);
         self.in_flight.push((ends_ns, *piece));
-        self.seen.push(Seen { piece: *piece, sent_ns: self.now_ns, ended_ns: ends_ns });
+        self.seen.push(SentPiece { piece: *piece, sent_ns: self.now_ns, ended_ns: ends_ns });
         Ok(true)
     }
 
@@ -158,7 +158,7 @@ fn settings(speed: Option<f64>, iodepth: u32) -> Settings {
 
 fn run_on(
     model: &mut Model,
-    ios: Vec<TracedIo>,
+    ios: Vec<TraceIo>,
     addresses: Addresses,
     settings: &Settings,
 ) -> Report {
@@ -168,7 +168,7 @@ fn run_on(
     Engine::new(model, &mut feed, settings).run(&mut |_| ())
 }
 
-fn plain(model: &mut Model, ios: Vec<TracedIo>, settings: &Settings) -> Report {
+fn plain(model: &mut Model, ios: Vec<TraceIo>, settings: &Settings) -> Report {
     run_on(model, ios, Addresses::default(), settings)
 }
 
@@ -204,7 +204,7 @@ fn what_finds_as_many_in_flight_as_may_be_is_late_and_counted() {
     let lateness = report.lateness.unwrap();
     assert_eq!((lateness.over_100us, lateness.over_1ms), (2, 0));
     assert_eq!(lateness.all.unwrap().max_ns, 1_000_000);
-    assert_eq!(report.waited, Waited { for_room: 2, ..Waited::default() });
+    assert_eq!(report.waited, WaitCounts { for_room: 2, ..WaitCounts::default() });
     // From its time, and from when it was sent.
     let read = &report.ops[0];
     assert_eq!(read.from_due.unwrap().max_ns, 2_000_000);
@@ -217,7 +217,7 @@ fn as_fast_as_possible_there_are_as_many_in_flight_as_asked_for() {
     let ios: Vec<_> = (0..100).map(|at| io(at * 1_000_000, Op::Read, at * 512, 512)).collect();
     let report = plain(&mut model, ios, &settings(None, 4));
     assert_eq!(report.seconds, 25e-6);
-    assert_eq!((report.lateness, report.waited), (None, Waited::default()));
+    assert_eq!((report.lateness, report.waited), (None, WaitCounts::default()));
 }
 
 #[test]
@@ -243,7 +243,8 @@ fn memory_in_flight_is_bounded_and_a_large_io_still_ends() {
     assert_eq!((report.counts.ios, report.ops[0].bytes), (2, 200 << 20));
     let mut at_once = 0;
     for seen in &model.seen {
-        let same = |other: &&Seen| other.sent_ns <= seen.sent_ns && other.ended_ns > seen.sent_ns;
+        let same =
+            |other: &&SentPiece| other.sent_ns <= seen.sent_ns && other.ended_ns > seen.sent_ns;
         let bytes: u64 = model.seen.iter().filter(same).map(|seen| seen.piece.len_bytes).sum();
         at_once = at_once.max(bytes);
     }
@@ -254,7 +255,7 @@ fn memory_in_flight_is_bounded_and_a_large_io_still_ends() {
 fn a_durable_write_is_followed_by_a_flush_where_the_target_has_no_such() {
     let mut model = Model::new(1, 1_000..1_001);
     model.lanes[0].takes.fua = false;
-    let ios = vec![TracedIo { fua: true, ..io(0, Op::Write, 0, 512) }];
+    let ios = vec![TraceIo { fua: true, ..io(0, Op::Write, 0, 512) }];
     let report = plain(&mut model, ios.clone(), &settings(None, 1));
     let ops: Vec<_> = model.seen.iter().map(|seen| (seen.piece.op, seen.sent_ns)).collect();
     assert_eq!(ops, [(Op::Write, 5_000), (Op::Flush, 6_000)]);
@@ -280,12 +281,12 @@ fn a_flush_is_sent_when_the_writes_before_it_have_ended_and_holds_nothing_up() {
         model.seen.iter().map(|seen| (seen.piece.op, seen.sent_ns - 5_000)).collect();
     let expected = [(Op::Write, 0), (Op::Write, 2_000), (Op::Read, 3_000), (Op::Flush, 1_000_000)];
     assert_eq!(sent, expected);
-    assert_eq!(report.waited, Waited { for_writes: 1, ..Waited::default() });
+    assert_eq!(report.waited, WaitCounts { for_writes: 1, ..WaitCounts::default() });
 }
 
 #[test]
 fn what_cannot_be_decided_is_an_error_that_names_the_choices() {
-    let cases: [(Lane, TracedIo, &[&str]); 3] = [
+    let cases: [(Lane, TraceIo, &[&str]); 3] = [
         (
             lane(),
             io(0, Op::Write, 1 << 20, 512),
@@ -302,7 +303,7 @@ fn what_cannot_be_decided_is_an_error_that_names_the_choices() {
         let mut model = Model::new(1, 1..2);
         model.lanes = vec![lane];
         let report = plain(&mut model, vec![io], &settings(None, 1));
-        let Some(Stopped::Undecided(text)) = report.stopped else { panic!("{report:?}") };
+        let Some(StopReason::Undecided(text)) = report.stopped else { panic!("{report:?}") };
         words.iter().for_each(|word| assert!(text.contains(word), "{text}"));
         assert_eq!(model.seen.len(), 0);
     }
@@ -315,7 +316,7 @@ fn what_cannot_be_decided_is_an_error_that_names_the_choices() {
         Addresses::default(),
     );
     let report = Engine::new(&mut model, &mut Inline(router), &settings(None, 1)).run(&mut |_| ());
-    let Some(Stopped::Undecided(text)) = report.stopped else { panic!("{report:?}") };
+    let Some(StopReason::Undecided(text)) = report.stopped else { panic!("{report:?}") };
     assert!(text.contains("add --map 8,0=TARGET") && text.contains("8,0 8,16"), "{text}");
 }
 
@@ -326,7 +327,7 @@ fn an_io_behind_the_extent_that_was_said_is_an_error_and_not_piled_up_at_the_end
         |extent| Addresses { fit: Some(Fit::Scale), extents_bytes: vec![extent], overwrite: false };
     let ios = vec![io(0, Op::Read, 0, 512), io(1, Op::Read, 8 << 20, 4096)];
     let report = run_on(&mut model, ios.clone(), at(4 << 20), &settings(None, 1));
-    let Some(Stopped::Undecided(text)) = report.stopped else { panic!("{report:?}") };
+    let Some(StopReason::Undecided(text)) = report.stopped else { panic!("{report:?}") };
     assert!(text.contains("--trace-size 4194304: I/O 2") && text.contains("8392704"), "{text}");
     let report = run_on(&mut Model::new(1, 1..2), ios, at(8_392_704), &settings(None, 1));
     assert_eq!((report.stopped, report.counts.ios), (None, 2));
@@ -338,7 +339,7 @@ fn a_target_that_breaks_ends_the_replay_with_what_was_done() {
     model.breaks_ns = 20_500_000;
     let ios: Vec<_> = (0..100).map(|at| io(at * 1000, Op::Read, at * 512, 512)).collect();
     let report = plain(&mut model, ios, &settings(Some(1.0), 4));
-    assert_eq!(report.stopped, Some(Stopped::Target("it broke".into())));
+    assert_eq!(report.stopped, Some(StopReason::Target("it broke".into())));
     assert_eq!((report.counts.ios, report.counts.errors), (21, 0));
     // What is in flight then is neither done nor not sent, as far as anybody knows.
     let mut slow = Model::new(1, 5_000_000..5_000_001);
@@ -356,22 +357,22 @@ fn what_was_taken_is_done_at_the_limit_and_dropped_when_the_time_is_over() {
     let limited = Settings { limit: Some(10), ..settings(Some(1.0), 4) };
     let report = plain(&mut model, ios.clone(), &limited);
     assert_eq!((report.counts.ios, report.counts.traced_ios, report.counts.unsent), (10, 10, 0));
-    assert_eq!(report.stopped, Some(Stopped::Limit));
+    assert_eq!(report.stopped, Some(StopReason::Limit));
     let runtime = Some(Duration::from_micros(20_500));
     let timed = Settings { runtime, ..settings(Some(1.0), 4) };
     let mut model = Model::new(1, 5_000_000..5_000_001);
     let report = plain(&mut model, ios.clone(), &timed);
-    assert_eq!(report.stopped, Some(Stopped::Runtime));
+    assert_eq!(report.stopped, Some(StopReason::Runtime));
     assert_eq!(report.counts.ios + report.counts.unsent, report.counts.traced_ios);
     assert!((16..=17).contains(&report.counts.ios), "{report:?}");
     let interrupted = settings(None, 4);
     interrupted.interrupt.set();
     let report = plain(&mut Model::new(1, 1..2), ios, &interrupted);
-    assert_eq!((report.counts.ios, report.stopped), (0, Some(Stopped::Interrupted)));
+    assert_eq!((report.counts.ios, report.stopped), (0, Some(StopReason::Interrupted)));
 }
 
 /// I/Os of a trace, near each other so that many overlap, some outside the target.
-fn trace() -> impl Strategy<Value = Vec<TracedIo>> {
+fn trace() -> impl Strategy<Value = Vec<TraceIo>> {
     let op = prop::sample::select(vec![
         Op::Read,
         Op::Read,
@@ -388,7 +389,7 @@ fn trace() -> impl Strategy<Value = Vec<TracedIo>> {
             at_us += gap / 20;
             let len = if op == Op::Flush { 0 } else { len * 300 };
             let fua = fua && op == Op::Write;
-            TracedIo { fua, device, ..io(at_us, op, offset * 512, len) }
+            TraceIo { fua, device, ..io(at_us, op, offset * 512, len) }
         };
         ios.into_iter().map(io).collect()
     })
@@ -397,7 +398,7 @@ fn trace() -> impl Strategy<Value = Vec<TracedIo>> {
 /// Bytes that each I/O of the trace has on its way, by (lane, op, offset, bytes): what must be
 /// sent of what was not skipped.
 fn expected(
-    ios: &[TracedIo],
+    ios: &[TraceIo],
     model: &Model,
     addresses: &Addresses,
 ) -> (BTreeMap<(u32, u8, u64), u64>, u64) {
@@ -441,7 +442,7 @@ proptest! {
             run_on(&mut model, ios.clone(), addresses.clone(), &settings(speed, iodepth));
         let (wanted, skipped) = expected(&ios, &model, &addresses);
         let mut sent = BTreeMap::new();
-        for Seen { piece, .. } in &model.seen {
+        for SentPiece { piece, .. } in &model.seen {
             add(&mut sent, (piece.lane, piece.op, piece.offset_bytes, piece.len_bytes));
         }
         prop_assert_eq!(sent, wanted);

@@ -15,11 +15,11 @@ use millrace_clients::vhost::{
 use millrace_exports::virtio::{RANGE_BYTES, RANGE_UNMAP};
 use millrace_machine::{Machine, Native};
 
-use super::lane::{Done, Lane, Piece, Takes, Target};
+use super::lane::{Done, Lane, Piece, PieceLimits, Target};
 use super::payload::Payload;
 use super::route::Addresses;
-use crate::bench::BenchError;
-use crate::overwrite::{DiskContents, guest_contents};
+use crate::load::bench::BenchError;
+use crate::load::overwrite::{DiskContents, guest_contents};
 
 /// Requests of a queue at most.
 pub const VHOST_IODEPTH_MAX: u32 = 256;
@@ -92,7 +92,7 @@ fn lane_of(name: &str, disk: &DiskConfig, data_bytes: u32) -> Lane {
         name: name.to_owned(),
         size_bytes: whole(disk.size_bytes()),
         block_bytes,
-        takes: Takes {
+        takes: PieceLimits {
             data_bytes_max: whole(data_bytes.min(disk.segment_bytes_max).into()).max(block_bytes),
             discard_bytes_max: whole(u64::from(disk.discard_sectors_max) << 9),
             zeroes_bytes_max: whole(u64::from(disk.write_zeroes_sectors_max) << 9),

@@ -1,7 +1,7 @@
 //! Volumes in process as a target: a channel to each, all on the engine's thread.
 //!
 //! Owns the channels, the buffers of their bios, and how the thread sleeps: in its ring here
-//! (`OnRing`), in its bell on a simulated machine (simulated.rs). Called by the engine.
+//! (`RingSleeper`), in its bell on a simulated machine (simulated.rs). Called by the engine.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use millrace_machine::{Machine, Native};
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
-use super::lane::{Done, Lane, Piece, Takes, Target};
+use super::lane::{Done, Lane, Piece, PieceLimits, Target};
 use super::payload::Pool;
-use crate::bench::BenchError;
-use crate::overwrite::DiskContents;
+use crate::load::bench::BenchError;
+use crate::load::overwrite::DiskContents;
 
 /// Longest read or write in one piece: so much memory it has.
 const DATA_BYTES_MAX: u64 = 8 << 20;
@@ -131,7 +131,7 @@ pub(crate) fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
         name: name.to_owned(),
         size_bytes: (volume.capacity() << 9) / block_bytes * block_bytes,
         block_bytes,
-        takes: Takes {
+        takes: PieceLimits {
             data_bytes_max: DATA_BYTES_MAX,
             discard_bytes_max: ranges(limits.max_discard_sectors),
             zeroes_bytes_max: ranges(limits.max_write_zeroes_sectors),
@@ -150,12 +150,12 @@ pub(crate) fn channel_depth(iodepth: u32) -> u32 {
 }
 
 /// The engine's thread as an I/O thread.
-pub(crate) struct OnRing {
+pub(crate) struct RingSleeper {
     context: IoContext,
     _workers: Vec<DriveWorkers>,
 }
 
-impl Sleeper for OnRing {
+impl Sleeper for RingSleeper {
     fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<(), BenchError> {
         self.context.turn(Some(until_ns), has_work)?;
         Ok(())
@@ -180,7 +180,7 @@ pub(crate) fn native(
     volumes: &[ReplayVolume],
     iodepth: u32,
     seed: u64,
-) -> Result<Volumes<Native, OnRing>, BenchError> {
+) -> Result<Volumes<Native, RingSleeper>, BenchError> {
     let reactor = Config::default();
     let mut context = IoContext::new(IoConfig { number: 0, reactor })?;
     let (mut channels, mut lanes, mut workers) = (Vec::new(), Vec::new(), Vec::new());
@@ -189,5 +189,5 @@ pub(crate) fn native(
         workers.push(DriveWorkers::start(volume.disks(), reactor, Pinning::Pinned)?);
         lanes.push(Lane { contents: contents.clone(), ..lane_of(name, volume) });
     }
-    Ok(Volumes::new(channels, lanes, OnRing { context, _workers: workers }, seed))
+    Ok(Volumes::new(channels, lanes, RingSleeper { context, _workers: workers }, seed))
 }

@@ -7,10 +7,10 @@ use millrace_drives::Spec;
 use millrace_simulator::Model;
 use serde::Serialize;
 
-use super::{Effects, Seen, Served, VmCosts, VmPlan, run_vm_until};
-use crate::bench::{BenchError, Interrupt};
-use crate::sim::Length;
-use crate::workload::Workload;
+use super::{Effects, QueueService, VmCosts, VmPlan, VmResult, run_vm_until};
+use crate::load::bench::{BenchError, Interrupt};
+use crate::load::workload::Workload;
+use crate::simulation::Length;
 
 /// Most vCPUs of a guest.
 pub const VCPUS_MAX: u32 = 63;
@@ -106,12 +106,12 @@ impl VmSetting {
     }
 
     /// What serves the queues, if that can be.
-    fn served(&self) -> Result<Served, BenchError> {
+    fn served(&self) -> Result<QueueService, BenchError> {
         if !(1..=VCPUS_MAX).contains(&self.vcpus) {
             let vcpus = self.vcpus;
             return Err(refused(format!("vcpus={vcpus}: a guest has 1 to {VCPUS_MAX} vCPUs")));
         }
-        let usual = Served::of(self.mode, self.vcpus);
+        let usual = QueueService::of(self.mode, self.vcpus);
         let threads = self.threads.unwrap_or(usual.threads);
         if !(1..=usual.queues).contains(&threads) {
             let (word, most) = (self.mode.word(), usual.queues);
@@ -130,7 +130,7 @@ impl VmSetting {
                 "without=bound: nothing waits here; write mode miot, or batching=20us".to_owned(),
             ));
         }
-        Ok(Served { threads, wait_max_ns, poll_max_ns: self.polling_ns, ..usual })
+        Ok(QueueService { threads, wait_max_ns, poll_max_ns: self.polling_ns, ..usual })
     }
 }
 
@@ -320,7 +320,7 @@ pub fn run_vm_bench(
     }))
 }
 
-fn cost_of(seen: &Seen) -> VmIoCost {
+fn cost_of(seen: &VmResult) -> VmIoCost {
     let counts = &seen.counts;
     let each = |count: u64| count as f64 / counts.reaped.max(1) as f64;
     let batches = counts.submissions.max(1) as f64;
@@ -342,8 +342,8 @@ fn cost_of(seen: &Seen) -> VmIoCost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::machine;
-    use crate::workload::Rw;
+    use crate::load::workload::Rw;
+    use crate::simulation::machine;
 
     fn run(setting: VmSetting, processes: u32) -> Result<VmReport, BenchError> {
         let report = run_until(setting, processes, &Interrupt::default())?;

@@ -6,8 +6,8 @@
 use millrace_simulator::{Cost, Simulated};
 use serde::Deserialize;
 
-use crate::bench::BenchError;
-use crate::sim::check_origins;
+use crate::load::bench::BenchError;
+use crate::simulation::check_origins;
 
 /// The file that comes with the program.
 const KVM_2015: &str = include_str!("../../machines/kvm-2015.toml");

@@ -19,8 +19,8 @@ use super::lock;
 use super::machine::Vm;
 use super::ring::VmRequest;
 use super::vcpu::{IPI, Vcpu};
-use crate::sim::Passed;
-use crate::workload::Offsets;
+use crate::load::workload::Offsets;
+use crate::simulation::WindowStep;
 
 /// A process in the guest.
 struct Process {
@@ -154,9 +154,9 @@ impl GuestCpu<'_> {
     /// Tells the window of so many that are done.
     fn count_reaped(&self, reaped: u32) {
         match self.vm.window.count::<Simulated>(reaped.into()) {
-            Passed::Nothing => {}
-            Passed::Begin => lock(&self.vm.counts).begin(),
-            Passed::End => lock(&self.vm.counts).end(),
+            WindowStep::Nothing => {}
+            WindowStep::Begin => lock(&self.vm.counts).begin(),
+            WindowStep::End => lock(&self.vm.counts).end(),
         }
     }
 

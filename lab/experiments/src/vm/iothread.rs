@@ -42,7 +42,7 @@ impl Queue {
 
 /// What a look at a ring does about the guest's notifications.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kicks {
+enum NotificationRule {
     /// Asks for one with the next request.
     Asked,
     /// Leaves them off: somebody polls.
@@ -50,7 +50,7 @@ enum Kicks {
 }
 
 /// An I/O thread.
-pub(super) struct Io<'a> {
+pub(super) struct IoThreadState<'a> {
     vm: &'a Vm,
     handle: &'a ThreadHandle,
     memory: &'a GuestMemory,
@@ -95,7 +95,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         stamp: Stamp::Batch,
         thread: Some(thread),
     };
-    let mut io = Io {
+    let mut io = IoThreadState {
         vm,
         handle,
         memory: &vm.memory[number as usize % vm.memory.len()],
@@ -112,7 +112,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
     while io.turn() {}
 }
 
-impl Io<'_> {
+impl IoThreadState<'_> {
     /// One turn; false when all is over.
     fn turn(&mut self) -> bool {
         self.vm.cores.enter(None);
@@ -146,14 +146,17 @@ impl Io<'_> {
                 self.system_call(&self.vm.costs.device.event);
             }
             if notified || polls {
-                self.empty(index, if polls { Kicks::AsTheyAre } else { Kicks::Asked });
+                self.empty(
+                    index,
+                    if polls { NotificationRule::AsTheyAre } else { NotificationRule::Asked },
+                );
             }
         }
         self.in_hand > before
     }
 
     /// Takes all that is on a ring, and leaves the guest's kicks on or off.
-    fn empty(&mut self, index: usize, kicks: Kicks) {
+    fn empty(&mut self, index: usize, kicks: NotificationRule) {
         let ring = Arc::clone(&self.queues[index].ring);
         loop {
             let available = ring.available();
@@ -166,7 +169,7 @@ impl Io<'_> {
                 self.start(self.queues[index].number, request);
             }
             self.queues[index].taken = available;
-            if kicks == Kicks::AsTheyAre || ring.ask_for_kicks(available) {
+            if kicks == NotificationRule::AsTheyAre || ring.ask_for_kicks(available) {
                 return;
             }
         }
@@ -225,7 +228,7 @@ impl Io<'_> {
             if !Simulated::spin_until(until_ns, more) {
                 break;
             }
-            (0..self.queues.len()).for_each(|index| self.empty(index, Kicks::Asked));
+            (0..self.queues.len()).for_each(|index| self.empty(index, NotificationRule::Asked));
         }
         let count = std::mem::take(&mut self.in_hand);
         let costs = &self.vm.costs.device;

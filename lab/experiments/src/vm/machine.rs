@@ -14,9 +14,9 @@ use super::ring::Ring;
 use super::spinlock::PauseLoop;
 use super::vcpu::{Cores, Vcpu};
 use super::{Counts, VmCosts, VmPlan, lock};
-use crate::around::Outer;
-use crate::bench::{BenchError, Interrupt};
-use crate::sim::{PollerDriver, Window};
+use crate::filter::FilteredDriver;
+use crate::load::bench::{BenchError, Interrupt};
+use crate::simulation::{PollerDriver, Window};
 
 /// What happened, and what had when the window began.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Vm {
         let failed = |error: millrace_drives::SpecError| BenchError::Workload(error.to_string());
         let mut driver = open_on::<Simulated>(&plan.drive).map_err(failed)?;
         if plan.interrupts {
-            driver = Box::new(Outer(PollerDriver(driver)));
+            driver = Box::new(FilteredDriver(PollerDriver(driver)));
         }
         let disks = vec![Disk::new(driver, DiskConfig::default())?];
         let volume = Volume::new("vm", Layout::Linear, disks)?;

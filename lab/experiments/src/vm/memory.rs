@@ -116,7 +116,7 @@ mod tests {
     use millrace_simulator::Simulation;
 
     use super::*;
-    use crate::sim::machine;
+    use crate::simulation::machine;
 
     /// Time that each of some I/O threads takes for a request's translation, in nanoseconds, and
     /// how often they slept.

@@ -10,14 +10,14 @@ use millrace_simulator::{Model, Report, Simulated, Simulation};
 
 use super::machine::Vm;
 use super::{Counts, LockSeen, VmCosts, VmPlan, guest, iothread, lock};
-use crate::bench::{BenchError, Interrupt};
+use crate::load::bench::{BenchError, Interrupt};
 
 /// Virtual time after which a row that has not ended is given up.
 const LIMIT_NS: u64 = 100_000_000_000;
 
 /// What a row was like.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct VmResult {
     pub(crate) iops: f64,
     /// Mean, from submission in the guest to its reaping.
     pub(crate) latency_ns: f64,
@@ -37,7 +37,11 @@ pub(crate) struct Seen {
 ///
 /// # Errors
 /// If the plan does not fit, or the simulation fails.
-pub(crate) fn run_vm(model: &Model, costs: &VmCosts, plan: &VmPlan) -> Result<Seen, BenchError> {
+pub(crate) fn run_vm(
+    model: &Model,
+    costs: &VmCosts,
+    plan: &VmPlan,
+) -> Result<VmResult, BenchError> {
     run_vm_until(model, costs, (plan, &Interrupt::default()))
 }
 
@@ -49,7 +53,7 @@ pub(crate) fn run_vm_until(
     model: &Model,
     costs: &VmCosts,
     (plan, interrupt): (&VmPlan, &Interrupt),
-) -> Result<Seen, BenchError> {
+) -> Result<VmResult, BenchError> {
     let wrong = |text: String| BenchError::Machine { text };
     let (seed, slot) = (plan.workload.seed, Arc::new(Mutex::new(None)));
     let model = &with_effects(model, plan);
@@ -103,7 +107,7 @@ fn run_threads(vm: Vm) -> Arc<Vm> {
     vm
 }
 
-fn seen(vm: &Vm, report: &Report) -> Seen {
+fn seen(vm: &Vm, report: &Report) -> VmResult {
     let (length_ns, ios) = vm.window.measured();
     let total = vm.window.total().max(1) as f64;
     let counts = lock(&vm.counts).inside;
@@ -114,7 +118,7 @@ fn seen(vm: &Vm, report: &Report) -> Seen {
     let wait_ns = waits.map(|row| row.counts.wait_ns).sum::<u64>() + locks.wait_ns;
     let idle_ns: u64 = report.cpus.iter().map(|cpu| cpu.idle_ns).sum();
     let all_ns = report.elapsed_ns() as f64 * report.cpus.len() as f64;
-    Seen {
+    VmResult {
         iops: ios as f64 * 1e9 / length_ns.max(1) as f64,
         latency_ns: counts.latency_ns as f64 / counts.reaped.max(1) as f64,
         counts,
@@ -128,16 +132,16 @@ fn seen(vm: &Vm, report: &Report) -> Seen {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Effects, Served};
+    use super::super::{Effects, QueueService};
     use super::*;
-    use crate::sim::{Length, machine};
-    use crate::workload::{Rw, Workload};
+    use crate::load::workload::{Rw, Workload};
+    use crate::simulation::{Length, machine};
 
-    const ONE: Served =
-        Served { queues: 1, threads: 1, steered: true, wait_max_ns: 0, poll_max_ns: 0 };
-    const EACH: Served = Served { queues: 8, threads: 8, ..ONE };
+    const ONE: QueueService =
+        QueueService { queues: 1, threads: 1, steered: true, wait_max_ns: 0, poll_max_ns: 0 };
+    const EACH: QueueService = QueueService { queues: 8, threads: 8, ..ONE };
 
-    fn run(served: Served, processes: u32, drive: &str) -> Seen {
+    fn run(served: QueueService, processes: u32, drive: &str) -> VmResult {
         let (costs, model) = (VmCosts::kvm_2015(), machine("miot"));
         let plan = VmPlan {
             vcpus: 8,
@@ -181,7 +185,7 @@ mod tests {
     fn who_polls_is_notified_less() {
         let model = "model:preset=miot-nvme";
         let sleeping = run(ONE, 1, model);
-        let polling = run(Served { poll_max_ns: 200_000, ..ONE }, 1, model);
+        let polling = run(QueueService { poll_max_ns: 200_000, ..ONE }, 1, model);
         assert!(polling.counts.kicks * 2 < sleeping.counts.kicks, "{polling:?} {sleeping:?}");
     }
 }

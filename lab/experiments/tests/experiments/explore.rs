@@ -1,6 +1,6 @@
 //! The explorer itself: that it repeats, that scenarios survive being printed, and a short run.
 
-use millrace_experiments::explore::{Scenario, run, smaller};
+use millrace_experiments::explorer::{Scenario, run, smaller};
 
 #[test]
 fn scenario_survives_being_printed() {

@@ -4,7 +4,7 @@
 //! the table.
 
 use millrace_block::{Layout, Serving, ServingConfig, Spread, Stack, Stamp};
-use millrace_experiments::sim::{
+use millrace_experiments::simulation::{
     InterfaceKind, Irq, Length, Service, SimPlan, Watch, machine, run_simulated,
 };
 use millrace_experiments::{DriveStates, Rw, Workload};

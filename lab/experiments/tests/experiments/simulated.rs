@@ -6,10 +6,10 @@
 
 use millrace_block::blktrace::{self, Act, RECORD_BYTES, Record};
 use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
-use millrace_experiments::sim::{
-    DioCount, History, HostAdapterConfig, InterfaceKind, Irq, Length, Linux3, LockScope, Service,
-    SimPlan, Traced, Watch, machine, run_metered, run_metered_until, run_observed, run_rows,
-    run_simulated,
+use millrace_experiments::simulation::{
+    DioCount, HostAdapterConfig, InterfaceKind, Irq, Length, Linux3, Linux24, LockScope,
+    RecordingPlan, Service, SimPlan, Watch, machine, run_metered, run_metered_until, run_observed,
+    run_rows, run_simulated,
 };
 use millrace_experiments::{Interrupt, Row, Rw, Workload};
 use millrace_runtime::RecorderConfig;
@@ -158,7 +158,7 @@ fn an_interrupt_wakes_whoever_waits_for_one_io() {
 }
 
 /// A row of reads of 64 KiB, one at a time, with a history.
-fn read_64k(rw: Rw, history: History) -> Row {
+fn read_64k(rw: Rw, history: Linux24) -> Row {
     let plan = plan(1, Stack::Sq, InterfaceKind::Sync);
     let workload = Workload { rw, bs_bytes: 65_536, ..plan.workload };
     let service = Service { history, ..Service::default() };
@@ -167,9 +167,9 @@ fn read_64k(rw: Rw, history: History) -> Row {
 
 #[test]
 fn a_copy_of_each_unit_takes_its_time_in_either_direction() {
-    let history = History { unit_bytes: Some(4096), ..History::default() };
+    let history = Linux24 { unit_bytes: Some(4096), ..Linux24::default() };
     for rw in [Rw::RandRead, Rw::RandWrite] {
-        let bounced = read_64k(rw, History { bounce: true, ..history });
+        let bounced = read_64k(rw, Linux24 { bounce: true, ..history });
         let ns = |row: &Row| 1e9 / row.iops;
         // 16 pages of 0.54, 8 x 2.18 and 0.18 us at 700 MHz; the plain machine has 2.5 GHz.
         let expected_ns = 16.0 * (541.4 + 8.0 * 2_179.0 + 177.1) * 0.7 / Model::plain(1, 2).ghz;
@@ -181,7 +181,7 @@ fn a_copy_of_each_unit_takes_its_time_in_either_direction() {
 #[test]
 fn the_latency_of_an_io_in_many_units_is_that_of_the_whole() {
     for unit_bytes in [512, 4096, 65_536] {
-        let history = History { unit_bytes: Some(unit_bytes), ..History::default() };
+        let history = Linux24 { unit_bytes: Some(unit_bytes), ..Linux24::default() };
         let row = read_64k(Rw::RandRead, history);
         // One at a time: an I/O takes what its rate says, but for the program between two.
         let each_ns = 1e9 / row.iops;
@@ -197,7 +197,7 @@ fn interrupts_of_linux_2_4_wake_whoever_waits_for_a_drive_of_several() {
     // Fewer jobs than drives, as many, and more: any of them may wait for any drive.
     for (stack, jobs) in [(Stack::Sq, 1), (Stack::Sq, 3), (Stack::Mq, 2), (Stack::Sq, 4)] {
         let plan = plan(jobs, stack, InterfaceKind::Sync);
-        let history = History { adapters: Some(LockScope::Global), ..History::default() };
+        let history = Linux24 { adapters: Some(LockScope::Global), ..Linux24::default() };
         let drives = vec!["model:read=20us,units=4,latency=0us".parse().expect("a spec"); 3];
         let layout = Layout::Stripe { chunk_sectors: 8 };
         let service = Service { history, ..Service::default() };
@@ -309,13 +309,13 @@ fn acts(files: &[std::path::PathBuf]) -> Vec<Act> {
 #[test]
 fn bounces_are_in_the_traces_of_both_machines_and_a_full_ring_is_counted() {
     let dir = tempfile::tempdir().unwrap();
-    let traced = |name: &str, ring| Traced {
+    let traced = |name: &str, ring| RecordingPlan {
         config: RecorderConfig { name: dir.path().join(name), ..RecorderConfig::default() },
         devices: vec![blktrace::device(240, 0)],
         ring,
     };
     let plan = |name, ring, bounce| {
-        let history = History { unit_bytes: Some(512), bounce, ..History::default() };
+        let history = Linux24 { unit_bytes: Some(512), bounce, ..Linux24::default() };
         let one = Workload {
             bs_bytes: 4096,
             iodepth: 1,

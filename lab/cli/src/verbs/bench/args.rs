@@ -19,13 +19,13 @@ use millrace_console::words::duration;
 use millrace_console::words::{whole, word};
 use millrace_drives::controller_config;
 use millrace_experiments::Rw;
-use millrace_experiments::sim::{InterfaceKind, Irq, KernelKind};
+use millrace_experiments::simulation::{InterfaceKind, Irq, KernelKind};
 use millrace_reactor::Backend;
 
 use super::connect::Server;
-use super::contend::ContendArgs;
-use super::history::HistoryArgs;
+use super::contention::ContentionArgs;
 use super::jobfile_args::JobFileArgs;
+use super::linux24::Linux24Args;
 use super::program_args::ProgramArgs;
 use super::vm::words::VmArgs;
 
@@ -147,15 +147,15 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
     #[command(flatten)]
-    pub history: HistoryArgs,
+    pub history: Linux24Args,
     #[command(flatten)]
     pub trace: TraceArgs,
     #[command(flatten)]
     pub vm: VmArgs,
     #[command(flatten)]
-    pub contend: ContendArgs,
+    pub contend: ContentionArgs,
     #[command(flatten)]
-    pub calibrate: CalibrateArgs,
+    pub calibrate: CalibrationArgs,
     #[command(flatten)]
     pub jobfile: JobFileArgs,
     #[command(flatten)]
@@ -204,7 +204,7 @@ pub struct TraceArgs {
 
 /// What is calibrated.
 #[derive(Debug, Clone, Args)]
-pub struct CalibrateArgs {
+pub struct CalibrationArgs {
     /// Measure what a drive does in a second, reading and writing, and print it as the keys
     /// `cost.*` of its [[drive]], by which schedulers share it; writes to the drive; takes
     /// --runtime in all (30s), --iodepth (128), --numjobs, --size and --machine

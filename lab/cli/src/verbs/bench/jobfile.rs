@@ -18,7 +18,7 @@ use millrace::{
 use millrace_console::{Bar, Grid, Side, WIDTH, counted, shortened};
 use millrace_drives::{Advice, memory_bytes};
 use millrace_experiments::Interrupt;
-use millrace_experiments::jobfile::{
+use millrace_experiments::load::jobfile::{
     Includes, JobDetail, JobFile, JobLine, JobReport, JobSetting, JobSpec, JobTimes, report,
     run_jobs,
 };
@@ -29,7 +29,7 @@ use millrace_reactor::Config;
 use super::args::BenchArgs;
 use super::jobfile_args::OutputFormat;
 use super::table::TimeUnit;
-use crate::verbs::drive_news::DriveNews;
+use crate::verbs::drive_notes::DriveNotes;
 use crate::verbs::interrupt::{self, INTERRUPTED};
 
 /// Characters of a job's name in the table.
@@ -57,7 +57,7 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     let setting = JobSetting { reactor, on_files, interrupt: interrupt.clone() };
     let mut bar = Bar::new(1);
     let label = shown(name);
-    let news = DriveNews::of(&volumes);
+    let news = DriveNotes::of(&volumes);
     let (reports, failed) =
         run_jobs(&file, &volumes, &setting, &mut |fraction| bar.show(0, &label, fraction))?;
     drop(news);
@@ -91,12 +91,12 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
 }
 
 /// What a job file takes from this system.
-struct Outside {
+struct SystemInputs {
     /// The job file's folder, where included files are looked for second.
     beside: PathBuf,
 }
 
-impl Includes for Outside {
+impl Includes for SystemInputs {
     fn file(&self, name: &str) -> std::io::Result<Vec<u8>> {
         match bytes_of(Path::new(name)) {
             Err(error) if error.kind() == ErrorKind::NotFound => bytes_of(&self.beside.join(name)),
@@ -136,7 +136,7 @@ fn read(name: &Path) -> Result<JobFile> {
     let shown = shown(name);
     let bytes = bytes_of(name).with_context(|| format!("--jobfile {shown}: cannot read it"))?;
     let beside = name.parent().map_or_else(PathBuf::new, Path::to_path_buf);
-    Ok(JobFile::parse(&shown, &bytes, &Outside { beside })?)
+    Ok(JobFile::parse(&shown, &bytes, &SystemInputs { beside })?)
 }
 
 /// Gives each job without a file that has no clones the one that fio makes here.
@@ -393,7 +393,7 @@ fn grid(columns: &[Column], lines: &[JobLine]) -> Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::bench::parsed::parse;
+    use crate::verbs::bench::test_args::parse;
 
     #[test]
     fn flags_that_a_job_file_has_itself_are_refused() {
@@ -434,7 +434,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f").display().to_string();
         let file = |text: &str| {
-            let outside = Outside { beside: PathBuf::new() };
+            let outside = SystemInputs { beside: PathBuf::new() };
             let text = format!("[global]\nfilename={path}\ndirect=1\n{text}");
             JobFile::parse("t.fio", text.as_bytes(), &outside).unwrap()
         };

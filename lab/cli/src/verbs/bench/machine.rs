@@ -12,9 +12,9 @@ use millrace::{Spec, Stack, drive_device};
 use millrace_block::Inside;
 use millrace_console::Bar;
 use millrace_console::words::SECOND_NS;
-use millrace_experiments::sim::{
-    InterfaceKind, Irq, Length, Linux3, Observed, Service, SimPlan, Traced, Watch, machine,
-    run_metered_until, run_rows, run_simulated_until,
+use millrace_experiments::simulation::{
+    InterfaceKind, Irq, Length, Linux3, ObservedRow, RecordingPlan, Service, SimPlan, Watch,
+    machine, run_metered_until, run_rows, run_simulated_until,
 };
 use millrace_experiments::{Interrupt, Row, Workload};
 use millrace_machine::{Machine, Native};
@@ -77,7 +77,7 @@ fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
 }
 
 /// The rows; what was recorded beside them is said.
-fn rows_of(observed: Vec<Observed>) -> Vec<Row> {
+fn rows_of(observed: Vec<ObservedRow>) -> Vec<Row> {
     let recordings = observed.iter().filter_map(|observed| observed.recorded.as_ref());
     recordings.for_each(|recording| eprintln!("note: {}", recorded(recording)));
     observed.into_iter().map(|observed| observed.row).collect()
@@ -143,13 +143,13 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
 }
 
 /// What of a row is recorded.
-fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<Traced> {
+fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<RecordingPlan> {
     let name = args.trace.trace.as_deref()?;
     let names: Vec<String> = (0..drives.len()).map(|index| format!("d{index}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let config = recording(name, args.trace.trace_stamp, &names);
     let devices = (0..drives.len() as u32).map(drive_device).collect();
-    Some(Traced { config, devices, ring: args.trace.trace_ring as usize })
+    Some(RecordingPlan { config, devices, ring: args.trace.trace_ring as usize })
 }
 
 /// A service with each of the ways inside, if the design has hardware queues, and each history.
@@ -193,7 +193,7 @@ fn depth_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::bench::parsed::parse;
+    use crate::verbs::bench::test_args::parse;
 
     fn json(text: &str) -> serde_json::Value {
         serde_json::to_value(super::rows(&parse(text).unwrap(), &Interrupt::default()).unwrap())

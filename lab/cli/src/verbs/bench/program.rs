@@ -20,7 +20,7 @@ use millrace_runtime::CacheFlusher;
 
 use super::args::BenchArgs;
 use super::plan::{self, RowPlan};
-use crate::verbs::drive_news::DriveNews;
+use crate::verbs::drive_notes::DriveNotes;
 use crate::verbs::interrupt::INTERRUPTED;
 
 /// One row of the result.
@@ -84,7 +84,7 @@ fn run_one(
     let cache = args.target.cache.or_else(|| task.cache());
     let (volume, mut remarks) = open(args, row, (threads, cache))?;
     notes.append(&mut remarks);
-    let _news = DriveNews::of([&volume]);
+    let _news = DriveNotes::of([&volume]);
     let cached = cache.map(|cache| cache_over(Arc::clone(&volume), cache, threads)).transpose()?;
     let (volume, cache) = match cached {
         Some((over, cache)) => (over, Some(cache)),
@@ -187,7 +187,7 @@ fn json(args: &BenchArgs, line: &Line) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::bench::parsed::parse;
+    use crate::verbs::bench::test_args::parse;
 
     #[test]
     fn programs_are_told_by_name_and_refuse_what_they_say_themselves() {

@@ -5,7 +5,7 @@
 //! of rows. Every table has one unit for its times. Called by the verb.
 
 use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
-use millrace_experiments::{HistoryRow, LatencyNs, Row};
+use millrace_experiments::{LatencyNs, Linux24Row, Row};
 
 /// A setting of a row: its name, its value in this row, and the value that goes without saying.
 type Setting = (&'static str, fn(&Row) -> String, &'static str);
@@ -52,7 +52,7 @@ const SETTINGS: [Setting; 24] = [
 ];
 
 /// A setting of rows of `--machine` and `--locks`; nothing for others.
-fn history(row: &Row, value: fn(&HistoryRow) -> String) -> String {
+fn history(row: &Row, value: fn(&Linux24Row) -> String) -> String {
     row.machine.as_ref().map_or_else(String::new, |row| value(&row.history))
 }
 
@@ -322,7 +322,7 @@ mod tests {
     fn settings_of_history_are_said_only_where_they_are_not_the_usual_ones() {
         let with = |unit: &str, bounce: &str| {
             let (unit, bounce) = (unit.to_owned(), bounce.to_owned());
-            let history = HistoryRow { unit, bounce, iovecs: 1, ..HistoryRow::default() };
+            let history = Linux24Row { unit, bounce, iovecs: 1, ..Linux24Row::default() };
             let machine = MachineRow { history, ..MachineRow::default() };
             Row { machine: Some(machine), ..row("sq", 1) }
         };

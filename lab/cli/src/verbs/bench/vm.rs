@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_console::{Bar, Grid, Side};
-use millrace_experiments::sim::{Length, machine, run_rows};
+use millrace_experiments::simulation::{Length, machine, run_rows};
 use millrace_experiments::vm::{Mode, VmBench, VmReport, run_vm_bench};
 use millrace_experiments::{Interrupt, Workload};
 
@@ -186,7 +186,7 @@ fn name_of(report: &VmReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::bench::parsed::parse;
+    use crate::verbs::bench::test_args::parse;
 
     fn run(text: &str) -> Result<Vec<VmReport>> {
         reports(&parse(text).expect(text), &Interrupt::default())

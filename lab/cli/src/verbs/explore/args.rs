@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use millrace_console::words::whole;
-use millrace_experiments::explore::Scenario;
+use millrace_experiments::explorer::Scenario;
 
 /// Looks for bugs of the block layer: random machines, volumes, workloads and faults, simulated
 #[derive(Debug, clap::Args)]
@@ -59,7 +59,7 @@ pub enum Task {
 
 /// What workers are started for.
 #[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
+pub struct WorkerTask<'a> {
     /// A bug to plant.
     pub plant: Option<&'a str>,
     /// Seeds are scenarios of the cache.
@@ -68,8 +68,8 @@ pub struct Subject<'a> {
 
 impl ExploreArgs {
     /// What workers are started for.
-    pub fn subject(&self) -> Subject<'_> {
-        Subject { plant: self.plant.as_deref(), cache: self.cache }
+    pub fn subject(&self) -> WorkerTask<'_> {
+        WorkerTask { plant: self.plant.as_deref(), cache: self.cache }
     }
 
     /// What to run.

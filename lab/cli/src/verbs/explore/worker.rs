@@ -3,7 +3,7 @@
 //! The layer asserts, and a release build aborts on a panic: so every scenario runs in a child, and
 //! a child that dies is an answer too. Protocol: a line of JSON in, a line of JSON out for each
 //! scenario; an order may be many seeds, so that a worker waits for nobody between two of them.
-//! Used by crew.rs (seeds) and hunt.rs (shrinking).
+//! Used by worker_pool.rs (seeds) and reduction.rs (shrinking).
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
@@ -11,25 +11,25 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use millrace_experiments::cached;
-use millrace_experiments::explore::{self, Outcome, Scenario, Violation};
+use millrace_experiments::explorer::cache;
+use millrace_experiments::explorer::{self, Outcome, Scenario, Violation};
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::args::Subject;
+use super::args::WorkerTask;
 
 /// How long a scenario may take; some take a second.
 #[derive(Debug, Clone, Copy)]
-struct Patience {
+struct TimeLimits {
     /// Of the worker's processor time: a machine that is busy with something else costs none.
     processor: Duration,
     /// Of any time: a worker may hang in its sleep.
     wall: Duration,
 }
 
-const PATIENCE: Patience =
-    Patience { processor: Duration::from_secs(60), wall: Duration::from_secs(600) };
+const PATIENCE: TimeLimits =
+    TimeLimits { processor: Duration::from_secs(60), wall: Duration::from_secs(600) };
 /// How often a worker's processor time is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -58,7 +58,7 @@ pub enum Reply {
 /// The life of a worker: until its input ends.
 pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
     std::panic::set_hook(Box::new(|panic| {
-        let violation = explore::violation_so_far().unwrap_or_else(|| {
+        let violation = explorer::violation_so_far().unwrap_or_else(|| {
             let payload = panic.payload();
             let text = payload.downcast_ref::<&str>().map(ToString::to_string);
             let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
@@ -69,7 +69,7 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
         answer(&Reply::Outcome(failed(violation)));
         std::process::exit(3);
     }));
-    explore::with_bug(plant, || {
+    explorer::with_bug(plant, || {
         for line in std::io::stdin().lock().lines() {
             match serde_json::from_str(&line?).context("an order")? {
                 Order::Seeds(first, count) => {
@@ -80,7 +80,7 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
                 Order::Cache(first, count) => {
                     let end = first.saturating_add(count);
                     let mut seeds = first..end;
-                    while seeds.next().is_some_and(|seed| say(Ok(cached::run(seed)))) {}
+                    while seeds.next().is_some_and(|seed| say(Ok(cache::run(seed)))) {}
                 }
                 Order::Scenario(scenario) => {
                     play(&scenario);
@@ -94,7 +94,7 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
 
 /// Runs a scenario and says what came of it; whether it ran well.
 fn play(scenario: &Scenario) -> bool {
-    say(explore::run(scenario))
+    say(explorer::run(scenario))
 }
 
 /// Says what came of a scenario; whether it ran well.
@@ -118,7 +118,7 @@ fn failed(violation: Violation) -> Outcome {
 
 /// Why a worker says nothing.
 #[derive(Debug)]
-enum Silence {
+enum WorkerFailure {
     /// It took longer than it may.
     Slow(String),
     /// It is gone.
@@ -127,21 +127,23 @@ enum Silence {
 
 impl Running {
     /// The next line that the worker says, if it comes in time.
-    fn reply(&self, patience: Patience) -> Result<String, Silence> {
+    fn reply(&self, patience: TimeLimits) -> Result<String, WorkerFailure> {
         let (start, spent) = (Instant::now(), self.processor_time());
         loop {
             match self.replies.recv_timeout(LOOK) {
                 Ok(line) => return Ok(line),
-                Err(RecvTimeoutError::Disconnected) => return Err(Silence::Dead),
+                Err(RecvTimeoutError::Disconnected) => return Err(WorkerFailure::Dead),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if self.processor_time().saturating_sub(spent) >= patience.processor {
                 let most = patience.processor.as_secs();
-                return Err(Silence::Slow(format!("no answer within {most} s of processor time")));
+                return Err(WorkerFailure::Slow(format!(
+                    "no answer within {most} s of processor time"
+                )));
             }
             if start.elapsed() >= patience.wall {
                 let most = patience.wall.as_secs();
-                return Err(Silence::Slow(format!("no answer within {most} s")));
+                return Err(WorkerFailure::Slow(format!("no answer within {most} s")));
             }
         }
     }
@@ -170,7 +172,7 @@ struct Running {
 
 impl Worker {
     /// A worker that is not started yet.
-    pub fn new(subject: Subject<'_>) -> Worker {
+    pub fn new(subject: WorkerTask<'_>) -> Worker {
         let plant = subject.plant.map(str::to_owned);
         Worker { plant, cache: subject.cache, running: None }
     }
@@ -248,11 +250,11 @@ impl Worker {
                 }
                 Ok(outcome)
             }
-            Err(Silence::Slow(detail)) => {
+            Err(WorkerFailure::Slow(detail)) => {
                 end(running)?;
                 Ok(failed(Violation { kind: "hang".to_owned(), detail }))
             }
-            Err(Silence::Dead) => {
+            Err(WorkerFailure::Dead) => {
                 let detail = format!("the worker died: {}", end(running)?);
                 Ok(failed(Violation { kind: "crash".to_owned(), detail }))
             }
@@ -318,10 +320,10 @@ mod tests {
     use super::*;
 
     /// What is said of a shell that does this and says nothing.
-    fn silence(script: &str, processor_ms: u64, wall_ms: u64) -> Silence {
+    fn silence(script: &str, processor_ms: u64, wall_ms: u64) -> WorkerFailure {
         let running = spawn(Command::new("sh").args(["-c", script])).unwrap();
         let [processor, wall] = [processor_ms, wall_ms].map(Duration::from_millis);
-        let silence = running.reply(Patience { processor, wall }).unwrap_err();
+        let silence = running.reply(TimeLimits { processor, wall }).unwrap_err();
         end(running).unwrap();
         silence
     }
@@ -329,9 +331,9 @@ mod tests {
     #[test]
     fn a_worker_hangs_by_its_processor_time_or_after_a_long_time_of_any() {
         let busy = silence("while :; do :; done", 100, 600_000);
-        assert!(matches!(busy, Silence::Slow(text) if text.ends_with("of processor time")));
+        assert!(matches!(busy, WorkerFailure::Slow(text) if text.ends_with("of processor time")));
         let asleep = silence("exec sleep 1000", 60_000, 300);
-        assert!(matches!(asleep, Silence::Slow(text) if text.ends_with("within 0 s")));
-        assert!(matches!(silence("exit 0", 60_000, 600_000), Silence::Dead));
+        assert!(matches!(asleep, WorkerFailure::Slow(text) if text.ends_with("within 0 s")));
+        assert!(matches!(silence("exit 0", 60_000, 600_000), WorkerFailure::Dead));
     }
 }

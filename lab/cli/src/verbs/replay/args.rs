@@ -10,9 +10,9 @@ use millrace_block::Serving;
 use millrace_console::words::duration;
 use millrace_console::words::{whole, word};
 use millrace_experiments::replay::Fit;
-use millrace_experiments::traced::Format;
+use millrace_experiments::trace::Format;
 
-use super::target::{Mapped, TargetSpec};
+use super::target::{DeviceMapping, TargetSpec};
 use crate::verbs::bench::args_size;
 
 const EXAMPLES: &str = "\
@@ -64,7 +64,7 @@ pub struct ReplayArgs {
     /// What the I/Os of one device of the trace go to, such as 8,0=ram:size=1g; those of devices
     /// without one go to --to. Several drives for one device are a stripe, as several --to are
     #[arg(long, value_name = "DEV=TARGET")]
-    pub map: Vec<Mapped>,
+    pub map: Vec<DeviceMapping>,
     /// The traces' format [default: found by itself]
     #[arg(long, value_name = "NAME")]
     pub format: Option<Format>,

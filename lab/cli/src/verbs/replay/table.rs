@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 use millrace_console::{Grid, Side, fitted};
-use millrace_experiments::replay::{Latency, Lateness, OpReport, Report, Series, Stopped};
+use millrace_experiments::replay::{Latency, Lateness, OpReport, Report, Series, StopReason};
 use serde_json::{Value, json};
 
 /// Columns of the line of I/Os over time.
@@ -224,11 +224,11 @@ fn lines(report: &Report) -> Vec<String> {
     let unknown = "when the replay ended: they may be done, or not".to_owned();
     lines.extend(list("no answer", &[(report.counts.unanswered, unknown)]));
     lines.extend(report.stopped.as_ref().map(|stopped| match stopped {
-        Stopped::Runtime => "ended by --runtime".to_owned(),
-        Stopped::Limit => "ended by --limit".to_owned(),
-        Stopped::Interrupted => "ended by Ctrl-C".to_owned(),
-        Stopped::Target(_) => "ended when the target broke".to_owned(),
-        Stopped::Undecided(_) => "ended at an I/O that the target cannot have".to_owned(),
+        StopReason::Runtime => "ended by --runtime".to_owned(),
+        StopReason::Limit => "ended by --limit".to_owned(),
+        StopReason::Interrupted => "ended by Ctrl-C".to_owned(),
+        StopReason::Target(_) => "ended when the target broke".to_owned(),
+        StopReason::Undecided(_) => "ended at an I/O that the target cannot have".to_owned(),
         _ => "ended where the trace cannot be read".to_owned(),
     }));
     lines

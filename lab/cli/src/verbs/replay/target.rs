@@ -54,22 +54,22 @@ impl FromStr for TargetSpec {
 
 /// `DEV=TARGET`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Mapped {
+pub struct DeviceMapping {
     /// A device of the trace, by its name there.
     pub device: String,
     /// What its I/Os go to.
     pub target: TargetSpec,
 }
 
-impl FromStr for Mapped {
+impl FromStr for DeviceMapping {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Mapped, String> {
+    fn from_str(text: &str) -> Result<DeviceMapping, String> {
         // A drive's keys have an equals sign, too, but behind its colon; a device's name may.
         let colon = text.find(':').unwrap_or(text.len());
         match text[..colon].rfind('=') {
             Some(at) if at > 0 => {
-                Ok(Mapped { device: text[..at].to_owned(), target: text[at + 1..].parse()? })
+                Ok(DeviceMapping { device: text[..at].to_owned(), target: text[at + 1..].parse()? })
             }
             _ => Err("write DEV=TARGET, such as 8,0=ram:size=1g".to_owned()),
         }
@@ -102,9 +102,13 @@ impl Lanes {
 ///
 /// # Errors
 /// If there are none, or what is named cannot be one replay.
-pub fn lanes(to: &[TargetSpec], map: &[Mapped], stripes: &StripeArgs) -> Result<(Lanes, Routes)> {
+pub fn lanes(
+    to: &[TargetSpec],
+    map: &[DeviceMapping],
+    stripes: &StripeArgs,
+) -> Result<(Lanes, Routes)> {
     let mut groups: Vec<(Option<&str>, Vec<&TargetSpec>)> = Vec::new();
-    for Mapped { device, target } in map {
+    for DeviceMapping { device, target } in map {
         match groups.iter_mut().find(|(of, _)| *of == Some(device.as_str())) {
             Some((_, targets)) => targets.push(target),
             None => groups.push((Some(device), vec![target])),
@@ -224,7 +228,7 @@ mod tests {
 
     fn named(to: &[&str], map: &[&str]) -> Result<(Lanes, Routes)> {
         let to: Vec<TargetSpec> = to.iter().map(|text| text.parse().unwrap()).collect();
-        let map: Vec<Mapped> = map.iter().map(|text| text.parse().unwrap()).collect();
+        let map: Vec<DeviceMapping> = map.iter().map(|text| text.parse().unwrap()).collect();
         lanes(&to, &map, &StripeArgs::default())
     }
 
@@ -235,7 +239,7 @@ mod tests {
             &["8,0=null:", "8,16=file:/a/b,c.img", "8,0=ram:size=1m"],
         )
         .unwrap();
-        let equal: Mapped = "a=b=ram:size=1m".parse().unwrap();
+        let equal: DeviceMapping = "a=b=ram:size=1m".parse().unwrap();
         assert_eq!((equal.device.as_str(), equal.target), ("a=b", "ram:size=1m".parse().unwrap()));
         let names = ["null:+ram:size=1m", "file:path=(/a/b,c.img)", "ram:size=1m+ram:size=1m"];
         let Lanes::Drives(volumes) = lanes else { panic!("{lanes:?}") };
@@ -274,7 +278,7 @@ mod tests {
             assert!(error.contains("vhost-user:SOCKET"), "{error}");
         }
         for text in ["ram:size=1g", "=null:", "8,0"] {
-            let error = text.parse::<Mapped>().unwrap_err();
+            let error = text.parse::<DeviceMapping>().unwrap_err();
             assert!(error.contains("8,0=ram:size=1g"), "{error}");
         }
         let error = |to: &[&str], map: &[&str]| named(to, map).unwrap_err().to_string();

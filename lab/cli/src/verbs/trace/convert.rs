@@ -12,10 +12,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use millrace_console::{Bar, is_gone};
-use millrace_experiments::traced::{AnySource, Format, TraceSource, Writer, open};
+use millrace_experiments::trace::{AnySource, Format, TraceSource, Writer, open};
 use millrace_trace::TraceName;
 
-use super::Foreign;
+use super::TraceInput;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,7 +38,7 @@ const IOS_A_LOOK: u64 = 65_536;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    input: Foreign,
+    input: TraceInput,
     /// The format to write: blktrace, iolog, iolog3 or msr
     #[arg(long, value_name = "FORMAT")]
     to_format: Format,

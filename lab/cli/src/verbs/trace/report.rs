@@ -11,13 +11,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use millrace_console::{Bar, Next, walk};
 use millrace_experiments::page::Page;
-use millrace_experiments::trace::{Timeline, report_page};
-use millrace_experiments::traced::{
-    AnySource, EventIos, Opened, Profile, TracePath, TraceSource, open_events, profile_text,
+use millrace_experiments::trace::{
+    AnySource, EventIos, OpenedTrace, Profile, TracePath, TraceSource, open_events, profile_text,
 };
+use millrace_experiments::trace::{Timeline, report_page};
 use millrace_trace::{Reader, Spans, TraceName, json_line};
 
-use super::Foreign;
+use super::TraceInput;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,7 +41,7 @@ const IOS_A_LOOK: u64 = 65_536;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    input: Foreign,
+    input: TraceInput,
     /// Show drives and volumes of recordings by their device numbers, not by their names
     #[arg(long)]
     numbers: bool,
@@ -59,8 +59,8 @@ pub struct Args {
 /// If a trace cannot be read to its end, or the page cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (html, told) = match open_events(&args.input.paths(), args.input.format)? {
-        Opened::Events(reader) => recording(args, *reader)?,
-        Opened::Ios(source) => foreign(args, source)?,
+        OpenedTrace::Events(reader) => recording(args, *reader)?,
+        OpenedTrace::Ios(source) => foreign(args, source)?,
     };
     let file = args.output.clone().unwrap_or_else(|| format!("{}.html", names(args)[0]).into());
     if args.input.reads(&file) {

@@ -1,0 +1,97 @@
+//! The table of `bench --client`: a row for each client, 80 columns wide, or with all columns.
+//!
+//! Pure text out of a result. What all clients share stands in a line above the table.
+
+use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
+use millrace_experiments::load::contention::{ClientRow, ContentionReport};
+
+use crate::verbs::bench::table::{TimeUnit, bytes};
+
+/// What a column shows of a client: its name, and its value.
+type Column = (String, Side, Box<dyn Fn(&ClientRow) -> String>);
+
+/// A result as text, without a line feed at the end.
+pub fn table(contest: &ContentionReport, form: Form) -> String {
+    let rows = &contest.clients;
+    let alone = rows.iter().all(|row| row.group == row.name);
+    let settings = settings().into_iter().filter(|(name, ..)| !(alone && name == "group"));
+    let varies = |(_, _, value): &Column| rows.iter().any(|row| value(row) != value(&rows[0]));
+    let (inside, above): (Vec<Column>, Vec<Column>) =
+        settings.partition(|column| form == Form::Whole || varies(column));
+    let said = [
+        ("machine", &contest.machine),
+        ("drives", &contest.drives),
+        ("scheduler", &contest.scheduler),
+    ];
+    let shared = above.iter().map(|(name, _, value)| format!("{name}={}", value(&rows[0])));
+    let words = said.iter().map(|(name, value)| format!("{name}={value}")).chain(shared);
+    let client: Column =
+        ("client".to_owned(), Side::Left, Box::new(|row: &ClientRow| row.name.clone()));
+    let mut columns: Vec<Column> = vec![client];
+    columns.extend(inside);
+    columns.extend(figures(rows, form));
+    for least in ["p50", "MB/s", "p99.9"] {
+        if form == Form::Short && grid(&columns, rows).width() > WIDTH {
+            columns.retain(|(name, ..)| name.split(' ').next() != Some(least));
+        }
+    }
+    format!(
+        "{}\n{}\nall: {:.0} IOPS, {:.1} MB/s; Jain's index of cost by weight: {:.4}",
+        wrapped(words, WIDTH),
+        grid(&columns, rows).text(),
+        contest.iops,
+        contest.bw_bytes_per_s / 1e6,
+        contest.jain
+    )
+}
+
+/// What a client was told.
+fn settings() -> Vec<Column> {
+    let column = |name: &str, side, value: fn(&ClientRow) -> String| -> Column {
+        (name.to_owned(), side, Box::new(value))
+    };
+    vec![
+        column("group", Side::Left, |row| row.group.clone()),
+        column("weight", Side::Right, |row| row.weight.to_string()),
+        column("rw", Side::Left, |row| row.rw.clone()),
+        column("bs", Side::Right, |row| bytes(row.bs)),
+        column("iodepth", Side::Right, |row| row.iodepth.to_string()),
+    ]
+}
+
+/// What came of it.
+fn figures(rows: &[ClientRow], form: Form) -> Vec<Column> {
+    let most = rows.iter().map(|row| row.lat_ns.p99).max().unwrap_or(0);
+    let unit = TimeUnit::between(rows.iter().map(|row| row.lat_ns.p50).min().unwrap_or(0), most);
+    let column = |name: &str, value: Box<dyn Fn(&ClientRow) -> String>| -> Column {
+        (name.to_owned(), Side::Right, value)
+    };
+    let time = |name: &str, of: fn(&ClientRow) -> u64| {
+        let value = move |row: &ClientRow| unit.text(of(row));
+        column(&format!("{name} {}", unit.name()), Box::new(value))
+    };
+    let mut figures = vec![
+        column("IOPS", Box::new(|row| format!("{:.0}", row.iops))),
+        column("MB/s", Box::new(|row| format!("{:.1}", row.bw_bytes_per_s / 1e6))),
+    ];
+    if form == Form::Whole {
+        figures.push(time("mean", |row| row.lat_ns.mean));
+    }
+    figures.push(time("p50", |row| row.lat_ns.p50));
+    figures.push(time("p99", |row| row.lat_ns.p99));
+    figures.push(time("p99.9", |row| row.lat_ns.p999));
+    if form == Form::Whole {
+        figures.push(time("max", |row| row.lat_ns.max));
+    }
+    figures.push(column("cost %", Box::new(|row| format!("{:.1}", row.share * 100.0))));
+    figures.push(column("of weight", Box::new(|row| format!("{:.1}", row.weight_share * 100.0))));
+    figures
+}
+
+fn grid(columns: &[Column], rows: &[ClientRow]) -> Grid {
+    let mut grid = Grid::new(columns.iter().map(|(name, side, _)| (name.clone(), *side)));
+    for row in rows {
+        grid.row(columns.iter().map(|(_, _, value)| value(row)));
+    }
+    grid
+}

@@ -1,0 +1,168 @@
+//! Flags of `bench` for how Linux 2.4 did raw I/O, for who compares: history, no advice.
+//!
+//! Parsed by clap, read by machine.rs, which runs such rows; a list makes a row for each value.
+//! Whatever a flag needs of a row is said here.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use millrace::{Spec, Stack, Words};
+use millrace_console::words::{whole, word};
+use millrace_experiments::simulation::{Linux24, LockScope, Readv};
+
+/// How raw I/O is done.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "How Linux 2.4 did raw I/O (with --machine or --locks)")]
+pub struct Linux24Args {
+    /// Bytes of a buffer head, of which each I/O takes as many as it needs: 512, page (4096) or
+    /// whole (the I/O, or an element of its vector, is one); for --iodepth 1. Latencies are those
+    /// of whole I/Os
+    #[arg(long, value_delimiter = ',', value_name = "UNIT", value_parser = unit)]
+    #[arg(requires = "laboratory")]
+    pub unit: Vec<Unit>,
+    /// Elements of each I/O's vector, for --iodepth 1
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = whole::<u32>(1..=1024))]
+    #[arg(requires = "laboratory")]
+    pub iovecs: Vec<u32>,
+    /// With --iovecs, what becomes of a vector: whole (one I/O), serial (its elements one after the
+    /// other) [default: whole]
+    #[arg(long, value_delimiter = ',', value_name = "HOW", value_parser = word::<Readv>)]
+    #[arg(requires = "iovecs")]
+    pub readv: Vec<Readv>,
+    /// Copies of what is read and written: always, or never; for --iodepth 1. On a simulated
+    /// machine a copy takes what it took Linux 2.4 on a Pentium III, by the machine's clock
+    /// [default: never]
+    #[arg(long, value_delimiter = ',', value_name = "WHEN", value_parser = bounce)]
+    #[arg(requires = "laboratory")]
+    pub bounce: Vec<Bounce>,
+    /// The lock of --stack sq: queue (one for each drive), adapter (for each controller, which
+    /// every drive must name: DRIVER@NAME, or `controller` of a model), global (one for all)
+    /// [default: queue]
+    #[arg(long, value_delimiter = ',', value_name = "SCOPE", value_parser = word::<LockScope>)]
+    #[arg(requires = "laboratory")]
+    pub request_lock: Vec<LockScope>,
+    /// Where the bios of a batch wait with --stack sq: task (with the submitter, as since 2.6.39),
+    /// queue (each takes the queue's lock, as before) [default: task]
+    #[arg(long, value_delimiter = ',', value_name = "WHERE", value_parser = queue_plug)]
+    #[arg(requires = "laboratory")]
+    pub queue_plug: Vec<QueuePlug>,
+    /// With --unit, --iovecs or --bounce always, bytes of memory that each job fills and keeps for
+    /// its open drive, as a kiobuf had 8792 and later 608: part of this process's memory and of the
+    /// row, and of no time, here or simulated [default: 0]
+    #[arg(long, value_delimiter = ',', value_name = "BYTES")]
+    #[arg(value_parser = whole::<u32>(0..=1 << 20), requires = "laboratory")]
+    pub descriptor: Vec<u32>,
+}
+
+/// Bytes of a unit; none for whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unit(Option<u32>);
+
+fn unit(text: &str) -> Result<Unit, String> {
+    match text {
+        "512" => Ok(Unit(Some(512))),
+        "page" => Ok(Unit(Some(4096))),
+        "whole" => Ok(Unit(None)),
+        _ => Err("512, page or whole".to_owned()),
+    }
+}
+
+/// When data go through copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bounce {
+    /// Not at all.
+    Never,
+    /// Whatever the drive reaches.
+    Always,
+}
+
+fn bounce(text: &str) -> Result<Bounce, String> {
+    match text {
+        "never" => Ok(Bounce::Never),
+        "always" => Ok(Bounce::Always),
+        _ => Err("one of never, always".to_owned()),
+    }
+}
+
+/// Where bios of a batch wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueuePlug {
+    /// With the submitter.
+    Task,
+    /// In the queue.
+    Queue,
+}
+
+fn queue_plug(text: &str) -> Result<QueuePlug, String> {
+    match text {
+        "task" => Ok(QueuePlug::Task),
+        "queue" => Ok(QueuePlug::Queue),
+        _ => Err("one of task, queue".to_owned()),
+    }
+}
+
+/// What was given, or one that stands for the default.
+fn each<T: Copy>(given: &[T]) -> Vec<Option<T>> {
+    if given.is_empty() { vec![None] } else { given.iter().copied().map(Some).collect() }
+}
+
+/// Every history with each of the values.
+fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T)) -> Vec<Linux24> {
+    let values = each(given);
+    let changed = |history: &Linux24| {
+        let one = |value: &Option<T>| {
+            let mut history = *history;
+            if let Some(value) = *value {
+                set(&mut history, value);
+            }
+            history
+        };
+        values.iter().map(one).collect::<Vec<_>>()
+    };
+    before.iter().flat_map(changed).collect()
+}
+
+impl Linux24Args {
+    /// Every combination of the lists.
+    pub fn histories(&self) -> Vec<Linux24> {
+        let all = vec![Linux24::default()];
+        let all = with(all, &self.unit, |history, unit| {
+            // So that the job is one of raw I/O.
+            (history.unit_bytes, history.iovecs) = (unit.0, unit.0.is_none().then_some(1));
+        });
+        let all = with(all, &self.iovecs, |history, iovecs| history.iovecs = Some(iovecs));
+        let all = with(all, &self.readv, |history, readv| history.readv = readv);
+        let all = with(all, &self.bounce, |history, bounce| {
+            history.bounce = bounce == Bounce::Always;
+        });
+        let all = with(all, &self.request_lock, |history, scope| history.request_lock = scope);
+        let all = with(all, &self.queue_plug, |history, plug| {
+            history.plug_in_queue = plug == QueuePlug::Queue;
+        });
+        with(all, &self.descriptor, |history, bytes| history.descriptor_bytes = bytes)
+    }
+
+    /// Refuses what a row of this design and these drives would pass over.
+    pub fn check(&self, stack: Stack, drives: &[Spec]) -> Result<()> {
+        for (flag, given) in [
+            ("--request-lock", !self.request_lock.is_empty()),
+            ("--queue-plug", !self.queue_plug.is_empty()),
+        ] {
+            if given && stack != Stack::Sq {
+                let stack = stack.word();
+                bail!("{flag}: only --stack sq has a request queue, not {stack}; use --stack sq");
+            }
+        }
+        let unnamed = drives.iter().find(|drive| Linux24::adapter_of(drive).is_none());
+        if let (true, Some(drive)) = (self.request_lock.contains(&LockScope::Adapter), unnamed) {
+            bail!(
+                "--request-lock adapter: drive `{drive}` names no controller; write DRIVER@NAME:... \
+                 and --controller NAME:tags=N, or controller=NAME of a model"
+            );
+        }
+        let cut = !self.unit.is_empty() || !self.iovecs.is_empty();
+        if !self.descriptor.is_empty() && !cut && self.bounce != [Bounce::Always] {
+            bail!("--descriptor: jobs have one with --unit, --iovecs or --bounce always; add one");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! A trace that says, to another thread, how far it is read and what is to be noted of it.
+//!
+//! The lab's replay reads the trace on a thread of its own; the verb shows a bar meanwhile and
+//! notes at the end. Owned by both through an `Arc`.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use millrace_experiments::trace::{AnySource, TraceIo, TraceSource};
+
+/// I/Os between two times that it says so.
+const IOS_A_LOOK: u64 = 4_096;
+
+/// What is known of a trace while it is read.
+#[derive(Debug, Default)]
+pub struct TraceProgress(Mutex<ProgressState>);
+
+#[derive(Debug, Default)]
+struct ProgressState {
+    /// 0 to 1.
+    progress: f64,
+    notes: Vec<String>,
+    /// All devices of the trace, when it was read to its end.
+    devices: Option<Vec<String>>,
+}
+
+impl TraceProgress {
+    /// How far it is, 0 to 1.
+    pub fn progress(&self) -> f64 {
+        self.known().progress
+    }
+
+    /// What a person should know of what was read.
+    pub fn notes(&self) -> Vec<String> {
+        self.known().notes.clone()
+    }
+
+    /// Those of some devices that the trace does not have, and those that it has; nothing if it was
+    /// not read to its end.
+    pub fn missing<'a>(
+        &self,
+        devices: impl Iterator<Item = &'a str>,
+    ) -> Option<(Vec<&'a str>, Vec<String>)> {
+        let has = self.known().devices.clone()?;
+        let missing: Vec<_> = devices.filter(|name| !has.iter().any(|has| has == name)).collect();
+        (!missing.is_empty()).then_some((missing, has))
+    }
+
+    fn known(&self) -> MutexGuard<'_, ProgressState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A trace that is watched.
+pub struct TrackedTrace<S> {
+    source: S,
+    watch: Arc<TraceProgress>,
+    ios: u64,
+}
+
+impl TrackedTrace<AnySource> {
+    /// Watches a trace.
+    pub fn new(source: AnySource, watch: &Arc<TraceProgress>) -> TrackedTrace<AnySource> {
+        TrackedTrace { source, watch: Arc::clone(watch), ios: 0 }
+    }
+
+    fn say(&self, devices: Option<Vec<String>>) {
+        let (progress, notes) = (self.source.progress(), self.source.notes());
+        *self.watch.known() = ProgressState { progress, notes, devices };
+    }
+}
+
+impl TraceSource for TrackedTrace<AnySource> {
+    type Error = <AnySource as TraceSource>::Error;
+
+    fn next_io(&mut self) -> Result<Option<TraceIo>, Self::Error> {
+        let io = self.source.next_io();
+        self.ios += 1;
+        if self.ios.is_multiple_of(IOS_A_LOOK) || !matches!(io, Ok(Some(_))) {
+            let has_ended = matches!(io, Ok(None));
+            self.say(has_ended.then(|| self.source.devices().to_vec()));
+        }
+        io
+    }
+
+    fn devices(&self) -> &[String] {
+        self.source.devices()
+    }
+}

@@ -1,0 +1,44 @@
+//! `explorer`: deterministic simulation testing of the production block layer.
+//!
+//! A seed becomes a scenario (scenario.rs, generator.rs, profiles.rs): a machine, a volume,
+//! submitters, faults and disturbances. It runs on the simulated machine (run.rs, submitter.rs,
+//! disturbance.rs) against drives made for it (drive.rs, disk_image.rs), served as serving.rs says,
+//! perhaps by workers (workers.rs); an oracle with a plain model of what must be true watches
+//! (oracle.rs, history.rs, map.rs); a scenario that goes wrong is made smaller (shrinker.rs).
+//! `cache` does so with a cache of pages.
+//! Called by `millrace-lab explore` and by tests. Invariant: the same scenario gives the same
+//! outcome, to the bit, in every build. Source: the method is FoundationDB's and TigerBeetle's.
+
+pub mod cache;
+mod disk_image;
+mod disturbance;
+mod drive;
+mod generator;
+mod group_spec;
+mod history;
+mod map;
+mod oracle;
+pub(crate) mod oracle_lock;
+mod planted;
+mod profiles;
+mod random;
+mod run;
+mod scenario;
+mod scheduler_spec;
+mod serving;
+mod sharing;
+mod shrinker;
+mod submitter;
+mod time;
+mod workers;
+mod workload;
+
+pub use oracle::Violation;
+pub use planted::{CACHE_PLANTS, PLANTS, with_bug};
+pub use run::{Outcome, run, violation_so_far};
+pub use scenario::{
+    ChannelSpec, Disturbance, DisturbanceKind, DriveSpec, FaultSpec, LayerSpec, LayoutSpec,
+    LimitSpec, MachineSpec, Scenario, SpreadSpec, StackSpec,
+};
+pub use serving::{ModeSpec, ServingSpec};
+pub use shrinker::smaller;

@@ -1,0 +1,308 @@
+//! `Drive`: a driver for the simulated machine that keeps contents and does as it is told.
+//!
+//! Its queues check every request against the limits that the driver stated, read and write one
+//! stamp a sector, answer in the order of random deadlines, and are busy, slow, forgetful or dead
+//! as the scenario says. What it holds and all that it knows is in the oracle. Called by the block
+//! layer under a queue's serve lock. Invariant: the oracle is never held over a call to the
+//! machine.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use millrace_block::{
+    CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, HwQueues, Op, OpFlags,
+    QueueKind, QueueLimits, Request, Sector, Status, Tag, TagScope,
+};
+use millrace_machine::{Machine, Topology};
+use millrace_simulator::Simulated;
+
+use super::disk_image::RequestOutcome;
+use super::oracle::{FailedRequest, Oracle, SharedOracle, Span};
+use super::oracle_lock::lock_oracle;
+use super::scenario::DriveSpec;
+
+/// A drive of a scenario.
+pub(super) struct Drive {
+    pub(super) number: usize,
+    pub(super) spec: DriveSpec,
+    pub(super) oracle: SharedOracle,
+    /// It completes at once.
+    pub(super) immediate: bool,
+}
+
+impl Driver<Simulated> for Drive {
+    fn capacity(&self) -> Sector {
+        lock_oracle(&self.oracle).media[self.number].sectors
+    }
+
+    fn revalidate(&self) -> Result<Sector, Error> {
+        Ok(self.capacity())
+    }
+
+    fn limits(&self) -> QueueLimits {
+        self.spec.limits.limits()
+    }
+
+    fn hw_queues(&self, _: &Topology) -> HwQueues {
+        let kind = if self.spec.owned { QueueKind::OwnerOnly } else { QueueKind::AnyThread };
+        let tags = if self.spec.drive_tags { TagScope::PerDrive } else { TagScope::PerQueue };
+        HwQueues { count: self.spec.queues, depth: self.spec.depth, kind, tags }
+    }
+
+    fn is_immediate(&self) -> bool {
+        self.immediate
+    }
+
+    fn open_queue(&self, _: u16, depth: u32) -> Result<Box<dyn DriverQueue<Simulated>>, Error> {
+        Ok(Box::new(Queue {
+            drive: self.number,
+            limits: self.spec.limits.limits(),
+            depth,
+            oracle: Arc::clone(&self.oracle),
+            immediate: self.immediate,
+            inside: Vec::new(),
+            given_up: 0,
+        }))
+    }
+}
+
+/// A request inside.
+struct HeldRequest {
+    tag: Tag,
+    op: Op,
+    flags: OpFlags,
+    sector: u64,
+    nr: u64,
+    memory: Vec<Span>,
+    /// Where each sector's stamp is, and what was there when it came.
+    stamps: Vec<(*mut u64, u64)>,
+    /// What a flush makes durable.
+    covered: Vec<(u32, u32)>,
+    done_ns: u64,
+    fate: RequestOutcome,
+    given_up: bool,
+}
+
+// SAFETY: the stamps lie in memory that the block layer lends to the drive until it names the tag.
+unsafe impl Send for HeldRequest {}
+
+struct Queue {
+    drive: usize,
+    limits: QueueLimits,
+    depth: u32,
+    oracle: SharedOracle,
+    immediate: bool,
+    inside: Vec<HeldRequest>,
+    /// How many of them were given up.
+    given_up: usize,
+}
+
+impl DriverQueue<Simulated> for Queue {
+    fn queue_rq(&mut self, rq: &Request<Simulated>) -> Dispatch {
+        let now_ns = Simulated::now();
+        let shared = Arc::clone(&self.oracle);
+        let mut oracle = lock_oracle(&shared);
+        let oracle = &mut *oracle;
+        if !self.immediate && oracle.media[self.drive].is_busy() {
+            // Busy until a completion: only if one is to come.
+            let waits = self.inside.len() > self.given_up && oracle.media[self.drive].coin();
+            return if waits { Dispatch::DeviceBusy } else { Dispatch::HostBusy };
+        }
+        oracle.note(rq.sector() << 24 | u64::from(rq.nr_sectors()) << 4 | rq.op() as u64);
+        let media = &oracle.media[self.drive];
+        let closed = [(media.frozen, "freeze"), (media.quiesced, "quiesce")];
+        for (closed, kind) in closed {
+            if closed {
+                oracle.accuse(kind, format!("{} entered drive {}", describe(rq), self.drive));
+                break;
+            }
+        }
+        if rq.sector() + u64::from(rq.nr_sectors()) > oracle.media[self.drive].sectors {
+            let text = format!("{} is behind the end of drive {}", describe(rq), self.drive);
+            oracle.accuse("capacity", text);
+        }
+        let (memory, stamps) = self.take_memory(oracle, rq);
+        let nr = u64::from(rq.nr_sectors());
+        let media = &mut oracle.media[self.drive];
+        let fate = media.fate(rq.op(), rq.sector(), nr);
+        let done_ns = match self.immediate {
+            true => now_ns,
+            false => media.after_stall(now_ns + fate.takes_ns),
+        };
+        media.inside += 1;
+        let covered = if rq.op() == Op::Flush { media.begin_flush() } else { Vec::new() };
+        oracle.hold_memory(&memory);
+        self.inside.push(HeldRequest {
+            tag: rq.tag(),
+            op: rq.op(),
+            flags: rq.flags(),
+            sector: rq.sector(),
+            nr,
+            memory,
+            stamps,
+            covered,
+            done_ns,
+            fate,
+            given_up: false,
+        });
+        Dispatch::Queued
+    }
+
+    fn commit_rqs(&mut self) {}
+
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        if self.inside.is_empty() {
+            return;
+        }
+        let now_ns = Simulated::now();
+        let shared = Arc::clone(&self.oracle);
+        let mut oracle = lock_oracle(&shared);
+        while !batch.is_full() {
+            let due = self.inside.iter().enumerate().filter(|(_, rq)| rq.done_ns <= now_ns);
+            let Some((place, _)) = due.min_by_key(|(_, rq)| (rq.done_ns, rq.tag.0)) else { break };
+            let rq = self.inside.remove(place);
+            self.given_up -= usize::from(rq.given_up);
+            let status = self.finish(&mut oracle, &rq, now_ns);
+            batch.push(rq.tag, status);
+        }
+        let next_ns = self.inside.iter().filter(|rq| !rq.fate.stuck).map(|rq| rq.done_ns).min();
+        if let Some(next_ns) = next_ns {
+            batch.wake_at(next_ns);
+        }
+    }
+
+    fn timeout(&mut self, tag: Tag) -> Expired {
+        let shared = Arc::clone(&self.oracle);
+        let mut oracle = lock_oracle(&shared);
+        let drive = self.drive;
+        let Some(rq) = self.inside.iter_mut().find(|rq| rq.tag == tag) else {
+            oracle.accuse("timeout", format!("drive {drive} was asked about idle tag {}", tag.0));
+            return Expired::Extend;
+        };
+        if oracle.media[drive].coin() {
+            return Expired::Extend;
+        }
+        rq.given_up = oracle.given_up(&suspect(drive, rq));
+        self.given_up += usize::from(rq.given_up);
+        Expired::Abandon
+    }
+}
+
+impl Queue {
+    /// The request takes effect, or fails.
+    fn finish(&self, oracle: &mut Oracle, rq: &HeldRequest, now_ns: u64) -> Status {
+        oracle.release_memory(&rq.memory);
+        oracle.media[self.drive].inside -= 1;
+        for (place, before) in &rq.stamps {
+            // SAFETY: the memory is the drive's until the tag is named, which comes after this.
+            if unsafe { place.read_unaligned() } != *before {
+                let text = format!("memory of a request on drive {} was changed", self.drive);
+                oracle.accuse("memory", text);
+                return Status::IoError;
+            }
+        }
+        let status = match oracle.media[self.drive].is_dead(now_ns) {
+            true => Status::Offline,
+            false => rq.fate.status,
+        };
+        if !status.is_ok() {
+            if !rq.given_up {
+                oracle.failed(&suspect(self.drive, rq), status);
+            }
+            return status;
+        }
+        let media = &mut oracle.media[self.drive];
+        match rq.op {
+            Op::Flush => media.end_flush(&rq.covered),
+            Op::Read => {
+                for (sector, (place, _)) in (rq.sector..).zip(&rq.stamps) {
+                    // SAFETY: as above; a read's memory is written by nobody else.
+                    unsafe { place.write_unaligned(media.stamp(sector)) };
+                }
+            }
+            Op::Write => {
+                for (sector, (_, stamp)) in (rq.sector..).zip(&rq.stamps) {
+                    media.write(sector, *stamp, rq.flags);
+                }
+            }
+            Op::Discard | Op::WriteZeroes => {
+                (rq.sector..rq.sector + rq.nr).for_each(|sector| media.write(sector, 0, rq.flags));
+            }
+        }
+        status
+    }
+
+    /// Looks through a request's memory, and checks the request.
+    fn take_memory(
+        &self,
+        oracle: &mut Oracle,
+        rq: &Request<Simulated>,
+    ) -> (Vec<Span>, Vec<(*mut u64, u64)>) {
+        let (mut memory, mut bytes) = (Vec::with_capacity(rq.nr_segments().into()), 0u64);
+        let has_data = rq.op().has_data();
+        let mut stamps = Vec::with_capacity(if has_data { rq.nr_sectors() as usize } else { 0 });
+        let mut wrong = self.broken_limit(rq);
+        for piece in rq.segments_within(&self.limits) {
+            let (start, len) = (piece.start as usize, piece.len_bytes as usize);
+            memory.push((start, start + len));
+            let first = bytes.next_multiple_of(512);
+            for at in (first..bytes + len as u64).step_by(512) {
+                let place = piece.start.wrapping_add((at - bytes) as usize).cast::<u64>();
+                // SAFETY: inside a segment of a request in flight; segments hold whole words.
+                stamps.push((place, unsafe { place.read_unaligned() }));
+            }
+            bytes += len as u64;
+            let mask = self.limits.seg_boundary_mask;
+            let crosses = start as u64 & !mask != (start + len - 1) as u64 & !mask;
+            if crosses || piece.len_bytes > self.limits.max_segment_size {
+                wrong = wrong.or(Some("a piece of memory breaks the limits"));
+            }
+        }
+        if memory.len() > self.limits.max_segments.into() {
+            wrong = wrong.or(Some("it has too many pieces of memory"));
+        }
+        if bytes != u64::from(rq.len_bytes()) {
+            wrong = wrong.or(Some("its memory is not as long as it is"));
+        }
+        if let Some(wrong) = wrong {
+            oracle.accuse("limits", format!("{} on drive {}: {wrong}", describe(rq), self.drive));
+        }
+        (memory, stamps)
+    }
+
+    /// Which of the limits a request breaks, but for those of memory.
+    fn broken_limit(&self, rq: &Request<Simulated>) -> Option<&'static str> {
+        let (limits, nr) = (&self.limits, rq.nr_sectors());
+        let longest = match rq.op() {
+            Op::Flush => return (nr != 0).then_some("a flush has no length"),
+            Op::Read | Op::Write => limits.max_sectors,
+            Op::Discard => limits.max_discard_sectors,
+            Op::WriteZeroes => limits.max_write_zeroes_sectors,
+        };
+        let (chunk, last) = (u64::from(limits.chunk_sectors), rq.sector() + u64::from(nr) - 1);
+        let block = u64::from(limits.logical_block_size >> 9);
+        let has_data = rq.op().has_data();
+        [
+            (nr == 0 || nr > longest, "its length"),
+            (!(rq.sector() | u64::from(nr)).is_multiple_of(block), "it is not whole blocks"),
+            (
+                chunk != 0 && has_data && rq.sector() / chunk != last / chunk,
+                "it crosses a boundary of the drive",
+            ),
+            (rq.flags().has(OpFlags::PREFLUSH), "PREFLUSH is not for drives"),
+            (rq.flags().has(OpFlags::FUA) && !limits.features.fua, "the drive has no FUA"),
+            (rq.tag().0 >= self.depth, "its tag is too high"),
+            (self.inside.iter().any(|inside| inside.tag == rq.tag()), "its tag is in use"),
+        ]
+        .into_iter()
+        .find_map(|(broken, what)| broken.then_some(what))
+    }
+}
+
+fn suspect(drive: usize, rq: &HeldRequest) -> FailedRequest<'_> {
+    FailedRequest { drive, op: rq.op, sector: rq.sector, nr: rq.nr, memory: &rq.memory }
+}
+
+fn describe(rq: &Request<Simulated>) -> String {
+    format!("request {:?} {} + {}, tag {}", rq.op(), rq.sector(), rq.nr_sectors(), rq.tag().0)
+}

@@ -1,0 +1,505 @@
+//! `Oracle`: what should be true of a run, told of every event, and what was found not to be.
+//!
+//! Holds the plain model: every bio, who wrote which sector when, what the drives hold and what
+//! would survive a power cut. Submitters tell it of bios (before they are submitted, and when they
+//! come back), drives of requests. One simulated thread runs at a time, and the order of calls is
+//! the order of events. Behind one plain mutex that is never held over a call to the machine, so it
+//! costs no virtual time: such a call may let another simulated thread run, which would wait for
+//! the mutex on the same thread of the system, for ever. Builds with debug assertions stop at the
+//! first such call, all others where somebody would wait. Invariants checked: ARCHITECTURE.md,
+//! "Invariants"; design rules 1 to 3.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use millrace_block::{Op, OpFlags, Status};
+use serde::{Deserialize, Serialize};
+
+use super::disk_image::DiskImage;
+use super::history::History;
+use super::map::Map;
+use super::scenario::Scenario;
+
+/// What went wrong first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Violation {
+    /// A word or two: which invariant.
+    pub kind: String,
+    /// What happened.
+    pub detail: String,
+}
+
+/// A piece of memory: first byte, and the one past its end.
+pub(super) type Span = (usize, usize);
+
+/// A bio as its submitter sees it.
+#[derive(Debug, Clone)]
+pub(super) struct BioRecord {
+    pub(super) channel: usize,
+    pub(super) op: Op,
+    pub(super) flags: OpFlags,
+    pub(super) sector: u64,
+    pub(super) nr: u64,
+    pub(super) memory: Vec<Span>,
+    pub(super) foreign: bool,
+    /// When it was submitted and when it came back, in events; 0 and `u64::MAX` if not yet.
+    pub(super) submitted: u64,
+    pub(super) ended: u64,
+    pub(super) status: Option<Status>,
+    submitted_ns: u64,
+    /// The longest that it may take.
+    bound_ns: u64,
+    /// The bound that holds once the layer has taken the bio.
+    taken_bound_ns: u64,
+    log_len: usize,
+    expects: ExpectedStatus,
+}
+
+/// Which statuses a bio may or must come back with.
+#[derive(Debug, Clone, Copy, Default)]
+struct ExpectedStatus {
+    /// A bit for each status that a drive gave a request that may be a part of it.
+    may: u32,
+    /// One of those requests certainly was.
+    must_fail: bool,
+    must_time_out: bool,
+    unsupported: bool,
+}
+
+/// A request that failed or was given up, as far as it tells whose it was.
+pub(super) struct FailedRequest<'a> {
+    pub(super) drive: usize,
+    pub(super) op: Op,
+    pub(super) sector: u64,
+    pub(super) nr: u64,
+    pub(super) memory: &'a [Span],
+}
+
+/// Why drives may rightly have requests that no bio waits for.
+struct Leftovers {
+    /// Bios of dropped channels may still be inside drives.
+    strays: bool,
+    /// Some request may time out.
+    may_time_out: bool,
+}
+
+/// Drives that complete nothing for a while, and whom that holds up.
+struct Stalls {
+    /// For each drive, whether it does.
+    drives: Vec<bool>,
+    /// All I/O waits for it.
+    all: bool,
+    longest_ns: u64,
+    /// After this much more an I/O has been forgotten.
+    bound_ns: u64,
+}
+
+/// All that is known of a run.
+pub(super) struct Oracle {
+    pub(super) map: Map,
+    pub(super) media: Vec<DiskImage>,
+    pub(super) bios: Vec<BioRecord>,
+    live: Vec<u32>,
+    history: History,
+    /// Acknowledged changes: drive, sector, and the drive's number of that change.
+    log: Vec<(u32, u32, u32)>,
+    /// So much of the log has been found durable.
+    durable: usize,
+    /// Memory that drives have, by its first byte.
+    held: BTreeMap<usize, usize>,
+    events: u64,
+    stalls: Stalls,
+    leftovers: Leftovers,
+    /// Channels that are to be dropped.
+    pub(super) stop: Vec<bool>,
+    pub(super) violation: Option<Violation>,
+    pub(super) ios: u64,
+    /// A sum over all that happened, to tell two runs apart.
+    pub(super) digest: u64,
+}
+
+/// The oracle, shared.
+pub(super) type SharedOracle = Arc<Mutex<Oracle>>;
+
+impl Oracle {
+    pub(super) fn new(scenario: &Scenario) -> Oracle {
+        let map = Map::new(scenario);
+        Oracle {
+            media: (0..)
+                .zip(&scenario.drives)
+                .map(|(number, spec)| DiskImage::new(spec, scenario.sectors_at_first(number)))
+                .collect(),
+            bios: Vec::new(),
+            live: Vec::new(),
+            history: History::new(map.capacity),
+            map,
+            log: Vec::new(),
+            durable: 0,
+            held: BTreeMap::new(),
+            events: 1,
+            stalls: Stalls {
+                bound_ns: scenario.bound_ns(),
+                drives: scenario.drives.iter().map(|d| d.faults.stall_us.is_some()).collect(),
+                all: scenario.stalls_all(),
+                longest_ns: scenario.stall_ns(),
+            },
+            leftovers: Leftovers { strays: false, may_time_out: scenario.may_time_out() },
+            stop: vec![false; scenario.channels.len()],
+            violation: None,
+            ios: 0,
+            digest: 0,
+        }
+    }
+
+    /// The first one counts.
+    pub(super) fn accuse(&mut self, kind: &str, detail: String) {
+        if self.violation.is_none() {
+            self.violation = Some(Violation { kind: kind.to_owned(), detail });
+        }
+    }
+
+    /// Mixes something that happened into the digest.
+    pub(super) fn note(&mut self, what: u64) {
+        self.digest = (self.digest ^ what).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+    }
+
+    /// The number that the next bio will have.
+    pub(super) fn next_id(&self) -> u64 {
+        self.bios.len() as u64
+    }
+
+    /// A bio is about to be submitted. Writes are legal contents from now on.
+    pub(super) fn submit(&mut self, mut bio: BioRecord, now_ns: u64) {
+        let id = self.bios.len() as u32;
+        self.events += 1;
+        bio.submitted = self.events;
+        bio.submitted_ns = now_ns;
+        // Before it is taken, it waits for whatever else waits.
+        bio.bound_ns = self.stalls.bound_ns + self.stalls.longest_ns;
+        bio.taken_bound_ns = match self.waits_for_stalled(&bio) {
+            true => bio.bound_ns,
+            false => self.stalls.bound_ns,
+        };
+        bio.log_len = self.log.len();
+        bio.expects.unsupported = self.is_unsupported(&bio);
+        if bio.op.is_write() {
+            self.history.add(bio.sector..bio.sector + bio.nr, id);
+        }
+        self.live.push(id);
+        self.bios.push(bio);
+    }
+
+    /// The layer has taken a bio: from now on it waits only for what it touches.
+    pub(super) fn accept(&mut self, id: u64, now_ns: u64) {
+        let bio = &mut self.bios[id as usize];
+        if bio.status.is_none() && bio.bound_ns != bio.taken_bound_ns {
+            (bio.submitted_ns, bio.bound_ns) = (now_ns, bio.taken_bound_ns);
+        }
+    }
+
+    /// Whether a drive that it touches stalls some time, or what it waits for all the same.
+    fn waits_for_stalled(&self, bio: &BioRecord) -> bool {
+        let around = OpFlags::FUA.with(OpFlags::PREFLUSH);
+        let touches = |sector: u64| self.stalls.drives[self.map.place(sector).0];
+        self.stalls.all
+            || bio.op == Op::Flush
+            || around.without(bio.flags) != around
+            || (bio.sector..bio.sector + bio.nr).any(touches)
+    }
+
+    /// Some drive that it touches cannot do it.
+    fn is_unsupported(&self, bio: &BioRecord) -> bool {
+        let lacks = |sector: u64| {
+            let limits = &self.media[self.map.place(sector).0].limits;
+            match bio.op {
+                Op::Discard => limits.discard_sectors < limits.block / 512,
+                Op::WriteZeroes => limits.zeroes_sectors < limits.block / 512,
+                _ => false,
+            }
+        };
+        (bio.sector..bio.sector + bio.nr).any(lacks)
+    }
+
+    /// The bio was refused: it never was.
+    pub(super) fn refuse(&mut self, id: u64) {
+        let events = self.events;
+        let Some(bio) = self.take_live(id) else { return };
+        (bio.ended, bio.status) = (events, Some(Status::Invalid));
+        let range = bio.sector..bio.sector + bio.nr;
+        self.history.remove(range, id as u32);
+    }
+
+    /// The volume says that it has grown.
+    pub(super) fn grown(&mut self, sectors: u64) {
+        let (old, most) = (self.map.told, self.map.capacity);
+        if sectors <= old || sectors > most {
+            self.accuse("capacity", format!("from {old} sectors to {sectors}, of {most} at most"));
+        }
+        self.map.told = sectors;
+    }
+
+    /// A bio is refused for its place, of a volume of which so much was known before: rightly?
+    pub(super) fn refuse_outside(&mut self, id: u64, known_sectors: u64) {
+        let bio = &self.bios[id as usize];
+        if bio.sector + bio.nr <= known_sectors {
+            let text = format!("bio {id} was refused, and the volume had grown to {known_sectors}");
+            self.accuse("capacity", text);
+        }
+        self.refuse(id);
+    }
+
+    fn take_live(&mut self, id: u64) -> Option<&mut BioRecord> {
+        let place = self.live.iter().position(|live| u64::from(*live) == id)?;
+        self.live.swap_remove(place);
+        Some(&mut self.bios[id as usize])
+    }
+
+    /// A bio came back, with or without its memory.
+    pub(super) fn end(&mut self, id: u64, status: Status, memory: Memory, now_ns: u64) {
+        self.events += 1;
+        self.ios += 1;
+        self.note(id << 8 | status as u64);
+        self.note(now_ns);
+        let events = self.events;
+        let Some(bio) = self.take_live(id) else {
+            return self.accuse("exactly once", format!("bio {id} came back twice: {status}"));
+        };
+        (bio.ended, bio.status) = (events, Some(status));
+        if status == Status::TimedOut {
+            // Its requests may still take effect.
+            bio.ended = u64::MAX;
+        }
+        let bio = bio.clone();
+        let name = describe(id, &bio);
+        if let Some(wrong) = wrong_status(&bio.expects, status) {
+            self.accuse("status", format!("{name} ended with {status}: {wrong}"));
+        }
+        let took_ns = now_ns.saturating_sub(bio.submitted_ns);
+        if took_ns > bio.bound_ns {
+            let bound_ns = bio.bound_ns;
+            let text = format!("{name} took {took_ns} ns; the bound is {bound_ns} ns");
+            self.accuse("starvation", text);
+        }
+        if memory == Memory::Back {
+            self.check_memory_is_free(&name, &bio.memory);
+        }
+        if status.is_ok() {
+            self.check_durability(&name, &bio, id);
+        }
+    }
+
+    fn check_memory_is_free(&mut self, name: &str, memory: &[Span]) {
+        for (start, end) in memory {
+            let below = self.held.range(..end).next_back();
+            if below.is_some_and(|(_, held_end)| held_end > start) {
+                self.accuse("memory", format!("{name} came back, and a drive has its memory"));
+            }
+        }
+    }
+
+    fn check_durability(&mut self, name: &str, bio: &BioRecord, id: u64) {
+        if bio.op == Op::Flush || bio.flags.has(OpFlags::PREFLUSH) {
+            for at in self.durable..bio.log_len {
+                let (drive, sector, number) = self.log[at];
+                if !self.media[drive as usize].is_durable(sector, number) {
+                    let text = format!(
+                        "{name} was acknowledged; sector {sector} of drive {drive}, acknowledged \
+                         before it was submitted, would be lost"
+                    );
+                    return self.accuse("flush", text);
+                }
+            }
+            self.durable = self.durable.max(bio.log_len);
+        }
+        if !bio.op.is_write() {
+            return;
+        }
+        for sector in bio.sector..bio.sector + bio.nr {
+            let (drive, place) = self.map.place(sector);
+            let number = self.media[drive].number(place);
+            let fua =
+                bio.flags.has(OpFlags::FUA) && self.history.is_alone(&self.bios, sector, id as u32);
+            if fua && self.media[drive].stamp(place) != stamp_of(bio.op, id, sector) {
+                let text = format!("{name} was acknowledged; sector {sector} is not changed");
+                return self.accuse("data", text);
+            }
+            if fua && !self.media[drive].is_durable(place as u32, number) {
+                let text = format!("{name} was acknowledged; sector {sector} would be lost");
+                return self.accuse("fua", text);
+            }
+            self.log.push((drive as u32, place as u32, number));
+        }
+    }
+
+    /// What a read found, sector by sector.
+    pub(super) fn check_read(&mut self, id: u64, found: &[u64]) {
+        let bio = self.bios[id as usize].clone();
+        for (sector, stamp) in (bio.sector..).zip(found) {
+            if let Some(wrong) = self.history.wrong(&self.bios, &bio, sector, *stamp) {
+                let name = describe(id, &bio);
+                return self.accuse("data", format!("{name} found at sector {sector} {wrong}"));
+            }
+        }
+    }
+
+    /// A drive takes memory.
+    pub(super) fn hold_memory(&mut self, memory: &[Span]) {
+        self.held.extend(memory.iter().copied());
+    }
+
+    /// A drive lets go of memory.
+    pub(super) fn release_memory(&mut self, memory: &[Span]) {
+        for (start, _) in memory {
+            self.held.remove(start);
+        }
+    }
+
+    /// A request failed: some bio has to say so.
+    pub(super) fn failed(&mut self, suspect: &FailedRequest<'_>, status: Status) {
+        let (touched, exact) = self.owners(suspect);
+        for id in &touched {
+            let expects = &mut self.bios[*id as usize].expects;
+            expects.may |= 1 << status as u32;
+            expects.must_fail |= exact;
+        }
+    }
+
+    /// A request is given up. False if its bios wait for it all the same.
+    pub(super) fn given_up(&mut self, suspect: &FailedRequest<'_>) -> bool {
+        let (touched, exact) = self.owners(suspect);
+        let foreign = suspect.op.has_data();
+        if foreign && touched.iter().any(|id| self.bios[*id as usize].foreign) {
+            return false;
+        }
+        for id in &touched {
+            let expects = &mut self.bios[*id as usize].expects;
+            expects.may |= 1 << Status::TimedOut as u32;
+            expects.must_time_out |= exact;
+        }
+        true
+    }
+
+    /// The bios that a request may be a part of, and whether they certainly are its.
+    fn owners(&self, suspect: &FailedRequest<'_>) -> (Vec<u32>, bool) {
+        let touches = |id: &u32| {
+            let bio = &self.bios[*id as usize];
+            match suspect.op {
+                Op::Flush => {
+                    let around = OpFlags::FUA.with(OpFlags::PREFLUSH);
+                    bio.op == Op::Flush || around.without(bio.flags) != around
+                }
+                op if op != bio.op => false,
+                op if op.has_data() => suspect.memory.iter().any(|(start, end)| {
+                    bio.memory.iter().any(|(from, to)| start < to && from < end)
+                }),
+                _ => (bio.sector..bio.sector + bio.nr).any(|sector| {
+                    let (drive, place) = self.map.place(sector);
+                    let inside = suspect.sector..suspect.sector + suspect.nr;
+                    drive == suspect.drive && inside.contains(&place)
+                }),
+            }
+        };
+        let touched: Vec<u32> = self.live.iter().copied().filter(touches).collect();
+        // One flush may serve several bios, each of which may also have another under way.
+        let alone = touched.len() == 1 && suspect.op != Op::Flush && !self.leftovers.strays;
+        let exact = suspect.op.has_data() || alone;
+        (touched, exact)
+    }
+
+    /// A channel is gone: nobody waits for its bios any more.
+    pub(super) fn forget(&mut self, channel: usize) {
+        let (bios, before) = (&self.bios, self.live.len());
+        self.live.retain(|id| bios[*id as usize].channel != channel);
+        self.leftovers.strays |= self.live.len() < before;
+    }
+
+    /// Whether drives may rightly have requests that no bio waits for.
+    pub(super) fn may_keep_requests(&self) -> bool {
+        self.leftovers.strays || self.leftovers.may_time_out
+    }
+
+    /// Looks for a bio that waits beyond its bound.
+    pub(super) fn check_patience(&mut self, now_ns: u64) {
+        let waits = |id: &&u32| {
+            let bio = &self.bios[**id as usize];
+            now_ns.saturating_sub(bio.submitted_ns) > bio.bound_ns
+        };
+        if let Some(id) = self.live.iter().find(waits).copied() {
+            let bio = &self.bios[id as usize];
+            let name = describe(id.into(), bio);
+            let text = format!("{name} has not come back within {} ns", bio.bound_ns);
+            self.accuse("starvation", text);
+        }
+    }
+
+    /// The run is over: nothing may be left.
+    pub(super) fn check_end(&mut self) {
+        if let Some(id) = self.live.first().copied() {
+            let name = describe(id.into(), &self.bios[id as usize]);
+            let count = self.live.len();
+            self.accuse("exactly once", format!("{count} bios never came back; one is {name}"));
+        }
+    }
+}
+
+impl BioRecord {
+    /// A bio that is about to be submitted.
+    pub(super) fn new(
+        channel: usize,
+        (op, flags): (Op, OpFlags),
+        (sector, nr): (u64, u64),
+    ) -> BioRecord {
+        BioRecord {
+            channel,
+            op,
+            flags,
+            sector,
+            nr,
+            memory: Vec::new(),
+            foreign: false,
+            submitted: 0,
+            ended: u64::MAX,
+            status: None,
+            submitted_ns: 0,
+            bound_ns: 0,
+            taken_bound_ns: 0,
+            log_len: 0,
+            expects: ExpectedStatus::default(),
+        }
+    }
+}
+
+/// What became of the memory of a bio that came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// The memory came back, or the bio had none.
+    Back,
+    /// A drive may still write it, so it was kept.
+    Kept,
+}
+
+/// What a bio leaves in a sector.
+pub(super) fn stamp_of(op: Op, id: u64, sector: u64) -> u64 {
+    if op == Op::Write { (id + 1) << 24 | (sector & 0xff_ffff) } else { 0 }
+}
+
+fn wrong_status(expects: &ExpectedStatus, status: Status) -> Option<&'static str> {
+    let may = expects.may >> status as u32 & 1 == 1;
+    match status {
+        Status::TimedOut if may => None,
+        _ if expects.must_time_out => Some("one of its requests was given up"),
+        Status::Ok if expects.must_fail => Some("one of its requests failed"),
+        Status::Ok if expects.unsupported => Some("a drive does not support it"),
+        Status::Ok => None,
+        Status::NotSupported if expects.unsupported => None,
+        _ if may => None,
+        _ => Some("no drive said so"),
+    }
+}
+
+fn describe(id: u64, bio: &BioRecord) -> String {
+    let BioRecord { channel, op, sector, nr, flags, .. } = bio;
+    let fua = if flags.has(OpFlags::FUA) { " FUA" } else { "" };
+    let preflush = if flags.has(OpFlags::PREFLUSH) { " PREFLUSH" } else { "" };
+    format!("bio {id} of channel {channel} ({op:?} {sector} + {nr}{fua}{preflush})")
+}

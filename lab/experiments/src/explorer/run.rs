@@ -1,0 +1,324 @@
+//! `run`: a scenario on the simulated machine, from the first disk to the last check.
+//!
+//! Builds the volume inside the simulation, starts submitters, disturbances and the watchdog, joins
+//! them, lets drives give back what timed out, and asks the oracle. Called by workers, one scenario
+//! after the other on one thread. Invariant: the outcome is a function of the scenario.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millrace_block::{
+    Controller, ControllerConfig, Disk, DiskConfig, Entrance, Event, Inside, Layout, OpSnapshot,
+    QueueKind, Sharing, TraceSink, Volume,
+};
+use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread, Word};
+use millrace_simulator::{SimError, Simulated, Simulation};
+use serde::{Deserialize, Serialize};
+
+use super::disturbance::{disturb, watch};
+use super::drive::Drive;
+use super::oracle::{Oracle, SharedOracle, Violation};
+use super::oracle_lock::lock_oracle;
+use super::scenario::{ChannelSpec, DisturbanceKind, LayoutSpec, Scenario};
+use super::scheduler_spec::OrderSpec;
+use super::sharing::GroupEnds;
+use super::submitter::{RunState, Submitter};
+use super::time::NS_PER_US;
+use super::workers;
+
+/// What came of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// I/Os that came back.
+    pub ios: u64,
+    /// Simulated events.
+    pub events: u64,
+    /// Virtual time.
+    pub virtual_ns: u64,
+    /// A sum over all that happened.
+    pub digest: u64,
+    /// What went wrong first.
+    pub violation: Option<Violation>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<SharedOracle>> = const { RefCell::new(None) };
+}
+
+/// What the oracle of the run in progress on this thread has found, for a program that panics.
+#[must_use]
+pub fn violation_so_far() -> Option<Violation> {
+    CURRENT.with_borrow(|shared| shared.as_ref()?.try_lock().ok()?.violation.clone())
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+/// If the scenario makes no sense.
+pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
+    scenario.check()?;
+    let simulation = Simulation::new(&scenario.machine.model(), scenario.seed);
+    let simulation = simulation.map_err(|error| error.to_string())?;
+    // The watchdog is there long before; this ends what even that does not see.
+    let simulation = simulation.time_limit_ns(scenario.bound_ns().saturating_mul(200));
+    let shared: SharedOracle = Arc::new(Mutex::new(Oracle::new(scenario)));
+    CURRENT.set(Some(Arc::clone(&shared)));
+    let main = {
+        let (scenario, shared) = (scenario.clone(), Arc::clone(&shared));
+        move || play(&scenario, &shared)
+    };
+    let result = simulation.run(main);
+    CURRENT.set(None);
+    let mut oracle = lock_oracle(&shared);
+    let (events, virtual_ns) = match result {
+        Ok(report) => (report.events, report.elapsed_ns()),
+        Err(error) => {
+            let kind = match &error {
+                SimError::Deadlock(_) => "deadlock",
+                SimError::TimeLimit(..) => "starvation",
+                _ => "panic",
+            };
+            oracle.accuse(kind, panic_text(&error));
+            (0, 0)
+        }
+    };
+    oracle.note(events);
+    oracle.note(virtual_ns);
+    let (ios, digest, violation) = (oracle.ios, oracle.digest, oracle.violation.clone());
+    Ok(Outcome { ios, events, virtual_ns, digest, violation })
+}
+
+fn panic_text(error: &SimError) -> String {
+    match error {
+        SimError::Panic { message, .. } => message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The first thread of the machine.
+fn play(scenario: &Scenario, shared: &SharedOracle) {
+    let volume = build(scenario, shared);
+    let (capacity, expected) = (volume.capacity(), lock_oracle(shared).map.told);
+    if capacity != expected {
+        lock_oracle(shared).accuse("capacity", format!("{capacity} sectors, not {expected}"));
+        return;
+    }
+    let channels = scenario.channels.len();
+    let bells = if scenario.has_owned() { channels } else { 0 };
+    let bell = |_| Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+    let state = Arc::new(RunState {
+        scenario: scenario.clone(),
+        volume,
+        oracle: Arc::clone(shared),
+        bells: (0..bells).map(bell).collect(),
+        up: Word::new(0),
+        busy: Word::new(channels as u64),
+        watchdog: Parker::new(),
+        workers: workers::handles(scenario),
+        switching: Word::new(0),
+        kept: Mutex::default(),
+        group_ends: Mutex::new(GroupEnds::default()),
+    });
+    let start_ns = Simulated::now();
+    for (drive, media) in lock_oracle(shared).media.iter_mut().enumerate() {
+        media.start(scenario.seed, drive, start_ns);
+    }
+    let watcher = Arc::clone(shared);
+    let watch = || state.volume.watch_size(move |sectors| lock_oracle(&watcher).grown(sectors));
+    let watch = scenario.grows().then(watch);
+    let serving = workers::start(&state);
+    start_threads(&state, start_ns).into_iter().for_each(|thread| assert!(thread.join()));
+    drop(watch);
+    workers::stop(&state, serving);
+    let ends = state.group_ends.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((kind, text)) = ends.accusation(scenario) {
+        lock_oracle(shared).accuse(kind, text);
+    }
+    drop(ends);
+    finish(&state);
+}
+
+type SimThread = <Simulated as Machine>::Thread;
+
+fn start_threads(state: &Arc<RunState>, start_ns: u64) -> Vec<SimThread> {
+    let mut threads = Vec::new();
+    let mut spawn = |name: &str, cpu, body: Box<dyn FnOnce() + Send>| {
+        threads.push(Simulated::spawn(name, Some(CpuId(cpu)), body));
+    };
+    let on = Arc::clone(state);
+    spawn("watchdog", 0, Box::new(move || watch(&on)));
+    for (index, spec) in state.scenario.channels.iter().enumerate() {
+        let submitter = Submitter::new(state, index, *spec);
+        spawn(&format!("channel {index}"), spec.cpu, Box::new(move || submitter.run()));
+    }
+    for disturbance in state.scenario.disturbances.iter().copied() {
+        let on = Arc::clone(state);
+        let body = Box::new(move || disturb(&on, disturbance, start_ns));
+        spawn("disturbance", disturbance.cpu, body);
+    }
+    threads
+}
+
+/// All threads have ended: nothing may be left.
+fn finish(state: &Arc<RunState>) {
+    let used = |state: &RunState| state.volume.disks().iter().any(|disk| disk.tags_in_use() > 0);
+    let keeps = lock_oracle(&state.oracle).may_keep_requests();
+    let shut_down = |d: &super::scenario::Disturbance| d.what == DisturbanceKind::Shutdown;
+    let leaves = state.scenario.disturbances.iter().any(shut_down);
+    if used(state) && keeps && !leaves {
+        sweep(state);
+    }
+    let disks = state.volume.disks().iter();
+    let leftovers: Vec<_> = disks.map(|disk| (disk.tags_in_use(), disk.stats())).collect();
+    let (waiting, handed_back) = (state.volume.waiting(), state.volume.stats().ios());
+    let mut oracle = lock_oracle(&state.oracle);
+    let (told, all) = (oracle.map.told, oracle.map.capacity);
+    if told != all {
+        oracle.accuse("capacity", format!("{told} sectors in the end, not {all}"));
+    }
+    for (drive, (tags, stats)) in leftovers.into_iter().enumerate() {
+        if tags > 0 && !(keeps && leaves) {
+            oracle.accuse("tags", format!("{tags} tags of drive {drive} never came back"));
+        }
+        let (queued, ended) = (stats.queued, stats.ios());
+        if queued != ended && !keeps {
+            let text = format!("drive {drive}: {queued} bios were queued, {ended} came back");
+            oracle.accuse("accounting", text);
+        }
+        if !stats.ops.iter().all(adds_up) {
+            oracle.accuse("accounting", format!("drive {drive}: stages and total disagree"));
+        }
+    }
+    let bios = oracle.ios;
+    if handed_back != bios && !keeps {
+        let text = format!("{bios} bios came back, {handed_back} are in their tenants' accounts");
+        oracle.accuse("accounting", text);
+    }
+    if waiting > 0 && !keeps {
+        oracle
+            .accuse("accounting", format!("{waiting} chains are said to wait, and none is there"));
+    }
+    oracle.check_end();
+}
+
+/// Whether the stages of an operation's I/Os come to the whole.
+fn adds_up(op: &OpSnapshot) -> bool {
+    let stages = [&op.q2g, &op.g2i, &op.i2d];
+    let before_d: u64 = stages.iter().map(|state| state.sum_ns()).sum();
+    stages.iter().all(|state| state.count() == op.ios)
+        && before_d == op.queue.sum_ns()
+        && before_d + op.service.sum_ns() == op.total.sum_ns()
+}
+
+/// Turns of sweepers at most.
+const SWEEPS_MAX: u32 = 16;
+
+/// Polls every queue that any thread may run, after the time of all that was forgotten.
+fn sweep(state: &Arc<RunState>) {
+    let latest = state.scenario.drives.iter().map(|d| {
+        let stalled_us = d.faults.stall_us.map_or(0, |[at_us, for_us]| at_us + for_us);
+        let late_us = d.faults.stuck_us + d.faults.slow_us + stalled_us;
+        u64::from(late_us) * NS_PER_US + u64::from(d.latency_ns[1])
+    });
+    lock_oracle(&state.oracle).media.iter_mut().for_each(super::disk_image::DiskImage::calm);
+    Simulated::charge(latest.max().unwrap_or(0) + 1_000);
+    let disks = state.volume.disks();
+    // A scheduler would let the sweepers' reads go before what others left behind.
+    disks.iter().for_each(|disk| OrderSpec::None.set(disk));
+    let any: Vec<usize> =
+        (0..disks.len()).filter(|at| disks[*at].kind() == QueueKind::AnyThread).collect();
+    if any.is_empty() {
+        return;
+    }
+    let spec = ChannelSpec {
+        cpu: 0,
+        depth: any.len() as u32,
+        ios: any.len() as u32,
+        batch: any.len() as u32,
+        think_ns: 0,
+        mix: [1, 0, 0, 0, 0],
+        blocks: 1,
+        sequential: 0,
+        vectored: 0,
+        foreign: 0,
+        fua: 0,
+        preflush: 0,
+        away: 0,
+        drain_us: 5_000_000,
+    };
+    // With twice the turns: a request that waits for a tag may be served by another thread. What a
+    // channel that is gone has left in software queues is dispatched by the sweepers, too: each
+    // such request may be in flight when the last sweeper goes, so there are more turns as long as
+    // tags are in use. A tag that is lost stays in use whoever polls.
+    let in_use = || disks.iter().any(|disk| disk.tags_in_use() > 0);
+    for round in 0..SWEEPS_MAX {
+        if round >= 2 && !in_use() {
+            break;
+        }
+        let start = |cpu| {
+            let index = state.scenario.channels.len() + (round * 64 + cpu) as usize;
+            let sweeper = Submitter::sweeper(state, index, spec, &any);
+            Simulated::spawn("sweeper", Some(CpuId(cpu)), Box::new(move || sweeper.sweep()))
+        };
+        let threads: Vec<_> = (0..state.scenario.machine.cpus()).map(start).collect();
+        threads.into_iter().for_each(|thread| assert!(thread.join()));
+    }
+}
+
+struct Sink(SharedOracle);
+
+impl TraceSink for Sink {
+    fn trace(&self, event: &Event) {
+        lock_oracle(&self.0).note(event.sector << 8 | event.action as u64);
+    }
+}
+
+fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simulated>> {
+    let groups = scenario.open_groups();
+    let layer = &scenario.layer;
+    let depth = scenario.drives.iter().map(|drive| drive.depth).min().unwrap_or(1);
+    let controller = || ControllerConfig {
+        name: String::from("controller"),
+        tags: depth,
+        sharing: Sharing::Controller,
+        node: None,
+    };
+    let shared = || Controller::new(controller()).expect("a checked scenario");
+    let shared = layer.shared_tags.then(shared);
+    let disk = |(number, spec): (usize, &super::scenario::DriveSpec)| {
+        let (spec, oracle, immediate) = (spec.clone(), Arc::clone(shared_oracle), layer.immediate);
+        let drive = Drive { number, spec, oracle, immediate };
+        let trace =
+            layer.traced.then(|| Arc::new(Sink(Arc::clone(shared_oracle))) as Arc<dyn TraceSink>);
+        let config = DiskConfig {
+            name: format!("drive{number}"),
+            stack: layer.stack.into(),
+            software_queues: layer.software.into(),
+            hardware_queues: layer.hardware.into(),
+            queue_depth: None,
+            timeout_ns: u64::from(layer.timeout_us) * NS_PER_US,
+            // Not at all, a little, or as long as by default.
+            entrance: Entrance {
+                inside: match layer.each {
+                    true => Inside::Each,
+                    false => Inside::One { wait_ns: scenario.seed % 3 * 1_000 },
+                },
+                ..Entrance::default()
+            },
+            io_threads: scenario.channels.len() as u16,
+            worker: workers::cpu_of(scenario, number),
+            controller: shared.clone(),
+            groups: groups.clone(),
+            trace,
+            ..DiskConfig::default()
+        };
+        Disk::<Simulated>::new(Box::new(drive), config).expect("a checked scenario")
+    };
+    let disks: Vec<_> = scenario.drives.iter().enumerate().map(disk).collect();
+    let layout = match scenario.layout {
+        LayoutSpec::Linear => Layout::Linear,
+        LayoutSpec::Stripe(chunk_sectors) => Layout::Stripe { chunk_sectors },
+    };
+    let serving = scenario.serving.config();
+    Volume::with_serving("volume", layout, disks, serving).expect("a checked scenario")
+}

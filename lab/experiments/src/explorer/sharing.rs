@@ -1,0 +1,283 @@
+//! Groups in scenarios: which of them bios belong to, how they change, and what is judged.
+//!
+//! Derived from a seed apart from all else, since a group without a scheduler or a limit changes
+//! nothing. Judged: in the time since the start no more of a group's I/Os have come back than its
+//! limit allows; and where channels do nothing but share a drive, each group has its share. Called
+//! by generator.rs, run.rs, submitter.rs and disturbance.rs.
+
+use std::sync::Arc;
+
+use millrace_block::{GroupId, Groups, Op, Status};
+use millrace_simulator::Simulated;
+
+use super::group_spec::{BURST_NS, GroupSpec};
+use super::random::Random;
+use super::scenario::{
+    ChannelSpec, Disturbance, DisturbanceKind, FaultSpec, LayerSpec, LayoutSpec, Scenario,
+    SpreadSpec, StackSpec,
+};
+use super::scheduler_spec::OrderSpec;
+use super::serving::ServingSpec;
+
+/// By then groups have met and agreed, and by how much they may be apart later.
+const FAIR_START_NS: u64 = 2_000_000;
+const FAIR_WINDOW_IOS: f64 = 80.0;
+
+impl Scenario {
+    /// Decides whether bios belong to groups, by chances of its own: other scenarios stay as they
+    /// are.
+    pub(super) fn be_grouped(&mut self, random: &mut Random) {
+        if !random.per_mille(200) {
+            return;
+        }
+        self.groups = (0..random.within(1, 4)).map(|at| GroupSpec::draw(random, at)).collect();
+        let cpus = self.machine.cpus();
+        let mut disturb = |random: &mut Random, what| {
+            let most = random.pick(&[0, 20, 100, 500]);
+            let (at_us, cpu) = (random.within(0, most), random.within(0, cpus - 1));
+            self.disturbances.push(Disturbance { at_us, cpu, what });
+        };
+        if self.layer.stack == StackSpec::Mq && random.per_mille(700) {
+            for drive in 0..self.drives.len() as u32 {
+                let order = random.pick(&[OrderSpec::Fair, OrderSpec::Fair, OrderSpec::Latency]);
+                disturb(random, DisturbanceKind::Schedule(drive, order));
+            }
+        }
+        if random.per_mille(300) {
+            for _ in 0..random.within(1, 3) {
+                let group = random.below(self.groups.len() as u64) as u32;
+                // Parents stay what they are.
+                let below = self.groups[group as usize].below;
+                let spec = GroupSpec { below, ..GroupSpec::draw(random, group) };
+                disturb(random, DisturbanceKind::Regroup(group, spec));
+            }
+        }
+    }
+
+    /// A few scenarios are of nothing but channels that share a drive by weights.
+    pub(super) fn be_fair(&mut self, random: &mut Random) {
+        let cpus = self.machine.cpus().min(4);
+        if !random.per_mille(15) || cpus < 2 {
+            return;
+        }
+        let count = random.within(2, cpus);
+        self.serving = ServingSpec::default();
+        (self.fair, self.layout) = (true, LayoutSpec::Linear);
+        self.layer = LayerSpec {
+            stack: StackSpec::Mq,
+            software: SpreadSpec::Core,
+            hardware: random.pick(&[SpreadSpec::Core, SpreadSpec::Core, SpreadSpec::One]),
+            timeout_us: 0,
+            stamp_each: false,
+            traced: false,
+            shared_tags: false,
+            immediate: false,
+            each: false,
+        };
+        self.drives.truncate(1);
+        let drive = &mut self.drives[0];
+        (drive.owned, drive.queues, drive.drive_tags) = (false, 64, true);
+        (drive.depth, drive.latency_ns) = (random.pick(&[4, 8]), [20_000, 21_000]);
+        (drive.sectors, drive.faults) = (2048, FaultSpec::default());
+        drive.limits.max_sectors = drive.limits.max_sectors.max(256);
+        (drive.limits.chunk_sectors, drive.limits.segment_bytes) = (0, 0);
+        let channel = |cpu| ChannelSpec {
+            cpu,
+            depth: 64,
+            ios: 1_200,
+            batch: 16,
+            think_ns: 0,
+            mix: [10, 0, 0, 0, 0],
+            blocks: 1,
+            sequential: 0,
+            vectored: 0,
+            foreign: 0,
+            fua: 0,
+            preflush: 0,
+            away: 0,
+            drain_us: 5_000_000,
+        };
+        self.channels = (0..count).map(channel).collect();
+        let group = |_| GroupSpec {
+            weight: random.pick(&[100, 200, 400]),
+            below: false,
+            priority: 1,
+            iops: 0,
+            target_us: 0,
+        };
+        self.groups = (0..count).map(group).collect();
+        let what = DisturbanceKind::Schedule(0, OrderSpec::Fair);
+        self.disturbances = vec![Disturbance { at_us: 0, cpu: 0, what }];
+    }
+
+    /// Whether its groups can be opened and changed.
+    pub(super) fn has_sound_groups(&self) -> bool {
+        let sound = |index: usize, spec: &GroupSpec| {
+            let config = spec.config(index);
+            config.validate().is_ok() && (index > 0 || !spec.below)
+        };
+        let changes = self.disturbances.iter().all(|disturbance| match disturbance.what {
+            DisturbanceKind::Regroup(group, spec) => {
+                (group as usize) < self.groups.len() && sound(group as usize, &spec)
+            }
+            _ => true,
+        });
+        changes && self.groups.iter().enumerate().all(|(index, spec)| sound(index, spec))
+    }
+
+    /// The groups, if there are any.
+    pub(super) fn open_groups(&self) -> Option<Arc<Groups<Simulated>>> {
+        let groups = Groups::new();
+        for (spec, index) in self.groups.iter().zip(0..) {
+            groups.open(spec.config(index)).expect("a checked scenario");
+        }
+        (!self.groups.is_empty()).then_some(groups)
+    }
+
+    /// The group of a bio.
+    pub(super) fn group_of(&self, random: &mut Random, channel: usize) -> GroupId {
+        if self.fair && channel < self.groups.len() {
+            return GroupId(channel as u16 + 1);
+        }
+        match self.groups.len() as u64 {
+            0 => GroupId::DEFAULT,
+            groups => GroupId(random.below(groups + 1) as u16),
+        }
+    }
+
+    /// How much longer an I/O may take since there are groups, of so many that may wait.
+    pub(super) fn groups_hold_ns(&self, waiting: u64) -> u64 {
+        let changes = self.disturbances.iter().filter_map(|disturbance| match disturbance.what {
+            DisturbanceKind::Regroup(_, spec) => Some(spec),
+            _ => None,
+        });
+        let specs = || self.groups.iter().copied().chain(changes.clone());
+        let slowest = specs().map(|spec| spec.iops).filter(|iops| *iops > 0).min();
+        // Through its own limit and its parent's, anew after each change.
+        let times = 2 * (1 + changes.clone().count() as u64);
+        let limits_ns =
+            slowest.map_or(0, |iops| times * (waiting + 1) * 1_000_000_000 / u64::from(iops));
+        // One in 100 ms gets through in any case.
+        let idle_ns = if specs().any(|spec| spec.priority > 1) { 120_000_000 * waiting } else { 0 };
+        limits_ns + idle_ns + if self.groups.is_empty() { 0 } else { 50_000_000 }
+    }
+}
+
+/// Scenarios with fewer or plainer groups.
+pub(super) fn plainer_groups(scenario: &Scenario, list: &mut Vec<Scenario>) {
+    let mut with = |change: &dyn Fn(&mut Scenario)| {
+        let mut candidate = scenario.clone();
+        change(&mut candidate);
+        list.push(candidate);
+    };
+    with(&|s| {
+        s.groups.clear();
+        s.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Regroup(..)));
+    });
+    with(&|s| {
+        s.groups.pop();
+    });
+    let plainer: [fn(&mut GroupSpec); 5] = [
+        |spec| spec.below = false,
+        |spec| spec.priority = 1,
+        |spec| spec.iops = 0,
+        |spec| spec.target_us = 0,
+        |spec| spec.weight = 100,
+    ];
+    for at in 0..scenario.groups.len() {
+        plainer.iter().for_each(|change| with(&|s| change(&mut s.groups[at])));
+    }
+}
+
+/// Gives a group other settings.
+pub(super) fn regroup(groups: Option<&Arc<Groups<Simulated>>>, group: u32, spec: GroupSpec) {
+    if let Some(groups) = groups {
+        let set = groups.set(GroupId(group as u16 + 1), spec.config(group as usize));
+        set.expect("a checked scenario");
+    }
+}
+
+/// When I/Os of each group came back.
+#[derive(Default)]
+pub(super) struct GroupEnds(Vec<Vec<u64>>);
+
+impl GroupEnds {
+    /// Notes one.
+    pub(super) fn note(&mut self, (group, op): (GroupId, Op), status: Status, now_ns: u64) {
+        // Those that failed may never have been let through.
+        if op != Op::Flush && status.is_ok() {
+            let at = usize::from(group.0);
+            self.0.resize_with(self.0.len().max(at + 1), Vec::new);
+            self.0[at].push(now_ns);
+        }
+    }
+
+    /// The first group that did more than its limit allows: what it did, and when.
+    fn excess(&self, scenario: &Scenario) -> Option<String> {
+        let lifts = |d: &Disturbance| {
+            matches!(
+                d.what,
+                DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown | DisturbanceKind::Regroup(..)
+            )
+        };
+        if scenario.disturbances.iter().any(lifts) {
+            return None;
+        }
+        let is_below = |at: usize| scenario.groups.get(at - 1).is_some_and(|spec| spec.below);
+        scenario.groups.iter().enumerate().filter(|(_, spec)| spec.iops > 0).find_map(
+            |(index, spec)| {
+                let own = index + 1;
+                let of = |at: usize| at == own || own == 1 && at > 1 && is_below(at);
+                let lists = self.0.iter().enumerate().skip(1).filter(|(at, _)| of(*at));
+                let mut ends: Vec<u64> = lists.flat_map(|(_, list)| list).copied().collect();
+                ends.sort_unstable();
+                ends.iter().zip(1..).find_map(|(end_ns, count)| {
+                    let most = (end_ns + BURST_NS) as f64 * f64::from(spec.iops) / 1e9 + 2.0;
+                    (count as f64 > most).then(|| {
+                        format!("group {own}: {count} I/Os in {end_ns} ns, {most:.1} allowed")
+                    })
+                })
+            },
+        )
+    }
+}
+
+impl GroupEnds {
+    /// The first group that got far more or less than its share while all had something waiting.
+    fn unfair(&self, scenario: &Scenario) -> Option<String> {
+        let is_fair = |d: &Disturbance| d.what == DisturbanceKind::Schedule(0, OrderSpec::Fair);
+        let fair = scenario.fair && scenario.disturbances.iter().any(is_fair);
+        let lists =
+            self.0.get(1..).filter(|lists| fair && lists.len() == scenario.channels.len())?;
+        // From when they had met until the first one had nothing more to submit.
+        let last = |list: &Vec<u64>| list.get(list.len().saturating_sub(65)).copied().unwrap_or(0);
+        let end_ns = lists.iter().map(last).min()?;
+        let start_ns = FAIR_START_NS.min(end_ns / 2);
+        let inside = |list: &Vec<u64>| {
+            list.iter().filter(|ns| (start_ns..end_ns).contains(*ns)).count() as f64
+        };
+        let got: Vec<f64> = lists.iter().map(inside).collect();
+        let all: f64 = got.iter().sum();
+        let weights: f64 = scenario.groups.iter().map(|spec| f64::from(spec.weight)).sum();
+        got.iter().zip(&scenario.groups).zip(1..).find_map(|((got, spec), group)| {
+            let wanted = all * f64::from(spec.weight) / weights;
+            let is_off =
+                *got > 2.0 * wanted + FAIR_WINDOW_IOS || *got < wanted / 2.0 - FAIR_WINDOW_IOS;
+            (is_off && end_ns > 2 * FAIR_START_NS).then(|| {
+                format!(
+                    "group {group}: {got} I/Os of {all}, {wanted:.0} by its weight, from \
+                     {start_ns} to {end_ns} ns"
+                )
+            })
+        })
+    }
+}
+
+impl GroupEnds {
+    /// What the layer is accused of: some group did more than its limit allows, or did not get its
+    /// share.
+    pub(super) fn accusation(&self, scenario: &Scenario) -> Option<(&'static str, String)> {
+        let excess = self.excess(scenario).map(|text| ("limit", text));
+        excess.or_else(|| self.unfair(scenario).map(|text| ("weights", text)))
+    }
+}

@@ -1,0 +1,349 @@
+//! A submitting thread: submits its workload, collects what comes back, and tells the oracle.
+//!
+//! Runs on the simulated machine, on a CPU of its own or shared. Where drives' queues belong to
+//! threads it is an I/O thread: it brings up the queues of its number, sleeps at its own bell, and
+//! serves others until all are done. Told to stop, it drops its channel whatever is in flight.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millrace_block::{
+    Bio, Channel, ChannelConfig, Completion, IoThread, Op, QueueKind, Reject, Stamp, Status, Volume,
+};
+use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
+use millrace_simulator::Simulated;
+
+use super::oracle::{Memory, SharedOracle};
+use super::oracle_lock::lock_oracle;
+use super::random::Random;
+use super::scenario::{ChannelSpec, Scenario};
+use super::sharing::GroupEnds;
+use super::time::NS_PER_US;
+use super::workers::WorkerHandle;
+use super::workload::{OwnedPieces, Workload, found};
+
+/// A bell on the simulated machine.
+pub(super) type Bell = Arc<Doorbell<Simulated>>;
+type SimWord = <Simulated as Machine>::Word;
+type SimParker = <Simulated as Machine>::Parker;
+
+/// What the threads of a run share.
+pub(super) struct RunState {
+    pub(super) scenario: Scenario,
+    pub(super) volume: Arc<Volume<Simulated>>,
+    pub(super) oracle: SharedOracle,
+    /// A bell of each submitter, where they are I/O threads.
+    pub(super) bells: Vec<Bell>,
+    /// I/O threads that have brought up their queues.
+    pub(super) up: SimWord,
+    /// Submitters that are not done.
+    pub(super) busy: SimWord,
+    /// Wakes the watchdog when that is none.
+    pub(super) watchdog: SimParker,
+    /// Threads that serve drives for others.
+    pub(super) workers: Vec<WorkerHandle>,
+    /// 1 while the volume changes its mode.
+    pub(super) switching: SimWord,
+    /// Memory of channels that are gone, which drives may use as long as the run goes on.
+    pub(super) kept: Mutex<Vec<OwnedPieces>>,
+    /// When I/Os of each group came back.
+    pub(super) group_ends: Mutex<GroupEnds>,
+}
+
+impl RunState {
+    /// Submitters that are not done.
+    pub(super) fn busy(&self) -> u64 {
+        self.busy.load(Order::Acquire)
+    }
+
+    /// A submitter is done.
+    fn leave(&self) {
+        if self.busy.fetch_add(u64::MAX, Order::AcqRel) == 1 {
+            self.watchdog.unpark();
+        }
+        self.bells.iter().for_each(|bell| bell.ring());
+    }
+
+    /// Whether drives that belong to threads have something inside.
+    fn owned_in_use(&self) -> bool {
+        let disks = self.volume.disks().iter();
+        disks.filter(|d| d.kind() == QueueKind::OwnerOnly).any(|d| d.tags_in_use() > 0)
+    }
+
+    /// Whether a submitter is to stop.
+    fn stops(&self, index: usize) -> bool {
+        lock_oracle(&self.oracle).stop.get(index).copied().unwrap_or(false)
+    }
+}
+
+/// A submitting thread.
+pub(super) struct Submitter {
+    state: Arc<RunState>,
+    index: usize,
+    spec: ChannelSpec,
+    workload: Workload,
+    random: Random,
+    /// Decides which groups bios belong to.
+    groups: Random,
+    foreign: BTreeMap<u64, OwnedPieces>,
+    bell: Option<Bell>,
+    /// A bio that was refused because too much waits in the stack.
+    refused: Option<(u64, Bio)>,
+}
+
+impl Submitter {
+    pub(super) fn new(state: &Arc<RunState>, index: usize, spec: ChannelSpec) -> Submitter {
+        let seed = state.scenario.seed;
+        let map = lock_oracle(&state.oracle).map.clone();
+        let channels = state.scenario.channels.len();
+        Submitter {
+            workload: Workload::new(seed, (index, channels), spec, &map),
+            random: Random::new(seed, 2_000 + index as u64),
+            groups: Random::new(seed, 3_000 + index as u64),
+            foreign: BTreeMap::new(),
+            bell: state.bells.get(index).cloned(),
+            refused: None,
+            state: Arc::clone(state),
+            index,
+            spec,
+        }
+    }
+
+    /// A thread that reads a block from each of these drives.
+    pub(super) fn sweeper(
+        state: &Arc<RunState>,
+        index: usize,
+        spec: ChannelSpec,
+        drives: &[usize],
+    ) -> Submitter {
+        let mut sweeper = Submitter::new(state, index, spec);
+        let map = lock_oracle(&state.oracle).map.clone();
+        sweeper.workload.visit(&map, drives);
+        sweeper.bell = None;
+        sweeper
+    }
+
+    /// The whole life of the thread.
+    pub(super) fn run(mut self) {
+        if self.bell.is_some() {
+            self.bring_up();
+        }
+        let mut channel = self.open();
+        self.work(&mut channel);
+        let dropped = channel.in_flight() > 0;
+        if dropped && self.bell.is_some() {
+            drop(channel);
+            channel = self.open();
+        } else if dropped {
+            drop(channel);
+            self.forget();
+            return self.state.leave();
+        }
+        self.forget();
+        self.state.leave();
+        if self.bell.is_some() {
+            self.serve_others(&mut channel);
+            drop(channel);
+            for disk in self.state.volume.disks() {
+                disk.bring_down(self.owner());
+            }
+        }
+    }
+
+    fn owner(&self) -> u64 {
+        self.index as u64 + 1
+    }
+
+    /// Reads of one block from each drive that any thread may run, so that its queue is polled.
+    pub(super) fn sweep(mut self) {
+        let mut channel = self.open();
+        while self.has_more() {
+            self.submit(&mut channel);
+            let most = channel.in_flight() as usize;
+            channel.wait(most, |done| self.end(done));
+        }
+        drop(channel);
+        self.forget();
+    }
+
+    /// An I/O thread opens the queues of its number, and waits until all have done so.
+    fn bring_up(&self) {
+        let Some(bell) = &self.bell else { return };
+        for disk in self.state.volume.disks() {
+            let (number, owner, bell) = (self.index as u16, self.owner(), Arc::clone(bell));
+            let up = disk.bring_up(number, &IoThread { number, owner, bell, turn: None });
+            up.expect("a queue of this thread's own, of a driver that opens every queue");
+        }
+        let (up, all) = (&self.state.up, self.state.bells.len() as u64);
+        up.fetch_add(1, Order::AcqRel);
+        Simulated::spin_until(u64::MAX, || up.load(Order::Acquire) == all);
+    }
+
+    fn open(&self) -> Channel<Simulated> {
+        // A sweeper owns no queue, and sends nothing to drives whose queues I/O threads owned.
+        let owner = if self.bell.is_some() { self.owner() } else { u64::MAX - 1 };
+        let new_bell = || Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+        let thread = self.state.scenario.has_owned().then(|| IoThread {
+            number: self.index as u16,
+            owner,
+            bell: self.bell.clone().unwrap_or_else(new_bell),
+            turn: None,
+        });
+        let stamp = if self.state.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
+        let config = ChannelConfig { depth: self.spec.depth, stamp, thread };
+        let mut channel = Channel::open(&self.state.volume, config).expect("its queues are served");
+        channel.set_drain_ns(u64::from(self.spec.drain_us) * NS_PER_US);
+        channel
+    }
+
+    fn work(&mut self, channel: &mut Channel<Simulated>) {
+        while !self.state.stops(self.index) {
+            let mut batch = self.spec.batch;
+            while batch > 0 && self.has_more() && channel.in_flight() < self.spec.depth {
+                if !self.submit(channel) {
+                    break;
+                }
+                batch -= 1;
+            }
+            if !self.has_more() && channel.in_flight() == 0 {
+                return;
+            }
+            match self.random.below(8) {
+                0 => channel.flush(),
+                1 | 2 => {
+                    channel.poll(|done| self.end(done));
+                    channel.tick();
+                }
+                _ => self.wait(channel),
+            }
+            if self.spec.think_ns > 0 {
+                Simulated::charge(self.random.below(u64::from(self.spec.think_ns)) + 1);
+            }
+        }
+    }
+
+    /// Whether it has bios to submit.
+    fn has_more(&self) -> bool {
+        self.workload.left() > 0 || self.refused.is_some()
+    }
+
+    /// The bio that was refused, or the next one, told to the oracle.
+    fn next(&mut self) -> (u64, Bio) {
+        if let Some(refused) = self.refused.take() {
+            return refused;
+        }
+        let now_ns = Simulated::now();
+        let mut oracle = lock_oracle(&self.state.oracle);
+        let id = oracle.next_id();
+        let made = self.workload.next(id);
+        let group = self.state.scenario.group_of(&mut self.groups, self.index);
+        oracle.submit(made.record, now_ns);
+        drop(oracle);
+        if let Some(foreign) = made.foreign {
+            self.foreign.insert(id, foreign);
+        }
+        (id, made.bio.with_group(group))
+    }
+
+    /// Submits a bio; false if too much waits in the stack.
+    fn submit(&mut self, channel: &mut Channel<Simulated>) -> bool {
+        let (id, bio) = self.next();
+        let known_sectors = lock_oracle(&self.state.oracle).map.told;
+        let waits = self.bell.is_none() && self.random.per_mille(100);
+        let submitted = match waits {
+            true => channel.submit_wait(bio, |done| self.end(done)),
+            false => channel.submit(bio),
+        };
+        let Err(refused) = submitted else {
+            let now_ns = Simulated::now();
+            lock_oracle(&self.state.oracle).accept(id, now_ns);
+            return true;
+        };
+        // Above a pressure point, or too much of its group waits for a limit.
+        let may_be_full =
+            !self.state.scenario.serving.is_inline() || !self.state.scenario.groups.is_empty();
+        if refused.reason == Reject::Full && may_be_full && !waits {
+            self.refused = Some((id, refused.bio));
+            if channel.in_flight() == 0 {
+                // Nothing of its own to wait for.
+                Simulated::charge(200_000);
+            }
+            return false;
+        }
+        let mut oracle = lock_oracle(&self.state.oracle);
+        if refused.reason == Reject::Invalid(Status::OutOfRange) && self.state.scenario.grows() {
+            oracle.refuse_outside(id, known_sectors);
+            return true;
+        }
+        oracle.refuse(id);
+        oracle.accuse("refused", format!("bio {id} was refused: {:?}", refused.reason));
+        true
+    }
+
+    /// Waits until something comes back, as a thread of this kind does.
+    fn wait(&mut self, channel: &mut Channel<Simulated>) {
+        let Some(bell) = self.bell.clone() else {
+            let least = 1 + self.random.below(u64::from(channel.in_flight()).min(4)) as usize;
+            channel.wait(least, |done| self.end(done));
+            return;
+        };
+        let mut handed = channel.poll(|done| self.end(done));
+        while handed == 0 && channel.in_flight() > 0 && !self.state.stops(self.index) {
+            let deadline_ns = channel.sleep_until();
+            bell.sleep_unless(deadline_ns, || channel.has_work());
+            channel.tick();
+            handed = channel.poll(|done| self.end(done));
+        }
+    }
+
+    /// An I/O thread without work of its own goes on until nobody needs it.
+    fn serve_others(&mut self, channel: &mut Channel<Simulated>) {
+        let Some(bell) = self.bell.clone() else { return };
+        let scenario = &self.state.scenario;
+        let patience_ns = scenario.bound_ns() + scenario.stall_ns();
+        let mut alone_ns = None;
+        loop {
+            channel.poll(|done| self.end(done));
+            let busy = self.state.busy() > 0;
+            let mut deadline_ns = channel.sleep_until();
+            if !busy {
+                let now_ns = Simulated::now();
+                let since_ns = *alone_ns.get_or_insert(now_ns);
+                if !self.state.owned_in_use() || now_ns - since_ns > patience_ns {
+                    return;
+                }
+                // What timed out, or was left by dropped channels, comes back some time.
+                deadline_ns = Some(now_ns + 500_000);
+            }
+            let state = &self.state;
+            bell.sleep_unless(deadline_ns, || channel.has_work() || busy != (state.busy() > 0));
+            channel.tick();
+        }
+    }
+
+    fn end(&mut self, done: Completion) {
+        let now_ns = Simulated::now();
+        let (id, status, op) = (done.user_data, done.status, done.bio.op());
+        let group = done.bio.group();
+        let hollow = op.has_data() && done.bio.nr_segments() == 0;
+        let foreign = self.foreign.remove(&id);
+        let mut ends = self.state.group_ends.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.note((group, op), status, now_ns);
+        drop(ends);
+        let mut oracle = lock_oracle(&self.state.oracle);
+        let memory = if hollow { Memory::Kept } else { Memory::Back };
+        oracle.end(id, status, memory, now_ns);
+        if op == Op::Read && status == Status::Ok {
+            let found = found(done.bio, foreign.as_ref());
+            oracle.check_read(id, &found);
+        }
+    }
+
+    /// The channel is gone. Memory that a drive may still use is kept until the run is over.
+    fn forget(&mut self) {
+        lock_oracle(&self.state.oracle).forget(self.index);
+        let left = std::mem::take(&mut self.foreign);
+        let mut kept = self.state.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(left.into_values());
+    }
+}

@@ -1,0 +1,101 @@
+//! Workers of a scenario's drives: threads that serve for others, leave, and come back.
+//!
+//! Started by run.rs before the submitters and stopped after them; told to leave by disturbance.rs.
+//! Drives are dealt out to them in turn, so several share a thread where workers are few. Leaving
+//! drops the `Worker`, whatever it has in hand.
+
+use std::sync::Arc;
+
+use millrace_block::{IoThread, WORKER_SPIN_NS, Worker};
+use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
+use millrace_simulator::Simulated;
+
+use super::scenario::Scenario;
+use super::submitter::{Bell, RunState};
+use super::time::NS_PER_US;
+
+type SimWord = <Simulated as Machine>::Word;
+
+/// Owners from here on are workers; I/O threads have their number and one.
+const FIRST_OWNER: u64 = 1 << 32;
+
+/// A worker's thread, as others see it.
+pub(super) struct WorkerHandle {
+    cpu: u32,
+    /// 0: it serves; else it is to leave, and to come back after so many microseconds less one.
+    leave: SimWord,
+    /// The run is over.
+    over: SimWord,
+    bell: Bell,
+}
+
+/// A handle for each worker.
+pub(super) fn handles(scenario: &Scenario) -> Vec<WorkerHandle> {
+    let handle = |cpu: &u32| WorkerHandle {
+        cpu: *cpu,
+        leave: SimWord::new(0),
+        over: SimWord::new(0),
+        bell: Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new())),
+    };
+    scenario.serving.workers.iter().map(handle).collect()
+}
+
+/// The CPU of a drive's worker.
+pub(super) fn cpu_of(scenario: &Scenario, drive: usize) -> Option<CpuId> {
+    let workers = &scenario.serving.workers;
+    workers.get(drive % workers.len().max(1)).copied().map(CpuId)
+}
+
+impl WorkerHandle {
+    /// Tells it to leave, and to come back after so long, or not at all if that is 0.
+    pub(super) fn leave(&self, back_us: u32) {
+        self.leave.store(u64::from(back_us) + 1, Order::Release);
+        self.bell.ring();
+    }
+}
+
+/// Starts all, and waits until each has its drives.
+pub(super) fn start(state: &Arc<RunState>) -> Vec<<Simulated as Machine>::Thread> {
+    let up = Arc::new(SimWord::new(0));
+    let start = |number: usize| {
+        let (state, up) = (Arc::clone(state), Arc::clone(&up));
+        let cpu = Some(CpuId(state.workers[number].cpu));
+        let body = Box::new(move || work(&state, number, &up));
+        Simulated::spawn(&format!("worker {number}"), cpu, body)
+    };
+    let threads: Vec<_> = (0..state.workers.len()).map(start).collect();
+    Simulated::spin_until(u64::MAX, || up.load(Order::Acquire) >= threads.len() as u64);
+    threads
+}
+
+/// Stops all and waits for their end.
+pub(super) fn stop(state: &RunState, threads: Vec<<Simulated as Machine>::Thread>) {
+    for handle in &state.workers {
+        handle.over.store(1, Order::Release);
+        handle.leave(0);
+    }
+    threads.into_iter().for_each(|thread| assert!(thread.join()));
+}
+
+fn work(state: &RunState, number: usize, up: &SimWord) {
+    let (handle, parker) = (&state.workers[number], <Simulated as Machine>::Parker::new());
+    loop {
+        let owner = FIRST_OWNER + number as u64;
+        let bell = Arc::clone(&handle.bell);
+        let mut worker = Worker::new(&IoThread { number: 0, owner, bell, turn: None });
+        for disk in state.volume.disks().iter().skip(number).step_by(state.workers.len()) {
+            worker.serve(disk).expect("nobody else serves it, and the driver opens every queue");
+        }
+        up.fetch_add(1, Order::AcqRel);
+        worker.run(&handle.leave, WORKER_SPIN_NS);
+        drop(worker);
+        let back_us = handle.leave.swap(0, Order::AcqRel) - 1;
+        let back_ns = Simulated::now() + back_us * NS_PER_US;
+        while back_us > 0 && Simulated::now() < back_ns && handle.over.load(Order::Acquire) == 0 {
+            parker.park(Some(back_ns));
+        }
+        if back_us == 0 || handle.over.load(Order::Acquire) != 0 {
+            return;
+        }
+    }
+}

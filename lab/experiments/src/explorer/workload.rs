@@ -1,0 +1,239 @@
+//! What a submitting thread submits: bios, one after the other, from its channel's numbers.
+//!
+//! Used by submitter.rs. The stream of bios of a channel depends on the scenario only, never on
+//! what comes back or when. Every sector of a write's memory begins with a stamp that names bio and
+//! sector; a read's memory begins with a mark that no sector holds.
+#![allow(unsafe_code)]
+
+use millrace_block::{Bio, Buffer, Op, OpFlags, Segment};
+
+use super::map::Map;
+use super::oracle::{BioRecord, stamp_of};
+use super::random::Random;
+use super::scenario::ChannelSpec;
+
+/// What stands in memory that nothing has been read into.
+const UNREAD: u64 = 0xdead << 48;
+
+/// A stream of bios.
+pub(super) struct Workload {
+    channel: usize,
+    spec: ChannelSpec,
+    random: Random,
+    /// Of the volume, in blocks.
+    blocks: u64,
+    block_sectors: u64,
+    /// The channel's own region, in blocks.
+    region: (u64, u64),
+    last_end: u64,
+    left: u32,
+    /// Blocks to start at, instead of by chance.
+    visits: Vec<u64>,
+}
+
+/// Memory of a bio that its submitter owns, and the list of its pieces.
+pub(super) struct OwnedPieces {
+    buffer: Buffer,
+    list: Vec<Segment>,
+}
+
+// SAFETY: the list points into the buffer, which goes wherever the list goes.
+unsafe impl Send for OwnedPieces {}
+
+/// A bio, what the oracle must know of it, and its memory if that is not its own.
+pub(super) struct PreparedBio {
+    pub(super) bio: Bio,
+    pub(super) record: BioRecord,
+    pub(super) foreign: Option<OwnedPieces>,
+}
+
+impl Workload {
+    pub(super) fn new(
+        seed: u64,
+        (channel, channels): (usize, usize),
+        spec: ChannelSpec,
+        map: &Map,
+    ) -> Self {
+        let blocks = map.capacity / map.block;
+        let share = (blocks / channels as u64).max(1);
+        let start = (share * (channel % channels) as u64).min(blocks - 1);
+        // Small, so that the same sectors are met again.
+        let length = share.min(u64::from(spec.blocks) * 6).max(1);
+        Workload {
+            channel,
+            spec,
+            random: Random::new(seed, 1_000 + channel as u64),
+            blocks,
+            block_sectors: map.block,
+            region: (start, length),
+            last_end: start,
+            left: spec.ios,
+            visits: Vec::new(),
+        }
+    }
+
+    /// Goes to the first block of each of these drives, and nowhere else.
+    pub(super) fn visit(&mut self, map: &Map, drives: &[usize]) {
+        let first =
+            |drive: &usize| (0..self.blocks).find(|block| map.place(block * map.block).0 == *drive);
+        self.visits = drives.iter().filter_map(first).collect();
+        self.left = self.visits.len() as u32;
+    }
+
+    /// Bios that are still to come.
+    pub(super) fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// The next bio, whose number is `id`.
+    pub(super) fn next(&mut self, id: u64) -> PreparedBio {
+        self.left -= 1;
+        let op = self.op();
+        let (block, count) = self.place(op);
+        let (sector, nr) = (block * self.block_sectors, count * self.block_sectors);
+        let mut flags = OpFlags::NONE;
+        if op.is_write() && self.random.per_mille(self.spec.fua) {
+            flags = flags.with(OpFlags::FUA);
+        }
+        if op.is_write() && self.random.per_mille(self.spec.preflush) {
+            flags = flags.with(OpFlags::PREFLUSH);
+        }
+        let (sector, nr) = if op == Op::Flush { (0, 0) } else { (sector, nr) };
+        let record = BioRecord::new(self.channel, (op, flags), (sector, nr));
+        let mut made = match op {
+            Op::Flush => PreparedBio { bio: Bio::flush(), record, foreign: None },
+            Op::Discard => {
+                PreparedBio { bio: Bio::discard(sector, nr as u32), record, foreign: None }
+            }
+            Op::WriteZeroes => {
+                PreparedBio { bio: Bio::write_zeroes(sector, nr as u32), record, foreign: None }
+            }
+            _ if self.random.per_mille(self.spec.foreign) => self.foreign(record, id),
+            _ => self.owned(record, id),
+        };
+        made.bio = made.bio.with_flags(flags).with_user_data(id);
+        made
+    }
+
+    fn op(&mut self) -> Op {
+        let sum: u32 = self.spec.mix.iter().sum();
+        let mut ticket = self.random.below(sum.into()) as u32;
+        for (op, share) in Op::ALL.into_iter().zip(self.spec.mix) {
+            if ticket < share {
+                return op;
+            }
+            ticket -= share;
+        }
+        Op::Read
+    }
+
+    /// First block and length.
+    fn place(&mut self, op: Op) -> (u64, u64) {
+        if let Some(block) = self.visits.pop() {
+            return (block, 1);
+        }
+        let (start, length) = self.region;
+        let longest = if op.has_data() { self.spec.blocks } else { self.spec.blocks * 4 };
+        let count = u64::from(self.random.within(1, longest)).min(self.blocks);
+        let block = if self.random.per_mille(self.spec.away) {
+            self.random.below(self.blocks)
+        } else if self.random.per_mille(self.spec.sequential) {
+            self.last_end
+        } else {
+            start + self.random.below(length)
+        };
+        let block = if block + count > self.blocks { self.blocks - count } else { block };
+        self.last_end = block + count;
+        if self.last_end >= start + length || self.last_end < start {
+            self.last_end = start;
+        }
+        (block, count)
+    }
+
+    /// Lengths in bytes of the pieces of memory of `nr` sectors: whole blocks.
+    fn pieces(&mut self, nr: u64) -> Vec<usize> {
+        let mut blocks = nr / self.block_sectors;
+        let mut pieces = Vec::new();
+        let cut = self.random.per_mille(self.spec.vectored);
+        while blocks > 0 {
+            let most = if cut { blocks.min(3) } else { blocks };
+            let taken = if cut { 1 + self.random.below(most) } else { most };
+            pieces.push((taken * self.block_sectors * 512) as usize);
+            blocks -= taken;
+        }
+        pieces
+    }
+
+    fn owned(&mut self, mut record: BioRecord, id: u64) -> PreparedBio {
+        let (op, sector) = (record.op, record.sector);
+        let mut at = sector;
+        let mut buffers = Vec::new();
+        for len in self.pieces(record.nr) {
+            let mut buffer = Buffer::new(len);
+            stamp(&mut buffer, op, id, at);
+            record.memory.push((buffer.as_ptr() as usize, buffer.as_ptr() as usize + len));
+            at += len as u64 / 512;
+            buffers.push(buffer);
+        }
+        let bio = match op {
+            Op::Read => Bio::readv(sector, buffers),
+            _ => Bio::writev(sector, buffers),
+        };
+        PreparedBio { bio, record, foreign: None }
+    }
+
+    fn foreign(&mut self, mut record: BioRecord, id: u64) -> PreparedBio {
+        let pieces = self.pieces(record.nr);
+        // Not at the start of a page.
+        let shift = 512 * self.random.below(4) as usize;
+        let mut buffer = Buffer::new(shift + record.nr as usize * 512);
+        stamp(&mut buffer[shift..], record.op, id, record.sector);
+        let mut start = buffer.as_mut_ptr().wrapping_add(shift);
+        let mut list = Vec::new();
+        for len in pieces {
+            record.memory.push((start as usize, start as usize + len));
+            list.push(Segment { start, len_bytes: len as u32 });
+            start = start.wrapping_add(len);
+        }
+        record.foreign = true;
+        let foreign = OwnedPieces { buffer, list };
+        // SAFETY: the submitter keeps buffer and list until the bio has come back, or for ever if
+        // its channel is dropped before.
+        let bio =
+            unsafe { Bio::foreign_vectored(record.op, record.sector, &raw const *foreign.list) };
+        PreparedBio { bio, record, foreign: Some(foreign) }
+    }
+}
+
+/// Marks each sector of memory.
+fn stamp(memory: &mut [u8], op: Op, id: u64, sector: u64) {
+    for (sector, bytes) in (sector..).zip(memory.chunks_mut(512)) {
+        let stamp = if op == Op::Write { stamp_of(op, id, sector) } else { UNREAD | id };
+        bytes[..8].copy_from_slice(&stamp.to_le_bytes());
+    }
+}
+
+/// The stamps of the sectors in a piece of memory.
+fn stamps(memory: &[u8], found: &mut Vec<u64>) {
+    for sector in memory.chunks(512) {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&sector[..8]);
+        found.push(u64::from_le_bytes(bytes));
+    }
+}
+
+/// What a read that has come back found.
+pub(super) fn found(bio: Bio, foreign: Option<&OwnedPieces>) -> Vec<u64> {
+    let mut found = Vec::new();
+    match foreign {
+        Some(foreign) => {
+            let base = foreign.buffer.as_ptr() as usize;
+            for piece in &foreign.list {
+                let start = piece.start as usize - base;
+                stamps(&foreign.buffer[start..start + piece.len_bytes as usize], &mut found);
+            }
+        }
+        None => bio.into_buffers().iter().for_each(|buffer| stamps(buffer, &mut found)),
+    }
+    found
+}

@@ -1,0 +1,471 @@
+//! One row of a benchmark: threads, channels, a measured time, and the sums.
+//!
+//! `run_row` builds nothing itself: it gets a volume, starts a job per thread on its CPU, lets them
+//! run for the time or the number of I/Os, and adds up. Called by the binary's `bench`.
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use millrace_block::{Disk, ErrorKind, Snapshot, Stamp, Volume};
+use millrace_drives::{Spec, SpecError, Words};
+use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_reactor::Config;
+use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
+
+use crate::load::drain_barrier::DrainBarrier;
+use crate::load::job::{Job, JobResult, StopCondition};
+use crate::load::jobfile::Usage;
+use crate::load::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
+use crate::load::verify::WrittenBlocks;
+use crate::load::workload::{Offsets, Workload};
+
+/// Why a row has no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// A drive, queue or ring could not be set up or failed.
+    #[error("{0}")]
+    Block(#[from] millrace_block::Error),
+    /// The workload does not fit the device.
+    #[error("{0}")]
+    Workload(String),
+    /// A server could not be reached, went away or broke the protocol.
+    #[error("NBD server at {address}: {source}{}", remedy(source))]
+    Server {
+        /// Where it is.
+        address: millrace_nbd::client::Address,
+        /// What happened.
+        source: std::io::Error,
+    },
+    /// A vhost-user server could not be reached, lacks something, went away or broke the rules.
+    #[error("{0}")]
+    Vhost(#[from] millrace_clients::vhost::ClientError),
+    /// A machine to simulate is no machine, or its simulation did not end.
+    #[error("{text}")]
+    Machine {
+        /// What happened.
+        text: String,
+    },
+    /// A trace could not be written or read.
+    #[error("trace: {text}")]
+    Trace {
+        /// Which, and what happened.
+        text: String,
+    },
+    /// A job panicked.
+    #[error("a job panicked: see above")]
+    Panicked,
+}
+
+impl BenchError {
+    /// The error of opening the drive `spec`.
+    pub(crate) fn drive(spec: &Spec, source: &SpecError) -> BenchError {
+        let text = match source {
+            SpecError::Open(error) if error.kind() == ErrorKind::InvalidSetting => {
+                error.to_string()
+            }
+            other => other.to_string(),
+        };
+        BenchError::Workload(format!("drive {spec}: {text}"))
+    }
+}
+
+/// What to do about a server that is not there.
+fn remedy(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    match error.kind() {
+        ConnectionRefused | NotFound => "; nobody serves there: start it, or name another address",
+        _ => "",
+    }
+}
+
+/// How a row is run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What each job does.
+    pub workload: Workload,
+    /// Submitting threads, 1 or more.
+    pub jobs: u32,
+    /// Job i runs on `cpus[i % len]`; anywhere if empty.
+    pub cpus: Vec<u32>,
+    /// How long; ignored if `ios` is given.
+    pub runtime: Duration,
+    /// I/Os of each job, instead of a time.
+    pub ios: Option<u64>,
+    /// When times are taken.
+    pub stamp: Stamp,
+    /// The rings' settings.
+    pub reactor: Config,
+    /// Bytes from the start of the device that are used; all of it if not given.
+    pub size_bytes: Option<u64>,
+    /// Ends the row early, with what was measured until then.
+    pub interrupt: Interrupt,
+}
+
+/// Has a run end early. Whoever starts a run keeps a clone; a signal may set it.
+#[derive(Debug, Clone, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// The run shall end.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it shall.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Plan {
+    /// Blocks of the workload's size that are used of a device of `bytes` bytes.
+    pub(crate) fn blocks(&self, bytes: u64) -> u64 {
+        self.size_bytes.map_or(bytes, |size| size.min(bytes)) / u64::from(self.workload.bs_bytes)
+    }
+
+    /// The CPU of a job, if jobs are placed.
+    pub(crate) fn cpu_of(&self, job: u32) -> Option<u32> {
+        self.cpus.get(job as usize % self.cpus.len().max(1)).copied()
+    }
+}
+
+/// Where a row stands, for a progress bar: fraction of its time or I/Os.
+pub type Progress<'a> = &'a mut dyn FnMut(f64);
+
+/// What the jobs share.
+pub(crate) struct RowState {
+    pub(crate) until: StopCondition,
+    start: Barrier,
+    /// Jobs, and whoever measures them, that are not set up yet.
+    missing: AtomicUsize,
+    /// When the last of them was set up, and the processor time until then.
+    began: OnceLock<(Instant, u64)>,
+    left: AtomicUsize,
+    pub(crate) barrier: DrainBarrier,
+    syscalls: AtomicU64,
+    results: Mutex<Vec<Result<JobResult, BenchError>>>,
+}
+
+impl RowState {
+    pub(crate) fn new(plan: &Plan) -> RowState {
+        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        RowState {
+            until: StopCondition { ios: plan.ios, stop, done },
+            start: Barrier::new(plan.jobs as usize + 1),
+            missing: AtomicUsize::new(plan.jobs as usize + 1),
+            began: OnceLock::new(),
+            left: AtomicUsize::new(plan.jobs as usize),
+            barrier: DrainBarrier::new(plan.jobs as usize),
+            syscalls: AtomicU64::new(0),
+            results: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// A job is set up: waits for the others. The last one takes the time, before it lets the
+    /// others go: with more jobs than CPUs some do many I/Os before whoever measures runs again.
+    pub(crate) fn ready(&self) {
+        if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.began.get_or_init(|| (Instant::now(), process_cpu_ns()));
+        }
+        self.start.wait();
+    }
+
+    /// Counts system calls of a job's.
+    pub(crate) fn add_system_calls(&self, calls: u64) {
+        self.syscalls.fetch_add(calls, Ordering::Relaxed);
+    }
+
+    /// A job is done.
+    pub(crate) fn finish(&self, result: Result<JobResult, BenchError>) {
+        self.results.lock().expect("no job panics with it").push(result);
+        self.left.fetch_sub(1, Ordering::Release);
+    }
+
+    /// What the jobs did, after all have been joined.
+    pub(crate) fn results(&self) -> Result<Vec<JobResult>, BenchError> {
+        let results = std::mem::take(&mut *self.results.lock().expect("no job panics with it"));
+        results.into_iter().collect()
+    }
+}
+
+/// Time, processor time and system calls of a row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    seconds: f64,
+    cpu_ns: u64,
+    syscalls: u64,
+}
+
+/// Starts the jobs together and waits for their end.
+pub(crate) fn measure(shared: &RowState, plan: &Plan, progress: Progress<'_>) -> Times {
+    shared.ready();
+    let began = shared.began.get();
+    let (start, cpu_start) = *began.expect("whoever was ready last has set it");
+    watch(shared, plan, start, progress);
+    Times {
+        seconds: start.elapsed().as_secs_f64(),
+        cpu_ns: process_cpu_ns() - cpu_start,
+        syscalls: shared.syscalls.load(Ordering::Relaxed),
+    }
+}
+
+/// Runs one row on a volume made for it (its accounting starts at zero), with the workers that its
+/// disks have places for.
+///
+/// # Errors
+/// If the workload does not fit the volume, or a thread cannot be set up.
+pub fn run_row(
+    volume: &Arc<Volume<Native>>,
+    plan: &Plan,
+    progress: Progress<'_>,
+) -> Result<Row, BenchError> {
+    check(volume, plan)?;
+    let shared = Arc::new(RowState::new(plan));
+    let mut workers = DriveWorkers::start(volume.drives(), plan.reactor, Pinning::Pinned)?;
+    let threads: Vec<_> = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, job)).collect();
+    let mut times = measure(&shared, plan, progress);
+    let mut whole = true;
+    threads.into_iter().for_each(|thread| whole &= thread.join());
+    if !whole {
+        return Err(BenchError::Panicked);
+    }
+    workers.stop()?;
+    times.syscalls += workers.system_calls();
+    let results = shared.results()?;
+    let mut latency = Snapshot::default();
+    match may_split(volume, plan) {
+        true => results.iter().for_each(|result| latency.merge(&result.latencies)),
+        false => latency = volume.disks()[0].stats().total(),
+    }
+    let mut row = row_of(plan, &results, times, &latency);
+    row.queues.serving = volume.serving_config().serving.name().to_owned();
+    row.outcome.states = states_of(volume.drives());
+    Ok(row)
+}
+
+/// What each drive did since it was made.
+fn states_of(disks: &[Arc<Disk<Native>>]) -> Vec<DriveStates> {
+    disks.iter().map(|disk| DriveStates::new(disk.name(), &disk.stats())).collect()
+}
+
+pub(crate) fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchError> {
+    let (bs, limits) = (plan.workload.bs_bytes, volume.limits());
+    check_block_size(bs, limits.logical_block_size)?;
+    check_capacity(plan, volume.capacity() << 9)?;
+    if plan.workload.rw.writes() {
+        check_writable(volume, &format!("rw={}", plan.workload.rw))?;
+    }
+    if plan.workload.verify && limits.features.no_payload {
+        let text = "verify: the null drive keeps no data; use ram or file".to_owned();
+        return Err(BenchError::Workload(text));
+    }
+    check_verify(plan, volume.capacity() << 9)
+}
+
+/// Whether `what`, which writes, may run on a volume: none of its drives is read-only.
+pub(crate) fn check_writable(volume: &Volume<Native>, what: &str) -> Result<(), BenchError> {
+    let read_only = |drive: &&Arc<Disk<Native>>| drive.limits().features.read_only;
+    let Some(drive) = volume.drives().iter().find(read_only) else { return Ok(()) };
+    let text = format!(
+        "{what}: drive {} is read-only; open it for writing, or choose what only reads",
+        drive.name()
+    );
+    Err(BenchError::Workload(text))
+}
+
+/// Whether what is written can be verified on a device of `bytes` bytes.
+pub(crate) fn check_verify(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
+    let Workload { rw, bs_bytes, iodepth, verify, .. } = plan.workload;
+    let blocks = plan.blocks(bytes) / u64::from(plan.jobs);
+    let text = match verify {
+        true if !rw.writes() => format!("verify: rw={rw} writes nothing; use write, randwrite"),
+        true if blocks < iodepth.into() => format!(
+            "verify: {blocks} blocks of {bs_bytes} bytes for each job on this device, and \
+             iodepth={iodepth}: no block is written twice at once; use a smaller iodepth"
+        ),
+        _ => return Ok(()),
+    };
+    Err(BenchError::Workload(text))
+}
+
+/// Whether a device can do I/Os of this size.
+pub(crate) fn check_block_size(bs: u32, block: u32) -> Result<(), BenchError> {
+    if bs == 0 || !bs.is_multiple_of(block) {
+        let text = format!("bs={bs}: not a multiple of the device's block of {block} bytes");
+        return Err(BenchError::Workload(text));
+    }
+    Ok(())
+}
+
+/// Whether a device of `bytes` bytes has room for one I/O of each job, and for the size asked for.
+pub(crate) fn check_capacity(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
+    let text = match plan.size_bytes {
+        Some(size) if size > bytes => {
+            format!("size={size}: the device has {bytes} bytes; use a smaller size")
+        }
+        size => return check_room(plan.workload.bs_bytes, plan.jobs, size.unwrap_or(bytes)),
+    };
+    Err(BenchError::Workload(text))
+}
+
+/// Whether `bytes` bytes have room for one I/O of each job.
+pub(crate) fn check_room(bs: u32, jobs: u32, bytes: u64) -> Result<(), BenchError> {
+    if u64::from(bs) * u64::from(jobs) > bytes {
+        let text = format!("bs={bs} with {jobs} jobs: more than the {bytes} bytes that there are");
+        return Err(BenchError::Workload(text));
+    }
+    Ok(())
+}
+
+fn spawn(
+    volume: &Arc<Volume<Native>>,
+    plan: &Plan,
+    shared: &Arc<RowState>,
+    job: u32,
+) -> <Native as Machine>::Thread {
+    let cpu = plan.cpu_of(job).map(CpuId);
+    let (volume, plan, shared) = (Arc::clone(volume), plan.clone(), Arc::clone(shared));
+    let body = move || {
+        let result = run_job(&volume, &plan, &shared, job);
+        shared.finish(result);
+    };
+    Native::spawn(&format!("job-{job}"), cpu, Box::new(body))
+}
+
+fn run_job(
+    volume: &Arc<Volume<Native>>,
+    plan: &Plan,
+    shared: &RowState,
+    job: u32,
+) -> Result<JobResult, BenchError> {
+    let member = shared.barrier.member();
+    let config = IoConfig { number: job as u16, reactor: plan.reactor };
+    let opened = IoContext::new(config).and_then(|mut context| {
+        let channel = context.channel(volume, plan.workload.iodepth, plan.stamp)?;
+        Ok((context, channel))
+    });
+    shared.ready();
+    let (mut context, mut channel) = opened?;
+    let blocks = plan.blocks(volume.capacity() << 9);
+    let place = (job.into(), plan.jobs.into());
+    let mut job = Job {
+        workload: plan.workload,
+        offsets: Offsets::new(&plan.workload, blocks, place),
+        measure: may_split(volume, plan),
+        written: WrittenBlocks::new(&plan.workload),
+        spare: None,
+        context: &mut context,
+        channel: &mut channel,
+    };
+    let result = job.run(&shared.until)?;
+    shared.add_system_calls(context.reactor().counters().system_calls);
+    member.linger(&mut context, &mut channel)?;
+    drop(channel);
+    Ok(result)
+}
+
+/// Whether a bio may become several, so that the drives' accounting is not that of bios.
+fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
+    volume.disks().len() > 1 || plan.workload.bs_bytes >> 9 > volume.limits().max_sectors
+}
+
+/// Waits for the end and tells how far it is.
+fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>) {
+    let total = plan.ios.map(|ios| ios.saturating_mul(plan.jobs.into()));
+    while shared.left.load(Ordering::Acquire) > 0 {
+        let elapsed = start.elapsed();
+        let done = shared.until.done.load(Ordering::Relaxed) as f64;
+        match total {
+            Some(total) => progress((done / total as f64).min(1.0)),
+            None => progress((elapsed.as_secs_f64() / plan.runtime.as_secs_f64()).min(1.0)),
+        }
+        let step = match total {
+            Some(_) => Duration::from_millis(1),
+            None => plan.runtime.saturating_sub(elapsed).min(Duration::from_millis(50)),
+        };
+        if plan.interrupt.is_set() || total.is_none() && elapsed >= plan.runtime {
+            shared.until.stop.store(true, Ordering::Relaxed);
+            std::thread::yield_now();
+        }
+        std::thread::sleep(step.max(Duration::from_micros(200)));
+    }
+}
+
+/// The row of jobs that are clients and take latencies themselves, and what each did: starts them,
+/// waits for their end.
+pub(crate) fn client_row(
+    threads: Vec<<Native as Machine>::Thread>,
+    shared: &RowState,
+    plan: &Plan,
+    progress: Progress<'_>,
+) -> Result<(Row, Vec<JobResult>), BenchError> {
+    let times = measure(shared, plan, progress);
+    if !threads.into_iter().all(Thread::join) {
+        return Err(BenchError::Panicked);
+    }
+    let results = shared.results()?;
+    let mut latency = Snapshot::default();
+    results.iter().for_each(|result| latency.merge(&result.latencies));
+    Ok((row_of(plan, &results, times, &latency), results))
+}
+
+/// The row of what the jobs did; who knows the queues fills those in.
+pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: &Snapshot) -> Row {
+    let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();
+    let (ios, errors, bs) = (total(|r| r.ios), total(|r| r.errors), plan.workload.bs_bytes);
+    // What failed did nothing for anybody.
+    let done = ios.saturating_sub(errors) as f64;
+    Row {
+        jobs: plan.jobs,
+        iodepth: plan.workload.iodepth,
+        bs,
+        rw: plan.workload.rw,
+        stamp: plan.stamp.word().to_owned(),
+        ios,
+        seconds: times.seconds,
+        iops: done / times.seconds,
+        bw_bytes_per_s: done * f64::from(bs) / times.seconds,
+        cost: Cost {
+            cpu_ns_per_io: times.cpu_ns as f64 / ios.max(1) as f64,
+            syscalls_per_io: times.syscalls as f64 / ios.max(1) as f64,
+            notifications: None,
+        },
+        lat_ns: LatencyNs::of(latency),
+        outcome: Outcome {
+            errors,
+            verified: total(|r| r.verified),
+            first_error: results.iter().find_map(|r| r.first_error.clone()),
+            states: Vec::new(),
+        },
+        ..Row::default()
+    }
+}
+
+/// What the calling thread used since it began.
+pub(crate) fn thread_usage() -> Usage {
+    // SAFETY: all zeroes are a valid value of this plain structure of numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: writes one rusage; the thread exists.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    Usage {
+        user_us: us(usage.ru_utime),
+        system_us: us(usage.ru_stime),
+        switches: (usage.ru_nvcsw + usage.ru_nivcsw) as u64,
+        major_faults: usage.ru_majflt as u64,
+        minor_faults: usage.ru_minflt as u64,
+    }
+}
+
+/// User and system time of this process.
+pub(crate) fn process_cpu_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes one timespec; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

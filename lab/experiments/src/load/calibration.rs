@@ -1,0 +1,204 @@
+//! Calibration: what a drive does in a second, by which schedulers share its time.
+//!
+//! Six runs, each of one kind of I/O with enough in flight that the drive is never idle. The first
+//! one writes, so that those that follow find data where a new drive has none. `Target` is a drive
+//! of this machine, whose rows run here; whoever calls runs those of simulated ones. Called by
+//! `bench --calibrate`. Source: the kernel's tools/cgroup/iocost_coef_gen.py.
+
+use std::sync::Arc;
+
+use millrace_block::{
+    Controller, ControllerConfig, CostModel, Disk, DiskConfig, Layout, OpCost, OpRates, Volume,
+};
+use millrace_drives::{Spec, controller_of};
+use millrace_machine::Native;
+
+use crate::filter::FilteredDriver;
+use crate::filter::no_merges::NoMerges;
+use crate::load::bench::{BenchError, Plan, Progress, run_row};
+use crate::load::overwrite::{DiskContents, contents_of};
+use crate::load::row::Row;
+use crate::load::workload::{Rw, Workload};
+
+/// I/Os whose number a second counts.
+const SMALL_BYTES: u32 = 4 << 10;
+/// I/Os whose bytes a second count.
+const LARGE_BYTES: u32 = 1 << 20;
+/// Most of these in flight: as many bytes as keep any drive busy.
+const LARGE_DEPTH_MAX: u32 = 32;
+
+/// One of the runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Kind of I/O.
+    pub rw: Rw,
+    /// Bytes of one.
+    pub bs_bytes: u32,
+}
+
+/// All of them, in their order.
+pub const RUNS: [Run; 6] = [
+    Run { rw: Rw::Write, bs_bytes: LARGE_BYTES },
+    Run { rw: Rw::Read, bs_bytes: LARGE_BYTES },
+    Run { rw: Rw::RandRead, bs_bytes: SMALL_BYTES },
+    Run { rw: Rw::Read, bs_bytes: SMALL_BYTES },
+    Run { rw: Rw::RandWrite, bs_bytes: SMALL_BYTES },
+    Run { rw: Rw::Write, bs_bytes: SMALL_BYTES },
+];
+
+impl Run {
+    /// What a job does in it, with so many small I/Os in flight.
+    #[must_use]
+    pub fn workload(&self, iodepth: u32, seed: u64) -> Workload {
+        let Run { rw, bs_bytes } = *self;
+        let iodepth = if self.is_large() { iodepth.min(LARGE_DEPTH_MAX) } else { iodepth };
+        Workload { rw, bs_bytes, iodepth, verify: false, seed }
+    }
+
+    /// Whether bytes are what counts. One job does it: several would not go through the drive in
+    /// order.
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        self.bs_bytes == LARGE_BYTES
+    }
+}
+
+/// What a drive does in a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Calibration {
+    /// Reading.
+    pub read: OpRates,
+    /// Writing.
+    pub write: OpRates,
+}
+
+impl Calibration {
+    /// Of the rows of [`RUNS`], in their order.
+    #[must_use]
+    pub fn of(rows: &[Row; RUNS.len()]) -> Calibration {
+        let iops = |row: &Row| rounded(row.iops).max(1);
+        let bytes = |row: &Row| rounded(row.bw_bytes_per_s).max(4096);
+        let rates = |large: &Row, random: &Row, sequential: &Row| OpRates {
+            random_iops: iops(random),
+            sequential_iops: iops(sequential),
+            bytes_per_s: bytes(large),
+        };
+        let [write, read, rand_read, seq_read, rand_write, seq_write] = rows;
+        Calibration {
+            read: rates(read, rand_read, seq_read),
+            write: rates(write, rand_write, seq_write),
+        }
+    }
+
+    /// What an I/O costs by these rates.
+    #[must_use]
+    pub fn cost(&self) -> CostModel {
+        CostModel { read: OpCost::of_rates(&self.read), write: OpCost::of_rates(&self.write) }
+    }
+}
+
+/// A drive of this machine.
+pub struct Target {
+    volume: Arc<Volume<Native>>,
+    is_new: bool,
+    /// Remarks for a person.
+    pub notes: Vec<String>,
+    /// What of it has data, if that is not all.
+    written_bytes: Option<u64>,
+}
+
+impl Target {
+    /// Opens a drive for so many I/O threads.
+    ///
+    /// # Errors
+    /// What looking at it or opening it says.
+    pub fn open(
+        spec: &Spec,
+        io_threads: u16,
+        controllers: &[ControllerConfig],
+    ) -> Result<Target, BenchError> {
+        let failed = |source| BenchError::drive(spec, &source);
+        let is_new = contents_of(spec)? == DiskContents::Empty;
+        let controllers = controllers.iter().cloned().map(Controller::new);
+        let controllers = controllers.collect::<Result<Vec<_>, _>>()?;
+        let controller = controller_of(spec, &controllers).map_err(failed)?;
+        let opened = millrace_drives::open(spec, io_threads).map_err(failed)?;
+        let notes = [opened.warnings, opened.notes].concat();
+        let config =
+            DiskConfig { name: spec.to_string(), io_threads, controller, ..DiskConfig::default() };
+        let disk = Disk::new(Box::new(FilteredDriver(NoMerges(opened.driver))), config)?;
+        let volume = Volume::new("calibrate", Layout::Linear, vec![disk])?;
+        Ok(Target { volume, is_new, notes, written_bytes: None })
+    }
+
+    /// One of the runs, by the rest of a plan; they come in their order.
+    ///
+    /// # Errors
+    /// As [`run_row`].
+    pub fn run(
+        &mut self,
+        run: &Run,
+        plan: &Plan,
+        progress: Progress<'_>,
+    ) -> Result<Row, BenchError> {
+        let mut plan = plan.clone();
+        plan.workload = run.workload(plan.workload.iodepth, plan.workload.seed);
+        plan.jobs = if run.is_large() { 1 } else { plan.jobs };
+        let size_bytes = plan.size_bytes.into_iter().chain(self.written_bytes).min();
+        plan.size_bytes = size_bytes;
+        let mut row = run_row(&self.volume, &plan, progress)?;
+        // To read what has no data yet is no work for a drive.
+        if self.is_new && *run == RUNS[0] && !self.volume.limits().features.no_payload {
+            let written = row.ios.saturating_mul(run.bs_bytes.into());
+            self.written_bytes = Some(written.min(self.volume.capacity() << 9));
+        }
+        row.drives = self.volume.disks()[0].name().to_owned();
+        row.queues.stack = "mq".into();
+        row.queues.scheduler = "none".into();
+        row.queues.cpus = plan.cpus.len() as u32;
+        Ok(row)
+    }
+}
+
+/// To four digits: nobody measures more of a drive.
+fn rounded(rate: f64) -> u64 {
+    let digits = rate.max(1.0).log10().floor() as i32;
+    let unit = 10f64.powi((digits - 3).max(0));
+    ((rate / unit).round() * unit) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_four_digits() {
+        let rates = [0.2, 86.4, 9_999.6, 98_001.3, 540_000_114.0].map(rounded);
+        assert_eq!(rates, [0, 86, 10_000, 98_000, 540_000_000]);
+    }
+
+    #[test]
+    fn each_run_gives_the_figure_that_it_is_for() {
+        let figure = |run: &Run| match (run.is_large(), run.rw) {
+            (true, Rw::Read) => 1,
+            (true, _) => 2,
+            (false, Rw::RandRead) => 3,
+            (false, Rw::Read) => 4,
+            (false, Rw::RandWrite) => 5,
+            (false, _) => 6,
+        };
+        let row = |run: &Run| {
+            let rate = f64::from(figure(run));
+            Row { iops: rate, bw_bytes_per_s: 1e6 * rate, ..Row::default() }
+        };
+        let rates = |random_iops, sequential_iops, bytes_per_s| OpRates {
+            random_iops,
+            sequential_iops,
+            bytes_per_s,
+        };
+        let expected = Calibration { read: rates(3, 4, 1_000_000), write: rates(5, 6, 2_000_000) };
+        assert_eq!(Calibration::of(&RUNS.each_ref().map(row)), expected);
+        let depths = RUNS.map(|run| run.workload(256, 1).iodepth);
+        assert_eq!(depths, [32, 32, 256, 256, 256, 256]);
+    }
+}

@@ -1,0 +1,135 @@
+//! Clients that contend for a drive: what each gets of it, and how fairly it is shared.
+//!
+//! Where a row of `simulation` or `bench` has jobs that are all alike, each client here has a
+//! group, a depth, a block size and a kind of I/O of its own. `client` is the loop of one client,
+//! `run` makes the drives and the threads, on a simulated machine or on this one, `result` is what
+//! came of it. Everything below a client is the production code. Called by `millrace-lab bench
+//! --client` and by experiments on schedulers.
+
+mod client;
+mod result;
+mod run;
+
+use millrace_block::{CostModel, GroupConfig, GroupId, Layout, SchedulerKind, Spread};
+use millrace_drives::Spec;
+
+use crate::load::bench::BenchError;
+use crate::load::workload::Rw;
+
+pub use result::{ClientRow, ClientTimeline, ContentionReport, FailedIos, jain};
+pub use run::{contend, contend_simulated};
+
+/// Most clients of a plan.
+pub const CLIENTS_MAX: usize = 4096;
+/// Most memory that the buffers of all clients may have.
+const BUFFERS_MAX: u64 = 1 << 30;
+
+/// A client: a thread with a channel, which keeps `iodepth` I/Os in flight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Client {
+    /// Its name in reports.
+    pub name: String,
+    /// The group that its I/Os count towards.
+    pub group: GroupId,
+    /// Kind of I/O.
+    pub rw: Rw,
+    /// Bytes of one I/O: a multiple of 512.
+    pub bs_bytes: u32,
+    /// I/Os in flight, 1 to 65,536.
+    pub iodepth: u32,
+    /// The CPU that it runs on; several clients may share one. On a simulated machine a client that
+    /// names none has the CPU of its number.
+    pub cpu: Option<u32>,
+    /// When it begins, in nanoseconds after the others.
+    pub start_ns: u64,
+}
+
+/// Which part of a run counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Phases {
+    /// Time before anything counts, in nanoseconds.
+    pub warm_up_ns: u64,
+    /// Time that counts, in nanoseconds, 1 or more.
+    pub length_ns: u64,
+    /// Steps of [`ClientTimeline::series`], in nanoseconds, 1 or more; no series if not given.
+    pub step_ns: Option<u64>,
+    /// Whether [`ClientTimeline::times_ns`] is kept.
+    pub times: bool,
+}
+
+/// An experiment: clients, their groups and the drives that they share.
+#[derive(Debug, Clone)]
+pub struct ContentionPlan {
+    /// The drives.
+    pub drives: Vec<Spec>,
+    /// How they are joined.
+    pub layout: Layout,
+    /// The order in which what waits goes to a drive.
+    pub scheduler: SchedulerKind,
+    /// Software queues, then hardware queues.
+    pub queues: (Spread, Spread),
+    /// What I/Os cost a drive: for the scheduler, and for the shares that are reported.
+    pub cost: CostModel,
+    /// The groups: the first is `GroupId(1)`, and so on.
+    pub groups: Vec<GroupConfig>,
+    /// The clients, 1 to [`CLIENTS_MAX`].
+    pub clients: Vec<Client>,
+    /// What is measured.
+    pub phases: Phases,
+    /// Where random offsets start, and the simulation's chances.
+    pub seed: u64,
+}
+
+impl ContentionPlan {
+    /// The CPU of a client on a simulated machine.
+    fn cpu_of(&self, number: usize) -> u32 {
+        self.clients[number].cpu.unwrap_or(number as u32)
+    }
+
+    /// What does not fit whatever the drives are; `cpus` are those of a simulated machine.
+    fn check(&self, cpus: Option<u32>) -> Result<(), BenchError> {
+        let wrong = |text: String| Err(BenchError::Workload(text));
+        let count = self.clients.len();
+        if !(1..=CLIENTS_MAX).contains(&count) {
+            return wrong(format!("{count} clients: 1 to {CLIENTS_MAX}"));
+        }
+        if self.phases.length_ns == 0 || self.phases.step_ns == Some(0) {
+            return wrong("a time of 0 to measure: give 1 ns or more".into());
+        }
+        for (number, client) in self.clients.iter().enumerate() {
+            let (name, cpu) = (&client.name, self.cpu_of(number));
+            if let Some(cpus) = cpus.filter(|cpus| cpu >= *cpus) {
+                return wrong(format!(
+                    "client {name}: CPU {cpu}, but the machine has {cpus}; give it a cpu from 0 \
+                     to {}, which clients may share",
+                    cpus - 1
+                ));
+            }
+            if !(1..=65_536).contains(&client.iodepth) {
+                return wrong(format!("client {name}: iodepth {}: 1 to 65536", client.iodepth));
+            }
+            if client.start_ns >= self.phases.warm_up_ns + self.phases.length_ns {
+                return wrong(format!("client {name}: it starts when the run has ended"));
+            }
+        }
+        let bytes = |client: &Client| u64::from(client.bs_bytes) * u64::from(client.iodepth);
+        let all: u64 = self.clients.iter().map(bytes).sum();
+        if all > BUFFERS_MAX {
+            let (all, most) = (all >> 20, BUFFERS_MAX >> 20);
+            return wrong(format!(
+                "the clients' buffers, iodepth times bs each, are {all} MiB; at most {most} MiB"
+            ));
+        }
+        Ok(())
+    }
+
+    /// A client's group: its name and its weight.
+    fn group_of(&self, client: &Client) -> (&str, u32) {
+        let at = usize::from(client.group.0).checked_sub(1);
+        let group = at.and_then(|at| self.groups.get(at));
+        group.map_or(("default", 100), |group| (&group.name, group.weight))
+    }
+}
+
+#[cfg(test)]
+mod tests;

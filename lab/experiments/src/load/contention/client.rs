@@ -1,0 +1,177 @@
+//! The loop of one client: `iodepth` I/Os in flight until the run ends, and what came of them.
+//!
+//! Called by run.rs on the client's own thread, with a channel and a way to wait. A latency is from
+//! the moment before a bio is submitted until it has been polled, with all that holds it back in
+//! between: limits, schedulers, tags. What completes before the warm-up is over does not count.
+//! What is in flight at the end is left to the channel, which lifts its limits when it is dropped.
+
+use millrace_block::{
+    Bio, Buffer, Channel, Completion, CostModel, Error, Reject, Sector, Snapshot,
+};
+use millrace_machine::{Machine, Stage};
+
+use super::{Client, ContentionPlan};
+use crate::load::workload::{Offsets, Workload};
+
+/// Moments of a run on its machine's clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RunTimes {
+    pub(super) start_ns: u64,
+    /// From here on it counts.
+    pub(super) begin_ns: u64,
+    pub(super) end_ns: u64,
+    /// The begin of the series, and its steps.
+    pub(super) series: Option<(u64, u64)>,
+    /// The begin of the run, if the times of all completions are kept.
+    pub(super) times_from_ns: Option<u64>,
+}
+
+/// What a client did in the time that counts.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Tally {
+    pub(super) ios: u64,
+    /// By the cost model.
+    pub(super) cost_ns: u64,
+    pub(super) latency: Snapshot,
+    pub(super) errors: u64,
+    pub(super) first_error: Option<String>,
+    /// I/Os of each step.
+    pub(super) series: Vec<u64>,
+    /// When each I/O completed.
+    pub(super) times_ns: Vec<u64>,
+}
+
+/// An I/O in flight, found by the bio's user data.
+#[derive(Debug, Clone, Copy, Default)]
+struct IoInFlight {
+    at_ns: u64,
+    cost_ns: u64,
+}
+
+/// One client at its channel.
+pub(super) struct Contender<'a, M: Machine> {
+    channel: &'a mut Channel<M>,
+    moments: RunTimes,
+    cost: CostModel,
+    sectors: u32,
+    offsets: Offsets,
+    last_end: Sector,
+    sent: Vec<IoInFlight>,
+    idle: Vec<Bio>,
+    tally: Tally,
+}
+
+impl<'a, M: Machine> Contender<'a, M> {
+    /// Client `number` of the plan.
+    pub(super) fn new(
+        channel: &'a mut Channel<M>,
+        plan: &ContentionPlan,
+        number: usize,
+        moments: RunTimes,
+    ) -> Self {
+        let Client { rw, bs_bytes, iodepth, group, .. } = plan.clients[number];
+        let blocks = (channel.volume().capacity() << 9) / u64::from(bs_bytes);
+        let workload = Workload { rw, bs_bytes, iodepth, verify: false, seed: plan.seed };
+        let place = (number as u64, plan.clients.len() as u64);
+        let bio = |index: u32| {
+            let bio = Bio::read(0, Buffer::new(bs_bytes as usize));
+            bio.with_group(group).with_user_data(index.into())
+        };
+        Contender {
+            channel,
+            moments,
+            cost: plan.cost,
+            sectors: bs_bytes >> 9,
+            offsets: Offsets::new(&workload, blocks, place),
+            last_end: Sector::MAX,
+            sent: vec![IoInFlight::default(); iodepth as usize],
+            idle: (0..iodepth).map(bio).collect(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Runs until the end; `wait` returns when there may be something to poll, or at its deadline.
+    pub(super) fn run(
+        mut self,
+        mut wait: impl FnMut(&mut Channel<M>, u64) -> Result<(), Error>,
+    ) -> Result<Tally, Error> {
+        while M::now() < self.moments.start_ns {
+            wait(self.channel, self.moments.start_ns)?;
+        }
+        loop {
+            let now_ns = M::now();
+            if now_ns >= self.moments.end_ns {
+                return Ok(self.tally);
+            }
+            self.submit(now_ns);
+            if self.collect() == 0 {
+                wait(self.channel, self.moments.end_ns)?;
+            }
+        }
+    }
+
+    /// Sends off what is idle, or as much of it as the stack takes.
+    fn submit(&mut self, now_ns: u64) {
+        M::work(Stage::Interface, self.idle.len() as u32);
+        while let Some(mut bio) = self.idle.pop() {
+            let sent = &mut self.sent[bio.user_data() as usize];
+            // One that the stack gave back keeps its aim, and the time since which it waits.
+            if sent.at_ns == 0 {
+                let (block, op) = self.offsets.next_io();
+                let sector = block * u64::from(self.sectors);
+                let cost_ns = self.cost.of(op, (sector, self.sectors), self.last_end);
+                *sent = IoInFlight { at_ns: now_ns.max(1), cost_ns };
+                self.last_end = sector + u64::from(self.sectors);
+                bio.set_sector(sector);
+                bio.set_op(op);
+            }
+            if let Err(rejected) = self.channel.submit(bio) {
+                assert_eq!(rejected.reason, Reject::Full, "offsets lie inside");
+                self.idle.push(rejected.bio);
+                break;
+            }
+        }
+        self.channel.flush();
+    }
+
+    /// Collects what is done; how many those are.
+    fn collect(&mut self) -> usize {
+        let Contender { channel, moments, sent, idle, tally, .. } = self;
+        let (mut now_ns, mut counts) = (0, false);
+        channel.poll(|Completion { bio, status, .. }| {
+            if now_ns == 0 {
+                now_ns = M::now();
+                counts = (moments.begin_ns..moments.end_ns).contains(&now_ns);
+            }
+            let IoInFlight { at_ns, cost_ns } = std::mem::take(&mut sent[bio.user_data() as usize]);
+            if !status.is_ok() {
+                tally.errors += 1;
+                let what = || format!("{:?} at sector {}: {status}", bio.op(), bio.sector());
+                tally.first_error.get_or_insert_with(what);
+            }
+            if let Some(from_ns) = moments.times_from_ns {
+                tally.times_ns.push(now_ns - from_ns);
+            }
+            if counts {
+                tally.count(now_ns, (at_ns, cost_ns), moments.series);
+            }
+            idle.push(bio);
+        })
+    }
+}
+
+impl Tally {
+    /// An I/O has come back.
+    fn count(&mut self, now_ns: u64, (at_ns, cost_ns): (u64, u64), series: Option<(u64, u64)>) {
+        self.ios += 1;
+        self.cost_ns += cost_ns;
+        self.latency.add(now_ns.saturating_sub(at_ns), 1);
+        if let Some((begin_ns, step_ns)) = series {
+            let step = (now_ns.saturating_sub(begin_ns) / step_ns) as usize;
+            if step >= self.series.len() {
+                self.series.resize(step + 1, 0);
+            }
+            self.series[step] += 1;
+        }
+    }
+}

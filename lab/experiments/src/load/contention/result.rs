@@ -1,0 +1,187 @@
+//! `ContentionReport`: what each client got of the drive, and how fair that was.
+//!
+//! Plain data, made by run.rs; printed by the binary, judged by experiments. Rates are by the time
+//! that a client had, which is shorter for one that starts late.
+
+use serde::Serialize;
+
+use super::client::Tally;
+use super::{Client, ContentionPlan};
+use crate::load::row::LatencyNs;
+
+/// What failed of a client's I/Os.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct FailedIos {
+    /// How many.
+    #[serde(rename = "total_err")]
+    pub errors: u64,
+    /// What the first of them was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_text: Option<String>,
+}
+
+/// What a client did in the course of a run, as far as that was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ClientTimeline {
+    /// I/Os of each step; steps begin with the time that counts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<u64>,
+    /// When each I/O completed, warm-up included, in nanoseconds from the begin of the run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub times_ns: Vec<u64>,
+}
+
+/// One client's part.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ClientRow {
+    /// Its name.
+    pub name: String,
+    /// Its group's name.
+    pub group: String,
+    /// Its group's weight.
+    pub weight: u32,
+    /// I/Os in flight.
+    pub iodepth: u32,
+    /// Bytes of one I/O.
+    pub bs: u32,
+    /// Kind of I/O.
+    pub rw: String,
+    /// I/Os that completed in the time that counts.
+    #[serde(rename = "total_ios")]
+    pub ios: u64,
+    /// I/Os a second.
+    pub iops: f64,
+    /// Bytes a second.
+    #[serde(rename = "bw_bytes")]
+    pub bw_bytes_per_s: f64,
+    /// From submission to completion, as the client sees it.
+    pub lat_ns: LatencyNs,
+    /// What its I/Os cost the drives in a second, in nanoseconds by the cost model.
+    pub cost_ns_per_s: f64,
+    /// Its part of what all clients' I/Os cost, 0 to 1.
+    pub share: f64,
+    /// The part that the weights give it if every client always has something waiting.
+    pub weight_share: f64,
+    /// What failed.
+    #[serde(flatten)]
+    pub failed: FailedIos,
+    /// What it did when.
+    #[serde(flatten)]
+    pub course: ClientTimeline,
+}
+
+/// What came of an experiment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ContentionReport {
+    /// The simulated machine, or `native`.
+    pub machine: String,
+    /// The drives' specs.
+    pub drives: String,
+    /// Their scheduler.
+    pub scheduler: String,
+    /// Seconds that counted.
+    pub seconds: f64,
+    /// The clients in the order of the plan.
+    pub clients: Vec<ClientRow>,
+    /// I/Os a second of all.
+    pub iops: f64,
+    /// Bytes a second of all.
+    #[serde(rename = "bw_bytes")]
+    pub bw_bytes_per_s: f64,
+    /// Jain's index of what each client got by cost for its part of the weights: 1 if all got the
+    /// same, 1 / clients if one got everything.
+    pub jain: f64,
+    /// What was simulated: accesses to lines, hand-overs of locks, sleeps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sim_events: Option<u64>,
+}
+
+impl ContentionReport {
+    pub(super) fn new(plan: &ContentionPlan, tallies: &[Tally]) -> ContentionReport {
+        let parts = plan.clients.iter().zip(tallies);
+        let mut clients: Vec<ClientRow> =
+            parts.map(|(client, tally)| row_of(plan, client, tally)).collect();
+        let total = |of: fn(&ClientRow) -> f64| clients.iter().map(of).sum::<f64>();
+        let (cost, iops) = (total(|row| row.cost_ns_per_s), total(|row| row.iops));
+        let bw_bytes_per_s = total(|row| row.bw_bytes_per_s);
+        // A group shares its weight among its clients.
+        let same = |group: &str| clients.iter().filter(|row| row.group == group).count().max(1);
+        let weights: Vec<f64> =
+            clients.iter().map(|row| f64::from(row.weight) / same(&row.group) as f64).collect();
+        let all: f64 = weights.iter().sum();
+        for (row, weight) in clients.iter_mut().zip(&weights) {
+            row.share = row.cost_ns_per_s / cost.max(f64::MIN_POSITIVE);
+            row.weight_share = weight / all;
+        }
+        ContentionReport {
+            drives: plan.drives.iter().map(ToString::to_string).collect::<Vec<_>>().join("+"),
+            seconds: plan.phases.length_ns as f64 / 1e9,
+            jain: jain(clients.iter().map(|row| row.share / row.weight_share)),
+            clients,
+            iops,
+            bw_bytes_per_s,
+            ..ContentionReport::default()
+        }
+    }
+
+    /// The client of a name.
+    #[must_use]
+    pub fn client(&self, name: &str) -> Option<&ClientRow> {
+        self.clients.iter().find(|row| row.name == name)
+    }
+
+    /// I/Os that failed.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        self.clients.iter().map(|row| row.failed.errors).sum()
+    }
+}
+
+fn row_of(plan: &ContentionPlan, client: &Client, tally: &Tally) -> ClientRow {
+    let (group, weight) = plan.group_of(client);
+    let phases = &plan.phases;
+    let late_ns = client.start_ns.saturating_sub(phases.warm_up_ns);
+    let per_second = 1e9 / (phases.length_ns - late_ns) as f64;
+    let mut series = tally.series.clone();
+    if let Some(step_ns) = phases.step_ns {
+        series.resize(phases.length_ns.div_ceil(step_ns) as usize, 0);
+    }
+    ClientRow {
+        name: client.name.clone(),
+        group: group.to_owned(),
+        weight,
+        iodepth: client.iodepth,
+        bs: client.bs_bytes,
+        rw: client.rw.to_string(),
+        ios: tally.ios,
+        iops: tally.ios as f64 * per_second,
+        bw_bytes_per_s: tally.ios as f64 * f64::from(client.bs_bytes) * per_second,
+        lat_ns: LatencyNs::of(&tally.latency),
+        cost_ns_per_s: tally.cost_ns as f64 * per_second,
+        failed: FailedIos { errors: tally.errors, error_text: tally.first_error.clone() },
+        course: ClientTimeline { series, times_ns: tally.times_ns.clone() },
+        ..ClientRow::default()
+    }
+}
+
+/// Jain's index of fairness, 1 for none or nothing. Source: Jain, Chiu, Hawe, "A quantitative
+/// measure of fairness", DEC-TR-301, 1984.
+#[must_use]
+pub fn jain(values: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum, squares) =
+        values.fold((0.0, 0.0, 0.0), |(n, sum, squares), x| (n + 1.0, sum + x, squares + x * x));
+    if squares == 0.0 { 1.0 } else { sum * sum / (count * squares) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::jain;
+
+    #[test]
+    fn the_index_is_one_for_equals_and_a_part_for_one_who_has_all() {
+        let of = |values: &[f64]| jain(values.iter().copied());
+        assert_eq!(of(&[3.0, 3.0, 3.0]), 1.0);
+        assert_eq!(of(&[8.0, 0.0, 0.0, 0.0]), 0.25);
+        assert_eq!((of(&[]), of(&[0.0])), (1.0, 1.0));
+    }
+}

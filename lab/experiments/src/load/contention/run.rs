@@ -1,0 +1,263 @@
+//! An experiment on a machine: makes groups, drives and threads, and collects what clients did.
+//!
+//! `contend_simulated` and `contend` are what others call; both run `run_on`. What differs between
+//! machines is a `ClientHost`: on a simulated one a client sleeps in a doorbell, here in its ring,
+//! so that files work. Results and the volume leave a simulation through shared memory, where
+//! taking them apart costs no virtual time.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millrace_block::{
+    Channel, ChannelConfig, Disk, DiskConfig, Driver, Error, Groups, IoThread, SchedulerKind,
+    Stamp, Volume,
+};
+use millrace_drives::{Spec, SpecError, Words, open, open_on};
+use millrace_machine::{CpuId, Doorbell, Machine, Native, Parker, Thread};
+use millrace_runtime::{IoConfig, IoContext};
+use millrace_simulator::{Model, ModelError, Simulated, Simulation};
+
+use super::client::{Contender, RunTimes, Tally};
+use super::{ContentionPlan, ContentionReport};
+use crate::load::bench::{BenchError, check_block_size, check_room};
+use crate::load::drain_barrier::{DrainBarrier, DrainMember};
+
+/// How long a client looks for completions before it sleeps.
+const SPIN_NS: u64 = 20_000;
+/// Virtual time that a simulation may take beyond its plan: clients' channels drain.
+const GRACE_NS: u64 = 20_000_000_000;
+
+/// Runs an experiment on a simulated machine, for drives that run on any machine. A plan and a
+/// model always give one result, to the bit.
+///
+/// # Errors
+/// If the plan does not fit the machine or the drives, or the simulation fails.
+pub fn contend_simulated(
+    model: &Model,
+    plan: &ContentionPlan,
+) -> Result<ContentionReport, BenchError> {
+    plan.check(Some(model.cpus()))?;
+    let failed = |text: String| BenchError::Machine { text };
+    let invalid = |error: ModelError| failed(error.to_string());
+    let simulation = Simulation::new(model, plan.seed).map_err(invalid)?;
+    let slot = Arc::new(Mutex::new(None));
+    let (inner, result) = (plan.clone(), Arc::clone(&slot));
+    let main = move || {
+        let ran = run_on::<SimulatedHost>(&inner, open_on);
+        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(ran);
+    };
+    let limit_ns = plan.phases.warm_up_ns + plan.phases.length_ns + GRACE_NS;
+    let report = simulation.first_cpu(plan.cpu_of(0)).time_limit_ns(limit_ns).run(main);
+    let report = report.map_err(|error| failed(error.to_string()))?;
+    let ran = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let (mut contest, _volume) = ran.ok_or(BenchError::Panicked)??;
+    contest.machine.clone_from(&model.name);
+    contest.sim_events = Some(report.events);
+    Ok(contest)
+}
+
+/// Runs an experiment on this machine. Files that are not there and have a size are made.
+///
+/// # Errors
+/// If the plan does not fit the drives, or a drive or a thread cannot be set up.
+pub fn contend(plan: &ContentionPlan) -> Result<ContentionReport, BenchError> {
+    plan.check(None)?;
+    let clients = plan.clients.len() as u16;
+    let (mut contest, _) = run_on::<IoContext>(plan, |spec| Ok(open(spec, clients)?.driver))?;
+    contest.machine = "native".into();
+    Ok(contest)
+}
+
+/// What a client's thread has of its machine.
+trait ClientHost: Sized {
+    type Machine: Machine;
+
+    /// The CPU of a client; none for any.
+    fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32>;
+    /// Of the client of this number, on its own thread.
+    fn new(number: u16) -> Result<Self, Error>;
+    /// A channel of this thread.
+    fn open(
+        &mut self,
+        volume: &Arc<Volume<Self::Machine>>,
+        depth: u32,
+    ) -> Result<Channel<Self::Machine>, Error>;
+    /// Serves what others put before this thread's queues until nobody has I/O any more.
+    fn linger(
+        &mut self,
+        channel: &mut Channel<Self::Machine>,
+        member: DrainMember<'_>,
+    ) -> Result<(), Error>;
+    /// Waits for work, no longer than until this time.
+    fn wait(&mut self, channel: &mut Channel<Self::Machine>, until_ns: u64) -> Result<(), Error>;
+}
+
+/// A thread that sleeps in a doorbell; drives' queues belong to nobody.
+struct SimulatedHost(IoThread<Simulated>);
+
+impl ClientHost for SimulatedHost {
+    type Machine = Simulated;
+
+    fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32> {
+        Some(plan.cpu_of(number))
+    }
+
+    fn new(number: u16) -> Result<Self, Error> {
+        let bell = Arc::new(Doorbell::new(Parker::new()));
+        Ok(SimulatedHost(IoThread { number, owner: u64::from(number) + 1, bell, turn: None }))
+    }
+
+    fn open(
+        &mut self,
+        volume: &Arc<Volume<Simulated>>,
+        depth: u32,
+    ) -> Result<Channel<Simulated>, Error> {
+        let thread = Some(self.0.clone());
+        Channel::open(volume, ChannelConfig { depth, stamp: Stamp::Batch, thread })
+    }
+
+    fn linger(&mut self, _: &mut Channel<Simulated>, _: DrainMember<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn wait(&mut self, channel: &mut Channel<Simulated>, until_ns: u64) -> Result<(), Error> {
+        let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
+        let spin_ns = due_ns.min(Simulated::now() + SPIN_NS);
+        if Simulated::spin_until(spin_ns, || channel.has_work()) {
+            return Ok(());
+        }
+        if spin_ns < due_ns {
+            self.0.bell.sleep_unless(Some(due_ns), || channel.has_work());
+        }
+        // What was due may be the tick, which would be due again at once.
+        channel.tick();
+        Ok(())
+    }
+}
+
+impl ClientHost for IoContext {
+    type Machine = Native;
+
+    fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32> {
+        plan.clients[number].cpu
+    }
+
+    fn new(number: u16) -> Result<Self, Error> {
+        IoContext::new(IoConfig { number, ..IoConfig::default() })
+    }
+
+    fn open(&mut self, volume: &Arc<Volume<Native>>, depth: u32) -> Result<Channel<Native>, Error> {
+        self.channel(volume, depth, Stamp::Batch)
+    }
+
+    fn linger(
+        &mut self,
+        channel: &mut Channel<Native>,
+        member: DrainMember<'_>,
+    ) -> Result<(), Error> {
+        member.linger(self, channel)
+    }
+
+    fn wait(&mut self, channel: &mut Channel<Native>, until_ns: u64) -> Result<(), Error> {
+        let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
+        self.turn(Some(due_ns), || channel.has_work())?;
+        channel.tick();
+        Ok(())
+    }
+}
+
+/// A result, and the volume, kept so that it is dropped where time does not count.
+type RunResult<M> = (ContentionReport, Arc<Volume<M>>);
+
+/// The main thread of an experiment.
+fn run_on<S: ClientHost + 'static>(
+    plan: &ContentionPlan,
+    open: impl Fn(&Spec) -> Result<Box<dyn Driver<S::Machine>>, SpecError>,
+) -> Result<RunResult<S::Machine>, BenchError> {
+    let groups = Groups::new();
+    for config in &plan.groups {
+        groups.open(config.clone())?;
+    }
+    let volume = volume_of(plan, &groups, open)?;
+    for client in &plan.clients {
+        let wrong = |error| BenchError::Workload(format!("client {}: {error}", client.name));
+        check_block_size(client.bs_bytes, volume.limits().logical_block_size).map_err(wrong)?;
+        check_room(client.bs_bytes, plan.clients.len() as u32, volume.capacity() << 9)
+            .map_err(wrong)?;
+    }
+    let (results, base_ns) = (Arc::new(Mutex::new(Vec::new())), S::Machine::now());
+    let barrier = Arc::new(DrainBarrier::new(plan.clients.len()));
+    let start = |number: usize| {
+        let (volume, plan, results) = (Arc::clone(&volume), plan.clone(), Arc::clone(&results));
+        let (cpu, barrier) = (S::cpu(&plan, number).map(CpuId), Arc::clone(&barrier));
+        let body = Box::new(move || {
+            let result = serve::<S>(&volume, &plan, (number, base_ns), &barrier);
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
+        });
+        S::Machine::spawn(&format!("client-{number}"), cpu, body)
+    };
+    let threads: Vec<_> = (0..plan.clients.len()).map(start).collect();
+    let mut whole = true;
+    threads.into_iter().for_each(|thread| whole &= thread.join());
+    if !whole {
+        return Err(BenchError::Panicked);
+    }
+    let mut results = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
+    results.sort_by_key(|(number, _)| *number);
+    let tallies: Vec<Tally> =
+        results.into_iter().map(|(_, result)| result).collect::<Result<_, _>>()?;
+    let mut contest = ContentionReport::new(plan, &tallies);
+    contest.scheduler = plan.scheduler.word().into();
+    Ok((contest, volume))
+}
+
+/// A client's thread.
+fn serve<S: ClientHost>(
+    volume: &Arc<Volume<S::Machine>>,
+    plan: &ContentionPlan,
+    (number, base_ns): (usize, u64),
+    barrier: &DrainBarrier,
+) -> Result<Tally, Error> {
+    let member = barrier.member();
+    let (client, phases) = (&plan.clients[number], &plan.phases);
+    let begin_ns = base_ns + phases.warm_up_ns;
+    let moments = RunTimes {
+        start_ns: base_ns + client.start_ns,
+        begin_ns,
+        end_ns: begin_ns + phases.length_ns,
+        series: phases.step_ns.map(|step_ns| (begin_ns, step_ns)),
+        times_from_ns: phases.times.then_some(base_ns),
+    };
+    let mut seat = S::new(number as u16)?;
+    let mut channel = seat.open(volume, client.iodepth)?;
+    let contender = Contender::new(&mut channel, plan, number, moments);
+    let tally = contender.run(|channel, until_ns| seat.wait(channel, until_ns))?;
+    seat.linger(&mut channel, member)?;
+    Ok(tally)
+}
+
+/// Opens the drives, all with the same groups, and makes a volume of them.
+fn volume_of<M: Machine>(
+    plan: &ContentionPlan,
+    groups: &Arc<Groups<M>>,
+    open: impl Fn(&Spec) -> Result<Box<dyn Driver<M>>, SpecError>,
+) -> Result<Arc<Volume<M>>, BenchError> {
+    let mut disks = Vec::new();
+    for (index, spec) in plan.drives.iter().enumerate() {
+        let driver = open(spec).map_err(|error| BenchError::drive(spec, &error))?;
+        let config = DiskConfig {
+            name: format!("d{index}"),
+            software_queues: plan.queues.0,
+            hardware_queues: plan.queues.1,
+            io_threads: plan.clients.len() as u16,
+            cost: plan.cost,
+            groups: Some(Arc::clone(groups)),
+            ..DiskConfig::default()
+        };
+        let disk = Disk::new(driver, config)?;
+        if plan.scheduler != SchedulerKind::None {
+            disk.set_scheduler(plan.scheduler)?;
+        }
+        disks.push(disk);
+    }
+    Ok(Volume::new("contend", plan.layout, disks)?)
+}

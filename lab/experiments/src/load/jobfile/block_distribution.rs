@@ -1,0 +1,283 @@
+//! Where random I/Os go: uniform, Zipf, Pareto or normal, or each block once.
+//!
+//! `Distribution` is what a job file says, `BlockSequence` draws blocks of it. Zipf draws ranks
+//! exactly, for every exponent; ranks of Zipf and Pareto are then spread over the blocks by a
+//! bijection, so that neighbours are not alike hot, as fio's hash does (which lets some ranks share
+//! a block). `Map` remembers blocks that were drawn, a bit for each. Called by `source`.
+//!
+//! Sources: Hoermann and Derflinger, "Rejection-inversion to generate variates from monotone
+//! discrete distributions", ACM TOMACS 6 (3), 1996; Box and Muller, "A note on the generation of
+//! random normal deviates", 1958; Pareto's rule in the form of fio's manual: with `pareto:h`, a
+//! share of 1 - h of the I/Os goes to h of the blocks.
+
+use millrace_random::SplitMix64;
+
+use super::value::float;
+
+/// How likely blocks are.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) enum Distribution {
+    /// All alike.
+    #[default]
+    Uniform,
+    /// The i-th hottest in proportion to i^-theta; the hottest there, as a share of the blocks.
+    Zipf(f64, Option<f64>),
+    /// By Pareto's rule.
+    Pareto(f64, Option<f64>),
+    /// Around a centre, with a standard deviation in percent of all blocks.
+    Normal(f64, Option<f64>),
+}
+
+/// `random_distribution` of a direction.
+pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
+    let mut parts = text.split(':').map(str::trim);
+    let name = parts.next().unwrap_or("");
+    let first = parts.next().map(float).transpose()?;
+    let center = parts.next().map(float).transpose()?;
+    if parts.next().is_some() || center.is_some_and(|center| !(0.0..=1.0).contains(&center)) {
+        return Err(format!(
+            "{text:?}: write NAME:NUMBER or NAME:NUMBER:CENTRE, a centre of 0 to 1"
+        ));
+    }
+    match (name, first) {
+        ("random", None) => Ok(Distribution::Uniform),
+        ("zipf", Some(theta)) if theta > 0.0 && theta <= 100.0 => {
+            Ok(Distribution::Zipf(theta, center))
+        }
+        ("pareto", Some(h)) if h > 0.0 && h < 1.0 => Ok(Distribution::Pareto(h, center)),
+        ("normal", Some(dev)) if dev > 0.0 && dev <= 100.0 => Ok(Distribution::Normal(dev, center)),
+        ("zoned" | "zoned_abs", _) => {
+            Err(format!("{text:?}: zones are not drawn here; use random, zipf, pareto or normal"))
+        }
+        _ => Err(format!(
+            "{text:?}: write random, zipf:THETA (above 0), pareto:H (between 0 and 1) or \
+             normal:DEVIATION (above 0, up to 100)"
+        )),
+    }
+}
+
+/// Draws blocks of a number of blocks.
+#[derive(Debug, Clone)]
+pub(super) struct BlockSequence {
+    kind: Kind,
+    blocks: u64,
+    spread: Spread,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Uniform,
+    Zipf(Zipf),
+    /// The exponent of a fraction.
+    Pareto(f64),
+    /// Centre and deviation, in blocks.
+    Normal(f64, f64),
+}
+
+impl BlockSequence {
+    /// Draws of `blocks` blocks, 1 or more.
+    pub(super) fn new(of: Distribution, blocks: u64, random: &mut SplitMix64) -> BlockSequence {
+        let mut at = |center: Option<f64>| match center {
+            Some(center) => (center * blocks as f64) as u64 % blocks,
+            None => random.below(blocks),
+        };
+        let (kind, first) = match of {
+            Distribution::Uniform => (Kind::Uniform, 0),
+            Distribution::Zipf(theta, center) => (Kind::Zipf(Zipf::new(theta, blocks)), at(center)),
+            Distribution::Pareto(h, center) => (Kind::Pareto(h.ln() / (1.0 - h).ln()), at(center)),
+            Distribution::Normal(dev, center) => {
+                let center = center.unwrap_or(0.5) * blocks as f64;
+                (Kind::Normal(center, (dev / 100.0 * blocks as f64).max(0.5)), 0)
+            }
+        };
+        BlockSequence { kind, blocks, spread: Spread::new(blocks, first) }
+    }
+
+    /// The next block.
+    pub(super) fn draw(&self, random: &mut SplitMix64) -> u64 {
+        match &self.kind {
+            Kind::Uniform => ((u128::from(random.next()) * u128::from(self.blocks)) >> 64) as u64,
+            Kind::Zipf(zipf) => self.spread.place(zipf.draw(random) - 1),
+            Kind::Pareto(power) => {
+                let at = random.fraction().powf(*power) * self.blocks as f64;
+                self.spread.place((at as u64).min(self.blocks - 1))
+            }
+            Kind::Normal(center, deviation) => self.normal(random, *center, *deviation),
+        }
+    }
+
+    /// A block by the normal distribution; what lies outside is drawn again.
+    fn normal(&self, random: &mut SplitMix64, center: f64, deviation: f64) -> u64 {
+        loop {
+            let radius = (-2.0 * (1.0 - random.fraction()).ln()).sqrt();
+            let angle = std::f64::consts::TAU * random.fraction();
+            let block = (center + deviation * radius * angle.cos()).floor();
+            if block >= 0.0 && block < self.blocks as f64 {
+                return block as u64;
+            }
+        }
+    }
+}
+
+/// A bijection of `blocks` numbers that takes 0 to `first` and neighbours apart.
+#[derive(Debug, Clone)]
+struct Spread {
+    step: u64,
+    first: u64,
+    blocks: u64,
+}
+
+impl Spread {
+    fn new(blocks: u64, first: u64) -> Spread {
+        // The golden section takes neighbours farthest apart; a step that has no divisor in common
+        // with the number of blocks meets each of them once.
+        let golden = (blocks as f64 * 0.618_033_988_749_895) as u64;
+        let step = (golden.max(1)..).find(|step| divisor(*step, blocks) == 1).unwrap_or(1);
+        Spread { step, first, blocks }
+    }
+
+    fn place(&self, rank: u64) -> u64 {
+        let far = u128::from(rank) * u128::from(self.step) + u128::from(self.first);
+        (far % u128::from(self.blocks)) as u64
+    }
+}
+
+/// The greatest common divisor.
+fn divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
+/// Ranks from 1 on, rank i in proportion to i^-theta: rejection-inversion.
+#[derive(Debug, Clone)]
+struct Zipf {
+    theta: f64,
+    count: f64,
+    /// Where the integral begins and ends.
+    begin: f64,
+    end: f64,
+    /// Ranks nearer than this to what was drawn are taken without a second look.
+    near: f64,
+}
+
+impl Zipf {
+    fn new(theta: f64, count: u64) -> Zipf {
+        let mut zipf = Zipf { theta, count: count as f64, begin: 0.0, end: 0.0, near: 0.0 };
+        zipf.begin = zipf.integral(1.5) - 1.0;
+        zipf.end = zipf.integral(zipf.count + 0.5);
+        zipf.near = 2.0 - zipf.inverse(zipf.integral(2.5) - 2f64.powf(-theta));
+        zipf
+    }
+
+    /// The integral of x^-theta from 1 to `x`.
+    fn integral(&self, x: f64) -> f64 {
+        let power = 1.0 - self.theta;
+        match power.abs() < 1e-9 {
+            true => x.ln(),
+            false => (power * x.ln()).exp_m1() / power,
+        }
+    }
+
+    /// The `x` of an integral.
+    fn inverse(&self, integral: f64) -> f64 {
+        let power = 1.0 - self.theta;
+        match power.abs() < 1e-9 {
+            true => integral.exp(),
+            false => ((power * integral).max(-1.0).ln_1p() / power).exp(),
+        }
+    }
+
+    fn draw(&self, random: &mut SplitMix64) -> u64 {
+        loop {
+            let at = self.end + random.fraction() * (self.begin - self.end);
+            let x = self.inverse(at);
+            let rank = x.round().clamp(1.0, self.count);
+            let is_in =
+                rank - x <= self.near || at >= self.integral(rank + 0.5) - rank.powf(-self.theta);
+            if is_in {
+                return rank as u64;
+            }
+        }
+    }
+}
+
+/// Which blocks are still free, with the words of bits above them that say where some are.
+#[derive(Debug, Clone)]
+pub(super) struct Map {
+    /// Free blocks, then, level by level, words of the level below that have some.
+    levels: Vec<Vec<u64>>,
+    blocks: u64,
+}
+
+impl Map {
+    /// All of `blocks` blocks are free.
+    pub(super) fn new(blocks: u64) -> Map {
+        let mut levels = Vec::new();
+        let mut bits = blocks;
+        loop {
+            let words = bits.div_ceil(64);
+            let mut level = vec![u64::MAX; words as usize];
+            if let Some(last) = level.last_mut().filter(|_| !bits.is_multiple_of(64)) {
+                *last = (1 << (bits % 64)) - 1;
+            }
+            levels.push(level);
+            if words <= 1 {
+                return Map { levels, blocks };
+            }
+            bits = words;
+        }
+    }
+
+    /// How many blocks there are, free or not.
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Whether a block is free.
+    pub(super) fn is_free(&self, block: u64) -> bool {
+        block < self.blocks && self.levels[0][(block / 64) as usize] >> (block % 64) & 1 == 1
+    }
+
+    /// The first free block at or behind `block`, or from the beginning; none if none is.
+    pub(super) fn free_from(&self, block: u64) -> Option<u64> {
+        self.search(block).or_else(|| self.search(0))
+    }
+
+    fn search(&self, block: u64) -> Option<u64> {
+        let (mut level, mut bit) = (0, block);
+        loop {
+            let word = (bit / 64) as usize;
+            let left =
+                self.levels[level].get(word).map_or(0, |bits| bits & (u64::MAX << (bit % 64)));
+            if left != 0 {
+                let mut found = (word as u64) * 64 + u64::from(left.trailing_zeros());
+                for below in self.levels[..level].iter().rev() {
+                    found = found * 64 + u64::from(below[found as usize].trailing_zeros());
+                }
+                return Some(found);
+            }
+            // Nothing in the rest of this word: its neighbour, by the level above.
+            level += 1;
+            if level == self.levels.len() {
+                return None;
+            }
+            bit = word as u64 + 1;
+        }
+    }
+
+    /// A block is no longer free.
+    pub(super) fn take(&mut self, block: u64) {
+        let mut bit = block;
+        for level in &mut self.levels {
+            let word = &mut level[(bit / 64) as usize];
+            *word &= !(1 << (bit % 64));
+            if *word != 0 {
+                break;
+            }
+            bit /= 64;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "block_distribution/tests.rs"]
+mod tests;

@@ -1,0 +1,156 @@
+//! What a job does next: an I/O, a flush, a pause, nothing until later, or nothing any more.
+//!
+//! Part of `Worker`: draws from its source, asks its pace, counts its loops. fio's order: whether
+//! the job is over, a pause that is due, a flush that is due, then the I/O.
+
+use millrace_machine::{Machine, Native};
+
+use super::io_slots::FlushAccounting;
+use super::page_cache::CachedRange;
+use super::source::{Io, READ, WRITE};
+use super::worker::Worker;
+
+/// What goes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum JobStep {
+    Io(Io),
+    /// A flush, which may be counted.
+    Flush(FlushAccounting),
+    /// Nothing until then; 0 for until something completes.
+    Wait(u64),
+    /// Nothing ever.
+    End,
+}
+
+/// How far a job is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Progress {
+    /// Bytes issued in this loop, and I/Os and writes in all.
+    pub(super) bytes: u64,
+    pub(super) ios: u64,
+    pub(super) writes: u64,
+    pub(super) loops: u64,
+    pub(super) last_was_flush: bool,
+    pub(super) has_drawn_all: bool,
+    /// I/Os issued at the last pause, and until when there is one.
+    pub(super) thought_at: u64,
+    pub(super) thinks_until_ns: Option<u64>,
+}
+
+impl Worker<'_> {
+    /// What goes next.
+    pub(super) fn next(&mut self, now_ns: u64) -> JobStep {
+        let job = self.setting.job;
+        let is_over = now_ns >= self.clock.end_ns
+            || self.tally.errno != 0
+            || self.setting.interrupt.is_set()
+            || job.region.number_ios.is_some_and(|most| self.at.ios >= most);
+        if is_over {
+            return JobStep::End;
+        }
+        if job.flow.think.time_ns > 0
+            && let Some(next) = self.think(now_ns)
+        {
+            return next;
+        }
+        let writes = self.at.writes;
+        let due = |every: u64| every > 0 && writes.is_multiple_of(every);
+        let may_flush = self.at.writes > 0 && !self.at.last_was_flush;
+        if self.held[0].is_none() && !self.draw() {
+            return JobStep::End;
+        }
+        if may_flush && (due(job.flow.fsync) || due(job.flow.fdatasync)) {
+            let counted =
+                if due(job.flow.fsync) { FlushAccounting::Yes } else { FlushAccounting::No };
+            return JobStep::Flush(counted);
+        }
+        let io = self.held[0].expect("drawn above");
+        let due_ns = self.pace.due_ns(io.direction);
+        if due_ns > now_ns {
+            return self.other_way(io.direction, now_ns).map_or(JobStep::Wait(due_ns), JobStep::Io);
+        }
+        if let Some(written) = &self.written
+            && written.is_in_flight(io.offset / u64::from(io.bytes))
+        {
+            return JobStep::Wait(0);
+        }
+        JobStep::Io(io)
+    }
+
+    /// A pause: what to do instead of an I/O, if there is one.
+    fn think(&mut self, now_ns: u64) -> Option<JobStep> {
+        let think = self.setting.job.flow.think;
+        if let Some(until_ns) = self.at.thinks_until_ns {
+            if now_ns < until_ns {
+                return Some(JobStep::Wait(until_ns));
+            }
+            self.at.thinks_until_ns = None;
+            self.at.thought_at = self.at.ios;
+            return None;
+        }
+        if self.at.ios - self.at.thought_at < think.blocks {
+            return None;
+        }
+        // fio's manual: so many blocks are issued before the pause; all of them end first.
+        if self.channel.in_flight() > 0 {
+            return Some(JobStep::Wait(0));
+        }
+        let spin_ns = now_ns + think.spin_ns.min(think.time_ns);
+        while Native::now() < spin_ns && !self.setting.interrupt.is_set() {
+            std::hint::spin_loop();
+        }
+        let until_ns = now_ns.saturating_add(think.time_ns);
+        self.at.thinks_until_ns = Some(until_ns);
+        Some(JobStep::Wait(until_ns))
+    }
+
+    /// Draws the next I/O; false if there is none any more.
+    fn draw(&mut self) -> bool {
+        let (span, job) = (self.setting.span, self.setting.job);
+        if self.at.has_drawn_all {
+            return false;
+        }
+        // A pass without any I/O, as of a mix without one of its directions, does not come twice.
+        for _ in 0..2 {
+            if self.at.bytes < span.io_size || job.span.time_based {
+                let direction = self.source.direction();
+                self.held[0] = self.source.next(direction);
+                if self.held[0].is_some() {
+                    return true;
+                }
+            }
+            let left = span.io_size.saturating_sub(self.at.bytes);
+            let goes_on = job.region.io_size.is_some() && left >= self.source.least().into();
+            if !goes_on && !job.span.time_based {
+                self.at.loops += 1;
+                if self.at.loops >= job.span.loops {
+                    self.at.has_drawn_all = true;
+                    return false;
+                }
+                self.at.bytes = 0;
+            }
+            self.source.restart();
+            self.setting.cached.iter().for_each(CachedRange::forget);
+        }
+        self.at.has_drawn_all = true;
+        false
+    }
+
+    /// Where the direction that was drawn must wait and the other one of a mix has a pace of its
+    /// own, an I/O of that one, if it may go now.
+    fn other_way(&mut self, drawn: usize, now_ns: u64) -> Option<Io> {
+        let other = match drawn {
+            READ => WRITE,
+            WRITE => READ,
+            _ => return None,
+        };
+        let due_ns = self.pace.due_ns(other);
+        if !self.setting.job.kind.has[other] || due_ns == 0 || due_ns > now_ns {
+            return None;
+        }
+        if self.held[1].is_none() {
+            self.held[1] = self.source.next(other);
+        }
+        self.held[1].filter(|io| io.direction == other)
+    }
+}

@@ -1,0 +1,194 @@
+//! Reports with fio's keys, so that fio's own tools read them.
+//!
+//! Owns the names and their types: those of `fio --output-format=json`, and with `json+` also the
+//! bins of latencies. What there is nothing to say about is left out (`disk_util` is empty). Called
+//! by the command line.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+
+use super::run::JobReport;
+use super::spec::JobFile;
+use super::tally::{CLASSES, DirectionTally, Levels, Spread, Tally, Times};
+
+/// Percentiles that fio gives unless told otherwise.
+const PERCENTILES: [f64; 17] = [
+    1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
+    99.99,
+];
+
+/// How much is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobDetail {
+    /// As `json`.
+    Plain,
+    /// As `json+`, with the bins of latencies.
+    Bins,
+}
+
+/// A run as fio would report it.
+#[must_use]
+pub fn report(file: &JobFile, reports: &[JobReport], detail: JobDetail) -> Value {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let jobs: Vec<Value> = reports.iter().map(|one| job(file, one, detail)).collect();
+    let mut report = json!({
+        "fio version": concat!("millrace-", env!("CARGO_PKG_VERSION")),
+        "timestamp": now.as_secs(),
+        "timestamp_ms": now.as_millis() as u64,
+        "jobs": jobs,
+        "disk_util": [],
+    });
+    if !file.global.is_empty() {
+        report["global options"] = words(&file.global);
+    }
+    report
+}
+
+/// Words as an object, but for those without a value, as in fio.
+fn words(words: &[(String, String)]) -> Value {
+    let words = words.iter().filter(|(_, value)| !value.is_empty());
+    let entries = words.map(|(word, value)| (word.clone(), json!(value)));
+    Value::Object(entries.collect::<Map<_, _>>())
+}
+
+fn job(file: &JobFile, report: &JobReport, detail: JobDetail) -> Value {
+    let (spec, tally) = (&file.jobs[report.job], &report.tally);
+    let share = |us: u64| us as f64 * 1e5 / tally.runtime_ns.max(1) as f64;
+    let runtime_ms = tally.runtime_ns / 1_000_000;
+    let mut job = json!({
+        "jobname": spec.name,
+        "groupid": report.group,
+        "error": tally.errno,
+        "eta": 0,
+        "elapsed": runtime_ms.div_ceil(1000).max(1),
+        "job options": words(&spec.own),
+        "read": flow(&tally.flows[0], detail),
+        "write": flow(&tally.flows[1], detail),
+        "trim": flow(&tally.flows[2], detail),
+        "sync": {
+            "total_ios": tally.sync.spread.count,
+            "lat_ns": times(&tally.sync, detail),
+        },
+        "job_runtime": runtime_ms,
+        "usr_cpu": share(tally.usage.user_us),
+        "sys_cpu": share(tally.usage.system_us),
+        "ctx": tally.usage.switches,
+        "majf": tally.usage.major_faults,
+        "minf": tally.usage.minor_faults,
+        "iodepth_level": depths(&tally.depth),
+        "iodepth_submit": batches(&tally.submitted),
+        "iodepth_complete": batches(&tally.completed),
+        "latency_depth": spec.flow.iodepth,
+        "latency_target": 0,
+        "latency_percentile": 100.0,
+        "latency_window": 0,
+    });
+    for (unit, name) in ["latency_ns", "latency_us", "latency_ms"].iter().enumerate() {
+        job[*name] = classes(tally, unit);
+    }
+    if let Some(description) = &spec.description {
+        job["desc"] = json!(description);
+    }
+    job
+}
+
+fn flow(flow: &DirectionTally, detail: JobDetail) -> Value {
+    let runtime_ms = flow.runtime_ns.div_ceil(1_000_000);
+    let per_s = |count: u64| count as f64 * 1e9 / flow.runtime_ns.max(1) as f64;
+    let (bw, iops) = (&flow.bw, &flow.iops);
+    // What the job's samples are of all that the group did.
+    let agg = if bw.count == 0 { 0.0 } else { 100.0 };
+    json!({
+        "io_bytes": flow.bytes,
+        "io_kbytes": flow.bytes >> 10,
+        "bw_bytes": per_s(flow.bytes) as u64,
+        "bw": (per_s(flow.bytes) / 1024.0) as u64,
+        "iops": per_s(flow.ios),
+        "runtime": runtime_ms,
+        "total_ios": flow.ios,
+        "short_ios": 0,
+        "drop_ios": 0,
+        "slat_ns": spread(&flow.slat),
+        "clat_ns": times(&flow.clat, detail),
+        "lat_ns": spread(&flow.lat),
+        "bw_min": bw.min,
+        "bw_max": bw.max,
+        "bw_agg": agg,
+        "bw_mean": bw.mean(),
+        "bw_dev": bw.deviation(),
+        "bw_samples": bw.count,
+        "iops_min": iops.min,
+        "iops_max": iops.max,
+        "iops_mean": iops.mean(),
+        "iops_stddev": iops.deviation(),
+        "iops_samples": iops.count,
+    })
+}
+
+fn spread(spread: &Spread) -> Value {
+    json!({
+        "min": spread.min,
+        "max": spread.max,
+        "mean": spread.mean(),
+        "stddev": spread.deviation(),
+        "N": spread.count,
+    })
+}
+
+/// A spread with percentiles, if there is anything, and bins if they are wanted.
+fn times(times: &Times, detail: JobDetail) -> Value {
+    let mut value = spread(&times.spread);
+    if times.spread.count == 0 {
+        return value;
+    }
+    let found = times.buckets.percentiles(&PERCENTILES);
+    let named = PERCENTILES.iter().zip(found);
+    let named = named.map(|(percent, ns)| (format!("{percent:.6}"), json!(ns)));
+    value["percentile"] = Value::Object(named.collect());
+    if detail == JobDetail::Bins {
+        let bins = times.buckets.bins().map(|(ns, count)| (ns.to_string(), json!(count)));
+        value["bins"] = Value::Object(bins.collect());
+    }
+    value
+}
+
+/// Shares of depths, each from one level to below the next.
+fn depths(levels: &Levels) -> Value {
+    let total = levels.iter().sum::<u64>().max(1) as f64;
+    let names = ["1", "2", "4", "8", "16", "32", ">=64"];
+    let share = |count: &u64| json!(*count as f64 * 100.0 / total);
+    Value::Object(
+        names.iter().map(ToString::to_string).zip(levels[1..].iter().map(share)).collect(),
+    )
+}
+
+/// Shares of batches: none, up to 4, and so on.
+fn batches(levels: &Levels) -> Value {
+    let total = levels.iter().sum::<u64>().max(1) as f64;
+    let sums = [
+        ("0", levels[0]),
+        ("4", levels[1..=3].iter().sum()),
+        ("8", levels[4]),
+        ("16", levels[5]),
+        ("32", levels[6]),
+        ("64", levels[7]),
+        (">=64", 0),
+    ];
+    let entries = sums.map(|(name, count)| (name.to_owned(), json!(count as f64 * 100.0 / total)));
+    Value::Object(entries.into_iter().collect())
+}
+
+/// Shares of latencies in classes of a unit: 0 nanoseconds, 1 microseconds, 2 milliseconds.
+fn classes(tally: &Tally, unit: usize) -> Value {
+    let total = tally.flows.iter().map(|flow| flow.ios).sum::<u64>().max(1) as f64;
+    let share = |count: u64| json!(count as f64 * 100.0 / total);
+    let named = CLASSES.iter().zip(tally.classes[unit]);
+    let mut shares: Map<String, Value> =
+        named.map(|(end, count)| (end.to_string(), share(count))).collect();
+    if unit == 2 {
+        shares.insert("2000".to_owned(), share(tally.slower[0]));
+        shares.insert(">=2000".to_owned(), share(tally.slower[1]));
+    }
+    Value::Object(shares)
+}

@@ -1,0 +1,303 @@
+//! A job file as text: sections of words, with the file and line of each.
+//!
+//! Owns comments, `[section]` heads, `include` and the expansion of `${NAME}` and of fio's words
+//! `$pagesize`, `$mb_memory` and `$ncpus`; knows no word's meaning. Bounded: a file of 1 MiB at
+//! most, 16 includes deep, 4096 sections. Called by `spec`.
+
+use std::fmt;
+
+/// Bytes of one job file or included file.
+const FILE_MAX: usize = 1 << 20;
+/// Includes inside includes.
+const DEPTH_MAX: usize = 16;
+/// Words of all sections together, those of `global` counted once for each job that has them.
+const WORDS_MAX: usize = 1 << 16;
+
+/// What is wrong with a job file, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct JobFileError {
+    /// The file, and the line in it; none if it is about the whole file.
+    pub place: Place,
+    /// What is wrong, and what to do.
+    pub text: String,
+}
+
+impl fmt::Display for JobFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.text)
+    }
+}
+
+/// A line of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The file's name as it was given.
+    pub file: String,
+    /// The line, from 1; 0 for the whole file.
+    pub line: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(&self.file),
+            line => write!(f, "{}:{line}", self.file),
+        }
+    }
+}
+
+impl Place {
+    /// An error here.
+    pub(super) fn wrong(&self, text: impl Into<String>) -> JobFileError {
+        JobFileError { place: self.clone(), text: text.into() }
+    }
+}
+
+/// A word and what stands behind its `=`; empty if nothing does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) place: Place,
+    pub(super) word: String,
+    pub(super) value: String,
+}
+
+/// A job as written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Section {
+    pub(super) place: Place,
+    pub(super) name: String,
+    /// Words of the `global` sections above it, in order.
+    pub(super) global: Vec<Entry>,
+    /// Its own.
+    pub(super) own: Vec<Entry>,
+}
+
+/// What a job file takes from outside: other files, and variables.
+pub trait Includes {
+    /// The bytes of an included file.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn file(&self, name: &str) -> std::io::Result<Vec<u8>>;
+
+    /// The value of `${name}`, empty if there is none.
+    fn variable(&self, name: &str) -> String;
+
+    /// The value of `$name`: `pagesize`, `mb_memory` or `ncpus`.
+    fn system(&self, name: &str) -> u64;
+}
+
+/// What fio replaces, without braces.
+const SYSTEM_WORDS: [&str; 3] = ["pagesize", "mb_memory", "ncpus"];
+
+struct Reader<'a> {
+    outside: &'a dyn Includes,
+    global: Vec<Entry>,
+    sections: Vec<Section>,
+    /// None before the first head.
+    in_global: Option<bool>,
+    words: usize,
+}
+
+/// Cuts a file into its jobs.
+pub(super) fn sections(
+    name: &str,
+    bytes: &[u8],
+    outside: &dyn Includes,
+) -> Result<Vec<Section>, JobFileError> {
+    let (global, sections) = (Vec::new(), Vec::new());
+    let mut reader = Reader { outside, global, sections, in_global: None, words: 0 };
+    reader.file(name, bytes, 0)?;
+    if reader.sections.is_empty() {
+        let place = Place { file: name.to_owned(), line: 0 };
+        return Err(place.wrong("it has no job; begin one with [name]"));
+    }
+    Ok(reader.sections)
+}
+
+impl Reader<'_> {
+    fn file(&mut self, name: &str, bytes: &[u8], depth: usize) -> Result<(), JobFileError> {
+        let whole = Place { file: name.to_owned(), line: 0 };
+        if bytes.len() > FILE_MAX {
+            return Err(whole.wrong("more than 1 MiB; this is no job file"));
+        }
+        let text = std::str::from_utf8(bytes)
+            .map_err(|_| whole.wrong("it is not text in UTF-8; this is no job file"))?;
+        for (line, text) in (1..).zip(text.lines()) {
+            let place = Place { file: name.to_owned(), line };
+            let text = text.split([';', '#']).next().unwrap_or("").trim();
+            if text.is_empty() {
+                continue;
+            }
+            match text.strip_prefix('[') {
+                Some(_) if depth > 0 => {
+                    return Err(place.wrong(format!("{text}: an included file has no sections")));
+                }
+                Some(head) => self.head(place, head)?,
+                None => self.line(place, text, depth)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn head(&mut self, place: Place, head: &str) -> Result<(), JobFileError> {
+        let name = head.strip_suffix(']').filter(|name| !name.is_empty());
+        let Some(name) = name else {
+            return Err(place.wrong(format!("[{head}: write [name] to begin a job")));
+        };
+        self.in_global = Some(name == "global");
+        if name != "global" {
+            self.count(&place, self.global.len() + 1)?;
+            let (name, global) = (name.to_owned(), self.global.clone());
+            self.sections.push(Section { place, name, global, own: Vec::new() });
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, place: Place, text: &str, depth: usize) -> Result<(), JobFileError> {
+        if let Some(name) = text.strip_prefix("include").filter(|s| s.starts_with([' ', '\t'])) {
+            return self.include(&place, name.trim(), depth);
+        }
+        let (word, value) = text.split_once('=').unwrap_or((text, ""));
+        let value = self.expand(&place, value.trim())?;
+        self.count(&place, 1)?;
+        let entry = Entry { place, word: word.trim().to_owned(), value };
+        match (self.in_global, self.sections.last_mut()) {
+            (Some(true), _) => self.global.push(entry),
+            (Some(false), Some(section)) => section.own.push(entry),
+            _ => {
+                let text = "a word before the first section; begin one with [global] or [name]";
+                return Err(entry.place.wrong(text));
+            }
+        }
+        Ok(())
+    }
+
+    fn include(&mut self, place: &Place, name: &str, depth: usize) -> Result<(), JobFileError> {
+        if depth == DEPTH_MAX {
+            return Err(place.wrong(format!("include {name}: {DEPTH_MAX} files deep already")));
+        }
+        if self.in_global.is_none() {
+            return Err(place.wrong("include before the first section; begin one first"));
+        }
+        let failed = |error| place.wrong(format!("include {name}: cannot read it: {error}"));
+        let bytes = self.outside.file(name).map_err(failed)?;
+        self.file(name, &bytes, depth + 1)
+    }
+
+    fn count(&mut self, place: &Place, words: usize) -> Result<(), JobFileError> {
+        self.words += words;
+        match self.words > WORDS_MAX {
+            true => Err(place.wrong(format!("more than {WORDS_MAX} words; split the file"))),
+            false => Ok(()),
+        }
+    }
+
+    /// A value with its variables replaced; one that had fio's system words is computed.
+    fn expand(&self, place: &Place, value: &str) -> Result<String, JobFileError> {
+        let mut text = String::new();
+        let mut rest = value;
+        while let Some((before, behind)) = rest.split_once("${") {
+            let Some((name, after)) = behind.split_once('}') else {
+                return Err(place.wrong(format!("{value}: ${{ without }}")));
+            };
+            text.push_str(before);
+            text.push_str(&self.outside.variable(name));
+            rest = after;
+        }
+        text.push_str(rest);
+        let mut is_sum = false;
+        for name in SYSTEM_WORDS {
+            let word = format!("${name}");
+            if text.contains(&word) {
+                is_sum = true;
+                text = text.replace(&word, &self.outside.system(name).to_string());
+            }
+        }
+        if text.len() > FILE_MAX {
+            return Err(place.wrong("a value of more than 1 MiB"));
+        }
+        match is_sum {
+            true => product(&text).ok_or_else(|| {
+                place.wrong(format!("{value}: write numbers with * between them, such as 8*$ncpus"))
+            }),
+            false => Ok(text),
+        }
+    }
+}
+
+/// Numbers multiplied.
+fn product(text: &str) -> Option<String> {
+    let mut factors = text.split('*').map(|factor| factor.trim().parse::<u64>().ok());
+    let product = factors.try_fold(1u64, |product, factor| product.checked_mul(factor?));
+    product.map(|product| product.to_string())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Files and variables by name.
+    pub(in super::super) struct MemoryFiles<'a>(pub(in super::super) &'a [(&'a str, &'a str)]);
+
+    impl Includes for MemoryFiles<'_> {
+        fn file(&self, name: &str) -> std::io::Result<Vec<u8>> {
+            let found = self.0.iter().find(|(known, _)| *known == name);
+            let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
+            found.map(|(_, text)| text.as_bytes().to_vec()).ok_or_else(missing)
+        }
+
+        fn variable(&self, name: &str) -> String {
+            let found = self.0.iter().find(|(known, _)| *known == name);
+            found.map_or_else(String::new, |(_, text)| (*text).to_owned())
+        }
+
+        fn system(&self, name: &str) -> u64 {
+            if name == "ncpus" { 3 } else { 4096 }
+        }
+    }
+
+    fn words(text: &str, given: &[(&str, &str)]) -> Result<Vec<String>, String> {
+        let sections = sections("t.fio", text.as_bytes(), &MemoryFiles(given));
+        let sections = sections.map_err(|error| error.to_string())?;
+        let entry = |entry: &Entry| format!("{}={}", entry.word, entry.value);
+        let all = |s: &Section| {
+            let entries: Vec<_> = s.global.iter().chain(&s.own).map(entry).collect();
+            format!("{}: {}", s.name, entries.join(" "))
+        };
+        Ok(sections.iter().map(all).collect())
+    }
+
+    #[test]
+    fn a_global_section_is_for_the_jobs_below_it() {
+        let text =
+            "; c\n[global]\nbs=4k # so\n[a]\n rw = read\ntime_based\n[global]\nsize=1m\n[b]\n";
+        assert_eq!(words(text, &[]).unwrap(), ["a: bs=4k rw=read time_based=", "b: bs=4k size=1m"]);
+    }
+
+    #[test]
+    fn files_are_included_and_variables_replaced() {
+        let given = [("x.fio", "iodepth=${D}\ninclude y.fio"), ("y.fio", "thread"), ("D", "7")];
+        let text = "[a]\ninclude x.fio\nsize=${D}k${NO}\nnumjobs=2*$ncpus\n";
+        let expected = ["a: iodepth=7 thread= size=7k numjobs=6"];
+        assert_eq!(words(text, &given).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        let own = ("own.fio", "include own.fio");
+        for (text, expected) in [
+            ("", "t.fio: it has no job; begin one with [name]"),
+            ("[global]\nbs=4k", "t.fio: it has no job; begin one with [name]"),
+            ("bs=4k", "t.fio:1: a word before the first section"),
+            ("[a", "t.fio:1: [a: write [name] to begin a job"),
+            ("[a]\nbs=${X", "t.fio:2: ${X: ${ without }"),
+            ("[a]\ninclude z.fio", "t.fio:2: include z.fio: cannot read it: entity not found"),
+            ("[a]\ninclude own.fio", "own.fio:1: include own.fio: 16 files deep already"),
+            ("[a]\nsize=$ncpus+1", "t.fio:2: $ncpus+1: write numbers with * between them"),
+        ] {
+            let error = words(text, &[own]).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! `CachedRange`: a job's region of a file as the page cache has it, to be forgotten before each
+//! pass.
+//!
+//! fio does so with `posix_fadvise` where a job opens its file and where it begins anew
+//! (`invalidate`): what is clean goes, what is dirty is on its way to the disk. Made by `run`; the
+//! worker calls it.
+
+use std::fs::File;
+
+use rustix::fs::{Advice, fadvise};
+
+use super::source::Span;
+use super::spec::JobSpec;
+
+/// A region that is read or written through the page cache.
+pub(super) struct CachedRange {
+    file: File,
+    span: Span,
+}
+
+impl CachedRange {
+    /// Of a job that names a file, does not pass the page cache by, and wants nothing found there.
+    ///
+    /// # Errors
+    /// If the file cannot be opened; the text names it.
+    pub(super) fn of(job: &JobSpec, span: Span) -> Result<Option<CachedRange>, String> {
+        let name = job.filename.as_ref().filter(|_| job.access.invalidate && !job.access.direct);
+        let open = |name| match File::open(name) {
+            Ok(file) => Ok(CachedRange { file, span }),
+            Err(error) => Err(format!("filename={name}: {error}")),
+        };
+        name.map(open).transpose()
+    }
+
+    /// Has the page cache forget the region. That is advice, which it may not take.
+    pub(super) fn forget(&self) {
+        let _ =
+            fadvise(&self.file, self.span.begin, self.span.size.try_into().ok(), Advice::DontNeed);
+    }
+}

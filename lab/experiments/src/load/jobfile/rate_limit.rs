@@ -1,0 +1,104 @@
+//! `RateLimit`: when the next I/O of a direction may go, by `rate` and `rate_iops`.
+//!
+//! As in fio, an I/O may go when all before it, at the rate asked for, would have gone: a job that
+//! fell behind catches up. With `rate_process=poisson` the times between are drawn. Used by
+//! `worker`.
+
+use millrace_random::SplitMix64;
+
+use super::spec::JobSpec;
+
+/// The rates of a job.
+#[derive(Debug, Clone)]
+pub(super) struct RateLimit {
+    rates: [Option<Rate>; 3],
+    random: SplitMix64,
+    poisson: bool,
+}
+
+/// The rate of a direction.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    bytes_per_s: u64,
+    begin_ns: u64,
+    issued: u64,
+    /// When the next may go.
+    due_ns: u64,
+}
+
+impl RateLimit {
+    /// The pace of a job that begins now.
+    pub(super) fn new(job: &JobSpec, now_ns: u64, seed: u64) -> RateLimit {
+        let rate = |direction: usize| {
+            // fio counts bytes here, too: I/Os of the shortest size.
+            let least = u64::from(job.shape.sizes[direction].least());
+            let by_ios = job.flow.rate_iops[direction].map(|iops| iops.saturating_mul(least));
+            let bytes_per_s = by_ios.or(job.flow.rate[direction])?;
+            Some(Rate { bytes_per_s, begin_ns: now_ns, issued: 0, due_ns: now_ns })
+        };
+        let rates = [0, 1, 2].map(rate);
+        RateLimit { rates, random: SplitMix64::new(seed), poisson: job.flow.poisson }
+    }
+
+    /// When the next I/O of a direction may go; 0 if at any time.
+    pub(super) fn due_ns(&self, direction: usize) -> u64 {
+        self.rates[direction].map_or(0, |rate| rate.due_ns)
+    }
+
+    /// One of so many bytes went.
+    pub(super) fn issued(&mut self, direction: usize, bytes: u32) {
+        let Some(rate) = &mut self.rates[direction] else { return };
+        rate.issued += u64::from(bytes);
+        let time_ns = |bytes: u64| {
+            let ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.bytes_per_s.max(1));
+            u64::try_from(ns).unwrap_or(u64::MAX)
+        };
+        rate.due_ns = match self.poisson {
+            true => {
+                let share = -(1.0 - self.random.fraction()).ln();
+                rate.due_ns.saturating_add((time_ns(bytes.into()) as f64 * share) as u64)
+            }
+            false => rate.begin_ns.saturating_add(time_ns(rate.issued)),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines::tests::MemoryFiles;
+    use super::super::spec::JobFile;
+    use super::*;
+
+    fn pace(words: &str) -> RateLimit {
+        let text = format!("[j]\n{}\n", words.replace(' ', "\n"));
+        let file = JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).unwrap();
+        RateLimit::new(&file.jobs[0], 1_000, 3)
+    }
+
+    #[test]
+    fn an_io_is_due_when_all_before_it_would_have_gone() {
+        let mut pace = pace("bs=4k rate_iops=1000,500");
+        assert_eq!((pace.due_ns(0), pace.due_ns(1)), (1_000, 1_000));
+        (0..3).for_each(|_| pace.issued(0, 4096));
+        pace.issued(1, 4096);
+        assert_eq!((pace.due_ns(0), pace.due_ns(1)), (3_001_000, 2_001_000));
+        let mut bytes = self::pace("rate=1m,");
+        bytes.issued(0, 1 << 20);
+        bytes.issued(1, 1 << 20);
+        assert_eq!((bytes.due_ns(0), bytes.due_ns(1)), (1_000_001_000, 0));
+    }
+
+    #[test]
+    fn times_drawn_by_poisson_have_the_mean_and_the_deviation_of_the_exponential() {
+        let mut pace = pace("bs=4k rate_iops=1000 rate_process=poisson");
+        let mut gaps = Vec::new();
+        for _ in 0..20_000 {
+            let before = pace.due_ns(0);
+            pace.issued(0, 4096);
+            gaps.push((pace.due_ns(0) - before) as f64 / 1e6);
+        }
+        let mean = gaps.iter().sum::<f64>() / 20_000.0;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / 20_000.0;
+        assert!((mean - 1.0).abs() < 0.03 && (variance - 1.0).abs() < 0.1, "{mean} {variance}");
+    }
+}

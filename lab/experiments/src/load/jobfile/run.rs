@@ -1,0 +1,351 @@
+//! The jobs of a file on volumes: phases between stonewalls, a thread for each clone, groups.
+//!
+//! `run_jobs` builds no volume: it gets one for each job, starts the clones of a phase together,
+//! waits for all of them, and adds up those that report as a group. Called by `bench --jobfile`.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use millrace_block::{Disk, Stamp, Volume};
+use millrace_drives::memory_bytes;
+use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_random::SplitMix64;
+use millrace_reactor::Config;
+use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
+
+use super::page_cache::CachedRange;
+use super::source::{Source, Span};
+use super::spec::{JobFile, JobSpec};
+use super::tally::Tally;
+use super::value::Amount;
+use super::worker::{Setting, Worker};
+use crate::load::bench::{BenchError, Interrupt, Progress, check_writable};
+use crate::load::drain_barrier::{DrainBarrier, serve_while};
+
+/// What jobs run with.
+#[derive(Debug, Clone, Default)]
+pub struct JobSetting {
+    /// The rings' settings.
+    pub reactor: Config,
+    /// Jobs work on the files that they name, which the page cache forgets where they say so.
+    pub on_files: bool,
+    /// Ends all jobs early.
+    pub interrupt: Interrupt,
+}
+
+/// What a job did, or a group of jobs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobReport {
+    /// The job's place in its file; a group's first job.
+    pub job: usize,
+    /// Jobs that are added up here.
+    pub members: u32,
+    /// The reporting group.
+    pub group: u32,
+    pub(super) tally: Tally,
+}
+
+/// A clone of a job.
+#[derive(Clone)]
+struct Instance {
+    job: usize,
+    clone: u32,
+    /// Its number among those that run beside it.
+    number: u16,
+    group: u32,
+}
+
+/// What the threads of a phase share.
+struct PhaseState {
+    file: JobFile,
+    setting: JobSetting,
+    start: Barrier,
+    barrier: DrainBarrier,
+}
+
+/// What a thread sends at its end.
+type InstanceResult = (Instance, Result<Tally, BenchError>);
+
+/// Runs the jobs of a file, job i on `volumes[i]`, which are made for as many I/O threads as there
+/// are jobs with their clones.
+///
+/// Where jobs cannot be set up after others have ended, the reports of those come with the error.
+///
+/// # Errors
+/// If a job does not fit its volume, or a thread or a queue of the first ones cannot be set up.
+pub fn run_jobs(
+    file: &JobFile,
+    volumes: &[Arc<Volume<Native>>],
+    setting: &JobSetting,
+    progress: Progress<'_>,
+) -> Result<(Vec<JobReport>, Option<BenchError>), BenchError> {
+    check(file, volumes)?;
+    let mut disks: Vec<Arc<Disk<Native>>> = Vec::new();
+    for disk in volumes.iter().flat_map(|volume| volume.disks()) {
+        if !disks.iter().any(|known| Arc::ptr_eq(known, disk)) {
+            disks.push(Arc::clone(disk));
+        }
+    }
+    let mut workers = DriveWorkers::start(&disks, setting.reactor, Pinning::Pinned)?;
+    let instances = instances(file);
+    let (mut reports, mut failed) = (Vec::new(), None);
+    for phase in instances.chunk_by(|a, b| a.job == b.job || !file.jobs[b.job].crowd.stonewall) {
+        if setting.interrupt.is_set() && !reports.is_empty() {
+            break;
+        }
+        match run_phase(file, phase, volumes, (setting, &mut *progress)) {
+            Ok(mut ended) => reports.append(&mut ended),
+            Err(error) if reports.is_empty() => return Err(error),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
+    }
+    workers.stop()?;
+    Ok((group(file, reports), failed))
+}
+
+/// Every clone of every job, with a number and a group for each.
+fn instances(file: &JobFile) -> Vec<Instance> {
+    let (mut all, mut group, mut first) = (Vec::new(), 0, 0);
+    for (job, spec) in file.jobs.iter().enumerate() {
+        if (spec.crowd.stonewall || spec.crowd.new_group) && !all.is_empty() {
+            group += 1;
+        }
+        if spec.crowd.stonewall {
+            // Queues of those before are nobody's by then: the first of these has the first again.
+            first = all.len();
+        }
+        for clone in 0..spec.crowd.numjobs {
+            all.push(Instance { job, clone, number: (all.len() - first) as u16, group });
+        }
+    }
+    all
+}
+
+/// Whether every job fits its volume.
+fn check(file: &JobFile, volumes: &[Arc<Volume<Native>>]) -> Result<(), BenchError> {
+    let topology = Native::topology();
+    for (job, volume) in file.jobs.iter().zip(volumes) {
+        let wrong = |text: String| {
+            Err(BenchError::Workload(format!("{}: job {}: {text}", job.place, job.name)))
+        };
+        let known = |cpu: &&u32| topology.cpus().iter().any(|known| known.id == CpuId(**cpu));
+        if let Some(cpu) = job.crowd.cpus.iter().find(|cpu| !known(cpu)) {
+            let count = topology.cpus().len();
+            return wrong(format!(
+                "cpus_allowed: CPU {cpu} is none of the {count} that this process may use; leave it \
+                 out"
+            ));
+        }
+        let limits = volume.limits();
+        let block = limits.logical_block_size;
+        for (sizes, _) in job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has) {
+            if !sizes.are_multiples_of(block) {
+                let bs = sizes.least();
+                return wrong(format!("bs={bs}: the device has blocks of {block} bytes"));
+            }
+        }
+        let used = job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has);
+        let longest = used.map(|(sizes, _)| u64::from(sizes.most())).max().unwrap_or(0);
+        let (depth, jobs) = (job.flow.iodepth, job.crowd.numjobs);
+        let buffers = longest.saturating_mul(depth.into()).saturating_mul(jobs.into());
+        if let Some(memory) = memory_bytes().filter(|memory| buffers > memory / 2) {
+            return wrong(format!(
+                "bs={longest} iodepth={depth} numjobs={jobs}: buffers of {} MiB, and this machine \
+                 has {} MiB of memory; lower one of them",
+                buffers >> 20,
+                memory >> 20
+            ));
+        }
+        for clone in 0..job.crowd.numjobs {
+            if let Err(text) = span_of(job, clone, volume.capacity() << 9) {
+                return wrong(text);
+            }
+        }
+        // Reads are first among what a job may have.
+        if job.kind.has[1..].contains(&true)
+            && let Err(error) = check_writable(volume, "rw")
+        {
+            return wrong(error.to_string());
+        }
+        if job.shape.verify.is_some() && limits.features.no_payload {
+            return wrong("verify: the null drive keeps no data; use ram or file".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// The part of a device of `device` bytes that a clone works on.
+fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
+    let region = &job.region;
+    let used = || job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has);
+    let least = used().map(|(sizes, _)| sizes.least()).min().map_or(1, u64::from);
+    // Shares are rounded up to whole I/Os, as in fio.
+    let at = |amount: Option<Amount>| match amount {
+        Some(Amount::Bytes(bytes)) => bytes,
+        Some(share) => share.of(device).div_ceil(least).saturating_mul(least),
+        None => 0,
+    };
+    let begin =
+        at(region.offset).saturating_add(at(region.offset_increment).saturating_mul(clone.into()));
+    let left = device.saturating_sub(begin);
+    let size = match region.size {
+        Some(Amount::Bytes(bytes)) => bytes,
+        // Rounded down to whole I/Os, as in fio, but for what is all.
+        Some(share) => match share.of(device) {
+            bytes if bytes >= left => left,
+            bytes => bytes / least * least,
+        },
+        None => left.min(region.file_size.unwrap_or(left)),
+    };
+    let longest = used().map(|(sizes, _)| sizes.most()).max().unwrap_or(1);
+    if begin < device && size <= left && u64::from(longest) > size {
+        return Err(format!("bs={longest}: longer than the {size} bytes to work on"));
+    }
+    if begin >= device || size > left {
+        return Err(format!(
+            "offset={begin} and size={size}: the device has {device} bytes; use less of it"
+        ));
+    }
+    if !begin.is_multiple_of(512) || job.shape.verify.is_some() && !begin.is_multiple_of(least) {
+        return Err(format!("offset={begin}: not a multiple of the block; round it"));
+    }
+    let io_size = region.io_size.map_or(size, |amount| amount.of(size));
+    Ok(Span { begin, size, io_size, device })
+}
+
+/// Runs jobs beside each other.
+fn run_phase(
+    file: &JobFile,
+    phase: &[Instance],
+    volumes: &[Arc<Volume<Native>>],
+    (setting, progress): (&JobSetting, Progress<'_>),
+) -> Result<Vec<(Instance, Tally)>, BenchError> {
+    let shared = Arc::new(PhaseState {
+        file: file.clone(),
+        setting: setting.clone(),
+        start: Barrier::new(phase.len()),
+        barrier: DrainBarrier::new(phase.len()),
+    });
+    let (sender, receiver) = channel();
+    let spawn = |instance: &Instance| {
+        let crowd = &file.jobs[instance.job].crowd;
+        let cpu = crowd.cpus.get(instance.clone as usize % crowd.cpus.len().max(1)).copied();
+        let (shared, instance) = (Arc::clone(&shared), instance.clone());
+        let (volume, sender) = (Arc::clone(&volumes[instance.job]), Sender::clone(&sender));
+        let body = move || {
+            let result = run_instance(&shared, &instance, &volume);
+            // Whoever started the phase waits for it.
+            let _ = sender.send((instance, result));
+        };
+        Native::spawn("job", cpu.map(CpuId), Box::new(body))
+    };
+    let threads: Vec<_> = phase.iter().map(spawn).collect();
+    drop(sender);
+    let mut ended = watch(file, phase, &receiver, progress);
+    let mut whole = true;
+    threads.into_iter().for_each(|thread| whole &= thread.join());
+    if !whole {
+        return Err(BenchError::Panicked);
+    }
+    ended.sort_by_key(|(instance, _)| instance.number);
+    ended.into_iter().map(|(instance, result)| Ok((instance, result?))).collect()
+}
+
+/// Collects what the threads of a phase send, until the last has ended, and tells how far it is.
+fn watch(
+    file: &JobFile,
+    phase: &[Instance],
+    receiver: &Receiver<InstanceResult>,
+    progress: Progress<'_>,
+) -> Vec<InstanceResult> {
+    let time_ns = |instance: &Instance| {
+        let span = &file.jobs[instance.job].span;
+        Some(span.ramp_ns.saturating_add(span.delay_ns.1).saturating_add(span.runtime_ns?))
+    };
+    let longest = phase.iter().map(time_ns).try_fold(0, |most, time| Some(time?.max(most)));
+    let (start, mut ended) = (Instant::now(), Vec::new());
+    loop {
+        let share =
+            |longest_ns: u64| start.elapsed().as_secs_f64() * 1e9 / longest_ns.max(1) as f64;
+        progress(longest.map_or(0.0, |longest_ns| share(longest_ns).min(1.0)));
+        match receiver.recv_timeout(Duration::from_millis(50)) {
+            Ok(one) => ended.push(one),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return ended,
+        }
+    }
+}
+
+/// One clone, on its own thread.
+fn run_instance(
+    shared: &PhaseState,
+    instance: &Instance,
+    volume: &Arc<Volume<Native>>,
+) -> Result<Tally, BenchError> {
+    let (job, clone) = (&shared.file.jobs[instance.job], u64::from(instance.clone));
+    let member = shared.barrier.member();
+    let config = IoConfig { number: instance.number, reactor: shared.setting.reactor };
+    let opened = IoContext::new(config).and_then(|mut context| {
+        let channel = context.channel(volume, job.flow.iodepth, Stamp::Batch)?;
+        Ok((context, channel))
+    });
+    // Whoever cannot begin lets the others go.
+    let salt = if job.shape.repeat { 0 } else { seed_of_now() };
+    let place = |text| BenchError::Workload(format!("{}: job {}: {text}", job.place, job.name));
+    let made = span_of(job, instance.clone, volume.capacity() << 9)
+        .and_then(|span| {
+            let cached = if shared.setting.on_files { CachedRange::of(job, span)? } else { None };
+            Ok((span, Source::new(job, span, clone ^ salt)?, cached))
+        })
+        .map_err(place);
+    shared.start.wait();
+    let ((mut context, mut channel), (span, source, cached)) = (opened?, made?);
+    let interrupt = &shared.setting.interrupt;
+    let begin_ns = Native::now().saturating_add(delay_ns(job, clone));
+    serve_while(&mut context, &mut channel, begin_ns, || !interrupt.is_set())?;
+    let setting = Setting { job, span, cached, clone, salt, interrupt };
+    let tally = Worker::new(&setting, source, &mut context, &mut channel).run()?;
+    member.linger(&mut context, &mut channel)?;
+    drop(channel);
+    Ok(tally)
+}
+
+/// `startdelay`: one time, or one drawn of a range.
+fn delay_ns(job: &JobSpec, clone: u64) -> u64 {
+    let (first, last) = job.span.delay_ns;
+    first + SplitMix64::new(job.shape.seed.wrapping_add(clone)).below(last - first + 1)
+}
+
+fn seed_of_now() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(1, |since| since.as_nanos() as u64)
+}
+
+/// Adds up jobs that follow each other in a group and report as one.
+fn group(file: &JobFile, tallies: Vec<(Instance, Tally)>) -> Vec<JobReport> {
+    let mut reports: Vec<JobReport> = Vec::new();
+    for (instance, tally) in tallies {
+        let together = file.jobs[instance.job].crowd.group_reporting;
+        match reports.last_mut().filter(|last| together && last.group == instance.group) {
+            Some(last) => {
+                last.tally.merge(&tally);
+                last.members += 1;
+            }
+            None => reports.push(JobReport {
+                job: instance.job,
+                members: 1,
+                group: instance.group,
+                tally,
+            }),
+        }
+    }
+    reports
+}
+
+#[cfg(test)]
+#[path = "run/tests.rs"]
+mod tests;

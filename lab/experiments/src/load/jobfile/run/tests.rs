@@ -1,0 +1,199 @@
+//! Tests of runs: what job files do on drives in memory.
+
+use super::super::lines::tests::MemoryFiles;
+use super::*;
+use millrace_block::{DiskConfig, Layout};
+use millrace_drives::open;
+
+/// Volumes for jobs, all of one drive in memory.
+fn volume(drive: &str) -> Arc<Volume<Native>> {
+    volume_of(drive, DiskConfig::default())
+}
+
+fn volume_of(drive: &str, config: DiskConfig<Native>) -> Arc<Volume<Native>> {
+    let driver = open(&drive.parse().unwrap(), 16).unwrap().driver;
+    let disk = Disk::new(driver, config).unwrap();
+    Volume::new("v", Layout::Linear, vec![disk]).unwrap()
+}
+
+fn run_on(drive: &str, text: &str) -> Result<Vec<JobReport>, BenchError> {
+    let file = JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).unwrap();
+    let volume = volume(drive);
+    let volumes: Vec<_> = file.jobs.iter().map(|_| Arc::clone(&volume)).collect();
+    run_jobs(&file, &volumes, &JobSetting::default(), &mut |_| ()).map(|(reports, _)| reports)
+}
+
+/// I/Os of each direction, and flushes, of each report.
+fn counts(text: &str) -> Vec<[u64; 4]> {
+    let reports = run_on("ram:size=64m", text).unwrap();
+    let of = |report: &JobReport| {
+        let flows = &report.tally.flows;
+        [flows[0].ios, flows[1].ios, flows[2].ios, report.tally.sync.spread.count]
+    };
+    reports.iter().map(of).collect()
+}
+
+fn one(words: &str) -> [u64; 4] {
+    counts(&format!("[j]\n{}\n", words.replace(' ', "\n")))[0]
+}
+
+/// What fio 3.33 does for the same words.
+#[test]
+fn jobs_bound_by_size_do_as_many_ios_as_fio() {
+    for (words, expected) in [
+        ("rw=read size=10k", [3, 0, 0, 0]),
+        ("rw=randread size=10k", [2, 0, 0, 0]),
+        ("rw=read size=16k io_size=40k", [10, 0, 0, 0]),
+        ("rw=randread size=16k io_size=40k", [10, 0, 0, 0]),
+        ("rw=randread size=16k io_size=10k", [3, 0, 0, 0]),
+        ("rw=randread size=1000k bs=16k norandommap", [63, 0, 0, 0]),
+        ("rw=read size=1m loops=3", [768, 0, 0, 0]),
+        ("rw=randread size=1m iodepth=16 random_distribution=zipf:1.2", [256, 0, 0, 0]),
+        ("rw=randread size=1m percentage_random=50", [256, 0, 0, 0]),
+        ("rw=read size=50% bs=1m", [32, 0, 0, 0]),
+        ("rw=write size=1m fsync=16 fdatasync=8 iodepth=4", [0, 256, 0, 15]),
+        ("rw=write size=1m end_fsync=1", [0, 256, 0, 0]),
+        ("rw=read size=1m number_ios=10", [10, 0, 0, 0]),
+        ("rw=write size=1m verify=crc32c iodepth=8", [256, 256, 0, 0]),
+        ("rw=randwrite size=1m verify=crc32c do_verify=0", [0, 256, 0, 0]),
+        ("rw=randtrim size=1m", [0, 0, 256, 0]),
+        ("rw=read offset=60m size=4m bs=64k", [64, 0, 0, 0]),
+        ("rw=randread size=1m thinktime=1 iodepth=4 thinktime_blocks=16", [256, 0, 0, 0]),
+        ("rw=read size=1m iodepth_batch=3 iodepth=7", [256, 0, 0, 0]),
+    ] {
+        assert_eq!(one(words), expected, "{words}");
+    }
+    let [reads, writes, ..] = one("rw=randrw size=1m rwmixread=70");
+    assert_eq!(reads + writes, 256);
+    assert!((160..200).contains(&reads), "{reads}");
+}
+
+/// What fio does: a direction without a share has no rate, and its turn never comes.
+#[test]
+fn a_mix_of_one_direction_has_no_ios_of_the_other_whatever_the_rates_are() {
+    for rates in ["", "rate_iops=4000", "rate_iops=4000,4000", "rate=16m,16m"] {
+        for rw in ["rw", "randrw"] {
+            let words =
+                |percent| format!("rw={rw} rwmixread={percent} size=128k iodepth=4 {rates}");
+            assert_eq!(one(words(100).trim()), [32, 0, 0, 0], "{}", words(100));
+            assert_eq!(one(words(0).trim()), [0, 32, 0, 0], "{}", words(0));
+        }
+    }
+}
+
+#[test]
+fn a_job_thinks_after_each_of_its_ios_however_many_may_be_in_flight() {
+    for (words, pauses) in [("iodepth=16", 9), ("iodepth=16\nthinktime_blocks=5", 1)] {
+        let file = format!("[j]\nrw=randread\nnumber_ios=10\nthinktime=10ms\n{words}\n");
+        let begin = std::time::Instant::now();
+        assert_eq!(counts(&file), [[10, 0, 0, 0]], "{words}");
+        let lasted = begin.elapsed().as_millis();
+        assert!(lasted >= pauses * 10, "{words}: {lasted} ms");
+    }
+}
+
+#[test]
+fn groups_add_up_and_stonewalls_and_new_groups_part_them() {
+    let text = "[global]\nsize=1m\ngroup_reporting\n[a]\nnumjobs=2\n[b]\n[c]\nstonewall\nnumjobs=3\n\
+                [d]\nnew_group\n";
+    assert_eq!(counts(text), [[768, 0, 0, 0], [768, 0, 0, 0], [256, 0, 0, 0]]);
+    let single = counts(&text.replace("group_reporting", ""));
+    assert_eq!(single.len(), 7);
+    let file = text.replace("[d]", "[d]\nrw=write");
+    let reports = run_on("ram:size=64m", &file).unwrap();
+    let heads: Vec<_> = reports.iter().map(|r| (r.job, r.members, r.group)).collect();
+    assert_eq!(heads, [(0, 3, 0), (2, 3, 1), (3, 1, 2)]);
+}
+
+#[test]
+fn a_stonewall_waits_for_the_jobs_before_it() {
+    let text = "[w]\nrw=randwrite\nverify=crc32c\ndo_verify=0\nsize=2m\niodepth=8\n\
+                [r]\nstonewall\nrw=read\nsize=2m\n";
+    assert_eq!(counts(text), [[0, 512, 0, 0], [512, 0, 0, 0]]);
+}
+
+#[test]
+fn a_rate_is_kept_and_time_ends_a_job_that_has_more_to_do() {
+    let [reads, ..] = one("rw=randread rate_iops=200 runtime=500ms time_based size=1m");
+    // One at once, then one every five milliseconds; a machine that is busy does not lose any.
+    assert!((95..=101).contains(&reads), "{reads}");
+    let [reads, writes, ..] = one("rw=randrw rate_iops=100,50 size=64m runtime=600ms");
+    assert!((50..=61).contains(&reads) && (25..=31).contains(&writes), "{reads} {writes}");
+}
+
+#[test]
+fn an_io_that_fails_ends_its_job_with_its_errno() {
+    let bad = "fault:drive=(ram:size=4m),range=512k-516k,status=eio,op=";
+    let text = "[j]\nrw=write\nsize=1m\nverify=crc32c\n";
+    let tally = &run_on(&format!("{bad}write"), text).unwrap()[0].tally;
+    assert_eq!((tally.errno, tally.errors, tally.flows[1].ios), (libc::EIO, 1, 128));
+    assert_eq!(tally.verified, 0, "a job that failed reads nothing back");
+    let tally = &run_on(&format!("{bad}read"), text).unwrap()[0].tally;
+    assert_eq!((tally.errno, tally.verified), (libc::EILSEQ, 255));
+    let said = tally.first_error.as_deref().unwrap();
+    assert!(said.starts_with("verify: offset 524288: "), "{said}");
+    let refused = run_on("null:size=4m", text).unwrap_err().to_string();
+    assert_eq!(refused, "t.fio:1: job j: verify: the null drive keeps no data; use ram or file");
+}
+
+#[test]
+fn what_does_not_fit_the_device_is_refused_with_the_line_of_the_job() {
+    for (words, expected) in [
+        ("bs=1000", "t.fio:2: job j: bs=1000: the device has blocks of 512 bytes"),
+        ("cpus_allowed=0,60000", "t.fio:2: job j: cpus_allowed: CPU 60000 is none of the "),
+        ("offset=128m", "t.fio:2: job j: offset=134217728 and size=0: the device has 67108864"),
+        ("size=128m", "t.fio:2: job j: offset=0 and size=134217728: the device has"),
+        (
+            "iodepth=65536\nbs=32m\nnumjobs=64",
+            "t.fio:2: job j: bs=33554432 iodepth=65536 numjobs=64:",
+        ),
+        ("bs=128m", "t.fio:2: job j: bs=134217728: longer than the 67108864 bytes"),
+    ] {
+        let error = run_on("ram:size=64m", &format!(";\n[j]\n{words}\n")).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_drive_that_never_answers_ends_a_job_in_its_time() {
+    for engine in ["psync", "libaio"] {
+        let text = format!("[j]\nrw=randwrite\nsize=1m\niodepth=4\nioengine={engine}\n");
+        let file = JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).unwrap();
+        let config = DiskConfig { timeout_ns: 200_000_000, ..DiskConfig::default() };
+        let volume = volume_of("fault:drive=(ram:size=16m),stuck=true", config);
+        let start = std::time::Instant::now();
+        let reports = run_jobs(&file, &[volume], &JobSetting::default(), &mut |_| ());
+        // By chance, as before, it takes minutes.
+        assert!(start.elapsed().as_secs() < 20, "{engine}: {:?}", start.elapsed());
+        assert_eq!(reports.unwrap().0[0].tally.errno, millrace_block::Status::TimedOut.errno());
+    }
+}
+
+#[test]
+fn an_interrupt_ends_jobs_with_what_they_did() {
+    let file = b"[j]\nrw=randread\nruntime=1h\ntime_based\nthinktime=1s\n[k]\nstartdelay=1h\n";
+    let file = JobFile::parse("t.fio", file, &MemoryFiles(&[])).unwrap();
+    let volume = volume("ram:size=4m");
+    let setting = JobSetting::default();
+    let mut calls = 0;
+    let reports = run_jobs(&file, &[Arc::clone(&volume), volume], &setting, &mut |_| {
+        calls += 1;
+        if calls == 5 {
+            setting.interrupt.set();
+        }
+    });
+    assert_eq!(reports.unwrap().0.len(), 2);
+}
+
+#[test]
+fn what_writes_is_refused_where_a_drive_is_read_only() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(1 << 20).unwrap();
+    let drive = format!("file:path={},read-only=on", image.path().display());
+    assert_eq!(run_on(&drive, "[j]\nrw=read\n").unwrap()[0].tally.flows[0].ios, 256);
+    for rw in ["randwrite", "randrw", "trim"] {
+        let refused = run_on(&drive, &format!("[j]\nrw={rw}\n")).unwrap_err().to_string();
+        let words = ["t.fio:1: job j: rw: drive ", " is read-only; open it for writing"];
+        assert!(words.iter().all(|word| refused.contains(word)), "{refused}");
+    }
+}

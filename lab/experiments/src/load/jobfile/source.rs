@@ -1,0 +1,179 @@
+//! `Source`: the I/Os of one job, one after another: which direction, where and how long.
+//!
+//! A pass goes through the job's region: sequential directions to its end, random ones until each
+//! block was met once, or for ever where blocks may come again. How many passes there are, and how
+//! many bytes in all, is the worker's business. Drawn from the job's seed: a run can be repeated.
+
+use millrace_random::{SplitMix64, mixed};
+
+use super::block_distribution::{BlockSequence, Distribution, Map};
+use super::spec::{IoShape, JobSpec, Kind};
+
+/// Most blocks that a map remembers: 512 MiB of bits.
+const MAP_MAX: u64 = 1 << 32;
+
+/// Reads, writes and trims, in the order of everything that there is one of for each.
+pub(super) const READ: usize = 0;
+pub(super) const WRITE: usize = 1;
+
+/// The part of a device that one job works on, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) begin: u64,
+    pub(super) size: u64,
+    /// What may be done in a pass of all directions together.
+    pub(super) io_size: u64,
+    /// Where the device ends.
+    pub(super) device: u64,
+}
+
+/// One I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Io {
+    pub(super) direction: usize,
+    pub(super) offset: u64,
+    pub(super) bytes: u32,
+}
+
+/// Draws I/Os.
+#[derive(Debug, Clone)]
+pub(super) struct Source {
+    kind: Kind,
+    shape: IoShape,
+    span: Span,
+    /// What says which direction, how long, and where.
+    random: [SplitMix64; 3],
+    /// Where each direction goes on, from the region's begin.
+    next: [u64; 3],
+    places: [Option<BlockSequence>; 3],
+    /// Free blocks and their size, if each is to be met once.
+    map: Option<(Map, u64)>,
+}
+
+impl Source {
+    /// The I/Os of clone `clone` of a job.
+    ///
+    /// # Errors
+    /// If the region has no room for one, or more blocks than are remembered.
+    pub(super) fn new(job: &JobSpec, span: Span, clone: u64) -> Result<Source, String> {
+        let (kind, shape) = (job.kind, job.shape.clone());
+        let mut seeds = SplitMix64::new(shape.seed ^ mixed(clone));
+        let mut random = [0; 3].map(|_| SplitMix64::new(seeds.next()));
+        let used = || (0..3).filter(|direction| kind.has[*direction]);
+        for direction in used() {
+            let least = shape.sizes[direction].least();
+            if u64::from(least) > span.size {
+                return Err(format!("bs={least}: longer than the {} bytes to work on", span.size));
+            }
+        }
+        let places = [0, 1, 2].map(|direction| {
+            let blocks = span.size / u64::from(shape.sizes[direction].least());
+            let of = shape.distribution[direction];
+            (kind.random && kind.has[direction])
+                .then(|| BlockSequence::new(of, blocks, &mut random[2]))
+        });
+        let even = used().all(|direction| shape.distribution[direction] == Distribution::Uniform);
+        let unit = used().map(|direction| shape.sizes[direction].least()).min().unwrap_or(1);
+        let blocks = span.size / u64::from(unit);
+        let mapped = kind.random && shape.map && even;
+        if mapped && blocks > MAP_MAX {
+            return Err(format!(
+                "{blocks} blocks, of which each is to be met once; {MAP_MAX} at most: add \
+                 norandommap"
+            ));
+        }
+        let map = mapped.then(|| (Map::new(blocks), u64::from(unit)));
+        Ok(Source { kind, shape, span, random, next: [0; 3], places, map })
+    }
+
+    /// A new pass.
+    pub(super) fn restart(&mut self) {
+        self.next = [0; 3];
+        if let Some((map, _)) = &mut self.map {
+            *map = Map::new(map.blocks());
+        }
+    }
+
+    /// The shortest I/O.
+    pub(super) fn least(&self) -> u32 {
+        let used = (0..3).filter(|direction| self.kind.has[*direction]);
+        used.map(|direction| self.shape.sizes[direction].least()).min().unwrap_or(1)
+    }
+
+    /// A direction, by the share of reads.
+    pub(super) fn direction(&mut self) -> usize {
+        if self.kind.has[READ] && self.kind.has[WRITE] {
+            let is_read = self.random[0].below(100) < self.shape.read_percent.into();
+            return if is_read { READ } else { WRITE };
+        }
+        self.kind.has.iter().position(|has| *has).unwrap_or(READ)
+    }
+
+    /// The next I/O of a direction; none if the pass is over.
+    pub(super) fn next(&mut self, direction: usize) -> Option<Io> {
+        let percent = self.shape.percent_random[direction];
+        let random =
+            self.kind.random && (percent == 100 || self.random[2].below(100) < u64::from(percent));
+        let found = match (random, self.map.is_some()) {
+            (false, _) if self.kind.random => {
+                self.in_order(direction).or_else(|| self.anywhere(direction))
+            }
+            (false, _) => self.in_order(direction),
+            (true, true) => self.unmet(direction),
+            (true, false) => self.anywhere(direction),
+        };
+        let (at, bytes) = found?;
+        self.next[direction] = at + u64::from(bytes);
+        Some(Io { direction, offset: self.span.begin + at, bytes })
+    }
+
+    /// Behind the last one of the direction. The last of a region may reach beyond its end, where
+    /// the device does, as with fio.
+    fn in_order(&mut self, direction: usize) -> Option<(u64, u32)> {
+        let at = self.next[direction];
+        if at >= self.span.size {
+            return None;
+        }
+        let sizes = &self.shape.sizes[direction];
+        let room = self.span.size - at;
+        let beyond = || {
+            let left = self.span.device - self.span.begin - at;
+            Some(sizes.least()).filter(|least| u64::from(*least) <= left)
+        };
+        let bytes = sizes.draw(&mut self.random[1], room).or_else(beyond)?;
+        Some((at, bytes))
+    }
+
+    /// Wherever the distribution says.
+    fn anywhere(&mut self, direction: usize) -> Option<(u64, u32)> {
+        let sizes = &self.shape.sizes[direction];
+        let at =
+            self.places[direction].as_ref()?.draw(&mut self.random[2]) * u64::from(sizes.least());
+        let bytes = sizes.draw(&mut self.random[1], self.span.size - at)?;
+        Some((at, bytes))
+    }
+
+    /// Where no I/O of this pass was; a long one ends where one was.
+    fn unmet(&mut self, direction: usize) -> Option<(u64, u32)> {
+        let (map, unit) = self.map.as_mut()?;
+        let drawn = ((u128::from(self.random[2].next()) * u128::from(map.blocks())) >> 64) as u64;
+        let block = map.free_from(drawn)?;
+        let at = block * *unit;
+        let room = (self.span.size - at).max(*unit);
+        let sizes = &self.shape.sizes[direction];
+        let bytes = sizes.draw(&mut self.random[1], room).unwrap_or(*unit as u32);
+        if u64::from(bytes) <= *unit {
+            map.take(block);
+            return Some((at, bytes));
+        }
+        let wanted = u64::from(bytes).div_ceil(*unit);
+        let free = (block..block + wanted).take_while(|block| map.is_free(*block)).count() as u64;
+        (block..block + free).for_each(|block| map.take(block));
+        let bytes = if free < wanted { (free * *unit) as u32 } else { bytes };
+        Some((at, bytes))
+    }
+}
+
+#[cfg(test)]
+#[path = "source/tests.rs"]
+mod tests;

@@ -1,0 +1,243 @@
+//! `JobFile` and `JobSpec`: the jobs of a file, each word read and what contradicts itself refused.
+//!
+//! Made of the sections of `lines`: the words of `global` sections first, then the job's own, the
+//! last of two equal words winning, as in fio. Plain data, read by `run`, `source`, `pace` and
+//! `worker`; sizes stay as they were written until a device is known.
+
+use millrace_drives::Advice;
+
+use super::block_distribution::Distribution;
+use super::blocks::Sizes;
+use super::draft::{job, pairs};
+use super::lines::{self, Includes, JobFileError, Place};
+use super::value::Amount;
+
+/// A file of jobs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobFile {
+    /// The jobs in order.
+    pub jobs: Vec<JobSpec>,
+    /// Words of the `global` sections.
+    pub global: Vec<(String, String)>,
+    /// Words that have no meaning here, each once.
+    pub ignored: Vec<String>,
+}
+
+/// A job, with the values that fio has for words that are not there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobSpec {
+    /// Its name.
+    pub name: String,
+    /// What its author says of it.
+    pub description: Option<String>,
+    /// The file or device, if it names one.
+    pub filename: Option<String>,
+    /// How its I/Os reach that.
+    pub access: Access,
+    pub(super) kind: Kind,
+    pub(super) shape: IoShape,
+    pub(super) region: Region,
+    pub(super) flow: IssueRules,
+    pub(super) span: Span,
+    pub(super) crowd: CloneGroup,
+    /// Its own words as they were written.
+    pub(super) own: Vec<(String, String)>,
+    pub(super) place: Place,
+}
+
+/// How I/Os of a job reach its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Whether the page cache is passed by.
+    pub direct: bool,
+    /// Whether the page cache forgets the file first.
+    pub invalidate: bool,
+    pub(super) engine: Engine,
+    /// What the page cache is told of reads; none: what the job's kind says.
+    pub(super) advice: Option<Advice>,
+}
+
+/// What fio has for `ioengine`, as far as it decides who does the I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Engine {
+    /// The job's thread, one I/O at a time: `psync` and its like.
+    Sync,
+    /// The kernel, past the page cache; else the thread that submits: `libaio`.
+    Aio,
+    /// The kernel, with threads of its own where an I/O may have to wait: `io_uring`.
+    Uring,
+}
+
+/// Reads, writes and trims: which there are, and whether at random places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) has: [bool; 3],
+    pub(super) random: bool,
+}
+
+/// What single I/Os are like.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct IoShape {
+    pub(super) read_percent: u8,
+    pub(super) sizes: [Sizes; 3],
+    pub(super) distribution: [Distribution; 3],
+    pub(super) percent_random: [u8; 3],
+    /// Each block once, where nothing else is said.
+    pub(super) map: bool,
+    pub(super) seed: u64,
+    /// Another seed for every run.
+    pub(super) repeat: bool,
+    pub(super) verify: Option<Verify>,
+}
+
+/// How what was written is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Verify {
+    pub(super) read_back: bool,
+}
+
+/// Where I/Os go, and how many there are.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Region {
+    pub(super) size: Option<Amount>,
+    pub(super) io_size: Option<Amount>,
+    pub(super) offset: Option<Amount>,
+    pub(super) offset_increment: Option<Amount>,
+    pub(super) file_size: Option<u64>,
+    pub(super) number_ios: Option<u64>,
+}
+
+/// How fast I/Os come.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct IssueRules {
+    pub(super) iodepth: u32,
+    pub(super) batch: Option<u32>,
+    /// Bytes and I/Os a second of each direction.
+    pub(super) rate: [Option<u64>; 3],
+    pub(super) rate_iops: [Option<u64>; 3],
+    pub(super) poisson: bool,
+    pub(super) think: ThinkTime,
+    /// Writes between two flushes; 0 for none.
+    pub(super) fsync: u64,
+    pub(super) fdatasync: u64,
+    pub(super) end_fsync: bool,
+}
+
+/// Pauses of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ThinkTime {
+    pub(super) time_ns: u64,
+    pub(super) spin_ns: u64,
+    pub(super) blocks: u64,
+}
+
+/// When it begins and ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) runtime_ns: Option<u64>,
+    pub(super) time_based: bool,
+    pub(super) ramp_ns: u64,
+    pub(super) delay_ns: (u64, u64),
+    pub(super) loops: u64,
+}
+
+/// Its clones and neighbours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CloneGroup {
+    pub(super) numjobs: u32,
+    pub(super) stonewall: bool,
+    pub(super) new_group: bool,
+    pub(super) group_reporting: bool,
+    /// CPUs that clones take in turn; anywhere if empty.
+    pub(super) cpus: Vec<u32>,
+}
+
+impl JobFile {
+    /// Reads a job file's bytes.
+    ///
+    /// # Errors
+    /// What is wrong, with its file and line.
+    pub fn parse(name: &str, bytes: &[u8], outside: &dyn Includes) -> Result<Self, JobFileError> {
+        let sections = lines::sections(name, bytes, outside)?;
+        let mut ignored: Vec<String> = Vec::new();
+        let mut jobs = Vec::new();
+        for section in &sections {
+            let (job, words) = job(section)?;
+            jobs.push(job);
+            ignored.extend(words);
+        }
+        let threads: u64 = jobs.iter().map(|job| u64::from(job.crowd.numjobs)).sum();
+        if threads > 4096 {
+            let place = Place { file: name.to_owned(), line: 0 };
+            return Err(place.wrong(format!("{threads} jobs in all; 4096 at most")));
+        }
+        ignored.sort_unstable();
+        ignored.dedup();
+        let global = sections.last().map(|last| pairs(&last.global)).unwrap_or_default();
+        Ok(JobFile { jobs, global, ignored })
+    }
+}
+
+impl JobSpec {
+    /// Jobs like it that run beside each other.
+    #[must_use]
+    pub fn numjobs(&self) -> u32 {
+        self.crowd.numjobs
+    }
+
+    /// Bytes that a file must have for it, if that can be said before there is one.
+    #[must_use]
+    pub fn file_bytes(&self) -> Option<u64> {
+        let bytes = |amount: Option<Amount>| match amount {
+            Some(Amount::Bytes(bytes)) => Some(bytes),
+            Some(Amount::Percent(_)) => None,
+            None => Some(0),
+        };
+        let region = &self.region;
+        let increments = bytes(region.offset_increment)?
+            .checked_mul(u64::from(self.crowd.numjobs.saturating_sub(1)))?;
+        let end = bytes(region.offset)?.checked_add(increments)?;
+        let end = region.size.map_or(Some(0), |size| bytes(Some(size))?.checked_add(end))?;
+        let end = end.max(region.file_size.unwrap_or(0)).div_ceil(512).checked_mul(512)?;
+        (end > 0).then_some(end)
+    }
+
+    /// The line that begins it.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Whether its I/Os are done by its own thread, which waits for each.
+    #[must_use]
+    pub fn is_inline(&self) -> bool {
+        match self.access.engine {
+            Engine::Sync => true,
+            Engine::Aio => !self.access.direct,
+            Engine::Uring => false,
+        }
+    }
+
+    /// What the page cache is told of its reads.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        let of_kind = if self.kind.random { Advice::Random } else { Advice::Sequential };
+        self.access.advice.unwrap_or(of_kind)
+    }
+
+    /// Whether it reads.
+    #[must_use]
+    pub fn reads_data(&self) -> bool {
+        self.kind.has[0]
+    }
+
+    /// Whether it writes or trims.
+    #[must_use]
+    pub fn changes_data(&self) -> bool {
+        self.kind.has[1] || self.kind.has[2]
+    }
+}
+
+#[cfg(test)]
+#[path = "spec/tests.rs"]
+mod tests;

@@ -1,0 +1,194 @@
+//! Tests of job files: words, mistakes, and that nothing makes the parser panic.
+
+use proptest::prelude::*;
+
+use super::super::lines::tests::MemoryFiles;
+use super::super::options::{MEANING, NOTHING};
+use super::*;
+
+fn parse(text: &str) -> Result<JobFile, String> {
+    JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).map_err(|error| error.to_string())
+}
+
+fn job_of(words: &str) -> JobSpec {
+    let lines = words.replace(' ', "\n");
+    parse(&format!("[j]\n{lines}\n")).unwrap().jobs.remove(0)
+}
+
+#[test]
+fn words_of_a_job_win_over_those_of_global_sections() {
+    let text = "[global]\nbs=8k\niodepth=4\nthread\nioengine=libaio\n[a]\nbs=16k\n[b]\nname=c\n";
+    let file = parse(text).unwrap();
+    assert_eq!(file.jobs[0].shape.sizes[0], Sizes::One(16_384));
+    assert_eq!(file.jobs[1].shape.sizes[0], Sizes::One(8192));
+    assert_eq!((file.jobs[1].flow.iodepth, file.jobs[1].name.as_str()), (4, "c"));
+    assert_eq!(file.ignored, ["thread"]);
+    assert_eq!(file.jobs[0].own, [("bs".to_owned(), "16k".to_owned())]);
+}
+
+#[test]
+fn an_engine_says_who_does_the_io_and_how_many_are_in_flight() {
+    for (words, inline, depth) in [
+        ("direct=1", true, 1),
+        ("iodepth=8", true, 8),
+        ("iodepth=8 direct=1", false, 8),
+        ("iodepth=8 ioengine=libaio", true, 8),
+        ("iodepth=8 ioengine=libaio direct=1", false, 8),
+        ("iodepth=8 ioengine=io_uring", false, 8),
+        ("iodepth=8 ioengine=psync direct=1", true, 1),
+        ("ioengine=psync iodepth=8 ioengine=rbd direct=1", false, 8),
+    ] {
+        let job = job_of(words);
+        assert_eq!((job.is_inline(), job.flow.iodepth), (inline, depth), "{words}");
+    }
+    let ignored = parse("[j]\nioengine=rbd\n[k]\nioengine=sync\niodepth=2\n").unwrap().ignored;
+    assert_eq!(ignored, ["iodepth (ioengine does one I/O at a time)", "ioengine=rbd"]);
+}
+
+#[test]
+fn a_mix_without_writes_changes_nothing_and_one_without_reads_reads_nothing() {
+    for (words, reads, changes) in [
+        ("rw=randrw rwmixread=100 rate_iops=100", true, false),
+        ("rw=rw rwmixwrite=0", true, false),
+        ("rwmixread=100 rw=randrw", true, false),
+        ("rw=randrw rwmixread=0 rate=1m", false, true),
+        ("rw=randrw rwmixread=99", true, true),
+        ("rw=read rwmixread=0", true, false),
+        ("rw=randwrite rwmixread=100", false, true),
+    ] {
+        let job = job_of(words);
+        assert_eq!((job.reads_data(), job.changes_data()), (reads, changes), "{words}");
+    }
+}
+
+#[test]
+fn a_job_without_a_filename_has_the_one_that_fio_makes_in_its_directory() {
+    for (words, name) in [
+        ("directory=/d", Some("/d/j.0.0")),
+        ("directory=/d name=k", Some("/d/k.0.0")),
+        ("directory=/d filename=f", Some("/d/f")),
+        ("directory=/d filename=/f", Some("/f")),
+        ("directory=/d numjobs=2", None),
+        ("rw=read", None),
+    ] {
+        assert_eq!(job_of(words).filename.as_deref(), name, "{words}");
+    }
+}
+
+#[test]
+fn the_page_cache_is_told_what_the_kind_says_or_the_hint() {
+    for (words, advice) in [
+        ("rw=randrw", Advice::Random),
+        ("rw=write", Advice::Sequential),
+        ("rw=randread fadvise_hint=0", Advice::Normal),
+        ("rw=read fadvise_hint=random", Advice::Random),
+        ("rw=randread fadvise_hint=1", Advice::Random),
+    ] {
+        assert_eq!(job_of(words).advice(), advice, "{words}");
+    }
+}
+
+#[test]
+fn every_word_with_a_meaning_is_read_somewhere() {
+    for word in MEANING {
+        // A value that some words take and others refuse, but that none passes over.
+        let _ = parse(&format!("[j]\n{word}=1\n"));
+    }
+}
+
+#[test]
+fn mixes_sizes_and_rates_are_read_for_each_direction() {
+    let job = job_of("rw=randrw rwmixread=70 rwmixwrite=40 bs=8k,4k rate_iops=100,,7 rate=,1m");
+    assert_eq!(job.shape.read_percent, 60);
+    assert_eq!(job.shape.sizes[..2], [Sizes::One(8192), Sizes::One(4096)]);
+    assert_eq!(job.flow.rate_iops, [Some(100), None, Some(7)]);
+    assert_eq!(job.flow.rate, [None, Some(1 << 20), Some(1 << 20)]);
+    let job = job_of("rw=write bssplit=4k/50:8k/,1k/100 bs=2k");
+    assert_eq!(job.shape.sizes[1], Sizes::One(2048), "the later of two words wins");
+    assert_eq!(job_of("bs=2k bsrange=4k-4k").shape.sizes[0], Sizes::One(4096));
+}
+
+#[test]
+fn the_unit_of_sizes_holds_for_those_before_it_too() {
+    let job = job_of("bs=512k size=1024k kb_base=1000");
+    assert_eq!(job.shape.sizes[0], Sizes::One(512_000));
+}
+
+#[test]
+fn times_have_the_units_that_fio_has_for_the_word() {
+    let job = job_of("runtime=2 ramp_time=500ms thinktime=10 startdelay=1-3 loops=2");
+    assert_eq!((job.span.runtime_ns, job.span.ramp_ns), (Some(2_000_000_000), 500_000_000));
+    assert_eq!((job.flow.think.time_ns, job.span.loops), (10_000, 2));
+    assert_eq!(job.span.delay_ns, (1_000_000_000, 3_000_000_000));
+}
+
+#[test]
+fn a_file_that_is_to_be_made_is_as_long_as_its_jobs_reach() {
+    assert_eq!(job_of("size=1m offset=64k").file_bytes(), Some((1 << 20) + 65_536));
+    assert_eq!(job_of("size=1m numjobs=3 offset_increment=1m").file_bytes(), Some(3 << 20));
+    assert_eq!(job_of("size=50%").file_bytes(), None);
+    assert_eq!(job_of("rw=read").file_bytes(), None);
+    assert_eq!(job_of("filesize=10m size=1m").file_bytes(), Some(10 << 20));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_line_its_word_and_what_to_write() {
+    for (words, expected) in [
+        ("bs=4x", "t.fio:2: bs=\"4x\": write a number such as 16, 4k or 1g"),
+        ("rw=rd", "t.fio:2: rw=\"rd\": write read, write, trim, rw,"),
+        (
+            "iodpeth=4",
+            "t.fio:2: iodpeth: no word of job files that is known here; did you mean iodepth?",
+        ),
+        ("time_based", "t.fio:1: time_based: it ends after runtime; add runtime"),
+        ("rw=read\nverify=crc32c", "t.fio:1: verify: what is written is read back"),
+        ("verify=md5", "t.fio:2: verify=\"md5\": blocks carry their place"),
+        ("zonemode=zbd", "t.fio:2: zonemode: fio has this word, but such I/O is not made here"),
+        ("filename=a:b", "t.fio:2: filename=\"a:b\": one file for a job"),
+        ("directory=/a:/b", "t.fio:2: directory=\"/a:/b\": one directory for a job"),
+        ("bssplit=4k/90", "t.fio:2: bssplit=\"4k/90\": the shares make 90 %, not 100"),
+        ("fadvise_hint=2", "t.fio:2: fadvise_hint=\"2\": write 0, 1, random or sequential"),
+        ("iodepth=0", "t.fio:2: iodepth=\"0\": write 1 to 65536"),
+        ("numjobs=4096\n[k]", "t.fio: 4097 jobs in all; 4096 at most"),
+        ("unlink=1", "t.fio:2: unlink=1: files are left in place here; write 0"),
+    ] {
+        let error = parse(&format!("[j]\n{words}\n")).unwrap_err();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+/// Lines that come close to being a job file.
+fn line() -> impl Strategy<Value = String> {
+    let word = prop::sample::select([MEANING.as_slice(), NOTHING.as_slice()].concat());
+    let value = prop_oneof![
+        "[0-9]{1,20}[kmgtp%]?[ib]{0,2}",
+        "(zipf|pareto|normal|random)(:[0-9.e-]{1,6}){0,3}",
+        "[0-9k]{1,4}/[0-9]{0,3}(:[0-9k]{1,3}/[0-9]{0,3}){0,4}",
+        "(rand)?(read|write|rw|trim)",
+        ".{0,12}",
+    ];
+    prop_oneof![
+        (word, value).prop_map(|(word, value)| format!("{word}={value}")),
+        ".{0,20}".prop_map(String::from),
+        "\\[[a-z]{0,6}\\]?".prop_map(String::from),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn no_bytes_make_the_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let _ = JobFile::parse("t.fio", &bytes, &MemoryFiles(&[]));
+    }
+
+    #[test]
+    fn no_lines_make_the_parser_panic(lines in prop::collection::vec(line(), 0..12)) {
+        let text = format!("[j]\n{}", lines.join("\n"));
+        if let Ok(file) = parse(&text) {
+            for job in file.jobs {
+                let _ = job.file_bytes();
+            }
+        }
+    }
+}

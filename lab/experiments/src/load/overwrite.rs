@@ -1,0 +1,204 @@
+//! One rule for all runs that write: a drive or server's disk that is not known to be empty is
+//! written to only with `--overwrite`.
+//!
+//! Known to be empty are drives that keep their data in memory or nowhere, files that the run is
+//! about to make or that are all holes, and whatever says of all of its blocks that they are zeroes
+//! (Ceph images, NBD servers). Other servers' disks are read (probe.rs); block devices and files
+//! with data never pass. The look comes before the run opens anything, so that data that the run
+//! itself writes are not held against it. Called by the verbs `bench` and `replay`.
+
+mod marks;
+mod probe;
+mod servers;
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+
+use millrace_block::Driver;
+use millrace_drives::Spec;
+use millrace_machine::Native;
+use millrace_nbd::client::NbdUri;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
+use crate::load::bench::BenchError;
+
+pub(crate) use servers::{guest_contents, nbd_contents};
+
+/// Data that would be lost if a drive were written over.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum DiskContents {
+    /// Nothing: it is empty, or takes no writes.
+    #[default]
+    Empty,
+    /// Perhaps something; the words go on after the drive's name.
+    Data(String),
+}
+
+impl DiskContents {
+    /// Refuses to have what is called `name` written to by `writer`.
+    ///
+    /// # Errors
+    /// If something would be lost; the text says what was found and what to do.
+    pub fn check(&self, name: &str, writer: &str) -> Result<(), BenchError> {
+        let DiskContents::Data(found) = self else { return Ok(()) };
+        Err(BenchError::Workload(format!(
+            "{name} {found}, and {writer} would overwrite that; name an empty one, or add \
+             --overwrite to lose what it holds"
+        )))
+    }
+
+    /// Looks at several drives that are one target; a find in one of several has its drive's name.
+    ///
+    /// # Errors
+    /// If a drive or server cannot be looked at.
+    pub fn of_all(drives: &[Spec]) -> Result<DiskContents, BenchError> {
+        for spec in drives {
+            if let DiskContents::Data(found) = contents_of(spec)? {
+                let of_one = drives.len() == 1;
+                return Ok(DiskContents::Data(if of_one {
+                    found
+                } else {
+                    format!("({spec}) {found}")
+                }));
+            }
+        }
+        Ok(DiskContents::Empty)
+    }
+}
+
+/// Refuses to have drives written to that are not known to be empty.
+///
+/// # Errors
+/// If one of them is not, or cannot be looked at.
+pub fn check_drives(drives: &[Spec], writer: &str) -> Result<(), BenchError> {
+    drives.iter().try_for_each(|spec| contents_of(spec)?.check(&format!("drive {spec}"), writer))
+}
+
+/// Refuses to have the export of an NBD server written to that is not known to be empty.
+///
+/// # Errors
+/// If it is not, or the server cannot be asked.
+pub fn check_nbd(uri: &NbdUri, writer: &str) -> Result<(), BenchError> {
+    servers::nbd(uri)?.check(&format!("the export of {}", uri.address), writer)
+}
+
+/// Refuses to have the disk of a vhost-user-blk server written to that is not known to be empty.
+///
+/// # Errors
+/// If it is not, or the server cannot be asked.
+pub fn check_vhost(socket: &Path, writer: &str) -> Result<(), BenchError> {
+    servers::vhost(socket)?.check(&format!("the disk of vhost-user:{}", socket.display()), writer)
+}
+
+/// Looks at the drive of a spec, which is not open yet.
+///
+/// # Errors
+/// If it is elsewhere and cannot be asked. Mistakes in the spec are left to the opening.
+pub fn contents_of(spec: &Spec) -> Result<DiskContents, BenchError> {
+    if spec.get("read-only").is_some_and(|value| value != "off" && value != "false") {
+        return Ok(DiskContents::Empty);
+    }
+    match (spec.driver.as_str(), spec.get("path"), spec.get("drive").map(str::parse::<Spec>)) {
+        ("file", Some(path), _) => Ok(contents_of_file(Path::new(path))),
+        ("nbd" | "rbd", ..) => contents_elsewhere(spec),
+        ("fault", _, Some(Ok(inner))) => contents_of(&inner),
+        _ => Ok(DiskContents::Empty),
+    }
+}
+
+fn contents_of_file(path: &Path) -> DiskContents {
+    // Of a pipe, to open it would wait.
+    let Ok(kind) = fs::metadata(path).map(|meta| meta.file_type()) else {
+        return DiskContents::Empty;
+    };
+    if !kind.is_file() && !kind.is_block_device() {
+        return DiskContents::Empty;
+    }
+    let Ok(file) = File::open(path) else { return DiskContents::Empty };
+    if kind.is_file() && seek(&file, SeekFrom::Data(0)) == Err(Errno::NXIO) {
+        return DiskContents::Empty;
+    }
+    let mut head = vec![0; marks::HEAD_BYTES as usize];
+    let length = file.read_at(&mut head, 0).unwrap_or(0);
+    DiskContents::Data(match marks::known(&head[..length]) {
+        Some(mark) => format!("holds {mark}"),
+        None if kind.is_file() => "holds data".to_owned(),
+        None => "is a block device, and no device says that it is empty".to_owned(),
+    })
+}
+
+/// Asks the server or cluster of a drive, which is opened for a moment, for reading only.
+fn contents_elsewhere(spec: &Spec) -> Result<DiskContents, BenchError> {
+    let mut reader = spec.clone();
+    reader.options.retain(|(key, _)| key != "read-only");
+    reader.options.push(("read-only".to_owned(), "on".to_owned()));
+    let opened =
+        millrace_drives::open(&reader, 1).map_err(|error| BenchError::drive(spec, &error))?;
+    let driver: &dyn Driver<Native> = &*opened.driver;
+    let (mut sector, end) = (0, driver.capacity());
+    while sector < end {
+        let extents = driver.extents(sector, end - sector);
+        let known: u64 = extents.iter().map(|extent| extent.nr_sectors).sum();
+        if known == 0 || extents.iter().any(|extent| !extent.zero) {
+            return Ok(DiskContents::Data(
+                "may hold data: not all of its blocks are said to be zeroes".to_owned(),
+            ));
+        }
+        sector += known;
+    }
+    Ok(DiskContents::Empty)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(spec: &str) -> Option<String> {
+        match contents_of(&spec.parse().unwrap()).unwrap() {
+            DiskContents::Empty => None,
+            DiskContents::Data(found) => Some(found),
+        }
+    }
+
+    #[test]
+    fn only_memory_new_files_and_holes_are_known_to_be_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| format!("file:path={}", dir.path().join(name).display());
+        for spec in ["null", "ram:size=1m", "model:preset=850evo,size=1m"] {
+            assert_eq!(found(spec), None, "{spec}");
+        }
+        assert_eq!(found(&format!("{},size=1m", file("new"))), None);
+        let holes = File::create(dir.path().join("holes")).unwrap();
+        holes.set_len(1 << 20).unwrap();
+        assert_eq!(found(&file("holes")), None);
+        // Zeroes that were written are data: nobody can say whose.
+        holes.write_all_at(&[0; 4096], 512 << 10).unwrap();
+        assert_eq!(found(&file("holes")).as_deref(), Some("holds data"));
+        assert_eq!(found(&format!("{},read-only=on", file("holes"))), None);
+        holes.write_all_at(b"\x53\xef", 0x438).unwrap();
+        let ext4 = Some("holds an ext2, ext3 or ext4 file system".to_owned());
+        assert_eq!(found(&file("holes")), ext4);
+        assert_eq!(found(&format!("fault:drive=({}),every=9", file("holes"))), ext4);
+    }
+
+    #[test]
+    fn a_refusal_names_the_drive_the_find_and_the_flag() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d0");
+        fs::write(&path, [7; 4096]).unwrap();
+        let drives = ["ram:size=1m".to_owned(), format!("file:path={}", path.display())];
+        let drives = drives.map(|spec| spec.parse().unwrap());
+        let error = check_drives(&drives, "rw=write").unwrap_err().to_string();
+        let said = format!(
+            "drive file:path={} holds data, and rw=write would overwrite that; name an empty one, \
+             or add --overwrite to lose what it holds",
+            path.display()
+        );
+        assert_eq!(error, said);
+        let together = DiskContents::of_all(&drives).unwrap();
+        let DiskContents::Data(found) = together else { panic!("{together:?}") };
+        assert_eq!(found, format!("(file:path={}) holds data", path.display()));
+    }
+}

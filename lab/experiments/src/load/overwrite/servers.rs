@@ -1,0 +1,166 @@
+//! Looks at servers' disks: block status says where zeroes are, and the rest is read.
+//!
+//! Owns the questions to NBD and vhost-user-blk servers. Called by overwrite.rs before a benchmark,
+//! on a connection that ends with the look, and by replays, on the connection that they go on with.
+
+use std::ops::Range;
+use std::path::Path;
+
+use millrace_clients::nbd::Client as NbdClient;
+use millrace_clients::vhost::{
+    Client as VhostClient, Options, Queue, Request as GuestRequest, Wait,
+};
+use millrace_nbd::client::NbdUri;
+use millrace_nbd::{Command, Request, TransmissionFlags};
+
+use super::DiskContents;
+use super::marks::{HEAD_BYTES, known};
+use super::probe::first_data;
+use crate::load::bench::BenchError;
+
+/// How often a server is asked at most what of its export is zeroes.
+const ASKED_MAX: u32 = 4096;
+/// Longest read.
+const READ_BYTES_MAX: u32 = 1 << 20;
+
+/// Looks at the export of an NBD server.
+///
+/// # Errors
+/// If the server cannot be reached or breaks the protocol, or a read fails.
+pub(super) fn nbd(uri: &NbdUri) -> Result<DiskContents, BenchError> {
+    let failed = |source| BenchError::Server { address: uri.address.clone(), source };
+    let mut client = NbdClient::connect(uri).map_err(failed)?;
+    nbd_contents(&mut client).map_err(failed)
+}
+
+/// Looks at the disk of a vhost-user-blk server.
+///
+/// # Errors
+/// If the server cannot be reached, lacks something or breaks the rules, or a read fails.
+pub(super) fn vhost(path: &Path) -> Result<DiskContents, BenchError> {
+    let options =
+        Options { depth: 1, data_bytes: READ_BYTES_MAX, wait: Wait::Events, ..Options::default() };
+    let client = VhostClient::connect(path, options)?;
+    let disk = client.disk();
+    if disk.is_read_only() {
+        return Ok(DiskContents::Empty);
+    }
+    let (size_bytes, most_bytes) = (disk.size_bytes(), disk.segment_bytes_max.min(READ_BYTES_MAX));
+    let block_bytes = disk.block_bytes.max(512);
+    let most_bytes = (most_bytes / block_bytes * block_bytes).max(block_bytes);
+    let mut queue = client.into_queues().remove(0);
+    guest_contents(
+        &mut queue,
+        size_bytes / u64::from(block_bytes) * u64::from(block_bytes),
+        most_bytes,
+    )
+}
+
+/// Looks at an export; there is nothing to lose if it is read-only.
+///
+/// # Errors
+/// If the connection breaks, or a read fails.
+pub(crate) fn nbd_contents(client: &mut NbdClient) -> std::io::Result<DiskContents> {
+    let session = client.session();
+    if session.flags.contains(TransmissionFlags::READ_ONLY) {
+        return Ok(DiskContents::Empty);
+    }
+    let block_bytes = u64::from(session.block_min).clamp(1, 65_536).next_power_of_two();
+    let size_bytes = session.size_bytes / block_bytes * block_bytes;
+    let most_bytes = u64::from(session.block_max.min(READ_BYTES_MAX));
+    let most_bytes = (most_bytes / block_bytes).max(1) * block_bytes;
+    let unknown = unknown(client, size_bytes, block_bytes)?;
+    contents(&unknown, (size_bytes, most_bytes), |range| read(client, range))
+}
+
+/// Looks at a disk of whole blocks, of which no range is known to be zeroes.
+///
+/// # Errors
+/// If the connection breaks, or a read fails.
+pub(crate) fn guest_contents(
+    queue: &mut Queue,
+    size_bytes: u64,
+    most_bytes: u32,
+) -> Result<DiskContents, BenchError> {
+    let all = std::slice::from_ref(&(0..size_bytes)).to_vec();
+    contents(&all, (size_bytes, most_bytes.into()), |range| read_as_guest(queue, range))
+}
+
+/// Looks where a disk is not known to be zeroes, and for a mark at its begin if there are data.
+fn contents<E>(
+    unknown: &[Range<u64>],
+    (size_bytes, most_bytes): (u64, u64),
+    mut read: impl FnMut(Range<u64>) -> Result<Vec<u8>, E>,
+) -> Result<DiskContents, E> {
+    let Some(found) = first_data(unknown, most_bytes, &mut read)? else {
+        return Ok(DiskContents::Empty);
+    };
+    let (mut head, end) = (Vec::new(), HEAD_BYTES.min(size_bytes));
+    while (head.len() as u64) < end {
+        let start = head.len() as u64;
+        head.append(&mut read(start..start.saturating_add(most_bytes).min(end))?);
+    }
+    Ok(DiskContents::Data(match known(&head) {
+        Some(mark) => format!("holds {mark}"),
+        None => format!("holds data, such as at byte {found}"),
+    }))
+}
+
+/// Ranges of whole blocks that the server does not say to be zeroes, in order.
+fn unknown(client: &mut NbdClient, size: u64, block: u64) -> std::io::Result<Vec<Range<u64>>> {
+    let (mut at, mut list) = (0, Vec::<Range<u64>>::new());
+    let mut add = |range: Range<u64>| {
+        let start = range.start / block * block;
+        let end = range.end.next_multiple_of(block).min(size);
+        match list.last_mut().filter(|last| last.end >= start) {
+            Some(last) => last.end = end,
+            None => list.push(start..end),
+        }
+    };
+    let asks = if client.session().allocation.is_some() { ASKED_MAX } else { 0 };
+    for _ in 0..asks {
+        let length = (size - at).min(u64::from(u32::MAX) / block * block);
+        let command = Command::BlockStatus;
+        let request = Request { cookie: 0, flags: 0, command, offset: at, length };
+        let answer = client.call(&request, Vec::new())?;
+        let begin = at;
+        for extent in answer.extents {
+            let end = at.saturating_add(extent.len).min(size);
+            if !extent.zero && end > at {
+                add(at..end);
+            }
+            at = end;
+        }
+        at = if at < size { at / block * block } else { size };
+        if answer.errno.is_some() || at <= begin {
+            break;
+        }
+        if at == size {
+            return Ok(list);
+        }
+    }
+    add(at..size);
+    Ok(list)
+}
+
+fn read(client: &mut NbdClient, range: Range<u64>) -> std::io::Result<Vec<u8>> {
+    let (offset, length) = (range.start, range.end - range.start);
+    let request = Request { cookie: 0, flags: 0, command: Command::Read, offset, length };
+    let answer = client.call(&request, vec![0; length as usize])?;
+    match answer.errno {
+        None => Ok(answer.buffer),
+        Some(errno) => Err(std::io::Error::other(format!("a read at {offset} failed: {errno}"))),
+    }
+}
+
+fn read_as_guest(queue: &mut Queue, range: Range<u64>) -> Result<Vec<u8>, BenchError> {
+    let len = range.end - range.start;
+    let status = queue.call(GuestRequest::read(range.start >> 9, len as u32))?;
+    if !status.is_ok() {
+        let text = format!("the server's disk: a read at {} failed: {status}", range.start);
+        return Err(BenchError::Workload(text));
+    }
+    let mut bytes = vec![0; len as usize];
+    queue.read_data(0, &mut bytes);
+    Ok(bytes)
+}

@@ -1,0 +1,281 @@
+//! `Row`: one line of a benchmark's result, as printed and as `--json` gives it.
+//!
+//! Plain data; units are in the names. `json` has the keys of `--json`, which are fio's where fio
+//! has one of this meaning.
+
+mod json;
+
+use millrace_block::{OpSnapshot, Snapshot, StatsSnapshot};
+use millrace_trace::LockLine;
+use serde::Serialize;
+
+use crate::load::workload::Rw;
+
+/// Latencies of one row in nanoseconds, from Q to C. Known to an eighth (the width of a bucket).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LatencyNs {
+    /// How many were measured.
+    pub samples: u64,
+    /// Mean.
+    pub mean: u64,
+    /// Half of all I/Os were not slower.
+    pub p50: u64,
+    /// 90 %.
+    pub p90: u64,
+    /// 95 %.
+    pub p95: u64,
+    /// 99 %.
+    pub p99: u64,
+    /// 99.9 %.
+    pub p999: u64,
+    /// 99.99 %.
+    pub p9999: u64,
+    /// The slowest.
+    pub max: u64,
+}
+
+impl LatencyNs {
+    /// Of a histogram.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot) -> LatencyNs {
+        LatencyNs {
+            samples: snapshot.count(),
+            mean: snapshot.mean_ns(),
+            p50: snapshot.quantile_ns(0.5),
+            p90: snapshot.quantile_ns(0.9),
+            p95: snapshot.quantile_ns(0.95),
+            p99: snapshot.quantile_ns(0.99),
+            p999: snapshot.quantile_ns(0.999),
+            p9999: snapshot.quantile_ns(0.9999),
+            max: snapshot.max_ns(),
+        }
+    }
+}
+
+/// Which queues a row went through.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Queues {
+    /// `mq`, `sq` or `raw`; `nbd` for a connection; `vhost-poll` or `vhost-events` for virtqueues,
+    /// by how the client waits.
+    pub stack: String,
+    /// The drives' scheduler: `none` or `deadline`; nothing for a server.
+    pub scheduler: String,
+    /// Software queues: `core`, `node` or `one`.
+    pub software_queues: String,
+    /// Hardware queues.
+    pub hardware_queues: String,
+    /// CPUs used.
+    pub cpus: u32,
+    /// How the drives are served: `inline`, `per-drive`, `per-volume`, `auto`; nothing for a
+    /// server.
+    pub serving: String,
+}
+
+/// What it cost this process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Cost {
+    /// Processor time for one I/O, user and system.
+    pub cpu_ns_per_io: f64,
+    /// System calls of the I/O threads for one I/O.
+    pub syscalls_per_io: f64,
+    /// Of virtqueues, how often either side woke the other.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub notifications: Option<Notifications>,
+}
+
+/// How often the client of a virtqueue and its server woke each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Notifications {
+    /// Kicks that the client wrote, for one I/O.
+    pub kicks_per_io: f64,
+    /// Interrupts that ended a sleep of the client's, for one I/O.
+    pub interrupts_per_io: f64,
+}
+
+/// What went wrong, and what was checked.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Outcome {
+    /// I/Os that failed, and blocks that did not verify.
+    pub errors: u64,
+    /// Blocks read back and found right; 0 without `verify`.
+    pub verified: u64,
+    /// What the first of the errors was.
+    pub first_error: Option<String>,
+    /// What each drive did, in the order of the volume; left out if nobody asks.
+    pub states: Vec<DriveStates>,
+}
+
+/// How many I/Os of a drive passed each state that \[FALCON\] names, and how long two parts of
+/// their way took. Bios up to `merge` and at `complete`, requests in between.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct DriveStates {
+    /// The drive's name.
+    pub drive: String,
+    /// Bios for the drive, whole or parts.
+    pub start: u64,
+    /// Of these, parts of bios that were split.
+    pub split: u64,
+    /// Of these, merged into another's request.
+    pub merge: u64,
+    /// What is left: requests to be made.
+    pub ready: u64,
+    /// Times that requests waited because the drive had no tag for them.
+    pub wait: u64,
+    /// Requests offered to the driver; some twice, if it was busy.
+    pub insert: u64,
+    /// Requests that the driver took.
+    pub dispatch: u64,
+    /// Bios that came back.
+    pub complete: u64,
+    /// Where the time from start to dispatch went.
+    pub stages: StackStages,
+    /// From start to dispatch.
+    pub stack_ns: LatencyNs,
+    /// From dispatch to complete.
+    pub device_ns: LatencyNs,
+}
+
+/// The stages of a bio's way to the driver, by btt's names.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct StackStages {
+    /// Before it had a place in the layer.
+    pub q2g_ns: LatencyNs,
+    /// In a plug.
+    pub g2i_ns: LatencyNs,
+    /// In a software queue, or waiting for a tag.
+    pub i2d_ns: LatencyNs,
+}
+
+impl DriveStates {
+    /// Of a drive's accounting.
+    #[must_use]
+    pub fn new(drive: &str, stats: &StatsSnapshot) -> DriveStates {
+        let sum = |part: fn(&OpSnapshot) -> &Snapshot| {
+            let mut sum = Snapshot::default();
+            stats.ops.iter().for_each(|op| sum.merge(part(op)));
+            LatencyNs::of(&sum)
+        };
+        let merge = stats.ops.iter().map(|op| op.merges).sum();
+        DriveStates {
+            drive: drive.to_owned(),
+            start: stats.queued,
+            split: stats.parts,
+            merge,
+            ready: stats.queued.saturating_sub(merge),
+            wait: stats.tag_waits,
+            insert: stats.requests + stats.requeues,
+            dispatch: stats.requests,
+            complete: stats.ios(),
+            stages: StackStages {
+                q2g_ns: sum(|op| &op.q2g),
+                g2i_ns: sum(|op| &op.g2i),
+                i2d_ns: sum(|op| &op.i2d),
+            },
+            stack_ns: sum(|op| &op.queue),
+            device_ns: sum(|op| &op.service),
+        }
+    }
+
+    /// How much longer the stack took on the slowest drive than on the fastest, on average; none
+    /// for less than two drives.
+    #[must_use]
+    pub fn unfairness(drives: &[DriveStates]) -> Option<f64> {
+        let means = || drives.iter().map(|drive| drive.stack_ns.mean.max(1) as f64);
+        (drives.len() > 1).then(|| means().fold(0.0, f64::max) / means().fold(f64::MAX, f64::min))
+    }
+}
+
+/// What a row ran on, if that is not plainly this machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct MachineRow {
+    /// Name of the simulated machine, or `native`.
+    pub machine: String,
+    /// How programs submit: `sync`, `libaio`, `libaio-fixed`, `ring`.
+    pub interface: String,
+    /// The taker of interrupts: `submitter`, `core0`, `steered`; nothing on this machine, where
+    /// these drives have none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub irq: String,
+    /// I/Os that a job submitted together at most, if that was said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u32>,
+    /// How threads are inside queues, and how raw I/O was done.
+    #[serde(flatten)]
+    pub history: Linux24Row,
+    /// Seed of the offsets and of the simulation.
+    pub seed: u64,
+    /// Accesses to lines, lock hand-overs, sleeps and wake-ups that were simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sim_events: Option<u64>,
+    /// Lock statistics of the whole run, if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locks: Option<Vec<LockLine>>,
+}
+
+/// Which threads were inside hardware queues, and how raw I/O was done: the words of `bench`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Linux24Row {
+    /// `one` thread in a hardware queue, or `each` that has work for it.
+    pub inside: String,
+    /// `512`, `page` or `whole`; `none` if an I/O was no more than its bio.
+    pub unit: String,
+    /// Elements of an I/O's vector.
+    pub iovecs: u32,
+    /// What became of these: `whole` or `serial`.
+    pub readv: String,
+    /// Whether data went through copies: `never` or `always`.
+    pub bounce: String,
+    /// The lock of `sq`: `queue`, `adapter` or `global`.
+    pub request_lock: String,
+    /// Where bios of a batch waited with `sq`: `task` or `queue`.
+    pub queue_plug: String,
+    /// Bytes of each job's open drive.
+    pub descriptor: u32,
+    /// Whose kernel's counters the row had: `own` or `linux-3`.
+    pub kernel: String,
+}
+
+/// One line of a result.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Row {
+    /// Design and queues.
+    pub queues: Queues,
+    /// Drive specs joined by `+`, or the URI.
+    pub drives: String,
+    /// Submitting threads.
+    pub jobs: u32,
+    /// I/Os in flight for each.
+    pub iodepth: u32,
+    /// Bytes of one I/O.
+    pub bs: u32,
+    /// Kind of I/O.
+    pub rw: Rw,
+    /// When times were taken: `batch` or `io`.
+    pub stamp: String,
+    /// I/Os done.
+    pub ios: u64,
+    /// Time measured.
+    pub seconds: f64,
+    /// I/Os a second.
+    pub iops: f64,
+    /// Bytes a second.
+    pub bw_bytes_per_s: f64,
+    /// Processor time and system calls.
+    pub cost: Cost,
+    /// Latencies.
+    pub lat_ns: LatencyNs,
+    /// Errors.
+    pub outcome: Outcome,
+    /// The machine, if it is a simulated one or measured with lock statistics.
+    pub machine: Option<MachineRow>,
+}
+
+impl Row {
+    /// A name for the row, of what tells it from others: `mq-randread-4096-32x1`, the last of these
+    /// I/Os in flight and jobs.
+    #[must_use]
+    pub fn job_name(&self) -> String {
+        let Row { rw, bs, iodepth, jobs, .. } = self;
+        format!("{}-{rw}-{bs}-{iodepth}x{jobs}", self.queues.stack)
+    }
+}

@@ -1,0 +1,283 @@
+//! What the repetitions of all papers share: named parts, the frame of a page, rules that become
+//! checks, machine tables.
+//!
+//! A paper's module lists its parts, runs its points, draws its figures, and gives its checks as
+//! `Rule`s over its own results. Nothing here knows a paper. Called by `systor13`, `atc17`,
+//! `msst15`, `ols02` and `schedulers`.
+
+pub mod atc17;
+mod comparison;
+pub(crate) mod inputs;
+pub(crate) mod machine_table;
+mod mechanism;
+pub mod msst15;
+pub mod ols02;
+pub(crate) mod points;
+pub(crate) mod rule;
+pub mod schedulers;
+pub mod spans;
+pub mod systor13;
+
+use std::ops::ControlFlow;
+use std::sync::{Mutex, PoisonError};
+
+use millrace_simulator::Model;
+
+use crate::load::bench::BenchError;
+use crate::page::Page;
+use crate::simulation::{machine, run_rows};
+
+pub use mechanism::Mechanism;
+pub use points::PartSelection;
+#[cfg(test)]
+pub(crate) use points::run_without;
+pub(crate) use points::{Experiment, Point, Results, mechanisms, repeat};
+
+/// The type of a paper's parts, with their names, from a list of `/// What. Part "name",`.
+macro_rules! parts {
+    ($paper:literal: $($(#[$what:meta])+ $part:ident $name:literal,)+) => {
+        /// A part of the experiment.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Part {
+            $($(#[$what])+ $part,)+
+        }
+
+        impl Part {
+            /// All, with their names.
+            pub const NAMES: &[(Part, &'static str)] = &[$((Part::$part, $name)),+];
+
+            /// All parts.
+            #[must_use]
+            pub fn all() -> Vec<Part> {
+                Part::NAMES.iter().map(|(part, _)| *part).collect()
+            }
+        }
+
+        impl std::str::FromStr for Part {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Part, String> {
+                $crate::papers::part_named($paper, Part::NAMES, text)
+            }
+        }
+    };
+}
+pub(crate) use parts;
+
+/// The part of this name.
+pub(crate) fn part_named<P: Copy>(
+    paper: &str,
+    names: &[(P, &'static str)],
+    text: &str,
+) -> Result<P, String> {
+    let found = names.iter().find(|(_, name)| *name == text);
+    let all = || names.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
+    found
+        .map(|(part, _)| *part)
+        .ok_or_else(|| format!("{text}: no such part of {paper}; there are {}", all()))
+}
+
+/// A repetition of a paper that was run: what its page says before checks, figures and tables.
+pub(crate) struct Repetition<'a> {
+    /// The paper's name on the command line.
+    pub(crate) paper: &'static str,
+    /// The page's title.
+    pub(crate) title: &'static str,
+    /// Paragraphs of introduction.
+    pub(crate) intro: &'static [&'static str],
+    /// The seed of all simulations.
+    pub(crate) seed: u64,
+    /// What was left out in a second run.
+    pub(crate) without: &'a [Mechanism],
+    /// How many points were run.
+    pub(crate) rows: usize,
+    /// Line and lock events in all of them.
+    pub(crate) events: u64,
+    /// The machines they ran on.
+    pub(crate) models: &'a [Model],
+}
+
+impl Repetition<'_> {
+    /// The page of these parts, with neither checks nor figures nor tables.
+    pub(crate) fn page<P: PartialEq>(&self, names: &[(P, &'static str)], parts: &[P]) -> Page {
+        let mut facts = vec![
+            ("command", self.command(names, parts)),
+            ("seed", self.seed.to_string()),
+            ("rows run", self.rows.to_string()),
+            ("events simulated", self.events.to_string()),
+        ];
+        if !self.without.is_empty() {
+            facts.insert(1, ("left out in a second run", mechanism::in_words(self.without)));
+        }
+        let mut page = Page {
+            title: self.title.into(),
+            intro: self.intro.iter().map(ToString::to_string).collect(),
+            remarks: self.remarks(names, parts),
+            facts: facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            ..Page::default()
+        };
+        page.add_machines(self.models.iter().map(machine_table::of));
+        page
+    }
+
+    /// What a reader must know to read the page right.
+    fn remarks<P: PartialEq>(&self, names: &[(P, &'static str)], parts: &[P]) -> Vec<String> {
+        let list = |is_there: bool| {
+            let some = names.iter().filter(|(part, _)| parts.contains(part) == is_there);
+            some.map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
+        };
+        let mut remarks = Vec::new();
+        let paper = self.paper;
+        if parts.is_empty() {
+            let all = format!("millrace-lab paper {paper} runs all");
+            remarks.push(format!("Nothing of {paper} was finished; {all}."));
+        } else if parts.len() < names.len() {
+            remarks.push(format!(
+                "Shown: {} only, of {paper}. Not run: {}; millrace-lab paper {paper} runs all.",
+                list(true),
+                list(false)
+            ));
+        }
+        if !self.without.is_empty() {
+            remarks.push(format!(
+                "Each point was run twice: whole, and without {} ({}). Lines, rows and tables \
+                 marked 'without' are the second run. Verdicts and exit status go by the first.",
+                mechanism::words(self.without),
+                mechanism::in_words(self.without)
+            ));
+        }
+        remarks
+    }
+
+    /// The command that runs these parts again.
+    fn command<P: PartialEq>(&self, names: &[(P, &'static str)], parts: &[P]) -> String {
+        let Repetition { paper, seed, without, .. } = self;
+        let chosen: Vec<&str> =
+            names.iter().filter(|(part, _)| parts.contains(part)).map(|(_, name)| *name).collect();
+        let parts = match chosen.len() == names.len() {
+            true => String::new(),
+            false => format!(":{}", chosen.join(",")),
+        };
+        let without = match without {
+            [] => String::new(),
+            some => format!(" --without {}", mechanism::words(some)),
+        };
+        format!("millrace-lab paper {paper}{parts} --seed {seed}{without}")
+    }
+}
+
+/// What several parts want, each once.
+pub(crate) fn distinct<P: PartialEq>(wanted: impl Iterator<Item = P>) -> Vec<P> {
+    let mut all = Vec::new();
+    for one in wanted {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+    all
+}
+
+/// How far a long run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// Tasks that have ended.
+    pub done: usize,
+    /// All tasks.
+    pub of: usize,
+    /// The task that has just begun.
+    pub task: &'a str,
+}
+
+/// Runs a point for each name side by side. Before each, `tell` is told its name, and may have the
+/// run end: points that have not begun by then are left out.
+///
+/// # Errors
+/// What `run` says.
+pub(crate) fn run_points<T: Send>(
+    names: &[String],
+    run: impl Fn(usize) -> Result<T, BenchError> + Sync,
+    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
+) -> Result<Vec<Option<T>>, BenchError> {
+    // How many have ended, and whom to tell.
+    let told = Mutex::new((0, tell));
+    let begin = |index: usize| {
+        let (done, tell) = &mut *told.lock().unwrap_or_else(PoisonError::into_inner);
+        tell(Step { done: *done, of: names.len(), task: names[index].as_str() })
+    };
+    let run = |index: usize| match begin(index) {
+        ControlFlow::Break(()) => Ok(None),
+        ControlFlow::Continue(()) => run(index).map(Some),
+    };
+    run_rows(names.len(), run, |_| told.lock().unwrap_or_else(PoisonError::into_inner).0 += 1)
+}
+
+/// The parts of which every point was run, and those points with what they gave: what would have
+/// come out had only these parts been asked for.
+pub(crate) fn whole_parts<P: Copy, Q: PartialEq, T>(
+    parts: &[P],
+    points_of: impl Fn(P) -> Vec<Q>,
+    ran: Vec<(Q, Option<T>)>,
+) -> (Vec<P>, Vec<(Q, T)>) {
+    let is_there = |point: &Q| ran.iter().any(|(other, seen)| other == point && seen.is_some());
+    let whole = |part: &P| points_of(*part).iter().all(is_there);
+    let parts: Vec<P> = parts.iter().copied().filter(whole).collect();
+    let wanted: Vec<Q> = parts.iter().flat_map(|part| points_of(*part)).collect();
+    let kept = ran.into_iter().filter(|(point, _)| wanted.contains(point));
+    (parts, kept.filter_map(|(point, seen)| Some((point, seen?))).collect())
+}
+
+/// The models of these machines.
+///
+/// # Errors
+/// If a file is wrong.
+pub(crate) fn models<'a>(
+    names: impl Iterator<Item = &'a &'static str>,
+) -> Result<Vec<Model>, BenchError> {
+    let load = |name: &&'static str| {
+        machine(name).map_err(|error| BenchError::Machine { text: error.to_string() })
+    };
+    names.map(load).collect()
+}
+
+/// Checks that captions say what to see, and which of the paper's points are drawn or that it has
+/// none as numbers; of at least so many figures, which are drawn of no results.
+#[cfg(test)]
+pub(crate) fn check_captions<P: Point>(
+    least: usize,
+    all: impl Fn(&Results<P>) -> Vec<crate::page::Figure>,
+) {
+    let run = Results::<P>::run(PartSelection::new(&[], 1), |_| ControlFlow::Continue(()));
+    let figures = all(&run.expect("nothing to run").0.with);
+    assert!(figures.len() >= least, "{}", figures.len());
+    for crate::page::Figure { id, caption, .. } in figures {
+        assert!(caption.to_lowercase().contains("see "), "{id}: {caption}");
+        let theirs = ["Hollow:", "Dotted:", "Vertical: the paper", "not given as numbers"];
+        assert!(theirs.iter().any(|word| caption.contains(word)), "{id}: {caption}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_is_ended_keeps_the_parts_whose_points_all_ran() {
+        let names: Vec<String> = (0..6).map(|number| format!("point {number}")).collect();
+        let mut told = Vec::new();
+        let tell = |step: Step<'_>| {
+            told.push(step.task.to_owned());
+            if step.task == "point 4" { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let ran = run_points(&names, |index| Ok(index * 10), tell).expect("none fails");
+        assert!(told.len() == 6 && ran[0] == Some(0) && ran[4].is_none(), "{told:?} {ran:?}");
+        // Part a shares point 1 with b; c needs what was left out.
+        let points_of = |part: char| match part {
+            'a' => vec![0, 1],
+            'b' => vec![1, 2],
+            _ => vec![3, 4],
+        };
+        let ran = (0..).zip(ran).collect();
+        let (parts, points) = whole_parts(&['a', 'b', 'c'], points_of, ran);
+        assert_eq!((parts, points), (vec!['a', 'b'], vec![(0, 0), (1, 10), (2, 20)]));
+    }
+}

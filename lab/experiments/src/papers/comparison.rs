@@ -1,0 +1,114 @@
+//! A page of what was run whole, with what was run without some mechanisms beside it.
+//!
+//! Pure data out of two pages of the same parts: a check gets what it measured in the second run, a
+//! panel its lines where they differ, and a table that differs comes a second time. Called by
+//! `repeat`.
+
+use super::mechanism::{Mechanism, words};
+use crate::page::{
+    AblationResult, Check, DataTable, Figure, Page, Panel, Series, SeriesKind, deviation,
+};
+
+/// The page of the whole run, and what the other run gave beside it.
+pub(super) fn merged(page: Page, other: Page, without: &[Mechanism]) -> Page {
+    let left_out = words(without);
+    let checks = page.checks.into_iter().zip(other.checks).map(|(check, other)| {
+        let change = deviation(&check.ours.numbers, &other.ours.numbers);
+        let Check { ours, deviation, holds, .. } = other;
+        let without =
+            AblationResult { mechanisms: left_out.clone(), ours, change, deviation, holds };
+        Check { without: Some(without), ..check }
+    });
+    let figures = page.figures.into_iter().zip(other.figures);
+    let tables = page.tables.into_iter().zip(other.tables);
+    Page {
+        checks: checks.collect(),
+        figures: figures.map(|(figure, other)| with_lines(figure, other, &left_out)).collect(),
+        tables: tables.flat_map(|(table, other)| both(table, other, &left_out)).collect(),
+        ..page
+    }
+}
+
+/// A figure with the other run's lines.
+fn with_lines(figure: Figure, other: Figure, left_out: &str) -> Figure {
+    let panels = figure.panels.into_iter().zip(other.panels);
+    let panels: Vec<Panel> = panels.map(|(panel, other)| add_lines(panel, other)).collect();
+    let differs = panels.iter().flat_map(|panel| &panel.series);
+    let said = match differs.into_iter().any(|series| series.kind == SeriesKind::Without) {
+        true => format!(" Thin and dashed: without {left_out}, where that differs."),
+        false => format!(" Without {left_out} it is the same."),
+    };
+    Figure { caption: figure.caption + &said, panels, ..figure }
+}
+
+fn add_lines(panel: Panel, other: Panel) -> Panel {
+    let known = &panel.series;
+    let differs = |series: &Series| series.kind != SeriesKind::Paper && !known.contains(series);
+    let others = other.series.into_iter().filter(differs);
+    let others: Vec<Series> =
+        others.map(|series| Series { kind: SeriesKind::Without, ..series }).collect();
+    Panel { series: [panel.series, others].concat(), ..panel }
+}
+
+/// A table, and the other run's if it differs.
+fn both(table: DataTable, other: DataTable, left_out: &str) -> Vec<DataTable> {
+    if table.rows == other.rows {
+        let caption = format!("{} Without {left_out} it is the same.", table.caption);
+        return vec![DataTable { caption, ..table }];
+    }
+    let other = DataTable {
+        id: format!("{}-without", other.id),
+        title: format!("{}, without {left_out}", other.title),
+        caption: "The table above, of the second run.".into(),
+        ..other
+    };
+    vec![table, other]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::{CheckKind, Quantity, Unit, Verdict};
+
+    /// A page whose line, table and check have this number.
+    fn page(number: f64) -> Page {
+        let lines = vec![
+            Series::ours("MQ", vec![(1.0, number)]),
+            Series::ours("by weight", vec![(1.0, 1.0)]),
+            Series::theirs("MQ", [(1.0, 5.0)]),
+        ];
+        let panel = Panel::new("p", "cores", ("IOPS", Unit::Count), lines);
+        let table = |id: &str, cell: f64| {
+            DataTable::new((id, id), "c", ["head"], vec![vec![cell.to_string()]])
+        };
+        let quantity = |number: f64| Quantity::new(number.to_string(), [number]);
+        let quantities = (quantity(5.0), quantity(number));
+        Page {
+            checks: vec![Check::new("c", CheckKind::Quantitative, quantities, number > 3.0)],
+            figures: vec![Figure::new("f", "f", "Caption.", [panel])],
+            tables: vec![table("changes", number), table("stays", 0.0)],
+            ..Page::default()
+        }
+    }
+
+    #[test]
+    fn what_differs_stands_beside_the_whole_run_and_what_does_not_is_said_to_be_the_same() {
+        let without = [Mechanism::Lines, Mechanism::Links];
+        let both = merged(page(4.0), page(2.0), &without);
+        let check = &both.checks[0];
+        let second = check.without.as_ref().expect("a second run");
+        assert_eq!((check.holds, second.holds), (Verdict::Yes, Verdict::No));
+        assert_eq!((second.change, second.deviation), (Some(-0.5), Some(-0.6)));
+        assert_eq!(second.mechanisms, "lines,links");
+        let figure = &both.figures[0];
+        let labels: Vec<String> = figure.panels[0].series.iter().map(Series::label).collect();
+        assert_eq!(labels, ["MQ", "by weight", "MQ, paper", "MQ, without"]);
+        assert!(figure.caption.ends_with("without lines,links, where that differs."));
+        let ids: Vec<&str> = both.tables.iter().map(|table| table.id.as_str()).collect();
+        assert_eq!(ids, ["changes", "changes-without", "stays"]);
+        assert!(both.tables[2].caption.ends_with("it is the same."));
+        let same = merged(page(4.0), page(4.0), &without);
+        assert!(same.figures[0].caption.ends_with("Without lines,links it is the same."));
+        assert_eq!(same.figures[0].panels[0].series.len(), 3);
+    }
+}

@@ -1,0 +1,123 @@
+//! What \[OLS\] changed, on this machine: calls counted, and what copies and units cost.
+//!
+//! The layer with the settings of its steps on a modelled or memory drive, in real time. Called by
+//! ols02.rs once all simulations are over, so that nothing else runs.
+
+use millrace_block::{Layout, ServingConfig, Spread, Stack, Stamp};
+
+use crate::load::bench::BenchError;
+use crate::load::row::Row;
+use crate::load::workload::{Rw, Workload};
+use crate::page::DataTable;
+use crate::simulation::{
+    InterfaceKind, Irq, Length, Linux24, Readv, Service, SimPlan, Watch, run_metered,
+};
+
+/// Reads that are counted, and their bytes: input.
+const READS: u64 = 128;
+const READ_BYTES: u32 = 131_072;
+
+/// Calls for the reads, with a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Calls {
+    /// Buffer heads submitted, each of which asks for a request.
+    pub(super) submitted: u64,
+    /// Of these, merged with a request.
+    pub(super) merged: u64,
+}
+
+/// Counts the calls of both units: 512 bytes, a page.
+pub(super) fn calls() -> Result<[Calls; 2], BenchError> {
+    let count = |unit_bytes| -> Result<Calls, BenchError> {
+        let history = Linux24 { unit_bytes: Some(unit_bytes), ..HISTORY };
+        let drive = "model:read=1us,latency=1us,units=64";
+        let row = run_metered(&plan(drive, history, (READ_BYTES, Length::Ios(READS))))?;
+        let sum =
+            |part: fn(&crate::load::row::DriveStates) -> u64| row.outcome.states.iter().map(part);
+        let submitted = sum(|drive| drive.start).sum();
+        Ok(Calls { submitted, merged: sum(|drive| drive.merge).sum() })
+    };
+    Ok([count(512)?, count(4_096)?])
+}
+
+const HISTORY: Linux24 = Linux24 {
+    unit_bytes: None,
+    iovecs: None,
+    readv: Readv::Whole,
+    bounce: false,
+    without_copies: false,
+    descriptor_bytes: 0,
+    request_lock: crate::simulation::LockScope::Queue,
+    plug_in_queue: true,
+    adapters: None,
+    compute_ns: 0,
+};
+
+fn plan(drive: &str, history: Linux24, (bs_bytes, length): (u32, Length)) -> SimPlan {
+    SimPlan {
+        drives: vec![drive.parse().expect("a drive of this program")],
+        layout: Layout::Linear,
+        service: Service {
+            serving: ServingConfig { plug_high: 1_024, ..ServingConfig::default() },
+            history,
+            ..Service::default()
+        },
+        stack: Stack::Sq,
+        software_queues: Spread::One,
+        hardware_queues: Spread::One,
+        cpus: Vec::new(),
+        jobs: 1,
+        workload: Workload { rw: Rw::Read, bs_bytes, iodepth: 1, verify: false, seed: 1 },
+        length,
+        stamp: Stamp::Batch,
+        interface: InterfaceKind::Sync,
+        batch: None,
+        irq: Irq::Submitter,
+        watch: Watch { locks: true, ..Watch::default() },
+    }
+}
+
+/// Time of a row of the table.
+const LENGTH_NS: u64 = 300_000_000;
+
+/// The table of settings on this machine.
+pub(super) fn table() -> Result<DataTable, BenchError> {
+    let bs_bytes = 65_536;
+    let settings = [
+        ("512 bytes", Some(512), None, Readv::Whole, 8_792),
+        ("page", Some(4_096), None, Readv::Whole, 608),
+        ("whole", None, Some(1), Readv::Whole, 608),
+        ("page, 16 iovecs serial", Some(4_096), Some(16), Readv::Serial, 608),
+        ("page, 16 iovecs whole", Some(4_096), Some(16), Readv::Whole, 608),
+    ];
+    let mut rows = Vec::new();
+    for (name, unit_bytes, iovecs, readv, descriptor_bytes) in settings {
+        for (bounce, when) in [(true, "always"), (false, "never")] {
+            let history =
+                Linux24 { unit_bytes, iovecs, readv, descriptor_bytes, bounce, ..HISTORY };
+            let length = Length::Time(LENGTH_NS);
+            let row = run_metered(&plan("ram:size=256m", history, (bs_bytes, length)))?;
+            rows.push(cells([name, when], descriptor_bytes, &row));
+        }
+    }
+    Ok(DataTable::new(
+        ("native", "On this machine"),
+        "Reads of 64 KiB of a drive in memory, one at a time, by one thread, with lock statistics \
+         on. CPU time is the process's. The drive copies each read once by itself. A descriptor is \
+         what a job keeps for its open drive.",
+        ["unit", "bounce", "MB/s", "CPU us a MB", "merges a read", "bytes per open drive"],
+        rows,
+    ))
+}
+
+fn cells([name, bounce]: [&str; 2], descriptor_bytes: u32, row: &Row) -> Vec<String> {
+    let merged: u64 = row.outcome.states.iter().map(|drive| drive.merge).sum();
+    vec![
+        name.to_owned(),
+        bounce.to_owned(),
+        format!("{:.0}", row.bw_bytes_per_s / 1e6),
+        format!("{:.1}", row.cost.cpu_ns_per_io / 1e3 / (f64::from(row.bs) / 1e6)),
+        format!("{:.1}", merged as f64 / row.ios.max(1) as f64),
+        descriptor_bytes.to_string(),
+    ]
+}

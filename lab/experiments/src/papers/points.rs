@@ -1,0 +1,335 @@
+//! `Results`: the points of an experiment, each run once, and what they gave.
+//!
+//! A paper's module says what a point is and which points each of its parts shows; parts share
+//! points. All points of all parts run side by side, those with the most work first, and what they
+//! give does not depend on the order. `repeat` makes the page. Where mechanisms are left out, each
+//! point is run twice: as the paper has it, and without them. Called by the papers' modules.
+
+use std::borrow::Borrow;
+use std::cmp::Reverse;
+use std::ops::ControlFlow;
+
+use millrace_drives::Words;
+use millrace_simulator::Model;
+
+use crate::load::bench::BenchError;
+use crate::page::Page;
+use crate::papers::mechanism::{self, Mechanism};
+use crate::papers::{Repetition, Step, comparison, distinct, models, run_points, whole_parts};
+
+/// What to repeat of a paper.
+#[derive(Debug, Clone, Copy)]
+pub struct PartSelection<'a, P> {
+    /// The parts, each once.
+    pub parts: &'a [P],
+    /// The seed of all simulations.
+    pub seed: u64,
+    /// What is left out in a second run of each point; nothing: there is no second run.
+    pub without: &'a [Mechanism],
+}
+
+impl<'a, P> PartSelection<'a, P> {
+    /// These parts, with every mechanism.
+    #[must_use]
+    pub fn new(parts: &'a [P], seed: u64) -> Self {
+        PartSelection { parts, seed, without: &[] }
+    }
+}
+
+/// What is run once.
+pub(crate) trait Point: Clone + PartialEq + Sync {
+    /// A part of the experiment.
+    type Part: Copy + PartialEq + 'static;
+    /// What a point gives.
+    type Measurement: Send;
+    /// Mechanisms that points have themselves, besides those of their machines.
+    const OWN: &'static [Mechanism] = &[];
+    /// Mechanisms of their machines on which nothing hangs here.
+    const UNUSED: &'static [Mechanism] = &[];
+
+    /// Points that a part shows.
+    fn of(part: Self::Part) -> Vec<Self>
+    where
+        Self: Sized;
+
+    /// This point without a mechanism of [`Point::OWN`].
+    fn without(self, _mechanism: Mechanism) -> Self
+    where
+        Self: Sized,
+    {
+        self
+    }
+
+    /// The machine that it runs on.
+    fn machine(&self) -> &'static str;
+
+    /// The point in words, for a progress bar.
+    fn task(&self) -> String;
+
+    /// How much work it is beside the others.
+    fn work(&self) -> u32;
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// If a machine's file or the simulation is wrong.
+    fn run(&self, model: &Model, seed: u64) -> Result<Self::Measurement, BenchError>;
+
+    /// Line and lock events in it.
+    fn events(seen: &Self::Measurement) -> u64;
+}
+
+/// All points that were run.
+pub(crate) struct Results<P: Point> {
+    models: Vec<Model>,
+    points: Vec<(P, P::Measurement)>,
+}
+
+impl<P: Point> Results<P> {
+    /// Runs what the parts need, as the paper has it and without what is to be left out; also says
+    /// which parts were run whole.
+    pub(crate) fn run(
+        wanted: PartSelection<'_, P::Part>,
+        tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
+    ) -> Result<(PairedResults<P>, Vec<P::Part>), BenchError> {
+        let PartSelection { parts, seed, without } = wanted;
+        let mut points = distinct(parts.iter().flat_map(|part| P::of(*part)));
+        // The long ones first, so that none is left over for the end.
+        points.sort_by_key(|point| Reverse(point.work()));
+        let models = models(distinct(points.iter().map(P::machine)).iter())?;
+        let of = |name: &str| models.iter().find(|model| model.name == name);
+        // Whole and, if something is left out, without it: neighbours.
+        let times = if without.is_empty() { 1 } else { 2 };
+        let run = |at: usize| {
+            let point = &points[at / times];
+            let model = of(point.machine()).expect("loaded above");
+            match at % times {
+                0 => point.run(model, seed),
+                _ => run_without(point, model, (seed, without)),
+            }
+        };
+        let words = mechanism::words(without);
+        let names: Vec<String> = (0..points.len() * times)
+            .map(|at| match at % times {
+                0 => points[at / times].task(),
+                _ => format!("{}, without {words}", points[at / times].task()),
+            })
+            .collect();
+        let mut rows = run_points(&names, run, tell)?.into_iter();
+        let ran = points.into_iter().map(|point| {
+            let whole = rows.next().flatten();
+            let rest = if times == 2 { rows.next().flatten().map(Some) } else { Some(None) };
+            (point, whole.zip(rest))
+        });
+        let (parts, points) = whole_parts(parts, P::of, ran.collect());
+        let (mut with, mut rest) = (Vec::new(), Vec::new());
+        for (point, (whole, left)) in points {
+            rest.extend(left.map(|left| (point.clone(), left)));
+            with.push((point, whole));
+        }
+        let rest = (times == 2).then(|| Results { models: models.clone(), points: rest });
+        Ok((PairedResults { with: Results { models, points: with }, without: rest }, parts))
+    }
+
+    /// All points.
+    pub(crate) fn points(&self) -> impl Iterator<Item = &(P, P::Measurement)> {
+        self.points.iter()
+    }
+
+    /// The machine of this name, if a point ran on it.
+    pub(crate) fn model(&self, name: &str) -> Option<&Model> {
+        self.models.iter().find(|model| model.name == name)
+    }
+
+    /// What a point gave, if it was run.
+    pub(crate) fn at(&self, point: impl Borrow<P>) -> Option<&P::Measurement> {
+        let point = point.borrow();
+        self.points.iter().find(|(other, _)| other == point).map(|(_, seen)| seen)
+    }
+}
+
+/// What points gave, as the paper has them and without what was left out.
+pub(crate) struct PairedResults<P: Point> {
+    pub(crate) with: Results<P>,
+    pub(crate) without: Option<Results<P>>,
+}
+
+/// Runs a point without some mechanisms, on a machine that bears another name: drives of points
+/// that run side by side may be told apart by it.
+pub(crate) fn run_without<P: Point>(
+    point: &P,
+    model: &Model,
+    (seed, without): (u64, &[Mechanism]),
+) -> Result<P::Measurement, BenchError> {
+    let point = without.iter().fold(point.clone(), |point, one| point.without(*one));
+    let mut model = model.clone();
+    without.iter().for_each(|mechanism| mechanism.take_from(&mut model));
+    model.name = format!("{}-without-{}", model.name, mechanism::words(without));
+    point.run(&model, seed)
+}
+
+/// The mechanisms that can be left out of these parts: those of the points, and those that one of
+/// the machines has.
+pub(crate) fn mechanisms<P: Point>(parts: &[P::Part]) -> Result<Vec<Mechanism>, BenchError> {
+    let points = parts.iter().flat_map(|part| P::of(*part));
+    let models = models(distinct(points.map(|point| point.machine())).iter())?;
+    let has = |mechanism: &Mechanism| {
+        let in_machine = || models.iter().any(|model| mechanism.is_in(model));
+        !models.is_empty() && P::OWN.contains(mechanism)
+            || !P::UNUSED.contains(mechanism) && in_machine()
+    };
+    Ok(Mechanism::WORDS.iter().map(|(mechanism, _)| *mechanism).filter(has).collect())
+}
+
+/// An experiment, by its name on the command line.
+pub(crate) struct Experiment<P: 'static> {
+    /// That name.
+    pub(crate) paper: &'static str,
+    /// The page's title.
+    pub(crate) title: &'static str,
+    /// Paragraphs of introduction.
+    pub(crate) intro: &'static [&'static str],
+    /// All parts, with their names.
+    pub(crate) parts: &'static [(P, &'static str)],
+}
+
+/// Runs parts of an experiment and makes their page; `fill` gives it checks, figures and tables.
+/// Also says which parts were run whole.
+///
+/// # Errors
+/// If a machine's file or a simulation is wrong.
+pub(crate) fn repeat<P: Point>(
+    experiment: &Experiment<P::Part>,
+    wanted: PartSelection<'_, P::Part>,
+    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
+    mut fill: impl FnMut(&Results<P>, &[P::Part], Page) -> Page,
+) -> Result<(Page, Vec<P::Part>), BenchError> {
+    let (PairedResults { with, without }, parts) = Results::<P>::run(wanted, tell)?;
+    let Experiment { paper, title, intro, parts: names } = experiment;
+    let ran = || [Some(&with), without.as_ref()].into_iter().flatten();
+    let seen = || ran().flat_map(|results| &results.points);
+    let repetition = Repetition {
+        paper,
+        title,
+        intro,
+        seed: wanted.seed,
+        without: wanted.without,
+        rows: seen().count(),
+        events: seen().map(|(_, seen)| P::events(seen)).sum(),
+        models: &with.models,
+    };
+    let page = fill(&with, &parts, repetition.page(names, &parts));
+    let page = match &without {
+        None => page,
+        Some(results) => {
+            let other = fill(results, &parts, Page::default());
+            comparison::merged(page, other, wanted.without)
+        }
+    };
+    Ok((page, parts))
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
+
+    use super::*;
+    use crate::load::workload::{Rw, Workload};
+    use crate::simulation::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, run_simulated};
+
+    /// A null drive on twelve cores of four sockets, through libaio.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    struct TestPoint(Stack);
+
+    impl Point for TestPoint {
+        type Part = Stack;
+        type Measurement = f64;
+        const OWN: &'static [Mechanism] = &[Mechanism::Copies];
+        const UNUSED: &'static [Mechanism] = &[Mechanism::Links];
+
+        fn of(stack: Stack) -> Vec<TestPoint> {
+            vec![TestPoint(stack)]
+        }
+
+        fn machine(&self) -> &'static str {
+            "x7560"
+        }
+
+        fn task(&self) -> String {
+            "tiny".into()
+        }
+
+        fn work(&self) -> u32 {
+            1
+        }
+
+        fn run(&self, model: &Model, seed: u64) -> Result<f64, BenchError> {
+            let plan = SimPlan {
+                drives: vec!["null:size=1t".parse().expect("a drive in order")],
+                layout: Layout::Linear,
+                service: Service { inside: Inside::Each, ..Service::default() },
+                stack: self.0,
+                software_queues: Spread::Core,
+                hardware_queues: Spread::Node,
+                cpus: (0..12).collect(),
+                jobs: 12,
+                workload: Workload {
+                    rw: Rw::RandRead,
+                    bs_bytes: 512,
+                    iodepth: 32,
+                    verify: false,
+                    seed,
+                },
+                length: Length::Rounds,
+                stamp: Stamp::Batch,
+                interface: InterfaceKind::Libaio,
+                batch: Some(1),
+                irq: Irq::Submitter,
+                watch: Watch::default(),
+            };
+            run_simulated(model, &plan).map(|row| row.iops)
+        }
+
+        fn events(_seen: &f64) -> u64 {
+            1
+        }
+    }
+
+    /// Rate without a mechanism over the rate with all.
+    fn rest(stack: Stack, mechanism: Mechanism) -> f64 {
+        let wanted = PartSelection { parts: &[stack], seed: 1, without: &[mechanism] };
+        let run = Results::<TestPoint>::run(wanted, |_| ControlFlow::Continue(()));
+        let (PairedResults { with, without }, parts) = run.expect("it runs");
+        assert_eq!(parts, [stack]);
+        let of = |results: &Results<TestPoint>| *results.at(TestPoint(stack)).expect("it was run");
+        of(&without.expect("a second run")) / of(&with)
+    }
+
+    #[test]
+    fn what_makes_a_design_slow_makes_it_faster_when_it_is_left_out() {
+        for (stack, mechanism, (least, most)) in [
+            (Stack::Sq, Mechanism::Spinners, (1.05, 9.0)),
+            (Stack::Sq, Mechanism::Distance, (1.3, 9.0)),
+            (Stack::Sq, Mechanism::Lines, (1.1, 9.0)),
+            (Stack::Mq, Mechanism::Distance, (1.3, 9.0)),
+            (Stack::Mq, Mechanism::Queueing, (1.3, 9.0)),
+            // Only the single queue has lines under its lock, and none of it copies.
+            (Stack::Mq, Mechanism::Lines, (1.0, 1.0)),
+            (Stack::Sq, Mechanism::Copies, (1.0, 1.0)),
+        ] {
+            let rest = rest(stack, mechanism);
+            assert!((least..=most).contains(&rest), "{stack:?} without {mechanism:?}: {rest}");
+        }
+    }
+
+    #[test]
+    fn a_run_without_anything_left_out_is_one_run_and_its_mechanisms_are_those_it_has() {
+        let wanted = PartSelection::new(&[Stack::Mq], 1);
+        let run = Results::<TestPoint>::run(wanted, |_| ControlFlow::Continue(()));
+        assert!(run.expect("it runs").0.without.is_none());
+        let known = mechanisms::<TestPoint>(&[Stack::Mq]).expect("a known machine");
+        let machine = ["spinners", "distance", "queueing", "lines", "copies"];
+        assert_eq!(known.iter().map(|one| one.word()).collect::<Vec<_>>(), machine);
+        assert!(mechanisms::<TestPoint>(&[]).expect("no machine").is_empty());
+    }
+}

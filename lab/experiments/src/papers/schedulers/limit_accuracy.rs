@@ -1,0 +1,112 @@
+//! `LimitAccuracy`: how well a limit was kept, out of the times at which I/Os completed.
+//!
+//! The drive answers at once, so that these are the times at which the limit let I/Os pass, later
+//! by what a thread takes to wake up and to look.
+
+use super::points::Point;
+use super::runs::Results;
+
+/// Longest window in which the rate is looked at.
+const WINDOW_NS: u64 = 1_000_000_000;
+
+/// What a limited group did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct LimitAccuracy {
+    /// What it is allowed, or what its threads do without a limit, if that is less.
+    pub(super) due_iops: f64,
+    /// What it did.
+    pub(super) iops: f64,
+    /// The window that slides over what was measured.
+    pub(super) window_ns: u64,
+    /// Fewest and most I/Os of such a window, as rates.
+    pub(super) range_iops: (f64, f64),
+    /// Most that any window, of any length and warm-up included, had beyond its length at the rate
+    /// and one I/O, over what the group may save up.
+    pub(super) burst: f64,
+}
+
+impl LimitAccuracy {
+    /// What so many threads with this limit did.
+    pub(super) fn of(results: &Results, iops: u64, threads: u32) -> Option<LimitAccuracy> {
+        let (point, free) = (Point::limit(Some(iops), threads), Point::limit(None, threads));
+        let (contest, free) = (results.at(&point)?, results.at(&free)?);
+        let rows = contest.clients.iter();
+        let mut times: Vec<u64> = rows.flat_map(|row| &row.course.times_ns).copied().collect();
+        times.sort_unstable();
+        let (begin_ns, length_ns) = (point.phases.warm_up_ns, point.phases.length_ns);
+        let window_ns = WINDOW_NS.min(length_ns * 2 / 3);
+        let (least, most) = extremes(&times, window_ns, (begin_ns, begin_ns + length_ns));
+        let per_second = 1e9 / window_ns as f64;
+        let rate = iops as f64;
+        let saved = rate * point.loads[0].group.limits.burst_ns as f64 / 1e9;
+        Some(LimitAccuracy {
+            due_iops: rate.min(free.iops),
+            iops: contest.iops,
+            window_ns,
+            range_iops: (least as f64 * per_second, most as f64 * per_second),
+            burst: beyond(&times, rate) / saved,
+        })
+    }
+
+    /// The farthest that it, in all or in a window, is from what is due: a fraction.
+    pub(super) fn off(&self) -> (f64, f64) {
+        let off = |iops: f64| iops / self.due_iops - 1.0;
+        let (least, most) = (off(self.range_iops.0), off(self.range_iops.1));
+        (off(self.iops), if least.abs() > most.abs() { least } else { most })
+    }
+}
+
+/// Most I/Os of any window beyond what the rate and one I/O allow. From I/O `i` to I/O `j` there
+/// are `j - i + 1`, and `rate * (t[j] - t[i])` are allowed.
+fn beyond(times_ns: &[u64], rate: f64) -> f64 {
+    let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
+    for (number, at_ns) in times_ns.iter().enumerate() {
+        let ahead = number as f64 - rate * *at_ns as f64 / 1e9;
+        least = least.min(ahead);
+        most = most.max(ahead - least);
+    }
+    most
+}
+
+/// Fewest and most I/Os of all windows of a length between two times that begin at an I/O: with it,
+/// or just behind it.
+fn extremes(times_ns: &[u64], window_ns: u64, (from_ns, to_ns): (u64, u64)) -> (u64, u64) {
+    let (mut least, mut most, mut end) = (u64::MAX, 0, 0);
+    let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);
+    for number in first..times_ns.len() {
+        let end_ns = times_ns[number] + window_ns;
+        if end_ns > to_ns {
+            break;
+        }
+        while times_ns.get(end).is_some_and(|at_ns| *at_ns < end_ns) {
+            end += 1;
+        }
+        let inside = (end - number) as u64;
+        (least, most) = (least.min(inside - 1), most.max(inside));
+    }
+    (least.min(most), most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_steady_stream_has_its_rate_in_each_window_and_nothing_beyond() {
+        let times: Vec<u64> = (0..1000).map(|number| 100 * MS + number * MS).collect();
+        assert!(beyond(&times, 1000.0) < 1e-6);
+        let (least, most) = extremes(&times, 100 * MS, (200 * MS, 1000 * MS));
+        assert_eq!((least, most), (99, 100));
+    }
+
+    #[test]
+    fn what_comes_at_once_is_beyond_the_rate() {
+        // Eleven at one time are ten more than one I/O.
+        let mut times = vec![100 * MS; 11];
+        times.extend((1..100).map(|number| 100 * MS + number * MS));
+        assert!((beyond(&times, 1000.0) - 10.0).abs() < 1e-6);
+        assert_eq!(extremes(&times, 20 * MS, (0, 200 * MS)), (19, 30));
+    }
+}

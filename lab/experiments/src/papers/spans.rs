@@ -1,0 +1,275 @@
+//! `spans`: where one I/O spends its time, on this machine and in real time.
+//!
+//! One 4 KiB read at a time, from an NVMe-class model drive and from a file in the folder for
+//! temporary files, each step of each I/O stamped and recorded (`Recorder`), read back and measured
+//! as `millrace trace spans` does. Unlike the other papers' this is no simulation: the spans are
+//! those of the machine that it runs on. Source: \[WALK\]. Called by `millrace-lab paper`.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_block::{
+    Disk, DiskConfig, Stamp, TRACE_RING_EVENTS, TraceStamp, Tracer, Volume, blktrace,
+};
+use millrace_drives::open;
+use millrace_machine::Native;
+use millrace_reactor::Config;
+use millrace_runtime::{Recorder, RecorderConfig};
+use millrace_trace::{Reader, Span, Spans, TraceName};
+
+use crate::load::bench::{BenchError, Interrupt, Plan, run_row};
+use crate::load::workload::{Rw, Workload};
+use crate::page::{Check, CheckKind, DataTable, Figure, Page, Panel, Quantity, Series, Unit};
+use crate::papers::Step;
+
+/// I/Os of each drive.
+const IOS: u64 = 5_000;
+/// The spans, and the paper's averages in seconds.
+const PAPER: [(Span, f64); 5] = [
+    (Span::Q2G, 0.218e-6),
+    (Span::G2I, 0.573e-6),
+    (Span::I2D, 0.384e-6),
+    (Span::D2C, 25.327e-6),
+    (Span::Q2C, 26.503e-6),
+];
+/// The paper's average time at the drive, in nanoseconds.
+const PAPER_D2C_NS: f64 = 25_327.0;
+/// What the software may take of Q2C.
+const SHARE_MOST: f64 = 0.10;
+
+/// What was measured of a drive: nanoseconds, in the order of `PAPER`.
+struct DriveSpans {
+    drive: &'static str,
+    avg_ns: [f64; PAPER.len()],
+    ios: u64,
+}
+
+impl DriveSpans {
+    /// What the steps before the drive take.
+    fn software_ns(&self) -> f64 {
+        self.avg_ns[..3].iter().sum()
+    }
+
+    /// What they take of the whole.
+    fn share(&self) -> f64 {
+        self.software_ns() / self.avg_ns[4]
+    }
+
+    /// What they would take of the whole with the paper's D2C: no late wake-up of this machine
+    /// makes their share look smaller.
+    fn share_beside_paper(&self) -> f64 {
+        self.software_ns() / (self.software_ns() + PAPER_D2C_NS.min(self.avg_ns[3]))
+    }
+}
+
+/// Files that are made, and removed when it drops.
+struct TempFolder(PathBuf);
+
+impl TempFolder {
+    fn new() -> Result<TempFolder, BenchError> {
+        let path = std::env::temp_dir().join(format!("millrace-walk-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(|error| failed(&path, &error))?;
+        Ok(TempFolder(path))
+    }
+}
+
+impl Drop for TempFolder {
+    fn drop(&mut self) {
+        // What cannot be removed is the system's to clean up.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn fill(path: &Path) -> std::io::Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    let piece = vec![0x6d; 1 << 20];
+    (0..64).try_for_each(|_| file.write_all(&piece))?;
+    file.sync_all()
+}
+
+fn failed(path: &Path, error: &dyn std::fmt::Display) -> BenchError {
+    BenchError::Trace { text: format!("{}: {error}", path.display()) }
+}
+
+/// Runs both drives and gives what was found. `tell` is told of each that begins, and may have the
+/// run end: then the page lacks the drives that had not begun.
+///
+/// # Errors
+/// If a drive cannot be opened, or the folder for temporary files cannot be written.
+pub fn spans(
+    seed: u64,
+    mut tell: impl FnMut(Step<'_>) -> ControlFlow<()>,
+) -> Result<Page, BenchError> {
+    let folder = TempFolder::new()?;
+    let path = folder.0.join("drive");
+    // With data everywhere: a hole is read from no drive.
+    fill(&path).map_err(|error| failed(&path, &error))?;
+    let file = format!("file:path={},size=64m", path.display());
+    let drives = [
+        ("model of the paper's NVMe drive", "model:preset=walk-nvme".to_owned()),
+        ("file in the temporary folder", file),
+    ];
+    let mut measured = Vec::new();
+    for (done, (name, spec)) in drives.iter().enumerate() {
+        if tell(Step { done, of: drives.len(), task: name }).is_break() {
+            break;
+        }
+        measured.push(measure(name, spec, &folder.0, seed)?);
+    }
+    Ok(page(&measured, seed))
+}
+
+/// One drive's spans.
+fn measure(
+    drive: &'static str,
+    spec: &str,
+    folder: &Path,
+    seed: u64,
+) -> Result<DriveSpans, BenchError> {
+    let spec = spec.parse().map_err(|error| failed(folder, &error))?;
+    let opened = open(&spec, 1).map_err(|error| failed(folder, &error))?;
+    let config = DiskConfig {
+        io_threads: 1,
+        tracer: Some(Tracer::new(TRACE_RING_EVENTS)),
+        device: blktrace::device(240, 0),
+        ..DiskConfig::default()
+    };
+    let volume = Volume::single(Disk::new(opened.driver, config)?)?;
+    let name = folder.join("walk");
+    let spans = record(&volume, &name, seed)?;
+    let of = |span: Span| spans.all().of(span);
+    let (ios, avg_ns) = (of(Span::Q2C).n, PAPER.map(|(span, _)| of(span).avg()));
+    Ok(DriveSpans { drive, avg_ns, ios })
+}
+
+/// Runs the workload with a recording, and reads that.
+fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans, BenchError> {
+    let workload = Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 1, verify: false, seed };
+    let plan = Plan {
+        workload,
+        jobs: 1,
+        cpus: Vec::new(),
+        runtime: Duration::from_secs(1),
+        ios: Some(IOS),
+        stamp: Stamp::Io,
+        reactor: Config::default(),
+        size_bytes: None,
+        interrupt: Interrupt::default(),
+    };
+    let tracer = volume.tracer().ok_or_else(|| failed(name, &"no tracer"))?;
+    // Stamps of batches would show what happens within one as taking no time.
+    let stamp = TraceStamp::Event;
+    let config = RecorderConfig { name: name.to_owned(), stamp, ..RecorderConfig::default() };
+    let recorder = Recorder::start(&tracer, &[Arc::clone(volume)], config);
+    let recorder = recorder.map_err(|error| failed(name, &error))?;
+    run_row(volume, &plan, &mut |_| ())?;
+    recorder.stop().map_err(|error| failed(name, &error))?;
+    let trace = TraceName::new(&name.to_string_lossy(), None);
+    let mut reader = Reader::open(&[trace]).map_err(|error| failed(name, &error))?;
+    let mut spans = Spans::new();
+    while let Some(entry) = reader.read().map_err(|error| failed(name, &error))? {
+        spans.entry(&entry, &mut ());
+    }
+    Ok(spans)
+}
+
+fn page(drives: &[DriveSpans], seed: u64) -> Page {
+    let mut rows = Vec::new();
+    for (index, (span, paper_s)) in PAPER.iter().enumerate() {
+        let mut row = vec![span.name().to_owned(), microseconds(paper_s * 1e9)];
+        row.extend(drives.iter().map(|one| microseconds(one.avg_ns[index])));
+        rows.push(row);
+    }
+    let paper_share = PAPER[..3].iter().map(|(_, s)| s).sum::<f64>() / PAPER[4].1;
+    let mut share = vec!["Q2D of Q2C".to_owned(), percent(paper_share)];
+    share.extend(drives.iter().map(|one| percent(one.share())));
+    rows.push(share);
+    let mut beside = vec!["Q2D of Q2C, D2C at most the paper's".to_owned(), percent(paper_share)];
+    beside.extend(drives.iter().map(|one| percent(one.share_beside_paper())));
+    rows.push(beside);
+    let mut head = vec!["span, average us".to_owned(), "paper".to_owned()];
+    head.extend(drives.iter().map(|one| one.drive.to_owned()));
+    let counts = drives.iter().map(|one| one.ios.to_string()).collect::<Vec<_>>().join(", ");
+    Page {
+        title: "Where a request spends its time, recorded on this machine".into(),
+        intro: INTRO.iter().map(ToString::to_string).collect(),
+        facts: vec![
+            ("command".into(), format!("millrace-lab paper walk --seed {seed}")),
+            ("I/Os measured".into(), counts),
+        ],
+        checks: vec![check(drives)],
+        figures: vec![figure(drives)],
+        tables: vec![DataTable::new(
+            ("spans", "Spans of one 4 KiB read at a time"),
+            "Q queued, G request got, I inserted, D issued to the driver, C completed; every step \
+             stamped by itself.",
+            head,
+            rows,
+        )],
+        ..Page::default()
+    }
+}
+
+/// The spans of each drive, and the paper's, as points above their numbers.
+fn figure(drives: &[DriveSpans]) -> Figure {
+    let points = |of: &dyn Fn(usize) -> f64, spans: core::ops::Range<usize>| {
+        spans.map(|index| (index as f64 + 1.0, of(index))).collect::<Vec<_>>()
+    };
+    let panel = |title: &str, spans: core::ops::Range<usize>| {
+        let one = |one: &DriveSpans| {
+            Series::ours(one.drive, points(&|index| one.avg_ns[index], spans.clone()))
+        };
+        let mut series: Vec<Series> = drives.iter().map(one).collect();
+        series.push(Series::theirs("spans", points(&|index| PAPER[index].1 * 1e9, spans.clone())));
+        Panel::new(title, "span", ("average", Unit::Nanoseconds), series)
+    };
+    let names =
+        PAPER.iter().enumerate().map(|(at, (span, _))| format!("{} {}", at + 1, span.name()));
+    let caption = format!(
+        "Spans: {}. Hollow: the paper's. See that the time at the drive is many times all \
+         that the layer takes before it.",
+        names.collect::<Vec<_>>().join(", ")
+    );
+    let panels = [panel("before the drive", 0..3), panel("at the drive, and all", 3..5)];
+    Figure::new("points", "The paper's spans beside ours", &caption, panels)
+}
+
+/// `walk.spans`, on the NVMe-class drive.
+fn check(drives: &[DriveSpans]) -> Check {
+    let paper = Quantity::new("Q2G, G2I, I2D together below 10 % of Q2C (4 %)", []);
+    let Some(nvme) = drives.first() else {
+        return Check::not_yet("walk.spans", CheckKind::Qualitative, paper);
+    };
+    let each = drives.iter().map(|one| {
+        let (share, beside) = (percent(one.share()), percent(one.share_beside_paper()));
+        format!("{}: {share}, with the paper's D2C {beside}", one.drive)
+    });
+    let ours = Quantity::new(each.collect::<Vec<_>>().join("; "), []);
+    let holds = nvme.share_beside_paper() < SHARE_MOST;
+    let check = Check::new("walk.spans", CheckKind::Qualitative, (paper, ours), holds);
+    let note = "judged with the paper's 25.3 us at the drive where ours takes longer: on a busy \
+                machine the thread that waits wakes late, which must not make the layer's share \
+                small";
+    Check { note: note.to_owned(), ..check }
+}
+
+fn microseconds(ns: f64) -> String {
+    format!("{:.3}", ns / 1e3)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", share * 100.0)
+}
+
+const INTRO: [&str; 3] = [
+    "One 4 KiB read at a time through the block layer, recorded by its own tracer in the kernel's \
+     format and measured as btt does. The paper's numbers are of Linux on an NVMe drive.",
+    "This is no simulation: what stands here depends on the machine, what else runs on it, and on \
+     the stamps, of which each event has one of its own: some tens of nanoseconds each. A modelled \
+     drive takes its time by the machine's clock, and a thread that sleeps until then wakes late.",
+    "What to see: nearly all of Q2C is D2C. In this layer a request gets its tag just before D, so \
+     that Q2G is the way to the plug, and I2D has what the paper's Q2G has.",
+];

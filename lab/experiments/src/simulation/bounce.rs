@@ -1,0 +1,107 @@
+//! `BounceDriver`: a drive whose data all go through a copy, as the layer sees it.
+//!
+//! Stands around a drive's driver where a row has bounces: it says of each request with data that
+//! it is bounced, so that traces have its B. The copies are raw_job.rs's, the time that they take
+//! on a simulated machine linux24.rs's. Called by run.rs.
+
+use millrace_block::{
+    CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,
+    Tag,
+};
+use millrace_machine::Machine;
+
+use crate::filter::DriverFilter;
+
+/// A driver whose requests are bounced.
+pub(super) struct BounceDriver<M: Machine>(pub(super) Box<dyn Driver<M>>);
+
+impl<M: Machine> DriverFilter<M> for BounceDriver<M> {
+    fn inner(&self) -> &dyn Driver<M> {
+        &*self.0
+    }
+
+    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
+        let (inner, bounced) = (self.0.open_queue(index, depth)?, vec![false; depth as usize]);
+        Ok(Box::new(BounceQueue { inner, bounced }))
+    }
+}
+
+struct BounceQueue<M: Machine> {
+    inner: Box<dyn DriverQueue<M>>,
+    /// Whether each tag's request has data.
+    bounced: Vec<bool>,
+}
+
+impl<M: Machine> DriverQueue<M> for BounceQueue<M> {
+    fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
+        self.bounced[rq.tag().0 as usize] = rq.op().has_data();
+        self.inner.queue_rq(rq)
+    }
+
+    fn is_bounced(&self, tag: Tag) -> bool {
+        self.bounced[tag.0 as usize]
+    }
+
+    fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
+        self.inner.trace_data(tag, moment)
+    }
+
+    fn commit_rqs(&mut self) {
+        self.inner.commit_rqs();
+    }
+
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        self.inner.poll(batch);
+    }
+
+    fn timeout(&mut self, tag: Tag) -> Expired {
+        self.inner.timeout(tag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use millrace_block::{
+        Action, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Event, TraceSink, Volume,
+    };
+    use millrace_drives::open_on;
+    use millrace_machine::Native;
+
+    use super::*;
+    use crate::filter::FilteredDriver;
+
+    #[derive(Default)]
+    struct RecordedActions(Mutex<Vec<Action>>);
+
+    impl TraceSink for RecordedActions {
+        fn trace(&self, event: &Event) {
+            self.0.lock().expect("no panic").push(event.action);
+        }
+    }
+
+    #[test]
+    fn a_request_with_data_has_a_bounce_between_its_insertion_and_its_issue() {
+        let seen = Arc::new(RecordedActions::default());
+        let inner = open_on::<Native>(&"null".parse().expect("a spec")).expect("it opens");
+        let sink: Arc<dyn TraceSink> = seen.clone();
+        let config = DiskConfig { trace: Some(sink), ..DiskConfig::default() };
+        let disk =
+            Disk::new(Box::new(FilteredDriver(BounceDriver(inner))), config).expect("a disk");
+        let volume = Volume::single(disk).expect("a volume");
+        let mut channel = Channel::open(&volume, ChannelConfig::default()).expect("a channel");
+        for (bio, bounces) in [(Bio::read(0, Buffer::new(512)), 1), (Bio::flush(), 0)] {
+            channel.submit(bio).expect("it fits");
+            channel.wait(1, |done| assert!(done.status.is_ok()));
+            let actions = std::mem::take(&mut *seen.0.lock().expect("no panic"));
+            let place = |action| actions.iter().position(|seen| *seen == action);
+            let count = actions.iter().filter(|action| **action == Action::Bounce).count();
+            assert_eq!(count, bounces, "{actions:?}");
+            if bounces > 0 {
+                assert!(place(Action::Insert) < place(Action::Bounce), "{actions:?}");
+                assert!(place(Action::Bounce) < place(Action::Issue), "{actions:?}");
+            }
+        }
+    }
+}

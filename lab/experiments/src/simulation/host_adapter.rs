@@ -1,0 +1,260 @@
+//! `HostAdapter`: what the drives behind a SCSI host shared in the kernel besides its tags.
+//!
+//! Each can be left out. Of the HBA (mpt3sas, 4.4) two things that every command of every drive
+//! wrote: the table in which a command's number (smid) leads to the command (`Lookup`), and the
+//! count of commands of the SCSI mid-layer, `host_busy`: `scsi_host_queue_ready` adds one to it,
+//! `scsi_device_unbusy` takes one off. Commit 6eb045e092ef (5.5) ended it. The count of each
+//! device, `device_busy`, goes with it; that of the target is kept only where a target has a limit
+//! of its own, which these do not set. Of the SCU, whose driver (isci, 4.4) is a SCSI host, too:
+//! `scic_lock` around all that it does, taken twice to send a command (`isci_task_execute_task`,
+//! and where the request is started) and once for all that an interrupt found
+//! (`isci_host_completion_routine`); and interrupts for many completions (coalescing.rs).
+//!
+//! Made by run.rs for a row, stands around a drive's driver; outside of `PollerDriver`, since the
+//! handler is entered before any command is looked up. What the code does under the locks besides
+//! is part of the machine's `driver` and `complete`. The chain buffers of commands with many
+//! segments are not modelled: each took the lock once more (`_base_get_chain_buffer_tracker`).
+
+use std::sync::Arc;
+
+use millrace_block::{
+    CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,
+    Tag,
+};
+
+use millrace_machine::{Line, Lock, Machine, Order, Word};
+
+use super::coalescing::{Coalescing, QueueInterrupts};
+use crate::filter::DriverFilter;
+
+/// What the commands of all drives of a row write; nothing unless given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HostAdapterConfig {
+    /// The driver's lookup table and its lock, three times for a command.
+    pub lookup_lock: bool,
+    /// The mid-layer's count of commands, twice for a command.
+    pub host_busy: bool,
+    /// The lock around all that a controller's driver does, as isci has it.
+    pub controller_lock: bool,
+    /// One interrupt for many completions, as isci sets it.
+    pub coalescing: bool,
+}
+
+/// The free entries that are written with the one that is taken or put back: it and its neighbour.
+type FreeEntries = [[u64; 8]; 2];
+
+/// What the drivers of a host's drives share.
+pub(crate) struct HostAdapter<M: Machine> {
+    lookup: Option<Lookup<M>>,
+    host_busy: Option<M::Word>,
+    controller: Option<M::Lock<()>>,
+    coalescing: Option<Coalescing>,
+}
+
+/// The table of commands and its one lock, `scsi_lookup_lock`, taken three times for a command:
+/// `mpt3sas_base_get_smid_scsiio` takes an entry off the list of free ones,
+/// `_scsih_scsi_lookup_get_clear` reads it at the end, `mpt3sas_base_free_smid` puts it back.
+/// Commit dbec4c9040ed made the smid the tag, and the lock went.
+///
+/// Counted in those functions: lock, list head and entries are written. An entry is a line
+/// (`scsiio_tracker`, 64 bytes), and the list is last in, first out, so that the entry taken is the
+/// one that any CPU put there last. Taking it off writes its neighbour, too, and putting one back
+/// writes that which was first: two lines each. The end of a command reads and clears its own
+/// entry, which its CPU still has.
+struct Lookup<M: Machine> {
+    lock: M::Lock<()>,
+    beside: LockNeighbors<M>,
+    free: M::Line<FreeEntries>,
+}
+
+/// The line of the lock, as far as it holds other things: commands in the table stand for the
+/// list's head, which holders write. The pointer to the table lies 16 bytes before the lock, and
+/// the head 8 behind it: in 5 of 8 alignments all of it is in one line. So whoever looks whose an
+/// interrupt is (`_base_get_cb_idx`), or clears an entry, reads what every holder writes. The
+/// lock's own word is the simulated lock's: two lines move here where the kernel had one, which
+/// makes this lock dearer than that one.
+struct LockNeighbors<M: Machine>(M::Word);
+
+impl<M: Machine> LockNeighbors<M> {
+    /// Relaxed: the lock orders those who write; a pointer never changes.
+    fn read_pointer(&self) -> u64 {
+        self.0.load(Order::Relaxed)
+    }
+
+    /// With the lock held. Relaxed: as above.
+    fn write_head(&self, change: u64) {
+        self.0.store(self.0.load(Order::Relaxed).wrapping_add(change), Order::Relaxed);
+    }
+}
+
+impl<M: Machine> HostAdapter<M> {
+    /// One without commands.
+    pub(crate) fn new(config: HostAdapterConfig) -> Arc<Self> {
+        let lookup = || Lookup {
+            lock: M::Lock::new("scsi-lookup", ()),
+            beside: LockNeighbors(M::Word::new(0)),
+            free: M::Line::new(FreeEntries::default()),
+        };
+        Arc::new(HostAdapter {
+            lookup: config.lookup_lock.then(lookup),
+            host_busy: config.host_busy.then(|| M::Word::new(0)),
+            controller: config.controller_lock.then(|| M::Lock::new("controller", ())),
+            coalescing: config.coalescing.then(Coalescing::new),
+        })
+    }
+
+    /// A command begins: it is counted, then takes a number.
+    fn begin(&self, device_busy: &M::Word) {
+        self.count(1, device_busy);
+        if let Some(lookup) = &self.lookup {
+            let _taken = lookup.lock.lock();
+            lookup.beside.write_head(1);
+            lookup.free.write();
+        }
+        for controller in self.controller.iter() {
+            (0..2).for_each(|_| drop(controller.lock()));
+        }
+        if let Some(coalescing) = &self.coalescing {
+            coalescing.begin();
+        }
+    }
+
+    /// A command ends: it is found by its number, looked up, gives that back, and is no longer
+    /// counted.
+    fn end(&self, device_busy: &M::Word) {
+        if let Some(lookup) = &self.lookup {
+            lookup.beside.read_pointer();
+            let taken = lookup.lock.lock();
+            lookup.beside.read_pointer();
+            drop(taken);
+        }
+        self.take_back(device_busy);
+    }
+
+    /// A command is not sent after all, or has been looked up.
+    fn take_back(&self, device_busy: &M::Word) {
+        if let Some(lookup) = &self.lookup {
+            let _taken = lookup.lock.lock();
+            lookup.beside.write_head(1_u64.wrapping_neg());
+            lookup.free.write();
+        }
+        self.count(1_u64.wrapping_neg(), device_busy);
+    }
+
+    /// The mid-layer counts a command of a device.
+    fn count(&self, change: u64, device_busy: &M::Word) {
+        if let Some(host_busy) = &self.host_busy {
+            // Relaxed: they count, and order nothing.
+            device_busy.fetch_add(change, Order::Relaxed);
+            host_busy.fetch_add(change, Order::Relaxed);
+        }
+    }
+}
+
+/// The driver of a drive behind a host adapter.
+pub(crate) struct AdapterDriver<M: Machine> {
+    inner: Box<dyn Driver<M>>,
+    /// What it shares with the others.
+    adapter: Arc<HostAdapter<M>>,
+    /// Commands of this drive: the mid-layer's `device_busy`.
+    device_busy: Arc<M::Word>,
+}
+
+impl<M: Machine> AdapterDriver<M> {
+    /// A drive behind that adapter.
+    pub(crate) fn new(inner: Box<dyn Driver<M>>, adapter: &Arc<HostAdapter<M>>) -> Self {
+        let device_busy = Arc::new(M::Word::new(0));
+        AdapterDriver { inner, adapter: Arc::clone(adapter), device_busy }
+    }
+}
+
+impl<M: Machine> DriverFilter<M> for AdapterDriver<M> {
+    fn inner(&self) -> &dyn Driver<M> {
+        &*self.inner
+    }
+
+    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
+        let inner = self.inner.open_queue(index, depth)?;
+        let (adapter, device_busy) = (Arc::clone(&self.adapter), Arc::clone(&self.device_busy));
+        let gate = adapter.coalescing.as_ref().map(Coalescing::gate);
+        Ok(Box::new(AdapterQueue { inner, adapter, device_busy, gate }))
+    }
+}
+
+struct AdapterQueue<M: Machine> {
+    inner: Box<dyn DriverQueue<M>>,
+    adapter: Arc<HostAdapter<M>>,
+    device_busy: Arc<M::Word>,
+    /// Its view of the adapter's interrupts, if those are coalesced.
+    gate: Option<QueueInterrupts>,
+}
+
+impl<M: Machine> DriverQueue<M> for AdapterQueue<M> {
+    fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
+        self.adapter.begin(&self.device_busy);
+        let dispatch = self.inner.queue_rq(rq);
+        if dispatch != Dispatch::Queued {
+            self.adapter.take_back(&self.device_busy);
+            self.adapter.coalescing.iter().for_each(Coalescing::take_back);
+        }
+        dispatch
+    }
+
+    fn commit_rqs(&mut self) {
+        self.inner.commit_rqs();
+    }
+
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        let before = batch.entries().len();
+        match (&mut self.gate, &self.adapter.coalescing) {
+            (Some(gate), Some(coalescing)) => gate.poll(&mut *self.inner, coalescing, batch),
+            _ => self.inner.poll(batch),
+        }
+        let done = before..batch.entries().len();
+        if let Some(controller) = self.adapter.controller.as_ref().filter(|_| !done.is_empty()) {
+            drop(controller.lock());
+        }
+        done.for_each(|_| self.adapter.end(&self.device_busy));
+    }
+
+    fn timeout(&mut self, tag: Tag) -> Expired {
+        self.inner.timeout(tag)
+    }
+
+    fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
+        self.inner.trace_data(tag, moment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_machine::Native;
+
+    #[test]
+    fn commands_that_begin_and_end_leave_nothing_counted() {
+        let config = HostAdapterConfig { lookup_lock: true, host_busy: true, ..Default::default() };
+        let adapter = HostAdapter::<Native>::new(config);
+        let device_busy = <Native as Machine>::Word::new(0);
+        let counted = || {
+            let busy = adapter.host_busy.as_ref().map(|busy| busy.load(Order::Relaxed));
+            let taken = adapter.lookup.as_ref().map(|lookup| lookup.beside.read_pointer());
+            (device_busy.load(Order::Relaxed), busy, taken)
+        };
+        (0..3).for_each(|_| adapter.begin(&device_busy));
+        assert_eq!(counted(), (3, Some(3), Some(3)));
+        adapter.end(&device_busy);
+        adapter.take_back(&device_busy);
+        assert_eq!(counted(), (1, Some(1), Some(1)));
+    }
+
+    #[test]
+    fn without_a_setting_nothing_is_shared() {
+        let adapter = HostAdapter::<Native>::new(HostAdapterConfig::default());
+        assert!(adapter.lookup.is_none() && adapter.host_busy.is_none());
+        let device_busy = <Native as Machine>::Word::new(0);
+        adapter.begin(&device_busy);
+        adapter.end(&device_busy);
+        assert_eq!(device_busy.load(Order::Relaxed), 0);
+    }
+}

@@ -1,0 +1,339 @@
+//! Interrupts of drives that complete later: who finds completions, and who gets them from there.
+//!
+//! An `IrqDriver` stands around a drive's driver. What the drive has done is found by a handler
+//! thread alone, on CPU 0 or on the first CPU of the hardware queue's socket: it is interrupted for
+//! each completion, files it with the hardware queue, interrupts the CPU that submitted if that is
+//! another, and wakes the jobs there, which take it through the layer on their own CPU. So each I/O
+//! costs two interrupts and two context switches, as \[MQ\] section 2.2 counts them. A lock stands
+//! around the drive's queue, as that of the NVMe driver of 2013 did, taken by submitters and
+//! handler. Not modelled: an interrupt does not take the CPU from a job that runs (the handler goes
+//! on when that one waits), interrupts are not coalesced, and a submitter whose I/O is the earliest
+//! of all pays for setting the handler's alarm. Lock order: the device, then the filed ones.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use millrace_block::{
+    CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Request, Spread, Status, Tag,
+};
+use millrace_machine::{CpuId, Doorbell, Lock, Machine, NodeId, Order, Parker, Topology, Word};
+
+use super::interface::Host;
+use super::linux24::Kernel;
+use super::{Irq, SimPlan};
+use crate::filter::DriverFilter;
+
+/// Wakes a job, and remembers that it did.
+pub(super) struct Signal<M: Machine> {
+    pub(super) bell: Arc<Doorbell<M>>,
+    raised: M::Word,
+}
+
+impl<M: Machine> Signal<M> {
+    pub(super) fn new() -> Self {
+        Signal { bell: Arc::new(Doorbell::new(M::Parker::new())), raised: M::Word::new(0) }
+    }
+
+    fn raise(&self) {
+        // Relaxed: the fence of `ring` orders it before the look at the bell.
+        self.raised.store(1, Order::Relaxed);
+        self.bell.ring();
+    }
+
+    /// Whether it was raised since it was lowered.
+    pub(super) fn is_raised(&self) -> bool {
+        // Relaxed: ordered by the fence of `Doorbell::arm`.
+        self.raised.load(Order::Relaxed) != 0
+    }
+
+    /// Before looking for what it was raised for.
+    pub(super) fn lower(&self) {
+        if self.is_raised() {
+            // SeqCst: before the looks that follow.
+            self.raised.swap(0, Order::SeqCst);
+        }
+    }
+}
+
+/// A drive's hardware queue, as submitters and handler share it.
+struct Vector<M: Machine> {
+    /// The drive's number.
+    drive: usize,
+    device: M::Lock<Device<M>>,
+    /// Done, and not yet taken by the layer.
+    filed: M::Lock<Vec<(Tag, Status)>>,
+}
+
+struct Device<M: Machine> {
+    queue: Box<dyn DriverQueue<M>>,
+    /// CPU that handed each tag over.
+    submitters: Vec<RequestInFlight>,
+    batch: CompletionBatch,
+    /// Found done by a submitter that was about to set the alarm.
+    due: Vec<(Tag, Status)>,
+}
+
+/// What is known of a request that was handed over.
+#[derive(Debug, Clone, Copy, Default)]
+struct RequestInFlight {
+    cpu: u32,
+    segments: u32,
+    sectors: u32,
+}
+
+/// A thread that takes interrupts.
+struct Handler<M: Machine> {
+    cpu: u32,
+    bell: Doorbell<M>,
+    vectors: M::Lock<Vec<Arc<Vector<M>>>>,
+    /// When it looks again by itself; hardware's own knowledge, so that nobody pays for reading it.
+    alarm_ns: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// The signals of the jobs of each drive.
+type SignalsByDrive<M> = Vec<Vec<Arc<Signal<M>>>>;
+
+/// All handlers of a row, and whom they wake.
+pub(super) struct Interrupts<M: Machine> {
+    handlers: Vec<Handler<M>>,
+    /// Jobs' signals by CPU.
+    by_cpu: Vec<Vec<Arc<Signal<M>>>>,
+    hardware_queues: Spread,
+    irq: Irq,
+    topology: Topology,
+    /// What the handler does beside, as in Linux 2.4, and the signals of the jobs that may wait for
+    /// each drive.
+    kernel: Option<(Arc<Kernel<M>>, SignalsByDrive<M>)>,
+}
+
+impl<M: Host> Interrupts<M> {
+    /// The handlers that a plan asks for, none if submitters look for themselves.
+    pub(super) fn new(
+        plan: &SimPlan,
+        signals: &[Arc<Signal<M>>],
+        kernel: Option<&Arc<Kernel<M>>>,
+    ) -> Option<Arc<Self>> {
+        let topology = M::topology();
+        let cpus = match plan.irq {
+            Irq::Submitter | Irq::Poller => return None,
+            Irq::Core0 => vec![topology.cpus()[0].id.0],
+            Irq::Steered => first_of_nodes(&topology),
+        };
+        let handler = |cpu| Handler {
+            cpu,
+            bell: Doorbell::new(M::Parker::new()),
+            vectors: M::Lock::new("irq-vectors", Vec::new()),
+            alarm_ns: AtomicU64::new(u64::MAX),
+            stop: AtomicBool::new(false),
+        };
+        let mut by_cpu = vec![Vec::new(); topology.cpus().len()];
+        for (job, signal) in signals.iter().enumerate() {
+            let cpu = plan.cpu_of(job as u32).unwrap_or(0);
+            by_cpu[topology.index_of(CpuId(cpu))].push(Arc::clone(signal));
+        }
+        Some(Arc::new(Interrupts {
+            handlers: cpus.into_iter().map(handler).collect(),
+            by_cpu,
+            hardware_queues: plan.hardware_queues,
+            irq: plan.irq,
+            topology,
+            kernel: kernel
+                .filter(|kernel| kernel.has_adapters())
+                .map(|kernel| (Arc::clone(kernel), by_drive(plan, signals))),
+        }))
+    }
+
+    /// Starts the handlers' threads.
+    pub(super) fn start(self: &Arc<Self>) -> Vec<M::Thread> {
+        let start = |index: usize| {
+            let all = Arc::clone(self);
+            let cpu = Some(CpuId(all.handlers[index].cpu));
+            M::spawn(&format!("irq-{index}"), cpu, Box::new(move || all.handle(index)))
+        };
+        (0..self.handlers.len()).map(start).collect()
+    }
+
+    /// Lets the handlers end once nothing is in flight.
+    pub(super) fn stop(&self) {
+        for handler in &self.handlers {
+            handler.stop.store(true, Relaxed);
+            handler.bell.ring();
+        }
+    }
+
+    /// Which handler a hardware queue belongs to.
+    fn home(&self, index: u16) -> usize {
+        let node = match (self.irq, self.hardware_queues) {
+            (Irq::Steered, Spread::Core) => {
+                let cpus = self.topology.cpus();
+                cpus[usize::from(index) % cpus.len()].node
+            }
+            (Irq::Steered, Spread::Node) => NodeId(index.into()),
+            _ => NodeId(0),
+        };
+        node.0 as usize % self.handlers.len()
+    }
+
+    /// A handler's thread.
+    fn handle(&self, index: usize) {
+        let handler = &self.handlers[index];
+        let mut found = Vec::new();
+        while !handler.stop.load(Relaxed) {
+            // Whoever commits behind a look below finds this and sets the alarm.
+            handler.alarm_ns.store(u64::MAX, Relaxed);
+            let vectors = handler.vectors.lock().clone();
+            for vector in &vectors {
+                handler.alarm_ns.fetch_min(vector.find(&mut found), Relaxed);
+                found.drain(..).for_each(|done| self.forward(handler, vector, done));
+            }
+            let alarm_ns = handler.alarm_ns.load(Relaxed);
+            let deadline_ns = (alarm_ns != u64::MAX).then_some(alarm_ns);
+            let stop = || handler.stop.load(Relaxed) || handler.alarm_ns.load(Relaxed) != alarm_ns;
+            handler.bell.sleep_unless(deadline_ns, stop);
+        }
+    }
+
+    /// One interrupt: files a completion and tells the CPU that waits for it.
+    fn forward(
+        &self,
+        handler: &Handler<M>,
+        vector: &Vector<M>,
+        (tag, status, submitted): (Tag, Status, RequestInFlight),
+    ) {
+        M::take_interrupt();
+        if let Some((kernel, by_drive)) = &self.kernel {
+            kernel.interrupt(vector.drive);
+            kernel.bottom_half(submitted.segments, submitted.sectors);
+            vector.filed.lock().push((tag, status));
+            // The bottom half wakes whoever waits for this I/O.
+            return by_drive[vector.drive].iter().for_each(|signal| signal.raise());
+        }
+        vector.filed.lock().push((tag, status));
+        let cpu = submitted.cpu;
+        if cpu != handler.cpu {
+            M::interrupt(CpuId(cpu));
+        }
+        let place = self.topology.index_of(CpuId(cpu));
+        self.by_cpu[place].iter().for_each(|signal| signal.raise());
+    }
+}
+
+/// The signals of the jobs that may wait for each drive: of a drive that is a volume of its own
+/// those of its jobs, of one of several in a volume those of all.
+fn by_drive<M: Machine>(plan: &SimPlan, signals: &[Arc<Signal<M>>]) -> SignalsByDrive<M> {
+    let drives = plan.drives.len();
+    let of = |drive| match plan.service.apart {
+        true => signals.iter().skip(drive).step_by(drives).cloned().collect(),
+        false => signals.to_vec(),
+    };
+    (0..drives).map(of).collect()
+}
+
+fn first_of_nodes(topology: &Topology) -> Vec<u32> {
+    let mut first: Vec<Option<u32>> = vec![None; topology.nodes()];
+    for cpu in topology.cpus() {
+        first[cpu.node.0 as usize].get_or_insert(cpu.id.0);
+    }
+    first.into_iter().map(|cpu| cpu.unwrap_or(topology.cpus()[0].id.0)).collect()
+}
+
+impl<M: Machine> Vector<M> {
+    /// Collects what is done, with the CPUs that submitted it; returns when to look again.
+    fn find(&self, found: &mut Vec<(Tag, Status, RequestInFlight)>) -> u64 {
+        let mut device = self.device.lock();
+        let Device { queue, submitters, batch, due } = &mut *device;
+        let submitter = |tag: Tag| submitters[tag.0 as usize];
+        found.extend(due.drain(..).map(|(tag, status)| (tag, status, submitter(tag))));
+        loop {
+            queue.poll(batch);
+            let entries = batch.entries().iter();
+            found.extend(entries.map(|(tag, status)| (*tag, *status, submitter(*tag))));
+            let full = batch.is_full();
+            batch.clear();
+            if !full {
+                return batch.take_wake().unwrap_or(u64::MAX);
+            }
+        }
+    }
+}
+
+/// A driver whose completions only a handler finds.
+pub(super) struct IrqDriver<M: Machine> {
+    pub(super) inner: Box<dyn Driver<M>>,
+    pub(super) interrupts: Arc<Interrupts<M>>,
+    /// The drive's number.
+    pub(super) drive: usize,
+}
+
+impl<M: Host> DriverFilter<M> for IrqDriver<M> {
+    fn inner(&self) -> &dyn Driver<M> {
+        &*self.inner
+    }
+
+    /// Never, whatever the drive inside says: what it has done is in flight until the handler's
+    /// thread has filed it, so a `poll` that follows `commit_rqs` does not name it.
+    fn is_immediate(&self) -> bool {
+        false
+    }
+
+    fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
+        let device = Device {
+            queue: self.inner.open_queue(index, depth)?,
+            submitters: vec![RequestInFlight::default(); depth as usize],
+            batch: CompletionBatch::new(),
+            due: Vec::new(),
+        };
+        let (device, filed) =
+            (M::Lock::new("irq-device", device), M::Lock::new("irq-filed", Vec::new()));
+        let vector = Arc::new(Vector { drive: self.drive, device, filed });
+        let home = self.interrupts.home(index);
+        self.interrupts.handlers[home].vectors.lock().push(Arc::clone(&vector));
+        Ok(Box::new(IrqQueue { vector, home, interrupts: Arc::clone(&self.interrupts) }))
+    }
+}
+
+struct IrqQueue<M: Machine> {
+    vector: Arc<Vector<M>>,
+    home: usize,
+    interrupts: Arc<Interrupts<M>>,
+}
+
+impl<M: Host> DriverQueue<M> for IrqQueue<M> {
+    fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
+        if let Some((kernel, _)) = &self.interrupts.kernel {
+            kernel.dispatch(self.vector.drive);
+        }
+        let mut device = self.vector.device.lock();
+        let (segments, sectors) = (rq.nr_segments().into(), rq.nr_sectors());
+        device.submitters[rq.tag().0 as usize] =
+            RequestInFlight { cpu: M::cpu().0, segments, sectors };
+        device.queue.queue_rq(rq)
+    }
+
+    /// Starts the requests, and sets the handler's alarm if one of them is done before all others.
+    fn commit_rqs(&mut self) {
+        let mut device = self.vector.device.lock();
+        let Device { queue, batch, due, .. } = &mut *device;
+        queue.commit_rqs();
+        queue.poll(batch);
+        due.extend_from_slice(batch.entries());
+        batch.clear();
+        let wake_ns = if due.is_empty() { batch.take_wake().unwrap_or(u64::MAX) } else { 0 };
+        drop(device);
+        let handler = &self.interrupts.handlers[self.home];
+        if wake_ns < handler.alarm_ns.fetch_min(wake_ns, Relaxed) {
+            handler.bell.ring();
+        }
+    }
+
+    fn poll(&mut self, batch: &mut CompletionBatch) {
+        let mut filed = self.vector.filed.lock();
+        let count = filed.len().min(batch.room());
+        filed.drain(..count).for_each(|(tag, status)| batch.push(tag, status));
+    }
+
+    fn timeout(&mut self, _tag: Tag) -> Expired {
+        Expired::Extend
+    }
+}

@@ -1,0 +1,300 @@
+//! One job of a row on any machine: iodepth bios in flight through one channel and one interface.
+//!
+//! Runs on its own thread, pinned to its CPU; called by run.rs. A round: what came back is aimed
+//! anew, goes through the interface and into the channel; what is done is collected and reaped.
+//! Without anything done it spins for a bounded time, then sleeps in its bell. After the window has
+//! closed it drains. Owned buffers of one I/O each, which nobody reads.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::file_costs::FileCosts;
+use super::interface::{Host, Interface, InterfaceKind, SharedCounters};
+use super::irq::Signal;
+use super::linux3::{Counters, Noise};
+use super::linux24::Kernel;
+use super::window::{Window, WindowStep};
+use super::{SimPlan, raw_job};
+use crate::load::workload::Offsets;
+use millrace_block::{
+    Bio, Buffer, Channel, ChannelConfig, IoThread, Reject, Snapshot, StatsSnapshot, Volume,
+};
+
+/// How long a job looks for completions before it sleeps.
+const SPIN_NS: u64 = 20_000;
+
+/// What the jobs of a row share.
+pub(super) struct RowState<M: Host> {
+    pub(super) plan: SimPlan,
+    /// One for all jobs, or one for each drive.
+    pub(super) volumes: Vec<Arc<Volume<M>>>,
+    /// Their sectors, asked once: jobs that begin meet on no line for that.
+    sectors: Vec<u64>,
+    pub(super) window: Window,
+    pub(super) counters: Arc<SharedCounters<M>>,
+    /// What each hardware queue's CPUs count in, if the row's kernel has that.
+    pub(super) queue_counters: Counters<M>,
+    /// Wake the jobs, by their number.
+    pub(super) signals: Vec<Arc<Signal<M>>>,
+    pub(super) sums: Mutex<Sums>,
+    /// What a simulated machine is charged for beside the layer.
+    pub(super) kernel: Option<Arc<Kernel<M>>>,
+}
+
+/// What the jobs did.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sums {
+    pub(super) errors: u64,
+    pub(super) first_error: Option<String>,
+    pub(super) system_calls: u64,
+    /// Q to C of all I/Os: up to the beginning of the window, then those in it.
+    pub(super) latency: Snapshot,
+    /// From before the program's call to after it, of jobs with one I/O in a call: of a job of
+    /// raw_job.rs, the whole of its vector.
+    pub(super) calls: Snapshot,
+    /// What each drive did, likewise.
+    pub(super) drives: Vec<StatsSnapshot>,
+}
+
+impl Sums {
+    /// The window begins: what was before does not count.
+    fn begin(&mut self, drives: Vec<StatsSnapshot>) {
+        self.latency = total(&drives);
+        self.drives = drives;
+    }
+
+    /// The window ends.
+    fn end(&mut self, drives: &[StatsSnapshot]) {
+        self.latency = total(drives).since(&self.latency);
+        let since = drives.iter().zip(&self.drives).map(|(now, before)| now.since(before));
+        self.drives = since.collect();
+    }
+}
+
+/// Q to C of all drives.
+fn total(drives: &[StatsSnapshot]) -> Snapshot {
+    let mut sum = Snapshot::default();
+    drives.iter().for_each(|drive| sum.merge(&drive.total()));
+    sum
+}
+
+impl<M: Host> RowState<M> {
+    pub(super) fn new(
+        (plan, window): (&SimPlan, Window),
+        volumes: Vec<Arc<Volume<M>>>,
+        signals: Vec<Arc<Signal<M>>>,
+        (kernel, queue_counters): (Option<Arc<Kernel<M>>>, Counters<M>),
+    ) -> Arc<RowState<M>> {
+        Arc::new(RowState {
+            plan: plan.clone(),
+            sectors: volumes.iter().map(|volume| volume.capacity()).collect(),
+            volumes,
+            window,
+            counters: SharedCounters::new(plan.service.linux3.dio_count),
+            queue_counters,
+            signals,
+            sums: Mutex::new(Sums::default()),
+            kernel,
+        })
+    }
+
+    /// A channel of job `number` to its volume, for so many bios, and the offsets of its I/Os.
+    pub(super) fn open(&self, number: u32, depth: u32) -> (Channel<M>, Offsets) {
+        let (plan, volumes) = (&self.plan, &self.volumes);
+        let at = number as usize % volumes.len();
+        // The drives' queues belong to nobody: the thread is named for its bell.
+        let thread = IoThread {
+            number: number as u16,
+            owner: u64::from(number) + 1,
+            bell: Arc::clone(&self.signals[number as usize].bell),
+            turn: None,
+        };
+        let config = ChannelConfig { depth, stamp: plan.stamp, thread: Some(thread) };
+        let blocks = (self.sectors[at] << 9) / u64::from(plan.workload.bs_bytes);
+        let apart = volumes.len() as u32;
+        let place = ((number / apart).into(), plan.jobs.div_ceil(apart).into());
+        let channel = Channel::open(&volumes[at], config).expect("its queues are served");
+        (channel, Offsets::new(&plan.workload, blocks, place))
+    }
+
+    /// Counts I/Os that a job has completed.
+    pub(super) fn count(&self, ios: u64) {
+        match self.window.count::<M>(ios) {
+            WindowStep::Nothing => {}
+            WindowStep::Begin => {
+                let drives = self.drives();
+                self.sum(|sums| sums.begin(drives));
+            }
+            WindowStep::End => {
+                let drives = self.drives();
+                self.sum(|sums| sums.end(&drives));
+            }
+        }
+    }
+
+    /// What a job leaves behind.
+    pub(super) fn end(&self, errors: u64, first_error: Option<String>, system_calls: u64) {
+        self.count(0);
+        self.sum(|sums| {
+            sums.errors += errors;
+            sums.system_calls += system_calls;
+            if sums.first_error.is_none() {
+                sums.first_error = first_error;
+            }
+        });
+    }
+
+    /// Does something with the sums; `change` must not touch the machine, on which another job
+    /// could come in between.
+    pub(super) fn sum(&self, change: impl FnOnce(&mut Sums)) {
+        change(&mut self.sums.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn drives(&self) -> Vec<StatsSnapshot> {
+        let disks = self.volumes.iter().flat_map(|volume| volume.disks());
+        disks.map(|disk| disk.stats()).collect()
+    }
+}
+
+/// Runs job `number` until the window is over and nothing is in flight.
+pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
+    if shared.plan.service.history.is_raw() {
+        return raw_job::run(shared, number);
+    }
+    let mut job = Job::new(shared, number);
+    let bs_bytes = shared.plan.workload.bs_bytes as usize;
+    let bio = |_| Bio::read(0, Buffer::new(bs_bytes));
+    let mut idle: Vec<Bio> = (0..shared.plan.workload.iodepth).map(bio).collect();
+    loop {
+        if !idle.is_empty() && !shared.window.is_over() {
+            job.submit(&mut idle);
+        }
+        if job.channel.in_flight() == 0 {
+            break;
+        }
+        if !job.collect(&mut idle) {
+            job.wait();
+        }
+    }
+    let Job { channel, interface, errors, first_error, calls, .. } = job;
+    drop(channel);
+    shared.sum(|sums| sums.calls.merge(&calls));
+    shared.end(errors, first_error, interface.system_calls);
+}
+
+struct Job<'a, M: Host> {
+    shared: &'a RowState<M>,
+    channel: Channel<M>,
+    interface: Interface<M>,
+    offsets: Offsets,
+    /// What an I/O of a file costs, if these are.
+    file: Option<FileCosts>,
+    signal: &'a Signal<M>,
+    noise: Noise,
+    /// When the call under way began, if each I/O is one.
+    call_ns: Option<u64>,
+    calls: Snapshot,
+    errors: u64,
+    first_error: Option<String>,
+}
+
+impl<'a, M: Host> Job<'a, M> {
+    fn new(shared: &'a RowState<M>, number: u32) -> Self {
+        let plan = &shared.plan;
+        let (channel, offsets) = shared.open(number, plan.workload.iodepth);
+        Job {
+            shared,
+            channel,
+            interface: Interface::new(plan.interface, &shared.counters),
+            offsets,
+            file: plan.service.of_file.then(|| FileCosts::linux_4_4().expect("ours")),
+            signal: &shared.signals[number as usize],
+            noise: Noise::new(plan.service.linux3.noise_ns, plan.workload.seed, number),
+            call_ns: None,
+            calls: Snapshot::default(),
+            errors: 0,
+            first_error: None,
+        }
+    }
+
+    /// Sends all idle bios off, a batch at a time, or as many as the stack takes.
+    fn submit(&mut self, idle: &mut Vec<Bio>) {
+        let batch = self.shared.plan.batch.map_or(idle.len(), |batch| batch as usize);
+        let sectors = u64::from(self.shared.plan.workload.bs_bytes >> 9);
+        while !idle.is_empty() {
+            let first = idle.len().saturating_sub(batch);
+            if self.shared.plan.interface == InterfaceKind::Sync {
+                self.call_ns = Some(M::now());
+            }
+            self.interface.submit((idle.len() - first) as u32);
+            if let Some(began_ns) = self.call_ns {
+                self.noise.look::<M>(began_ns, || self.shared.window.begin_ns());
+            }
+            while idle.len() > first {
+                let Some(mut bio) = idle.pop() else { break };
+                let (block, op) = self.offsets.next_io();
+                bio.set_sector(block * sectors);
+                bio.set_op(op);
+                if let Some(file) = &self.file {
+                    M::kernel_work(file.direct_ns(op));
+                }
+                if let Some(counters) = &self.shared.queue_counters {
+                    counters.queued(M::cpu());
+                }
+                if let Err(rejected) = self.channel.submit(bio) {
+                    assert_eq!(rejected.reason, Reject::Full, "offsets lie inside");
+                    idle.push(rejected.bio);
+                    return self.channel.flush();
+                }
+            }
+            self.channel.flush();
+        }
+    }
+
+    /// Collects what is done; false if nothing is.
+    fn collect(&mut self, idle: &mut Vec<Bio>) -> bool {
+        let (errors, first_error) = (&mut self.errors, &mut self.first_error);
+        let handed = self.channel.poll(|done| {
+            if !done.status.is_ok() {
+                *errors += 1;
+                first_error.get_or_insert_with(|| {
+                    format!("{:?} at sector {}: {}", done.bio.op(), done.bio.sector(), done.status)
+                });
+            }
+            idle.push(done.bio);
+        });
+        if handed == 0 {
+            return false;
+        }
+        self.interface.reap(handed as u32);
+        self.end_call();
+        self.shared.count(handed as u64);
+        true
+    }
+
+    /// Counts how long the call took that has just ended.
+    fn end_call(&mut self) {
+        if let Some(began_ns) = self.call_ns.take() {
+            let took_ns = M::now() - began_ns;
+            if self.shared.window.is_open() {
+                self.calls.add(took_ns, 1);
+            }
+        }
+    }
+
+    /// Waits until something may be done; a job that interrupts wake sleeps at once, as in a
+    /// system call.
+    fn wait(&mut self) {
+        let deadline_ns = self.channel.sleep_until();
+        let (channel, signal) = (&self.channel, self.signal);
+        if self.shared.plan.irq.is_polled() {
+            let spin_ns = M::now() + SPIN_NS;
+            let until_ns = deadline_ns.map_or(spin_ns, |deadline_ns| deadline_ns.min(spin_ns));
+            if M::spin_until(until_ns, || channel.has_work()) || until_ns < spin_ns {
+                return;
+            }
+        }
+        signal.bell.sleep_unless(deadline_ns, || signal.is_raised() || channel.has_work());
+        signal.lower();
+        self.channel.tick();
+    }
+}

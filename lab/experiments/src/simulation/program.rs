@@ -1,0 +1,271 @@
+//! Programs on a row's volume: threads that read and write as a program does, through a cache or
+//! straight, on a simulated machine.
+//!
+//! Owns what stands around them: the volume of the plan, its drives' workers, the cache over it
+//! and the cache's flusher on a CPU of its own. What a thread does is the `Program`'s, through its
+//! `Access`. What a run gives counts operations of the program, not I/Os of drives. Called by
+//! `atc17`.
+
+mod access;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millrace_block::{Channel, ChannelConfig, Disk, DiskConfig, IoThread, Volume};
+use millrace_cache::{
+    Cache, CacheConfig, CacheDriver, CacheStats, Flusher, FlusherConfig, WriteLists,
+};
+use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
+use millrace_simulator::{Model, Simulated, Simulation};
+
+use super::file_costs::FileCosts;
+use super::interface::Host;
+use super::linux24::{Linux24, Locks};
+use super::run::volumes_of;
+use super::window::Window;
+use super::workers::Workers;
+use super::{ObservedRow, SimPlan};
+use crate::load::bench::BenchError;
+use crate::load::row::{MachineRow, Row};
+
+pub(crate) use access::{Access, PAGE_SECTORS, Span};
+
+/// Virtual time after which a run that has not ended is given up.
+const LIMIT_NS: u64 = 600_000_000_000;
+
+/// What the threads of a program do.
+pub(crate) trait Program: Clone + Send + Sync + 'static {
+    /// The cache between the program and the volume, if there is one.
+    fn cache(&self) -> Option<CacheConfig>;
+
+    /// Operations of all threads before the window, and the nanoseconds measured.
+    fn measured(&self) -> (u64, u64);
+
+    /// Body of thread `number`: works until `Access::is_over`.
+    fn run<M: Host>(&self, number: u32, access: &mut Access<'_, M>);
+}
+
+/// What threads of a program share.
+pub(crate) struct ProgramState<M: Host> {
+    volume: Arc<Volume<M>>,
+    window: Window,
+    costs: FileCosts,
+    depth: u32,
+    errors: M::Word,
+}
+
+impl<M: Host> ProgramState<M> {
+    /// Of threads on `volume`, each with `depth` I/Os in flight at most.
+    ///
+    /// # Errors
+    /// If the costs that are part of the program cannot be read.
+    pub(crate) fn new(
+        volume: Arc<Volume<M>>,
+        window: Window,
+        depth: u32,
+    ) -> Result<ProgramState<M>, BenchError> {
+        let costs = FileCosts::linux_4_4()?;
+        Ok(ProgramState { volume, window, costs, depth, errors: M::Word::new(0) })
+    }
+
+    /// The volume that the threads work on.
+    pub(crate) fn volume(&self) -> &Arc<Volume<M>> {
+        &self.volume
+    }
+
+    /// I/Os that each thread may have in flight.
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Nanoseconds and operations measured.
+    pub(crate) fn measured(&self) -> (u64, u64) {
+        self.window.measured()
+    }
+
+    /// I/Os that failed, once all threads were joined.
+    pub(crate) fn errors(&self) -> u64 {
+        // Relaxed: whoever wrote it was joined.
+        self.errors.load(Order::Relaxed)
+    }
+}
+
+/// What a run gave.
+struct RunMeasurement<M: Host> {
+    window: (u64, u64),
+    errors: u64,
+    stats: Option<CacheStats>,
+    /// Kept so that it is dropped where time does not count.
+    _volume: Arc<Volume<M>>,
+}
+
+/// Runs `program` on the plan's volume: `plan.jobs` threads on `plan.cpus`, each with
+/// `plan.workload.iodepth` I/Os in flight at most; the flusher runs on CPU `flusher`.
+///
+/// # Errors
+/// If the plan does not fit the machine or the drives, an I/O fails, or the simulation does.
+pub(crate) fn run_program<P: Program>(
+    model: &Model,
+    plan: &SimPlan,
+    (program, flusher): (&P, u32),
+) -> Result<ObservedRow, BenchError> {
+    plan.check(model.cpus())?;
+    let machine = |text: String| BenchError::Machine { text };
+    let simulation = Simulation::new(model, plan.workload.seed);
+    let simulation = simulation.map_err(|error| machine(error.to_string()))?;
+    let slot = Arc::new(Mutex::new(None));
+    let (inner, result, body) = (plan.clone(), Arc::clone(&slot), program.clone());
+    let main = move || {
+        let measured = play::<Simulated, P>(&inner, &body, CpuId(flusher));
+        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
+    };
+    let report = simulation.first_cpu(plan.cpus[0]).time_limit_ns(LIMIT_NS).run(main);
+    let report = report.map_err(|error| machine(error.to_string()))?;
+    let measured = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let measured = measured.ok_or(BenchError::Panicked)??;
+    if measured.errors > 0 || measured.stats.is_some_and(|stats| stats.write_errors > 0) {
+        return Err(machine("a program's I/O failed".into()));
+    }
+    let (length_ns, ios) = measured.window;
+    let row = Row {
+        jobs: plan.jobs,
+        ios,
+        seconds: length_ns as f64 / 1e9,
+        iops: ios as f64 * 1e9 / length_ns.max(1) as f64,
+        machine: Some(MachineRow {
+            machine: model.name.clone(),
+            interface: plan.interface.to_string(),
+            irq: plan.irq.to_string(),
+            batch: None,
+            history: plan.service.history.row(plan.service.inside, &plan.service.linux3),
+            seed: plan.workload.seed,
+            sim_events: Some(report.events),
+            locks: None,
+        }),
+        ..Row::default()
+    };
+    Ok(ObservedRow { row, cache: measured.stats, ..ObservedRow::default() })
+}
+
+fn thread<M: Machine>(number: u32) -> IoThread<M> {
+    let bell = Arc::new(Doorbell::new(M::Parker::new()));
+    IoThread { number: number as u16, owner: u64::from(number) + 1, bell, turn: None }
+}
+
+/// The main thread of a run.
+fn play<M: Host, P: Program>(
+    plan: &SimPlan,
+    program: &P,
+    flusher_cpu: CpuId,
+) -> Result<RunMeasurement<M>, BenchError> {
+    let mut locks = Locks::new(&Linux24::default());
+    let mut volumes = volumes_of::<M>(plan, (None, &None, None), &mut locks)?;
+    let below = volumes.pop().expect("one volume of all drives");
+    let workers = Workers::start(below.disks());
+    let cache = program.cache().map(|config| Cache::new(Arc::clone(&below), config)).transpose()?;
+    let volume = match &cache {
+        Some(cache) => over(&below, cache, plan.jobs)?,
+        None => Arc::clone(&below),
+    };
+    let (warm_ops, length_ns) = program.measured();
+    let window = Window::after(warm_ops, length_ns);
+    let shared = Arc::new(ProgramState::new(volume, window, plan.workload.iodepth)?);
+    let start = |cache| FlusherThread::start(cache, (plan.jobs, flusher_cpu), &shared.costs);
+    let flusher = cache.as_ref().map(start);
+    let start = |number: u32| {
+        let (shared, program) = (Arc::clone(&shared), program.clone());
+        let body = Box::new(move || {
+            let thread = thread::<M>(number);
+            shared.volume.disks().iter().for_each(|disk| {
+                disk.bring_up(thread.number, &thread).expect("a queue of its own");
+            });
+            let mut access = Access::new(&shared, &thread);
+            program.run(number, &mut access);
+            access.drain();
+            drop(access);
+            shared.volume.disks().iter().for_each(|disk| disk.bring_down(thread.owner));
+        });
+        M::spawn(&format!("program-{number}"), plan.cpu_of(number).map(CpuId), body)
+    };
+    let threads: Vec<M::Thread> = (0..plan.jobs).map(start).collect();
+    let mut whole = threads.into_iter().fold(true, |whole, thread| thread.join() & whole);
+    let stats = cache.as_ref().map(|cache| cache.stats());
+    whole &= flusher.is_none_or(FlusherThread::stop);
+    whole &= workers.stop();
+    if !whole {
+        return Err(BenchError::Panicked);
+    }
+    let (window, errors) = (shared.measured(), shared.errors());
+    Ok(RunMeasurement { window, errors, stats, _volume: Arc::clone(&shared.volume) })
+}
+
+/// The volume that programs see through the cache.
+fn over<M: Host>(
+    below: &Arc<Volume<M>>,
+    cache: &Arc<Cache<M>>,
+    threads: u32,
+) -> Result<Arc<Volume<M>>, BenchError> {
+    let io_threads = threads as u16;
+    let config = DiskConfig { io_threads, timeout_ns: 0, ..DiskConfig::default() };
+    let disk = Disk::new(Box::new(CacheDriver::new(cache)), config)?;
+    Ok(Volume::over(Arc::clone(below), disk)?)
+}
+
+/// The flusher of a cache, on a CPU of its own.
+struct FlusherThread<M: Machine> {
+    thread: M::Thread,
+    stop: Arc<M::Word>,
+    bell: Arc<Doorbell<M>>,
+}
+
+impl<M: Host> FlusherThread<M> {
+    fn start(
+        cache: &Arc<Cache<M>>,
+        (number, cpu): (u32, CpuId),
+        costs: &FileCosts,
+    ) -> FlusherThread<M> {
+        let costs = costs.clone();
+        let (stop, mine) = (Arc::new(M::Word::new(0)), thread::<M>(number));
+        let bell = Arc::clone(&mine.bell);
+        let (cache, seen) = (Arc::clone(cache), Arc::clone(&stop));
+        let body = Box::new(move || flush(&cache, &mine, (&seen, &costs)));
+        FlusherThread { thread: M::spawn("flusher", Some(cpu), body), stop, bell }
+    }
+
+    /// Stops it and waits for its end; false if it panicked.
+    fn stop(self) -> bool {
+        self.stop.store(1, Order::SeqCst);
+        self.bell.ring();
+        self.thread.join()
+    }
+}
+
+/// The flusher has as many I/Os in flight for each drive as other experiments' submitters have, and
+/// sends them in one order, as the kernel's does: one `bdi_writeback` of a volume.
+const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 64, lists: WriteLists::Shared };
+
+/// Runs the flusher; what the kernel does for each page besides is charged when it is written.
+fn flush<M: Host>(
+    cache: &Arc<Cache<M>>,
+    thread: &IoThread<M>,
+    (stop, costs): (&M::Word, &FileCosts),
+) {
+    for disk in cache.below().disks() {
+        disk.bring_up(thread.number, thread).expect("a queue of its own");
+    }
+    let depth = FLUSHER.channel_depth(cache.below().disks().len());
+    let config = ChannelConfig { depth, thread: Some(thread.clone()), ..ChannelConfig::default() };
+    let below = Channel::open(cache.below(), config).expect("its queues are served");
+    let mut flusher = Flusher::new(cache, (below, FLUSHER), &thread.bell);
+    let mut charged = 0;
+    while stop.load(Order::SeqCst) == 0 {
+        flusher.turn();
+        let written = cache.written_back();
+        M::kernel_work(costs.write_back_ns(written - charged));
+        charged = written;
+        let deadline_ns = flusher.sleep_until();
+        let has_work = || flusher.has_work() || stop.load(Order::SeqCst) != 0;
+        thread.bell.sleep_unless(deadline_ns, has_work);
+    }
+    drop(flusher);
+    cache.below().disks().iter().for_each(|disk| disk.bring_down(thread.owner));
+}

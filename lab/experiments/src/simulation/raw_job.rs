@@ -1,0 +1,162 @@
+//! A job that reads and writes as Linux's raw devices did: one I/O at a time, cut into bios.
+//!
+//! Runs on its own thread, in the place of job.rs where a plan has a `Linux24`; called by it. A
+//! round: the I/O goes through the interface; its elements, together or one after the other, become
+//! bios of a unit each, and the job waits for all of them. Its latency is the program's: that of
+//! the I/O, not of its bios. With bounces it really copies between
+//! the bios' own buffers and that of the I/O. Source: \[OLS\]; Linux 2.4.17, `rw_raw_dev`,
+//! `brw_kiovec`.
+
+use millrace_block::{Bio, Buffer, Channel, Op, Snapshot};
+
+use super::interface::{Host, Interface};
+use super::irq::Signal;
+use super::job::RowState;
+use super::linux24::{Kernel, Readv};
+use crate::load::workload::Offsets;
+
+/// Runs job `number` until the window is over.
+pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
+    let plan = &shared.plan;
+    let (history, bs_bytes) = (&plan.service.history, plan.workload.bs_bytes);
+    let (element_bytes, unit_bytes) = history.pieces(bs_bytes);
+    let together_bytes = if history.readv == Readv::Whole { bs_bytes } else { element_bytes };
+    let (channel, offsets) = shared.open(number, together_bytes / unit_bytes);
+    let fresh = |_| Bio::read(0, Buffer::new(unit_bytes as usize));
+    let mut job = Raw {
+        shared,
+        channel,
+        interface: Interface::new(plan.interface, &shared.counters),
+        offsets,
+        signal: &shared.signals[number as usize],
+        kernel: shared.kernel.as_deref(),
+        idle: (0..together_bytes / unit_bytes).map(fresh).collect(),
+        memory: vec![0; if history.bounce { bs_bytes as usize } else { 0 }],
+        calls: Snapshot::default(),
+        errors: 0,
+        first_error: None,
+    };
+    // Filled, so that it is memory that the process has.
+    let descriptor = vec![1u8; history.descriptor_bytes as usize];
+    while !shared.window.is_over() {
+        job.io(bs_bytes, together_bytes, unit_bytes);
+        if let Some(kernel) = job.kernel.filter(|_| history.compute_ns > 0) {
+            kernel.compute(history.compute_ns);
+        }
+        shared.count(1);
+    }
+    drop(std::hint::black_box(descriptor));
+    let Raw { channel, interface, errors, first_error, calls, .. } = job;
+    drop(channel);
+    shared.sum(|sums| sums.calls.merge(&calls));
+    shared.end(errors, first_error, interface.system_calls);
+}
+
+struct Raw<'a, M: Host> {
+    shared: &'a RowState<M>,
+    channel: Channel<M>,
+    interface: Interface<M>,
+    offsets: Offsets,
+    signal: &'a Signal<M>,
+    kernel: Option<&'a Kernel<M>>,
+    idle: Vec<Bio>,
+    /// The program's buffer, if bios have others; empty if not.
+    memory: Vec<u8>,
+    /// From before the program's call to after it.
+    calls: Snapshot,
+    errors: u64,
+    first_error: Option<String>,
+}
+
+impl<M: Host> Raw<'_, M> {
+    /// One I/O, from the system call to its end.
+    fn io(&mut self, bs_bytes: u32, together_bytes: u32, unit_bytes: u32) {
+        let (block, op) = self.offsets.next_io();
+        let first = block * u64::from(bs_bytes >> 9);
+        let began_ns = M::now();
+        self.interface.submit(1);
+        for start in (0..bs_bytes).step_by(together_bytes as usize) {
+            let sector = first + u64::from(start >> 9);
+            self.send((sector, start), op, unit_bytes);
+            self.wait(first, unit_bytes);
+        }
+        self.interface.reap(1);
+        let took_ns = M::now() - began_ns;
+        if self.shared.window.is_open() {
+            self.calls.add(took_ns, 1);
+        }
+    }
+
+    /// Sends a bio for each unit from a sector on; the first one's data begin at `start` in the
+    /// program's buffer.
+    fn send(&mut self, (sector, start): (u64, u32), op: Op, unit_bytes: u32) {
+        for (number, mut bio) in (0..).zip(self.idle.drain(..)) {
+            if let Some(kernel) = self.kernel {
+                kernel.submit(1);
+            }
+            let at = u64::from(start) + u64::from(unit_bytes) * number;
+            if op == Op::Write && !self.memory.is_empty() {
+                let mut buffer = bio.into_buffer().expect("made with one");
+                buffer.copy_from_slice(&self.memory[at as usize..][..unit_bytes as usize]);
+                if let Some(kernel) = self.kernel {
+                    kernel.copy(unit_bytes >> 9);
+                }
+                bio = Bio::write(0, buffer);
+            }
+            bio.set_sector(sector + u64::from(unit_bytes >> 9) * number);
+            bio.set_op(op);
+            bio.set_user_data(at);
+            self.channel.submit(bio).expect("as deep as an I/O is long, and it lies inside");
+        }
+        self.channel.flush();
+    }
+
+    /// Waits for all bios, of a unit each, of the I/O that begins at a sector.
+    fn wait(&mut self, first: u64, unit_bytes: u32) {
+        while self.channel.in_flight() > 0 {
+            let Raw { channel, idle, memory, errors, first_error, kernel, .. } = self;
+            let (mut ended, mut copied) = (0, 0);
+            let handed = channel.poll(|done| {
+                if !done.status.is_ok() {
+                    *errors += 1;
+                    let text = || format!("{:?} of the I/O at sector {first}", done.status);
+                    first_error.get_or_insert_with(text);
+                }
+                ended += 1;
+                copied += u32::from(done.bio.op() == Op::Read && !memory.is_empty());
+                idle.push(take(done.bio, memory));
+            });
+            if let Some(kernel) = kernel {
+                kernel.copy(copied * (unit_bytes >> 9));
+                (0..ended).for_each(|_| kernel.give_back());
+            }
+            if handed == 0 && self.channel.in_flight() > 0 {
+                self.sleep();
+            }
+        }
+    }
+
+    /// Sleeps as in a system call, until something may be done.
+    fn sleep(&mut self) {
+        let deadline_ns = self.channel.sleep_until();
+        let (channel, signal) = (&self.channel, self.signal);
+        if self.shared.plan.irq.is_polled() {
+            M::spin_until(deadline_ns.unwrap_or(u64::MAX), || channel.has_work());
+            return;
+        }
+        signal.bell.sleep_unless(deadline_ns, || signal.is_raised() || channel.has_work());
+        signal.lower();
+        self.channel.tick();
+    }
+}
+
+/// A bio that has ended; what it read goes to its place in the program's buffer, if it has another.
+fn take(bio: Bio, memory: &mut [u8]) -> Bio {
+    if memory.is_empty() || bio.op() != Op::Read {
+        return bio;
+    }
+    let (sector, at) = (bio.sector(), bio.user_data() as usize);
+    let buffer = bio.into_buffer().expect("made with one");
+    memory[at..at + buffer.len()].copy_from_slice(&buffer);
+    Bio::read(sector, buffer)
+}

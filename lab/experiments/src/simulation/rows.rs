@@ -1,0 +1,78 @@
+//! Many rows at once: each simulation is single-threaded, so they run side by side.
+//!
+//! Called by verbs with all rows of an experiment. Results are in the order of the rows, whichever
+//! ends first, so an experiment's output does not depend on how many run at a time.
+
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use crate::load::bench::BenchError;
+
+/// Runs `count` rows with `run(index)`, as many at a time as there are CPUs; `done(index)` is told
+/// of each that has ended. After an error no further rows start.
+///
+/// # Errors
+/// The error of the first row in order that has one.
+pub fn run_rows<T: Send>(
+    count: usize,
+    run: impl Fn(usize) -> Result<T, BenchError> + Sync,
+    done: impl FnMut(usize) + Send,
+) -> Result<Vec<T>, BenchError> {
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(count);
+    let next = Mutex::new(0usize);
+    let (done, results) = (Mutex::new(done), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(index) = take(&next, count) {
+            let result = run(index);
+            if result.is_err() {
+                *lock(&next) = count;
+            }
+            lock(&results).push((index, result));
+            lock(&done)(index);
+        }
+    };
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take(next: &Mutex<usize>, count: usize) -> Option<usize> {
+    let mut next = lock(next);
+    let index = *next;
+    *next += usize::from(index < count);
+    (index < count).then_some(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::row::Row;
+
+    #[test]
+    fn results_come_in_the_order_of_the_rows() {
+        let mut ended = 0;
+        let run = |index: usize| {
+            std::thread::sleep(std::time::Duration::from_millis(5 * (3 - index as u64)));
+            Ok(Row { ios: index as u64, ..Row::default() })
+        };
+        let rows = run_rows(4, run, |_| ended += 1).expect("none fails");
+        assert_eq!(rows.iter().map(|row| row.ios).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(ended, 4);
+    }
+
+    #[test]
+    fn the_first_error_ends_it() {
+        let run = |index: usize| match index {
+            0 => Ok(Row::default()),
+            _ => Err(BenchError::Workload(format!("row {index}"))),
+        };
+        let error = run_rows(64, run, |_| ()).expect_err("row 1");
+        assert_eq!(error.to_string(), "row 1");
+    }
+}

@@ -1,0 +1,407 @@
+//! One row on the simulated machine, or here with lock statistics.
+//!
+//! `run_simulated` and `run_metered` are what verbs call; both run `run_jobs`, which builds all it
+//! needs on the machine it is for. Results leave a simulation through shared memory; the volume
+//! leaves with them, so that nobody's virtual time is spent on taking it apart.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millrace_block::{
+    Controller, Disk, DiskConfig, Entrance, SchedulerKind, Snapshot, StatsSnapshot, Tracer, Volume,
+};
+use millrace_cache::CacheStats;
+use millrace_drives::{Words, controller_of, open_on};
+use millrace_machine::{CpuId, LockMeter, LockRow, Machine, Native, Thread};
+use millrace_runtime::{Recorded, WorkerCpus};
+use millrace_simulator::{CpuTimes, Model, Report, Simulated, Simulation};
+use millrace_trace::{LockLine, LockSpan};
+
+use super::bounce::BounceDriver;
+use super::host_adapter::{AdapterDriver, HostAdapter, HostAdapterConfig};
+use super::interface::Host;
+use super::irq::{Interrupts, IrqDriver, Signal};
+use super::job::{self, RowState, Sums};
+use super::linux3::{CountedDriver, Counters, QueueCounters};
+use super::linux24::{Charge, Kernel, Locks};
+use super::poller::PollerDriver;
+use super::tags::{TagSample, TagWatch};
+use super::window::Window;
+use super::workers::Workers;
+use super::{Irq, RecordingPlan, SimPlan};
+use crate::filter::FilteredDriver;
+use crate::filter::no_merges::NoMerges;
+use crate::load::bench::{BenchError, Interrupt, process_cpu_ns};
+use crate::load::row::{Cost, DriveStates, LatencyNs, MachineRow, Outcome, Row};
+
+/// Most memory that the bios of a row may have in all.
+const BUFFERS_MAX: u64 = 1 << 30;
+
+/// Virtual time after which a row that has not ended is given up.
+const LIMIT_NS: u64 = 1_000_000_000_000;
+
+/// What a run of the jobs gave.
+struct RunMeasurement<M: Host> {
+    length_ns: u64,
+    ios: u64,
+    total_ios: u64,
+    sums: Sums,
+    tags: Vec<TagSample>,
+    spent_ns: Vec<u64>,
+    recorded: Option<Recorded>,
+    /// Kept so that they are dropped where time does not count.
+    _volumes: Vec<Arc<Volume<M>>>,
+}
+
+/// A row, and what else was seen while it ran.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ObservedRow {
+    /// The row.
+    pub row: Row,
+    /// Mean time from Q to D of each drive's I/Os, in nanoseconds.
+    pub stack_ns: Vec<u64>,
+    /// Tags in use, if they were asked for.
+    pub tags: Vec<TagSample>,
+    /// What all CPUs together did, from the row's begin to its end.
+    pub cpus: CpuTimes,
+    /// What was charged for Linux 2.4 beside the layer, in nanoseconds, in the order of
+    /// [`TimeUse::NAMES`](super::Spent::NAMES); empty if nothing was.
+    pub spent_ns: Vec<u64>,
+    /// What the cache did, of a program's run through one.
+    pub cache: Option<CacheStats>,
+    /// What was recorded, if that was asked for.
+    pub recorded: Option<Recorded>,
+}
+
+/// Runs a row on a simulated machine. Takes no time of that machine's but its own; the same plan
+/// and model give the same row to the bit.
+///
+/// # Errors
+/// If the plan does not fit the machine or the drives, or the simulation fails.
+pub fn run_simulated(model: &Model, plan: &SimPlan) -> Result<Row, BenchError> {
+    run_observed(model, plan).map(|observed| observed.row)
+}
+
+/// Runs a row as [`run_simulated`] does; an interrupt ends it early, with what was measured until
+/// then, or with nothing if that was the warm-up.
+///
+/// # Errors
+/// As [`run_simulated`].
+pub fn run_simulated_until(
+    model: &Model,
+    plan: &SimPlan,
+    interrupt: &Interrupt,
+) -> Result<Option<ObservedRow>, BenchError> {
+    let observed = observe(model, plan, interrupt)?;
+    Ok((observed.row.ios > 0 || !interrupt.is_set()).then_some(observed))
+}
+
+/// Runs a row as [`run_simulated`] does, and gives what else was seen.
+///
+/// # Errors
+/// As [`run_simulated`].
+pub fn run_observed(model: &Model, plan: &SimPlan) -> Result<ObservedRow, BenchError> {
+    observe(model, plan, &Interrupt::default())
+}
+
+fn observe(
+    model: &Model,
+    plan: &SimPlan,
+    interrupt: &Interrupt,
+) -> Result<ObservedRow, BenchError> {
+    plan.check(model.cpus())?;
+    let invalid =
+        |error: millrace_simulator::ModelError| BenchError::Machine { text: error.to_string() };
+    let simulation = Simulation::new(model, plan.workload.seed).map_err(invalid)?;
+    let slot = Arc::new(Mutex::new(None));
+    let (inner, result, interrupt) = (plan.clone(), Arc::clone(&slot), interrupt.clone());
+    let charge = Charge { work: Simulated::charge, ghz: model.ghz };
+    let main = move || {
+        let measured = run_jobs::<Simulated>(&inner, Some(charge), &interrupt);
+        *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured);
+    };
+    let limit_ns = LIMIT_NS.saturating_add(plan.length.time_ns().saturating_mul(2));
+    let report = simulation.first_cpu(plan.cpus[0]).time_limit_ns(limit_ns).run(main);
+    let report = report.map_err(|error| BenchError::Machine { text: error.to_string() })?;
+    let measured = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let measured = measured.ok_or(BenchError::Panicked)??;
+    let mut row = row_of(plan, &measured);
+    row.cost.cpu_ns_per_io = cpu_ns(&report) as f64 / measured.total_ios.max(1) as f64;
+    let span = LockSpan { elapsed_ns: report.elapsed_ns(), cpus: plan.cpus.len() as u64 };
+    let lines = |rows: &[LockRow]| rows.iter().map(|row| LockLine::new(row, span)).collect();
+    row.machine = Some(MachineRow {
+        machine: model.name.clone(),
+        interface: plan.interface.to_string(),
+        irq: plan.irq.to_string(),
+        batch: plan.batch,
+        history: plan.service.history.row(plan.service.inside, &plan.service.linux3),
+        seed: plan.workload.seed,
+        sim_events: Some(report.events),
+        locks: plan.watch.locks.then(|| lines(&report.locks)),
+    });
+    let stack_ns = measured.sums.drives.iter().map(stack_ns).collect();
+    let RunMeasurement { tags, spent_ns, recorded, .. } = measured;
+    Ok(ObservedRow { row, stack_ns, tags, cpus: cpu_sum(&report), spent_ns, cache: None, recorded })
+}
+
+/// Mean time from Q to D of a drive's I/Os.
+fn stack_ns(stats: &StatsSnapshot) -> u64 {
+    let mut sum = Snapshot::default();
+    stats.ops.iter().for_each(|op| sum.merge(&op.queue));
+    sum.mean_ns()
+}
+
+fn cpu_sum(report: &Report) -> CpuTimes {
+    report.cpus.iter().fold(CpuTimes::default(), |sum, cpu| CpuTimes {
+        busy_ns: sum.busy_ns + cpu.busy_ns,
+        spin_ns: sum.spin_ns + cpu.spin_ns,
+        idle_ns: sum.idle_ns + cpu.idle_ns,
+        context_switches: sum.context_switches + cpu.context_switches,
+    })
+}
+
+fn cpu_ns(report: &Report) -> u64 {
+    report.cpus.iter().map(|cpu| cpu.busy_ns + cpu.spin_ns).sum()
+}
+
+/// Runs a row on this machine with lock statistics, for drives that run on any machine.
+///
+/// # Errors
+/// If the plan does not fit the machine or the drives, or somebody else takes lock statistics.
+pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
+    metered(plan, &Interrupt::default()).map(|observed| observed.row)
+}
+
+/// Runs a row as [`run_metered`] does; an interrupt ends it as it ends [`run_simulated_until`].
+///
+/// # Errors
+/// As [`run_metered`].
+pub fn run_metered_until(
+    plan: &SimPlan,
+    interrupt: &Interrupt,
+) -> Result<Option<ObservedRow>, BenchError> {
+    let observed = metered(plan, interrupt)?;
+    Ok((observed.row.ios > 0 || !interrupt.is_set()).then_some(observed))
+}
+
+fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<ObservedRow, BenchError> {
+    plan.check(u32::MAX)?;
+    let busy = || BenchError::Workload("somebody takes lock statistics already".into());
+    let (meter, cpu_start_ns) = (LockMeter::start().ok_or_else(busy)?, process_cpu_ns());
+    let measured = run_jobs::<Native>(plan, None, interrupt)?;
+    let (elapsed_ns, rows) = (meter.elapsed_ns(), meter.rows());
+    drop(meter);
+    let mut row = row_of(plan, &measured);
+    let cpu_ns = process_cpu_ns() - cpu_start_ns;
+    row.cost.cpu_ns_per_io = cpu_ns as f64 / measured.total_ios.max(1) as f64;
+    let cpus = (Native::topology().cpus().len() as u64).min(plan.jobs.into());
+    let line = |row: &LockRow| LockLine::new(row, LockSpan { elapsed_ns, cpus });
+    row.machine = Some(MachineRow {
+        machine: "native".into(),
+        interface: plan.interface.to_string(),
+        irq: String::new(),
+        batch: plan.batch,
+        history: plan.service.history.row(plan.service.inside, &plan.service.linux3),
+        seed: plan.workload.seed,
+        sim_events: None,
+        locks: Some(rows.iter().map(line).collect()),
+    });
+    Ok(ObservedRow { row, recorded: measured.recorded, ..ObservedRow::default() })
+}
+
+/// A row's main thread: builds everything, starts the jobs, waits for them.
+fn run_jobs<M: Host>(
+    plan: &SimPlan,
+    charge: Option<Charge>,
+    interrupt: &Interrupt,
+) -> Result<RunMeasurement<M>, BenchError> {
+    let signals: Vec<Arc<Signal<M>>> = (0..plan.jobs).map(|_| Arc::new(Signal::new())).collect();
+    let mut locks = Locks::new(&plan.service.history);
+    let kernel = Kernel::new(plan, &mut locks, charge)?;
+    let interrupts = Interrupts::new(plan, &signals, kernel.as_ref());
+    let counted = plan.service.linux3.queue_counters;
+    let counters = counted.then(|| QueueCounters::new(plan.hardware_queues, &M::topology()));
+    let tracer = plan.watch.trace.as_ref().map(|trace| Tracer::<M>::new(trace.ring));
+    let around = (interrupts.as_ref(), &counters, tracer.as_ref());
+    let volumes = volumes_of::<M>(plan, around, &mut locks)?;
+    volumes.iter().try_for_each(|volume| check_workload(volume, plan))?;
+    let disks: Vec<_> = volumes.iter().flat_map(|volume| volume.disks()).cloned().collect();
+    let recording = plan.watch.trace.as_ref().zip(tracer.as_ref());
+    let record =
+        |(trace, tracer): (&RecordingPlan, _)| M::record(tracer, &volumes, trace.config.clone());
+    let said = |error: std::io::Error| {
+        let text = error.to_string();
+        BenchError::Trace { text: text.trim_start_matches("trace ").to_owned() }
+    };
+    let recording = recording.map(record).transpose().map_err(said)?;
+    let workers = Workers::start(&disks);
+    let watch = plan.watch.tags.map(|often| TagWatch::start(disks, often));
+    let (jobs, depth) = (plan.jobs, plan.workload.iodepth);
+    let window = Window::new(plan.length, jobs, depth).ended_by(interrupt);
+    let shared = RowState::new((plan, window), volumes, signals, (kernel, counters));
+    let handlers = interrupts.as_ref().map_or(Vec::new(), Interrupts::start);
+    let start = |number: u32| {
+        let (cpu, shared) = (plan.cpu_of(number), Arc::clone(&shared));
+        let body = Box::new(move || job::run(&shared, number));
+        M::spawn(&format!("job-{number}"), cpu.map(CpuId), body)
+    };
+    let threads: Vec<M::Thread> = (0..plan.jobs).map(start).collect();
+    let mut whole = true;
+    threads.into_iter().for_each(|thread| whole &= thread.join());
+    whole &= workers.stop();
+    if let Some(interrupts) = interrupts {
+        interrupts.stop();
+    }
+    handlers.into_iter().for_each(|thread| whole &= thread.join());
+    let seen = watch.map_or(Some(Vec::new()), |watch| watch.stop(shared.window.begin_ns()));
+    let (true, Some(tags)) = (whole, seen) else {
+        return Err(BenchError::Panicked);
+    };
+    let recorded = recording.map(|stop| stop()).transpose().map_err(said)?;
+    let (length_ns, ios) = shared.window.measured();
+    let sums = shared.sums.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Ok(RunMeasurement {
+        length_ns,
+        ios,
+        total_ios: shared.window.total(),
+        sums,
+        tags,
+        spent_ns: shared.kernel.as_ref().map_or(Vec::new(), |kernel| kernel.spent_ns()),
+        recorded,
+        _volumes: shared.volumes.clone(),
+    })
+}
+
+/// What stands around the plan's drives.
+type DriverExtras<'a, M> =
+    (Option<&'a Arc<Interrupts<M>>>, &'a Counters<M>, Option<&'a Arc<Tracer<M>>>);
+
+/// Opens the plan's drives on the machine and makes a volume of them, or one of each.
+pub(super) fn volumes_of<M: Host>(
+    plan: &SimPlan,
+    (interrupts, counters, tracer): DriverExtras<'_, M>,
+    locks: &mut Locks<M>,
+) -> Result<Vec<Arc<Volume<M>>>, BenchError> {
+    let controllers = plan.service.controllers.iter().cloned().map(Controller::new);
+    let controllers = controllers.collect::<Result<Vec<_>, _>>()?;
+    let workers: Vec<CpuId> = plan.service.worker_cpus.iter().copied().map(CpuId).collect();
+    let mut workers = WorkerCpus::new(&workers, &M::topology());
+    let shares = plan.service.adapter;
+    let adapter = (shares != HostAdapterConfig::default()).then(|| HostAdapter::new(shares));
+    let mut disks = Vec::new();
+    for (index, spec) in plan.drives.iter().enumerate() {
+        let failed = |source| BenchError::drive(spec, &source);
+        let mut driver = open_on::<M>(spec).map_err(failed)?;
+        if let Some(interrupts) = interrupts {
+            let interrupts = Arc::clone(interrupts);
+            driver =
+                Box::new(FilteredDriver(IrqDriver { inner: driver, interrupts, drive: index }));
+        } else if plan.irq == Irq::Poller {
+            driver = Box::new(FilteredDriver(PollerDriver(driver)));
+        }
+        if let Some(adapter) = &adapter {
+            driver = Box::new(FilteredDriver(AdapterDriver::new(driver, adapter)));
+        }
+        if let Some(counters) = counters {
+            driver = Box::new(FilteredDriver(CountedDriver {
+                inner: driver,
+                counters: counters.clone(),
+            }));
+        }
+        if plan.service.nomerges {
+            driver = Box::new(FilteredDriver(NoMerges(driver)));
+        }
+        if plan.service.history.bounce {
+            driver = Box::new(FilteredDriver(BounceDriver(driver)));
+        }
+        let controller = controller_of(spec, &controllers).map_err(failed)?;
+        let node = controller.as_ref().and_then(|controller| controller.config().node);
+        let config = DiskConfig {
+            name: drive_name(index),
+            worker: workers.next(node),
+            stack: plan.stack,
+            software_queues: plan.software_queues,
+            hardware_queues: plan.hardware_queues,
+            entrance: Entrance {
+                inside: plan.service.inside,
+                request_lock: locks.of(plan.service.history.request_lock, spec),
+            },
+            controller,
+            tracer: tracer.cloned(),
+            device: plan.watch.trace.as_ref().map_or(0, |trace| trace.devices[index]),
+            ..DiskConfig::default()
+        };
+        let disk = Disk::new(driver, config)?;
+        if plan.service.scheduler != SchedulerKind::None {
+            disk.set_scheduler(plan.service.scheduler)?;
+        }
+        disks.push(disk);
+    }
+    let together = |disks| Volume::with_serving("bench", plan.layout, disks, plan.service.serving);
+    Ok(match plan.service.apart {
+        true => disks.into_iter().map(|disk| together(vec![disk])).collect::<Result<_, _>>()?,
+        false => vec![together(disks)?],
+    })
+}
+
+fn check_workload<M: Machine>(volume: &Volume<M>, plan: &SimPlan) -> Result<(), BenchError> {
+    let (bs, depth) = (plan.workload.bs_bytes, plan.workload.iodepth);
+    let block_bytes = volume.limits().logical_block_size;
+    crate::load::bench::check_block_size(bs, block_bytes)?;
+    plan.service.history.check_units(bs, block_bytes)?;
+    crate::load::bench::check_room(bs, plan.jobs, volume.capacity() << 9)?;
+    let bytes = u64::from(bs.max(4096)) * u64::from(depth) * u64::from(plan.jobs);
+    if bytes > BUFFERS_MAX {
+        let text = format!(
+            "bs={bs} iodepth={depth} with {} jobs: {} MiB of buffers; at most {} MiB",
+            plan.jobs,
+            bytes >> 20,
+            BUFFERS_MAX >> 20
+        );
+        return Err(BenchError::Workload(text));
+    }
+    Ok(())
+}
+
+/// What each drive did in the window.
+fn states_of(sums: &Sums) -> Vec<DriveStates> {
+    let drives = sums.drives.iter().zip(0..);
+    drives.map(|(stats, index)| DriveStates::new(&drive_name(index), stats)).collect()
+}
+
+fn drive_name(index: usize) -> String {
+    format!("d{index}")
+}
+
+fn row_of<M: Host>(plan: &SimPlan, measured: &RunMeasurement<M>) -> Row {
+    let (sums, bs) = (&measured.sums, plan.workload.bs_bytes);
+    // Where each I/O is a call of the program, its latency is the program's.
+    let latency = if sums.calls.count() > 0 { &sums.calls } else { &sums.latency };
+    let seconds = measured.length_ns as f64 / 1e9;
+    let iops = measured.ios as f64 * 1e9 / measured.length_ns.max(1) as f64;
+    Row {
+        queues: plan.queues(),
+        drives: plan.drives.iter().map(ToString::to_string).collect::<Vec<_>>().join("+"),
+        jobs: plan.jobs,
+        iodepth: plan.workload.iodepth,
+        bs,
+        rw: plan.workload.rw,
+        stamp: plan.stamp.word().to_owned(),
+        ios: measured.ios,
+        seconds,
+        iops,
+        bw_bytes_per_s: iops * f64::from(bs),
+        cost: Cost {
+            cpu_ns_per_io: 0.0,
+            syscalls_per_io: sums.system_calls as f64 / measured.total_ios.max(1) as f64,
+            notifications: None,
+        },
+        lat_ns: LatencyNs::of(latency),
+        outcome: Outcome {
+            errors: sums.errors,
+            verified: 0,
+            first_error: sums.first_error.clone(),
+            states: states_of(sums),
+        },
+        ..Row::default()
+    }
+}

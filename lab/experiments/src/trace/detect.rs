@@ -1,0 +1,213 @@
+//! Finds a trace's format by its first bytes.
+//!
+//! Binary formats are known by their magic numbers; where there is none, as in vscsi's, by the
+//! version that every record repeats. Of text, each format is tried on the first lines, by its own
+//! reader: the format is the first of `Format::ALL` that takes all of them. Formats are told apart
+//! by the number of fields, and by the place and spelling of the operation:
+//!
+//! | format | fields | operation |
+//! |---|---|---|
+//! | msr | 7 or more, commas | the 4th, `Read` or `Write` in full |
+//! | systor | 6 or more | the 3rd, `R`, `W` or nothing |
+//! | alibaba | 5 or more | the 2nd, `R` or `W` |
+//! | spc | 5 or more | the 4th, a letter in either case |
+//! | tencent | 5 or more | the 4th, `0` or `1` |
+//! | fiu | 8 or more, blanks | `R` or `W` between numbers, the 6th but for blanks in a name |
+//! | blkparse | 6 or more, blanks | the 6th, after a time with decimals |
+//!
+//! Called by `open.rs`.
+
+use millrace_block::blktrace::{RECORD_BYTES, Record};
+
+use super::devices::Devices;
+use super::format::Format;
+use super::formats::alibaba::Alibaba;
+use super::formats::blkparse::{ParsedLine, line as blkparse_line};
+use super::formats::fiu::Fiu;
+use super::formats::iolog::{HEAD_2, HEAD_3};
+use super::formats::msr::Msr;
+use super::formats::nbdkit::Log;
+use super::formats::spc::Spc;
+use super::formats::systor::Systor;
+use super::formats::tencent::Tencent;
+use super::formats::{trlog, vscsi};
+use super::lines::said;
+use super::parser::{Line, LineFormat};
+
+/// Lines that are tried.
+const LINES_TRIED: usize = 16;
+
+/// The format of a trace that begins with these bytes; none if none fits.
+pub(super) fn detect(head: &[u8]) -> Option<Format> {
+    let text = String::from_utf8_lossy(head);
+    let lines = first_lines(&text);
+    Format::ALL.into_iter().find(|format| fits(*format, head, &lines))
+}
+
+/// Whether exactly one format fits a trace's beginning, as far as it is there: more lines would not
+/// change it.
+pub(super) fn is_certain(head: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(head);
+    let Some(end) = text.rfind('\n') else { return false };
+    let lines = first_lines(&text[..=end]);
+    let fitting = |format: &Format| fits(*format, head, &lines);
+    Format::ALL.into_iter().filter(fitting).take(2).count() == 1
+}
+
+/// The format that a trace seems to have whose beginning is broken: the one that takes the most of
+/// its first lines, if there is one. Its reader says which line does not fit.
+pub(super) fn likely(head: &[u8]) -> Option<Format> {
+    let text = String::from_utf8_lossy(head);
+    let lines = first_lines(&text);
+    let taken = |format: &Format| {
+        (1..lines.len()).rev().find(|most| fits(*format, head, &lines[..*most])).unwrap_or(0)
+    };
+    let counts = Format::ALL.into_iter().rev().map(|format| (taken(&format), format));
+    counts.max_by_key(|(taken, _)| *taken).filter(|(taken, _)| *taken > 0).map(|(_, it)| it)
+}
+
+/// The lines that are whole and say something, numbered; of a single one, all there is.
+fn first_lines(head: &str) -> Vec<(u64, &str)> {
+    let whole = head.rfind('\n').map_or(head, |end| &head[..end]);
+    let rows = whole.lines().map(said).filter(|line| !line.is_empty());
+    (1..).zip(rows).take(LINES_TRIED).collect()
+}
+
+/// Whether a format takes a trace's beginning.
+pub(super) fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
+    match format {
+        Format::Blktrace => {
+            head.first_chunk::<RECORD_BYTES>().is_some_and(|bytes| Record::decode(bytes).is_ok())
+        }
+        Format::Trlog => trlog::is_log(head),
+        Format::Vscsi => vscsi::version(head).is_some(),
+        Format::Iolog => lines.first().is_some_and(|line| line.1 == HEAD_2),
+        Format::Iolog3 => lines.first().is_some_and(|line| line.1 == HEAD_3),
+        Format::Blkparse => is_blkparse(lines),
+        Format::Nbdkit => {
+            let (mut log, mut devices) = (Log::default(), Devices::default());
+            !lines.is_empty() && lines.iter().all(|line| log.line(line.1, &mut devices).is_ok())
+        }
+        Format::Msr => takes(Msr::default(), lines),
+        Format::Systor => takes(Systor::default(), lines),
+        Format::Alibaba => takes(Alibaba, lines),
+        Format::Tencent => takes(Tencent, lines),
+        Format::Spc => takes(Spc, lines),
+        Format::Fiu => takes(Fiu::default(), lines),
+    }
+}
+
+/// Whether a reader takes all lines, and one is an I/O.
+fn takes<F: LineFormat>(mut format: F, lines: &[(u64, &str)]) -> bool {
+    let mut devices = Devices::default();
+    let read = lines.iter().map(|(number, text)| format.line(*number, text, &mut devices));
+    let read: Vec<Result<Line, _>> = read.collect();
+    let is_io = |line: &Result<Line, _>| matches!(line, Ok(Line::Io(_) | Line::Skipped));
+    read.iter().all(Result::is_ok) && read.iter().any(is_io)
+}
+
+fn is_blkparse(lines: &[(u64, &str)]) -> bool {
+    let mut devices = Devices::default();
+    let told = lines.iter().map(|line| blkparse_line(line.1, &mut devices));
+    let events = told.take_while(|told| !matches!(told, Ok(ParsedLine::Counts)));
+    let told: Vec<Result<ParsedLine, _>> = events.collect();
+    let is_event =
+        |told: &Result<ParsedLine, _>| matches!(told, Ok(ParsedLine::Event(_) | ParsedLine::Other));
+    told.iter().all(Result::is_ok) && told.iter().any(is_event)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A few lines of each text format.
+    const SAMPLES: [(Format, &str); 10] = [
+        (Format::Iolog, "fio version 2 iolog\n/dev/sda add\n/dev/sda read 0 512\n"),
+        (Format::Iolog3, "fio version 3 iolog\n0 /dev/sda add\n1 /dev/sda read 0 512\n"),
+        (Format::Blkparse, "  8,0    3        1     0.000000000   697  Q   W 223490 + 8 [dd]\n"),
+        (
+            Format::Nbdkit,
+            "2020-08-06 02:07:23.080415 connection=1 Read id=1 offset=0x0 count=0x200 ...\n",
+        ),
+        (Format::Msr, "128166372003061629,usr,0,Read,7014609920,24576,41286\n"),
+        (Format::Systor, "1456095145.133076000,,R,0,899056122368,131072\n"),
+        (Format::Alibaba, "0,R,126703661056,4096,1577808000000046\n"),
+        (Format::Tencent, "1538323199,1003027216,16,0,2313\n"),
+        (Format::Spc, "0,303567,3584,w,0.026214\n"),
+        (Format::Fiu, "89967195453000 4892 syslogd 904265560 8 W 6 0 531e779e\n"),
+    ];
+
+    #[test]
+    fn each_format_takes_its_own_lines_and_no_other_takes_them() {
+        for (format, text) in SAMPLES {
+            let lines = first_lines(text);
+            let taken: Vec<Format> =
+                Format::ALL.into_iter().filter(|one| fits(*one, text.as_bytes(), &lines)).collect();
+            assert_eq!(taken, [format], "{text}");
+            assert_eq!(detect(text.trim_end().as_bytes()), Some(format), "without a line's end");
+        }
+    }
+
+    #[test]
+    fn near_misses_go_to_the_format_that_the_rules_name() {
+        let found = |text: &str| detect(text.as_bytes());
+        // SPC allows fields behind the fifth: as many as SYSTOR's and MSR's, and upper case.
+        assert_eq!(found("0,303567,3584,R,0.026214,1\n"), Some(Format::Spc));
+        assert_eq!(found("0,303567,3584,W,0.026214,1,2\n"), Some(Format::Spc));
+        // SYSTOR's without a type and without a response time.
+        assert_eq!(found("1456095145.1,,,0,0,512\n"), Some(Format::Systor));
+        // MSR's with a host that is called R.
+        assert_eq!(found("128166372003061629,R,0,Write,512,512,0\n"), Some(Format::Msr));
+        // FIU's of a process whose name has a blank, or is a number.
+        assert_eq!(found("1 2 my app 8 8 W 6 0 ab\n"), Some(Format::Fiu));
+        assert_eq!(found("1 2 3 8 8 R 6 0 ab\n"), Some(Format::Fiu));
+        // Tencent's of a volume 0, and Alibaba's.
+        assert_eq!(found("1,2,3,1,0\n"), Some(Format::Tencent));
+        assert_eq!(found("1,W,3,1,0\n"), Some(Format::Alibaba));
+        // Heads are passed over, but do not say what follows.
+        assert_eq!(found("Timestamp,Offset\n1,2,3,1,0\n"), Some(Format::Tencent));
+        for none in ["", "\n", "hello\n", "1,2,3,4,5\n", "Timestamp,Offset\n", "fio version 4\n"] {
+            assert_eq!(found(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn the_files_that_blkparse_says_it_reads_are_no_events() {
+        let said = "Input file sda.blktrace.0 added\n".repeat(20);
+        let events = "  8,0    3        1     0.000000000   697  Q   W 223490 + 8 [dd]\n";
+        assert_eq!(detect(format!("{said}{events}").as_bytes()), Some(Format::Blkparse));
+    }
+
+    #[test]
+    fn a_broken_line_leaves_the_format_of_those_before_it() {
+        let text = "128166372003061629,usr,0,Read,7014609920,24576,41286\n\
+                    128166372003061630,usr,0,Read,7014609920,x,41286\n";
+        assert_eq!((detect(text.as_bytes()), likely(text.as_bytes())), (None, Some(Format::Msr)));
+        assert_eq!(likely(b"hello\nworld\n"), None);
+    }
+
+    #[test]
+    fn a_format_is_certain_once_a_whole_line_is_of_no_other() {
+        assert!(!is_certain(b"128166372003061629,usr,0,Read,70146099"));
+        for (format, text) in SAMPLES {
+            assert!(is_certain(text.as_bytes()), "{format}");
+        }
+        assert!(!is_certain(b"Timestamp,Offset\n"), "a head alone");
+    }
+
+    #[test]
+    fn binary_formats_are_known_by_magic_and_by_repeated_versions() {
+        let record = Record::default().encode();
+        assert_eq!(detect(&record), Some(Format::Blktrace));
+        let mut request = [0; 28];
+        request[..4].copy_from_slice(&0x2560_9513_u32.to_be_bytes());
+        assert_eq!(detect(&request), Some(Format::Trlog));
+        let (mut first, mut second) = ([0; 64], [0; 80]);
+        (first[15], first[47]) = (1, 1);
+        (second[3], second[43]) = (2, 2);
+        assert_eq!(detect(&first), Some(Format::Vscsi));
+        assert_eq!(detect(&second), Some(Format::Vscsi));
+        second[43] = 1;
+        assert_eq!(detect(&second), None);
+    }
+}

@@ -1,0 +1,254 @@
+//! What nbdkit's log filter writes: a line when a request comes, and one when it is answered.
+//!
+//! `2020-08-06 02:07:23.080415 connection=1 Read id=1 offset=0x0 count=0x200 ...` and
+//! `... connection=1 ...Read id=1 return=0`. A device is an export, as the line of its `Connect`
+//! says. Times are local; a log over the change of summer time steps back by an hour. Requests that
+//! move nothing (extents, cache) are counted, and other lines passed over.
+//! Source: nbdkit-log-filter(1), "EXAMPLES"; nbdkit 1.32's log.
+
+use std::collections::HashMap;
+
+use millrace_block::Op;
+
+use crate::trace::TraceIo;
+use crate::trace::devices::Devices;
+use crate::trace::error::{ReadError, shown};
+use crate::trace::input::Input;
+use crate::trace::lines::Lines;
+use crate::trace::parser::{Problem, Steps, whole};
+use crate::trace::pending::{Pending, StreamState};
+
+/// A line, for errors.
+const EXAMPLE: &str =
+    "2020-08-06 02:07:23.080415 connection=1 Read id=1 offset=0x0 count=0x200 ...";
+/// Connections whose exports are known.
+const CONNECTIONS_MAX: usize = 65_536;
+
+/// Lines of a file.
+pub(in crate::trace) struct Nbdkit {
+    lines: Lines,
+    log: Log,
+}
+
+/// What the lines so far told.
+#[derive(Debug, Default)]
+pub(in crate::trace) struct Log {
+    pending: Pending,
+    /// By connection and number.
+    open: HashMap<(u64, u64), u64>,
+    /// Connection and number, by the place among those held back.
+    ids: HashMap<u64, (u64, u64)>,
+    exports: HashMap<u64, u32>,
+    /// Requests that move nothing.
+    skipped: u64,
+}
+
+impl Nbdkit {
+    pub(in crate::trace) fn new(input: Input) -> Nbdkit {
+        Nbdkit { lines: Lines::new(input), log: Log::default() }
+    }
+}
+
+impl Log {
+    /// Reads a line.
+    pub(in crate::trace) fn line(
+        &mut self,
+        text: &str,
+        devices: &mut Devices,
+    ) -> Result<(), Problem> {
+        let mut words = text.splitn(3, ' ');
+        let (date, time) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let at_ns = moment(date, time)?;
+        let rest = words.next().unwrap_or_default();
+        let Some(rest) = rest.strip_prefix("connection=") else { return Ok(()) };
+        let (connection, rest) = rest.split_once(' ').ok_or("nothing behind the connection")?;
+        let connection = whole("connection", connection)?;
+        let (verb, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
+        if let Some(verb) = verb.strip_prefix("...") {
+            return self.answer(verb, connection, arguments, at_ns);
+        }
+        match verb {
+            "Connect" => self.connect(connection, arguments, devices),
+            "Disconnect" => {
+                self.exports.remove(&connection);
+                Ok(())
+            }
+            "Read" => self.request(Op::Read, (connection, arguments, at_ns), devices),
+            "Write" => self.request(Op::Write, (connection, arguments, at_ns), devices),
+            "Flush" => self.request(Op::Flush, (connection, arguments, at_ns), devices),
+            "Trim" => self.request(Op::Discard, (connection, arguments, at_ns), devices),
+            "Zero" => self.request(Op::WriteZeroes, (connection, arguments, at_ns), devices),
+            _ => {
+                self.skipped += u64::from(argument(arguments, "id").is_some());
+                Ok(())
+            }
+        }
+    }
+
+    fn connect(
+        &mut self,
+        connection: u64,
+        arguments: &str,
+        devices: &mut Devices,
+    ) -> Result<(), Problem> {
+        let name = arguments.strip_prefix("export=\"").and_then(|rest| rest.split('"').next());
+        let name = name.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_EXPORT);
+        if self.exports.len() < CONNECTIONS_MAX {
+            self.exports.insert(connection, devices.number(name)?);
+        }
+        Ok(())
+    }
+
+    fn request(
+        &mut self,
+        op: Op,
+        (connection, arguments, at_ns): (u64, &str, u64),
+        devices: &mut Devices,
+    ) -> Result<(), Problem> {
+        let id = whole("id", argument(arguments, "id").unwrap_or_default())?;
+        let device = match self.exports.get(&connection) {
+            Some(device) => *device,
+            None => devices.number(DEFAULT_EXPORT)?,
+        };
+        let (offset_bytes, len_bytes) = match op {
+            Op::Flush => (0, 0),
+            _ => (hex(arguments, "offset")?, hex(arguments, "count")?),
+        };
+        let fua = op.is_write() && argument(arguments, "fua") == Some("1");
+        let latency_ns = None;
+        let io = TraceIo { at_ns, device, op, fua, offset_bytes, len_bytes, latency_ns };
+        let number = self.pending.push(io);
+        if let Some(before) = self.open.insert((connection, id), number) {
+            // A log of two runs: the first was never answered.
+            self.ids.remove(&before);
+            self.pending.release(before);
+        }
+        self.ids.insert(number, (connection, id));
+        Ok(())
+    }
+
+    fn answer(
+        &mut self,
+        verb: &str,
+        connection: u64,
+        arguments: &str,
+        at_ns: u64,
+    ) -> Result<(), Problem> {
+        if !matches!(verb, "Read" | "Write" | "Flush" | "Trim" | "Zero") {
+            return Ok(());
+        }
+        let id = whole("id", argument(arguments, "id").unwrap_or_default())?;
+        if let Some(number) = self.open.remove(&(connection, id)) {
+            self.ids.remove(&number);
+            self.pending.answer(number, at_ns);
+        }
+        Ok(())
+    }
+
+    fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
+        let (number, io) = self.pending.pop(more)?;
+        if let Some(id) = self.ids.remove(&number) {
+            self.open.remove(&id);
+        }
+        Some(io)
+    }
+}
+
+/// What an export without a name is called.
+const DEFAULT_EXPORT: &str = "nbd";
+
+/// The value of `name=value` among arguments.
+fn argument<'a>(arguments: &'a str, name: &str) -> Option<&'a str> {
+    let mut words = arguments.split(' ');
+    words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// A number in hexadecimal digits behind 0x.
+fn hex(arguments: &str, name: &str) -> Result<u64, Problem> {
+    let text = argument(arguments, name).unwrap_or_default();
+    let number = text.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    number
+        .ok_or_else(|| format!("{name} is {}; 0x and hexadecimal digits are expected", shown(text)))
+}
+
+/// Nanoseconds since 1970 of a date and a time with microseconds, both as the clock shows them.
+fn moment(date: &str, time: &str) -> Result<u64, Problem> {
+    let problem = || format!("{} {}: a date and a time are expected", shown(date), shown(time));
+    let number = |text: &str, places: usize| -> Option<u64> {
+        let digits = text.len() == places && text.bytes().all(|byte| byte.is_ascii_digit());
+        if digits { text.parse().ok() } else { None }
+    };
+    let parse = || {
+        let (year, rest) = date.split_once('-')?;
+        let (month, day) = rest.split_once('-')?;
+        let (year, month, day) = (number(year, 4)?, number(month, 2)?, number(day, 2)?);
+        let (clock, part) = time.split_once('.')?;
+        let (hour, rest) = clock.split_once(':')?;
+        let (minute, second) = rest.split_once(':')?;
+        let seconds = number(hour, 2)? * 3_600 + number(minute, 2)? * 60 + number(second, 2)?;
+        let valid = year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
+        let days = valid.then(|| days(year, month, day))?;
+        // Nanoseconds since 1970 end in 2554.
+        let whole_ns = (days * 86_400 + seconds).checked_mul(1_000_000_000)?;
+        whole_ns.checked_add(number(part, 6)? * 1_000)
+    };
+    parse().ok_or_else(problem)
+}
+
+/// Days from 1970 to a day of the Gregorian calendar; years are counted from March, so that the
+/// leap day is the last. 2000-03-01 is day 11,017.
+fn days(year: u64, month: u64, day: u64) -> u64 {
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let leaps = year / 4 - year / 100 + year / 400;
+    let before_1970 = 1969 * 365 + 1969 / 4 - 1969 / 100 + 1969 / 400 + 306;
+    year * 365 + leaps + (month * 153 + 2) / 5 + day - 1 - before_1970
+}
+
+impl Steps for Nbdkit {
+    fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError> {
+        let Some(text) = self.lines.next()? else { return Ok(StreamState::Ended) };
+        match self.log.line(text, devices) {
+            Ok(()) => Ok(StreamState::ToCome),
+            Err(problem) => {
+                Err(self.lines.broken(format!("{problem}; a line is such as {EXAMPLE}")))
+            }
+        }
+    }
+
+    fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
+        self.log.pop(more)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let skipped = self.log.skipped;
+        let note = || format!("{skipped} requests were skipped that move nothing (extents, cache)");
+        (skipped > 0).then(note).into_iter().collect()
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        self.lines.gauge().progress()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        let days = [(1970, 1, 1), (1970, 3, 1), (2000, 2, 29), (2000, 3, 1), (2026, 11, 24)]
+            .map(|(year, month, day)| days(year, month, day));
+        assert_eq!(days, [0, 59, 11_016, 11_017, 20_781]);
+        assert_eq!(moment("1970-01-02", "00:00:01.000002"), Ok(86_401_000_002_000));
+        assert_eq!(moment("2554-07-21", "23:34:33.709551"), Ok(u64::MAX / 1000 * 1000));
+        for (date, time) in [
+            ("1970-1-02", "00:00:01.000002"),
+            ("x", "y"),
+            ("1970-13-01", "00:00:00.000000"),
+            ("2554-07-21", "23:34:33.709552"),
+            ("9999-12-31", "23:59:59.999999"),
+        ] {
+            assert!(moment(date, time).is_err(), "{date}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The transaction log of nbd-server (`transactionlog`): requests and replies as on the wire.
+//!
+//! Big-endian: requests (28 bytes: magic, flags and command, cookie, offset, length), replies (16:
+//! magic, error, cookie), structured replies' heads (20), and the log's own records, which look
+//! like requests and say whether written data follow each write. There are no times at all: every
+//! I/O arrives at 0, in the order of the log, which a note says.
+//! Source: doc/proto.md of NBD, "Transmission" and "Reserved Magic values"; nbd-trdump(1).
+
+use std::io::{self, Read};
+
+use millrace_block::Op;
+
+use crate::trace::TraceIo;
+use crate::trace::devices::Devices;
+use crate::trace::error::{Place, ReadError};
+use crate::trace::input::{Input, ReadGauge};
+use crate::trace::parser::{Parse, Problem};
+
+/// A request.
+const REQUEST: u32 = 0x2560_9513;
+/// A record of the log itself.
+const LOG: u32 = 0x2560_9514;
+/// A simple reply.
+const REPLY: u32 = 0x6744_6698;
+/// A chunk of a structured reply.
+const CHUNK: u32 = 0x668e_33ef;
+/// What the log's own records have in place of an offset.
+const LOG_FROM: u64 = 0x4a93_ba39_a54f_31b6;
+/// The log's record that switches data on and off.
+const SET_DATALOG: u32 = 1;
+/// The flag of a request that is durable before it is answered.
+const FLAG_FUA: u16 = 1;
+
+/// Whether a trace that begins with these bytes is such a log.
+pub(in crate::trace) fn is_log(head: &[u8]) -> bool {
+    let magic = head.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+    matches!(magic, Some(REQUEST | LOG)) && head.len() >= 28
+}
+
+/// Records of a file.
+pub(in crate::trace) struct Trlog {
+    file: String,
+    gauge: ReadGauge,
+    input: Box<dyn io::BufRead + Send>,
+    with_data: bool,
+    offset: u64,
+}
+
+impl Trlog {
+    pub(in crate::trace) fn new(input: Input) -> Trlog {
+        let (file, gauge) = (input.label.clone(), input.gauge.clone());
+        Trlog { file, gauge, input: input.into_reader(), with_data: false, offset: 0 }
+    }
+
+    /// So many bytes; none if the log ends before the first.
+    fn take<const N: usize>(&mut self) -> Result<Option<[u8; N]>, ReadError> {
+        let mut bytes = Vec::with_capacity(N);
+        let read = self.input.by_ref().take(N as u64).read_to_end(&mut bytes);
+        read.map_err(|source| self.failed(source))?;
+        match <[u8; N]>::try_from(bytes) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(bytes) if bytes.is_empty() => Ok(None),
+            Err(bytes) => Err(self.cut(bytes.len() as u64, N as u64)),
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> ReadError {
+        ReadError::Io { file: self.file.clone(), place: Place::Byte(self.offset), source }
+    }
+
+    fn broken(&self, problem: Problem) -> ReadError {
+        ReadError::Broken { file: self.file.clone(), place: Place::Byte(self.offset), problem }
+    }
+
+    fn cut(&self, have: u64, want: u64) -> ReadError {
+        self.broken(format!("the log ends inside a record ({have} of {want} bytes)"))
+    }
+
+    /// The next request that is an I/O; none at the end.
+    fn next_request(&mut self) -> Result<Option<Request>, ReadError> {
+        loop {
+            let Some(magic) = self.take()? else { return Ok(None) };
+            match u32::from_be_bytes(magic) {
+                REQUEST => {
+                    let request = self.request()?;
+                    self.offset += 28;
+                    self.pass_data(&request)?;
+                    return Ok(Some(request));
+                }
+                LOG => {
+                    let option = self.request()?;
+                    if option.from == LOG_FROM && u32::from(option.command) == SET_DATALOG {
+                        self.with_data = option.len != 0;
+                    }
+                    self.offset += 28;
+                }
+                REPLY => self.pass::<12>()?,
+                CHUNK => self.pass::<16>()?,
+                other => {
+                    let known = "a request, a reply or an option of the log";
+                    return Err(self.broken(format!("magic {other:#010x}; {known} is expected")));
+                }
+            }
+        }
+    }
+
+    /// The rest of a request, behind its magic.
+    fn request(&mut self) -> Result<Request, ReadError> {
+        let bytes: [u8; 24] = self.take()?.ok_or_else(|| self.cut(4, 28))?;
+        let number = |at: usize, bytes_len: usize| {
+            let bytes = bytes[at..at + bytes_len].iter();
+            bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
+        };
+        let (flags, command) = (number(0, 2) as u16, number(2, 2) as u16);
+        Ok(Request { flags, command, from: number(12, 8), len: number(20, 4) as u32 })
+    }
+
+    /// Passes over what is behind a magic.
+    fn pass<const N: usize>(&mut self) -> Result<(), ReadError> {
+        self.take::<N>()?.ok_or_else(|| self.cut(4, N as u64 + 4))?;
+        self.offset += N as u64 + 4;
+        Ok(())
+    }
+
+    /// Passes over the data of a write.
+    fn pass_data(&mut self, request: &Request) -> Result<(), ReadError> {
+        if !self.with_data || request.command != 1 {
+            return Ok(());
+        }
+        let want = u64::from(request.len);
+        let passed = io::copy(&mut self.input.by_ref().take(want), &mut io::sink());
+        let passed = passed.map_err(|source| self.failed(source))?;
+        if passed < want {
+            return Err(self.cut(passed, want));
+        }
+        self.offset += want;
+        Ok(())
+    }
+}
+
+/// A request of a client.
+struct Request {
+    flags: u16,
+    command: u16,
+    from: u64,
+    len: u32,
+}
+
+impl Parse for Trlog {
+    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
+        loop {
+            let Some(request) = self.next_request()? else { return Ok(None) };
+            let op = match request.command {
+                0 => Op::Read,
+                1 => Op::Write,
+                3 => Op::Flush,
+                4 => Op::Discard,
+                6 => Op::WriteZeroes,
+                _ => continue,
+            };
+            let device = devices.number("nbd").map_err(|problem| self.broken(problem))?;
+            let place = (request.from, u64::from(request.len));
+            let (offset_bytes, len_bytes) = if op == Op::Flush { (0, 0) } else { place };
+            return Ok(Some(TraceIo {
+                at_ns: 0,
+                device,
+                op,
+                fua: op.is_write() && request.flags & FLAG_FUA != 0,
+                offset_bytes,
+                len_bytes,
+                latency_ns: None,
+            }));
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec!["a transaction log has no times: all I/Os arrive at 0, in its order".into()]
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        self.gauge.progress()
+    }
+}

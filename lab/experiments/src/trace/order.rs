@@ -1,0 +1,177 @@
+//! `Order`: the I/Os of several readers in the order of their arrival, in bounded memory.
+//!
+//! Owns a window for each reader: lines of many public traces are in the order of completion, or
+//! of several threads, so that a time may step back. The I/Os of a window wait until it is full, or
+//! spans the time given;
+//! what steps back farther is told when it comes, at the time of the I/O before it, and counted.
+//! Among equal times, readers and lines keep their order.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::TraceIo;
+use super::devices::Devices;
+use super::error::ReadError;
+use super::parser::Parse;
+
+/// I/Os that wait in all windows together; some 5 MB.
+const WAITING_MAX: usize = 65_536;
+/// I/Os that wait in one window.
+const WINDOW_MAX: usize = 16_384;
+
+/// An I/O that waits, by time and then by its line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct QueuedIo {
+    number: u64,
+    io: TraceIo,
+}
+
+impl Ord for QueuedIo {
+    fn cmp(&self, other: &QueuedIo) -> std::cmp::Ordering {
+        (self.io.at_ns, self.number).cmp(&(other.io.at_ns, other.number))
+    }
+}
+
+impl PartialOrd for QueuedIo {
+    fn partial_cmp(&self, other: &QueuedIo) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// A reader with its window.
+struct Stream {
+    parser: Box<dyn Parse>,
+    waiting: BinaryHeap<Reverse<QueuedIo>>,
+    read: u64,
+    /// The latest time that was read.
+    newest_ns: u64,
+    /// Told when all that came before it is told.
+    error: Option<ReadError>,
+    ended: bool,
+}
+
+impl Stream {
+    /// Reads until the window is full.
+    fn fill(&mut self, (window, span_ns): (usize, u64), devices: &mut Devices) {
+        while !self.ended && self.waiting.len() < window && self.spanned_ns() < span_ns {
+            match self.parser.next(devices) {
+                Ok(Some(io)) => {
+                    self.waiting.push(Reverse(QueuedIo { number: self.read, io }));
+                    self.read += 1;
+                    self.newest_ns = self.newest_ns.max(io.at_ns);
+                }
+                Ok(None) => self.ended = true,
+                Err(error) => (self.error, self.ended) = (Some(error), true),
+            }
+        }
+    }
+}
+
+impl Stream {
+    /// Time from the first I/O that waits to the latest.
+    fn spanned_ns(&self) -> u64 {
+        self.waiting.peek().map_or(0, |Reverse(first)| self.newest_ns - first.io.at_ns)
+    }
+}
+
+/// Several readers as one.
+pub(super) struct Order {
+    streams: Vec<Stream>,
+    /// Times of what is first in each stream that has something, with its number.
+    first: BinaryHeap<Reverse<(u64, usize)>>,
+    window: usize,
+    span_ns: u64,
+    started: bool,
+    genesis_ns: Option<u64>,
+    told_ns: u64,
+    late: u64,
+    /// Told behind the I/O that came before it.
+    broken: Option<Box<ReadError>>,
+    failed: bool,
+}
+
+impl Order {
+    /// Readers whose lines may step back by up to `window` I/Os, or fewer where readers are many,
+    /// and by less than `span_ns`.
+    pub(super) fn new(parsers: Vec<Box<dyn Parse>>, window: usize, span_ns: u64) -> Order {
+        let most = (WAITING_MAX / parsers.len().max(1)).clamp(1, WINDOW_MAX);
+        let stream = |parser| {
+            let waiting = BinaryHeap::new();
+            Stream { parser, waiting, read: 0, newest_ns: 0, error: None, ended: false }
+        };
+        Order {
+            streams: parsers.into_iter().map(stream).collect(),
+            first: BinaryHeap::new(),
+            window: window.clamp(1, most),
+            span_ns,
+            started: false,
+            genesis_ns: None,
+            told_ns: 0,
+            late: 0,
+            broken: None,
+            failed: false,
+        }
+    }
+
+    /// The next I/O; its time counts from the first one.
+    pub(super) fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
+        if self.failed {
+            return Ok(None);
+        }
+        if !std::mem::replace(&mut self.started, true) {
+            for number in 0..self.streams.len() {
+                let broken = self.queue(number, devices).err().map(Box::new);
+                self.broken = self.broken.take().or(broken);
+            }
+        }
+        if let Some(error) = self.broken.take() {
+            self.failed = true;
+            return Err(*error);
+        }
+        let Some(Reverse((_, number))) = self.first.pop() else { return Ok(None) };
+        let first = self.streams[number].waiting.pop();
+        let Reverse(QueuedIo { mut io, .. }) = first.expect("only streams with an I/O are queued");
+        self.broken = self.queue(number, devices).err().map(Box::new);
+        let genesis_ns = *self.genesis_ns.get_or_insert(io.at_ns);
+        self.late += u64::from(io.at_ns < self.told_ns);
+        self.told_ns = self.told_ns.max(io.at_ns);
+        io.at_ns = self.told_ns - genesis_ns;
+        Ok(Some(io))
+    }
+
+    /// Fills a stream and notes what is first there; its error once nothing is.
+    fn queue(&mut self, number: usize, devices: &mut Devices) -> Result<(), ReadError> {
+        let stream = &mut self.streams[number];
+        stream.fill((self.window, self.span_ns), devices);
+        if let Some(Reverse(waiting)) = stream.waiting.peek() {
+            self.first.push(Reverse((waiting.io.at_ns, number)));
+            return Ok(());
+        }
+        match stream.error.take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// What a person should know of what was read so far.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = Vec::new();
+        for note in self.streams.iter().flat_map(|stream| stream.parser.notes()) {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        if self.late > 0 {
+            let late = self.late;
+            notes.push(format!("{late} I/Os came so late that they got the time of those before"));
+        }
+        notes
+    }
+
+    /// How far it is, 0 to 1; 0 where that is not known.
+    pub(super) fn progress(&self) -> f64 {
+        let each = self.streams.iter().map(|stream| stream.parser.progress());
+        let (read, bytes) = each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        if bytes == 0 { 0.0 } else { (read as f64 / bytes as f64).min(1.0) }
+    }
+}

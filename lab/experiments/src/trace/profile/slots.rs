@@ -1,0 +1,94 @@
+//! `Slots`: what arrived when, in at most 120 slots of time, however long the trace.
+//!
+//! Slots begin with 1 us each; when the trace is longer than they last, neighbours are added up and
+//! each lasts twice as long, as in `trace`'s timeline. The working set is that of all I/Os up to
+//! the end of a slot.
+
+use millrace_block::Op;
+
+use crate::trace::TraceIo;
+
+/// Slots of time.
+const SLOTS_MAX: usize = 120;
+
+/// What arrived in one slot.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Slot {
+    /// Reads, writes, others.
+    pub(super) ios: [u64; 3],
+    /// Bytes of reads, of writes.
+    pub(super) bytes: [u64; 2],
+    /// Latencies of reads, of writes: how many, and their sum.
+    pub(super) latency: [(u64, u64); 2],
+    /// Working set at its end: all, read, written; none where nothing arrived.
+    pub(super) touched: Option<[f64; 3]>,
+}
+
+impl Slot {
+    fn merge(&mut self, later: &Slot) {
+        self.ios.iter_mut().zip(later.ios).for_each(|(mine, theirs)| *mine += theirs);
+        let bytes = self.bytes.iter_mut().zip(later.bytes);
+        bytes.for_each(|(mine, theirs)| *mine = mine.saturating_add(theirs));
+        for (mine, theirs) in self.latency.iter_mut().zip(later.latency) {
+            *mine = (mine.0 + theirs.0, mine.1.saturating_add(theirs.1));
+        }
+        self.touched = later.touched.or(self.touched);
+    }
+}
+
+/// What arrived when.
+#[derive(Debug, Clone)]
+pub(super) struct Slots {
+    pub(super) slots: Vec<Slot>,
+    pub(super) slot_ns: u64,
+    pub(super) last_ns: u64,
+    current: usize,
+}
+
+impl Default for Slots {
+    fn default() -> Slots {
+        Slots { slots: Vec::new(), slot_ns: 1_000, last_ns: 0, current: 0 }
+    }
+}
+
+impl Slots {
+    /// One more I/O; `touched` is the working set before it.
+    pub(super) fn add(&mut self, io: &TraceIo, touched: impl Fn() -> [f64; 3]) {
+        self.last_ns = self.last_ns.max(io.at_ns);
+        if io.at_ns / self.slot_ns != self.current as u64 && !self.slots.is_empty() {
+            self.slots[self.current].touched = Some(touched());
+        }
+        while io.at_ns / self.slot_ns >= SLOTS_MAX as u64 {
+            self.double();
+        }
+        self.current = (io.at_ns / self.slot_ns) as usize;
+        if self.slots.len() <= self.current {
+            self.slots.resize(self.current + 1, Slot::default());
+        }
+        let slot = &mut self.slots[self.current];
+        let way = match io.op {
+            Op::Read => 0,
+            Op::Write => 1,
+            _ => 2,
+        };
+        slot.ios[way] += 1;
+        if way < 2 {
+            slot.bytes[way] = slot.bytes[way].saturating_add(io.len_bytes);
+            if let Some(latency_ns) = io.latency_ns {
+                let (count, sum) = &mut slot.latency[way];
+                (*count, *sum) = (*count + 1, sum.saturating_add(latency_ns));
+            }
+        }
+    }
+
+    fn double(&mut self) {
+        self.slot_ns = self.slot_ns.saturating_mul(2);
+        let merged = self.slots.chunks(2).map(|pair| {
+            let mut sum = pair[0];
+            pair.iter().skip(1).for_each(|later| sum.merge(later));
+            sum
+        });
+        self.slots = merged.collect();
+        self.current /= 2;
+    }
+}

@@ -1,0 +1,157 @@
+//! I/Os as blktrace's events in one file, that of CPU 0: Q and D when an I/O arrives, C when it is
+//! answered, where the source says when.
+//!
+//! Owns the answers to come, in the order of their times, so that the file is in order. Devices
+//! with names such as `8,0` keep their numbers; others get the major number of millrace's drives
+//! and a message with their name, which `trace` shows. Sectors have 512 bytes; what begins or ends
+//! within one is widened. Times begin at a second, as blkparse takes 0 for unset.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::io::{self, Write};
+
+use millrace_block::Op;
+use millrace_block::blktrace::{Act, Note, Record, category, device};
+use millrace_runtime::DEVICE_NAME;
+
+use super::{Layout, OmittedFields};
+use crate::trace::TraceIo;
+
+/// Time of the first I/O.
+const START_NS: u64 = 1_000_000_000;
+/// Answers to come at most; what is past that is left out.
+const FLYING_MAX: usize = 262_144;
+/// Bytes of one record: a whole number of sectors below 4 GiB.
+const RECORD_LEN_MAX: u64 = 1 << 31;
+/// Records of one I/O at most: 2 TiB, so that a hostile length does not fill the disk.
+const PARTS_MAX: u64 = 1_024;
+/// Bytes of a sector.
+const SECTOR_BYTES: u64 = 512;
+/// The major number of devices that have only a name.
+const MAJOR_NAMED: u32 = 240;
+
+/// An answer to come: when, in which place, sector, bytes, device, categories.
+type Answer = (u64, u64, u64, u32, u32, u16);
+
+/// Events of a trace.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    flying: BinaryHeap<Reverse<Answer>>,
+    devices: HashMap<u32, u32>,
+    sequence: u32,
+    numbered: u64,
+}
+
+impl Events {
+    fn write<W: Write>(&mut self, out: &mut W, mut record: Record) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        record.sequence = self.sequence;
+        out.write_all(&record.encode())
+    }
+
+    /// Writes the answers until a time.
+    fn answers<W: Write>(&mut self, out: &mut W, until_ns: u64) -> io::Result<()> {
+        while self.flying.peek().is_some_and(|Reverse(answer)| answer.0 <= until_ns) {
+            let Some(Reverse(answer)) = self.flying.pop() else { break };
+            let (time_ns, _, sector, bytes, device, kind) = answer;
+            let action = Act::Complete.with(kind);
+            self.write(
+                out,
+                Record { time_ns, sector, bytes, device, action, ..Record::default() },
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The number of a device; of a new one that has only a name, after a message that says it.
+    fn device<W: Write>(
+        &mut self,
+        out: &mut W,
+        place: u32,
+        name: &str,
+        time_ns: u64,
+    ) -> io::Result<u32> {
+        if let Some(number) = self.devices.get(&place) {
+            return Ok(*number);
+        }
+        let numbers = name.split_once(',').and_then(|(major, minor)| {
+            let (major, minor) = (major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?);
+            (major < 1 << 12 && minor < 1 << 20).then(|| device(major, minor))
+        });
+        let number = numbers.unwrap_or(device(MAJOR_NAMED, place));
+        self.devices.insert(place, number);
+        if numbers.is_none() {
+            let message = format!("{DEVICE_NAME}{name}");
+            let action = Note::Message.action();
+            let pdu_len = message.len() as u16;
+            let device = number;
+            self.write(out, Record { time_ns, device, action, pdu_len, ..Record::default() })?;
+            out.write_all(message.as_bytes())?;
+        }
+        Ok(number)
+    }
+}
+
+fn categories(io: &TraceIo) -> u16 {
+    let fua = if io.fua { category::FUA } else { 0 };
+    match io.op {
+        Op::Read => category::READ,
+        Op::Write | Op::WriteZeroes => category::WRITE | fua,
+        Op::Discard => category::WRITE | category::DISCARD,
+        Op::Flush => category::WRITE | category::FLUSH,
+    }
+}
+
+impl<W: Write> Layout<W> for Events {
+    fn io(
+        &mut self,
+        out: &mut W,
+        io: &TraceIo,
+        device: &str,
+        lost: &mut OmittedFields,
+    ) -> io::Result<()> {
+        let time_ns = io.at_ns.saturating_add(START_NS);
+        self.answers(out, time_ns)?;
+        let device = self.device(out, io.device, device, time_ns)?;
+        let end = io.offset_bytes.saturating_add(io.len_bytes);
+        let whole = [io.offset_bytes, end].iter().all(|byte| byte.is_multiple_of(SECTOR_BYTES));
+        lost.unaligned += u64::from(!whole);
+        lost.zeroes += u64::from(io.op == Op::WriteZeroes);
+        let first = io.offset_bytes / SECTOR_BYTES;
+        let mut bytes_left = (end.div_ceil(SECTOR_BYTES) - first).saturating_mul(SECTOR_BYTES);
+        let (mut sector, kind) = (first, categories(io));
+        loop {
+            let bytes = bytes_left.min(RECORD_LEN_MAX) as u32;
+            for act in [Act::Queue, Act::Issue] {
+                let action = act.with(kind);
+                let record = Record { time_ns, sector, bytes, device, action, ..Record::default() };
+                self.write(out, record)?;
+            }
+            if let Some(latency_ns) = io.latency_ns {
+                let done_ns = time_ns.saturating_add(latency_ns);
+                self.numbered += 1;
+                match self.flying.len() < FLYING_MAX {
+                    true => self.flying.push(Reverse((
+                        done_ns,
+                        self.numbered,
+                        sector,
+                        bytes,
+                        device,
+                        kind,
+                    ))),
+                    false => lost.completions += 1,
+                }
+            }
+            bytes_left -= u64::from(bytes);
+            sector += u64::from(bytes) / SECTOR_BYTES;
+            // A flush has no bytes and is one record.
+            if bytes_left == 0 || sector - first >= PARTS_MAX * (RECORD_LEN_MAX / SECTOR_BYTES) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn finish(&mut self, out: &mut W, _lost: &mut OmittedFields) -> io::Result<()> {
+        self.answers(out, u64::MAX)
+    }
+}

@@ -1,0 +1,88 @@
+//! I/Os as fio's log, version 2 or 3, which `fio --read_iolog` takes.
+//!
+//! A device is a file of the log, added and opened when it is first met, its name without blanks.
+//! Version 2 gets no waits: fio's manual has them in microseconds from the wait before, but fio
+//! 3.33 sleeps until so many milliseconds since its own start, so that a trace of a second takes
+//! a quarter of an hour. Without them it replays as fast as it can; a note says so.
+//! Source: fio's documentation, "Trace file format"; its `read_iolog_get`.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use millrace_block::Op;
+
+use super::{Layout, OmittedFields};
+use crate::trace::TraceIo;
+use crate::trace::formats::iolog::{HEAD_2, HEAD_3};
+
+/// Which version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// 2, which has no times.
+    Plain,
+    /// 3, which has times.
+    Timed,
+}
+
+/// Lines of a log.
+#[derive(Debug)]
+pub(super) struct Log {
+    version: Version,
+    files: BTreeMap<u32, String>,
+    last_us: u64,
+    begun: bool,
+}
+
+impl Log {
+    pub(super) fn new(version: Version) -> Log {
+        Log { version, files: BTreeMap::new(), last_us: 0, begun: false }
+    }
+
+    fn begin<W: Write>(&mut self, out: &mut W) -> io::Result<()> {
+        let head = if self.version == Version::Plain { HEAD_2 } else { HEAD_3 };
+        if std::mem::replace(&mut self.begun, true) { Ok(()) } else { writeln!(out, "{head}") }
+    }
+
+    /// What goes before a line: in version 3 its time.
+    fn time(&self) -> String {
+        if self.version == Version::Timed { format!("{} ", self.last_us) } else { String::new() }
+    }
+}
+
+impl<W: Write> Layout<W> for Log {
+    fn io(
+        &mut self,
+        out: &mut W,
+        io: &TraceIo,
+        device: &str,
+        lost: &mut OmittedFields,
+    ) -> io::Result<()> {
+        self.begin(out)?;
+        self.last_us = io.at_ns / 1_000;
+        lost.times |= self.version == Version::Plain && self.last_us > 0;
+        if !self.files.contains_key(&io.device) {
+            let plain = |letter: char| if letter.is_whitespace() { '_' } else { letter };
+            let name: String = device.chars().map(plain).collect();
+            for action in ["add", "open"] {
+                writeln!(out, "{}{name} {action}", self.time())?;
+            }
+            self.files.insert(io.device, name);
+        }
+        lost.fua += u64::from(io.fua);
+        lost.zeroes += u64::from(io.op == Op::WriteZeroes);
+        let action = match io.op {
+            Op::Read => "read",
+            Op::Write | Op::WriteZeroes => "write",
+            Op::Discard => "trim",
+            Op::Flush => "sync",
+        };
+        let file = self.files.get(&io.device).map_or("", String::as_str);
+        writeln!(out, "{}{file} {action} {} {}", self.time(), io.offset_bytes, io.len_bytes)
+    }
+
+    fn finish(&mut self, out: &mut W, _lost: &mut OmittedFields) -> io::Result<()> {
+        self.begin(out)?;
+        let time = self.time();
+        self.files.values().try_for_each(|file| writeln!(out, "{time}{file} close"))
+    }
+}

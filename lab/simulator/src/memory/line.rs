@@ -1,0 +1,291 @@
+//! Cache lines: who holds one, and what an access to it costs (`Caches`).
+//!
+//! A `LineState` lies beside each word, line and lock. Its fields are atomics only so that it may
+//! be shared; within a simulation one thread of the system touches it. It belongs to the simulation
+//! whose number it bears and is as new to any other: in no cache. States: in no cache; exclusive
+//! (dirty or not); shared by a set. Transfers of one line are serialised by its `busy_until`;
+//! a CPU that wants it meanwhile waits for its turn first (line_queue.rs). Left out: capacity
+//! misses, prefetching, store buffers, and the overlap of several misses.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::memory::fabric::Fabric;
+use crate::model::Model;
+use crate::model::prices::{LinePrices, Wanted};
+
+/// No CPU holds the line.
+const NOBODY: u32 = u32::MAX;
+/// In `holder`: it is the only one.
+const EXCLUSIVE: u32 = 1 << 31;
+
+/// The instruction that writes a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// By an ordinary store.
+    Plain,
+    /// By an atomic instruction, which costs more.
+    Locked,
+}
+
+/// A set of CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CpuSet([u64; 4]);
+
+impl CpuSet {
+    pub(crate) fn add(&mut self, cpu: usize) {
+        self.0[cpu >> 6] |= 1 << (cpu & 63);
+    }
+
+    pub(crate) fn remove(&mut self, cpu: usize) {
+        self.0[cpu >> 6] &= !(1 << (cpu & 63));
+    }
+
+    pub(crate) fn has(&self, cpu: usize) -> bool {
+        self.0[cpu >> 6] & (1 << (cpu & 63)) != 0
+    }
+
+    /// Whether one of `count` CPUs from `first` on is in it.
+    fn has_any(&self, first: usize, count: usize) -> bool {
+        let (mut cpu, end) = (first, first + count);
+        while cpu < end {
+            let bits = (64 - (cpu & 63)).min(end - cpu);
+            let mask = (u64::MAX >> (64 - bits)) << (cpu & 63);
+            if self.0[cpu >> 6] & mask != 0 {
+                return true;
+            }
+            cpu += bits;
+        }
+        false
+    }
+}
+
+/// The CPUs that hold a line.
+#[derive(Debug)]
+pub(crate) struct LineState {
+    /// The simulation that the rest belongs to.
+    epoch: AtomicU32,
+    /// The CPU that fetched it last.
+    holder: AtomicU32,
+    /// List of the threads that wait for a write to it; 0: none.
+    pub(crate) watch: AtomicU32,
+    /// List of the threads that wait for their turn; 0: there never were any.
+    pub(crate) queue: AtomicU32,
+    busy_until_ps: AtomicU64,
+    /// The CPUs that hold it, unless one does exclusively.
+    sharers: [AtomicU64; 4],
+}
+
+impl LineState {
+    pub(crate) const fn new() -> Self {
+        LineState {
+            epoch: AtomicU32::new(0),
+            holder: AtomicU32::new(NOBODY),
+            watch: AtomicU32::new(0),
+            queue: AtomicU32::new(0),
+            busy_until_ps: AtomicU64::new(0),
+            sharers: [const { AtomicU64::new(0) }; 4],
+        }
+    }
+
+    /// A line that another simulation used last is new to this one.
+    #[inline]
+    pub(crate) fn renew(&self, epoch: u32) {
+        if self.epoch.load(Relaxed) != epoch {
+            self.epoch.store(epoch, Relaxed);
+            self.holder.store(NOBODY, Relaxed);
+            self.watch.store(0, Relaxed);
+            self.queue.store(0, Relaxed);
+            self.busy_until_ps.store(0, Relaxed);
+            self.set_sharers(CpuSet::default());
+        }
+    }
+
+    /// Until when it is on its way to somebody.
+    #[inline]
+    pub(crate) fn busy_until_ps(&self) -> u64 {
+        self.busy_until_ps.load(Relaxed)
+    }
+
+    /// The CPU that has fetched it last, if any has.
+    pub(crate) fn last_holder(&self) -> Option<usize> {
+        let holder = self.holder.load(Relaxed);
+        (holder != NOBODY).then_some((holder & !EXCLUSIVE) as usize)
+    }
+
+    /// Whether it is in the CPU's own cache and in no other.
+    #[inline]
+    pub(crate) fn is_only_in(&self, cpu: usize) -> bool {
+        self.holder.load(Relaxed) == cpu as u32 | EXCLUSIVE
+    }
+
+    /// Whether the CPU is one of those that share it.
+    #[inline]
+    pub(crate) fn is_shared_by(&self, cpu: usize) -> bool {
+        let holder = self.holder.load(Relaxed);
+        holder != NOBODY && holder & EXCLUSIVE == 0 && self.sharers().has(cpu)
+    }
+
+    #[inline]
+    fn sharers(&self) -> CpuSet {
+        let [a, b, c, d] = &self.sharers;
+        CpuSet([a.load(Relaxed), b.load(Relaxed), c.load(Relaxed), d.load(Relaxed)])
+    }
+
+    #[inline]
+    fn set_sharers(&self, set: CpuSet) {
+        self.sharers.iter().zip(set.0).for_each(|(word, bits)| word.store(bits, Relaxed));
+    }
+
+    /// Makes it shared by a set, `holder` having fetched it last, and busy until a time.
+    pub(crate) fn share(&self, set: CpuSet, holder: usize, busy_until_ps: u64) {
+        self.set_sharers(set);
+        self.holder.store(holder as u32, Relaxed);
+        self.busy_until_ps.store(busy_until_ps, Relaxed);
+    }
+}
+
+/// An access of a CPU: when, and how much.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Access {
+    pub(crate) cpu: usize,
+    pub(crate) now_ps: u64,
+    /// Lines that move together.
+    pub(crate) lines: u64,
+}
+
+/// The caches of all CPUs, and what joins them.
+#[derive(Debug)]
+pub(crate) struct Caches {
+    pub(crate) fabric: Fabric,
+    /// Whether a line goes to one CPU at a time.
+    pub(crate) queueing: bool,
+    prices: LinePrices,
+}
+
+impl Caches {
+    pub(crate) fn new(model: &Model) -> Self {
+        let prices = LinePrices::new(&model.cache, &model.cpu);
+        Caches { fabric: Fabric::new(model), queueing: model.cache.queueing, prices }
+    }
+
+    /// A CPU reads a line: when it has it.
+    #[inline]
+    pub(crate) fn read(&mut self, line: &LineState, access: Access) -> u64 {
+        let Access { cpu, now_ps, lines } = access;
+        let holder = line.holder.load(Relaxed);
+        let exclusive = holder != NOBODY && holder & EXCLUSIVE != 0;
+        let mut sharers = line.sharers();
+        if holder == cpu as u32 | EXCLUSIVE || !exclusive && sharers.has(cpu) {
+            return now_ps + self.prices.l1 * lines;
+        }
+        let source = holder & !EXCLUSIVE;
+        let wanted = if exclusive { Wanted::Load } else { Wanted::Shared };
+        if exclusive {
+            sharers = CpuSet::default();
+            sharers.add(source as usize);
+        }
+        let from = (holder != NOBODY).then(|| self.nearest(&sharers, source as usize, cpu));
+        let end_ps = self.fetch(line, from, access, wanted);
+        sharers.add(cpu);
+        line.share(sharers, cpu, end_ps);
+        end_ps
+    }
+
+    /// A CPU writes a line: when it has.
+    #[inline]
+    pub(crate) fn write(&mut self, line: &LineState, access: Access, written: Written) -> u64 {
+        let mine = access.cpu as u32 | EXCLUSIVE;
+        let holder = line.holder.load(Relaxed);
+        let moved = match holder == mine {
+            true => None,
+            false => self.invalidate(line, holder, access, written),
+        };
+        let end_ps = moved.unwrap_or_else(|| {
+            let locked = if written == Written::Locked { self.prices.locked } else { 0 };
+            access.now_ps + self.prices.l1 * access.lines + locked
+        });
+        line.holder.store(mine, Relaxed);
+        line.busy_until_ps.store(end_ps, Relaxed);
+        end_ps
+    }
+
+    /// Takes a line from all others: the farthest of them decides how long that takes. None if
+    /// nobody else has it.
+    fn invalidate(
+        &mut self,
+        line: &LineState,
+        holder: u32,
+        access: Access,
+        written: Written,
+    ) -> Option<u64> {
+        let wanted = match written {
+            Written::Plain => Wanted::Store,
+            Written::Locked => Wanted::Atomic,
+        };
+        let from = if holder == NOBODY {
+            None
+        } else if holder & EXCLUSIVE != 0 {
+            Some(self.fabric.socket_of((holder & !EXCLUSIVE) as usize))
+        } else {
+            let mut others = line.sharers();
+            others.remove(access.cpu);
+            Some(self.farthest(&others, access.cpu, wanted)?)
+        };
+        Some(self.fetch(line, from, access, wanted))
+    }
+
+    /// The socket that a shared line comes from: the reader's own if the line is there, else that
+    /// of the CPU that fetched it last.
+    fn nearest(&self, sharers: &CpuSet, last: usize, cpu: usize) -> usize {
+        let here = self.fabric.socket_of(cpu);
+        let (first, count) = self.fabric.cpus_of(here);
+        if sharers.has_any(first, count) { here } else { self.fabric.socket_of(last) }
+    }
+
+    /// The socket of a set's CPU that is farthest from a CPU.
+    fn farthest(&self, set: &CpuSet, cpu: usize, wanted: Wanted) -> Option<usize> {
+        let here = self.fabric.socket_of(cpu);
+        let holds = |socket: &usize| {
+            let (first, count) = self.fabric.cpus_of(*socket);
+            set.has_any(first, count)
+        };
+        let sockets = (0..self.fabric.sockets()).filter(holds);
+        sockets.max_by_key(|socket| self.fabric.transfer_ps(*socket, here, wanted))
+    }
+
+    /// When a transfer from a socket (or from memory) to a CPU ends.
+    fn fetch(
+        &mut self,
+        line: &LineState,
+        from: Option<usize>,
+        access: Access,
+        wanted: Wanted,
+    ) -> u64 {
+        let Access { cpu, now_ps, lines } = access;
+        let here = self.fabric.socket_of(cpu);
+        let takes_ps = match (from, wanted) {
+            (Some(socket), _) => self.fabric.send(now_ps, (socket, here), lines, wanted),
+            (None, Wanted::Atomic) => self.prices.memory * lines + self.prices.locked,
+            (None, _) => self.prices.memory * lines,
+        };
+        let free_ps = if self.queueing { line.busy_until_ps.load(Relaxed) } else { 0 };
+        let end_ps = now_ps.max(free_ps) + takes_ps;
+        line.busy_until_ps.store(end_ps, Relaxed);
+        end_ps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CpuSet;
+
+    #[test]
+    fn set_finds_cpus_across_its_words() {
+        let mut set = CpuSet::default();
+        set.add(70);
+        assert!(set.has_any(60, 11) && !set.has_any(60, 10) && !set.has_any(71, 100));
+        assert!(set.has_any(0, 256));
+        set.remove(70);
+        assert_eq!(set, CpuSet::default());
+    }
+}

@@ -1,0 +1,144 @@
+//! `Prices`: a model's costs as the simulation charges them, integers in picoseconds.
+//!
+//! Made once per simulation: what lines cost for the caches, what threads cost for the scheduler,
+//! the rest for the world. Shares are in 1/65536, so that no run depends on how a compiler orders
+//! floating point operations.
+
+use millrace_random::SplitMix64;
+
+use crate::model::time::{PS_PER_NS, picoseconds};
+use crate::model::transfer::Transfer;
+use crate::model::{CacheCosts, Cost, CpuCosts, Model, ThreadCosts};
+use millrace_machine::Stage;
+
+/// Costs of accesses to cache lines in picoseconds.
+#[derive(Debug)]
+pub(crate) struct LinePrices {
+    pub(crate) l1: u64,
+    pub(crate) memory: u64,
+    /// Added by an atomic instruction to a hit, or to a line from memory.
+    pub(crate) locked: u64,
+}
+
+/// All other costs of a model in picoseconds.
+#[derive(Debug)]
+pub(crate) struct Prices {
+    /// In 1/65536.
+    pub(crate) spinner: u64,
+    pub(crate) fence: u64,
+    pub(crate) clock_read: u64,
+    pub(crate) spin_poll: u64,
+    work: [u64; 7],
+    /// Lines under the lock of the single-queue design.
+    pub(crate) request_queue_lines: u64,
+    /// In 1/65536.
+    jitter: u64,
+}
+
+/// Costs of threads in picoseconds.
+#[derive(Debug)]
+pub(crate) struct ThreadPrices {
+    pub(crate) system_call: u64,
+    pub(crate) context_switch: u64,
+    pub(crate) wake: u64,
+    pub(crate) wake_latency: u64,
+    pub(crate) interrupt_send: u64,
+    pub(crate) interrupt_handle: u64,
+    pub(crate) time_slice: u64,
+    pub(crate) fairness: Option<FairPrices>,
+}
+
+/// Costs of `Fairness` in picoseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FairPrices {
+    pub(crate) granularity: u64,
+    pub(crate) credit: u64,
+}
+
+/// What a line is got for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// To read what one CPU alone holds.
+    Load,
+    /// To read what several hold.
+    Shared,
+    /// To write it by an ordinary store.
+    Store,
+    /// To write it by an atomic instruction.
+    Atomic,
+}
+
+/// A `Transfer` in picoseconds, by [`Wanted`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TransferPrices([u64; 4]);
+
+impl TransferPrices {
+    /// `locked` is what an atomic instruction costs more than a store where nothing else is said.
+    pub(crate) fn new(transfer: &Transfer, locked: &Cost) -> Self {
+        let ps = |ns: f64| (ns * PS_PER_NS as f64).round() as u64;
+        let (load, store) = (transfer.ns, transfer.store_ns.unwrap_or(transfer.ns));
+        let shared = transfer.shared_ns.unwrap_or(load);
+        let atomic = transfer.atomic_ns.unwrap_or(store + locked.ns);
+        TransferPrices([load, shared, store, atomic].map(ps))
+    }
+
+    /// The price of getting a line for this.
+    #[inline]
+    pub(crate) fn of(&self, wanted: Wanted) -> u64 {
+        self.0[wanted as usize]
+    }
+}
+
+impl LinePrices {
+    pub(crate) fn new(cache: &CacheCosts, cpu: &CpuCosts) -> Self {
+        LinePrices {
+            l1: picoseconds(&cache.l1),
+            memory: picoseconds(&cache.memory),
+            locked: picoseconds(&cpu.locked),
+        }
+    }
+}
+
+impl ThreadPrices {
+    pub(crate) fn new(threads: &ThreadCosts) -> Self {
+        ThreadPrices {
+            system_call: picoseconds(&threads.system_call),
+            context_switch: picoseconds(&threads.context_switch),
+            wake: picoseconds(&threads.wake),
+            wake_latency: picoseconds(&threads.wake_latency),
+            interrupt_send: picoseconds(&threads.interrupt_send),
+            interrupt_handle: picoseconds(&threads.interrupt_handle),
+            time_slice: picoseconds(&threads.time_slice),
+            fairness: threads.fairness.as_ref().map(|fairness| FairPrices {
+                granularity: picoseconds(&fairness.granularity),
+                credit: picoseconds(&fairness.credit),
+            }),
+        }
+    }
+}
+
+impl Prices {
+    pub(crate) fn new(model: &Model) -> Self {
+        let share = |share: f64| (share * 65_536.0).round() as u64;
+        Prices {
+            spinner: share(model.cache.spinner.share),
+            fence: picoseconds(&model.cpu.fence),
+            clock_read: picoseconds(&model.cpu.clock_read),
+            spin_poll: picoseconds(&model.cpu.spin_poll),
+            work: Stage::ALL.map(|stage| picoseconds(model.work_of(stage))),
+            request_queue_lines: model.work.request_queue.lines.into(),
+            jitter: share(model.work.jitter.share),
+        }
+    }
+
+    /// What units of a stage take this time.
+    pub(crate) fn work_ps(&self, stage: Stage, units: u32, random: &mut SplitMix64) -> u64 {
+        let work_ps = self.work[stage as usize] * u64::from(units);
+        if self.jitter == 0 || work_ps == 0 {
+            return work_ps;
+        }
+        // Up to `jitter` more or less: 2^16 stands for one.
+        let spread = ((random.next() >> 48) * self.jitter) >> 15;
+        (work_ps * (65_536 + spread - self.jitter)) >> 16
+    }
+}

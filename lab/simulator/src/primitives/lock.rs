@@ -1,0 +1,296 @@
+//! Ticket locks: who waits spins, first come first served.
+//!
+//! `SimLock` keeps its value in a mutex of the system, which is never contended: the table
+//! (lock_table.rs) decides whose turn it is. Taking a lock costs a locked instruction on its line.
+//! That line has both tickets, the next and the one served, so that all spinners read it again
+//! behind each CPU that joins them and behind each that gives the lock up: once for each socket
+//! over the links, and from the cache of the socket for its others. Behind one that joins, the line
+//! is busy until all have read it, and a holder that gives the lock up meanwhile waits for that.
+//! Handing over costs the line's transfer to the next holder, which brings it to that
+//! one's socket, behind a part of those to the others. A wait begins when a thread asks for the
+//! line; the value's own lines follow if another CPU held it last: as many as it fills, or for the
+//! lock of the single-queue design as many as the model says that it protected in the kernel. A
+//! CPU that holds or waits for a lock is not taken away.
+//! Source: \[MQ\]'s kernels (`__ticket_spin_lock`, arch/x86/include/asm/spinlock.h: `xadd` on
+//! `head_tail`); Boyd-Wickizer et al., Non-scalable locks are
+//! dangerous, OLS 2012.
+
+use core::ops::{Deref, DerefMut};
+use core::panic::Location;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use crate::memory::fabric::Fabric;
+use crate::memory::line::{LineState, Written};
+use crate::model::prices::Wanted;
+use crate::scheduler::Scheduler;
+use crate::scheduler::pool::State;
+use crate::world::line_queue::{Use, access, access_since};
+use crate::world::lock_table::Claim;
+use crate::world::{World, private, suspend};
+use millrace_machine::{Lock, Site};
+
+/// Name of the lock whose lines the model counts: the one of the block layer's `sq`.
+const REQUEST_QUEUE: &str = "request-queue";
+
+/// A lock of the simulated machine.
+#[derive(Debug)]
+pub struct SimLock<T> {
+    name: &'static str,
+    /// The simulation that used it last, and its place in that one's table.
+    place: AtomicU64,
+    word: LineState,
+    data: LineState,
+    value: Mutex<T>,
+}
+
+/// Holds a [`SimLock`].
+#[derive(Debug)]
+pub struct SimGuard<'a, T: Send> {
+    lock: &'a SimLock<T>,
+    /// Until it is dropped.
+    value: Option<MutexGuard<'a, T>>,
+}
+
+impl<T> SimLock<T> {
+    /// The lock's place in the table of the running simulation.
+    fn place_in(&self, world: &mut World) -> u32 {
+        let place = self.place.load(Relaxed);
+        if (place >> 32) as u32 == world.epoch {
+            return place as u32;
+        }
+        let lock = world.locks.add(self.name);
+        self.place.store(u64::from(world.epoch) << 32 | u64::from(lock), Relaxed);
+        lock
+    }
+
+    /// The value's lines follow its lock.
+    fn fetch_value(&self, world: &mut World) {
+        let mut lines = size_of::<T>().div_ceil(64) as u64;
+        if self.name == REQUEST_QUEUE {
+            lines = lines.max(world.prices.request_queue_lines);
+        }
+        world.fetch_data(&self.data, lines);
+    }
+
+    fn guard(&self) -> SimGuard<'_, T>
+    where
+        T: Send,
+    {
+        let value = match self.value.try_lock() {
+            Ok(value) => value,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                panic!("lock {} is held outside of the running simulation", self.name)
+            }
+        };
+        SimGuard { lock: self, value: Some(value) }
+    }
+}
+
+impl<T: Send> Lock<T> for SimLock<T> {
+    type Guard<'a>
+        = SimGuard<'a, T>
+    where
+        T: 'a;
+
+    fn new(name: &'static str, value: T) -> Self {
+        let place = AtomicU64::new(0);
+        let (word, data) = (LineState::new(), LineState::new());
+        SimLock { name, place, word, data, value: Mutex::new(value) }
+    }
+
+    #[track_caller]
+    fn lock(&self) -> SimGuard<'_, T> {
+        let site = Location::caller();
+        let waits = access_since(&self.word, Use::Write, |world, asked_ps| {
+            let lock = self.place_in(world);
+            let claim = world.claim(lock, site, asked_ps);
+            world.lock(lock, &self.word, claim)
+        });
+        match waits {
+            None => {
+                let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+                return SimGuard { lock: self, value: Some(value) };
+            }
+            Some(true) => suspend(),
+            Some(false) => {}
+        }
+        private(|world| self.fetch_value(world));
+        self.guard()
+    }
+
+    #[track_caller]
+    fn try_lock(&self) -> Option<SimGuard<'_, T>> {
+        let site = Location::caller();
+        let taken = access_since(&self.word, Use::Write, |world, asked_ps| {
+            let lock = self.place_in(world);
+            let claim = world.claim(lock, site, asked_ps);
+            world.try_lock(lock, &self.word, &claim)
+        });
+        match taken {
+            Some(false) => None,
+            Some(true) => {
+                private(|world| self.fetch_value(world));
+                Some(self.guard())
+            }
+            None => {
+                let value = match self.value.try_lock() {
+                    Ok(value) => value,
+                    Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                    Err(TryLockError::WouldBlock) => return None,
+                };
+                Some(SimGuard { lock: self, value: Some(value) })
+            }
+        }
+    }
+}
+
+impl<T> Drop for SimLock<T> {
+    fn drop(&mut self) {
+        private(|world| {
+            let place = self.place.load(Relaxed);
+            if (place >> 32) as u32 == world.epoch {
+                world.locks.remove(place as u32);
+            }
+        });
+    }
+}
+
+impl<T: Send> Drop for SimGuard<'_, T> {
+    fn drop(&mut self) {
+        // Others see the lock as held until `unlock`, so the mutex may go first.
+        self.value = None;
+        access(&self.lock.word, Use::Write, |world| {
+            let lock = self.lock.place_in(world);
+            world.unlock(lock, &self.lock.word);
+        });
+    }
+}
+
+impl<T: Send> Deref for SimGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("taken out only by drop")
+    }
+}
+
+impl<T: Send> DerefMut for SimGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect("taken out only by drop")
+    }
+}
+
+/// How long spinners, so many in each socket, take to read a lock's line again that a CPU of the
+/// socket `from` has written and that is in the socket `has`, too. The line comes to each other
+/// socket once, and to one after the other, since its home serves one request for it at a time.
+/// The rest there find it in their common cache, those of all sockets side by side.
+fn read_again_ps(
+    fabric: &mut Fabric,
+    by_socket: &[u16],
+    now_ps: u64,
+    (from, has): (usize, usize),
+) -> u64 {
+    let (mut over_links_ps, mut in_sockets_ps) = (0, 0);
+    for (socket, spinners) in by_socket.iter().enumerate().filter(|(_, spinners)| **spinners > 0) {
+        let mut others = u64::from(*spinners);
+        if socket != has {
+            others -= 1;
+            over_links_ps += fabric.send(now_ps, (from, socket), 1, Wanted::Load);
+        }
+        let here_ps = others * fabric.transfer_ps(socket, socket, Wanted::Shared);
+        in_sockets_ps = here_ps.max(in_sockets_ps);
+    }
+    over_links_ps + in_sockets_ps
+}
+
+impl World {
+    /// The running thread asks for a lock since a time: that of asking for the lock's line.
+    fn claim(&mut self, lock: u32, site: Site, since_ps: u64) -> Claim {
+        let Scheduler { thread, cpu, .. } = self.scheduler;
+        let socket = self.caches.fabric.socket_of(cpu);
+        Claim { thread, cpu, socket, since_ps, row: self.locks.row(lock, site) }
+    }
+
+    /// The running thread writes a lock's line for what it claims.
+    fn write_claim(&mut self, word: &LineState) {
+        let start_ps = self.scheduler.now_ps;
+        self.scheduler.me().locks += 1;
+        self.write_line(word, 1, Written::Locked);
+        self.wake_watchers(word, start_ps);
+    }
+
+    /// Takes a lock or queues up for it; true if the thread has to wait until it is handed over.
+    fn lock(&mut self, lock: u32, word: &LineState, claim: Claim) -> bool {
+        self.write_claim(word);
+        if !self.locks.is_held(lock) {
+            self.locks.take(lock, &claim, self.scheduler.now_ps);
+            return false;
+        }
+        // The other spinners read it again behind this one's instruction; nobody, the holder
+        // neither, writes it before they have.
+        let (waiting, by_socket) = self.locks.wait(lock, claim);
+        let (now_ps, here) = (self.scheduler.now_ps, claim.socket);
+        let readers_ps = match self.prices.spinner {
+            0 => 0,
+            _ => read_again_ps(&mut self.caches.fabric, &by_socket, now_ps, (here, here)),
+        };
+        word.share(waiting, claim.cpu, now_ps + readers_ps);
+        self.scheduler.spin(State::Locking(lock));
+        if std::thread::panicking() {
+            self.fail("it panicked, and its destructors wait for a lock".into());
+        }
+        true
+    }
+
+    fn try_lock(&mut self, lock: u32, word: &LineState, claim: &Claim) -> bool {
+        if self.locks.is_held(lock) {
+            self.locks.reject(claim.row);
+            self.read_line(word, 1);
+            return false;
+        }
+        self.write_claim(word);
+        self.locks.take(lock, claim, self.scheduler.now_ps);
+        true
+    }
+
+    /// The value's own lines come along if another CPU held the lock last.
+    fn fetch_data(&mut self, data: &LineState, lines: u64) {
+        if lines > 0 {
+            let recording = core::mem::take(&mut self.scheduler.recording);
+            self.write_line(data, lines, Written::Plain);
+            self.scheduler.recording = recording;
+        }
+    }
+
+    fn unlock(&mut self, lock: u32, word: &LineState) {
+        let start_ps = self.scheduler.now_ps;
+        self.write_line(word, 1, Written::Plain);
+        self.scheduler.release_lock();
+        self.wake_watchers(word, start_ps);
+        if self.locks.release(lock, start_ps) {
+            self.hand_over(lock, word);
+        }
+    }
+
+    /// The longest waiter gets the lock when its turn to read the line has come.
+    fn hand_over(&mut self, lock: u32, word: &LineState) {
+        let Scheduler { cpu, now_ps, .. } = self.scheduler;
+        let fabric = &mut self.caches.fabric;
+        let here = fabric.socket_of(cpu);
+        let (next, waiting, by_socket) = self.locks.next(lock);
+        let first_ps = fabric.send(now_ps, (here, next.socket), 1, Wanted::Load);
+        // It comes to the socket of the next holder with it.
+        let readers_ps = read_again_ps(fabric, by_socket, now_ps, (here, next.socket));
+        let granted_ps = now_ps + first_ps + ((readers_ps * self.prices.spinner) >> 16);
+        let mut sharers = waiting;
+        sharers.add(next.cpu);
+        sharers.add(cpu);
+        word.share(sharers, next.cpu, granted_ps);
+        self.events += 1;
+        self.locks.hand_over(lock, &next, granted_ps);
+        self.scheduler.end_spin(next.thread, granted_ps);
+    }
+}

@@ -1,0 +1,35 @@
+//! `SimMeter`: statistics of locks that are made of words.
+//!
+//! Such locks tell of each time that they are held, always and at no cost in virtual time, as the
+//! table (lock_table.rs) knows it of the others. That table owns the counts; called by the block
+//! layer through `Machine::Meter`. Outside a simulation nothing is counted.
+
+use crate::model::time::PS_PER_NS;
+use crate::world::private;
+use millrace_machine::{Hold, LockCounts, Meter, Site};
+
+/// Statistics of locks that are made of words.
+#[derive(Debug, Clone, Copy)]
+pub struct SimMeter;
+
+impl Meter for SimMeter {
+    const ALWAYS: bool = true;
+
+    #[inline]
+    fn is_on() -> bool {
+        false
+    }
+
+    #[inline]
+    fn now() -> u64 {
+        private(|world| world.scheduler.now_ps / PS_PER_NS).unwrap_or(0)
+    }
+
+    fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {
+        private(|world| world.locks.word_locks.add(name, hold.site, counts));
+    }
+
+    fn count_rejection(name: &'static str, site: Site, wait_ns: u64) {
+        private(|world| world.locks.word_locks.add(name, site, &LockCounts::rejection(wait_ns)));
+    }
+}

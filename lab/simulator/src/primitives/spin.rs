@@ -1,0 +1,167 @@
+//! `spin_until`: busy waiting that costs the simulator nothing while nothing changes.
+//!
+//! While the condition is evaluated, the lines that it reads are noted. If it is false the CPU
+//! spins (and is counted as spinning) until somebody else changes one of them, then reads it again
+//! at the cost of a transfer. A condition that reads no line or asks for the time is polled, at
+//! intervals that double up to a bound. If another thread wants the CPU it gets it, as where the
+//! real thing yields. Invariant: a thread stands in the list of a line if it noted the line since
+//! its `spin_until` began; a write after that makes it dirty, so that no change is missed.
+
+use core::sync::atomic::Ordering::Relaxed;
+use std::vec::Vec;
+
+use crate::memory::line::LineState;
+use crate::model::time::PS_PER_NS;
+use crate::scheduler::pool::State;
+use crate::world::{World, private, suspend};
+
+/// Longest interval between two looks, in intervals of the model.
+const POLL_GROWTH_MAX: u64 = 64;
+
+/// Polls until `ready` or the deadline.
+pub(crate) fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
+    let deadline_ps = deadline_ns.saturating_mul(PS_PER_NS);
+    let Some(outer) = private(|world| world.scheduler.me().spin.recording) else {
+        return spin_outside(deadline_ns, ready);
+    };
+    let mut growth = 1;
+    let hit = loop {
+        private(World::begin_look);
+        if ready() {
+            break true;
+        }
+        let wait = private(|world| world.end_look(deadline_ps, &mut growth));
+        match wait.expect("inside a simulation") {
+            Look::TimedOut => break false,
+            Look::Again => {}
+            Look::Wait => suspend(),
+        }
+    };
+    private(|world| {
+        if !outer {
+            world.forget_lines();
+        }
+        world.scheduler.me().spin.recording = outer;
+        world.scheduler.recording = outer;
+    });
+    hit
+}
+
+/// Nobody's time passes outside of a simulation: real threads are given some, but no deadline
+/// comes nearer.
+fn spin_outside(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
+    loop {
+        if ready() {
+            return true;
+        }
+        if deadline_ns != u64::MAX {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// What follows an evaluation that was false.
+enum Look {
+    TimedOut,
+    Again,
+    Wait,
+}
+
+impl World {
+    fn begin_look(&mut self) {
+        self.scheduler.recording = true;
+        let spin = &mut self.scheduler.me().spin;
+        spin.recording = true;
+        (spin.dirty, spin.read_clock) = (false, false);
+    }
+
+    fn end_look(&mut self, deadline_ps: u64, growth: &mut u64) -> Look {
+        if self.scheduler.now_ps >= deadline_ps {
+            return Look::TimedOut;
+        }
+        if std::thread::panicking() {
+            return self.spin_in_panic(deadline_ps);
+        }
+        let poll_ps = self.prices.spin_poll;
+        let scheduler = &mut self.scheduler;
+        let spin = &scheduler.me().spin;
+        let polls = spin.watching.is_empty() || spin.read_clock;
+        if spin.dirty {
+            scheduler.now_ps += poll_ps;
+            return Look::Again;
+        }
+        if scheduler.wanted() {
+            // Time goes on even where switching is free.
+            scheduler.now_ps += poll_ps;
+            scheduler.give_way();
+            return Look::Wait;
+        }
+        let mut wake_ps = deadline_ps;
+        if polls {
+            wake_ps = wake_ps.min(scheduler.now_ps + poll_ps * *growth);
+            *growth = (*growth * 2).min(POLL_GROWTH_MAX);
+        }
+        scheduler.spin(State::Spinning);
+        scheduler.set_timer(scheduler.thread, wake_ps);
+        Look::Wait
+    }
+
+    /// Others do not run while a thread unwinds: the deadline is there at once.
+    fn spin_in_panic(&mut self, deadline_ps: u64) -> Look {
+        if deadline_ps < u64::MAX {
+            self.scheduler.now_ps = deadline_ps;
+            return Look::TimedOut;
+        }
+        self.fail("it panicked, and its destructors wait for another thread".into());
+        Look::Wait
+    }
+
+    /// The running thread's condition reads a line.
+    #[cold]
+    pub(crate) fn record(&mut self, line: &LineState) {
+        let mut watch = line.watch.load(Relaxed);
+        if watch == 0 {
+            self.watches.push(Vec::new());
+            watch = self.watches.len() as u32;
+            line.watch.store(watch, Relaxed);
+        }
+        let thread = self.scheduler.thread;
+        let watching = &mut self.scheduler.me().spin.watching;
+        if !watching.contains(&watch) {
+            watching.push(watch);
+            self.watches[watch as usize - 1].push(thread);
+        }
+    }
+
+    fn forget_lines(&mut self) {
+        let thread = self.scheduler.thread;
+        for watch in core::mem::take(&mut self.scheduler.me().spin.watching) {
+            self.watches[watch as usize - 1].retain(|watcher| *watcher != thread);
+        }
+    }
+
+    /// The running CPU changed what a line holds, at this time: who looks at it looks again.
+    #[inline]
+    pub(crate) fn wake_watchers(&mut self, line: &LineState, time_ps: u64) {
+        let watch = line.watch.load(Relaxed);
+        if watch != 0 {
+            self.wake_list(watch, time_ps);
+        }
+    }
+
+    #[cold]
+    fn wake_list(&mut self, watch: u32, time_ps: u64) {
+        let watchers = core::mem::take(&mut self.watches[watch as usize - 1]);
+        let me = self.scheduler.thread;
+        for &thread in watchers.iter().filter(|watcher| **watcher != me) {
+            let state = self.scheduler.pool.thread_mut(thread);
+            state.spin.dirty = true;
+            if state.state == State::Spinning {
+                self.scheduler.set_timer(thread, u64::MAX);
+                self.scheduler.end_spin(thread, time_ps);
+            }
+        }
+        self.watches[watch as usize - 1] = watchers;
+    }
+}

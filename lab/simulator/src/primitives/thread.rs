@@ -1,0 +1,124 @@
+//! Threads and parkers of the simulated machine.
+//!
+//! A thread that sleeps gives its CPU to the next in its queue; the one that wakes it pays, and the
+//! sleeper goes on after a latency if its CPU was idle, else when its turn comes. A wake-up that
+//! comes before the sleep is kept. Kernel counterpart: an eventfd and `try_to_wake_up`.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::Arc;
+
+use crate::model::time::PS_PER_NS;
+use crate::scheduler::pool::{Ended, NO_THREAD, State};
+use crate::world::{World, shared, suspend};
+use millrace_machine::{Parker, Thread};
+
+/// A started thread of the simulated machine.
+#[derive(Debug)]
+pub struct SimThread {
+    pub(crate) thread: u32,
+    pub(crate) ended: Arc<Ended>,
+}
+
+impl Thread for SimThread {
+    /// Waits for its end. It never returns false: a panic ends the whole simulation.
+    ///
+    /// # Panics
+    /// Outside the simulation, if the thread has not ended.
+    fn join(self) -> bool {
+        let waits = shared(|world| {
+            if self.ended.is_set() {
+                return false;
+            }
+            let scheduler = &mut world.scheduler;
+            let me = scheduler.thread;
+            scheduler.pool.thread_mut(self.thread).joiners.push(me);
+            scheduler.charge_system_call();
+            scheduler.block(State::Joining(self.thread));
+            true
+        });
+        if waits == Some(true) {
+            suspend();
+        }
+        assert!(self.ended.is_set(), "joined outside the simulation that it belongs to");
+        true
+    }
+}
+
+#[derive(Debug)]
+struct Sleep {
+    /// A wake-up that nobody has used up.
+    pending: AtomicBool,
+    /// The number of the thread that sleeps.
+    sleeper: AtomicU32,
+    /// The simulation in which it does.
+    epoch: AtomicU32,
+}
+
+/// Sleeps one thread of the simulated machine.
+#[derive(Debug, Clone)]
+pub struct SimParker(Arc<Sleep>);
+
+impl Parker for SimParker {
+    fn new() -> Self {
+        SimParker(Arc::new(Sleep {
+            pending: AtomicBool::new(false),
+            sleeper: AtomicU32::new(NO_THREAD),
+            epoch: AtomicU32::new(0),
+        }))
+    }
+
+    /// Outside a simulation it returns at once.
+    fn park(&self, deadline_ns: Option<u64>) {
+        let sleeps = shared(|world| world.park(&self.0, deadline_ns));
+        if sleeps == Some(true) {
+            suspend();
+            self.0.sleeper.store(NO_THREAD, Relaxed);
+            self.0.pending.store(false, Relaxed);
+        }
+    }
+
+    fn unpark(&self) {
+        if shared(|world| world.unpark(&self.0)).is_none() {
+            self.0.pending.store(true, Relaxed);
+        }
+    }
+}
+
+impl World {
+    /// True if the thread sleeps now.
+    fn park(&mut self, sleep: &Sleep, deadline_ns: Option<u64>) -> bool {
+        self.events += 1;
+        let scheduler = &mut self.scheduler;
+        scheduler.charge_system_call();
+        let deadline_ps = deadline_ns.map_or(u64::MAX, |ns| ns.saturating_mul(PS_PER_NS));
+        if sleep.pending.swap(false, Relaxed) || deadline_ps <= scheduler.now_ps {
+            return false;
+        }
+        if std::thread::panicking() {
+            // Others do not run while a thread unwinds: time goes on, without them.
+            scheduler.now_ps = deadline_ps.min(scheduler.now_ps + 1_000_000_000);
+            return false;
+        }
+        sleep.sleeper.store(scheduler.thread, Relaxed);
+        sleep.epoch.store(self.epoch, Relaxed);
+        scheduler.set_timer(scheduler.thread, deadline_ps);
+        scheduler.block(State::Parked);
+        true
+    }
+
+    fn unpark(&mut self, sleep: &Sleep) {
+        self.events += 1;
+        let scheduler = &mut self.scheduler;
+        let time_ps = scheduler.now_ps;
+        let sleeper = sleep.sleeper.load(Relaxed);
+        let was_pending = sleep.pending.swap(true, Relaxed);
+        let asleep = sleeper != NO_THREAD && sleep.epoch.load(Relaxed) == self.epoch;
+        if was_pending || !asleep || scheduler.pool.thread(sleeper).state != State::Parked {
+            scheduler.charge_system_call();
+            return;
+        }
+        scheduler.now_ps += scheduler.prices.wake;
+        scheduler.set_timer(sleeper, u64::MAX);
+        scheduler.make_ready(sleeper, time_ps);
+    }
+}

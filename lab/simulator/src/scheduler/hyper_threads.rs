@@ -1,0 +1,100 @@
+//! Hyper-threads, and the CPU that a thread wakes on; both only where they are asked for.
+//!
+//! CPUs of one core share its execution: while a sibling works, too, what a CPU does by itself
+//! takes longer. A CPU that idles, or spins with PAUSE, leaves the core to its siblings. Transfers
+//! of cache lines take as long as ever, between siblings as between cores: that they share an L1
+//! is not modelled. A charge goes by what the siblings did when the CPU last had its turn, at its
+//! last access to something shared, and does not change while it lasts.
+//! A thread that may roam wakes where it ran last if that CPU is idle, else on the first CPU of a
+//! core of the same socket that is wholly idle, else on an idle sibling, else where it ran last.
+//! Called by the scheduler. Kernel counterpart: `select_idle_sibling` (kernel/sched/fair.c, 3.17).
+//! Not modelled: pulling of threads by a CPU that goes idle, and periodic balancing.
+
+use crate::model::Model;
+use crate::scheduler::Scheduler;
+use crate::scheduler::pool::{NO_THREAD, State};
+
+/// The siblings of a core, as the scheduler needs them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Siblings {
+    per_core: usize,
+    cores_per_socket: usize,
+    /// Time that work takes beside busy siblings, in 1/65536 of what it takes alone.
+    shared: u64,
+}
+
+impl Siblings {
+    pub(crate) fn new(model: &Model) -> Siblings {
+        let cores_per_socket = model.cores_per_socket as usize;
+        let Some(threads) = &model.hyper_threads else {
+            return Siblings { per_core: 1, cores_per_socket, shared: 1 << 16 };
+        };
+        let shared = f64::from(threads.per_core) / threads.gain.factor * 65_536.0;
+        let per_core = threads.per_core as usize;
+        Siblings { per_core, cores_per_socket, shared: shared.max(65_536.0).round() as u64 }
+    }
+}
+
+impl Scheduler {
+    /// How long work takes the running CPU that would take it so long alone.
+    #[inline]
+    pub(crate) fn stretched(&self, alone_ps: u64) -> u64 {
+        if self.siblings.per_core == 1 { alone_ps } else { self.stretched_on(self.cpu, alone_ps) }
+    }
+
+    /// How long work takes a CPU that would take it so long alone.
+    pub(crate) fn stretched_on(&self, cpu: usize, alone_ps: u64) -> u64 {
+        let first = cpu - cpu % self.siblings.per_core;
+        let others = (first..first + self.siblings.per_core).filter(|other| *other != cpu);
+        if !others.into_iter().any(|other| self.works(other)) {
+            return alone_ps;
+        }
+        ((u128::from(alone_ps) * u128::from(self.siblings.shared)) >> 16) as u64
+    }
+
+    /// Whether a CPU has work, rather than nothing or a loop that waits.
+    fn works(&self, cpu: usize) -> bool {
+        let thread = self.cpus[cpu].current;
+        thread != NO_THREAD
+            && !matches!(self.pool.thread(thread).state, State::Spinning | State::Locking(_))
+    }
+
+    fn is_idle(&self, cpu: usize) -> bool {
+        self.cpus[cpu].current == NO_THREAD && self.cpus[cpu].queue.is_empty()
+    }
+
+    /// The running thread may be woken on any CPU of its socket from now on.
+    pub(crate) fn roam(&mut self) {
+        self.me().roams = true;
+    }
+
+    /// A thread that sleeps is about to be ready: moves it if it may roam.
+    pub(crate) fn place(&mut self, thread: u32) {
+        let state = self.pool.thread(thread);
+        if !state.roams || state.body.is_some() {
+            return;
+        }
+        let (from, to) = (state.cpu, self.idle_cpu_near(state.cpu));
+        if from != to {
+            let (old_ps, new_ps) = (self.cpus[from].fair.least_ps, self.cpus[to].fair.least_ps);
+            let state = self.pool.thread_mut(thread);
+            state.cpu = to;
+            // Its lead over others stays what it was.
+            state.ran_ps = (state.ran_ps + new_ps).saturating_sub(old_ps);
+        }
+    }
+
+    fn idle_cpu_near(&self, last: usize) -> usize {
+        if self.is_idle(last) {
+            return last;
+        }
+        let Siblings { per_core, cores_per_socket, .. } = self.siblings;
+        let core = last / per_core;
+        let socket = core - core % cores_per_socket;
+        let cores = (0..cores_per_socket)
+            .map(|step| (socket + (core - socket + step) % cores_per_socket) * per_core);
+        let mut whole = cores.filter(|first| (0..per_core).all(|i| self.is_idle(first + i)));
+        let sibling = || (core * per_core..(core + 1) * per_core).find(|cpu| self.is_idle(*cpu));
+        whole.next().or_else(sibling).unwrap_or(last)
+    }
+}

@@ -1,0 +1,207 @@
+//! `LockTable`: the locks in use by a simulation: who holds each, who waits, and their statistics.
+//!
+//! Owned by the world; lock.rs and meter.rs enter what happens to locks.
+
+use std::collections::{HashMap, VecDeque};
+use std::vec::Vec;
+
+use crate::memory::line::CpuSet;
+use crate::model::SOCKETS_MAX;
+use crate::model::time::PS_PER_NS;
+use crate::scheduler::pool::NO_THREAD;
+use millrace_machine::{CallSite, LockCounts, LockRow, Site, lock_table};
+
+/// How many spin, by socket.
+pub(crate) type SpinnersBySocket = [u16; SOCKETS_MAX as usize];
+
+/// A lock in use by a simulation.
+#[derive(Debug)]
+struct LockState {
+    name: &'static str,
+    holder: u32,
+    since_ps: u64,
+    /// Row of the place that took it.
+    row: u32,
+    waiters: VecDeque<Claim>,
+    waiting: CpuSet,
+    waiting_by_socket: SpinnersBySocket,
+    /// Rows of the places that have taken it.
+    rows: Vec<(usize, u32)>,
+}
+
+/// A thread that asks for a lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim {
+    pub(crate) thread: u32,
+    pub(crate) cpu: usize,
+    pub(crate) socket: usize,
+    /// Since when.
+    pub(crate) since_ps: u64,
+    /// Row of the place that asks.
+    pub(crate) row: u32,
+}
+
+/// All locks in use by a simulation, and their statistics.
+#[derive(Debug, Default)]
+pub(crate) struct LockTable {
+    locks: Vec<LockState>,
+    free: Vec<u32>,
+    rows: Vec<(&'static str, CallSite, LockPicoseconds)>,
+    /// Rows by the addresses of name and place: only looked up, never walked.
+    index: HashMap<(usize, usize), u32>,
+    /// Of locks that are made of words.
+    pub(crate) word_locks: WordLockRows,
+}
+
+#[derive(Debug, Default)]
+struct LockPicoseconds {
+    acquisitions: u64,
+    contended: u64,
+    rejected: u64,
+    wait_ps: u64,
+    wait_ps_max: u64,
+    hold_ps: u64,
+    hold_ps_max: u64,
+}
+
+impl LockState {
+    fn hold(&mut self, claim: &Claim, since_ps: u64) {
+        (self.holder, self.row, self.since_ps) = (claim.thread, claim.row, since_ps);
+    }
+}
+
+impl LockTable {
+    pub(crate) fn name_and_holder(&self, lock: u32) -> (&'static str, u32) {
+        let lock = &self.locks[lock as usize];
+        (lock.name, lock.holder)
+    }
+
+    pub(crate) fn add(&mut self, name: &'static str) -> u32 {
+        let state = LockState {
+            name,
+            holder: NO_THREAD,
+            since_ps: 0,
+            row: 0,
+            waiters: VecDeque::new(),
+            waiting: CpuSet::default(),
+            waiting_by_socket: [0; SOCKETS_MAX as usize],
+            rows: Vec::new(),
+        };
+        if let Some(free) = self.free.pop() {
+            self.locks[free as usize] = state;
+            return free;
+        }
+        self.locks.push(state);
+        self.locks.len() as u32 - 1
+    }
+
+    pub(crate) fn row(&mut self, lock: u32, site: Site) -> u32 {
+        let address = core::ptr::from_ref(site).addr();
+        let lock = &mut self.locks[lock as usize];
+        if let Some((_, row)) = lock.rows.iter().find(|(known, _)| *known == address) {
+            return *row;
+        }
+        let rows = &mut self.rows;
+        let row = self.index.entry((lock.name.as_ptr().addr(), address)).or_insert_with(|| {
+            rows.push((lock.name, site.into(), LockPicoseconds::default()));
+            rows.len() as u32 - 1
+        });
+        lock.rows.push((address, *row));
+        *row
+    }
+
+    /// No simulated thread uses the lock any more.
+    pub(crate) fn remove(&mut self, lock: u32) {
+        self.free.push(lock);
+    }
+
+    pub(crate) fn is_held(&self, lock: u32) -> bool {
+        self.locks[lock as usize].holder != NO_THREAD
+    }
+
+    /// A thread has a free lock from this time on.
+    pub(crate) fn take(&mut self, lock: u32, claim: &Claim, now_ps: u64) {
+        self.locks[lock as usize].hold(claim, now_ps);
+        self.rows[claim.row as usize].2.acquisitions += 1;
+    }
+
+    /// A thread did not wait for a lock that another holds.
+    pub(crate) fn reject(&mut self, row: u32) {
+        let sum = &mut self.rows[row as usize].2;
+        (sum.contended, sum.rejected) = (sum.contended + 1, sum.rejected + 1);
+    }
+
+    /// A thread waits for a lock; all CPUs that do now, and how many did before, by socket.
+    pub(crate) fn wait(&mut self, lock: u32, claim: Claim) -> (CpuSet, SpinnersBySocket) {
+        let state = &mut self.locks[lock as usize];
+        let before = state.waiting_by_socket;
+        state.waiters.push_back(claim);
+        state.waiting.add(claim.cpu);
+        state.waiting_by_socket[claim.socket] += 1;
+        (state.waiting, before)
+    }
+
+    /// The holder gives a lock up that it had until this time; true if others wait for it.
+    pub(crate) fn release(&mut self, lock: u32, end_ps: u64) -> bool {
+        let state = &mut self.locks[lock as usize];
+        state.holder = NO_THREAD;
+        let held_ps = end_ps - state.since_ps;
+        let sum = &mut self.rows[state.row as usize].2;
+        sum.hold_ps += held_ps;
+        sum.hold_ps_max = sum.hold_ps_max.max(held_ps);
+        !state.waiters.is_empty()
+    }
+
+    /// Takes the longest waiter out of a lock's queue; with it the CPUs that wait on, all and by
+    /// socket.
+    pub(crate) fn next(&mut self, lock: u32) -> (Claim, CpuSet, &SpinnersBySocket) {
+        let state = &mut self.locks[lock as usize];
+        let next = state.waiters.pop_front().expect("the caller has looked");
+        state.waiting.remove(next.cpu);
+        state.waiting_by_socket[next.socket] -= 1;
+        (next, state.waiting, &state.waiting_by_socket)
+    }
+
+    /// A thread has a lock from this time on that it waited for.
+    pub(crate) fn hand_over(&mut self, lock: u32, next: &Claim, granted_ps: u64) {
+        self.locks[lock as usize].hold(next, granted_ps);
+        let waited_ps = granted_ps - next.since_ps;
+        let sum = &mut self.rows[next.row as usize].2;
+        sum.acquisitions += 1;
+        sum.contended += 1;
+        sum.wait_ps += waited_ps;
+        sum.wait_ps_max = sum.wait_ps_max.max(waited_ps);
+    }
+
+    pub(crate) fn table(&self) -> Vec<LockRow> {
+        let counts = |sum: &LockPicoseconds| LockCounts {
+            acquisitions: sum.acquisitions,
+            contended: sum.contended,
+            rejected: sum.rejected,
+            wait_ns: sum.wait_ps / PS_PER_NS,
+            wait_ns_max: sum.wait_ps_max / PS_PER_NS,
+            hold_ns: sum.hold_ps / PS_PER_NS,
+            hold_ns_max: sum.hold_ps_max / PS_PER_NS,
+        };
+        let own = self.rows.iter().map(|(name, site, sum)| (*name, *site, counts(sum)));
+        lock_table(own.chain(self.word_locks.rows()))
+    }
+}
+
+/// Statistics of locks that are made of words, by name and place; few rows, so they are searched.
+#[derive(Debug, Default)]
+pub(crate) struct WordLockRows(Vec<(&'static str, CallSite, LockCounts)>);
+
+impl WordLockRows {
+    pub(crate) fn add(&mut self, name: &'static str, site: Site, counts: &LockCounts) {
+        let site = CallSite::from(site);
+        match self.0.iter_mut().find(|row| (row.0, row.1) == (name, site)) {
+            Some((_, _, sum)) => sum.add(counts),
+            None => self.0.push((name, site, *counts)),
+        }
+    }
+
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (&'static str, CallSite, LockCounts)> {
+        self.0.iter().copied()
+    }
+}
