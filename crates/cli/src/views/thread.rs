@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use millrace_exports::server::UnixSocket;
+use millrace_exports::nbd::UnixSocket;
 use millrace_machine::{LOOK_NS, Machine, Native, RunningClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use millrace::{DriveConfig, Listen, SocketAccess, Spec, TlsConfig, VhostSocket};
-use millrace_exports::server::handed_over_address;
+use millrace_exports::nbd::handed_over_address;
 
 use super::looks::innermost;
 use super::viewed;

@@ -58,7 +58,7 @@ pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketA
         found.refuse(&problems.to_string());
     }
     match plan.config.validate().and_then(|()| plan.config.load_listeners()) {
-        Ok(listeners) => millrace_exports::server::log_expiries(&listeners),
+        Ok(listeners) => millrace_exports::nbd::log_expiries(&listeners),
         Err(error) => found.refuse(&opening::problem(plan, &error).to_string()),
     }
     found.state(plan);

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use millrace::{Cache, ExportFailures, Observers, Opened, Space};
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
-use millrace_exports::server::{Observer, ServerStats};
+use millrace_exports::nbd::{Observer, ServerStats};
 use millrace_exports::vhost::VhostObserver;
 use millrace_machine::Native;
 use serde::Serialize;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use millrace::{Listen, VhostSocket};
 use millrace_console::visible;
-use millrace_exports::server::{UnixSocket, handed_over_names};
+use millrace_exports::nbd::{UnixSocket, handed_over_names};
 
 use super::looks::{self, Patience};
 use crate::config::words::{ControlWord, control_beside};
