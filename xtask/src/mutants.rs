@@ -158,9 +158,9 @@ const GROUPS: [Group; 10] = [
         judge: None,
         files: &[
             "crates/cache/src/config.rs",
-            "crates/cache/src/extent.rs",
-            "crates/cache/src/shard.rs",
-            "crates/cache/src/streams.rs",
+            "crates/cache/src/memory/extent.rs",
+            "crates/cache/src/memory/shard.rs",
+            "crates/cache/src/read/streams.rs",
         ],
         but: &[],
         tests: &["--lib"],

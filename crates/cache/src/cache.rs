@@ -5,6 +5,12 @@
 //! shard at a time, and no other lock under it. Called by queues, by the flusher, and by whoever
 //! asks for statistics.
 
+pub(crate) mod clearing;
+pub(crate) mod failed_writes;
+pub(crate) mod first_dirty;
+pub(crate) mod pace;
+pub(crate) mod signal;
+
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
@@ -12,17 +18,17 @@ use alloc::sync::Arc;
 use millrace_block::{Error, ErrorKind, Sector, Volume};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
-use crate::clearing::Clearing;
+use crate::cache::clearing::Clearing;
+use crate::cache::failed_writes::Strands;
+use crate::cache::first_dirty::{DirtyCall, FirstDirty};
+use crate::cache::pace::Pace;
+use crate::cache::signal::Signals;
 use crate::config::{CacheConfig, CacheMode, Registered};
-use crate::extent::Dirtied;
-use crate::first_dirty::{DirtyCall, FirstDirty};
-use crate::frames::Frames;
-use crate::pace::Pace;
-use crate::page::PageSize;
-use crate::shard::{Shard, hash_of};
-use crate::signal::Signals;
+use crate::memory::extent::Dirtied;
+use crate::memory::frames::Frames;
+use crate::memory::page::PageSize;
+use crate::memory::shard::{Shard, hash_of};
 use crate::stats::CacheStats;
-use crate::strands::Strands;
 
 /// Most shards, and the least frames of one.
 const SHARDS_MAX: u32 = 64;

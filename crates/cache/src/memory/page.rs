@@ -9,7 +9,7 @@
 
 use core::ops::Range;
 
-use crate::extent::{EXTENT_PAGES, WHOLE, runs};
+use crate::memory::extent::{EXTENT_PAGES, WHOLE, runs};
 
 /// Bytes of a page over drives whose logical block is not larger.
 const PAGE_BYTES_MIN: u32 = 4096;
@@ -113,7 +113,7 @@ const _: () = assert!(WHOLE.count_ones() == 1 << EIGHTHS_SHIFT);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::extent::ALL_PAGES;
+    use crate::memory::extent::ALL_PAGES;
     use alloc::vec::Vec;
 
     const SMALL: PageSize = PageSize { shift: 0 };

@@ -14,11 +14,11 @@ use millrace_block::{Bio, Op, OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
-use crate::extent::{ALL_PAGES, EXTENT_PAGES, Extent};
-use crate::jobs::Reach;
-use crate::page::PageSize;
-use crate::queue::CacheQueue;
-use crate::shard::{Due, Shard};
+use crate::front::jobs::Reach;
+use crate::front::queue::CacheQueue;
+use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES, Extent};
+use crate::memory::page::PageSize;
+use crate::memory::shard::{Due, Shard};
 
 /// Dirty bytes up to which a flush is served by whoever asks for it.
 const OWN_BYTES_MAX: u64 = 1 << 20;

@@ -6,7 +6,7 @@
 
 use core::ops::Range;
 
-use crate::page::PageSize;
+use crate::memory::page::PageSize;
 
 /// Streams that a queue follows at a time.
 const STREAMS: usize = 16;

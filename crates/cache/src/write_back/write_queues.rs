@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::strands::{Answers, NO_MEMBER};
+use crate::cache::failed_writes::{Answers, NO_MEMBER};
 
 /// A drive that has ended no write for so long, though it has some, is stuck.
 pub(crate) const STUCK_NS: u64 = 1_000_000_000;

@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::extent::{ALL_PAGES, WHOLE};
-use crate::page::PageSize;
+use crate::memory::extent::{ALL_PAGES, WHOLE};
+use crate::memory::page::PageSize;
 
 const FRAMES: u32 = 24;
 

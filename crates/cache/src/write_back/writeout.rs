@@ -5,7 +5,7 @@
 //! drive, but where chunks are small or drives share a list, and none has failed or is stuck; of
 //! one page, if its last write failed, since that may be due to a neighbour), and gives each page
 //! back to its shard when the writes that carry it have ended. Frames that lie side by side become
-//! one segment. A write waits for a place in its drive (lanes.rs).
+//! one segment. A write waits for a place in its drive (write_queues.rs).
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -15,11 +15,11 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use slab::Slab;
 
 use crate::cache::Cache;
-use crate::extent::EXTENT_PAGES;
-use crate::lanes::{FlusherConfig, Lanes, WriteLists};
-use crate::page::PageSize;
-use crate::shard::{Ended, Item};
-use crate::strands::NO_MEMBER;
+use crate::cache::failed_writes::NO_MEMBER;
+use crate::memory::extent::EXTENT_PAGES;
+use crate::memory::page::PageSize;
+use crate::memory::shard::{Ended, Item};
+use crate::write_back::write_queues::{FlusherConfig, Lanes, WriteLists};
 
 /// Most sectors of one write.
 const SECTORS_MAX: u32 = 1024;

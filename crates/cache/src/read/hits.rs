@@ -17,10 +17,10 @@ use millrace_block::{Request, Tag};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
-use crate::extent::{Extent, place_of};
-use crate::memory::{Cursor, Way, part_of, wanted_of};
-use crate::page::PageSize;
-use crate::shard::Shard;
+use crate::memory::cursor::{Cursor, Way, part_of, wanted_of};
+use crate::memory::extent::{Extent, place_of};
+use crate::memory::page::PageSize;
+use crate::memory::shard::Shard;
 
 /// Reads of a group.
 const GROUP: usize = 8;

@@ -39,7 +39,7 @@ pub(crate) struct Extent {
     pub(crate) filling: u16,
     /// Of these, pages whose contents change below meanwhile: what is read is not kept.
     pub(crate) stale: u16,
-    /// Dirty pages of drives that fail, a bit each: counted apart (strands.rs).
+    /// Dirty pages of drives that fail, a bit each: counted apart (failed_writes.rs).
     pub(crate) stranded: u16,
     pub(crate) failed: Failed,
     /// It stands in the shard's list of dirty extents.

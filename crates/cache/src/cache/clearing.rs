@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-use crate::extent::EXTENT_PAGES;
-use crate::page::PageSize;
+use crate::memory::extent::EXTENT_PAGES;
+use crate::memory::page::PageSize;
 
 /// Ranges that are being discarded or zeroed below.
 pub(crate) struct Clearing<M: Machine> {

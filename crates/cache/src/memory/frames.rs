@@ -10,8 +10,8 @@ use alloc::sync::Arc;
 
 use millrace_block::{Arena, Error, ErrorKind};
 
-use crate::extent::runs;
-use crate::page::PageSize;
+use crate::memory::extent::runs;
+use crate::memory::page::PageSize;
 
 /// Alignment of the memory: the system may then use huge pages for it.
 const ALIGN: usize = 2 << 20;

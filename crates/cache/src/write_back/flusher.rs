@@ -14,11 +14,11 @@ use millrace_block::{Bio, Channel};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
 use crate::cache::Cache;
-use crate::extent::{ALL_PAGES, Extent};
-use crate::lanes::FlusherConfig;
-use crate::shard::{Due, Shard};
-use crate::strands::RETRY_NS;
-use crate::writeout::Writeout;
+use crate::cache::failed_writes::RETRY_NS;
+use crate::memory::extent::{ALL_PAGES, Extent};
+use crate::memory::shard::{Due, Shard};
+use crate::write_back::write_queues::FlusherConfig;
+use crate::write_back::writeout::Writeout;
 
 /// Most bytes collected for one sort.
 const BATCH_BYTES: u64 = 16 << 20;

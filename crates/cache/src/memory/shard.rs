@@ -12,8 +12,8 @@ use alloc::vec::Vec;
 use hashbrown::HashTable;
 use millrace_block::Status;
 
-use crate::extent::{Dirtied, EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAME, Young};
-use crate::frames::Frames;
+use crate::memory::extent::{Dirtied, EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAME, Young};
+use crate::memory::frames::Frames;
 use crate::stats::ShardStats;
 
 /// Where an extent's number leads: its upper bits choose the shard, the others the place there.

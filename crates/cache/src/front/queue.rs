@@ -19,12 +19,12 @@ use millrace_machine::{Machine, Order, Word};
 use slab::Slab;
 
 use crate::cache::Cache;
-use crate::hits::{Copied, Hits};
-use crate::jobs::{Fill, Job, Reach, Step};
-use crate::lanes::FlusherConfig;
-use crate::signal::Signal;
-use crate::streams::Streams;
-use crate::writeout::Writeout;
+use crate::cache::signal::Signal;
+use crate::front::jobs::{Fill, Job, Reach, Step};
+use crate::read::hits::{Copied, Hits};
+use crate::read::streams::Streams;
+use crate::write_back::write_queues::FlusherConfig;
+use crate::write_back::writeout::Writeout;
 
 /// While all is hits, the channel below is looked at every so many polls.
 const POLLS_PER_LOOK: u32 = 16;

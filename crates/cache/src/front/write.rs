@@ -11,10 +11,10 @@ use core::ops::Range;
 use millrace_block::{OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
-use crate::extent::place_of;
-use crate::jobs::{Reach, Step};
-use crate::memory::{Cursor, Way, part_of, wanted_of};
-use crate::queue::CacheQueue;
+use crate::front::jobs::{Reach, Step};
+use crate::front::queue::CacheQueue;
+use crate::memory::cursor::{Cursor, Way, part_of, wanted_of};
+use crate::memory::extent::place_of;
 
 impl<M: Machine> CacheQueue<M> {
     /// Whether a write is to be below before it is answered.

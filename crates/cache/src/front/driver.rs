@@ -14,8 +14,8 @@ use millrace_block::{
 use millrace_machine::{Machine, Topology};
 
 use crate::cache::Cache;
-use crate::lanes::{FlusherConfig, WriteLists};
-use crate::queue::CacheQueue;
+use crate::front::queue::CacheQueue;
+use crate::write_back::write_queues::{FlusherConfig, WriteLists};
 
 /// Tags of each queue: what waits for a drive that does not answer keeps its own, and others need
 /// some.

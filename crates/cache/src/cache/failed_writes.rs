@@ -21,8 +21,8 @@ use millrace_block::{Disk, Op, Status, Unwritten};
 use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::cache::Cache;
-use crate::extent::{ALL_PAGES, EXTENT_PAGES};
-use crate::shard::Shard;
+use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES};
+use crate::memory::shard::Shard;
 use crate::stats::{AtRisk, DriveAtRisk};
 
 /// Shortest time for which a drive fails, and between two probes of it.
