@@ -42,10 +42,10 @@ pub(crate) use open::measure;
 use probe::{Geometry, Next};
 use queue::FileQueue;
 
-use crate::cancel::Cancel;
-use crate::owned;
-use crate::pieces::PIECES_MAX;
-use crate::thread_bound::ThreadBound;
+use crate::common::cancel::Cancel;
+use crate::common::owner_queues;
+use crate::common::pieces::PIECES_MAX;
+use crate::common::thread_bound::ThreadBound;
 
 /// Longest read or write in sectors.
 const MAX_SECTORS: u32 = 2048;
@@ -300,12 +300,12 @@ impl Driver<Native> for FileDriver {
     }
 
     fn hw_queues(&self, _topology: &Topology) -> HwQueues {
-        owned::hw_queues(self.config.io_threads, self.config.depth)
+        owner_queues::hw_queues(self.config.io_threads, self.config.depth)
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let path = self.config.path.display();
-        let current = owned::opener(&path, index)?;
+        let current = owner_queues::opener(&path, index)?;
         let fd = self.shared.file.as_raw_fd();
         let engine = match (self.config.aio, current.backend) {
             (Aio::Uring, Backend::Epoll) => {

@@ -39,7 +39,7 @@ pub use rotating::ModelDisk;
 pub use timing::Timing;
 pub use usual::UsualTimes;
 
-use crate::store::Store;
+use crate::common::store::Store;
 
 /// A modelled SSD.
 #[derive(Debug)]

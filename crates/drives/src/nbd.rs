@@ -41,11 +41,11 @@ use millrace_machine::{Native, Topology};
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{Address, ClientSession, NbdUri};
 
-use crate::cancel::Cancel;
+use crate::common::cancel::Cancel;
+use crate::common::owner_queues;
+use crate::common::pieces::PIECES_MAX;
+use crate::common::place::Place;
 use crate::open::Measured;
-use crate::owned;
-use crate::pieces::PIECES_MAX;
-use crate::place::Place;
 use dial::{Connected, Purpose, Target};
 use link::{Link, LinkPlace};
 use queue::NbdQueue;
@@ -378,11 +378,11 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn hw_queues(&self, _topology: &Topology) -> HwQueues {
-        owned::hw_queues(self.queues(), self.config.depth)
+        owner_queues::hw_queues(self.queues(), self.config.depth)
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
-        let current = owned::opener(&self.config.text, index)?;
+        let current = owner_queues::opener(&self.config.text, index)?;
         let queues = self.queues();
         let mine = self.connections / queues + u16::from(index < self.connections % queues);
         let guests_max = if queues > 1 { depth } else { 0 };

@@ -9,18 +9,18 @@ use std::str::FromStr;
 use millrace_block::{Driver, Error, ErrorKind, Op, Status};
 use millrace_machine::{Machine, Native};
 
-use crate::cancel::Cancel;
+use crate::common::cancel::Cancel;
+use crate::common::place::Place;
+use crate::common::procfs::memory_bytes;
+use crate::common::values::{byte_range, size_bytes, switch, time_ns};
 use crate::fault::{Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule};
 use crate::file::{Advice, Aio, Direct, FileConfig, FileDriver, measure as measure_file};
 use crate::model::{ModelConfig, ModelDriver, config_of};
 use crate::nbd::{NbdConfig, NbdDriver, config_of as nbd_config_of, measure as measure_nbd};
 use crate::null::NullDriver;
-use crate::place::Place;
 use crate::ram::{RamConfig, RamDriver};
 use crate::rbd::{self, RbdConfig, RbdDriver};
 use crate::spec::{Spec, SpecError};
-use crate::system::memory_bytes;
-use crate::value::{byte_range, size_bytes, switch, time_ns};
 
 /// Longest time that a key takes, an hour: sums of such times never overflow.
 const TIME_NS_MAX: u64 = 3_600_000_000_000;

@@ -33,9 +33,9 @@ use millrace_block::{
 };
 use millrace_machine::{Native, Topology};
 
-use crate::cancel::Cancel;
-use crate::owned;
-use crate::pieces::PIECES_MAX;
+use crate::common::cancel::Cancel;
+use crate::common::owner_queues;
+use crate::common::pieces::PIECES_MAX;
 use control::{ControlThread, Known, Order, wait_for_end};
 use image::Image;
 use map::Map;
@@ -414,11 +414,11 @@ impl Driver<Native> for RbdDriver {
     }
 
     fn hw_queues(&self, _topology: &Topology) -> HwQueues {
-        owned::hw_queues(self.config.io_threads, self.config.depth)
+        owner_queues::hw_queues(self.config.io_threads, self.config.depth)
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
-        let current = owned::opener(&self.config.image, index)?;
+        let current = owner_queues::opener(&self.config.image, index)?;
         Ok(Box::new(RbdQueue::new(Arc::clone(&self.shared), current.wake, depth)))
     }
 

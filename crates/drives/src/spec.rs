@@ -10,9 +10,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::common::values::{split_outside, unwrapped};
+use crate::common::words::nearest;
 use crate::model::MODEL_KEYS;
-use crate::value::{split_outside, unwrapped};
-use crate::words::nearest;
 
 /// Drivers and their keys.
 const DRIVERS: [(&str, &[&str]); 7] = [

@@ -12,7 +12,7 @@ use millrace_machine::Native;
 use millrace_reactor::{FileRef, Op};
 
 use super::engine::Engine;
-use crate::pieces::{self, PIECES};
+use crate::common::pieces::{self, PIECES};
 
 /// What is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

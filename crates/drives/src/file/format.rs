@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::store_file::open_store;
+use crate::common::store_file::open_store;
 
 /// What serves the inside of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

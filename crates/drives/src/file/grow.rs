@@ -15,7 +15,7 @@ use millrace_block::{Error, ErrorKind, Sector};
 
 use super::open::system;
 use super::{FileConfig, Shared, probe};
-use crate::value::size_text;
+use crate::common::values::size_text;
 
 /// See `Driver::revalidate`.
 pub(super) fn revalidate(config: &FileConfig, shared: &Shared) -> Result<Sector, Error> {

@@ -19,8 +19,8 @@ use millrace_block::{Error, ErrorKind};
 
 use super::FileConfig;
 use super::open::system;
-use crate::store_file::open_store;
-use crate::system::flock_holder;
+use crate::common::procfs::flock_holder;
+use crate::common::store_file::open_store;
 
 /// How often, and how far apart, a locked file is tried again: for three seconds.
 const TRIES: u32 = 120;

@@ -24,10 +24,10 @@ use super::made::Made;
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared, format};
+use crate::common::place::Place;
+use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
+use crate::common::values::size_text;
 use crate::open::Measured;
-use crate::place::Place;
-use crate::store_file::{OTHER_KIND, clear_flag, open_store};
-use crate::value::size_text;
 
 /// Bytes of the shared zeroes.
 const ZEROES_BYTES: usize = 64 << 10;

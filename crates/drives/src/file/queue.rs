@@ -23,7 +23,7 @@ use millrace_reactor::Completion;
 use super::Shared;
 use super::engine::{CANCEL_MARK, Engine};
 use super::flight::{Flight, Work};
-use crate::outcomes::{Outcome, Outcomes};
+use crate::common::outcomes::{Outcome, Outcomes};
 
 /// Most bounce buffers of a queue; more requests that need one wait for a completion.
 const BOUNCES_MAX: usize = 16;

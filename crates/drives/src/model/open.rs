@@ -7,9 +7,9 @@ use super::config::{ModelConfig, ModelContents, ModelTiming};
 use super::controller::{Asked, ModelController};
 use super::preset::{ModelPreset, model_presets};
 use super::usual::UsualTimes;
+use crate::common::values::{rate_bytes_per_s, size_bytes};
+use crate::common::words::nearest;
 use crate::spec::{Spec, SpecError};
-use crate::value::{rate_bytes_per_s, size_bytes};
-use crate::words::nearest;
 
 /// The keys of the model drive.
 pub(crate) const MODEL_KEYS: &[&str] = &[

@@ -12,7 +12,7 @@ use millrace_nbd::Command;
 use millrace_nbd::wire::CMD_FLAG_FUA;
 
 use super::siblings::{Forwarded, GivenBack, Origin};
-use crate::pieces;
+use crate::common::pieces;
 
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -17,7 +17,7 @@ use millrace_reactor::Op;
 use super::flight::{Flight, State};
 use super::ring::Ring;
 use super::secure::{self, Session};
-use crate::pieces::PIECES_MAX;
+use crate::common::pieces::PIECES_MAX;
 
 /// Most requests of one send.
 const REQUESTS_MAX: usize = 256;

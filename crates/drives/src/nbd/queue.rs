@@ -29,7 +29,7 @@ use super::link::{Link, State};
 use super::ring::Ring;
 use super::shared::Cause;
 use super::siblings::{GivenBack, Mail, Origin};
-use crate::thread_bound::ThreadBound;
+use crate::common::thread_bound::ThreadBound;
 
 /// How long a queue that is dropped waits for its operations.
 const DRAIN: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! Opening a Ceph drive: connect, open the image, see who has it, take its lock.
 //!
 //! Every step may wait for the cluster for ever, so all of them run on a thread of their own, and
-//! the caller waits as long as the settings say, or until it is told to give up (`crate::cancel`);
+//! the caller waits as long as the settings say, or until it is told to give up (`Cancel`);
 //! what that thread still gets is closed again. The
 //! lock of a client that is alive is never taken away, though librbd would; that of one that has
 //! died is, once the cluster has forgotten it (`osd_client_watch_timeout`, 30 s), and librbd puts
@@ -20,10 +20,10 @@ use super::cluster::{Cluster, system};
 use super::control::{ControlThread, EXCLUSIVE_LOCK, Known, UNWATCHED_PERIOD};
 use super::image::Image;
 use super::{Held, Learned, Map, OpenImage, RbdConfig, RbdDriver, Shared, library};
-use crate::cancel;
+use crate::common::cancel;
+use crate::common::place::{Place, two_numbers};
+use crate::common::values::size_text;
 use crate::open::Measured;
-use crate::place::{Place, two_numbers};
-use crate::value::size_text;
 
 /// What librbd rounds discards to unless the configuration says another number.
 const DISCARD_BYTES: u64 = 64 << 10;

@@ -30,8 +30,8 @@ use super::control::Known;
 use super::image::Start;
 use super::library::{Functions, Handle};
 use super::{Shared, behind_the_end};
-use crate::outcomes::{Outcome, Outcomes};
-use crate::pieces;
+use crate::common::outcomes::{Outcome, Outcomes};
+use crate::common::pieces;
 
 /// One outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use millrace_block::{Error, Extent, Op, OpFlags, Request, Sector};
 use millrace_machine::Machine;
 
-use crate::mapping::Mapping;
+use crate::common::mapping::Mapping;
 
 const GRANULE_SHIFT: u32 = 16;
 
