@@ -4,6 +4,7 @@
 
 pub(crate) mod cancel;
 pub(crate) mod mapping;
+pub(crate) mod measurement;
 pub(crate) mod outcomes;
 pub(crate) mod owner_queues;
 pub(crate) mod payload;

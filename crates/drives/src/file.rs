@@ -38,7 +38,7 @@ use engine::{Engine, Ring};
 use lent::Lent;
 use locks::Held;
 pub use locks::{FileAccess, lock_refusal};
-pub(crate) use open::measure;
+pub(crate) use open::{measure, place_of};
 use probe::{Geometry, Next};
 use queue::FileQueue;
 

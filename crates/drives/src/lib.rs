@@ -20,6 +20,7 @@ mod spec;
 
 pub use common::cancel::Cancel;
 pub use common::mapping::advise_huge_pages;
+pub use common::measurement::Measured;
 pub use common::payload::{copy_from_request, copy_to_request};
 pub use common::place::Place;
 pub use common::procfs::{Holder, flock_holder, may_lock_memory, memory_bytes};
@@ -39,7 +40,7 @@ pub use model::{
 };
 pub use nbd::{NbdConfig, NbdDriver, NbdTls, OnServerRestart, TlsIdentity};
 pub use null::NullDriver;
-pub use open::{Measured, Opened, check, file_place, measure, open, open_on, open_with};
+pub use open::{Opened, check, file_place, measure, open, open_on, open_with};
 pub use ram::{RamConfig, RamDriver};
 pub use rbd::{ImageName, RbdConfig, RbdDriver};
 pub use spec::{Spec, SpecError, drivers, known_keys};

@@ -42,10 +42,10 @@ use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{Address, ClientSession, NbdUri};
 
 use crate::common::cancel::Cancel;
+use crate::common::measurement::Measured;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
 use crate::common::place::Place;
-use crate::open::Measured;
 use dial::{Connected, Purpose, Target};
 use link::{Link, LinkPlace};
 use queue::NbdQueue;

@@ -8,8 +8,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use crate::file::FileConfig;
-
 /// Where a drive keeps its data, and whether it writes there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
@@ -27,21 +25,19 @@ impl Place {
     pub fn clashes_with(&self, other: &Place) -> bool {
         self.identity == other.identity && !(self.read_only && other.read_only)
     }
+}
 
-    /// Where a file lies, which may not be there yet; none if it cannot be there.
-    pub(crate) fn of_file(config: &FileConfig) -> Option<Place> {
-        let (path, read_only) = (config.path.as_path(), config.read_only);
-        let identity = match std::fs::metadata(path) {
-            Ok(meta) if meta.file_type().is_block_device() => (meta.rdev(), 0),
-            Ok(meta) => (meta.dev(), meta.ino()),
-            Err(_) => {
-                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-                let folder = std::fs::metadata(folder.unwrap_or(Path::new("."))).ok()?;
-                two_numbers(&(folder.dev(), folder.ino(), path.file_name()?))
-            }
-        };
-        Some(Place { identity, read_only })
-    }
+/// The identity of a file, which may not be there yet; none if it cannot be there.
+pub(crate) fn file_identity(path: &Path) -> Option<(u64, u64)> {
+    Some(match std::fs::metadata(path) {
+        Ok(meta) if meta.file_type().is_block_device() => (meta.rdev(), 0),
+        Ok(meta) => (meta.dev(), meta.ino()),
+        Err(_) => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = std::fs::metadata(folder.unwrap_or(Path::new("."))).ok()?;
+            two_numbers(&(folder.dev(), folder.ino(), path.file_name()?))
+        }
+    })
 }
 
 /// Two numbers that only equal values have in common.
@@ -70,9 +66,7 @@ mod tests {
     #[test]
     fn a_file_has_one_place_under_all_its_names_before_it_is_made_and_after() {
         let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| {
-            Place::of_file(&FileConfig { path: dir.path().join(name), ..FileConfig::default() })
-        };
+        let at = |name: &str| file_identity(&dir.path().join(name));
         let before = at("x").unwrap();
         assert_eq!((at("./x"), at("y") == at("x")), (Some(before), false));
         std::fs::write(dir.path().join("x"), []).unwrap();

@@ -24,10 +24,10 @@ use super::made::Made;
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared, format};
-use crate::common::place::Place;
+use crate::common::measurement::Measured;
+use crate::common::place::{Place, file_identity};
 use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
 use crate::common::values::size_text;
-use crate::open::Measured;
 
 /// Bytes of the shared zeroes.
 const ZEROES_BYTES: usize = 64 << 10;
@@ -120,13 +120,19 @@ fn check_engine(config: &FileConfig, notes: &mut Vec<String>) -> Result<(), Erro
     Ok(())
 }
 
+/// The place of a file drive, which is known before the file is made; none if no file can be there.
+pub(crate) fn place_of(config: &FileConfig) -> Option<Place> {
+    let identity = file_identity(&config.path)?;
+    Some(Place { identity, read_only: config.read_only })
+}
+
 /// What a drive in a file is without opening it for use: its size, block and remarks.
 ///
 /// # Errors
 /// If there is no such file and no size to make it with, or it cannot be looked at.
 pub(crate) fn measure(config: &FileConfig) -> Result<Measured, Error> {
     let path = &config.path;
-    let place = Place::of_file(config);
+    let place = place_of(config);
     if let (Some(size_bytes), false) = (config.size_bytes, path.exists()) {
         return Ok(Measured { place, ..Measured::plain(size_bytes, 512) });
     }

@@ -11,34 +11,6 @@ use crate::common::values::{rate_bytes_per_s, size_bytes};
 use crate::common::words::nearest;
 use crate::spec::{Spec, SpecError};
 
-/// The keys of the model drive.
-pub(crate) const MODEL_KEYS: &[&str] = &[
-    "preset",
-    "size",
-    "block",
-    "queues",
-    "depth",
-    "data",
-    "units",
-    "page",
-    "read",
-    "write",
-    "latency",
-    "read-command",
-    "write-command",
-    "read-bandwidth",
-    "write-bandwidth",
-    "buffer",
-    "jitter",
-    "tail-share",
-    "tail",
-    "seed",
-    "controller",
-    "controller-tags",
-    "controller-bandwidth",
-    "controller-command",
-];
-
 /// The settings that a spec asks for.
 pub(crate) fn config_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
     let base = base_of(spec)?;

@@ -21,9 +21,9 @@ use super::control::{ControlThread, EXCLUSIVE_LOCK, Known, UNWATCHED_PERIOD};
 use super::image::Image;
 use super::{Held, Learned, Map, OpenImage, RbdConfig, RbdDriver, Shared, library};
 use crate::common::cancel;
+use crate::common::measurement::Measured;
 use crate::common::place::{Place, two_numbers};
 use crate::common::values::size_text;
-use crate::open::Measured;
 
 /// What librbd rounds discards to unless the configuration says another number.
 const DISCARD_BYTES: u64 = 64 << 10;
