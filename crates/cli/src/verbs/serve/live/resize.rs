@@ -1,6 +1,6 @@
 //! The daemon's part of `millrace ctl resize`: a volume asks its drives, and grows.
 //!
-//! Called by observed.rs for the control socket, on the views' thread, which waits for as long as
+//! Called by daemon.rs for the control socket, on the views' thread, which waits for as long as
 //! the drives take to answer; I/O goes on meanwhile. Says on standard output what grew.
 
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! A file that is named with a size is made when it is not there. If the other drives of its volume
 //! have been written, it is not a new one but one that was lost, or lies on a file system that is
-//! not mounted; an empty file in its place would be served as zeroes. Called by opening.rs before
-//! any drive is opened.
+//! not mounted; an empty file in its place would be served as zeroes. Called by start/drives.rs
+//! before any drive is opened.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -2,7 +2,7 @@
 //!
 //! Owns the recorder while there is one. A client that goes away without a word ends it by its
 //! silence, after ten seconds. What a request names must be there, and its files must not be: the
-//! daemon writes nothing over what somebody keeps. Called by observed.rs for the control socket.
+//! daemon writes nothing over what somebody keeps. Called by daemon.rs for the control socket.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -12,9 +12,9 @@ use anyhow::{anyhow, bail};
 use millrace::Listen;
 use millrace_drives::Spec;
 
-use super::looks;
 use super::source::TEXT_BYTES_MAX;
 use crate::config::words::{self, LayoutWord};
+use crate::verbs::serve::check::probe;
 
 /// How files are served that no configuration names.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -206,7 +206,7 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
         };
         bail!("{shown}: {has}; {}", to_make(file));
     }
-    if let Some(why) = looks::unreadable(file) {
+    if let Some(why) = probe::unreadable(file) {
         bail!("{shown}: {why}");
     }
     let mut what = format!("driver = \"file\"\npath = {}\n", quoted(path));

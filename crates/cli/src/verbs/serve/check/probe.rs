@@ -3,7 +3,7 @@
 //! For `--check`, which must say what a start would say and changes nothing: it makes no name in
 //! any folder, and connects to nobody. A start asks, too, where it must know which socket is at
 //! fault. Locks are tried and given back at once; whoever starts meanwhile tries again by itself.
-//! Called by measured.rs, viewed.rs, images.rs and opening.rs.
+//! Called by findings.rs, view_sockets.rs, start/images.rs and start/drives.rs.
 
 use std::fs::{self, OpenOptions};
 use std::io;

@@ -2,14 +2,14 @@
 //!
 //! Standard output has tables, lines to paste and `ready`, which programs read; what a person
 //! should know besides goes to standard error, as text or JSON, as the flags say. Called by `serve`
-//! and measured.rs.
+//! and findings.rs.
 
 use std::net::SocketAddr;
 
 use millrace::{DriveWorkers, Opened};
 use millrace_block::Serving;
 
-use super::exposed;
+use super::exposure;
 use crate::config::{Checked, Problems};
 
 /// A page of most guests, in bytes: of x86-64 always.
@@ -24,7 +24,7 @@ pub fn on_plan(plan: &Checked, metrics_flag: Option<SocketAddr>) {
     memory.and_then(|memory| caches_beyond(plan, memory)).iter().for_each(|text| {
         tracing::warn!("{text}");
     });
-    let exposed = exposed::warnings(plan, metrics_flag);
+    let exposed = exposure::warnings(plan, metrics_flag);
     exposed.iter().for_each(|text| tracing::warn!("{text}"));
 }
 

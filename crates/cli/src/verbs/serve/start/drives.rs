@@ -13,8 +13,9 @@ use millrace_console::{reasons, visible};
 use millrace_drives::SpecError;
 
 use super::startup::Startup;
-use super::{looks, members};
 use crate::config::{Checked, Place, Problems};
+use crate::verbs::serve::check::lost_file;
+use crate::verbs::serve::check::probe;
 
 /// How long a file may be locked before a person hears of it.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -25,7 +26,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// The first thing that cannot be opened, with its line, or that a signal has ended the start.
 pub fn open(plan: &Checked, startup: &Startup) -> anyhow::Result<Opened> {
     startup.step("looking at the drives' files")?;
-    members::check(plan)?;
+    lost_file::check(plan)?;
     let problem = |error| problem(plan, &error);
     let config = plan.config.to_open();
     let mut opening =
@@ -102,7 +103,7 @@ fn saying_what_it_waits_for<T>(
     startup: &Startup,
     open: impl FnOnce() -> T,
 ) -> T {
-    let Some(awaited) = looks::awaited(&drive.spec) else { return open() };
+    let Some(awaited) = probe::awaited(&drive.spec) else { return open() };
     let (opened, waiting) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let say = move || {
@@ -138,7 +139,7 @@ fn same_file(plan: &Checked, number: usize, other: usize) -> String {
             format!("{spec}: this keeps its data where another one does; name one of them")
         }
         _ => {
-            let (store, one) = match looks::innermost(&drive.spec).driver.as_str() {
+            let (store, one) = match probe::innermost(&drive.spec).driver.as_str() {
                 "file" => ("file", "a file"),
                 "rbd" => ("image", "an image"),
                 _ => ("export", "one"),

@@ -1,6 +1,6 @@
 //! The daemon's part of `millrace ctl set`: settings of a volume change while it is served.
 //!
-//! Called by observed.rs for the control socket, on the views' thread. All drives of the volume get
+//! Called by daemon.rs for the control socket, on the views' thread. All drives of the volume get
 //! the setting, or none does. Says on standard output what changed.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use millrace_block::{Disk, Volume};
 use millrace_console::{say, visible};
 use millrace_machine::Native;
 
-use crate::verbs::serve::resizing::volume_of;
+use super::resize::volume_of;
 use crate::views::settings::{Changed, Drive};
 use crate::views::{Refusal, Set};
 

@@ -1,7 +1,7 @@
 //! What `--check` finds out without opening anything for use: sizes, and what a start would refuse.
 //!
-//! Called by `serve` for report.rs; asks looks.rs. Files, devices and sockets are looked at, never
-//! made or changed. What is not there, or in use, is a warning, since a configuration may be
+//! Called by `serve` for start/report.rs; asks probe.rs. Files, devices and sockets are looked at,
+//! never made or changed. What is not there, or in use, is a warning, since a configuration may be
 //! checked elsewhere than where it will serve, but the answer is then that it would not start here.
 
 use std::fmt::Write;
@@ -13,12 +13,14 @@ use millrace_block::Layout;
 use millrace_console::visible;
 use millrace_drives::{Place as DataPlace, measure as measure_drive};
 
-use super::looks::{self, Patience};
-use super::members;
-use super::viewed::{control, metrics};
-use super::{dirty_marks, opening, remarks};
+use super::lost_file;
+use super::probe::{self, Patience};
+use super::view_sockets::{control, metrics};
+use super::warnings;
 use crate::config::words::bytes_for_people;
 use crate::config::{Checked, Place, Problems};
+use crate::verbs::serve::live::dirty_marks;
+use crate::verbs::serve::start::drives;
 
 /// What was found, for people.
 #[derive(Debug, Clone)]
@@ -39,7 +41,7 @@ pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketA
         let (space, data) = found.drive(drive, &place(plan, lines.line), made).unzip();
         if let Err(source) = places.take(&drive.name, data.flatten()) {
             let error = StartError { part: Part::Drive(number), source: Box::new(source) };
-            found.refuse(&opening::problem(plan, &error).to_string());
+            found.refuse(&drives::problem(plan, &error).to_string());
         }
         measured.push(space);
     }
@@ -50,16 +52,16 @@ pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketA
         if let Some(drives) = drives.into_iter().collect::<Option<Vec<DriveSpace>>>() {
             let place = place(plan, line);
             let block = drives.iter().map(|drive| drive.block_bytes).max();
-            remarks::on_block(plan, &volume.name, block.unwrap_or(0));
+            warnings::on_block(plan, &volume.name, block.unwrap_or(0));
             found.volume(&place, &volume.name, &Space { layout: volume.layout, drives });
         }
     }
-    if let Err(problems) = members::check(plan) {
+    if let Err(problems) = lost_file::check(plan) {
         found.refuse(&problems.to_string());
     }
     match plan.config.validate().and_then(|()| plan.config.load_listeners()) {
         Ok(listeners) => millrace_exports::nbd::log_expiries(&listeners),
-        Err(error) => found.refuse(&opening::problem(plan, &error).to_string()),
+        Err(error) => found.refuse(&drives::problem(plan, &error).to_string()),
     }
     found.state(plan);
     found.sockets(plan, made);
@@ -114,7 +116,7 @@ impl Measured {
             }
         };
         let is_made = drive.spec.file().is_some_and(|file| is_in(&file, made));
-        if let Some(why) = looks::drive(&drive.spec, self.patience).filter(|_| !is_made) {
+        if let Some(why) = probe::drive(&drive.spec, self.patience).filter(|_| !is_made) {
             self.refuse(&format!("{place}drive {name}: {why}"));
         }
         let of_drive = |text: &String| format!("drive {name}: {text}");
@@ -160,11 +162,11 @@ impl Measured {
         let mut sockets: Vec<_> = nbd.chain(vhost).collect();
         let control = control(plan);
         let reachable =
-            control.beside.is_none_or(|(_, path)| looks::socket(path, self.patience).is_none());
+            control.beside.is_none_or(|(_, path)| probe::socket(path, self.patience).is_none());
         sockets
             .extend(control.path.filter(|_| reachable).map(|path| ("control", path, control.line)));
         for (key, path, line) in sockets.into_iter().filter(|(_, path, _)| !is_in(path, made)) {
-            if let Some(why) = looks::socket(&path, self.patience) {
+            if let Some(why) = probe::socket(&path, self.patience) {
                 let mut problem = Problems::new(&plan.file);
                 problem.add(line, format!("{key}: unix:{}: {why}", path.display()));
                 self.refuse(&problem.to_string());
@@ -180,7 +182,7 @@ impl Measured {
         });
         let wanted: Vec<_> = nbd.chain(metrics(plan, metrics_flag)).collect();
         for (address, place, key) in wanted {
-            if let Some(why) = looks::tcp(address, self.patience) {
+            if let Some(why) = probe::tcp(address, self.patience) {
                 let mut problem = Problems::new(&plan.file);
                 problem.add_at(place, format!("{key}{address}: {why}"));
                 self.refuse(&problem.to_string());

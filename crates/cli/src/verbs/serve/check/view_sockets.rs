@@ -11,7 +11,7 @@ use millrace::{Listen, VhostSocket};
 use millrace_console::visible;
 use millrace_exports::nbd::{UnixSocket, handed_over_names};
 
-use super::looks::{self, Patience};
+use super::probe::{self, Patience};
 use crate::config::words::{ControlWord, control_beside};
 use crate::config::{Checked, Place, Problems};
 use crate::views::Sockets;
@@ -109,7 +109,7 @@ pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets,
     let Control { path, line, beside } = control(plan);
     if let Some((key, socket)) = beside {
         // What is wrong is where clients are served, not what was put beside it unasked.
-        if let Some(why) = looks::socket(socket, Patience::none()) {
+        if let Some(why) = probe::socket(socket, Patience::none()) {
             let text = format!("{key}: unix:{}: {why}", socket.display());
             return Err(problem(Place::Line(line), text));
         }
@@ -123,7 +123,7 @@ pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets,
         control.map_err(|error| problem(Place::Line(line), format!("control: {error}")))?;
     let metrics = metrics(plan, metrics_flag).map(|(address, place, key)| {
         TcpListener::bind(address)
-            .map_err(|error| problem(place, format!("{key}{address}: {}", looks::no_tcp(&error))))
+            .map_err(|error| problem(place, format!("{key}{address}: {}", probe::no_tcp(&error))))
     });
     Ok(Sockets { control, metrics: metrics.transpose()? })
 }

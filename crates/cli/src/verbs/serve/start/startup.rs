@@ -4,7 +4,7 @@
 //! thread of signals ends it. First the drives' openings are told to give up, and the main thread
 //! undoes its start; a step that goes on for more than a second, such as an open on a dead NFS, is
 //! left where it is: files and sockets are removed and the process ends. Only the very files that
-//! this start made are ever removed. Used by `serve` and opening.rs.
+//! this start made are ever removed. Used by `serve` and drives.rs.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
 //! The running daemon as its views see it: answers of the control socket, and metrics.
 //!
 //! Owns handles to the volumes and to the server's counters, and the recording of a trace if there
-//! is one (recording.rs), and lock statistics while they are taken (metering.rs); has volumes grow
-//! on request (resizing.rs). Else counters are read and nothing else, so that whoever asks costs
-//! the I/O threads no more than the transfer of the cache lines that are read.
-//! Called by the thread of `views`; made by `serve` when all stands.
+//! is one (trace_recording.rs), and lock statistics while they are taken (lock_statistics.rs); has
+//! volumes grow on request (resize.rs). Else counters are read and nothing else, so that whoever
+//! asks costs the I/O threads no more than the transfer of the cache lines that are read. Called by
+//! the thread of `views`; made by `serve` when all stands.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,13 +18,13 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::dirty_marks::DirtyMarks;
-use super::grouping;
-use super::metering::Metering;
-use super::recording::Recording;
-use super::resizing;
-use super::setting;
-use super::shared;
-use super::targets::Targets;
+use super::group_counts;
+use super::group_settings;
+use super::latency_targets::Targets;
+use super::lock_statistics::Metering;
+use super::resize;
+use super::trace_recording::Recording;
+use super::volume_settings;
 use crate::config::Checked;
 use crate::views::caches::CacheCounts;
 use crate::views::guests::GuestThread;
@@ -67,7 +67,7 @@ impl Observed {
                 .volumes
                 .iter()
                 .flat_map(|volume| volume.drives())
-                .map(|disk| setting::scheduler_of(disk))
+                .map(|disk| volume_settings::scheduler_of(disk))
                 .collect(),
             volumes: opened.volumes.clone(),
             caches: opened.caches.iter().map(|(cache, _)| Arc::clone(cache)).collect(),
@@ -112,8 +112,8 @@ impl Observed {
             uptime_ns: u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
             drives: drives.zip(&self.schedulers).map(configured).collect(),
             volumes: self.volumes.iter().map(|one| volume(one)).collect(),
-            groups: grouping::list(groups, self.targets.said(groups)),
-            group_counts: shared::counts(groups, &self.volumes),
+            groups: group_settings::list(groups, self.targets.said(groups)),
+            group_counts: group_counts::counts(groups, &self.volumes),
             caches: self.caches.iter().map(|cache| CacheCounts::new(cache)).collect(),
             unacknowledged: self.marks.lost(),
             exports: exports.collect(),
@@ -127,7 +127,7 @@ impl Observed {
     fn set_group(&self, asked: &SetGroup) -> Result<GroupChanged, Refusal> {
         let groups = &self.servers.groups;
         let warn = |config: &_| self.targets.at_once(groups, &self.volumes, config);
-        grouping::set(groups, asked, warn)
+        group_settings::set(groups, asked, warn)
     }
 
     fn guests(&self) -> Vec<GuestThread> {
@@ -165,9 +165,9 @@ impl Answers for Observed {
             Verb::LocksStart => self.metering.start(&self.volumes).map(nothing),
             Verb::LocksStatus => self.metering.status().and_then(value),
             Verb::LocksStop => self.metering.stop().and_then(value),
-            Verb::Resize(asked) => resizing::resize(&self.volumes, &asked.volume).and_then(value),
+            Verb::Resize(asked) => resize::resize(&self.volumes, &asked.volume).and_then(value),
             Verb::Acknowledge(asked) => self.marks.acknowledge(&asked.volume).map(nothing),
-            Verb::Set(asked) => setting::set(&self.volumes, asked).and_then(value),
+            Verb::Set(asked) => volume_settings::set(&self.volumes, asked).and_then(value),
             Verb::SetGroup(asked) => self.set_group(asked).and_then(value),
         }
     }
@@ -201,7 +201,7 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
         size_bytes: disk.capacity() << millrace_block::SECTOR_SHIFT,
         in_flight: stats.in_flight(),
         tags_in_use: disk.tags_in_use(),
-        scheduler: setting::scheduler_of(disk).to_owned(),
+        scheduler: volume_settings::scheduler_of(disk).to_owned(),
         scheduler_configured: String::new(),
         driver: millrace_block::driver_counts(disk)
             .into_iter()

@@ -2,7 +2,7 @@
 //!
 //! A scheduler can shorten what comes before the drive and nothing else. So a target is one that
 //! cannot be kept when the group's own I/Os take longer than that at the drive itself, for some
-//! seconds on end. The main thread looks once a second (watch.rs, by way of observed.rs) at drives
+//! seconds on end. The main thread looks once a second (watch.rs, by way of daemon.rs) at drives
 //! whose scheduler keeps targets and at groups that have one; else a look costs nothing. Each
 //! finding goes to the log once, and to whoever asks until the target is met or changed. The
 //! sentences are those of config/group/targets.rs.

@@ -12,8 +12,9 @@ use millrace::{DriveConfig, Opened};
 use millrace_machine::{Native, thread_limits};
 use millrace_reactor::{Backend, Config, POOL_THREADS_KEPT, Reactor};
 
-use super::{looks, viewed};
 use crate::config::Checked;
+use crate::verbs::serve::check::probe;
+use crate::verbs::serve::check::view_sockets;
 
 /// Threads that run by then: the first one, that of signals, and the writers of both outputs.
 const RUNNING: usize = 4;
@@ -43,7 +44,7 @@ impl Needed {
 /// How many it needs, how many there may be, and the limits.
 pub fn check(plan: &Checked, opened: &Opened, metrics: Option<SocketAddr>) -> anyhow::Result<()> {
     let has_ring = plan.config.server.backend != Backend::Epoll && has_io_uring();
-    let needed = needed(plan, opened, (viewed::has_any(plan, metrics), has_ring));
+    let needed = needed(plan, opened, (view_sockets::has_any(plan, metrics), has_ring));
     Native::try_threads(needed.total()).map_err(|(found, error)| {
         let Needed { io, workers, others, helpers } = needed;
         anyhow::anyhow!(
@@ -103,18 +104,18 @@ fn needed(plan: &Checked, opened: &Opened, (has_views, has_ring): (bool, bool)) 
 
 /// True for drives in files whose I/O the I/O threads do not do by themselves.
 fn is_file(drive: &DriveConfig) -> bool {
-    let inner = looks::innermost(&drive.spec);
+    let inner = probe::innermost(&drive.spec);
     inner.driver == "file" && inner.get("aio") != Some("inline")
 }
 
 /// True for drives whose I/O a ring carries, where there is io_uring.
 fn on_ring(drive: &DriveConfig) -> bool {
-    is_file(drive) && looks::innermost(&drive.spec).get("aio") != Some("threads")
+    is_file(drive) && probe::innermost(&drive.spec).get("aio") != Some("threads")
 }
 
 /// True for drives of whose I/O threads of the process do some also where there is io_uring.
 fn on_threads(drive: &DriveConfig) -> bool {
-    let inner = looks::innermost(&drive.spec);
+    let inner = probe::innermost(&drive.spec);
     let is_block = || {
         use std::os::unix::fs::FileTypeExt;
         let path = inner.file().and_then(|path| std::fs::metadata(path).ok());

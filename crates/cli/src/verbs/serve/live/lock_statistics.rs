@@ -2,7 +2,7 @@
 //!
 //! Owns the process's lock meter while there is one. A client that goes away without a word ends it
 //! by its silence: the next request, or the next look of the main thread, finds that nobody has
-//! asked for ten seconds. Called by observed.rs for the control socket, and by watch.rs.
+//! asked for ten seconds. Called by daemon.rs for the control socket, and by watch.rs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

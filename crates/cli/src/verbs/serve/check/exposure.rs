@@ -3,7 +3,7 @@
 //!
 //! Each way in is allowed, and some are meant; a warning says where it stands, who gets in, what
 //! they may do there and how to keep them out. Pure, but for the modes of files and the umask.
-//! Called by remarks.rs for `--check` and for a start, so both say the same.
+//! Called by warnings.rs for `--check` and for a start, so both say the same.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use millrace::{DriveConfig, Listen, SocketAccess, Spec, TlsConfig, VhostSocket};
 use millrace_exports::nbd::handed_over_address;
 
-use super::looks::innermost;
-use super::viewed;
+use super::probe::innermost;
+use super::view_sockets;
 use crate::config::{Checked, DriveLines, ListenerPlan, Place, Problems};
 
 /// Bits of a mode for users other than the owner and those of the group.
@@ -157,14 +157,14 @@ fn of_guests(plan: &Checked) -> impl Iterator<Item = Warning> {
 
 fn of_control(plan: &Checked) -> Option<Warning> {
     let access = plan.control_access.as_ref()?;
-    let path = viewed::control(plan).path?;
+    let path = view_sockets::control(plan).path?;
     let may = "change schedulers and groups, and record what clients do";
     let text = open_to_host("control-mode", &access.value, may)?;
     Some((Place::Line(access.line), format!("control: unix:{}: {text}", path.display())))
 }
 
 fn of_metrics(plan: &Checked, flag: Option<SocketAddr>) -> Option<Warning> {
-    let (address, place, key) = viewed::metrics(plan, flag)?;
+    let (address, place, key) = view_sockets::metrics(plan, flag)?;
     let loopback = if address.is_ipv6() { "[::1]" } else { "127.0.0.1" };
     (!address.ip().is_loopback()).then(|| {
         let text = format!(

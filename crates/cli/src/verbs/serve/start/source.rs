@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow, bail};
 use super::images::{self, ImageArgs};
 use crate::config::BUILT_IN;
 
-const DEFAULT: &str = include_str!("../../default.toml");
+const DEFAULT: &str = include_str!("../../../default.toml");
 const DEFAULT_FOLDER: &str = "millrace-data";
 /// Longest configuration: a thousand drives take a tenth of it.
 pub const TEXT_BYTES_MAX: u64 = 1 << 20;

@@ -4,7 +4,7 @@
 
 use millrace::{AtRisk, Cache, DriveAtRisk, Native};
 
-use super::observed::Observed;
+use super::daemon::Observed;
 use crate::config::words::bytes_for_people;
 
 /// A line for a daemon that serves, if something waits for drives that fail.

@@ -1,9 +1,9 @@
 //! What `serve` prints: the volumes and drives it serves, lines to paste, how it stopped.
 //!
 //! Functions from a plan and what was opened to text, pure but for names in certificates
-//! (named.rs). The lines to paste work from the folder in which the daemon was started: paths are
-//! as the plan has them, quoted for a shell, and names and sockets are percent-encoded as an NBD
-//! URI needs them. Called by `serve`.
+//! (tls_host.rs). The lines to paste work from the folder in which the daemon was started: paths
+//! are as the plan has them, quoted for a shell, and names and sockets are percent-encoded as an
+//! NBD URI needs them. Called by `serve`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -16,11 +16,11 @@ use millrace_console::{counted, quoted, visible};
 use millrace_drives::size_text;
 use millrace_machine::Native;
 
-use super::measured::Measured;
-use super::named;
+use super::tls_host;
 use crate::config::group;
 use crate::config::words::{bytes_for_people, design};
 use crate::config::{Checked, ListenerPlan};
+use crate::verbs::serve::check::findings::Measured;
 use crate::views::caches::mode_word;
 
 /// How much of an export the line for fio touches, at most.
@@ -90,7 +90,7 @@ pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: W
     }
     if let Some((listener, export)) = pairs(plan).find(|(listener, _)| has_uri(listener)) {
         let size_bytes = opened.volume(&export.volume).capacity() << SECTOR_SHIFT;
-        let named = named::of(listener);
+        let named = tls_host::of(listener);
         if !named.remark.is_empty() {
             let _ = writeln!(text, "\n{}", named.remark);
         }

@@ -1,6 +1,6 @@
 //! What groups did, as `stats` has it: out of the accounts of all volumes.
 //!
-//! Called by observed.rs on the views' thread; reads counters only.
+//! Called by daemon.rs on the views' thread; reads counters only.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The daemon's part of `millrace ctl set group`, and groups as `stats` has them.
 //!
-//! Called by observed.rs for the control socket, on the views' thread. A change is made as a whole
+//! Called by daemon.rs for the control socket, on the views' thread. A change is made as a whole
 //! or not at all: words are read into a copy of the settings, by the table that configurations are
 //! read by (config/group.rs), and the copy is what is set. Says on standard output what changed.
 

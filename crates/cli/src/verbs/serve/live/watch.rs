@@ -13,8 +13,8 @@ use millrace::{DriveWorkers, Servers};
 use millrace_block::{Failure, Failures, Op};
 use signal_hook::consts::SIGTERM;
 
-use super::at_risk::{self, End, Owed};
-use super::observed::Observed;
+use super::daemon::Observed;
+use super::dirty_data::{self, End, Owed};
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -118,14 +118,14 @@ impl Watch {
         }
         for (said, cache) in self.caches.iter_mut().zip(self.observed.caches()) {
             if said.news(cache.stats().write_errors) > 0
-                && let Some(text) = at_risk::while_served(cache)
+                && let Some(text) = dirty_data::while_served(cache)
             {
                 tracing::warn!(volume = cache.below().name(), "{text}");
             }
         }
         for (stuck, cache) in self.stuck.iter_mut().zip(self.observed.caches()) {
             for drive in stuck.news(cache.stuck_drives()) {
-                let text = at_risk::while_stuck(cache, drive);
+                let text = dirty_data::while_stuck(cache, drive);
                 tracing::warn!(volume = cache.below().name(), "{text}");
             }
         }
@@ -167,7 +167,7 @@ impl Watch {
             let (now, seconds) = (owed(self), PERIOD.as_secs() * u64::from(STOP_LOOKS));
             let mut said = String::new();
             for (cache, both) in self.observed.caches().iter().zip(before.iter().zip(&now)) {
-                if let Some(text) = at_risk::while_stopping(cache, both, seconds) {
+                if let Some(text) = dirty_data::while_stopping(cache, both, seconds) {
                     tracing::info!(volume = cache.below().name(), "{text}");
                     said.push_str(&text);
                 }
@@ -200,7 +200,7 @@ impl Watch {
 /// Logs what caches have in memory only: the daemon ends.
 pub fn log_lost(observed: &Observed, end: End) {
     for cache in observed.caches() {
-        if let Some(text) = at_risk::at_the_end(cache, end) {
+        if let Some(text) = dirty_data::at_the_end(cache, end) {
             tracing::error!(volume = cache.below().name(), "{text}");
         }
     }
