@@ -31,14 +31,14 @@ use crate::config::words;
 use crate::config::{self, Checked, Problems};
 use crate::views::Views;
 use check::{findings, view_sockets, warnings};
-use live::daemon::Observed;
-use live::dirty_data::{self, End};
+use live::daemon::LiveDaemon;
+use live::dirty_data::{self, DaemonEnd};
 use live::dirty_marks::{self, DirtyMarks};
 use live::watch::{Watch, log_lost};
 use start::images::ImageArgs;
-use start::report::{self, Whose};
+use start::report::{self, DataOwner};
 use start::signals::{self, Signals};
-use start::source::{Asked, Source};
+use start::source::{Source, SourceArgs};
 use start::startup::Startup;
 use start::{drives, thread_count};
 
@@ -110,7 +110,7 @@ pub struct Args {
 /// # Errors
 /// If the configuration is wrong, or a drive or socket cannot be opened.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let source = Source::read(&Asked {
+    let source = Source::read(&SourceArgs {
         files: &args.files,
         config: args.config.as_deref(),
         data_dir: args.data_dir.as_deref(),
@@ -181,23 +181,23 @@ fn serve(
     let server = server.map_err(|error| drives::problem(&plan, &error))?;
     startup.serves()?;
     take_real_ports(&mut plan, &server);
-    let whose = if source.data_dir.is_some() { Whose::Demo } else { Whose::Users };
+    let owner = if source.data_dir.is_some() { DataOwner::Demo } else { DataOwner::Users };
     opened.notes.extend(server.notes());
     warnings::on_plan(&plan, metrics);
     warnings::on_start(&plan, &opened, &workers);
     marks.lost().iter().for_each(|volume| tracing::warn!("{}", dirty_marks::warning(volume)));
-    say(&report::serving(&plan, &opened, &workers, whose));
+    say(&report::serving(&plan, &opened, &workers, owner));
     say(&view_sockets::describe(&sockets));
-    let observed = Observed::new(&plan, &opened, (server.observers(), Arc::clone(&marks)));
-    let observed = Arc::new(observed);
-    let views = Views::start(sockets, observed.clone());
+    let daemon = LiveDaemon::new(&plan, &opened, (server.observers(), Arc::clone(&marks)));
+    let daemon = Arc::new(daemon);
+    let views = Views::start(sockets, daemon.clone());
     let views = views.context("cannot start the thread of the control socket")?;
-    signals::tell_manager(signals::Phase::Ready);
+    signals::tell_manager(signals::DaemonPhase::Ready);
     say(&format!("ready {}\n", std::process::id()));
-    let mut watch = Watch::new(&observed);
+    let mut watch = Watch::new(&daemon);
     watch.watch(&server, &workers, done);
     let signals = signals.recv().context("the thread of signals panicked")?;
-    let code = stop(server, &mut workers, signals, (watch, observed, marks));
+    let code = stop(server, &mut workers, signals, (watch, daemon, marks));
     // Last, so that whoever watches sees it stop.
     drop(views);
     Ok(code)
@@ -252,20 +252,20 @@ fn stop(
     mut server: Servers,
     workers: &mut DriveWorkers,
     signals: Signals,
-    (mut watch, observed, marks): (Watch, Arc<Observed>, Arc<DirtyMarks>),
+    (mut watch, daemon, marks): (Watch, Arc<LiveDaemon>, Arc<DirtyMarks>),
 ) -> ExitCode {
-    signals::tell_manager(signals::Phase::Stopping);
+    signals::tell_manager(signals::DaemonPhase::Stopping);
     tracing::info!(
         "stopping: finishing what is in flight, {} s at most, then flushing; caches are written out as \
          long as their drives go on",
         DRAIN_TIMEOUT.as_secs()
     );
     // The thread that waits for that signal does not keep the drives open.
-    let theirs = Arc::downgrade(&observed);
+    let theirs = Arc::downgrade(&daemon);
     signals.exit_at_the_next_one(move || {
         tracing::error!("stopped at once by a second signal: what is in flight is not answered");
-        if let Some(observed) = theirs.upgrade() {
-            log_lost(&observed, End::SecondSignal);
+        if let Some(daemon) = theirs.upgrade() {
+            log_lost(&daemon, DaemonEnd::SecondSignal);
         }
     });
     let (stopping, done) = std::sync::mpsc::channel::<()>();
@@ -288,7 +288,7 @@ fn stop(
         true => tracing::info!("{}", report::stopped(&outcome)),
         false => tracing::error!("{}", report::stopped(&outcome)),
     }
-    marks.settle(|volume| dirty_data::is_lost(&observed, volume, &outcome.failures));
+    marks.settle(|volume| dirty_data::is_lost(&daemon, volume, &outcome.failures));
     if outcome.is_clean() {
         return ExitCode::SUCCESS;
     }

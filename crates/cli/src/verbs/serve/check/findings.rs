@@ -24,7 +24,7 @@ use crate::verbs::serve::start::drives;
 
 /// What was found, for people.
 #[derive(Debug, Clone)]
-pub struct Measured {
+pub struct Findings {
     /// Whether every drive and socket can be had, and every volume is large enough.
     pub starts: bool,
     /// A line for each volume whose drives are there.
@@ -34,8 +34,8 @@ pub struct Measured {
 
 /// Looks at the drives and sockets of a plan; logs warnings and notes as starting would. `made` is
 /// a folder that starting makes, of which nothing can be said.
-pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketAddr>) -> Measured {
-    let mut found = Measured { starts: true, volumes: String::new(), patience: Patience::new() };
+pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketAddr>) -> Findings {
+    let mut found = Findings { starts: true, volumes: String::new(), patience: Patience::new() };
     let (mut places, mut measured) = (Places::default(), Vec::new());
     for (number, (drive, lines)) in plan.drives().enumerate() {
         let (space, data) = found.drive(drive, &place(plan, lines.line), made).unzip();
@@ -100,7 +100,7 @@ fn place(plan: &Checked, line: usize) -> String {
     }
 }
 
-impl Measured {
+impl Findings {
     fn drive(
         &mut self,
         drive: &DriveConfig,

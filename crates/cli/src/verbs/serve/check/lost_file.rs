@@ -16,7 +16,7 @@ use crate::config::{Checked, DriveLines, Problems};
 
 /// What lies at a drive's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum FileState {
     /// Nothing, or an empty file.
     Missing,
     /// A file without a byte that was ever written.
@@ -25,19 +25,19 @@ enum State {
     Written,
 }
 
-fn state_of(path: &Path) -> State {
+fn state_of(path: &Path) -> FileState {
     match fs::metadata(path) {
-        Ok(meta) if meta.file_type().is_block_device() || meta.blocks() > 0 => State::Written,
-        Ok(meta) if meta.len() > 0 => State::Fresh,
-        _ => State::Missing,
+        Ok(meta) if meta.file_type().is_block_device() || meta.blocks() > 0 => FileState::Written,
+        Ok(meta) if meta.len() > 0 => FileState::Fresh,
+        _ => FileState::Missing,
     }
 }
 
 /// The member that is missing though it cannot be new, and one that has data. A linear volume may
 /// be given more drives at its end; a stripe has all of them from the beginning.
-fn lost(states: &[Option<State>], layout: Layout) -> Option<(usize, usize)> {
-    let written = |at: &usize| states[*at] == Some(State::Written);
-    let missing = |at: &usize| states[*at] == Some(State::Missing);
+fn lost(states: &[Option<FileState>], layout: Layout) -> Option<(usize, usize)> {
+    let written = |at: &usize| states[*at] == Some(FileState::Written);
+    let missing = |at: &usize| states[*at] == Some(FileState::Missing);
     let last = (0..states.len()).rev().find(written)?;
     let until = if matches!(layout, Layout::Linear) { last } else { states.len() };
     (0..until).find(missing).map(|at| (at, last))
@@ -81,9 +81,9 @@ mod tests {
 
     #[test]
     fn a_missing_member_is_new_only_where_nothing_was_written_that_needs_it() {
-        use State::{Fresh, Missing, Written};
+        use FileState::{Fresh, Missing, Written};
         const STRIPE: Layout = Layout::Stripe { chunk_sectors: 128 };
-        let lost = |states: &[State], layout| {
+        let lost = |states: &[FileState], layout| {
             let states: Vec<_> = states.iter().copied().map(Some).collect();
             lost(&states, layout)
         };

@@ -17,7 +17,7 @@ use crate::config::{Checked, Place, Problems};
 use crate::views::Sockets;
 
 /// Where the control socket of a plan is.
-pub struct Control<'a> {
+pub struct ControlSocket<'a> {
     /// Its path, if there is one.
     pub path: Option<PathBuf>,
     /// The line that says so.
@@ -27,13 +27,13 @@ pub struct Control<'a> {
 }
 
 /// Where the control socket is: where the plan says, or beside the first Unix socket of a server.
-pub fn control(plan: &Checked) -> Control<'_> {
+pub fn control(plan: &Checked) -> ControlSocket<'_> {
     if let Some(control) = &plan.control {
         let path = match &control.value {
             ControlWord::At(path) => Some(path.clone()),
             ControlWord::Off => None,
         };
-        return Control { path, line: control.line, beside: None };
+        return ControlSocket { path, line: control.line, beside: None };
     }
     let sockets = plan.listeners.iter().filter_map(|listener| match &listener.address {
         Listen::Unix(path) => Some(("nbd", path.as_path(), listener.line)),
@@ -41,13 +41,13 @@ pub fn control(plan: &Checked) -> Control<'_> {
     });
     let machines = plan.guests().map(|(_, guests, line)| ("vhost-user-blk", guests.path(), line));
     let Some((key, socket, line)) = sockets.chain(machines).next() else {
-        return Control { path: None, line: 1, beside: None };
+        return ControlSocket { path: None, line: 1, beside: None };
     };
     let own = !plan.guests().any(|(_, guests, _)| {
         // That socket is the virtual machine's.
         matches!(guests.socket, VhostSocket::Connect(_)) && guests.path() == socket
     });
-    Control { path: control_beside(socket), line, beside: own.then_some((key, socket)) }
+    ControlSocket { path: control_beside(socket), line, beside: own.then_some((key, socket)) }
 }
 
 /// Where metrics are served, where that was said, and how a message begins: the flag has the word.
@@ -106,7 +106,7 @@ pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets,
         problems.add_at(place, text);
         problems
     };
-    let Control { path, line, beside } = control(plan);
+    let ControlSocket { path, line, beside } = control(plan);
     if let Some((key, socket)) = beside {
         // What is wrong is where clients are served, not what was put beside it unasked.
         if let Some(why) = probe::socket(socket, Patience::none()) {

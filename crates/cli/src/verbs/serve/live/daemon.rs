@@ -20,10 +20,10 @@ use serde_json::{Map, Value};
 use super::dirty_marks::DirtyMarks;
 use super::group_counts;
 use super::group_settings;
-use super::latency_targets::Targets;
-use super::lock_statistics::Metering;
+use super::latency_targets::LatencyTargets;
+use super::lock_statistics::LockStatistics;
 use super::resize;
-use super::trace_recording::Recording;
+use super::trace_recording::TraceRecording;
 use super::volume_settings;
 use crate::config::Checked;
 use crate::views::caches::CacheCounts;
@@ -32,7 +32,7 @@ use crate::views::settings::GroupChanged;
 use crate::views::{self, Answers, Refusal, SetGroup, Verb, report};
 
 /// What is seen of the daemon.
-pub struct Observed {
+pub struct LiveDaemon {
     started: Instant,
     volumes: Vec<Arc<Volume<Native>>>,
     caches: Vec<Arc<Cache<Native>>>,
@@ -41,26 +41,26 @@ pub struct Observed {
     servers: Observers,
     /// Schedulers of the drives at the start.
     schedulers: Vec<&'static str>,
-    recording: Recording,
-    metering: Metering,
-    targets: Targets,
+    recording: TraceRecording,
+    lock_statistics: LockStatistics,
+    targets: LatencyTargets,
     marks: Arc<DirtyMarks>,
 }
 
-impl Observed {
+impl LiveDaemon {
     /// A daemon that begins to serve.
     pub fn new(
         plan: &Checked,
         opened: &Opened,
         (servers, marks): (Observers, Arc<DirtyMarks>),
-    ) -> Observed {
+    ) -> LiveDaemon {
         let exports = plan.config.exports.iter().map(|export| report::Export {
             name: export.name.clone(),
             volume: export.volume.clone(),
             read_only: export.read_only,
             ..report::Export::default()
         });
-        Observed {
+        LiveDaemon {
             started: Instant::now(),
             exports: exports.collect(),
             schedulers: opened
@@ -72,9 +72,9 @@ impl Observed {
             volumes: opened.volumes.clone(),
             caches: opened.caches.iter().map(|(cache, _)| Arc::clone(cache)).collect(),
             servers,
-            recording: Recording::default(),
-            metering: Metering::default(),
-            targets: Targets::new(plan),
+            recording: TraceRecording::default(),
+            lock_statistics: LockStatistics::default(),
+            targets: LatencyTargets::new(plan),
             marks,
         }
     }
@@ -82,7 +82,7 @@ impl Observed {
     /// Ends lock statistics whose client has gone away, and looks at latency targets; to be called
     /// once a second.
     pub fn tick(&self) {
-        self.metering.end_if_silent();
+        self.lock_statistics.end_if_silent();
         self.targets.look(&self.servers.groups, &self.volumes, Instant::now());
     }
 
@@ -123,7 +123,7 @@ impl Observed {
     }
 }
 
-impl Observed {
+impl LiveDaemon {
     fn set_group(&self, asked: &SetGroup) -> Result<GroupChanged, Refusal> {
         let groups = &self.servers.groups;
         let warn = |config: &_| self.targets.at_once(groups, &self.volumes, config);
@@ -142,7 +142,7 @@ impl Observed {
     }
 }
 
-impl Observed {
+impl LiveDaemon {
     /// The marks of dirty caches.
     pub fn marks(&self) -> &DirtyMarks {
         &self.marks
@@ -154,7 +154,7 @@ impl Observed {
     }
 }
 
-impl Answers for Observed {
+impl Answers for LiveDaemon {
     fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
         match verb {
             Verb::Version => Ok(views::greeting()),
@@ -162,9 +162,9 @@ impl Answers for Observed {
             Verb::TraceStart(start) => self.recording.start(&self.volumes, start).map(nothing),
             Verb::TraceStatus => self.recording.status().and_then(value),
             Verb::TraceStop => self.recording.stop().and_then(value),
-            Verb::LocksStart => self.metering.start(&self.volumes).map(nothing),
-            Verb::LocksStatus => self.metering.status().and_then(value),
-            Verb::LocksStop => self.metering.stop().and_then(value),
+            Verb::LocksStart => self.lock_statistics.start(&self.volumes).map(nothing),
+            Verb::LocksStatus => self.lock_statistics.status().and_then(value),
+            Verb::LocksStop => self.lock_statistics.stop().and_then(value),
             Verb::Resize(asked) => resize::resize(&self.volumes, &asked.volume).and_then(value),
             Verb::Acknowledge(asked) => self.marks.acknowledge(&asked.volume).map(nothing),
             Verb::Set(asked) => volume_settings::set(&self.volumes, asked).and_then(value),

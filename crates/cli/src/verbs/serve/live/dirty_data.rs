@@ -4,7 +4,7 @@
 
 use millrace::{AtRisk, Cache, DriveAtRisk, Native};
 
-use super::daemon::Observed;
+use super::daemon::LiveDaemon;
 use crate::config::words::bytes_for_people;
 
 /// A line for a daemon that serves, if something waits for drives that fail.
@@ -36,7 +36,7 @@ pub fn while_stuck(cache: &Cache<Native>, drive: usize) -> String {
 
 /// Why a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum DaemonEnd {
     /// It was asked to stop, and has.
     Stopped,
     /// It was asked once more, and ends at once.
@@ -44,15 +44,17 @@ pub enum End {
 }
 
 /// A line for a daemon that ends, if something is lost with it.
-pub fn at_the_end(cache: &Cache<Native>, end: End) -> Option<String> {
+pub fn at_the_end(cache: &Cache<Native>, end: DaemonEnd) -> Option<String> {
     let risk = cache.at_risk()?;
     let mut why = failing(cache, &risk);
     let others = risk.drives.iter().filter(|of| of.failed.is_none());
     why.extend(others.map(|of| {
         let bytes = of.bytes;
         match end {
-            End::Stopped => format!("{} did not answer in time ({bytes} bytes)", name(cache, of)),
-            End::SecondSignal => {
+            DaemonEnd::Stopped => {
+                format!("{} did not answer in time ({bytes} bytes)", name(cache, of))
+            }
+            DaemonEnd::SecondSignal => {
                 format!("a second signal ended it before {} had {bytes} bytes", name(cache, of))
             }
         }
@@ -68,8 +70,8 @@ pub fn at_the_end(cache: &Cache<Native>, end: End) -> Option<String> {
 
 /// Whether a daemon that has stopped has lost something of a volume, or may have: its cache could
 /// not be written, or a failure of the stop is not known to be another volume's.
-pub fn is_lost(observed: &Observed, volume: &str, failures: &[String]) -> bool {
-    let caches = observed.caches();
+pub fn is_lost(daemon: &LiveDaemon, volume: &str, failures: &[String]) -> bool {
+    let caches = daemon.caches();
     let owes = |cache: &Cache<Native>| cache.below().name() == volume && cache.at_risk().is_some();
     let others = || caches.iter().map(|cache| cache.below().name()).filter(|name| *name != volume);
     let is_others = |text: &str| {
@@ -80,16 +82,16 @@ pub fn is_lost(observed: &Observed, volume: &str, failures: &[String]) -> bool {
 
 /// What a cache owed at a time, and how much each of its drives had answered.
 #[derive(Debug, Default)]
-pub struct Owed {
+pub struct DirtySnapshot {
     risk: Option<AtRisk>,
     answered: Vec<u64>,
 }
 
-impl Owed {
+impl DirtySnapshot {
     /// What it owes now.
-    pub fn now(cache: &Cache<Native>) -> Owed {
+    pub fn now(cache: &Cache<Native>) -> DirtySnapshot {
         let answered = cache.below().disks().iter().map(|disk| disk.stats().ios()).collect();
-        Owed { risk: cache.at_risk(), answered }
+        DirtySnapshot { risk: cache.at_risk(), answered }
     }
 }
 
@@ -97,7 +99,7 @@ impl Owed {
 /// since it owed what it did so many seconds before, and what holds it up.
 pub fn while_stopping(
     cache: &Cache<Native>,
-    (before, now): (&Owed, &Owed),
+    (before, now): (&DirtySnapshot, &DirtySnapshot),
     seconds: u64,
 ) -> Option<String> {
     let risk = now.risk.as_ref()?;

@@ -32,17 +32,17 @@ const KNOWN_IOS: u64 = 100;
 const LINES: usize = 3;
 
 /// What is known of groups' targets.
-pub struct Targets {
+pub struct LatencyTargets {
     /// What modelled drives usually take, by name.
     usual: BTreeMap<String, UsualTimes>,
     /// The groups of exports, with their volumes.
     users: Vec<(String, String)>,
     /// By group, volume and drive.
-    judged: Mutex<BTreeMap<(GroupId, usize, usize), Judged>>,
+    drive_targets: Mutex<BTreeMap<(GroupId, usize, usize), DriveTarget>>,
 }
 
 /// A group's target at a drive.
-struct Judged {
+struct DriveTarget {
     target: LatencyTarget,
     /// What the drive had done for the group at the beginning of this window.
     before: Snapshot,
@@ -57,7 +57,7 @@ struct Judged {
 
 /// What a look found.
 #[derive(Debug, PartialEq, Eq)]
-enum News {
+enum TargetChange {
     None,
     /// It is missed, for what the drive took in these times, in which it served so many of others.
     Missed(Snapshot, u64),
@@ -65,16 +65,20 @@ enum News {
     Kept,
 }
 
-impl Judged {
-    fn new(target: LatencyTarget, (before, all_before): (Snapshot, u64), since: Instant) -> Judged {
-        Judged { target, before, all_before, since, missed_since: None, says: None }
+impl DriveTarget {
+    fn new(
+        target: LatencyTarget,
+        (before, all_before): (Snapshot, u64),
+        since: Instant,
+    ) -> DriveTarget {
+        DriveTarget { target, before, all_before, since, missed_since: None, says: None }
     }
 
     /// Looks at what the drive has done so far: for the group, and how many I/Os for all.
-    fn look(&mut self, now: Instant, times: &Snapshot, all: u64) -> News {
+    fn look(&mut self, now: Instant, times: &Snapshot, all: u64) -> TargetChange {
         let window = times.since(&self.before);
         if now.duration_since(self.since) < WINDOW || window.count() < least_ios(self.target) {
-            return News::None;
+            return TargetChange::None;
         }
         let from = std::mem::replace(&mut self.since, now);
         self.before = times.clone();
@@ -86,12 +90,12 @@ impl Judged {
         // A time is known to a sixteenth.
         if figure_ns - figure_ns / 16 <= self.target.ns() {
             self.missed_since = None;
-            return if self.says.is_some() { News::Kept } else { News::None };
+            return if self.says.is_some() { TargetChange::Kept } else { TargetChange::None };
         }
         let missed_since = *self.missed_since.get_or_insert(from);
         match self.says.is_none() && now.duration_since(missed_since) >= PATIENCE {
-            true => News::Missed(window, others),
-            false => News::None,
+            true => TargetChange::Missed(window, others),
+            false => TargetChange::None,
         }
     }
 }
@@ -106,16 +110,16 @@ fn least_ios(target: LatencyTarget) -> u64 {
     }
 }
 
-impl Targets {
+impl LatencyTargets {
     /// Of a daemon that begins to serve.
-    pub fn new(plan: &Checked) -> Targets {
+    pub fn new(plan: &Checked) -> LatencyTargets {
         let usual = plan.config.drives();
         let usual = usual.filter_map(|one| Some((one.name.clone(), usual_times(&one.spec)?)));
         let users = plan.config.exports.iter();
-        Targets {
+        LatencyTargets {
             usual: usual.collect(),
             users: users.map(|one| (one.group_name().to_owned(), one.volume.clone())).collect(),
-            judged: Mutex::default(),
+            drive_targets: Mutex::default(),
         }
     }
 
@@ -162,8 +166,8 @@ impl Targets {
     /// Looks at all targets; logs what it finds.
     pub fn look(&self, groups: &ServedGroups, volumes: &[Arc<Volume<Native>>], now: Instant) {
         let targets = targets(groups);
-        let mut judged = self.judged();
-        judged.retain(|(group, ..), one| {
+        let mut drive_targets = self.drive_targets();
+        drive_targets.retain(|(group, ..), one| {
             targets.get(group).is_some_and(|(_, target)| *target == one.target)
         });
         if targets.is_empty() {
@@ -173,7 +177,7 @@ impl Targets {
         for (volume, at, drive, service) in drives(volumes) {
             let disk = &volume.drives()[drive];
             if disk.scheduler() != Some(SchedulerKind::Latency) {
-                judged.retain(|key, _| (key.1, key.2) != (at, drive));
+                drive_targets.retain(|key, _| (key.1, key.2) != (at, drive));
                 continue;
             }
             let mut all = None;
@@ -181,17 +185,18 @@ impl Targets {
                 let Some((name, target)) = targets.get(&group) else { continue };
                 let (target, volume) = (*target, volume.name());
                 let asked = Asked { group: name, target, drive: disk.name(), volume };
-                let one = judged.entry((group, at, drive));
+                let one = drive_targets.entry((group, at, drive));
                 let all = *all.get_or_insert_with(|| service_of(disk).count());
-                let one = one.or_insert_with(|| Judged::new(target, (times.clone(), all), now));
+                let one =
+                    one.or_insert_with(|| DriveTarget::new(target, (times.clone(), all), now));
                 let text = match one.look(now, &times, all) {
-                    News::None => continue,
-                    News::Kept => {
+                    TargetChange::None => continue,
+                    TargetChange::Kept => {
                         one.says = None;
                         tracing::info!("{}", asked.kept());
                         continue;
                     }
-                    News::Missed(window, others) => asked.missed(&window, others),
+                    TargetChange::Missed(window, others) => asked.missed(&window, others),
                 };
                 match lines < LINES {
                     true => tracing::warn!(group = name, drive = disk.name(), "{text}"),
@@ -209,12 +214,12 @@ impl Targets {
     /// What is to be said of each group now, by its name.
     pub fn said(&self, groups: &ServedGroups) -> BTreeMap<String, Vec<String>> {
         let mut said = BTreeMap::<String, Vec<String>>::new();
-        let judged = self.judged();
-        if judged.values().all(|one| one.says.is_none()) {
+        let drive_targets = self.drive_targets();
+        if drive_targets.values().all(|one| one.says.is_none()) {
             return said;
         }
         let targets = targets(groups);
-        for ((group, ..), one) in judged.iter() {
+        for ((group, ..), one) in drive_targets.iter() {
             // One that was changed since the last look is judged anew.
             if let (Some((name, target)), Some(says)) = (targets.get(group), &one.says)
                 && *target == one.target
@@ -225,9 +230,9 @@ impl Targets {
         said
     }
 
-    fn judged(&self) -> MutexGuard<'_, BTreeMap<(GroupId, usize, usize), Judged>> {
+    fn drive_targets(&self) -> MutexGuard<'_, BTreeMap<(GroupId, usize, usize), DriveTarget>> {
         // Plain values, right after any panic.
-        self.judged.lock().unwrap_or_else(PoisonError::into_inner)
+        self.drive_targets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -266,19 +271,19 @@ mod tests {
     /// Looks once a second, after so many I/Os that took so long at the drive.
     fn looks(ios: &[(u64, u64)]) -> Vec<&'static str> {
         let start = Instant::now();
-        let mut one = Judged::new(TARGET, (Snapshot::default(), 0), start);
+        let mut one = DriveTarget::new(TARGET, (Snapshot::default(), 0), start);
         let (mut times, mut found) = (Snapshot::default(), Vec::new());
         for (second, (count, ns)) in (1..).zip(ios) {
             times.add(*ns, *count);
             let all = times.count() * 3;
             found.push(match one.look(start + SECOND * second, &times, all) {
-                News::None => "-",
-                News::Missed(window, others) => {
+                TargetChange::None => "-",
+                TargetChange::Missed(window, others) => {
                     assert_eq!(others, window.count() * 2);
                     one.says = Some(String::new());
                     "missed"
                 }
-                News::Kept => {
+                TargetChange::Kept => {
                     one.says = None;
                     "kept"
                 }

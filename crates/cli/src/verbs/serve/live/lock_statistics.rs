@@ -18,15 +18,15 @@ const LEASE: Duration = Duration::from_secs(10);
 
 /// The statistics, if they are taken.
 #[derive(Default)]
-pub struct Metering(Mutex<Option<Session>>);
+pub struct LockStatistics(Mutex<Option<MeterSession>>);
 
-struct Session {
+struct MeterSession {
     meter: LockMeter,
     cpus: u64,
     silence: Deadline<Native>,
 }
 
-impl Metering {
+impl LockStatistics {
     /// Starts to take them, from nothing.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Metering {
         let meter = LockMeter::start().ok_or_else(busy)?;
         volumes.iter().flat_map(|volume| volume.drives()).for_each(|disk| disk.meter_locks());
         let cpus = Native::topology().cpus().len() as u64;
-        *place = Some(Session { meter, cpus, silence: Deadline::after(LEASE) });
+        *place = Some(MeterSession { meter, cpus, silence: Deadline::after(LEASE) });
         Ok(())
     }
 
@@ -58,7 +58,7 @@ impl Metering {
     /// Ends them.
     ///
     /// # Errors
-    /// As [`Metering::status`].
+    /// As [`LockStatistics::status`].
     pub fn stop(&self) -> Result<Locks, Refusal> {
         self.look().take().map(|session| session.locks()).ok_or_else(none)
     }
@@ -69,14 +69,14 @@ impl Metering {
     }
 
     /// What there is, unless its time is over.
-    fn look(&self) -> MutexGuard<'_, Option<Session>> {
+    fn look(&self) -> MutexGuard<'_, Option<MeterSession>> {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         place.take_if(|session| session.silence.is_over());
         place
     }
 }
 
-impl Session {
+impl MeterSession {
     fn locks(&self) -> Locks {
         Locks {
             elapsed_ns: self.meter.elapsed_ns(),

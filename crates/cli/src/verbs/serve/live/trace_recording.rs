@@ -24,9 +24,9 @@ const CPUS_MAX: u32 = 4096;
 
 /// The recording, if there is one.
 #[derive(Default)]
-pub struct Recording(Mutex<Option<Recorder>>);
+pub struct TraceRecording(Mutex<Option<Recorder>>);
 
-impl Recording {
+impl TraceRecording {
     /// Starts one.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Recording {
     /// Ends it.
     ///
     /// # Errors
-    /// As [`Recording::status`].
+    /// As [`TraceRecording::status`].
     pub fn stop(&self) -> Result<Traced, Refusal> {
         end(self.0.lock().unwrap_or_else(PoisonError::into_inner).take())
     }

@@ -13,8 +13,8 @@ use millrace::{DriveWorkers, Servers};
 use millrace_block::{Failure, Failures, Op};
 use signal_hook::consts::SIGTERM;
 
-use super::daemon::Observed;
-use super::dirty_data::{self, End, Owed};
+use super::daemon::LiveDaemon;
+use super::dirty_data::{self, DaemonEnd, DirtySnapshot};
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -25,21 +25,21 @@ const STOP_LOOKS: u32 = 5;
 
 /// What was said so far.
 pub struct Watch {
-    observed: Arc<Observed>,
-    exports: Vec<Said>,
-    drives: Vec<Said>,
-    caches: Vec<Said>,
-    stuck: Vec<Stuck>,
+    daemon: Arc<LiveDaemon>,
+    exports: Vec<FailureLog>,
+    drives: Vec<FailureLog>,
+    caches: Vec<FailureLog>,
+    stuck: Vec<StuckDrives>,
 }
 
 /// The drives of a cache that were stuck at the last look, and looks until others are said.
 #[derive(Debug, Clone, Default)]
-struct Stuck {
+struct StuckDrives {
     drives: Vec<usize>,
     quiet: u32,
 }
 
-impl Stuck {
+impl StuckDrives {
     /// Those of the drives that are stuck now which are to be said.
     fn news(&mut self, now: Vec<usize>) -> Vec<usize> {
         self.quiet = self.quiet.saturating_sub(1);
@@ -56,13 +56,13 @@ impl Stuck {
 
 /// What was said about the failures of a drive or an export.
 #[derive(Debug, Clone, Copy, Default)]
-struct Said {
+struct FailureLog {
     count: u64,
     /// Looks that still say nothing.
     quiet: u32,
 }
 
-impl Said {
+impl FailureLog {
     /// How many of `count` failures are to be said now; 0: there is none, or it is too early.
     fn news(&mut self, count: u64) -> u64 {
         if self.quiet > 0 {
@@ -71,7 +71,7 @@ impl Said {
         }
         let new = count.saturating_sub(self.count);
         if new > 0 {
-            *self = Said { count, quiet: QUIET };
+            *self = FailureLog { count, quiet: QUIET };
         }
         new
     }
@@ -79,12 +79,12 @@ impl Said {
 
 impl Watch {
     /// A watch over a daemon of which nothing was said yet.
-    pub fn new(observed: &Arc<Observed>) -> Watch {
-        let exports = vec![Said::default(); observed.failed_exports().len()];
-        let drives = vec![Said::default(); observed.disks().count()];
-        let caches = vec![Said::default(); observed.caches().len()];
-        let stuck = vec![Stuck::default(); observed.caches().len()];
-        Watch { observed: Arc::clone(observed), exports, drives, caches, stuck }
+    pub fn new(daemon: &Arc<LiveDaemon>) -> Watch {
+        let exports = vec![FailureLog::default(); daemon.failed_exports().len()];
+        let drives = vec![FailureLog::default(); daemon.disks().count()];
+        let caches = vec![FailureLog::default(); daemon.caches().len()];
+        let stuck = vec![StuckDrives::default(); daemon.caches().len()];
+        Watch { daemon: Arc::clone(daemon), exports, drives, caches, stuck }
     }
 
     /// Looks after the server until the other end of `done` is dropped. A server that has lost an
@@ -94,8 +94,8 @@ impl Watch {
         self.look();
         while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
             self.look();
-            self.observed.tick();
-            self.observed.marks().look();
+            self.daemon.tick();
+            self.daemon.marks().look();
             let failure = workers.failure().map(|error| error.to_string());
             let failed = server.failed().then(|| "an I/O thread has died".to_owned());
             if let Some(failure) = failed.or(failure) {
@@ -108,7 +108,7 @@ impl Watch {
 
     /// Logs what has failed since it was said last, but for what was said just before.
     fn look(&mut self) {
-        for (said, disk) in self.drives.iter_mut().zip(self.observed.disks()) {
+        for (said, disk) in self.drives.iter_mut().zip(self.daemon.disks()) {
             let drive = disk.name();
             for news in disk.take_news() {
                 tracing::warn!(drive, "drive {drive}: {news}");
@@ -116,20 +116,20 @@ impl Watch {
             let failures = disk.failures();
             log_drive(disk.name(), &failures, said.news(failures.count));
         }
-        for (said, cache) in self.caches.iter_mut().zip(self.observed.caches()) {
+        for (said, cache) in self.caches.iter_mut().zip(self.daemon.caches()) {
             if said.news(cache.stats().write_errors) > 0
                 && let Some(text) = dirty_data::while_served(cache)
             {
                 tracing::warn!(volume = cache.below().name(), "{text}");
             }
         }
-        for (stuck, cache) in self.stuck.iter_mut().zip(self.observed.caches()) {
+        for (stuck, cache) in self.stuck.iter_mut().zip(self.daemon.caches()) {
             for drive in stuck.news(cache.stuck_drives()) {
                 let text = dirty_data::while_stuck(cache, drive);
                 tracing::warn!(volume = cache.below().name(), "{text}");
             }
         }
-        let exports = self.observed.failed_exports();
+        let exports = self.daemon.failed_exports();
         for (said, failures) in self.exports.iter_mut().zip(exports) {
             let (export, last) = (failures.export, failures.last);
             match said.news(failures.count) {
@@ -150,11 +150,11 @@ impl Watch {
     pub fn watch_stop(&mut self, done: &Receiver<()>) {
         self.caches.clear();
         self.stuck.clear();
-        let owed = |watch: &Watch| -> Vec<Owed> {
-            watch.observed.caches().iter().map(|cache| Owed::now(cache)).collect()
+        let owed = |watch: &Watch| -> Vec<DirtySnapshot> {
+            watch.daemon.caches().iter().map(|cache| DirtySnapshot::now(cache)).collect()
         };
         let inside = |watch: &Watch| -> Vec<(u64, u64)> {
-            let stats = watch.observed.disks().map(|disk| disk.stats());
+            let stats = watch.daemon.disks().map(|disk| disk.stats());
             stats.map(|stats| (stats.in_flight(), stats.ios())).collect()
         };
         let (mut before, mut was_inside, mut looks) = (owed(self), inside(self), 0);
@@ -166,14 +166,14 @@ impl Watch {
             }
             let (now, seconds) = (owed(self), PERIOD.as_secs() * u64::from(STOP_LOOKS));
             let mut said = String::new();
-            for (cache, both) in self.observed.caches().iter().zip(before.iter().zip(&now)) {
+            for (cache, both) in self.daemon.caches().iter().zip(before.iter().zip(&now)) {
                 if let Some(text) = dirty_data::while_stopping(cache, both, seconds) {
                     tracing::info!(volume = cache.below().name(), "{text}");
                     said.push_str(&text);
                 }
             }
             let is_inside = inside(self);
-            let drives = self.observed.disks().zip(was_inside.iter().zip(&is_inside));
+            let drives = self.daemon.disks().zip(was_inside.iter().zip(&is_inside));
             for (disk, (was, is)) in drives {
                 let (drive, ios) = (disk.name(), is.0);
                 let is_said = said.contains(&format!("drive {drive} has answered nothing"));
@@ -193,13 +193,13 @@ impl Watch {
     pub fn last_look(&mut self) {
         self.drives.iter_mut().chain(&mut self.exports).for_each(|said| said.quiet = 0);
         self.look();
-        log_lost(&self.observed, End::Stopped);
+        log_lost(&self.daemon, DaemonEnd::Stopped);
     }
 }
 
 /// Logs what caches have in memory only: the daemon ends.
-pub fn log_lost(observed: &Observed, end: End) {
-    for cache in observed.caches() {
+pub fn log_lost(daemon: &LiveDaemon, end: DaemonEnd) {
+    for cache in daemon.caches() {
         if let Some(text) = dirty_data::at_the_end(cache, end) {
             tracing::error!(volume = cache.below().name(), "{text}");
         }
@@ -241,14 +241,14 @@ mod tests {
 
     #[test]
     fn the_first_failure_is_said_at_once_and_those_after_it_together() {
-        let mut said = Said::default();
+        let mut said = FailureLog::default();
         let counts = [0, 1, 5, 6, 7, 8, 9, 9, 9, 9, 9, 9, 10];
         assert_eq!(counts.map(|count| said.news(count)), [0, 1, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1]);
     }
 
     #[test]
     fn a_drive_that_is_stuck_is_said_once_and_one_that_is_so_again_later() {
-        let mut stuck = Stuck::default();
+        let mut stuck = StuckDrives::default();
         assert_eq!(stuck.news(vec![2]), [2]);
         assert!((0..9).all(|_| stuck.news(vec![2]).is_empty()), "it is known");
         assert!(stuck.news(vec![]).is_empty());

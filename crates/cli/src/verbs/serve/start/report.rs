@@ -20,7 +20,7 @@ use super::tls_host;
 use crate::config::group;
 use crate::config::words::{bytes_for_people, design};
 use crate::config::{Checked, ListenerPlan};
-use crate::verbs::serve::check::findings::Measured;
+use crate::verbs::serve::check::findings::Findings;
 use crate::views::caches::mode_word;
 
 /// How much of an export the line for fio touches, at most.
@@ -30,7 +30,7 @@ const TRY_BLOCK: u32 = 4096;
 
 /// Whose data a volume has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
+pub enum DataOwner {
     /// Nobody's: it was made to be tried.
     Demo,
     /// The user's, which no line to paste may change.
@@ -38,7 +38,7 @@ pub enum Whose {
 }
 
 /// What `--check` says of a plan in order.
-pub fn checked(plan: &Checked, found: &Measured) -> String {
+pub fn checked(plan: &Checked, found: &Findings) -> String {
     let mut text = controllers(plan);
     let machines = plan.guests().count();
     let groups = plan.config.groups.len();
@@ -74,7 +74,12 @@ pub fn checked(plan: &Checked, found: &Measured) -> String {
 }
 
 /// What is served, and lines to paste.
-pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: Whose) -> String {
+pub fn serving(
+    plan: &Checked,
+    opened: &Opened,
+    workers: &DriveWorkers,
+    owner: DataOwner,
+) -> String {
     let mut text = format!("{}\n\n{}\n\n", volumes(plan, opened), drives(plan, opened));
     text.push_str(&groups(plan));
     text.push_str(&caches(plan));
@@ -96,7 +101,7 @@ pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: W
         }
         let uri = uri(listener, export, named.host.as_deref());
         let block_bytes = opened.volume(&export.volume).limits().logical_block_size.max(TRY_BLOCK);
-        text.push_str(&lines_to_paste(&uri, export, (size_bytes, block_bytes), whose));
+        text.push_str(&lines_to_paste(&uri, export, (size_bytes, block_bytes), owner));
     }
     text
 }
@@ -105,7 +110,7 @@ pub fn serving(plan: &Checked, opened: &Opened, workers: &DriveWorkers, whose: W
 fn controllers(plan: &Checked) -> String {
     let mut text = String::new();
     for controller in &plan.config.controllers {
-        let whose = match controller.sharing {
+        let owner = match controller.sharing {
             Sharing::Queue => "for each hardware queue of each drive",
             Sharing::Drive => "for each drive",
             Sharing::Controller => "for all its drives together",
@@ -117,7 +122,7 @@ fn controllers(plan: &Checked) -> String {
         let (name, tags, drives) = (&controller.name, controller.tags, hung.join(" "));
         let drives = if drives.is_empty() { "none" } else { &drives };
         let _ =
-            writeln!(text, "controller \"{name}\": {tags} tags {whose}{node}; drives: {drives}");
+            writeln!(text, "controller \"{name}\": {tags} tags {owner}{node}; drives: {drives}");
     }
     text
 }
@@ -265,12 +270,12 @@ fn lines_to_paste(
     uri: &str,
     export: &ExportConfig,
     (size_bytes, block_bytes): (u64, u32),
-    whose: Whose,
+    owner: DataOwner,
 ) -> String {
     let (uri, copy) = (quoted(uri), quoted(&format!("{}-copy.img", file_name(&export.name))));
-    let rw = match whose {
-        Whose::Demo if !export.read_only => "randrw",
-        Whose::Demo | Whose::Users => "randread",
+    let rw = match owner {
+        DataOwner::Demo if !export.read_only => "randrw",
+        DataOwner::Demo | DataOwner::Users => "randread",
     };
     let (least, bs) = (u64::from(block_bytes), size_text(block_bytes.into()));
     let size = size_text(size_bytes.min(TRY_BYTES) / least * least);

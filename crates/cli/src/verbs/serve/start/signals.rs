@@ -34,7 +34,7 @@ pub struct Signals(signal_hook::iterator::Signals);
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum SignalRequest {
     /// Finish and exit.
     Stop,
     /// Cut the power of fault drives.
@@ -45,12 +45,12 @@ enum Asked {
 
 /// A signal without a meaning: when a line said so last, and how often it came since.
 #[derive(Debug, Default)]
-struct Ignored {
+struct IgnoredSignal {
     said: Option<Instant>,
     count: u64,
 }
 
-impl Ignored {
+impl IgnoredSignal {
     /// The line for one that comes now; none if there was one just before.
     fn line(&mut self, said: &str, now: Instant) -> Option<String> {
         let is_early = self.said.is_some_and(|last| now.duration_since(last) < QUIET);
@@ -68,7 +68,7 @@ impl Ignored {
 
 /// Where in its life the daemon is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum DaemonPhase {
     /// It serves.
     Ready,
     /// It is on its way out.
@@ -92,31 +92,31 @@ impl Signals {
     }
 
     /// Sleeps until a signal comes.
-    fn next(&mut self) -> Asked {
+    fn next(&mut self) -> SignalRequest {
         match self.0.forever().next() {
-            Some(SIGUSR1) => Asked::PowerCut,
-            Some(SIGHUP) => Asked::Nothing(
+            Some(SIGUSR1) => SignalRequest::PowerCut,
+            Some(SIGHUP) => SignalRequest::Nothing(
                 "SIGHUP is ignored: the configuration cannot be reloaded; SIGTERM stops the daemon",
             ),
-            Some(SIGUSR2) => Asked::Nothing("SIGUSR2 is ignored: it has no meaning here"),
-            _ => Asked::Stop,
+            Some(SIGUSR2) => SignalRequest::Nothing("SIGUSR2 is ignored: it has no meaning here"),
+            _ => SignalRequest::Stop,
         }
     }
 
     /// Waits for the signal to stop, and ends a start for it; serves the test aid meanwhile.
     pub fn wait(&mut self, startup: &Startup) {
         Self::unblock();
-        let (mut cuts, mut ignored) = (0, BTreeMap::<&str, Ignored>::new());
+        let (mut cuts, mut ignored) = (0, BTreeMap::<&str, IgnoredSignal>::new());
         loop {
             match self.next() {
-                Asked::Stop => return startup.stop(),
-                Asked::Nothing(said) => {
+                SignalRequest::Stop => return startup.stop(),
+                SignalRequest::Nothing(said) => {
                     if let Some(line) = ignored.entry(said).or_default().line(said, Instant::now())
                     {
                         tracing::info!("{line}");
                     }
                 }
-                Asked::PowerCut => {
+                SignalRequest::PowerCut => {
                     cuts += 1;
                     say(&cut_power(cuts));
                 }
@@ -130,7 +130,7 @@ impl Signals {
         let body = move || {
             Self::unblock();
             let since = Instant::now();
-            while self.next() != Asked::Stop || since.elapsed() < SAME_REQUEST {}
+            while self.next() != SignalRequest::Stop || since.elapsed() < SAME_REQUEST {}
             last_words();
             remove_socket_files();
             output_queue::finish();
@@ -148,10 +148,10 @@ fn set() -> SigSet {
 }
 
 /// Tells the service manager, if there is one.
-pub fn tell_manager(phase: Phase) {
+pub fn tell_manager(phase: DaemonPhase) {
     let state = match phase {
-        Phase::Ready => NotifyState::Ready,
-        Phase::Stopping => NotifyState::Stopping,
+        DaemonPhase::Ready => NotifyState::Ready,
+        DaemonPhase::Stopping => NotifyState::Stopping,
     };
     // A manager that cannot be reached is its own trouble; serving goes on.
     let _ = sd_notify::notify(false, &[state]);
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn many_signals_without_a_meaning_make_one_line_in_five_seconds_with_their_count() {
-        let (mut ignored, start) = (Ignored::default(), Instant::now());
+        let (mut ignored, start) = (IgnoredSignal::default(), Instant::now());
         let mut line = |ms| ignored.line("ignored", start + Duration::from_millis(ms));
         assert_eq!(line(0).as_deref(), Some("ignored"));
         assert!((1..1000).all(|ms| line(ms).is_none()));

@@ -19,7 +19,7 @@ pub const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// What a command line says of the configuration.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
+pub struct SourceArgs<'a> {
     /// Files to serve, or one configuration.
     pub files: &'a [PathBuf],
     /// A configuration, whatever its name is.
@@ -48,8 +48,8 @@ impl Source {
     ///
     /// # Errors
     /// If a file cannot be read, or is what it must not be.
-    pub fn read(asked: &Asked<'_>) -> anyhow::Result<Source> {
-        let config = match (asked.config, asked.files) {
+    pub fn read(args: &SourceArgs<'_>) -> anyhow::Result<Source> {
+        let config = match (args.config, args.files) {
             (Some(config), _) => Some(config),
             (None, [file]) if is_configuration(file) => Some(file.as_path()),
             (None, files) => {
@@ -60,8 +60,8 @@ impl Source {
                 None
             }
         };
-        let images = config.is_none() && !asked.files.is_empty();
-        if let Some(flag) = asked.images.given().filter(|_| !images) {
+        let images = config.is_none() && !args.files.is_empty();
+        if let Some(flag) = args.images.given().filter(|_| !images) {
             bail!(
                 "{flag} goes with files that are served without a configuration: millrace serve \
                  disk.img {flag} ..."
@@ -72,11 +72,11 @@ impl Source {
             Some(file) => Source::file(file),
             None if images => Ok(Source {
                 name: String::new(),
-                text: images::configuration(asked.files, asked.images)?,
+                text: images::configuration(args.files, args.images)?,
                 base: PathBuf::new(),
                 data_dir: None,
             }),
-            None => Ok(Source::embedded(asked.data_dir.unwrap_or(DEFAULT_FOLDER))),
+            None => Ok(Source::embedded(args.data_dir.unwrap_or(DEFAULT_FOLDER))),
         }
     }
 
@@ -163,8 +163,8 @@ mod tests {
 
     fn read(files: &[&Path], config: Option<&Path>, images: &ImageArgs) -> Result<Source, String> {
         let files: Vec<PathBuf> = files.iter().map(|file| file.to_path_buf()).collect();
-        let asked = Asked { files: &files, config, data_dir: None, images };
-        Source::read(&asked).map_err(|error| error.to_string())
+        let args = SourceArgs { files: &files, config, data_dir: None, images };
+        Source::read(&args).map_err(|error| error.to_string())
     }
 
     #[test]

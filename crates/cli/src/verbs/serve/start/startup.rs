@@ -23,14 +23,14 @@ const UNDO: Duration = Duration::from_secs(1);
 /// A start, from the first drive until the daemon serves.
 #[derive(Debug, Default)]
 pub struct Startup {
-    state: Mutex<State>,
+    state: Mutex<StartState>,
     changed: Condvar,
     cancel: Cancel,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    phase: Phase,
+struct StartState {
+    phase: StartPhase,
     /// The step that the main thread is at, in words.
     step: String,
     files: Created,
@@ -38,7 +38,7 @@ struct State {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Phase {
+enum StartPhase {
     #[default]
     Opening,
     Stopped,
@@ -61,7 +61,7 @@ impl Startup {
         let mut state = self.lock();
         state.step = step.into();
         match state.phase {
-            Phase::Opening => Ok(()),
+            StartPhase::Opening => Ok(()),
             _ => Err(anyhow::anyhow!("the start was stopped by a signal")),
         }
     }
@@ -94,8 +94,8 @@ impl Startup {
         self.step("serving")?;
         let mut state = self.lock();
         // A signal may have come since.
-        anyhow::ensure!(state.phase == Phase::Opening, "the start was stopped by a signal");
-        state.phase = Phase::Serving;
+        anyhow::ensure!(state.phase == StartPhase::Opening, "the start was stopped by a signal");
+        state.phase = StartPhase::Serving;
         (state.files, state.folder) = (Created::default(), None);
         Ok(())
     }
@@ -105,8 +105,8 @@ impl Startup {
     pub fn undo(&self) -> Option<String> {
         let said = self.remove();
         let mut state = self.lock();
-        let stopped = state.phase == Phase::Stopped;
-        state.phase = Phase::Over;
+        let stopped = state.phase == StartPhase::Stopped;
+        state.phase = StartPhase::Over;
         self.changed.notify_all();
         stopped.then_some(said)
     }
@@ -115,12 +115,12 @@ impl Startup {
     /// thread has undone the start, else ends the process.
     pub fn stop(&self) {
         let mut state = self.lock();
-        if state.phase != Phase::Opening {
+        if state.phase != StartPhase::Opening {
             return;
         }
-        state.phase = Phase::Stopped;
+        state.phase = StartPhase::Stopped;
         self.cancel.set();
-        let is_stuck = |state: &mut State| state.phase == Phase::Stopped;
+        let is_stuck = |state: &mut StartState| state.phase == StartPhase::Stopped;
         let waited = self.changed.wait_timeout_while(state, UNDO, is_stuck);
         let (state, time) = waited.unwrap_or_else(PoisonError::into_inner);
         drop(state);
@@ -151,7 +151,7 @@ impl Startup {
         said
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StartState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

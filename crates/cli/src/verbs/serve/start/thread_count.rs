@@ -21,7 +21,7 @@ const RUNNING: usize = 4;
 
 /// Threads that serving starts, beside those that run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Needed {
+struct ThreadCount {
     /// I/O threads of NBD and of virtual machines.
     io: usize,
     /// Drives' workers and caches' flushers.
@@ -32,7 +32,7 @@ struct Needed {
     helpers: usize,
 }
 
-impl Needed {
+impl ThreadCount {
     fn total(self) -> usize {
         self.io + self.workers + self.others + self.helpers
     }
@@ -46,7 +46,7 @@ pub fn check(plan: &Checked, opened: &Opened, metrics: Option<SocketAddr>) -> an
     let has_ring = plan.config.server.backend != Backend::Epoll && has_io_uring();
     let needed = needed(plan, opened, (view_sockets::has_any(plan, metrics), has_ring));
     Native::try_threads(needed.total()).map_err(|(found, error)| {
-        let Needed { io, workers, others, helpers } = needed;
+        let ThreadCount { io, workers, others, helpers } = needed;
         anyhow::anyhow!(
             "this configuration needs {} threads ({io} for I/O, {helpers} to help them with files, \
              {workers} for drives and caches, {others} for control, and {RUNNING} for signals, the log and \
@@ -62,7 +62,7 @@ fn has_io_uring() -> bool {
     Reactor::new(Config { backend: Backend::Uring, entries: 1, ..Config::default() }).is_ok()
 }
 
-fn needed(plan: &Checked, opened: &Opened, (has_views, has_ring): (bool, bool)) -> Needed {
+fn needed(plan: &Checked, opened: &Opened, (has_views, has_ring): (bool, bool)) -> ThreadCount {
     let config = &plan.config;
     let has_files = |name: &str| {
         let volume = config.volumes.iter().find(|volume| volume.name == name);
@@ -71,7 +71,7 @@ fn needed(plan: &Checked, opened: &Opened, (has_views, has_ring): (bool, bool)) 
     let nbd: Vec<_> = config.exports.iter().filter(|export| !export.nbd.is_empty()).collect();
     let nbd_threads = if nbd.is_empty() { 0 } else { usize::from(config.server.threads) };
     let nbd_files = nbd.iter().any(|export| has_files(&export.volume));
-    let mut needed = Needed { io: nbd_threads, ..Needed::default() };
+    let mut needed = ThreadCount { io: nbd_threads, ..ThreadCount::default() };
     let mut with_files = if nbd_files { nbd_threads } else { 0 };
     for export in &config.exports {
         let Some(guests) = &export.guests else { continue };

@@ -12,7 +12,7 @@ use crate::config::ListenerPlan;
 
 /// The host of a URI, and what a person has to know of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Named {
+pub struct TlsHost {
     /// In place of the address that the listener has; none: the address will do.
     pub host: Option<String>,
     /// A sentence; empty if there is nothing to say.
@@ -20,16 +20,16 @@ pub struct Named {
 }
 
 /// What to call the server of a listener by.
-pub fn of(listener: &ListenerPlan) -> Named {
+pub fn of(listener: &ListenerPlan) -> TlsHost {
     let (Listen::Tcp(address), Some(tls)) = (&listener.address, &listener.tls) else {
-        return Named::default();
+        return TlsHost::default();
     };
     // A certificate that cannot be read was refused before.
-    tls.files.identity.names().map_or_else(Named::default, |names| choose(*address, &names))
+    tls.files.identity.names().map_or_else(TlsHost::default, |names| choose(*address, &names))
 }
 
 /// The first name that leads to the address, or else the first name that a URI can have.
-fn choose(address: SocketAddr, names: &PeerNames) -> Named {
+fn choose(address: SocketAddr, names: &PeerNames) -> TlsHost {
     let has = |name: &str| names.alternatives.iter().any(|one| one.eq_ignore_ascii_case(name));
     let local: &[&str] = match address.ip() {
         // All addresses, so loopback is among them.
@@ -40,21 +40,21 @@ fn choose(address: SocketAddr, names: &PeerNames) -> Named {
     };
     let own = address.ip().to_string();
     if !address.ip().is_unspecified() && has(&own) {
-        return Named::default();
+        return TlsHost::default();
     }
     if let Some(name) = local.iter().find(|name| has(name)) {
-        return Named { host: Some(bracketed(name)), remark: String::new() };
+        return TlsHost { host: Some(bracketed(name)), remark: String::new() };
     }
     let what = if address.ip().is_unspecified() { "localhost" } else { &own };
     match names.alternatives.iter().find(|name| is_host(name)) {
-        Some(name) => Named {
+        Some(name) => TlsHost {
             host: Some(bracketed(name)),
             remark: format!(
                 "The certificate does not name {what}; {} must lead to this host.",
                 visible(name)
             ),
         },
-        None => Named {
+        None => TlsHost {
             host: None,
             remark: format!(
                 "The certificate does not name {what}, or any other host, so clients will refuse \
@@ -82,7 +82,7 @@ mod tests {
     fn chosen(address: &str, alternatives: &[&str]) -> (String, String) {
         let alternatives = alternatives.iter().map(|&name| name.to_owned()).collect();
         let names = PeerNames { common_name: Some("server".to_owned()), alternatives };
-        let Named { host, remark } = choose(address.parse().unwrap(), &names);
+        let TlsHost { host, remark } = choose(address.parse().unwrap(), &names);
         (host.unwrap_or_default(), remark)
     }
 
