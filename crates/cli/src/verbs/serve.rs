@@ -30,7 +30,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::config::words;
 use crate::config::{self, Checked, Problems};
 use crate::views::Views;
-use check::{findings, view_sockets, warnings};
+use check::{findings, start_error, view_sockets, warnings};
 use live::daemon::LiveDaemon;
 use live::dirty_data::{self, DaemonEnd};
 use live::dirty_marks::{self, DirtyMarks};
@@ -178,7 +178,7 @@ fn serve(
     let sockets = view_sockets::bind(&plan, metrics)?;
     let warn = Arc::new(|text: &str| tracing::warn!("{text}"));
     let server = Servers::start(&plan.config, &opened, warn);
-    let server = server.map_err(|error| drives::problem(&plan, &error))?;
+    let server = server.map_err(|error| start_error::to_problems(&plan, &error))?;
     startup.serves()?;
     take_real_ports(&mut plan, &server);
     let owner = if source.data_dir.is_some() { DataOwner::Demo } else { DataOwner::Users };

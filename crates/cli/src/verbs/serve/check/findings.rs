@@ -15,12 +15,12 @@ use millrace_drives::{Place as DataPlace, measure as measure_drive};
 
 use super::lost_file;
 use super::probe::{self, Patience};
+use super::start_error;
 use super::view_sockets::{control, metrics};
 use super::warnings;
 use crate::config::words::bytes_for_people;
 use crate::config::{Checked, Place, Problems};
 use crate::verbs::serve::live::dirty_marks;
-use crate::verbs::serve::start::drives;
 
 /// What was found, for people.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketA
         let (space, data) = found.drive(drive, &place(plan, lines.line), made).unzip();
         if let Err(source) = places.take(&drive.name, data.flatten()) {
             let error = StartError { part: Part::Drive(number), source: Box::new(source) };
-            found.refuse(&drives::problem(plan, &error).to_string());
+            found.refuse(&start_error::to_problems(plan, &error).to_string());
         }
         measured.push(space);
     }
@@ -61,7 +61,7 @@ pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketA
     }
     match plan.config.validate().and_then(|()| plan.config.load_listeners()) {
         Ok(listeners) => millrace_exports::nbd::log_expiries(&listeners),
-        Err(error) => found.refuse(&drives::problem(plan, &error).to_string()),
+        Err(error) => found.refuse(&start_error::to_problems(plan, &error).to_string()),
     }
     found.state(plan);
     found.sockets(plan, made);
