@@ -11,8 +11,8 @@
 use crate::config::Features;
 use crate::lent::{Extent, Found, LentRegions};
 use crate::op::FileRef;
-use crate::regions::Regions;
-use crate::uring_probe::BUFFER_SLOTS;
+use crate::uring::probe::BUFFER_SLOTS;
+use crate::uring::regions::Regions;
 use io_uring::Submitter;
 use std::io;
 use std::os::fd::RawFd;
