@@ -9,8 +9,8 @@ use std::fmt::Write;
 
 use millrace_block::blktrace::{Act, category};
 
-use super::Entry;
-use super::show::{Shown, shown};
+use super::{Shown, shown};
+use crate::Entry;
 
 /// A count of I/Os and their length: whole KiB of each, and what is left of those in bytes. A CPU
 /// on which more was given back than issued is below 0, which wraps as in blkparse, each part by
