@@ -1,4 +1,4 @@
-//! `Strands`: which drives below fail writes or are stuck, and the dirty pages that wait for them.
+//! `FailedWrites`: drives below that fail writes or are stuck, and dirty pages that wait for them.
 //!
 //! A drive whose write failed fails until one of its writes ends well and `RETRY_NS` have passed. A
 //! drive that has writes and has ended none for a second counts as one that fails, but for this: a
@@ -36,7 +36,7 @@ const FAILS: u64 = 1;
 const WAS_STUCK: u64 = 2;
 
 /// Which drives fail, and what waits for them.
-pub(crate) struct Strands<M: Machine> {
+pub(crate) struct FailedWrites<M: Machine> {
     members: Box<[Member<M>]>,
     /// How many fail.
     failing: M::Word,
@@ -55,11 +55,11 @@ pub(crate) struct Strands<M: Machine> {
 
 /// Whether a drive answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answers {
+pub(crate) enum DriveProgress {
     /// It has ended a write, or has none.
-    Some,
+    Answers,
     /// It has writes, and has ended none for long.
-    Nothing,
+    Stuck,
 }
 
 /// One drive.
@@ -101,10 +101,10 @@ impl<M: Machine> Member<M> {
     }
 }
 
-impl<M: Machine> Strands<M> {
+impl<M: Machine> FailedWrites<M> {
     /// Of a volume of so many drives, none of which fails.
-    pub(crate) fn new(drives: usize) -> Strands<M> {
-        Strands {
+    pub(crate) fn new(drives: usize) -> FailedWrites<M> {
+        FailedWrites {
             members: (0..drives).map(|_| Member::new()).collect(),
             failing: M::Word::new(0),
             pages: M::Word::new(0),
@@ -131,8 +131,8 @@ impl<M: Machine> Strands<M> {
     }
 
     /// Notes that a drive answers nothing, or does again.
-    pub(crate) fn note_answers(&self, member: usize, answers: Answers) {
-        let is_stuck = u64::from(answers == Answers::Nothing);
+    pub(crate) fn note_progress(&self, member: usize, answers: DriveProgress) {
+        let is_stuck = u64::from(answers == DriveProgress::Stuck);
         if self.members[member].is_stuck.swap(is_stuck, Order::SeqCst) != is_stuck {
             self.stuck_changes.fetch_add(1, Order::SeqCst);
         }
@@ -185,7 +185,7 @@ impl<M: Machine> Strands<M> {
     pub(crate) fn note_good(&self, member: u16) {
         if member != NO_MEMBER && self.has_failing() {
             self.members[usize::from(member)].good.fetch_add(1, Order::SeqCst);
-            self.note_answers(member.into(), Answers::Some);
+            self.note_progress(member.into(), DriveProgress::Answers);
         }
     }
 
@@ -229,11 +229,11 @@ impl<M: Machine> Cache<M> {
 
     /// The drive of a page, if it fails.
     fn failing_member(&self, page: u64) -> Option<usize> {
-        if !self.strands.has_failing() {
+        if !self.failed_writes.has_failing() {
             return None;
         }
         let member = self.member_of(page);
-        self.strands.is_failing(member).then_some(member)
+        self.failed_writes.is_failing(member).then_some(member)
     }
 
     /// Most pages that a failing drive may strand: a quarter of what may be dirty, all of it if
@@ -256,19 +256,20 @@ impl<M: Machine> Cache<M> {
     }
 
     fn share_is_free(&self, member: usize) -> bool {
-        self.strands.members[member].pages.load(Order::SeqCst) < self.share()
+        self.failed_writes.members[member].pages.load(Order::SeqCst) < self.share()
     }
 
     /// Pages that are dirty and not stranded, beside so many that are not counted yet.
     #[inline]
     pub(crate) fn live_pages(&self, newly_dirty: u64) -> u64 {
-        (self.dirty_pages() + newly_dirty).saturating_sub(self.strands.pages())
+        (self.dirty_pages() + newly_dirty).saturating_sub(self.failed_writes.pages())
     }
 
     /// Why a page can not become dirty, if waiting does not help.
     pub(crate) fn refusal(&self, page: u64) -> Option<Status> {
-        let member = self.failing_member(page).filter(|member| self.strands.fails(*member))?;
-        let last = &self.strands.members[member].last;
+        let member =
+            self.failing_member(page).filter(|member| self.failed_writes.fails(*member))?;
+        let last = &self.failed_writes.members[member].last;
         (!self.share_is_free(member)).then(|| status_of(last.load(Order::SeqCst)))
     }
 
@@ -279,39 +280,39 @@ impl<M: Machine> Cache<M> {
         if let Some(member) = self.failing_member(page)
             && shard.strand(at, (page % EXTENT_PAGES as u64) as usize)
         {
-            self.strands.add(member, 1);
+            self.failed_writes.add(member, 1);
         }
     }
 
     /// Notes that a page of a shard is not stranded any more; under the lock of the shard.
     pub(crate) fn unstrand(&self, shard: &mut Shard, at: u32, page: u64) {
         if shard.unstrand(at, (page % EXTENT_PAGES as u64) as usize) {
-            self.strands.sub(self.member_of(page), 1);
+            self.failed_writes.sub(self.member_of(page), 1);
         }
     }
 
     /// A stranded page is being written from now on.
     pub(crate) fn begin_probe(&self, page: u64) {
-        self.strands.members[self.member_of(page)].probing.fetch_add(1, Order::SeqCst);
+        self.failed_writes.members[self.member_of(page)].probing.fetch_add(1, Order::SeqCst);
     }
 
     /// A stranded page was written, or not; under the lock of its shard.
     pub(crate) fn end_probe(&self, page: u64) {
         let member = self.member_of(page);
-        self.strands.members[member].probing.fetch_add(u64::MAX, Order::SeqCst);
-        self.strands.sub(member, 1);
+        self.failed_writes.members[member].probing.fetch_add(u64::MAX, Order::SeqCst);
+        self.failed_writes.sub(member, 1);
     }
 
     /// Looks which drives began to fail and which do not any more; whether there are such.
     pub(crate) fn settle(&self, now_ns: u64) -> bool {
-        let Some(mut watch) = self.strands.watch.try_lock() else { return false };
+        let Some(mut watch) = self.failed_writes.watch.try_lock() else { return false };
         let mut has_changed = false;
         for (number, of) in watch.iter_mut().enumerate() {
-            let member = &self.strands.members[number];
+            let member = &self.failed_writes.members[number];
             let (errors, good) =
                 (member.errors.load(Order::SeqCst), member.good.load(Order::SeqCst));
-            let (state, has_failed) = (self.strands.state(number), errors != of.errors);
-            let is_stuck = self.strands.is_stuck(number);
+            let (state, has_failed) = (self.failed_writes.state(number), errors != of.errors);
+            let is_stuck = self.failed_writes.is_stuck(number);
             let is_over = match state {
                 FINE => false,
                 FAILS => now_ns >= of.retry_ns && good != of.good,
@@ -321,7 +322,7 @@ impl<M: Machine> Cache<M> {
                 let retry_ns = now_ns + RETRY_NS;
                 *of = Watch { errors: of.errors, good, retry_ns };
                 member.state.store(if has_failed { FAILS } else { WAS_STUCK }, Order::SeqCst);
-                self.strands.failing.fetch_add(1, Order::SeqCst);
+                self.failed_writes.failing.fetch_add(1, Order::SeqCst);
                 self.for_listed(number, |shard, at, page| self.strand(shard, at, page));
             } else if state == WAS_STUCK && has_failed {
                 *of = Watch { errors: of.errors, good, retry_ns: now_ns + RETRY_NS };
@@ -329,7 +330,7 @@ impl<M: Machine> Cache<M> {
             } else if is_over {
                 of.errors = errors;
                 member.state.store(FINE, Order::SeqCst);
-                self.strands.failing.fetch_add(u64::MAX, Order::SeqCst);
+                self.failed_writes.failing.fetch_add(u64::MAX, Order::SeqCst);
                 self.for_listed(number, |shard, at, page| self.unstrand(shard, at, page));
             } else {
                 continue;
@@ -367,7 +368,9 @@ impl<M: Machine> Cache<M> {
     /// of a volume of one drive.
     #[must_use]
     pub fn stuck_drives(&self) -> Vec<usize> {
-        (0..self.strands.members.len()).filter(|member| self.strands.is_stuck(*member)).collect()
+        (0..self.failed_writes.members.len())
+            .filter(|member| self.failed_writes.is_stuck(*member))
+            .collect()
     }
 
     /// What was acknowledged and is in memory only, if there is something; looks at all dirty
@@ -386,11 +389,11 @@ impl<M: Machine> Cache<M> {
             false => Err(end),
         });
         let end = end.unwrap_or_else(|end| end);
-        let mut bytes = alloc::vec![0; self.strands.members.len()];
+        let mut bytes = alloc::vec![0; self.failed_writes.members.len()];
         pages.iter().for_each(|(page, mask)| bytes[self.member_of(*page)] += bytes_of(*mask));
         let of_drive = |(drive, bytes): (usize, &u64)| {
-            let last = self.strands.members[drive].last.load(Order::SeqCst);
-            let failed = self.strands.fails(drive).then(|| status_of(last));
+            let last = self.failed_writes.members[drive].last.load(Order::SeqCst);
+            let failed = self.failed_writes.fails(drive).then(|| status_of(last));
             (*bytes > 0).then_some(DriveAtRisk { drive, bytes: *bytes, failed })
         };
         Some(AtRisk {
@@ -434,12 +437,12 @@ impl<M: Machine> Cache<M> {
 
     /// The drives that are to be tried once more now.
     pub(crate) fn probes_due(&self, now_ns: u64) -> Vec<usize> {
-        let Some(mut watch) = self.strands.watch.try_lock() else { return Vec::new() };
+        let Some(mut watch) = self.failed_writes.watch.try_lock() else { return Vec::new() };
         let mut due = Vec::new();
         for (number, of) in watch.iter_mut().enumerate() {
-            let member = &self.strands.members[number];
+            let member = &self.failed_writes.members[number];
             let is_idle = member.probing.load(Order::SeqCst) == 0;
-            if self.strands.is_failing(number) && now_ns >= of.retry_ns && is_idle {
+            if self.failed_writes.is_failing(number) && now_ns >= of.retry_ns && is_idle {
                 of.retry_ns = now_ns + RETRY_NS;
                 due.push(number);
             }

@@ -14,7 +14,7 @@ use millrace_machine::Machine;
 
 /// What comes next of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum JobStep {
     /// Pages are to be copied to the request.
     Read,
     /// Pages are to be copied from the request.
@@ -24,7 +24,7 @@ pub(crate) enum Step {
         /// The epoch.
         epoch: u64,
         /// Where it was dirtied.
-        reach: Reach,
+        scope: SyncScope,
     },
     /// A discard or write of zeroes waits until nothing of its range is being written.
     Clear,
@@ -34,7 +34,7 @@ pub(crate) enum Step {
 
 /// How much of the volume a sync is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum SyncScope {
     /// All of it.
     All,
     /// The range of the request.
@@ -45,7 +45,7 @@ pub(crate) enum Reach {
 pub(crate) struct Job<M: Machine> {
     rq: NonNull<Request<M>>,
     pub(crate) tag: Tag,
-    pub(crate) step: Step,
+    pub(crate) step: JobStep,
     /// Pages that are still to be copied; of a write with FUA that is in memory, those that it has
     /// not sent itself.
     pub(crate) todo: Vec<Range<u64>>,
@@ -65,7 +65,7 @@ unsafe impl<M: Machine> Send for Job<M> {}
 
 impl<M: Machine> Job<M> {
     /// A job of a request that was handed over.
-    pub(crate) fn new(rq: &Request<M>, step: Step, errors_before: u64) -> Job<M> {
+    pub(crate) fn new(rq: &Request<M>, step: JobStep, errors_before: u64) -> Job<M> {
         Job {
             rq: NonNull::from(rq),
             tag: rq.tag(),

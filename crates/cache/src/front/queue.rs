@@ -20,8 +20,8 @@ use slab::Slab;
 
 use crate::cache::Cache;
 use crate::cache::signal::Signal;
-use crate::front::jobs::{Fill, Job, Reach, Step};
-use crate::read::hits::{Copied, Hits};
+use crate::front::jobs::{Fill, Job, JobStep, SyncScope};
+use crate::read::hits::{CopyOutcome, Hits};
 use crate::read::streams::Streams;
 use crate::write_back::write_queues::FlusherConfig;
 use crate::write_back::writeout::Writeout;
@@ -127,7 +127,7 @@ impl<M: Machine> CacheQueue<M> {
 
     /// Hands a job's last operation to the volume below.
     pub(crate) fn start_last(&mut self, job: usize, bio: Bio) {
-        self.jobs[job].step = Step::Below;
+        self.jobs[job].step = JobStep::Below;
         self.send(bio.with_user_data((job as u64) << KIND_BITS | LAST));
     }
 
@@ -137,7 +137,7 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     /// Makes a job of a request, and goes as far with it as that gets now.
-    fn start_job(&mut self, rq: &Request<M>, step: Step, todo: Option<core::ops::Range<u64>>) {
+    fn start_job(&mut self, rq: &Request<M>, step: JobStep, todo: Option<core::ops::Range<u64>>) {
         let mut job = Job::new(rq, step, self.errors());
         job.todo.extend(todo);
         let at = self.jobs.insert(job);
@@ -147,11 +147,11 @@ impl<M: Machine> CacheQueue<M> {
     /// Goes on with a job.
     pub(crate) fn advance(&mut self, at: usize) {
         match self.jobs[at].step {
-            Step::Read => self.advance_read(at),
-            Step::Write => self.advance_write(at),
-            Step::Sync { epoch, reach } => self.advance_sync(at, epoch, reach),
-            Step::Clear => self.advance_clear(at),
-            Step::Below => {}
+            JobStep::Read => self.advance_read(at),
+            JobStep::Write => self.advance_write(at),
+            JobStep::Sync { epoch, scope } => self.advance_sync(at, epoch, scope),
+            JobStep::Clear => self.advance_clear(at),
+            JobStep::Below => {}
         }
     }
 
@@ -273,7 +273,7 @@ impl<M: Machine> CacheQueue<M> {
         let rest = self.read_hits(rq, self.pages_of(rq));
         match rest.is_empty() {
             true => self.done.push_back((rq.tag(), Status::Ok)),
-            false => self.start_job(rq, Step::Read, Some(rest)),
+            false => self.start_job(rq, JobStep::Read, Some(rest)),
         }
     }
 
@@ -282,8 +282,8 @@ impl<M: Machine> CacheQueue<M> {
     fn copy_hits(&mut self) {
         while let Some(copied) = self.reads.hits.copy_next(&self.cache) {
             match copied {
-                Copied::Done(tag) => self.done.push_back((tag, Status::Ok)),
-                Copied::Missed(rq) => self.read(rq),
+                CopyOutcome::Done(tag) => self.done.push_back((tag, Status::Ok)),
+                CopyOutcome::Missed(rq) => self.read(rq),
             }
         }
     }
@@ -310,14 +310,14 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
                 let rest = self.write_pages(rq, self.pages_of(rq));
                 match rest.is_empty() && !self.is_durable(rq) {
                     true => self.end_write(rq),
-                    false => self.start_job(rq, Step::Write, Some(rest)),
+                    false => self.start_job(rq, JobStep::Write, Some(rest)),
                 }
             }
             Op::Flush => {
                 let epoch = self.cache.end_epoch();
-                self.start_job(rq, Step::Sync { epoch, reach: Reach::All }, None);
+                self.start_job(rq, JobStep::Sync { epoch, scope: SyncScope::All }, None);
             }
-            Op::Discard | Op::WriteZeroes => self.start_job(rq, Step::Clear, None),
+            Op::Discard | Op::WriteZeroes => self.start_job(rq, JobStep::Clear, None),
         }
         Dispatch::Queued
     }

@@ -17,7 +17,7 @@ use millrace_machine::{Lock, Machine};
 use crate::cache::Cache;
 use crate::front::jobs::Fill;
 use crate::front::queue::CacheQueue;
-use crate::memory::cursor::{Cursor, Way, part_of, wanted_of};
+use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
 use crate::memory::extent::{EXTENT_PAGES, NO_FRAME, place_of};
 use crate::memory::frames::Frames;
 use crate::memory::shard::Shard;
@@ -26,7 +26,7 @@ use crate::memory::shard::Shard;
 const FILL_BYTES: u64 = 1 << 20;
 
 /// What is to be done for a page that a read needs.
-enum Found {
+enum PageLookup {
     /// Its frame has what is wanted.
     Hit(u32),
     /// It is being read by somebody.
@@ -42,30 +42,30 @@ enum Found {
 }
 
 /// What there is of a page, of which some eighths are wanted.
-fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> Found {
+fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> PageLookup {
     let (number, place) = place_of(page);
     let at = shard.find_or_insert(number);
     let extent = shard.extent_mut(at);
     if let Some(frame) = extent.frame_of(place, wanted) {
         extent.note_hit(place);
-        return Found::Hit(frame);
+        return PageLookup::Hit(frame);
     }
     if extent.filling & 1 << place != 0 {
-        return Found::Filling;
+        return PageLookup::Filling;
     }
     let is_empty = extent.valid[place] == 0;
     if is_empty && shard.is_crowded() {
         shard.forget_if_empty(at);
-        return Found::Crowded;
+        return PageLookup::Crowded;
     }
     match shard.take_frame(at) {
         Some(frame) => {
             shard.begin_fill(at, place);
-            Found::Missing(frame)
+            PageLookup::Missing(frame)
         }
         None => {
             shard.forget_if_empty(at);
-            if is_empty { Found::NoMemory } else { Found::Torn }
+            if is_empty { PageLookup::NoMemory } else { PageLookup::Torn }
         }
     }
 }
@@ -90,7 +90,7 @@ impl<M: Machine> CacheQueue<M> {
                 let (at, into, len) = part_of(self.cache.page, rq, page);
                 let memory = self.cache.frames.at(frame).wrapping_add(into);
                 // SAFETY: the request was just handed over, and the shard's lock keeps the frame.
-                unsafe { cursor.copy(Way::ToRequest, at, memory, len) };
+                unsafe { cursor.copy(CopyDirection::ToRequest, at, memory, len) };
                 shard.stats.read_hits += 1;
                 pages.start += 1;
             }
@@ -102,35 +102,36 @@ impl<M: Machine> CacheQueue<M> {
     pub(crate) fn advance_read(&mut self, at: usize) {
         let rq = self.jobs[at].rq();
         let mut cursor = Cursor::new(rq);
-        let (mut run, mut waits, mut around) = (Run::default(), Vec::new(), Vec::new());
+        let (mut run, mut waits, mut around) = (FillRun::default(), Vec::new(), Vec::new());
         for page in core::mem::take(&mut self.jobs[at].todo).into_iter().flatten() {
             let wanted = wanted_of(self.cache.page, rq, page);
             let mut shard = self.cache.shard(place_of(page).0).lock();
             let found = look_up(&mut shard, page, wanted);
-            if let Found::Hit(frame) = found {
+            if let PageLookup::Hit(frame) = found {
                 let (at, into, len) = part_of(self.cache.page, rq, page);
                 let memory = self.cache.frames.at(frame).wrapping_add(into);
                 // SAFETY: the request is in flight, and the shard's lock keeps the frame.
-                unsafe { cursor.copy(Way::ToRequest, at, memory, len) };
+                unsafe { cursor.copy(CopyDirection::ToRequest, at, memory, len) };
                 shard.stats.read_hits += 1;
                 continue;
             }
-            shard.stats.read_misses += u64::from(!matches!(found, Found::Filling | Found::Torn));
+            shard.stats.read_misses +=
+                u64::from(!matches!(found, PageLookup::Filling | PageLookup::Torn));
             drop(shard);
             match found {
-                Found::Missing(frame) => {
+                PageLookup::Missing(frame) => {
                     if !run.follows(page, &self.cache) {
                         self.start_run(core::mem::take(&mut run), Some(at));
                     }
                     run.push(page, frame);
                 }
-                Found::NoMemory => {
+                PageLookup::NoMemory => {
                     self.cache.flusher.ask_memory();
                     around.push(page);
                 }
-                Found::Crowded => around.push(page),
-                Found::Filling | Found::Torn => waits.push(page..page + 1),
-                Found::Hit(_) => unreachable!("answered above"),
+                PageLookup::Crowded => around.push(page),
+                PageLookup::Filling | PageLookup::Torn => waits.push(page..page + 1),
+                PageLookup::Hit(_) => unreachable!("answered above"),
             }
         }
         self.start_run(run, Some(at));
@@ -164,7 +165,7 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     /// Reads pages that follow each other from below.
-    fn start_run(&mut self, run: Run, job: Option<usize>) {
+    fn start_run(&mut self, run: FillRun, job: Option<usize>) {
         let (Some(mut page), mut frames) = (run.page, run.frames) else { return };
         while !frames.is_empty() {
             let reach = reach_of(&self.cache, page).min(frames.len());
@@ -181,11 +182,11 @@ impl<M: Machine> CacheQueue<M> {
         let Some(ahead) = self.reads.streams.note(pages) else { return };
         let sectors = self.cache.sectors();
         let last = self.cache.page.pages_of(0, sectors).end;
-        let mut run = Run::default();
+        let mut run = FillRun::default();
         for page in ahead.start..ahead.end.min(last) {
             let whole = self.cache.page.whole(sectors, page);
             let mut shard = self.cache.shard(place_of(page).0).lock();
-            let Found::Missing(frame) = look_up(&mut shard, page, whole) else { continue };
+            let PageLookup::Missing(frame) = look_up(&mut shard, page, whole) else { continue };
             shard.stats.read_ahead += 1;
             drop(shard);
             if !run.follows(page, &self.cache) {
@@ -210,7 +211,7 @@ impl<M: Machine> CacheQueue<M> {
                     let (at, into, len) = part_of(self.cache.page, rq, page);
                     let memory = self.cache.frames.at(kept).wrapping_add(into);
                     // SAFETY: the request is in flight, and the shard's lock keeps the frame.
-                    unsafe { cursor.copy(Way::ToRequest, at, memory, len) };
+                    unsafe { cursor.copy(CopyDirection::ToRequest, at, memory, len) };
                 }
                 (Some(_), _, None) if status.is_ok() => stale.push(page..page + 1),
                 _ => {}
@@ -232,7 +233,7 @@ impl<M: Machine> CacheQueue<M> {
 /// How many pages from one on are read together: those of its drive, so that nobody waits for
 /// another one; any of a stripe of small chunks, while no drive has failed or been stuck.
 fn reach_of<M: Machine>(cache: &Cache<M>, page: u64) -> usize {
-    let may_span = cache.has_small_chunks() && !cache.strands.is_cautious();
+    let may_span = cache.has_small_chunks() && !cache.failed_writes.is_cautious();
     if cache.below.disks().len() == 1 || may_span {
         return usize::MAX;
     }
@@ -300,12 +301,12 @@ fn keep(
 
 /// Pages to be read that follow each other.
 #[derive(Default)]
-struct Run {
+struct FillRun {
     page: Option<u64>,
     frames: Vec<u32>,
 }
 
-impl Run {
+impl FillRun {
     /// Whether a page may be read with them.
     fn follows<M: Machine>(&self, page: u64, cache: &Cache<M>) -> bool {
         let next = |first: u64| first + self.frames.len() as u64 == page;

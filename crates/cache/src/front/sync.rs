@@ -14,11 +14,11 @@ use millrace_block::{Bio, Op, OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
-use crate::front::jobs::Reach;
+use crate::front::jobs::SyncScope;
 use crate::front::queue::CacheQueue;
 use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES, Extent};
 use crate::memory::page::PageSize;
-use crate::memory::shard::{Due, Shard};
+use crate::memory::shard::{DuePages, Shard};
 
 /// Dirty bytes up to which a flush is served by whoever asks for it.
 const OWN_BYTES_MAX: u64 = 1 << 20;
@@ -38,31 +38,31 @@ fn extents_of(page: PageSize, (start, end): (u64, u64)) -> core::ops::RangeInclu
 
 impl<M: Machine> CacheQueue<M> {
     /// Goes on with a flush or a durable write.
-    pub(crate) fn advance_sync(&mut self, at: usize, epoch: u64, reach: Reach) {
+    pub(crate) fn advance_sync(&mut self, at: usize, epoch: u64, scope: SyncScope) {
         let rq = self.jobs[at].rq();
-        if reach == Reach::Range
+        if scope == SyncScope::Range
             && let Some(status) = self.range_failure(rq)
         {
             return self.end_job(at, status);
         }
-        let is_below = match reach {
-            Reach::Range => self.sync_range(at, epoch),
-            Reach::All => self.sync_all(epoch),
+        let is_below = match scope {
+            SyncScope::Range => self.sync_range(at, epoch),
+            SyncScope::All => self.sync_all(epoch),
         };
         if is_below {
             let job = &self.jobs[at];
             // Nothing of it was written without FUA, which another retry may have done.
             let is_durable = job.todo.is_empty() && job.errors_before == self.errors();
-            return match reach {
-                Reach::All => self.start_last(at, Bio::flush()),
-                Reach::Range if rq.flags().has(OpFlags::FUA) && !is_durable => {
+            return match scope {
+                SyncScope::All => self.start_last(at, Bio::flush()),
+                SyncScope::Range if rq.flags().has(OpFlags::FUA) && !is_durable => {
                     self.start_last(at, Bio::flush_range(rq.sector(), rq.nr_sectors()));
                 }
-                Reach::Range => self.end_job(at, Status::Ok),
+                SyncScope::Range => self.end_job(at, Status::Ok),
             };
         }
-        match reach == Reach::All && self.errors() != self.jobs[at].errors_before {
-            true => self.end_job(at, self.cache.strands.last_status()),
+        match scope == SyncScope::All && self.errors() != self.jobs[at].errors_before {
+            true => self.end_job(at, self.cache.failed_writes.last_status()),
             false => self.block(at),
         }
     }
@@ -102,10 +102,10 @@ impl<M: Machine> CacheQueue<M> {
         for shard in cache.shards() {
             let mut shard = shard.lock();
             shard.collect(usize::MAX, &mut items, |extent| match extent.dirtied.epoch <= epoch {
-                true if cache.clearing.has_extent(extent.number) => Due::Later,
-                true => Due::Pages(ALL_PAGES),
-                false if extent.young.is_all => Due::Later,
-                false => Due::NoMore,
+                true if cache.clearing.has_extent(extent.number) => DuePages::Later,
+                true => DuePages::Pages(ALL_PAGES),
+                false if extent.young.is_all => DuePages::Later,
+                false => DuePages::NoMore,
             });
         }
         let started = !items.is_empty();
@@ -126,8 +126,8 @@ impl<M: Machine> CacheQueue<M> {
         let most = cache.page.fit(OWN_BYTES_MAX) as usize;
         for shard in cache.shards() {
             let is_due = |extent: &Extent| match cache.clearing.has_extent(extent.number) {
-                true => Due::Later,
-                false => Due::Pages(!extent.stranded),
+                true => DuePages::Later,
+                false => DuePages::Pages(!extent.stranded),
             };
             shard.lock().collect(most, &mut items, is_due);
         }
@@ -153,7 +153,7 @@ impl<M: Machine> CacheQueue<M> {
                     // would have to be durable, too.
                     let is_fua = by == OpFlags::FUA;
                     let neighbours = if is_fua { 0 } else { !shard.extent(at).stranded };
-                    match self.cache.strands.has_failing() {
+                    match self.cache.failed_writes.has_failing() {
                         true => shard.collect_beside(at, bits | neighbours, &mut items),
                         false => shard.collect_one(at, bits | neighbours, &mut items),
                     }

@@ -11,9 +11,9 @@ use core::ops::Range;
 use millrace_block::{OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
-use crate::front::jobs::{Reach, Step};
+use crate::front::jobs::{JobStep, SyncScope};
 use crate::front::queue::CacheQueue;
-use crate::memory::cursor::{Cursor, Way, part_of, wanted_of};
+use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
 use crate::memory::extent::place_of;
 
 impl<M: Machine> CacheQueue<M> {
@@ -45,7 +45,7 @@ impl<M: Machine> CacheQueue<M> {
             let (from, into, len) = part_of(cache.page, rq, pages.start);
             let memory = cache.frames.at(frame).wrapping_add(into);
             // SAFETY: the request is in flight, and the shard's lock keeps the frame.
-            unsafe { cursor.copy(Way::FromRequest, from, memory, len) };
+            unsafe { cursor.copy(CopyDirection::FromRequest, from, memory, len) };
             let wanted = wanted_of(cache.page, rq, pages.start);
             let was_clean = shard.note_written(at, place, wanted, cache.dirtied());
             if was_clean {
@@ -85,7 +85,7 @@ impl<M: Machine> CacheQueue<M> {
             self.forget_failures(rq);
             let pages = self.pages_of(rq);
             self.jobs[at].todo.push(pages);
-            self.jobs[at].step = Step::Sync { epoch, reach: Reach::Range };
+            self.jobs[at].step = JobStep::Sync { epoch, scope: SyncScope::Range };
             return self.advance(at);
         }
         self.jobs.remove(at);
@@ -102,7 +102,7 @@ impl<M: Machine> CacheQueue<M> {
         }
         let is_stranded = shard.is_stranded();
         drop(shard);
-        let no_memory = || self.cache.strands.refusal().filter(|_| is_stranded);
+        let no_memory = || self.cache.failed_writes.refusal().filter(|_| is_stranded);
         self.cache.refusal(page).or_else(no_memory)
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn wanted_of<M: Machine>(size: PageSize, rq: &Request<M>, page: u64) 
 
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum CopyDirection {
     /// From the frame to the request.
     ToRequest,
     /// From the request to the frame.
@@ -75,7 +75,13 @@ impl<'a, M: Machine> Cursor<'a, M> {
     /// # Safety
     /// The request is in flight, and `frame` is valid for as many bytes.
     #[inline]
-    pub(crate) unsafe fn copy(&mut self, way: Way, at: usize, frame: *mut u8, len_bytes: usize) {
+    pub(crate) unsafe fn copy(
+        &mut self,
+        way: CopyDirection,
+        at: usize,
+        frame: *mut u8,
+        len_bytes: usize,
+    ) {
         let mut done = 0;
         while done < len_bytes {
             self.seek(at + done);
@@ -86,8 +92,10 @@ impl<'a, M: Machine> Cursor<'a, M> {
             // no frame is part of a request to the cache.
             unsafe {
                 match way {
-                    Way::ToRequest => core::ptr::copy_nonoverlapping(frame, memory, len),
-                    Way::FromRequest => core::ptr::copy_nonoverlapping(memory, frame, len),
+                    CopyDirection::ToRequest => core::ptr::copy_nonoverlapping(frame, memory, len),
+                    CopyDirection::FromRequest => {
+                        core::ptr::copy_nonoverlapping(memory, frame, len)
+                    }
                 }
             }
             done += len;

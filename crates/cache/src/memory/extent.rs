@@ -41,20 +41,20 @@ pub(crate) struct Extent {
     pub(crate) stale: u16,
     /// Dirty pages of drives that fail, a bit each: counted apart (failed_writes.rs).
     pub(crate) stranded: u16,
-    pub(crate) failed: Failed,
+    pub(crate) failed: FailedPages,
     /// It stands in the shard's list of dirty extents.
     pub(crate) is_listed: bool,
     /// The extents before and behind it in the list of dirty ones.
     pub(crate) neighbours: (u32, u32),
     /// When it was listed.
-    pub(crate) dirtied: Dirtied,
-    pub(crate) young: Young,
-    pub(crate) batches: Batches,
+    pub(crate) dirtied: DirtyStamp,
+    pub(crate) young: YoungPages,
+    pub(crate) batches: WriteEpochs,
 }
 
 /// When something became dirty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Dirtied {
+pub(crate) struct DirtyStamp {
     /// The epoch: how many flushes came before.
     pub(crate) epoch: u64,
     /// The time.
@@ -64,7 +64,7 @@ pub(crate) struct Dirtied {
 /// Pages of a listed extent that became dirty in a later epoch: whoever waits for the one in which
 /// it was listed does not wait for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Young {
+pub(crate) struct YoungPages {
     /// The epoch of the first of them.
     pub(crate) epoch: u64,
     /// A bit each; some may be clean again.
@@ -78,7 +78,7 @@ pub(crate) struct Young {
 
 /// In which epochs the pages of an extent that are being written were listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Batches {
+pub(crate) struct WriteEpochs {
     /// The epoch of all but `later`.
     pub(crate) epoch: u64,
     /// Pages that were collected while others were being written, which may be of a drive that is
@@ -90,16 +90,17 @@ pub(crate) struct Batches {
 
 /// Writes of an extent's pages to the volume that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Failed {
+pub(crate) struct FailedPages {
     /// Pages of which the last write did, a bit each.
     pub(crate) pages: u16,
     /// How the last one ended.
     pub(crate) status: Status,
 }
 
-impl Young {
+impl YoungPages {
     /// None.
-    pub(crate) const NONE: Young = Young { epoch: 0, pages: 0, after_ms: 0, is_all: false };
+    pub(crate) const NONE: YoungPages =
+        YoungPages { epoch: 0, pages: 0, after_ms: 0, is_all: false };
 }
 
 impl Extent {
@@ -118,10 +119,10 @@ impl Extent {
             filling: 0,
             stale: 0,
             is_listed: false,
-            dirtied: Dirtied { epoch: 0, at_ns: 0 },
-            young: Young::NONE,
-            batches: Batches { epoch: 0, later: 0, later_epoch: 0 },
-            failed: Failed { pages: 0, status: Status::Ok },
+            dirtied: DirtyStamp { epoch: 0, at_ns: 0 },
+            young: YoungPages::NONE,
+            batches: WriteEpochs { epoch: 0, later: 0, later_epoch: 0 },
+            failed: FailedPages { pages: 0, status: Status::Ok },
             stranded: 0,
             neighbours: (NO_EXTENT, NO_EXTENT),
         }

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use hashbrown::HashTable;
 use millrace_block::Status;
 
-use crate::memory::extent::{Dirtied, EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAME, Young};
+use crate::memory::extent::{DirtyStamp, EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAME, YoungPages};
 use crate::memory::frames::Frames;
 use crate::stats::ShardStats;
 
@@ -23,13 +23,13 @@ pub(crate) fn hash_of(number: u64) -> u64 {
 
 /// The page of an extent that has a frame, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Owner(u32);
+struct FrameOwner(u32);
 
-impl Owner {
-    const NONE: Owner = Owner(u32::MAX);
+impl FrameOwner {
+    const NONE: FrameOwner = FrameOwner(u32::MAX);
 
-    fn of(extent: u32, page: usize) -> Owner {
-        Owner(extent << 4 | page as u32)
+    fn of(extent: u32, page: usize) -> FrameOwner {
+        FrameOwner(extent << 4 | page as u32)
     }
 
     fn page(self) -> (u32, usize) {
@@ -39,7 +39,7 @@ impl Owner {
 
 /// A page that is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Item {
+pub(crate) struct DirtyPage {
     /// Number of the page in the volume.
     pub(crate) page: u64,
     /// Its frame.
@@ -54,7 +54,7 @@ pub(crate) struct Item {
 
 /// How a page's write to the volume ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum WriteOutcome {
     /// It is there.
     Ok,
     /// It is not, with pages of other drives, one of which failed: it is to be tried by itself.
@@ -63,20 +63,20 @@ pub(crate) enum Ended {
     Failed(Status),
 }
 
-impl Ended {
+impl WriteOutcome {
     /// How a page ended of which two writes carried parts.
-    pub(crate) fn and(self, other: Ended) -> Ended {
+    pub(crate) fn and(self, other: WriteOutcome) -> WriteOutcome {
         match (self, other) {
-            (Ended::Failed(_), _) | (_, Ended::Ok) => self,
-            (_, Ended::Failed(_)) | (Ended::Ok, _) => other,
-            (Ended::Again, Ended::Again) => self,
+            (WriteOutcome::Failed(_), _) | (_, WriteOutcome::Ok) => self,
+            (_, WriteOutcome::Failed(_)) | (WriteOutcome::Ok, _) => other,
+            (WriteOutcome::Again, WriteOutcome::Again) => self,
         }
     }
 }
 
 /// Whether a dirty extent is to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum DuePages {
     /// These pages are, a bit each.
     Pages(u16),
     /// They are, beside others of the extent that wait for a drive.
@@ -95,7 +95,7 @@ pub(crate) struct Shard {
     free_extents: Vec<u32>,
     /// Number of the first of its frames.
     first: u32,
-    owners: Vec<Owner>,
+    owners: Vec<FrameOwner>,
     free: Vec<u32>,
     hand: usize,
     /// First and last of the dirty extents, the longest dirty first.
@@ -117,7 +117,7 @@ impl Shard {
             extents: Vec::new(),
             free_extents: Vec::new(),
             first,
-            owners: alloc::vec![Owner::NONE; count as usize],
+            owners: alloc::vec![FrameOwner::NONE; count as usize],
             free: (first..first + count).rev().collect(),
             hand: 0,
             listed: (NO_EXTENT, NO_EXTENT),
@@ -188,7 +188,7 @@ impl Shard {
         for _ in 0..2 * self.owners.len() {
             let at = self.hand;
             self.hand = if at + 1 == self.owners.len() { 0 } else { at + 1 };
-            if self.owners[at] == Owner::NONE {
+            if self.owners[at] == FrameOwner::NONE {
                 continue;
             }
             let (extent, page) = self.owners[at].page();
@@ -200,7 +200,7 @@ impl Shard {
                 }
                 continue;
             }
-            self.owners[at] = Owner::NONE;
+            self.owners[at] = FrameOwner::NONE;
             (of.frames[page], of.valid[page]) = (NO_FRAME, 0);
             self.stats.evicted += 1;
             if extent != keep {
@@ -213,7 +213,7 @@ impl Shard {
 
     /// Gives a frame back that belongs to no page.
     pub(crate) fn give_frame(&mut self, frame: u32) {
-        self.owners[(frame - self.first) as usize] = Owner::NONE;
+        self.owners[(frame - self.first) as usize] = FrameOwner::NONE;
         self.free.push(frame);
     }
 
@@ -223,9 +223,9 @@ impl Shard {
         extent.hit &= !(1 << page);
         let old = core::mem::replace(&mut extent.frames[page], frame);
         if old != NO_FRAME {
-            self.owners[(old - self.first) as usize] = Owner::NONE;
+            self.owners[(old - self.first) as usize] = FrameOwner::NONE;
         }
-        self.owners[(frame - self.first) as usize] = Owner::of(at, page);
+        self.owners[(frame - self.first) as usize] = FrameOwner::of(at, page);
     }
 
     /// Notes that a page is being filled.
@@ -276,7 +276,7 @@ impl Shard {
     }
 
     /// Notes that eighths of a page were written in memory; whether the page was clean.
-    pub(crate) fn note_written(&mut self, at: u32, page: usize, mask: u8, now: Dirtied) -> bool {
+    pub(crate) fn note_written(&mut self, at: u32, page: usize, mask: u8, now: DirtyStamp) -> bool {
         let extent = &mut self.extents[at as usize];
         let was_clean = extent.dirty[page] == 0;
         extent.valid[page] |= mask;
@@ -284,14 +284,14 @@ impl Shard {
         if !extent.is_listed {
             (extent.is_listed, extent.dirtied.epoch, extent.dirtied.at_ns) =
                 (true, now.epoch, now.at_ns);
-            extent.young = Young::NONE;
+            extent.young = YoungPages::NONE;
             self.link_last(at);
             self.count_epoch(now.epoch);
         } else if was_clean && now.epoch > extent.dirtied.epoch {
             if extent.young.pages == 0 {
                 let after_ms = now.at_ns.saturating_sub(extent.dirtied.at_ns) / 1_000_000;
                 let after_ms = u16::try_from(after_ms).unwrap_or(u16::MAX);
-                extent.young = Young { epoch: now.epoch, after_ms, ..extent.young };
+                extent.young = YoungPages { epoch: now.epoch, after_ms, ..extent.young };
             }
             extent.young.pages |= 1 << page;
         }
@@ -331,7 +331,7 @@ impl Shard {
     /// Takes what is dirty of some pages of a listed extent, a bit each: it is being written from
     /// now on. What is left stays listed: pages that are being written, and all if some were
     /// collected while others were being written and are not written yet.
-    pub(crate) fn collect_one(&mut self, at: u32, pages: u16, items: &mut Vec<Item>) {
+    pub(crate) fn collect_one(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         if self.extents[at as usize].batches.later == 0 {
             self.collect_beside(at, pages, items);
         }
@@ -339,7 +339,7 @@ impl Shard {
 
     /// As `collect_one`, but those that were collected while others were being written are joined
     /// by more: their epoch ends with the last of these. For extents whose pages wait for a drive.
-    pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<Item>) {
+    pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         let extent = &mut self.extents[at as usize];
         if !extent.is_listed {
             return;
@@ -353,7 +353,7 @@ impl Shard {
                 let number = extent.number * EXTENT_PAGES as u64 + page as u64;
                 let (frame, is_probe) = (extent.frames[page], extent.stranded & bit != 0);
                 let is_alone = extent.failed.pages & bit != 0;
-                items.push(Item { page: number, frame, mask, is_probe, is_alone });
+                items.push(DirtyPage { page: number, frame, mask, is_probe, is_alone });
             }
         }
         let (epoch, joined) = (extent.dirtied.epoch, extent.batches.later);
@@ -394,7 +394,8 @@ impl Shard {
             return;
         }
         extent.dirtied.at_ns += u64::from(young.after_ms) * 1_000_000;
-        (extent.dirtied.epoch, extent.young) = (young.epoch, Young { is_all: true, ..Young::NONE });
+        (extent.dirtied.epoch, extent.young) =
+            (young.epoch, YoungPages { is_all: true, ..YoungPages::NONE });
         self.end_epoch(epoch);
         self.count_epoch(young.epoch);
     }
@@ -404,25 +405,25 @@ impl Shard {
     pub(crate) fn collect(
         &mut self,
         most: usize,
-        items: &mut Vec<Item>,
-        is_due: impl Fn(&Extent) -> Due,
+        items: &mut Vec<DirtyPage>,
+        is_due: impl Fn(&Extent) -> DuePages,
     ) {
         let mut at = self.listed.0;
         while at != NO_EXTENT && items.len() < most {
             let behind = self.extents[at as usize].neighbours.1;
             match is_due(&self.extents[at as usize]) {
-                Due::Pages(pages) => self.collect_one(at, pages, items),
-                Due::Beside(pages) => self.collect_beside(at, pages, items),
-                Due::Later => {}
-                Due::NoMore => return,
+                DuePages::Pages(pages) => self.collect_one(at, pages, items),
+                DuePages::Beside(pages) => self.collect_beside(at, pages, items),
+                DuePages::Later => {}
+                DuePages::NoMore => return,
             }
             at = behind;
         }
     }
 
     /// A page was written, or not: then it is dirty as before. Gives how many pages are clean now.
-    pub(crate) fn end_write(&mut self, item: &Item, ended: Ended) -> u32 {
-        let is_ok = ended == Ended::Ok;
+    pub(crate) fn end_write(&mut self, item: &DirtyPage, ended: WriteOutcome) -> u32 {
+        let is_ok = ended == WriteOutcome::Ok;
         let number = item.page / EXTENT_PAGES as u64;
         let page = (item.page % EXTENT_PAGES as u64) as usize;
         let at = self.find(number).expect("an extent that is written stays");
@@ -441,7 +442,7 @@ impl Shard {
         }
         let mut clean = 1;
         extent.failed.pages &= !(1 << page);
-        if let Ended::Failed(status) = ended {
+        if let WriteOutcome::Failed(status) = ended {
             extent.failed.pages |= 1 << page;
             extent.failed.status = status;
         }
@@ -453,7 +454,7 @@ impl Shard {
             extent.young.pages &= !bit;
             if !extent.is_listed {
                 (extent.is_listed, extent.dirtied.epoch) = (true, epoch);
-                extent.young = Young::NONE;
+                extent.young = YoungPages::NONE;
                 self.link_first(at);
                 self.count_epoch(epoch);
             } else if extent.dirtied.epoch > epoch {

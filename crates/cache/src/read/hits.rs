@@ -17,7 +17,7 @@ use millrace_block::{Request, Tag};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
-use crate::memory::cursor::{Cursor, Way, part_of, wanted_of};
+use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
 use crate::memory::extent::{Extent, place_of};
 use crate::memory::page::PageSize;
 use crate::memory::shard::Shard;
@@ -73,7 +73,7 @@ impl<M: Machine> Hit<M> {
 }
 
 /// What came of a read that was found.
-pub(crate) enum Copied<'a, M: Machine> {
+pub(crate) enum CopyOutcome<'a, M: Machine> {
     /// It is done.
     Done(Tag),
     /// Memory has its page no more, or never had.
@@ -105,7 +105,7 @@ impl<M: Machine> Hits<M> {
 
     /// Copies the next one of the group, which is empty after the last.
     #[inline]
-    pub(crate) fn copy_next<'a>(&mut self, cache: &Cache<M>) -> Option<Copied<'a, M>> {
+    pub(crate) fn copy_next<'a>(&mut self, cache: &Cache<M>) -> Option<CopyOutcome<'a, M>> {
         if self.next == 0 {
             self.look(cache);
         }
@@ -118,14 +118,14 @@ impl<M: Machine> Hits<M> {
         let rq = hit.rq();
         let mut shard = cache.shard(place_of(hit.page).0).lock();
         let Some(frame) = hit.frame(cache.page, &mut shard) else {
-            return Some(Copied::Missed(rq));
+            return Some(CopyOutcome::Missed(rq));
         };
         let (from, into, len) = part_of(cache.page, rq, hit.page);
         let memory = cache.frames.at(frame).wrapping_add(into);
         // SAFETY: the request is in flight, and the shard's lock keeps the frame.
-        unsafe { Cursor::new(rq).copy(Way::ToRequest, from, memory, len) };
+        unsafe { Cursor::new(rq).copy(CopyDirection::ToRequest, from, memory, len) };
         shard.stats.read_hits += 1;
-        Some(Copied::Done(rq.tag()))
+        Some(CopyOutcome::Done(rq.tag()))
     }
 
     /// Asks for the pages of a group; a single read would only wait here instead of there.

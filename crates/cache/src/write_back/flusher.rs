@@ -16,7 +16,7 @@ use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 use crate::cache::Cache;
 use crate::cache::failed_writes::RETRY_NS;
 use crate::memory::extent::{ALL_PAGES, Extent};
-use crate::memory::shard::{Due, Shard};
+use crate::memory::shard::{DuePages, Shard};
 use crate::write_back::write_queues::FlusherConfig;
 use crate::write_back::writeout::Writeout;
 
@@ -50,7 +50,7 @@ pub struct Flusher<M: Machine> {
     writeout: Writeout,
     /// The shard where collecting goes on.
     next_shard: usize,
-    rate: Rate,
+    rate: WriteRate,
     errors_seen: u64,
     /// Stranded extents that the next probe leaves out, so that each is tried at some time.
     probe_at: usize,
@@ -65,7 +65,7 @@ pub struct Flusher<M: Machine> {
 
 /// How fast pages reach the volume, measured while some are on their way.
 #[derive(Debug, Default)]
-struct Rate {
+struct WriteRate {
     /// The last turn, and how many pages were on their way after it.
     last: (u64, usize),
     /// Time with pages on their way since the rate was said.
@@ -76,7 +76,7 @@ struct Rate {
     said: u64,
 }
 
-impl Rate {
+impl WriteRate {
     /// Notes a turn, with the bytes written so far and the pages that are on their way; gives the
     /// rate in bytes a second when it was measured for long enough.
     fn note(&mut self, now_ns: u64, written: u64, under_way: usize) -> Option<u64> {
@@ -114,7 +114,7 @@ impl<M: Machine> Flusher<M> {
             cache: Arc::clone(cache),
             below,
             next_shard: 0,
-            rate: Rate::default(),
+            rate: WriteRate::default(),
             errors_seen: 0,
             probe_at: 0,
             is_short: false,
@@ -175,9 +175,9 @@ impl<M: Machine> Flusher<M> {
     /// After a failure, and when a drive fails no longer, whoever waits is told.
     fn note_errors(&mut self, now_ns: u64) {
         let errors = self.cache.counts.write_errors.load(Order::Acquire)
-            + self.cache.strands.stuck_changes();
+            + self.cache.failed_writes.stuck_changes();
         let is_new = core::mem::replace(&mut self.errors_seen, errors) != errors;
-        let is_watched = is_new || self.cache.strands.has_failing();
+        let is_watched = is_new || self.cache.failed_writes.has_failing();
         let has_settled = is_watched && self.cache.settle(now_ns);
         if is_new || has_settled {
             self.cache.signals.wake();
@@ -187,11 +187,11 @@ impl<M: Machine> Flusher<M> {
     /// Tries drives that fail with a few of the pages that wait for them.
     fn probe(&mut self, now_ns: u64) {
         let cache = &self.cache;
-        if !cache.strands.has_failing() {
+        if !cache.failed_writes.has_failing() {
             return;
         }
         for member in cache.probes_due(now_ns) {
-            if self.writeout.lanes.has_waiting(member) {
+            if self.writeout.write_queues.has_waiting(member) {
                 continue;
             }
             let is_its = |e: &Extent| {
@@ -200,19 +200,19 @@ impl<M: Machine> Flusher<M> {
             let (seen, mut items) = (Cell::new(0), Vec::new());
             let count = |e: &Extent| {
                 seen.set(seen.get() + usize::from(is_its(e)));
-                Due::Later
+                DuePages::Later
             };
             let shards = cache.shards();
             shards.iter().for_each(|shard| shard.lock().collect(usize::MAX, &mut items, count));
             let (first, at) = (self.probe_at % seen.get().max(1), Cell::new(0));
             let is_due = |e: &Extent| {
                 if !is_its(e) || cache.clearing.has_extent(e.number) {
-                    return Due::Later;
+                    return DuePages::Later;
                 }
                 let place = at.replace(at.get() + 1);
                 match (first..first + PROBE_EXTENTS).contains(&place) {
-                    true => Due::Pages(ALL_PAGES),
-                    false => Due::Later,
+                    true => DuePages::Pages(ALL_PAGES),
+                    false => DuePages::Later,
                 }
             };
             shards.iter().for_each(|shard| shard.lock().collect(usize::MAX, &mut items, is_due));
@@ -227,12 +227,16 @@ impl<M: Machine> Flusher<M> {
         let fit = |bytes| cache.page.fit(bytes) as usize;
         let room = fit(ON_THEIR_WAY_BYTES).saturating_sub(self.writeout.pages());
         let (most, shares) = (fit(BATCH_BYTES).min(room), fit(SHARES_BYTES));
-        let lanes = &self.writeout.lanes;
-        let is_overdue = lanes.is_divided() && now_ns >= self.collected_ns + LOOK_NS;
-        if dirty == 0 || most == 0 || now_ns < self.look_ns || !(is_overdue || lanes.wants_more()) {
+        let write_queues = &self.writeout.write_queues;
+        let is_overdue = write_queues.is_divided() && now_ns >= self.collected_ns + LOOK_NS;
+        if dirty == 0
+            || most == 0
+            || now_ns < self.look_ns
+            || !(is_overdue || write_queues.wants_more())
+        {
             return;
         }
-        let (has_full, waits) = (lanes.has_full(shares), cache.strands.has_failing());
+        let (has_full, waits) = (write_queues.has_full(shares), cache.failed_writes.has_failing());
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(cache.config.dirty_age_ns);
         // What a flush waits for goes before what is merely old, for a while, and unless a drive
@@ -244,16 +248,17 @@ impl<M: Machine> Flusher<M> {
         let old_ns = old_ns.saturating_sub(if is_hurried { HURRY_NS } else { 0 });
         let is_due =
             |e: &Extent| match takes_all || e.dirtied.epoch < until || e.dirtied.at_ns <= old_ns {
-                true if cache.clearing.has_extent(e.number) => Due::Later,
+                true if cache.clearing.has_extent(e.number) => DuePages::Later,
                 true if has_full => {
-                    let of_full = cache.pages_on(e.number, |drive| lanes.is_full(drive, shares));
-                    Due::Beside(!e.stranded & !of_full)
+                    let of_full =
+                        cache.pages_on(e.number, |drive| write_queues.is_full(drive, shares));
+                    DuePages::Beside(!e.stranded & !of_full)
                 }
-                true if waits => Due::Beside(!e.stranded),
-                true => Due::Pages(!e.stranded),
+                true if waits => DuePages::Beside(!e.stranded),
+                true => DuePages::Pages(!e.stranded),
                 // Stranded ones keep their place, and their time; younger ones their place.
-                false if e.stranded != 0 || e.young.is_all => Due::Later,
-                false => Due::NoMore,
+                false if e.stranded != 0 || e.young.is_all => DuePages::Later,
+                false => DuePages::NoMore,
             };
         let mut items = Vec::with_capacity(most.min(dirty as usize));
         let shards = cache.shards();
@@ -268,7 +273,7 @@ impl<M: Machine> Flusher<M> {
             self.look_ns = now_ns + LOOK_NS;
         }
         self.collected_ns = now_ns;
-        self.writeout.lanes.begin();
+        self.writeout.write_queues.begin();
         self.writeout.start(cache, items);
     }
 
@@ -288,7 +293,7 @@ impl<M: Machine> Flusher<M> {
         if let Some(stuck_ns) = self.writeout.look_at_ns() {
             wake_at(stuck_ns);
         }
-        if self.cache.strands.has_failing() {
+        if self.cache.failed_writes.has_failing() {
             wake_at(M::now() + RETRY_NS / 10);
         } else if self.cache.dirty_pages() > 0 {
             let oldest = self.cache.shards().iter().filter_map(|shard| shard.lock().oldest_ns());
@@ -334,7 +339,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_of_the_time_with_pages_on_their_way() {
-        let mut rate = Rate::default();
+        let mut rate = WriteRate::default();
         assert_eq!(rate.note(RATE_NS * 9, 0, 1), None, "it was idle until now");
         assert_eq!(rate.note(RATE_NS * 9 + RATE_NS / 2, 4096, 0), None);
         assert_eq!(rate.note(RATE_NS * 20, 4096, 1), None, "idle time does not count");
@@ -344,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_pause_makes_the_rate_low_for_no_longer_than_the_next_mebibyte() {
-        let mut rate = Rate::default();
+        let mut rate = WriteRate::default();
         assert_eq!(rate.note(0, 0, 1), None);
         for second in 1..100 {
             assert_eq!(rate.note(second * 1_000_000_000, 0, 1), None, "nothing is written");

@@ -1,27 +1,27 @@
-//! `Lanes`: writes of dirty pages that are ready to be sent, by drive, and how many each drive has.
+//! `WriteQueues`: writes of dirty pages that are ready to be sent, by drive, and those inside each.
 //!
 //! Owned by a `Writeout`. A drive has so many places: one that is slow, or answers nothing, keeps
 //! its own and no others, and the writes of its neighbours go past its own. Writes over several
-//! drives have a lane of their own, with as many places as all drives. Knows numbers of writes, and
+//! drives have a queue of their own, with as many places as all drives. Knows numbers of writes and
 //! drives.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::cache::failed_writes::{Answers, NO_MEMBER};
+use crate::cache::failed_writes::{DriveProgress, NO_MEMBER};
 
 /// A drive that has ended no write for so long, though it has some, is stuck.
 pub(crate) const STUCK_NS: u64 = 1_000_000_000;
 
 /// The writes of a volume's drives.
-pub(crate) struct Lanes {
+pub(crate) struct WriteQueues {
     /// Those of each drive, then those over several.
-    of: Box<[Lane]>,
+    of: Box<[WriteQueue]>,
     /// Places of each drive.
     places: usize,
     lists: WriteLists,
-    /// The lane whose turn it is to be first.
+    /// The queue whose turn it is to be first.
     first: usize,
 }
 
@@ -56,7 +56,7 @@ pub enum WriteLists {
 
 /// The writes of one drive, or those over several.
 #[derive(Default)]
-struct Lane {
+struct WriteQueue {
     ready: VecDeque<usize>,
     /// Writes inside the drive.
     inside: usize,
@@ -73,12 +73,12 @@ struct Lane {
     held: usize,
 }
 
-impl Lanes {
+impl WriteQueues {
     /// Of so many drives, each with so many places, one at least.
-    pub(crate) fn new(drives: usize, config: FlusherConfig) -> Lanes {
-        let of = (0..=drives).map(|_| Lane::default()).collect();
+    pub(crate) fn new(drives: usize, config: FlusherConfig) -> WriteQueues {
+        let of = (0..=drives).map(|_| WriteQueue::default()).collect();
         let places = config.drive_writes.max(1) as usize;
-        Lanes { of, places, lists: config.lists, first: 0 }
+        WriteQueues { of, places, lists: config.lists, first: 0 }
     }
 
     /// No write goes over several drives any more, and each drive has a list.
@@ -91,13 +91,13 @@ impl Lanes {
         self.of.len() - 1
     }
 
-    /// Places of a lane.
-    fn places(&self, lane: usize) -> usize {
-        if lane < self.drives() { self.places } else { self.places * self.drives() }
+    /// Places of a queue.
+    fn places(&self, queue: usize) -> usize {
+        if queue < self.drives() { self.places } else { self.places * self.drives() }
     }
 
-    /// The lane of a drive's writes.
-    fn lane_mut(&mut self, member: u16) -> &mut Lane {
+    /// The queue of a drive's writes.
+    fn queue_mut(&mut self, member: u16) -> &mut WriteQueue {
         let at = if self.is_shared(member) { self.drives() } else { member.into() };
         &mut self.of[at]
     }
@@ -114,16 +114,16 @@ impl Lanes {
 
     /// Adds a write of so many pages.
     pub(crate) fn push(&mut self, member: u16, number: usize, pages: usize) {
-        let lane = self.lane_mut(member);
-        lane.ready.push_back(number);
-        (lane.pages, lane.is_fed) = (lane.pages + pages, true);
+        let queue = self.queue_mut(member);
+        queue.ready.push_back(number);
+        (queue.pages, queue.is_fed) = (queue.pages + pages, true);
     }
 
-    /// The lanes, each once, in the order in which they may send at this time.
+    /// The queues, each once, in the order in which they may send at this time.
     pub(crate) fn turn(&mut self, now_ns: u64) -> impl Iterator<Item = usize> + use<> {
-        for lane in &mut self.of {
-            if core::mem::take(&mut lane.has_moved) || lane.inside == 0 {
-                lane.moved_ns = now_ns;
+        for queue in &mut self.of {
+            if core::mem::take(&mut queue.has_moved) || queue.inside == 0 {
+                queue.moved_ns = now_ns;
             }
         }
         let (first, count) = (self.first, self.of.len());
@@ -131,66 +131,66 @@ impl Lanes {
         (first..count).chain(0..first)
     }
 
-    /// Takes the next write of a lane, if it has a place.
-    pub(crate) fn next(&mut self, lane: usize) -> Option<usize> {
-        let places = self.places(lane);
-        let lane = &mut self.of[lane];
-        if lane.inside >= places {
+    /// Takes the next write of a queue, if it has a place.
+    pub(crate) fn next(&mut self, queue: usize) -> Option<usize> {
+        let places = self.places(queue);
+        let queue = &mut self.of[queue];
+        if queue.inside >= places {
             return None;
         }
-        let number = lane.ready.pop_front()?;
-        lane.inside += 1;
+        let number = queue.ready.pop_front()?;
+        queue.inside += 1;
         Some(number)
     }
 
     /// The last write that `next` gave was not taken.
-    pub(crate) fn push_back(&mut self, lane: usize, number: usize) {
-        let lane = &mut self.of[lane];
-        lane.inside -= 1;
-        lane.ready.push_front(number);
+    pub(crate) fn push_back(&mut self, queue: usize, number: usize) {
+        let queue = &mut self.of[queue];
+        queue.inside -= 1;
+        queue.ready.push_front(number);
     }
 
     /// A write of so many pages that `next` gave has ended, or takes no place any more.
     pub(crate) fn ended(&mut self, member: u16, pages: usize) {
-        let lane = self.lane_mut(member);
-        (lane.inside, lane.pages) = (lane.inside - 1, lane.pages - pages);
-        lane.has_moved = true;
+        let queue = self.queue_mut(member);
+        (queue.inside, queue.pages) = (queue.inside - 1, queue.pages - pages);
+        queue.has_moved = true;
     }
 
     /// Takes all writes that are ready.
     pub(crate) fn take_ready(&mut self) -> Vec<usize> {
-        self.of.iter_mut().flat_map(|lane| lane.ready.drain(..)).collect()
+        self.of.iter_mut().flat_map(|queue| queue.ready.drain(..)).collect()
     }
 
     /// So many pages of writes that `take_ready` gave come no more.
     pub(crate) fn forget(&mut self, member: u16, pages: usize) {
-        self.lane_mut(member).pages -= pages;
+        self.queue_mut(member).pages -= pages;
     }
 
     /// Looks at this time which drives are stuck: calls `note` for those that are, and for those
     /// that are not any more, and gives how many more pages are held in them than at the last look.
-    pub(crate) fn held(&mut self, now_ns: u64, mut note: impl FnMut(usize, Answers)) -> i64 {
+    pub(crate) fn held(&mut self, now_ns: u64, mut note: impl FnMut(usize, DriveProgress)) -> i64 {
         let (drives, mut more) = (self.drives(), 0);
-        for (drive, lane) in self.of[..drives].iter_mut().enumerate() {
-            let holds = lane.inside > 0 && now_ns >= lane.moved_ns.saturating_add(STUCK_NS);
-            if core::mem::replace(&mut lane.is_stuck, holds) || holds {
-                note(drive, if holds { Answers::Nothing } else { Answers::Some });
+        for (drive, queue) in self.of[..drives].iter_mut().enumerate() {
+            let holds = queue.inside > 0 && now_ns >= queue.moved_ns.saturating_add(STUCK_NS);
+            if core::mem::replace(&mut queue.is_stuck, holds) || holds {
+                note(drive, if holds { DriveProgress::Stuck } else { DriveProgress::Answers });
             }
-            let held = if holds { lane.pages } else { 0 };
-            more += held as i64 - core::mem::replace(&mut lane.held, held) as i64;
+            let held = if holds { queue.pages } else { 0 };
+            more += held as i64 - core::mem::replace(&mut queue.held, held) as i64;
         }
         more
     }
 
     /// Whether a drive was stuck at the last look.
     pub(crate) fn has_stuck(&self) -> bool {
-        self.of.iter().any(|lane| lane.is_stuck)
+        self.of.iter().any(|queue| queue.is_stuck)
     }
 
     /// When a drive is stuck that is not known to be, if it ends nothing until then.
     pub(crate) fn stuck_at_ns(&self) -> Option<u64> {
-        let has_some = self.of.iter().filter(|lane| lane.inside > 0 && !lane.is_stuck);
-        has_some.map(|lane| lane.moved_ns.saturating_add(STUCK_NS)).min()
+        let has_some = self.of.iter().filter(|queue| queue.inside > 0 && !queue.is_stuck);
+        has_some.map(|queue| queue.moved_ns.saturating_add(STUCK_NS)).min()
     }
 
     /// Whether writes of a drive are ready, or inside it and stuck.
@@ -201,17 +201,17 @@ impl Lanes {
     /// Whether nothing is ready, or half of the places are free of a drive to which writes came
     /// since `begin`, or none came: the more comes together, the longer its writes are.
     pub(crate) fn wants_more(&self) -> bool {
-        let is_short = |(at, lane): (usize, &Lane)| {
-            lane.is_fed && lane.ready.is_empty() && lane.inside <= self.places(at) / 2
+        let is_short = |(at, queue): (usize, &WriteQueue)| {
+            queue.is_fed && queue.ready.is_empty() && queue.inside <= self.places(at) / 2
         };
-        !self.of.iter().any(|lane| lane.is_fed)
+        !self.of.iter().any(|queue| queue.is_fed)
             || self.of.iter().enumerate().any(is_short)
-            || self.of.iter().all(|lane| lane.ready.is_empty())
+            || self.of.iter().all(|queue| queue.ready.is_empty())
     }
 
     /// What comes from here on counts in `wants_more`.
     pub(crate) fn begin(&mut self) {
-        self.of.iter_mut().for_each(|lane| lane.is_fed = false);
+        self.of.iter_mut().for_each(|queue| queue.is_fed = false);
     }
 
     /// Whether a drive has its share of so many pages, ready or inside.
@@ -229,86 +229,98 @@ impl Lanes {
 mod tests {
     use super::*;
 
-    fn lanes(drives: usize, drive_writes: u32) -> Lanes {
-        Lanes::new(drives, FlusherConfig { drive_writes, lists: WriteLists::PerDrive })
+    fn write_queues(drives: usize, drive_writes: u32) -> WriteQueues {
+        WriteQueues::new(drives, FlusherConfig { drive_writes, lists: WriteLists::PerDrive })
     }
 
     /// Sends what may go at a time; the numbers.
-    fn send(lanes: &mut Lanes, now_ns: u64) -> Vec<usize> {
+    fn send(write_queues: &mut WriteQueues, now_ns: u64) -> Vec<usize> {
         let mut gone = Vec::new();
-        for drive in lanes.turn(now_ns) {
-            gone.extend(core::iter::from_fn(|| lanes.next(drive)));
+        for drive in write_queues.turn(now_ns) {
+            gone.extend(core::iter::from_fn(|| write_queues.next(drive)));
         }
         gone
     }
 
     #[test]
     fn a_drive_that_ends_nothing_keeps_its_places_and_no_others() {
-        let mut lanes = lanes(2, 2);
-        (0..12).for_each(|number| lanes.push((number / 6) as u16, number, 1));
-        assert_eq!((send(&mut lanes, 5), lanes.wants_more()), ([0, 1, 6, 7].into(), false));
-        assert_eq!(send(&mut lanes, 6), []);
+        let mut write_queues = write_queues(2, 2);
+        (0..12).for_each(|number| write_queues.push((number / 6) as u16, number, 1));
+        assert_eq!(
+            (send(&mut write_queues, 5), write_queues.wants_more()),
+            ([0, 1, 6, 7].into(), false)
+        );
+        assert_eq!(send(&mut write_queues, 6), []);
         for (now_ns, number) in [(7, 8), (8, 9), (9, 10), (10, 11)] {
-            lanes.ended(1, 1);
-            assert_eq!(send(&mut lanes, now_ns), [number]);
+            write_queues.ended(1, 1);
+            assert_eq!(send(&mut write_queues, now_ns), [number]);
         }
-        assert!(lanes.has_waiting(0) && !lanes.has_waiting(1) && !lanes.wants_more());
-        lanes.ended(1, 1);
-        assert!(lanes.wants_more(), "it will soon have nothing");
-        assert_eq!(lanes.stuck_at_ns(), Some(5 + STUCK_NS));
-        assert!(lanes.is_full(0, 12) && !lanes.is_full(1, 12) && !lanes.has_full(14));
+        assert!(
+            write_queues.has_waiting(0)
+                && !write_queues.has_waiting(1)
+                && !write_queues.wants_more()
+        );
+        write_queues.ended(1, 1);
+        assert!(write_queues.wants_more(), "it will soon have nothing");
+        assert_eq!(write_queues.stuck_at_ns(), Some(5 + STUCK_NS));
+        assert!(
+            write_queues.is_full(0, 12)
+                && !write_queues.is_full(1, 12)
+                && !write_queues.has_full(14)
+        );
         let mut stuck = Vec::new();
-        let mut held =
-            |lanes: &mut Lanes, now_ns| lanes.held(now_ns, |at, is| stuck.push((at, is)));
-        assert_eq!(held(&mut lanes, 4 + STUCK_NS), 0);
-        assert_eq!(held(&mut lanes, 5 + STUCK_NS), 6);
-        assert_eq!(lanes.stuck_at_ns(), Some(10 + STUCK_NS));
-        lanes.ended(0, 1);
-        let _ = lanes.turn(5 + STUCK_NS);
-        assert_eq!(held(&mut lanes, 5 + STUCK_NS), -6);
-        assert_eq!(stuck, [(0, Answers::Nothing), (0, Answers::Some)]);
-        lanes.begin();
-        assert!(lanes.wants_more(), "nothing came to either");
-        lanes.push(0, 12, 1);
-        assert!(!lanes.wants_more(), "what came has not gone");
+        let mut held = |write_queues: &mut WriteQueues, now_ns| {
+            write_queues.held(now_ns, |at, is| stuck.push((at, is)))
+        };
+        assert_eq!(held(&mut write_queues, 4 + STUCK_NS), 0);
+        assert_eq!(held(&mut write_queues, 5 + STUCK_NS), 6);
+        assert_eq!(write_queues.stuck_at_ns(), Some(10 + STUCK_NS));
+        write_queues.ended(0, 1);
+        let _ = write_queues.turn(5 + STUCK_NS);
+        assert_eq!(held(&mut write_queues, 5 + STUCK_NS), -6);
+        assert_eq!(stuck, [(0, DriveProgress::Stuck), (0, DriveProgress::Answers)]);
+        write_queues.begin();
+        assert!(write_queues.wants_more(), "nothing came to either");
+        write_queues.push(0, 12, 1);
+        assert!(!write_queues.wants_more(), "what came has not gone");
     }
 
     #[test]
     fn writes_over_several_drives_have_places_of_their_own() {
-        let mut lanes = lanes(2, 1);
-        (0..3).for_each(|number| lanes.push(NO_MEMBER, number, 9));
-        lanes.push(1, 3, 1);
-        let mut gone = send(&mut lanes, 0);
+        let mut write_queues = write_queues(2, 1);
+        (0..3).for_each(|number| write_queues.push(NO_MEMBER, number, 9));
+        write_queues.push(1, 3, 1);
+        let mut gone = send(&mut write_queues, 0);
         gone.sort_unstable();
         assert_eq!(gone, [0, 1, 3]);
-        assert!(!lanes.has_full(4), "they are of no drive");
-        lanes.ended(NO_MEMBER, 9);
-        assert_eq!(send(&mut lanes, 1), [2]);
+        assert!(!write_queues.has_full(4), "they are of no drive");
+        write_queues.ended(NO_MEMBER, 9);
+        assert_eq!(send(&mut write_queues, 1), [2]);
     }
 
     #[test]
     fn a_shared_list_goes_in_order_until_it_is_divided() {
         let config = FlusherConfig { drive_writes: 1, lists: WriteLists::Shared };
-        let mut lanes = Lanes::new(2, config);
-        (0..4).for_each(|number| lanes.push(number / 2, number.into(), 1));
-        assert_eq!(send(&mut lanes, 0), [0, 1]);
-        lanes.ended(0, 1);
-        lanes.ended(0, 1);
-        let ready = lanes.take_ready();
-        (0..2).for_each(|_| lanes.forget(1, 1));
-        lanes.divide();
-        ready.into_iter().for_each(|number| lanes.push((number / 2) as u16, number, 1));
-        assert_eq!(send(&mut lanes, 2), [2]);
+        let mut write_queues = WriteQueues::new(2, config);
+        (0..4).for_each(|number| write_queues.push(number / 2, number.into(), 1));
+        assert_eq!(send(&mut write_queues, 0), [0, 1]);
+        write_queues.ended(0, 1);
+        write_queues.ended(0, 1);
+        let ready = write_queues.take_ready();
+        (0..2).for_each(|_| write_queues.forget(1, 1));
+        write_queues.divide();
+        ready.into_iter().for_each(|number| write_queues.push((number / 2) as u16, number, 1));
+        assert_eq!(send(&mut write_queues, 2), [2]);
     }
 
     #[test]
     fn what_was_not_taken_is_first_again_and_what_is_cut_leaves_nothing() {
-        let mut lanes = lanes(1, 1);
-        (0..2).for_each(|number| lanes.push(0, number, 3));
-        assert_eq!(lanes.next(0), Some(0));
-        lanes.push_back(0, 0);
-        assert_eq!((lanes.take_ready(), lanes.stuck_at_ns()), ([0, 1].into(), None));
-        lanes.forget(0, 6);
-        assert!(lanes.is_full(0, 0) && !lanes.is_full(0, 1));
+        let mut write_queues = write_queues(1, 1);
+        (0..2).for_each(|number| write_queues.push(0, number, 3));
+        assert_eq!(write_queues.next(0), Some(0));
+        write_queues.push_back(0, 0);
+        assert_eq!((write_queues.take_ready(), write_queues.stuck_at_ns()), ([0, 1].into(), None));
+        write_queues.forget(0, 6);
+        assert!(write_queues.is_full(0, 0) && !write_queues.is_full(0, 1));
     }
 }

@@ -18,8 +18,8 @@ use crate::cache::Cache;
 use crate::cache::failed_writes::NO_MEMBER;
 use crate::memory::extent::EXTENT_PAGES;
 use crate::memory::page::PageSize;
-use crate::memory::shard::{Ended, Item};
-use crate::write_back::write_queues::{FlusherConfig, Lanes, WriteLists};
+use crate::memory::shard::{DirtyPage, WriteOutcome};
+use crate::write_back::write_queues::{FlusherConfig, WriteLists, WriteQueues};
 
 /// Most sectors of one write.
 const SECTORS_MAX: u32 = 1024;
@@ -27,18 +27,18 @@ const SECTORS_MAX: u32 = 1024;
 const SEGMENTS_MAX: usize = 256;
 
 /// Pages that were collected together.
-struct Batch {
-    items: Vec<Item>,
+struct WriteBatch {
+    items: Vec<DirtyPage>,
     /// For each page, writes that carry it and have not ended, how those did that have, and which
     /// eighths of it those had that did not end well.
-    states: Vec<(u8, Ended, u8)>,
+    states: Vec<(u8, WriteOutcome, u8)>,
     left: usize,
 }
 
 /// One write.
 struct WriteBio {
     batch: usize,
-    /// First and last page of the batch that it carries; how many of them count in its lane: those
+    /// First and last page of the batch that it carries; how many of them count in its queue: those
     /// that are not stranded, each in one write.
     pages: (usize, usize),
     counted: usize,
@@ -47,7 +47,7 @@ struct WriteBio {
     /// it may go over several.
     until: u64,
     member: u16,
-    place: Place,
+    place: WriteSlot,
     /// It carries a page that is to be written alone.
     is_alone: bool,
     flags: OpFlags,
@@ -59,7 +59,7 @@ unsafe impl Send for WriteBio {}
 
 /// Whether a write has a place in its drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum WriteSlot {
     /// It waits for one.
     Waits,
     /// It has one.
@@ -70,9 +70,9 @@ enum Place {
 
 /// Dirty pages on their way.
 pub(crate) struct Writeout {
-    batches: Slab<Batch>,
+    batches: Slab<WriteBatch>,
     bios: Slab<WriteBio>,
-    pub(crate) lanes: Lanes,
+    pub(crate) write_queues: WriteQueues,
     /// No write that waits goes over several drives.
     is_cut: bool,
     /// There is one drive, whose writes nobody else's wait for.
@@ -89,7 +89,7 @@ impl Writeout {
         Writeout {
             batches: Slab::new(),
             bios: Slab::new(),
-            lanes: Lanes::new(drives, config),
+            write_queues: WriteQueues::new(drives, config),
             is_cut: drives == 1 || is_divided,
             is_single: drives == 1,
             pages: 0,
@@ -110,11 +110,11 @@ impl Writeout {
 
     /// When to look whether a drive is stuck, if that matters.
     pub(crate) fn look_at_ns(&self) -> Option<u64> {
-        if self.is_single { None } else { self.lanes.stuck_at_ns() }
+        if self.is_single { None } else { self.write_queues.stuck_at_ns() }
     }
 
     /// Takes pages that shards have given out.
-    pub(crate) fn start<M: Machine>(&mut self, cache: &Cache<M>, items: Vec<Item>) {
+    pub(crate) fn start<M: Machine>(&mut self, cache: &Cache<M>, items: Vec<DirtyPage>) {
         self.start_with(cache, items, OpFlags::NONE);
     }
 
@@ -123,7 +123,7 @@ impl Writeout {
     pub(crate) fn start_with<M: Machine>(
         &mut self,
         cache: &Cache<M>,
-        mut items: Vec<Item>,
+        mut items: Vec<DirtyPage>,
         flags: OpFlags,
     ) {
         if items.is_empty() {
@@ -131,8 +131,8 @@ impl Writeout {
         }
         items.sort_unstable_by_key(|item| item.page);
         self.pages += items.len();
-        let states = alloc::vec![(0, Ended::Ok, 0); items.len()];
-        let batch = self.batches.insert(Batch { left: items.len(), states, items });
+        let states = alloc::vec![(0, WriteOutcome::Ok, 0); items.len()];
+        let batch = self.batches.insert(WriteBatch { left: items.len(), states, items });
         let mut open: Option<WriteBio> = None;
         for at in 0..self.batches[batch].items.len() {
             let item = self.batches[batch].items[at];
@@ -157,7 +157,7 @@ impl Writeout {
                             sector,
                             until: sector.saturating_add(run),
                             member,
-                            place: Place::Waits,
+                            place: WriteSlot::Waits,
                             is_alone,
                             flags,
                             segments: alloc::vec![piece],
@@ -174,7 +174,7 @@ impl Writeout {
     /// The drive of a sector, and how many sectors from there on one write may have; none while
     /// writes may go over several.
     fn reach_of<M: Machine>(&self, cache: &Cache<M>, sector: u64, flags: OpFlags) -> (u16, u64) {
-        if flags == OpFlags::NONE && !self.is_cut && !cache.strands.is_cautious() {
+        if flags == OpFlags::NONE && !self.is_cut && !cache.failed_writes.is_cautious() {
             return (NO_MEMBER, u64::MAX);
         }
         let (member, run) = cache.below.drive_at(sector);
@@ -189,13 +189,13 @@ impl Writeout {
             }
             let pages = &self.batches[bio.batch].items[bio.pages.0..=bio.pages.1];
             // A page of several writes counts in the first of them.
-            let is_first = |item: &&Item| {
+            let is_first = |item: &&DirtyPage| {
                 let first = cache.page.sector_runs(item.page, item.mask).next();
                 !item.is_probe && first.is_some_and(|(first, _)| bio.sector <= first)
             };
             bio.counted = pages.iter().filter(is_first).count();
             let (member, counted) = (bio.member, bio.counted);
-            self.lanes.push(member, self.bios.insert(bio), counted);
+            self.write_queues.push(member, self.bios.insert(bio), counted);
         }
     }
 
@@ -206,17 +206,17 @@ impl Writeout {
         (cache, below): (&Cache<M>, &mut Channel<M>),
         user_data: impl Fn(usize) -> u64,
     ) -> bool {
-        if self.pages == 0 && !self.lanes.has_stuck() {
+        if self.pages == 0 && !self.write_queues.has_stuck() {
             return false;
         }
         let now_ns = M::now();
-        let order = self.lanes.turn(now_ns);
+        let order = self.write_queues.turn(now_ns);
         self.look_for_stuck(cache, now_ns);
         let mut has_sent = false;
-        for lane in order {
-            while let Some(at) = self.lanes.next(lane) {
+        for queue in order {
+            while let Some(at) = self.write_queues.next(queue) {
                 let bio = &mut self.bios[at];
-                bio.place = Place::Taken;
+                bio.place = WriteSlot::Taken;
                 let (list, is_alone) = (&raw const bio.segments[..], bio.is_alone);
                 let flags = bio.flags;
                 // SAFETY: the list stays in its slot, and frames that are written stay as they are,
@@ -233,8 +233,8 @@ impl Writeout {
                         }
                     }
                     Err(Rejected { reason: Reject::Full, .. }) => {
-                        self.bios[at].place = Place::Waits;
-                        self.lanes.push_back(lane, at);
+                        self.bios[at].place = WriteSlot::Waits;
+                        self.write_queues.push_back(queue, at);
                         return has_sent;
                     }
                     Err(Rejected { reason: Reject::Invalid(status), .. }) => {
@@ -253,21 +253,21 @@ impl Writeout {
             return;
         }
         if self.look_at_ns().is_some_and(|stuck_ns| now_ns >= stuck_ns) {
-            cache.strands.be_cautious();
+            cache.failed_writes.be_cautious();
         }
-        if !self.is_cut && cache.strands.is_cautious() {
+        if !self.is_cut && cache.failed_writes.is_cautious() {
             self.cut(cache);
         }
         if self.is_cut {
-            let before = cache.strands.stuck_changes();
-            let note = |drive, answers| cache.strands.note_answers(drive, answers);
-            let more = self.lanes.held(now_ns, note);
+            let before = cache.failed_writes.stuck_changes();
+            let note = |drive, answers| cache.failed_writes.note_progress(drive, answers);
+            let more = self.write_queues.held(now_ns, note);
             if more != 0 {
-                cache.strands.add_inside(more);
+                cache.failed_writes.add_inside(more);
                 // There may be room for others now.
                 cache.signals.wake();
             }
-            if before != cache.strands.stuck_changes() {
+            if before != cache.failed_writes.stuck_changes() {
                 // It looks which drives fail.
                 cache.flusher.ring();
             }
@@ -279,19 +279,19 @@ impl Writeout {
     fn cut<M: Machine>(&mut self, cache: &Cache<M>) {
         self.is_cut = true;
         for (_, bio) in &mut self.bios {
-            if bio.place == Place::Taken && self.lanes.is_shared(bio.member) {
-                bio.place = Place::None;
-                self.lanes.ended(bio.member, bio.counted);
-                cache.strands.add_inside(bio.counted as i64);
+            if bio.place == WriteSlot::Taken && self.write_queues.is_shared(bio.member) {
+                bio.place = WriteSlot::None;
+                self.write_queues.ended(bio.member, bio.counted);
+                cache.failed_writes.add_inside(bio.counted as i64);
             }
         }
         cache.signals.wake();
-        let ready = self.lanes.take_ready();
+        let ready = self.write_queues.take_ready();
         for at in &ready {
             let bio = &self.bios[*at];
-            self.lanes.forget(bio.member, bio.counted);
+            self.write_queues.forget(bio.member, bio.counted);
         }
-        self.lanes.divide();
+        self.write_queues.divide();
         for at in ready {
             let mut rest = self.bios.remove(at);
             loop {
@@ -314,9 +314,9 @@ impl Writeout {
     pub(crate) fn ended<M: Machine>(&mut self, cache: &Cache<M>, at: usize, status: Status) {
         let bio = self.bios.remove(at);
         match bio.place {
-            Place::Taken => self.lanes.ended(bio.member, bio.counted),
-            Place::None => cache.strands.add_inside(-(bio.counted as i64)),
-            Place::Waits => {}
+            WriteSlot::Taken => self.write_queues.ended(bio.member, bio.counted),
+            WriteSlot::None => cache.failed_writes.add_inside(-(bio.counted as i64)),
+            WriteSlot::Waits => {}
         }
         let batch = &mut self.batches[bio.batch];
         let ended = note_end(cache, bio.member, status);
@@ -326,13 +326,13 @@ impl Writeout {
             let (left, state, failed) = &mut batch.states[page];
             *left -= 1;
             *state = state.and(ended);
-            if ended != Ended::Ok {
+            if ended != WriteOutcome::Ok {
                 *failed |= cache.page.mask_of(item.page, bio.sector, bio.end()) & item.mask;
             }
             if *left == 0 {
                 // What reached the volume is not written once more.
-                let mask = if *state == Ended::Ok { item.mask } else { *failed };
-                clean += u64::from(give_back(cache, &Item { mask, ..item }, *state));
+                let mask = if *state == WriteOutcome::Ok { item.mask } else { *failed };
+                clean += u64::from(give_back(cache, &DirtyPage { mask, ..item }, *state));
                 (batch.left, self.pages) = (batch.left - 1, self.pages - 1);
             }
         }
@@ -349,32 +349,32 @@ impl Writeout {
 }
 
 /// Notes how a write ended: what that says of its pages.
-fn note_end<M: Machine>(cache: &Cache<M>, member: u16, status: Status) -> Ended {
+fn note_end<M: Machine>(cache: &Cache<M>, member: u16, status: Status) -> WriteOutcome {
     if status.is_ok() {
-        cache.strands.note_good(member);
-        return Ended::Ok;
+        cache.failed_writes.note_good(member);
+        return WriteOutcome::Ok;
     }
     if member == NO_MEMBER {
-        cache.strands.be_cautious();
-        return Ended::Again;
+        cache.failed_writes.be_cautious();
+        return WriteOutcome::Again;
     }
-    cache.strands.note_error(member, status);
+    cache.failed_writes.note_error(member, status);
     // SeqCst: before the look who waits, in `Signals::wake`.
     cache.counts.write_errors.fetch_add(1, Order::SeqCst);
     // It looks which drives fail.
     cache.flusher.ring();
-    Ended::Failed(status)
+    WriteOutcome::Failed(status)
 }
 
 /// Gives a page back to its shard; how many pages are clean now.
-fn give_back<M: Machine>(cache: &Cache<M>, item: &Item, ended: Ended) -> u32 {
+fn give_back<M: Machine>(cache: &Cache<M>, item: &DirtyPage, ended: WriteOutcome) -> u32 {
     let number = item.page / EXTENT_PAGES as u64;
     let mut shard = cache.shard(number).lock();
     let clean = shard.end_write(item, ended);
     if item.is_probe {
         cache.end_probe(item.page);
     }
-    if ended != Ended::Ok
+    if ended != WriteOutcome::Ok
         && let Some(at) = shard.find(number)
     {
         cache.strand(&mut shard, at, item.page);
@@ -455,7 +455,7 @@ mod tests {
             sector: 4,
             until: u64::MAX,
             member: NO_MEMBER,
-            place: Place::Waits,
+            place: WriteSlot::Waits,
             is_alone: false,
             flags: OpFlags::NONE,
             segments: alloc::vec![

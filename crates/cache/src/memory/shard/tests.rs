@@ -57,7 +57,7 @@ struct Rig {
     epoch: u64,
     /// Pages that are being filled, and with which frame.
     fills: Vec<(u64, u32)>,
-    writes: Vec<Item>,
+    writes: Vec<DirtyPage>,
     /// Pages that are dirty or being written, as callers were told.
     dirty: i64,
     /// Pages that are stranded, as callers were told.
@@ -88,9 +88,9 @@ impl Rig {
                 match self.shard.frame_to_write(&self.frames, at, place(page).1) {
                     None => self.shard.forget_if_empty(at),
                     Some(frame) => {
-                        let is_read = |item: &Item| item.frame == frame;
+                        let is_read = |item: &DirtyPage| item.frame == frame;
                         assert!(!self.writes.iter().any(is_read), "a drive reads frame {frame}");
-                        let now = Dirtied { epoch: self.epoch, at_ns: self.epoch };
+                        let now = DirtyStamp { epoch: self.epoch, at_ns: self.epoch };
                         let clean = self.shard.note_written(at, place(page).1, mask, now);
                         self.dirty += i64::from(clean);
                         self.owed.entry(page).or_insert(self.epoch);
@@ -125,8 +125,8 @@ impl Rig {
             }
             Do::Collect { up_to } => {
                 let is_due = |extent: &Extent| match extent.dirtied.epoch <= up_to {
-                    true => Due::Pages(ALL_PAGES),
-                    false => Due::NoMore,
+                    true => DuePages::Pages(ALL_PAGES),
+                    false => DuePages::NoMore,
                 };
                 self.shard.collect(usize::MAX, &mut self.writes, is_due);
             }
@@ -137,12 +137,13 @@ impl Rig {
             }
             Do::CollectFresh => {
                 let before = self.writes.len();
-                self.shard
-                    .collect(usize::MAX, &mut self.writes, |extent| Due::Pages(!extent.stranded));
+                self.shard.collect(usize::MAX, &mut self.writes, |extent| {
+                    DuePages::Pages(!extent.stranded)
+                });
                 assert!(!self.writes[before..].iter().any(|item| item.is_probe));
             }
             Do::CollectBeside { pages } => {
-                self.shard.collect(usize::MAX, &mut self.writes, |_| Due::Beside(pages));
+                self.shard.collect(usize::MAX, &mut self.writes, |_| DuePages::Beside(pages));
             }
             Do::Strand { page } => {
                 if let Some(at) = self.shard.find(place(page).0) {
@@ -157,9 +158,9 @@ impl Rig {
             Do::EndWrite { which, is_ok } if !self.writes.is_empty() => {
                 let item = self.writes.swap_remove(which % self.writes.len());
                 let ended = match is_ok {
-                    true => Ended::Ok,
-                    false if which % 2 == 0 => Ended::Again,
-                    false => Ended::Failed(Status::NoSpace),
+                    true => WriteOutcome::Ok,
+                    false if which % 2 == 0 => WriteOutcome::Again,
+                    false => WriteOutcome::Failed(Status::NoSpace),
                 };
                 self.dirty -= i64::from(self.shard.end_write(&item, ended));
                 self.stranded -= i64::from(item.is_probe);
@@ -278,7 +279,7 @@ fn dirty_pages_and_those_in_use_are_not_taken() {
     let mut shard = filled(3, [0, 1, 2].into_iter());
     let at = shard.find(0).unwrap();
     assert_eq!(shard.oldest_ns(), None);
-    assert!(shard.note_written(at, 0, 0b11, Dirtied { epoch: 1, at_ns: 77 }));
+    assert!(shard.note_written(at, 0, 0b11, DirtyStamp { epoch: 1, at_ns: 77 }));
     assert_eq!((shard.oldest_ns(), shard.extent(at).is_dirty()), (Some(77), true));
     assert!(shard.extent(at).owes(1) && shard.extent(at).owes(2) && !shard.extent(at).owes(0));
     shard.extent_mut(at).filling |= 0b10;
@@ -292,10 +293,10 @@ fn a_page_that_is_dropped_gives_its_frame_back_and_counts_collected_pages_are_bo
     let mut shard = filled(3, [0, 16, 32].into_iter());
     for number in 0..3 {
         let at = shard.find(number).unwrap();
-        shard.note_written(at, 0, 1, Dirtied { epoch: 1, at_ns: number });
+        shard.note_written(at, 0, 1, DirtyStamp { epoch: 1, at_ns: number });
     }
     let mut items = vec![];
-    shard.collect(2, &mut items, |_| Due::Pages(ALL_PAGES));
+    shard.collect(2, &mut items, |_| DuePages::Pages(ALL_PAGES));
     assert_eq!(items.iter().map(|item| item.page).collect::<Vec<_>>(), [0, 16]);
     assert_eq!(shard.oldest_ns(), Some(2));
     let at = shard.find(2).unwrap();
@@ -308,7 +309,7 @@ fn a_page_that_is_dropped_gives_its_frame_back_and_counts_collected_pages_are_bo
 fn pages_are_written_beside_one_that_never_ends_and_no_epoch_waits_for_younger_ones() {
     let mut shard = filled(4, [0, 1].into_iter());
     let at = shard.find(0).unwrap();
-    let now = |epoch| Dirtied { epoch, at_ns: epoch };
+    let now = |epoch| DirtyStamp { epoch, at_ns: epoch };
     shard.note_written(at, 0, WHOLE, now(1));
     let (mut stuck, mut items) = (vec![], vec![]);
     shard.collect_one(at, ALL_PAGES, &mut stuck);
@@ -320,9 +321,9 @@ fn pages_are_written_beside_one_that_never_ends_and_no_epoch_waits_for_younger_o
         assert_eq!(pages, [1], "not the page that is being written");
         shard.collect_one(at, ALL_PAGES, &mut items);
         assert_eq!((items.len(), shard.oldest_epoch()), (1, Some(1)));
-        assert_eq!(shard.end_write(&items.remove(0), Ended::Ok), 1);
+        assert_eq!(shard.end_write(&items.remove(0), WriteOutcome::Ok), 1);
     }
-    shard.end_write(&stuck[0], Ended::Ok);
+    shard.end_write(&stuck[0], WriteOutcome::Ok);
     assert_eq!(shard.oldest_epoch(), Some(2), "the page was written to once more");
 }
 
@@ -333,7 +334,7 @@ fn a_flush_waits_for_no_page_that_is_written_to_later_again_and_again() {
     let write = |shard: &mut Shard, page: usize, epoch| {
         let frames = Frames::new(6, PageSize::over(512)).unwrap();
         shard.frame_to_write(&frames, at, page).unwrap();
-        shard.note_written(at, page, WHOLE, Dirtied { epoch, at_ns: epoch * 5_000_000 });
+        shard.note_written(at, page, WHOLE, DirtyStamp { epoch, at_ns: epoch * 5_000_000 });
     };
     let mut inside = vec![];
     write(&mut shard, 0, 1);
@@ -345,15 +346,15 @@ fn a_flush_waits_for_no_page_that_is_written_to_later_again_and_again() {
         let before = inside.len();
         shard.collect_one(at, ALL_PAGES, &mut inside);
         assert_eq!(inside.len(), before + 1);
-        shard.end_write(&inside.remove(0), Ended::Ok);
+        shard.end_write(&inside.remove(0), WriteOutcome::Ok);
         assert_eq!(shard.oldest_epoch(), Some(1));
         write(&mut shard, 1 - turn, 3);
     }
-    shard.end_write(&inside.remove(0), Ended::Ok);
+    shard.end_write(&inside.remove(0), WriteOutcome::Ok);
     assert_eq!((shard.oldest_epoch(), shard.oldest_ns()), (Some(3), Some(15_000_000)));
     shard.collect(9, &mut inside, |extent| match extent.dirtied.epoch <= 2 {
-        true => Due::Pages(ALL_PAGES),
-        false => Due::Later,
+        true => DuePages::Pages(ALL_PAGES),
+        false => DuePages::Later,
     });
     assert!(inside.is_empty(), "{inside:?}");
 }
@@ -363,16 +364,16 @@ fn stranded_pages_are_left_out_of_fresh_ones_until_all_memory_is_theirs() {
     let mut shard = filled(2, [0, 1].into_iter());
     let at = shard.find(0).unwrap();
     assert!(!shard.strand(at, 0), "a clean page is not stranded");
-    shard.note_written(at, 0, WHOLE, Dirtied { epoch: 1, at_ns: 0 });
-    shard.note_written(at, 1, WHOLE, Dirtied { epoch: 1, at_ns: 0 });
+    shard.note_written(at, 0, WHOLE, DirtyStamp { epoch: 1, at_ns: 0 });
+    shard.note_written(at, 1, WHOLE, DirtyStamp { epoch: 1, at_ns: 0 });
     assert!(shard.strand(at, 0) && !shard.strand(at, 0) && !shard.is_stranded());
     let mut items = vec![];
-    shard.collect(9, &mut items, |extent| Due::Pages(!extent.stranded));
+    shard.collect(9, &mut items, |extent| DuePages::Pages(!extent.stranded));
     assert_eq!(
         items.iter().map(|item| (item.page, item.is_probe)).collect::<Vec<_>>(),
         [(1, false)]
     );
-    shard.end_write(&items[0], Ended::Failed(Status::NoSpace));
+    shard.end_write(&items[0], WriteOutcome::Failed(Status::NoSpace));
     let extent = shard.extent(at);
     assert_eq!((extent.failed.pages, extent.failed.status), (0b10, Status::NoSpace));
     assert!(shard.strand(at, 1) && shard.is_stranded());
