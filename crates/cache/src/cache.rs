@@ -5,6 +5,12 @@
 //! shard at a time, and no other lock under it. Called by queues, by the flusher, and by whoever
 //! asks for statistics.
 
+pub(crate) mod clearing;
+pub(crate) mod failed_writes;
+pub(crate) mod first_dirty;
+pub(crate) mod pace;
+pub(crate) mod signal;
+
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
@@ -12,17 +18,17 @@ use alloc::sync::Arc;
 use millrace_block::{Error, ErrorKind, Sector, Volume};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
-use crate::clearing::Clearing;
+use crate::cache::clearing::Clearing;
+use crate::cache::failed_writes::FailedWrites;
+use crate::cache::first_dirty::{DirtyCall, FirstDirty};
+use crate::cache::pace::Pace;
+use crate::cache::signal::Signals;
 use crate::config::{CacheConfig, CacheMode, Registered};
-use crate::extent::Dirtied;
-use crate::first_dirty::{DirtyCall, FirstDirty};
-use crate::frames::Frames;
-use crate::pace::Pace;
-use crate::page::PageSize;
-use crate::shard::{Shard, hash_of};
-use crate::signal::Signals;
+use crate::memory::extent::DirtyStamp;
+use crate::memory::frames::Frames;
+use crate::memory::page::PageSize;
+use crate::memory::shard::{Shard, hash_of};
 use crate::stats::CacheStats;
-use crate::strands::Strands;
 
 /// Most shards, and the least frames of one.
 const SHARDS_MAX: u32 = 64;
@@ -48,7 +54,7 @@ pub struct Cache<M: Machine> {
     pub(crate) pace: Pace<M>,
     pub(crate) flusher: FlusherCall<M>,
     pub(crate) clearing: Clearing<M>,
-    pub(crate) strands: Strands<M>,
+    pub(crate) failed_writes: FailedWrites<M>,
     pub(crate) counts: Counts<M>,
 }
 
@@ -157,7 +163,7 @@ impl<M: Machine> Cache<M> {
             shards: (0..count).map(shard).collect(),
             page,
             frames,
-            strands: Strands::new(below.disks().len()),
+            failed_writes: FailedWrites::new(below.disks().len()),
             below,
             config,
             epoch: M::Word::new(1),
@@ -246,8 +252,8 @@ impl<M: Machine> Cache<M> {
     }
 
     /// The present epoch and time; to be asked under the lock of a shard.
-    pub(crate) fn dirtied(&self) -> Dirtied {
-        Dirtied { epoch: self.epoch.load(Order::SeqCst), at_ns: M::now() }
+    pub(crate) fn dirtied(&self) -> DirtyStamp {
+        DirtyStamp { epoch: self.epoch.load(Order::SeqCst), at_ns: M::now() }
     }
 
     /// Ends the present epoch: all that is dirty by now was dirtied up to the one that is given.
@@ -280,7 +286,7 @@ impl<M: Machine> Cache<M> {
     pub(crate) fn add_dirty(&self, pages: u64) {
         self.first_dirty.note();
         let before = self.dirty.fetch_add(pages, Order::AcqRel).cast_signed();
-        let mark = self.dirty_max_pages() / 2 + self.strands.pages();
+        let mark = self.dirty_max_pages() / 2 + self.failed_writes.pages();
         let (now, mark) = (before + pages.cast_signed(), mark.cast_signed());
         if before <= 0 || (before <= mark && now > mark) {
             self.flusher.ring();

@@ -6,7 +6,7 @@
 use alloc::format;
 use alloc::string::String;
 
-use crate::page::PageSize;
+use crate::memory::page::PageSize;
 
 /// When a write is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

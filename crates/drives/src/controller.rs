@@ -10,8 +10,8 @@ use std::sync::Arc;
 use millrace_block::{Controller, ControllerConfig, Sharing};
 use millrace_machine::{Machine, NodeId};
 
+use crate::common::words::Words;
 use crate::spec::{Spec, SpecError};
-use crate::words::Words;
 
 /// Reads `NAME:tags=N,sharing=queue|drive|controller,node=N`; `tags` is needed, `sharing` is
 /// `controller` and `node` unknown if not given. Whether the node exists is for the machine to say.

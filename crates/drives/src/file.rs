@@ -8,13 +8,13 @@
 //! counterpart: drivers/block/loop.c.
 #![allow(unsafe_code)]
 
+mod created_file;
 mod engine;
 mod flight;
 mod format;
 mod grow;
-mod lent;
+mod lent_memory;
 mod locks;
-mod made;
 mod open;
 mod probe;
 mod queue;
@@ -35,17 +35,17 @@ use millrace_machine::{Native, Topology};
 use millrace_reactor::{Backend, FileDemand, PoolShare, take_thread_refusal};
 
 use engine::{Engine, Ring};
-use lent::Lent;
+use lent_memory::LentMemory;
 use locks::Held;
 pub use locks::{FileAccess, lock_refusal};
-pub(crate) use open::measure;
+pub(crate) use open::{measure, place_of};
 use probe::{Geometry, Next};
 use queue::FileQueue;
 
-use crate::cancel::Cancel;
-use crate::owned;
-use crate::pieces::PIECES_MAX;
-use crate::thread_bound::ThreadBound;
+use crate::common::cancel::Cancel;
+use crate::common::owner_queues;
+use crate::common::pieces::PIECES_MAX;
+use crate::common::thread_bound::ThreadBound;
 
 /// Longest read or write in sectors.
 const MAX_SECTORS: u32 = 2048;
@@ -169,7 +169,7 @@ impl FileCounters {
 }
 
 /// What all queues of a drive share.
-pub(crate) struct Shared {
+pub(crate) struct FileState {
     pub(crate) file: File,
     /// Behind the file, which is closed before it counts as free.
     _held: Option<Held>,
@@ -193,13 +193,13 @@ pub(crate) struct Shared {
     pub(crate) sync_failed: AtomicBool,
     pub(crate) no_zero_range: AtomicBool,
     pub(crate) counters: Arc<FileCounters>,
-    pub(crate) lent: Lent,
+    pub(crate) lent: LentMemory,
 }
 
 /// A drive in a file or on a block device.
 pub struct FileDriver {
     config: FileConfig,
-    shared: Arc<Shared>,
+    shared: Arc<FileState>,
     share: Arc<PoolShare>,
     dma_alignment: u32,
     notes: Vec<String>,
@@ -300,12 +300,12 @@ impl Driver<Native> for FileDriver {
     }
 
     fn hw_queues(&self, _topology: &Topology) -> HwQueues {
-        owned::hw_queues(self.config.io_threads, self.config.depth)
+        owner_queues::hw_queues(self.config.io_threads, self.config.depth)
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let path = self.config.path.display();
-        let current = owned::opener(&path, index)?;
+        let current = owner_queues::opener(&path, index)?;
         let fd = self.shared.file.as_raw_fd();
         let engine = match (self.config.aio, current.backend) {
             (Aio::Uring, Backend::Epoll) => {

@@ -6,32 +6,27 @@
 
 #![doc = include_str!("../README.md")]
 
-mod cancel;
+mod common;
 mod controller;
 mod fault;
 mod file;
-mod mapping;
-pub use mapping::advise_huge_pages;
 mod model;
 mod nbd;
 mod null;
 mod open;
-mod outcomes;
-mod owned;
-mod payload;
-mod pieces;
-mod place;
 mod ram;
 mod rbd;
 mod spec;
-mod store;
-mod store_file;
-mod system;
-mod thread_bound;
-mod value;
-mod words;
 
-pub use cancel::Cancel;
+pub use common::cancel::Cancel;
+pub use common::mapping::advise_huge_pages;
+pub use common::measurement::Measured;
+pub use common::payload::{copy_from_request, copy_to_request};
+pub use common::place::Place;
+pub use common::procfs::{Holder, flock_holder, may_lock_memory, memory_bytes};
+pub use common::store_file::open_store;
+pub use common::values::{size_bytes, size_text, time_ns};
+pub use common::words::{Words, nearest};
 pub use controller::{controller_config, controller_of};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
@@ -45,13 +40,7 @@ pub use model::{
 };
 pub use nbd::{NbdConfig, NbdDriver, NbdTls, OnServerRestart, TlsIdentity};
 pub use null::NullDriver;
-pub use open::{Measured, Opened, check, file_place, measure, open, open_on, open_with};
-pub use payload::{copy_from_request, copy_to_request};
-pub use place::Place;
+pub use open::{Opened, check, file_place, measure, open, open_on, open_with};
 pub use ram::{RamConfig, RamDriver};
 pub use rbd::{ImageName, RbdConfig, RbdDriver};
 pub use spec::{Spec, SpecError, drivers, known_keys};
-pub use store_file::open_store;
-pub use system::{Holder, flock_holder, may_lock_memory, memory_bytes};
-pub use value::{size_bytes, size_text, time_ns};
-pub use words::{Words, nearest};

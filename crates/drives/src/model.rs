@@ -16,8 +16,8 @@ mod open;
 mod preset;
 mod queue;
 mod rotating;
+mod service_times;
 mod timing;
-mod usual;
 
 use std::sync::{Arc, Mutex};
 
@@ -31,26 +31,26 @@ pub use config::{ModelConfig, ModelContents, ModelTiming};
 pub use controller::ModelController;
 use controller::Port;
 pub use io::{ModelIo, ModelIoKind};
+pub(crate) use open::config_of;
 pub use open::usual_times;
-pub(crate) use open::{MODEL_KEYS, config_of};
 pub use preset::{ModelPreset, model_presets};
 use queue::ModelQueue;
 pub use rotating::ModelDisk;
+pub use service_times::UsualTimes;
 pub use timing::Timing;
-pub use usual::UsualTimes;
 
-use crate::store::Store;
+use crate::common::store::Store;
 
 /// A modelled SSD.
 #[derive(Debug)]
 pub struct ModelDriver {
     config: ModelConfig,
-    shared: Arc<Shared>,
+    shared: Arc<ModelState>,
 }
 
 /// What the queues of a drive share.
 #[derive(Debug)]
-struct Shared {
+struct ModelState {
     timing: Mutex<Timing>,
     store: Option<Store>,
     port: Option<Port>,
@@ -70,7 +70,7 @@ impl ModelDriver {
         };
         let port = config.controller.clone().map(Port::new);
         let timing = Mutex::new(Timing::new(&config.timing));
-        Ok(ModelDriver { config, shared: Arc::new(Shared { timing, store, port }) })
+        Ok(ModelDriver { config, shared: Arc::new(ModelState { timing, store, port }) })
     }
 }
 

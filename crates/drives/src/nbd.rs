@@ -10,18 +10,18 @@
 //! Owns what all queues share. Kernel counterpart: drivers/block/nbd.c.
 
 mod backoff;
-mod desk;
 mod dial;
+mod drive_state;
 mod flight;
 mod inbound;
 mod link;
+mod link_context;
 mod outbound;
 mod queue;
 mod redial;
 mod ring;
 mod secure;
 mod settings;
-mod shared;
 mod siblings;
 mod status_line;
 mod terms;
@@ -41,19 +41,19 @@ use millrace_machine::{Native, Topology};
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{Address, ClientSession, NbdUri};
 
-use crate::cancel::Cancel;
-use crate::open::Measured;
-use crate::owned;
-use crate::pieces::PIECES_MAX;
-use crate::place::Place;
+use crate::common::cancel::Cancel;
+use crate::common::measurement::Measured;
+use crate::common::owner_queues;
+use crate::common::pieces::PIECES_MAX;
+use crate::common::place::Place;
 use dial::{Connected, Purpose, Target};
+pub(crate) use drive_state::NbdState;
+use drive_state::{Durability, Promise, Reports, lock};
 use link::{Link, LinkPlace};
 use queue::NbdQueue;
 use redial::{ATTEMPT, Redial};
 use ring::Ring;
 pub(crate) use settings::config_of;
-pub(crate) use shared::Shared;
-use shared::{Durability, Promise, Reports, lock};
 use siblings::SiblingQueues;
 use status_line::in_sectors;
 use terms::{check, connections_of, notes, promised};
@@ -185,7 +185,7 @@ pub struct TlsIdentity {
 pub struct NbdDriver {
     config: NbdConfig,
     session: ClientSession,
-    shared: Arc<Shared>,
+    shared: Arc<NbdState>,
     connections: u16,
     identity: (u64, u64),
     notes: Vec<String>,
@@ -211,7 +211,7 @@ impl NbdDriver {
             payload_max: MAX_SECTORS.min(session.block_max >> 9) << 9,
             size_bytes: AtomicU64::new(session.size_bytes),
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(NbdState {
             target,
             promise,
             reconnect: Duration::from_nanos(config.reconnect_ns),
@@ -378,11 +378,11 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn hw_queues(&self, _topology: &Topology) -> HwQueues {
-        owned::hw_queues(self.queues(), self.config.depth)
+        owner_queues::hw_queues(self.queues(), self.config.depth)
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
-        let current = owned::opener(&self.config.text, index)?;
+        let current = owner_queues::opener(&self.config.text, index)?;
         let queues = self.queues();
         let mine = self.connections / queues + u16::from(index < self.connections % queues);
         let guests_max = if queues > 1 { depth } else { 0 };

@@ -9,42 +9,21 @@ use std::str::FromStr;
 use millrace_block::{Driver, Error, ErrorKind, Op, Status};
 use millrace_machine::{Machine, Native};
 
-use crate::cancel::Cancel;
+use crate::common::cancel::Cancel;
+use crate::common::measurement::Measured;
+use crate::common::place::Place;
+use crate::common::procfs::memory_bytes;
+use crate::common::values::{byte_range, switch};
 use crate::fault::{Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule};
-use crate::file::{Advice, Aio, Direct, FileConfig, FileDriver, measure as measure_file};
+use crate::file::{
+    Advice, Aio, Direct, FileConfig, FileDriver, measure as measure_file, place_of as place_of_file,
+};
 use crate::model::{ModelConfig, ModelDriver, config_of};
 use crate::nbd::{NbdConfig, NbdDriver, config_of as nbd_config_of, measure as measure_nbd};
 use crate::null::NullDriver;
-use crate::place::Place;
 use crate::ram::{RamConfig, RamDriver};
 use crate::rbd::{self, RbdConfig, RbdDriver};
 use crate::spec::{Spec, SpecError};
-use crate::system::memory_bytes;
-use crate::value::{byte_range, size_bytes, switch, time_ns};
-
-/// Longest time that a key takes, an hour: sums of such times never overflow.
-const TIME_NS_MAX: u64 = 3_600_000_000_000;
-
-/// What is known of a drive that is not open.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Measured {
-    /// Size in bytes, perhaps no multiple of its blocks.
-    pub size_bytes: u64,
-    /// Logical block size in bytes.
-    pub block_bytes: u32,
-    /// Lines that a person should see.
-    pub notes: Vec<String>,
-    /// Lines about things that are hardly meant.
-    pub warnings: Vec<String>,
-    /// Where it keeps its data; none if nobody else can name that.
-    pub place: Option<Place>,
-}
-
-impl Measured {
-    pub(crate) fn plain(size_bytes: u64, block_bytes: u32) -> Measured {
-        Measured { size_bytes, block_bytes, notes: Vec::new(), warnings: Vec::new(), place: None }
-    }
-}
 
 /// A drive that was opened by its spec.
 pub struct Opened {
@@ -189,69 +168,10 @@ impl Settings {
 
     fn file_place(&self) -> Option<Place> {
         match self {
-            Settings::File(config) => Place::of_file(config),
+            Settings::File(config) => place_of_file(config),
             Settings::Fault { inner, .. } => inner.file_place(),
             _ => None,
         }
-    }
-}
-
-impl Spec {
-    pub(crate) fn invalid(&self, key: &str, expected: &str) -> SpecError {
-        SpecError::InvalidValue {
-            driver: self.driver.clone(),
-            key: key.into(),
-            value: self.get(key).unwrap_or_default().into(),
-            expected: expected.into(),
-        }
-    }
-
-    pub(crate) fn value<T>(
-        &self,
-        key: &str,
-        parse: impl FnOnce(&str) -> Option<T>,
-        expected: &str,
-    ) -> Result<Option<T>, SpecError> {
-        let Some(text) = self.get(key) else { return Ok(None) };
-        parse(text).map(Some).ok_or_else(|| self.invalid(key, expected))
-    }
-
-    pub(crate) fn size(&self, key: &str) -> Result<Option<u64>, SpecError> {
-        let sectors = |text: &str| size_bytes(text).filter(|n| *n > 0 && n.is_multiple_of(512));
-        self.value(key, sectors, "write bytes with k, m, g or t, a multiple of 512, as in 4g")
-    }
-
-    pub(crate) fn time(&self, key: &str) -> Result<Option<u64>, SpecError> {
-        let within = |text: &str| time_ns(text).filter(|time_ns| *time_ns <= TIME_NS_MAX);
-        self.value(key, within, "write a time with ns, us, ms, s, m or h, up to 1h, as in 10us")
-    }
-
-    pub(crate) fn switch(&self, key: &str) -> Result<Option<bool>, SpecError> {
-        self.value(key, switch, "write on or off")
-    }
-
-    pub(crate) fn number<T: TryFrom<u64>>(
-        &self,
-        key: &str,
-        most: u64,
-    ) -> Result<Option<T>, SpecError> {
-        let parse = |text: &str| {
-            let number = text.parse::<u64>().ok().filter(|n| (1..=most).contains(n));
-            number.and_then(|number| T::try_from(number).ok())
-        };
-        self.value(key, parse, &format!("write a number from 1 to {most}"))
-    }
-
-    pub(crate) fn depth(&self) -> Result<Option<u32>, SpecError> {
-        self.number("depth", 65_536)
-    }
-
-    pub(crate) fn block(&self) -> Result<Option<u32>, SpecError> {
-        let parse = |text: &str| {
-            let bytes = u32::try_from(size_bytes(text)?).ok()?;
-            (bytes.is_power_of_two() && (512..=65_536).contains(&bytes)).then_some(bytes)
-        };
-        self.value("block", parse, "write a power of two from 512 to 64k")
     }
 }
 
@@ -286,7 +206,7 @@ fn null_of(spec: &Spec) -> Result<NullDriver, SpecError> {
 
 fn ram_of(spec: &Spec) -> Result<RamConfig, SpecError> {
     let default = RamConfig::default();
-    let Some(size_bytes) = spec.size("size")? else { return Err(missing(spec, "size")) };
+    let Some(size_bytes) = spec.size("size")? else { return Err(spec.missing("size")) };
     if let Some(has_bytes) = memory_bytes().filter(|has_bytes| size_bytes > *has_bytes) {
         let text = format!(
             "this machine has {} MiB of memory and swap, and a ram drive keeps there what is \
@@ -308,13 +228,9 @@ fn model_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
     Ok(config)
 }
 
-pub(crate) fn missing(spec: &Spec, key: &'static str) -> SpecError {
-    SpecError::MissingKey { driver: spec.driver.clone(), key }
-}
-
 fn file_of(spec: &Spec) -> Result<FileConfig, SpecError> {
     let default = FileConfig::default();
-    let Some(path) = spec.get("path") else { return Err(missing(spec, "path")) };
+    let Some(path) = spec.get("path") else { return Err(spec.missing("path")) };
     if path.is_empty() {
         return Err(spec.invalid("path", "write the path of a file or block device"));
     }
@@ -355,7 +271,7 @@ fn file_of(spec: &Spec) -> Result<FileConfig, SpecError> {
 }
 
 fn fault_of(spec: &Spec) -> Result<Settings, SpecError> {
-    let Some(drive) = spec.get("drive") else { return Err(missing(spec, "drive")) };
+    let Some(drive) = spec.get("drive") else { return Err(spec.missing("drive")) };
     let config = fault_config(spec)?;
     let dead = spec.switch("dead")? == Some(true);
     let form = "write the other drive's spec in parentheses, as in drive=(ram:size=1g)";

@@ -12,7 +12,7 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Topology};
 
-use crate::store::Store;
+use crate::common::store::Store;
 
 /// Settings of a memory drive.
 #[derive(Debug, Clone)]

@@ -6,19 +6,48 @@
 //! `Spec` names a known driver and only keys that this driver has, each once; values are checked
 //! when the drive is opened.
 
+mod keys;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::model::MODEL_KEYS;
-use crate::value::{split_outside, unwrapped};
-use crate::words::nearest;
+use crate::common::values::{split_outside, unwrapped};
+use crate::common::words::nearest;
 
 /// Drivers and their keys.
 const DRIVERS: [(&str, &[&str]); 7] = [
     ("null", &["size", "delay", "queues", "depth", "block"]),
     ("ram", &["size", "block", "depth"]),
-    ("model", MODEL_KEYS),
+    (
+        "model",
+        &[
+            "preset",
+            "size",
+            "block",
+            "queues",
+            "depth",
+            "data",
+            "units",
+            "page",
+            "read",
+            "write",
+            "latency",
+            "read-command",
+            "write-command",
+            "read-bandwidth",
+            "write-bandwidth",
+            "buffer",
+            "jitter",
+            "tail-share",
+            "tail",
+            "seed",
+            "controller",
+            "controller-tags",
+            "controller-bandwidth",
+            "controller-command",
+        ],
+    ),
     ("file", &["path", "size", "grow", "direct", "aio", "advice", "depth", "lock", "read-only"]),
     (
         "nbd",

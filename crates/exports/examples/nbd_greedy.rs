@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use millrace_block::{Disk, DiskConfig, Volume};
 use millrace_clients::nbd::Client;
 use millrace_drives::open;
-use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
+use millrace_exports::nbd::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 use millrace_nbd::client::{Address, NbdUri};
 use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
 use millrace_nbd::{Command, ReplyStyle, Request, encode_request};

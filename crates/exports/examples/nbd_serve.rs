@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use millrace_block::{Disk, DiskConfig, Volume};
 use millrace_exports::ClientGroup;
-use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
+use millrace_exports::nbd::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 use millrace_reactor::Backend;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

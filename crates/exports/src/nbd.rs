@@ -1,3 +1,284 @@
-//! NBD: the [`server`] around the protocol core, which is `millrace-nbd`.
+//! The NBD server: exports volumes over Unix and TCP sockets from a few I/O threads.
+//!
+//! [`Server::start`] binds every socket, starts the threads and returns when all of them listen.
+//! Each thread has one ring, one channel per volume, and its share of the connections; thread 0
+//! accepts and deals connections out in turn. Nothing is shared between threads on the path of a
+//! request. [`Server::stop`] answers what is in flight, flushes, joins.
+//!
+//! A request's walk: worker.rs (ring) -> receive.rs (parse) -> execute.rs (ticket) -> submit.rs
+//! (bio, channel, completion) -> execute.rs (reply) -> replies.rs (one send of many replies).
+//! Payload lies in the thread's pool (memory.rs) and is never copied, but for small writes out of
+//! the receive buffer. Long reads of holes need neither bio nor payload (holes.rs).
 
-pub mod server;
+mod config;
+mod connection;
+mod execute;
+mod exports;
+mod inherited_sockets;
+mod listen;
+mod memory;
+mod renewal;
+mod ring;
+mod server_state;
+mod stats;
+mod submit;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod worker;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use millrace_block::{Error, ErrorKind};
+use millrace_reactor::Config;
+
+use self::exports::Exports;
+use self::listen::Listener;
+use self::memory::Zeroes;
+use self::memory::budget::Budget;
+use self::renewal::Renewal;
+use self::server_state::{Connections, ServerState, ShutdownState};
+use self::worker::Worker;
+use crate::counters::{Counters, ThreadCounters};
+use crate::descriptors;
+use crate::io_threads::{IoThreads, Place, Service, cpu_of};
+use crate::mailbox::Mailbox;
+use crate::stop::StopLimit;
+
+pub use self::config::{ExportConfig, ListenConfig, ServerConfig};
+pub use self::inherited_sockets::{handed_over_address, handed_over_names};
+pub use self::listen::Listen;
+pub use self::renewal::log_expiries;
+pub use self::stats::{Copied, ServerStats};
+pub use self::tls::ListenTls;
+pub use self::worker::drain::StopReport;
+pub use crate::{Allow, ExportErrors, SocketAccess, UnixSocket};
+
+/// How long a client may neither read its replies nor send the rest of a payload, in nanoseconds.
+const STALL_TIMEOUT_NS: u64 = 30_000_000_000;
+
+/// Time between two looks at threads that stop.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A running server. Dropped without [`Server::stop`], it stops at once.
+pub struct Server {
+    shared: Arc<ServerState>,
+    threads: IoThreads<StopReport>,
+    addresses: Vec<Listen>,
+    notes: Vec<String>,
+    _renewal: Option<Renewal>,
+    /// Dropped, it closes the sockets and removes their files.
+    listeners: Vec<Listener>,
+}
+
+impl Server {
+    /// Binds all sockets, starts all threads, and returns when they serve.
+    ///
+    /// # Errors
+    /// `InvalidSetting` for settings that make no sense, `Busy` if another server listens there,
+    /// `System` if the system refuses a socket, a ring or memory; nothing is left running.
+    pub fn start(config: ServerConfig) -> Result<Server, Error> {
+        let wrong = |text: &str| Err(Error::new(ErrorKind::InvalidSetting, text));
+        if config.threads == 0 {
+            return wrong("a server needs at least one I/O thread");
+        }
+        if config.memory_max_bytes < 1 << 20 {
+            return wrong("a server needs at least 1 MiB for payload");
+        }
+        if config.listeners.is_empty() {
+            return wrong("a server needs at least one address to listen on");
+        }
+        let exports =
+            Arc::new(Exports::new(config.exports.clone(), &config.listeners, config.threads)?);
+        let listeners = config.listeners.iter().map(|one| Listener::bind(&one.listen, &one.access));
+        let listeners = listeners.collect::<Result<Vec<_>, Error>>()?;
+        descriptors::make_room(config.connections_max);
+        let shared = Arc::new(share(&config, exports, &listeners)?);
+        let places = (0..usize::from(config.threads)).map(|number| {
+            let (name, shared) = (format!("millrace-io{number}"), Arc::clone(&shared));
+            let place = Place { name, cpu: cpu_of(&config.cpus, number) };
+            (place, move || Worker::new(&shared, number))
+        });
+        let renewal = Renewal::start(&config.listeners)?;
+        let (threads, notes) = IoThreads::start(&shared.ending.failed, places);
+        let mut server = Server {
+            threads,
+            addresses: listeners.iter().map(Listener::address).collect(),
+            notes: Vec::new(),
+            _renewal: renewal,
+            listeners,
+            shared,
+        };
+        server.notes = notes?;
+        server.notes.dedup();
+        Ok(server)
+    }
+
+    /// The addresses that the server listens on, with real ports, in the order of the
+    /// configuration.
+    #[must_use]
+    pub fn addresses(&self) -> &[Listen] {
+        &self.addresses
+    }
+
+    /// A view of its counters for another thread, which may outlive it.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer(Arc::clone(&self.shared))
+    }
+
+    /// What the server did so far.
+    #[must_use]
+    pub fn stats(&self) -> ServerStats {
+        self.observer().stats()
+    }
+
+    /// The I/O errors of every export so far, in the order of the configuration.
+    #[must_use]
+    pub fn errors(&self) -> Vec<ExportErrors> {
+        self.observer().errors()
+    }
+
+    /// Whether an I/O thread panicked or lost its ring: its connections are served no more. Cheap.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.shared.ending.failed.is_set()
+    }
+
+    /// Sets how long a connection is kept whose client neither reads its replies nor sends the rest
+    /// of a payload; 30 s at first.
+    pub fn set_stall_timeout(&self, timeout: Duration) {
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        // Relaxed: a setting that orders nothing.
+        self.shared.stall_timeout_ns.store(timeout_ns, Ordering::Relaxed);
+        self.shared.mailboxes.iter().for_each(Mailbox::ring);
+    }
+
+    /// What a person should know of how it runs, for example that io_uring was refused.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Accepts nothing more, answers what is in flight for at most `drain_timeout`, flushes every
+    /// volume, removes the Unix socket files and ends the threads. Takes two seconds more at most
+    /// if drives do not answer, and eight if they hang; threads that hang in one are left behind.
+    #[must_use]
+    pub fn stop(mut self, drain_timeout: Duration) -> StopReport {
+        let mut report = self.halt(drain_timeout);
+        report.failures.extend(self.join().err());
+        report
+    }
+
+    /// The first part of [`Server::stop`]: all but the end of the threads, which may hang with a
+    /// drive.
+    #[must_use]
+    pub fn halt(&mut self, drain_timeout: Duration) -> StopReport {
+        self.shared.ending.stop.give(drain_timeout);
+        self.shared.mailboxes.iter().for_each(Mailbox::ring);
+        let volumes = self.shared.exports.volumes.iter().cloned();
+        let mut limit = StopLimit::new(volumes, drain_timeout);
+        let mut report = StopReport::default();
+        loop {
+            let (part, all) = self.threads.next_report(LOOK);
+            part.into_iter().for_each(|part| report.add(part));
+            if all {
+                break;
+            }
+            if limit.is_over() {
+                report.failures.push("an I/O thread hangs, and is left behind".to_owned());
+                break;
+            }
+        }
+        self.listeners.clear();
+        report
+    }
+
+    /// The second part of [`Server::stop`]: waits some seconds for the end of the threads.
+    ///
+    /// # Errors
+    /// If a thread panicked, or hangs and is left behind; in words.
+    pub fn join(&mut self) -> Result<(), String> {
+        self.threads.join().in_words()
+    }
+}
+
+/// Reads the counters of a server.
+#[derive(Clone)]
+pub struct Observer(Arc<ServerState>);
+
+impl Observer {
+    /// What the server did so far.
+    #[must_use]
+    pub fn stats(&self) -> ServerStats {
+        let mut total = ServerStats::default();
+        self.0.published.iter().for_each(|thread| total.add_fields(thread.read()));
+        total.buffer_bytes = self.0.budget.mapped_bytes() as u64;
+        total
+    }
+
+    /// The I/O errors of every export so far, in the order of the configuration.
+    #[must_use]
+    pub fn errors(&self) -> Vec<ExportErrors> {
+        let exports = self.0.exports.list.iter();
+        exports.map(|export| export.faults.report(&export.info.name)).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            let _ = (self.halt(Duration::ZERO), self.join());
+        }
+    }
+}
+
+fn share(
+    config: &ServerConfig,
+    exports: Arc<Exports>,
+    listeners: &[Listener],
+) -> Result<ServerState, Error> {
+    let zeroes = Zeroes::new()
+        .map_err(|error| Error::new(ErrorKind::System, format!("no memory for zeroes: {error}")))?;
+    let threads = usize::from(config.threads);
+    let memory = usize::try_from(config.memory_max_bytes).unwrap_or(usize::MAX);
+    let reactor = Config { backend: config.backend, ..config.spin_config() };
+    Ok(ServerState {
+        exports,
+        reactor,
+        budget: Budget::new(memory, config.connections_max),
+        idle_bytes_max: memory / (2 * threads),
+        zeroes,
+        handshake_timeout_ns: config.handshake_timeout_ns,
+        stall_timeout_ns: AtomicU64::new(STALL_TIMEOUT_NS),
+        connections: Connections::new(config.connections_max),
+        listeners: listeners.iter().map(Listener::fd).collect(),
+        failed_accepts: Mutex::new(Vec::new()),
+        mailboxes: (0..threads).map(|_| Mailbox::default()).collect(),
+        published: (0..threads).map(|_| ThreadCounters::default()).collect(),
+        changes: AtomicU64::new(0),
+        ending: ShutdownState::default(),
+    })
+}
+
+impl Service for Worker {
+    type Report = StopReport;
+
+    fn fallback_reason(&mut self) -> Option<String> {
+        self.ctx.reactor().fallback_reason().map(str::to_owned)
+    }
+
+    fn serve(&mut self) -> Result<(), Error> {
+        Worker::serve(self)
+    }
+
+    fn finish(&mut self, served: Result<(), Error>) -> (StopReport, u64) {
+        Worker::finish(self, served)
+    }
+
+    fn let_go(self, left_ns: u64) {
+        Worker::let_go(self, left_ns);
+    }
+}

@@ -4,6 +4,8 @@
 //! block layer to make disks and volumes of it; remarks of either (an engine fallen back to, space
 //! of unequal drives left over) come back as notes, since a library does not print.
 
+pub(crate) mod places;
+
 use std::sync::Arc;
 
 use millrace_block::{
@@ -14,9 +16,9 @@ use millrace_drives::{Cancel, FaultControl, Spec, SpecError, controller_of};
 use millrace_machine::{CpuId, Machine, Native, NodeId};
 use millrace_runtime::WorkerCpus;
 
+use crate::assemble::places::Places;
 use crate::created::{Created, Unfinished};
 use crate::groups::{GroupConfig, open_groups};
-use crate::places::Places;
 use crate::serving::{check_serving, needs_workers};
 use crate::space::Space;
 

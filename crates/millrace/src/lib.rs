@@ -103,13 +103,13 @@ mod created;
 mod groups;
 mod io_error;
 mod opening;
-mod places;
 #[cfg(feature = "serve")]
 mod serve;
 mod serving;
 mod space;
 mod stripe;
 
+pub use assemble::places::Places;
 pub use assemble::{
     DriveOptions, Host, OpenedDrive, SetupError, VolumeOptions, build_volume, drive_device,
     open_drive, unused_space, volume_device,
@@ -135,7 +135,6 @@ pub use millrace_drives::{Spec, Words, nearest, open_on};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};
 pub use opening::{Opened, Opening};
-pub use places::Places;
 #[cfg(feature = "serve")]
 pub use serve::{
     Allow, ExportConfig, ExportFailures, GuestConfig, Identity, Listen, ListenerConfig,

@@ -2,8 +2,8 @@
 //!
 //! Drives come in the order of the volumes, so that a program may do something of its own around
 //! each; [`Opened::open`] does it all in one go. The rule that one file is one drive's is that of
-//! places.rs. Decides which CPUs the drives' workers belong to. Whatever is dropped is closed
-//! again, and a file that it has made is removed.
+//! assemble/places.rs. Decides which CPUs the drives' workers belong to. Whatever is dropped is
+//! closed again, and a file that it has made is removed.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use millrace_machine::{Cpu, CpuId, Machine, Native, Topology};
 use millrace_reactor::{Backend, Config};
 use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
 
+use crate::assemble::places::Places;
 use crate::assemble::{DriveOptions, Host, unused_space};
 use crate::cache::cache_over;
 use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 use crate::created::{Created, FileId, Unfinished};
 use crate::groups::open_groups;
-use crate::places::Places;
 
 /// Volumes that are open.
 pub struct Opened {

@@ -14,7 +14,7 @@ mod servers;
 
 use std::time::Duration;
 
-pub use millrace_exports::server::{Listen, StopReport};
+pub use millrace_exports::nbd::{Listen, StopReport};
 pub use millrace_exports::vhost::{Say, Threads, VhostSocket};
 pub use millrace_exports::{Allow, SocketAccess};
 use millrace_runtime::DriveWorkers;

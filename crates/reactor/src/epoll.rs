@@ -9,17 +9,20 @@
 
 #![allow(unsafe_code)]
 
+mod socket;
+mod timers;
+mod waiters;
+
 use millrace_machine::{Deadline, Native};
 
 use crate::config::{Config, Wait};
+use crate::epoll::timers::Timers;
+use crate::epoll::waiters::Waiters;
 use crate::hub::Hub;
 use crate::op::{Direction, FileRef, Op};
-use crate::socket;
 use crate::spin::Spin;
 use crate::sys::{self, NS_PER_S};
 use crate::table::{Key, Phase, Slot};
-use crate::timers::Timers;
-use crate::waiters::Waiters;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 

@@ -21,17 +21,10 @@ mod lent;
 mod op;
 mod pool;
 mod reactor;
-mod regions;
-mod socket;
 mod spin;
 mod sys;
 mod table;
-mod timers;
 mod uring;
-mod uring_probe;
-mod uring_sqe;
-mod uring_tables;
-mod waiters;
 
 pub use config::{Backend, Config, Counters, Features, FileCarrier, FileDemand, SpinRule, Wait};
 pub use op::{Completion, FileRef, Op, Source};

@@ -17,7 +17,7 @@ use crate::op::{Completion, FileRef, Op, Source};
 use crate::pool::PoolShare;
 use crate::sys;
 use crate::uring::Uring;
-use crate::uring_tables::Tables;
+use crate::uring::tables::Tables;
 use io_uring::Submitter;
 use std::cell::RefCell;
 use std::io;

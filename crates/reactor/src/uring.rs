@@ -11,6 +11,11 @@
 
 #![allow(unsafe_code)]
 
+mod probe;
+mod regions;
+mod sqe;
+pub(crate) mod tables;
+
 use millrace_machine::{Deadline, Native};
 
 use crate::config::{Config, Counters, Features, Wait};
@@ -19,9 +24,7 @@ use crate::op::Op;
 use crate::spin::Spin;
 use crate::sys::{self, NS_PER_S};
 use crate::table::{Key, Phase, Slot};
-use crate::uring_probe;
-use crate::uring_sqe;
-use crate::uring_tables::Tables;
+use crate::uring::tables::Tables;
 use io_uring::squeue::{self, Entry};
 use io_uring::types::{Fd, Timespec};
 use io_uring::{EnterFlags, IoUring, Submitter, cqueue, opcode};
@@ -100,7 +103,7 @@ impl Uring {
     ///
     /// The reason why the kernel refuses io_uring.
     pub(crate) fn new(config: &Config, hub: &Hub) -> io::Result<Uring> {
-        let opened = uring_probe::open(config.entries)?;
+        let opened = probe::open(config.entries)?;
         let (enter_fd, enter_flags) = match opened.ring_index {
             Some(index) => (index as RawFd, EnterFlags::REGISTERED_RING),
             None => (opened.ring.as_raw_fd(), EnterFlags::empty()),
@@ -179,7 +182,7 @@ impl Uring {
             }
             _ => {
                 let timespec = self.next_timespec(&op);
-                match uring_sqe::build(&op, timespec) {
+                match sqe::build(&op, timespec) {
                     Some(entry) => self.push_entry(hub, entry, key.0),
                     None => hub.table.complete(key, -libc::EINVAL, 0),
                 }
@@ -434,8 +437,8 @@ impl Uring {
             let Some(slot) = hub.table.get(key) else { continue };
             let entry = match slot.phase {
                 _ if slot.cancelled => None,
-                Phase::Polling => uring_sqe::build_poll(&slot.op),
-                _ => uring_sqe::build(&slot.op, std::ptr::null()),
+                Phase::Polling => sqe::build_poll(&slot.op),
+                _ => sqe::build(&slot.op, std::ptr::null()),
             };
             match entry {
                 Some(entry) => self.push_entry(hub, entry, key.0),

@@ -18,7 +18,6 @@ mod overview;
 mod reader;
 mod show;
 mod spans;
-mod summary;
 mod tree;
 
 pub use drive::{Drive, Kind, Overhead, Seeks};

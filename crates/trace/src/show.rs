@@ -6,13 +6,15 @@
 //! of the number. Names of processes and messages are bytes of anybody, so lines are bytes too.
 //! Called by `millrace trace show`.
 
+mod summary;
+
 use std::io::{self, Write};
 
 use millrace_block::blktrace::{
     Act, Note, Record, Remap, Rwbs, category, decode_number, major, minor,
 };
 
-use super::summary::Summary;
+use self::summary::Summary;
 use super::{Entry, Names};
 
 /// Nanoseconds of a second.

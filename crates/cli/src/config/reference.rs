@@ -90,7 +90,7 @@ fn default_of(heading: &str, key: &str) -> String {
 #[test]
 fn numbers_that_are_defaults_are_those_of_the_program() {
     use millrace_drives::size_text;
-    let server = millrace_exports::server::ServerConfig::default();
+    let server = millrace_exports::nbd::ServerConfig::default();
     let of = |key| default_of("## `[server]`", key);
     assert_eq!(of("connections-max"), server.connections_max.to_string());
     assert_eq!(of("memory-max"), size_text(server.memory_max_bytes));

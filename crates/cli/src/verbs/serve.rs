@@ -2,36 +2,14 @@
 //!
 //! Owns the order: configuration checked, drives opened, volumes made, drives' workers started,
 //! sockets bound, views started, then `ready`; on a signal to stop drain, flush, stop the workers,
-//! exit.
-//! Calls `config` for the plan, opening.rs for drives, `millrace::Servers` for the servers,
-//! report.rs for what is printed, remarks.rs for what is logged besides, signals.rs for signals.
-//! Until everything stands nothing is served, and what a failed start created is removed again.
+//! exit. Calls `config` for the plan, start/drives.rs for drives, `millrace::Servers` for the
+//! servers, start/report.rs for what is printed, check/warnings.rs for what is logged besides,
+//! start/signals.rs for signals. Until everything stands nothing is served, and what a failed start
+//! created is removed again.
 
-mod at_risk;
-pub mod dirty_marks;
-mod exposed;
-mod grouping;
-mod images;
-mod looks;
-mod measured;
-mod members;
-mod metering;
-mod named;
-mod observed;
-mod opening;
-mod recording;
-mod remarks;
-mod report;
-mod resizing;
-mod setting;
-mod shared;
-mod signals;
-mod source;
-mod startup;
-mod targets;
-mod threads;
-mod viewed;
-mod watch;
+mod check;
+pub mod live;
+mod start;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -50,16 +28,19 @@ use millrace_reactor::Backend;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::words;
-use crate::config::{self, Checked, Problems};
+use crate::config::{self, Problems, ServePlan};
 use crate::views::Views;
-use at_risk::End;
-use dirty_marks::DirtyMarks;
-use observed::Observed;
-use report::Whose;
-use signals::Signals;
-use source::{Asked, Source};
-use startup::Startup;
-use watch::{Watch, log_lost};
+use check::{findings, start_error, view_sockets, warnings};
+use live::daemon::LiveDaemon;
+use live::dirty_data::{self, DaemonEnd};
+use live::dirty_marks::{self, DirtyMarks};
+use live::watch::{Watch, log_lost};
+use start::images::ImageArgs;
+use start::report::{self, DataOwner};
+use start::signals::{self, Signals};
+use start::source::{Source, SourceArgs};
+use start::startup::Startup;
+use start::{drives, thread_count};
 
 /// How long I/O in flight may take to finish when the daemon is asked to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -121,7 +102,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDR", value_parser = words::metrics)]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
-    images: images::ImageArgs,
+    images: ImageArgs,
 }
 
 /// Serves until a signal; 0 if everything was flushed, 1 if not.
@@ -129,7 +110,7 @@ pub struct Args {
 /// # Errors
 /// If the configuration is wrong, or a drive or socket cannot be opened.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let source = Source::read(&Asked {
+    let source = Source::read(&SourceArgs {
         files: &args.files,
         config: args.config.as_deref(),
         data_dir: args.data_dir.as_deref(),
@@ -144,8 +125,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     server.threads = args.threads.unwrap_or(server.threads);
     server.backend = args.backend.unwrap_or(server.backend);
     if args.check {
-        remarks::on_plan(&plan, args.metrics);
-        let found = measured::measure(&plan, source.data_dir.as_deref(), args.metrics);
+        warnings::on_plan(&plan, args.metrics);
+        let found = findings::measure(&plan, source.data_dir.as_deref(), args.metrics);
         say(&report::checked(&plan, &found));
         return Ok(if found.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -175,55 +156,55 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Opens and serves a plan until a signal.
 fn serve(
-    mut plan: Checked,
+    mut plan: ServePlan,
     source: &Source,
     metrics: Option<SocketAddr>,
     (startup, signals, done): (&Startup, &Receiver<Signals>, &Receiver<()>),
 ) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit();
-    viewed::refuse_unused_sockets(&plan)?;
+    view_sockets::refuse_unused_sockets(&plan)?;
     if let Some(folder) = &source.data_dir {
         startup.make_folder(folder)?;
     }
     let marks = Arc::new(open_marks(&plan, startup)?);
-    let mut opened = opening::open(&plan, startup)?;
+    let mut opened = drives::open(&plan, startup)?;
     mark_dirty_caches(&opened, &marks);
     startup.step("starting the drives' workers")?;
-    threads::check(&plan, &opened, metrics)?;
+    thread_count::check(&plan, &opened, metrics)?;
     let mut workers = opened
         .start_workers(plan.config.server.backend)
         .context("cannot start the drives' workers; serving = \"inline\" does without")?;
     startup.step("binding sockets and starting the servers' threads")?;
-    let sockets = viewed::bind(&plan, metrics)?;
+    let sockets = view_sockets::bind(&plan, metrics)?;
     let warn = Arc::new(|text: &str| tracing::warn!("{text}"));
     let server = Servers::start(&plan.config, &opened, warn);
-    let server = server.map_err(|error| opening::problem(&plan, &error))?;
+    let server = server.map_err(|error| start_error::to_problems(&plan, &error))?;
     startup.serves()?;
     take_real_ports(&mut plan, &server);
-    let whose = if source.data_dir.is_some() { Whose::Demo } else { Whose::Users };
+    let owner = if source.data_dir.is_some() { DataOwner::Demo } else { DataOwner::Users };
     opened.notes.extend(server.notes());
-    remarks::on_plan(&plan, metrics);
-    remarks::on_start(&plan, &opened, &workers);
+    warnings::on_plan(&plan, metrics);
+    warnings::on_start(&plan, &opened, &workers);
     marks.lost().iter().for_each(|volume| tracing::warn!("{}", dirty_marks::warning(volume)));
-    say(&report::serving(&plan, &opened, &workers, whose));
-    say(&viewed::describe(&sockets));
-    let observed = Observed::new(&plan, &opened, (server.observers(), Arc::clone(&marks)));
-    let observed = Arc::new(observed);
-    let views = Views::start(sockets, observed.clone());
+    say(&report::serving(&plan, &opened, &workers, owner));
+    say(&view_sockets::describe(&sockets));
+    let daemon = LiveDaemon::new(&plan, &opened, (server.observers(), Arc::clone(&marks)));
+    let daemon = Arc::new(daemon);
+    let views = Views::start(sockets, daemon.clone());
     let views = views.context("cannot start the thread of the control socket")?;
-    signals::tell_manager(signals::Phase::Ready);
+    signals::tell_manager(signals::DaemonPhase::Ready);
     say(&format!("ready {}\n", std::process::id()));
-    let mut watch = Watch::new(&observed);
+    let mut watch = Watch::new(&daemon);
     watch.watch(&server, &workers, done);
     let signals = signals.recv().context("the thread of signals panicked")?;
-    let code = stop(server, &mut workers, signals, (watch, observed, marks));
+    let code = stop(server, &mut workers, signals, (watch, daemon, marks));
     // Last, so that whoever watches sees it stop.
     drop(views);
     Ok(code)
 }
 
 /// The marks of dirty caches, in the folder of the configuration.
-fn open_marks(plan: &Checked, startup: &Startup) -> anyhow::Result<DirtyMarks> {
+fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks> {
     let Some(state) = &plan.state else { return Ok(DirtyMarks::default()) };
     startup.step(format!("opening the folder of state = \"{}\"", state.value.display()))?;
     let is_dirtied =
@@ -257,7 +238,7 @@ fn raise_descriptor_limit() {
 }
 
 /// Port 0 becomes the port that the system chose.
-fn take_real_ports(plan: &mut Checked, server: &Servers) {
+fn take_real_ports(plan: &mut ServePlan, server: &Servers) {
     for (listener, real) in plan.listeners.iter_mut().zip(server.addresses()) {
         if let Listen::Tcp(address) = real {
             listener.address = Listen::Tcp(*address);
@@ -271,20 +252,20 @@ fn stop(
     mut server: Servers,
     workers: &mut DriveWorkers,
     signals: Signals,
-    (mut watch, observed, marks): (Watch, Arc<Observed>, Arc<DirtyMarks>),
+    (mut watch, daemon, marks): (Watch, Arc<LiveDaemon>, Arc<DirtyMarks>),
 ) -> ExitCode {
-    signals::tell_manager(signals::Phase::Stopping);
+    signals::tell_manager(signals::DaemonPhase::Stopping);
     tracing::info!(
         "stopping: finishing what is in flight, {} s at most, then flushing; caches are written out as \
          long as their drives go on",
         DRAIN_TIMEOUT.as_secs()
     );
     // The thread that waits for that signal does not keep the drives open.
-    let theirs = Arc::downgrade(&observed);
+    let theirs = Arc::downgrade(&daemon);
     signals.exit_at_the_next_one(move || {
         tracing::error!("stopped at once by a second signal: what is in flight is not answered");
-        if let Some(observed) = theirs.upgrade() {
-            log_lost(&observed, End::SecondSignal);
+        if let Some(daemon) = theirs.upgrade() {
+            log_lost(&daemon, DaemonEnd::SecondSignal);
         }
     });
     let (stopping, done) = std::sync::mpsc::channel::<()>();
@@ -307,7 +288,7 @@ fn stop(
         true => tracing::info!("{}", report::stopped(&outcome)),
         false => tracing::error!("{}", report::stopped(&outcome)),
     }
-    marks.settle(|volume| at_risk::is_lost(&observed, volume, &outcome.failures));
+    marks.settle(|volume| dirty_data::is_lost(&daemon, volume, &outcome.failures));
     if outcome.is_clean() {
         return ExitCode::SUCCESS;
     }

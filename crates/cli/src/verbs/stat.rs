@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use millrace_console::Form;
 use serde_json::{Value, json};
 
-use super::serve::dirty_marks::warning;
+use super::serve::live::dirty_marks::warning;
 use crate::config::words::{self, ControlWord};
 use crate::views::client::Client;
 use crate::views::report::Report;

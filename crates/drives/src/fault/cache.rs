@@ -15,7 +15,7 @@ use millrace_block::{Error, Op, OpFlags, Request, Sector};
 use millrace_machine::Native;
 use millrace_random::SplitMix64;
 
-use crate::mapping::Mapping;
+use crate::common::mapping::Mapping;
 
 /// A drive with a volatile cache.
 pub(crate) struct Cache {

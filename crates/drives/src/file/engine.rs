@@ -16,7 +16,7 @@ use millrace_reactor::{
     Completion, FileCarrier, FileDemand, FileRef, Handle, Op, PoolShare, Source, run_file_op,
 };
 
-use crate::thread_bound::ThreadBound;
+use crate::common::thread_bound::ThreadBound;
 
 /// Marks completions of cancels, which nobody waits for.
 pub(crate) const CANCEL_MARK: u64 = 1 << 47;

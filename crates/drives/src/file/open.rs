@@ -3,8 +3,8 @@
 //! Runs once per drive, on whichever thread sets drives up. Order matters: the lock is taken before
 //! anything is changed, so a drive in use elsewhere is left alone; a file that was made or extended
 //! is made durable with its directory entry, since flushes later sync data only. What cannot be
-//! opened leaves no file behind that was not there (made.rs). Called by `FileDriver::open`; asks
-//! `probe.rs` and `format.rs`. Every error names the path.
+//! opened leaves no file behind that was not there (created_file.rs). Called by `FileDriver::open`;
+//! asks `probe.rs` and `format.rs`. Every error names the path.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -18,16 +18,16 @@ use std::sync::{Arc, OnceLock};
 use millrace_block::{Buffer, Error, ErrorKind};
 use millrace_reactor::{Backend, Config, PoolShare, Reactor};
 
-use super::lent::Lent;
+use super::created_file::CreatedFile;
+use super::lent_memory::LentMemory;
 use super::locks::lock;
-use super::made::Made;
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
-use super::{Advice, Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared, format};
-use crate::open::Measured;
-use crate::place::Place;
-use crate::store_file::{OTHER_KIND, clear_flag, open_store};
-use crate::value::size_text;
+use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, MAX_SECTORS, format};
+use crate::common::measurement::Measured;
+use crate::common::place::{Place, file_identity};
+use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
+use crate::common::values::size_text;
 
 /// Bytes of the shared zeroes.
 const ZEROES_BYTES: usize = 64 << 10;
@@ -67,7 +67,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let map = if geometry.is_block { None } else { map() };
     let dma_alignment = align.map_or(0, |align| align.memory.max(1) - 1);
     let unit = align.map_or(1, |_| geometry.logical);
-    let shared = Shared {
+    let shared = FileState {
         file,
         _held: held,
         map,
@@ -82,7 +82,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         no_zero_range: AtomicBool::new(no_zero_range),
         sync_failed: AtomicBool::new(false),
         counters: Arc::default(),
-        lent: Lent::default(),
+        lent: LentMemory::default(),
     };
     let (shared, share) = (Arc::new(shared), PoolShare::new());
     if let Some(made) = made {
@@ -120,13 +120,19 @@ fn check_engine(config: &FileConfig, notes: &mut Vec<String>) -> Result<(), Erro
     Ok(())
 }
 
+/// The place of a file drive, which is known before the file is made; none if no file can be there.
+pub(crate) fn place_of(config: &FileConfig) -> Option<Place> {
+    let identity = file_identity(&config.path)?;
+    Some(Place { identity, read_only: config.read_only })
+}
+
 /// What a drive in a file is without opening it for use: its size, block and remarks.
 ///
 /// # Errors
 /// If there is no such file and no size to make it with, or it cannot be looked at.
 pub(crate) fn measure(config: &FileConfig) -> Result<Measured, Error> {
     let path = &config.path;
-    let place = Place::of_file(config);
+    let place = place_of(config);
     if let (Some(size_bytes), false) = (config.size_bytes, path.exists()) {
         return Ok(Measured { place, ..Measured::plain(size_bytes, 512) });
     }
@@ -157,12 +163,12 @@ fn refuse_other_kinds(path: &Path) -> Result<(), Error> {
 }
 
 /// Opens the file, makes it if a size is given; says whether `O_DIRECT` was taken.
-fn open_file(config: &FileConfig) -> Result<(File, bool, Option<Made>), Error> {
+fn open_file(config: &FileConfig) -> Result<(File, bool, Option<CreatedFile>), Error> {
     let path = &config.path;
     refuse_other_kinds(path)?;
     let is_block = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
     let makes = !config.read_only && config.size_bytes.is_some() && !is_block;
-    let made = if makes { Made::at(path) } else { Ok(None) };
+    let made = if makes { CreatedFile::at(path) } else { Ok(None) };
     let made = made.map_err(|error| open_error(config, &error))?;
     let try_open = |flags: i32| {
         // An exclusive open of a block device is refused while it is mounted.

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use super::engine::{Engine, Ring};
 use super::queue::FileQueue;
 use super::{FileConfig, FileDriver};
-use crate::thread_bound::ThreadBound;
+use crate::common::thread_bound::ThreadBound;
 
 /// An operation without its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

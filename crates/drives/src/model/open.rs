@@ -4,40 +4,12 @@
 //! those of every driver's keys; an unknown preset names the nearest known one.
 
 use super::config::{ModelConfig, ModelContents, ModelTiming};
-use super::controller::{Asked, ModelController};
+use super::controller::{ControllerOptions, ModelController};
 use super::preset::{ModelPreset, model_presets};
-use super::usual::UsualTimes;
+use super::service_times::UsualTimes;
+use crate::common::values::{rate_bytes_per_s, size_bytes};
+use crate::common::words::nearest;
 use crate::spec::{Spec, SpecError};
-use crate::value::{rate_bytes_per_s, size_bytes};
-use crate::words::nearest;
-
-/// The keys of the model drive.
-pub(crate) const MODEL_KEYS: &[&str] = &[
-    "preset",
-    "size",
-    "block",
-    "queues",
-    "depth",
-    "data",
-    "units",
-    "page",
-    "read",
-    "write",
-    "latency",
-    "read-command",
-    "write-command",
-    "read-bandwidth",
-    "write-bandwidth",
-    "buffer",
-    "jitter",
-    "tail-share",
-    "tail",
-    "seed",
-    "controller",
-    "controller-tags",
-    "controller-bandwidth",
-    "controller-command",
-];
 
 /// The settings that a spec asks for.
 pub(crate) fn config_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
@@ -142,7 +114,7 @@ fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>,
             None => Ok(None),
         };
     };
-    let found = ModelController::named(name, Asked { tags, bytes_per_s, command_ns });
+    let found = ModelController::named(name, ControllerOptions { tags, bytes_per_s, command_ns });
     found.map(Some).map_err(|known| {
         let (tags, rate, time) = (known.tags(), known.bytes_per_s(), known.command_ns());
         let text = format!(

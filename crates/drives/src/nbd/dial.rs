@@ -24,7 +24,7 @@ use millrace_nbd::{ProtocolError, ReplyStyle};
 use super::secure::{ClientConfig, Session};
 use super::trouble::ConnectFailure;
 use super::wire::{Socket, Wire};
-use crate::cancel::Cancel;
+use crate::common::cancel::Cancel;
 
 /// Bytes of the negotiation that are taken at a time.
 const CHUNK_BYTES: usize = 4096;

@@ -17,7 +17,7 @@ use millrace_reactor::Op;
 use super::flight::Flight;
 use super::ring::Ring;
 use super::secure::{self, Session};
-use crate::pieces::PIECES_MAX;
+use crate::common::pieces::PIECES_MAX;
 
 /// Bytes of the buffer: longer than the longest message without payload.
 const BUFFER_BYTES: usize = 128 << 10;

@@ -14,10 +14,10 @@ use millrace_nbd::wire::EXTENDED_REQUEST_BYTES;
 use millrace_nbd::{ReplyStyle, Request, encode_request};
 use millrace_reactor::Op;
 
-use super::flight::{Flight, State};
+use super::flight::{Flight, FlightState};
 use super::ring::Ring;
 use super::secure::{self, Session};
-use crate::pieces::PIECES_MAX;
+use crate::common::pieces::PIECES_MAX;
 
 /// Most requests of one send.
 const REQUESTS_MAX: usize = 256;
@@ -88,7 +88,7 @@ impl Outbound {
                 self.iov.extend_from_slice(flight.pieces());
                 payload += len;
             }
-            (flight.state, flight.link, flight.silence) = (State::Sending, link, false);
+            (flight.state, flight.link, flight.silence) = (FlightState::Sending, link, false);
             self.batch.push(index);
         }
     }

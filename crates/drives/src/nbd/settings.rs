@@ -3,7 +3,6 @@
 //! Called by `open.rs`; reads no file and asks no server. An error names key and value.
 
 use super::{CONNECTIONS_MAX, NbdConfig, NbdTls, OnServerRestart, TlsIdentity, secure};
-use crate::open::missing;
 use crate::spec::{Spec, SpecError};
 
 /// The key of `OnServerRestart`.
@@ -14,7 +13,7 @@ const ON_SERVER_RESTART: &str = "on-server-restart";
 /// # Errors
 /// A value that makes no sense, or a key that is missing.
 pub(crate) fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
-    let Some(text) = spec.get("uri") else { return Err(missing(spec, "uri")) };
+    let Some(text) = spec.get("uri") else { return Err(spec.missing("uri")) };
     // What the protocol crate calls a URI has no TLS: that is this drive's affair.
     let (plain, secure) = match text.strip_prefix("nbds") {
         Some(rest) => (format!("nbd{rest}"), true),
@@ -51,14 +50,14 @@ fn refuse_tls(spec: &Spec, key: &str) -> Result<(), SpecError> {
 /// The keys of TLS, of a spec whose URI asks for it.
 fn tls_of(spec: &Spec) -> Result<NbdTls, SpecError> {
     refuse_tls(spec, "uri")?;
-    let Some(ca) = spec.get("tls-ca") else { return Err(missing(spec, "tls-ca")) };
+    let Some(ca) = spec.get("tls-ca") else { return Err(spec.missing("tls-ca")) };
     let identity = match (spec.get("tls-certificate"), spec.get("tls-key")) {
         (Some(certificate), Some(key)) => {
             Some(TlsIdentity { certificate: certificate.into(), key: key.into() })
         }
         (None, None) => None,
-        (Some(_), None) => return Err(missing(spec, "tls-key")),
-        (None, Some(_)) => return Err(missing(spec, "tls-certificate")),
+        (Some(_), None) => return Err(spec.missing("tls-key")),
+        (None, Some(_)) => return Err(spec.missing("tls-certificate")),
     };
     Ok(NbdTls { ca: ca.into(), identity, hostname: spec.get("tls-hostname").map(Into::into) })
 }

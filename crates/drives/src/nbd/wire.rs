@@ -15,7 +15,7 @@ use std::time::Duration;
 use millrace_machine::{Deadline, Native};
 
 use super::secure::Session;
-use crate::cancel::{Cancel, LOOK};
+use crate::common::cancel::{Cancel, LOOK};
 
 /// A socket.
 #[derive(Debug)]

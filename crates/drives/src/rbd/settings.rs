@@ -4,14 +4,13 @@
 
 use super::RbdConfig;
 use super::name::{FORM, ImageName};
-use crate::open::missing;
 use crate::spec::{Spec, SpecError};
 
 /// The settings that a spec asks for.
 pub(crate) fn config_of(spec: &Spec) -> Result<RbdConfig, SpecError> {
     let default = RbdConfig::default();
     let image = spec.value("image", |text| text.parse::<ImageName>().ok(), FORM)?;
-    let Some(image) = image else { return Err(missing(spec, "image")) };
+    let Some(image) = image else { return Err(spec.missing("image")) };
     let path = |text: &str| (!text.is_empty() && !text.contains('\0')).then(|| text.into());
     let user = name(spec, "id")?.unwrap_or(default.user);
     let connect_ns = spec.time("connect")?.unwrap_or(default.connect_ns);

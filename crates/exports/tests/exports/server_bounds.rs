@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::server_support::{BACKENDS, MIB, Running, order, pattern, read, read_to_end, request, serve, write};
 use millrace_block::ErrorKind;
-use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
+use millrace_exports::nbd::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
 use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 

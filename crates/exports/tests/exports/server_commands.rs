@@ -210,7 +210,7 @@ fn flush_of_one_connection_follows_writes_of_another() {
 #[test]
 fn read_only_export_refuses_writes_and_serves_reads() {
     let running = serve(&[], |config| {
-        config.exports.push(millrace_exports::server::ExportConfig {
+        config.exports.push(millrace_exports::nbd::ExportConfig {
             name: "ro".to_owned(),
             description: String::new(),
             volume: crate::server_support::volume("ram:size=1m", 2),

@@ -207,8 +207,8 @@ fn stop_answers_what_is_in_flight() {
 #[test]
 fn socket_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_is_not() {
     let running = serve(&["ram:size=1m"], |_| ());
-    let mut config = millrace_exports::server::ServerConfig::default();
-    config.exports.push(millrace_exports::server::ExportConfig {
+    let mut config = millrace_exports::nbd::ServerConfig::default();
+    config.exports.push(millrace_exports::nbd::ExportConfig {
         name: "x".to_owned(),
         description: String::new(),
         volume: crate::server_support::volume("ram:size=1m", 1),
@@ -217,16 +217,16 @@ fn socket_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_is_not() {
         tls_allow: None,
     });
     let listen = |path| {
-        let listen = millrace_exports::server::Listen::Unix(path);
-        millrace_exports::server::ListenConfig::new(listen, vec![0])
+        let listen = millrace_exports::nbd::Listen::Unix(path);
+        millrace_exports::nbd::ListenConfig::new(listen, vec![0])
     };
     config.listeners = vec![listen(running.path())];
-    let error = millrace_exports::server::Server::start(config.clone()).err().unwrap();
+    let error = millrace_exports::nbd::Server::start(config.clone()).err().unwrap();
     assert_eq!(error.kind(), millrace_block::ErrorKind::Busy);
     let dir = tempfile::tempdir().unwrap();
     let stale = dir.path().join("s");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
     assert!(stale.exists());
     config.listeners = vec![listen(stale)];
-    drop(millrace_exports::server::Server::start(config).unwrap());
+    drop(millrace_exports::nbd::Server::start(config).unwrap());
 }

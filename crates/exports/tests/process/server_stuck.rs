@@ -18,7 +18,7 @@ const MEMORY: u64 = 64 << 20;
 /// Export 0 is well, export 1 is stuck until its control lets go.
 fn serve(backend: Backend, threads: u16, timeout: Duration) -> (Running, FaultControl) {
     let mut control = None;
-    let change = |config: &mut millrace_exports::server::ServerConfig| {
+    let change = |config: &mut millrace_exports::nbd::ServerConfig| {
         (config.backend, config.threads, config.memory_max_bytes) = (backend, threads, MEMORY);
     };
     let running = serve_volumes(2, change, |threads| {

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use millrace_block::ControllerConfig;
-use millrace_exports::server::{self, Listen, ListenConfig};
+use millrace_exports::nbd::{self, Listen, ListenConfig};
 use millrace_exports::vhost::{POLL_MAX_NS, QUEUES_MAX, Threads, VhostSocket, WAIT_MAX_NS};
 use millrace_machine::{CpuId, Machine, Native};
 use millrace_reactor::Backend;
@@ -146,7 +146,7 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     /// One I/O thread per CPU, but 4 at most; limits as the NBD server has them.
     fn default() -> ServerConfig {
-        let default = server::ServerConfig::default();
+        let default = nbd::ServerConfig::default();
         ServerConfig {
             threads: Native::topology().cpus().len().clamp(1, THREADS_DEFAULT_MAX) as u16,
             cpus: default.cpus,

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use millrace_exports::SocketAccess;
-use millrace_exports::server::{Listen, ListenConfig, ListenTls};
+use millrace_exports::nbd::{Listen, ListenConfig, ListenTls};
 use millrace_nbd::TlsMode;
 use millrace_tls::ServerFiles;
 

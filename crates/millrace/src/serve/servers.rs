@@ -8,7 +8,7 @@ use std::thread::{Builder, ScopedJoinHandle};
 use std::time::Duration;
 
 use millrace_block::Error;
-use millrace_exports::server::{self, Listen, Observer, StopReport};
+use millrace_exports::nbd::{self, Listen, Observer, StopReport};
 use millrace_exports::vhost::{Say, VhostConfig, VhostExport, VhostObserver, VhostServer};
 use millrace_exports::virtio;
 
@@ -22,7 +22,7 @@ const VHOST_TENANTS: u16 = 50_000;
 
 /// What serves.
 pub struct Servers {
-    nbd: Option<server::Server>,
+    nbd: Option<nbd::Server>,
     vhost: Option<VhostServer>,
     /// Exports there are.
     exports: usize,
@@ -89,7 +89,7 @@ impl Servers {
             .then(|| {
                 let listeners = config.load_listeners()?;
                 let config = nbd_config(config, listeners, (opened, &groups));
-                server::Server::start(config).map_err(failed)
+                nbd::Server::start(config).map_err(failed)
             })
             .transpose()?;
         let vhost = (!vhost.exports.is_empty())
@@ -105,7 +105,7 @@ impl Servers {
     /// Where NBD is served, with real ports, in the order of [`ServeConfig::listeners`].
     #[must_use]
     pub fn addresses(&self) -> &[Listen] {
-        self.nbd.as_ref().map_or(&[], server::Server::addresses)
+        self.nbd.as_ref().map_or(&[], nbd::Server::addresses)
     }
 
     /// What a person should know of how they run.
@@ -121,7 +121,7 @@ impl Servers {
     /// Whether an I/O thread died.
     #[must_use]
     pub fn failed(&self) -> bool {
-        self.nbd.as_ref().is_some_and(server::Server::failed)
+        self.nbd.as_ref().is_some_and(nbd::Server::failed)
             || self.vhost.as_ref().is_some_and(VhostServer::failed)
     }
 
@@ -129,7 +129,7 @@ impl Servers {
     #[must_use]
     pub fn observers(&self) -> Observers {
         Observers {
-            nbd: self.nbd.as_ref().map(server::Server::observer),
+            nbd: self.nbd.as_ref().map(nbd::Server::observer),
             vhost: self.vhost.as_ref().map(VhostServer::observer),
             groups: self.groups.clone(),
             exports: self.exports,
@@ -189,10 +189,10 @@ fn failed(config: &ServeConfig, error: Error) -> StartError {
 
 fn nbd_config(
     config: &ServeConfig,
-    listeners: Vec<server::ListenConfig>,
+    listeners: Vec<nbd::ListenConfig>,
     (opened, groups): (&Opened, &ServedGroups),
-) -> server::ServerConfig {
-    let export = |export: &ExportConfig| server::ExportConfig {
+) -> nbd::ServerConfig {
+    let export = |export: &ExportConfig| nbd::ExportConfig {
         name: export.name.clone(),
         description: export.description.clone(),
         volume: Arc::clone(opened.volume(&export.volume)),
@@ -201,7 +201,7 @@ fn nbd_config(
         tls_allow: export.tls_allow.clone(),
     };
     let server = &config.server;
-    server::ServerConfig {
+    nbd::ServerConfig {
         exports: config.exports.iter().map(export).collect(),
         listeners,
         threads: server.threads,

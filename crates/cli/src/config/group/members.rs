@@ -1,17 +1,17 @@
 //! How groups stand to each other, and who is in them: names resolved, contradictions found.
 //!
 //! The second step of `[[group]]` sections and of the keys `group` and `group-each` of an export.
-//! Called by raw.rs for these keys and by checked.rs for the rest.
+//! Called by sections.rs for these keys and by plan.rs for the rest.
 
 use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, ServeConfig};
 use millrace_console::words::nearest;
 use millrace_drives::usual_times;
 
 use super::RawGroup;
-use super::targets::Asked;
+use super::targets::TargetQuery;
 use crate::config::document::Located;
 use crate::config::problem::Problems;
-use crate::config::raw::RawConfig;
+use crate::config::sections::RawConfig;
 
 /// Checks how groups stand to each other.
 pub fn groups(raw: &RawConfig, problems: &mut Problems) -> Vec<GroupConfig> {
@@ -157,7 +157,7 @@ pub fn warn_of_targets(
         for volume in config.volumes.iter().filter(|volume| is_used(&volume.name)) {
             let said = volume.drives.iter().find_map(|drive| {
                 let (name, volume) = (drive.name.as_str(), volume.name.as_str());
-                let asked = Asked { group, target, drive: name, volume };
+                let asked = TargetQuery { group, target, drive: name, volume };
                 let by_model = || asked.by_model(usual_times(&drive.spec)?);
                 asked.by_scheduler(drive.options.scheduler).or_else(by_model)
             });

@@ -13,7 +13,7 @@ use millrace_block::{Disk, DiskConfig, GroupConfig, GroupLimits, Groups, Volume}
 use millrace_clients::nbd::{Client, Completion};
 use millrace_drives::{FaultControl, open};
 use millrace_exports::ClientGroup;
-use millrace_exports::server::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
+use millrace_exports::nbd::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 use millrace_machine::Native;
 use millrace_nbd::client::{Address, NbdUri};
 use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};

@@ -1,0 +1,136 @@
+//! `CacheDriver`: a cache as a drive, so that a disk can be made of it.
+//!
+//! Its queues belong to I/O threads, each of which has a channel of its own to the volume below.
+//! Says that there is a volatile cache where writes are acknowledged from memory.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use millrace_block::{
+    Channel, ChannelConfig, Driver, DriverQueue, Error, ErrorKind, Extent, HwQueues, IoThread,
+    QueueKind, QueueLimits, Sector, TagScope, Unwritten,
+};
+use millrace_machine::{Machine, Topology};
+
+use crate::cache::Cache;
+use crate::front::queue::CacheQueue;
+use crate::write_back::write_queues::{FlusherConfig, WriteLists};
+
+/// Tags of each queue: what waits for a drive that does not answer keeps its own, and others need
+/// some.
+const DEPTH: u32 = 1024;
+/// Bios of a queue that the volume below takes at a time: some for each tag.
+const BELOW_DEPTH: u32 = 4096;
+/// Writes of a queue's own that its drives have at a time, all together.
+const WRITES: u32 = 128;
+/// Most extents of one answer.
+const EXTENTS_MAX: usize = 1024;
+/// Longest request in sectors.
+const SECTORS_MAX: u32 = 2048;
+
+/// A cache as a drive.
+pub struct CacheDriver<M: Machine> {
+    cache: Arc<Cache<M>>,
+}
+
+impl<M: Machine> CacheDriver<M> {
+    /// The drive of a cache.
+    #[must_use]
+    pub fn new(cache: &Arc<Cache<M>>) -> CacheDriver<M> {
+        CacheDriver { cache: Arc::clone(cache) }
+    }
+}
+
+impl<M: Machine> Driver<M> for CacheDriver<M> {
+    fn capacity(&self) -> Sector {
+        self.cache.sectors()
+    }
+
+    /// As far as the volume below has grown by now: whoever resizes asks that one first.
+    fn revalidate(&self) -> Result<Sector, Error> {
+        Ok(self.cache.sectors())
+    }
+
+    fn limits(&self) -> QueueLimits {
+        let below = *self.cache.below.limits();
+        let mut features = below.features;
+        features.volatile_cache |= !self.cache.is_write_through();
+        features.process_cache |= !self.cache.is_write_through();
+        features.fua = true;
+        // Memory keeps what drives do not, so that clients need some for it.
+        features.no_payload = false;
+        QueueLimits {
+            physical_block_size: below.physical_block_size.max(4096),
+            max_sectors: SECTORS_MAX,
+            // A request of two clients' I/Os would fail both where a drive of one is dead.
+            merge_sectors: if self.cache.below.disks().len() == 1 { u32::MAX } else { 0 },
+            max_segments: 256,
+            max_segment_size: u32::MAX,
+            seg_boundary_mask: u64::MAX,
+            dma_alignment: 0,
+            chunk_sectors: 0,
+            features,
+            ..below
+        }
+    }
+
+    fn hw_queues(&self, _: &Topology) -> HwQueues {
+        let (count, tags) = (2048, TagScope::PerQueue);
+        HwQueues { count, depth: DEPTH, kind: QueueKind::OwnerOnly, tags }
+    }
+
+    fn is_stacked(&self) -> bool {
+        true
+    }
+
+    fn open_queue(&self, _: u16, _: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
+        let text = "a queue of a cache is opened on the thread that owns it";
+        Err(Error::new(ErrorKind::NotSupported, text))
+    }
+
+    fn open_queue_on(
+        &self,
+        thread: &IoThread<M>,
+        index: u16,
+        _: u32,
+    ) -> Result<Box<dyn DriverQueue<M>>, Error> {
+        // The thread has the queue of the same number of each drive below, whatever its own is.
+        let thread = IoThread { number: index, ..thread.clone() };
+        let below = &self.cache.below;
+        let up = below.disks().iter().try_for_each(|disk| disk.bring_up(index, &thread));
+        let config = ChannelConfig {
+            depth: BELOW_DEPTH,
+            thread: Some(thread.clone()),
+            ..ChannelConfig::default()
+        };
+        let channel = up.and_then(|()| Channel::open(below, config));
+        let channel = channel.inspect_err(|_| {
+            below.disks().iter().for_each(|disk| disk.bring_down(thread.owner));
+        })?;
+        let drive_writes = WRITES / below.disks().len() as u32;
+        let writes = FlusherConfig { drive_writes, lists: WriteLists::PerDrive };
+        Ok(Box::new(CacheQueue::new(&self.cache, (channel, writes), &thread)))
+    }
+
+    /// Nothing if it writes through: whoever wrote what is dirty was told that it failed.
+    fn unwritten(&self) -> Unwritten {
+        match self.cache.is_write_through() {
+            true => Unwritten::default(),
+            false => self.cache.unwritten(),
+        }
+    }
+
+    fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
+        if self.cache.owes_some(sector, nr_sectors) {
+            return alloc::vec![Extent { nr_sectors, hole: false, zero: false }];
+        }
+        self.cache.below.extents(sector, nr_sectors, EXTENTS_MAX)
+    }
+
+    fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
+        !self.cache.owes_some(sector, nr_sectors)
+            && u32::try_from(nr_sectors)
+                .is_ok_and(|nr_sectors| self.cache.below.reads_as_zeroes(sector, nr_sectors))
+    }
+}

@@ -1,0 +1,321 @@
+//! Reads of a queue: pages in memory are copied, missing ones are read from the volume below.
+//!
+//! A page that is read from below is marked as being filled, which keeps its extent, and is read
+//! into a frame that belongs to no page yet. What was written meanwhile is newer: of a page that
+//! has a frame by then only the missing eighths are taken. Where there is no memory, or half of it
+//! is being filled, a read goes straight to the request's own: a drive that answers no reads leaves
+//! memory for what is written to others. A read of below is one of one drive, unless chunks are
+//! small.
+#![allow(unsafe_code)]
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use millrace_block::{Request, Segment, Status};
+use millrace_machine::{Lock, Machine};
+
+use crate::cache::Cache;
+use crate::front::jobs::Fill;
+use crate::front::queue::CacheQueue;
+use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
+use crate::memory::extent::{EXTENT_PAGES, NO_FRAME, place_of};
+use crate::memory::frames::Frames;
+use crate::memory::shard::Shard;
+
+/// Most bytes of one read of the volume below.
+const FILL_BYTES: u64 = 1 << 20;
+
+/// What is to be done for a page that a read needs.
+enum PageLookup {
+    /// Its frame has what is wanted.
+    Hit(u32),
+    /// It is being read by somebody.
+    Filling,
+    /// It is to be read into this frame, which is marked.
+    Missing(u32),
+    /// There is no memory for it, and nothing of it is in memory.
+    NoMemory,
+    /// As many pages are being read as may be, and nothing of it is in memory.
+    Crowded,
+    /// There is no memory for it, and some of it is in memory only.
+    Torn,
+}
+
+/// What there is of a page, of which some eighths are wanted.
+fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> PageLookup {
+    let (number, place) = place_of(page);
+    let at = shard.find_or_insert(number);
+    let extent = shard.extent_mut(at);
+    if let Some(frame) = extent.frame_of(place, wanted) {
+        extent.note_hit(place);
+        return PageLookup::Hit(frame);
+    }
+    if extent.filling & 1 << place != 0 {
+        return PageLookup::Filling;
+    }
+    let is_empty = extent.valid[place] == 0;
+    if is_empty && shard.is_crowded() {
+        shard.forget_if_empty(at);
+        return PageLookup::Crowded;
+    }
+    match shard.take_frame(at) {
+        Some(frame) => {
+            shard.begin_fill(at, place);
+            PageLookup::Missing(frame)
+        }
+        None => {
+            shard.forget_if_empty(at);
+            if is_empty { PageLookup::NoMemory } else { PageLookup::Torn }
+        }
+    }
+}
+
+impl<M: Machine> CacheQueue<M> {
+    /// Copies the pages of a read that memory has, up to the first that it has not; the rest.
+    #[inline]
+    pub(crate) fn read_hits(&mut self, rq: &Request<M>, mut pages: Range<u64>) -> Range<u64> {
+        let mut cursor = Cursor::new(rq);
+        while !pages.is_empty() {
+            let (number, first) = place_of(pages.start);
+            let mut shard = self.cache.shard(number).lock();
+            let Some(at) = shard.find(number) else { return pages };
+            let last = (first as u64 + (pages.end - pages.start)).min(EXTENT_PAGES as u64) as usize;
+            for place in first..last {
+                let (extent, page) = (shard.extent_mut(at), pages.start);
+                let Some(frame) = extent.frame_of(place, wanted_of(self.cache.page, rq, page))
+                else {
+                    return pages;
+                };
+                extent.note_hit(place);
+                let (at, into, len) = part_of(self.cache.page, rq, page);
+                let memory = self.cache.frames.at(frame).wrapping_add(into);
+                // SAFETY: the request was just handed over, and the shard's lock keeps the frame.
+                unsafe { cursor.copy(CopyDirection::ToRequest, at, memory, len) };
+                shard.stats.read_hits += 1;
+                pages.start += 1;
+            }
+        }
+        pages
+    }
+
+    /// Goes on with a read: copies what is there, reads what is missing, waits for others' reads.
+    pub(crate) fn advance_read(&mut self, at: usize) {
+        let rq = self.jobs[at].rq();
+        let mut cursor = Cursor::new(rq);
+        let (mut run, mut waits, mut around) = (FillRun::default(), Vec::new(), Vec::new());
+        for page in core::mem::take(&mut self.jobs[at].todo).into_iter().flatten() {
+            let wanted = wanted_of(self.cache.page, rq, page);
+            let mut shard = self.cache.shard(place_of(page).0).lock();
+            let found = look_up(&mut shard, page, wanted);
+            if let PageLookup::Hit(frame) = found {
+                let (at, into, len) = part_of(self.cache.page, rq, page);
+                let memory = self.cache.frames.at(frame).wrapping_add(into);
+                // SAFETY: the request is in flight, and the shard's lock keeps the frame.
+                unsafe { cursor.copy(CopyDirection::ToRequest, at, memory, len) };
+                shard.stats.read_hits += 1;
+                continue;
+            }
+            shard.stats.read_misses +=
+                u64::from(!matches!(found, PageLookup::Filling | PageLookup::Torn));
+            drop(shard);
+            match found {
+                PageLookup::Missing(frame) => {
+                    if !run.follows(page, &self.cache) {
+                        self.start_run(core::mem::take(&mut run), Some(at));
+                    }
+                    run.push(page, frame);
+                }
+                PageLookup::NoMemory => {
+                    self.cache.flusher.ask_memory();
+                    around.push(page);
+                }
+                PageLookup::Crowded => around.push(page),
+                PageLookup::Filling | PageLookup::Torn => waits.push(page..page + 1),
+                PageLookup::Hit(_) => unreachable!("answered above"),
+            }
+        }
+        self.start_run(run, Some(at));
+        let mut left = &around[..];
+        while let Some((page, pages)) = reach_around(&self.cache, left) {
+            self.read_around(at, page..page + pages as u64, &mut cursor);
+            left = &left[pages..];
+        }
+        let job = &mut self.jobs[at];
+        job.todo = waits;
+        match (job.todo.is_empty(), job.fills) {
+            (true, 0) => {
+                let status = job.status;
+                self.end_job(at, status);
+            }
+            (true, _) => {}
+            (false, _) => self.block(at),
+        }
+    }
+
+    /// Reads pages that follow each other, of which memory has nothing, and has no room for them,
+    /// into the request's memory.
+    fn read_around(&mut self, job: usize, pages: Range<u64>, cursor: &mut Cursor<'_, M>) {
+        let rq = self.jobs[job].rq();
+        let (at, into, _) = part_of(self.cache.page, rq, pages.start);
+        let (last, _, len) = part_of(self.cache.page, rq, pages.end - 1);
+        let segments = cursor.cut(at, last + len - at);
+        let (page, sectors) = (pages.start, self.cache.sectors());
+        let fill = Fill { job: Some(job), page, frames: Vec::new(), segments, sectors };
+        self.start_fill(fill, self.cache.page.start_of(page) + into as u64 / 512);
+    }
+
+    /// Reads pages that follow each other from below.
+    fn start_run(&mut self, run: FillRun, job: Option<usize>) {
+        let (Some(mut page), mut frames) = (run.page, run.frames) else { return };
+        while !frames.is_empty() {
+            let reach = reach_of(&self.cache, page).min(frames.len());
+            let behind = frames.split_off(reach);
+            let part = core::mem::replace(&mut frames, behind);
+            let sector = self.cache.page.start_of(page);
+            self.start_fill(fill_of(&self.cache, (page, part), job), sector);
+            page += reach as u64;
+        }
+    }
+
+    /// Reads ahead of the stream that a read of these pages belongs to.
+    pub(crate) fn read_ahead(&mut self, pages: &Range<u64>) {
+        let Some(ahead) = self.reads.streams.note(pages) else { return };
+        let sectors = self.cache.sectors();
+        let last = self.cache.page.pages_of(0, sectors).end;
+        let mut run = FillRun::default();
+        for page in ahead.start..ahead.end.min(last) {
+            let whole = self.cache.page.whole(sectors, page);
+            let mut shard = self.cache.shard(place_of(page).0).lock();
+            let PageLookup::Missing(frame) = look_up(&mut shard, page, whole) else { continue };
+            shard.stats.read_ahead += 1;
+            drop(shard);
+            if !run.follows(page, &self.cache) {
+                self.start_run(core::mem::take(&mut run), None);
+            }
+            run.push(page, frame);
+        }
+        self.start_run(run, None);
+    }
+
+    /// A read of the volume below has ended.
+    pub(crate) fn end_fill(&mut self, at: usize, status: Status) {
+        let fill = self.fills.remove(at);
+        let rq = fill.job.map(|job| self.jobs[job].rq());
+        let (mut cursor, mut stale) = (rq.map(Cursor::new), Vec::new());
+        for (frame, page) in fill.frames.iter().zip(fill.page..) {
+            let whole = self.cache.page.whole(fill.sectors, page);
+            let mut shard = self.cache.shard(place_of(page).0).lock();
+            let kept = keep(&mut shard, &self.cache.frames, (page, whole), (*frame, status));
+            match (rq, &mut cursor, kept) {
+                (Some(rq), Some(cursor), Some(kept)) => {
+                    let (at, into, len) = part_of(self.cache.page, rq, page);
+                    let memory = self.cache.frames.at(kept).wrapping_add(into);
+                    // SAFETY: the request is in flight, and the shard's lock keeps the frame.
+                    unsafe { cursor.copy(CopyDirection::ToRequest, at, memory, len) };
+                }
+                (Some(_), _, None) if status.is_ok() => stale.push(page..page + 1),
+                _ => {}
+            }
+        }
+        let Some(job) = fill.job else { return };
+        let of = &mut self.jobs[job];
+        of.fills -= 1;
+        of.todo.append(&mut stale);
+        if of.status.is_ok() {
+            of.status = status;
+        }
+        if of.fills == 0 && !of.is_blocked {
+            self.advance(job);
+        }
+    }
+}
+
+/// How many pages from one on are read together: those of its drive, so that nobody waits for
+/// another one; any of a stripe of small chunks, while no drive has failed or been stuck.
+fn reach_of<M: Machine>(cache: &Cache<M>, page: u64) -> usize {
+    let may_span = cache.has_small_chunks() && !cache.failed_writes.is_cautious();
+    if cache.below.disks().len() == 1 || may_span {
+        return usize::MAX;
+    }
+    let (_, run) = cache.below.drive_at(cache.page.start_of(page));
+    usize::try_from(cache.page.page_at(run)).unwrap_or(usize::MAX).max(1)
+}
+
+/// The first of some pages, and how many follow it on its drive.
+fn reach_around<M: Machine>(cache: &Cache<M>, pages: &[u64]) -> Option<(u64, usize)> {
+    let first = *pages.first()?;
+    let follow = (first..).zip(pages).take_while(|(next, page)| next == *page).count();
+    Some((first, follow.min(reach_of(cache, first))))
+}
+
+/// A read of pages that follow each other into these frames.
+fn fill_of<M: Machine>(
+    cache: &Cache<M>,
+    (page, frames): (u64, Vec<u32>),
+    job: Option<usize>,
+) -> Fill {
+    let sectors = cache.sectors();
+    let mut segments: Vec<Segment> = Vec::with_capacity(frames.len());
+    for (frame, page) in frames.iter().zip(page..) {
+        let start = cache.frames.at(*frame);
+        let eighths = cache.page.whole(sectors, page).count_ones();
+        let len_bytes = cache.page.eighths_bytes(eighths) as u32;
+        match segments.last_mut() {
+            Some(last) if last.start.wrapping_add(last.len_bytes as usize) == start => {
+                last.len_bytes += len_bytes;
+            }
+            _ => segments.push(Segment { start, len_bytes }),
+        }
+    }
+    Fill { job, page, frames, segments, sectors }
+}
+
+/// Takes what was read of a page into memory; gives the frame that has the page now. None
+/// if nothing is kept: the read failed, or what was read may be older than a discard.
+fn keep(
+    shard: &mut Shard,
+    frames: &Frames,
+    (page, whole): (u64, u8),
+    (frame, status): (u32, Status),
+) -> Option<u32> {
+    let (number, place) = place_of(page);
+    let at = shard.find(number).expect("an extent that is filled stays");
+    let is_stale = shard.extent(at).stale & 1 << place != 0;
+    shard.end_fill(at, place);
+    let extent = shard.extent_mut(at);
+    if is_stale || !status.is_ok() {
+        shard.give_frame(frame);
+        shard.forget_if_empty(at);
+        return None;
+    }
+    let (own, missing) = (extent.frames[place], whole & !extent.valid[place]);
+    extent.valid[place] |= whole;
+    if own == NO_FRAME {
+        shard.set_frame(at, place, frame);
+        return Some(frame);
+    }
+    frames.copy(frame, own, missing);
+    shard.give_frame(frame);
+    Some(own)
+}
+
+/// Pages to be read that follow each other.
+#[derive(Default)]
+struct FillRun {
+    page: Option<u64>,
+    frames: Vec<u32>,
+}
+
+impl FillRun {
+    /// Whether a page may be read with them.
+    fn follows<M: Machine>(&self, page: u64, cache: &Cache<M>) -> bool {
+        let next = |first: u64| first + self.frames.len() as u64 == page;
+        let most = cache.page.fit(FILL_BYTES) as usize;
+        self.page.is_none_or(next) && self.frames.len() < most
+    }
+
+    fn push(&mut self, page: u64, frame: u32) {
+        self.page.get_or_insert(page);
+        self.frames.push(frame);
+    }
+}

@@ -1,0 +1,271 @@
+//! Flushes, durable writes, discards and writes of zeroes of a queue.
+//!
+//! A flush ends an epoch: what was dirtied up to it is brought below, by this queue itself if it is
+//! little, else by the flusher; then the volume below is flushed. A durable write does so for its
+//! own range, in writes with FUA; only if somebody else wrote a part of it meanwhile, or a write
+//! failed, are its drives flushed. A discard waits until nothing of its range is being written,
+//! goes below, and drops its range from memory when it is done; meanwhile nothing of the range is
+//! written, and what is read of it is read again, since it may be older than the discard or than
+//! what that dropped.
+
+use alloc::vec::Vec;
+
+use millrace_block::{Bio, Op, OpFlags, Request, Status};
+use millrace_machine::{Lock, Machine};
+
+use crate::cache::Cache;
+use crate::front::jobs::SyncScope;
+use crate::front::queue::CacheQueue;
+use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES, Extent};
+use crate::memory::page::PageSize;
+use crate::memory::shard::{DuePages, Shard};
+
+/// Dirty bytes up to which a flush is served by whoever asks for it.
+const OWN_BYTES_MAX: u64 = 1 << 20;
+/// Extents of a range above which all that the cache knows of are looked at instead.
+const RANGE_EXTENTS_MAX: u64 = 4096;
+
+/// First sector of a request, and the one behind it.
+fn span_of<M: Machine>(rq: &Request<M>) -> (u64, u64) {
+    (rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
+}
+
+/// The extents of pages of a size that sectors lie in.
+fn extents_of(page: PageSize, (start, end): (u64, u64)) -> core::ops::RangeInclusive<u64> {
+    let sectors = page.extent_sectors();
+    start / sectors..=(end - 1) / sectors
+}
+
+impl<M: Machine> CacheQueue<M> {
+    /// Goes on with a flush or a durable write.
+    pub(crate) fn advance_sync(&mut self, at: usize, epoch: u64, scope: SyncScope) {
+        let rq = self.jobs[at].rq();
+        if scope == SyncScope::Range
+            && let Some(status) = self.range_failure(rq)
+        {
+            return self.end_job(at, status);
+        }
+        let is_below = match scope {
+            SyncScope::Range => self.sync_range(at, epoch),
+            SyncScope::All => self.sync_all(epoch),
+        };
+        if is_below {
+            let job = &self.jobs[at];
+            // Nothing of it was written without FUA, which another retry may have done.
+            let is_durable = job.todo.is_empty() && job.errors_before == self.errors();
+            return match scope {
+                SyncScope::All => self.start_last(at, Bio::flush()),
+                SyncScope::Range if rq.flags().has(OpFlags::FUA) && !is_durable => {
+                    self.start_last(at, Bio::flush_range(rq.sector(), rq.nr_sectors()));
+                }
+                SyncScope::Range => self.end_job(at, Status::Ok),
+            };
+        }
+        match scope == SyncScope::All && self.errors() != self.jobs[at].errors_before {
+            true => self.end_job(at, self.cache.failed_writes.last_status()),
+            false => self.block(at),
+        }
+    }
+
+    /// How a page of a request's range failed that is dirty, if one did.
+    fn range_failure(&self, rq: &Request<M>) -> Option<Status> {
+        let (page, span, mut status) = (self.cache.page, span_of(rq), None);
+        self.for_extents(rq, |shard, at| {
+            let extent = shard.extent(at);
+            if extent.failed.pages & page.bits_of(extent.number, span) != 0 {
+                status = Some(extent.failed.status);
+            }
+        });
+        status
+    }
+
+    /// Failures of pages of a request's range count no longer.
+    pub(crate) fn forget_failures(&self, rq: &Request<M>) {
+        let (page, span) = (self.cache.page, span_of(rq));
+        self.for_extents(rq, |shard, at| {
+            let extent = shard.extent_mut(at);
+            extent.failed.pages &= !page.bits_of(extent.number, span);
+        });
+    }
+
+    /// Whether all that was dirtied up to an epoch is below; if not, has it brought there.
+    fn sync_all(&mut self, epoch: u64) -> bool {
+        let cache = &self.cache;
+        if cache.is_below(epoch) {
+            return true;
+        }
+        if cache.dirty_pages() > cache.page.fit(OWN_BYTES_MAX) && cache.flusher.is_there() {
+            cache.flusher.ask_until(epoch);
+            return false;
+        }
+        let mut items = Vec::new();
+        for shard in cache.shards() {
+            let mut shard = shard.lock();
+            shard.collect(usize::MAX, &mut items, |extent| match extent.dirtied.epoch <= epoch {
+                true if cache.clearing.has_extent(extent.number) => DuePages::Later,
+                true => DuePages::Pages(ALL_PAGES),
+                false if extent.young.is_all => DuePages::Later,
+                false => DuePages::NoMore,
+            });
+        }
+        let started = !items.is_empty();
+        self.writeout.start(&self.cache, items);
+        // What was only discarded is off the list by now.
+        !started && self.cache.is_below(epoch)
+    }
+
+    /// Writes some pages to the volume, where there is no flusher; flushes try what is stranded.
+    pub(crate) fn write_some_back(&mut self) {
+        if self.writeout.pages() > 0 {
+            return;
+        }
+        if self.cache.settle(M::now()) {
+            self.cache.signals.wake();
+        }
+        let (cache, mut items) = (&self.cache, Vec::new());
+        let most = cache.page.fit(OWN_BYTES_MAX) as usize;
+        for shard in cache.shards() {
+            let is_due = |extent: &Extent| match cache.clearing.has_extent(extent.number) {
+                true => DuePages::Later,
+                false => DuePages::Pages(!extent.stranded),
+            };
+            shard.lock().collect(most, &mut items, is_due);
+        }
+        self.writeout.start(&self.cache, items);
+    }
+
+    /// Whether all of the range of a job's request that was dirtied up to an epoch is below; if
+    /// not, writes it.
+    fn sync_range(&mut self, job: usize, epoch: u64) -> bool {
+        let (mut items, mut is_below) = (Vec::new(), true);
+        let rq = self.jobs[job].rq();
+        let by = if rq.flags().has(OpFlags::FUA) { OpFlags::FUA } else { OpFlags::NONE };
+        for number in extents_of(self.cache.page, span_of(rq)) {
+            let bits = self.cache.page.bits_of(number, span_of(rq));
+            let mut shard = self.cache.shard(number).lock();
+            let Some(at) = shard.find(number) else { continue };
+            let owes = |extent: &Extent| {
+                (extent.dirty_bits() | extent.writing) & bits != 0 && extent.owes(epoch)
+            };
+            if owes(shard.extent(at)) {
+                if !self.cache.clearing.has_extent(number) {
+                    // Its neighbours go along, but for those whose drive fails, and unless they
+                    // would have to be durable, too.
+                    let is_fua = by == OpFlags::FUA;
+                    let neighbours = if is_fua { 0 } else { !shard.extent(at).stranded };
+                    match self.cache.failed_writes.has_failing() {
+                        true => shard.collect_beside(at, bits | neighbours, &mut items),
+                        false => shard.collect_one(at, bits | neighbours, &mut items),
+                    }
+                }
+                is_below &= shard.find(number).is_none_or(|at| !owes(shard.extent(at)));
+            }
+        }
+        let (start, end) = span_of(rq);
+        for item in &items {
+            let own = self.cache.page.mask_of(item.page, start, end);
+            if item.mask & own == own {
+                self.jobs[job].forget_page(item.page);
+            }
+        }
+        self.writeout.start_with(&self.cache, items, by);
+        is_below
+    }
+
+    /// Goes on with a discard or write of zeroes.
+    pub(crate) fn advance_clear(&mut self, at: usize) {
+        let rq = self.jobs[at].rq();
+        if !core::mem::replace(&mut self.jobs[at].is_clearing, true) {
+            self.cache.clearing.join(span_of(rq));
+        }
+        let mut is_written = false;
+        self.for_extents(rq, |shard, at| is_written |= shard.extent(at).writing != 0);
+        if is_written {
+            return self.block(at);
+        }
+        let bio = match rq.op() {
+            Op::Discard => Bio::discard(rq.sector(), rq.nr_sectors()),
+            _ => Bio::write_zeroes(rq.sector(), rq.nr_sectors()),
+        };
+        self.start_last(at, bio.with_flags(rq.flags().without(OpFlags::FUA)));
+    }
+
+    /// A job's last operation has ended below.
+    pub(crate) fn end_last(&mut self, at: usize, status: Status) {
+        let rq = self.jobs[at].rq();
+        if matches!(rq.op(), Op::Discard | Op::WriteZeroes) {
+            self.drop_range(rq, status);
+            self.cache.clearing.leave(span_of(rq));
+        }
+        self.end_job(at, status);
+    }
+
+    /// Drops sectors of a request's range from memory; only what the volume below has, too, if the
+    /// request failed, since some drives may have done it.
+    fn drop_range(&mut self, rq: &Request<M>, status: Status) {
+        let (span, mut clean) = (span_of(rq), 0);
+        let cache = &self.cache;
+        self.for_extents(rq, |shard, at| clean += drop_sectors(cache, (shard, at), (span, status)));
+        if clean > 0 {
+            self.cache.sub_dirty(clean);
+        }
+    }
+
+    /// Calls `f` for each extent of a request's range of which something is known.
+    fn for_extents(&self, rq: &Request<M>, mut f: impl FnMut(&mut Shard, u32)) {
+        let range = extents_of(self.cache.page, span_of(rq));
+        if range.end() - range.start() < RANGE_EXTENTS_MAX {
+            for number in range {
+                let mut shard = self.cache.shard(number).lock();
+                if let Some(at) = shard.find(number) {
+                    f(&mut shard, at);
+                }
+            }
+            return;
+        }
+        for shard in self.cache.shards() {
+            let mut shard = shard.lock();
+            let numbers: Vec<u64> = shard.numbers().filter(|it| range.contains(it)).collect();
+            for number in numbers {
+                if let Some(at) = shard.find(number) {
+                    f(&mut shard, at);
+                }
+            }
+        }
+    }
+}
+
+/// Drops sectors of an extent from memory, and has nothing kept that is being read; gives how many
+/// dirty pages are clean now.
+fn drop_sectors<M: Machine>(
+    cache: &Cache<M>,
+    (shard, at): (&mut Shard, u32),
+    ((start, end), status): ((u64, u64), Status),
+) -> u64 {
+    let mut clean = 0;
+    for place in 0..EXTENT_PAGES {
+        let extent = shard.extent_mut(at);
+        let page = extent.number * EXTENT_PAGES as u64 + place as u64;
+        let kept = if status.is_ok() { 0 } else { extent.dirty[place] };
+        let mask = cache.page.mask_of(page, start, end) & !kept;
+        let bit = 1u16 << place;
+        if mask == 0 {
+            continue;
+        }
+        extent.stale |= extent.filling & bit;
+        let was_dirty = extent.dirty[place] != 0;
+        extent.dirty[place] &= !mask;
+        extent.valid[place] &= !mask;
+        let (is_clean, is_gone) = (extent.dirty[place] == 0, extent.valid[place] == 0);
+        let is_written = extent.writing & bit != 0;
+        clean += u64::from(was_dirty && is_clean);
+        if is_clean {
+            cache.unstrand(shard, at, page);
+        }
+        if is_gone && !is_written {
+            shard.drop_page(at, place);
+        }
+    }
+    shard.forget_if_empty(at);
+    clean
+}

@@ -1,0 +1,108 @@
+//! Writes of a queue: blocks go into memory and are dirty from then on.
+//!
+//! A page that a drive reads at this moment gets a new frame. A write waits where too much is dirty
+//! or there is no memory, and fails where room would never come: its drive fails, and has its share
+//! of what may be dirty. A page that is dirty already needs no room. Writes with FUA, and all of a
+//! cache that writes through, go on as a sync of their range.
+#![allow(unsafe_code)]
+
+use core::ops::Range;
+
+use millrace_block::{OpFlags, Request, Status};
+use millrace_machine::{Lock, Machine};
+
+use crate::front::jobs::{JobStep, SyncScope};
+use crate::front::queue::CacheQueue;
+use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
+use crate::memory::extent::place_of;
+
+impl<M: Machine> CacheQueue<M> {
+    /// Whether a write is to be below before it is answered.
+    pub(crate) fn is_durable(&self, rq: &Request<M>) -> bool {
+        self.cache.is_write_through() || rq.flags().has(OpFlags::FUA)
+    }
+
+    /// Takes pages of a write into memory, up to the first that there is no room for; the rest.
+    #[inline]
+    pub(crate) fn write_pages(&mut self, rq: &Request<M>, mut pages: Range<u64>) -> Range<u64> {
+        let cache = &*self.cache;
+        let mut cursor = Cursor::new(rq);
+        let mut newly_dirty = 0;
+        while !pages.is_empty() {
+            let (number, place) = place_of(pages.start);
+            let mut shard = cache.shard(number).lock();
+            if cache.clearing.has(pages.start) {
+                break;
+            }
+            let at = shard.find_or_insert(number);
+            let fits =
+                shard.extent(at).dirty[place] != 0 || cache.has_room(pages.start, newly_dirty);
+            let frame = fits.then(|| shard.frame_to_write(&cache.frames, at, place)).flatten();
+            let Some(frame) = frame else {
+                shard.forget_if_empty(at);
+                break;
+            };
+            let (from, into, len) = part_of(cache.page, rq, pages.start);
+            let memory = cache.frames.at(frame).wrapping_add(into);
+            // SAFETY: the request is in flight, and the shard's lock keeps the frame.
+            unsafe { cursor.copy(CopyDirection::FromRequest, from, memory, len) };
+            let wanted = wanted_of(cache.page, rq, pages.start);
+            let was_clean = shard.note_written(at, place, wanted, cache.dirtied());
+            if was_clean {
+                cache.strand(&mut shard, at, pages.start);
+            }
+            shard.extent_mut(at).note_hit(place);
+            shard.stats.written += 1;
+            shard.stats.overwritten += u64::from(!was_clean);
+            newly_dirty += u64::from(was_clean);
+            pages.start += 1;
+        }
+        if newly_dirty > 0 {
+            cache.add_dirty(newly_dirty);
+        }
+        pages
+    }
+
+    /// Goes on with a write.
+    pub(crate) fn advance_write(&mut self, at: usize) {
+        let rq = self.jobs[at].rq();
+        let before: Range<u64> = self.jobs[at].todo.pop().unwrap_or(0..0);
+        let rest = self.write_pages(rq, before);
+        if !rest.is_empty() {
+            let refusal = self.refusal(rest.start);
+            self.jobs[at].todo.push(rest);
+            if let Some(status) = refusal {
+                return self.end_job(at, status);
+            }
+            match self.cache.flusher.is_there() {
+                true => self.cache.flusher.ask_memory(),
+                false => self.write_some_back(),
+            }
+            return self.block(at);
+        }
+        if self.is_durable(rq) {
+            let epoch = self.cache.end_epoch();
+            self.forget_failures(rq);
+            let pages = self.pages_of(rq);
+            self.jobs[at].todo.push(pages);
+            self.jobs[at].step = JobStep::Sync { epoch, scope: SyncScope::Range };
+            return self.advance(at);
+        }
+        self.jobs.remove(at);
+        self.end_write(rq);
+    }
+
+    /// Why a page can not be written to, if waiting does not help.
+    fn refusal(&self, page: u64) -> Option<Status> {
+        let (number, place) = place_of(page);
+        let shard = self.cache.shard(number).lock();
+        let is_dirty = shard.find(number).is_some_and(|at| shard.extent(at).dirty[place] != 0);
+        if is_dirty || self.cache.clearing.has(page) {
+            return None;
+        }
+        let is_stranded = shard.is_stranded();
+        drop(shard);
+        let no_memory = || self.cache.failed_writes.refusal().filter(|_| is_stranded);
+        self.cache.refusal(page).or_else(no_memory)
+    }
+}

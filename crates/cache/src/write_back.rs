@@ -1,0 +1,5 @@
+//! Write-back: dirty pages on their way from memory to the volume below.
+
+pub(crate) mod flusher;
+pub(crate) mod write_queues;
+pub(crate) mod writeout;

@@ -1,0 +1,326 @@
+//! `WriteQueues`: writes of dirty pages that are ready to be sent, by drive, and those inside each.
+//!
+//! Owned by a `Writeout`. A drive has so many places: one that is slow, or answers nothing, keeps
+//! its own and no others, and the writes of its neighbours go past its own. Writes over several
+//! drives have a queue of their own, with as many places as all drives. Knows numbers of writes and
+//! drives.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::cache::failed_writes::{DriveProgress, NO_MEMBER};
+
+/// A drive that has ended no write for so long, though it has some, is stuck.
+pub(crate) const STUCK_NS: u64 = 1_000_000_000;
+
+/// The writes of a volume's drives.
+pub(crate) struct WriteQueues {
+    /// Those of each drive, then those over several.
+    of: Box<[WriteQueue]>,
+    /// Places of each drive.
+    places: usize,
+    lists: WriteLists,
+    /// The queue whose turn it is to be first.
+    first: usize,
+}
+
+/// How a flusher sends its writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlusherConfig {
+    /// Writes inside each drive at a time, from 1.
+    pub drive_writes: u32,
+    /// In which order they go.
+    pub lists: WriteLists,
+}
+
+impl FlusherConfig {
+    /// Depth of a channel to a volume of so many drives in which no drive takes the places of
+    /// others: room for writes over several drives, which stay if one is stuck, and for those after
+    /// them.
+    #[must_use]
+    pub fn channel_depth(&self, drives: usize) -> u32 {
+        (2 * drives as u32).saturating_mul(self.drive_writes).clamp(1, 65_536)
+    }
+}
+
+/// In which order the writes of a flusher go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteLists {
+    /// Those of each drive in a list of its own: none waits for another drive.
+    PerDrive,
+    /// All in one list, as the kernel's of a volume (`bdi_writeback`), until a drive fails or is
+    /// stuck.
+    Shared,
+}
+
+/// The writes of one drive, or those over several.
+#[derive(Default)]
+struct WriteQueue {
+    ready: VecDeque<usize>,
+    /// Writes inside the drive.
+    inside: usize,
+    /// Pages of writes that are ready or inside.
+    pages: usize,
+    /// A write ended since the last turn, or none was inside then.
+    has_moved: bool,
+    /// The last turn for which that holds.
+    moved_ns: u64,
+    /// Writes came to it since `begin`.
+    is_fed: bool,
+    /// It was stuck when `held` looked, and how many pages that has given and not taken back.
+    is_stuck: bool,
+    held: usize,
+}
+
+impl WriteQueues {
+    /// Of so many drives, each with so many places, one at least.
+    pub(crate) fn new(drives: usize, config: FlusherConfig) -> WriteQueues {
+        let of = (0..=drives).map(|_| WriteQueue::default()).collect();
+        let places = config.drive_writes.max(1) as usize;
+        WriteQueues { of, places, lists: config.lists, first: 0 }
+    }
+
+    /// No write goes over several drives any more, and each drive has a list.
+    pub(crate) fn divide(&mut self) {
+        self.lists = WriteLists::PerDrive;
+    }
+
+    /// How many drives there are.
+    fn drives(&self) -> usize {
+        self.of.len() - 1
+    }
+
+    /// Places of a queue.
+    fn places(&self, queue: usize) -> usize {
+        if queue < self.drives() { self.places } else { self.places * self.drives() }
+    }
+
+    /// The queue of a drive's writes.
+    fn queue_mut(&mut self, member: u16) -> &mut WriteQueue {
+        let at = if self.is_shared(member) { self.drives() } else { member.into() };
+        &mut self.of[at]
+    }
+
+    /// Whether drives have lists of their own.
+    pub(crate) fn is_divided(&self) -> bool {
+        self.drives() > 1 && self.lists == WriteLists::PerDrive
+    }
+
+    /// Whether writes of a drive are in the list that is of no drive.
+    pub(crate) fn is_shared(&self, member: u16) -> bool {
+        member == NO_MEMBER || self.lists == WriteLists::Shared
+    }
+
+    /// Adds a write of so many pages.
+    pub(crate) fn push(&mut self, member: u16, number: usize, pages: usize) {
+        let queue = self.queue_mut(member);
+        queue.ready.push_back(number);
+        (queue.pages, queue.is_fed) = (queue.pages + pages, true);
+    }
+
+    /// The queues, each once, in the order in which they may send at this time.
+    pub(crate) fn turn(&mut self, now_ns: u64) -> impl Iterator<Item = usize> + use<> {
+        for queue in &mut self.of {
+            if core::mem::take(&mut queue.has_moved) || queue.inside == 0 {
+                queue.moved_ns = now_ns;
+            }
+        }
+        let (first, count) = (self.first, self.of.len());
+        self.first = (first + 1) % count;
+        (first..count).chain(0..first)
+    }
+
+    /// Takes the next write of a queue, if it has a place.
+    pub(crate) fn next(&mut self, queue: usize) -> Option<usize> {
+        let places = self.places(queue);
+        let queue = &mut self.of[queue];
+        if queue.inside >= places {
+            return None;
+        }
+        let number = queue.ready.pop_front()?;
+        queue.inside += 1;
+        Some(number)
+    }
+
+    /// The last write that `next` gave was not taken.
+    pub(crate) fn push_back(&mut self, queue: usize, number: usize) {
+        let queue = &mut self.of[queue];
+        queue.inside -= 1;
+        queue.ready.push_front(number);
+    }
+
+    /// A write of so many pages that `next` gave has ended, or takes no place any more.
+    pub(crate) fn ended(&mut self, member: u16, pages: usize) {
+        let queue = self.queue_mut(member);
+        (queue.inside, queue.pages) = (queue.inside - 1, queue.pages - pages);
+        queue.has_moved = true;
+    }
+
+    /// Takes all writes that are ready.
+    pub(crate) fn take_ready(&mut self) -> Vec<usize> {
+        self.of.iter_mut().flat_map(|queue| queue.ready.drain(..)).collect()
+    }
+
+    /// So many pages of writes that `take_ready` gave come no more.
+    pub(crate) fn forget(&mut self, member: u16, pages: usize) {
+        self.queue_mut(member).pages -= pages;
+    }
+
+    /// Looks at this time which drives are stuck: calls `note` for those that are, and for those
+    /// that are not any more, and gives how many more pages are held in them than at the last look.
+    pub(crate) fn held(&mut self, now_ns: u64, mut note: impl FnMut(usize, DriveProgress)) -> i64 {
+        let (drives, mut more) = (self.drives(), 0);
+        for (drive, queue) in self.of[..drives].iter_mut().enumerate() {
+            let holds = queue.inside > 0 && now_ns >= queue.moved_ns.saturating_add(STUCK_NS);
+            if core::mem::replace(&mut queue.is_stuck, holds) || holds {
+                note(drive, if holds { DriveProgress::Stuck } else { DriveProgress::Answers });
+            }
+            let held = if holds { queue.pages } else { 0 };
+            more += held as i64 - core::mem::replace(&mut queue.held, held) as i64;
+        }
+        more
+    }
+
+    /// Whether a drive was stuck at the last look.
+    pub(crate) fn has_stuck(&self) -> bool {
+        self.of.iter().any(|queue| queue.is_stuck)
+    }
+
+    /// When a drive is stuck that is not known to be, if it ends nothing until then.
+    pub(crate) fn stuck_at_ns(&self) -> Option<u64> {
+        let has_some = self.of.iter().filter(|queue| queue.inside > 0 && !queue.is_stuck);
+        has_some.map(|queue| queue.moved_ns.saturating_add(STUCK_NS)).min()
+    }
+
+    /// Whether writes of a drive are ready, or inside it and stuck.
+    pub(crate) fn has_waiting(&self, drive: usize) -> bool {
+        !self.of[drive].ready.is_empty() || self.of[drive].is_stuck
+    }
+
+    /// Whether nothing is ready, or half of the places are free of a drive to which writes came
+    /// since `begin`, or none came: the more comes together, the longer its writes are.
+    pub(crate) fn wants_more(&self) -> bool {
+        let is_short = |(at, queue): (usize, &WriteQueue)| {
+            queue.is_fed && queue.ready.is_empty() && queue.inside <= self.places(at) / 2
+        };
+        !self.of.iter().any(|queue| queue.is_fed)
+            || self.of.iter().enumerate().any(is_short)
+            || self.of.iter().all(|queue| queue.ready.is_empty())
+    }
+
+    /// What comes from here on counts in `wants_more`.
+    pub(crate) fn begin(&mut self) {
+        self.of.iter_mut().for_each(|queue| queue.is_fed = false);
+    }
+
+    /// Whether a drive has its share of so many pages, ready or inside.
+    pub(crate) fn is_full(&self, drive: usize, pages: usize) -> bool {
+        self.of[drive].pages >= pages / self.drives()
+    }
+
+    /// Whether some drive has its share of so many pages.
+    pub(crate) fn has_full(&self, pages: usize) -> bool {
+        (0..self.drives()).any(|drive| self.is_full(drive, pages))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write_queues(drives: usize, drive_writes: u32) -> WriteQueues {
+        WriteQueues::new(drives, FlusherConfig { drive_writes, lists: WriteLists::PerDrive })
+    }
+
+    /// Sends what may go at a time; the numbers.
+    fn send(write_queues: &mut WriteQueues, now_ns: u64) -> Vec<usize> {
+        let mut gone = Vec::new();
+        for drive in write_queues.turn(now_ns) {
+            gone.extend(core::iter::from_fn(|| write_queues.next(drive)));
+        }
+        gone
+    }
+
+    #[test]
+    fn a_drive_that_ends_nothing_keeps_its_places_and_no_others() {
+        let mut write_queues = write_queues(2, 2);
+        (0..12).for_each(|number| write_queues.push((number / 6) as u16, number, 1));
+        assert_eq!(
+            (send(&mut write_queues, 5), write_queues.wants_more()),
+            ([0, 1, 6, 7].into(), false)
+        );
+        assert_eq!(send(&mut write_queues, 6), []);
+        for (now_ns, number) in [(7, 8), (8, 9), (9, 10), (10, 11)] {
+            write_queues.ended(1, 1);
+            assert_eq!(send(&mut write_queues, now_ns), [number]);
+        }
+        assert!(
+            write_queues.has_waiting(0)
+                && !write_queues.has_waiting(1)
+                && !write_queues.wants_more()
+        );
+        write_queues.ended(1, 1);
+        assert!(write_queues.wants_more(), "it will soon have nothing");
+        assert_eq!(write_queues.stuck_at_ns(), Some(5 + STUCK_NS));
+        assert!(
+            write_queues.is_full(0, 12)
+                && !write_queues.is_full(1, 12)
+                && !write_queues.has_full(14)
+        );
+        let mut stuck = Vec::new();
+        let mut held = |write_queues: &mut WriteQueues, now_ns| {
+            write_queues.held(now_ns, |at, is| stuck.push((at, is)))
+        };
+        assert_eq!(held(&mut write_queues, 4 + STUCK_NS), 0);
+        assert_eq!(held(&mut write_queues, 5 + STUCK_NS), 6);
+        assert_eq!(write_queues.stuck_at_ns(), Some(10 + STUCK_NS));
+        write_queues.ended(0, 1);
+        let _ = write_queues.turn(5 + STUCK_NS);
+        assert_eq!(held(&mut write_queues, 5 + STUCK_NS), -6);
+        assert_eq!(stuck, [(0, DriveProgress::Stuck), (0, DriveProgress::Answers)]);
+        write_queues.begin();
+        assert!(write_queues.wants_more(), "nothing came to either");
+        write_queues.push(0, 12, 1);
+        assert!(!write_queues.wants_more(), "what came has not gone");
+    }
+
+    #[test]
+    fn writes_over_several_drives_have_places_of_their_own() {
+        let mut write_queues = write_queues(2, 1);
+        (0..3).for_each(|number| write_queues.push(NO_MEMBER, number, 9));
+        write_queues.push(1, 3, 1);
+        let mut gone = send(&mut write_queues, 0);
+        gone.sort_unstable();
+        assert_eq!(gone, [0, 1, 3]);
+        assert!(!write_queues.has_full(4), "they are of no drive");
+        write_queues.ended(NO_MEMBER, 9);
+        assert_eq!(send(&mut write_queues, 1), [2]);
+    }
+
+    #[test]
+    fn a_shared_list_goes_in_order_until_it_is_divided() {
+        let config = FlusherConfig { drive_writes: 1, lists: WriteLists::Shared };
+        let mut write_queues = WriteQueues::new(2, config);
+        (0..4).for_each(|number| write_queues.push(number / 2, number.into(), 1));
+        assert_eq!(send(&mut write_queues, 0), [0, 1]);
+        write_queues.ended(0, 1);
+        write_queues.ended(0, 1);
+        let ready = write_queues.take_ready();
+        (0..2).for_each(|_| write_queues.forget(1, 1));
+        write_queues.divide();
+        ready.into_iter().for_each(|number| write_queues.push((number / 2) as u16, number, 1));
+        assert_eq!(send(&mut write_queues, 2), [2]);
+    }
+
+    #[test]
+    fn what_was_not_taken_is_first_again_and_what_is_cut_leaves_nothing() {
+        let mut write_queues = write_queues(1, 1);
+        (0..2).for_each(|number| write_queues.push(0, number, 3));
+        assert_eq!(write_queues.next(0), Some(0));
+        write_queues.push_back(0, 0);
+        assert_eq!((write_queues.take_ready(), write_queues.stuck_at_ns()), ([0, 1].into(), None));
+        write_queues.forget(0, 6);
+        assert!(write_queues.is_full(0, 0) && !write_queues.is_full(0, 1));
+    }
+}

@@ -1,0 +1,478 @@
+//! `Writeout`: dirty pages on their way to the volume: sorted, merged to large writes, accounted.
+//!
+//! Owned by the flusher and, for small flushes and writes through, by queues. Takes what shards
+//! gave out, sorts it by sector, makes one write of each run of sectors up to 512 KiB (of one
+//! drive, but where chunks are small or drives share a list, and none has failed or is stuck; of
+//! one page, if its last write failed, since that may be due to a neighbour), and gives each page
+//! back to its shard when the writes that carry it have ended. Frames that lie side by side become
+//! one segment. A write waits for a place in its drive (write_queues.rs).
+#![allow(unsafe_code)]
+
+use alloc::vec::Vec;
+
+use millrace_block::{Bio, Channel, Op, OpFlags, Reject, Rejected, Segment, Status};
+use millrace_machine::{Lock, Machine, Order, Word};
+use slab::Slab;
+
+use crate::cache::Cache;
+use crate::cache::failed_writes::NO_MEMBER;
+use crate::memory::extent::EXTENT_PAGES;
+use crate::memory::page::PageSize;
+use crate::memory::shard::{DirtyPage, WriteOutcome};
+use crate::write_back::write_queues::{FlusherConfig, WriteLists, WriteQueues};
+
+/// Most sectors of one write.
+const SECTORS_MAX: u32 = 1024;
+/// Most segments of one write.
+const SEGMENTS_MAX: usize = 256;
+
+/// Pages that were collected together.
+struct WriteBatch {
+    items: Vec<DirtyPage>,
+    /// For each page, writes that carry it and have not ended, how those did that have, and which
+    /// eighths of it those had that did not end well.
+    states: Vec<(u8, WriteOutcome, u8)>,
+    left: usize,
+}
+
+/// One write.
+struct WriteBio {
+    batch: usize,
+    /// First and last page of the batch that it carries; how many of them count in its queue: those
+    /// that are not stranded, each in one write.
+    pages: (usize, usize),
+    counted: usize,
+    sector: u64,
+    /// Sector behind the last that it may have, and the drive that has all up to there; none if
+    /// it may go over several.
+    until: u64,
+    member: u16,
+    place: WriteSlot,
+    /// It carries a page that is to be written alone.
+    is_alone: bool,
+    flags: OpFlags,
+    segments: Vec<Segment>,
+}
+
+// SAFETY: the pointers of the segments are into the frames of the cache, which any thread may use.
+unsafe impl Send for WriteBio {}
+
+/// Whether a write has a place in its drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WriteSlot {
+    /// It waits for one.
+    Waits,
+    /// It has one.
+    Taken,
+    /// It is inside without one, since before the writes were cut.
+    None,
+}
+
+/// Dirty pages on their way.
+pub(crate) struct Writeout {
+    batches: Slab<WriteBatch>,
+    bios: Slab<WriteBio>,
+    pub(crate) write_queues: WriteQueues,
+    /// No write that waits goes over several drives.
+    is_cut: bool,
+    /// There is one drive, whose writes nobody else's wait for.
+    is_single: bool,
+    /// Pages on their way.
+    pages: usize,
+}
+
+impl Writeout {
+    /// Of a cache's volume.
+    pub(crate) fn new<M: Machine>(cache: &Cache<M>, config: FlusherConfig) -> Writeout {
+        let drives = cache.below.disks().len();
+        let is_divided = config.lists == WriteLists::PerDrive && !cache.has_small_chunks();
+        Writeout {
+            batches: Slab::new(),
+            bios: Slab::new(),
+            write_queues: WriteQueues::new(drives, config),
+            is_cut: drives == 1 || is_divided,
+            is_single: drives == 1,
+            pages: 0,
+        }
+    }
+
+    /// Pages on their way.
+    pub(crate) fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Leaves the lists of what is inside where they are for good: drives may still read them.
+    pub(crate) fn forget(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.bios));
+        core::mem::forget(core::mem::take(&mut self.batches));
+        self.pages = 0;
+    }
+
+    /// When to look whether a drive is stuck, if that matters.
+    pub(crate) fn look_at_ns(&self) -> Option<u64> {
+        if self.is_single { None } else { self.write_queues.stuck_at_ns() }
+    }
+
+    /// Takes pages that shards have given out.
+    pub(crate) fn start<M: Machine>(&mut self, cache: &Cache<M>, items: Vec<DirtyPage>) {
+        self.start_with(cache, items, OpFlags::NONE);
+    }
+
+    /// As `start`, for writes with these flags; with any, none goes over two drives, so that each
+    /// failure of one is counted.
+    pub(crate) fn start_with<M: Machine>(
+        &mut self,
+        cache: &Cache<M>,
+        mut items: Vec<DirtyPage>,
+        flags: OpFlags,
+    ) {
+        if items.is_empty() {
+            return;
+        }
+        items.sort_unstable_by_key(|item| item.page);
+        self.pages += items.len();
+        let states = alloc::vec![(0, WriteOutcome::Ok, 0); items.len()];
+        let batch = self.batches.insert(WriteBatch { left: items.len(), states, items });
+        let mut open: Option<WriteBio> = None;
+        for at in 0..self.batches[batch].items.len() {
+            let item = self.batches[batch].items[at];
+            if item.is_probe {
+                cache.begin_probe(item.page);
+            }
+            let (frame, first) = (cache.frames.at(item.frame), cache.page.start_of(item.page));
+            for (mut sector, mut len) in cache.page.sector_runs(item.page, item.mask) {
+                while len > 0 {
+                    let (member, run) = self.reach_of(cache, sector, flags);
+                    let take = run.min(len);
+                    let start = frame.wrapping_add((sector - first) as usize * 512);
+                    let piece = Segment { start, len_bytes: take as u32 * 512 };
+                    self.batches[batch].states[at].0 += 1;
+                    let is_alone = item.is_alone;
+                    let mut last = open.as_mut().filter(|_| !is_alone);
+                    if !last.as_mut().is_some_and(|bio| bio.append(sector, piece, at)) {
+                        let new = WriteBio {
+                            batch,
+                            pages: (at, at),
+                            counted: 0,
+                            sector,
+                            until: sector.saturating_add(run),
+                            member,
+                            place: WriteSlot::Waits,
+                            is_alone,
+                            flags,
+                            segments: alloc::vec![piece],
+                        };
+                        self.push(cache, open.replace(new));
+                    }
+                    (sector, len) = (sector + take, len - take);
+                }
+            }
+        }
+        self.push(cache, open);
+    }
+
+    /// The drive of a sector, and how many sectors from there on one write may have; none while
+    /// writes may go over several.
+    fn reach_of<M: Machine>(&self, cache: &Cache<M>, sector: u64, flags: OpFlags) -> (u16, u64) {
+        if flags == OpFlags::NONE && !self.is_cut && !cache.failed_writes.is_cautious() {
+            return (NO_MEMBER, u64::MAX);
+        }
+        let (member, run) = cache.below.drive_at(sector);
+        (member as u16, run)
+    }
+
+    fn push<M: Machine>(&mut self, cache: &Cache<M>, bio: Option<WriteBio>) {
+        if let Some(mut bio) = bio {
+            let (drive, run) = cache.below.drive_at(bio.sector);
+            if bio.end() <= bio.sector.saturating_add(run) {
+                bio.member = drive as u16;
+            }
+            let pages = &self.batches[bio.batch].items[bio.pages.0..=bio.pages.1];
+            // A page of several writes counts in the first of them.
+            let is_first = |item: &&DirtyPage| {
+                let first = cache.page.sector_runs(item.page, item.mask).next();
+                !item.is_probe && first.is_some_and(|(first, _)| bio.sector <= first)
+            };
+            bio.counted = pages.iter().filter(is_first).count();
+            let (member, counted) = (bio.member, bio.counted);
+            self.write_queues.push(member, self.bios.insert(bio), counted);
+        }
+    }
+
+    /// Hands writes to a channel of the volume, as long as it takes them and their drives have
+    /// places; `user_data` makes the number of a bio of that of a write. Gives whether any went.
+    pub(crate) fn send<M: Machine>(
+        &mut self,
+        (cache, below): (&Cache<M>, &mut Channel<M>),
+        user_data: impl Fn(usize) -> u64,
+    ) -> bool {
+        if self.pages == 0 && !self.write_queues.has_stuck() {
+            return false;
+        }
+        let now_ns = M::now();
+        let order = self.write_queues.turn(now_ns);
+        self.look_for_stuck(cache, now_ns);
+        let mut has_sent = false;
+        for queue in order {
+            while let Some(at) = self.write_queues.next(queue) {
+                let bio = &mut self.bios[at];
+                bio.place = WriteSlot::Taken;
+                let (list, is_alone) = (&raw const bio.segments[..], bio.is_alone);
+                let flags = bio.flags;
+                // SAFETY: the list stays in its slot, and frames that are written stay as they are,
+                // until `ended` is told of this write.
+                let bio = unsafe { Bio::foreign_vectored(Op::Write, bio.sector, list) };
+                match below.submit(bio.with_flags(flags).with_user_data(user_data(at))) {
+                    Ok(()) => {
+                        // Relaxed: a number that nothing depends on.
+                        cache.counts.write_requests.fetch_add(1, Order::Relaxed);
+                        has_sent = true;
+                        if is_alone {
+                            // Not merged with the next one.
+                            below.flush();
+                        }
+                    }
+                    Err(Rejected { reason: Reject::Full, .. }) => {
+                        self.bios[at].place = WriteSlot::Waits;
+                        self.write_queues.push_back(queue, at);
+                        return has_sent;
+                    }
+                    Err(Rejected { reason: Reject::Invalid(status), .. }) => {
+                        self.ended(cache, at, status);
+                    }
+                }
+            }
+        }
+        has_sent
+    }
+
+    /// Looks whether drives are stuck: then no write goes over two any more, and what waits for
+    /// those is counted apart.
+    fn look_for_stuck<M: Machine>(&mut self, cache: &Cache<M>, now_ns: u64) {
+        if self.is_single {
+            return;
+        }
+        if self.look_at_ns().is_some_and(|stuck_ns| now_ns >= stuck_ns) {
+            cache.failed_writes.be_cautious();
+        }
+        if !self.is_cut && cache.failed_writes.is_cautious() {
+            self.cut(cache);
+        }
+        if self.is_cut {
+            let before = cache.failed_writes.stuck_changes();
+            let note = |drive, answers| cache.failed_writes.note_progress(drive, answers);
+            let more = self.write_queues.held(now_ns, note);
+            if more != 0 {
+                cache.failed_writes.add_inside(more);
+                // There may be room for others now.
+                cache.signals.wake();
+            }
+            if before != cache.failed_writes.stuck_changes() {
+                // It looks which drives fail.
+                cache.flusher.ring();
+            }
+        }
+    }
+
+    /// Cuts the writes that wait where their drives end; those inside that may go over several take
+    /// no place any more.
+    fn cut<M: Machine>(&mut self, cache: &Cache<M>) {
+        self.is_cut = true;
+        for (_, bio) in &mut self.bios {
+            if bio.place == WriteSlot::Taken && self.write_queues.is_shared(bio.member) {
+                bio.place = WriteSlot::None;
+                self.write_queues.ended(bio.member, bio.counted);
+                cache.failed_writes.add_inside(bio.counted as i64);
+            }
+        }
+        cache.signals.wake();
+        let ready = self.write_queues.take_ready();
+        for at in &ready {
+            let bio = &self.bios[*at];
+            self.write_queues.forget(bio.member, bio.counted);
+        }
+        self.write_queues.divide();
+        for at in ready {
+            let mut rest = self.bios.remove(at);
+            loop {
+                let (_, run) = cache.below.drive_at(rest.sector);
+                let Some(behind) = rest.split_off(cache.page, rest.sector.saturating_add(run))
+                else {
+                    break;
+                };
+                // A page that ends in one and begins in the other.
+                if behind.pages.0 == rest.pages.1 {
+                    self.batches[rest.batch].states[behind.pages.0].0 += 1;
+                }
+                self.push(cache, Some(core::mem::replace(&mut rest, behind)));
+            }
+            self.push(cache, Some(rest));
+        }
+    }
+
+    /// A write has ended: its pages go back to their shards with the last write that carries them.
+    pub(crate) fn ended<M: Machine>(&mut self, cache: &Cache<M>, at: usize, status: Status) {
+        let bio = self.bios.remove(at);
+        match bio.place {
+            WriteSlot::Taken => self.write_queues.ended(bio.member, bio.counted),
+            WriteSlot::None => cache.failed_writes.add_inside(-(bio.counted as i64)),
+            WriteSlot::Waits => {}
+        }
+        let batch = &mut self.batches[bio.batch];
+        let ended = note_end(cache, bio.member, status);
+        let mut clean = 0;
+        for page in bio.pages.0..=bio.pages.1 {
+            let item = batch.items[page];
+            let (left, state, failed) = &mut batch.states[page];
+            *left -= 1;
+            *state = state.and(ended);
+            if ended != WriteOutcome::Ok {
+                *failed |= cache.page.mask_of(item.page, bio.sector, bio.end()) & item.mask;
+            }
+            if *left == 0 {
+                // What reached the volume is not written once more.
+                let mask = if *state == WriteOutcome::Ok { item.mask } else { *failed };
+                clean += u64::from(give_back(cache, &DirtyPage { mask, ..item }, *state));
+                (batch.left, self.pages) = (batch.left - 1, self.pages - 1);
+            }
+        }
+        if status.is_ok() {
+            cache.counts.written_back.fetch_add(clean, Order::Relaxed);
+        }
+        if batch.left == 0 {
+            self.batches.remove(bio.batch);
+        }
+        if clean > 0 {
+            cache.sub_dirty(clean);
+        }
+    }
+}
+
+/// Notes how a write ended: what that says of its pages.
+fn note_end<M: Machine>(cache: &Cache<M>, member: u16, status: Status) -> WriteOutcome {
+    if status.is_ok() {
+        cache.failed_writes.note_good(member);
+        return WriteOutcome::Ok;
+    }
+    if member == NO_MEMBER {
+        cache.failed_writes.be_cautious();
+        return WriteOutcome::Again;
+    }
+    cache.failed_writes.note_error(member, status);
+    // SeqCst: before the look who waits, in `Signals::wake`.
+    cache.counts.write_errors.fetch_add(1, Order::SeqCst);
+    // It looks which drives fail.
+    cache.flusher.ring();
+    WriteOutcome::Failed(status)
+}
+
+/// Gives a page back to its shard; how many pages are clean now.
+fn give_back<M: Machine>(cache: &Cache<M>, item: &DirtyPage, ended: WriteOutcome) -> u32 {
+    let number = item.page / EXTENT_PAGES as u64;
+    let mut shard = cache.shard(number).lock();
+    let clean = shard.end_write(item, ended);
+    if item.is_probe {
+        cache.end_probe(item.page);
+    }
+    if ended != WriteOutcome::Ok
+        && let Some(at) = shard.find(number)
+    {
+        cache.strand(&mut shard, at, item.page);
+    }
+    clean
+}
+
+impl WriteBio {
+    /// Takes what it has from a sector on, if it goes so far: a write like it.
+    fn split_off(&mut self, size: PageSize, sector: u64) -> Option<WriteBio> {
+        if self.end() <= sector {
+            return None;
+        }
+        let mut left = (sector - self.sector) as usize * 512;
+        let (mut before, mut behind) = (Vec::new(), Vec::new());
+        for piece in self.segments.drain(..) {
+            let take = left.min(piece.len_bytes as usize);
+            left -= take;
+            let (first, rest) = (take as u32, piece.len_bytes - take as u32);
+            if first > 0 {
+                before.push(Segment { start: piece.start, len_bytes: first });
+            }
+            if rest > 0 {
+                behind.push(Segment { start: piece.start.wrapping_add(take), len_bytes: rest });
+            }
+        }
+        // Its pages follow each other, as its sectors do.
+        let page_of = |sector: u64| (size.page_at(sector) - size.page_at(self.sector)) as usize;
+        let pages = (self.pages.0 + page_of(sector), self.pages.1);
+        self.pages.1 = self.pages.0 + page_of(sector - 1);
+        self.segments = before;
+        Some(WriteBio { pages, sector, segments: behind, ..*self })
+    }
+
+    /// The sector behind it.
+    fn end(&self) -> u64 {
+        let bytes: u32 = self.segments.iter().map(|piece| piece.len_bytes).sum();
+        self.sector + u64::from(bytes / 512)
+    }
+
+    /// Adds the next sectors of a batch; false if they do not follow, or the write is full.
+    fn append(&mut self, sector: u64, piece: Segment, page: usize) -> bool {
+        let nr_sectors = (self.end() - self.sector) as u32;
+        let follows = self.end() == sector;
+        let end = sector + u64::from(piece.len_bytes / 512);
+        if self.is_alone
+            || !follows
+            || end > self.until
+            || nr_sectors + piece.len_bytes / 512 > SECTORS_MAX
+        {
+            return false;
+        }
+        let last = self.segments.last_mut().expect("a write has memory");
+        if last.start.wrapping_add(last.len_bytes as usize) == piece.start {
+            last.len_bytes += piece.len_bytes;
+        } else if self.segments.len() < SEGMENTS_MAX {
+            self.segments.push(piece);
+        } else {
+            return false;
+        }
+        self.pages.1 = page;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_cut_inside_a_page_and_a_segment_and_loses_nothing() {
+        let memory = |at: usize| core::ptr::without_provenance_mut::<u8>(at);
+        // Sectors 4 to 24, pages 7 to 9 of the batch, memory in two pieces.
+        let mut write = WriteBio {
+            batch: 0,
+            pages: (7, 9),
+            counted: 0,
+            sector: 4,
+            until: u64::MAX,
+            member: NO_MEMBER,
+            place: WriteSlot::Waits,
+            is_alone: false,
+            flags: OpFlags::NONE,
+            segments: alloc::vec![
+                Segment { start: memory(1 << 20), len_bytes: 4 * 512 },
+                Segment { start: memory(2 << 20), len_bytes: 16 * 512 },
+            ],
+        };
+        assert!(write.split_off(PageSize::over(512), 24).is_none(), "it ends there");
+        let behind = write.split_off(PageSize::over(512), 10).expect("it goes on");
+        let pieces = |write: &WriteBio| -> Vec<(usize, u32)> {
+            write.segments.iter().map(|it| (it.start.addr(), it.len_bytes / 512)).collect()
+        };
+        assert_eq!((write.sector, write.end(), write.pages), (4, 10, (7, 8)));
+        assert_eq!(pieces(&write), [(1 << 20, 4), (2 << 20, 2)]);
+        assert_eq!((behind.sector, behind.end(), behind.pages), (10, 24, (8, 9)));
+        assert_eq!(pieces(&behind), [((2 << 20) + 1024, 14)]);
+        let at_page = write.split_off(PageSize::over(512), 8).expect("it goes on");
+        assert_eq!((write.pages, at_page.pages), ((7, 7), (8, 8)));
+    }
+}

@@ -1,0 +1,100 @@
+//! A drive's file that is gone although its volume has data.
+//!
+//! A file that is named with a size is made when it is not there. If the other drives of its volume
+//! have been written, it is not a new one but one that was lost, or lies on a file system that is
+//! not mounted; an empty file in its place would be served as zeroes. Called by start/drives.rs
+//! before any drive is opened.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use millrace::VolumeConfig;
+use millrace_block::Layout;
+
+use crate::config::{DriveLines, Problems, ServePlan};
+
+/// State of the file at a drive's path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FileState {
+    /// Nothing, or an empty file.
+    Missing,
+    /// A file without a byte that was ever written.
+    Fresh,
+    /// May hold data.
+    Written,
+}
+
+fn state_of(path: &Path) -> FileState {
+    match fs::metadata(path) {
+        Ok(meta) if meta.file_type().is_block_device() || meta.blocks() > 0 => FileState::Written,
+        Ok(meta) if meta.len() > 0 => FileState::Fresh,
+        _ => FileState::Missing,
+    }
+}
+
+/// The member that is missing though it cannot be new, and one that has data. A linear volume may
+/// be given more drives at its end; a stripe has all of them from the beginning.
+fn lost(states: &[Option<FileState>], layout: Layout) -> Option<(usize, usize)> {
+    let written = |at: &usize| states[*at] == Some(FileState::Written);
+    let missing = |at: &usize| states[*at] == Some(FileState::Missing);
+    let last = (0..states.len()).rev().find(written)?;
+    let until = if matches!(layout, Layout::Linear) { last } else { states.len() };
+    (0..until).find(missing).map(|at| (at, last))
+}
+
+/// Refuses a plan whose volumes have lost a file.
+///
+/// # Errors
+/// The first one, with the line of its drive.
+pub fn check(plan: &ServePlan) -> Result<(), Problems> {
+    let mut lines = plan.lines.drives.as_slice();
+    plan.config.volumes.iter().try_for_each(|volume| {
+        let (own, rest) = lines.split_at(volume.drives.len());
+        lines = rest;
+        check_volume(&plan.file, volume, own)
+    })
+}
+
+fn check_volume(file: &str, volume: &VolumeConfig, lines: &[DriveLines]) -> Result<(), Problems> {
+    let mut problems = Problems::new(file);
+    let drives = &volume.drives;
+    let files: Vec<_> = drives.iter().map(|drive| drive.spec.file()).collect();
+    let states: Vec<_> = files.iter().map(|file| file.as_deref().map(state_of)).collect();
+    let Some((at, written)) = lost(&states, volume.layout) else { return Ok(()) };
+    let Some(file) = &files[at] else { return Ok(()) };
+    let (name, other) = (&drives[at].name, &drives[written].name);
+    let text = format!(
+        "drive {name}: {}: this file is missing or empty, but drive {other} of volume {} has data; \
+         put the file back, or mount its file system; to begin with an empty volume, remove the \
+         files of its other drives, too",
+        file.display(),
+        volume.name
+    );
+    problems.add(lines[at].of_key("path"), text);
+    Err(problems)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_member_is_new_only_where_nothing_was_written_that_needs_it() {
+        use FileState::{Fresh, Missing, Written};
+        const STRIPE: Layout = Layout::Stripe { chunk_sectors: 128 };
+        let lost = |states: &[FileState], layout| {
+            let states: Vec<_> = states.iter().copied().map(Some).collect();
+            lost(&states, layout)
+        };
+        for layout in [STRIPE, Layout::Linear] {
+            assert_eq!(lost(&[Missing, Missing], layout), None, "the first start");
+            assert_eq!(lost(&[Fresh, Missing], layout), None, "one that was cut short");
+            assert_eq!(lost(&[Written, Fresh, Written], layout), None);
+            assert_eq!(lost(&[Missing, Written], layout), Some((0, 1)));
+        }
+        assert_eq!(lost(&[Written, Missing], STRIPE), Some((1, 0)));
+        assert_eq!(lost(&[Written, Missing], Layout::Linear), None, "one more at the end");
+        assert_eq!(super::lost(&[None, Some(Missing)], STRIPE), None, "memory beside it");
+    }
+}

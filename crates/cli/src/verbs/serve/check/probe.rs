@@ -1,0 +1,315 @@
+//! Reasons why a socket could not be made, or a drive's file not be opened, found by looking only.
+//!
+//! For `--check`, which must say what a start would say and changes nothing: it makes no name in
+//! any folder, and connects to nobody. A start asks, too, where it must know which socket is at
+//! fault. Locks are tried and given back at once; whoever starts meanwhile tries again by itself.
+//! Called by findings.rs, view_sockets.rs, start/images.rs and start/drives.rs.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use millrace_drives::{
+    FileAccess, Holder, Spec, flock_holder, lock_refusal, open_store, size_bytes, size_text,
+};
+use rustix::fs::{Access, Mode, OFlags, access, ftruncate, open};
+use rustix::process::{Resource, getrlimit};
+
+/// Time for which a check waits for locks.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// From one look at a lock to the next.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// Time for which a look waits for other processes. A process that was killed holds its locks
+/// for some time, and a start waits for them.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    until: Instant,
+}
+
+impl Patience {
+    /// A second from now on, for all looks together.
+    pub fn new() -> Patience {
+        Patience { until: Instant::now() + PATIENCE }
+    }
+
+    /// No time at all.
+    pub fn none() -> Patience {
+        Patience { until: Instant::now() }
+    }
+
+    /// The value of `held` when the time is over; none as soon as nothing is held.
+    fn wait_for<T>(self, held: impl Fn() -> Option<T>) -> Option<T> {
+        loop {
+            let found = held()?;
+            if Instant::now() >= self.until {
+                return Some(found);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Reason why no socket can be made at a path, with a remedy; none if nothing speaks against it.
+pub fn socket(path: &Path, patience: Patience) -> Option<String> {
+    let folder = folder_of(path);
+    let shown = folder.display();
+    match fs::metadata(folder) {
+        Ok(meta) if meta.is_dir() => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Some(format!(
+                "its folder {shown} is not there; make it, or choose another path"
+            ));
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotADirectory => {
+            return Some(format!("its folder {shown}: {error}; choose another path"));
+        }
+        _ => return Some(format!("{shown} is no folder; choose another path")),
+    }
+    let kind = fs::symlink_metadata(path).map(|meta| meta.file_type());
+    if let Some(kind) = kind.ok().filter(|kind| !kind.is_socket()) {
+        let what = if kind.is_dir() { "a folder" } else { "a file that is no socket" };
+        return Some(format!("there is {what}; move it away, or choose another path"));
+    }
+    let mut lock = path.as_os_str().to_owned();
+    lock.push(".lock");
+    let lock = PathBuf::from(lock);
+    if let Some(holder) = patience.wait_for(|| holder_of(&lock)) {
+        return Some(format!("in use by {holder}; stop that, or choose another path"));
+    }
+    (!may_make_files(folder)).then(|| {
+        format!(
+            "this user may not make files in the folder {shown}; change its mode, or choose \
+             another path"
+        )
+    })
+}
+
+/// Reason why the file of a drive cannot be opened, or made, as its spec says; none if nothing
+/// speaks against it, or if the drive has no file.
+pub fn drive(spec: &Spec, patience: Patience) -> Option<String> {
+    let spec = &innermost(spec);
+    let path = Path::new(spec.get("path")?);
+    let shown = path.display();
+    let read_only = switch(spec, "read-only").unwrap_or(false);
+    if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink()) && !path.exists() {
+        return Some(format!("{shown}: this is a link to a file that is not there; make that"));
+    }
+    if !path.exists() {
+        let size = spec.get("size").and_then(size_bytes)?;
+        return match read_only {
+            true => Some(format!(
+                "{shown}: there is no such file, and a drive that is read-only \
+                                  makes none"
+            )),
+            false => unmakeable(path, size),
+        };
+    }
+    if let Some(why) = unreadable(path) {
+        return Some(format!("{shown}: {why}"));
+    }
+    if !read_only && access(path, Access::WRITE_OK).is_err() {
+        let what = "this user may not write to it";
+        return Some(format!(
+            "{shown}: {what}; change its mode, or serve it read-only: \
+             read-only=on, or `serve --read-only`"
+        ));
+    }
+    if !locks(spec) {
+        return None;
+    }
+    let access = if read_only { FileAccess::ReadOnly } else { FileAccess::ReadWrite };
+    patience.wait_for(|| lock_refusal(path, access))
+}
+
+/// Reason why nobody can listen at a TCP address, with a remedy; none if somebody can. Port 0 is
+/// any.
+pub fn tcp(address: SocketAddr, patience: Patience) -> Option<String> {
+    let refused = || TcpListener::bind(address).err();
+    let in_use = || refused().filter(|error| error.kind() == io::ErrorKind::AddrInUse);
+    patience.wait_for(in_use).or_else(refused).map(|error| no_tcp(&error))
+}
+
+/// Remedy for an error of listening at a TCP address.
+pub fn no_tcp(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "in use by another server; choose another port".to_owned(),
+        io::ErrorKind::AddrNotAvailable => {
+            "this machine has no such address; choose one of its own".to_owned()
+        }
+        _ => format!("cannot listen: {error}"),
+    }
+}
+
+/// Reason why a file cannot be read, with a remedy.
+pub fn unreadable(path: &Path) -> Option<String> {
+    let what = "this user may not read it; change its mode, or run this as its owner";
+    (access(path, Access::READ_OK) == Err(rustix::io::Errno::ACCESS)).then(|| what.to_owned())
+}
+
+/// The thing that the opening of a drive may wait for, in words: another process that has locked
+/// its file, or the cluster of its image.
+pub fn awaited(spec: &Spec) -> Option<String> {
+    let spec = &innermost(spec);
+    if let Some(image) = spec.get("image") {
+        return Some(format!(
+            "for the Ceph cluster, or for the client that has the lock of {image}"
+        ));
+    }
+    let path = PathBuf::from(spec.get("path").filter(|_| locks(spec))?);
+    let holder = holder_of(&path).filter(|holder| !holder.is_this())?;
+    Some(format!("some seconds for {holder} to release {}", path.display()))
+}
+
+/// Reason why no file of this size can be made at a path. The trial is a file without a name, which
+/// is gone when it is closed; a file system that has none is not tried.
+fn unmakeable(path: &Path, size_bytes: u64) -> Option<String> {
+    let (shown, folder, asked) = (path.display(), folder_of(path), size_text(size_bytes));
+    if !folder.is_dir() {
+        return Some(format!("{shown}: its folder is not there; make it first"));
+    }
+    if !may_make_files(folder) {
+        return Some(format!(
+            "{shown}: this user may not make files in the folder {}; change its mode, or name \
+             another file",
+            folder.display()
+        ));
+    }
+    // Past this limit the system ends the process that tries.
+    let limit = getrlimit(Resource::Fsize).current.is_some_and(|most| size_bytes > most);
+    let refused = || {
+        let file = open(folder, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR);
+        file.is_ok_and(|file| ftruncate(file, size_bytes) == Err(rustix::io::Errno::FBIG))
+    };
+    (limit || refused()).then(|| {
+        format!(
+            "{shown}: size={asked}: more than its file system takes in one file; lower the size"
+        )
+    })
+}
+
+/// The spec that names a file: a drive around another has that one's spec at its key `drive`.
+pub fn innermost(spec: &Spec) -> Spec {
+    let inner = spec.get("drive").and_then(|inner| inner.parse::<Spec>().ok());
+    inner.map_or_else(|| spec.clone(), |inner| innermost(&inner))
+}
+
+/// Value of a switch of a file drive; none where the spec does not give it.
+fn switch(spec: &Spec, key: &str) -> Option<bool> {
+    spec.get(key).map(|value| ["on", "true", "yes", "1"].contains(&value))
+}
+
+/// True if the drive locks its file.
+fn locks(spec: &Spec) -> bool {
+    switch(spec, "lock").unwrap_or(true)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+fn may_make_files(folder: &Path) -> bool {
+    access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+}
+
+fn holder_of(path: &Path) -> Option<Holder> {
+    open_store(path, OpenOptions::new().read(true), 0).ok().and_then(|file| flock_holder(&file))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{FlockOperation, flock};
+
+    use super::*;
+
+    fn said(spec: &str) -> Option<String> {
+        drive(&spec.parse().unwrap(), Patience::none())
+    }
+
+    #[test]
+    fn nothing_speaks_against_what_can_be_made_or_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        drop(UnixListener::bind(at("stale")).unwrap());
+        let socket = |name| socket(&at(name), Patience::none());
+        assert_eq!((socket("new"), socket("stale")), (None, None));
+        fs::write(at("d"), [0; 512]).unwrap();
+        let (new, old) = (at("new").display().to_string(), at("d").display().to_string());
+        assert_eq!(said(&format!("file:path={new},size=1m")), None);
+        assert_eq!(said(&format!("fault:drive=(file:path={old})")), None);
+        assert_eq!(said("null:size=1g"), None);
+        assert!(!at("new").exists());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing was made");
+    }
+
+    #[test]
+    fn a_port_that_is_taken_and_an_address_of_others_are_refused() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let tcp = |address| tcp(address, Patience::none());
+        let said = |address: &str| tcp(address.parse().unwrap());
+        assert_eq!(said("127.0.0.1:0"), None);
+        let why = tcp(taken);
+        assert_eq!(why, None, "it was let go");
+        let holder = TcpListener::bind(taken).unwrap();
+        let why = tcp(holder.local_addr().unwrap()).unwrap();
+        assert_eq!(why, "in use by another server; choose another port");
+        // A network for documents, which nobody has (RFC 5737).
+        let why = said("192.0.2.1:0").unwrap();
+        assert_eq!(why, "this machine has no such address; choose one of its own");
+    }
+
+    #[test]
+    fn locks_that_are_let_go_within_a_second_are_waited_for_and_others_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d");
+        fs::write(&path, [0; 512]).unwrap();
+        fs::write(dir.path().join("s.lock"), "").unwrap();
+        let files = [path.clone(), dir.path().join("s.lock")].map(|path| {
+            let file = File::open(path).unwrap();
+            flock(&file, FlockOperation::LockExclusive).unwrap();
+            file
+        });
+        let spec: Spec = format!("file:path={}", path.display()).parse().unwrap();
+        let look = |patience| (drive(&spec, patience), socket(&dir.path().join("s"), patience));
+        let refused = look(Patience::none());
+        assert!(refused.0.is_some() && refused.1.is_some());
+        // As a process that was killed does.
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(200));
+                drop(files);
+            });
+            assert_eq!(look(Patience::new()), (None, None));
+        });
+        let began = Instant::now();
+        let _file = File::open(&path)
+            .map(|file| flock(&file, FlockOperation::LockExclusive).map(|()| file));
+        assert!(look(Patience::new()).0.is_some());
+        assert!(began.elapsed() >= PATIENCE);
+    }
+
+    #[test]
+    fn a_locked_file_is_refused_unless_the_lock_is_shared_or_not_wanted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d");
+        fs::write(&path, [0; 512]).unwrap();
+        let (file, path) = (File::open(&path).unwrap(), path.display());
+        flock(&file, FlockOperation::LockShared).unwrap();
+        let why = said(&format!("fault:drive=(file:path={path})")).unwrap();
+        assert!(why.contains("uses this file"), "{why}");
+        assert_eq!(said(&format!("file:path={path},read-only=on")), None);
+        assert_eq!(said(&format!("file:path={path},lock=off")), None);
+        flock(&file, FlockOperation::LockExclusive).unwrap();
+        assert!(said(&format!("file:path={path},read-only=on")).is_some());
+    }
+}

@@ -1,0 +1,95 @@
+//! Errors of a start as problems of a plan: at the line of the drive, key, listener or export.
+//!
+//! Pure. Called by findings.rs, start/drives.rs and `serve`, so `--check` and a start say the same.
+
+use millrace::{Part, SetupError, StartError};
+use millrace_console::reasons;
+use millrace_drives::SpecError;
+
+use super::probe::innermost;
+use crate::config::{Place, Problems, ServePlan};
+
+/// An error at the line of what it is about.
+pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
+    let mut problems = Problems::new(&plan.file);
+    let text = text_of(&error.source);
+    match error.part {
+        Part::Drive(number) => {
+            let (line, text) = drive_problem(plan, number, &error.source);
+            problems.add(line, text);
+        }
+        Part::Volume(number) => problems.add(plan.lines.volumes[number], text),
+        Part::Listener(number) => problems.add(plan.listeners[number].line, format!("nbd: {text}")),
+        Part::ListenerTls(number) => problems.add(plan.listeners[number].tls_line, text),
+        Part::Export(number) => problems.add(plan.lines.exports[number], text),
+        Part::Guests(number) => {
+            let line = plan.lines.guests[number].unwrap_or(1);
+            problems.add(line, format!("vhost-user-blk: {text}"));
+        }
+        _ => problems.add_at(Place::File, text),
+    }
+    problems
+}
+
+/// The whole text of an error; what a drive's is about needs no more than its name.
+fn text_of(error: &SetupError) -> String {
+    match error {
+        SetupError::Drive { name, source } => format!("drive {name}: {}", reasons(source)),
+        other => reasons(other),
+    }
+}
+
+/// The line and text of an error about a drive: of its key if it names one.
+fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize, String) {
+    let lines = &plan.lines.drives[number];
+    let text = text_of(error);
+    match error {
+        SetupError::SameFile { other, .. } => {
+            (lines.of_key("path"), same_file(plan, number, *other))
+        }
+        SetupError::Drive { source: SpecError::InvalidValue { key, .. }, .. } => {
+            (lines.of_key(key), text)
+        }
+        SetupError::Drive { source: SpecError::Open(_), .. } => {
+            // What the drive itself says may name a key, too, as in `size=4g`.
+            let named = |key: &&str| text.contains(&format!(" {key}="));
+            let named = lines.keys.iter().map(|(key, _)| key.as_str()).find(named);
+            let is_remote = lines.keys.iter().any(|(key, _)| key == "uri");
+            let place = if is_remote { "uri" } else { "path" };
+            (lines.of_key(named.unwrap_or(place)), text)
+        }
+        _ => (lines.line, text),
+    }
+}
+
+/// Two drives of one file, in words.
+fn same_file(plan: &ServePlan, number: usize, other: usize) -> String {
+    let drives: Vec<_> = plan.drives().collect();
+    let ((drive, _), (other, other_lines)) = (drives[number], drives[other]);
+    match (plan.file.as_str(), (drive.spec.file(), other.spec.file())) {
+        // Whoever has named files has named no drives.
+        ("", (Some(file), Some(same))) if file == same => {
+            format!("{}: this file is named twice; name it once", file.display())
+        }
+        ("", (Some(file), Some(same))) => {
+            let (file, same) = (file.display(), same.display());
+            format!("{file}: this is the same file as {same}; name one of them")
+        }
+        ("", _) => {
+            let spec = &drive.spec;
+            format!("{spec}: this keeps its data where another one does; name one of them")
+        }
+        _ => {
+            let (store, one) = match innermost(&drive.spec).driver.as_str() {
+                "file" => ("file", "a file"),
+                "rbd" => ("image", "an image"),
+                _ => ("export", "one"),
+            };
+            format!(
+                "drive {}: its {store} is that of drive {} (line {}) too; give each drive {one} of \
+                 its own",
+                drive.name, other.name, other_lines.line
+            )
+        }
+    }
+}

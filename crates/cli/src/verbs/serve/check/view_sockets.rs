@@ -1,0 +1,148 @@
+//! The sockets of the daemon's views: where they are, bound just before those of clients.
+//!
+//! Owns the rule for a control socket that the configuration does not name. An address that is
+//! taken is a problem with the line that names it. Called by `serve`.
+
+use std::fmt::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use millrace::{Listen, VhostSocket};
+use millrace_console::visible;
+use millrace_exports::nbd::{UnixSocket, handed_over_names};
+
+use super::probe::{self, Patience};
+use crate::config::words::{ControlWord, control_beside};
+use crate::config::{Place, Problems, ServePlan};
+use crate::views::Sockets;
+
+/// Where the control socket of a plan is.
+pub struct ControlSocket<'a> {
+    /// Its path, if there is one.
+    pub path: Option<PathBuf>,
+    /// The line that says so.
+    pub line: usize,
+    /// The key and path of the socket beside which it is, unless it was named itself.
+    pub beside: Option<(&'static str, &'a Path)>,
+}
+
+/// Where the control socket is: where the plan says, or beside the first Unix socket of a server.
+pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
+    if let Some(control) = &plan.control {
+        let path = match &control.value {
+            ControlWord::At(path) => Some(path.clone()),
+            ControlWord::Off => None,
+        };
+        return ControlSocket { path, line: control.line, beside: None };
+    }
+    let sockets = plan.listeners.iter().filter_map(|listener| match &listener.address {
+        Listen::Unix(path) => Some(("nbd", path.as_path(), listener.line)),
+        Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => None,
+    });
+    let machines = plan.guests().map(|(_, guests, line)| ("vhost-user-blk", guests.path(), line));
+    let Some((key, socket, line)) = sockets.chain(machines).next() else {
+        return ControlSocket { path: None, line: 1, beside: None };
+    };
+    let own = !plan.guests().any(|(_, guests, _)| {
+        // That socket is the virtual machine's.
+        matches!(guests.socket, VhostSocket::Connect(_)) && guests.path() == socket
+    });
+    ControlSocket { path: control_beside(socket), line, beside: own.then_some((key, socket)) }
+}
+
+/// Where metrics are served, where that was said, and how a message begins: the flag has the word.
+pub fn metrics(
+    plan: &ServePlan,
+    flag: Option<SocketAddr>,
+) -> Option<(SocketAddr, Place, &'static str)> {
+    match (flag, &plan.metrics) {
+        (Some(address), _) => Some((address, Place::Flag("--metrics"), "")),
+        (None, Some(key)) => Some((key.value, Place::Line(key.line), "metrics: ")),
+        (None, None) => None,
+    }
+}
+
+/// True if the plan or the flag asks for a socket.
+pub fn has_any(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> bool {
+    control(plan).path.is_some() || metrics(plan, metrics_flag).is_some()
+}
+
+/// Refuses sockets that the service manager hands over and that no export listens on: their clients
+/// would connect and wait for ever.
+///
+/// # Errors
+/// Their names, and what to do.
+pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
+    let is_used = |name: &String| {
+        let wanted = Listen::Inherited(name.clone());
+        plan.listeners.iter().any(|listener| listener.address == wanted)
+    };
+    let mut unused = handed_over_names();
+    unused.retain(|name| !is_used(name));
+    if unused.is_empty() {
+        return Ok(());
+    }
+    let names = unused.iter().map(|name| visible(name)).collect::<Vec<_>>().join(", ");
+    let mut problems = Problems::new(&plan.file);
+    problems.add_at(
+        Place::File,
+        format!(
+            "the service manager hands over sockets that no export listens on: {names}; clients \
+             would wait there for ever; add nbd = \"systemd:{}\" to an export, or remove the socket \
+             from its unit",
+            visible(&unused[0])
+        ),
+    );
+    Err(problems)
+}
+
+/// Binds what the plan asks for; metrics where the flag says, if it was given.
+///
+/// # Errors
+/// If an address is in use, or the system refuses it.
+pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
+    let problem = |place: Place, text: String| {
+        let mut problems = Problems::new(&plan.file);
+        problems.add_at(place, text);
+        problems
+    };
+    let ControlSocket { path, line, beside } = control(plan);
+    if let Some((key, socket)) = beside {
+        // What is wrong is where clients are served, not what was put beside it unasked.
+        if let Some(why) = probe::socket(socket, Patience::none()) {
+            let text = format!("{key}: unix:{}: {why}", socket.display());
+            return Err(problem(Place::Line(line), text));
+        }
+    }
+    let control = path.map(|path| match &plan.control_access {
+        None => UnixSocket::bind_private(&path),
+        Some(access) => UnixSocket::bind_with(&path, &access.value),
+    });
+    let control = control.transpose();
+    let control =
+        control.map_err(|error| problem(Place::Line(line), format!("control: {error}")))?;
+    let metrics = metrics(plan, metrics_flag).map(|(address, place, key)| {
+        TcpListener::bind(address)
+            .map_err(|error| problem(place, format!("{key}{address}: {}", probe::no_tcp(&error))))
+    });
+    Ok(Sockets { control, metrics: metrics.transpose()? })
+}
+
+/// Where they are, for people; logs what is missing.
+pub fn describe(sockets: &Sockets) -> String {
+    let mut text = String::new();
+    match &sockets.control {
+        Some(control) => {
+            let path = control.path().to_string_lossy();
+            let _ = writeln!(text, "control at unix:{}", visible(&path));
+        }
+        None => tracing::info!(
+            "no control socket; [server] control = \"unix:PATH\" is for `millrace stat`"
+        ),
+    }
+    if let Some(address) = sockets.metrics.as_ref().and_then(|socket| socket.local_addr().ok()) {
+        let _ = writeln!(text, "metrics at http://{address}/metrics");
+        let _ = writeln!(text, "dashboard at http://{address}/");
+    }
+    text
+}

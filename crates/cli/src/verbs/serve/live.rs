@@ -1,0 +1,16 @@
+//! The daemon while it serves: answers on the control socket, and a look once a second.
+//!
+//! Owns what is known beside the servers of drives: marks of dirty caches, latency targets, a trace
+//! recording, lock statistics. Stands on `config` and `views`; `check` and `start` stand on it.
+
+pub mod daemon;
+pub mod dirty_data;
+pub mod dirty_marks;
+pub mod group_counts;
+pub mod group_settings;
+pub mod latency_targets;
+pub mod lock_statistics;
+pub mod resize;
+pub mod trace_recording;
+pub mod volume_settings;
+pub mod watch;

@@ -1,0 +1,264 @@
+//! The running daemon as its views see it: answers of the control socket, and metrics.
+//!
+//! Owns handles to the volumes and to the server's counters, and the recording of a trace if there
+//! is one (trace_recording.rs), and lock statistics while they are taken (lock_statistics.rs); has
+//! volumes grow on request (resize.rs). Else counters are read and nothing else, so that whoever
+//! asks costs the I/O threads no more than the transfer of the cache lines that are read. Called by
+//! the thread of `views`; made by `serve` when all stands.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use millrace::{Cache, ExportFailures, Observers, Opened, Space};
+use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
+use millrace_exports::nbd::{Observer, ServerStats};
+use millrace_exports::vhost::VhostObserver;
+use millrace_machine::Native;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::dirty_marks::DirtyMarks;
+use super::group_counts;
+use super::group_settings;
+use super::latency_targets::LatencyTargets;
+use super::lock_statistics::LockStatistics;
+use super::resize;
+use super::trace_recording::TraceRecording;
+use super::volume_settings;
+use crate::config::ServePlan;
+use crate::views::caches::CacheCounts;
+use crate::views::guests::GuestThread;
+use crate::views::settings::GroupChange;
+use crate::views::{self, Answers, Refusal, SetGroup, Verb, report};
+
+/// Handles to all that the views read or change.
+pub struct LiveDaemon {
+    started: Instant,
+    volumes: Vec<Arc<Volume<Native>>>,
+    caches: Vec<Arc<Cache<Native>>>,
+    /// Without their errors.
+    exports: Vec<report::Export>,
+    servers: Observers,
+    /// Schedulers of the drives at the start.
+    schedulers: Vec<&'static str>,
+    recording: TraceRecording,
+    lock_statistics: LockStatistics,
+    targets: LatencyTargets,
+    marks: Arc<DirtyMarks>,
+}
+
+impl LiveDaemon {
+    /// A daemon that begins to serve.
+    pub fn new(
+        plan: &ServePlan,
+        opened: &Opened,
+        (servers, marks): (Observers, Arc<DirtyMarks>),
+    ) -> LiveDaemon {
+        let exports = plan.config.exports.iter().map(|export| report::Export {
+            name: export.name.clone(),
+            volume: export.volume.clone(),
+            read_only: export.read_only,
+            ..report::Export::default()
+        });
+        LiveDaemon {
+            started: Instant::now(),
+            exports: exports.collect(),
+            schedulers: opened
+                .volumes
+                .iter()
+                .flat_map(|volume| volume.drives())
+                .map(|disk| volume_settings::scheduler_of(disk))
+                .collect(),
+            volumes: opened.volumes.clone(),
+            caches: opened.caches.iter().map(|(cache, _)| Arc::clone(cache)).collect(),
+            servers,
+            recording: TraceRecording::default(),
+            lock_statistics: LockStatistics::default(),
+            targets: LatencyTargets::new(plan),
+            marks,
+        }
+    }
+
+    /// Ends lock statistics whose client has gone away, and looks at latency targets; to be called
+    /// once a second.
+    pub fn tick(&self) {
+        self.lock_statistics.end_if_silent();
+        self.targets.look(&self.servers.groups, &self.volumes, Instant::now());
+    }
+
+    /// The requests of each export that failed because of drives.
+    pub fn failed_exports(&self) -> Vec<ExportFailures> {
+        self.servers.failures()
+    }
+
+    /// All drives, in the order of the volumes.
+    pub fn disks(&self) -> impl Iterator<Item = &Arc<Disk<Native>>> {
+        self.volumes.iter().flat_map(|volume| volume.drives())
+    }
+
+    fn report(&self) -> report::Report {
+        let groups = &self.servers.groups;
+        let drives = self
+            .volumes
+            .iter()
+            .flat_map(|volume| volume.drives().iter().map(|disk| drive(volume.name(), disk)));
+        let failures = self.servers.failures();
+        let exports = self.exports.iter().zip(failures).map(|(export, failed)| report::Export {
+            errors: failed.count,
+            last_error: failed.last.to_owned(),
+            ..export.clone()
+        });
+        report::Report {
+            uptime_ns: u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            drives: drives.zip(&self.schedulers).map(configured).collect(),
+            volumes: self.volumes.iter().map(|one| volume(one)).collect(),
+            groups: group_settings::list(groups, self.targets.said(groups)),
+            group_counts: group_counts::counts(groups, &self.volumes),
+            caches: self.caches.iter().map(|cache| CacheCounts::new(cache)).collect(),
+            unacknowledged: self.marks.lost(),
+            exports: exports.collect(),
+            guests: self.guests(),
+            server: server(&self.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default()),
+        }
+    }
+}
+
+impl LiveDaemon {
+    fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
+        let groups = &self.servers.groups;
+        let warn = |config: &_| self.targets.at_once(groups, &self.volumes, config);
+        group_settings::set(groups, asked, warn)
+    }
+
+    fn guests(&self) -> Vec<GuestThread> {
+        let exports = self.servers.vhost.iter().flat_map(VhostObserver::stats);
+        let thread = |name: &str, at, stats: &_| GuestThread::new(name, at, stats);
+        exports
+            .flat_map(|(name, threads)| {
+                let threads = threads.iter().enumerate();
+                threads.map(|(at, stats)| thread(&name, at, stats)).collect::<Vec<_>>()
+            })
+            .collect()
+    }
+}
+
+impl LiveDaemon {
+    /// The marks of dirty caches.
+    pub fn marks(&self) -> &DirtyMarks {
+        &self.marks
+    }
+
+    /// The caches of volumes.
+    pub fn caches(&self) -> &[Arc<Cache<Native>>] {
+        &self.caches
+    }
+}
+
+impl Answers for LiveDaemon {
+    fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
+        match verb {
+            Verb::Version => Ok(views::greeting()),
+            Verb::Stats => value(self.report()),
+            Verb::TraceStart(start) => self.recording.start(&self.volumes, start).map(nothing),
+            Verb::TraceStatus => self.recording.status().and_then(value),
+            Verb::TraceStop => self.recording.stop().and_then(value),
+            Verb::LocksStart => self.lock_statistics.start(&self.volumes).map(nothing),
+            Verb::LocksStatus => self.lock_statistics.status().and_then(value),
+            Verb::LocksStop => self.lock_statistics.stop().and_then(value),
+            Verb::Resize(asked) => resize::resize(&self.volumes, &asked.volume).and_then(value),
+            Verb::Acknowledge(asked) => self.marks.acknowledge(&asked.volume).map(nothing),
+            Verb::Set(asked) => volume_settings::set(&self.volumes, asked).and_then(value),
+            Verb::SetGroup(asked) => self.set_group(asked).and_then(value),
+        }
+    }
+
+    fn metrics(&self) -> String {
+        views::prometheus(&self.report())
+    }
+}
+
+/// A drive with the scheduler that it had at the start.
+fn configured((drive, scheduler): (report::Drive, &&'static str)) -> report::Drive {
+    report::Drive { scheduler_configured: (*scheduler).to_owned(), ..drive }
+}
+
+fn nothing((): ()) -> Value {
+    Value::Object(Map::new())
+}
+
+fn value(answer: impl Serialize) -> Result<Value, Refusal> {
+    serde_json::to_value(answer).map_err(|error| Refusal::new("internal", error.to_string()))
+}
+
+fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
+    let queues = disk.queue_stats();
+    let mut stats = StatsSnapshot::default();
+    queues.iter().for_each(|(_, queue)| stats.merge(queue));
+    let ops = Op::ALL.into_iter().zip(&stats.ops);
+    report::Drive {
+        name: disk.name().to_owned(),
+        volume: volume.to_owned(),
+        size_bytes: disk.capacity() << millrace_block::SECTOR_SHIFT,
+        in_flight: stats.in_flight(),
+        tags_in_use: disk.tags_in_use(),
+        scheduler: volume_settings::scheduler_of(disk).to_owned(),
+        scheduler_configured: String::new(),
+        driver: millrace_block::driver_counts(disk)
+            .into_iter()
+            .map(|(k, n)| (k.to_owned(), n))
+            .collect(),
+        waiting: disk.waiting(),
+        trouble: disk.failures().trouble,
+        counts: report::Counts::from(&stats),
+        ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),
+        // Threads have accounts of queues that they may use, and perhaps never do.
+        queues: queues
+            .iter()
+            .filter(|(_, stats)| stats.requests > 0 || stats.ios() > 0)
+            .map(|(hctx, stats)| report::Queue::new(*hctx, stats))
+            .collect(),
+    }
+}
+
+fn volume(volume: &Volume<Native>) -> report::Volume {
+    let (tenants, mut all) = (volume.tenants(), TenantSnapshot::default());
+    tenants.iter().for_each(|(_, stats)| all.merge(stats));
+    let clients = tenants.iter();
+    report::Volume {
+        name: volume.name().to_owned(),
+        size_bytes: volume.capacity() << millrace_block::SECTOR_SHIFT,
+        unused_bytes: Space::of(volume).unused_bytes(),
+        serving: volume.serving().name().to_owned(),
+        drives: volume.drives().iter().map(|disk| disk.name().to_owned()).collect(),
+        ops: report::OpTotals::all(&all),
+        clients: clients
+            .map(|(client, stats)| report::Client {
+                client: *client,
+                ops: report::OpTotals::all(stats),
+            })
+            .collect(),
+    }
+}
+
+fn server(stats: &ServerStats) -> report::Server {
+    report::Server {
+        connections: report::Connections {
+            open: stats.connections,
+            accepted: stats.accepted,
+            refused: stats.refused,
+            protocol_errors: stats.protocol_errors,
+            handshake_timeouts: stats.handshake_timeouts,
+            stalled: stats.stalled,
+        },
+        requests: stats.requests,
+        errors: stats.errors,
+        requests_in_flight: stats.requests_in_flight,
+        buffers_in_use: stats.buffers_in_use,
+        buffer_bytes: stats.buffer_bytes,
+        copied_bytes: stats.copied.bytes,
+        bounced: stats.copied.bounced,
+        receives: stats.receives,
+        sends: stats.sends,
+        system_calls: stats.system_calls,
+    }
+}

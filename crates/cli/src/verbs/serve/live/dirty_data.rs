@@ -1,0 +1,149 @@
+//! Data that caches have in memory only, in words: how much, where, why, and a remedy.
+//!
+//! Called by watch.rs when a write below a cache has failed, while a daemon stops, and at its end.
+
+use millrace::{AtRisk, Cache, DriveAtRisk, Native};
+
+use super::daemon::LiveDaemon;
+use crate::config::words::bytes_for_people;
+
+/// A line for a daemon that serves, if something waits for drives that fail.
+pub fn while_served(cache: &Cache<Native>) -> Option<String> {
+    let mut risk = cache.at_risk()?;
+    risk.drives.retain(|of| of.failed.is_some());
+    let bytes: u64 = risk.drives.iter().map(|of| of.bytes).sum();
+    let why = (bytes > 0).then(|| failing(cache, &risk).join(" and "))?;
+    Some(format!(
+        "volume {}: {bytes} bytes at risk: in the cache's memory only, since {why}; it is tried again \
+         all the time: repair the drive or make room while the daemon runs; if it ends before, that \
+         is lost",
+        cache.below().name(),
+    ))
+}
+
+/// A line for a daemon that serves, on a drive that answers nothing.
+pub fn while_stuck(cache: &Cache<Native>, drive: usize) -> String {
+    let is_its = |of: &&DriveAtRisk| of.drive == drive;
+    let bytes = cache.at_risk().and_then(|risk| risk.drives.iter().find(is_its).map(|of| of.bytes));
+    format!(
+        "volume {}: drive {} has ended no write for a second: {} bytes in the cache's memory wait for \
+         it; writers to other drives go on",
+        cache.below().name(),
+        cache.below().disks()[drive].name(),
+        bytes.unwrap_or(0),
+    )
+}
+
+/// Reason for which a daemon ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DaemonEnd {
+    /// Stopped as a signal asked.
+    Stopped,
+    /// Ends at once, since a second signal asked.
+    SecondSignal,
+}
+
+/// A line for a daemon that ends, if something is lost with it.
+pub fn at_the_end(cache: &Cache<Native>, end: DaemonEnd) -> Option<String> {
+    let risk = cache.at_risk()?;
+    let mut why = failing(cache, &risk);
+    let others = risk.drives.iter().filter(|of| of.failed.is_none());
+    why.extend(others.map(|of| {
+        let bytes = of.bytes;
+        match end {
+            DaemonEnd::Stopped => {
+                format!("{} did not answer in time ({bytes} bytes)", name(cache, of))
+            }
+            DaemonEnd::SecondSignal => {
+                format!("a second signal ended it before {} had {bytes} bytes", name(cache, of))
+            }
+        }
+    }));
+    Some(format!(
+        "volume {}: {} lost: acknowledged to clients and not known to be written, since {}; check \
+         what is on the volume (fsck, the database's own check) or restore it before it is used again",
+        cache.below().name(),
+        amount(&risk),
+        why.join(" and "),
+    ))
+}
+
+/// True if a daemon that has stopped has lost data of a volume, or may have: its cache could not be
+/// written, or a failure of the stop is not known to be another volume's.
+pub fn is_lost(daemon: &LiveDaemon, volume: &str, failures: &[String]) -> bool {
+    let caches = daemon.caches();
+    let owes = |cache: &Cache<Native>| cache.below().name() == volume && cache.at_risk().is_some();
+    let others = || caches.iter().map(|cache| cache.below().name()).filter(|name| *name != volume);
+    let is_others = |text: &str| {
+        others().any(|name| text.strip_prefix(name).is_some_and(|rest| rest.starts_with(": ")))
+    };
+    caches.iter().any(|cache| owes(cache)) || !failures.iter().all(|text| is_others(text))
+}
+
+/// Dirty data of a cache at a time, and the I/Os that each of its drives had completed.
+#[derive(Debug, Default)]
+pub struct DirtySnapshot {
+    risk: Option<AtRisk>,
+    answered: Vec<u64>,
+}
+
+impl DirtySnapshot {
+    /// The dirty data of a cache now.
+    pub fn now(cache: &Cache<Native>) -> DirtySnapshot {
+        let answered = cache.below().disks().iter().map(|disk| disk.stats().ios()).collect();
+        DirtySnapshot { risk: cache.at_risk(), answered }
+    }
+}
+
+/// A line for a daemon that stops, if a cache owes something: how much, how fast it becomes less
+/// since it owed what it did so many seconds before, and what holds it up.
+pub fn while_stopping(
+    cache: &Cache<Native>,
+    (before, now): (&DirtySnapshot, &DirtySnapshot),
+    seconds: u64,
+) -> Option<String> {
+    let risk = now.risk.as_ref()?;
+    let written = before.risk.as_ref().map_or(0, |risk| risk.bytes).saturating_sub(risk.bytes);
+    let mut held_up = failing(cache, risk);
+    held_up.extend(risk.drives.iter().filter(|of| of.failed.is_none()).filter_map(|of| {
+        let is_silent = before.answered.get(of.drive) == now.answered.get(of.drive);
+        is_silent.then(|| {
+            let drive = name(cache, of);
+            format!("{drive} has answered nothing in that time ({} bytes)", of.bytes)
+        })
+    }));
+    let rate = written / seconds;
+    let pace = match written {
+        0 => format!("nothing was written in the last {seconds} s"),
+        _ if held_up.is_empty() && rate > 0 => {
+            format!("{} a second, some {} s more", bytes_for_people(rate), risk.bytes / rate + 1)
+        }
+        _ => format!("{} in the last {seconds} s", bytes_for_people(written)),
+    };
+    let mut text = format!(
+        "volume {}: {} of its cache still to be written; {pace}",
+        cache.below().name(),
+        bytes_for_people(risk.bytes)
+    );
+    held_up.iter().for_each(|what| text.extend(["; ", what]));
+    Some(text)
+}
+
+/// `writes to drive d0 fail (I/O error; 8192 bytes)` for each drive that fails writes.
+fn failing(cache: &Cache<Native>, risk: &AtRisk) -> Vec<String> {
+    let text = |of: &DriveAtRisk| {
+        let (status, bytes) = (of.failed?, of.bytes);
+        Some(format!("writes to {} fail ({}; {bytes} bytes)", name(cache, of), status.text()))
+    };
+    risk.drives.iter().filter_map(text).collect()
+}
+
+fn name(cache: &Cache<Native>, of: &DriveAtRisk) -> String {
+    format!("drive {}", cache.below().disks()[of.drive].name())
+}
+
+/// `8192 bytes (first 4096 bytes from byte 65536 on)`.
+fn amount(risk: &AtRisk) -> String {
+    let (start, len) = risk.first;
+    format!("{} bytes (first {len} bytes from byte {start} on)", risk.bytes)
+}

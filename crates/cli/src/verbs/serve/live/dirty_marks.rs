@@ -1,0 +1,555 @@
+//! `DirtyMarks`: a file that tells the next daemon of caches that were dirty when this one ended.
+//!
+//! Owns the folder of `[server] state`, which it locks, and the file `caches` in there: a line for
+//! each write-back cache, `clean "v"` until its first write is about to be answered from memory,
+//! then `dirty "v"` until a clean stop. The word is overwritten in place, so that making a mark
+//! needs no room on the file system; everything else replaces the file as a whole. A line
+//! `lost  "v"` is the mark of an earlier daemon that nobody has acknowledged. Without a folder
+//! nothing is written. Made by `serve` before it serves, looked at by `--check`.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use millrace_console::shell_word;
+use millrace_drives::flock_holder;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+
+use crate::views::Refusal;
+
+/// The file's name in the folder.
+const FILE: &str = "caches";
+/// The first line.
+const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
+/// Attempts at a lock that another process has, and the time between two.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(25);
+/// Longest file that is read, in bytes: a hundred thousand volumes.
+const BYTES_MAX: u64 = 16 << 20;
+
+/// State of a cache that the file tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    /// The cache has answered no write from memory.
+    Clean,
+    /// The cache has answered a write from memory.
+    Dirty,
+    /// Was dirty when an earlier daemon ended, and nobody has acknowledged that.
+    Lost,
+}
+
+impl Mark {
+    /// All words have one length.
+    fn word(self) -> &'static str {
+        match self {
+            Mark::Clean => "clean",
+            Mark::Dirty => "dirty",
+            Mark::Lost => "lost ",
+        }
+    }
+}
+
+/// The marks of a daemon's caches.
+#[derive(Debug, Default)]
+pub struct DirtyMarks(Option<Mutex<Marks>>);
+
+#[derive(Debug)]
+struct Marks {
+    path: PathBuf,
+    /// The folder, locked as long as it is open.
+    folder: File,
+    file: File,
+    volumes: Vec<(String, Mark)>,
+    /// The file has the marks of `volumes`.
+    is_current: bool,
+    is_settled: bool,
+}
+
+impl Drop for Marks {
+    /// A start that failed leaves nothing new behind.
+    fn drop(&mut self) {
+        if !self.is_settled && self.volumes.iter().all(|(_, mark)| *mark != Mark::Dirty) {
+            self.settle(|_| true);
+        }
+    }
+}
+
+impl Marks {
+    /// Returns true if the file at the path is this one, and everything was written to it.
+    fn is_kept(&self) -> bool {
+        self.is_current && is_at(&self.file, &self.path)
+    }
+
+    /// Replaces the file by one with all marks, unless another folder is at the path by now, which
+    /// another daemon may have.
+    fn write(&mut self) -> anyhow::Result<()> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        self.is_current = false;
+        if !is_at(&self.folder, folder) {
+            bail!("{}: this folder was removed, moved or replaced", folder.display());
+        }
+        self.file = replace(&self.path, &self.folder, &self.volumes)?;
+        self.is_current = true;
+        Ok(())
+    }
+
+    /// Makes the file anew if it is gone or not up to date; a failure is said once.
+    fn look(&mut self) {
+        if self.is_settled || self.is_kept() {
+            return;
+        }
+        let (was_current, path) = (self.is_current, self.path.display().to_string());
+        match self.write() {
+            Ok(()) if was_current => tracing::warn!(
+                "{path}: this file was removed or replaced while the daemon runs; it is made anew, \
+                 with the marks of all volumes"
+            ),
+            Ok(()) => tracing::info!("{path}: up to date again"),
+            Err(error) if was_current => tracing::error!(
+                "state: {error:#}; marks of dirty caches are lost: if the daemon dies, the next one \
+                 will not tell that writes may be lost; put the folder back, or start again with one \
+                 that stays"
+            ),
+            Err(_) => {}
+        }
+    }
+
+    fn settle(&mut self, is_lost: impl Fn(&str) -> bool) {
+        let was_kept = self.is_kept();
+        self.is_settled = true;
+        self.volumes.retain(|(name, mark)| match mark {
+            Mark::Clean => false,
+            Mark::Dirty => is_lost(name),
+            Mark::Lost => true,
+        });
+        let path = self.path.display().to_string();
+        if self.volumes.is_empty() {
+            // The file that is there instead is another daemon's.
+            let removed = match is_at(&self.file, &self.path) {
+                true => fs::remove_file(&self.path).and_then(|()| self.folder.sync_all()),
+                false => Ok(()),
+            };
+            if let Err(error) = removed {
+                tracing::warn!(
+                    "{path}: cannot be removed: {error}; the next start warns of volumes that have \
+                     lost nothing"
+                );
+            }
+            return;
+        }
+        match self.write() {
+            Ok(()) => {}
+            Err(error) if was_kept => tracing::warn!(
+                "{path}: cannot be brought up to date: {error:#}; the next start warns of volumes that \
+                 have lost nothing, too"
+            ),
+            Err(error) => {
+                let names: Vec<_> = self.volumes.iter().map(|(name, _)| name.as_str()).collect();
+                tracing::error!(
+                    "{path}: cannot be written: {error:#}; the next start will not tell that writes \
+                     may be lost of {}",
+                    names.join(", ")
+                );
+            }
+        }
+    }
+}
+
+impl DirtyMarks {
+    /// Locks the folder, if there is one, takes over what an earlier daemon left, and is ready to
+    /// mark these volumes.
+    ///
+    /// # Errors
+    /// In words: if the folder is not there, another daemon's, full, or not writable, or if the
+    /// file cannot be understood.
+    pub fn open<'a>(
+        folder: Option<&Path>,
+        volumes: impl Iterator<Item = &'a str>,
+    ) -> anyhow::Result<DirtyMarks> {
+        let Some(path) = folder else { return Ok(DirtyMarks(None)) };
+        let folder = locked(path)?;
+        let path = path.join(FILE);
+        let mut all = earlier(&path)?;
+        all.extend(volumes.map(|volume| (volume.to_owned(), Mark::Clean)));
+        let file = replace(&path, &folder, &all)?;
+        let marks = Marks { path, folder, file, volumes: all, is_current: true, is_settled: false };
+        Ok(DirtyMarks(Some(Mutex::new(marks))))
+    }
+
+    /// Volumes whose caches were dirty when an earlier daemon ended, until somebody acknowledges
+    /// that.
+    pub fn lost(&self) -> Vec<String> {
+        let Some(marks) = self.lock() else { return Vec::new() };
+        let is_lost = |(_, mark): &&(String, Mark)| *mark == Mark::Lost;
+        marks.volumes.iter().filter(is_lost).map(|(volume, _)| volume.clone()).collect()
+    }
+
+    /// True if there is a folder for the marks.
+    pub fn is_kept(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Marks a volume durably, unless it is marked.
+    pub fn mark(&self, volume: &str) {
+        let Some(mut marks) = self.lock() else { return };
+        let mut at = HEADER.len() as u64;
+        for (name, mark) in &marks.volumes {
+            if name == volume && *mark == Mark::Clean {
+                break;
+            }
+            at += line(name, *mark).len() as u64;
+        }
+        let is_it = |one: &&mut (String, Mark)| one.0 == volume && one.1 == Mark::Clean;
+        let Some(found) = marks.volumes.iter_mut().find(is_it) else { return };
+        found.1 = Mark::Dirty;
+        let written = if marks.is_kept() {
+            let written = marks.file.write_all_at(Mark::Dirty.word().as_bytes(), at);
+            let written = written.and_then(|()| marks.file.sync_data());
+            written.with_context(|| format!("{}: cannot be written", marks.path.display()))
+        } else {
+            marks.write()
+        };
+        if let Err(error) = written {
+            marks.is_current = false;
+            tracing::error!(
+                volume,
+                "volume {volume}: the mark of its dirty cache cannot be made: {error:#}; if the daemon \
+                 dies, the next one will not tell that writes may be lost"
+            );
+        }
+    }
+
+    /// Sees that the file is still in its place and has all marks.
+    pub fn look(&self) {
+        if let Some(mut marks) = self.lock() {
+            marks.look();
+        }
+    }
+
+    /// Forgets that an earlier daemon ended with a dirty cache of this volume.
+    ///
+    /// # Errors
+    /// `bad-request` if there is no such mark, `io` if the file cannot be written.
+    pub fn acknowledge(&self, volume: &str) -> Result<(), Refusal> {
+        let unknown = || {
+            let lost: Vec<String> = self.lost().iter().map(|name| format!("{name:?}")).collect();
+            let text = match lost.as_slice() {
+                [] => "no volume has anything to acknowledge".to_owned(),
+                lost => format!(
+                    "volume {volume:?} has nothing to acknowledge; there is {}",
+                    lost.join(", ")
+                ),
+            };
+            Refusal::new("bad-request", text)
+        };
+        if !self.lost().iter().any(|name| name == volume) {
+            return Err(unknown());
+        }
+        let Some(mut marks) = self.lock() else { return Err(unknown()) };
+        let is_it = |(name, mark): &(String, Mark)| name == volume && *mark == Mark::Lost;
+        let rest: Vec<_> = marks.volumes.iter().filter(|one| !is_it(one)).cloned().collect();
+        let all = std::mem::replace(&mut marks.volumes, rest);
+        marks.write().map_err(|error| {
+            marks.volumes = all;
+            Refusal::new("io", format!("{error:#}"))
+        })
+    }
+
+    /// The daemon ends: marks go, but for those of volumes of which something is lost.
+    pub fn settle(&self, is_lost: impl Fn(&str) -> bool) {
+        if let Some(mut marks) = self.lock() {
+            marks.settle(is_lost);
+        }
+    }
+
+    fn lock(&self) -> Option<MutexGuard<'_, Marks>> {
+        Some(self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Warning about a volume whose cache an earlier daemon left dirty.
+pub fn warning(volume: &str) -> String {
+    let dashes = if volume.starts_with('-') { "-- " } else { "" };
+    format!(
+        "volume {volume}: the last daemon ended with a dirty cache of it: writes that were answered \
+         but not flushed may be lost, and NBD clients that went on were told nothing (a guest's next \
+         flush over vhost-user-blk fails once); check what is on the volume (fsck, the database's own \
+         check), then `millrace ctl acknowledge {dashes}{}`",
+        shell_word(volume)
+    )
+}
+
+/// Volumes that a start would warn of, or the reason why it could not use the folder; changes
+/// nothing.
+///
+/// # Errors
+/// As [`DirtyMarks::open`], as far as looking tells.
+pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let shown = folder.display();
+    let open = locked(folder)?;
+    if let Err(error) = rustix::fs::access(folder, rustix::fs::Access::WRITE_OK) {
+        return Err(unwritable(&folder.join(FILE), &io::Error::from(error)));
+    }
+    if rustix::fs::fstatvfs(&open).is_ok_and(|found| found.f_bavail == 0) {
+        bail!("{shown}: {}", advice(io::ErrorKind::StorageFull));
+    }
+    Ok(earlier(&folder.join(FILE))?.into_iter().map(|(volume, _)| volume).collect())
+}
+
+/// The folder, locked by this process.
+fn locked(path: &Path) -> anyhow::Result<File> {
+    let shown = path.display();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let folder = match open(path, flags, Mode::empty()) {
+        Ok(folder) => File::from(folder),
+        Err(rustix::io::Errno::NOENT) => {
+            bail!("{shown}: this folder is not there; make it, as with `mkdir {shown}`")
+        }
+        Err(rustix::io::Errno::NOTDIR) => bail!("{shown}: this is no folder; name one"),
+        Err(error) => bail!("{shown}: cannot open this folder: {error}"),
+    };
+    let lock = || flock(&folder, FlockOperation::NonBlockingLockExclusive);
+    // A check that runs at the same time lets go of it at once.
+    let mut done = lock();
+    for _ in 0..TRIES {
+        if done != Err(rustix::io::Errno::WOULDBLOCK) {
+            break;
+        }
+        thread::sleep(PAUSE);
+        done = lock();
+    }
+    match done {
+        Ok(()) => Ok(folder),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let holder = flock_holder(&folder);
+            let holder = holder.map_or_else(|| "another daemon".to_owned(), |one| one.to_string());
+            bail!("{shown}: in use by {holder}; give each daemon a folder of its own")
+        }
+        Err(error) => bail!("{shown}: cannot lock this folder: {error}; name a local one"),
+    }
+}
+
+/// The marks of an earlier daemon.
+fn earlier(path: &Path) -> anyhow::Result<Vec<(String, Mark)>> {
+    let shown = path.display();
+    let mut options = File::options();
+    let file = match millrace_drives::open_store(path, options.read(true), 0) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => bail!("{shown}: cannot be read: {error}"),
+    };
+    let mut text = String::new();
+    let read = file.take(BYTES_MAX).read_to_string(&mut text);
+    read.with_context(|| format!("{shown}: cannot be read"))?;
+    let remedy = "if another program wrote the file, name another folder, else check all volumes and \
+                  remove the file";
+    let mut found: Vec<(String, Mark)> = Vec::new();
+    if text.split_inclusive('\n').next().is_none_or(|line| line != HEADER) {
+        let what = if text.is_empty() { "this file is empty" } else { "its first line is damaged" };
+        bail!("{shown}: {what}, so nobody knows which caches were dirty; {remedy}");
+    }
+    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.starts_with('#')) {
+        let (word, name) = line.split_at_checked(Mark::Lost.word().len()).unwrap_or((line, ""));
+        let name: String = serde_json::from_str(name.trim())
+            .map_err(|_| anyhow!("{shown}:{number}: this is no mark of a cache; {remedy}"))?;
+        // A word that is half written was about to become dirty.
+        let is_known = |known: &(String, Mark)| known.0 == name;
+        if word != Mark::Clean.word() && !found.iter().any(is_known) {
+            found.push((name, Mark::Lost));
+        }
+    }
+    Ok(found)
+}
+
+/// A line of the file.
+fn line(volume: &str, mark: Mark) -> String {
+    format!("{} {}\n", mark.word(), serde_json::Value::from(volume))
+}
+
+/// Replaces the file, durably: the old one or the new one is there at any time.
+fn replace(path: &Path, folder: &File, volumes: &[(String, Mark)]) -> anyhow::Result<File> {
+    let new = path.with_extension("new");
+    let write = || -> io::Result<File> {
+        let mut file = File::create(&new)?;
+        let lines = volumes.iter().map(|(volume, mark)| line(volume, *mark));
+        let text = HEADER.to_owned() + &lines.collect::<String>();
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        folder.sync_all()?;
+        Ok(file)
+    };
+    write().map_err(|error| {
+        let _ = fs::remove_file(&new);
+        unwritable(path, &error)
+    })
+}
+
+/// Returns true if this file or folder is the one at the path.
+fn is_at(file: &File, path: &Path) -> bool {
+    let place = |meta: fs::Metadata| (meta.dev(), meta.ino());
+    let [open, there] = [file.metadata(), fs::metadata(path)].map(|meta| meta.ok().map(place));
+    open.is_some() && open == there
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> anyhow::Error {
+    anyhow!("{}: cannot be written: {error}: {}", path.display(), advice(error.kind()))
+}
+
+fn advice(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::StorageFull => "its file system is full; make room, or name another folder",
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "its file system is mounted read-only; mount it for writing, or name another folder"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "this user may not write there; change its mode, or name another folder"
+        }
+        _ => "name another folder",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open_in(folder: &Path, volumes: &[&str]) -> anyhow::Result<DirtyMarks> {
+        DirtyMarks::open(Some(folder), volumes.iter().copied())
+    }
+
+    #[test]
+    fn a_daemon_that_dies_leaves_marks_of_the_volumes_that_were_dirty() {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = ["a", "b \"\u{e9}\"", "c"];
+        let marks = open_in(dir.path(), &volumes).unwrap();
+        assert_eq!(marks.lost(), [""; 0]);
+        marks.mark("b \"\u{e9}\"");
+        marks.mark("b \"\u{e9}\"");
+        marks.mark("unknown");
+        // Without `settle`, as after a kill.
+        drop(marks);
+        let marks = open_in(dir.path(), &volumes).unwrap();
+        assert_eq!(marks.lost(), ["b \"\u{e9}\""]);
+        // A second death in the same way, with another volume besides.
+        marks.mark("c");
+        marks.mark("b \"\u{e9}\"");
+        drop(marks);
+        assert_eq!(check(dir.path()).unwrap(), ["b \"\u{e9}\"", "c"]);
+        let marks = open_in(dir.path(), &["a"]).unwrap();
+        assert_eq!(marks.lost(), ["b \"\u{e9}\"", "c"], "volumes of another name stay");
+        marks.acknowledge("c").unwrap();
+        let text = marks.acknowledge("a").unwrap_err().message;
+        assert_eq!(text, "volume \"a\" has nothing to acknowledge; there is \"b \\\"\u{e9}\\\"\"");
+        marks.mark("a");
+        marks.settle(|_| false);
+        drop(marks);
+        let marks = open_in(dir.path(), &["a"]).unwrap();
+        assert_eq!(marks.lost(), ["b \"\u{e9}\""], "a clean stop acknowledges nothing");
+        marks.acknowledge("b \"\u{e9}\"").unwrap();
+        marks.settle(|_| false);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_command_that_acknowledges_can_be_pasted_whatever_the_volumes_name_is() {
+        let command = |volume: &str| {
+            let text = warning(volume);
+            text.split('`').nth(1).unwrap().replace("millrace ctl acknowledge ", "")
+        };
+        assert_eq!(["vol0", "a\"b c", "-x"].map(command), ["vol0", "'a\"b c'", "-- -x"]);
+    }
+
+    #[test]
+    fn a_stop_keeps_the_marks_of_volumes_that_lost_something_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let marks = open_in(dir.path(), &["a", "b", "c"]).unwrap();
+        marks.mark("a");
+        marks.mark("b");
+        marks.settle(|volume| volume == "b" || volume == "c");
+        drop(marks);
+        assert_eq!(open_in(dir.path(), &["a"]).unwrap().lost(), ["b"]);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_used_is_refused_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = |path: &Path| {
+            let [one, two] = [open_in(path, &["a"]).err(), check(path).err()];
+            let [one, two] = [one, two].map(|error| format!("{:#}", error.unwrap()));
+            assert_eq!(one, two);
+            one
+        };
+        assert!(said(&dir.path().join("no")).contains("this folder is not there; make it"));
+        fs::write(dir.path().join("caches"), HEADER.to_owned() + "what is this\n").unwrap();
+        assert!(said(&dir.path().join("caches")).contains("this is no folder"));
+        assert!(said(dir.path()).contains("caches:2: this is no mark of a cache"));
+        for damaged in ["clean \"a\"\n", &HEADER[..9], "\0\0\0"] {
+            fs::write(dir.path().join("caches"), damaged).unwrap();
+            assert!(
+                said(dir.path()).contains("caches: its first line is damaged, so nobody knows")
+            );
+        }
+        fs::write(dir.path().join("caches"), "").unwrap();
+        assert!(said(dir.path()).contains("caches: this file is empty, so nobody knows which"));
+        fs::remove_file(dir.path().join("caches")).unwrap();
+        let _marks = open_in(dir.path(), &["a"]).unwrap();
+        assert!(said(dir.path()).contains("in use by process "));
+    }
+
+    #[test]
+    fn a_word_that_is_half_written_counts_as_dirty() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("caches"), HEADER.to_owned() + "clean \"a\"\ndiean \"b\"\n")
+            .unwrap();
+        assert_eq!(check(dir.path()).unwrap(), ["b"]);
+    }
+
+    #[test]
+    fn a_file_that_is_removed_is_made_anew_and_another_folder_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("st");
+        fs::create_dir(&folder).unwrap();
+        let marks = open_in(&folder, &["a", "b", "c"]).unwrap();
+        marks.mark("a");
+        fs::remove_file(folder.join(FILE)).unwrap();
+        marks.mark("b");
+        let text = || fs::read_to_string(folder.join(FILE)).unwrap_or_default();
+        assert!(text().ends_with("dirty \"a\"\ndirty \"b\"\nclean \"c\"\n"), "{}", text());
+        fs::remove_file(folder.join(FILE)).unwrap();
+        marks.look();
+        assert!(text().ends_with("dirty \"b\"\nclean \"c\"\n"), "{}", text());
+        // Of another daemon, as far as this one knows.
+        fs::rename(&folder, dir.path().join("old")).unwrap();
+        fs::create_dir(&folder).unwrap();
+        let other = open_in(&folder, &["x"]).unwrap();
+        let before = text();
+        marks.mark("c");
+        marks.look();
+        assert!(marks.lock().is_some_and(|marks| !marks.is_kept()));
+        marks.settle(|volume| volume == "a");
+        assert_eq!(text(), before);
+        other.settle(|_| false);
+    }
+
+    #[test]
+    fn a_file_system_that_is_read_only_is_called_that() {
+        let error = io::Error::from(rustix::io::Errno::ROFS);
+        let said = unwritable(Path::new("st/caches"), &error).to_string();
+        let expected = "st/caches: cannot be written: Read-only file system (os error 30): its file \
+                        system is mounted read-only; mount it for writing, or name another folder";
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn without_a_folder_nothing_is_kept() {
+        let marks = DirtyMarks::open(None, ["a"].into_iter()).unwrap();
+        marks.mark("a");
+        marks.settle(|_| true);
+        assert!(marks.lost().is_empty() && marks.acknowledge("a").is_err());
+    }
+}

@@ -1,0 +1,51 @@
+//! Counts of groups, as `stats` has them: out of the accounts of all volumes.
+//!
+//! Called by daemon.rs on the views' thread; reads counters only.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use millrace::{Priority, ServedGroups};
+use millrace_block::{GroupId, HeldSnapshot, TenantSnapshot, Volume};
+use millrace_machine::Native;
+
+use crate::views::groups::{GroupCounts, OnVolume};
+
+/// All groups, the default one first, with what each did on which volume.
+pub fn counts(groups: &ServedGroups, volumes: &[Arc<Volume<Native>>]) -> Vec<GroupCounts> {
+    let table = groups.table();
+    let listed = table.list();
+    // They are listed by number.
+    let name_of = |id: GroupId| listed.get(usize::from(id.0)).map(|(_, group)| group.name.clone());
+    let booked: HashMap<GroupId, u64> = table.booked().into_iter().collect();
+    let mut counts: HashMap<GroupId, Vec<OnVolume>> = HashMap::new();
+    for volume in volumes {
+        for (group, on) in on_volume(volume) {
+            counts.entry(group).or_default().push(on);
+        }
+    }
+    let one = |(id, config): &(GroupId, millrace_block::GroupConfig)| GroupCounts {
+        name: config.name.clone(),
+        parent: config.parent.and_then(name_of),
+        weight: config.weight,
+        idle: config.priority == Priority::Idle,
+        booked_ns: booked.get(id).copied().unwrap_or(0),
+        volumes: counts.remove(id).unwrap_or_default(),
+    };
+    listed.iter().map(one).collect()
+}
+
+/// Counts of groups on a volume.
+fn on_volume(volume: &Volume<Native>) -> Vec<(GroupId, OnVolume)> {
+    let mut held: HashMap<GroupId, HeldSnapshot> = volume.held().into_iter().collect();
+    let mut stats: HashMap<GroupId, TenantSnapshot> = volume.group_stats().into_iter().collect();
+    // Of what waits for its first turn only holds are known.
+    held.keys().for_each(|group| {
+        stats.entry(*group).or_default();
+    });
+    let on = |(group, stats): (GroupId, TenantSnapshot)| {
+        let held = held.remove(&group).unwrap_or_default();
+        OnVolume::new(volume.name(), &stats, &held, volume.cost()).map(|on| (group, on))
+    };
+    stats.into_iter().filter_map(on).collect()
+}

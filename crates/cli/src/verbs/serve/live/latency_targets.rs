@@ -1,0 +1,320 @@
+//! Latency targets that no drive can keep: said when one is set, and when one turns out to be so.
+//!
+//! A scheduler can shorten what comes before the drive and nothing else. So a target is one that
+//! cannot be kept when the group's own I/Os take longer than that at the drive itself, for some
+//! seconds on end. The main thread looks once a second (watch.rs, by way of daemon.rs) at drives
+//! whose scheduler keeps targets and at groups that have one; else a look costs nothing. Each
+//! finding goes to the log once, and to whoever asks until the target is met or changed. The
+//! sentences are those of config/group/targets.rs.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use millrace::{GroupConfig, LatencyTarget, SchedulerKind, ServedGroups};
+use millrace_block::{Disk, GroupId, Op, Snapshot, Volume};
+use millrace_drives::{UsualTimes, usual_times};
+use millrace_machine::Native;
+
+use crate::config::ServePlan;
+use crate::config::group::targets::{TargetQuery, figure_ns};
+
+/// Time for which a target is missed before that is said.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Least time over which it is judged.
+const WINDOW: Duration = Duration::from_millis(900);
+/// Of a mean, the least I/Os by which it is judged; of a percentile this many must be above it.
+const LEAST: u64 = 20;
+const LEAST_ABOVE: u64 = 2;
+/// I/Os of a drive from which its median says something.
+const KNOWN_IOS: u64 = 100;
+/// Lines of the log for one look; a configuration may be wrong for a thousand clients at once.
+const LINES: usize = 3;
+
+/// Latency targets of groups, and how each fares at each drive.
+pub struct LatencyTargets {
+    /// Usual times of modelled drives, by name.
+    usual: BTreeMap<String, UsualTimes>,
+    /// The groups of exports, with their volumes.
+    users: Vec<(String, String)>,
+    /// By group, volume and drive.
+    drive_targets: Mutex<BTreeMap<(GroupId, usize, usize), DriveTarget>>,
+}
+
+/// A group's target at a drive.
+struct DriveTarget {
+    target: LatencyTarget,
+    /// Times of the group's I/Os at the drive before this window.
+    before: Snapshot,
+    /// And for all groups, in I/Os.
+    all_before: u64,
+    since: Instant,
+    /// The beginning of the first of the windows in which it was missed.
+    missed_since: Option<Instant>,
+    /// The sentence about it, while it is missed.
+    says: Option<String>,
+}
+
+/// Change of a target since the look before.
+#[derive(Debug, PartialEq, Eq)]
+enum TargetChange {
+    None,
+    /// It is missed, for what the drive took in these times, in which it served so many of others.
+    Missed(Snapshot, u64),
+    /// Kept again, after it was missed.
+    Kept,
+}
+
+impl DriveTarget {
+    fn new(
+        target: LatencyTarget,
+        (before, all_before): (Snapshot, u64),
+        since: Instant,
+    ) -> DriveTarget {
+        DriveTarget { target, before, all_before, since, missed_since: None, says: None }
+    }
+
+    /// Looks at what the drive has done so far: for the group, and how many I/Os for all.
+    fn look(&mut self, now: Instant, times: &Snapshot, all: u64) -> TargetChange {
+        let window = times.since(&self.before);
+        if now.duration_since(self.since) < WINDOW || window.count() < least_ios(self.target) {
+            return TargetChange::None;
+        }
+        let from = std::mem::replace(&mut self.since, now);
+        self.before = times.clone();
+        // Counters are read one after the other, so a few may seem to be others'.
+        let others =
+            (all - std::mem::replace(&mut self.all_before, all)).saturating_sub(window.count());
+        let others = if others > window.count() / 100 { others } else { 0 };
+        let figure_ns = figure_ns(self.target, &window);
+        // A time is known to a sixteenth.
+        if figure_ns - figure_ns / 16 <= self.target.ns() {
+            self.missed_since = None;
+            return if self.says.is_some() { TargetChange::Kept } else { TargetChange::None };
+        }
+        let missed_since = *self.missed_since.get_or_insert(from);
+        match self.says.is_none() && now.duration_since(missed_since) >= PATIENCE {
+            true => TargetChange::Missed(window, others),
+            false => TargetChange::None,
+        }
+    }
+}
+
+/// Least number of I/Os by which a target is judged.
+fn least_ios(target: LatencyTarget) -> u64 {
+    match target {
+        LatencyTarget::Mean(_) => LEAST,
+        LatencyTarget::Percentile(of, _) => {
+            LEAST.max(LEAST_ABOVE * 10_000 / u64::from(10_000 - of.min(9_999)))
+        }
+    }
+}
+
+impl LatencyTargets {
+    /// Of a daemon that begins to serve.
+    pub fn new(plan: &ServePlan) -> LatencyTargets {
+        let usual = plan.config.drives();
+        let usual = usual.filter_map(|one| Some((one.name.clone(), usual_times(&one.spec)?)));
+        let users = plan.config.exports.iter();
+        LatencyTargets {
+            usual: usual.collect(),
+            users: users.map(|one| (one.group_name().to_owned(), one.volume.clone())).collect(),
+            drive_targets: Mutex::default(),
+        }
+    }
+
+    /// What is to be said of a target that was set just now: by the schedulers of the drives of the
+    /// volumes that the group uses, and what those have taken so far, or are known to take.
+    pub fn at_once(
+        &self,
+        groups: &ServedGroups,
+        volumes: &[Arc<Volume<Native>>],
+        config: &GroupConfig,
+    ) -> Vec<String> {
+        let Some(target) = config.latency_target else { return Vec::new() };
+        let (group, table) = (config.name.as_str(), groups.table().list());
+        let id = table.iter().find(|(_, one)| one.name == group).map(|(id, _)| *id);
+        let is_of = |other: &GroupId| {
+            let parent = table.get(usize::from(other.0)).and_then(|(_, one)| one.parent);
+            id == Some(*other) || (id.is_some() && id == parent)
+        };
+        let uses = |volume: &Volume<Native>| {
+            let named = |(name, of): &(String, String)| name == group && of == volume.name();
+            self.users.iter().any(named)
+                || volume.group_stats().iter().any(|(other, _)| is_of(other))
+        };
+        let mut said = Vec::new();
+        for volume in volumes.iter().filter(|volume| uses(volume)) {
+            let of_drive = |disk: &Arc<Disk<Native>>| {
+                let (drive, volume) = (disk.name(), volume.name());
+                let asked = TargetQuery { group, target, drive, volume };
+                if let Some(text) = asked.by_scheduler(disk.scheduler().unwrap_or_default()) {
+                    return Some(text);
+                }
+                let times = service_of(disk);
+                match times.count() >= KNOWN_IOS {
+                    true => asked.so_far(&times),
+                    false => self.usual.get(drive).and_then(|usual| asked.by_model(*usual)),
+                }
+            };
+            // What is true of one drive of a stripe is so of the others, too.
+            said.extend(volume.drives().iter().find_map(of_drive));
+        }
+        said
+    }
+
+    /// Looks at all targets; logs what it finds.
+    pub fn look(&self, groups: &ServedGroups, volumes: &[Arc<Volume<Native>>], now: Instant) {
+        let targets = targets(groups);
+        let mut drive_targets = self.drive_targets();
+        drive_targets.retain(|(group, ..), one| {
+            targets.get(group).is_some_and(|(_, target)| *target == one.target)
+        });
+        if targets.is_empty() {
+            return;
+        }
+        let (mut lines, mut more) = (0, 0);
+        for (volume, at, drive, service) in drives(volumes) {
+            let disk = &volume.drives()[drive];
+            if disk.scheduler() != Some(SchedulerKind::Latency) {
+                drive_targets.retain(|key, _| (key.1, key.2) != (at, drive));
+                continue;
+            }
+            let mut all = None;
+            for (group, times) in service {
+                let Some((name, target)) = targets.get(&group) else { continue };
+                let (target, volume) = (*target, volume.name());
+                let asked = TargetQuery { group: name, target, drive: disk.name(), volume };
+                let one = drive_targets.entry((group, at, drive));
+                let all = *all.get_or_insert_with(|| service_of(disk).count());
+                let one =
+                    one.or_insert_with(|| DriveTarget::new(target, (times.clone(), all), now));
+                let text = match one.look(now, &times, all) {
+                    TargetChange::None => continue,
+                    TargetChange::Kept => {
+                        one.says = None;
+                        tracing::info!("{}", asked.kept());
+                        continue;
+                    }
+                    TargetChange::Missed(window, others) => asked.missed(&window, others),
+                };
+                match lines < LINES {
+                    true => tracing::warn!(group = name, drive = disk.name(), "{text}"),
+                    false => more += 1,
+                }
+                lines += 1;
+                one.says = Some(text);
+            }
+        }
+        if more > 0 {
+            tracing::warn!("{more} more latency targets are missed; millrace ctl get groups");
+        }
+    }
+
+    /// Sentences about each group now, by its name.
+    pub fn said(&self, groups: &ServedGroups) -> BTreeMap<String, Vec<String>> {
+        let mut said = BTreeMap::<String, Vec<String>>::new();
+        let drive_targets = self.drive_targets();
+        if drive_targets.values().all(|one| one.says.is_none()) {
+            return said;
+        }
+        let targets = targets(groups);
+        for ((group, ..), one) in drive_targets.iter() {
+            // One that was changed since the last look is judged anew.
+            if let (Some((name, target)), Some(says)) = (targets.get(group), &one.says)
+                && *target == one.target
+            {
+                said.entry(name.clone()).or_default().push(says.clone());
+            }
+        }
+        said
+    }
+
+    fn drive_targets(&self) -> MutexGuard<'_, BTreeMap<(GroupId, usize, usize), DriveTarget>> {
+        // Plain values, right after any panic.
+        self.drive_targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The groups that have targets.
+fn targets(groups: &ServedGroups) -> BTreeMap<GroupId, (String, LatencyTarget)> {
+    let list = groups.table().list().into_iter();
+    list.filter_map(|(id, one)| Some((id, (one.name, one.latency_target?)))).collect()
+}
+
+/// Each drive: its volume, the index of both, and its service times by group.
+fn drives(
+    volumes: &[Arc<Volume<Native>>],
+) -> impl Iterator<Item = (&Volume<Native>, usize, usize, BTreeMap<GroupId, Snapshot>)> {
+    volumes.iter().enumerate().flat_map(|(at, volume)| {
+        let drives = volume.service_by_group().into_iter().enumerate();
+        drives.map(move |(drive, service)| (&**volume, at, drive, service))
+    })
+}
+
+/// Times of reads and writes at a drive so far.
+fn service_of(disk: &Disk<Native>) -> Snapshot {
+    let (stats, mut times) = (disk.stats(), Snapshot::default());
+    let ops = Op::ALL.into_iter().zip(&stats.ops);
+    ops.filter(|(op, _)| matches!(op, Op::Read | Op::Write))
+        .for_each(|(_, op)| times.merge(&op.service));
+    times
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGET: LatencyTarget = LatencyTarget::Percentile(9_900, 50_000);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Looks once a second, after so many I/Os that took so long at the drive.
+    fn looks(ios: &[(u64, u64)]) -> Vec<&'static str> {
+        let start = Instant::now();
+        let mut one = DriveTarget::new(TARGET, (Snapshot::default(), 0), start);
+        let (mut times, mut found) = (Snapshot::default(), Vec::new());
+        for (second, (count, ns)) in (1..).zip(ios) {
+            times.add(*ns, *count);
+            let all = times.count() * 3;
+            found.push(match one.look(start + SECOND * second, &times, all) {
+                TargetChange::None => "-",
+                TargetChange::Missed(window, others) => {
+                    assert_eq!(others, window.count() * 2);
+                    one.says = Some(String::new());
+                    "missed"
+                }
+                TargetChange::Kept => {
+                    one.says = None;
+                    "kept"
+                }
+            });
+        }
+        found
+    }
+
+    #[test]
+    fn a_target_is_missed_after_three_seconds_said_once_and_taken_back() {
+        let (slow, fast) = ((500, 100_000), (500, 40_000));
+        let found = looks(&[slow, slow, slow, slow, slow, fast, fast, slow, slow, slow]);
+        let expected = ["-", "-", "missed", "-", "-", "kept", "-", "-", "-", "missed"];
+        assert_eq!(found, expected);
+        // Now and then is not on end.
+        assert_eq!(looks(&[slow, slow, fast, slow, slow, fast]), ["-"; 6]);
+    }
+
+    #[test]
+    fn few_ios_are_judged_over_a_longer_time_and_none_say_nothing() {
+        let few = (50, 100_000);
+        // Windows of four seconds.
+        assert_eq!(looks(&[few, few, few, few]), ["-", "-", "-", "missed"]);
+        assert_eq!(looks(&[(0, 1), (0, 1), (0, 1), (0, 1), (0, 1)]), ["-"; 5]);
+        // Above it by less than what is known of a time.
+        assert_eq!(looks(&[(500, 51_000); 5]), ["-"; 5]);
+    }
+
+    #[test]
+    fn a_percentile_needs_ios_above_it() {
+        let least = [9_900, 9_990, 5_000].map(|of| least_ios(LatencyTarget::Percentile(of, 1)));
+        assert_eq!((least, least_ios(LatencyTarget::Mean(1))), ([200, 2_000, 20], 20));
+    }
+}

@@ -1,0 +1,159 @@
+//! The daemon's part of `millrace trace record`: one recording at a time, on request.
+//!
+//! Owns the recorder while there is one. A client that goes away without a word ends it by its
+//! silence, after ten seconds. What a request names must be there, and its files must not be: the
+//! daemon writes nothing over what somebody keeps. Called by daemon.rs for the control socket.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use millrace::{Words, volume_device};
+use millrace_block::blktrace::Act;
+use millrace_block::{Disk, TraceStamp, Volume};
+use millrace_machine::Native;
+use millrace_runtime::{Recorder, RecorderConfig, TraceFilter, categories_of, trace_file};
+
+use crate::views::report::TraceStatus;
+use crate::views::{Refusal, TraceStart};
+
+/// Longest silence of a client.
+const LEASE: Duration = Duration::from_secs(10);
+/// CPUs that a machine may have.
+const CPUS_MAX: u32 = 4096;
+
+/// The recording, if there is one.
+#[derive(Default)]
+pub struct TraceRecording(Mutex<Option<Recorder>>);
+
+impl TraceRecording {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// `bad-request` if it names what is not there, `busy` if one is under way, `io` if its files
+    /// cannot be created.
+    pub fn start(
+        &self,
+        volumes: &[Arc<Volume<Native>>],
+        start: &TraceStart,
+    ) -> Result<(), Refusal> {
+        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.as_ref().is_some_and(|recorder| !recorder.has_ended()) {
+            let text = "a recording is under way; wait for its end";
+            return Err(Refusal::new("busy", text));
+        }
+        *place = None;
+        if !start.name.is_absolute() {
+            return Err(bad(format!("name {}: give an absolute path", start.name.display())));
+        }
+        let existing =
+            (0..CPUS_MAX).map(|cpu| trace_file(&start.name, cpu)).find(|path| path.exists());
+        if let Some(path) = existing {
+            let text = format!("{} is there already: choose another name", path.display());
+            return Err(bad(text));
+        }
+        let filter = filter(volumes, start)?;
+        let word = start.stamp.as_deref().unwrap_or("batch");
+        let stamp = TraceStamp::from_word(word)
+            .ok_or_else(|| bad(format!("there is no stamp {word:?}; there are batch, event")))?;
+        let tracer = volumes.iter().find_map(|volume| volume.tracer());
+        let tracer = tracer.ok_or_else(|| bad("there is nothing to record".to_owned()))?;
+        let devices = device_names(volumes);
+        let parts = (0..).zip(volumes).filter(|(_, volume)| volume.drives().len() > 1);
+        let parts = parts.flat_map(|(minor, volume)| {
+            volume.drives().iter().map(move |disk| (disk.device(), volume_device(minor)))
+        });
+        let config = RecorderConfig {
+            name: start.name.clone(),
+            filter,
+            volumes: parts.collect(),
+            devices,
+            stamp,
+            lease: Some(LEASE),
+            ..RecorderConfig::default()
+        };
+        let recorder = Recorder::start(&tracer, volumes, config);
+        *place = Some(recorder.map_err(|error| Refusal::new("io", error.to_string()))?);
+        Ok(())
+    }
+
+    /// The counts of the recording so far.
+    ///
+    /// # Errors
+    /// `none` if there is none, `io` if it has ended by itself.
+    pub fn status(&self) -> Result<TraceStatus, Refusal> {
+        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match place.as_ref() {
+            None => Err(none()),
+            Some(recorder) if recorder.has_ended() => end(place.take()),
+            Some(recorder) => {
+                recorder.renew();
+                let (events, dropped) = recorder.progress();
+                Ok(TraceStatus { events, dropped, files: Vec::new() })
+            }
+        }
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// As [`TraceRecording::status`].
+    pub fn stop(&self) -> Result<TraceStatus, Refusal> {
+        end(self.0.lock().unwrap_or_else(PoisonError::into_inner).take())
+    }
+}
+
+fn end(recorder: Option<Recorder>) -> Result<TraceStatus, Refusal> {
+    let recorded = recorder.ok_or_else(none)?.stop();
+    let recorded = recorded.map_err(|error| Refusal::new("io", error.to_string()))?;
+    Ok(TraceStatus { events: recorded.events, dropped: recorded.dropped, files: recorded.files })
+}
+
+fn none() -> Refusal {
+    Refusal::new("none", "nothing is being recorded")
+}
+
+fn bad(text: String) -> Refusal {
+    Refusal::new("bad-request", text)
+}
+
+/// Names of drives and volumes by their devices.
+fn device_names(volumes: &[Arc<Volume<Native>>]) -> BTreeMap<u32, String> {
+    let of_volumes = (0..).zip(volumes).filter(|(_, volume)| volume.drives().len() > 1);
+    let of_volumes =
+        of_volumes.map(|(minor, volume)| (volume_device(minor), volume.name().to_owned()));
+    let disks = volumes.iter().flat_map(|volume| volume.drives());
+    disks.map(|disk| (disk.device(), disk.name().to_owned())).chain(of_volumes).collect()
+}
+
+/// The events that a request selects.
+fn filter(volumes: &[Arc<Volume<Native>>], start: &TraceStart) -> Result<TraceFilter, Refusal> {
+    let mut filter =
+        TraceFilter { tenant: start.tenant, sectors: start.sectors, ..TraceFilter::default() };
+    if let Some(name) = &start.volume {
+        let volume = volumes.iter().find(|volume| volume.name() == name);
+        let volume = volume.ok_or_else(|| bad(format!("there is no volume {name:?}")))?;
+        filter.devices.extend(volume.drives().iter().map(|disk| disk.device()));
+    }
+    let disks = || volumes.iter().flat_map(|volume| volume.drives());
+    for name in &start.drives {
+        let named = |disk: &&Arc<Disk<Native>>| disk.name() == name;
+        let disk = disks().find(named).ok_or_else(|| bad(format!("there is no drive {name:?}")))?;
+        filter.devices.push(disk.device());
+    }
+    for letters in &start.actions {
+        let act = Act::from_letters(letters).ok_or_else(|| {
+            bad(format!("there is no action {letters:?}; there are Q G I D C P U UT M F X A R B S"))
+        })?;
+        filter.acts.push(act);
+    }
+    for op in &start.ops {
+        filter.categories |= categories_of(op).ok_or_else(|| {
+            bad(format!("there is no op {op:?}; there are read, write, flush, discard, sync, fua"))
+        })?;
+    }
+    if start.sectors.is_some_and(|(first, end)| first >= end) {
+        return Err(bad("sectors: the first must be before the last".to_owned()));
+    }
+    Ok(filter)
+}

@@ -1,0 +1,69 @@
+//! The daemon's part of `millrace ctl set`: settings of a volume change while it is served.
+//!
+//! Called by daemon.rs for the control socket, on the views' thread. All drives of the volume get
+//! the setting, or none does. Says on standard output what changed.
+
+use std::sync::Arc;
+
+use millrace::{SchedulerKind, Words, nearest};
+use millrace_block::{Disk, Volume};
+use millrace_console::{say, visible};
+use millrace_machine::Native;
+
+use super::resize::volume_of;
+use crate::views::settings::{Drive, VolumeChange};
+use crate::views::{Refusal, Set};
+
+/// Sets what is asked of the volume of that name.
+///
+/// # Errors
+/// `bad-request` if there is no such volume, word or setting, `refused` if a drive cannot have it.
+pub fn set(volumes: &[Arc<Volume<Native>>], asked: &Set) -> Result<VolumeChange, Refusal> {
+    let volume = volume_of(volumes, &asked.volume)?;
+    let Some(word) = &asked.scheduler else {
+        let text = "set: nothing is to be set; write scheduler=WORD";
+        return Err(Refusal::new("bad-request", text));
+    };
+    let kind = kind_of_word(word)?;
+    let before: Vec<SchedulerKind> = volume.drives().iter().map(|disk| kind_of(disk)).collect();
+    for disk in volume.drives() {
+        if let Err(error) = disk.set_scheduler(kind) {
+            // What was set before it goes back.
+            for (disk, kind) in volume.drives().iter().zip(&before) {
+                let _ = disk.set_scheduler(*kind);
+            }
+            let text = format!("volume {}: {error}; nothing has changed", volume.name());
+            return Err(Refusal::new("refused", text));
+        }
+    }
+    let drives = volume.drives().iter().zip(before).map(|(disk, before)| Drive {
+        name: disk.name().to_owned(),
+        scheduler: kind.word().to_owned(),
+        before: before.word().to_owned(),
+    });
+    let changed = VolumeChange { volume: volume.name().to_owned(), drives: drives.collect() };
+    let name = visible(volume.name());
+    say(&format!("volume {name}: scheduler {} from now on\n", kind.word()));
+    Ok(changed)
+}
+
+/// The scheduler of a word.
+fn kind_of_word(word: &str) -> Result<SchedulerKind, Refusal> {
+    SchedulerKind::from_word(word).ok_or_else(|| {
+        let known: Vec<&str> = SchedulerKind::WORDS.iter().map(|(_, word)| *word).collect();
+        let like = nearest(word, known.iter().copied());
+        let like = like.map_or_else(String::new, |like| format!("; did you mean {like:?}?"));
+        let text = format!("scheduler = {word:?}: there are {}{like}", known.join(", "));
+        Refusal::new("bad-request", text)
+    })
+}
+
+/// The word of a drive's scheduler.
+pub fn scheduler_of(disk: &Disk<Native>) -> &'static str {
+    kind_of(disk).word()
+}
+
+/// The scheduler of a drive: a daemon has none of its own.
+fn kind_of(disk: &Disk<Native>) -> SchedulerKind {
+    disk.scheduler().unwrap_or_default()
+}

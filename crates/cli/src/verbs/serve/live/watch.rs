@@ -1,0 +1,270 @@
+//! `Watch`: what a daemon has to say of its own accord: I/Os that its drives failed, servers of
+//! drives that are gone or back, and its end.
+//!
+//! Runs on the main thread while another waits for signals, and wakes once a second, which is all
+//! that an idle daemon does. Owns what was said already: of each drive and each export one line in
+//! five looks at most, with the count since the last one, and one more when the daemon stops.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use millrace::{DriveWorkers, Servers};
+use millrace_block::{Failure, Failures, Op};
+use signal_hook::consts::SIGTERM;
+
+use super::daemon::LiveDaemon;
+use super::dirty_data::{self, DaemonEnd, DirtySnapshot};
+
+/// Time between two looks.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Looks after a line about a drive or an export that bring no other one about it.
+const QUIET: u32 = 4;
+/// Looks from one line about what caches still owe to the next, while the daemon stops.
+const STOP_LOOKS: u32 = 5;
+
+/// The daemon, and the lines about it that were logged so far.
+pub struct Watch {
+    daemon: Arc<LiveDaemon>,
+    exports: Vec<FailureLog>,
+    drives: Vec<FailureLog>,
+    caches: Vec<FailureLog>,
+    stuck: Vec<StuckDrives>,
+}
+
+/// The drives of a cache that were stuck at the last look, and looks until others are said.
+#[derive(Debug, Clone, Default)]
+struct StuckDrives {
+    drives: Vec<usize>,
+    quiet: u32,
+}
+
+impl StuckDrives {
+    /// Drives of `now` that are to be logged.
+    fn news(&mut self, now: Vec<usize>) -> Vec<usize> {
+        self.quiet = self.quiet.saturating_sub(1);
+        let is_new = |drive: &usize| self.quiet == 0 && !self.drives.contains(drive);
+        let new: Vec<usize> = now.iter().copied().filter(is_new).collect();
+        if !new.is_empty() {
+            self.quiet = QUIET + 1;
+        }
+        self.drives.retain(|drive| now.contains(drive));
+        self.drives.extend(&new);
+        new
+    }
+}
+
+/// Lines that were logged about the failures of a drive or an export.
+#[derive(Debug, Clone, Copy, Default)]
+struct FailureLog {
+    count: u64,
+    /// Looks that still say nothing.
+    quiet: u32,
+}
+
+impl FailureLog {
+    /// The number of `count` failures to log now; 0 if there is none, or it is too early.
+    fn news(&mut self, count: u64) -> u64 {
+        if self.quiet > 0 {
+            self.quiet -= 1;
+            return 0;
+        }
+        let new = count.saturating_sub(self.count);
+        if new > 0 {
+            *self = FailureLog { count, quiet: QUIET };
+        }
+        new
+    }
+}
+
+impl Watch {
+    /// A watch over a daemon of which nothing was said yet.
+    pub fn new(daemon: &Arc<LiveDaemon>) -> Watch {
+        let exports = vec![FailureLog::default(); daemon.failed_exports().len()];
+        let drives = vec![FailureLog::default(); daemon.disks().count()];
+        let caches = vec![FailureLog::default(); daemon.caches().len()];
+        let stuck = vec![StuckDrives::default(); daemon.caches().len()];
+        Watch { daemon: Arc::clone(daemon), exports, drives, caches, stuck }
+    }
+
+    /// Looks after the server until the other end of `done` is dropped. A server that has lost an
+    /// I/O thread, or a drive's worker, is stopped as by SIGTERM.
+    pub fn watch(&mut self, server: &Servers, workers: &DriveWorkers, done: &Receiver<()>) {
+        // What went wrong while threads started is said before anything is served for long.
+        self.look();
+        while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+            self.look();
+            self.daemon.tick();
+            self.daemon.marks().look();
+            let failure = workers.failure().map(|error| error.to_string());
+            let failed = server.failed().then(|| "an I/O thread has died".to_owned());
+            if let Some(failure) = failed.or(failure) {
+                tracing::error!("{failure}; the daemon stops");
+                // If it cannot be raised, the next look tries again.
+                let _ = signal_hook::low_level::raise(SIGTERM);
+            }
+        }
+    }
+
+    /// Logs what has failed since it was said last, but for what was said just before.
+    fn look(&mut self) {
+        for (said, disk) in self.drives.iter_mut().zip(self.daemon.disks()) {
+            let drive = disk.name();
+            for news in disk.take_news() {
+                tracing::warn!(drive, "drive {drive}: {news}");
+            }
+            let failures = disk.failures();
+            log_drive(disk.name(), &failures, said.news(failures.count));
+        }
+        for (said, cache) in self.caches.iter_mut().zip(self.daemon.caches()) {
+            if said.news(cache.stats().write_errors) > 0
+                && let Some(text) = dirty_data::while_served(cache)
+            {
+                tracing::warn!(volume = cache.below().name(), "{text}");
+            }
+        }
+        for (stuck, cache) in self.stuck.iter_mut().zip(self.daemon.caches()) {
+            for drive in stuck.news(cache.stuck_drives()) {
+                let text = dirty_data::while_stuck(cache, drive);
+                tracing::warn!(volume = cache.below().name(), "{text}");
+            }
+        }
+        let exports = self.daemon.failed_exports();
+        for (said, failures) in self.exports.iter_mut().zip(exports) {
+            let (export, last) = (failures.export, failures.last);
+            match said.news(failures.count) {
+                0 => {}
+                1 => tracing::warn!(export, "export {export}: a request failed: {last}"),
+                new => {
+                    tracing::warn!(
+                        export,
+                        "export {export}: {new} requests failed; the last: {last}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Looks after a daemon that stops until the other end of `done` is dropped: logs what fails,
+    /// and every few seconds what caches still owe.
+    pub fn watch_stop(&mut self, done: &Receiver<()>) {
+        self.caches.clear();
+        self.stuck.clear();
+        let owed = |watch: &Watch| -> Vec<DirtySnapshot> {
+            watch.daemon.caches().iter().map(|cache| DirtySnapshot::now(cache)).collect()
+        };
+        let inside = |watch: &Watch| -> Vec<(u64, u64)> {
+            let stats = watch.daemon.disks().map(|disk| disk.stats());
+            stats.map(|stats| (stats.in_flight(), stats.ios())).collect()
+        };
+        let (mut before, mut was_inside, mut looks) = (owed(self), inside(self), 0);
+        while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+            self.look();
+            looks += 1;
+            if looks % STOP_LOOKS != 0 {
+                continue;
+            }
+            let (now, seconds) = (owed(self), PERIOD.as_secs() * u64::from(STOP_LOOKS));
+            let mut said = String::new();
+            for (cache, both) in self.daemon.caches().iter().zip(before.iter().zip(&now)) {
+                if let Some(text) = dirty_data::while_stopping(cache, both, seconds) {
+                    tracing::info!(volume = cache.below().name(), "{text}");
+                    said.push_str(&text);
+                }
+            }
+            let is_inside = inside(self);
+            let drives = self.daemon.disks().zip(was_inside.iter().zip(&is_inside));
+            for (disk, (was, is)) in drives {
+                let (drive, ios) = (disk.name(), is.0);
+                let is_said = said.contains(&format!("drive {drive} has answered nothing"));
+                if was.0 > 0 && ios > 0 && was.1 == is.1 && !is_said {
+                    tracing::info!(
+                        drive,
+                        "drive {drive} has answered nothing in the last {seconds} s: {ios} I/Os are \
+                         inside"
+                    );
+                }
+            }
+            (before, was_inside) = (now, is_inside);
+        }
+    }
+
+    /// Logs what was not said yet, and what caches could not write: the daemon has stopped.
+    pub fn last_look(&mut self) {
+        self.drives.iter_mut().chain(&mut self.exports).for_each(|said| said.quiet = 0);
+        self.look();
+        log_lost(&self.daemon, DaemonEnd::Stopped);
+    }
+}
+
+/// Logs what caches have in memory only: the daemon ends.
+pub fn log_lost(daemon: &LiveDaemon, end: DaemonEnd) {
+    for cache in daemon.caches() {
+        if let Some(text) = dirty_data::at_the_end(cache, end) {
+            tracing::error!(volume = cache.below().name(), "{text}");
+        }
+    }
+}
+
+/// A line of the last `new` I/Os that a drive has failed; those before the last one at -v.
+fn log_drive(drive: &str, failures: &Failures, new: u64) {
+    let known = failures.last.len() as u64;
+    let first = known.saturating_sub(new) as usize;
+    let Some((last, others)) = failures.last[first..].split_last() else { return };
+    for failure in others {
+        tracing::debug!("drive {drive}: {}", described(failure));
+    }
+    let (op, sector, status) = (last.op.name(), last.sector, last.status.text());
+    let count = if new > 1 { format!("{new} I/Os failed; the last: ") } else { String::new() };
+    tracing::warn!(drive, op, sector, status, "drive {drive}: {count}{}", described(last));
+}
+
+/// A failed I/O in words: what, where, why.
+fn described(failure: &Failure) -> String {
+    let Failure { op, sector, nr_sectors, status } = *failure;
+    let (name, errno) = (op.name(), status.errno());
+    match (op, nr_sectors) {
+        (Op::Flush, _) => format!("flush: {} (errno {errno})", status.text()),
+        (_, 1) => format!("{name} of sector {sector}: {} (errno {errno})", status.text()),
+        (_, count) => {
+            let end = sector + u64::from(count) - 1;
+            format!("{name} of sectors {sector} to {end}: {} (errno {errno})", status.text())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_block::Status;
+
+    use super::*;
+
+    #[test]
+    fn the_first_failure_is_said_at_once_and_those_after_it_together() {
+        let mut said = FailureLog::default();
+        let counts = [0, 1, 5, 6, 7, 8, 9, 9, 9, 9, 9, 9, 10];
+        assert_eq!(counts.map(|count| said.news(count)), [0, 1, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn a_drive_that_is_stuck_is_said_once_and_one_that_is_so_again_later() {
+        let mut stuck = StuckDrives::default();
+        assert_eq!(stuck.news(vec![2]), [2]);
+        assert!((0..9).all(|_| stuck.news(vec![2]).is_empty()), "it is known");
+        assert!(stuck.news(vec![]).is_empty());
+        assert_eq!(stuck.news(vec![2]), [2]);
+        assert!(stuck.news(vec![]).is_empty() && stuck.news(vec![2, 1]).is_empty(), "too soon");
+        assert!((0..2).all(|_| stuck.news(vec![1]).is_empty()));
+        assert_eq!(stuck.news(vec![1]), [1]);
+    }
+
+    #[test]
+    fn a_failure_is_described_by_operation_sectors_and_reason() {
+        let failure = |op, nr_sectors| {
+            described(&Failure { op, sector: 64, nr_sectors, status: Status::IoError })
+        };
+        assert_eq!(failure(Op::Write, 8), "write of sectors 64 to 71: I/O error (errno 5)");
+        assert_eq!(failure(Op::Read, 1), "read of sector 64: I/O error (errno 5)");
+        assert_eq!(failure(Op::Flush, 0), "flush: I/O error (errno 5)");
+    }
+}

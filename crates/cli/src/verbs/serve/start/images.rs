@@ -1,0 +1,439 @@
+//! `millrace serve disk.img`: files and devices served at once, without a configuration.
+//!
+//! Makes the configuration that says the same, so that there is one way from a text to a server,
+//! and `--print-config` has something to begin with. Files must be there: nothing is made. Called
+//! by source.rs.
+
+use std::fmt::Write;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, bail};
+use millrace::Listen;
+use millrace_drives::Spec;
+
+use super::source::TEXT_BYTES_MAX;
+use crate::config::words::{self, LayoutWord};
+use crate::verbs::serve::check::probe;
+
+/// How files are served that no configuration names.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Of files that are served without a configuration")]
+pub struct ImageArgs {
+    /// How several files make one volume: linear (one behind the other) or stripe (chunks of 64 KiB
+    /// in turn) [default: linear; drives of a configuration or of `bench` are a stripe]
+    #[arg(long, value_name = "LAYOUT", hide_possible_values = true)]
+    #[arg(value_parser = words::layouts())]
+    pub layout: Option<LayoutWord>,
+    /// Nobody may write; files need not be writable
+    #[arg(long)]
+    pub read_only: bool,
+    /// Serve NBD there: unix:PATH, tcp:ADDRESS:PORT, or tcp:PORT on loopback; may be repeated
+    /// [default: unix:NAME.sock]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    pub nbd: Vec<String>,
+    /// Serve virtual machines there, as a vhost-user-blk disk
+    #[arg(long, value_name = "PATH", value_parser = socket)]
+    pub vhost_user: Option<String>,
+    /// Serve NBD over TLS only, with this certificate: a PEM file, followed by those of
+    /// intermediate CAs
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_certificate: Option<String>,
+    /// The private key of that certificate, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub tls_key: Option<String>,
+    /// Let only clients in with certificates of these CAs, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub tls_client_ca: Option<String>,
+    /// Name of the export [default: that of the file without its ending; vol0 for several]
+    #[arg(long, value_name = "NAME", value_parser = export_name)]
+    pub name: Option<String>,
+}
+
+impl ImageArgs {
+    /// A flag that is given; they mean nothing beside a configuration.
+    pub fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--layout", self.layout.is_some()),
+            ("--read-only", self.read_only),
+            ("--nbd", !self.nbd.is_empty()),
+            ("--vhost-user", self.vhost_user.is_some()),
+            ("--tls-certificate", self.tls_certificate.is_some()),
+            ("--name", self.name.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+    }
+}
+
+fn address(text: &str) -> Result<String, String> {
+    words::address(text, Path::new("")).map(|_| text.to_owned())
+}
+
+/// A name that clients can ask for, and that fits a line of a message.
+fn export_name(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.contains(char::is_control) {
+        true => Err("write a name without control characters, such as disk".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// A socket as a path, or as `unix:PATH`.
+fn socket(text: &str) -> Result<String, String> {
+    let text = if text.starts_with("unix:") { text.to_owned() } else { format!("unix:{text}") };
+    address(&text)
+}
+
+/// A drive of the volume.
+struct Image {
+    name: String,
+    /// The lines that say what it is.
+    what: String,
+}
+
+/// The text of a configuration that serves these files.
+///
+/// # Errors
+/// If one is not there, or looks like a configuration itself.
+pub fn configuration(files: &[PathBuf], args: &ImageArgs) -> anyhow::Result<String> {
+    refuse_an_address_twice(args)?;
+    let images = files.iter().map(|file| image(file, args));
+    let mut images = images.collect::<anyhow::Result<Vec<Image>>>()?;
+    let mut names: Vec<&str> = images.iter().map(|image| image.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.len() < images.len() {
+        images.iter_mut().zip(0..).for_each(|(image, number)| image.name = format!("d{number}"));
+    }
+    let name = match (&args.name, images.as_slice()) {
+        (Some(name), _) => name.clone(),
+        (None, [image]) => image.name.clone(),
+        (None, _) => "vol0".to_owned(),
+    };
+    Ok(text(&images, &name, args))
+}
+
+/// Each address is one listener, which has the one export once.
+fn refuse_an_address_twice(args: &ImageArgs) -> anyhow::Result<()> {
+    let place = |text: &str| words::address(text, Path::new("")).ok();
+    for (index, address) in args.nbd.iter().enumerate() {
+        if args.nbd[..index].iter().any(|other| place(other) == place(address)) {
+            bail!("--nbd {address}: this address is given twice; give it once");
+        }
+        if args.vhost_user.as_ref().is_some_and(|socket| place(socket) == place(address)) {
+            bail!("--vhost-user {address}: the socket of --nbd; give each a socket of its own");
+        }
+    }
+    Ok(())
+}
+
+fn text(images: &[Image], name: &str, args: &ImageArgs) -> String {
+    let mut text = String::new();
+    for image in images {
+        let _ = write!(text, "[[drive]]\nname = {}\n{}\n", quoted(&image.name), image.what);
+    }
+    let names: Vec<String> = images.iter().map(|image| quoted(&image.name)).collect();
+    let layout = match args.layout {
+        Some(LayoutWord::Stripe) => "stripe",
+        Some(LayoutWord::Linear) | None => "linear",
+    };
+    let _ = writeln!(text, "[[volume]]\nname = {}\nlayout = \"{layout}\"", quoted(name));
+    let _ = writeln!(text, "drives = [{}]\n", names.join(", "));
+    let _ = writeln!(text, "[[export]]\nvolume = {}", quoted(name));
+    let nbd = match (args.nbd.as_slice(), &args.vhost_user) {
+        ([], Some(_)) => Vec::new(),
+        ([], None) => vec![format!("unix:{}.sock", as_file_name(name))],
+        (given, _) => given.to_vec(),
+    };
+    if !nbd.is_empty() {
+        let list: Vec<String> = nbd.iter().map(|address| quoted(address)).collect();
+        let _ = writeln!(text, "nbd = [{}]", list.join(", "));
+    }
+    if let Some(socket) = &args.vhost_user {
+        let _ = writeln!(text, "vhost-user-blk = {}", quoted(socket));
+    }
+    if args.read_only {
+        text.push_str("read-only = true\n");
+    }
+    let is_unix =
+        |text: &String| matches!(words::address(text, Path::new("")), Ok(Listen::Unix(_)));
+    let mut server = String::new();
+    if args.vhost_user.is_none() && !nbd.iter().any(is_unix) {
+        // There is no socket of a client's beside which it could be.
+        let control = quoted(&format!("unix:{}.control", as_file_name(name)));
+        let _ = writeln!(server, "control = {control}");
+    }
+    server.push_str(&tls(args));
+    if !server.is_empty() {
+        let _ = write!(text, "\n[server]\n{server}");
+    }
+    text
+}
+
+/// The line that says which certificates are used.
+fn tls(args: &ImageArgs) -> String {
+    let (Some(certificate), Some(key)) = (&args.tls_certificate, &args.tls_key) else {
+        return String::new();
+    };
+    let mut keys = format!("certificate = {}, key = {}", quoted(certificate), quoted(key));
+    if let Some(ca) = &args.tls_client_ca {
+        let _ = write!(keys, ", client-ca = {}", quoted(ca));
+    }
+    format!("tls = {{ {keys} }}\n")
+}
+
+/// The drive of a file, or of a spec such as `ram:size=1g`.
+fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
+    let shown = file.display();
+    let Some(path) = file.to_str() else {
+        bail!("{shown}: the name is not UTF-8; give the file another, or a link to it");
+    };
+    let meta = match std::fs::metadata(file) {
+        Ok(meta) => meta,
+        // No file of this name is there, so none is meant.
+        Err(error) => match path.parse::<Spec>() {
+            Ok(spec) if path.contains(':') && !is_url(file) => return Ok(drive(spec, args)),
+            Err(error) if is_of_driver(path) && !is_url(file) => bail!("{path}: {error}"),
+            _ => return Err(missing(file, &error)),
+        },
+    };
+    if meta.is_file() && meta.len() <= TEXT_BYTES_MAX && is_configuration(file) {
+        bail!("{shown}: this looks like a configuration; to serve what it says: --config {shown}");
+    }
+    if meta.is_file() && meta.len() < 512 {
+        let has = match meta.len() {
+            0 => "the file is empty".to_owned(),
+            bytes => format!("{bytes} bytes are too few"),
+        };
+        bail!("{shown}: {has}; {}", to_make(file));
+    }
+    if let Some(why) = probe::unreadable(file) {
+        bail!("{shown}: {why}");
+    }
+    let mut what = format!("driver = \"file\"\npath = {}\n", quoted(path));
+    if args.read_only {
+        what.push_str("read-only = true\n");
+    }
+    let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or("disk");
+    Ok(Image { name: printable(stem), what })
+}
+
+/// True for a text that begins as a spec does, with the name of a driver.
+fn is_of_driver(text: &str) -> bool {
+    let driver = text.split_once(':').map(|(driver, _)| driver);
+    driver.is_some_and(|driver| millrace_drives::known_keys(driver).is_some())
+}
+
+/// The drive of a spec; an image has the name that it has in its pool.
+fn drive(mut spec: Spec, args: &ImageArgs) -> Image {
+    let keys = millrace_drives::known_keys(&spec.driver).unwrap_or_default();
+    if args.read_only && keys.contains(&"read-only") && spec.get("read-only").is_none() {
+        spec.options.push(("read-only".to_owned(), "on".to_owned()));
+    }
+    let image = spec.get("image").and_then(|image| image.split(['/', '@']).next_back());
+    let name = image.unwrap_or(&spec.driver).to_owned();
+    Image { name, what: format!("spec = {}\n", quoted(&spec.to_string())) }
+}
+
+fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
+    let shown = file.display();
+    if is_url(file) {
+        return anyhow!("{shown}: {}", drive_of_url(&shown.to_string()));
+    }
+    match error.kind() {
+        ErrorKind::NotFound => {
+            anyhow!("{shown}: there is no such file or device; {}", to_make(file))
+        }
+        _ => anyhow!("{shown}: {error}"),
+    }
+}
+
+/// Tells a URL, such as `https://...`, from a path.
+fn is_url(file: &Path) -> bool {
+    let scheme = file.to_str().and_then(|text| text.split_once("://")).map(|(scheme, _)| scheme);
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
+    scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.chars().all(is_letter))
+}
+
+/// Advice for a URL, which is no drive.
+fn drive_of_url(url: &str) -> String {
+    if url.starts_with("nbd") {
+        return format!("to serve the export of another NBD server, write nbd:uri={url}");
+    }
+    "a URL is no drive; name a file, a block device, nbd:uri=nbd://HOST/NAME for the export of an \
+     NBD server (nbdkit makes one of https, S3 and others) or rbd:POOL/IMAGE for a Ceph image"
+        .to_owned()
+}
+
+/// Advice on how to get a disk of a name at which there is none yet. Among devices, `truncate`
+/// would make a file in memory with the name of a disk.
+fn to_make(file: &Path) -> String {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let (shown, is_in) = (file.display(), std::fs::canonicalize(folder));
+    match is_in {
+        Err(_) => format!("its folder {} is not there either", folder.display()),
+        Ok(is_in) if is_in.starts_with("/dev") && !is_in.starts_with("/dev/shm") => {
+            "`lsblk` lists the block devices of this machine".to_owned()
+        }
+        Ok(_) => format!(
+            "`truncate -s 10G {shown}` makes a disk of 10 GiB, and a configuration has a name that \
+             ends with .toml"
+        ),
+    }
+}
+
+/// True for a small file that is a text with sections of a configuration.
+fn is_configuration(file: &Path) -> bool {
+    let Ok(text) = std::fs::read_to_string(file) else { return false };
+    let sections = ["[[drive]]", "[[volume]]", "[[export]]"];
+    text.lines().any(|line| sections.contains(&line.trim()))
+}
+
+/// A name for people and programs, of a file's name.
+fn printable(stem: &str) -> String {
+    match stem.chars().any(char::is_control) {
+        true => "disk".to_owned(),
+        false => stem.to_owned(),
+    }
+}
+
+fn as_file_name(name: &str) -> String {
+    name.replace('/', "_")
+}
+
+/// A string of TOML.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => out.extend(['\\', letter]),
+            letter if letter.is_control() => {
+                let _ = write!(out, "\\u{:04x}", letter as u32);
+            }
+            letter => out.push(letter),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, ServePlan};
+    use millrace_block::Layout;
+
+    /// The configuration of files of these names in a folder.
+    fn plan(names: &[&str], args: &ImageArgs) -> (ServePlan, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let files: Vec<PathBuf> = names.iter().map(|name| dir.path().join(name)).collect();
+        files.iter().for_each(|file| std::fs::write(file, [0; 512]).unwrap());
+        let text = configuration(&files, args).unwrap();
+        let plan = config::load("", &text, Path::new(""));
+        (plan.unwrap_or_else(|problems| panic!("{problems}\n{text}")), dir)
+    }
+
+    #[test]
+    fn one_file_is_one_linear_export_on_a_socket_of_its_name() {
+        let (plan, dir) = plan(&["disk.img"], &ImageArgs::default());
+        assert_eq!(
+            (plan.config.volumes[0].layout, plan.config.exports[0].name.as_str()),
+            (Layout::Linear, "disk")
+        );
+        assert_eq!(plan.listeners[0].address, Listen::Unix("disk.sock".into()));
+        let path = dir.path().join("disk.img");
+        assert_eq!(plan.config.volumes[0].drives[0].spec.get("path"), path.to_str());
+        assert!(plan.warnings.is_empty() && !plan.config.exports[0].read_only);
+    }
+
+    #[test]
+    fn odd_names_are_quoted_and_equal_ones_numbered() {
+        let (odd, _dir) = plan(&["a \"b\\\u{7f}\u{fc}.x.img"], &ImageArgs::default());
+        assert_eq!(odd.config.exports[0].name, "disk");
+        let (twins, _dir) = plan(&["a.img", "a.raw"], &ImageArgs::default());
+        let names: Vec<&str> = twins.config.drives().map(|drive| drive.name.as_str()).collect();
+        assert_eq!((names, twins.config.exports[0].name.as_str()), (vec!["d0", "d1"], "vol0"));
+        assert_eq!(twins.config.volumes[0].layout, Layout::Linear);
+    }
+
+    #[test]
+    fn flags_reach_the_plan() {
+        let args = ImageArgs {
+            layout: Some(LayoutWord::Stripe),
+            read_only: true,
+            nbd: vec!["tcp:0".to_owned()],
+            vhost_user: Some("unix:vm".to_owned()),
+            tls_certificate: Some("c.pem".to_owned()),
+            tls_key: Some("k.pem".to_owned()),
+            tls_client_ca: Some("ca.pem".to_owned()),
+            name: Some("a/b".to_owned()),
+        };
+        let (plan, _dir) = plan(&["a", "b"], &args);
+        assert!(matches!(plan.config.volumes[0].layout, Layout::Stripe { chunk_sectors: 128 }));
+        assert!(plan.config.exports[0].read_only && plan.config.exports[0].guests.is_some());
+        assert_eq!(plan.config.volumes[0].drives[1].spec.get("read-only"), Some("on"));
+        assert_eq!((plan.listeners.len(), plan.config.exports[0].name.as_str()), (1, "a/b"));
+        let tls = plan.listeners[0].tls.as_ref().unwrap();
+        assert!(tls.required && tls.files.client_ca.as_ref().unwrap().ends_with("ca.pem"));
+        assert!(tls.files.identity.key.ends_with("k.pem"));
+        let all = ["--layout", "--read-only", "--nbd", "--vhost-user", "--name"];
+        assert_eq!((args.given(), ImageArgs::default().given()), (Some(all[0]), None));
+    }
+
+    #[test]
+    fn a_spec_is_a_drive_and_what_is_not_there_is_said_to_be() {
+        let one = |name: &str| configuration(&[name.into()], &ImageArgs::default());
+        assert!(one("ram:size=1m").unwrap().contains("spec = \"ram:size=1m\""));
+        let image = one("rbd:pool/disk").unwrap();
+        assert!(image.contains("name = \"disk\"\nspec = \"rbd:pool/disk\""), "{image}");
+        let read_only = ImageArgs { read_only: true, ..ImageArgs::default() };
+        let image = configuration(&["rbd:pool/disk".into()], &read_only).unwrap();
+        assert!(image.contains("spec = \"rbd:pool/disk,read-only=on\""), "{image}");
+        let error = one("rbd:pool/disk,dept=1").unwrap_err().to_string();
+        assert!(error.contains("no key `dept` (did you mean `depth`?)"), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("m.conf");
+        std::fs::write(&file, " [[volume]]\nname = \"v\"\n").unwrap();
+        let error = one(file.to_str().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("--config "), "{error}");
+    }
+
+    #[test]
+    fn truncate_is_for_files_only_and_urls_are_told_what_drives_are() {
+        let one = |name: &str| {
+            configuration(&[name.into()], &ImageArgs::default()).unwrap_err().to_string()
+        };
+        let said = "no.img: there is no such file or device; `truncate -s 10G no.img` makes a disk \
+                    of 10 GiB, and a configuration has a name that ends with .toml";
+        assert_eq!(one("no.img"), said);
+        assert!(one("/dev/shm/no.img").contains("`truncate -s 10G /dev/shm/no.img`"));
+        let said = "/dev/no-such: there is no such file or device; `lsblk` lists the block devices \
+                    of this machine";
+        assert_eq!(one("/dev/no-such"), said);
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev", dir.path().join("d")).unwrap();
+        let linked = dir.path().join("d/no-such").display().to_string();
+        assert!(one(&linked).ends_with("`lsblk` lists the block devices of this machine"));
+        let said = "/no-such/x: there is no such file or device; its folder /no-such is not there \
+                    either";
+        assert_eq!(one("/no-such/x"), said);
+        for url in ["https://host/disk.img", "s3://bucket/disk"] {
+            let said = one(url);
+            assert!(
+                said.starts_with(&format!("{url}: a URL is no drive; name a file, ")),
+                "{said}"
+            );
+            assert!(!said.contains("truncate"), "{said}");
+        }
+        for url in ["nbd://host/v", "nbds://host/v", "nbd+unix:///v?socket=s"] {
+            let said = one(url);
+            assert!(said.contains(&format!("write nbd:uri={url}")), "{said}");
+        }
+        let empty = dir.path().join("empty");
+        std::fs::write(&empty, "").unwrap();
+        let said = one(empty.to_str().unwrap());
+        assert!(said.contains("the file is empty; `truncate -s 10G "), "{said}");
+    }
+}

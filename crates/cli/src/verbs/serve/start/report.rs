@@ -1,0 +1,414 @@
+//! Reports that `serve` prints: the volumes and drives it serves, lines to paste, how it stopped.
+//!
+//! Functions from a plan and what was opened to text, pure but for names in certificates
+//! (tls_host.rs). The lines to paste work from the folder in which the daemon was started: paths
+//! are as the plan has them, quoted for a shell, and names and sockets are percent-encoded as an
+//! NBD URI needs them. Called by `serve`.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use millrace::{CacheMode, DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket};
+use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing};
+use millrace_console::{counted, quoted, visible};
+use millrace_drives::size_text;
+use millrace_machine::Native;
+
+use super::tls_host;
+use crate::config::group;
+use crate::config::words::{bytes_for_people, design};
+use crate::config::{ListenerPlan, ServePlan};
+use crate::verbs::serve::check::findings::Findings;
+use crate::views::caches::mode_word;
+
+/// Most bytes of an export that the line for fio touches.
+const TRY_BYTES: u64 = 256 << 20;
+/// Smallest block of the I/O in lines to paste, in bytes.
+const TRY_BLOCK: u32 = 4096;
+
+/// Owner of a volume's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataOwner {
+    /// Nobody's: it was made to be tried.
+    Demo,
+    /// The user's, which no line to paste may change.
+    Users,
+}
+
+/// Report of `--check` on a plan in order.
+pub fn checked(plan: &ServePlan, found: &Findings) -> String {
+    let mut text = controllers(plan);
+    let machines = plan.guests().count();
+    let groups = plan.config.groups.len();
+    let mut counts = vec![
+        counted(plan.config.drives().count(), "drive"),
+        counted(plan.config.volumes.len(), "volume"),
+        counted(plan.config.exports.len(), "export"),
+        counted(plan.listeners.len() + machines, "listener"),
+    ];
+    if groups > 0 {
+        counts.insert(2, counted(groups, "group"));
+    }
+    let name = if plan.file.is_empty() { "command line" } else { &plan.file };
+    let verdict = if found.starts { "in order" } else { "in order, but would not start here" };
+    let _ = writeln!(text, "{name}: {verdict}: {}", counts.join(", "));
+    text.push_str(&found.volumes);
+    text.push_str(&caches(plan));
+    let volumes = plan.config.volumes.iter();
+    for volume in volumes.filter(|volume| volume.serving != ServingConfig::default()) {
+        let (name, serving) = (&volume.name, &volume.serving);
+        let _ = writeln!(
+            text,
+            "volume \"{name}\": served {}; plug {} / {}, pressure {} / {} for each of {} drives",
+            serving.serving.name(),
+            serving.plug_high,
+            serving.plug_low,
+            serving.pressure_high,
+            serving.pressure_low,
+            volume.drives.len()
+        );
+    }
+    text
+}
+
+/// Report on a start: volumes, drives, and lines to paste.
+pub fn serving(
+    plan: &ServePlan,
+    opened: &Opened,
+    workers: &DriveWorkers,
+    owner: DataOwner,
+) -> String {
+    let mut text = format!("{}\n\n{}\n\n", volumes(plan, opened), drives(plan, opened));
+    text.push_str(&groups(plan));
+    text.push_str(&caches(plan));
+    text.push_str(&controllers(plan));
+    for (listener, export) in pairs(plan) {
+        let access = access(export, opened);
+        let (uri, group) = (uri(listener, export, None), membership(export));
+        let _ = writeln!(text, "export \"{}\" at {uri}{access}{group}", export.name);
+    }
+    text.push_str(&machines(plan, opened));
+    if workers.threads() > 0 {
+        let _ = writeln!(text, "drives' workers, {}", workers.describe());
+    }
+    if let Some((listener, export)) = pairs(plan).find(|(listener, _)| has_uri(listener)) {
+        let size_bytes = opened.volume(&export.volume).capacity() << SECTOR_SHIFT;
+        let named = tls_host::of(listener);
+        if !named.remark.is_empty() {
+            let _ = writeln!(text, "\n{}", named.remark);
+        }
+        let uri = uri(listener, export, named.host.as_deref());
+        let block_bytes = opened.volume(&export.volume).limits().logical_block_size.max(TRY_BLOCK);
+        text.push_str(&lines_to_paste(&uri, export, (size_bytes, block_bytes), owner));
+    }
+    text
+}
+
+/// A line for each controller: its tags, whose they are, and its drives.
+fn controllers(plan: &ServePlan) -> String {
+    let mut text = String::new();
+    for controller in &plan.config.controllers {
+        let owner = match controller.sharing {
+            Sharing::Queue => "for each hardware queue of each drive",
+            Sharing::Drive => "for each drive",
+            Sharing::Controller => "for all its drives together",
+        };
+        let node = controller.node.map_or(String::new(), |node| format!(", NUMA node {}", node.0));
+        let name = Some(&controller.name);
+        let hung = plan.config.drives().filter(|drive| drive.spec.controller.as_ref() == name);
+        let hung: Vec<&str> = hung.map(|drive| drive.name.as_str()).collect();
+        let (name, tags, drives) = (&controller.name, controller.tags, hung.join(" "));
+        let drives = if drives.is_empty() { "none" } else { &drives };
+        let _ =
+            writeln!(text, "controller \"{name}\": {tags} tags {owner}{node}; drives: {drives}");
+    }
+    text
+}
+
+/// The group of an export's clients.
+fn membership(export: &ExportConfig) -> String {
+    match (&export.group, export.group_each) {
+        (Some(group), true) => format!(", each client in a group under {}", visible(group)),
+        (Some(group), false) => format!(", group {}", visible(group)),
+        (None, _) => String::new(),
+    }
+}
+
+/// A table of the groups and their settings, if there are any.
+fn groups(plan: &ServePlan) -> String {
+    if plan.config.groups.is_empty() {
+        return String::new();
+    }
+    let mut table = table(&["group", "parent", "settings"]);
+    for group in &plan.config.groups {
+        let settings = group::settings(group).into_iter().filter(|(key, _)| *key != "parent");
+        let settings: Vec<String> = settings.map(|(key, word)| format!("{key}={word}")).collect();
+        let parent = group.parent.as_deref().unwrap_or("-");
+        table.add_row([&*visible(&group.name), &*visible(parent), &*settings.join(" ")]);
+    }
+    format!("{}\n\n", table.trim_fmt())
+}
+
+/// Access of clients where it is limited: an export of drives that take no writes takes none
+/// either.
+fn access(export: &ExportConfig, opened: &Opened) -> &'static str {
+    let features = &opened.volume(&export.volume).limits().features;
+    if export.read_only || features.read_only { ", read-only" } else { "" }
+}
+
+/// A line for each export to virtual machines.
+fn machines(plan: &ServePlan, opened: &Opened) -> String {
+    let mut text = String::new();
+    for (export, guests, _) in plan.guests() {
+        let (access, group) = (access(export, opened), membership(export));
+        let path = guests.path().to_string_lossy();
+        let threads = usize::from(guests.thread_count());
+        let cpus: Vec<String> = guests.pinned_cpus().map(|cpu| cpu.to_string()).collect();
+        let cpus = match cpus.is_empty() {
+            true => String::new(),
+            false => format!(" on CPU {}", cpus.join(" ")),
+        };
+        let _ = writeln!(
+            text,
+            "export \"{}\" at vhost-user-blk unix:{}{access}{group}: up to {}, {}{cpus}",
+            export.name,
+            visible(&path),
+            counted(guests.queues.into(), "queue"),
+            counted(threads, "I/O thread"),
+        );
+        if let VhostSocket::Listen(..) = guests.socket {
+            let _ = writeln!(
+                text,
+                "  for QEMU, with shared memory (docs/vm.md): -chardev \
+                 socket,id=disk,path={},reconnect=1 -device \
+                 vhost-user-blk-pci,chardev=disk,num-queues={}",
+                visible(&path),
+                guests.queues.min(2)
+            );
+        }
+    }
+    text
+}
+
+fn pairs(plan: &ServePlan) -> impl Iterator<Item = (&ListenerPlan, &ExportConfig)> {
+    let exports = |listener: &ListenerPlan| listener.exports.clone();
+    plan.listeners.iter().flat_map(move |listener| {
+        exports(listener).into_iter().map(move |export| (listener, &plan.config.exports[export]))
+    })
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(header);
+    table
+}
+
+fn volumes(plan: &ServePlan, opened: &Opened) -> String {
+    let mut table = table(&["volume", "size", "layout", "chunk", "serving", "drives"]);
+    for (volume, named) in opened.volumes.iter().zip(&plan.config.volumes) {
+        let (layout, chunk) = match named.layout {
+            Layout::Stripe { chunk_sectors } => {
+                ("stripe", bytes_for_people(u64::from(chunk_sectors) << 9))
+            }
+            Layout::Linear => ("linear", "-".to_owned()),
+        };
+        let names: Vec<&str> = named.drives.iter().map(|drive| drive.name.as_str()).collect();
+        let size = bytes_for_people(volume.capacity() << 9);
+        let serving = volume.serving().name();
+        table.add_row([volume.name(), &size, layout, &chunk, serving, &names.join(" ")]);
+    }
+    table.trim_fmt()
+}
+
+/// A line for each cache: when it acknowledges writes, how large it is, how much may be dirty.
+fn caches(plan: &ServePlan) -> String {
+    let mut text = String::new();
+    for volume in &plan.config.volumes {
+        let Some(cache) = &volume.cache else { continue };
+        let (name, mode) = (&volume.name, mode_word(cache.mode));
+        let size = bytes_for_people(cache.size_bytes);
+        let _ = write!(text, "volume \"{name}\": {mode} cache of {size}");
+        let _ = match cache.mode {
+            CacheMode::WriteThrough => writeln!(text),
+            CacheMode::WriteBack => writeln!(
+                text,
+                ", at most {} of it dirty; a crash loses what no flush has covered",
+                bytes_for_people(cache.dirty_max())
+            ),
+        };
+    }
+    text
+}
+
+fn drives(plan: &ServePlan, opened: &Opened) -> String {
+    let mut table = table(&["drive", "size", "queues", "what"]);
+    for disk in opened.volumes.iter().flat_map(|volume| volume.drives()) {
+        let Some(drive) = plan.config.drives().find(|drive| drive.name == disk.name()) else {
+            continue;
+        };
+        let size = bytes_for_people(disk.capacity() << 9);
+        let queues = queues(disk, &design(drive.options.stack, drive.options.scheduler));
+        let spec = drive.spec.to_string();
+        table.add_row([disk.name(), &size, &queues, &*visible(&spec)]);
+    }
+    table.trim_fmt()
+}
+
+/// Design, software and hardware queues, and which threads run these: `mq 2 -> 2, I/O threads`.
+fn queues(disk: &Disk<Native>, design: &str) -> String {
+    let (software, hardware) = disk.queue_count();
+    let runner = match disk.kind() {
+        QueueKind::AnyThread => "any thread",
+        QueueKind::OwnerOnly => "I/O threads",
+    };
+    format!("{design} {software} -> {hardware}, {runner}")
+}
+
+/// The lines leave the user's disks and files as they are: copies have names of their own.
+fn lines_to_paste(
+    uri: &str,
+    export: &ExportConfig,
+    (size_bytes, block_bytes): (u64, u32),
+    owner: DataOwner,
+) -> String {
+    let (uri, copy) = (quoted(uri), quoted(&format!("{}-copy.img", file_name(&export.name))));
+    let rw = match owner {
+        DataOwner::Demo if !export.read_only => "randrw",
+        DataOwner::Demo | DataOwner::Users => "randread",
+    };
+    let (least, bs) = (u64::from(block_bytes), size_text(block_bytes.into()));
+    let size = size_text(size_bytes.min(TRY_BYTES) / least * least);
+    if uri.starts_with("'nbds") {
+        // QEMU and fio take certificates in other ways.
+        let with = if uri.contains('?') { '&' } else { '?' };
+        let uri = format!("{}{with}tls-certificates=FOLDER'", uri.trim_end_matches('\''));
+        return format!(
+            "\nTry it, with ca-cert.pem, client-cert.pem and client-key.pem in FOLDER:\n\
+             \x20 nbdinfo {uri}\n\
+             \x20 nbdcopy {uri} {copy}\n\n"
+        );
+    }
+    format!(
+        "\nTry it, in this folder:\n\
+         \x20 qemu-img info {uri}\n\
+         \x20 nbdcopy {uri} {copy}\n\
+         \x20 fio --name=try --ioengine=nbd --uri={uri} --rw={rw} --bs={bs} --iodepth=32 \
+         --size={size} --time_based --runtime=5\n\n"
+    )
+}
+
+/// The export's name as the name of a file.
+fn file_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let text: String = name.chars().map(plain).collect();
+    if text.is_empty() { "export".to_owned() } else { text }
+}
+
+/// True if clients can name the socket.
+fn has_uri(listener: &ListenerPlan) -> bool {
+    matches!(listener.address, Listen::Unix(_) | Listen::Tcp(_))
+}
+
+/// The NBD URI of an export; of a TCP port with this host, if one is given.
+fn uri(listener: &ListenerPlan, export: &ExportConfig, host: Option<&str>) -> String {
+    let name = encoded(&export.name);
+    let nbd = if listener.tls.is_some() { "nbds" } else { "nbd" };
+    match &listener.address {
+        Listen::Unix(path) => format!("{nbd}+unix:///{name}?socket={}", encoded_path(path)),
+        // No client has a URI for these.
+        Listen::Abstract(abstract_name) => format!("unix:@{abstract_name}, export {name}"),
+        Listen::Inherited(socket) => format!("systemd:{socket}, export {name}"),
+        Listen::Tcp(tcp) => {
+            let at = if tcp.ip().is_unspecified() { Some("localhost") } else { None };
+            match host.or(at) {
+                Some(host) => format!("{nbd}://{host}:{}/{name}", tcp.port()),
+                None => format!("{nbd}://{tcp}/{name}"),
+            }
+        }
+    }
+}
+
+fn encoded_path(path: &Path) -> String {
+    encoded(&path.to_string_lossy())
+}
+
+/// Percent-encodes all but what a path or query may hold as it is.
+fn encoded(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            out.push(byte.into());
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// Report on the end of the servers.
+pub fn stopped(report: &StopReport) -> String {
+    if report.is_clean() {
+        return "stopped: everything is answered and flushed".to_owned();
+    }
+    let cut_off = match report.cut_off {
+        0 => None,
+        count => {
+            let connections = counted(count as usize, "connection");
+            Some(format!("{connections} cut off with requests unanswered"))
+        }
+    };
+    let mut all: Vec<&str> = Vec::new();
+    // Several I/O threads flush one volume, and say the same of it.
+    for text in cut_off.iter().chain(&report.failures) {
+        if !all.contains(&text.as_str()) {
+            all.push(text);
+        }
+    }
+    format!("stopped: {}", all.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export(name: &str) -> ExportConfig {
+        ExportConfig { name: name.into(), ..ExportConfig::default() }
+    }
+
+    #[test]
+    fn uris_are_encoded_and_quoted_for_a_shell() {
+        let unix = |path: &str| ListenerPlan {
+            address: Listen::Unix(path.into()),
+            line: 1,
+            exports: vec![0],
+            tls: None,
+            tls_line: 1,
+            access_line: 1,
+        };
+        let plain = uri(&unix("millrace-data/vol0.sock"), &export("vol0"), None);
+        assert_eq!(plain, "nbd+unix:///vol0?socket=millrace-data/vol0.sock");
+        let odd = uri(&unix("a b/s&x"), &export("v 1?"), Some("not.for.it"));
+        assert_eq!(odd, "nbd+unix:///v%201%3F?socket=a%20b/s%26x");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+        assert_eq!(file_name("a/b c"), "a_b_c");
+    }
+
+    #[test]
+    fn a_tcp_uri_has_the_port_and_brackets_of_ipv6() {
+        let tcp = |text: &str| ListenerPlan {
+            address: Listen::Tcp(text.parse().unwrap()),
+            line: 1,
+            exports: vec![0],
+            tls: None,
+            tls_line: 1,
+            access_line: 1,
+        };
+        let at = |text: &str, host| uri(&tcp(text), &export("v"), host);
+        assert_eq!(at("127.0.0.1:7", None), "nbd://127.0.0.1:7/v");
+        assert_eq!(at("[::1]:7", None), "nbd://[::1]:7/v");
+        assert_eq!(at("0.0.0.0:7", None), "nbd://localhost:7/v");
+        assert_eq!(at("0.0.0.0:7", Some("a.test")), "nbd://a.test:7/v");
+    }
+}

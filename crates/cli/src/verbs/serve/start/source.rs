@@ -1,0 +1,209 @@
+//! Where the configuration comes from: a file, standard input, files to serve, or the program.
+//!
+//! Owns the default configuration, and what tells a configuration from a disk: a name that ends
+//! with `.toml`, or `--config`. What is no configuration is never read as one: texts are bounded,
+//! and of regular files only. Called by `serve`; images.rs makes the text for files to serve.
+
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+
+use super::images::{self, ImageArgs};
+use crate::config::BUILT_IN;
+
+const DEFAULT: &str = include_str!("../../../default.toml");
+const DEFAULT_FOLDER: &str = "millrace-data";
+/// Longest configuration: a thousand drives take a tenth of it.
+pub const TEXT_BYTES_MAX: u64 = 1 << 20;
+
+/// Arguments of the command line that name the configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct SourceArgs<'a> {
+    /// Files to serve, or one configuration.
+    pub files: &'a [PathBuf],
+    /// A configuration, whatever its name is.
+    pub config: Option<&'a Path>,
+    /// Folder of the volume that is served without a file.
+    pub data_dir: Option<&'a str>,
+    /// Settings of files to serve.
+    pub images: &'a ImageArgs,
+}
+
+/// A configuration text and where it is from.
+#[derive(Debug)]
+pub struct Source {
+    /// Its name in messages; empty for the command line.
+    pub name: String,
+    /// The TOML text.
+    pub text: String,
+    /// Where its relative paths lie; empty for the working folder.
+    pub base: PathBuf,
+    /// The data folder, if the default is served: it is made when it is missing.
+    pub data_dir: Option<PathBuf>,
+}
+
+impl Source {
+    /// The text of the configuration that is named, that of files to serve, or the default.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or is what it must not be.
+    pub fn read(args: &SourceArgs<'_>) -> anyhow::Result<Source> {
+        let config = match (args.config, args.files) {
+            (Some(config), _) => Some(config),
+            (None, [file]) if is_configuration(file) => Some(file.as_path()),
+            (None, files) => {
+                if let Some(file) = files.iter().find(|file| is_configuration(file)) {
+                    let shown = file.display();
+                    bail!("{shown}: a configuration is served alone; put all drives into it");
+                }
+                None
+            }
+        };
+        let images = config.is_none() && !args.files.is_empty();
+        if let Some(flag) = args.images.given().filter(|_| !images) {
+            bail!(
+                "{flag} goes with files that are served without a configuration: millrace serve \
+                 disk.img {flag} ..."
+            );
+        }
+        match config {
+            Some(file) if file == Path::new("-") => Source::standard_input(),
+            Some(file) => Source::file(file),
+            None if images => Ok(Source {
+                name: String::new(),
+                text: images::configuration(args.files, args.images)?,
+                base: PathBuf::new(),
+                data_dir: None,
+            }),
+            None => Ok(Source::embedded(args.data_dir.unwrap_or(DEFAULT_FOLDER))),
+        }
+    }
+
+    fn file(file: &Path) -> anyhow::Result<Source> {
+        let name = file.display().to_string();
+        let failed = |error: &std::io::Error| {
+            let more = match error.kind() {
+                ErrorKind::NotFound => "; `millrace serve --print-config` prints one to begin with",
+                _ => "",
+            };
+            anyhow!("{name}: cannot read the configuration: {error}{more}")
+        };
+        // Before it is opened: of a pipe, that would wait.
+        let meta = std::fs::metadata(file).map_err(|error| failed(&error))?;
+        if !meta.is_file() {
+            let what = if meta.is_dir() { "a folder" } else { "no regular file" };
+            bail!("{name}: this is {what}, not a configuration; `serve -` reads standard input");
+        }
+        let opened = std::fs::File::open(file).map_err(|error| failed(&error))?;
+        let text = bounded(opened, &name)?;
+        let base = file.parent().unwrap_or(Path::new("")).to_owned();
+        Ok(Source { name, text, base, data_dir: None })
+    }
+
+    fn standard_input() -> anyhow::Result<Source> {
+        let name = "standard input".to_owned();
+        let text = bounded(std::io::stdin().lock(), &name)?;
+        Ok(Source { name, text, base: PathBuf::new(), data_dir: None })
+    }
+
+    fn embedded(folder: &str) -> Source {
+        let escaped = folder.replace('\\', "\\\\").replace('"', "\\\"");
+        let text = match folder {
+            DEFAULT_FOLDER => DEFAULT.to_owned(),
+            _ => DEFAULT.replace(DEFAULT_FOLDER, escaped.trim_end_matches('/')),
+        };
+        let name = match folder {
+            DEFAULT_FOLDER => BUILT_IN.to_owned(),
+            _ => format!("{BUILT_IN} with --data-dir {folder}"),
+        };
+        Source { name, text, base: PathBuf::new(), data_dir: Some(folder.into()) }
+    }
+}
+
+/// Tells the name of a configuration from that of a disk.
+fn is_configuration(file: &Path) -> bool {
+    file == Path::new("-") || file.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml"))
+}
+
+/// The text that can be read, which must be short.
+fn bounded(from: impl Read, name: &str) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    let read = from.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.with_context(|| format!("{name}: cannot read the configuration"))?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
+        bail!(
+            "{name}: more than {} MiB is no configuration; a disk is served under a name that does \
+             not end with .toml",
+            TEXT_BYTES_MAX >> 20
+        );
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let place = error.utf8_error().valid_up_to();
+        anyhow!("{name}: this is no text, at byte {place}; a configuration is TOML in UTF-8")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn the_default_is_in_order_in_any_folder() {
+        for folder in ["millrace-data", "a b", "/tmp/x/", "with\"quote"] {
+            let source = Source::embedded(folder);
+            let plan = config::load(&source.name, &source.text, &source.base);
+            let plan = plan.map_err(|problems| problems.to_string()).unwrap();
+            assert_eq!((plan.config.drives().count(), plan.warnings.len()), (4, 0));
+            let path = plan.config.volumes[0].drives[0].spec.get("path").unwrap();
+            assert_eq!(path, format!("{}/d0", folder.trim_end_matches('/')));
+        }
+    }
+
+    fn read(files: &[&Path], config: Option<&Path>, images: &ImageArgs) -> Result<Source, String> {
+        let files: Vec<PathBuf> = files.iter().map(|file| file.to_path_buf()).collect();
+        let args = SourceArgs { files: &files, config, data_dir: None, images };
+        Source::read(&args).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_configuration_is_known_by_its_name_or_by_the_flag() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &[u8]| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let (plain, none) = (ImageArgs::default(), None);
+        let toml = file("a.TOML", b"[server]\n");
+        assert_eq!(read(&[&toml], none, &plain).unwrap().text, "[server]\n");
+        let other = file("a.conf", b"[server]\n");
+        assert_eq!(read(&[], Some(&other), &plain).unwrap().text, "[server]\n");
+        let disk = file("a.img", &[0; 4096]);
+        assert!(read(&[&disk], none, &plain).unwrap().text.contains("driver = \"file\""));
+        let error = read(&[&disk, &toml], none, &plain).unwrap_err();
+        assert!(error.contains("a.TOML: a configuration is served alone"), "{error}");
+        let read_only = ImageArgs { read_only: true, ..plain };
+        let error = read(&[&toml], none, &read_only).unwrap_err();
+        assert!(error.starts_with("--read-only goes with files"), "{error}");
+        assert!(read(&[], none, &read_only).is_err());
+    }
+
+    #[test]
+    fn what_is_too_long_or_no_text_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let plain = ImageArgs::default();
+        let big = dir.path().join("big.toml");
+        std::fs::File::create(&big).unwrap().set_len(1 << 40).unwrap();
+        let error = read(&[&big], None, &plain).unwrap_err();
+        assert!(error.contains("more than 1 MiB is no configuration"), "{error}");
+        std::fs::write(&big, b"a = \"\xff\"").unwrap();
+        let error = read(&[&big], None, &plain).unwrap_err();
+        assert!(error.contains("no text, at byte 5"), "{error}");
+        for (path, what) in [("/dev/zero", "no regular file"), ("/tmp", "a folder")] {
+            let error = read(&[], Some(Path::new(path)), &plain).unwrap_err();
+            assert!(error.contains(what) && error.contains("serve -"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Threads that a configuration needs: counted, and tried, before anything is served.
+//!
+//! Called once by `serve`, between the opening of drives and the first thread, so that a limit that
+//! is too low ends the start in words that name the number and the limit. Counts what the servers,
+//! the drives' workers, the caches and the views start, and the helpers of file drives: a worker of
+//! the kernel for each I/O thread with io_uring, else those that the process's pool keeps.
+//! docs/configuration.md has the same sum for people.
+
+use std::net::SocketAddr;
+
+use millrace::{DriveConfig, Opened};
+use millrace_machine::{Native, thread_limits};
+use millrace_reactor::{Backend, Config, POOL_THREADS_KEPT, Reactor};
+
+use crate::config::ServePlan;
+use crate::verbs::serve::check::probe;
+use crate::verbs::serve::check::view_sockets;
+
+/// Threads that run by then: the first one, that of signals, and the writers of both outputs.
+const RUNNING: usize = 4;
+
+/// Threads that serving starts, beside those that run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct ThreadCount {
+    /// I/O threads of NBD and of virtual machines.
+    io: usize,
+    /// Drives' workers and caches' flushers.
+    workers: usize,
+    /// Control of virtual machines, views and certificates.
+    others: usize,
+    /// Helpers of file drives.
+    helpers: usize,
+}
+
+impl ThreadCount {
+    fn total(self) -> usize {
+        self.io + self.workers + self.others + self.helpers
+    }
+}
+
+/// Starts and ends as many threads as serving needs.
+///
+/// # Errors
+/// The number of threads needed, the number allowed, and the limits.
+pub fn check(plan: &ServePlan, opened: &Opened, metrics: Option<SocketAddr>) -> anyhow::Result<()> {
+    let has_ring = plan.config.server.backend != Backend::Epoll && has_io_uring();
+    let needed = needed(plan, opened, (view_sockets::has_any(plan, metrics), has_ring));
+    Native::try_threads(needed.total()).map_err(|(found, error)| {
+        let ThreadCount { io, workers, others, helpers } = needed;
+        anyhow::anyhow!(
+            "this configuration needs {} threads ({io} for I/O, {helpers} to help them with files, \
+             {workers} for drives and caches, {others} for control, and {RUNNING} for signals, the log and \
+             its start), and the system allows {}: {error}; {}; raise the limit, or lower `threads`",
+            needed.total() + RUNNING,
+            found + RUNNING,
+            thread_limits()
+        )
+    })
+}
+
+fn has_io_uring() -> bool {
+    Reactor::new(Config { backend: Backend::Uring, entries: 1, ..Config::default() }).is_ok()
+}
+
+fn needed(plan: &ServePlan, opened: &Opened, (has_views, has_ring): (bool, bool)) -> ThreadCount {
+    let config = &plan.config;
+    let has_files = |name: &str| {
+        let volume = config.volumes.iter().find(|volume| volume.name == name);
+        volume.is_some_and(|volume| volume.drives.iter().any(on_ring))
+    };
+    let nbd: Vec<_> = config.exports.iter().filter(|export| !export.nbd.is_empty()).collect();
+    let nbd_threads = if nbd.is_empty() { 0 } else { usize::from(config.server.threads) };
+    let nbd_files = nbd.iter().any(|export| has_files(&export.volume));
+    let mut needed = ThreadCount { io: nbd_threads, ..ThreadCount::default() };
+    let mut with_files = if nbd_files { nbd_threads } else { 0 };
+    for export in &config.exports {
+        let Some(guests) = &export.guests else { continue };
+        let threads = usize::from(guests.thread_count());
+        (needed.io, needed.others) = (needed.io + threads, needed.others + 1);
+        with_files += if has_files(&export.volume) { threads } else { 0 };
+    }
+    let mut cpus = Vec::new();
+    for (volume, settings) in opened.volumes.iter().zip(&config.volumes) {
+        for (disk, drive) in volume.drives().iter().zip(&settings.drives) {
+            let Some(cpu) = disk.worker_cpu() else { continue };
+            match cpus.iter_mut().find(|(known, _)| *known == cpu) {
+                Some((_, files)) => *files |= on_ring(drive),
+                None => cpus.push((cpu, on_ring(drive))),
+            }
+        }
+    }
+    with_files += cpus.iter().filter(|(_, files)| *files).count();
+    let caches = opened.caches.iter().map(|(cache, _)| has_files(cache.below().name()));
+    with_files += caches.filter(|files| *files).count();
+    needed.workers = cpus.len() + opened.caches.len();
+    needed.others +=
+        usize::from(has_views) + usize::from(plan.listeners.iter().any(|one| one.tls.is_some()));
+    let pooled = config.volumes.iter().flat_map(|volume| &volume.drives);
+    let pooled = pooled.filter(|drive| is_file(drive) && (!has_ring || on_threads(drive)));
+    let kept = pooled.count().min(POOL_THREADS_KEPT);
+    needed.helpers = kept + if has_ring { with_files } else { 0 };
+    needed
+}
+
+/// True for drives in files whose I/O the I/O threads do not do by themselves.
+fn is_file(drive: &DriveConfig) -> bool {
+    let inner = probe::innermost(&drive.spec);
+    inner.driver == "file" && inner.get("aio") != Some("inline")
+}
+
+/// True for drives whose I/O a ring carries, where there is io_uring.
+fn on_ring(drive: &DriveConfig) -> bool {
+    is_file(drive) && probe::innermost(&drive.spec).get("aio") != Some("threads")
+}
+
+/// True for drives of whose I/O threads of the process do some also where there is io_uring.
+fn on_threads(drive: &DriveConfig) -> bool {
+    let inner = probe::innermost(&drive.spec);
+    let is_block = || {
+        use std::os::unix::fs::FileTypeExt;
+        let path = inner.file().and_then(|path| std::fs::metadata(path).ok());
+        path.is_some_and(|meta| meta.file_type().is_block_device())
+    };
+    inner.get("aio") == Some("threads") || is_block()
+}

@@ -1,0 +1,121 @@
+//! The host by which lines to paste call a server with TLS: one that its certificate names.
+//!
+//! Clients compare the host of a URI with the names in the certificate, so an address that is none
+//! of them is of no use to them. Pure, but for reading the certificate. Called by report.rs.
+
+use std::net::{IpAddr, SocketAddr};
+
+use millrace::{Listen, PeerNames};
+use millrace_console::visible;
+
+use crate::config::ListenerPlan;
+
+/// The host of a URI, and a note for people about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsHost {
+    /// In place of the address that the listener has; none: the address will do.
+    pub host: Option<String>,
+    /// A sentence; empty if there is nothing to say.
+    pub remark: String,
+}
+
+/// The host by which clients call the server of a listener.
+pub fn of(listener: &ListenerPlan) -> TlsHost {
+    let (Listen::Tcp(address), Some(tls)) = (&listener.address, &listener.tls) else {
+        return TlsHost::default();
+    };
+    // A certificate that cannot be read was refused before.
+    tls.files.identity.names().map_or_else(TlsHost::default, |names| choose(*address, &names))
+}
+
+/// The first name that leads to the address, or else the first name that a URI can have.
+fn choose(address: SocketAddr, names: &PeerNames) -> TlsHost {
+    let has = |name: &str| names.alternatives.iter().any(|one| one.eq_ignore_ascii_case(name));
+    let local: &[&str] = match address.ip() {
+        // All addresses, so loopback is among them.
+        ip if ip.is_unspecified() => &["localhost", "127.0.0.1", "::1"],
+        IpAddr::V4(ip) if ip.is_loopback() => &["localhost"],
+        IpAddr::V6(ip) if ip.is_loopback() => &["localhost"],
+        _ => &[],
+    };
+    let own = address.ip().to_string();
+    if !address.ip().is_unspecified() && has(&own) {
+        return TlsHost::default();
+    }
+    if let Some(name) = local.iter().find(|name| has(name)) {
+        return TlsHost { host: Some(bracketed(name)), remark: String::new() };
+    }
+    let what = if address.ip().is_unspecified() { "localhost" } else { &own };
+    match names.alternatives.iter().find(|name| is_host(name)) {
+        Some(name) => TlsHost {
+            host: Some(bracketed(name)),
+            remark: format!(
+                "The certificate does not name {what}; {} must lead to this host.",
+                visible(name)
+            ),
+        },
+        None => TlsHost {
+            host: None,
+            remark: format!(
+                "The certificate does not name {what}, or any other host, so clients will refuse \
+                 it: make one with subjectAltName."
+            ),
+        },
+    }
+}
+
+/// True for an IP address or the name of one host: neither mail, URI nor wildcard.
+fn is_host(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+    name.parse::<IpAddr>().is_ok() || (!name.is_empty() && name.bytes().all(plain))
+}
+
+/// As a URI has it.
+fn bracketed(name: &str) -> String {
+    if name.contains(':') { format!("[{name}]") } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(address: &str, alternatives: &[&str]) -> (String, String) {
+        let alternatives = alternatives.iter().map(|&name| name.to_owned()).collect();
+        let names = PeerNames { common_name: Some("server".to_owned()), alternatives };
+        let TlsHost { host, remark } = choose(address.parse().unwrap(), &names);
+        (host.unwrap_or_default(), remark)
+    }
+
+    #[test]
+    fn an_address_that_the_certificate_names_stays() {
+        let stays = (String::new(), String::new());
+        assert_eq!(chosen("127.0.0.1:7", &["localhost", "127.0.0.1"]), stays);
+        assert_eq!(chosen("192.0.2.1:7", &["a.test", "192.0.2.1"]), stays);
+    }
+
+    #[test]
+    fn loopback_and_all_addresses_are_called_by_what_leads_to_this_host() {
+        for (address, names, host) in [
+            ("127.0.0.1:7", &["a.test", "LOCALHOST"][..], "localhost"),
+            ("[::1]:7", &["localhost"], "localhost"),
+            ("0.0.0.0:7", &["a.test", "127.0.0.1"], "127.0.0.1"),
+            ("[::]:7", &["::1"], "[::1]"),
+        ] {
+            assert_eq!(chosen(address, names), (host.to_owned(), String::new()), "{address}");
+        }
+    }
+
+    #[test]
+    fn another_name_is_taken_with_a_remark_and_if_there_is_none_that_is_said() {
+        let names = ["me@a.test", "*.a.test", "https://a.test/", "b.a.test", "c.a.test"];
+        let (host, remark) = chosen("127.0.0.1:7", &names);
+        assert_eq!(host, "b.a.test");
+        assert_eq!(
+            remark,
+            "The certificate does not name 127.0.0.1; b.a.test must lead to this host."
+        );
+        let (host, remark) = chosen("0.0.0.0:7", &names[..3]);
+        assert_eq!(host, "");
+        assert!(remark.starts_with("The certificate does not name localhost, or any"), "{remark}");
+    }
+}

@@ -1,0 +1,18 @@
+//! Parts that drivers share: queues of I/O threads, memory, values of specs, texts of /proc.
+//!
+//! Stands on the block layer and the reactor, and knows no driver.
+
+pub(crate) mod cancel;
+pub(crate) mod mapping;
+pub(crate) mod measurement;
+pub(crate) mod outcomes;
+pub(crate) mod owner_queues;
+pub(crate) mod payload;
+pub(crate) mod pieces;
+pub(crate) mod place;
+pub(crate) mod procfs;
+pub(crate) mod store;
+pub(crate) mod store_file;
+pub(crate) mod thread_bound;
+pub(crate) mod values;
+pub(crate) mod words;

@@ -1,0 +1,138 @@
+//! `Store`: the sparse contents of a drive that keeps its data in memory.
+//!
+//! A mapping and a bit for each 64 KiB granule that says whether it was ever written, for
+//! `extents`; the bit is set after the data and cleared before they go, so that a granule with data
+//! always has its bit. Used by all queues of a drive at once. Lost at the end of the process.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use millrace_block::{Error, Extent, Op, OpFlags, Request, Sector};
+use millrace_machine::Machine;
+
+use crate::common::mapping::Mapping;
+
+const GRANULE_SHIFT: u32 = 16;
+
+/// The memory and what of it was written.
+#[derive(Debug)]
+pub(crate) struct Store {
+    data: Mapping,
+    written: Box<[AtomicU64]>,
+}
+
+impl Store {
+    /// A store of `size_bytes` bytes, full of zeroes.
+    ///
+    /// # Errors
+    /// `System` if there is no address space for it.
+    pub(crate) fn new(size_bytes: u64) -> Result<Store, Error> {
+        let granules = size_bytes.div_ceil(1 << GRANULE_SHIFT);
+        let written = (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Ok(Store { data: Mapping::new(size_bytes)?, written })
+    }
+
+    fn is_written(&self, granule: u64) -> bool {
+        // Acquire pairs with the Release in `note_written`: the data are there with the bit.
+        let word = self.written[(granule / 64) as usize].load(Ordering::Acquire);
+        word >> (granule % 64) & 1 != 0
+    }
+
+    /// Whether nothing was written to a range since it was last given back.
+    pub(crate) fn is_untouched(&self, offset: u64, len_bytes: u64) -> bool {
+        let mut granules =
+            offset >> GRANULE_SHIFT..(offset + len_bytes).div_ceil(1 << GRANULE_SHIFT);
+        granules.all(|granule| !self.is_written(granule))
+    }
+
+    fn note_written(&self, offset: u64, len_bytes: u64) {
+        for granule in offset >> GRANULE_SHIFT..=(offset + len_bytes - 1) >> GRANULE_SHIFT {
+            if !self.is_written(granule) {
+                let bit = 1 << (granule % 64);
+                // Release pairs with the Acquire in `is_written`.
+                self.written[(granule / 64) as usize].fetch_or(bit, Ordering::Release);
+            }
+        }
+    }
+
+    fn clear(&self, offset: u64, len_bytes: u64) {
+        let first = offset.div_ceil(1 << GRANULE_SHIFT);
+        for granule in first..(offset + len_bytes) >> GRANULE_SHIFT {
+            let bit = 1u64 << (granule % 64);
+            // AcqRel: the data go after the bit, and no later writer's bit is lost.
+            self.written[(granule / 64) as usize].fetch_and(!bit, Ordering::AcqRel);
+        }
+        self.data.clear(offset, len_bytes);
+    }
+
+    fn transfer<M: Machine>(&self, rq: &Request<M>) {
+        let mut offset = rq.sector() << 9;
+        for segment in rq.segments() {
+            let (start, len_bytes) = (segment.start, segment.len_bytes);
+            // SAFETY: the segments of a request in flight are valid memory of its bios.
+            unsafe {
+                match rq.op() {
+                    Op::Read => self.data.read(offset, start, len_bytes),
+                    _ => self.data.write(offset, start, len_bytes),
+                }
+            }
+            offset += u64::from(len_bytes);
+        }
+        if rq.op() == Op::Write {
+            self.note_written(rq.sector() << 9, rq.len_bytes().into());
+        }
+    }
+
+    /// Does what a request says, at once.
+    pub(crate) fn run<M: Machine>(&self, rq: &Request<M>) {
+        let (offset, len_bytes) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
+        match rq.op() {
+            Op::Read | Op::Write => self.transfer(rq),
+            Op::Flush => {}
+            Op::WriteZeroes if rq.flags().has(OpFlags::NOUNMAP) => {
+                self.data.zero(offset, len_bytes);
+                self.note_written(offset, len_bytes);
+            }
+            Op::Discard | Op::WriteZeroes => self.clear(offset, len_bytes),
+        }
+    }
+
+    /// What of a range was written; the first 1,024 extents at most.
+    pub(crate) fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
+        const MOST: usize = 1024;
+        let end = sector + nr_sectors;
+        let (mut at, mut list) = (sector, Vec::<Extent>::new());
+        while at < end {
+            let granule = at >> (GRANULE_SHIFT - 9);
+            let next = ((granule + 1) << (GRANULE_SHIFT - 9)).min(end);
+            let (hole, full) = (!self.is_written(granule), list.len() == MOST);
+            match list.last_mut() {
+                Some(last) if last.hole == hole => last.nr_sectors += next - at,
+                _ if full => break,
+                _ => list.push(Extent { nr_sectors: next - at, hole, zero: hole }),
+            }
+            at = next;
+        }
+        list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_holes_until_written_and_after_a_discard_of_whole_granules() {
+        let store = Store::new(1 << 30).unwrap();
+        let hole = |nr_sectors| Extent { nr_sectors, hole: true, zero: true };
+        let data = |nr_sectors| Extent { nr_sectors, hole: false, zero: false };
+        assert_eq!(store.extents(0, 1024), [hole(1024)]);
+        store.note_written(64 << 10, 512);
+        assert_eq!(store.extents(0, 1024), [hole(128), data(128), hole(768)]);
+        let ranges = [(0, 64 << 10), (0, (64 << 10) + 512), (127 << 10, 512), (128 << 10, 1 << 20)];
+        let untouched = ranges.map(|(offset, len_bytes)| store.is_untouched(offset, len_bytes));
+        assert_eq!(untouched, [true, false, false, true]);
+        store.clear(0, 1 << 20);
+        assert_eq!(store.extents(0, 1024), [hole(1024)]);
+    }
+}

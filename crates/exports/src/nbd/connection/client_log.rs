@@ -1,0 +1,188 @@
+//! What clients do, for the log: they connect, are granted an export, break rules, and leave.
+//!
+//! Events of `tracing` at level debug; the program shows them with `-v`. A client's number is that
+//! of its I/O thread and, behind a dot, of the connection on that thread. Called by the worker and
+//! the request path where a connection changes its state; nothing on the way of a request comes
+//! here.
+
+use std::fmt;
+
+use super::Connection;
+use crate::nbd::ring::{peer_of, pid_of};
+use millrace_nbd::ReplyStyle;
+
+/// A client's number in the log.
+struct Client {
+    thread: usize,
+    serial: u64,
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.thread, self.serial)
+    }
+}
+
+fn client(thread: usize, conn: &Connection) -> Client {
+    Client { thread, serial: conn.serial }
+}
+
+/// Where a client is, in words behind its number; nothing where the socket does not say.
+fn whence(conn: &Connection) -> String {
+    peer_of(conn.fd).map_or_else(String::new, |peer| format!(" from {peer}"))
+}
+
+/// Where a client is, or which process it is if it is on this machine.
+fn named(conn: &Connection) -> String {
+    let from = whence(conn);
+    match pid_of(conn.fd).filter(|_| from.is_empty()) {
+        Some(pid) => format!(" (process {pid})"),
+        None => from,
+    }
+}
+
+/// Logs that a client connected to the listener of this address.
+#[cold]
+pub(crate) fn connected(thread: usize, conn: &Connection, address: &str) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let (client, from) = (client(thread, conn), whence(conn));
+    tracing::debug!(%client, address, "client {client}{from} connected to {address}");
+}
+
+/// Logs that a client may use an export.
+#[cold]
+pub(crate) fn granted(thread: usize, conn: &Connection, export: &str, style: ReplyStyle) {
+    let (client, replies) = (client(thread, conn), format!("{style:?}").to_lowercase());
+    tracing::debug!(%client, export, "client {client} uses export {export:?}, {replies} replies");
+}
+
+/// Logs that a client's connection is encrypted, how, and by what names the client is known.
+#[cold]
+pub(crate) fn secured(thread: usize, conn: &Connection, how: &str, who: Option<&str>) {
+    let (client, who) = (client(thread, conn), who.unwrap_or("nobody in particular"));
+    tracing::debug!(%client, who, "client {client} is {who}, over {how}");
+}
+
+/// Logs, for whoever looks after the server, that a client cannot speak TLS with it.
+#[cold]
+pub(crate) fn refused(thread: usize, conn: &Connection, address: &str, why: impl fmt::Display) {
+    let (client, from) = (client(thread, conn), whence(conn));
+    tracing::warn!(%client, address, "{address}: client {client}{from} is refused: {why}");
+}
+
+/// Logs, for whoever looks after the server, that a client asked for an export that it may not use.
+#[cold]
+pub(crate) fn not_allowed(thread: usize, conn: &Connection, why: &str) {
+    let (client, from) = (client(thread, conn), whence(conn));
+    tracing::warn!(%client, "client {client}{from}: {why}");
+}
+
+/// Logs, for whoever looks after the server, that the TLS of a client at work is broken.
+#[cold]
+pub(crate) fn broken(thread: usize, conn: &Connection, why: impl fmt::Display) {
+    let (client, from) = (client(thread, conn), whence(conn));
+    tracing::warn!(%client, "client {client}{from} is disconnected: {why}");
+}
+
+/// Logs, for whoever looks after the server, that it closes the connection of a client that holds
+/// memory for too long. Each has had its time, so that these lines are few.
+#[cold]
+pub(crate) fn too_slow(thread: usize, conn: &Connection, why: &str) {
+    let (client, from) = (client(thread, conn), whence(conn));
+    tracing::warn!(%client, "client {client}{from} is disconnected: {why}");
+}
+
+/// Logs that a client reads none of its last replies while the server stops, and is disconnected.
+#[cold]
+pub(crate) fn unread(thread: usize, conn: &Connection) {
+    let (client, from) = (client(thread, conn), named(conn));
+    tracing::warn!(
+        %client,
+        "client {client}{from} does not read its replies and is disconnected, as the daemon stops; its \
+         requests are done, and nothing is lost"
+    );
+}
+
+/// Logs that the server closes a client's connection, and why.
+#[cold]
+pub(crate) fn ended(thread: usize, conn: &Connection, why: impl fmt::Display) {
+    let client = client(thread, conn);
+    tracing::debug!(%client, %why, "client {client} is disconnected: {why}");
+}
+
+/// Logs that a client's connection is closed.
+#[cold]
+pub(crate) fn left(thread: usize, conn: &Connection) {
+    let client = client(thread, conn);
+    tracing::debug!(%client, "client {client} is gone");
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::fmt::Write;
+    use std::sync::{Arc, Mutex};
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+    use crate::mailbox::lock;
+    use crate::nbd::tests::connection;
+
+    /// Keeps the messages of this file.
+    struct Log(Arc<Mutex<String>>);
+
+    impl Subscriber for Log {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            struct Message<'a>(&'a mut String);
+            impl Visit for Message<'_> {
+                fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+                    if field.name() == "message" {
+                        writeln!(self.0, "{value:?}").expect("memory for a line");
+                    }
+                }
+            }
+            event.record(&mut Message(&mut lock(&self.0)));
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// What is logged by the calling thread meanwhile: a line for each message.
+    pub(crate) fn logged(run: impl FnOnce()) -> String {
+        let log = Arc::new(Mutex::new(String::new()));
+        tracing::subscriber::with_default(Log(Arc::clone(&log)), run);
+        std::mem::take(&mut *lock(&log))
+    }
+
+    #[test]
+    fn the_log_says_what_clients_do() {
+        let log = logged(|| {
+            let (conn, _sockets) = connection(7);
+            connected(3, &conn, "unix:/s");
+            granted(3, &conn, "x", ReplyStyle::Extended);
+            ended(3, &conn, "it is bad");
+            left(3, &conn);
+        });
+        let expected = "client 3.7 connected to unix:/s\nclient 3.7 uses export \"x\", extended \
+                        replies\nclient 3.7 is disconnected: it is bad\nclient 3.7 is gone\n";
+        assert_eq!(log, expected);
+    }
+}

@@ -1,0 +1,316 @@
+//! The conditions of a connection's life, each over all states that it speaks of.
+
+use millrace_block::Op;
+
+use super::*;
+use crate::nbd::memory::budget::{Budget, FirstRequest, Waiter};
+use crate::nbd::memory::group_parts::{Part, Place};
+use crate::nbd::tests::{MIB, Rig, connection, pool, request, session, ticket};
+use millrace_nbd::{Command, ExportInfo, TransmissionFlags};
+
+const PHASES: [Phase; 4] = [Phase::Handshake, Phase::Transmission, Phase::Draining, Phase::Dead];
+const BOTH: [bool; 2] = [false, true];
+
+/// Replies of so many bytes wait.
+fn owe(conn: &mut Connection, bytes: usize) {
+    conn.out.push_with(|_| 0, (std::ptr::null_mut(), bytes), None);
+}
+
+fn incoming(ticket: Option<u32>) -> Option<Incoming> {
+    Some(Incoming { ticket, refused: None, filled: 0, total: 512, kept: false })
+}
+
+#[test]
+fn a_turn_takes_its_share_of_bytes_and_one_read_at_least() {
+    for (len_bytes, expected) in [(4096, 64), (64 * 1024, 4), (100_000, 3), (8 << 20, 1)] {
+        let (mut turn, mut taken) = (Turn::default(), 0);
+        assert!(!turn.end(), "nothing was left");
+        while !turn.is_full() {
+            turn.note_read(len_bytes);
+            taken += 1;
+        }
+        assert_eq!(taken, expected, "reads of {len_bytes} bytes");
+        assert!(turn.end(), "the rest is for the next turn");
+        assert!(!turn.is_full(), "which takes as much");
+    }
+}
+
+#[test]
+fn ragged_is_what_begins_or_ends_within_a_block_of_a_client_that_never_asked_for_their_size() {
+    let info = |block_min| ExportInfo {
+        name: String::new(),
+        description: String::new(),
+        size_bytes: 1 << 30,
+        flags: TransmissionFlags::new(),
+        block_min,
+        block_preferred: 4096,
+        block_max: 1 << 25,
+    };
+    for block_bytes in [512, 4096] {
+        for block_sizes in BOTH {
+            let session = Session { block_sizes, ..session() };
+            let rules = Rules::new(&info(block_bytes), &session);
+            let granted =
+                Granted { session, rules, export: 0, block_bytes, group: GroupId::DEFAULT };
+            for offset in [0, 1, 511, 512, 4095, 4096, 4608] {
+                for length in [1, 512, 513, 4096, 8192, 8704] {
+                    let block_bytes = u64::from(block_bytes);
+                    let expected =
+                        !block_sizes && (offset % block_bytes != 0 || length % block_bytes != 0);
+                    let request = request(Command::Read, offset, length);
+                    assert_eq!(
+                        granted.is_unaligned(&request),
+                        expected,
+                        "{block_bytes}: {request:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_are_taken_below_256_in_flight_and_512_kib_unsent_or_of_an_impatient_client() {
+    for (in_flight, bytes, reads_late, expected) in [
+        (0, 0, false, true),
+        (255, 512 * 1024 - 1, false, true),
+        (256, 0, false, false),
+        (256, 0, true, false),
+        (257, 0, true, false),
+        (0, 512 * 1024, false, false),
+        (0, 512 * 1024, true, true),
+        (0, MIB, false, false),
+    ] {
+        let (mut conn, _sockets) = connection(1);
+        owe(&mut conn, bytes);
+        (conn.in_flight, conn.turn.reads_late) = (in_flight, reads_late);
+        assert_eq!(conn.has_room(), expected, "{in_flight} {bytes} {reads_late}");
+    }
+}
+
+#[test]
+fn a_connection_waits_for_the_socket_only_if_it_would_receive_otherwise() {
+    for phase in PHASES {
+        for (busy, reads_late) in [(false, false), (false, true), (true, false), (true, true)] {
+            for bytes in [512 * 1024 - 1, 512 * 1024, MIB] {
+                let (mut conn, _sockets) = connection(1);
+                owe(&mut conn, bytes);
+                (conn.phase, conn.input.busy, conn.turn.reads_late) = (phase, busy, reads_late);
+                let listens = phase == Phase::Transmission && !busy && !reads_late;
+                assert_eq!(conn.waits_to_send(), listens && bytes >= 512 * 1024);
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_that_leave_end_impatience_and_the_wait_for_the_socket() {
+    for busy in BOTH {
+        let (mut conn, _sockets) = connection(1);
+        conn.turn.reads_late = true;
+        (conn.out.catching_ns, conn.input.busy) = (77, busy);
+        conn.moved(1);
+        assert!(!conn.turn.reads_late);
+        assert_eq!(conn.out.catching_ns, if busy { 77 } else { 0 }, "a poll ends by itself");
+    }
+}
+
+#[test]
+fn a_client_is_waited_for_deaf_or_over_by_what_is_outstanding_on_its_socket() {
+    for phase in PHASES {
+        for (sends, receives) in [(false, false), (false, true), (true, false), (true, true)] {
+            for payload in BOTH {
+                let (mut conn, _sockets) = connection(1);
+                (conn.phase, conn.out.busy, conn.input.busy) = (phase, sends, receives);
+                conn.incoming = incoming(None).filter(|_| payload);
+                let serves = matches!(phase, Phase::Transmission | Phase::Draining);
+                let state = format!("{phase:?} {sends} {receives} {payload}");
+                let waits = serves && (sends || (receives && payload));
+                assert_eq!(conn.waits_for_client(), waits, "{state}");
+                let is_quiet = !sends && !receives;
+                assert_eq!(conn.is_unwatched(), is_quiet && phase != Phase::Dead, "{state}");
+                assert_eq!(conn.is_over(), is_quiet && phase == Phase::Dead, "{state}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_write_that_is_incomplete_is_given_up_when_nothing_can_be_received_into_it() {
+    for (kills, busy) in [(false, false), (false, true), (true, false), (true, true)] {
+        let budget = Budget::new(8 * MIB, 1);
+        let (_reactor, mut pool) = pool(&budget, 0);
+        let mut tickets = Tickets::default();
+        let (mut conn, _sockets) = connection(9);
+        let buffer = pool.take(4096, usize::MAX).unwrap();
+        let id = tickets.insert(ticket(Op::Write, 9, Memory::Buffer(buffer)));
+        budget.join(Waiter { thread: 0, index: 0, serial: 9 }, FirstRequest::Large);
+        budget.join(Waiter { thread: 0, index: 0, serial: 10 }, FirstRequest::Large);
+        (conn.phase, conn.input.busy, conn.memory_wait) =
+            (Phase::Transmission, busy, MemoryWait::Queued);
+        (conn.incoming, conn.in_flight, conn.held_bytes) = (incoming(Some(id)), 3, 8192);
+        conn.input.room();
+        conn.input.received(5);
+        match kills {
+            true => conn.kill(&mut tickets, &mut pool),
+            false => conn.drain(&mut tickets, &mut pool),
+        }
+        assert_eq!(conn.phase, if kills { Phase::Dead } else { Phase::Draining });
+        assert_eq!(budget.first().unwrap().serial, 10, "it waits for memory no longer");
+        if busy {
+            assert_eq!((conn.in_flight, tickets.in_use(), pool.in_use()), (3, 1, 1));
+            assert_eq!(conn.input.bytes().len(), 5);
+            conn.input.busy = false;
+            conn.receive_ended(&mut tickets, &mut pool);
+        }
+        assert_eq!((conn.in_flight, conn.held_bytes), (2, 4096));
+        assert_eq!((tickets.in_use(), pool.in_use()), (0, 0));
+        assert!(conn.incoming.is_none() && conn.input.bytes().is_empty());
+        conn.drain(&mut tickets, &mut pool);
+        conn.receive_ended(&mut tickets, &mut pool);
+        assert_eq!(conn.in_flight, 2, "once");
+    }
+}
+
+#[test]
+fn a_negotiation_is_not_drained_but_ended_and_the_socket_with_it() {
+    let (_reactor, mut pool) = pool(&Budget::new(MIB, 1), 0);
+    let (mut conn, sockets) = connection(1);
+    conn.drain(&mut Tickets::default(), &mut pool);
+    assert_eq!(conn.phase, Phase::Dead);
+    let mut byte = [0];
+    assert_eq!(std::io::Read::read(&mut &sockets[1], &mut byte).unwrap(), 0);
+}
+
+#[test]
+fn only_a_turn_is_left_on_the_budgets_list() {
+    let budget = Budget::new(8 * MIB, 1);
+    let (_reactor, mut pool) = pool(&budget, 0);
+    let (mut conn, _sockets) = connection(9);
+    budget.join(Waiter { thread: 0, index: 0, serial: 9 }, FirstRequest::Large);
+    for memory_wait in [MemoryWait::Own, MemoryWait::Volume, MemoryWait::None, MemoryWait::Queued] {
+        assert!(budget.is_wanted());
+        conn.memory_wait = memory_wait;
+        conn.stop_waiting(&mut pool);
+        assert_eq!(conn.memory_wait, MemoryWait::None);
+    }
+    assert!(!budget.is_wanted());
+}
+
+#[test]
+fn a_connection_that_goes_leaves_the_line_of_its_group_to_those_behind_it() {
+    let budget = Budget::new(8 * MIB, 1);
+    let (_reactor, mut pool) = pool(&budget, 0);
+    let (mut conn, _sockets) = connection(9);
+    let part = Part { group: GroupId::DEFAULT, is_read: true };
+    for serial in [9, 10] {
+        let waiter = Waiter { thread: 0, index: 0, serial };
+        pool.join_part_line(part, (waiter, 4096), Place::Last);
+    }
+    assert!(pool.take_part_freed() && budget.parts.is_wanted());
+    conn.memory_wait = MemoryWait::Group;
+    conn.stop_waiting(&mut pool);
+    assert!(pool.take_part_freed(), "the next one may go on");
+    assert!(!budget.parts.leave(0, 10) && !budget.parts.is_wanted());
+}
+
+#[test]
+fn freed_replies_and_bytes_are_taken_off() {
+    let (mut conn, _sockets) = connection(1);
+    (conn.in_flight, conn.held_bytes) = (5, 9000);
+    conn.freed(SentReplies { replies: 2, bytes: 4096 });
+    assert_eq!((conn.in_flight, conn.held_bytes), (3, 4904));
+}
+
+/// A connection in transmission, changed; what a pump starts: sends and receives outstanding, and
+/// whether it waits for its client to catch up. Ends what it started.
+fn pumped(rig: &mut Rig, change: impl FnOnce(&mut Connection)) -> (bool, bool, bool) {
+    let (mut conn, _sockets) = connection(1);
+    (conn.phase, conn.negotiation) = (Phase::Transmission, None);
+    change(&mut conn);
+    let before = (conn.out.busy, conn.input.busy);
+    let worker = &mut **rig;
+    conn.pump(&worker.ring, &mut worker.core.submitter.tickets, &mut worker.core.pool);
+    let started =
+        usize::from(conn.out.busy && !before.0) + usize::from(conn.input.busy && !before.1);
+    assert_eq!(worker.ring.pending(), started);
+    let found = (conn.out.busy, conn.input.busy, conn.out.catching_ns != 0);
+    shut_down(conn.fd);
+    let mut ended = Vec::new();
+    while worker.ring.pending() > 0 {
+        worker.ctx.turn(Some(Native::now() + 1_000_000), || false).unwrap();
+        worker.ring.take(&mut ended);
+    }
+    found
+}
+
+#[test]
+fn a_pump_sends_what_has_gathered_and_receives_where_there_is_room() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let mut pump = |change: fn(&mut Connection)| pumped(&mut rig, change);
+    assert_eq!(pump(|_| ()), (false, true, false));
+    assert_eq!(pump(|conn| conn.out.push(|_| 16)), (true, true, false));
+    assert_eq!(pump(|conn| conn.out.busy = true), (true, true, false));
+    let both = |conn: &mut Connection| {
+        conn.out.push(|_| 16);
+        conn.out.busy = true;
+    };
+    assert_eq!(pump(both), (true, true, false), "one send at a time");
+    assert_eq!(pump(|conn| conn.input.busy = true), (false, true, false));
+    assert_eq!(pump(|conn| conn.memory_wait = MemoryWait::Own), (false, false, false));
+    assert_eq!(pump(|conn| conn.turn.has_more = true), (false, false, false));
+    assert_eq!(pump(|conn| conn.in_flight = 256), (false, false, false));
+    assert_eq!(pump(|conn| conn.phase = Phase::Dead), (false, false, false));
+}
+
+#[test]
+fn a_connection_in_negotiation_sends_its_answers_before_it_receives() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let mut pump = |out: &[u8], sent: usize, busy: (bool, bool)| {
+        pumped(&mut rig, |conn| {
+            let negotiation = connection(1).0.negotiation.take();
+            (conn.phase, conn.negotiation) = (Phase::Handshake, negotiation);
+            let negotiation = conn.negotiation.as_mut().unwrap();
+            (negotiation.out, negotiation.sent) = (out.to_vec(), sent);
+            (conn.out.busy, conn.input.busy) = busy;
+        })
+    };
+    assert_eq!(pump(b"answer", 0, (false, false)), (true, false, false));
+    assert_eq!(pump(b"answer", 5, (false, false)), (true, false, false));
+    assert_eq!(pump(b"answer", 0, (true, false)), (true, false, false));
+    assert_eq!(pump(b"", 0, (false, false)), (false, true, false));
+    assert_eq!(pump(b"", 0, (false, true)), (false, true, false));
+}
+
+#[test]
+fn a_receive_waits_for_a_client_that_has_32_kib_in_8_replies_to_read() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    for (bytes, replies, payload, waits) in [
+        (32 * 1024, 8, false, true),
+        (32 * 1024 - 1, 8, false, false),
+        (32 * 1024, 7, false, false),
+        (0, 0, false, false),
+        (MIB, 1, false, false),
+        (100, 100, false, false),
+        (MIB, 100, false, true),
+        (MIB, 100, true, false),
+    ] {
+        let found = pumped(&mut rig, |conn| {
+            (conn.out.backlog_bytes, conn.out.backlog_replies) = (bytes, replies);
+            conn.incoming = incoming(None).filter(|_| payload);
+        });
+        assert_eq!(found, (false, true, waits), "{bytes} {replies} {payload}");
+    }
+}
+
+#[test]
+fn a_draining_connection_ends_with_its_last_reply() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    for (in_flight, phase) in [(1, Phase::Draining), (0, Phase::Dead)] {
+        let (mut conn, _sockets) = connection(1);
+        (conn.phase, conn.in_flight) = (Phase::Draining, in_flight);
+        let worker = &mut *rig;
+        conn.pump(&worker.ring, &mut worker.core.submitter.tickets, &mut worker.core.pool);
+        assert_eq!(conn.phase, phase);
+    }
+}

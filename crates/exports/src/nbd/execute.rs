@@ -1,0 +1,318 @@
+//! From a checked request to its ticket, and from the ticket's end to its reply.
+//!
+//! [`Core`] is what all connections of an I/O thread share: submitter, buffers, counters. Called by
+//! receive.rs with requests and by the worker with tickets that are over; gives tickets to the
+//! submitter (submit.rs).
+//!
+//! Invariants: an accepted request is answered exactly once, or its connection is dead; a read's
+//! payload is sent only if the drive said that it filled it; buffers stay in the ticket until the
+//! completion, then in the connection's batch until they are sent.
+
+pub(crate) mod holes;
+pub(crate) mod memory_wait;
+pub(crate) mod receive;
+pub(crate) mod tls;
+pub(crate) mod unaligned;
+
+use std::sync::Arc;
+
+use self::tls::TlsTurn;
+use super::connection::hole_search::HOLE_BYTES_MIN;
+use super::connection::{Connection, Granted, Refusal};
+use super::exports::Exports;
+use super::memory::{Pool, Zeroes};
+use super::stats::ServerStats;
+use super::submit::Submitter;
+use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
+use millrace_block::{Op, OpFlags, Status};
+use millrace_nbd::status::Extent;
+use millrace_nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
+use millrace_nbd::{Command, Errno, Reply, Request, StatusQuery};
+
+/// Most extents in a block status reply.
+const EXTENTS_MAX: usize = 1024;
+/// Bytes of the buffer for them: 16 each, and the chunk's head.
+const STATUS_BYTES: usize = 32 * 1024;
+/// Why a request is refused whose drives answer nothing any more.
+const STUCK: &str = "the drive does not answer";
+
+/// What the connections of a thread share.
+pub(crate) struct Core {
+    pub(crate) exports: Arc<Exports>,
+    /// The requests of the connections at the block layer.
+    pub(crate) submitter: Submitter,
+    pub(crate) pool: Pool,
+    pub(crate) zeroes: Arc<Zeroes>,
+    pub(crate) counts: ServerStats,
+    /// The list of connections that wait for memory has changed: other threads should know.
+    pub(crate) waiters_changed: bool,
+    /// I/O threads of the server.
+    pub(crate) threads: usize,
+    /// What handshakes of TLS may take of this turn.
+    pub(crate) secure: TlsTurn,
+}
+
+/// What became of a request.
+pub(crate) enum Taken {
+    /// The request is answered or on its way.
+    Done,
+    /// This ticket waits for payload.
+    Awaits(u32),
+    /// This answer waits until the payload is there, which nobody wants.
+    Refused(Refusal),
+    /// There is no memory now, and the connection waits for some; show it again.
+    NoMemory,
+}
+
+/// The one table from the block layer's outcomes to the protocol's; success has none.
+fn errno_of(status: Status) -> Option<Errno> {
+    Some(match status {
+        Status::Ok => return None,
+        Status::NoSpace => Errno::Enospc,
+        Status::NotSupported => Errno::Enotsup,
+        Status::Invalid | Status::OutOfRange => Errno::Einval,
+        Status::ReadOnly => Errno::Eperm,
+        Status::NoResource => Errno::Enomem,
+        Status::Aborted => Errno::Eshutdown,
+        // `IoError`, `TimedOut`, `Offline`: the data are not to be had.
+        _ => Errno::Eio,
+    })
+}
+
+impl Core {
+    /// Carries out a request that was checked.
+    #[inline]
+    pub(crate) fn execute(
+        &mut self,
+        conn: &mut Connection,
+        granted: &Granted,
+        request: &Request,
+    ) -> Taken {
+        match request.command {
+            Command::Read | Command::Write => self.transfer(conn, granted, request),
+            Command::Disc => {
+                conn.drain(&mut self.submitter.tickets, &mut self.pool);
+                Taken::Done
+            }
+            Command::Cache | Command::Unknown(_) => {
+                let reply = Reply::new(request, &granted.session);
+                conn.in_flight += 1;
+                conn.out.push(|buffer| reply.success(buffer));
+                Taken::Done
+            }
+            Command::BlockStatus => self.block_status(conn, granted, request),
+            Command::Flush | Command::Trim | Command::WriteZeroes => {
+                self.command(conn, granted, request)
+            }
+        }
+    }
+
+    /// Answers with an error.
+    pub(crate) fn refuse(
+        &mut self,
+        conn: &mut Connection,
+        granted: &Granted,
+        request: &Request,
+        (errno, why): (Errno, &'static str),
+    ) -> Taken {
+        self.counts.errors += 1;
+        let refusal = Refusal { reply: Reply::new(request, &granted.session), errno, why };
+        if request.payload_bytes(granted.session.style()) > 0 {
+            return Taken::Refused(refusal);
+        }
+        conn.refuse(&refusal);
+        Taken::Done
+    }
+
+    pub(crate) fn ticket(
+        &self,
+        conn: &Connection,
+        granted: &Granted,
+        request: &Request,
+        op: Op,
+    ) -> Ticket {
+        let fua = request.has(CMD_FLAG_FUA) && op.is_write();
+        Ticket {
+            owner: Owner { conn: conn.index as u32, serial: conn.serial, group: granted.group },
+            state: TicketState::Filling,
+            lane: self.exports.list[granted.export].lane,
+            reply: Reply::new(request, &granted.session),
+            op,
+            flags: if fua { OpFlags::FUA } else { OpFlags::NONE },
+            then_flush: false,
+            len_bytes: 0,
+            bio_bytes: 0,
+            head_bytes: 0,
+            sector: request.offset >> 9,
+            left_sectors: 0,
+            memory: Memory::None,
+            bounce: None,
+            waits: Waits::default(),
+        }
+    }
+
+    /// A read or a write.
+    #[inline]
+    fn transfer(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
+        let lane = self.exports.list[granted.export].lane;
+        if self.submitter.lanes[lane as usize].is_stuck() {
+            return self.refuse_stuck(conn, granted, request);
+        }
+        if request.length >= HOLE_BYTES_MIN && self.answer_hole(conn, granted, request) {
+            return Taken::Done;
+        }
+        if granted.is_unaligned(request) {
+            return self.transfer_unaligned(conn, granted, request);
+        }
+        let op = if request.command == Command::Read { Op::Read } else { Op::Write };
+        let memory = if self.exports.list[granted.export].no_payload {
+            Memory::Zeroes
+        } else {
+            match self.payload_buffer(conn, granted, (op, request.length as usize)) {
+                Ok(buffer) => Memory::Buffer(buffer),
+                Err(none) => return self.without_buffer(conn, granted, request, none),
+            }
+        };
+        let ticket = self.ticket(conn, granted, request, op);
+        let len_bytes = request.length as u32;
+        let id = self.submitter.tickets.insert(Ticket {
+            len_bytes,
+            bio_bytes: len_bytes,
+            memory,
+            ..ticket
+        });
+        conn.in_flight += 1;
+        if op == Op::Write {
+            return Taken::Awaits(id);
+        }
+        conn.turn.note_read(len_bytes as usize);
+        self.submitter.submit(id);
+        Taken::Done
+    }
+
+    /// A flush, a discard or a zeroing.
+    fn command(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
+        let op = match request.command {
+            Command::Trim => Op::Discard,
+            Command::WriteZeroes => Op::WriteZeroes,
+            _ => Op::Flush,
+        };
+        let no_hole = op == Op::WriteZeroes && request.has(CMD_FLAG_NO_HOLE);
+        if no_hole && request.has(CMD_FLAG_FAST_ZERO) {
+            let why = "zeroes that stay allocated are not faster than a write";
+            return self.refuse(conn, granted, request, (Errno::Enotsup, why));
+        }
+        let lane = self.exports.list[granted.export].lane as usize;
+        if self.submitter.lanes[lane].is_stuck() {
+            return self.refuse_stuck(conn, granted, request);
+        }
+        let mut ticket = self.ticket(conn, granted, request, op);
+        ticket.left_sectors = request.length >> 9;
+        if no_hole {
+            ticket.flags = ticket.flags.with(OpFlags::NOUNMAP);
+        }
+        if op == Op::Discard && ticket.flags.has(OpFlags::FUA) {
+            (ticket.then_flush, ticket.flags) = (true, OpFlags::NONE);
+        }
+        if granted.is_unaligned(request) {
+            return self.command_unaligned(conn, granted, request, ticket);
+        }
+        conn.in_flight += 1;
+        let id = self.submitter.tickets.insert(ticket);
+        self.submitter.submit(id);
+        Taken::Done
+    }
+
+    fn block_status(&mut self, conn: &mut Connection, granted: &Granted, req: &Request) -> Taken {
+        let Some(context_id) = granted.session.base_allocation else {
+            return self.refuse(conn, granted, req, (Errno::Einval, "no context was selected"));
+        };
+        let lane = self.exports.list[granted.export].lane;
+        let mut buffer = match self.buffer(STATUS_BYTES, conn, lane) {
+            Ok(buffer) => buffer,
+            Err(none) => return self.without_buffer(conn, granted, req, none),
+        };
+        let most = if req.has(CMD_FLAG_REQ_ONE) { 1 } else { EXTENTS_MAX };
+        let (sector, end) = (req.offset >> 9, (req.offset + req.length).div_ceil(512));
+        let extents = self.exports.volumes[lane as usize].extents(sector, end - sector, most);
+        // Of the first sector, the client may have left out the beginning.
+        let mut before = req.offset & 511;
+        let extents = extents.into_iter().map(|extent| Extent {
+            len: (extent.nr_sectors << 9) - std::mem::take(&mut before),
+            hole: extent.hole,
+            zero: extent.zero,
+        });
+        let reply = Reply::new(req, &granted.session);
+        let query = StatusQuery::new(req, context_id);
+        match query.encode(&reply, extents, buffer.bytes_mut()) {
+            Ok(len_bytes) => {
+                conn.in_flight += 1;
+                let place = (buffer.start(), len_bytes);
+                conn.out.push_with(|_| 0, place, Some(buffer));
+            }
+            Err(_) => {
+                conn.give_back(Memory::Buffer(buffer), &mut self.pool);
+                return self.refuse(conn, granted, req, (Errno::Eio, "the drive does not say"));
+            }
+        }
+        Taken::Done
+    }
+
+    /// Refuses a request whose drives answer nothing any more.
+    #[cold]
+    pub(crate) fn refuse_stuck(
+        &mut self,
+        conn: &mut Connection,
+        granted: &Granted,
+        request: &Request,
+    ) -> Taken {
+        self.exports.list[granted.export].faults.note(Status::TimedOut);
+        self.refuse(conn, granted, request, (Errno::Eio, STUCK))
+    }
+
+    /// Answers a request that a drive failed at.
+    #[cold]
+    pub(crate) fn fail(&mut self, conn: &mut Connection, reply: &Reply, status: Status) {
+        self.counts.errors += 1;
+        if let Some(granted) = &conn.granted {
+            self.exports.list[granted.export].faults.note(status);
+        }
+        let errno = errno_of(status).unwrap_or(Errno::Eio);
+        conn.out.push(|buffer| reply.failure(buffer, errno, status.text()));
+    }
+
+    /// What a request's payload lies in waits for no limit of its group any more.
+    #[inline]
+    pub(crate) fn leave_part(&mut self, memory: &mut Memory) {
+        if let Memory::Buffer(buffer) = memory {
+            self.pool.leave_part(buffer);
+        }
+    }
+
+    /// Answers a request that is over.
+    #[inline]
+    pub(crate) fn answer(&mut self, conn: &mut Connection, ticket: Ticket, status: Status) {
+        let Ticket { reply, mut memory, op, len_bytes, head_bytes, .. } = ticket;
+        self.leave_part(&mut memory);
+        if !status.is_ok() {
+            self.fail(conn, &reply, status);
+            return conn.give_back(memory, &mut self.pool);
+        }
+        if op != Op::Read {
+            conn.out.push(|buffer| reply.success(buffer));
+            return conn.give_back(memory, &mut self.pool);
+        }
+        let encode = |buffer: &mut _| reply.read(buffer, len_bytes);
+        let len = len_bytes as usize;
+        match memory {
+            Memory::Buffer(buffer) => {
+                let start = buffer.start().wrapping_add(head_bytes as usize);
+                conn.out.push_with(encode, (start, len), Some(buffer));
+            }
+            _ => conn.out.push_with(encode, (self.zeroes.start(), len), None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

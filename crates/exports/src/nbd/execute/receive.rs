@@ -1,0 +1,268 @@
+//! The way in: from received bytes to requests that the block layer or a reply takes over.
+//!
+//! Drives the negotiation and then takes as many requests as the receive buffer holds. Called by
+//! the worker when a receive completes, and again when room or memory came back; calls the protocol
+//! core and execute.rs.
+//!
+//! Invariants: a request's header is used up only when all it needs is there, so a connection that
+//! waits for memory or room simply stops here and starts again at the same byte; payload of a
+//! refused request is thrown away, never taken for a header.
+
+use std::fmt::Display;
+
+use millrace_machine::{Machine, Native};
+
+use super::{Core, Taken};
+use crate::nbd::connection::client_log;
+use crate::nbd::connection::input::COPY_BYTES_MAX;
+use crate::nbd::connection::{Connection, Granted, Incoming, Phase};
+use crate::nbd::memory::budget::MemoryWait;
+use crate::nbd::submit::ticket::{Memory, Ticket};
+use millrace_nbd::{Catalog, Parsed, Progress, ProtocolError, Rules, Verdict, check, parse};
+
+impl Core {
+    /// A receive of `conn` completed.
+    pub(crate) fn received(&mut self, conn: &mut Connection, result: i32) {
+        conn.input.busy = false;
+        self.counts.receives += 1;
+        if matches!(conn.phase, Phase::Draining | Phase::Dead) {
+            return conn.receive_ended(&mut self.submitter.tickets, &mut self.pool);
+        }
+        let Ok(bytes @ 1..) = usize::try_from(result) else {
+            // The end, or a broken connection: what is in flight is still answered if it can be.
+            if conn.tls.is_some() {
+                self.note_hang_up(conn);
+            }
+            return conn.drain(&mut self.submitter.tickets, &mut self.pool);
+        };
+        conn.history.progress.moved(bytes);
+        if let Some(tls) = &mut conn.tls {
+            tls.received(bytes);
+            return self.take_input(conn);
+        }
+        let mut bytes = bytes;
+        if let Some(incoming) = conn.incoming.as_mut().filter(|incoming| incoming.kept) {
+            let into_payload = bytes.min((incoming.total - incoming.filled) as usize);
+            incoming.filled += into_payload as u64;
+            bytes -= into_payload;
+        }
+        conn.input.received(bytes);
+        self.take_input(conn);
+    }
+
+    /// The client of `conn` has read most of its replies, or took too long for it: the next receive
+    /// may start.
+    pub(crate) fn caught_up(&mut self, conn: &mut Connection) {
+        conn.input.busy = false;
+        (conn.out.backlog_bytes, conn.out.backlog_replies) = (0, 0);
+        conn.out.catching_ns = 0;
+        if matches!(conn.phase, Phase::Draining | Phase::Dead) {
+            conn.receive_ended(&mut self.submitter.tickets, &mut self.pool);
+        }
+    }
+
+    /// Takes what the receive buffer holds.
+    pub(crate) fn take_input(&mut self, conn: &mut Connection) {
+        self.take_plain_input(conn);
+        if conn.tls.is_some() {
+            self.take_secure_input(conn);
+        }
+    }
+
+    /// Takes what the receive buffer holds in plaintext.
+    #[inline]
+    pub(super) fn take_plain_input(&mut self, conn: &mut Connection) {
+        if conn.phase == Phase::Handshake {
+            self.negotiate(conn);
+        }
+        if conn.phase == Phase::Transmission {
+            self.take_requests(conn);
+        }
+    }
+
+    fn negotiate(&mut self, conn: &mut Connection) {
+        let Some(negotiation) = conn.negotiation.as_mut().filter(|n| n.then.is_none()) else {
+            return;
+        };
+        let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer());
+        let catalog = self.exports.visible(negotiation.listener, peer);
+        let fed = negotiation.handshake.feed(&catalog, conn.input.bytes(), &mut negotiation.out);
+        if let Some(why) = catalog.take_refused() {
+            self.secure.not_allowed(self.pool.thread(), conn, &why);
+        }
+        let Some(negotiation) = conn.negotiation.as_mut() else { return };
+        match fed {
+            Ok((used, progress)) => {
+                conn.input.consume(used);
+                match progress {
+                    Progress::NeedMore => {}
+                    Progress::StartTls => negotiation.starts_tls = true,
+                    Progress::Ready(session) => negotiation.then = Some(Some(session)),
+                    Progress::Closed => negotiation.then = Some(None),
+                }
+                self.negotiated(conn);
+            }
+            // Somebody on the way may have put them there.
+            Err(error @ ProtocolError::BytesAfterStartTls { .. }) => {
+                self.refuse_secure(conn, &error);
+            }
+            Err(error) => self.violated(conn, error),
+        }
+    }
+
+    /// A send of the negotiation completed.
+    pub(crate) fn sent_answers(&mut self, conn: &mut Connection, result: i32) {
+        conn.out.busy = false;
+        if conn.phase == Phase::Dead {
+            return;
+        }
+        let (Ok(bytes), Some(negotiation)) = (usize::try_from(result), &mut conn.negotiation)
+        else {
+            return conn.kill(&mut self.submitter.tickets, &mut self.pool);
+        };
+        if let Some(tls) = &mut conn.tls {
+            tls.session.sent(bytes);
+        } else {
+            negotiation.sent += bytes;
+            if negotiation.sent == negotiation.out.len() {
+                negotiation.out.clear();
+                negotiation.sent = 0;
+            }
+            if negotiation.starts_tls && negotiation.out.is_empty() {
+                self.start_tls(conn);
+            }
+        }
+        self.negotiated(conn);
+        self.take_input(conn);
+    }
+
+    /// Ends the negotiation once its last answer is sent.
+    fn negotiated(&mut self, conn: &mut Connection) {
+        let Some(negotiation) = &conn.negotiation else { return };
+        let (Some(then), true) = (negotiation.then, negotiation.out.is_empty()) else { return };
+        let listener = negotiation.listener;
+        conn.negotiation = None;
+        let Some(session) = then else {
+            return conn.kill(&mut self.submitter.tickets, &mut self.pool);
+        };
+        let catalog = &self.exports.catalogs[listener];
+        let export = catalog.exports[session.export];
+        let info = &self.exports.list[export].info;
+        client_log::granted(self.pool.thread(), conn, &info.name, session.style());
+        let rules = Rules::new(info, &session);
+        // Or a little more than it was told, if the volume grew in between.
+        let rules = Rules { size_bytes: catalog.size_bytes(session.export), ..rules };
+        let block_bytes = self.exports.list[export].info.block_min;
+        let seat = self.exports.list[export].group.enter();
+        let group = seat.group();
+        conn.history.seat = Some(seat);
+        conn.granted = Some(Granted { session, rules, export, block_bytes, group });
+        conn.phase = Phase::Transmission;
+    }
+
+    fn take_requests(&mut self, conn: &mut Connection) {
+        let Some(granted) = conn.granted else { return };
+        conn.turn.has_more = false;
+        while conn.phase == Phase::Transmission {
+            if conn.incoming.is_some() {
+                if !self.take_payload(conn) {
+                    return;
+                }
+                continue;
+            }
+            let (request, header_bytes) = match parse(conn.input.bytes(), &granted.session) {
+                Ok(Parsed::NeedMore) => return,
+                Ok(Parsed::Request { request, header_bytes }) => (request, header_bytes),
+                Err(error) => return self.violated(conn, error),
+            };
+            if !conn.has_room() {
+                return conn.stop_taking();
+            }
+            if conn.turn.is_full() {
+                return;
+            }
+            let payload_bytes = request.payload_bytes(granted.session.style());
+            let taken = match check(&request, &granted.rules, &granted.session) {
+                Verdict::Accept => self.execute(conn, &granted, &request),
+                Verdict::Refuse { errno, why, .. } => {
+                    self.refuse(conn, &granted, &request, (errno, why))
+                }
+                Verdict::Disconnect(why) => return self.violated(conn, why),
+            };
+            let waited = conn.history.stopped_ns != 0 || conn.memory_wait != MemoryWait::None;
+            if waited && !matches!(taken, Taken::NoMemory) {
+                self.goes_on(conn, &granted);
+            }
+            let (ticket, refused, kept) = match taken {
+                Taken::NoMemory => return conn.stop_taking(),
+                Taken::Done => (None, None, false),
+                Taken::Refused(refusal) => (None, Some(refusal), false),
+                Taken::Awaits(id) => {
+                    let kept = matches!(self.submitter.tickets.get(id).memory, Memory::Buffer(_));
+                    (Some(id), None, kept)
+                }
+            };
+            self.counts.requests += 1;
+            if conn.phase != Phase::Transmission {
+                // The request ended the session, and with it what was received.
+                return;
+            }
+            conn.input.consume(header_bytes);
+            conn.input.narrow = kept && payload_bytes > COPY_BYTES_MAX as u64;
+            if payload_bytes > 0 {
+                let total = payload_bytes;
+                conn.incoming = Some(Incoming { ticket, refused, filled: 0, total, kept });
+            }
+        }
+    }
+
+    /// A request of a connection is taken that waited for room or memory.
+    #[cold]
+    fn goes_on(&mut self, conn: &mut Connection, granted: &Granted) {
+        if conn.memory_wait != MemoryWait::None {
+            self.end_memory_wait(conn);
+        }
+        let since_ns = std::mem::take(&mut conn.history.stopped_ns);
+        if since_ns > 0 {
+            let lane = self.exports.list[granted.export].lane as usize;
+            let ns = Native::now().saturating_sub(since_ns);
+            self.submitter.lanes[lane].channel.count_back_pressure(granted.group, ns);
+        }
+    }
+
+    /// The client broke the protocol.
+    fn violated(&mut self, conn: &mut Connection, why: impl Display) {
+        self.counts.protocol_errors += 1;
+        client_log::ended(self.pool.thread(), conn, why);
+        conn.kill(&mut self.submitter.tickets, &mut self.pool);
+    }
+
+    /// Takes payload out of the receive buffer; true when the payload is complete.
+    fn take_payload(&mut self, conn: &mut Connection) -> bool {
+        let Some(incoming) = &mut conn.incoming else { return true };
+        let bytes = conn.input.bytes();
+        let bytes = &bytes[..bytes.len().min((incoming.total - incoming.filled) as usize)];
+        let len = bytes.len();
+        if let (Some(id), true) = (incoming.ticket, incoming.kept)
+            && let Ticket { memory: Memory::Buffer(buffer), head_bytes, .. } =
+                self.submitter.tickets.get(id)
+        {
+            buffer.fill(*head_bytes as usize + incoming.filled as usize, bytes);
+            self.counts.copied.bytes += len as u64;
+        }
+        incoming.filled += len as u64;
+        conn.input.consume(len);
+        if incoming.filled < incoming.total {
+            return false;
+        }
+        let (ticket, refused) = (incoming.ticket, incoming.refused);
+        conn.incoming = None;
+        if let Some(id) = ticket {
+            self.submitter.submit(id);
+        }
+        if let Some(refusal) = refused {
+            conn.refuse(&refusal);
+        }
+        true
+    }
+}

@@ -1,0 +1,293 @@
+//! The way in through TLS: the handshake, and decrypted bytes to where they go.
+//!
+//! Owns how much of a turn handshakes may take. Called by receive.rs when ciphertext came in or
+//! there is room again; calls the session of the connection, then the plain way in.
+//!
+//! Invariants: payload of a write is decrypted for the buffer of the drive, everything else for the
+//! receive buffer; one turn of a thread does at most [`HANDSHAKES_PER_TURN`] steps of handshakes,
+//! each of which may take as long as a hundred requests, so that a flood of them does not stop
+//! clients that are at work.
+
+use std::fmt::Display;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant, SystemTime};
+
+use millrace_tls::Expiry;
+
+use super::Core;
+use crate::nbd::connection::client_log;
+use crate::nbd::connection::{Connection, Incoming, Phase};
+use crate::nbd::ring::peer_of;
+use crate::nbd::submit::ticket::{Memory, Ticket};
+use crate::nbd::tls::{ListenTls, TlsSession};
+
+/// Steps of handshakes in one turn of a thread: a signature takes 50 to 1000 microseconds.
+const HANDSHAKES_PER_TURN: u32 = 2;
+/// Refused clients that the log shows within [`SHOWN_WITHIN`]; the others are there with `-v`.
+const SHOWN_MAX: u32 = 10;
+const SHOWN_WITHIN: Duration = Duration::from_secs(60);
+
+/// What TLS may take of a thread's turn, and of its log.
+#[derive(Debug, Default)]
+pub(crate) struct TlsTurn {
+    handshakes: u32,
+    shown: u32,
+    shown_since: Option<Instant>,
+    /// When the log last said that clients wait for descriptors.
+    waits_shown: Option<Instant>,
+}
+
+impl TlsTurn {
+    /// A turn begins.
+    #[inline]
+    pub(crate) fn start_turn(&mut self) {
+        self.handshakes = 0;
+    }
+
+    /// Whether another step of a handshake may be done in this turn.
+    fn may_shake(&mut self) -> bool {
+        self.handshakes += 1;
+        self.handshakes <= HANDSHAKES_PER_TURN
+    }
+
+    /// Whether the log shows another refused client.
+    fn may_show(&mut self, now: Instant) -> bool {
+        if self.shown_since.is_none_or(|since| now.duration_since(since) > SHOWN_WITHIN) {
+            (self.shown_since, self.shown) = (Some(now), 0);
+        }
+        self.shown += 1;
+        self.shown <= SHOWN_MAX
+    }
+
+    /// Returns true once within [`SHOWN_WITHIN`]: accepting is tried again ten times a second.
+    fn may_show_wait(&mut self, now: Instant) -> bool {
+        let due = self.waits_shown.is_none_or(|shown| now.duration_since(shown) > SHOWN_WITHIN);
+        if due {
+            self.waits_shown = Some(now);
+        }
+        due
+    }
+}
+
+impl TlsTurn {
+    /// Logs that somebody connected who is not let in.
+    #[cold]
+    pub(crate) fn stranger(&mut self, address: &str, who: &str) {
+        if self.may_show(Instant::now()) {
+            tracing::warn!(address, "{address}: a client is refused: {who}, which may not connect");
+        }
+    }
+
+    /// Logs that the system gives no descriptor for a client, who waits meanwhile.
+    #[cold]
+    pub(crate) fn not_accepted(&mut self, address: &str, errno: i32) {
+        if self.may_show_wait(Instant::now()) {
+            let error = std::io::Error::from_raw_os_error(errno);
+            let remedy = match errno {
+                libc::EMFILE => "; raise the limit on open files (`ulimit -n`, LimitNOFILE=)",
+                libc::ENFILE => "; raise fs.file-max",
+                _ => "",
+            };
+            tracing::warn!(
+                address,
+                "{address}: clients wait, as the system accepts none: {error}{remedy}"
+            );
+        }
+    }
+
+    /// Logs that a client is turned away because as many are there as there may be.
+    #[cold]
+    pub(crate) fn crowded(&mut self, address: &str, fd: RawFd, connections_max: u32) {
+        if self.may_show(Instant::now()) {
+            let from = peer_of(fd).map_or_else(String::new, |peer| format!(" from {peer}"));
+            tracing::warn!(
+                address,
+                connections_max,
+                "{address}: a client{from} is refused: {connections_max} connections are open, as \
+                 many as there may be; connections-max says how many"
+            );
+        }
+    }
+
+    /// Logs that a client asked for an export which is not for it.
+    #[cold]
+    pub(crate) fn not_allowed(&mut self, thread: usize, conn: &Connection, why: &str) {
+        if self.may_show(Instant::now()) {
+            client_log::not_allowed(thread, conn, why);
+        }
+    }
+
+    /// Whether the log shows another client that is refused at this moment.
+    #[cold]
+    pub(crate) fn shows(&mut self) -> bool {
+        self.may_show(Instant::now())
+    }
+}
+
+impl Core {
+    /// The client of `conn` was told to go on with TLS.
+    #[cold]
+    pub(super) fn start_tls(&mut self, conn: &mut Connection) {
+        let Some(negotiation) = &conn.negotiation else { return };
+        let catalog = &self.exports.catalogs[negotiation.listener];
+        let Some(tls) = &catalog.tls else { return };
+        match tls.session() {
+            Ok(session) => conn.tls = Some(Box::new(TlsSession::new(session))),
+            Err(error) => self.refuse_secure(conn, &error),
+        }
+    }
+
+    /// Decrypts what came in and takes it, until nothing is left or there is no room for more.
+    pub(super) fn take_secure_input(&mut self, conn: &mut Connection) {
+        if conn.phase == Phase::Handshake {
+            // Requests, which look at this themselves, come later.
+            conn.turn.has_more = false;
+        }
+        while self.decrypt(conn) {
+            self.take_plain_input(conn);
+        }
+        // Said behind the last of it, wherever that was read to.
+        if conn.tls.as_ref().is_some_and(|tls| tls.is_over()) && !conn.input.busy {
+            conn.drain(&mut self.submitter.tickets, &mut self.pool);
+        }
+    }
+
+    /// Decrypts some of what came in; whether there is plaintext.
+    fn decrypt(&mut self, conn: &mut Connection) -> bool {
+        let takes = matches!(conn.phase, Phase::Handshake | Phase::Transmission);
+        let Some(tls) = &mut conn.tls else { return false };
+        if !takes || conn.input.busy || !tls.has_more() {
+            return false;
+        }
+        if !tls.told && !self.secure.may_shake() {
+            conn.turn.has_more = true;
+            return false;
+        }
+        let read = match &mut conn.incoming {
+            Some(Incoming { ticket: Some(id), filled, total, kept: true, .. })
+                if let Memory::Buffer(_) = self.submitter.tickets.get(*id).memory =>
+            {
+                let Ticket { memory, head_bytes, .. } = self.submitter.tickets.get(*id);
+                let Memory::Buffer(buffer) = memory else { return false };
+                let (start, len) = (*head_bytes as usize + *filled as usize, *total - *filled);
+                let read = tls.read(&mut buffer.bytes_mut()[start..start + len as usize]);
+                *filled += read.as_ref().map_or(0, |bytes| *bytes as u64);
+                read
+            }
+            _ => {
+                let room = conn.input.room();
+                if room.is_empty() {
+                    return false;
+                }
+                let read = tls.read_record(room);
+                if let Ok(bytes) = read {
+                    conn.input.received(bytes);
+                }
+                read
+            }
+        };
+        match read {
+            Err(error) => {
+                self.refuse_secure(conn, &error);
+                false
+            }
+            Ok(bytes) => {
+                self.is_secured(conn);
+                bytes > 0
+            }
+        }
+    }
+
+    /// Tells the negotiation once that what comes now is encrypted.
+    fn is_secured(&mut self, conn: &mut Connection) {
+        let (Some(tls), Some(negotiation)) = (&mut conn.tls, &mut conn.negotiation) else { return };
+        if tls.told || !tls.session.is_established() {
+            return;
+        }
+        tls.told = true;
+        negotiation.handshake.secured();
+        let who = tls.session.peer().map(ToString::to_string);
+        let how = tls.session.describe();
+        client_log::secured(self.pool.thread(), conn, &how, who.as_deref());
+    }
+
+    /// Logs that a client left before the handshake was over, as GnuTLS's do when they do not
+    /// accept the server.
+    #[cold]
+    pub(super) fn note_hang_up(&mut self, conn: &Connection) {
+        let (Some(tls), Some(negotiation)) = (&conn.tls, &conn.negotiation) else { return };
+        if !tls.told && self.secure.may_show(Instant::now()) {
+            let catalog = &self.exports.catalogs[negotiation.listener];
+            let why = "it hung up during the handshake of TLS; it may not accept this certificate";
+            let why = blamed(catalog.tls.as_ref(), &why);
+            client_log::refused(self.pool.thread(), conn, &catalog.address, why);
+        }
+    }
+
+    /// Ends a connection whose TLS failed, or did not begin as it must.
+    #[cold]
+    pub(super) fn refuse_secure(&mut self, conn: &mut Connection, error: &dyn Display) {
+        self.counts.protocol_errors += 1;
+        let listener = conn.negotiation.as_ref().map(|negotiation| negotiation.listener);
+        match listener {
+            Some(listener) if self.secure.may_show(Instant::now()) => {
+                let catalog = &self.exports.catalogs[listener];
+                let why = blamed(catalog.tls.as_ref(), error);
+                client_log::refused(self.pool.thread(), conn, &catalog.address, why);
+            }
+            None if self.secure.may_show(Instant::now()) => {
+                client_log::broken(self.pool.thread(), conn, error);
+            }
+            _ => client_log::ended(self.pool.thread(), conn, error),
+        }
+        conn.kill_secure(&mut self.submitter.tickets, &mut self.pool);
+    }
+}
+
+/// Why a client's handshake failed: that the server's own certificate is expired, if it is.
+fn blamed(tls: Option<&ListenTls>, error: &dyn Display) -> String {
+    let expiry = tls.and_then(|tls| tls.config.lifetime()).map(|one| one.expiry(SystemTime::now()));
+    match expiry {
+        Some(expiry @ Expiry::Over { .. }) => {
+            format!("the server's own certificate {expiry}; put a new one in its place ({error})")
+        }
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_authority::{Authority, Validity};
+    use millrace_nbd::TlsMode;
+    use millrace_tls::{Identity, ServerConfig, ServerFiles};
+
+    use super::*;
+
+    #[test]
+    fn a_failed_handshake_is_put_on_the_servers_certificate_once_that_is_expired() {
+        let authority = Authority::new("CA");
+        let issued = authority.issue("server", &["localhost"], Validity::Seconds(2));
+        let identity = Identity { certificate: issued.certificate, key: issued.key };
+        let config = ServerConfig::load(ServerFiles { identity, client_ca: None }).unwrap();
+        let tls = ListenTls { config: config.into(), mode: TlsMode::Required };
+        assert_eq!(blamed(Some(&tls), &"why"), "why");
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        let why = blamed(Some(&tls), &"why");
+        assert!(why.starts_with("the server's own certificate is expired since "), "{why}");
+        assert!(why.ends_with(" (why)"), "{why}");
+        assert_eq!(blamed(None, &"why"), "why");
+    }
+
+    #[test]
+    fn a_turn_does_few_steps_of_handshakes_and_the_log_shows_few_refusals() {
+        let mut turn = TlsTurn::default();
+        assert_eq!([(); 4].map(|()| turn.may_shake()), [true, true, false, false]);
+        turn.start_turn();
+        assert!(turn.may_shake());
+        let start = Instant::now();
+        assert_eq!((0..100).filter(|_| turn.may_show(start)).count(), 10);
+        assert!(turn.may_show(start + SHOWN_WITHIN * 2));
+        assert_eq!((0..100).filter(|_| turn.may_show_wait(start)).count(), 1);
+        assert!(turn.may_show_wait(start + SHOWN_WITHIN * 2));
+    }
+}

@@ -1,0 +1,107 @@
+//! Requests that start or end within a block, of clients that never asked for block sizes.
+//!
+//! A read is one of all the blocks it touches, of which a part is sent; a write and zeroes bounce
+//! at their ends (bounce.rs); a discard leaves out what is not a whole block. Each is counted as
+//! bounced. Called by execute.rs; makes tickets for the submitter.
+//!
+//! Invariants: FUA goes with every write; a ticket has one buffer from the beginning.
+//! Specification: "Block size constraints": without them a client may assume a granularity of one
+//! byte.
+
+use millrace_block::Op;
+
+use super::{Core, Taken};
+use crate::nbd::connection::{Connection, Granted};
+use crate::nbd::submit::bounce::{Unaligned, first_bounce};
+use crate::nbd::submit::ticket::{Memory, Ticket};
+use millrace_nbd::{Command, Reply, Request};
+
+impl Core {
+    /// A read or write that is not one of whole blocks.
+    #[cold]
+    pub(crate) fn transfer_unaligned(
+        &mut self,
+        conn: &mut Connection,
+        granted: &Granted,
+        request: &Request,
+    ) -> Taken {
+        let unaligned = Unaligned::new(request.offset, request.length, granted.block_bytes);
+        let op = if request.command == Command::Read { Op::Read } else { Op::Write };
+        let edges_at = unaligned.cover as usize;
+        let mut bounce = None;
+        let memory = if self.exports.list[granted.export].no_payload {
+            Memory::Zeroes
+        } else {
+            let edges = if op == Op::Write { 2 * unaligned.block_bytes as usize } else { 0 };
+            bounce = (op == Op::Write).then(|| first_bounce(unaligned, edges_at)).flatten();
+            match self.payload_buffer(conn, granted, (op, edges_at + edges)) {
+                Ok(buffer) => Memory::Buffer(buffer),
+                Err(none) => return self.without_buffer(conn, granted, request, none),
+            }
+        };
+        self.counts.copied.bounced += 1;
+        let ticket = self.ticket(conn, granted, request, op);
+        let id = self.submitter.tickets.insert(Ticket {
+            len_bytes: request.length as u32,
+            bio_bytes: unaligned.cover as u32,
+            head_bytes: unaligned.head as u32,
+            sector: unaligned.start >> 9,
+            memory,
+            bounce,
+            ..ticket
+        });
+        conn.in_flight += 1;
+        if op == Op::Write {
+            return Taken::Awaits(id);
+        }
+        self.submitter.submit(id);
+        Taken::Done
+    }
+
+    /// Zeroes, or a discard, that are not of whole blocks.
+    #[cold]
+    pub(crate) fn command_unaligned(
+        &mut self,
+        conn: &mut Connection,
+        granted: &Granted,
+        request: &Request,
+        mut ticket: Ticket,
+    ) -> Taken {
+        let unaligned = Unaligned::new(request.offset, request.length, granted.block_bytes);
+        let (start, length) = unaligned.inner();
+        (ticket.sector, ticket.left_sectors) = (start >> 9, length >> 9);
+        if ticket.op == Op::Discard && length == 0 && !ticket.then_flush {
+            return self.succeed(conn, granted, request);
+        }
+        if ticket.op == Op::Discard && length == 0 {
+            (ticket.op, ticket.then_flush) = (Op::Flush, false);
+        }
+        let no_payload = self.exports.list[granted.export].no_payload;
+        if ticket.op == Op::WriteZeroes && no_payload {
+            let sectors = unaligned.sectors();
+            (ticket.sector, ticket.left_sectors) = (sectors.start, sectors.end - sectors.start);
+        } else if ticket.op == Op::WriteZeroes {
+            match self.buffer(2 * unaligned.block_bytes as usize, conn, ticket.lane) {
+                Ok(buffer) => ticket.memory = Memory::Buffer(buffer),
+                Err(none) => return self.without_buffer(conn, granted, request, none),
+            }
+            ticket.bounce = first_bounce(unaligned, 0);
+            self.counts.copied.bounced += 1;
+        }
+        conn.in_flight += 1;
+        let id = self.submitter.tickets.insert(ticket);
+        self.submitter.submit(id);
+        Taken::Done
+    }
+
+    /// Answers a request for which there is nothing to do.
+    fn succeed(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
+        let reply = Reply::new(request, &granted.session);
+        conn.in_flight += 1;
+        conn.out.push(|buffer| reply.success(buffer));
+        Taken::Done
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! Where the server listens: Unix sockets, TCP ports and what the service manager hands over, bound
+//! before any thread starts.
+//!
+//! Called by start-up; calls the modules of Unix and inherited sockets and std's TCP.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use millrace_block::{Error, ErrorKind};
+
+use super::inherited_sockets;
+use crate::{SocketAccess, UnixSocket};
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A Unix socket at this path.
+    Unix(PathBuf),
+    /// A Unix socket of this name without a file, which everybody on this host may open.
+    Abstract(String),
+    /// A TCP address; port 0 for one of the system's choice.
+    Tcp(SocketAddr),
+    /// A socket that the service manager hands over under this name.
+    Inherited(String),
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Unix(path) => write!(f, "unix:{}", path.display()),
+            Listen::Abstract(name) => write!(f, "unix:@{name}"),
+            Listen::Tcp(address) => write!(f, "tcp:{address}"),
+            Listen::Inherited(name) => write!(f, "systemd:{name}"),
+        }
+    }
+}
+
+/// A bound socket.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Unix(UnixSocket),
+    Abstract(UnixListener, String),
+    Tcp(TcpListener),
+    Inherited(OwnedFd, String),
+}
+
+impl Listener {
+    /// # Errors
+    /// `Busy` if somebody serves there, `System` if the system refuses, `InvalidSetting` if such a
+    /// socket cannot have that access; the message says where.
+    pub(crate) fn bind(listen: &Listen, access: &SocketAccess) -> Result<Listener, Error> {
+        let wrong = |text: &str| Error::new(ErrorKind::InvalidSetting, format!("{listen}: {text}"));
+        if access.is_of_a_file() && !matches!(listen, Listen::Unix(_)) {
+            return Err(wrong("it has no file here that could have a mode, owner or group"));
+        }
+        if access.allow.is_some() && matches!(listen, Listen::Tcp(_)) {
+            return Err(wrong("users and groups of its clients are not known over TCP"));
+        }
+        match listen {
+            Listen::Unix(path) => UnixSocket::bind_with(path, access).map(Listener::Unix),
+            Listen::Abstract(name) => std::os::unix::net::SocketAddr::from_abstract_name(name)
+                .and_then(|address| UnixListener::bind_addr(&address))
+                .map(|socket| Listener::Abstract(socket, name.clone()))
+                .map_err(|error| cannot_listen(listen, &error)),
+            Listen::Inherited(name) => {
+                Ok(Listener::Inherited(inherited_sockets::take(name)?, name.clone()))
+            }
+            Listen::Tcp(address) => TcpListener::bind(address)
+                .map(Listener::Tcp)
+                .map_err(|error| cannot_listen(listen, &error)),
+        }
+    }
+
+    /// The address that the socket is bound to, with the real port.
+    pub(crate) fn address(&self) -> Listen {
+        match self {
+            Listener::Unix(unix) => Listen::Unix(unix.path().to_owned()),
+            Listener::Abstract(_, name) => Listen::Abstract(name.clone()),
+            Listener::Inherited(_, name) => Listen::Inherited(name.clone()),
+            Listener::Tcp(socket) => Listen::Tcp(
+                socket.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0))),
+            ),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        match self {
+            Listener::Unix(unix) => unix.socket().as_raw_fd(),
+            Listener::Abstract(socket, _) => socket.as_raw_fd(),
+            Listener::Inherited(socket, _) => socket.as_raw_fd(),
+            Listener::Tcp(socket) => socket.as_raw_fd(),
+        }
+    }
+}
+
+/// Why an address cannot be listened on: the error for whoever configured it.
+fn cannot_listen(listen: &Listen, error: &io::Error) -> Error {
+    let (kind, why) = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            let what = if matches!(listen, Listen::Tcp(_)) { "port" } else { "name" };
+            (ErrorKind::Busy, format!("in use by another server; choose another {what}"))
+        }
+        _ => (ErrorKind::System, format!("cannot listen: {error}")),
+    };
+    Error::new(kind, format!("{listen}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_not_to_listen_on_a_port_is_told_with_what_to_do() {
+        let tcp = Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 9)));
+        let of = |kind: io::ErrorKind| {
+            let error = cannot_listen(&tcp, &kind.into());
+            (error.kind(), error.to_string())
+        };
+        let (kind, text) = of(io::ErrorKind::AddrInUse);
+        assert_eq!(kind, ErrorKind::Busy);
+        assert!(text.contains("tcp:127.0.0.1:9: in use by another server; choose another port"));
+        let (kind, text) = of(io::ErrorKind::PermissionDenied);
+        assert_eq!(kind, ErrorKind::System);
+        assert!(text.contains("tcp:127.0.0.1:9: cannot listen: "), "{text}");
+    }
+
+    #[test]
+    fn a_listener_says_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = Listen::Unix(dir.path().join("s"));
+        assert_eq!(Listener::bind(&path, &SocketAccess::default()).unwrap().address(), path);
+        let tcp = Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let tcp = Listener::bind(&tcp, &SocketAccess::default()).unwrap();
+        assert!(matches!(tcp.address(), Listen::Tcp(address) if address.port() != 0));
+        assert!(tcp.fd() > 0);
+    }
+}

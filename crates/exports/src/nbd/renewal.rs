@@ -1,0 +1,233 @@
+//! New certificates in the files of listeners, and those that are about to expire: a thread that
+//! looks once a second.
+//!
+//! Owns the thread. Started with the server where a listener has TLS from files; calls
+//! `millrace-tls`. I/O threads never touch these files, whose file system may not answer: a client
+//! takes what is in use.
+//!
+//! Invariant: nobody waits for the thread, as it may hang with the file system; it ends at its next
+//! look after the server, and holds nothing of the server.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, SystemTime};
+
+use millrace_block::{Error, ErrorKind};
+use millrace_machine::Native;
+use millrace_tls::{CertificateLifetime, CertificateRole, Expiry, Refreshed, ServerConfig};
+
+use super::config::ListenConfig;
+
+/// From one look at the files to the next.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The thread that looks at the files; dropped, it tells the thread to end.
+pub(crate) struct Renewal {
+    _stop: Sender<()>,
+}
+
+/// Certificates and the listeners that use them, for the log.
+struct WatchedCertificates {
+    config: Arc<ServerConfig>,
+    address: String,
+    /// What was said last of when each certificate expires.
+    said: Vec<(String, Expiry)>,
+}
+
+impl Renewal {
+    /// Looks after the certificates of these listeners; none if no file is behind them.
+    ///
+    /// # Errors
+    /// The system's refusal of the thread.
+    pub(crate) fn start(listeners: &[ListenConfig]) -> Result<Option<Renewal>, Error> {
+        let watched = watched(listeners);
+        if watched.is_empty() {
+            return Ok(None);
+        }
+        let (stop, stopped) = channel();
+        let body = move || run(watched, &stopped);
+        let _detached = Native::try_spawn("millrace-tls", None, body)
+            .map_err(|error| Error::new(ErrorKind::System, error.to_string()))?;
+        Ok(Some(Renewal { _stop: stop }))
+    }
+}
+
+/// Logs which certificates of these listeners are about to expire, or are expired, as a server with
+/// them does when it starts.
+pub fn log_expiries(listeners: &[ListenConfig]) {
+    let now = SystemTime::now();
+    watched(listeners).iter_mut().for_each(|one| one.look_at_dates(now));
+}
+
+fn run(mut watched: Vec<WatchedCertificates>, stopped: &Receiver<()>) {
+    loop {
+        let now = SystemTime::now();
+        watched.iter_mut().for_each(|one| one.look_at_dates(now));
+        if stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        watched.iter().for_each(WatchedCertificates::look);
+    }
+}
+
+/// Each configuration once, with the addresses of all that use it.
+fn watched(listeners: &[ListenConfig]) -> Vec<WatchedCertificates> {
+    let mut watched = Vec::<WatchedCertificates>::new();
+    for listener in listeners {
+        let Some(tls) = listener.tls.as_ref().filter(|tls| tls.config.is_from_files()) else {
+            continue;
+        };
+        let address = listener.listen.to_string();
+        match watched.iter_mut().find(|one| Arc::ptr_eq(&one.config, &tls.config)) {
+            Some(one) => one.address += &format!(", {address}"),
+            None => {
+                let config = Arc::clone(&tls.config);
+                watched.push(WatchedCertificates { config, address, said: Vec::new() });
+            }
+        }
+    }
+    watched
+}
+
+impl WatchedCertificates {
+    /// Logs which certificates are about to expire, or are expired: each once a day.
+    fn look_at_dates(&mut self, now: SystemTime) {
+        let mut said = Vec::new();
+        for CertificateLifetime { name, role, lifetime } in self.config.lifetimes() {
+            let one = (name, lifetime.expiry(now));
+            if !self.said.contains(&one) {
+                self.say(&one.0, role, &one.1);
+            }
+            said.push(one);
+        }
+        self.said = said;
+    }
+
+    fn say(&self, name: &str, role: CertificateRole, expiry: &Expiry) {
+        let address = &self.address;
+        let refused = match role {
+            CertificateRole::Own => "clients refuse the server",
+            CertificateRole::ClientCa => "clients with a certificate of it are refused",
+        };
+        match expiry {
+            Expiry::Far => {}
+            Expiry::Soon { .. } => tracing::warn!(
+                address,
+                "{address}: {name} {expiry}; put a new one in its place, which is taken without a \
+                 restart"
+            ),
+            Expiry::Over { .. } => tracing::error!(
+                address,
+                "{address}: {name} {expiry}; {refused} until a new one is in its place, which is \
+                 taken without a restart"
+            ),
+        }
+    }
+
+    /// Looks at the files once, and logs what came of a change.
+    fn look(&self) {
+        let address = &self.address;
+        match self.config.refresh() {
+            Ok(Refreshed::Same) => {}
+            Ok(Refreshed::Reloaded) => {
+                tracing::info!(address, "{address}: new certificates are in use");
+            }
+            Err(error) => {
+                tracing::warn!(address, "{address}: {error}; the former certificates stay in use");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_authority::{Authority, Validity};
+    use millrace_nbd::TlsMode;
+    use millrace_tls::{Identity, ServerFiles};
+
+    use super::*;
+    use crate::nbd::connection::client_log::tests::logged;
+    use crate::nbd::{Listen, ListenTls};
+
+    #[test]
+    fn a_change_of_files_is_logged_once_for_all_listeners_that_share_them() {
+        let authority = Authority::new("CA");
+        let issued = authority.issue("server", &["localhost"], Validity::Now);
+        let next = authority.issue("next", &["localhost"], Validity::Now);
+        let identity =
+            Identity { certificate: issued.certificate.clone(), key: issued.key.clone() };
+        let config = ServerConfig::load(ServerFiles { identity, client_ca: None }).unwrap();
+        let config = Arc::new(config);
+        let listener = |name: &str| {
+            let mut one = ListenConfig::new(Listen::Abstract(name.to_owned()), vec![0]);
+            one.tls = Some(ListenTls { config: Arc::clone(&config), mode: TlsMode::Required });
+            one
+        };
+        let without = ListenConfig::new(Listen::Abstract("c".to_owned()), vec![0]);
+        assert!(Renewal::start(std::slice::from_ref(&without)).unwrap().is_none());
+        let watched = watched(&[listener("a"), without, listener("b")]);
+        assert_eq!(watched.len(), 1);
+        let look = || logged(|| watched[0].look());
+        assert_eq!(look(), "");
+        std::fs::copy(&next.certificate, &issued.certificate).unwrap();
+        let said = look();
+        assert!(said.starts_with("unix:@a, unix:@b: "), "{said}");
+        assert!(said.ends_with("; the former certificates stay in use\n"), "{said}");
+        assert_eq!(look(), "", "said once");
+        std::fs::copy(&next.key, &issued.key).unwrap();
+        assert_eq!(look(), "unix:@a, unix:@b: new certificates are in use\n");
+    }
+
+    #[test]
+    fn a_certificate_that_expires_is_said_before_and_then_once_a_day() {
+        let authority = Authority::new("CA");
+        let day = Duration::from_secs(24 * 60 * 60);
+        // Of its time of two days less than a third is left.
+        let issued = authority.issue("server", &["localhost"], Validity::Seconds(40_000));
+        let identity = Identity { certificate: issued.certificate, key: issued.key };
+        let config = ServerConfig::load(ServerFiles { identity, client_ca: None }).unwrap();
+        let (config, address) = (Arc::new(config), "tcp:1".to_owned());
+        let mut watched = WatchedCertificates { config, address, said: Vec::new() };
+        let now = SystemTime::now();
+        let mut look = |now| logged(|| watched.look_at_dates(now));
+        let soon = look(now);
+        assert!(soon.starts_with("tcp:1: the certificate in /"), "{soon}");
+        assert!(soon.contains("server-cert.pem expires within a day, at "), "{soon}");
+        assert_eq!(look(now), "", "said once");
+        let over = look(now + day);
+        assert!(over.contains("server-cert.pem is expired since "), "{over}");
+        assert!(over.contains("clients refuse the server until a new one is in"), "{over}");
+        assert_eq!(look(now + day), "");
+        assert!(look(now + 2 * day).contains("is expired since "), "once a day");
+    }
+
+    #[test]
+    fn a_ca_of_clients_that_expires_is_said_as_the_servers_own_certificate_is() {
+        let authority = Authority::valid("CA", Validity::Seconds(40_000));
+        let issued = authority.issue("server", &["localhost"], Validity::Seconds(400_000));
+        let identity = Identity { certificate: issued.certificate, key: issued.key };
+        let files = ServerFiles { identity, client_ca: Some(authority.ca()) };
+        let config = Arc::new(ServerConfig::load(files).unwrap());
+        let mut listener = ListenConfig::new(Listen::Abstract("a".to_owned()), vec![0]);
+        listener.tls = Some(ListenTls { config, mode: TlsMode::Required });
+        let said = logged(|| log_expiries(&[listener.clone()]));
+        assert!(said.starts_with("unix:@a: the CA \"CA\" in /"), "{said}");
+        assert!(said.contains("ca-cert.pem expires within a day, at "), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let mut watched = watched(&[listener]);
+        let mut look = |now| logged(|| watched[0].look_at_dates(now));
+        let now = SystemTime::now();
+        assert_eq!(look(now), said);
+        assert_eq!(look(now), "", "said once");
+        let over = look(now + Duration::from_secs(24 * 60 * 60));
+        assert!(over.contains("ca-cert.pem is expired since "), "{over}");
+        assert!(over.contains("; clients with a certificate of it are refused until a"), "{over}");
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_server() {
+        let (stop, stopped) = channel();
+        drop(stop);
+        run(Vec::new(), &stopped);
+    }
+}

@@ -1,0 +1,343 @@
+//! The server's operations on the reactor: accept, receive, send, cancel, close.
+//!
+//! Owns the inbox of an I/O thread's sockets and the one place where their operations are pushed.
+//! Called by the worker and its connections; calls the reactor.
+//!
+//! Invariant (the reactor's contract): the memory that an operation names lives in a boxed
+//! [`Connection`](super::connection::Connection) or in a pool buffer it holds. A connection is
+//! freed only when neither a receive nor a send of it is outstanding, and a thread that ends while
+//! the reactor still holds operations leaks its connections and its pool.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use millrace_reactor::{Completion, Handle, Op, Source};
+
+/// What completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// An accept on listener `.0`.
+    Accepted(usize),
+    /// A receive of connection `.0`.
+    Received(usize),
+    /// A send of connection `.0`.
+    Sent(usize),
+    /// The peer of connection `.0` has read most of what was sent, or is gone.
+    Caught(usize),
+    /// Nothing to look at: a cancel or a close.
+    Other,
+}
+
+/// Room for replies in a Unix socket, in bytes, of which the system makes twice as much.
+const SEND_BUFFER_BYTES: i32 = 256 * 1024;
+
+const KIND_ACCEPT: u64 = 0;
+const KIND_RECEIVE: u64 = 1;
+const KIND_SEND: u64 = 2;
+const KIND_CAUGHT: u64 = 3;
+const KIND_OTHER: u64 = 4;
+/// Bits of the user data that hold the kind.
+const KIND_BITS: u32 = 3;
+
+impl Event {
+    pub(crate) fn of(user_data: u64) -> Event {
+        let index = (user_data >> KIND_BITS) as usize;
+        match user_data & ((1 << KIND_BITS) - 1) {
+            KIND_ACCEPT => Event::Accepted(index),
+            KIND_RECEIVE => Event::Received(index),
+            KIND_SEND => Event::Sent(index),
+            KIND_CAUGHT => Event::Caught(index),
+            _ => Event::Other,
+        }
+    }
+}
+
+/// One I/O thread's socket operations.
+pub(crate) struct Ring {
+    handle: Handle,
+    source: Source,
+}
+
+impl Ring {
+    pub(crate) fn new(handle: Handle) -> Ring {
+        let source = handle.source();
+        Ring { handle, source }
+    }
+
+    /// Moves what completed to the end of `into`.
+    pub(crate) fn take(&self, into: &mut Vec<Completion>) {
+        self.handle.take(self.source, into);
+    }
+
+    /// Operations not completed yet.
+    pub(crate) fn pending(&self) -> usize {
+        self.handle.pending(self.source)
+    }
+
+    fn push(&self, index: usize, kind: u64, op: Op) {
+        // SAFETY: see the module's invariant; `op` comes from the functions below.
+        unsafe { self.handle.push(self.source, (index as u64) << KIND_BITS | kind, op) }
+    }
+
+    pub(crate) fn accept(&self, listener: usize, fd: RawFd) {
+        self.push(listener, KIND_ACCEPT, Op::Accept { fd });
+    }
+
+    /// Ends the accept of a listener.
+    pub(crate) fn cancel_accept(&self, listener: usize) {
+        let user_data = (listener as u64) << KIND_BITS | KIND_ACCEPT;
+        self.push(0, KIND_OTHER, Op::Cancel { source: self.source, user_data });
+    }
+
+    /// Receives into memory of connection `index`, which keeps it until `Received`.
+    pub(crate) fn receive(&self, index: usize, fd: RawFd, room: &mut [u8]) {
+        let (buf, len) = (room.as_mut_ptr(), room.len() as u32);
+        self.push(index, KIND_RECEIVE, Op::Recv { fd, buf, len });
+    }
+
+    /// Receives into the pieces of a message of connection `index`, kept until `Received`.
+    pub(crate) fn receive_message(&self, index: usize, fd: RawFd, msg: *mut libc::msghdr) {
+        self.push(index, KIND_RECEIVE, Op::RecvMsg { fd, msg, flags: 0 });
+    }
+
+    /// Sends bytes of connection `index`, kept until `Sent`.
+    pub(crate) fn send(&self, index: usize, fd: RawFd, bytes: &[u8]) {
+        let (buf, len) = (bytes.as_ptr(), bytes.len() as u32);
+        self.push(index, KIND_SEND, Op::Send { fd, buf, len, flags: 0 });
+    }
+
+    /// Sends the pieces of a message of connection `index`, kept until `Sent`.
+    pub(crate) fn send_message(&self, index: usize, fd: RawFd, msg: *const libc::msghdr) {
+        self.push(index, KIND_SEND, Op::SendMsg { fd, msg, flags: 0 });
+    }
+
+    /// Waits until the peer of connection `index` has read most of what was sent.
+    pub(crate) fn catch_up(&self, index: usize, backlog: &Backlog) {
+        self.push(index, KIND_CAUGHT, Op::PollIn { fd: backlog.0.as_raw_fd() });
+    }
+
+    /// Ends the wait of [`Ring::catch_up`]; `Caught` comes all the same.
+    pub(crate) fn cancel_catch_up(&self, index: usize) {
+        let user_data = (index as u64) << KIND_BITS | KIND_CAUGHT;
+        self.push(0, KIND_OTHER, Op::Cancel { source: self.source, user_data });
+    }
+
+    /// Closes a descriptor on which nothing is outstanding.
+    pub(crate) fn close(&self, fd: RawFd) {
+        self.push(0, KIND_OTHER, Op::Close { fd });
+    }
+}
+
+/// Tells when a socket has become writable, which on a Unix socket means that its peer has read all
+/// but a quarter of what may be under way.
+///
+/// An epoll instance, because the reactor polls for input only; it is readable when the socket is
+/// writable or broken.
+#[derive(Debug)]
+pub(crate) struct Backlog(OwnedFd);
+
+impl Backlog {
+    pub(crate) fn new(socket: RawFd) -> Option<Backlog> {
+        // SAFETY: touches no memory.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: the descriptor is new and known to nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut event = libc::epoll_event { events: libc::EPOLLOUT as u32, u64: 0 };
+        // SAFETY: the event is a live local, which the kernel copies.
+        let added =
+            unsafe { libc::epoll_ctl(fd.as_raw_fd(), libc::EPOLL_CTL_ADD, socket, &mut event) };
+        (added == 0).then_some(Backlog(fd))
+    }
+}
+
+/// A message of no pieces.
+pub(crate) fn empty_message() -> libc::msghdr {
+    // SAFETY: all-zero bytes are a message without address, pieces and control data.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Whether the peer of a socket has closed all of it; on TCP, only whether it says so by a reset.
+pub(crate) fn is_gone(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd, events: 0, revents: 0 };
+    // SAFETY: one entry, a live local; it does not wait.
+    let found = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    found > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
+/// The address of the client on a TCP socket; none if it is gone, or on another socket.
+#[cold]
+pub(crate) fn peer_of(fd: RawFd) -> Option<std::net::SocketAddr> {
+    // SAFETY: the caller's descriptor, open for the call.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    rustix::net::getpeername(socket).ok()??.try_into().ok()
+}
+
+/// The process at the other end of a Unix socket.
+pub(crate) fn pid_of(fd: RawFd) -> Option<i32> {
+    // SAFETY: the caller's descriptor, open for the call.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
+    Some(peer.pid.as_raw_nonzero().get())
+}
+
+/// The bytes of a piece of a connection's replies.
+pub(crate) fn piece_bytes(piece: &libc::iovec) -> &[u8] {
+    // SAFETY: pieces name a batch's headers, a pool buffer that the batch has, or the shared
+    // zeroes; the batch keeps them until the piece is taken (replies.rs), and no drive writes to
+    // a buffer that a reply was made of.
+    unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) }
+}
+
+/// Sends bytes if there is room for them right now; else they are lost.
+pub(crate) fn send_now(fd: RawFd, bytes: &[u8]) {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the bytes are live for the call, which does not wait.
+    unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) };
+}
+
+/// Ends both halves of a connection, so that what is outstanding on it completes.
+pub(crate) fn shut_down(fd: RawFd) {
+    // SAFETY: touches no memory; the descriptor is the caller's.
+    unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+}
+
+/// Ends the receiving half of a connection.
+pub(crate) fn shut_down_input(fd: RawFd) {
+    // SAFETY: touches no memory; the descriptor is the caller's.
+    unsafe { libc::shutdown(fd, libc::SHUT_RD) };
+}
+
+/// Makes small replies leave at once, and a client whose machine is gone fail the connection after
+/// two minutes; nothing of that happens on a socket that is not TCP.
+pub(crate) fn set_tcp_options(fd: RawFd) {
+    let tcp = libc::IPPROTO_TCP;
+    let options = [
+        (tcp, libc::TCP_NODELAY, 1),
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (tcp, libc::TCP_KEEPIDLE, 60),
+        (tcp, libc::TCP_KEEPINTVL, 10),
+        (tcp, libc::TCP_KEEPCNT, 6),
+    ];
+    for (level, name, value) in options {
+        let value: i32 = value;
+        let (place, len) = ((&raw const value).cast(), size_of::<i32>() as u32);
+        // SAFETY: the option's value is a live local of the length given.
+        unsafe { libc::setsockopt(fd, level, name, place, len) };
+    }
+}
+
+/// Gives a Unix socket more room for replies, if the system lets it: the client is woken, and its
+/// server too, once for several long replies and not in the middle of each. TCP finds its own size.
+pub(crate) fn set_send_buffer(fd: RawFd) {
+    if option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) != Some(libc::AF_UNIX) {
+        return;
+    }
+    let value: i32 = SEND_BUFFER_BYTES;
+    let (place, len) = ((&raw const value).cast(), size_of::<i32>() as u32);
+    // SAFETY: the option's value is a live local of the length given.
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, place, len) };
+}
+
+/// The value of a socket's option; none if it has no such option.
+fn option(fd: RawFd, level: i32, name: i32) -> Option<i32> {
+    let (mut value, mut len) = (0i32, size_of::<i32>() as u32);
+    // SAFETY: value and length are live locals, which the kernel fills.
+    let result =
+        unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
+    (result == 0).then_some(value)
+}
+
+/// Closes a descriptor that never became a connection.
+pub(crate) fn close_now(fd: RawFd) {
+    // SAFETY: the descriptor was just accepted and is known to nobody else.
+    unsafe { libc::close(fd) };
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Tests may.
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn tcp_connection_is_kept_alive_for_two_minutes_of_silence() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        let fd = socket.as_raw_fd();
+        set_tcp_options(fd);
+        assert_ne!(option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE), Some(0));
+        let tcp = |name| option(fd, libc::IPPROTO_TCP, name);
+        assert_ne!(tcp(libc::TCP_NODELAY), Some(0));
+        let times = [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT].map(tcp);
+        assert_eq!(times, [60, 10, 6].map(Some));
+    }
+
+    #[test]
+    fn unix_socket_has_room_for_several_long_replies_and_tcp_finds_its_own() {
+        let (unix, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let room = |fd| option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap();
+        let before = room(tcp.as_raw_fd());
+        [unix.as_raw_fd(), tcp.as_raw_fd()].into_iter().for_each(set_send_buffer);
+        // The system may allow less than was asked for, and always makes twice of what it allows.
+        let most = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap();
+        let allowed = SEND_BUFFER_BYTES.min(most.trim().parse().unwrap());
+        assert_eq!(room(unix.as_raw_fd()), 2 * allowed);
+        assert_eq!(room(tcp.as_raw_fd()), before);
+    }
+
+    #[test]
+    fn completions_name_their_operation_and_its_owner() {
+        for index in [0usize, 1, 7, 8, 4095] {
+            let of = |kind| Event::of((index as u64) << KIND_BITS | kind);
+            assert_eq!(of(KIND_ACCEPT), Event::Accepted(index));
+            assert_eq!(of(KIND_RECEIVE), Event::Received(index));
+            assert_eq!(of(KIND_SEND), Event::Sent(index));
+            assert_eq!(of(KIND_CAUGHT), Event::Caught(index));
+            assert_eq!(of(KIND_OTHER), Event::Other);
+        }
+    }
+
+    #[test]
+    fn a_peer_is_gone_when_it_has_closed_all_and_not_when_it_has_sent_or_ended_its_half() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(!is_gone(ours.as_raw_fd()));
+        std::io::Write::write_all(&mut &theirs, b"more").unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(!is_gone(ours.as_raw_fd()));
+        drop(theirs);
+        assert!(is_gone(ours.as_raw_fd()));
+    }
+
+    #[test]
+    fn a_half_or_all_of_a_connection_is_shut_down() {
+        use std::io::{Read, Write};
+        let pair = || std::os::unix::net::UnixStream::pair().unwrap();
+        let (mut ours, mut theirs) = pair();
+        shut_down_input(ours.as_raw_fd());
+        assert_eq!(ours.read(&mut [0]).unwrap(), 0);
+        ours.write_all(b"answer").unwrap();
+        theirs.read_exact(&mut [0; 6]).unwrap();
+        shut_down(ours.as_raw_fd());
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
+        assert!(ours.write_all(b"more").is_err());
+        let (ours, mut theirs) = pair();
+        close_now(std::os::fd::IntoRawFd::into_raw_fd(ours));
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn options_are_read_where_there_are_some() {
+        let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let domain = |fd| option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
+        assert_eq!(domain(socket.as_raw_fd()), Some(libc::AF_UNIX));
+        assert_eq!(domain(std::fs::File::open("/dev/null").unwrap().as_raw_fd()), None);
+        assert_eq!(SEND_BUFFER_BYTES, 1 << 18);
+    }
+}

@@ -1,0 +1,255 @@
+//! Requests of an I/O thread at the block layer: their tickets, and the volumes that have them.
+//!
+//! A ticket (ticket.rs) is a request that was accepted; a lane (lane.rs) is a volume as its thread
+//! sees it. [`Submitter`] makes bios of tickets, part by part, and gathers what completed. It knows
+//! no connection: whose a ticket is, its owner looks up. Called by execute.rs with tickets and by
+//! the worker's turn for what is done; calls the block layer.
+//!
+//! Invariants: a ticket that was submitted comes into `done` exactly once for each of its parts;
+//! its buffer stays in it until then.
+
+pub(crate) mod bounce;
+mod claims;
+pub(crate) mod lane;
+pub(crate) mod overdue;
+pub(crate) mod throttled_tickets;
+pub(crate) mod ticket;
+
+use std::sync::Arc;
+
+use millrace_block::{Bio, Op, Reject, Status};
+use millrace_machine::{Machine, Native};
+
+use self::lane::{CHANNEL_DEPTH, Lane};
+use self::ticket::{Claim, Memory, Ticket, TicketState, Tickets};
+use super::exports::Exports;
+use super::memory::Zeroes;
+
+/// Longest part of a discard or zeroing given to the block layer at once: 1 TiB.
+const PART_SECTORS: u64 = 1 << 31;
+
+/// The requests of an I/O thread at the block layer.
+pub(crate) struct Submitter {
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) tickets: Tickets,
+    /// Tickets that are done and their outcome, until their connections are looked up.
+    pub(crate) done: Vec<(u32, Status)>,
+    /// Something was submitted since the channels were polled.
+    pub(crate) fresh: bool,
+    /// Connections that wait for memory and have reason to try again.
+    pub(crate) retry: Vec<usize>,
+    /// Writes that wait for their ranges have got some, perhaps of other threads.
+    pub(crate) ranges_changed: bool,
+    exports: Arc<Exports>,
+    zeroes: Arc<Zeroes>,
+    /// Number of the I/O thread.
+    thread: usize,
+    /// The thread's clients are tenants of numbers from here on.
+    tenants: u16,
+}
+
+impl Submitter {
+    /// The submitter of thread number `thread`, over its lanes, one for each volume of `exports`.
+    pub(crate) fn new(
+        exports: Arc<Exports>,
+        zeroes: Arc<Zeroes>,
+        lanes: Vec<Lane>,
+        thread: usize,
+    ) -> Submitter {
+        Submitter {
+            lanes,
+            tickets: Tickets::default(),
+            done: Vec::with_capacity(CHANNEL_DEPTH as usize),
+            fresh: false,
+            retry: Vec::with_capacity(256),
+            ranges_changed: false,
+            exports,
+            zeroes,
+            thread,
+            // A thousand clients to a thread, before numbers are used twice; 0 is nobody's.
+            tenants: (thread as u16).wrapping_mul(1000).wrapping_add(1),
+        }
+    }
+
+    /// Gives the next part of a request to the block layer.
+    #[inline]
+    pub(crate) fn submit(&mut self, id: u32) {
+        self.fresh = true;
+        let ticket = self.tickets.get(id);
+        let lane = &mut self.lanes[ticket.lane as usize];
+        let is_new = ticket.state == TicketState::Filling;
+        ticket.state = TicketState::Started(0);
+        if is_new {
+            lane.start(ticket);
+            let is_entered = lane.tracks || ticket.bounce.is_some();
+            if is_entered && ticket.op.is_write() && !self.claim(id) {
+                return;
+            }
+        }
+        self.push(id);
+    }
+
+    /// Gives it to the channel, or puts it behind those that wait for that.
+    #[inline]
+    fn push(&mut self, id: u32) {
+        let ticket = self.tickets.get(id);
+        let lane = &mut self.lanes[ticket.lane as usize];
+        if !lane.held_back.is_empty() && lane.held_back.has(ticket.owner.group) {
+            ticket.waits.since_ns = Native::now();
+            return lane.held_back.push(ticket.owner.group, id);
+        }
+        if !lane.waiting.is_empty() {
+            ticket.waits.since_ns = Native::now();
+            return lane.waiting.push_back(id);
+        }
+        let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
+        if let Err(rejected) = lane.channel.submit(bio) {
+            match rejected.reason {
+                Reject::Full => {
+                    ticket.waits.since_ns = Native::now();
+                    lane.wait(id, ticket.owner.group);
+                }
+                Reject::Invalid(status) => self.done.push((id, status)),
+            }
+        }
+    }
+
+    /// Lets requests go on for which the channel had no room; true if one did.
+    fn submit_waiting(&mut self, lane: usize) -> bool {
+        let mut moved = false;
+        while let Some(id) = self.lanes[lane].waiting.front().copied() {
+            let ticket = self.tickets.get(id);
+            let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
+            match self.lanes[lane].channel.submit(bio).map_err(|rejected| rejected.reason) {
+                Err(Reject::Full) if self.lanes[lane].channel.is_throttled(ticket.owner.group) => {
+                    self.lanes[lane].held_back.push(ticket.owner.group, id);
+                }
+                Err(Reject::Full) => return moved,
+                Err(Reject::Invalid(status)) => self.done.push((id, status)),
+                Ok(()) => self.lanes[lane].has_waited(ticket),
+            }
+            self.lanes[lane].waiting.pop_front();
+            moved = true;
+        }
+        moved | self.submit_held_back(lane)
+    }
+
+    /// Lets requests go on of groups that the channel has room for again; true if one did.
+    fn submit_held_back(&mut self, lane: usize) -> bool {
+        let mut held_back = std::mem::take(&mut self.lanes[lane].held_back);
+        let moved = held_back.offer(|id| {
+            let ticket = self.tickets.get(id);
+            let bio = bio_of(ticket, &self.zeroes, self.tenants).with_user_data(id.into());
+            match self.lanes[lane].channel.submit(bio).map_err(|rejected| rejected.reason) {
+                Err(Reject::Full) => return false,
+                Err(Reject::Invalid(status)) => self.done.push((id, status)),
+                Ok(()) => self.lanes[lane].has_waited(ticket),
+            }
+            true
+        });
+        self.lanes[lane].held_back = held_back;
+        moved
+    }
+
+    /// Starts what was submitted and gathers what is done.
+    pub(crate) fn poll(&mut self) {
+        for index in 0..self.lanes.len() {
+            loop {
+                let done = &mut self.done;
+                let lane = &mut self.lanes[index];
+                let polled = lane.channel.poll(|completion| {
+                    done.push((completion.user_data as u32, completion.status));
+                });
+                let waits = !lane.waiting.is_empty() || !lane.held_back.is_empty();
+                if polled == 0 || !waits || !self.submit_waiting(index) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The request of a ticket goes on with its next part (`None`), or is over.
+    #[inline]
+    pub(crate) fn advance(&mut self, id: u32, status: Status) -> Option<Ticket> {
+        let mut ticket = self.tickets.get(id);
+        if ticket.bounce.is_some() {
+            if self.go_on_bouncing(id, status) {
+                return None;
+            }
+            ticket = self.tickets.get(id);
+        }
+        if status.is_ok() && !ticket.op.has_data() && ticket.state != TicketState::Overdue {
+            let part = ticket.left_sectors.min(PART_SECTORS);
+            ticket.sector += part;
+            ticket.left_sectors -= part;
+            if ticket.left_sectors == 0 && ticket.then_flush {
+                (ticket.op, ticket.then_flush) = (Op::Flush, false);
+                self.submit(id);
+                return None;
+            }
+            if ticket.left_sectors > 0 {
+                self.submit(id);
+                return None;
+            }
+        }
+        Some(self.end(id))
+    }
+
+    /// Removes a started ticket.
+    #[inline]
+    pub(crate) fn end(&mut self, id: u32) -> Ticket {
+        let ticket = self.tickets.remove(id);
+        let lane = &mut self.lanes[ticket.lane as usize];
+        lane.end(&ticket);
+        if !lane.memory_waiters.is_empty() {
+            self.retry.append(&mut lane.memory_waiters);
+        }
+        if ticket.waits.claim != Claim::None {
+            self.release(id, &ticket);
+        }
+        ticket
+    }
+
+    /// A step of a bounce is done; true if the ticket goes on, with the next one or with its own
+    /// operation.
+    #[cold]
+    pub(crate) fn go_on_bouncing(&mut self, id: u32, status: Status) -> bool {
+        let ticket = self.tickets.get(id);
+        let (Some(bounce), Memory::Buffer(buffer)) = (&mut ticket.bounce, &mut ticket.memory)
+        else {
+            return false;
+        };
+        if !status.is_ok() || ticket.state == TicketState::Overdue {
+            return false;
+        }
+        if !bounce.next(ticket.op, buffer) {
+            ticket.bounce = None;
+            if ticket.op == Op::WriteZeroes && ticket.left_sectors == 0 {
+                return false;
+            }
+        }
+        self.submit(id);
+        true
+    }
+}
+
+/// The bio of a ticket's next part.
+#[inline]
+fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
+    let tenant = tenants.wrapping_add(ticket.owner.conn as u16);
+    if let (Some(bounce), Memory::Buffer(buffer)) = (&ticket.bounce, &ticket.memory) {
+        return bounce.bio(buffer, ticket.flags).with_tenant(tenant).with_group(ticket.owner.group);
+    }
+    let sectors = ticket.left_sectors.min(PART_SECTORS) as u32;
+    let bio = match (ticket.op, &ticket.memory) {
+        (Op::Flush, _) => Bio::flush(),
+        (Op::Discard, _) => Bio::discard(ticket.sector, sectors),
+        (Op::WriteZeroes, _) => Bio::write_zeroes(ticket.sector, sectors),
+        (op, Memory::Buffer(buffer)) => buffer.bio(op, ticket.sector, ticket.bio_bytes),
+        (op, _) => zeroes.bio(op, ticket.sector, ticket.bio_bytes),
+    };
+    bio.with_flags(ticket.flags).with_tenant(tenant).with_group(ticket.owner.group)
+}
+
+#[cfg(test)]
+mod tests;

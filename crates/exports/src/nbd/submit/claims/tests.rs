@@ -1,0 +1,48 @@
+//! Which writes are entered in their volume's ranges, without any drive.
+
+use millrace_block::Op;
+
+use super::*;
+use crate::nbd::submit::ticket::{Memory, Waits};
+use crate::nbd::tests::Rig;
+
+#[test]
+fn every_write_in_flight_is_entered_when_the_first_ragged_one_starts() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let enter = |rig: &mut Rig, op, sector, state, claim| {
+        let ticket = crate::nbd::tests::ticket(op, 1, Memory::None);
+        rig.core.submitter.tickets.insert(Ticket {
+            sector,
+            state,
+            waits: Waits { claim, ..Waits::default() },
+            ..ticket
+        })
+    };
+    let started = TicketState::Started(0);
+    let write = enter(&mut rig, Op::Write, 10, started, Claim::None);
+    let read = enter(&mut rig, Op::Read, 20, started, Claim::None);
+    let filling = enter(&mut rig, Op::Write, 30, TicketState::Filling, Claim::None);
+    let waits = enter(&mut rig, Op::Write, 40, started, Claim::Waits);
+    rig.core.submitter.follow_ranges_of(0);
+    assert!(!rig.core.submitter.lanes[0].tracks, "nobody has started it");
+    rig.core.exports.ranges[0].start();
+    rig.core.submitter.follow_ranges_of(0);
+    assert!(rig.core.submitter.lanes[0].tracks);
+    let claims =
+        [write, read, filling, waits].map(|id| rig.core.submitter.tickets.get(id).waits.claim);
+    assert_eq!(claims, [Claim::Held, Claim::None, Claim::None, Claim::Waits]);
+    for (sector, free) in [(10, false), (20, true), (30, true), (40, true)] {
+        let ranges = &rig.core.exports.ranges[0];
+        assert_eq!(
+            ranges.claim((0, 900 + sector as u32), sector..sector + 1, Mode::Exclusive),
+            free
+        );
+    }
+    // Once is enough: nobody is entered twice.
+    rig.core.submitter.tickets.get(write).waits.claim = Claim::None;
+    rig.core.submitter.follow_ranges_of(0);
+    assert_eq!(rig.core.submitter.tickets.get(write).waits.claim, Claim::None);
+    for id in [write, read, filling, waits] {
+        rig.core.submitter.tickets.remove(id);
+    }
+}

@@ -1,0 +1,168 @@
+//! A volume as one I/O thread sees it: its channel, what waits for that, what its drives hold.
+//!
+//! Owned by the thread's `Submitter`, one for each volume, which submits and collects; overdue.rs
+//! looks for requests that no drive answers.
+//!
+//! Invariants: `held_bytes` is the sum of the pool's buffers of this lane's started tickets, of
+//! those too whose clients have their answer or are gone; `overdue` counts the latter kind. Both
+//! are bounded, so drives that hang keep no memory from other volumes.
+
+use std::collections::VecDeque;
+
+use millrace_block::{Channel, GroupId, Volume};
+use millrace_machine::{Machine, Native};
+
+use super::throttled_tickets::ThrottledTickets;
+use super::ticket::{Ticket, TicketState};
+
+/// Bios in flight per volume and thread.
+pub(crate) const CHANNEL_DEPTH: u32 = 1024;
+/// Requests of a lane that may be overdue before it takes no more.
+const OVERDUE_MAX: u32 = 64;
+
+/// A volume on this thread.
+pub(crate) struct Lane {
+    pub(crate) channel: Channel<Native>,
+    /// Tickets that the channel had no room for.
+    pub(crate) waiting: VecDeque<u32>,
+    /// Tickets of groups that the channel has room for no more of.
+    pub(crate) held_back: ThrottledTickets,
+    /// How long the volume's drives may take for a request, in nanoseconds; 0 for ever.
+    pub(crate) timeout_ns: u64,
+    /// When to look for overdue requests again.
+    pub(crate) look_ns: u64,
+    /// Tickets started and neither over nor overdue.
+    pub(crate) started: u32,
+    /// Tickets whose clients have their answer while the drive has the memory.
+    pub(crate) overdue: u32,
+    /// Bytes of buffers of started tickets.
+    pub(crate) held_bytes: usize,
+    /// Writes of this thread are entered in the volume's ranges.
+    pub(crate) tracks: bool,
+    /// Connections whose next request waits until the lane holds less.
+    pub(crate) memory_waiters: Vec<usize>,
+}
+
+impl Lane {
+    pub(crate) fn new(channel: Channel<Native>) -> Lane {
+        let timeout_ns = longest_timeout(channel.volume());
+        Lane {
+            channel,
+            waiting: VecDeque::new(),
+            held_back: ThrottledTickets::default(),
+            timeout_ns,
+            look_ns: 0,
+            started: 0,
+            overdue: 0,
+            held_bytes: 0,
+            tracks: false,
+            memory_waiters: Vec::new(),
+        }
+    }
+
+    /// Whether the drives have left so many requests unanswered that another would fare no better.
+    #[inline]
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.overdue >= OVERDUE_MAX
+    }
+
+    /// Has a ticket wait that the channel did not take.
+    #[cold]
+    pub(crate) fn wait(&mut self, id: u32, group: GroupId) {
+        match self.channel.is_throttled(group) {
+            true => self.held_back.push(group, id),
+            false => self.waiting.push_back(id),
+        }
+    }
+
+    /// The channel has taken a ticket that waited: its group was under back pressure until now.
+    #[cold]
+    pub(crate) fn has_waited(&mut self, ticket: &Ticket) {
+        let ns = Native::now().saturating_sub(ticket.waits.since_ns);
+        self.channel.count_back_pressure(ticket.owner.group, ns);
+    }
+
+    /// Counts a ticket that is started.
+    #[inline]
+    pub(crate) fn start(&mut self, ticket: &Ticket) {
+        self.started += 1;
+        self.held_bytes += ticket.memory.pool_bytes();
+    }
+
+    /// Counts a started ticket that is over.
+    #[inline]
+    pub(crate) fn end(&mut self, ticket: &Ticket) {
+        self.held_bytes -= ticket.memory.pool_bytes();
+        match ticket.state {
+            TicketState::Overdue => self.overdue -= 1,
+            _ => self.started -= 1,
+        }
+    }
+}
+
+/// A flush of a cache waits for all that is dirty: for so many times as long as for one request.
+const CACHE_TIMEOUTS: u64 = 20;
+
+/// How long a volume's slowest drive may take; 0 if one may take for ever.
+fn longest_timeout(volume: &Volume<Native>) -> u64 {
+    let timeouts = volume.drives().iter().map(|disk| disk.timeout_ns());
+    let longest = timeouts.reduce(|a, b| if a == 0 || b == 0 { 0 } else { a.max(b) }).unwrap_or(0);
+    match volume.below() {
+        Some(_) => longest.saturating_mul(CACHE_TIMEOUTS),
+        None => longest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_block::{Disk, DiskConfig, Layout, Op};
+
+    use super::super::ticket::Memory;
+    use super::*;
+    use crate::nbd::tests::{Rig, ticket, volume};
+
+    #[test]
+    fn a_lane_counts_what_is_started_and_is_stuck_with_64_overdue() {
+        let mut rig = Rig::new(&["null:size=1m"], |_| ());
+        let buffer = rig.core.pool.take(4096, usize::MAX).expect("the pool is empty");
+        let mut ticket = ticket(Op::Read, 1, Memory::Buffer(buffer));
+        ticket.state = TicketState::Started(0);
+        let lane = &mut rig.core.submitter.lanes[0];
+        lane.start(&ticket);
+        lane.start(&ticket);
+        assert_eq!((lane.started, lane.held_bytes), (2, 8192));
+        (lane.started, lane.overdue) = (1, 64);
+        assert!(lane.is_stuck());
+        ticket.state = TicketState::Overdue;
+        lane.end(&ticket);
+        assert_eq!((lane.started, lane.overdue, lane.held_bytes), (1, 63, 4096));
+        assert!(!lane.is_stuck());
+        ticket.state = TicketState::Started(0);
+        lane.end(&ticket);
+        assert_eq!((lane.started, lane.overdue, lane.held_bytes), (0, 63, 0));
+        lane.overdue = 0;
+    }
+
+    #[test]
+    fn a_volume_has_the_timeout_of_its_drive() {
+        for timeout_ns in [0, 7_000_000_000] {
+            assert_eq!(longest_timeout(&volume("null:size=1m", 1, timeout_ns)), timeout_ns);
+        }
+    }
+
+    #[test]
+    fn a_volume_of_several_drives_has_the_longest_timeout_and_none_if_one_may_take_for_ever() {
+        for (timeouts, longest) in
+            [([5, 7, 6], 7), ([7, 5, 5], 7), ([0, 7, 5], 0), ([7, 0, 5], 0), ([5, 7, 0], 0)]
+        {
+            let disk = |timeout_ns| {
+                let opened = millrace_drives::open(&"null:size=1m".parse().unwrap(), 1).unwrap();
+                let config = DiskConfig { timeout_ns, ..DiskConfig::default() };
+                Disk::new(opened.driver, config).unwrap()
+            };
+            let disks = timeouts.map(disk).to_vec();
+            let volume = Volume::new("several", Layout::Linear, disks).unwrap();
+            assert_eq!(longest_timeout(&volume), longest, "{timeouts:?}");
+        }
+    }
+}

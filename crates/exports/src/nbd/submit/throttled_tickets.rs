@@ -1,0 +1,100 @@
+//! Tickets of groups that have as much waiting for their limits as may; the channel takes none.
+//!
+//! A list for each group, so that a group that is held back keeps no other from the channel. The
+//! groups have their turns: one that was served goes behind those that were not. Owned by a lane
+//! (lane.rs); the submitter puts tickets in, and takes them out when completions made room.
+
+use std::collections::VecDeque;
+
+use millrace_block::GroupId;
+
+/// Tickets by group.
+#[derive(Debug, Default)]
+pub(crate) struct ThrottledTickets(VecDeque<(GroupId, VecDeque<u32>)>);
+
+impl ThrottledTickets {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a ticket of a group has others before it.
+    pub(crate) fn has(&self, group: GroupId) -> bool {
+        self.0.iter().any(|(known, _)| *known == group)
+    }
+
+    /// Puts a ticket behind those of its group.
+    #[cold]
+    pub(crate) fn push(&mut self, group: GroupId, id: u32) {
+        match self.0.iter_mut().find(|(known, _)| *known == group) {
+            Some((_, tickets)) => tickets.push_back(id),
+            None => self.0.push_back((group, VecDeque::from([id]))),
+        }
+    }
+
+    /// Offers tickets, of each group the first and then the next, until none is taken; true if one
+    /// was. Groups of which one was taken come after the others from then on.
+    #[cold]
+    pub(crate) fn offer(&mut self, mut take: impl FnMut(u32) -> bool) -> bool {
+        let mut has_taken = false;
+        loop {
+            let mut served = VecDeque::new();
+            for _ in 0..self.0.len() {
+                let Some((group, mut tickets)) = self.0.pop_front() else { break };
+                let is_taken = tickets.front().is_some_and(|id| take(*id));
+                if is_taken {
+                    tickets.pop_front();
+                }
+                let place = if is_taken { &mut served } else { &mut self.0 };
+                if !tickets.is_empty() {
+                    place.push_back((group, tickets));
+                }
+                has_taken |= is_taken;
+            }
+            if served.is_empty() {
+                return has_taken;
+            }
+            self.0.append(&mut served);
+        }
+    }
+
+    /// Keeps those tickets for which `is_kept` is true.
+    pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(u32) -> bool) {
+        self.0.iter_mut().for_each(|(_, tickets)| tickets.retain(|id| is_kept(*id)));
+        self.0.retain(|(_, tickets)| !tickets.is_empty());
+    }
+
+    /// All tickets.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().flat_map(|(_, tickets)| tickets.iter().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_have_their_turns_and_tickets_of_a_group_their_order() {
+        let mut held = ThrottledTickets::default();
+        for (group, id) in [(1, 10), (2, 20), (1, 11), (3, 30), (1, 12)] {
+            held.push(GroupId(group), id);
+        }
+        let mut taken = Vec::new();
+        let mut room = 2;
+        let mut take = |id| {
+            let has_room = room > 0 && id != 20;
+            if has_room {
+                room -= 1;
+                taken.push(id);
+            }
+            has_room
+        };
+        assert!(held.offer(&mut take) && !held.offer(&mut take));
+        assert_eq!(taken, [10, 30]);
+        held.retain(|id| id != 20);
+        assert!(!held.has(GroupId(2)) && held.has(GroupId(1)));
+        assert_eq!(held.iter().collect::<Vec<_>>(), [11, 12]);
+        assert!(held.offer(|_| true) && held.is_empty());
+    }
+}

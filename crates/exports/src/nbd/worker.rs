@@ -1,0 +1,510 @@
+//! An I/O thread of the server: its connections, its channels, its loop.
+//!
+//! One turn: submit to and reap from the ring; receives become requests, requests bios; the
+//! channels are polled; completed bios become replies; each connection touched gets one send and
+//! one receive. It sleeps in the ring when there is nothing to do. Made and run on its own thread
+//! by start-up; other threads reach it only through [`ServerState`] and its doorbell.
+//!
+//! Invariants: what is dropped at the end goes in the order channels, ring, connections, pool; what
+//! the kernel or a drive may still touch then is leaked.
+
+mod admission;
+pub(crate) mod client_timers;
+pub(crate) mod drain;
+mod flush;
+mod memory_retry;
+pub(crate) mod overdue;
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use millrace_block::{Error, Stamp};
+use millrace_machine::{LOOK_NS, Machine, Native};
+use millrace_reactor::Completion;
+use millrace_runtime::{IoConfig, IoContext};
+
+use self::client_timers::ClientTimers;
+use super::connection::client_log;
+use super::connection::{Connection, Phase};
+use super::execute::Core;
+use super::execute::tls::TlsTurn;
+use super::memory::{Pool, trim_heap};
+use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
+use super::server_state::{FlushPart, Negotiating, ServerState};
+use super::stats::ServerStats;
+use super::submit::Submitter;
+use super::submit::lane::{CHANNEL_DEPTH, Lane};
+use super::submit::ticket::{Memory, Ticket, TicketState};
+use crate::nbd::memory::budget::MemoryWait;
+
+/// Connections that must have ended before the heap is trimmed: when none is left, and else. Each
+/// has some 200 KiB of it.
+const CLOSED_FEW: u32 = 16;
+const CLOSED_MANY: u32 = 256;
+/// How soon to accept again after the system refused a connection.
+const ACCEPT_RETRY_NS: u64 = 100_000_000;
+
+/// An I/O thread.
+pub(crate) struct Worker {
+    pub(crate) ctx: IoContext,
+    pub(crate) core: Core,
+    pub(crate) ring: Ring,
+    pub(crate) shared: Arc<ServerState>,
+    pub(crate) number: usize,
+    pub(crate) conns: Vec<Option<Box<Connection>>>,
+    free: Vec<usize>,
+    /// Connections to look at before the next turn.
+    pub(crate) touched: Vec<usize>,
+    /// Connections that left requests for the next turn.
+    unfinished: Vec<usize>,
+    completions: Vec<Completion>,
+    /// Deadline, index and serial of connections in negotiation, the oldest first.
+    handshakes: VecDeque<(u64, usize, u64)>,
+    pub(crate) client_timers: ClientTimers,
+    /// The value of [`ServerState::changes`] that this thread has looked at.
+    pub(crate) seen_changes: u64,
+    accepting: Accepting,
+    pub(crate) flush_part: Option<FlushPart>,
+}
+
+/// How connections of a thread begin and end.
+#[derive(Default)]
+struct Accepting {
+    /// Connections that ended since the heap was trimmed.
+    closed: u32,
+    /// Number of the connection that it opened last.
+    serial: u64,
+    /// The thread that gets the next one, modulo their number.
+    next_thread: usize,
+    /// Listeners to accept on again at that time.
+    again_ns: Option<u64>,
+}
+
+impl Worker {
+    /// Makes the calling thread an I/O thread of the server.
+    ///
+    /// # Errors
+    /// If there is no ring or a drive cannot open its queue.
+    pub(crate) fn new(shared: &Arc<ServerState>, number: usize) -> Result<Worker, Error> {
+        let flush_part = Some(FlushPart(Arc::clone(shared)));
+        let config = IoConfig { number: number as u16, reactor: shared.reactor };
+        let mut ctx = IoContext::new(config)?;
+        shared.mailboxes[number].set_bell(Arc::clone(ctx.bell()));
+        let mut lanes = Vec::new();
+        for volume in &shared.exports.volumes {
+            let channel = ctx.channel(volume, CHANNEL_DEPTH, Stamp::Batch)?;
+            lanes.push(Lane::new(channel));
+        }
+        let handle = ctx.reactor().handle();
+        let budget = Arc::clone(&shared.budget);
+        let pool = Pool::new(budget, handle.clone(), shared.idle_bytes_max, number);
+        let (exports, zeroes) = (Arc::clone(&shared.exports), Arc::clone(&shared.zeroes));
+        let submitter = Submitter::new(Arc::clone(&exports), Arc::clone(&zeroes), lanes, number);
+        let core = Core {
+            exports,
+            submitter,
+            pool,
+            zeroes,
+            counts: ServerStats::default(),
+            waiters_changed: false,
+            threads: shared.mailboxes.len(),
+            secure: TlsTurn::default(),
+        };
+        Ok(Worker {
+            ctx,
+            core,
+            ring: Ring::new(handle),
+            shared: Arc::clone(shared),
+            number,
+            conns: Vec::new(),
+            free: Vec::new(),
+            touched: Vec::new(),
+            unfinished: Vec::new(),
+            completions: Vec::with_capacity(256),
+            handshakes: VecDeque::new(),
+            client_timers: ClientTimers::new(),
+            seen_changes: 0,
+            accepting: Accepting::default(),
+            flush_part,
+        })
+    }
+
+    /// Serves until the server stops.
+    ///
+    /// # Errors
+    /// `System` if the ring fails.
+    pub(crate) fn serve(&mut self) -> Result<(), Error> {
+        self.accept_all();
+        while !self.shared.ending.stop.is_given() {
+            self.turn(None)?;
+        }
+        Ok(())
+    }
+
+    /// Turns the loop once; sleeps if there is nothing to do, until `limit_ns` at most.
+    ///
+    /// # Errors
+    /// `System` if the ring fails.
+    pub(crate) fn turn(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
+        let deadline_ns = self.deadline(limit_ns);
+        self.client_timers.clock.expect(deadline_ns);
+        let (core, shared, number) = (&self.core, &self.shared, self.number);
+        let (seen, unfinished) = (self.seen_changes, !self.unfinished.is_empty());
+        let stopping = limit_ns.is_some();
+        self.ctx.turn(deadline_ns, || {
+            unfinished
+                || core.submitter.lanes.iter().any(|lane| lane.channel.has_work())
+                || !shared.mailboxes[number].is_empty()
+                || shared.changes() != seen
+                || (!stopping && shared.ending.stop.is_given())
+        })?;
+        self.follow_changes();
+        self.core.secure.start_turn();
+        self.take_unfinished();
+        self.take_completions();
+        self.adopt();
+        self.timers();
+        loop {
+            self.core.submitter.fresh = false;
+            self.core.submitter.poll();
+            self.answer();
+            if self.core.submitter.ranges_changed {
+                self.core.submitter.follow_ranges();
+            }
+            self.retry_memory_waits();
+            if !self.core.submitter.fresh {
+                break;
+            }
+        }
+        self.pump();
+        self.share_memory();
+        if std::mem::take(&mut self.core.submitter.ranges_changed) {
+            self.ring_others();
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Until when the thread may sleep.
+    fn deadline(&mut self, limit_ns: Option<u64>) -> Option<u64> {
+        let client_timers = self.client_timer_deadline();
+        while let Some((_, index, serial)) = self.handshakes.front().copied() {
+            let conn = self.conns[index].as_ref().filter(|conn| conn.serial == serial);
+            if conn.is_some_and(|conn| conn.phase == Phase::Handshake) {
+                break;
+            }
+            self.handshakes.pop_front();
+        }
+        // Looked at now and then, so that little of a pause counts.
+        let look = |(deadline_ns, ..): &(u64, _, _)| (*deadline_ns).min(Native::now() + LOOK_NS);
+        let handshake = self.handshakes.front().map(look);
+        let overdue = self.core.submitter.overdue_deadline();
+        let channels =
+            self.core.submitter.lanes.iter_mut().filter_map(|lane| lane.channel.sleep_until());
+        let others = [limit_ns, handshake, self.accepting.again_ns, client_timers, overdue];
+        channels.chain(others.into_iter().flatten()).min()
+    }
+
+    /// Goes on with what the last turn left.
+    fn take_unfinished(&mut self) {
+        for index in self.unfinished.drain(..) {
+            let Some(conn) = self.conns[index].as_mut() else { continue };
+            self.core.take_input(conn);
+            conn.touch(&mut self.touched);
+        }
+    }
+
+    fn take_completions(&mut self) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.ring.take(&mut completions);
+        for completion in completions.drain(..) {
+            match Event::of(completion.user_data) {
+                Event::Received(index) => {
+                    let Some(conn) = self.conns[index].as_mut() else { continue };
+                    self.core.received(conn, completion.result);
+                    conn.touch(&mut self.touched);
+                }
+                Event::Caught(index) => {
+                    let Some(conn) = self.conns[index].as_mut() else { continue };
+                    self.core.caught_up(conn);
+                    conn.touch(&mut self.touched);
+                }
+                Event::Sent(index) => self.sent(index, completion.result),
+                Event::Accepted(listener) => self.accepted(listener, completion.result),
+                Event::Other => {}
+            }
+        }
+        self.completions = completions;
+    }
+
+    fn sent(&mut self, index: usize, result: i32) {
+        let Some(conn) = self.conns[index].as_mut() else { return };
+        self.core.counts.sends += 1;
+        conn.touch(&mut self.touched);
+        if conn.negotiation.is_some() {
+            return self.core.sent_answers(conn, result);
+        }
+        let bytes = usize::try_from(result).unwrap_or(0);
+        if conn.tls.is_some() {
+            return self.sent_secure(index, bytes);
+        }
+        let freed = conn.out.sent(bytes, &mut self.core.pool);
+        conn.freed(freed);
+        if result <= 0 {
+            return conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
+        }
+        conn.moved(bytes);
+        // Room for more requests: those that were received already are next, and after the rest of
+        // these replies, so that the client has something to read while they are carried out.
+        if conn.out.has_rest() && conn.phase == Phase::Transmission {
+            conn.turn.has_more = true;
+            conn.pump_send(&self.ring, &mut self.core.pool);
+        } else {
+            self.core.take_input(conn);
+        }
+    }
+
+    /// A send of ciphertext moved bytes, none if it failed.
+    fn sent_secure(&mut self, index: usize, bytes: usize) {
+        let Some(conn) = self.conns[index].as_mut() else { return };
+        conn.out.busy = false;
+        if bytes == 0 {
+            return conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
+        }
+        conn.moved(bytes);
+        let Some(tls) = &mut conn.tls else { return };
+        tls.session.sent(bytes);
+        let has_rest = !tls.session.output().is_empty() || conn.out.has_rest();
+        if has_rest && conn.phase == Phase::Transmission {
+            conn.turn.has_more = true;
+            conn.pump_send(&self.ring, &mut self.core.pool);
+        } else {
+            self.core.take_input(conn);
+        }
+    }
+
+    fn accept_all(&mut self) {
+        if self.number == 0 {
+            for (index, fd) in self.shared.listeners.iter().enumerate() {
+                self.ring.accept(index, *fd);
+            }
+        }
+    }
+
+    fn accepted(&mut self, listener: usize, result: i32) {
+        if result == -libc::ECANCELED || self.shared.ending.stop.is_given() {
+            if result >= 0 {
+                close_now(result);
+            }
+            return;
+        }
+        if result < 0 {
+            self.accepting.again_ns = Some(Native::now() + ACCEPT_RETRY_NS);
+            self.shared.accept_failed(listener);
+            let address = &self.shared.exports.catalogs[listener].address;
+            self.core.secure.not_accepted(address, -result);
+            return;
+        }
+        self.ring.accept(listener, self.shared.listeners[listener]);
+        let catalog = &self.shared.exports.catalogs[listener];
+        if let Some(Err(who)) = catalog.allow.as_ref().map(|allow| allow.check(result)) {
+            self.core.counts.refused += 1;
+            self.core.secure.stranger(&catalog.address, &who);
+            return close_now(result);
+        }
+        if !self.admit(result, listener) {
+            self.core.counts.refused += 1;
+            return close_now(result);
+        }
+        self.core.counts.accepted += 1;
+        let thread = self.accepting.next_thread % self.shared.mailboxes.len();
+        self.accepting.next_thread += 1;
+        if thread == self.number {
+            self.open(result, listener);
+        } else {
+            self.shared.mailboxes[thread].put((result, listener));
+        }
+    }
+
+    /// Takes over connections that thread 0 accepted.
+    fn adopt(&mut self) {
+        while let Some((fd, listener)) = self.shared.mailboxes[self.number].take() {
+            if self.shared.ending.stop.is_given() {
+                close_now(fd);
+                self.shared.dismiss();
+            } else {
+                self.open(fd, listener);
+            }
+        }
+    }
+
+    fn open(&mut self, fd: RawFd, listener: usize) {
+        set_tcp_options(fd);
+        set_send_buffer(fd);
+        let index = self.free.pop().unwrap_or(self.conns.len());
+        if index == self.conns.len() {
+            self.conns.push(None);
+        }
+        self.accepting.serial += 1;
+        self.core.counts.connections += 1;
+        let conn =
+            self.conns[index].insert(Connection::new(fd, index, self.accepting.serial, listener));
+        let catalog = &self.shared.exports.catalogs[listener];
+        let mode = catalog.tls.as_ref().map(|tls| tls.mode).unwrap_or_default();
+        conn.expect(mode, Negotiating::new(&self.shared));
+        client_log::connected(self.number, conn, &catalog.address);
+        let deadline_ns = Native::now().saturating_add(self.shared.handshake_timeout_ns);
+        self.handshakes.push_back((deadline_ns, index, self.accepting.serial));
+        conn.touch(&mut self.touched);
+    }
+
+    fn timers(&mut self) {
+        for lane in &mut self.core.submitter.lanes {
+            if lane.channel.in_flight() > 0 {
+                lane.channel.tick();
+            }
+        }
+        // What `deadline` may have waited for is looked at, or the thread would never sleep again.
+        let now_ns = Native::now();
+        let pause_ns = self.client_timers.clock.look(now_ns, LOOK_NS);
+        if pause_ns > 0 {
+            self.forgive(pause_ns);
+        }
+        self.end_overdue();
+        let client_timer_ns = self.client_timer_deadline();
+        let is_due = client_timer_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        let is_bare = self.core.counts.connections == 0 && !is_due;
+        if is_bare && self.accepting.again_ns.is_none() {
+            return;
+        }
+        self.client_timers.give_back_unused(&mut self.core.pool, now_ns);
+        self.run_client_timers(now_ns);
+        while let Some((deadline_ns, index, serial)) = self.handshakes.front().copied() {
+            if deadline_ns > now_ns {
+                break;
+            }
+            self.handshakes.pop_front();
+            let conn = self.conns[index].as_mut().filter(|conn| conn.serial == serial);
+            if let Some(conn) = conn.filter(|conn| conn.phase == Phase::Handshake) {
+                self.core.counts.handshake_timeouts += 1;
+                client_log::ended(self.number, conn, "the handshake took longer than its timeout");
+                conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
+                conn.touch(&mut self.touched);
+            }
+        }
+        if self.accepting.again_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.accepting.again_ns = None;
+            for listener in self.shared.take_failed_accepts() {
+                self.ring.accept(listener, self.shared.listeners[listener]);
+            }
+        }
+    }
+
+    /// The thread did not run for so long: everybody has that much more time.
+    #[cold]
+    fn forgive(&mut self, pause_ns: u64) {
+        for (deadline_ns, ..) in &mut self.handshakes {
+            *deadline_ns = deadline_ns.saturating_add(pause_ns);
+        }
+        for lane in &mut self.core.submitter.lanes {
+            lane.look_ns = lane.look_ns.saturating_add(pause_ns);
+        }
+        self.client_timers.forgive(pause_ns);
+    }
+
+    /// Turns completed bios into replies.
+    fn answer(&mut self) {
+        let mut done = std::mem::take(&mut self.core.submitter.done);
+        for (id, status) in done.drain(..) {
+            let Some(ticket) = self.core.submitter.advance(id, status) else { continue };
+            let conn = self.conns[ticket.owner.conn as usize].as_mut();
+            let Some(conn) = conn.filter(|conn| awaits(conn, &ticket)) else {
+                if let Memory::Buffer(buffer) = ticket.memory {
+                    self.core.pool.give(buffer);
+                }
+                continue;
+            };
+            if conn.phase == Phase::Dead {
+                conn.in_flight -= 1;
+                conn.give_back(ticket.memory, &mut self.core.pool);
+            } else {
+                self.core.answer(conn, ticket, status);
+                if conn.memory_wait == MemoryWait::Own {
+                    self.core.submitter.retry.push(conn.index);
+                }
+            }
+            conn.touch(&mut self.touched);
+        }
+        // What `advance` submitted may have been rejected at once; `fresh` says so.
+        done.append(&mut self.core.submitter.done);
+        self.core.submitter.done = done;
+    }
+
+    /// Starts the sends and receives of every connection that was touched.
+    fn pump(&mut self) {
+        for at in 0..self.touched.len() {
+            let index = self.touched[at];
+            let Some(conn) = self.conns[index].as_mut() else { continue };
+            conn.history.lists.touched = false;
+            let catching_ns = conn.out.catching_ns;
+            conn.pump(&self.ring, &mut self.core.submitter.tickets, &mut self.core.pool);
+            if conn.phase == Phase::Dead {
+                conn.pump(&self.ring, &mut self.core.submitter.tickets, &mut self.core.pool);
+            }
+            if conn.out.catching_ns == 0 && conn.waits_to_send() {
+                conn.out.catching_ns = Native::now();
+            }
+            if conn.out.catching_ns != catching_ns {
+                self.client_timers.watch(conn);
+            }
+            if conn.turn.end() && matches!(conn.phase, Phase::Handshake | Phase::Transmission) {
+                self.unfinished.push(index);
+            }
+            if conn.is_over() {
+                self.close(index);
+            } else if conn.is_unwatched() {
+                self.client_timers.watch_unwatched(conn);
+            }
+        }
+        self.touched.clear();
+    }
+
+    fn close(&mut self, index: usize) {
+        let Some(conn) = self.conns[index].take() else { return };
+        client_log::left(self.number, &conn);
+        self.ring.close(conn.fd);
+        if conn.in_flight > 0 {
+            // Drives have the rest; its memory comes back without the connection.
+            self.core.submitter.drop_waiting_of(conn.serial, &mut self.core.pool);
+        }
+        self.free.push(index);
+        self.core.counts.connections -= 1;
+        self.shared.dismiss();
+        self.accepting.closed += 1;
+        let is_last = self.free.len() == self.conns.len();
+        if is_last {
+            self.core.pool.trim();
+        }
+        if self.accepting.closed >= if is_last { CLOSED_FEW } else { CLOSED_MANY } {
+            self.accepting.closed = 0;
+            trim_heap();
+        }
+    }
+
+    pub(crate) fn publish(&mut self) {
+        self.core.counts.requests_in_flight = self.core.submitter.tickets.in_use() as u64;
+        self.core.counts.buffers_in_use = self.core.pool.in_use() as u64;
+        self.core.counts.system_calls = self.ctx.reactor().counters().system_calls;
+        self.shared.published[self.number].publish(self.core.counts);
+    }
+}
+
+/// Whether this is the connection of a ticket, and it has no answer yet.
+#[inline]
+fn awaits(conn: &Connection, ticket: &Ticket) -> bool {
+    conn.serial == ticket.owner.serial && ticket.state != TicketState::Overdue
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! When a thread looks after its clients, and whom it ends, at times that the test makes up.
+
+use super::*;
+use crate::nbd::connection::Phase;
+use crate::nbd::memory::budget::{FirstRequest, Waiter};
+use crate::nbd::tests::{MIB, Rig, connection, header, request};
+use millrace_nbd::Command;
+
+const S: u64 = 1_000_000_000;
+
+#[test]
+fn a_thread_looks_after_those_that_catch_up_and_otherwise_when_the_next_look_is_due() {
+    let mut client_timers = ClientTimers::new();
+    client_timers.look_ns = 9_000_000;
+    assert_eq!(client_timers.deadline(&[], 0), None, "nobody is there");
+    assert_eq!(client_timers.deadline(&[], 1), Some(9_000_000));
+    let (mut conn, _sockets) = connection(1);
+    client_timers.watch(&conn);
+    assert!(client_timers.catching.is_empty(), "it does not catch up");
+    conn.out.catching_ns = 1_000_000;
+    client_timers.watch(&conn);
+    let mut conns = [Some(conn)];
+    assert_eq!(client_timers.deadline(&conns, 1), Some(3_000_000), "2 ms after it began");
+    client_timers.look_ns = 2_500_000;
+    assert_eq!(client_timers.deadline(&conns, 1), Some(2_500_000));
+    conns[0].as_mut().unwrap().out.catching_ns = 2_000_000;
+    assert_eq!(client_timers.deadline(&conns, 1), Some(2_500_000));
+    assert!(client_timers.catching.is_empty(), "it waits anew, and has another entry");
+}
+
+#[test]
+fn a_deaf_connection_is_listed_once() {
+    let mut client_timers = ClientTimers::new();
+    let (mut conn, _sockets) = connection(1);
+    client_timers.watch_unwatched(&mut conn);
+    client_timers.watch_unwatched(&mut conn);
+    assert_eq!(client_timers.unwatched, [0]);
+}
+
+fn turn(serial: u64) -> Waiter {
+    Waiter { thread: 1, index: 0, serial }
+}
+
+#[test]
+fn the_next_look_is_the_earliest_of_those_that_there_is_reason_for() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let client_timers = &mut rig.client_timers;
+    (client_timers.look_ns, client_timers.idle_ns) = (50, 40);
+    (client_timers.rates_ns, client_timers.unwatched_ns) = (30, 20);
+    assert_eq!(rig.client_timer_deadline(), None);
+    rig.core.counts.connections = 1;
+    assert_eq!(rig.client_timer_deadline(), Some(50));
+    let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+    assert_eq!(rig.client_timer_deadline(), Some(50), "none of its memory is unused");
+    rig.core.pool.give(buffer);
+    assert_eq!(rig.client_timer_deadline(), Some(40));
+    rig.shared.budget.join(turn(5), FirstRequest::Large);
+    assert_eq!(rig.client_timer_deadline(), Some(30));
+    rig.client_timers.unwatched.push(0);
+    assert_eq!(rig.client_timer_deadline(), Some(20));
+    rig.client_timers.unwatched.clear();
+    rig.shared.budget.leave(1, 5);
+    rig.core.counts.connections = 0;
+}
+
+fn give_back_unused(worker: &mut Worker, now_ns: u64) {
+    worker.client_timers.give_back_unused(&mut worker.core.pool, now_ns);
+}
+
+#[test]
+fn unused_memory_is_looked_at_every_two_seconds() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    give_back_unused(&mut rig, 7 * S);
+    assert_eq!(rig.client_timers.idle_ns, 0, "there is none");
+    let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+    rig.core.pool.give(buffer);
+    let idle = |rig: &mut Rig, now_ns| {
+        give_back_unused(rig, now_ns);
+        (rig.core.pool.idle_bytes(), rig.client_timers.idle_ns)
+    };
+    assert_eq!(idle(&mut rig, 7 * S), (MIB, 9 * S), "it was in use just now");
+    assert_eq!(idle(&mut rig, 9 * S - 1), (MIB, 9 * S));
+    assert_eq!(idle(&mut rig, 9 * S), (0, 11 * S));
+}
+
+/// A client that has sent the beginning of a write, which waits for the rest.
+fn half_a_write(rig: &mut Rig) -> (std::os::unix::net::UnixStream, usize) {
+    let (mut client, index) = rig.by_hand("0");
+    let write = [header(&request(Command::Write, 0, 4 * MIB as u64)), vec![1; 100]].concat();
+    std::io::Write::write_all(&mut client, &write).unwrap();
+    rig.until("it waits for the rest", |rig| {
+        rig.conns[index].as_ref().is_some_and(|conn| conn.waits_for_client())
+    });
+    (client, index)
+}
+
+fn phase(rig: &Rig, index: usize) -> Phase {
+    rig.conns[index].as_ref().unwrap().phase
+}
+
+#[test]
+fn clients_are_looked_at_four_times_per_timeout_and_ended_when_they_stood_still_for_all_of_it() {
+    let mut rig = Rig::new(&["ram:size=8m"], |_| ());
+    rig.shared.stall_timeout_ns.store(40 * S, std::sync::atomic::Ordering::Relaxed);
+    let (_idle, idle) = rig.by_hand("0");
+    let (_still, still) = half_a_write(&mut rig);
+    let start_ns = rig.client_timers.look_ns;
+    let mut ended = Vec::new();
+    for look in 0..7u64 {
+        rig.run_client_timers(start_ns + look * 10 * S - 1);
+        rig.run_client_timers(start_ns + look * 10 * S);
+        assert_eq!(rig.client_timers.look_ns, start_ns + (look + 1) * 10 * S);
+        ended.push(rig.core.counts.stalled);
+    }
+    // The first look sees that it moved.
+    assert_eq!(ended, [0, 0, 0, 0, 1, 1, 1]);
+    assert_eq!((phase(&rig, still), phase(&rig, idle)), (Phase::Dead, Phase::Transmission));
+    // A timeout that is shorter from now on brings the next look forward.
+    rig.shared.stall_timeout_ns.store(4 * S, std::sync::atomic::Ordering::Relaxed);
+    rig.run_client_timers(start_ns + 61 * S);
+    assert_eq!(rig.client_timers.look_ns, start_ns + 62 * S);
+}
+
+#[test]
+fn under_pressure_a_slow_client_is_ended_if_it_holds_more_than_its_guarantee() {
+    for (memory, ends) in [(64 << 20, true), (1 << 30, false)] {
+        let mut rig = Rig::new(&["ram:size=8m"], |config| {
+            (config.memory_max_bytes, config.connections_max) = (memory, 16);
+        });
+        // Its write of 4 MiB is above 512 KiB, and below 8 MiB.
+        let (_slow, slow) = half_a_write(&mut rig);
+        let from_ns = rig.client_timers.look_ns + 1000 * S;
+        rig.end_slow(from_ns);
+        assert_eq!(rig.client_timers.pressed_ns, 0, "nobody waits");
+        rig.shared.budget.join(turn(5), FirstRequest::Large);
+        let mut ended = Vec::new();
+        for at_s in 1..=6 {
+            rig.end_slow(from_ns + at_s * S - 1);
+            rig.end_slow(from_ns + at_s * S);
+            assert_eq!(rig.client_timers.pressed_ns, from_ns + S - 1);
+            ended.push(rig.core.counts.stalled);
+        }
+        let expected = if ends { [0, 0, 0, 0, 1, 1] } else { [0; 6] };
+        assert_eq!(ended, expected, "four seconds after the first look");
+        assert_eq!(phase(&rig, slow) == Phase::Dead, ends);
+        rig.shared.budget.leave(1, 5);
+        rig.end_slow(from_ns + 8 * S);
+        assert_eq!(rig.client_timers.pressed_ns, 0);
+    }
+}
+
+#[test]
+fn rates_are_looked_at_four_times_in_the_shorter_of_four_seconds_and_the_stall_timeout() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    rig.shared.budget.join(turn(5), FirstRequest::Large);
+    for (timeout_ns, next_ns) in [(30 * S, S), (2 * S, S / 2), (0, 1)] {
+        rig.shared.stall_timeout_ns.store(timeout_ns, std::sync::atomic::Ordering::Relaxed);
+        rig.client_timers.rates_ns = 0;
+        rig.end_slow(1000 * S);
+        assert_eq!(rig.client_timers.rates_ns, 1000 * S + next_ns);
+    }
+    rig.shared.budget.leave(1, 5);
+}
+
+#[test]
+fn a_deaf_connection_is_asked_every_half_second_and_ended_when_its_client_has_left() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    for (leaves, unwatched) in [(false, true), (true, true), (true, false)] {
+        let (conn, [_ours, theirs]) = connection(1);
+        rig.conns.clear();
+        rig.conns.push(Some(conn));
+        let conn = rig.conns[0].as_mut().unwrap();
+        (conn.phase, conn.negotiation, conn.history.lists.unwatched) =
+            (Phase::Transmission, None, true);
+        conn.input.busy = !unwatched;
+        rig.client_timers.unwatched = vec![0];
+        rig.client_timers.unwatched_ns = 5 * S;
+        if leaves {
+            drop(theirs);
+        } else {
+            std::mem::forget(theirs);
+        }
+        rig.end_gone(5 * S - 1);
+        assert_eq!(
+            (rig.client_timers.unwatched.len(), rig.client_timers.unwatched_ns),
+            (1, 5 * S),
+            "not yet"
+        );
+        rig.end_gone(5 * S);
+        assert_eq!(rig.client_timers.unwatched_ns, 5 * S + S / 2);
+        let stays = unwatched && !leaves;
+        assert_eq!(rig.client_timers.unwatched.len(), usize::from(stays));
+        assert_eq!(rig.conns[0].as_ref().unwrap().history.lists.unwatched, stays);
+        assert_eq!(phase(&rig, 0) == Phase::Dead, unwatched && leaves);
+        rig.client_timers.unwatched.clear();
+        rig.end_gone(50 * S);
+        assert_eq!(rig.client_timers.unwatched_ns, 5 * S + S / 2, "nobody is deaf");
+    }
+    rig.conns.clear();
+    rig.touched.clear();
+}
+
+#[test]
+fn whoever_had_two_milliseconds_to_catch_up_is_heard_all_the_same() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let (conn, _sockets) = connection(1);
+    rig.conns.push(Some(conn));
+    let watch = |rig: &mut Rig| {
+        let conn = rig.conns[0].as_mut().unwrap();
+        (conn.phase, conn.negotiation) = (Phase::Transmission, None);
+        (conn.out.catching_ns, conn.turn.reads_late) = (5 * S, false);
+        let conn = rig.conns[0].take().unwrap();
+        rig.client_timers.watch(&conn);
+        rig.conns[0] = Some(conn);
+    };
+    let state = |rig: &Rig| {
+        let conn = rig.conns[0].as_ref().unwrap();
+        (rig.client_timers.catching.len(), conn.turn.reads_late, conn.out.catching_ns)
+    };
+    watch(&mut rig);
+    rig.run_client_timers(5 * S + CATCH_UP_NS - 1);
+    assert_eq!(state(&rig), (1, false, 5 * S));
+    rig.run_client_timers(5 * S + CATCH_UP_NS);
+    assert_eq!(state(&rig), (0, true, 0));
+    assert_eq!(rig.touched, [0]);
+    watch(&mut rig);
+    rig.conns[0].as_mut().unwrap().out.catching_ns = 6 * S;
+    rig.run_client_timers(9 * S);
+    assert_eq!(state(&rig), (0, false, 6 * S), "it waits anew");
+    watch(&mut rig);
+    rig.conns[0].as_mut().unwrap().input.busy = true;
+    rig.run_client_timers(9 * S);
+    assert_eq!(state(&rig), (0, false, 5 * S), "its poll is cancelled");
+    assert_eq!(rig.ring.pending(), 1);
+    rig.conns.clear();
+    rig.touched.clear();
+}

@@ -1,0 +1,293 @@
+//! The end of an I/O thread: answer what is in flight, flush, let go of everything in order.
+//!
+//! Called once by the thread's main function after `Worker::serve`. What is not answered by the
+//! deadline of `Server::stop` is cut off; cutting off and flushing have [`CUT_OFF_NS`] and
+//! [`FLUSH_NS`] more. Drives that do not answer by then are not waited for, and clients that read
+//! nothing for [`UNREAD_NS`] are not, where all their requests are carried out.
+//!
+//! Invariant: memory that the kernel or a drive may still touch is leaked, never freed.
+
+use std::sync::Arc;
+
+use millrace_block::Error;
+use millrace_machine::{Deadline, Machine, Native};
+
+use super::Worker;
+use super::flush::Flush;
+use crate::nbd::connection::progress::LOOKS;
+use crate::nbd::connection::{Connection, Phase, client_log};
+use crate::nbd::ring::{close_now, shut_down_input};
+use crate::stop::{FLUSH_NS, TURN_NS};
+
+/// Longest time between the deadline and the end of all connections.
+const CUT_OFF_NS: u64 = 500_000_000;
+/// How long a client may read none of the replies that are left for it.
+const UNREAD_NS: u64 = 1_000_000_000;
+
+/// What the end of a server was like.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StopReport {
+    /// Connections cut off with requests unanswered.
+    pub cut_off: u64,
+    /// Volumes that did not flush, and ring failures, in words.
+    pub failures: Vec<String>,
+}
+
+impl StopReport {
+    /// Everything was answered and flushed.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.cut_off == 0 && self.failures.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, mut other: StopReport) {
+        self.cut_off += other.cut_off;
+        self.failures.append(&mut other.failures);
+    }
+}
+
+impl Worker {
+    /// Ends the thread's part of the server, but for [`Worker::let_go`].
+    pub(crate) fn finish(&mut self, served: Result<(), Error>) -> (StopReport, u64) {
+        let mut report = StopReport::default();
+        let mut limit = self.shared.ending.stop.deadline();
+        let ended = served
+            .and_then(|()| self.drain(&mut limit, &mut report))
+            .and_then(|()| self.flush(&mut limit).run(&mut report.failures));
+        self.flush_part = None;
+        if let Err(error) = ended.and_then(|()| self.flush(&mut limit).await_others(CUT_OFF_NS)) {
+            report.failures.push(error.to_string());
+        }
+        self.publish();
+        (report, limit.left_ns())
+    }
+
+    fn drain(
+        &mut self,
+        limit: &mut Deadline<Native>,
+        report: &mut StopReport,
+    ) -> Result<(), Error> {
+        if self.number == 0 {
+            for listener in 0..self.shared.listeners.len() {
+                self.ring.cancel_accept(listener);
+            }
+        }
+        // What is in flight is answered now, whatever the limits of groups.
+        self.core.submitter.lanes.iter_mut().for_each(|lane| lane.channel.lift_limits());
+        for conn in self.conns.iter_mut().flatten() {
+            conn.drain(&mut self.core.submitter.tickets, &mut self.core.pool);
+            shut_down_input(conn.fd);
+            conn.touch(&mut self.touched);
+        }
+        self.turn_until_idle(limit, 0)?;
+        end_unread(self, |_| true);
+        for conn in self.conns.iter_mut().flatten() {
+            report.cut_off += u64::from(conn.phase != Phase::Dead);
+            conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
+            conn.touch(&mut self.touched);
+        }
+        self.turn_until_idle(limit, CUT_OFF_NS)
+    }
+
+    /// Turns until nothing is left of the connections, or until so long after the limit.
+    fn turn_until_idle(&mut self, limit: &mut Deadline<Native>, more_ns: u64) -> Result<(), Error> {
+        let mut looked_ns = Native::now();
+        while !self.is_idle() && limit.left_with_ns(more_ns) > 0 {
+            self.turn(Some(Native::now() + TURN_NS))?;
+            if Native::now() >= looked_ns + UNREAD_NS / u64::from(LOOKS) {
+                looked_ns = Native::now();
+                end_unread(self, |conn| conn.history.progress.is_stalled());
+            }
+        }
+        Ok(())
+    }
+
+    /// The thread's part of the flush of all volumes.
+    fn flush<'a>(&'a mut self, limit: &'a mut Deadline<Native>) -> Flush<'a> {
+        Flush {
+            limit,
+            more_ns: CUT_OFF_NS + FLUSH_NS,
+            ctx: &mut self.ctx,
+            lanes: &mut self.core.submitter.lanes,
+            shared: &self.shared,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.conns.iter().flatten().next().is_none() && self.ring.pending() == 0
+    }
+
+    /// Drops channels, ring, connections and buffers in this order.
+    pub(crate) fn let_go(self, left_ns: u64) {
+        let Worker { ctx, mut core, ring, shared, number, conns, .. } = self;
+        // Each would wait on its own for drives that have had their time.
+        core.submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
+        core.submitter.lanes.clear();
+        drop(ctx);
+        while let Some((fd, _)) = shared.mailboxes[number].take() {
+            close_now(fd);
+            shared.dismiss();
+        }
+        // The ring waited for everything it could; what is left may still be written to.
+        if ring.pending() > 0 || core.submitter.tickets.in_use() > 0 {
+            std::mem::forget(conns);
+            std::mem::forget(Arc::clone(&core.zeroes));
+            std::mem::forget(core.pool);
+        }
+    }
+}
+
+/// Ends the connections whose replies are all that is left, where `is_over` says so: nothing is
+/// lost but what their clients do not read.
+fn end_unread(worker: &mut Worker, mut is_over: impl FnMut(&mut Connection) -> bool) {
+    for conn in worker.conns.iter_mut().flatten() {
+        if conn.waits_for_reader() && is_over(conn) {
+            client_log::unread(worker.number, conn);
+            conn.kill(&mut worker.core.submitter.tickets, &mut worker.core.pool);
+            conn.touch(&mut worker.touched);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use millrace_block::Op;
+
+    use super::*;
+    use crate::nbd::connection::client_log::tests::logged;
+    use crate::nbd::submit::ticket::Memory;
+    use crate::nbd::tests::{Rig, header, request, ticket};
+    use millrace_nbd::Command;
+
+    #[test]
+    fn an_end_is_clean_if_nothing_was_cut_off_and_nothing_failed() {
+        let report = |cut_off, failures: &[&str]| StopReport {
+            cut_off,
+            failures: failures.iter().map(|&text| text.to_owned()).collect(),
+        };
+        assert!(report(0, &[]).is_clean());
+        assert!(!report(1, &[]).is_clean() && !report(0, &["a"]).is_clean());
+        assert!(!report(1, &["a"]).is_clean());
+        let mut sum = report(2, &["a"]);
+        sum.add(report(3, &["b", "c"]));
+        assert_eq!(sum, report(5, &["a", "b", "c"]));
+    }
+
+    #[test]
+    fn a_flush_ends_every_volume_that_can_be_written_and_its_failure_is_told() {
+        let bad = "fault:drive=(ram:size=1m),volatile=on,status=eio,op=flush";
+        let report = Rig::new(&["ram:size=1m", bad], |_| ()).finish();
+        assert_eq!((report.cut_off, report.failures.len()), (0, 1), "{report:?}");
+        assert!(report.failures[0].contains(": flush: "), "{report:?}");
+        assert!(Rig::new(&["ram:size=1m", "null:size=1m"], |_| ()).finish().is_clean());
+    }
+
+    #[test]
+    fn a_thread_is_idle_without_connections_and_operations() {
+        let mut rig = Rig::new(&["null:size=1m"], |_| ());
+        assert!(rig.is_idle());
+        let (client, _) = rig.connect();
+        assert!(!rig.is_idle());
+        drop(client);
+        rig.until("it is gone", |rig| rig.is_idle());
+        rig.ring.accept(0, rig.shared.listeners[0]);
+        assert!(!rig.is_idle());
+    }
+
+    #[test]
+    fn memory_outlives_its_thread_while_a_drive_may_still_write_to_it() {
+        for is_busy in [false, true] {
+            let mut rig = Rig::new(&["null:size=1m"], |_| ());
+            let shared = Arc::clone(&rig.shared);
+            let buffer = rig.core.pool.take(4096, usize::MAX).expect("the pool is empty");
+            if is_busy {
+                rig.core.submitter.tickets.insert(ticket(Op::Read, 1, Memory::Buffer(buffer)));
+            } else {
+                rig.core.pool.give(buffer);
+            }
+            assert!(rig.finish().is_clean());
+            assert_eq!(shared.budget.mapped_bytes() > 0, is_busy);
+        }
+    }
+
+    #[test]
+    fn a_client_that_is_cut_off_hears_of_it_and_leaves_nothing_behind() {
+        let mut rig = Rig::new(&["ram:size=1m"], |_| ());
+        let (mut client, _) = rig.by_hand("0");
+        let half = [header(&request(Command::Write, 0, 65_536)), vec![1; 1000]].concat();
+        std::io::Write::write_all(&mut client, &half).expect("the socket has room");
+        rig.until("the write has begun", |rig| rig.core.counts.requests == 1);
+        rig.shared.ending.stop.give(Duration::ZERO);
+        let shared = Arc::clone(&rig.shared);
+        let report = rig.finish();
+        assert_eq!((report.cut_off, report.failures.len()), (1, 0), "{report:?}");
+        assert_eq!(shared.connections.open.load(Ordering::SeqCst), 0);
+        assert_eq!(shared.budget.mapped_bytes(), 0);
+        client.set_nonblocking(false).expect("it is a socket");
+        let limit = Duration::from_secs(10);
+        client.set_read_timeout(Some(limit)).expect("it is a socket");
+        let ended = std::io::Read::read_to_end(&mut client, &mut Vec::new());
+        // What it sent and nobody read makes that a reset.
+        let reset = std::io::ErrorKind::ConnectionReset;
+        assert!(
+            ended.as_ref().map_or_else(|e| e.kind() == reset, |bytes| *bytes == 0),
+            "{ended:?}"
+        );
+    }
+
+    #[test]
+    fn a_thread_serves_its_drives_until_the_last_thread_has_flushed() {
+        let mut rig = Rig::new(&["null:size=1m"], |config| config.threads = 3);
+        rig.shared.ending.stop.give(Duration::from_secs(1000));
+        let mut limit = rig.shared.ending.stop.deadline();
+        let (shared, ended) = (Arc::clone(&rig.shared), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Time for whoever does not wait to go on, and to be seen.
+                for _ in 0..2 {
+                    std::thread::sleep(Duration::from_millis(20));
+                    ended.fetch_add(1, Ordering::SeqCst);
+                    shared.flush_ended();
+                }
+            });
+            rig.flush_part = None;
+            rig.flush(&mut limit).await_others(CUT_OFF_NS).expect("the ring turns");
+            assert_eq!(ended.load(Ordering::SeqCst), 2);
+        });
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_is_named_and_costs_a_second_and_nothing_else() {
+        let mut rig = Rig::new(&["ram:size=8m"], |_| ());
+        let (mut client, _) = rig.by_hand("0");
+        let reads = header(&request(Command::Read, 0, 1 << 20)).repeat(4);
+        std::io::Write::write_all(&mut client, &reads).expect("the socket has room");
+        rig.until("they are taken", |rig| rig.core.counts.requests == 4);
+        rig.shared.ending.stop.give(Duration::from_secs(60));
+        let begun = std::time::Instant::now();
+        let mut report = StopReport::default();
+        let said = logged(|| report = rig.finish());
+        assert!(report.is_clean(), "{report:?}");
+        let process = format!(" (process {}) does not read its replies", std::process::id());
+        assert!(said.contains("client 0.") && said.contains(&process), "{said}");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn every_answer_is_out_before_the_end_and_idle_clients_are_not_cut_off() {
+        let mut rig = Rig::new(&["ram:size=1m"], |_| ());
+        let (_idle, _) = rig.by_hand("0");
+        let (mut client, _) = rig.by_hand("0");
+        let reads = header(&request(Command::Read, 0, 4096)).repeat(3);
+        std::io::Write::write_all(&mut client, &reads).expect("the socket has room");
+        rig.until("they are taken", |rig| rig.core.counts.requests == 3);
+        let report = rig.finish();
+        assert!(report.is_clean(), "{report:?}");
+        let mut answers = Vec::new();
+        std::io::Read::read_to_end(&mut client, &mut answers).expect("the server has closed");
+        assert_eq!(answers.len(), 3 * (16 + 4096));
+    }
+}

@@ -1,0 +1,146 @@
+//! The flush of all volumes at the end of an I/O thread, after the last of its requests.
+//!
+//! Made and run by drain.rs when nothing is in flight any more; calls the block layer. A drive that
+//! does not answer in time is named, and not waited for; drives below a cache have time for as long
+//! as they go on, since all that is dirty is written to them. The threads of a server flush at the
+//! same time, and the block layer may join their flushes, so none of them stops serving its drives
+//! before all are answered.
+
+use millrace_block::{Bio, Error};
+use millrace_machine::{Deadline, Machine, Native};
+use millrace_runtime::IoContext;
+
+use crate::nbd::server_state::ServerState;
+use crate::nbd::submit::lane::Lane;
+use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS};
+
+/// A volume that is being flushed.
+struct VolumeFlush {
+    lane: usize,
+    progress: Progress,
+    /// When the next flush is due after one that failed.
+    again_ns: Option<u64>,
+}
+
+/// What an I/O thread flushes, and until when.
+pub(crate) struct Flush<'a> {
+    pub(crate) ctx: &'a mut IoContext,
+    pub(crate) lanes: &'a mut [Lane],
+    pub(crate) shared: &'a ServerState,
+    /// The limit of the stop; flushes are given up `more_ns` later.
+    pub(crate) limit: &'a mut Deadline<Native>,
+    pub(crate) more_ns: u64,
+}
+
+impl Flush<'_> {
+    /// Flushes all volumes at the same time, so that one that is stuck holds up no other.
+    pub(crate) fn run(&mut self, failures: &mut Vec<String>) -> Result<(), Error> {
+        let mut asked = self.submit_flushes(failures);
+        while !asked.is_empty() {
+            self.take_flushed(&mut asked, failures);
+            asked.retain_mut(|asked| self.goes_on(asked, failures));
+            if !asked.is_empty() {
+                let has_work = || self.lanes.iter().any(|lane| lane.channel.has_work());
+                self.ctx.turn(Some(Native::now() + TURN_NS), has_work)?;
+            }
+        }
+        for (lane, volume) in self.lanes.iter().zip(&self.shared.exports.volumes) {
+            if lane.overdue > 0 {
+                let (count, name) = (lane.overdue, volume.name());
+                failures.push(format!("{name}: {count} requests its drives never answered"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks every volume that can be written for a flush; returns those that took it.
+    fn submit_flushes(&mut self, failures: &mut Vec<String>) -> Vec<VolumeFlush> {
+        let mut asked = Vec::new();
+        for lane in 0..self.lanes.len() {
+            if self.lanes[lane].channel.volume().limits().features.read_only {
+                continue;
+            }
+            let progress = Progress::of(&self.shared.exports.volumes[lane]);
+            if self.submit_flush(lane, failures) {
+                asked.push(VolumeFlush { lane, progress, again_ns: None });
+            }
+        }
+        asked
+    }
+
+    /// Asks a volume for a flush; whether it took that.
+    fn submit_flush(&mut self, lane: usize, failures: &mut Vec<String>) -> bool {
+        let flush = Bio::flush().with_user_data(FLUSH_USER_DATA);
+        let submitted = self.lanes[lane].channel.submit(flush);
+        if let Err(rejected) = &submitted {
+            let name = self.shared.exports.volumes[lane].name();
+            failures.push(format!("{name}: no flush: {:?}", rejected.reason));
+        }
+        submitted.is_ok()
+    }
+
+    /// Asks a volume for the next flush after one that failed, when that is due; whether one is
+    /// still to be waited for.
+    fn goes_on(&mut self, asked: &mut VolumeFlush, failures: &mut Vec<String>) -> bool {
+        let volume = &self.shared.exports.volumes[asked.lane];
+        if asked.progress.is_over(volume, self.limit.left_with_ns(self.more_ns), 0) {
+            failures.push(asked.progress.failure(volume));
+            return false;
+        }
+        if asked.again_ns.is_none_or(|at_ns| Native::now() < at_ns) {
+            return true;
+        }
+        asked.again_ns = None;
+        self.submit_flush(asked.lane, failures)
+    }
+
+    /// Serves all volumes and takes those off the list whose flush is answered.
+    fn take_flushed(&mut self, asked: &mut Vec<VolumeFlush>, failures: &mut Vec<String>) {
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            let mut outcome = None;
+            lane.channel.poll(|done| {
+                outcome = outcome.or((done.user_data == FLUSH_USER_DATA).then_some(done.status));
+            });
+            let Some(status) = outcome else { continue };
+            let volume = &self.shared.exports.volumes[index];
+            asked.retain_mut(|asked| {
+                if asked.lane != index {
+                    return true;
+                }
+                asked.again_ns = match status.is_ok() {
+                    true => None,
+                    false => asked.progress.again_at(volume, status),
+                };
+                if !status.is_ok() && asked.again_ns.is_none() {
+                    failures.push(asked.progress.failure(volume));
+                }
+                asked.again_ns.is_some()
+            });
+        }
+    }
+
+    /// Serves the drives until the flushes of all threads are answered: a flush that joined another
+    /// may have been issued on this thread's queue. Waits `more_ns` longer than for its own at
+    /// most.
+    pub(crate) fn await_others(&mut self, more_ns: u64) -> Result<(), Error> {
+        let more_ns = self.more_ns.saturating_add(more_ns);
+        let (lanes, shared, limit) = (&mut *self.lanes, self.shared, &mut *self.limit);
+        let done = || shared.all_flushed();
+        let volumes = &shared.exports.volumes;
+        let mut progress: Vec<Progress> = volumes.iter().map(|one| Progress::of(one)).collect();
+        let mut goes_on = || {
+            let left_ns = limit.left_with_ns(more_ns);
+            let all = progress.iter_mut().zip(volumes);
+            // Each is asked every turn.
+            all.fold(false, |goes, (one, volume)| !one.is_over(volume, left_ns, 0) | goes)
+        };
+        while !done() && goes_on() {
+            lanes.iter_mut().for_each(|lane| {
+                lane.channel.poll(|_| ());
+            });
+            let has_work = || done() || lanes.iter().any(|lane| lane.channel.has_work());
+            self.ctx.turn(Some(Native::now() + TURN_NS), has_work)?;
+        }
+        Ok(())
+    }
+}

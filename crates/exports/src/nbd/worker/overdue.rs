@@ -1,0 +1,77 @@
+//! Requests that no drive answers in time: their clients get an error, their memory stays.
+//!
+//! A ticket that is still with the block layer after its volume's timeout is *overdue*: its client
+//! is answered with EIO and the text of a timeout, while ticket and buffer wait for the drive,
+//! which may write that memory at any time, or until the thread ends. What a connection held
+//! counts from then on against the volume only. Tickets that the block layer never got are freed.
+//! Called by the worker's turn; finds them by the submitter's overdue.rs.
+
+use millrace_block::Status;
+use millrace_machine::{Machine, Native};
+
+use super::Worker;
+use crate::nbd::execute::Core;
+use crate::nbd::memory::budget::MemoryWait;
+use crate::nbd::submit::ticket::{Memory, TicketState};
+
+impl Worker {
+    /// Answers what is overdue.
+    pub(crate) fn end_overdue(&mut self) {
+        if self.core.submitter.overdue_deadline().is_none() {
+            return;
+        }
+        let now_ns = Native::now();
+        let mut answered = false;
+        for lane in 0..self.core.submitter.lanes.len() {
+            if self.core.submitter.lanes[lane].is_look_due(now_ns) {
+                if !std::mem::replace(&mut answered, true) {
+                    // Requests that drives have done are not overdue, however late that is found.
+                    self.core.submitter.poll();
+                    self.answer();
+                }
+                self.look_for_overdue(lane);
+            }
+        }
+    }
+
+    fn look_for_overdue(&mut self, lane: usize) {
+        let found = self.core.submitter.find_overdue(lane);
+        found.iter().for_each(|id| self.give_up(*id));
+        if !found.is_empty() {
+            // What never got to the block layer is nobody's any more; connections that wait try
+            // again.
+            let Core { submitter, pool, .. } = &mut self.core;
+            submitter.drop_waiting(lane, pool, |ticket| ticket.state == TicketState::Overdue);
+            submitter.retry.append(&mut submitter.lanes[lane].memory_waiters);
+        }
+    }
+
+    /// The client of an overdue request is told so.
+    fn give_up(&mut self, id: u32) {
+        let ticket = self.core.submitter.tickets.get(id);
+        let (reply, number, serial) =
+            (ticket.reply, ticket.owner.conn as usize, ticket.owner.serial);
+        let (lane, bytes) = (ticket.lane as usize, ticket.memory.pool_bytes());
+        ticket.state = TicketState::Overdue;
+        if let Memory::Buffer(buffer) = &mut ticket.memory {
+            self.core.pool.leave_part(buffer);
+            self.core.pool.end_overtaking(buffer);
+        }
+        self.core.submitter.lanes[lane].started -= 1;
+        self.core.submitter.lanes[lane].overdue += 1;
+        let conn = self.conns[number].as_mut().filter(|conn| conn.serial == serial);
+        let Some(conn) = conn else {
+            self.core.exports.note_fault(lane, Status::TimedOut);
+            return;
+        };
+        conn.held_bytes -= bytes;
+        if conn.memory_wait != MemoryWait::None {
+            self.core.submitter.retry.push(number);
+        }
+        self.core.fail(conn, &reply, Status::TimedOut);
+        conn.touch(&mut self.touched);
+    }
+}
+
+#[cfg(test)]
+mod tests;

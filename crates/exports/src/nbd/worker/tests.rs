@@ -1,0 +1,464 @@
+//! Turn by turn: connections that come and go, time limits, and tickets whose owners are gone.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use millrace_block::{Op, Status};
+
+use super::super::ring::Backlog;
+use super::super::tests::{MIB, Rig, connection, request, ticket};
+use super::super::{Observer, ServerStats};
+use super::*;
+use crate::nbd::connection::client_log::tests::logged;
+use millrace_nbd::Command;
+use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
+
+/// Whether the peer has closed.
+fn is_closed(mut client: &UnixStream) -> bool {
+    client.set_nonblocking(true).unwrap();
+    matches!(client.read(&mut [0; 64]), Ok(0))
+}
+
+fn accept(rig: &mut Rig, listener: usize) -> UnixStream {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    rig.accepted(listener, ours.into_raw_fd());
+    theirs
+}
+
+#[test]
+fn connections_are_dealt_out_in_turn_and_those_above_the_limit_closed() {
+    let mut rig = Rig::new(&["null:size=1m"], |config| {
+        (config.threads, config.connections_max) = (2, 3);
+    });
+    let mut clients = Vec::new();
+    let log = logged(|| clients.extend((0..5).map(|_| accept(&mut rig, 0))));
+    let why = "a client is refused: 3 connections are open, as many as there may be";
+    assert_eq!(log.matches(why).count(), 2, "{log}");
+    assert!(log.contains(&rig.shared.exports.catalogs[0].address), "{log}");
+    assert_eq!(rig.ring.pending(), 5, "each accept is followed by another");
+    let counts = rig.core.counts;
+    assert_eq!((counts.accepted, counts.refused, counts.connections), (3, 2, 2));
+    let closed: Vec<_> = clients.iter().map(is_closed).collect();
+    assert_eq!(closed, [false, false, false, true, true]);
+    let (fd, listener) = rig.shared.mailboxes[1].take().unwrap();
+    assert_eq!(listener, 0);
+    close_now(fd);
+    rig.shared.dismiss();
+    assert!(is_closed(&clients[1]), "the second one was for the other thread");
+    assert!(rig.shared.mailboxes[1].take().is_none() && rig.shared.mailboxes[0].is_empty());
+    let serials: Vec<_> = rig.conns.iter().flatten().map(|conn| conn.serial).collect();
+    assert_eq!(serials, [1, 2]);
+    assert_eq!(rig.shared.connections.open.load(Ordering::SeqCst), 2);
+    // The end of the thread cancels one.
+    (1..5).for_each(|_| rig.ring.cancel_accept(0));
+}
+
+#[test]
+fn the_address_of_a_client_that_is_one_too_many_is_logged() {
+    let mut rig = Rig::new(&["null:size=1m"], |config| config.connections_max = 1);
+    let _first = accept(&mut rig, 0);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (ours, _) = listener.accept().unwrap();
+    let log = logged(|| rig.accepted(0, ours.into_raw_fd()));
+    let from = format!("a client from {} is refused", client.local_addr().unwrap());
+    assert!(log.contains(&from), "{log}");
+    (0..2).for_each(|_| rig.ring.cancel_accept(0));
+}
+
+#[test]
+fn a_client_takes_the_place_of_one_that_had_its_time_while_most_are_in_handshakes() {
+    let mut rig = Rig::new(&["null:size=1m"], |config| config.connections_max = 4);
+    let mut clients: Vec<_> = (0..3).map(|_| rig.connect().0).collect();
+    let _served = rig.by_hand("0");
+    assert!(is_closed(&accept(&mut rig, 0)), "all are there for less than their time");
+    assert_eq!(rig.core.counts.handshake_timeouts, 0);
+    let age = |rig: &mut Rig| rig.handshakes.iter_mut().for_each(|one| one.0 -= 1_100_000_000);
+    age(&mut rig);
+    let mut newer = None;
+    let log = logged(|| newer = Some(accept(&mut rig, 0)));
+    assert!(log.contains("is refused: its handshake is not over"), "{log}");
+    rig.until("the oldest is closed", |rig| rig.core.counts.connections == 4);
+    let mut greeting = [0; 18];
+    clients[0].read_exact(&mut greeting).unwrap();
+    assert!(is_closed(&clients[0]), "the oldest");
+    clients[1].read_exact(&mut greeting).unwrap();
+    let newer = newer.unwrap();
+    assert!(!is_closed(&clients[1]) && !is_closed(&newer));
+    assert_eq!((rig.core.counts.refused, rig.core.counts.handshake_timeouts), (1, 1));
+    assert_eq!(rig.shared.connections.open.load(Ordering::SeqCst), 4);
+    // One more has an export: as many negotiate as may.
+    let mut out = 3u32.to_be_bytes().to_vec();
+    put_option(&mut out, OPT_EXPORT_NAME, b"0");
+    clients[1].write_all(&out).unwrap();
+    rig.receive(&mut clients[1], 10);
+    age(&mut rig);
+    assert!(is_closed(&accept(&mut rig, 0)), "half of the connections may negotiate");
+    assert_eq!(rig.shared.connections.negotiating.load(Ordering::SeqCst), 2);
+    (0..3).for_each(|_| rig.ring.cancel_accept(0));
+}
+
+#[test]
+fn a_connection_that_comes_while_the_server_stops_is_closed() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    rig.accepted(0, -libc::ECANCELED);
+    assert_eq!((rig.ring.pending(), rig.accepting.again_ns), (0, None));
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    assert!(rig.shared.admit());
+    rig.shared.mailboxes[0].put((ours.into_raw_fd(), 0));
+    rig.shared.ending.stop.give(std::time::Duration::ZERO);
+    let late = accept(&mut rig, 0);
+    rig.adopt();
+    assert!(is_closed(&late) && is_closed(&theirs));
+    rig.accepted(0, -libc::EMFILE);
+    assert_eq!((rig.ring.pending(), rig.accepting.again_ns), (0, None));
+    let counts = rig.core.counts;
+    assert_eq!((counts.accepted, counts.connections), (0, 0));
+    assert_eq!(rig.shared.connections.open.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn an_accept_that_the_system_refuses_is_tried_again_after_a_while() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let before_ns = Native::now();
+    rig.accepted(1, -libc::EMFILE);
+    let again_ns = rig.accepting.again_ns.unwrap();
+    assert!((before_ns + ACCEPT_RETRY_NS..=Native::now() + ACCEPT_RETRY_NS).contains(&again_ns));
+    assert_eq!(rig.deadline(None), Some(again_ns));
+    assert_eq!(rig.ring.pending(), 0);
+    rig.accepting.again_ns = Some(u64::MAX);
+    rig.timers();
+    assert_eq!(rig.ring.pending(), 0, "not yet");
+    rig.accepting.again_ns = Some(1);
+    rig.timers();
+    assert_eq!((rig.ring.pending(), rig.accepting.again_ns), (1, None));
+    assert!(rig.shared.take_failed_accepts().is_empty());
+}
+
+#[test]
+fn thread_0_alone_accepts_and_on_every_listener() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    rig.number = 1;
+    rig.accept_all();
+    assert_eq!(rig.ring.pending(), 0);
+    rig.number = 0;
+    rig.accept_all();
+    assert_eq!(rig.ring.pending(), 2);
+    for listener in [1, 0] {
+        rig.ring.cancel_accept(listener);
+        for _ in 0..200 {
+            if rig.ring.pending() > listener {
+                rig.turn(Some(Native::now() + 5_000_000)).unwrap();
+            }
+        }
+        assert_eq!(rig.ring.pending(), listener, "its accept is over, and only that");
+    }
+}
+
+#[test]
+fn a_wait_for_a_client_to_catch_up_ends_when_it_is_cancelled_and_no_other_does() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    // Peers that have read nothing of all that there is room for.
+    let waits: Vec<_> = (0..3)
+        .map(|_| {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            while std::io::Write::write(&mut &ours, &[0; 4096]).is_ok() {}
+            (Backlog::new(ours.as_raw_fd()).unwrap(), ours, theirs)
+        })
+        .collect();
+    for (index, (backlog, ..)) in waits.iter().enumerate() {
+        rig.conns.push(None);
+        rig.ring.catch_up(index, backlog);
+    }
+    for (left, index) in [(2, 1), (1, 2), (0, 0)] {
+        rig.ring.cancel_catch_up(index);
+        for _ in 0..200 {
+            if rig.ring.pending() > left {
+                rig.turn(Some(Native::now() + 5_000_000)).unwrap();
+            }
+        }
+        assert_eq!(rig.ring.pending(), left, "the wait of {index} is over, and only that");
+    }
+    rig.conns.clear();
+}
+
+#[test]
+fn a_turn_does_not_sleep_while_something_is_left_to_do() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let (_client, index) = rig.by_hand("0");
+    let sleeps = |rig: &mut Rig| rig.ctx.reactor().counters().sleeps;
+    let before = sleeps(&mut rig);
+    rig.until("it sleeps for want of anything to do", |rig| sleeps(rig) > before);
+    let (coming, _theirs) = UnixStream::pair().unwrap();
+    assert!(rig.shared.admit());
+    let fd = coming.into_raw_fd();
+    let left: [&dyn Fn(&mut Rig); 3] = [
+        &|rig| rig.unfinished.push(index),
+        &|rig| rig.seen_changes = rig.shared.changes().wrapping_sub(1),
+        &|rig| rig.shared.mailboxes[0].put((fd, 0)),
+    ];
+    for (number, leave) in left.into_iter().enumerate() {
+        // What the last one has led to is over.
+        (0..3).for_each(|_| rig.step());
+        leave(&mut rig);
+        let before = sleeps(&mut rig);
+        rig.turn(Some(Native::now() + 100_000_000)).unwrap();
+        assert_eq!(sleeps(&mut rig), before, "{number}");
+    }
+    assert_eq!(rig.core.counts.connections, 2);
+    assert!(rig.conns.iter().flatten().all(|conn| conn.out.catching_ns == 0), "nobody is behind");
+}
+
+#[test]
+fn what_a_turn_left_is_for_the_next_one_of_a_session_that_goes_on() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    for (phase, has_more, left) in [
+        (Phase::Transmission, true, true),
+        (Phase::Transmission, false, false),
+        (Phase::Draining, true, false),
+    ] {
+        let (mut conn, _sockets) = connection(1);
+        (conn.phase, conn.negotiation, conn.in_flight) = (phase, None, 1);
+        (conn.input.busy, conn.turn.has_more) = (true, has_more);
+        rig.conns.push(Some(conn));
+        rig.touched.push(0);
+        rig.pump();
+        assert_eq!(!rig.unfinished.is_empty(), left, "{phase:?} {has_more}");
+        rig.conns.clear();
+        rig.unfinished.clear();
+    }
+}
+
+#[test]
+fn an_order_to_stop_ends_the_sleep_of_a_thread_that_serves_and_not_of_one_that_drains() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let (shared, sleeps) = (Arc::clone(&rig.shared), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let told = scope.spawn(|| {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            // Each ring of its bell ends a sleep, if it sleeps at all.
+            while sleeps.load(Ordering::SeqCst) < 3 && std::time::Instant::now() < deadline {
+                shared.mailboxes[0].ring();
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            shared.ending.stop.give(std::time::Duration::ZERO);
+            shared.mailboxes[0].ring();
+            sleeps.load(Ordering::SeqCst)
+        });
+        while !rig.shared.ending.stop.is_given() {
+            rig.turn(None).unwrap();
+            sleeps.store(rig.ctx.reactor().counters().sleeps, Ordering::SeqCst);
+        }
+        assert!(told.join().unwrap() >= 3);
+    });
+    // Nothing else would end this one.
+    rig.turn(None).unwrap();
+    let before = rig.ctx.reactor().counters().sleeps;
+    rig.until("it sleeps", |rig| rig.ctx.reactor().counters().sleeps > before);
+}
+
+#[test]
+fn a_thread_sleeps_until_the_earliest_of_its_limits() {
+    let mut rig = Rig::new(&["null:size=1m"], |config| config.handshake_timeout_ns = 1 << 60);
+    assert_eq!((rig.deadline(None), rig.deadline(Some(5))), (None, Some(5)));
+    rig.accepting.again_ns = Some(7);
+    assert_eq!((rig.deadline(None), rig.deadline(Some(5))), (Some(7), Some(5)));
+    rig.accepting.again_ns = None;
+    let before_ns = Native::now();
+    let (client, index) = rig.connect();
+    let (since_ns, _, serial) = rig.handshakes[0];
+    assert!((before_ns..=Native::now()).contains(&(since_ns - (1 << 60))));
+    let look_ns = rig.client_timer_deadline();
+    let next_ns = rig.deadline(None).unwrap();
+    let in_a_second = before_ns + LOOK_NS..=Native::now() + LOOK_NS;
+    assert!(in_a_second.contains(&next_ns), "a handshake is looked after");
+    // Two whose places others have now, and the one of this connection.
+    rig.handshakes = [(3, index, serial + 1), (3, index, serial - 1), (4, index, serial)].into();
+    assert_eq!((rig.deadline(None), rig.handshakes.len()), (Some(4), 1));
+    rig.conns[index].as_mut().unwrap().phase = Phase::Transmission;
+    assert_eq!((rig.deadline(None), rig.handshakes.len()), (look_ns, 0));
+    rig.conns[index].as_mut().unwrap().phase = Phase::Handshake;
+    drop(client);
+}
+
+#[test]
+fn a_negotiation_that_takes_too_long_is_ended_and_a_session_is_not() {
+    let mut rig = Rig::new(&["null:size=1m"], |config| config.handshake_timeout_ns = 1 << 60);
+    let (silent, first) = rig.connect();
+    let (_serving, second) = rig.by_hand("0");
+    assert_eq!(rig.core.counts.handshake_timeouts, 0);
+    let serials = [first, second].map(|index| rig.conns[index].as_ref().unwrap().serial);
+    rig.handshakes = [(1, first, 77), (1, second, serials[1]), (1, first, serials[0])].into();
+    rig.handshakes.push_back((u64::MAX, first, serials[0]));
+    rig.timers();
+    assert_eq!((rig.core.counts.handshake_timeouts, rig.handshakes.len()), (1, 1));
+    rig.until("it is closed", |rig| rig.core.counts.connections == 1);
+    assert!(rig.conns[first].is_none() && rig.conns[second].is_some());
+    let mut greeting = [0; 64];
+    assert_eq!((&silent).read(&mut greeting).unwrap(), 18);
+    assert!(is_closed(&silent));
+}
+
+#[test]
+fn memory_goes_back_with_the_last_connection() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    for index in 0..2 {
+        assert!(rig.shared.admit());
+        let (ours, _) = UnixStream::pair().unwrap();
+        rig.conns.push(Some(Connection::new(ours.into_raw_fd(), index, 1, 0)));
+    }
+    rig.core.counts.connections = 2;
+    let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+    rig.core.pool.give(buffer);
+    rig.close(0);
+    assert_eq!(
+        (rig.core.pool.idle_bytes(), rig.accepting.closed, rig.core.counts.connections),
+        (MIB, 1, 1)
+    );
+    rig.close(0);
+    assert_eq!(rig.accepting.closed, 1, "it is gone");
+    rig.close(1);
+    assert_eq!(
+        (rig.core.pool.idle_bytes(), rig.accepting.closed, rig.core.counts.connections),
+        (0, 2, 0)
+    );
+    assert_eq!(rig.shared.connections.open.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn places_are_used_again_and_the_heap_is_trimmed_after_many_connections() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    let (one, first) = rig.connect();
+    let (other, second) = rig.connect();
+    assert_eq!((first, second), (0, 1));
+    drop(one);
+    rig.until("it is gone", |rig| rig.core.counts.connections == 1);
+    let (one, third) = rig.connect();
+    assert_eq!((third, rig.conns.len()), (0, 2));
+    drop((one, other));
+    rig.until("both are gone", |rig| rig.core.counts.connections == 0);
+    assert_eq!(rig.accepting.closed, 3);
+    for closed in 4..CLOSED_FEW {
+        drop(rig.connect());
+        rig.until("it is gone", |rig| rig.core.counts.connections == 0);
+        assert_eq!(rig.accepting.closed, closed);
+    }
+    let (keeper, _) = rig.connect();
+    drop(rig.connect());
+    rig.until("it is gone", |rig| rig.core.counts.connections == 1);
+    assert_eq!(rig.accepting.closed, CLOSED_FEW, "not the last one");
+    drop(keeper);
+    rig.until("it is gone", |rig| rig.core.counts.connections == 0);
+    assert_eq!(rig.accepting.closed, 0, "the heap was trimmed");
+}
+
+#[test]
+fn a_ticket_is_its_connections_by_number_and_serial_until_it_is_overdue() {
+    let (conn, _sockets) = connection(4);
+    for (serial, state, expected) in [
+        (4, TicketState::Started(0), true),
+        (4, TicketState::Filling, true),
+        (4, TicketState::Overdue, false),
+        (5, TicketState::Started(0), false),
+        (5, TicketState::Overdue, false),
+    ] {
+        let ticket = Ticket { state, ..ticket(Op::Read, serial, Memory::None) };
+        assert_eq!(awaits(&conn, &ticket), expected, "{serial} {state:?}");
+    }
+}
+
+#[test]
+fn a_connection_is_touched_once() {
+    let (mut conn, _sockets) = connection(4);
+    let mut touched = Vec::new();
+    conn.touch(&mut touched);
+    conn.touch(&mut touched);
+    assert_eq!(touched, [0]);
+}
+
+#[test]
+fn what_is_done_goes_to_its_connection_and_else_its_memory_to_the_pool() {
+    // Serial of the ticket's owner, phase of the connection: requests in flight, answered.
+    for (serial, phase, in_flight, answered) in [
+        (1, Phase::Transmission, 3, true),
+        (1, Phase::Draining, 3, true),
+        (1, Phase::Dead, 2, false),
+        (2, Phase::Transmission, 3, false),
+    ] {
+        let mut rig = Rig::new(&["null:size=1m"], |_| ());
+        let (mut conn, _sockets) = connection(1);
+        let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+        (conn.phase, conn.in_flight, conn.held_bytes) = (phase, 3, 8192);
+        (conn.negotiation, conn.memory_wait) = (None, MemoryWait::Own);
+        rig.conns.push(Some(conn));
+        let ticket = ticket(Op::Write, serial, Memory::Buffer(buffer));
+        let ticket = Ticket { state: TicketState::Started(0), ..ticket };
+        rig.core.submitter.lanes[0].start(&ticket);
+        let id = rig.core.submitter.tickets.insert(ticket);
+        rig.core.submitter.done.push((id, Status::Ok));
+        rig.answer();
+        let conn = rig.conns[0].as_ref().unwrap();
+        assert_eq!((conn.in_flight, conn.out.has_gathered()), (in_flight, answered));
+        assert_eq!(conn.held_bytes, if serial == 1 { 4096 } else { 8192 });
+        assert_eq!((rig.core.pool.in_use(), rig.core.submitter.tickets.in_use()), (0, 0));
+        assert_eq!(rig.touched.len(), usize::from(serial == 1));
+        assert_eq!(rig.core.submitter.retry.len(), usize::from(answered), "it waited for that");
+        rig.conns.clear();
+        rig.touched.clear();
+        rig.core.submitter.retry.clear();
+    }
+}
+
+#[test]
+fn every_request_receive_and_send_is_counted_and_shown_to_others() {
+    let mut rig = Rig::new(&["ram:size=8m"], |_| ());
+    let (mut client, _) = rig.by_hand("0");
+    let data = [7; 1024];
+    assert_eq!(rig.call(&mut client, &request(Command::Write, 512, 1024), &data), 0);
+    assert_eq!(rig.call(&mut client, &request(Command::Cache, 0, 512), &[]), 0);
+    assert_eq!(rig.call(&mut client, &request(Command::Read, 0, 0), &[]), 22);
+    let before = rig.core.counts;
+    assert_eq!((before.requests, before.errors, before.copied.bytes), (3, 1, 1024));
+    let read = super::super::tests::header(&request(Command::Read, 512, 1024));
+    std::io::Write::write_all(&mut client, &read).unwrap();
+    assert!(rig.receive(&mut client, 16 + 1024)[16..] == data);
+    rig.step();
+    let after = rig.core.counts;
+    assert_eq!((after.receives - before.receives, after.sends - before.sends), (1, 1));
+    assert_eq!((after.requests_in_flight, after.buffers_in_use), (0, 0));
+    let seen = Observer(Arc::clone(&rig.shared)).stats();
+    let buffer_bytes = rig.shared.budget.mapped_bytes() as u64;
+    assert_eq!(seen, ServerStats { buffer_bytes, ..after });
+    let conn = rig.conns[0].as_ref().unwrap();
+    assert_eq!((conn.in_flight, conn.held_bytes), (0, 0));
+}
+
+#[test]
+fn a_send_that_fails_ends_its_connection_and_one_that_moved_something_does_not() {
+    let mut rig = Rig::new(&["null:size=1m"], |_| ());
+    for (result, phase) in [(1, Phase::Transmission), (0, Phase::Dead), (-32, Phase::Dead)] {
+        let (mut conn, _sockets) = connection(1);
+        (conn.phase, conn.negotiation, conn.in_flight) = (Phase::Transmission, None, 2);
+        conn.input.busy = true;
+        conn.out.push(|_| 1);
+        conn.out.start();
+        rig.conns.clear();
+        rig.conns.push(Some(conn));
+        rig.touched.clear();
+        rig.sent(0, result);
+        let conn = rig.conns[0].as_ref().unwrap();
+        assert_eq!(conn.phase, phase, "{result}");
+        assert_eq!(conn.in_flight, if result == 1 { 1 } else { 2 });
+    }
+    assert_eq!(rig.core.counts.sends, 3);
+    rig.sent(0, 0);
+    rig.conns.clear();
+    rig.conns.push(None);
+    rig.sent(0, 1);
+    assert_eq!(rig.core.counts.sends, 4, "nobody's");
+    rig.conns.clear();
+    rig.touched.clear();
+}

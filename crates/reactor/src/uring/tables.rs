@@ -1,0 +1,190 @@
+//! The ring's tables of registered files and buffers (io_uring back end).
+//!
+//! Owns the free indexes of the file table, the registered regions, and those lent for that. Called
+//! by the reactor on behalf of drivers, with the ring's submitter lent. Registration saves the
+//! kernel a reference count per operation (files) and the pinning of pages per operation (buffers).
+//! Invariant: an index is free or names exactly one registration; if the kernel refuses to clear
+//! one, it is never used again.
+
+#![allow(unsafe_code)]
+
+use crate::config::Features;
+use crate::lent::{Extent, Found, LentRegions};
+use crate::op::FileRef;
+use crate::uring::probe::BUFFER_SLOTS;
+use crate::uring::regions::Regions;
+use io_uring::Submitter;
+use std::io;
+use std::os::fd::RawFd;
+
+/// What is registered with one ring.
+pub(crate) struct Tables {
+    free_files: Vec<u32>,
+    regions: Regions,
+    lent: LentRegions,
+    takes_vectors: bool,
+}
+
+impl Tables {
+    /// Tables as large as the ring's, for so many files; 0 where it has none.
+    pub(crate) fn new(file_slots: u32, features: &Features) -> Tables {
+        let buffer_slots = if features.registered_buffers { BUFFER_SLOTS } else { 0 };
+        Tables {
+            free_files: (0..file_slots).rev().collect(),
+            regions: Regions::new(buffer_slots),
+            lent: LentRegions::default(),
+            takes_vectors: features.registered_vectors,
+        }
+    }
+
+    /// Puts a file into the table, if there is room.
+    pub(crate) fn register_file(&mut self, ring: &Submitter<'_>, fd: RawFd) -> FileRef {
+        let Some(index) = self.free_files.pop() else { return FileRef::Raw(fd) };
+        match ring.register_files_update(index, &[fd]) {
+            Ok(1) => FileRef::Fixed(index),
+            _ => {
+                self.free_files.push(index);
+                FileRef::Raw(fd)
+            }
+        }
+    }
+
+    /// Takes a file out of the table.
+    pub(crate) fn unregister_file(&mut self, ring: &Submitter<'_>, index: u32) {
+        if ring.register_files_update(index, &[-1]).is_ok() {
+            self.free_files.push(index);
+        }
+    }
+
+    /// Puts a region into the table, if there is room and the kernel agrees.
+    ///
+    /// # Safety
+    ///
+    /// The region stays mapped until it is unregistered or the ring is gone.
+    pub(crate) unsafe fn register_buffer(
+        &mut self,
+        ring: &Submitter<'_>,
+        ptr: *mut u8,
+        len: usize,
+    ) -> Option<u16> {
+        if ptr.is_null() || len == 0 {
+            return None;
+        }
+        // SAFETY: promised by the caller.
+        let index = unsafe { self.put(ring, Extent { start: ptr as usize, len }) }.ok()?;
+        self.regions.insert(ptr as usize, len, index);
+        Some(index)
+    }
+
+    /// Puts a region under a free index.
+    ///
+    /// # Safety
+    ///
+    /// As for `register_buffer`.
+    unsafe fn put(&mut self, ring: &Submitter<'_>, region: Extent) -> io::Result<u16> {
+        let full = || io::Error::other("the ring's table of registered memory is full");
+        let index = self.regions.reserve().ok_or_else(full)?;
+        let list = [libc::iovec { iov_base: region.start as *mut _, iov_len: region.len }];
+        // SAFETY: promised by the caller.
+        let done = unsafe { ring.register_buffers_update(u32::from(index), &list, None) };
+        match done {
+            Ok(_) => Ok(index),
+            Err(error) => {
+                self.regions.give_back(index);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes a region out of the table.
+    ///
+    /// # Safety
+    ///
+    /// No operation that names `index` is outstanding.
+    pub(crate) unsafe fn unregister_buffer(&mut self, ring: &Submitter<'_>, index: u16) {
+        if self.regions.remove(index) {
+            // SAFETY: promised by the caller.
+            unsafe { self.clear(ring, index) };
+        }
+    }
+
+    /// Clears an index.
+    ///
+    /// # Safety
+    ///
+    /// As for `unregister_buffer`.
+    unsafe fn clear(&mut self, ring: &Submitter<'_>, index: u16) {
+        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        // SAFETY: an empty region names no memory, and the caller promises that nothing uses the
+        // old one.
+        let done = unsafe { ring.register_buffers_update(u32::from(index), &[empty], None) };
+        if done.is_ok() {
+            self.regions.give_back(index);
+        }
+    }
+
+    /// Has pieces of a region registered as operations come to lie in them.
+    ///
+    /// # Safety
+    ///
+    /// The region stays mapped until it is taken back or the ring is gone.
+    pub(crate) unsafe fn lend(&mut self, region: Extent, piece_bytes: usize) {
+        self.lent.lend(region, piece_bytes);
+    }
+
+    /// Takes back a region that was lent.
+    ///
+    /// # Safety
+    ///
+    /// If nobody else lends it to this ring, no operation in it is outstanding.
+    pub(crate) unsafe fn take_back(&mut self, ring: &Submitter<'_>, region: Extent) {
+        for index in self.lent.take_back(region) {
+            // SAFETY: promised by the caller.
+            unsafe { self.clear(ring, index) };
+        }
+    }
+
+    /// Registers all pieces of a region that is lent, up to the first that the kernel refuses.
+    pub(crate) fn register_lent(&mut self, ring: &Submitter<'_>, region: Extent) {
+        while let Some(piece) = self.lent.unregistered(region) {
+            // SAFETY: whoever lent it promised that it stays mapped until it is taken back, which
+            // clears its indexes.
+            let registered = unsafe { self.put(ring, piece) };
+            self.lent.note(piece, registered);
+        }
+    }
+
+    /// Whether the ring takes lists of pieces of a registered region.
+    pub(crate) fn takes_vectors(&self) -> bool {
+        self.takes_vectors
+    }
+
+    /// Why the kernel refused a piece of what is lent, once.
+    pub(crate) fn take_refusal(&mut self) -> Option<io::Error> {
+        self.lent.take_refusal()
+    }
+
+    /// The registered region that contains the range; one that is lent is registered now.
+    pub(crate) fn fixed_buffer(
+        &mut self,
+        ring: &Submitter<'_>,
+        start: usize,
+        len: usize,
+    ) -> Option<u16> {
+        match self.lent.find(start, len) {
+            Found::Elsewhere => self.regions.find(start, len),
+            Found::Index(index) => Some(index),
+            Found::Ordinary => None,
+            Found::Unregistered(piece) => {
+                // SAFETY: whoever lent it promised that it stays mapped until it is taken back,
+                // which clears its indexes.
+                let registered = unsafe { self.put(ring, piece) };
+                self.lent.note(piece, registered);
+                match self.lent.find(start, len) {
+                    Found::Index(index) => Some(index),
+                    _ => None,
+                }
+            }
+        }
+    }
+}
