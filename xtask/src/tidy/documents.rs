@@ -1,6 +1,8 @@
-//! Rule: README.md and ARCHITECTURE.md are there and short, and the latter gives a reason for every
-//! dependency and names functions that exist (`walk_table`).
+//! Rule: README.md, CONTRIBUTING.md and ARCHITECTURE.md are short, and the last gives a reason for
+//! every dependency and names functions that exist (`walk_table`).
 //!
+//! README.md and CONTRIBUTING.md have a bound in lines, ARCHITECTURE.md one in words; lines of the
+//! last two have a bound, too, so that an editor shows them whole.
 //! A dependency of `[workspace.dependencies]` that the document does not name has no stated reason.
 //! The block layer's own crates are not dependencies in this sense. Called by `tidy::run`.
 
@@ -15,7 +17,10 @@ use super::{Finding, walk_table};
 const README: &str = "README.md";
 const README_LINES_MAX: usize = 150;
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
-const ARCHITECTURE_LINES_MAX: usize = 300;
+const ARCHITECTURE_WORDS_MAX: usize = 4000;
+const CONTRIBUTING: &str = "CONTRIBUTING.md";
+const CONTRIBUTING_LINES_MAX: usize = 90;
+const COLUMNS_MAX: usize = 120;
 const OWN_CRATES: &str = "millrace";
 
 /// Checks the documents at the root of the repository.
@@ -32,6 +37,10 @@ pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
             findings.push(Finding::new(README, 1, message));
         }
     }
+    if let Ok(text) = fs::read_to_string(root.join(CONTRIBUTING)) {
+        findings.extend(check_length(CONTRIBUTING, &text, CONTRIBUTING_LINES_MAX));
+        findings.extend(check_columns(CONTRIBUTING, &text));
+    }
     if let Ok(text) = fs::read_to_string(root.join(ARCHITECTURE)) {
         let manifest = fs::read_to_string(root.join("Cargo.toml"))
             .context("cannot read the workspace's Cargo.toml")?;
@@ -43,8 +52,8 @@ pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
 
 /// Checks the text of the document against the manifest of the workspace.
 fn check_architecture(text: &str, manifest: &str) -> Vec<Finding> {
-    let mut findings: Vec<Finding> =
-        check_length(ARCHITECTURE, text, ARCHITECTURE_LINES_MAX).into_iter().collect();
+    let mut findings = check_columns(ARCHITECTURE, text);
+    findings.extend(check_words(ARCHITECTURE, text, ARCHITECTURE_WORDS_MAX));
     for (line, name) in dependencies(manifest) {
         if !text.lines().any(|text| has_word(text, name)) {
             let message = format!("{ARCHITECTURE} does not say why `{name}`; add a line");
@@ -59,6 +68,24 @@ fn check_length(name: &str, text: &str, lines_max: usize) -> Option<Finding> {
     let lines = text.lines().count();
     let message = format!("{lines} lines; keep it within {lines_max}, and move the rest to docs/");
     (lines > lines_max).then(|| Finding::new(name, lines_max + 1, message))
+}
+
+/// Checks that a document has no more words than it may, as `wc -w` counts them.
+fn check_words(name: &str, text: &str, words_max: usize) -> Option<Finding> {
+    let words = text.split_whitespace().count();
+    let message = format!("{words} words; keep it within {words_max}, and move the rest to docs/");
+    (words > words_max).then(|| Finding::new(name, 1, message))
+}
+
+/// Checks that no line of a document is longer than it may be.
+fn check_columns(name: &str, text: &str) -> Vec<Finding> {
+    let widths = numbered(text).map(|(line, content)| (line, content.chars().count()));
+    let wide = widths.filter(|(_, columns)| *columns > COLUMNS_MAX);
+    wide.map(|(line, columns)| {
+        let message = format!("{columns} columns; wrap it at {COLUMNS_MAX}, or shorten the cells");
+        Finding::new(name, line, message)
+    })
+    .collect()
 }
 
 /// Names in `[workspace.dependencies]` with their lines, without this workspace's own crates.
@@ -96,11 +123,15 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_without_a_reason_and_a_long_document_fail() {
+    fn a_dependency_without_a_reason_a_long_document_and_a_long_line_fail() {
         let found = check_architecture("- `libc`: calls.\n", MANIFEST);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].path.as_str(), found[0].line), ("Cargo.toml", 6));
-        let long = "libc io-uring\n".repeat(301);
-        assert_eq!(check_architecture(&long, MANIFEST)[0].line, 301);
+        let long = "libc io-uring\n".repeat(ARCHITECTURE_WORDS_MAX / 2);
+        assert_eq!(check_architecture(&long, MANIFEST), []);
+        let found = check_architecture(&format!("{long}more\n"), MANIFEST);
+        assert!(found[0].to_string().contains("4001 words"), "{found:?}");
+        let wide = format!("libc io-uring\n{}\n", "x".repeat(COLUMNS_MAX + 1));
+        assert_eq!(check_architecture(&wide, MANIFEST)[0].line, 2);
     }
 }
