@@ -16,7 +16,10 @@ const KERNELS: [&[&str]; 4] = [&["nvme"], &["loop"], &["dm-0", "nvme0n1"], &["nv
 fn traces_of_the_kernel_are_shown_as_by_blkparse() {
     require_clients!("blkparse");
     for names in KERNELS {
-        assert!(shown(&kernel_traces(), names) == blkparse(&kernel_traces(), names), "{names:?} differs");
+        assert!(
+            shown(&kernel_traces(), names) == blkparse(&kernel_traces(), names),
+            "{names:?} differs"
+        );
     }
 }
 

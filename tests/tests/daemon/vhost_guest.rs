@@ -2,8 +2,8 @@
 //!
 //! One boot, and the steps one after the other: two queues, a file system, fio, discard, both
 //! protocols at once. They run against QEMU's own server if asked for
-//! (`cargo test -p millrace-tests --test daemon vhost_guest -- --ignored`): what fails there too is a
-//! mistake of the steps.
+//! (`cargo test -p millrace-tests --test daemon vhost_guest -- --ignored`): what fails there, too,
+//! is a mistake of the steps.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::support::TestDrive;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Controller, ControllerConfig, Disk, DiskConfig, IoThread,
     Layout, Op, OpFlags, Serving, ServingConfig, Sharing, Stack, StatsSnapshot, Status, TagScope,
     TenantSnapshot, Volume, Worker,
 };
 use millrace_machine::{CpuId, Doorbell, Machine, Native, NativeParker, Parker, Thread};
-use crate::support::TestDrive;
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use crate::support::TestDrive;
 use millrace_allocations::{Counting, uncounted};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch, Driver,
@@ -15,7 +16,6 @@ use millrace_block::{
     Tag, TagScope, Volume,
 };
 use millrace_machine::{Native, Topology};
-use crate::support::TestDrive;
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 const IOS: u64 = 10_000;

@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::support::{TestDrive, run};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch, Driver,
     DriverQueue, Error, Expired, Features, HwQueues, IoThread, Layout, QueueKind, QueueLimits,
@@ -17,7 +18,6 @@ use millrace_machine::{
     Topology,
 };
 use millrace_simulator::{Model, Simulated, Simulation};
-use crate::support::{TestDrive, run};
 
 /// Answers at once, and notes which queues were used.
 #[derive(Default)]

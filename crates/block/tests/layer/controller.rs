@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::support::{Knobs, TestDrive};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Controller, ControllerConfig, Disk, DiskConfig, ErrorKind,
     Layout, Op, Serving, ServingConfig, Sharing, Spread, Stack, TagScope, Volume,
 };
 use millrace_machine::{Machine, Native, NodeId};
 use proptest::prelude::*;
-use crate::support::{Knobs, TestDrive};
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 

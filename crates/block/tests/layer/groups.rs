@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::TestDrive;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, GroupConfig, GroupId, GroupLimits,
     Groups, Op, Reject, Status, Volume,
 };
 use millrace_machine::Native;
-use crate::support::TestDrive;
 
 const DEPTH: u32 = 16;
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use crate::support::script::{Asked, HeardBell, ScriptDrive, answer_after, turn, turns_taken};
+use crate::support::thread_of;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Op, QueueKind,
     Serving, ServingConfig, Spread, Status, Volume, Worker,
 };
 use millrace_machine::{Machine, Native, Order, Word};
-use crate::support::script::{Asked, HeardBell, ScriptDrive, answer_after, turn, turns_taken};
-use crate::support::thread_of;
 
 const KINDS: [QueueKind; 2] = [QueueKind::AnyThread, QueueKind::OwnerOnly];
 

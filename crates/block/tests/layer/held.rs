@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::support::{Knobs, TestDrive};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, GroupConfig, GroupId, GroupLimits,
     Groups, HeldSnapshot, Hold, LatencyTarget, Priority, SchedulerKind, Snapshot, Volume,
 };
 use millrace_machine::Native;
-use crate::support::{Knobs, TestDrive};
 
 const SLEEP: Duration = Duration::from_millis(20);
 const KINDS: [SchedulerKind; 3] =

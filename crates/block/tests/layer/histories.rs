@@ -8,6 +8,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use crate::support::script::{Asked, ScriptDrive};
+use crate::support::{Given, thread_of};
 use millrace_block::blktrace::Act;
 use millrace_block::{
     Action, BATCH_SIZES, Batch, Bio, Buffer, Chain, Channel, ChannelConfig, Completion, Controller,
@@ -17,8 +19,6 @@ use millrace_block::{
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
-use crate::support::script::{Asked, ScriptDrive};
-use crate::support::{Given, thread_of};
 
 /// The listener that a run attaches: none, a trace sink, or a recorder with its time stamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use crate::support::{TestDrive, thread_of};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch, Driver,
     DriverQueue, Error, Expired, HwQueues, QueueKind, QueueLimits, Request, Sector, Status, Tag,
     TagScope, Volume, Worker,
 };
 use millrace_machine::{CpuId, Doorbell, Machine, Native, NativeParker, Parker, Topology};
-use crate::support::{TestDrive, thread_of};
 
 /// Keeps whoever polls the drive inside its queue for as long as it is closed.
 #[derive(Default)]

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::support::{Knobs, TestDrive, pattern, run};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Entrance, Inside, IoThread, Layout, Op,
     Serving, ServingConfig, Spread, Stack, Status, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
-use crate::support::{Knobs, TestDrive, pattern, run};
 
 const THREADS: u16 = 4;
 

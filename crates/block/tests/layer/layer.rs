@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::support::{Knobs, TestDrive, pattern, run};
 use millrace_block::{
     Again, Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch,
     Driver, DriverQueue, Error, Expired, Features, HwQueues, Layout, Op, OpFlags, QueueKind,
@@ -15,7 +16,6 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Native, Topology};
 use proptest::prelude::*;
-use crate::support::{Knobs, TestDrive, pattern, run};
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 

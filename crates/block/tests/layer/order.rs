@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use crate::support::{Given, Knobs, TestDrive, pattern, run, thread_of};
 use millrace_block::{
     Action, Again, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Event, IoThread, Layout,
     Op, OpFlags, QueueKind, QueueLimits, Reject, Sector, Serving, ServingConfig, Stack, Status,
@@ -13,7 +14,6 @@ use millrace_block::{
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
-use crate::support::{Given, Knobs, TestDrive, pattern, run, thread_of};
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 

@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
+use crate::support::script::{Asked, HeardBell, ScriptDrive, answer_after, turn, turns_taken};
+use crate::support::{Knobs, TestDrive, pattern, run, thread_of};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Dispatch, ErrorKind, IoThread, Layout,
     Op, QueueKind, Serving, ServingConfig, Stack, Status, TagScope, Volume, Worker,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
-use crate::support::script::{Asked, HeardBell, ScriptDrive, answer_after, turn, turns_taken};
-use crate::support::{Knobs, TestDrive, pattern, run, thread_of};
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 

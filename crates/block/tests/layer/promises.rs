@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::support::{Given, Knobs, TestDrive, pattern, run};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, ErrorKind, Extent, Layout, Op, OpFlags,
     QueueKind, Spread, Stack, Stamp, Status, Volume,
 };
 use millrace_machine::{Machine, Native};
-use crate::support::{Given, Knobs, TestDrive, pattern, run};
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 /// Those that make one request of neighbours.

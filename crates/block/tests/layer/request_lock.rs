@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use crate::support::{Knobs, TestDrive, pattern, run};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Entrance, Op, QueuePlug, RequestLock,
     Stack, Status, Volume,
 };
 use millrace_machine::Native;
-use crate::support::{Knobs, TestDrive, pattern, run};
 
 fn open(lock: &RequestLock<Native>) -> (Channel<Native>, Arc<Knobs>) {
     let drive = TestDrive::new(4096);

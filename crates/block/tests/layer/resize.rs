@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::support::{Knobs, TestDrive, pattern, run};
 use millrace_block::{
     Again, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, ErrorKind, Layout, Reject,
     Serving, ServingConfig, Stack, Status, Volume,
 };
 use millrace_machine::Native;
 use proptest::prelude::*;
-use crate::support::{Knobs, TestDrive, pattern, run};
 
 const STRIPE: Layout = Layout::Stripe { chunk_sectors: 8 };
 const OUTSIDE: Reject = Reject::Invalid(Status::OutOfRange);

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
+use crate::support::{Knobs, TestDrive};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Completion, Disk, DiskConfig, IoThread, Layout, Reject,
     Serving, ServingConfig, Volume, Worker,
 };
 use millrace_machine::{CpuId, Doorbell, Machine, Native, NativeParker, Parker, Word};
-use crate::support::{Knobs, TestDrive};
 
 /// A stripe of two drives with a place for a worker each.
 fn volume(serving: ServingConfig) -> Arc<Volume<Native>> {

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::support::TestDrive;
+use crate::support::script::{Asked, ScriptDrive};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Controller, ControllerConfig, Disk,
     DiskConfig, Dispatch, Driver, DriverQueue, Error, Expired, Failure, HwQueues, Layout, Op,
@@ -11,8 +13,6 @@ use millrace_block::{
     TagScope, Volume,
 };
 use millrace_machine::{Machine, Native, Topology};
-use crate::support::TestDrive;
-use crate::support::script::{Asked, ScriptDrive};
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 

@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use crate::support::{Knobs, TestDrive, pattern, run};
 use millrace_block::blktrace::{Act, Record, Rwbs, category, device, minor};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, DriverData, Entry, Event, Features,
@@ -11,7 +12,6 @@ use millrace_block::{
     Tracer, Volume,
 };
 use millrace_machine::{Machine, Native};
-use crate::support::{Knobs, TestDrive, pattern, run};
 
 struct Rig {
     tracer: Arc<Tracer<Native>>,

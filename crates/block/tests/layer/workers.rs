@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::support::{Knobs, TestDrive, thread_of};
 use millrace_block::blktrace::Act;
 use millrace_block::{
     Batch, Bio, Buffer, Chain, Channel, ChannelConfig, Disk, DiskConfig, Done, GroupId, IoThread,
@@ -14,7 +15,6 @@ use millrace_block::{
     TagScope, TraceStamp, Tracer, Volume, Worker,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
-use crate::support::{Knobs, TestDrive, thread_of};
 
 const CHUNK: u64 = 8;
 

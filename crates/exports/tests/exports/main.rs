@@ -3,13 +3,13 @@
 
 #![allow(clippy::print_stderr, clippy::unwrap_used, missing_docs, unsafe_code)]
 
-mod server_support;
 mod server_bounds;
 mod server_commands;
 mod server_holes;
 mod server_hostile;
 mod server_memory_wait;
 mod server_orders;
+mod server_support;
 mod server_unaligned;
 mod vhost_behaviour;
 mod vhost_foreign;

@@ -6,7 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::server_support::{BACKENDS, MIB, Running, order, pattern, read, read_to_end, request, serve, write};
+use crate::server_support::{
+    BACKENDS, MIB, Running, order, pattern, read, read_to_end, request, serve, write,
+};
 use millrace_block::ErrorKind;
 use millrace_exports::nbd::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};

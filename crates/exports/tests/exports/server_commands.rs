@@ -4,7 +4,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::server_support::{BACKENDS, MIB, call, header, order, pattern, read, request, serve, write};
+use crate::server_support::{
+    BACKENDS, MIB, call, header, order, pattern, read, request, serve, write,
+};
 use millrace_clients::nbd::Client;
 use millrace_nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE};
 use millrace_nbd::{Command, Errno, Request};

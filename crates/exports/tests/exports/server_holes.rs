@@ -5,7 +5,9 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use crate::server_support::{BACKENDS, MIB, Running, order, pattern, read, serve, serve_groups, write};
+use crate::server_support::{
+    BACKENDS, MIB, Running, order, pattern, read, serve, serve_groups, write,
+};
 use millrace_block::Groups;
 use millrace_drives::fault_controls;
 use millrace_nbd::Command;

@@ -3,7 +3,9 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use crate::server_support::{BACKENDS, MIB, order, pattern, read, read_to_end, request, serve, write};
+use crate::server_support::{
+    BACKENDS, MIB, order, pattern, read, read_to_end, request, serve, write,
+};
 use millrace_clients::nbd::Client;
 use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
 use millrace_nbd::{Command, ReplyStyle, Request, encode_request};

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::server_support::{BACKENDS, MIB, Running, header, pattern, read, request, serve, serve_groups, write};
+use crate::server_support::{
+    BACKENDS, MIB, Running, header, pattern, read, request, serve, serve_groups, write,
+};
 use millrace_block::Groups;
 use millrace_clients::nbd::Client;
 use millrace_nbd::{Command, Request};

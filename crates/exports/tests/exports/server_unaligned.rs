@@ -5,7 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 
-use crate::server_support::{BACKENDS, MIB, Running, header, pattern, read, serve, serve_volumes, write};
+use crate::server_support::{
+    BACKENDS, MIB, Running, header, pattern, read, serve, serve_volumes, write,
+};
 use millrace_block::{Disk, DiskConfig, Volume};
 use millrace_drives::{RamConfig, RamDriver};
 use millrace_machine::Native;

@@ -6,17 +6,17 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use millrace_block::{Op, Status};
-use millrace_clients::vhost::{Client, Options, Request, Wait};
-use millrace_drives::{Effect, FaultCache, FaultRule};
-use millrace_exports::vhost::{Threads, VhostSocket};
-use millrace_reactor::Backend;
 use crate::vhost_support::guest::{
     AVAIL, CONFIG_WCE, DISCARD, EVENT_IDX, FLUSH, GET_ID, GUEST, Guest, IN, INDIRECT, NEXT, OUT,
     TABLES, USED, WRITE, WRITE_ZEROES, count, event, wait_for,
 };
 use crate::vhost_support::wire::{VERSION, Wire, code, pair, words};
 use crate::vhost_support::{BACKENDS, Export, faulty, until, volume};
+use millrace_block::{Op, Status};
+use millrace_clients::vhost::{Client, Options, Request, Wait};
+use millrace_drives::{Effect, FaultCache, FaultRule};
+use millrace_exports::vhost::{Threads, VhostSocket};
+use millrace_reactor::Backend;
 
 const SPEC: &str = "ram:size=16m";
 const RO: u64 = 1 << 5;

@@ -5,8 +5,8 @@
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 
-use millrace_exports::vhost::Threads;
 use crate::vhost_support::{BACKENDS, Export, LONG, volume};
+use millrace_exports::vhost::Threads;
 use virtio_driver::{
     VhostUser, VirtioBlkFeatureFlags, VirtioBlkQueue, VirtioBlkTransport, VirtioFeatureFlags,
 };

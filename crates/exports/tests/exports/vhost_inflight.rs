@@ -9,14 +9,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use crate::vhost_support::guest::{FLUSH, Guest, IN, OUT};
+use crate::vhost_support::wire::{Wire, code};
+use crate::vhost_support::{BACKENDS, Export, faulty, until, volume};
 use millrace_block::{Op, Volume};
 use millrace_drives::{Effect, FaultCache, FaultRule};
 use millrace_exports::vhost::{Threads, VhostConfig, VhostExport, VhostServer, VhostSocket};
 use millrace_machine::Native;
 use millrace_reactor::Backend;
-use crate::vhost_support::guest::{FLUSH, Guest, IN, OUT};
-use crate::vhost_support::wire::{Wire, code};
-use crate::vhost_support::{BACKENDS, Export, faulty, until, volume};
 
 const SPEC: &str = "ram:size=16m";
 /// Socket and file of the device in a process of its own.

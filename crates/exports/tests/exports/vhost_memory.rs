@@ -8,11 +8,11 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
-use millrace_reactor::Backend;
 use crate::vhost_support::guest::{GET_ID, Guest, IN, NEXT, OUT, WRITE};
 use crate::vhost_support::wire::{NEED_REPLY, VERSION, code, words};
 use crate::vhost_support::{BACKENDS, Export, faulty, until, volume};
+use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
+use millrace_reactor::Backend;
 
 const MIB: u64 = 1 << 20;
 /// Far less than an answer may wait for requests in memory that goes.

@@ -4,9 +4,9 @@
 
 use std::path::Path;
 
+use crate::vhost_support::{BACKENDS, Export, volume};
 use millrace_clients::vhost::{Client, Options, Request, Wait};
 use millrace_machine::{CpuId, Machine, Native, Thread};
-use crate::vhost_support::{BACKENDS, Export, volume};
 
 /// Requests in a load: so many that pauses between vain polls are long before it ends.
 const IOS: u64 = 4096;
@@ -37,7 +37,9 @@ fn a_thread_on_the_cpu_of_its_guest_does_not_poll_in_vain() {
             };
             let export = Export::of(backend, &[volume("null:size=1g")], change);
             load(&export.socket(0), wait, cpu);
-            crate::vhost_support::until("the counters are published", || export.stats().requests >= IOS);
+            crate::vhost_support::until("the counters are published", || {
+                export.stats().requests >= IOS
+            });
             let stats = export.stats();
             assert!(stats.poll_misses < IOS / 16, "{backend:?} {wait:?}: {stats:?}");
             // Those that found out that the guest keeps the CPU took a time slice each.

@@ -8,12 +8,12 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use millrace_drives::FaultCache;
-use millrace_reactor::Backend;
-use proptest::prelude::*;
 use crate::vhost_support::guest::{Guest, QUEUE_BYTES, addresses, event};
 use crate::vhost_support::wire::{NEED_REPLY, VERSION, Wire, code, pair, words};
 use crate::vhost_support::{Export, faulty, until, volume};
+use millrace_drives::FaultCache;
+use millrace_reactor::Backend;
+use proptest::prelude::*;
 
 const SPEC: &str = "ram:size=16m";
 const QUEUES: u32 = 4;

@@ -6,13 +6,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use millrace_drives::{Effect, FaultCache, FaultRule};
-use millrace_reactor::Backend;
 use crate::vhost_support::guest::{
     EVENT_IDX, GUEST, Guest, IN, INDIRECT, NEXT, OUT, TABLES, USED, WRITE, count,
 };
 use crate::vhost_support::wire::{code, words};
 use crate::vhost_support::{BACKENDS, Export, LONG, faulty, until, volume};
+use millrace_drives::{Effect, FaultCache, FaultRule};
+use millrace_reactor::Backend;
 
 const SPEC: &str = "ram:size=16m";
 

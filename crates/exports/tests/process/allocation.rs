@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use crate::alone;
 use crate::server_support::{BACKENDS, MIB, Running, order, request, serve, write};
+use crate::vhost_support::guest::{GUEST, Guest as ByHand, IN, INDIRECT, NEXT, WRITE};
 use millrace_allocations::{Counting, held_bytes};
 use millrace_clients::nbd::Client;
 use millrace_clients::vhost::{Client as Guest, Descriptors, Options, Queue, Request, Wait};
 use millrace_exports::vhost::Threads;
 use millrace_nbd::Command;
-use crate::vhost_support::guest::{GUEST, Guest as ByHand, IN, INDIRECT, NEXT, WRITE};
 
 /// The first I/O threads of the NBD server and of an export to virtual machines.
 const IO_THREADS: [&[u8]; 2] = [b"millrace-io0\0", b"millrace-vm0\0"];

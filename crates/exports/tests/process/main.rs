@@ -4,9 +4,9 @@
 #![allow(clippy::print_stderr, clippy::unwrap_used, missing_docs, unsafe_code)]
 
 mod allocation;
+mod server_stuck;
 #[path = "../exports/server_support/mod.rs"]
 mod server_support;
-mod server_stuck;
 mod vhost_idle;
 #[path = "../exports/vhost_support/mod.rs"]
 mod vhost_support;

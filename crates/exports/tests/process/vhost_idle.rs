@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use millrace_clients::vhost::{Client, Options, Queue, Request, Wait};
 use crate::alone;
 use crate::vhost_support::{BACKENDS, Export, volume};
+use millrace_clients::vhost::{Client, Options, Queue, Request, Wait};
 
 const IDLE: Duration = Duration::from_secs(2);
 

@@ -31,7 +31,8 @@ fn a_stop_waits_for_slow_drives_below_a_machines_volume_too() {
     let dir = tempdir();
     let path = dir.path().display();
     let slow = format!("fault:drive=(file:path={path}/d0,size=64m),latency=20ms,op=write");
-    let text = config(&[slow], "size = \"16m\"\ndirty-age = \"1h\"").replace("drives = ", "queue-depth = 1\ndrives = ");
+    let text = config(&[slow], "size = \"16m\"\ndirty-age = \"1h\"")
+        .replace("drives = ", "queue-depth = 1\ndrives = ");
     let text = text.replace("nbd = \"unix:s\"", "vhost-user-blk = \"unix:s\"");
     let mut daemon = Daemon::start(&text, &["s", "c"]);
     let mut bench = millrace_lab();

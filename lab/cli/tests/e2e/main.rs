@@ -1,5 +1,6 @@
-//! The program `millrace-lab` from outside, beside the daemon and clients of others. All modules are
-//! one program, because linking a test program takes longer than most of them run.
+//! The program `millrace-lab` from outside, beside the daemon and clients of others.
+//!
+//! All modules are one program, because linking a test program takes longer than most of them run.
 //!
 //! Cargo builds `millrace-lab` for this target, so the end-to-end tests find it.
 

@@ -93,8 +93,11 @@ fn what_blkparse_prints_is_the_same_trace_as_what_it_read() {
     let dir = tempdir();
     for name in ["nvme", "loop", "dm-0", "nvme0n1"] {
         let lines = dir.path().join(format!("{name}.txt"));
-        std::fs::write(&lines, text(Command::new("blkparse").arg("-i").arg(kernel_traces().join(name))))
-            .unwrap();
+        std::fs::write(
+            &lines,
+            text(Command::new("blkparse").arg("-i").arg(kernel_traces().join(name))),
+        )
+        .unwrap();
         for format in ["iolog3", "msr"] {
             let [ours, theirs] = ["a", "b"].map(|end| dir.path().join(format!("{name}.{end}")));
             convert(&kernel_traces().join(name), format, &ours);

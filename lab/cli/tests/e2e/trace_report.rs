@@ -8,7 +8,11 @@ fn the_report_is_one_page_that_loads_nothing() {
     let dir = tempdir();
     let page = dir.path().join("page.html");
     let mut command = millrace_lab();
-    command.args(["trace", "report", "dm-0", "nvme0n1", "-D"]).arg(kernel_traces()).arg("-o").arg(&page);
+    command
+        .args(["trace", "report", "dm-0", "nvme0n1", "-D"])
+        .arg(kernel_traces())
+        .arg("-o")
+        .arg(&page);
     assert!(run(&mut command).status.success());
     let html = std::fs::read_to_string(&page).unwrap();
     for part in ["id=\"stages\"", "id=\"latency\"", "id=\"sectors\"", "id=\"per-cpu\"", "259,0"] {
