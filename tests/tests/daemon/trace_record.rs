@@ -11,7 +11,7 @@ use millrace_tests::raw_nbd::{READ, RawNbd, request};
 use millrace_tests::recording::{begin, end, record};
 use millrace_tests::serving::pattern;
 use millrace_tests::traces::{agrees_with_btt, blkparse, count, shown, text};
-use millrace_tests::{Daemon, poll_within, require_clients, run, tempdir};
+use millrace_tests::{Daemon, poll_within, require_clients, run};
 
 /// The known load, and a flush on each drive.
 fn load(daemon: &Daemon) {
