@@ -3,6 +3,7 @@
 //! In every crate under `crates` and `lab`, and in `xtask`, no more than two files may import each
 //! other in a circle. Where `LAYERS` lists a crate's layers, lowest first, a file imports only
 //! downwards, too; a layer is a folder with the file of its name, within which only circles count.
+//! A crate under `crates`, and `xtask`, has layers as soon as it has more than a dozen files.
 //! An import is any path of the product code that begins with `crate::` or `super::`; calls of
 //! methods, and paths to a file's own children, are not seen. Called by `tidy::run` with all files
 //! at once.
@@ -18,11 +19,161 @@ struct House<'a> {
     layers: &'a [&'a str],
 }
 
-/// The layers of crates that have some.
-const LAYERS: [(&str, &[&str]); 1] = [(
-    "crates/block/src/",
-    &["bio", "chain", "account", "group", "queue", "trace", "disk", "volume", "channel"],
-)];
+/// The layers of each crate that has some.
+const LAYERS: &[(&str, &[&str])] = &[
+    (
+        "crates/block/src/",
+        &["bio", "chain", "account", "group", "queue", "trace", "disk", "volume", "channel"],
+    ),
+    ("crates/cache/src/", &["stats", "memory", "config", "cache", "write_back", "read", "front"]),
+    ("crates/cli/src/", &["config", "views", "verbs", "moved", "cli", "main"]),
+    (
+        "crates/console/src/",
+        &[
+            "grid",
+            "name",
+            "visible",
+            "words",
+            "bar",
+            "cache",
+            "completions",
+            "documents",
+            "lock_table",
+            "man",
+            "walk",
+            "output_queue",
+            "logging",
+            "speech",
+            "program",
+        ],
+    ),
+    (
+        "crates/drives/src/",
+        &[
+            "common",
+            "spec",
+            "controller",
+            "null",
+            "ram",
+            "model",
+            "fault",
+            "file",
+            "nbd",
+            "rbd",
+            "open",
+        ],
+    ),
+    (
+        "crates/exports/src/",
+        &[
+            "access",
+            "counters",
+            "descriptors",
+            "faults",
+            "stop",
+            "mailbox",
+            "client_groups",
+            "io_threads",
+            "unix_socket",
+            "virtio",
+            "vhost",
+            "nbd",
+        ],
+    ),
+    (
+        "crates/machine/src/",
+        &[
+            "lock_row",
+            "lock_meter",
+            "machine",
+            "native_lock",
+            "native",
+            "cpu_share",
+            "deadline",
+            "doorbell",
+            "plant",
+            "sysfs",
+            "topology",
+        ],
+    ),
+    (
+        "crates/millrace/src/",
+        &[
+            "created",
+            "groups",
+            "serving",
+            "space",
+            "assemble",
+            "config",
+            "cache",
+            "opening",
+            "io_error",
+            "stripe",
+            "block_device",
+            "async_device",
+            "channel",
+            "serve",
+        ],
+    ),
+    (
+        "crates/nbd/src/",
+        &[
+            "wire",
+            "error",
+            "export",
+            "transmission",
+            "reply",
+            "status",
+            "client",
+            "option",
+            "handshake",
+        ],
+    ),
+    (
+        "crates/reactor/src/",
+        &[
+            "config", "op", "sys", "table", "pool", "hub", "spin", "lent", "epoll", "uring",
+            "reactor",
+        ],
+    ),
+    (
+        "crates/trace/src/",
+        &[
+            "error",
+            "file",
+            "names",
+            "measure",
+            "tree",
+            "drive",
+            "lock_line",
+            "reader",
+            "overview",
+            "show",
+            "spans",
+        ],
+    ),
+    (
+        "xtask/src/",
+        &[
+            "tree",
+            "api",
+            "planted",
+            "primitives",
+            "tidy",
+            "check",
+            "models",
+            "mutants",
+            "deb",
+            "programs",
+            "main",
+        ],
+    ),
+];
+
+/// Most files of a crate without layers, where [`LAYERED`] holds.
+const FLAT_FILES_MAX: usize = 12;
+/// Folders whose crates have layers if they are larger.
+const LAYERED: [&str; 2] = ["crates/", "xtask/"];
 
 /// Most files of one circle of imports.
 const CIRCLE_MAX: usize = 2;
@@ -48,6 +199,16 @@ fn check_house(sources: &[Source], house: &House) -> Vec<Finding> {
     let files: BTreeMap<String, &Source> =
         sources.iter().filter(inside).map(|source| (module_of(house, source), source)).collect();
     let mut findings = Vec::new();
+    let is_large =
+        files.len() > FLAT_FILES_MAX && LAYERED.iter().any(|of| house.src.starts_with(of));
+    if is_large && house.layers.is_empty() {
+        let text = format!(
+            "{} files and no layers, {FLAT_FILES_MAX} at most; list the layers of {} in tidy's layers",
+            files.len(),
+            house.src
+        );
+        findings.push(Finding::new(&format!("{}lib.rs", house.src), 1, text));
+    }
     let mut arrows = Arrows::new();
     for (name, source) in &files {
         let layer = layer_of(house, name);
@@ -265,14 +426,29 @@ mod tests {
             .flat_map(|(from, to)| {
                 let text = format!("use crate::{to}::X;\n");
                 [
-                    Source::parse(&format!("xtask/src/{from}.rs"), &text),
+                    Source::parse(&format!("lab/x/src/{from}.rs"), &text),
                     Source::parse(&format!("crates/{from}/src/{from}.rs"), &text),
                 ]
             })
             .collect();
         let found = check(&sources);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!(found[0].path, "xtask/src/a.rs");
+        assert_eq!(found[0].path, "lab/x/src/a.rs");
+    }
+
+    #[test]
+    fn a_crate_of_more_than_a_dozen_files_needs_layers() {
+        let files = |count: usize| -> Vec<Source> {
+            let path = |number| format!("crates/x/src/f{number}.rs");
+            (0..count).map(|number| Source::parse(&path(number), "fn f() {}\n")).collect()
+        };
+        assert_eq!(check(&files(12)).len(), 0);
+        let found = check(&files(13));
+        assert_eq!(found.len(), 1);
+        assert!(found[0].to_string().starts_with("crates/x/src/lib.rs:1: 13 files and no layers"));
+        let layers = ["f0", "f1"];
+        let house = House { src: "crates/x/src/", layers: &layers };
+        assert!(check_house(&files(2), &house).is_empty());
     }
 
     #[test]
