@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use clap::{Command, CommandFactory, Parser, Subcommand};
 use millrace_console::{ERROR, complain, completions, logging, man};
 
-use crate::{moved, verbs};
+use crate::{former_verbs, verbs};
 
 const COMPLETIONS: &str = "\
 Examples:
@@ -96,7 +96,7 @@ pub fn run() -> ExitCode {
 /// Says what is wrong with the command line, and ends the program if the parser does.
 fn refuse(error: &clap::Error) -> ExitCode {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    match moved::answer(error, &words.collect::<Vec<_>>()) {
+    match former_verbs::answer(error, &words.collect::<Vec<_>>()) {
         Some(text) => {
             complain(&anyhow!(text));
             ExitCode::from(ERROR)

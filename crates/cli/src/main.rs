@@ -5,7 +5,7 @@
 
 mod cli;
 mod config;
-mod moved;
+mod former_verbs;
 mod verbs;
 mod views;
 

@@ -1,7 +1,7 @@
 //! Views over a running daemon: its control socket and its metrics page.
 //!
 //! protocol.rs is what a line on the control socket means, report.rs what the counters look like on
-//! it (groups.rs those of groups, caches.rs those of caches, locks.rs those of locks, resized.rs
+//! it (groups.rs those of groups, caches.rs those of caches, locks.rs those of locks, growth.rs
 //! what growing came to), prometheus.rs the same for Prometheus; thread.rs serves both sockets from
 //! one thread that sleeps when nobody asks, session.rs is one client of it, http.rs the little of
 //! HTTP that it speaks. client.rs is the other end of the control socket. `serve` starts the thread
@@ -12,13 +12,13 @@
 pub mod caches;
 pub mod client;
 pub mod groups;
+pub mod growth;
 pub mod guests;
 mod http;
 pub mod locks;
 mod prometheus;
 mod protocol;
 pub mod report;
-pub mod resized;
 mod session;
 pub mod settings;
 mod thread;

@@ -26,7 +26,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &["bio", "chain", "account", "group", "queue", "trace", "disk", "volume", "channel"],
     ),
     ("crates/cache/src/", &["stats", "memory", "config", "cache", "write_back", "read", "front"]),
-    ("crates/cli/src/", &["config", "views", "verbs", "moved", "cli", "main"]),
+    ("crates/cli/src/", &["config", "views", "verbs", "former_verbs", "cli", "main"]),
     (
         "crates/console/src/",
         &[

@@ -1,6 +1,6 @@
 //! `[volume.cache]`: the settings of a cache over a volume.
 //!
-//! The keys and their words are millrace-console's. Called by raw.rs. Pure.
+//! The keys and their words are millrace-console's. Called by sections.rs. Pure.
 
 use millrace::CacheConfig;
 use millrace_console::cache::KEYS;

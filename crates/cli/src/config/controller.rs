@@ -1,7 +1,7 @@
 //! `[[controller]]` sections: what drives hang on, and how the drives' names for it are resolved.
 //!
-//! Both steps of it, since it is little: `read` makes a section of values, called by raw.rs;
-//! `controllers` finds each drive's by name, called by checked.rs. A controller is what the block
+//! Both steps of it, since it is little: `read` makes a section of values, called by sections.rs;
+//! `controllers` finds each drive's by name, called by plan.rs. A controller is what the block
 //! layer is told about tags; the `controller` in a `model:` spec is modelled hardware, and no
 //! business of this file. Touches no file but what tells the machine's NUMA nodes.
 
@@ -11,7 +11,7 @@ use millrace_machine::{Machine, Native, NodeId};
 
 use super::document::{Located, Section};
 use super::problem::Problems;
-use super::raw::RawConfig;
+use super::sections::RawConfig;
 use super::words;
 
 /// A `[[controller]]`.

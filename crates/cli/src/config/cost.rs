@@ -1,7 +1,8 @@
 //! `cost` of a `[[drive]]`: what the drive does in a second, for schedulers that share by cost.
 //!
-//! Called by raw.rs. The keys are rates, as io.cost's model has them, since those are what data
-//! sheets state and `millrace-lab bench --calibrate` measures; the block layer makes costs of them.
+//! Called by sections.rs. The keys are rates, as io.cost's model has them, since those are what
+//! data sheets state and `millrace-lab bench --calibrate` measures; the block layer makes costs of
+//! them.
 
 use millrace::{CostModel, OpCost, OpRates};
 

@@ -1,8 +1,8 @@
 //! A TOML text as sections with keys that know their line.
 //!
-//! Owns nothing but the parsed document. Called by raw.rs, which takes the keys it knows out of a
-//! section; what is left at `finish` is unknown, and the error names the nearest key that was asked
-//! for. So a key is written down once, where it is read.
+//! Owns nothing but the parsed document. Called by sections.rs, which takes the keys it knows out
+//! of a section; what is left at `finish` is unknown, and the error names the nearest key that was
+//! asked for. So a key is written down once, where it is read.
 
 use millrace_console::words::nearest;
 use toml::Spanned;

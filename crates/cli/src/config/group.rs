@@ -1,7 +1,7 @@
 //! `[[group]]` sections, and the same keys for `ctl set group`: who shares drives, on which terms.
 //!
-//! Owns the one table of keys and their words, from which sections are read (called by raw.rs) and
-//! a running daemon's settings are changed and printed. How groups go together is in
+//! Owns the one table of keys and their words, from which sections are read (called by sections.rs)
+//! and a running daemon's settings are changed and printed. How groups go together is in
 //! group/members.rs. Pure.
 
 pub(super) mod members;

@@ -1,7 +1,7 @@
 //! `[[listener]]` sections, TLS, and who may connect to a Unix socket.
 //!
-//! Called by raw.rs for the keys and by checked.rs for how they go together with the addresses that
-//! exports name. Users and groups become numbers here; certificates are read at the start.
+//! Called by sections.rs for the keys and by plan.rs for how they go together with the addresses
+//! that exports name. Users and groups become numbers here; certificates are read at the start.
 
 use std::path::Path;
 

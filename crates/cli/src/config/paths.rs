@@ -1,8 +1,8 @@
 //! Paths inside drive specs, made relative to the configuration.
 //!
 //! A path stands at the keys `path` and `conf` of a spec, and at keys of TLS; a drive around
-//! another (`fault`) has that one's spec at the key `drive`. Called by raw.rs; `Spec::file` finds
-//! them again.
+//! another (`fault`) has that one's spec at the key `drive`. Called by sections.rs; `Spec::file`
+//! finds them again.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! The keys of an `[[export]]` that serve it to virtual machines, and what they come to.
 //!
-//! Called by raw.rs for the keys and by checked.rs for how they go together. Which threads serve
+//! Called by sections.rs for the keys and by plan.rs for how they go together. Which threads serve
 //! the queues of a guest, and on which CPUs, is decided here. Without `cpus` no thread is pinned:
 //! where the guest's own threads run is known to the kernel only, and a pinned thread that shares
 //! its CPU with the guest that it serves cannot get out of the guest's way.

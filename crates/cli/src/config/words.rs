@@ -1,7 +1,7 @@
 //! The words of a configuration: sizes, times, listeners, names of designs.
 //!
 //! Pure functions from a text to a value or to what is wrong with it and what to write instead;
-//! those that the laboratory's command line has, too, are millrace-console's. Called by raw.rs
+//! those that the laboratory's command line has, too, are millrace-console's. Called by sections.rs
 //! through `Section`, which adds file, line and key, and by the command line for the same words.
 
 use std::ffi::OsStr;

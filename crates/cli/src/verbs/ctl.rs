@@ -21,8 +21,8 @@ use crate::config::words::bytes_for_people;
 use crate::verbs::stat::{CONNECT_DEFAULT, socket};
 use crate::views::Set;
 use crate::views::client::Client;
+use crate::views::growth::Resized;
 use crate::views::report::{Drive, Report, Volume};
-use crate::views::resized::Resized;
 
 const SET_EXAMPLES: &str = "\
 Examples:
@@ -356,7 +356,7 @@ fn describe(resized: &Resized) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::resized::{Drive, Need};
+    use crate::views::growth::{Drive, Need};
 
     fn said(volume: [u64; 2], drives: &[(&str, [u64; 2])]) -> String {
         let drive = |(name, [old_bytes, new_bytes]): &(&str, [u64; 2])| Drive {

@@ -14,9 +14,9 @@ use anyhow::{Context, bail};
 use millrace_console::visible;
 use serde_json::{Value, json};
 
+use super::growth::Resized;
 use super::locks::Locks;
 use super::report::{Report, Traced};
-use super::resized::Resized;
 use super::settings::{Changed, GroupChanged};
 use super::{Acknowledge, CONTROL_VERSION, Resize, Set, SetGroup, TraceStart};
 

@@ -1,7 +1,7 @@
 //! How groups stand to each other, and who is in them: names resolved, contradictions found.
 //!
 //! The second step of `[[group]]` sections and of the keys `group` and `group-each` of an export.
-//! Called by raw.rs for these keys and by checked.rs for the rest.
+//! Called by sections.rs for these keys and by plan.rs for the rest.
 
 use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, ServeConfig};
 use millrace_console::words::nearest;
@@ -11,7 +11,7 @@ use super::RawGroup;
 use super::targets::Asked;
 use crate::config::document::Located;
 use crate::config::problem::Problems;
-use crate::config::raw::RawConfig;
+use crate::config::sections::RawConfig;
 
 /// Checks how groups stand to each other.
 pub fn groups(raw: &RawConfig, problems: &mut Problems) -> Vec<GroupConfig> {

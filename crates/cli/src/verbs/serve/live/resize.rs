@@ -11,7 +11,7 @@ use millrace_machine::Native;
 
 use crate::config::words::bytes_for_people;
 use crate::views::Refusal;
-use crate::views::resized::Resized;
+use crate::views::growth::Resized;
 
 /// Has the volume of this name grow, as far as its drives have.
 ///

@@ -19,7 +19,7 @@ use super::controller;
 use super::document::Located;
 use super::group::members;
 use super::problem::Problems;
-use super::raw::{RawConfig, RawExport, RawVolume};
+use super::sections::{RawConfig, RawExport, RawVolume};
 use super::words::{ControlWord, LayoutWord};
 
 /// Longest name of an export or description in bytes, by the NBD protocol.

@@ -2,7 +2,7 @@
 //!
 //! Owns the list of keys of every section. Called by `config::load`; calls document.rs and words.rs
 //! and the parser of drive specs. What each value means alone is checked here, how values go
-//! together in checked.rs. Goes on after a mistake, so that all are reported at once.
+//! together in plan.rs. Goes on after a mistake, so that all are reported at once.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
