@@ -23,14 +23,14 @@ pub mod words;
 
 use std::path::Path;
 
-pub use plan::{Checked, DriveLines, ListenerPlan};
+pub use plan::{DriveLines, ListenerPlan, ServePlan};
 pub use problem::{BUILT_IN, Place, Problems};
 
 /// Reads a configuration; `file` is its name in messages, `base` where its relative paths lie.
 ///
 /// # Errors
 /// All that is wrong with it.
-pub fn load(file: &str, text: &str, base: &Path) -> Result<Checked, Problems> {
+pub fn load(file: &str, text: &str, base: &Path) -> Result<ServePlan, Problems> {
     let mut problems = Problems::new(file);
     let raw = sections::read(text, base, &mut problems);
     let checked = plan::check(file, raw, &mut problems);

@@ -183,13 +183,13 @@ mod tests {
 
     use millrace::{ListenerTls, VhostSocket};
 
-    use crate::config::{Checked, load};
+    use crate::config::{ServePlan, load};
 
     const START: &str = "[[drive]]\nname = \"d\"\nspec = \"ram:size=1m\"\n[[volume]]\nname = \
                          \"v\"\ndrives = [\"d\"]\n[[export]]\nvolume = \"v\"\nnbd = \
                          [\"unix:/s\", \"tcp:0\"]\n";
 
-    fn plan(text: &str) -> Checked {
+    fn plan(text: &str) -> ServePlan {
         load("m.toml", &format!("{START}{text}"), Path::new("/etc")).unwrap()
     }
 
@@ -231,7 +231,7 @@ mod tests {
                 Path::new("/etc"),
             )
         };
-        let mode_of = |plan: &Checked, key: &str| match key {
+        let mode_of = |plan: &ServePlan, key: &str| match key {
             "mode" => plan.config.listener_settings[0].access.mode,
             "socket-mode" => match &plan.config.exports[0].guests.as_ref().unwrap().socket {
                 VhostSocket::Listen(_, access) => access.mode,

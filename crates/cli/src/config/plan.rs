@@ -27,7 +27,7 @@ const EXPORT_NAME_BYTES_MAX: usize = 4096;
 
 /// What is to be served, and how.
 #[derive(Debug)]
-pub struct Checked {
+pub struct ServePlan {
     /// The file, for messages.
     pub file: String,
     /// What the library opens and serves.
@@ -78,7 +78,7 @@ impl DriveLines {
     }
 }
 
-impl Checked {
+impl ServePlan {
     /// The drives, in the order in which they are opened.
     pub fn drives(&self) -> impl Iterator<Item = (&DriveConfig, &DriveLines)> {
         self.config.drives().zip(&self.lines.drives)
@@ -114,8 +114,8 @@ pub struct ListenerPlan {
 }
 
 /// Checks how sections go together.
-pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> Checked {
-    let mut checked = Checked {
+pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> ServePlan {
+    let mut checked = ServePlan {
         file: file.to_owned(),
         config: ServeConfig {
             controllers: controller::controllers(&raw, problems),
@@ -182,7 +182,7 @@ fn unique<'a>(
 }
 
 /// Resolves each volume's drives; a drive belongs to one volume, once.
-fn volumes(raw: &RawConfig, checked: &mut Checked, problems: &mut Problems) {
+fn volumes(raw: &RawConfig, checked: &mut ServePlan, problems: &mut Problems) {
     let mut users: Vec<Option<&Located<String>>> = vec![None; raw.drives.len()];
     for volume in &raw.volumes {
         let mut drives = Vec::new();
@@ -292,7 +292,7 @@ fn layout(volume: &RawVolume, problems: &mut Problems) -> Layout {
 }
 
 /// A socket is one export's, for one protocol.
-fn check_socket(guests: &Located<GuestConfig>, checked: &Checked, problems: &mut Problems) {
+fn check_socket(guests: &Located<GuestConfig>, checked: &ServePlan, problems: &mut Problems) {
     let path = guests.value.path();
     let nbd = checked.listeners.iter().find(|listener| match &listener.address {
         Listen::Unix(other) => other == path,
@@ -307,7 +307,7 @@ fn check_socket(guests: &Located<GuestConfig>, checked: &Checked, problems: &mut
     }
 }
 
-fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
+fn add_export(raw: &RawExport, checked: &mut ServePlan, problems: &mut Problems) {
     let wanted = &raw.volume;
     let name = raw.name.as_ref().unwrap_or(wanted);
     let description = raw.description.clone().unwrap_or_default();
@@ -345,7 +345,7 @@ fn add_export(raw: &RawExport, checked: &mut Checked, problems: &mut Problems) {
 fn add_listener(
     listen: &Located<Listen>,
     name: &Located<String>,
-    checked: &mut Checked,
+    checked: &mut ServePlan,
     problems: &mut Problems,
 ) {
     let export = checked.config.exports.len();
@@ -372,7 +372,7 @@ fn add_listener(
 }
 
 /// Puts the settings of addresses where the exports' addresses find them.
-fn add_listener_settings(raw: &RawConfig, checked: &mut Checked, problems: &mut Problems) {
+fn add_listener_settings(raw: &RawConfig, checked: &mut ServePlan, problems: &mut Problems) {
     let settings = &raw.listeners;
     for (at, one) in settings.iter().enumerate() {
         let address = &one.address.value;
@@ -409,7 +409,7 @@ fn add_listener_settings(raw: &RawConfig, checked: &mut Checked, problems: &mut 
 }
 
 /// Warns of drives and volumes that nobody can reach.
-fn warn_of_idle(raw: &RawConfig, checked: &mut Checked) {
+fn warn_of_idle(raw: &RawConfig, checked: &mut ServePlan) {
     let file = &checked.file;
     for drive in &raw.drives {
         if !checked.config.drives().any(|used| used.name == drive.name.value) {

@@ -10,7 +10,7 @@ const DRIVE: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n";
 const VOLUME: &str = "[[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n";
 const EXPORT: &str = "[[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n";
 
-fn plan(text: &str) -> Checked {
+fn plan(text: &str) -> ServePlan {
     load("m.toml", text, Path::new("conf")).map_err(|problems| problems.to_string()).unwrap()
 }
 

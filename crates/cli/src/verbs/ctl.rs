@@ -21,7 +21,7 @@ use crate::config::words::bytes_for_people;
 use crate::verbs::stat::{CONNECT_DEFAULT, socket};
 use crate::views::Set;
 use crate::views::client::Client;
-use crate::views::growth::Resized;
+use crate::views::growth::VolumeGrowth;
 use crate::views::report::{Drive, Report, Volume};
 
 const SET_EXAMPLES: &str = "\
@@ -323,7 +323,7 @@ fn resize(args: &ResizeArgs) -> Result<ExitCode> {
 }
 
 /// For people: the volume, and the drives that have grown.
-fn describe(resized: &Resized) -> String {
+fn describe(resized: &VolumeGrowth) -> String {
     let grown = |old: u64, new: u64| match new > old {
         true => {
             format!("{} ({new} bytes), before {}", bytes_for_people(new), bytes_for_people(old))
@@ -356,7 +356,7 @@ fn describe(resized: &Resized) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::growth::{Drive, Need};
+    use crate::views::growth::{Drive, DriveNeed};
 
     fn said(volume: [u64; 2], drives: &[(&str, [u64; 2])]) -> String {
         let drive = |(name, [old_bytes, new_bytes]): &(&str, [u64; 2])| Drive {
@@ -364,7 +364,7 @@ mod tests {
             old_bytes: *old_bytes,
             new_bytes: *new_bytes,
         };
-        describe(&Resized {
+        describe(&VolumeGrowth {
             volume: "v".to_owned(),
             old_bytes: volume[0],
             new_bytes: volume[1],
@@ -375,8 +375,10 @@ mod tests {
 
     #[test]
     fn drives_that_must_grow_first_are_named_with_what_they_need() {
-        let need = |at: u64| Need { name: format!("d{at}"), has_bytes: at, needs_bytes: 65536 };
-        let resized = Resized { needs: (0..10).map(need).collect(), ..Resized::default() };
+        let need =
+            |at: u64| DriveNeed { name: format!("d{at}"), has_bytes: at, needs_bytes: 65536 };
+        let resized =
+            VolumeGrowth { needs: (0..10).map(need).collect(), ..VolumeGrowth::default() };
         let text = describe(&resized);
         let lines: Vec<&str> = text.lines().skip(2).collect();
         assert_eq!(lines[3], "  d3 must grow first: it has 3 bytes, and needs 65536");

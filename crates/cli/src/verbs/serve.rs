@@ -28,7 +28,7 @@ use millrace_reactor::Backend;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::words;
-use crate::config::{self, Checked, Problems};
+use crate::config::{self, Problems, ServePlan};
 use crate::views::Views;
 use check::{findings, start_error, view_sockets, warnings};
 use live::daemon::LiveDaemon;
@@ -156,7 +156,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Opens and serves a plan until a signal.
 fn serve(
-    mut plan: Checked,
+    mut plan: ServePlan,
     source: &Source,
     metrics: Option<SocketAddr>,
     (startup, signals, done): (&Startup, &Receiver<Signals>, &Receiver<()>),
@@ -204,7 +204,7 @@ fn serve(
 }
 
 /// The marks of dirty caches, in the folder of the configuration.
-fn open_marks(plan: &Checked, startup: &Startup) -> anyhow::Result<DirtyMarks> {
+fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks> {
     let Some(state) = &plan.state else { return Ok(DirtyMarks::default()) };
     startup.step(format!("opening the folder of state = \"{}\"", state.value.display()))?;
     let is_dirtied =
@@ -238,7 +238,7 @@ fn raise_descriptor_limit() {
 }
 
 /// Port 0 becomes the port that the system chose.
-fn take_real_ports(plan: &mut Checked, server: &Servers) {
+fn take_real_ports(plan: &mut ServePlan, server: &Servers) {
     for (listener, real) in plan.listeners.iter_mut().zip(server.addresses()) {
         if let Listen::Tcp(address) = real {
             listener.address = Listen::Tcp(*address);

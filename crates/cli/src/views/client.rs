@@ -14,10 +14,10 @@ use anyhow::{Context, bail};
 use millrace_console::visible;
 use serde_json::{Value, json};
 
-use super::growth::Resized;
+use super::growth::VolumeGrowth;
 use super::locks::Locks;
-use super::report::{Report, Traced};
-use super::settings::{Changed, GroupChanged};
+use super::report::{Report, TraceStatus};
+use super::settings::{GroupChange, VolumeChange};
 use super::{Acknowledge, CONTROL_VERSION, Resize, Set, SetGroup, TraceStart};
 
 /// Longest wait for an answer, which takes milliseconds.
@@ -125,7 +125,7 @@ impl Client {
     ///
     /// # Errors
     /// If the daemon has gone, nothing is recorded, or the recording has failed.
-    pub fn trace_status(&mut self) -> anyhow::Result<Traced> {
+    pub fn trace_status(&mut self) -> anyhow::Result<TraceStatus> {
         let answer = self.ask("trace-status", &json!({}))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
@@ -134,7 +134,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::trace_status`].
-    pub fn trace_stop(&mut self) -> anyhow::Result<Traced> {
+    pub fn trace_stop(&mut self) -> anyhow::Result<TraceStatus> {
         let answer = self.ask("trace-stop", &json!({}))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
@@ -169,7 +169,7 @@ impl Client {
     ///
     /// # Errors
     /// If the daemon has gone, or refuses: there is no such volume, or it cannot grow so.
-    pub fn resize(&mut self, volume: &str) -> anyhow::Result<Resized> {
+    pub fn resize(&mut self, volume: &str) -> anyhow::Result<VolumeGrowth> {
         let answer = self.ask("resize", &json!(Resize { volume: volume.to_owned() }))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
@@ -187,7 +187,7 @@ impl Client {
     ///
     /// # Errors
     /// If the daemon has gone, or refuses: there is no such volume, or a drive cannot have that.
-    pub fn set(&mut self, asked: &Set) -> anyhow::Result<Changed> {
+    pub fn set(&mut self, asked: &Set) -> anyhow::Result<VolumeChange> {
         let answer = self.ask("set", &json!(asked))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
@@ -196,7 +196,7 @@ impl Client {
     ///
     /// # Errors
     /// If the daemon has gone, or refuses: there is no such group, or it cannot have that.
-    pub fn set_group(&mut self, asked: &SetGroup) -> anyhow::Result<GroupChanged> {
+    pub fn set_group(&mut self, asked: &SetGroup) -> anyhow::Result<GroupChange> {
         let answer = self.ask("set-group", &json!(asked))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }

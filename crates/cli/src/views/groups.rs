@@ -11,7 +11,7 @@ use std::fmt::{Display, Write};
 use millrace_block::{CostModel, HeldSnapshot, Hold, Op, OpCost, TenantSnapshot};
 use serde::{Deserialize, Serialize};
 
-use super::report::Ended;
+use super::report::OpTotals;
 
 /// A group.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ pub struct OnVolume {
     /// The volume.
     pub volume: String,
     /// Its I/Os, each once however it was split.
-    pub ops: Vec<Ended>,
+    pub ops: Vec<OpTotals>,
     /// What they cost the drives by their cost model, all of them as if at random places.
     pub cost_ns: u64,
     /// How long they were held, added up over I/Os, by reason; what still waits up to now.
@@ -63,7 +63,7 @@ impl OnVolume {
             .filter(|(_, ns)| *ns > 0)
             .map(|(hold, ns)| (hold.name().to_owned(), ns))
             .collect();
-        let ops = Ended::all(stats);
+        let ops = OpTotals::all(stats);
         let cost_ns = ops.iter().map(|op| cost_of(cost, op)).sum();
         let used = !(ops.is_empty() && held_ns.is_empty() && held.waiting == 0);
         let HeldSnapshot { waiting, waiting_ns, .. } = *held;
@@ -73,7 +73,7 @@ impl OnVolume {
 }
 
 /// What I/Os of one operation cost a drive in nanoseconds.
-fn cost_of(model: &CostModel, ended: &Ended) -> u64 {
+fn cost_of(model: &CostModel, ended: &OpTotals) -> u64 {
     let of = |cost: &OpCost, bytes: u64| {
         let moved_ns = u128::from(bytes) * u128::from(cost.byte_ps) / 1_000;
         let base_ns = u128::from(ended.ios) * u128::from(cost.random_ns);
@@ -98,7 +98,7 @@ const OF_GROUP: [OfGroup; 2] = [
 ];
 
 /// A counter of a group's I/Os of one operation: name, what it is, its value.
-type OfOp = (&'static str, &'static str, fn(&Ended) -> u64);
+type OfOp = (&'static str, &'static str, fn(&OpTotals) -> u64);
 
 const OF_OP: [OfOp; 3] = [
     ("ios", "I/Os of the group completed, each once however it was split.", |op| op.ios),
@@ -166,7 +166,8 @@ mod tests {
 
     #[test]
     fn io_costs_its_base_and_its_bytes_and_a_flush_nothing() {
-        let ended = |op: &str| Ended { op: op.into(), ios: 10, bytes: 40_960, ..Ended::default() };
+        let ended =
+            |op: &str| OpTotals { op: op.into(), ios: 10, bytes: 40_960, ..OpTotals::default() };
         let write = OpCost { random_ns: 100, sequential_ns: 1, byte_ps: 1_000 };
         let model = CostModel { read: OpCost { random_ns: 7, ..write }, write };
         let cost = |op| cost_of(&model, &ended(op));
@@ -176,7 +177,7 @@ mod tests {
 
     #[test]
     fn every_counter_of_a_group_has_a_line_with_its_volume() {
-        let read = Ended { op: "read".into(), ios: 7, bytes: 28_672, ..Ended::default() };
+        let read = OpTotals { op: "read".into(), ios: 7, bytes: 28_672, ..OpTotals::default() };
         let on = OnVolume {
             volume: "v".into(),
             ops: vec![read],

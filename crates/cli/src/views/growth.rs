@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The answer to `resize`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Resized {
+pub struct VolumeGrowth {
     /// The volume.
     pub volume: String,
     /// Its size before.
@@ -20,13 +20,13 @@ pub struct Resized {
     pub drives: Vec<Drive>,
     /// If it has not grown: the drives that must grow before it can.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub needs: Vec<Need>,
+    pub needs: Vec<DriveNeed>,
 }
 
 /// A drive that must grow before its volume can.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Need {
+pub struct DriveNeed {
     /// Its name.
     pub name: String,
     /// Its size.
@@ -47,20 +47,20 @@ pub struct Drive {
     pub new_bytes: u64,
 }
 
-impl Resized {
+impl VolumeGrowth {
     /// What became of the volume of this name.
-    pub fn new(volume: &str, resized: millrace_block::Resized) -> Resized {
+    pub fn new(volume: &str, resized: millrace_block::Resized) -> VolumeGrowth {
         let drives = resized.drives.into_iter().map(|drive| Drive {
             name: drive.name,
             old_bytes: drive.old << SECTOR_SHIFT,
             new_bytes: drive.new << SECTOR_SHIFT,
         });
-        let needs = resized.needs.into_iter().map(|need| Need {
+        let needs = resized.needs.into_iter().map(|need| DriveNeed {
             name: need.name,
             has_bytes: need.has << SECTOR_SHIFT,
             needs_bytes: need.needs << SECTOR_SHIFT,
         });
-        Resized {
+        VolumeGrowth {
             needs: needs.collect(),
             volume: volume.to_owned(),
             old_bytes: resized.old << SECTOR_SHIFT,

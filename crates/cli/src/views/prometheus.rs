@@ -11,7 +11,7 @@ use std::fmt::{Display, Write};
 
 use millrace_block::Snapshot;
 
-use super::report::{Client, Drive, Ended, OpCounts, Queue, Report, Times, Volume};
+use super::report::{Client, Drive, OpCounts, OpTotals, Queue, Report, Times, Volume};
 
 /// Powers of two, in nanoseconds, that end a bucket.
 const BORDERS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
@@ -91,14 +91,14 @@ const STAGES: [Stage; 4] = [
     ("d2c", |op| &op.service),
 ];
 
-const ENDED_COUNTERS: [Metric<Ended, u64>; 3] = [
+const ENDED_COUNTERS: [Metric<OpTotals, u64>; 3] = [
     ("ios", "I/Os completed, each once however it was split.", |op| op.ios),
     ("bytes", "Bytes of the ranges of completed I/Os.", |op| op.bytes),
     ("errors", "I/Os that failed.", |op| op.errors),
 ];
 
 /// Puts a line, or lines, for one operation of a volume or client.
-type Put<'a> = dyn Fn(&mut Page, &[(&str, &str)], &Ended) + 'a;
+type Put<'a> = dyn Fn(&mut Page, &[(&str, &str)], &OpTotals) + 'a;
 
 /// The text of a report.
 pub fn render(report: &Report) -> String {
@@ -347,7 +347,7 @@ mod tests {
             ..OpCounts::default()
         };
         let ended =
-            |op: &str| Ended { op: op.to_owned(), ios, bytes, errors: 1, total: times.clone() };
+            |op: &str| OpTotals { op: op.to_owned(), ios, bytes, errors: 1, total: times.clone() };
         let queue = |queue: u16| Queue {
             queue,
             requests: 40,

@@ -46,7 +46,7 @@ pub struct Report {
 /// The answer to `trace-status` and `trace-stop`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Traced {
+pub struct TraceStatus {
     /// Events in the files.
     pub events: u64,
     /// Events for which there was no room.
@@ -101,13 +101,13 @@ pub struct Queue {
     /// Batches in which they were: those of 1, 2 to 3, 4 to 7, ... 256 and more.
     pub batches: Vec<u64>,
     /// I/Os that came back through it, by operation.
-    pub ops: Vec<Ended>,
+    pub ops: Vec<OpTotals>,
 }
 
 /// I/Os of one operation that ended, so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Ended {
+pub struct OpTotals {
     /// Its name.
     pub op: String,
     /// I/Os.
@@ -195,7 +195,7 @@ pub struct Volume {
     /// Its drives by name.
     pub drives: Vec<String>,
     /// I/Os of its clients, as they saw them: before splitting.
-    pub ops: Vec<Ended>,
+    pub ops: Vec<OpTotals>,
     /// I/Os by client, before splitting, too.
     pub clients: Vec<Client>,
 }
@@ -208,7 +208,7 @@ pub struct Client {
     /// continues.
     pub client: u16,
     /// By operation: those that it used.
-    pub ops: Vec<Ended>,
+    pub ops: Vec<OpTotals>,
 }
 
 /// An export.
@@ -310,7 +310,7 @@ impl Queue {
     /// What a snapshot says of a queue.
     pub fn new(queue: u16, stats: &StatsSnapshot) -> Queue {
         let ops = Op::ALL.into_iter().zip(&stats.ops).filter(|(_, op)| op.ios > 0);
-        let ended = |(op, stats): (Op, &OpSnapshot)| Ended {
+        let ended = |(op, stats): (Op, &OpSnapshot)| OpTotals {
             op: op.name().to_owned(),
             ios: stats.ios,
             bytes: stats.sectors << SECTOR_SHIFT,
@@ -322,11 +322,11 @@ impl Queue {
     }
 }
 
-impl Ended {
+impl OpTotals {
     /// What a snapshot says of the operations that were used.
-    pub fn all(stats: &TenantSnapshot) -> Vec<Ended> {
+    pub fn all(stats: &TenantSnapshot) -> Vec<OpTotals> {
         let ops = Op::ALL.into_iter().zip(&stats.ops).filter(|(_, op)| op.ios > 0);
-        ops.map(|(op, stats)| Ended {
+        ops.map(|(op, stats)| OpTotals {
             op: op.name().to_owned(),
             ios: stats.ios,
             bytes: stats.sectors << SECTOR_SHIFT,
@@ -337,9 +337,9 @@ impl Ended {
     }
 }
 
-impl From<&Ended> for OpCounts {
+impl From<&OpTotals> for OpCounts {
     /// What is known of it.
-    fn from(ended: &Ended) -> OpCounts {
+    fn from(ended: &OpTotals) -> OpCounts {
         OpCounts {
             op: ended.op.clone(),
             ios: ended.ios,

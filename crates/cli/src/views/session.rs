@@ -53,7 +53,7 @@ impl Write for Socket {
 
 /// What becomes of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum SessionState {
     /// It waits for its socket.
     Stay,
     /// It is over; drop it.
@@ -124,20 +124,20 @@ impl Session {
     }
 
     /// Sends and receives what is possible without waiting.
-    pub fn turn(&mut self, answers: &dyn Answers) -> Fate {
-        self.try_turn(answers).unwrap_or(Fate::Over)
+    pub fn turn(&mut self, answers: &dyn Answers) -> SessionState {
+        self.try_turn(answers).unwrap_or(SessionState::Over)
     }
 
-    fn try_turn(&mut self, answers: &dyn Answers) -> io::Result<Fate> {
+    fn try_turn(&mut self, answers: &dyn Answers) -> io::Result<SessionState> {
         for _ in 0..REQUESTS_A_TURN {
             if !self.send()? {
-                return Ok(Fate::Stay);
+                return Ok(SessionState::Stay);
             }
             if self.take_request(answers) {
                 continue;
             }
             if self.last {
-                return Ok(Fate::Over);
+                return Ok(SessionState::Over);
             }
             if !self.receive()? {
                 break;
@@ -146,14 +146,14 @@ impl Session {
         // More may lie in the buffer, for which no socket will wake the thread: a reply that is
         // under way will.
         if self.output.is_empty() && self.take_request(answers) {
-            return Ok(Fate::Stay);
+            return Ok(SessionState::Stay);
         }
         match self.is_control() && self.input.is_empty() {
             true => self.owed_since = None,
             // From the first byte of the request, whatever comes after it.
             false => self.owed_since = self.owed_since.or_else(|| Some(Instant::now())),
         }
-        Ok(Fate::Stay)
+        Ok(SessionState::Stay)
     }
 
     /// Sends; true if nothing is left.

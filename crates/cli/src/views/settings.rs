@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// The answer to `set`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Changed {
+pub struct VolumeChange {
     /// The volume.
     pub volume: String,
     /// Its drives, in their order.
@@ -33,7 +33,7 @@ pub struct Drive {
 /// The answer to `set-group`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct GroupChanged {
+pub struct GroupChange {
     /// The group.
     pub group: String,
     /// What was asked for, in the order of the keys.

@@ -20,7 +20,7 @@ use millrace_machine::{LOOK_NS, Machine, Native, RunningClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Answers;
-use super::session::{Fate, Session, turn_away};
+use super::session::{Session, SessionState, turn_away};
 
 /// Clients of each socket at a time.
 const CLIENTS_MAX: usize = 32;
@@ -112,7 +112,7 @@ impl Loop {
         self.sessions.retain_mut(|session| {
             let ready = sessions.next().is_some_and(|ready| *ready);
             match ready {
-                true => session.turn(answers) == Fate::Stay,
+                true => session.turn(answers) == SessionState::Stay,
                 false => session.deadline().is_none_or(|deadline| deadline > now),
             }
         });

@@ -8,7 +8,7 @@ use millrace_console::words::nearest;
 use millrace_drives::usual_times;
 
 use super::RawGroup;
-use super::targets::Asked;
+use super::targets::TargetQuery;
 use crate::config::document::Located;
 use crate::config::problem::Problems;
 use crate::config::sections::RawConfig;
@@ -157,7 +157,7 @@ pub fn warn_of_targets(
         for volume in config.volumes.iter().filter(|volume| is_used(&volume.name)) {
             let said = volume.drives.iter().find_map(|drive| {
                 let (name, volume) = (drive.name.as_str(), volume.name.as_str());
-                let asked = Asked { group, target, drive: name, volume };
+                let asked = TargetQuery { group, target, drive: name, volume };
                 let by_model = || asked.by_model(usual_times(&drive.spec)?);
                 asked.by_scheduler(drive.options.scheduler).or_else(by_model)
             });

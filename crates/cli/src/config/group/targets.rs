@@ -41,7 +41,7 @@ fn with_ns(target: LatencyTarget, ns: u64) -> LatencyTarget {
 
 /// Whose target, and the drive that is asked to keep it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked<'a> {
+pub struct TargetQuery<'a> {
     /// The group.
     pub group: &'a str,
     /// What it is promised.
@@ -52,7 +52,7 @@ pub struct Asked<'a> {
     pub volume: &'a str,
 }
 
-impl Asked<'_> {
+impl TargetQuery<'_> {
     /// The beginning of a sentence.
     fn begin(&self) -> String {
         format!("group {}: latency-target {}", self.group, target_text(self.target))
@@ -160,7 +160,7 @@ impl Asked<'_> {
 mod tests {
     use super::*;
 
-    const ASKED: Asked<'_> = Asked {
+    const ASKED: TargetQuery<'_> = TargetQuery {
         group: "gold",
         target: LatencyTarget::Percentile(9_900, 50_000),
         drive: "d0",
@@ -203,7 +203,7 @@ mod tests {
                      give the group a faster drive";
         assert_eq!(said, whole);
         assert!(ASKED.so_far(&times(40_000)).is_none(), "p99 is 160 us, the median is not");
-        let mean = Asked { target: LatencyTarget::Mean(50_000), ..ASKED };
+        let mean = TargetQuery { target: LatencyTarget::Mean(50_000), ..ASKED };
         let said = mean.so_far(&times(60_000)).unwrap();
         let part =
             ": I/Os at drive d0 of volume fast took 66us on the average since the start, and";
@@ -231,7 +231,7 @@ mod tests {
                      takes p99 240us for the I/Os of this group (half of them take 60us), which no";
         assert!(said.starts_with(start), "{said}");
         assert!(said.contains("set latency-target to p99 360us or more"), "{said}");
-        let mean = Asked { target: LatencyTarget::Mean(50_000), ..ASKED };
+        let mean = TargetQuery { target: LatencyTarget::Mean(50_000), ..ASKED };
         let said = mean.missed(&times(60_000), 7);
         let part = "takes mean 66us for the I/Os of this group (half of them take 60us), beside as \
                     few of others as the scheduler can leave there, which no scheduler can";

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::config::{Checked, load};
+use crate::config::{ServePlan, load};
 
 fn group(settings: &[(&str, &str)]) -> Result<GroupConfig, String> {
     let mut group = GroupConfig::new("g");
@@ -99,7 +99,7 @@ fn whole(export: &str, sections: &str) -> String {
     )
 }
 
-fn plan(text: &str) -> Checked {
+fn plan(text: &str) -> ServePlan {
     load("m.toml", text, Path::new("")).map_err(|problems| problems.to_string()).unwrap()
 }
 

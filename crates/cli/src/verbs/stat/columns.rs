@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use millrace_block::{Op, Snapshot};
 use serde::Serialize;
 
-use crate::views::report::{self, Drive, Ended, OpCounts, Report, Volume};
+use crate::views::report::{self, Drive, OpCounts, OpTotals, Report, Volume};
 
 /// How the columns are defined; for `--help`.
 pub const HELP: &str = "\
@@ -155,11 +155,11 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
 /// A row of what is counted by operation when it ends, and in no other way.
 fn row_of_ended(
     name: &str,
-    (now, before): (&[Ended], Option<&[Ended]>),
+    (now, before): (&[OpTotals], Option<&[OpTotals]>),
     volume: &Volume,
     seconds: f64,
 ) -> Row {
-    let drive = |ops: &[Ended]| Drive {
+    let drive = |ops: &[OpTotals]| Drive {
         name: name.to_owned(),
         volume: volume.name.clone(),
         ops: ops.iter().map(OpCounts::from).collect(),
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_volume_is_what_its_clients_got_and_as_busy_as_its_busiest_drive() {
-        let ended = |op: OpCounts| Ended {
+        let ended = |op: OpCounts| OpTotals {
             op: op.op,
             ios: op.ios,
             bytes: op.bytes,

@@ -11,7 +11,7 @@ use millrace_console::{Form, Grid, Side, shortened, visible};
 use serde::Serialize;
 
 use crate::views::groups::{GroupCounts, OnVolume};
-use crate::views::report::{Ended, Report};
+use crate::views::report::{OpTotals, Report};
 
 /// What the columns are.
 pub const HELP: &str = "\
@@ -70,14 +70,14 @@ pub struct GroupRow {
     pub throttled_percent: f64,
     /// How it stands at the end.
     #[serde(flatten)]
-    pub at_end: AtEnd,
+    pub at_end: GroupBacklog,
     /// Milliseconds that its I/Os were held, a second, by reason.
     pub held_ms: BTreeMap<&'static str, f64>,
 }
 
 /// How a group stands at the end of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct AtEnd {
+pub struct GroupBacklog {
     /// How far its limits are booked ahead, in milliseconds.
     pub booked_ms: f64,
     /// I/Os of it that are held.
@@ -101,7 +101,7 @@ impl GroupRow {
 
 /// What a group did between two reports, on one volume or on all.
 #[derive(Debug, Clone, Default)]
-pub struct Did {
+pub struct GroupDelta {
     /// I/Os by kind: reads, writes, others.
     pub ios: [u64; 3],
     /// Bytes of reads and writes.
@@ -122,11 +122,15 @@ pub struct Did {
     pub waited_ns: u64,
 }
 
-impl Did {
+impl GroupDelta {
     /// Of a group since the report `before`, on the volumes that `wanted` names.
-    pub fn since(now: &GroupCounts, before: Option<&Report>, wanted: impl Fn(&str) -> bool) -> Did {
+    pub fn since(
+        now: &GroupCounts,
+        before: Option<&Report>,
+        wanted: impl Fn(&str) -> bool,
+    ) -> GroupDelta {
         let earlier = before.and_then(|report| find(report, &now.name));
-        let mut did = Did::default();
+        let mut did = GroupDelta::default();
         for on in now.volumes.iter().filter(|on| wanted(&on.volume)) {
             let old = earlier.and_then(|e| e.volumes.iter().find(|old| old.volume == on.volume));
             did.add(on, old.unwrap_or(&OnVolume::default()));
@@ -149,7 +153,7 @@ impl Did {
         }
     }
 
-    fn add_op(&mut self, now: &Ended, before: &Ended) {
+    fn add_op(&mut self, now: &OpTotals, before: &OpTotals) {
         let kind = match now.op.as_str() {
             "read" => 0,
             "write" => 1,
@@ -197,14 +201,14 @@ fn find<'a>(report: &'a Report, name: &str) -> Option<&'a GroupCounts> {
 pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
     let since_ns = before.map_or(0, |before| before.uptime_ns);
     let seconds = now.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9;
-    let groups: Vec<(&GroupCounts, Did)> = now
+    let groups: Vec<(&GroupCounts, GroupDelta)> = now
         .group_counts
         .iter()
-        .map(|group| (group, Did::since(group, before, |_| true)))
+        .map(|group| (group, GroupDelta::since(group, before, |_| true)))
         .filter(|(group, did)| did.is_active() || group.booked_ns > 0)
         .collect();
     let shares = shares(now, before);
-    let row = |(group, did): (&GroupCounts, Did)| {
+    let row = |(group, did): (&GroupCounts, GroupDelta)| {
         let shares = shares.get(&*group.name).copied().unwrap_or_default();
         row(group, &did, shares, seconds)
     };
@@ -223,9 +227,10 @@ struct Shares {
 fn shares<'a>(now: &'a Report, before: Option<&Report>) -> BTreeMap<&'a str, Shares> {
     let mut shares = BTreeMap::<&str, Shares>::new();
     for volume in &now.volumes {
-        let on = |group| Did::since(group, before, |name| name == volume.name);
+        let on = |group| GroupDelta::since(group, before, |name| name == volume.name);
         let groups = now.group_counts.iter().map(|group| (group, on(group)));
-        let active: Vec<(&GroupCounts, Did)> = groups.filter(|(_, did)| did.is_active()).collect();
+        let active: Vec<(&GroupCounts, GroupDelta)> =
+            groups.filter(|(_, did)| did.is_active()).collect();
         let all: u64 = active.iter().map(|(_, did)| did.cost_ns).sum();
         let wanted = wanted(&active, &now.group_counts);
         for ((group, did), wanted) in active.iter().zip(wanted) {
@@ -238,7 +243,7 @@ fn shares<'a>(now: &'a Report, before: Option<&Report>) -> BTreeMap<&'a str, Sha
     shares
 }
 
-fn row(group: &GroupCounts, did: &Did, shares: Shares, seconds: f64) -> GroupRow {
+fn row(group: &GroupCounts, did: &GroupDelta, shares: Shares, seconds: f64) -> GroupRow {
     let rate = |count: u64| count as f64 / seconds;
     let percentile_ms = |of: f64| did.total.quantile_ns(of) as f64 / 1e6;
     let held = Hold::ALL.into_iter().zip(did.held_ns);
@@ -257,7 +262,7 @@ fn row(group: &GroupCounts, did: &Did, shares: Shares, seconds: f64) -> GroupRow
         wanted_percent: percent(shares.wanted, shares.all),
         got_percent: percent(shares.got, shares.all),
         throttled_percent: percent(limit_ns as f64, did.taken_ns().max(limit_ns) as f64),
-        at_end: AtEnd {
+        at_end: GroupBacklog {
             booked_ms: group.booked_ns as f64 / 1e6,
             waiting: did.waiting,
             waiting_ms: did.waiting_ms(),
@@ -272,7 +277,7 @@ fn percent(part: f64, of: f64) -> f64 {
 
 /// The share of each of these by weight: children share their parent's weight, beside which stands
 /// that of the parent's own I/Os. Those of priority idle get nothing while others want something.
-fn wanted(active: &[(&GroupCounts, Did)], all: &[GroupCounts]) -> Vec<f64> {
+fn wanted(active: &[(&GroupCounts, GroupDelta)], all: &[GroupCounts]) -> Vec<f64> {
     let is_idle = |group: &GroupCounts| group.idle && active.iter().any(|(one, _)| !one.idle);
     let own = |group: &GroupCounts| if is_idle(group) { 0.0 } else { f64::from(group.weight) };
     let mut family = BTreeMap::<&str, f64>::new();
@@ -378,7 +383,7 @@ pub mod tests {
     /// A group that read so often, 1.05 ms each, and was held so long by limits.
     pub fn group(name: &str, weight: u32, ios: u64, held_ns: u64) -> GroupCounts {
         let total = Times { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
-        let read = Ended { op: "read".into(), ios, bytes: ios << 12, errors: 0, total };
+        let read = OpTotals { op: "read".into(), ios, bytes: ios << 12, errors: 0, total };
         let on = OnVolume {
             volume: "v".into(),
             ops: if ios > 0 { vec![read] } else { Vec::new() },

@@ -27,33 +27,33 @@ Columns of --guests; those marked * come with -x:
 const NAME_WIDTH: usize = 12;
 
 /// What one row is made of: what the thread did, and in how many seconds.
-struct Did<'a> {
+struct GuestDelta<'a> {
     thread: &'a GuestThread,
     seconds: f64,
 }
 
 /// A column: its name, whether the short form has it, and its value.
-type Column = (&'static str, bool, fn(&Did<'_>) -> String);
+type Column = (&'static str, bool, fn(&GuestDelta<'_>) -> String);
 
 const COLUMNS: [Column; 15] = [
-    ("thr", true, |did| did.thread.thread.to_string()),
-    ("qs", true, |did| did.thread.queues.to_string()),
-    ("r/s", true, |did| did.rate(did.thread.requests)),
-    ("aqu", true, |did| did.thread.in_flight.to_string()),
-    ("req/sub", false, |did| per(did.thread.requests, did.thread.batches)),
-    ("kick/r", true, |did| per(did.thread.kicks, did.thread.requests)),
-    ("irq/r", true, |did| per(did.thread.interrupts, did.thread.requests)),
-    ("sys/r", true, |did| per(did.thread.system_calls, did.thread.requests)),
-    ("hold/s", false, |did| did.rate(did.thread.holds)),
-    ("polls/s", false, |did| did.rate(did.polls())),
-    ("%hit", false, |did| percent(did.thread.polls.hits as f64, did.polls() as f64)),
-    ("%poll", true, |did| percent(did.thread.polls.ns as f64, did.seconds * 1e9)),
-    ("slp/s", false, |did| did.rate(did.thread.sleeps)),
-    ("err", true, |did| did.thread.errors.to_string()),
-    ("broken", false, |did| did.thread.broken.to_string()),
+    ("thr", true, |delta| delta.thread.thread.to_string()),
+    ("qs", true, |delta| delta.thread.queues.to_string()),
+    ("r/s", true, |delta| delta.rate(delta.thread.requests)),
+    ("aqu", true, |delta| delta.thread.in_flight.to_string()),
+    ("req/sub", false, |delta| per(delta.thread.requests, delta.thread.batches)),
+    ("kick/r", true, |delta| per(delta.thread.kicks, delta.thread.requests)),
+    ("irq/r", true, |delta| per(delta.thread.interrupts, delta.thread.requests)),
+    ("sys/r", true, |delta| per(delta.thread.system_calls, delta.thread.requests)),
+    ("hold/s", false, |delta| delta.rate(delta.thread.holds)),
+    ("polls/s", false, |delta| delta.rate(delta.polls())),
+    ("%hit", false, |delta| percent(delta.thread.polls.hits as f64, delta.polls() as f64)),
+    ("%poll", true, |delta| percent(delta.thread.polls.ns as f64, delta.seconds * 1e9)),
+    ("slp/s", false, |delta| delta.rate(delta.thread.sleeps)),
+    ("err", true, |delta| delta.thread.errors.to_string()),
+    ("broken", false, |delta| delta.thread.broken.to_string()),
 ];
 
-impl Did<'_> {
+impl GuestDelta<'_> {
     fn rate(&self, count: u64) -> String {
         format!("{:.0}", count as f64 / self.seconds)
     }
@@ -83,8 +83,8 @@ pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
             Form::Short => shortened(&visible(&new.export), NAME_WIDTH),
             Form::Whole => visible(&new.export).into_owned(),
         };
-        let did = Did { thread: &new, seconds };
-        grid.row(std::iter::once(name).chain(shown.iter().map(|(_, _, value)| value(&did))));
+        let delta = GuestDelta { thread: &new, seconds };
+        grid.row(std::iter::once(name).chain(shown.iter().map(|(_, _, value)| value(&delta))));
     }
     match rows {
         0 => "no export to virtual machines\n".to_owned(),

@@ -11,7 +11,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table};
 
-use super::model::{Below, Line as Listed, Model, Sort};
+use super::model::{Line as Listed, LowerTable, Model, Sort};
 use crate::verbs::stat::caches::CacheRow;
 use crate::verbs::stat::columns::Row;
 use crate::verbs::stat::groups::{GroupRow, short};
@@ -77,8 +77,8 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     };
     table(frame, above, model, (&title, &COLUMNS, &volumes[..shown]));
     match model.below() {
-        Below::Groups => lower(frame, below, model, (&GROUP_COLUMNS, &model.groups())),
-        Below::Caches => lower(frame, below, model, (&CACHE_COLUMNS, &model.caches())),
+        LowerTable::Groups => lower(frame, below, model, (&GROUP_COLUMNS, &model.groups())),
+        LowerTable::Caches => lower(frame, below, model, (&CACHE_COLUMNS, &model.caches())),
         kind => lower(frame, below, model, (&COLUMNS, &model.rows(kind.kind()))),
     }
     let keys: Vec<Line<'_>> = keys.into_iter().map(Line::raw).collect();

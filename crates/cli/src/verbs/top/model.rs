@@ -133,13 +133,13 @@ pub struct Model {
     sort: Sort,
     reversed: bool,
     held: bool,
-    below: Below,
+    below: LowerTable,
     first: usize,
 }
 
 /// What the lower table is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Below {
+pub enum LowerTable {
     /// Drives.
     Drives,
     /// Hardware queues of all drives.
@@ -152,26 +152,26 @@ pub enum Below {
     Caches,
 }
 
-impl Below {
+impl LowerTable {
     /// The kind of its rows.
     pub fn kind(self) -> &'static str {
         match self {
-            Below::Drives => "drive",
-            Below::Queues => "queue",
-            Below::Clients => "client",
-            Below::Groups => "group",
-            Below::Caches => "cache",
+            LowerTable::Drives => "drive",
+            LowerTable::Queues => "queue",
+            LowerTable::Clients => "client",
+            LowerTable::Groups => "group",
+            LowerTable::Caches => "cache",
         }
     }
 
     /// Its name on the screen.
     pub fn title(self) -> &'static str {
         match self {
-            Below::Drives => "Drive",
-            Below::Queues => "Queue",
-            Below::Clients => "Client",
-            Below::Groups => "Group",
-            Below::Caches => "Cache",
+            LowerTable::Drives => "Drive",
+            LowerTable::Queues => "Queue",
+            LowerTable::Clients => "Client",
+            LowerTable::Groups => "Group",
+            LowerTable::Caches => "Cache",
         }
     }
 }
@@ -190,7 +190,7 @@ impl Model {
             sort: Sort::Ios,
             reversed: false,
             held: false,
-            below: Below::Drives,
+            below: LowerTable::Drives,
             first: 0,
         }
     }
@@ -294,25 +294,25 @@ impl Model {
 
     fn lower_rows(&self) -> usize {
         match self.below {
-            Below::Groups => self.groups.len(),
-            Below::Caches => self.caches.len(),
+            LowerTable::Groups => self.groups.len(),
+            LowerTable::Caches => self.caches.len(),
             below => self.rows.iter().filter(|row| row.kind == below.kind()).count(),
         }
     }
 
     /// What the lower table is of.
-    pub fn below(&self) -> Below {
+    pub fn below(&self) -> LowerTable {
         self.below
     }
 
     /// The next one.
     pub fn next_below(&mut self) {
         self.below = match self.below {
-            Below::Drives => Below::Queues,
-            Below::Queues => Below::Clients,
-            Below::Clients => Below::Groups,
-            Below::Groups if !self.caches.is_empty() => Below::Caches,
-            Below::Groups | Below::Caches => Below::Drives,
+            LowerTable::Drives => LowerTable::Queues,
+            LowerTable::Queues => LowerTable::Clients,
+            LowerTable::Clients => LowerTable::Groups,
+            LowerTable::Groups if !self.caches.is_empty() => LowerTable::Caches,
+            LowerTable::Groups | LowerTable::Caches => LowerTable::Drives,
         };
         self.first = 0;
     }
@@ -353,7 +353,9 @@ type Key = (&'static str, String, String);
 pub mod tests {
     use super::*;
     use crate::verbs::stat::groups::tests::group;
-    use crate::views::report::{Client, Connections, Drive, Ended, OpCounts, Queue, Times, Volume};
+    use crate::views::report::{
+        Client, Connections, Drive, OpCounts, OpTotals, Queue, Times, Volume,
+    };
 
     /// A daemon with so many drives; drive n has read `n * reads` times.
     pub fn report(uptime_s: u64, drives: u64, reads: u64) -> Report {
@@ -373,7 +375,7 @@ pub mod tests {
         };
         let ios = drives * (drives - 1) / 2 * reads;
         let total = Times { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
-        let ops = vec![Ended { op: "read".into(), ios, bytes: ios << 12, errors: 0, total }];
+        let ops = vec![OpTotals { op: "read".into(), ios, bytes: ios << 12, errors: 0, total }];
         let clients = [1, 2].map(|client| Client { client, ops: Vec::new() }).into();
         let connections = Connections { open: 3, accepted: 5, ..Connections::default() };
         Report {

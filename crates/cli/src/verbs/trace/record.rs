@@ -20,7 +20,7 @@ use crate::config::words;
 use crate::verbs::stat::{CONNECT_DEFAULT, socket};
 use crate::views::TraceStart;
 use crate::views::client::Client;
-use crate::views::report::Traced;
+use crate::views::report::TraceStatus;
 
 /// How often it is looked whether to go on.
 const TURN: Duration = Duration::from_millis(50);
@@ -124,8 +124,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 #[allow(clippy::print_stderr)]
-fn show(status: &Traced, since: Duration) {
-    let Traced { events, dropped, .. } = status;
+fn show(status: &TraceStatus, since: Duration) {
+    let TraceStatus { events, dropped, .. } = status;
     eprint!(
         "\r\x1b[K{:.1} s: {events} events, {dropped} dropped; Ctrl-C ends",
         since.as_secs_f64()

@@ -33,7 +33,7 @@ names; btt keeps them apart.";
 
 /// By what the numbers are split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum By {
+enum SpanSplit {
     Drive,
     Cpu,
     Op,
@@ -53,7 +53,7 @@ pub struct Args {
     json: bool,
     /// Also print the spans of each drive, CPU or kind of I/O
     #[arg(long, value_enum)]
-    per: Option<By>,
+    per: Option<SpanSplit>,
 }
 
 /// Runs the verb.
@@ -68,9 +68,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     })?;
     spans.set_names(&names);
     let per = args.per.map(|by| match by {
-        By::Drive => Per::Drive,
-        By::Cpu => Per::Cpu,
-        By::Op => Per::Op,
+        SpanSplit::Drive => Per::Drive,
+        SpanSplit::Cpu => Per::Cpu,
+        SpanSplit::Op => Per::Op,
     });
     let columns = if args.extended { Columns::All } else { Columns::Short };
     match args.json {

@@ -9,7 +9,7 @@
 use millrace_block::Hold;
 use serde::Serialize;
 
-use crate::verbs::stat::groups::Did;
+use crate::verbs::stat::groups::GroupDelta;
 use crate::views::groups::GroupCounts;
 use crate::views::report::{Drive, OpCounts, Report, Times, Volume};
 
@@ -116,14 +116,14 @@ fn data_ios(volume: &Volume) -> u64 {
 /// those whose I/Os waited longest come first, be they done or not.
 pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     let seconds = now.uptime_ns.saturating_sub(before.uptime_ns).max(1) as f64 / 1e9;
-    let did = |group| Did::since(group, Some(before), |one| one == volume);
-    let groups: Vec<(&GroupCounts, Did)> =
+    let did = |group| GroupDelta::since(group, Some(before), |one| one == volume);
+    let groups: Vec<(&GroupCounts, GroupDelta)> =
         now.group_counts.iter().map(|group| (group, did(group))).collect();
     let mut drives = AtDrives::between(volume, now, before);
     // What schedulers held is counted by group, so that it is not the queues' once more.
     drives.queued_ns -= groups.iter().map(|(_, did)| scheduled_ns(did)).sum::<f64>();
     let active = groups.iter().filter(|(_, did)| did.is_active());
-    let one = |(group, did): &(&GroupCounts, Did)| {
+    let one = |(group, did): &(&GroupCounts, GroupDelta)| {
         let causes = causes(did, &drives);
         let at_drives = |cause: &&Cause| [DRIVE, FLUSH].contains(&cause.reason);
         let drive: f64 = causes.iter().filter(at_drives).map(|cause| cause.percent).sum();
@@ -150,13 +150,13 @@ pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
 }
 
 /// How long schedulers held a group's I/Os.
-fn scheduled_ns(did: &Did) -> f64 {
+fn scheduled_ns(did: &GroupDelta) -> f64 {
     let all: u64 = did.held_ns.iter().sum();
     let before = [Hold::Limit, Hold::BackPressure].map(|hold| did.held_ns[hold as usize]);
     (all - before.iter().sum::<u64>()) as f64
 }
 
-fn causes(did: &Did, drives: &AtDrives) -> Vec<Cause> {
+fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<Cause> {
     let limit_ns = did.held_ns[Hold::Limit as usize] as f64;
     let behind_ns = (did.taken_ns() as f64 - limit_ns).max(0.0) * drives.parts;
     let rest_ns = (behind_ns - scheduled_ns(did)).max(0.0);
@@ -213,7 +213,7 @@ mod tests {
 
     use super::*;
     use crate::verbs::stat::groups::tests::{group, group as counts, report};
-    use crate::views::report::{Counts, Ended};
+    use crate::views::report::{Counts, OpTotals};
     use crate::views::settings::Group;
 
     fn sum(sum_ns: u64) -> Times {
@@ -232,7 +232,7 @@ mod tests {
         let drive = Drive { volume: "v".into(), ops: vec![op], ..Drive::default() };
         now.drives = vec![drive];
         let clients: u64 = now.group_counts.iter().map(|one| one.volumes[0].ops[0].ios).sum();
-        let ops = vec![Ended { op: "read".into(), ios: clients, ..Ended::default() }];
+        let ops = vec![OpTotals { op: "read".into(), ios: clients, ..OpTotals::default() }];
         now.volumes = vec![Volume { name: "v".into(), ops, ..Volume::default() }];
         now
     }
@@ -293,7 +293,8 @@ mod tests {
     #[test]
     fn flushes_are_a_part_of_their_own_and_other_volumes_are_not_in_it() {
         let mut gold = group("gold", 100, 100, 0);
-        let flush = Ended { op: FLUSH.into(), ios: 1, total: sum(100 * MS), ..Ended::default() };
+        let flush =
+            OpTotals { op: FLUSH.into(), ios: 1, total: sum(100 * MS), ..OpTotals::default() };
         gold.volumes[0].ops.push(flush);
         let mut elsewhere = gold.volumes[0].clone();
         elsewhere.volume = "w".into();

@@ -15,7 +15,7 @@ use millrace_exports::nbd::handed_over_address;
 
 use super::probe::innermost;
 use super::view_sockets;
-use crate::config::{Checked, DriveLines, ListenerPlan, Place, Problems};
+use crate::config::{DriveLines, ListenerPlan, Place, Problems, ServePlan};
 
 /// Bits of a mode for users other than the owner and those of the group.
 const OTHERS: u32 = 0o007;
@@ -27,7 +27,7 @@ const OTHERS_READ: u32 = 0o004;
 type Warning = (Place, String);
 
 /// The warnings of a plan, in its order; metrics are where the flag says, if it was given.
-pub fn warnings(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Vec<String> {
+pub fn warnings(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Vec<String> {
     let mut list: Vec<Warning> = Vec::new();
     list.extend(plan.listeners.iter().filter_map(|listener| of_listener(plan, listener)));
     list.extend(of_guests(plan));
@@ -43,7 +43,7 @@ pub fn warnings(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Vec<String>
 }
 
 /// An address of NBD, which asks nobody who they are but for certificates and users.
-fn of_listener(plan: &Checked, listener: &ListenerPlan) -> Option<Warning> {
+fn of_listener(plan: &ServePlan, listener: &ListenerPlan) -> Option<Warning> {
     let (address, may) = (&listener.address, what_clients_may(plan, listener));
     let at = |line, text| Some((Place::Line(line), format!("nbd: {address}: {text}")));
     let asks_for_certificates = listener.tls.as_ref().filter(|tls| tls.files.client_ca.is_some());
@@ -131,7 +131,7 @@ fn umask() -> Option<u32> {
 }
 
 /// Rights of a listener's clients in words: `read and write "a", and read "b"`.
-fn what_clients_may(plan: &Checked, listener: &ListenerPlan) -> String {
+fn what_clients_may(plan: &ServePlan, listener: &ListenerPlan) -> String {
     let names = |read_only: bool| {
         let exports = listener.exports.iter().map(|export| &plan.config.exports[*export]);
         let exports = exports.filter(|export| export.read_only == read_only);
@@ -145,7 +145,7 @@ fn what_clients_may(plan: &Checked, listener: &ListenerPlan) -> String {
 }
 
 /// The sockets that frontends of virtual machines connect to.
-fn of_guests(plan: &Checked) -> impl Iterator<Item = Warning> {
+fn of_guests(plan: &ServePlan) -> impl Iterator<Item = Warning> {
     plan.guests().filter_map(|(export, guests, line)| {
         let VhostSocket::Listen(path, access) = &guests.socket else { return None };
         let what = if export.read_only { "read" } else { "read and write" };
@@ -155,7 +155,7 @@ fn of_guests(plan: &Checked) -> impl Iterator<Item = Warning> {
     })
 }
 
-fn of_control(plan: &Checked) -> Option<Warning> {
+fn of_control(plan: &ServePlan) -> Option<Warning> {
     let access = plan.control_access.as_ref()?;
     let path = view_sockets::control(plan).path?;
     let may = "change schedulers and groups, and record what clients do";
@@ -163,7 +163,7 @@ fn of_control(plan: &Checked) -> Option<Warning> {
     Some((Place::Line(access.line), format!("control: unix:{}: {text}", path.display())))
 }
 
-fn of_metrics(plan: &Checked, flag: Option<SocketAddr>) -> Option<Warning> {
+fn of_metrics(plan: &ServePlan, flag: Option<SocketAddr>) -> Option<Warning> {
     let (address, place, key) = view_sockets::metrics(plan, flag)?;
     let loopback = if address.is_ipv6() { "[::1]" } else { "127.0.0.1" };
     (!address.ip().is_loopback()).then(|| {
@@ -177,7 +177,7 @@ fn of_metrics(plan: &Checked, flag: Option<SocketAddr>) -> Option<Warning> {
 }
 
 /// Files with private keys that every user of this host can read.
-fn of_keys(plan: &Checked) -> Vec<Warning> {
+fn of_keys(plan: &ServePlan) -> Vec<Warning> {
     let mut files: Vec<(PathBuf, Warning)> = Vec::new();
     let mut add = |key: &str, path: PathBuf, line: usize| {
         let mode = fs::metadata(&path).map(|meta| meta.permissions().mode());

@@ -19,7 +19,7 @@ use super::start_error;
 use super::view_sockets::{control, metrics};
 use super::warnings;
 use crate::config::words::bytes_for_people;
-use crate::config::{Checked, Place, Problems};
+use crate::config::{Place, Problems, ServePlan};
 use crate::verbs::serve::live::dirty_marks;
 
 /// What was found, for people.
@@ -34,7 +34,11 @@ pub struct Findings {
 
 /// Looks at the drives and sockets of a plan; logs warnings and notes as starting would. `made` is
 /// a folder that starting makes, of which nothing can be said.
-pub fn measure(plan: &Checked, made: Option<&Path>, metrics_flag: Option<SocketAddr>) -> Findings {
+pub fn measure(
+    plan: &ServePlan,
+    made: Option<&Path>,
+    metrics_flag: Option<SocketAddr>,
+) -> Findings {
     let mut found = Findings { starts: true, volumes: String::new(), patience: Patience::new() };
     let (mut places, mut measured) = (Places::default(), Vec::new());
     for (number, (drive, lines)) in plan.drives().enumerate() {
@@ -77,7 +81,7 @@ fn is_in(file: &Path, made: Option<&Path>) -> bool {
 
 /// Notes on the sockets that the service manager is to hand over, which it does to a daemon that it
 /// starts, and never to a check.
-fn unknown_sockets(plan: &Checked) -> impl Iterator<Item = String> {
+fn unknown_sockets(plan: &ServePlan) -> impl Iterator<Item = String> {
     plan.listeners.iter().filter_map(|listener| {
         let Listen::Inherited(name) = &listener.address else { return None };
         let mut note = Problems::new(&plan.file);
@@ -93,7 +97,7 @@ fn unknown_sockets(plan: &Checked) -> impl Iterator<Item = String> {
 }
 
 /// A line of the configuration, if there are lines.
-fn place(plan: &Checked, line: usize) -> String {
+fn place(plan: &ServePlan, line: usize) -> String {
     match plan.file.as_str() {
         "" => String::new(),
         file => format!("{}:{line}: ", visible(file)),
@@ -128,7 +132,7 @@ impl Findings {
     }
 
     /// The folder of marks of dirty caches.
-    fn state(&mut self, plan: &Checked) {
+    fn state(&mut self, plan: &ServePlan) {
         let Some(state) = &plan.state else { return };
         match dirty_marks::check(&state.value) {
             Ok(lost) => {
@@ -150,7 +154,7 @@ impl Findings {
 
     /// The sockets that a start would listen on: those of clients, and the control socket, unless
     /// the one beside which it is cannot be either.
-    fn sockets(&mut self, plan: &Checked, made: Option<&Path>) {
+    fn sockets(&mut self, plan: &ServePlan, made: Option<&Path>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
             Listen::Unix(path) => Some(("nbd", path.clone(), listener.line)),
             Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => None,
@@ -175,7 +179,7 @@ impl Findings {
     }
 
     /// The TCP ports that a start would listen on: those of clients, and that of metrics.
-    fn ports(&mut self, plan: &Checked, metrics_flag: Option<SocketAddr>) {
+    fn ports(&mut self, plan: &ServePlan, metrics_flag: Option<SocketAddr>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
             Listen::Unix(_) | Listen::Abstract(_) | Listen::Inherited(_) => None,
             Listen::Tcp(address) => Some((*address, Place::Line(listener.line), "nbd: tcp:")),

@@ -12,7 +12,7 @@ use std::path::Path;
 use millrace::VolumeConfig;
 use millrace_block::Layout;
 
-use crate::config::{Checked, DriveLines, Problems};
+use crate::config::{DriveLines, Problems, ServePlan};
 
 /// What lies at a drive's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ fn lost(states: &[Option<FileState>], layout: Layout) -> Option<(usize, usize)> 
 ///
 /// # Errors
 /// The first one, with the line of its drive.
-pub fn check(plan: &Checked) -> Result<(), Problems> {
+pub fn check(plan: &ServePlan) -> Result<(), Problems> {
     let mut lines = plan.lines.drives.as_slice();
     plan.config.volumes.iter().try_for_each(|volume| {
         let (own, rest) = lines.split_at(volume.drives.len());

@@ -7,10 +7,10 @@ use millrace_console::reasons;
 use millrace_drives::SpecError;
 
 use super::probe::innermost;
-use crate::config::{Checked, Place, Problems};
+use crate::config::{Place, Problems, ServePlan};
 
 /// An error at the line of what it is about.
-pub fn to_problems(plan: &Checked, error: &StartError) -> Problems {
+pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
     let mut problems = Problems::new(&plan.file);
     let text = text_of(&error.source);
     match error.part {
@@ -40,7 +40,7 @@ fn text_of(error: &SetupError) -> String {
 }
 
 /// The line and text of an error about a drive: of its key if it names one.
-fn drive_problem(plan: &Checked, number: usize, error: &SetupError) -> (usize, String) {
+fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize, String) {
     let lines = &plan.lines.drives[number];
     let text = text_of(error);
     match error {
@@ -63,7 +63,7 @@ fn drive_problem(plan: &Checked, number: usize, error: &SetupError) -> (usize, S
 }
 
 /// Two drives of one file, in words.
-fn same_file(plan: &Checked, number: usize, other: usize) -> String {
+fn same_file(plan: &ServePlan, number: usize, other: usize) -> String {
     let drives: Vec<_> = plan.drives().collect();
     let ((drive, _), (other, other_lines)) = (drives[number], drives[other]);
     match (plan.file.as_str(), (drive.spec.file(), other.spec.file())) {

@@ -13,7 +13,7 @@ use millrace_exports::nbd::{UnixSocket, handed_over_names};
 
 use super::probe::{self, Patience};
 use crate::config::words::{ControlWord, control_beside};
-use crate::config::{Checked, Place, Problems};
+use crate::config::{Place, Problems, ServePlan};
 use crate::views::Sockets;
 
 /// Where the control socket of a plan is.
@@ -27,7 +27,7 @@ pub struct ControlSocket<'a> {
 }
 
 /// Where the control socket is: where the plan says, or beside the first Unix socket of a server.
-pub fn control(plan: &Checked) -> ControlSocket<'_> {
+pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
     if let Some(control) = &plan.control {
         let path = match &control.value {
             ControlWord::At(path) => Some(path.clone()),
@@ -52,7 +52,7 @@ pub fn control(plan: &Checked) -> ControlSocket<'_> {
 
 /// Where metrics are served, where that was said, and how a message begins: the flag has the word.
 pub fn metrics(
-    plan: &Checked,
+    plan: &ServePlan,
     flag: Option<SocketAddr>,
 ) -> Option<(SocketAddr, Place, &'static str)> {
     match (flag, &plan.metrics) {
@@ -63,7 +63,7 @@ pub fn metrics(
 }
 
 /// True if the plan or the flag asks for a socket.
-pub fn has_any(plan: &Checked, metrics_flag: Option<SocketAddr>) -> bool {
+pub fn has_any(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> bool {
     control(plan).path.is_some() || metrics(plan, metrics_flag).is_some()
 }
 
@@ -72,7 +72,7 @@ pub fn has_any(plan: &Checked, metrics_flag: Option<SocketAddr>) -> bool {
 ///
 /// # Errors
 /// Their names, and what to do.
-pub fn refuse_unused_sockets(plan: &Checked) -> Result<(), Problems> {
+pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
     let is_used = |name: &String| {
         let wanted = Listen::Inherited(name.clone());
         plan.listeners.iter().any(|listener| listener.address == wanted)
@@ -100,7 +100,7 @@ pub fn refuse_unused_sockets(plan: &Checked) -> Result<(), Problems> {
 ///
 /// # Errors
 /// If an address is in use, or the system refuses it.
-pub fn bind(plan: &Checked, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
+pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
     let problem = |place: Place, text: String| {
         let mut problems = Problems::new(&plan.file);
         problems.add_at(place, text);

@@ -10,14 +10,14 @@ use millrace::{DriveWorkers, Opened};
 use millrace_block::Serving;
 
 use super::exposure;
-use crate::config::{Checked, Problems};
+use crate::config::{Problems, ServePlan};
 
 /// A page of most guests, in bytes: of x86-64 always.
 const GUEST_PAGE: u32 = 4096;
 
 /// Remarks on a plan itself: what is allowed but hardly meant. Metrics are where the flag says, if
 /// it was given.
-pub fn on_plan(plan: &Checked, metrics_flag: Option<SocketAddr>) {
+pub fn on_plan(plan: &ServePlan, metrics_flag: Option<SocketAddr>) {
     plan.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let memory = std::fs::read_to_string("/proc/meminfo").ok();
     let memory = memory.as_deref().and_then(total_bytes);
@@ -29,7 +29,7 @@ pub fn on_plan(plan: &Checked, metrics_flag: Option<SocketAddr>) {
 }
 
 /// Remarks on what was opened, and on how it is served.
-pub fn on_start(plan: &Checked, opened: &Opened, workers: &DriveWorkers) {
+pub fn on_start(plan: &ServePlan, opened: &Opened, workers: &DriveWorkers) {
     let per_drive = |serving| serving == Serving::PerDrive;
     if workers.threads() == 0
         && plan.config.volumes.iter().any(|one| per_drive(one.serving.serving))
@@ -44,12 +44,12 @@ pub fn on_start(plan: &Checked, opened: &Opened, workers: &DriveWorkers) {
 }
 
 /// Warns of exports to virtual machines whose volume has blocks of so many bytes.
-pub fn on_block(plan: &Checked, volume: &str, block_bytes: u32) {
+pub fn on_block(plan: &ServePlan, volume: &str, block_bytes: u32) {
     large_blocks(plan, volume, block_bytes).for_each(|text| tracing::warn!("{text}"));
 }
 
 /// Linux takes no disk whose block is larger than a page, and says that in the guest only.
-fn large_blocks(plan: &Checked, volume: &str, block_bytes: u32) -> impl Iterator<Item = String> {
+fn large_blocks(plan: &ServePlan, volume: &str, block_bytes: u32) -> impl Iterator<Item = String> {
     let is_its = move |name: &str| block_bytes > GUEST_PAGE && name == volume;
     plan.guests().filter(move |(export, ..)| is_its(&export.volume)).map(move |(_, guests, line)| {
         let mut warning = Problems::new(&plan.file);
@@ -74,7 +74,7 @@ fn total_bytes(meminfo: &str) -> Option<u64> {
 }
 
 /// Warns of caches that are larger than the machine's memory: the kernel would end the daemon.
-fn caches_beyond(plan: &Checked, memory_bytes: u64) -> Option<String> {
+fn caches_beyond(plan: &ServePlan, memory_bytes: u64) -> Option<String> {
     let cached = |volume: &millrace::VolumeConfig| volume.cache.map(|cache| cache.size_bytes);
     let sizes = plan.config.volumes.iter().filter_map(cached);
     let all = sizes.fold(0, u64::saturating_add);

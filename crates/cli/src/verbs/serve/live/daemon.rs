@@ -25,10 +25,10 @@ use super::lock_statistics::LockStatistics;
 use super::resize;
 use super::trace_recording::TraceRecording;
 use super::volume_settings;
-use crate::config::Checked;
+use crate::config::ServePlan;
 use crate::views::caches::CacheCounts;
 use crate::views::guests::GuestThread;
-use crate::views::settings::GroupChanged;
+use crate::views::settings::GroupChange;
 use crate::views::{self, Answers, Refusal, SetGroup, Verb, report};
 
 /// What is seen of the daemon.
@@ -50,7 +50,7 @@ pub struct LiveDaemon {
 impl LiveDaemon {
     /// A daemon that begins to serve.
     pub fn new(
-        plan: &Checked,
+        plan: &ServePlan,
         opened: &Opened,
         (servers, marks): (Observers, Arc<DirtyMarks>),
     ) -> LiveDaemon {
@@ -124,7 +124,7 @@ impl LiveDaemon {
 }
 
 impl LiveDaemon {
-    fn set_group(&self, asked: &SetGroup) -> Result<GroupChanged, Refusal> {
+    fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
         let groups = &self.servers.groups;
         let warn = |config: &_| self.targets.at_once(groups, &self.volumes, config);
         group_settings::set(groups, asked, warn)
@@ -230,11 +230,11 @@ fn volume(volume: &Volume<Native>) -> report::Volume {
         unused_bytes: Space::of(volume).unused_bytes(),
         serving: volume.serving().name().to_owned(),
         drives: volume.drives().iter().map(|disk| disk.name().to_owned()).collect(),
-        ops: report::Ended::all(&all),
+        ops: report::OpTotals::all(&all),
         clients: clients
             .map(|(client, stats)| report::Client {
                 client: *client,
-                ops: report::Ended::all(stats),
+                ops: report::OpTotals::all(stats),
             })
             .collect(),
     }

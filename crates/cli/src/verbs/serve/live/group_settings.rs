@@ -10,7 +10,7 @@ use millrace::{GroupConfig, ServedGroups};
 use millrace_console::{say, visible};
 
 use crate::config::group;
-use crate::views::settings::{Group, GroupChanged, GroupSetting};
+use crate::views::settings::{Group, GroupChange, GroupSetting};
 use crate::views::{Refusal, SetGroup};
 
 /// Sets what is asked of the group of that name; `warn` says what is wrong with a latency target.
@@ -21,7 +21,7 @@ pub fn set(
     groups: &ServedGroups,
     asked: &SetGroup,
     warn: impl FnOnce(&GroupConfig) -> Vec<String>,
-) -> Result<GroupChanged, Refusal> {
+) -> Result<GroupChange, Refusal> {
     let bad = |text: String| Refusal::new("bad-request", text);
     let before = groups.get(&asked.group).map_err(|error| bad(error.to_string()))?;
     if asked.settings.is_empty() {
@@ -47,7 +47,7 @@ pub fn set(
     say(&format!("group {name}: {} from now on\n", visible(&words)));
     let warnings =
         if asked.settings.contains_key("latency-target") { warn(&now) } else { Vec::new() };
-    Ok(GroupChanged { group: asked.group.clone(), settings, warnings })
+    Ok(GroupChange { group: asked.group.clone(), settings, warnings })
 }
 
 /// All groups with their settings in words, and what is to be said of them.

@@ -16,8 +16,8 @@ use millrace_block::{Disk, GroupId, Op, Snapshot, Volume};
 use millrace_drives::{UsualTimes, usual_times};
 use millrace_machine::Native;
 
-use crate::config::Checked;
-use crate::config::group::targets::{Asked, figure_ns};
+use crate::config::ServePlan;
+use crate::config::group::targets::{TargetQuery, figure_ns};
 
 /// How long a target is missed before that is said.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -112,7 +112,7 @@ fn least_ios(target: LatencyTarget) -> u64 {
 
 impl LatencyTargets {
     /// Of a daemon that begins to serve.
-    pub fn new(plan: &Checked) -> LatencyTargets {
+    pub fn new(plan: &ServePlan) -> LatencyTargets {
         let usual = plan.config.drives();
         let usual = usual.filter_map(|one| Some((one.name.clone(), usual_times(&one.spec)?)));
         let users = plan.config.exports.iter();
@@ -147,7 +147,7 @@ impl LatencyTargets {
         for volume in volumes.iter().filter(|volume| uses(volume)) {
             let of_drive = |disk: &Arc<Disk<Native>>| {
                 let (drive, volume) = (disk.name(), volume.name());
-                let asked = Asked { group, target, drive, volume };
+                let asked = TargetQuery { group, target, drive, volume };
                 if let Some(text) = asked.by_scheduler(disk.scheduler().unwrap_or_default()) {
                     return Some(text);
                 }
@@ -184,7 +184,7 @@ impl LatencyTargets {
             for (group, times) in service {
                 let Some((name, target)) = targets.get(&group) else { continue };
                 let (target, volume) = (*target, volume.name());
-                let asked = Asked { group: name, target, drive: disk.name(), volume };
+                let asked = TargetQuery { group: name, target, drive: disk.name(), volume };
                 let one = drive_targets.entry((group, at, drive));
                 let all = *all.get_or_insert_with(|| service_of(disk).count());
                 let one =

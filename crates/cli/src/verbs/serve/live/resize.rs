@@ -11,14 +11,14 @@ use millrace_machine::Native;
 
 use crate::config::words::bytes_for_people;
 use crate::views::Refusal;
-use crate::views::growth::Resized;
+use crate::views::growth::VolumeGrowth;
 
 /// Has the volume of this name grow, as far as its drives have.
 ///
 /// # Errors
 /// `bad-request` if there is none, `busy` if it is growing already, `refused` if a drive is smaller
 /// or must not grow, `io` if one cannot be asked.
-pub fn resize(volumes: &[Arc<Volume<Native>>], name: &str) -> Result<Resized, Refusal> {
+pub fn resize(volumes: &[Arc<Volume<Native>>], name: &str) -> Result<VolumeGrowth, Refusal> {
     let volume = volume_of(volumes, name)?;
     let resized = volume.resize().map_err(|error| {
         let kind = match error.kind() {
@@ -28,7 +28,7 @@ pub fn resize(volumes: &[Arc<Volume<Native>>], name: &str) -> Result<Resized, Re
         };
         Refusal::new(kind, format!("volume {name}: {error}"))
     })?;
-    let resized = Resized::new(name, resized);
+    let resized = VolumeGrowth::new(name, resized);
     if resized.new_bytes > resized.old_bytes {
         let (new, old) = (resized.new_bytes, resized.old_bytes);
         let (new, old) = (bytes_for_people(new), bytes_for_people(old));

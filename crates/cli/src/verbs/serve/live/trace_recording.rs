@@ -14,7 +14,7 @@ use millrace_block::{Disk, TraceStamp, Volume};
 use millrace_machine::Native;
 use millrace_runtime::{Recorder, RecorderConfig, TraceFilter, categories_of, trace_file};
 
-use crate::views::report::Traced;
+use crate::views::report::TraceStatus;
 use crate::views::{Refusal, TraceStart};
 
 /// How long a client may be silent.
@@ -81,7 +81,7 @@ impl TraceRecording {
     ///
     /// # Errors
     /// `none` if there is none, `io` if it has ended by itself.
-    pub fn status(&self) -> Result<Traced, Refusal> {
+    pub fn status(&self) -> Result<TraceStatus, Refusal> {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match place.as_ref() {
             None => Err(none()),
@@ -89,7 +89,7 @@ impl TraceRecording {
             Some(recorder) => {
                 recorder.renew();
                 let (events, dropped) = recorder.progress();
-                Ok(Traced { events, dropped, files: Vec::new() })
+                Ok(TraceStatus { events, dropped, files: Vec::new() })
             }
         }
     }
@@ -98,15 +98,15 @@ impl TraceRecording {
     ///
     /// # Errors
     /// As [`TraceRecording::status`].
-    pub fn stop(&self) -> Result<Traced, Refusal> {
+    pub fn stop(&self) -> Result<TraceStatus, Refusal> {
         end(self.0.lock().unwrap_or_else(PoisonError::into_inner).take())
     }
 }
 
-fn end(recorder: Option<Recorder>) -> Result<Traced, Refusal> {
+fn end(recorder: Option<Recorder>) -> Result<TraceStatus, Refusal> {
     let recorded = recorder.ok_or_else(none)?.stop();
     let recorded = recorded.map_err(|error| Refusal::new("io", error.to_string()))?;
-    Ok(Traced { events: recorded.events, dropped: recorded.dropped, files: recorded.files })
+    Ok(TraceStatus { events: recorded.events, dropped: recorded.dropped, files: recorded.files })
 }
 
 fn none() -> Refusal {

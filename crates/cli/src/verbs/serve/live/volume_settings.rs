@@ -11,14 +11,14 @@ use millrace_console::{say, visible};
 use millrace_machine::Native;
 
 use super::resize::volume_of;
-use crate::views::settings::{Changed, Drive};
+use crate::views::settings::{Drive, VolumeChange};
 use crate::views::{Refusal, Set};
 
 /// Sets what is asked of the volume of that name.
 ///
 /// # Errors
 /// `bad-request` if there is no such volume, word or setting, `refused` if a drive cannot have it.
-pub fn set(volumes: &[Arc<Volume<Native>>], asked: &Set) -> Result<Changed, Refusal> {
+pub fn set(volumes: &[Arc<Volume<Native>>], asked: &Set) -> Result<VolumeChange, Refusal> {
     let volume = volume_of(volumes, &asked.volume)?;
     let Some(word) = &asked.scheduler else {
         let text = "set: nothing is to be set; write scheduler=WORD";
@@ -41,7 +41,7 @@ pub fn set(volumes: &[Arc<Volume<Native>>], asked: &Set) -> Result<Changed, Refu
         scheduler: kind.word().to_owned(),
         before: before.word().to_owned(),
     });
-    let changed = Changed { volume: volume.name().to_owned(), drives: drives.collect() };
+    let changed = VolumeChange { volume: volume.name().to_owned(), drives: drives.collect() };
     let name = visible(volume.name());
     say(&format!("volume {name}: scheduler {} from now on\n", kind.word()));
     Ok(changed)

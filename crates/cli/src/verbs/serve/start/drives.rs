@@ -12,7 +12,7 @@ use millrace::{DriveConfig, Opened, Opening};
 use millrace_console::visible;
 
 use super::startup::Startup;
-use crate::config::Checked;
+use crate::config::ServePlan;
 use crate::verbs::serve::check::{lost_file, probe, start_error};
 
 /// How long a file may be locked before a person hears of it.
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// The first thing that cannot be opened, with its line, or that a signal has ended the start.
-pub fn open(plan: &Checked, startup: &Startup) -> anyhow::Result<Opened> {
+pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
     startup.step("looking at the drives' files")?;
     lost_file::check(plan)?;
     let problem = |error| start_error::to_problems(plan, &error);

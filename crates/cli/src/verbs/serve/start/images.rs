@@ -322,11 +322,11 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{self, Checked};
+    use crate::config::{self, ServePlan};
     use millrace_block::Layout;
 
     /// What files of these names in a folder come to.
-    fn plan(names: &[&str], args: &ImageArgs) -> (Checked, tempfile::TempDir) {
+    fn plan(names: &[&str], args: &ImageArgs) -> (ServePlan, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let files: Vec<PathBuf> = names.iter().map(|name| dir.path().join(name)).collect();
         files.iter().for_each(|file| std::fs::write(file, [0; 512]).unwrap());

@@ -19,7 +19,7 @@ use millrace_machine::Native;
 use super::tls_host;
 use crate::config::group;
 use crate::config::words::{bytes_for_people, design};
-use crate::config::{Checked, ListenerPlan};
+use crate::config::{ListenerPlan, ServePlan};
 use crate::verbs::serve::check::findings::Findings;
 use crate::views::caches::mode_word;
 
@@ -38,7 +38,7 @@ pub enum DataOwner {
 }
 
 /// What `--check` says of a plan in order.
-pub fn checked(plan: &Checked, found: &Findings) -> String {
+pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     let mut text = controllers(plan);
     let machines = plan.guests().count();
     let groups = plan.config.groups.len();
@@ -75,7 +75,7 @@ pub fn checked(plan: &Checked, found: &Findings) -> String {
 
 /// What is served, and lines to paste.
 pub fn serving(
-    plan: &Checked,
+    plan: &ServePlan,
     opened: &Opened,
     workers: &DriveWorkers,
     owner: DataOwner,
@@ -107,7 +107,7 @@ pub fn serving(
 }
 
 /// A line for each controller: its tags, whose they are, and its drives.
-fn controllers(plan: &Checked) -> String {
+fn controllers(plan: &ServePlan) -> String {
     let mut text = String::new();
     for controller in &plan.config.controllers {
         let owner = match controller.sharing {
@@ -137,7 +137,7 @@ fn membership(export: &ExportConfig) -> String {
 }
 
 /// A table of the groups and their settings, if there are any.
-fn groups(plan: &Checked) -> String {
+fn groups(plan: &ServePlan) -> String {
     if plan.config.groups.is_empty() {
         return String::new();
     }
@@ -158,7 +158,7 @@ fn access(export: &ExportConfig, opened: &Opened) -> &'static str {
 }
 
 /// A line for each export to virtual machines.
-fn machines(plan: &Checked, opened: &Opened) -> String {
+fn machines(plan: &ServePlan, opened: &Opened) -> String {
     let mut text = String::new();
     for (export, guests, _) in plan.guests() {
         let (access, group) = (access(export, opened), membership(export));
@@ -191,7 +191,7 @@ fn machines(plan: &Checked, opened: &Opened) -> String {
     text
 }
 
-fn pairs(plan: &Checked) -> impl Iterator<Item = (&ListenerPlan, &ExportConfig)> {
+fn pairs(plan: &ServePlan) -> impl Iterator<Item = (&ListenerPlan, &ExportConfig)> {
     let exports = |listener: &ListenerPlan| listener.exports.clone();
     plan.listeners.iter().flat_map(move |listener| {
         exports(listener).into_iter().map(move |export| (listener, &plan.config.exports[export]))
@@ -204,7 +204,7 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-fn volumes(plan: &Checked, opened: &Opened) -> String {
+fn volumes(plan: &ServePlan, opened: &Opened) -> String {
     let mut table = table(&["volume", "size", "layout", "chunk", "serving", "drives"]);
     for (volume, named) in opened.volumes.iter().zip(&plan.config.volumes) {
         let (layout, chunk) = match named.layout {
@@ -222,7 +222,7 @@ fn volumes(plan: &Checked, opened: &Opened) -> String {
 }
 
 /// A line for each cache: when it acknowledges writes, how large it is, how much may be dirty.
-fn caches(plan: &Checked) -> String {
+fn caches(plan: &ServePlan) -> String {
     let mut text = String::new();
     for volume in &plan.config.volumes {
         let Some(cache) = &volume.cache else { continue };
@@ -241,7 +241,7 @@ fn caches(plan: &Checked) -> String {
     text
 }
 
-fn drives(plan: &Checked, opened: &Opened) -> String {
+fn drives(plan: &ServePlan, opened: &Opened) -> String {
     let mut table = table(&["drive", "size", "queues", "what"]);
     for disk in opened.volumes.iter().flat_map(|volume| volume.drives()) {
         let Some(drive) = plan.config.drives().find(|drive| drive.name == disk.name()) else {

@@ -12,7 +12,7 @@ use millrace::{DriveConfig, Opened};
 use millrace_machine::{Native, thread_limits};
 use millrace_reactor::{Backend, Config, POOL_THREADS_KEPT, Reactor};
 
-use crate::config::Checked;
+use crate::config::ServePlan;
 use crate::verbs::serve::check::probe;
 use crate::verbs::serve::check::view_sockets;
 
@@ -42,7 +42,7 @@ impl ThreadCount {
 ///
 /// # Errors
 /// How many it needs, how many there may be, and the limits.
-pub fn check(plan: &Checked, opened: &Opened, metrics: Option<SocketAddr>) -> anyhow::Result<()> {
+pub fn check(plan: &ServePlan, opened: &Opened, metrics: Option<SocketAddr>) -> anyhow::Result<()> {
     let has_ring = plan.config.server.backend != Backend::Epoll && has_io_uring();
     let needed = needed(plan, opened, (view_sockets::has_any(plan, metrics), has_ring));
     Native::try_threads(needed.total()).map_err(|(found, error)| {
@@ -62,7 +62,7 @@ fn has_io_uring() -> bool {
     Reactor::new(Config { backend: Backend::Uring, entries: 1, ..Config::default() }).is_ok()
 }
 
-fn needed(plan: &Checked, opened: &Opened, (has_views, has_ring): (bool, bool)) -> ThreadCount {
+fn needed(plan: &ServePlan, opened: &Opened, (has_views, has_ring): (bool, bool)) -> ThreadCount {
     let config = &plan.config;
     let has_files = |name: &str| {
         let volume = config.volumes.iter().find(|volume| volume.name == name);
