@@ -8,13 +8,13 @@
 //! counterpart: drivers/block/loop.c.
 #![allow(unsafe_code)]
 
+mod created_file;
 mod engine;
 mod flight;
 mod format;
 mod grow;
-mod lent;
+mod lent_memory;
 mod locks;
-mod made;
 mod open;
 mod probe;
 mod queue;
@@ -35,7 +35,7 @@ use millrace_machine::{Native, Topology};
 use millrace_reactor::{Backend, FileDemand, PoolShare, take_thread_refusal};
 
 use engine::{Engine, Ring};
-use lent::Lent;
+use lent_memory::Lent;
 use locks::Held;
 pub use locks::{FileAccess, lock_refusal};
 pub(crate) use open::{measure, place_of};

@@ -16,8 +16,8 @@ mod open;
 mod preset;
 mod queue;
 mod rotating;
+mod service_times;
 mod timing;
-mod usual;
 
 use std::sync::{Arc, Mutex};
 
@@ -36,8 +36,8 @@ pub use open::usual_times;
 pub use preset::{ModelPreset, model_presets};
 use queue::ModelQueue;
 pub use rotating::ModelDisk;
+pub use service_times::UsualTimes;
 pub use timing::Timing;
-pub use usual::UsualTimes;
 
 use crate::common::store::Store;
 

@@ -10,18 +10,18 @@
 //! Owns what all queues share. Kernel counterpart: drivers/block/nbd.c.
 
 mod backoff;
-mod desk;
 mod dial;
+mod drive_state;
 mod flight;
 mod inbound;
 mod link;
+mod link_context;
 mod outbound;
 mod queue;
 mod redial;
 mod ring;
 mod secure;
 mod settings;
-mod shared;
 mod siblings;
 mod status_line;
 mod terms;
@@ -47,13 +47,13 @@ use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
 use crate::common::place::Place;
 use dial::{Connected, Purpose, Target};
+pub(crate) use drive_state::Shared;
+use drive_state::{Durability, Promise, Reports, lock};
 use link::{Link, LinkPlace};
 use queue::NbdQueue;
 use redial::{ATTEMPT, Redial};
 use ring::Ring;
 pub(crate) use settings::config_of;
-pub(crate) use shared::Shared;
-use shared::{Durability, Promise, Reports, lock};
 use siblings::SiblingQueues;
 use status_line::in_sectors;
 use terms::{check, connections_of, notes, promised};

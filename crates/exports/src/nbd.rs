@@ -6,7 +6,7 @@
 //! request. [`Server::stop`] answers what is in flight, flushes, joins.
 //!
 //! A request's walk: worker.rs (ring) -> receive.rs (parse) -> execute.rs (ticket) -> submit.rs
-//! (bio, channel, completion) -> execute.rs (reply) -> outgoing.rs (one send of many replies).
+//! (bio, channel, completion) -> execute.rs (reply) -> replies.rs (one send of many replies).
 //! Payload lies in the thread's pool (memory.rs) and is never copied, but for small writes out of
 //! the receive buffer. Long reads of holes need neither bio nor payload (holes.rs).
 
@@ -14,17 +14,17 @@ mod config;
 mod connection;
 mod execute;
 mod exports;
-mod inherited;
+mod inherited_sockets;
 mod listen;
 mod memory;
 mod renewal;
 mod ring;
-mod secure;
-mod shared;
+mod server_state;
 mod stats;
 mod submit;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod worker;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +39,7 @@ use self::listen::Listener;
 use self::memory::Zeroes;
 use self::memory::budget::Budget;
 use self::renewal::Renewal;
-use self::shared::{Connections, Ending, Shared};
+use self::server_state::{Connections, Ending, Shared};
 use self::worker::Worker;
 use crate::counters::{Counters, Published};
 use crate::descriptors;
@@ -48,11 +48,11 @@ use crate::mailbox::Mailbox;
 use crate::stop::StopLimit;
 
 pub use self::config::{ExportConfig, ListenConfig, ServerConfig};
-pub use self::inherited::{handed_over_address, handed_over_names};
+pub use self::inherited_sockets::{handed_over_address, handed_over_names};
 pub use self::listen::Listen;
 pub use self::renewal::log_expiries;
-pub use self::secure::ListenTls;
 pub use self::stats::{Copied, ServerStats};
+pub use self::tls::ListenTls;
 pub use self::worker::drain::StopReport;
 pub use crate::{Allow, ExportErrors, SocketAccess, UnixSocket};
 

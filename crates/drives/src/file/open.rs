@@ -3,8 +3,8 @@
 //! Runs once per drive, on whichever thread sets drives up. Order matters: the lock is taken before
 //! anything is changed, so a drive in use elsewhere is left alone; a file that was made or extended
 //! is made durable with its directory entry, since flushes later sync data only. What cannot be
-//! opened leaves no file behind that was not there (made.rs). Called by `FileDriver::open`; asks
-//! `probe.rs` and `format.rs`. Every error names the path.
+//! opened leaves no file behind that was not there (created_file.rs). Called by `FileDriver::open`;
+//! asks `probe.rs` and `format.rs`. Every error names the path.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -18,9 +18,9 @@ use std::sync::{Arc, OnceLock};
 use millrace_block::{Buffer, Error, ErrorKind};
 use millrace_reactor::{Backend, Config, PoolShare, Reactor};
 
-use super::lent::Lent;
+use super::created_file::Made;
+use super::lent_memory::Lent;
 use super::locks::lock;
-use super::made::Made;
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared, format};

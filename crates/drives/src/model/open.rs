@@ -6,7 +6,7 @@
 use super::config::{ModelConfig, ModelContents, ModelTiming};
 use super::controller::{Asked, ModelController};
 use super::preset::{ModelPreset, model_presets};
-use super::usual::UsualTimes;
+use super::service_times::UsualTimes;
 use crate::common::values::{rate_bytes_per_s, size_bytes};
 use crate::common::words::nearest;
 use crate::spec::{Spec, SpecError};

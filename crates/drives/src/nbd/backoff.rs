@@ -4,7 +4,7 @@
 //! One for all connections of a drive, as the loss of one gives up all of them: a server that ends
 //! each connection at its first request would be dialled without end by one link after the other.
 //! The pause grows while connections are lost soon. Also owns `LogLimit`, which keeps lines about
-//! one thing apart. Used by `shared.rs` and `trouble.rs`.
+//! one thing apart. Used by `drive_state.rs` and `trouble.rs`.
 
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,7 @@
 //! server (`redial.rs`). Called by `queue.rs` on the queue's thread, with what all links of the
 //! queue share. A connection that is lost is shut down first, so that both operations end; only
 //! then do its requests go back to those that wait, to be sent again by whichever link is up.
-//! A connection that is lost ends its generation (`shared.rs`): all others are given up, too.
+//! A connection that is lost ends its generation (`drive_state.rs`): all others are given up, too.
 //! Invariant: no operation names a request's memory once the request is out of the link's hands.
 //!
 //! States: `Up`; `Closing`, lost, with operations under way; `Away`, a thread looks for the server;
@@ -22,14 +22,14 @@ use millrace_nbd::client::Answers;
 use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 
 use super::Shared;
-use super::desk::{Desk, errno_text};
 use super::dial::Connected;
+use super::drive_state::{Cause, Loss};
 use super::flight::State as FlightState;
 use super::inbound::Inbound;
+use super::link_context::{Desk, errno_text};
 use super::outbound::Outbound;
 use super::redial::{Outcome, Patience, Redial};
 use super::secure::Session;
-use super::shared::{Cause, Loss};
 use super::trouble::{ConnectFailure, NOT_SHARED};
 
 /// Where a link is.

@@ -23,11 +23,11 @@ use millrace_nbd::{Command, TransmissionFlags};
 use millrace_reactor::{Completion, Wait, now_ns};
 
 use super::Shared;
-use super::desk::Desk;
+use super::drive_state::Cause;
 use super::flight::{Flight, State as FlightState};
 use super::link::{Link, State};
+use super::link_context::Desk;
 use super::ring::Ring;
-use super::shared::Cause;
 use super::siblings::{GivenBack, Mail, Origin};
 use crate::common::thread_bound::ThreadBound;
 

@@ -14,7 +14,7 @@ use millrace_machine::{Deadline, Machine, Native};
 
 use super::Shared;
 use super::dial::{Connected, Purpose, failure_of};
-use super::shared::wake_up;
+use super::drive_state::wake_up;
 use super::trouble::{ConnectFailure, NOT_SHARED};
 
 /// Longest time for one attempt.

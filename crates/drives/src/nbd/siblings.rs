@@ -24,7 +24,7 @@ use libc::iovec;
 use millrace_block::Status;
 use millrace_nbd::Command;
 
-use super::shared::{lock, wake_up};
+use super::drive_state::{lock, wake_up};
 
 /// The queue and tag that a forwarded request belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use millrace_machine::Native;
 use millrace_reactor::{Backend, Config, SpinRule};
 
 use super::listen::Listen;
-use super::secure::ListenTls;
+use super::tls::ListenTls;
 use crate::{ClientGroup, SocketAccess};
 
 /// Longest busy poll before a thread sleeps, in nanoseconds: what it may take on a virtual machine

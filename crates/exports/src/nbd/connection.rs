@@ -15,8 +15,8 @@
 pub(crate) mod client_log;
 pub(crate) mod hole_search;
 pub(crate) mod input;
-pub(crate) mod outgoing;
 pub(crate) mod progress;
+pub(crate) mod replies;
 
 use std::os::fd::RawFd;
 
@@ -25,14 +25,14 @@ use millrace_machine::{Machine, Native};
 
 use self::hole_search::HoleSearch;
 use self::input::Input;
-use self::outgoing::{BATCH_REPLIES, Freed, Outgoing};
 use self::progress::Progress;
+use self::replies::{BATCH_REPLIES, Freed, Outgoing};
 use super::memory::Pool;
 use super::memory::budget::MemoryWait;
 use super::ring::{Ring, shut_down};
-use super::secure::Secure;
-use super::shared::Negotiating;
+use super::server_state::Negotiating;
 use super::submit::ticket::{Memory, Ticket, Tickets};
+use super::tls::Secure;
 use crate::Seat;
 use millrace_nbd::{Errno, Handshake, Reply, Request, Rules, Session, TlsMode};
 
@@ -471,7 +471,7 @@ impl Connection {
     }
 }
 
-mod secured;
+mod tls_io;
 
 #[cfg(test)]
 mod tests;

@@ -11,12 +11,12 @@
 pub(crate) mod holes;
 pub(crate) mod memory_wait;
 pub(crate) mod receive;
-pub(crate) mod secure;
+pub(crate) mod tls;
 pub(crate) mod unaligned;
 
 use std::sync::Arc;
 
-use self::secure::SecureTurn;
+use self::tls::SecureTurn;
 use super::connection::hole_search::HOLE_BYTES_MIN;
 use super::connection::{Connection, Granted, Refusal};
 use super::exports::Exports;

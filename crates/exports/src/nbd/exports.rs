@@ -18,7 +18,7 @@ use millrace_machine::Native;
 
 use self::ranges::Ranges;
 use super::config::{ExportConfig, ListenConfig};
-use super::secure::ListenTls;
+use super::tls::ListenTls;
 use crate::faults::Faults;
 use crate::{Allow, ClientGroup};
 use millrace_nbd::{Catalog, ExportInfo, TransmissionFlags};

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use millrace_block::{Error, ErrorKind};
 
-use super::inherited;
+use super::inherited_sockets;
 use crate::{SocketAccess, UnixSocket};
 
 /// Where a server listens.
@@ -68,7 +68,7 @@ impl Listener {
                 .map(|socket| Listener::Abstract(socket, name.clone()))
                 .map_err(|error| cannot_listen(listen, &error)),
             Listen::Inherited(name) => {
-                Ok(Listener::Inherited(inherited::take(name)?, name.clone()))
+                Ok(Listener::Inherited(inherited_sockets::take(name)?, name.clone()))
             }
             Listen::Tcp(address) => TcpListener::bind(address)
                 .map(Listener::Tcp)

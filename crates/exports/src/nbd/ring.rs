@@ -186,7 +186,7 @@ pub(crate) fn pid_of(fd: RawFd) -> Option<i32> {
 /// The bytes of a piece of a connection's replies.
 pub(crate) fn piece_bytes(piece: &libc::iovec) -> &[u8] {
     // SAFETY: pieces name a batch's headers, a pool buffer that the batch has, or the shared
-    // zeroes; the batch keeps them until the piece is taken (outgoing.rs), and no drive writes to
+    // zeroes; the batch keeps them until the piece is taken (replies.rs), and no drive writes to
     // a buffer that a reply was made of.
     unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) }
 }

@@ -10,9 +10,9 @@
 
 pub(crate) mod bounce;
 mod claims;
-pub(crate) mod held_back;
 pub(crate) mod lane;
 pub(crate) mod overdue;
+pub(crate) mod throttled_tickets;
 pub(crate) mod ticket;
 
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use super::exports::Exports;
 use super::listen::{Listen, Listener};
 use super::memory::Pool;
 use super::memory::budget::Budget;
-use super::shared::Shared;
+use super::server_state::Shared;
 use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
 use super::worker::Worker;
 use super::{ExportConfig, ListenConfig, Server, ServerConfig, StopReport, share};

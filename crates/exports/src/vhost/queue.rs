@@ -10,11 +10,11 @@
 #![allow(unsafe_code)]
 
 pub mod blk;
-mod held;
 pub(crate) mod inflight;
 pub(crate) mod notifiers;
 mod slots;
 pub(crate) mod unflushed;
+mod waiting_bio;
 
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
@@ -27,11 +27,11 @@ use millrace_block::{Bio, Channel, GroupId, Op, OpFlags, Reject, Rejected, Segme
 use millrace_machine::Native;
 
 use self::blk::Action;
-use self::held::Held;
 use self::inflight::QueueInflight;
 use self::notifiers::{Notifiers, signal};
 use self::slots::{BUSY, EPOCH, FLUSH, LONG, Memory, PARTS_KEPT, Slot, UNFLUSHED};
 use self::unflushed::{QueueUnflushed, UnflushedWrites};
+use self::waiting_bio::Held;
 use super::memory::GuestMemory;
 use super::memory::sigbus;
 use super::ring::{Areas, Chain, RingError, RingFeatures, SplitRing};

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use millrace_block::{Channel, GroupId, Volume};
 use millrace_machine::{Machine, Native};
 
-use super::held_back::HeldBack;
+use super::throttled_tickets::HeldBack;
 use super::ticket::{Ticket, TicketState};
 
 /// Bios in flight per volume and thread.

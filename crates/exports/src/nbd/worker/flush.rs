@@ -10,7 +10,7 @@ use millrace_block::{Bio, Error};
 use millrace_machine::{Deadline, Machine, Native};
 use millrace_runtime::IoContext;
 
-use crate::nbd::shared::Shared;
+use crate::nbd::server_state::Shared;
 use crate::nbd::submit::lane::Lane;
 use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS};
 

@@ -18,8 +18,8 @@ use super::Core;
 use crate::nbd::connection::client_log;
 use crate::nbd::connection::{Connection, Incoming, Phase};
 use crate::nbd::ring::peer_of;
-use crate::nbd::secure::{ListenTls, Secure};
 use crate::nbd::submit::ticket::{Memory, Ticket};
+use crate::nbd::tls::{ListenTls, Secure};
 
 /// Steps of handshakes in one turn of a thread: a signature takes 50 to 1000 microseconds.
 const HANDSHAKES_PER_TURN: u32 = 2;
