@@ -35,7 +35,7 @@ use millrace_machine::{Native, Topology};
 use millrace_reactor::{Backend, FileDemand, PoolShare, take_thread_refusal};
 
 use engine::{Engine, Ring};
-use lent_memory::Lent;
+use lent_memory::LentMemory;
 use locks::Held;
 pub use locks::{FileAccess, lock_refusal};
 pub(crate) use open::{measure, place_of};
@@ -169,7 +169,7 @@ impl FileCounters {
 }
 
 /// What all queues of a drive share.
-pub(crate) struct Shared {
+pub(crate) struct FileState {
     pub(crate) file: File,
     /// Behind the file, which is closed before it counts as free.
     _held: Option<Held>,
@@ -193,13 +193,13 @@ pub(crate) struct Shared {
     pub(crate) sync_failed: AtomicBool,
     pub(crate) no_zero_range: AtomicBool,
     pub(crate) counters: Arc<FileCounters>,
-    pub(crate) lent: Lent,
+    pub(crate) lent: LentMemory,
 }
 
 /// A drive in a file or on a block device.
 pub struct FileDriver {
     config: FileConfig,
-    shared: Arc<Shared>,
+    shared: Arc<FileState>,
     share: Arc<PoolShare>,
     dma_alignment: u32,
     notes: Vec<String>,

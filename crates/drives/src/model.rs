@@ -45,12 +45,12 @@ use crate::common::store::Store;
 #[derive(Debug)]
 pub struct ModelDriver {
     config: ModelConfig,
-    shared: Arc<Shared>,
+    shared: Arc<ModelState>,
 }
 
 /// What the queues of a drive share.
 #[derive(Debug)]
-struct Shared {
+struct ModelState {
     timing: Mutex<Timing>,
     store: Option<Store>,
     port: Option<Port>,
@@ -70,7 +70,7 @@ impl ModelDriver {
         };
         let port = config.controller.clone().map(Port::new);
         let timing = Mutex::new(Timing::new(&config.timing));
-        Ok(ModelDriver { config, shared: Arc::new(Shared { timing, store, port }) })
+        Ok(ModelDriver { config, shared: Arc::new(ModelState { timing, store, port }) })
     }
 }
 

@@ -47,7 +47,7 @@ use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
 use crate::common::place::Place;
 use dial::{Connected, Purpose, Target};
-pub(crate) use drive_state::Shared;
+pub(crate) use drive_state::NbdState;
 use drive_state::{Durability, Promise, Reports, lock};
 use link::{Link, LinkPlace};
 use queue::NbdQueue;
@@ -185,7 +185,7 @@ pub struct TlsIdentity {
 pub struct NbdDriver {
     config: NbdConfig,
     session: ClientSession,
-    shared: Arc<Shared>,
+    shared: Arc<NbdState>,
     connections: u16,
     identity: (u64, u64),
     notes: Vec<String>,
@@ -211,7 +211,7 @@ impl NbdDriver {
             payload_max: MAX_SECTORS.min(session.block_max >> 9) << 9,
             size_bytes: AtomicU64::new(session.size_bytes),
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(NbdState {
             target,
             promise,
             reconnect: Duration::from_nanos(config.reconnect_ns),

@@ -36,7 +36,7 @@ use millrace_machine::{Native, Topology};
 use crate::common::cancel::Cancel;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
-use control::{ControlThread, Known, Order, wait_for_end};
+use control::{ControlThread, KnownImage, Order, wait_for_end};
 use image::Image;
 use map::Map;
 pub use name::ImageName;
@@ -113,17 +113,17 @@ fn held() -> MutexGuard<'static, Vec<(u64, u64)>> {
 }
 
 /// An image that a drive of this process writes to, in the list as long as it is open.
-struct Held((u64, u64));
+struct HeldImage((u64, u64));
 
-impl Held {
+impl HeldImage {
     /// Enters it; none if it is there already.
-    fn take(identity: (u64, u64)) -> Option<Held> {
+    fn take(identity: (u64, u64)) -> Option<HeldImage> {
         let mut all = held();
         if all.contains(&identity) {
             return None;
         }
         all.push(identity);
-        Some(Held(identity))
+        Some(HeldImage(identity))
     }
 
     /// Whether it is there.
@@ -132,7 +132,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldImage {
     fn drop(&mut self) {
         let mut all = held();
         if let Some(place) = all.iter().position(|one| *one == self.0) {
@@ -145,12 +145,12 @@ impl Drop for Held {
 /// answers; before there is that thread, by whoever drops it.
 struct OpenImage {
     image: Option<Box<Image>>,
-    held: Option<Held>,
+    held: Option<HeldImage>,
     control: OnceLock<Sender<Order>>,
 }
 
 impl OpenImage {
-    fn new(image: Image, held: Option<Held>) -> OpenImage {
+    fn new(image: Image, held: Option<HeldImage>) -> OpenImage {
         OpenImage { image: Some(Box::new(image)), held, control: OnceLock::new() }
     }
 
@@ -180,11 +180,11 @@ impl Drop for OpenImage {
 }
 
 /// What all queues of a drive share.
-pub(crate) struct Shared {
+pub(crate) struct RbdState {
     image: OpenImage,
     object_bytes: u64,
     name: String,
-    known: Known,
+    known: KnownImage,
     /// Bytes of the image when it was opened, or when it was last seen to have grown.
     size_bytes: AtomicU64,
     /// Bytes that I/O may reach: 0 once the drive has failed, fewer than it had if the image was
@@ -197,9 +197,14 @@ pub(crate) struct Shared {
     news: Mutex<Vec<String>>,
 }
 
-impl Shared {
-    fn new(image: OpenImage, learned: &Learned, known: Known, name: &ImageName) -> Shared {
-        Shared {
+impl RbdState {
+    fn new(
+        image: OpenImage,
+        learned: &ImageFacts,
+        known: KnownImage,
+        name: &ImageName,
+    ) -> RbdState {
+        RbdState {
             image,
             object_bytes: learned.object_bytes,
             name: format!("rbd:{name}"),
@@ -326,7 +331,7 @@ fn behind_the_end(op: Op) -> Status {
 }
 
 /// What opening has learned.
-struct Learned {
+struct ImageFacts {
     size_bytes: u64,
     object_bytes: u64,
     discard_bytes: u64,
@@ -339,10 +344,10 @@ struct Learned {
 /// A drive in an image of a Ceph cluster.
 pub struct RbdDriver {
     config: RbdConfig,
-    shared: Arc<Shared>,
+    shared: Arc<RbdState>,
     control: ControlThread,
     map: Map,
-    learned: Learned,
+    learned: ImageFacts,
     warnings: Vec<String>,
 }
 
@@ -390,7 +395,7 @@ impl Driver<Native> for RbdDriver {
     }
 
     fn limits(&self) -> QueueLimits {
-        let Learned { object_bytes, discard_bytes, .. } = self.learned;
+        let ImageFacts { object_bytes, discard_bytes, .. } = self.learned;
         let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(0);
         let longest = bytes((object_bytes * DISCARD_OBJECTS) >> 9);
         QueueLimits {

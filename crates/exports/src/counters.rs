@@ -3,7 +3,7 @@
 //! A thread counts in a plain struct of its own and publishes a copy once per turn of its loop;
 //! whoever asks adds up the copies. Used by both servers, each with a struct of its own counters.
 //!
-//! Invariant: one writer per [`Published`]; a reader may see counters of different turns.
+//! Invariant: one writer per [`ThreadCounters`]; a reader may see counters of different turns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,15 +23,15 @@ pub(crate) trait Counters<const N: usize>: Default {
 /// The counters of one thread, alone on their cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Published<const N: usize>([AtomicU64; N]);
+pub(crate) struct ThreadCounters<const N: usize>([AtomicU64; N]);
 
-impl<const N: usize> Default for Published<N> {
+impl<const N: usize> Default for ThreadCounters<N> {
     fn default() -> Self {
-        Published([const { AtomicU64::new(0) }; N])
+        ThreadCounters([const { AtomicU64::new(0) }; N])
     }
 }
 
-impl<const N: usize> Published<N> {
+impl<const N: usize> ThreadCounters<N> {
     /// Shows other threads these counters.
     pub(crate) fn publish(&self, mut counters: impl Counters<N>) {
         for (cell, value) in self.0.iter().zip(counters.fields()) {

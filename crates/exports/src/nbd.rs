@@ -39,9 +39,9 @@ use self::listen::Listener;
 use self::memory::Zeroes;
 use self::memory::budget::Budget;
 use self::renewal::Renewal;
-use self::server_state::{Connections, Ending, Shared};
+use self::server_state::{Connections, ServerState, ShutdownState};
 use self::worker::Worker;
-use crate::counters::{Counters, Published};
+use crate::counters::{Counters, ThreadCounters};
 use crate::descriptors;
 use crate::io_threads::{IoThreads, Place, Service, cpu_of};
 use crate::mailbox::Mailbox;
@@ -64,7 +64,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// A running server. Dropped without [`Server::stop`], it stops at once.
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     threads: IoThreads<StopReport>,
     addresses: Vec<Listen>,
     notes: Vec<String>,
@@ -207,7 +207,7 @@ impl Server {
 
 /// Reads the counters of a server.
 #[derive(Clone)]
-pub struct Observer(Arc<Shared>);
+pub struct Observer(Arc<ServerState>);
 
 impl Observer {
     /// What the server did so far.
@@ -239,13 +239,13 @@ fn share(
     config: &ServerConfig,
     exports: Arc<Exports>,
     listeners: &[Listener],
-) -> Result<Shared, Error> {
+) -> Result<ServerState, Error> {
     let zeroes = Zeroes::new()
         .map_err(|error| Error::new(ErrorKind::System, format!("no memory for zeroes: {error}")))?;
     let threads = usize::from(config.threads);
     let memory = usize::try_from(config.memory_max_bytes).unwrap_or(usize::MAX);
     let reactor = Config { backend: config.backend, ..config.spin_config() };
-    Ok(Shared {
+    Ok(ServerState {
         exports,
         reactor,
         budget: Budget::new(memory, config.connections_max),
@@ -257,9 +257,9 @@ fn share(
         listeners: listeners.iter().map(Listener::fd).collect(),
         failed_accepts: Mutex::new(Vec::new()),
         mailboxes: (0..threads).map(|_| Mailbox::default()).collect(),
-        published: (0..threads).map(|_| Published::default()).collect(),
+        published: (0..threads).map(|_| ThreadCounters::default()).collect(),
         changes: AtomicU64::new(0),
-        ending: Ending::default(),
+        ending: ShutdownState::default(),
     })
 }
 

@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 
 /// A file that was made; dropping it removes the file.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct CreatedFile {
     path: PathBuf,
     identity: (u64, u64),
 }
 
-impl Made {
+impl CreatedFile {
     /// Makes an empty file that only its user may read, unless there is one.
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn at(path: &Path) -> io::Result<Option<Made>> {
+    pub(super) fn at(path: &Path) -> io::Result<Option<CreatedFile>> {
         // Not with O_DIRECT: where that is refused the file is made all the same.
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = match made {
@@ -28,7 +28,7 @@ impl Made {
             made => made?,
         };
         let meta = file.metadata()?;
-        Ok(Some(Made { path: path.to_owned(), identity: (meta.dev(), meta.ino()) }))
+        Ok(Some(CreatedFile { path: path.to_owned(), identity: (meta.dev(), meta.ino()) }))
     }
 
     /// The drive is open: the file stays.
@@ -37,7 +37,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for CreatedFile {
     fn drop(&mut self) {
         let now = fs::symlink_metadata(&self.path).map(|meta| (meta.dev(), meta.ino()));
         if now.is_ok_and(|now| now == self.identity) {

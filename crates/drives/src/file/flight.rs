@@ -87,7 +87,7 @@ impl Flight {
     pub(crate) fn bounce_through(&mut self, mut buffer: Buffer) {
         let start = buffer.as_mut_ptr();
         if let Work::Write(_) = self.work {
-            self.copy(start, Way::ToBounce, &self.memory);
+            self.copy(start, CopyDirection::ToBounce, &self.memory);
         }
         std::mem::swap(&mut self.scattered, &mut self.memory);
         self.memory.clear();
@@ -99,20 +99,20 @@ impl Flight {
     pub(crate) fn end_bounce(&mut self, status: Status) -> Option<Buffer> {
         let mut buffer = self.bounce.take()?;
         if status.is_ok() && self.work == Work::Read {
-            self.copy(buffer.as_mut_ptr(), Way::FromBounce, &self.scattered);
+            self.copy(buffer.as_mut_ptr(), CopyDirection::FromBounce, &self.scattered);
         }
         Some(buffer)
     }
 
-    fn copy(&self, mut at: *mut u8, way: Way, pieces: &[iovec]) {
+    fn copy(&self, mut at: *mut u8, way: CopyDirection, pieces: &[iovec]) {
         for piece in pieces {
             let (memory, len) = (piece.iov_base.cast::<u8>(), piece.iov_len);
             // SAFETY: the pieces are valid memory of a request in flight, `len` bytes altogether;
             // the bounce buffer is at least as long and is nobody else's.
             unsafe {
                 match way {
-                    Way::ToBounce => std::ptr::copy_nonoverlapping(memory, at, len),
-                    Way::FromBounce => std::ptr::copy_nonoverlapping(at, memory, len),
+                    CopyDirection::ToBounce => std::ptr::copy_nonoverlapping(memory, at, len),
+                    CopyDirection::FromBounce => std::ptr::copy_nonoverlapping(at, memory, len),
                 }
             }
             at = at.wrapping_add(len);
@@ -209,7 +209,7 @@ impl Flight {
 
 /// Direction of a bounce copy.
 #[derive(Clone, Copy)]
-enum Way {
+enum CopyDirection {
     ToBounce,
     FromBounce,
 }

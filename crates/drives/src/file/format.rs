@@ -13,7 +13,7 @@ use crate::common::store_file::open_store;
 
 /// What serves the inside of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Inside {
+enum ContainerServer {
     /// qemu-nbd, with this format.
     Qemu(&'static str),
     /// Nothing: it must be unpacked first, by this command.
@@ -21,24 +21,24 @@ enum Inside {
 }
 
 /// Name, place and bytes of a container's mark, and who serves what is inside.
-type Mark = (&'static str, u64, &'static [u8], Inside);
+type Mark = (&'static str, u64, &'static [u8], ContainerServer);
 
 const MARKS: [Mark; 15] = [
-    ("qcow2 image", 0, b"QFI\xfb\0\0\0\x02", Inside::Qemu("qcow2")),
-    ("qcow2 image", 0, b"QFI\xfb\0\0\0\x03", Inside::Qemu("qcow2")),
-    ("qcow image", 0, b"QFI\xfb\0\0\0\x01", Inside::Qemu("qcow")),
-    ("QED image", 0, b"QED\0", Inside::Qemu("qed")),
-    ("VMDK image", 0, b"KDMV", Inside::Qemu("vmdk")),
-    ("VMDK image", 0, b"COWD", Inside::Qemu("vmdk")),
-    ("VMDK descriptor", 0, b"# Disk DescriptorFile", Inside::Qemu("vmdk")),
-    ("VHDX image", 0, b"vhdxfile", Inside::Qemu("vhdx")),
-    ("VHD image", 0, b"conectix", Inside::Qemu("vpc")),
-    ("VDI image", 0x40, b"\x7f\x10\xda\xbe", Inside::Qemu("vdi")),
-    ("Parallels image", 0, b"WithoutFreeSpace", Inside::Qemu("parallels")),
-    ("gzip file", 0, b"\x1f\x8b\x08", Inside::Unpack("gzip -d")),
-    ("xz file", 0, b"\xfd7zXZ\0", Inside::Unpack("xz -d")),
-    ("zstd file", 0, b"\x28\xb5\x2f\xfd", Inside::Unpack("zstd -d")),
-    ("zip file", 0, b"PK\x03\x04", Inside::Unpack("unzip")),
+    ("qcow2 image", 0, b"QFI\xfb\0\0\0\x02", ContainerServer::Qemu("qcow2")),
+    ("qcow2 image", 0, b"QFI\xfb\0\0\0\x03", ContainerServer::Qemu("qcow2")),
+    ("qcow image", 0, b"QFI\xfb\0\0\0\x01", ContainerServer::Qemu("qcow")),
+    ("QED image", 0, b"QED\0", ContainerServer::Qemu("qed")),
+    ("VMDK image", 0, b"KDMV", ContainerServer::Qemu("vmdk")),
+    ("VMDK image", 0, b"COWD", ContainerServer::Qemu("vmdk")),
+    ("VMDK descriptor", 0, b"# Disk DescriptorFile", ContainerServer::Qemu("vmdk")),
+    ("VHDX image", 0, b"vhdxfile", ContainerServer::Qemu("vhdx")),
+    ("VHD image", 0, b"conectix", ContainerServer::Qemu("vpc")),
+    ("VDI image", 0x40, b"\x7f\x10\xda\xbe", ContainerServer::Qemu("vdi")),
+    ("Parallels image", 0, b"WithoutFreeSpace", ContainerServer::Qemu("parallels")),
+    ("gzip file", 0, b"\x1f\x8b\x08", ContainerServer::Unpack("gzip -d")),
+    ("xz file", 0, b"\xfd7zXZ\0", ContainerServer::Unpack("xz -d")),
+    ("zstd file", 0, b"\x28\xb5\x2f\xfd", ContainerServer::Unpack("zstd -d")),
+    ("zip file", 0, b"PK\x03\x04", ContainerServer::Unpack("unzip")),
 ];
 /// A VHD image of fixed size is a plain disk with this sector behind it.
 const VHD_FOOTER: &[u8] = b"conectix";
@@ -51,11 +51,11 @@ pub(super) fn note(path: &Path, size_bytes: u64) -> Option<String> {
     let shown = path.display();
     let quoted = format!("'{}'", path.to_string_lossy().replace('\'', "'\\''"));
     let better = match inside {
-        Inside::Qemu(format) => format!(
+        ContainerServer::Qemu(format) => format!(
             "for the disk inside use `qemu-nbd --persistent --shared=0 --format={format} \
              --socket=/tmp/disk.sock {quoted}`"
         ),
-        Inside::Unpack(command) => format!("unpack it first: `{command} {quoted}`"),
+        ContainerServer::Unpack(command) => format!("unpack it first: `{command} {quoted}`"),
     };
     Some(format!(
         "{shown}: this is a {what}; its bytes are served as they are, not the disk inside, which \
@@ -63,7 +63,7 @@ pub(super) fn note(path: &Path, size_bytes: u64) -> Option<String> {
     ))
 }
 
-fn container(file: &File, size_bytes: u64) -> Option<(&'static str, Inside)> {
+fn container(file: &File, size_bytes: u64) -> Option<(&'static str, ContainerServer)> {
     let mut head = [0; 512];
     let length = file.read_at(&mut head, 0).ok()?;
     let begins = |place: u64, mark: &[u8]| {
@@ -75,7 +75,7 @@ fn container(file: &File, size_bytes: u64) -> Option<(&'static str, Inside)> {
     }
     let mut foot = [0; 8];
     file.read_exact_at(&mut foot, size_bytes.checked_sub(512)?).ok()?;
-    (foot == VHD_FOOTER).then_some(("VHD image", Inside::Qemu("vpc")))
+    (foot == VHD_FOOTER).then_some(("VHD image", ContainerServer::Qemu("vpc")))
 }
 
 #[cfg(test)]
@@ -97,8 +97,8 @@ mod tests {
             let text = said(&bytes).unwrap();
             assert!(text.contains(&format!("this is a {what};")), "{text}");
             let command = match inside {
-                Inside::Qemu(format) => format!("--format={format} "),
-                Inside::Unpack(command) => format!("`{command} "),
+                ContainerServer::Qemu(format) => format!("--format={format} "),
+                ContainerServer::Unpack(command) => format!("`{command} "),
             };
             assert!(text.contains(&command) && text.contains("it'\\''s'`"), "{text}");
         }

@@ -14,11 +14,11 @@ use std::sync::atomic::Ordering;
 use millrace_block::{Error, ErrorKind, Sector};
 
 use super::open::system;
-use super::{FileConfig, Shared, probe};
+use super::{FileConfig, FileState, probe};
 use crate::common::values::size_text;
 
 /// See `Driver::revalidate`.
-pub(super) fn revalidate(config: &FileConfig, shared: &Shared) -> Result<Sector, Error> {
+pub(super) fn revalidate(config: &FileConfig, shared: &FileState) -> Result<Sector, Error> {
     let (opened, path) = (&shared.geometry, &config.path);
     let asked = probe::geometry(&shared.file);
     let now_bytes = asked.map_err(|error| system(path, "stat", &error))?.size_bytes;
@@ -66,7 +66,7 @@ fn same_file(path: &Path, opened: (u64, u64)) -> Result<(), Error> {
     Err(Error::new(ErrorKind::InvalidSetting, text))
 }
 
-fn make_durable(path: &Path, shared: &Shared) -> Result<(), Error> {
+fn make_durable(path: &Path, shared: &FileState) -> Result<(), Error> {
     shared.file.sync_all().map_err(|error: io::Error| {
         // Release pairs with the Acquires in queue.rs: the system says once that a write was lost,
         // and this was the time.

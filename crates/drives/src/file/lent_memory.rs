@@ -12,17 +12,17 @@ use millrace_block::Arena;
 
 /// Arenas, and what there is to say of them.
 #[derive(Debug, Default)]
-pub(crate) struct Lent(Mutex<State>);
+pub(crate) struct LentMemory(Mutex<LentArenas>);
 
 #[derive(Debug, Default)]
-struct State {
+struct LentArenas {
     arenas: Vec<Weak<Arena>>,
     news: Vec<String>,
     is_refused: bool,
 }
 
-impl Lent {
-    fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+impl LentMemory {
+    fn with<R>(&self, f: impl FnOnce(&mut LentArenas) -> R) -> R {
         f(&mut self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 

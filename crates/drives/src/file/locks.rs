@@ -66,7 +66,7 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<Held, Error> {
     // The ring of a process that was killed holds its files longer than the process itself:
     // mostly 30 to 50 ms, but the kernel tears rings down when it comes to it, and on a busy
     // machine later.
-    let mut found = Found::Flock;
+    let mut found = HeldLock::Flock;
     for _ in 0..TRIES {
         found = match attempt(file, FileAccess::of(config)) {
             Ok(None) => {
@@ -114,13 +114,13 @@ pub fn lock_refusal(path: &Path, access: FileAccess) -> Option<String> {
 
 /// Which lock somebody else has.
 #[derive(Clone, Copy)]
-enum Found {
+enum HeldLock {
     Flock,
     Bytes,
 }
 
 /// Takes both kinds of locks; the one that somebody else has, if there is one.
-fn attempt(file: &File, access: FileAccess) -> io::Result<Option<Found>> {
+fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
     let kind = match access {
         FileAccess::ReadOnly => libc::LOCK_SH,
         FileAccess::ReadWrite => libc::LOCK_EX,
@@ -129,7 +129,7 @@ fn attempt(file: &File, access: FileAccess) -> io::Result<Option<Found>> {
     if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } != 0 {
         let error = io::Error::last_os_error();
         let is_held = error.raw_os_error() == Some(libc::EWOULDBLOCK);
-        return if is_held { Ok(Some(Found::Flock)) } else { Err(error) };
+        return if is_held { Ok(Some(HeldLock::Flock)) } else { Err(error) };
     }
     let does: &[i64] = match access {
         FileAccess::ReadOnly => &[READ],
@@ -140,13 +140,13 @@ fn attempt(file: &File, access: FileAccess) -> io::Result<Option<Found>> {
     let own = does.iter().map(|byte| DOES + byte).chain(forbids.map(|byte| FORBIDS + byte));
     for byte in own {
         if !share(file, byte)? {
-            return Ok(Some(Found::Bytes));
+            return Ok(Some(HeldLock::Bytes));
         }
     }
     let others = does.iter().map(|byte| FORBIDS + byte).chain(forbids.map(|byte| DOES + byte));
     for byte in others {
         if is_shared(file, byte)? {
-            return Ok(Some(Found::Bytes));
+            return Ok(Some(HeldLock::Bytes));
         }
     }
     Ok(None)
@@ -193,16 +193,16 @@ fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
 }
 
 /// The message of a refusal: the holder of the file, as far as it is known, and what to do.
-fn text(path: &Path, file: &File, found: Found) -> String {
+fn text(path: &Path, file: &File, found: HeldLock) -> String {
     let name = path.display();
     let holder = match found {
-        Found::Bytes => {
+        HeldLock::Bytes => {
             return format!(
                 "{name}: another program has locked this file as QEMU locks the disks of virtual \
                  machines; stop that, or name another file"
             );
         }
-        Found::Flock => flock_holder(file),
+        HeldLock::Flock => flock_holder(file),
     };
     match holder {
         Some(holder) if holder.is_this() => used_here(path),

@@ -18,12 +18,12 @@ use std::sync::{Arc, OnceLock};
 use millrace_block::{Buffer, Error, ErrorKind};
 use millrace_reactor::{Backend, Config, PoolShare, Reactor};
 
-use super::created_file::Made;
-use super::lent_memory::Lent;
+use super::created_file::CreatedFile;
+use super::lent_memory::LentMemory;
 use super::locks::lock;
 use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
-use super::{Advice, Aio, Direct, FileConfig, FileDriver, MAX_SECTORS, Shared, format};
+use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, MAX_SECTORS, format};
 use crate::common::measurement::Measured;
 use crate::common::place::{Place, file_identity};
 use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
@@ -67,7 +67,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let map = if geometry.is_block { None } else { map() };
     let dma_alignment = align.map_or(0, |align| align.memory.max(1) - 1);
     let unit = align.map_or(1, |_| geometry.logical);
-    let shared = Shared {
+    let shared = FileState {
         file,
         _held: held,
         map,
@@ -82,7 +82,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         no_zero_range: AtomicBool::new(no_zero_range),
         sync_failed: AtomicBool::new(false),
         counters: Arc::default(),
-        lent: Lent::default(),
+        lent: LentMemory::default(),
     };
     let (shared, share) = (Arc::new(shared), PoolShare::new());
     if let Some(made) = made {
@@ -163,12 +163,12 @@ fn refuse_other_kinds(path: &Path) -> Result<(), Error> {
 }
 
 /// Opens the file, makes it if a size is given; says whether `O_DIRECT` was taken.
-fn open_file(config: &FileConfig) -> Result<(File, bool, Option<Made>), Error> {
+fn open_file(config: &FileConfig) -> Result<(File, bool, Option<CreatedFile>), Error> {
     let path = &config.path;
     refuse_other_kinds(path)?;
     let is_block = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
     let makes = !config.read_only && config.size_bytes.is_some() && !is_block;
-    let made = if makes { Made::at(path) } else { Ok(None) };
+    let made = if makes { CreatedFile::at(path) } else { Ok(None) };
     let made = made.map_err(|error| open_error(config, &error))?;
     let try_open = |flags: i32| {
         // An exclusive open of a block device is refused while it is mounted.

@@ -20,7 +20,7 @@ use millrace_block::{
 use millrace_machine::Native;
 use millrace_reactor::Completion;
 
-use super::Shared;
+use super::FileState;
 use super::engine::{CANCEL_MARK, Engine};
 use super::flight::{Flight, Work};
 use crate::common::outcomes::{Outcome, Outcomes};
@@ -41,7 +41,7 @@ pub(crate) const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_
 
 /// A hardware queue.
 pub(crate) struct FileQueue {
-    shared: Arc<Shared>,
+    shared: Arc<FileState>,
     engine: Engine,
     flights: Box<[Flight]>,
     outcomes: Outcomes<Completion>,
@@ -57,7 +57,7 @@ unsafe impl Send for FileQueue {}
 
 impl FileQueue {
     /// A queue with `depth` tags.
-    pub(crate) fn new(shared: Arc<Shared>, engine: Engine, depth: u32) -> FileQueue {
+    pub(crate) fn new(shared: Arc<FileState>, engine: Engine, depth: u32) -> FileQueue {
         let depth = depth as usize;
         FileQueue {
             shared,

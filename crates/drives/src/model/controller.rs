@@ -31,7 +31,7 @@ struct Limits {
 
 /// What a drive's spec asks of it.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct ControllerOptions {
     pub(crate) tags: Option<u32>,
     pub(crate) bytes_per_s: Option<u64>,
     pub(crate) command_ns: Option<u64>,
@@ -88,7 +88,7 @@ impl ModelController {
     ///
     /// # Errors
     /// The existing one, if it has other limits.
-    pub(crate) fn named(name: &str, asked: Asked) -> Result<Arc<Self>, Arc<Self>> {
+    pub(crate) fn named(name: &str, asked: ControllerOptions) -> Result<Arc<Self>, Arc<Self>> {
         let mut named = lock(&NAMED);
         named.retain(|controller| controller.strong_count() > 0);
         let found = named.iter().filter_map(Weak::upgrade).find(|c| c.name == name);
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn commands_of_all_drives_take_turns_at_the_controller() {
-        let asked = Asked { command_ns: Some(150), ..Asked::default() };
+        let asked = ControllerOptions { command_ns: Some(150), ..ControllerOptions::default() };
         let controller = ModelController::named("of-turns", asked).unwrap();
         assert_eq!([0, 0, 1_000].map(|now_ns| controller.book_command(now_ns)), [150, 300, 1_150]);
         assert_eq!(ModelController::new("free", 0, 0).book_command(7), 7);
@@ -253,8 +253,12 @@ mod tests {
 
     #[test]
     fn name_lives_as_long_as_a_drive_holds_it_and_has_one_set_of_limits() {
-        let named =
-            |tags| ModelController::named("of-this-test", Asked { tags, ..Asked::default() });
+        let named = |tags| {
+            ModelController::named(
+                "of-this-test",
+                ControllerOptions { tags, ..ControllerOptions::default() },
+            )
+        };
         let first = named(Some(250)).unwrap();
         let again = named(None).unwrap();
         assert!(Arc::ptr_eq(&first, &again));

@@ -4,7 +4,7 @@
 //! those of every driver's keys; an unknown preset names the nearest known one.
 
 use super::config::{ModelConfig, ModelContents, ModelTiming};
-use super::controller::{Asked, ModelController};
+use super::controller::{ControllerOptions, ModelController};
 use super::preset::{ModelPreset, model_presets};
 use super::service_times::UsualTimes;
 use crate::common::values::{rate_bytes_per_s, size_bytes};
@@ -114,7 +114,7 @@ fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>,
             None => Ok(None),
         };
     };
-    let found = ModelController::named(name, Asked { tags, bytes_per_s, command_ns });
+    let found = ModelController::named(name, ControllerOptions { tags, bytes_per_s, command_ns });
     found.map(Some).map_err(|known| {
         let (tags, rate, time) = (known.tags(), known.bytes_per_s(), known.command_ns());
         let text = format!(

@@ -15,13 +15,13 @@ use millrace_block::{
 };
 use millrace_machine::Machine;
 
-use super::Shared;
+use super::ModelState;
 use super::io::{ModelIo, ModelIoKind};
 
 /// A hardware queue of a modelled SSD.
 #[derive(Debug)]
 pub(super) struct ModelQueue {
-    shared: Arc<Shared>,
+    shared: Arc<ModelState>,
     staged: Vec<(Tag, ModelIo)>,
     /// Time, number, tag; the earliest on top.
     busy: BinaryHeap<Reverse<(u64, u64, Tag)>>,
@@ -32,7 +32,7 @@ pub(super) struct ModelQueue {
 
 impl ModelQueue {
     /// An idle queue for `depth` tags.
-    pub(super) fn new(shared: Arc<Shared>, depth: u32) -> ModelQueue {
+    pub(super) fn new(shared: Arc<ModelState>, depth: u32) -> ModelQueue {
         let depth = depth as usize;
         let (staged, busy) = (Vec::with_capacity(depth), BinaryHeap::with_capacity(depth));
         ModelQueue { shared, staged, busy, next_number: 0, service_ns: vec![0; depth].into() }

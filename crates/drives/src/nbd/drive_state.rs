@@ -1,4 +1,4 @@
-//! `Shared`: what all queues of an NBD drive share, and what every connection must keep.
+//! `NbdState`: what all queues of an NBD drive share, and what every connection must keep.
 //!
 //! Owns the promise that the first connection made possible, the counts of how often the drive has
 //! grown and lost a connection, what a lost server may have lost with it, and lines of news until
@@ -159,7 +159,7 @@ pub(crate) struct Reports {
 }
 
 /// What all queues of a drive share.
-pub(crate) struct Shared {
+pub(crate) struct NbdState {
     pub(crate) target: Target,
     pub(crate) promise: Promise,
     pub(crate) reconnect: Duration,
@@ -188,7 +188,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl NbdState {
     /// One more queue waits for the server.
     #[cold]
     pub(crate) fn begin_search(&self) {

@@ -16,7 +16,7 @@ use crate::common::pieces;
 
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum State {
+pub(crate) enum FlightState {
     /// Nowhere: the tag is free.
     #[default]
     Idle,
@@ -32,7 +32,7 @@ pub(crate) enum State {
 
 /// One request.
 pub(crate) struct Flight {
-    pub(crate) state: State,
+    pub(crate) state: FlightState,
     pub(crate) command: Command,
     /// `CMD_FLAG_*`.
     pub(crate) flags: u16,
@@ -66,7 +66,7 @@ impl Flight {
     /// A free place for requests of other queues, which bring their lists of memory.
     pub(crate) fn guest() -> Flight {
         Flight {
-            state: State::Idle,
+            state: FlightState::Idle,
             command: Command::Flush,
             flags: 0,
             offset: 0,
@@ -85,7 +85,7 @@ impl Flight {
 
     /// Gives the request to another queue, for the tag and queue that it belongs to.
     pub(crate) fn forward(&mut self, origin: Origin) -> Forwarded {
-        (self.state, self.forwarding) = (State::Forwarded, origin.id);
+        (self.state, self.forwarding) = (FlightState::Forwarded, origin.id);
         Forwarded {
             origin,
             command: self.command,
@@ -100,7 +100,7 @@ impl Flight {
 
     /// Takes a forwarded request back that no queue has taken.
     pub(crate) fn take_back(&mut self, request: Forwarded) {
-        (self.state, self.memory) = (State::Waiting, request.memory);
+        (self.state, self.memory) = (FlightState::Waiting, request.memory);
     }
 
     /// Takes the request of another queue.
@@ -108,7 +108,7 @@ impl Flight {
         let Forwarded { origin, command, flags, offset, len, flush, again, memory } = request;
         (self.command, self.flags, self.flush) = (command, flags, flush);
         (self.offset, self.len, self.memory) = (offset, len, memory);
-        (self.state, self.origin) = (State::Waiting, Some(origin));
+        (self.state, self.origin) = (FlightState::Waiting, Some(origin));
         (self.answered, self.expired) = (None, false);
         (self.again, self.silence) = (again, false);
     }
@@ -122,7 +122,7 @@ impl Flight {
     /// own.
     pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<GivenBack> {
         let origin = self.origin.take()?;
-        self.state = State::Idle;
+        self.state = FlightState::Idle;
         let (again, silence) = (self.again, self.silence);
         let memory = std::mem::take(&mut self.memory);
         Some(GivenBack { origin, status, again, silence, memory })
@@ -135,13 +135,13 @@ impl Flight {
         self.again |= back.again;
         self.silence |= back.silence;
         let status = back.status.or(self.expired.then_some(Status::TimedOut));
-        self.state = if status.is_some() { State::Idle } else { State::Waiting };
+        self.state = if status.is_some() { FlightState::Idle } else { FlightState::Waiting };
         status
     }
 
     /// Takes the place and memory of a request; adjacent pieces are joined.
     pub(crate) fn fill(&mut self, command: Command, flags: u16, rq: &BlockRequest<Native>) {
-        (self.state, self.command, self.flags) = (State::Waiting, command, flags);
+        (self.state, self.command, self.flags) = (FlightState::Waiting, command, flags);
         (self.answered, self.expired, self.flush) = (None, false, 0);
         (self.again, self.silence) = (false, false);
         (self.offset, self.len) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
@@ -153,7 +153,7 @@ impl Flight {
 
     /// Whether a link has it.
     pub(crate) fn is_sent_by(&self, link: usize) -> bool {
-        self.link == link && matches!(self.state, State::Sending | State::Sent)
+        self.link == link && matches!(self.state, FlightState::Sending | FlightState::Sent)
     }
 
     /// Whether it changes data that a later flush makes durable.

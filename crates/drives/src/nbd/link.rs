@@ -21,12 +21,12 @@ use millrace_machine::{Deadline, Native};
 use millrace_nbd::client::Answers;
 use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 
-use super::Shared;
+use super::NbdState;
 use super::dial::Connected;
 use super::drive_state::{Cause, Loss};
-use super::flight::State as FlightState;
+use super::flight::FlightState;
 use super::inbound::Inbound;
-use super::link_context::{Desk, errno_text};
+use super::link_context::{LinkContext, errno_text};
 use super::outbound::Outbound;
 use super::redial::{Outcome, Patience, Redial};
 use super::secure::Session;
@@ -34,7 +34,7 @@ use super::trouble::{ConnectFailure, NOT_SHARED};
 
 /// Where a link is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum LinkState {
     Up,
     Closing,
     Away,
@@ -55,7 +55,7 @@ pub(crate) struct LinkPlace {
 /// One connection.
 pub(crate) struct Link {
     place: LinkPlace,
-    pub(crate) state: State,
+    pub(crate) state: LinkState,
     socket: Option<OwnedFd>,
     tls: Option<Box<Session>>,
     style: ReplyStyle,
@@ -100,7 +100,7 @@ impl Link {
         let style = connected.as_ref().map_or(ReplyStyle::Simple, |one| one.session.style);
         Link {
             place,
-            state: State::Closing,
+            state: LinkState::Closing,
             socket: None,
             tls: None,
             style,
@@ -123,134 +123,138 @@ impl Link {
 
     /// Whether it has a connection.
     pub(crate) fn is_up(&self) -> bool {
-        self.state == State::Up
+        self.state == LinkState::Up
     }
 
     /// Whether it takes requests.
-    pub(crate) fn takes(&self, shared: &Shared) -> bool {
-        self.state == State::Up
+    pub(crate) fn takes(&self, shared: &NbdState) -> bool {
+        self.state == LinkState::Up
             && !self.outbound.is_busy()
             && !self.is_outdated(shared)
             && !self.is_over(shared)
     }
 
     /// Whether a connection of the same generation is lost.
-    fn is_over(&self, shared: &Shared) -> bool {
+    fn is_over(&self, shared: &NbdState) -> bool {
         self.generation != shared.generation()
     }
 
     /// Whether the drive has grown since this connection was made.
-    fn is_outdated(&self, shared: &Shared) -> bool {
+    fn is_outdated(&self, shared: &NbdState) -> bool {
         // Acquire pairs with the Release of `revalidate`: requests for the new size come later.
         self.epoch != shared.epoch.load(Ordering::Acquire)
     }
 
     /// Sends up to `share` of the requests that wait.
-    pub(crate) fn send(&mut self, desk: &mut Desk<'_>, share: usize) {
-        let (link, waiting) = ((self.place.number, self.style), (&mut *desk.waiting, share));
-        self.outbound.load(waiting, link, &mut self.answers, desk.flights);
-        self.push(desk);
+    pub(crate) fn send(&mut self, context: &mut LinkContext<'_>, share: usize) {
+        let (link, waiting) = ((self.place.number, self.style), (&mut *context.waiting, share));
+        self.outbound.load(waiting, link, &mut self.answers, context.flights);
+        self.push(context);
     }
 
-    fn push(&mut self, desk: &Desk<'_>) {
+    fn push(&mut self, context: &LinkContext<'_>) {
         let user_data = self.user_data(1);
         let Some(fd) = self.socket.as_ref().map(AsRawFd::as_raw_fd) else { return };
         match &mut self.tls {
-            None => self.outbound.send(desk.ring, fd, user_data),
+            None => self.outbound.send(context.ring, fd, user_data),
             Some(session) => {
-                let place = (desk.ring, fd, user_data);
+                let place = (context.ring, fd, user_data);
                 if let Err(error) = self.outbound.send_sealed(place, session) {
-                    self.lose(desk.shared, &format!("TLS: {error}"), Cause::Other);
+                    self.lose(context.shared, &format!("TLS: {error}"), Cause::Other);
                 }
             }
         }
     }
 
-    fn arm(&mut self, desk: &Desk<'_>) {
+    fn arm(&mut self, context: &LinkContext<'_>) {
         let user_data = self.user_data(0);
-        if let (Some(socket), State::Up) = (&self.socket, self.state) {
-            let place = (desk.ring, socket.as_raw_fd(), user_data);
+        if let (Some(socket), LinkState::Up) = (&self.socket, self.state) {
+            let place = (context.ring, socket.as_raw_fd(), user_data);
             let stream = (&self.answers, self.tls.as_deref_mut());
-            self.inbound.arm(place, stream, desk.flights);
+            self.inbound.arm(place, stream, context.flights);
         }
     }
 
     /// The send operation has ended.
-    pub(crate) fn sent(&mut self, result: i32, desk: &mut Desk<'_>) {
-        if result <= 0 || self.state != State::Up {
+    pub(crate) fn sent(&mut self, result: i32, context: &mut LinkContext<'_>) {
+        if result <= 0 || self.state != LinkState::Up {
             self.outbound.broken();
-            return self.lose(desk.shared, &errno_text(result), Cause::Other);
+            return self.lose(context.shared, &errno_text(result), Cause::Other);
         }
         let out = match &mut self.tls {
             None => self.outbound.moved(result as usize),
             Some(session) => self.outbound.moved_sealed(result as usize, session),
         };
         if !out {
-            return self.push(desk);
+            return self.push(context);
         }
         for index in self.outbound.sent() {
-            let flight = &mut desk.flights[index as usize];
+            let flight = &mut context.flights[index as usize];
             flight.state = FlightState::Sent;
             if let Some(status) = flight.answered.take() {
                 flight.state = FlightState::Idle;
-                desk.done.push((Tag(index), status));
+                context.done.push((Tag(index), status));
             }
         }
     }
 
     /// The receive operation has ended.
-    pub(crate) fn received(&mut self, result: i32, desk: &mut Desk<'_>) {
-        if result <= 0 || self.state != State::Up {
+    pub(crate) fn received(&mut self, result: i32, context: &mut LinkContext<'_>) {
+        if result <= 0 || self.state != LinkState::Up {
             self.inbound.broken();
-            return self.lose(desk.shared, &errno_text(result), Cause::Other);
+            return self.lose(context.shared, &errno_text(result), Cause::Other);
         }
-        if self.is_over(desk.shared) {
+        if self.is_over(context.shared) {
             // What was answered is sent again: the other server may not have it.
             self.inbound.broken();
-            return self.follow(desk);
+            return self.follow(context);
         }
         let taken = match self.tls.take() {
             None => {
                 self.inbound.received(result as usize, &mut self.answers);
-                self.answered(desk)
+                self.answered(context)
             }
             Some(mut session) => {
                 self.inbound.received_sealed(result as usize, &mut session);
-                let taken = self.unseal(&mut session, desk);
+                let taken = self.unseal(&mut session, context);
                 self.tls = Some(session);
                 taken
             }
         };
-        if std::mem::take(&mut self.has_written) && self.is_over(desk.shared) {
+        if std::mem::take(&mut self.has_written) && self.is_over(context.shared) {
             // Another connection was lost meanwhile, and that did not see this write.
-            desk.shared.note_loss();
+            context.shared.note_loss();
         }
         if let Err(why) = taken {
-            return self.lose(desk.shared, &why, Cause::Other);
+            return self.lose(context.shared, &why, Cause::Other);
         }
         if self.tls.is_some() && !self.outbound.is_busy() {
             // TLS may have to answer something itself.
-            self.push(desk);
+            self.push(context);
         }
-        self.arm(desk);
+        self.arm(context);
     }
 
     /// Goes on with all plaintext that the session has.
-    fn unseal(&mut self, session: &mut Session, desk: &mut Desk<'_>) -> Result<(), String> {
+    fn unseal(
+        &mut self,
+        session: &mut Session,
+        context: &mut LinkContext<'_>,
+    ) -> Result<(), String> {
         while self.inbound.unseal(session).map_err(|error| format!("TLS: {error}"))? {
-            self.answered(desk)?;
+            self.answered(context)?;
         }
         Ok(())
     }
 
     /// Goes on with what was received.
-    fn answered(&mut self, desk: &mut Desk<'_>) -> Result<(), String> {
+    fn answered(&mut self, context: &mut LinkContext<'_>) -> Result<(), String> {
         loop {
-            match self.inbound.next(&mut self.answers, desk.flights) {
+            match self.inbound.next(&mut self.answers, context.flights) {
                 Ok(Some((_, Some(Errno::Eshutdown)))) => {
                     return Err("the server is about to stop".to_owned());
                 }
-                Ok(Some((index, errno))) => self.ended(index, errno, desk),
+                Ok(Some((index, errno))) => self.ended(index, errno, context),
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(error.to_string()),
             }
@@ -262,17 +266,17 @@ impl Link {
         self.fruitless = None;
     }
 
-    fn ended(&mut self, index: u32, errno: Option<Errno>, desk: &mut Desk<'_>) {
+    fn ended(&mut self, index: u32, errno: Option<Errno>, context: &mut LinkContext<'_>) {
         self.was_fruitful();
-        let flight = &mut desk.flights[index as usize];
+        let flight = &mut context.flights[index as usize];
         let status = match errno {
             None if flight.makes_durable() => {
-                desk.shared.durability.unflushed.end_flush(flight.flush);
-                if desk.shared.take_error() { Status::IoError } else { Status::Ok }
+                context.shared.durability.unflushed.end_flush(flight.flush);
+                if context.shared.take_error() { Status::IoError } else { Status::Ok }
             }
             None => {
                 if flight.needs_flush() {
-                    desk.shared.durability.unflushed.note_write();
+                    context.shared.durability.unflushed.note_write();
                     self.has_written = true;
                 }
                 Status::Ok
@@ -287,29 +291,30 @@ impl Link {
             return;
         }
         flight.state = FlightState::Idle;
-        desk.done.push((Tag(index), status));
+        context.done.push((Tag(index), status));
     }
 
     /// Gives the connection up, since another one of its generation is lost.
-    fn follow(&mut self, desk: &mut Desk<'_>) {
-        if desk.shared.was_silent() {
-            desk.flights
+    fn follow(&mut self, context: &mut LinkContext<'_>) {
+        if context.shared.was_silent() {
+            context
+                .flights
                 .iter_mut()
                 .for_each(|one| one.silence |= one.is_sent_by(self.place.number));
         }
-        self.fall(desk.shared);
+        self.fall(context.shared);
     }
 
     /// Shuts the connection down, which is up.
-    fn fall(&mut self, shared: &Shared) {
-        self.state = State::Closing;
+    fn fall(&mut self, shared: &NbdState) {
+        self.state = LinkState::Closing;
         shared.siblings.connection_down(self.place.queue, self.generation);
         self.shut_down();
     }
 
     /// Gives the connection up, and with it all of its generation; operations end soon.
-    pub(crate) fn lose(&mut self, shared: &Shared, why: &str, cause: Cause) {
-        if self.state != State::Up {
+    pub(crate) fn lose(&mut self, shared: &NbdState, why: &str, cause: Cause) {
+        if self.state != LinkState::Up {
             return;
         }
         self.fall(shared);
@@ -348,34 +353,36 @@ impl Link {
     }
 
     /// Goes on where operations or a thread have made that possible.
-    pub(crate) fn advance(&mut self, desk: &mut Desk<'_>) {
+    pub(crate) fn advance(&mut self, context: &mut LinkContext<'_>) {
         // The deadline learns from its looks when the process did not run.
         self.fruitless.as_mut().map(Deadline::left_ns);
         match self.state {
-            State::Up if self.is_over(desk.shared) => self.follow(desk),
-            State::Up if self.is_outdated(desk.shared) => self.replace(desk),
-            State::Up | State::Dead => {}
-            State::Closing => {
+            LinkState::Up if self.is_over(context.shared) => self.follow(context),
+            LinkState::Up if self.is_outdated(context.shared) => self.replace(context),
+            LinkState::Up | LinkState::Dead => {}
+            LinkState::Closing => {
                 if !self.inbound.is_busy() && !self.outbound.is_busy() {
-                    self.closed(desk);
+                    self.closed(context);
                 }
             }
             // The time for coming back begins anew: others were connected meanwhile.
-            State::Away | State::Late if self.next.generation != desk.shared.generation() => {
-                self.seek(desk);
+            LinkState::Away | LinkState::Late
+                if self.next.generation != context.shared.generation() =>
+            {
+                self.seek(context);
             }
-            State::Away | State::Late => self.hear(desk),
+            LinkState::Away | LinkState::Late => self.hear(context),
         }
     }
 
     /// The drive has grown: a connection that knows it takes this one's place, when nothing is in
     /// flight here any more.
-    fn replace(&mut self, desk: &mut Desk<'_>) {
+    fn replace(&mut self, context: &mut LinkContext<'_>) {
         if !self.next.is_asked_for {
             self.next.is_asked_for = true;
-            self.next.generation = desk.shared.generation();
-            let (generation, limit) = (self.next.generation, desk.shared.reconnect);
-            self.redial.ask(desk.shared, Patience { generation, limit, own: 1 });
+            self.next.generation = context.shared.generation();
+            let (generation, limit) = (self.next.generation, context.shared.reconnect);
+            self.redial.ask(context.shared, Patience { generation, limit, own: 1 });
         }
         if self.answers.in_flight() > 0 || self.outbound.is_busy() {
             return;
@@ -384,25 +391,25 @@ impl Link {
             Some(Outcome::Connected(connected)) => {
                 self.take_leave();
                 self.next.connected = Some(connected);
-                self.fall(desk.shared);
+                self.fall(context.shared);
             }
-            Some(Outcome::Changed(text)) => self.die(text, desk.shared),
+            Some(Outcome::Changed(text)) => self.die(text, context.shared),
             Some(Outcome::Late(text)) => {
-                desk.shared.say(format!("no connection that knows the new size: {text}"));
+                context.shared.say(format!("no connection that knows the new size: {text}"));
             }
             None => {}
         }
     }
 
     /// Both operations have ended: requests go back, and a new connection is looked for.
-    fn closed(&mut self, desk: &mut Desk<'_>) {
+    fn closed(&mut self, context: &mut LinkContext<'_>) {
         if self.socket.take().is_some() {
-            desk.shared.siblings.connection_closed(self.place.queue);
+            context.shared.siblings.connection_closed(self.place.queue);
         }
         self.tls = None;
         self.outbound.sent().for_each(drop);
-        for index in (0..desk.flights.len()).rev() {
-            let flight = &mut desk.flights[index];
+        for index in (0..context.flights.len()).rev() {
+            let flight = &mut context.flights[index];
             if !flight.is_sent_by(self.place.number) {
                 continue;
             }
@@ -410,128 +417,128 @@ impl Link {
             match status {
                 Some(status) => {
                     flight.state = FlightState::Idle;
-                    desk.done.push((Tag(index as u32), status));
+                    context.done.push((Tag(index as u32), status));
                 }
                 None => {
                     (flight.state, flight.again) = (FlightState::Waiting, true);
-                    desk.waiting.push_front(index as u32);
+                    context.waiting.push_front(index as u32);
                 }
             }
         }
         self.answers.reset(self.style);
         match self.next.connected.take() {
-            Some(connected) => drop(self.up(connected, desk)),
-            None => self.seek(desk),
+            Some(connected) => drop(self.up(connected, context)),
+            None => self.seek(context),
         }
     }
 
     /// Looks for the server.
-    fn seek(&mut self, desk: &mut Desk<'_>) {
-        if desk.shared.is_dead() {
-            self.state = State::Dead;
+    fn seek(&mut self, context: &mut LinkContext<'_>) {
+        if context.shared.is_dead() {
+            self.state = LinkState::Dead;
             return;
         }
-        self.next.generation = desk.shared.generation();
+        self.next.generation = context.shared.generation();
         let waits = |state| matches!(state, FlightState::Waiting | FlightState::Forwarded);
-        if !desk.flights.iter().any(|flight| waits(flight.state)) {
+        if !context.flights.iter().any(|flight| waits(flight.state)) {
             self.fruitless = None;
         }
-        let limit = || Deadline::after(desk.shared.reconnect);
+        let limit = || Deadline::after(context.shared.reconnect);
         let limit = self.fruitless.get_or_insert_with(limit).left_ns();
         let limit = Duration::from_nanos(limit);
-        self.state = State::Away;
+        self.state = LinkState::Away;
         let generation = self.next.generation;
-        if desk.shared.is_late() {
+        if context.shared.is_late() {
             // Another connection has waited for the server already.
-            self.state = State::Late;
+            self.state = LinkState::Late;
             let limit = Duration::ZERO;
-            return self.redial.ask(desk.shared, Patience { generation, limit, own: 0 });
+            return self.redial.ask(context.shared, Patience { generation, limit, own: 0 });
         }
         if limit.is_zero() {
             // It comes back each time and answers nothing: what waits may be what it dies of.
             let text = "the server takes connections and answers nothing; requests fail";
-            desk.shared.say_requests_fail(text);
-            self.state = State::Late;
+            context.shared.say_requests_fail(text);
+            self.state = LinkState::Late;
         }
-        self.redial.ask(desk.shared, Patience { generation, limit, own: 0 });
+        self.redial.ask(context.shared, Patience { generation, limit, own: 0 });
     }
 
-    fn hear(&mut self, desk: &mut Desk<'_>) {
+    fn hear(&mut self, context: &mut LinkContext<'_>) {
         match self.redial.take() {
             None => {}
-            Some(Outcome::Connected(_)) if desk.shared.is_dead() => self.state = State::Dead,
+            Some(Outcome::Connected(_)) if context.shared.is_dead() => self.state = LinkState::Dead,
             Some(Outcome::Connected(connected)) => {
-                if !self.up(connected, desk) {
+                if !self.up(connected, context) {
                     return;
                 }
-                let is_again = |index: &&u32| desk.flights[**index as usize].again;
-                let more = match desk.waiting.iter().filter(is_again).count() {
+                let is_again = |index: &&u32| context.flights[**index as usize].again;
+                let more = match context.waiting.iter().filter(is_again).count() {
                     0 => String::new(),
                     1 => "; 1 request is sent again".to_owned(),
                     count => format!("; {count} requests are sent again"),
                 };
                 let name =
                     self.place.name.as_ref().map_or(String::new(), |name| format!("{name}: "));
-                if desk.shared.logs_loss().is_some() {
-                    desk.shared.say(format!("{name}connected again{more}"));
+                if context.shared.logs_loss().is_some() {
+                    context.shared.say(format!("{name}connected again{more}"));
                 }
             }
             // Others carry the requests; the thread goes on trying.
-            Some(Outcome::Late(_)) if desk.shared.siblings.has_connection() => {}
+            Some(Outcome::Late(_)) if context.shared.siblings.has_connection() => {}
             Some(Outcome::Late(text)) => {
                 // One connection waits for all, and says so for all.
-                if self.state == State::Away && desk.shared.became_late() {
-                    desk.shared.say(format!("{text}; requests fail until the server is back"));
+                if self.state == LinkState::Away && context.shared.became_late() {
+                    context.shared.say(format!("{text}; requests fail until the server is back"));
                 }
-                self.state = State::Late;
+                self.state = LinkState::Late;
             }
-            Some(Outcome::Changed(text)) => self.die(text, desk.shared),
+            Some(Outcome::Changed(text)) => self.die(text, context.shared),
         }
     }
 
-    fn die(&mut self, text: String, shared: &Shared) {
+    fn die(&mut self, text: String, shared: &NbdState) {
         shared.die(text);
         match self.state {
-            State::Up => self.fall(shared),
-            _ => self.state = State::Dead,
+            LinkState::Up => self.fall(shared),
+            _ => self.state = LinkState::Dead,
         }
     }
 
     /// Begins to use a connection; false if that cannot be, and another one is looked for.
-    fn up(&mut self, connected: Connected, desk: &mut Desk<'_>) -> bool {
+    fn up(&mut self, connected: Connected, context: &mut LinkContext<'_>) -> bool {
         let Connected { wire, session, .. } = connected;
         let (socket, tls) = match wire.into_parts() {
             Ok(parts) => parts,
             Err(error) => {
                 // As if it had been lost at once.
-                desk.shared.say(format!("cannot use the new connection: {error}"));
-                self.state = State::Closing;
+                context.shared.say(format!("cannot use the new connection: {error}"));
+                self.state = LinkState::Closing;
                 return false;
             }
         };
-        let (queue, sharing) = (self.place.queue, desk.shared.promise.sharing(&session));
+        let (queue, sharing) = (self.place.queue, context.shared.promise.sharing(&session));
         self.generation = self.next.generation;
-        if !desk.shared.siblings.connection_up(queue, self.generation, sharing) {
-            desk.shared.failed_to_connect(NOT_SHARED, ConnectFailure::Other);
-            self.seek(desk);
+        if !context.shared.siblings.connection_up(queue, self.generation, sharing) {
+            context.shared.failed_to_connect(NOT_SHARED, ConnectFailure::Other);
+            self.seek(context);
             return false;
         }
         self.style = session.style;
         self.answers.reset(self.style);
         self.inbound.reset();
         (self.socket, self.tls) = (Some(socket), tls);
-        self.epoch = desk.shared.epoch_of(session.size_bytes);
+        self.epoch = context.shared.epoch_of(session.size_bytes);
         self.next.is_asked_for = false;
         self.since = Instant::now();
-        self.state = State::Up;
-        self.arm(desk);
+        self.state = LinkState::Up;
+        self.arm(context);
         true
     }
 
     /// Tells the server that nothing more comes, if that can be done at once.
     fn take_leave(&self) {
         let Some(socket) = &self.socket else { return };
-        if self.outbound.is_busy() || self.state != State::Up || self.tls.is_some() {
+        if self.outbound.is_busy() || self.state != LinkState::Up || self.tls.is_some() {
             return;
         }
         let (command, mut header) = (Command::Disc, [0; 32]);
@@ -544,12 +551,12 @@ impl Link {
     }
 
     /// The queue is closed: operations end soon.
-    pub(crate) fn leave(&mut self, shared: &Shared) {
+    pub(crate) fn leave(&mut self, shared: &NbdState) {
         self.redial.forget();
         self.take_leave();
         if self.is_up() {
             self.fall(shared);
         }
-        self.state = State::Closing;
+        self.state = LinkState::Closing;
     }
 }

@@ -1,4 +1,5 @@
-//! `Desk`: what the links of a queue share, lent to one of them at a time; and errors in words.
+//! `LinkContext`: what the links of a queue share, lent to one of them at a time; and errors in
+//! words.
 //!
 //! Owns nothing: the queue does. Made by `queue.rs` for each round, used by `link.rs`.
 
@@ -7,13 +8,13 @@ use std::sync::Arc;
 
 use millrace_block::{Status, Tag};
 
-use super::Shared;
+use super::NbdState;
 use super::flight::Flight;
 use super::ring::Ring;
 
 /// What all links of a queue share.
-pub(crate) struct Desk<'a> {
-    pub(crate) shared: &'a Arc<Shared>,
+pub(crate) struct LinkContext<'a> {
+    pub(crate) shared: &'a Arc<NbdState>,
     pub(crate) ring: &'a Ring,
     pub(crate) flights: &'a mut [Flight],
     /// Requests that no link has, by index.

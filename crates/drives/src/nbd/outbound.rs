@@ -14,7 +14,7 @@ use millrace_nbd::wire::EXTENDED_REQUEST_BYTES;
 use millrace_nbd::{ReplyStyle, Request, encode_request};
 use millrace_reactor::Op;
 
-use super::flight::{Flight, State};
+use super::flight::{Flight, FlightState};
 use super::ring::Ring;
 use super::secure::{self, Session};
 use crate::common::pieces::PIECES_MAX;
@@ -88,7 +88,7 @@ impl Outbound {
                 self.iov.extend_from_slice(flight.pieces());
                 payload += len;
             }
-            (flight.state, flight.link, flight.silence) = (State::Sending, link, false);
+            (flight.state, flight.link, flight.silence) = (FlightState::Sending, link, false);
             self.batch.push(index);
         }
     }

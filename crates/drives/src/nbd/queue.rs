@@ -22,11 +22,11 @@ use millrace_nbd::wire::{CMD_FLAG_FUA, CMD_FLAG_NO_HOLE};
 use millrace_nbd::{Command, TransmissionFlags};
 use millrace_reactor::{Completion, Wait, now_ns};
 
-use super::Shared;
+use super::NbdState;
 use super::drive_state::Cause;
-use super::flight::{Flight, State as FlightState};
-use super::link::{Link, State};
-use super::link_context::Desk;
+use super::flight::{Flight, FlightState};
+use super::link::{Link, LinkState};
+use super::link_context::LinkContext;
 use super::ring::Ring;
 use super::siblings::{GivenBack, Mail, Origin};
 use crate::common::thread_bound::ThreadBound;
@@ -46,7 +46,7 @@ struct GuestFlights {
 
 /// A hardware queue.
 pub(crate) struct NbdQueue {
-    shared: Arc<Shared>,
+    shared: Arc<NbdState>,
     /// Its number in the drive.
     number: usize,
     ring: ThreadBound<Ring>,
@@ -66,7 +66,7 @@ pub(crate) struct NbdQueue {
     inbox: Vec<Completion>,
     /// The link that is the first to take requests, in turn.
     turn: usize,
-    /// It counts in `Shared::searching`.
+    /// It counts in `NbdState::searching`.
     searches: bool,
 }
 
@@ -78,7 +78,7 @@ impl NbdQueue {
     /// A queue with `depth` tags over these links, which other queues may send by as many requests
     /// as `guests_max`.
     pub(crate) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<NbdState>,
         (number, wake): (usize, Arc<OwnedFd>),
         (ring, links): (Ring, Vec<Link>),
         (depth, guests_max): (u32, u32),
@@ -101,15 +101,15 @@ impl NbdQueue {
             turn: 0,
             searches: false,
         };
-        queue.with_links(|link, desk| link.advance(desk));
+        queue.with_links(|link, context| link.advance(context));
         queue
     }
 
     /// Does something with each link.
-    fn with_links(&mut self, mut each: impl FnMut(&mut Link, &mut Desk<'_>)) {
+    fn with_links(&mut self, mut each: impl FnMut(&mut Link, &mut LinkContext<'_>)) {
         let NbdQueue { shared, ring, links, flights, waiting, done, .. } = self;
-        let mut desk = Desk { shared, ring: ring.get(), flights, waiting, done };
-        links.iter_mut().for_each(|link| each(link, &mut desk));
+        let mut context = LinkContext { shared, ring: ring.get(), flights, waiting, done };
+        links.iter_mut().for_each(|link| each(link, &mut context));
     }
 
     /// What a request comes to here: command and flags.
@@ -145,7 +145,10 @@ impl NbdQueue {
     /// Whether a request that waits may be sent sometime.
     fn has_hope(&self) -> bool {
         self.shared.siblings.has_connection()
-            || self.links.iter().any(|link| !matches!(link.state, State::Late | State::Dead))
+            || self
+                .links
+                .iter()
+                .any(|link| !matches!(link.state, LinkState::Late | LinkState::Dead))
     }
 
     fn has_connection(&self) -> bool {
@@ -294,7 +297,7 @@ impl NbdQueue {
         }
         if !self.has_hope() {
             // A server may be back of which nobody has heard since.
-            self.with_links(|link, desk| link.advance(desk));
+            self.with_links(|link, context| link.advance(context));
         }
         if !self.has_hope() {
             return self.fail_waiting();
@@ -308,10 +311,10 @@ impl NbdQueue {
         self.turn = (self.turn + 1) % self.links.len();
         let (before, after) = self.links.split_at_mut(self.turn);
         let NbdQueue { shared, ring, flights, waiting, done, .. } = self;
-        let mut desk = Desk { shared, ring: ring.get(), flights, waiting, done };
+        let mut context = LinkContext { shared, ring: ring.get(), flights, waiting, done };
         for link in after.iter_mut().chain(before) {
-            if link.takes(desk.shared) && !desk.waiting.is_empty() {
-                link.send(&mut desk, share);
+            if link.takes(context.shared) && !context.waiting.is_empty() {
+                link.send(&mut context, share);
             }
         }
     }
@@ -328,16 +331,16 @@ impl NbdQueue {
         let NbdQueue { shared, ring, links, flights, waiting, done, inbox, .. } = self;
         let ring = ring.get();
         ring.take(inbox);
-        let mut desk = Desk { shared, ring, flights, waiting, done };
+        let mut context = LinkContext { shared, ring, flights, waiting, done };
         for Completion { user_data, result, .. } in inbox.drain(..) {
             let link = &mut links[(user_data >> 1) as usize];
             match user_data & 1 {
-                0 => link.received(result, &mut desk),
-                _ => link.sent(result, &mut desk),
+                0 => link.received(result, &mut context),
+                _ => link.sent(result, &mut context),
             }
         }
         self.read_mail();
-        self.with_links(|link, desk| link.advance(desk));
+        self.with_links(|link, context| link.advance(context));
         self.exchange();
         self.note_search();
         self.pump();

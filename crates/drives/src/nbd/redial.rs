@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use millrace_machine::{Deadline, Machine, Native};
 
-use super::Shared;
+use super::NbdState;
 use super::dial::{Connected, Purpose, failure_of};
 use super::drive_state::wake_up;
 use super::trouble::{ConnectFailure, NOT_SHARED};
@@ -49,7 +49,7 @@ pub(crate) struct Patience {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RedialState {
     outcome: Option<Outcome>,
     /// Which of the link's wishes holds; a thread with another number ends.
     wish: u64,
@@ -58,7 +58,7 @@ struct State {
 /// What a link and its thread share.
 #[derive(Debug)]
 pub(crate) struct Redial {
-    state: Mutex<State>,
+    state: Mutex<RedialState>,
     changed: Condvar,
     /// Wakes the link's thread.
     wake: Arc<OwnedFd>,
@@ -71,7 +71,7 @@ impl Redial {
     }
 
     /// Starts a thread that connects.
-    pub(crate) fn ask(self: &Arc<Self>, shared: &Arc<Shared>, patience: Patience) {
+    pub(crate) fn ask(self: &Arc<Self>, shared: &Arc<NbdState>, patience: Patience) {
         let wish = self.forget();
         let (mine, shared) = (Arc::clone(self), Arc::clone(shared));
         let body = Box::new(move || mine.run(&shared, wish, patience));
@@ -92,7 +92,7 @@ impl Redial {
         state.wish
     }
 
-    fn run(&self, shared: &Arc<Shared>, wish: u64, patience: Patience) {
+    fn run(&self, shared: &Arc<NbdState>, wish: u64, patience: Patience) {
         let (mut pause, mut late) = (shared.pause(), false);
         let mut limit = Deadline::<Native>::after(patience.limit);
         while self.rest(wish, pause) {
@@ -128,7 +128,7 @@ impl Redial {
     /// Waits; false if the wish holds no more.
     fn rest(&self, wish: u64, pause: Duration) -> bool {
         let state = self.lock();
-        let holds = |state: &mut State| state.wish == wish;
+        let holds = |state: &mut RedialState| state.wish == wish;
         let waited = self.changed.wait_timeout_while(state, pause, holds);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.wish == wish
@@ -144,13 +144,13 @@ impl Redial {
         wake_up(&self.wake);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, RedialState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What comes of a new connection; none if it may not be used beside those that are open.
-fn outcome(shared: &Shared, connected: Connected, patience: &Patience) -> Option<Outcome> {
+fn outcome(shared: &NbdState, connected: Connected, patience: &Patience) -> Option<Outcome> {
     if let Err(text) = shared.promise.kept_by(&connected.session) {
         return Some(Outcome::Changed(text));
     }

@@ -94,13 +94,13 @@ pub(crate) struct SiblingQueues {
     up: AtomicUsize,
     /// Connections that the open queues are to have.
     all: AtomicUsize,
-    /// Requests in `State::pending`.
+    /// Requests in `SiblingState::pending`.
     pending: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<SiblingState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SiblingState {
     queues: Vec<QueueState>,
     pending: VecDeque<Forwarded>,
     /// Number of the last forwarding.
@@ -111,7 +111,7 @@ struct State {
     is_sole: bool,
 }
 
-impl State {
+impl SiblingState {
     /// Returns true if a connection may be used beside `open` others.
     fn admits(&self, sharing: ConnectionSharing, open: usize) -> bool {
         open == 0 || sharing == ConnectionSharing::WithOthers && !self.is_sole

@@ -14,7 +14,7 @@ use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
 use millrace_nbd::status::descriptors;
 use millrace_nbd::{Command, Extent as ByteExtent, ReplyStyle, Request, encode_request};
 
-use super::Shared;
+use super::NbdState;
 use super::dial::{Connected, Purpose};
 use super::wire::Wire;
 
@@ -48,7 +48,7 @@ impl StatusLine {
     /// What is allocated in a range of bytes, from its start on; none if that is not known.
     pub(crate) fn ask(
         &mut self,
-        shared: &Shared,
+        shared: &NbdState,
         offset: u64,
         len: u64,
     ) -> Option<Vec<ByteExtent>> {
@@ -70,7 +70,7 @@ impl StatusLine {
         None
     }
 
-    fn open(&mut self, shared: &Shared) -> Option<Line> {
+    fn open(&mut self, shared: &NbdState) -> Option<Line> {
         let connected = shared.target.dial(Purpose::Status, PATIENCE).ok();
         let sees_writes = |one: &Connected| shared.promise.may_share(&one.session);
         let Some(connected) = connected.filter(sees_writes) else {

@@ -19,7 +19,7 @@ use millrace_block::{Error, ErrorKind};
 use millrace_machine::{Deadline, Machine, Native};
 
 use super::image::Image;
-use super::{Held, Shared};
+use super::{HeldImage, RbdState};
 use crate::common::values::size_text;
 
 /// Time between two looks at an image without a watch, whose changes nobody tells.
@@ -48,12 +48,12 @@ pub(super) enum Order {
     /// Let go of the image.
     EndLooks(Sender<()>),
     /// Close the image.
-    Close(Box<Image>, Option<Held>, Sender<()>),
+    Close(Box<Image>, Option<HeldImage>, Sender<()>),
 }
 
 /// What an image was when the drive was opened, as far as a change of it makes answers wrong.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
+pub(crate) struct KnownImage {
     /// The image's own name, which a rename leaves alone.
     pub(crate) id: String,
     pub(crate) snapshot_id: u64,
@@ -68,7 +68,7 @@ pub(super) struct ControlThread(Sender<Order>);
 
 impl ControlThread {
     /// Starts the thread of an open image.
-    pub(super) fn start(shared: &Arc<Shared>) -> ControlThread {
+    pub(super) fn start(shared: &Arc<RbdState>) -> ControlThread {
         let (sender, orders) = mpsc::channel();
         let theirs = Arc::downgrade(shared);
         let is_told = {
@@ -129,7 +129,7 @@ fn wait_for_look(orders: &Sender<Order>) {
 }
 
 /// The thread.
-fn run(mut shared: Weak<Shared>, orders: &Receiver<Order>, period: Duration) {
+fn run(mut shared: Weak<RbdState>, orders: &Receiver<Order>, period: Duration) {
     loop {
         // Answers go to askers that may be gone.
         match orders.recv_timeout(period) {
@@ -165,7 +165,7 @@ fn closed() -> Error {
 }
 
 /// An image as it is in the cluster now.
-struct Found {
+struct CurrentImage {
     size_bytes: u64,
     overlap_bytes: u64,
     features: u64,
@@ -192,7 +192,7 @@ fn gone_or(error: io::Error, what: &'static str) -> LookError {
     }
 }
 
-impl Shared {
+impl RbdState {
     /// Compares the image in the cluster with the one that is open; its size in bytes.
     ///
     /// # Errors
@@ -212,7 +212,7 @@ impl Shared {
                 error(&format!("its header: {why}"))
             }
         })?;
-        let Found { size_bytes, overlap_bytes, features } = found;
+        let CurrentImage { size_bytes, overlap_bytes, features } = found;
         let known = &self.known;
         if known.is_locked && features & EXCLUSIVE_LOCK == 0 {
             self.fail(
@@ -233,12 +233,12 @@ impl Shared {
 
     /// The image as it is in the cluster now. The open handle is not asked: it may wait for the
     /// end of a change which itself waits for this look.
-    fn found(&self) -> Result<Found, LookError> {
+    fn found(&self) -> Result<CurrentImage, LookError> {
         let opened = Image::open_by_id(&self.image.cluster, &self.known.id);
         let now = opened.map_err(|error| gone_or(error, "the image was removed (rbd rm)"))?;
         let set = now.set_snapshot(self.known.snapshot_id);
         set.map_err(|error| gone_or(error, "the snapshot was removed (rbd snap rm)"))?;
-        Ok(Found {
+        Ok(CurrentImage {
             size_bytes: now.info()?.size_bytes,
             overlap_bytes: now.overlap()?,
             features: now.features()?,

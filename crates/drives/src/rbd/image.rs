@@ -259,7 +259,7 @@ impl Image {
     /// Where whole objects are that may hold data, in order; waits for the cluster. What stands in
     /// none of them reads as zeroes. None if there are too many, or an error.
     pub(crate) fn data(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
-        let mut found = Found { range: range.clone(), list: Vec::new() };
+        let mut found = ExtentList { range: range.clone(), list: Vec::new() };
         let iterate = self.cluster.functions.rbd_diff_iterate2;
         let (len, argument) = (range.end - range.start, (&raw mut found).cast::<c_void>());
         // SAFETY: a live handle; `found` outlives the call, which alone calls back.
@@ -313,7 +313,7 @@ unsafe extern "C" fn updated(call: *mut c_void) {
 }
 
 /// Extents that were told so far.
-struct Found {
+struct ExtentList {
     range: Range<u64>,
     list: Vec<Range<u64>>,
 }
@@ -321,10 +321,10 @@ struct Found {
 /// One extent that differs from nothing: of data, or a hole in whoever has snapshots.
 ///
 /// # Safety
-/// `found` is a `Found` that nobody else uses meanwhile.
+/// `found` is a `ExtentList` that nobody else uses meanwhile.
 unsafe extern "C" fn note_extent(at: u64, len: size_t, exists: c_int, found: *mut c_void) -> c_int {
     // SAFETY: `Image::data` passes a value that nobody else uses meanwhile.
-    let found = unsafe { &mut *found.cast::<Found>() };
+    let found = unsafe { &mut *found.cast::<ExtentList>() };
     let start = at.clamp(found.range.start, found.range.end);
     let end = at.saturating_add(len as u64).min(found.range.end);
     if exists == 0 || start >= end {
@@ -345,7 +345,7 @@ mod tests {
     use super::*;
 
     fn told(range: Range<u64>, extents: &[(u64, usize, c_int)]) -> (c_int, Vec<Range<u64>>) {
-        let mut found = Found { range, list: Vec::new() };
+        let mut found = ExtentList { range, list: Vec::new() };
         let argument = (&raw mut found).cast::<c_void>();
         let tell = |&(at, len, exists): &(u64, usize, c_int)| {
             // SAFETY: as in `Image::data`.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use millrace_block::{Extent, Sector};
 
-use super::Shared;
+use super::RbdState;
 use super::control::{ControlThread, Data};
 
 /// How long an answer is waited for.
@@ -65,7 +65,7 @@ impl Map {
     }
 }
 
-impl Shared {
+impl RbdState {
     /// Where the image may have data; waits for the cluster.
     pub(super) fn data(&self, range: Range<u64>) -> Data {
         let (image, object) = (&self.image, self.object_bytes);

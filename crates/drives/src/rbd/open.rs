@@ -17,9 +17,9 @@ use millrace_block::{Error, ErrorKind};
 use millrace_machine::{Deadline, Machine, Native};
 
 use super::cluster::{Cluster, system};
-use super::control::{ControlThread, EXCLUSIVE_LOCK, Known, UNWATCHED_PERIOD};
+use super::control::{ControlThread, EXCLUSIVE_LOCK, KnownImage, UNWATCHED_PERIOD};
 use super::image::Image;
-use super::{Held, Learned, Map, OpenImage, RbdConfig, RbdDriver, Shared, library};
+use super::{HeldImage, ImageFacts, Map, OpenImage, RbdConfig, RbdDriver, RbdState, library};
 use crate::common::cancel;
 use crate::common::measurement::Measured;
 use crate::common::place::{Place, two_numbers};
@@ -38,9 +38,9 @@ const SIZE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a thread waits for, in words that say what to do.
 #[derive(Clone)]
-struct Stage(Arc<Mutex<String>>);
+struct WaitStage(Arc<Mutex<String>>);
 
-impl Stage {
+impl WaitStage {
     fn set(&self, text: impl Into<String>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text.into();
     }
@@ -50,9 +50,9 @@ impl Stage {
 fn within<T: Send + 'static>(
     config: &RbdConfig,
     time: Duration,
-    work: impl FnOnce(&Stage) -> Result<T, Error> + Send + 'static,
+    work: impl FnOnce(&WaitStage) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    let stage = Stage(Arc::new(Mutex::new("the cluster does not answer".into())));
+    let stage = WaitStage(Arc::new(Mutex::new("the cluster does not answer".into())));
     let (theirs, (sender, receiver)) = (stage.clone(), mpsc::channel());
     let body = move || {
         // If nobody waits any more, what was opened is closed here.
@@ -98,7 +98,7 @@ pub(super) fn open_by(
         let warnings = warnings(&image, &theirs)?;
         let is_locked = lock(&image, &theirs, stage, Deadline::at(give_up_ns))?;
         let known = known(&image, &theirs, (&learned, is_locked))?;
-        let shared = Shared::new(image, &learned, known, &theirs.image);
+        let shared = RbdState::new(image, &learned, known, &theirs.image);
         Ok((Arc::new(shared), learned, warnings))
     });
     let (shared, learned, warnings) = opened?;
@@ -126,9 +126,9 @@ pub(super) fn measure_by(
     let time = Duration::from_nanos(config.connect_ns) + GRACE;
     within(config, time, move |stage| {
         let image = open_image(functions, &theirs, stage)?;
-        let Learned { size_bytes, identity, .. } = learn(&image, &theirs)?;
+        let ImageFacts { size_bytes, identity, .. } = learn(&image, &theirs)?;
         if needs_lock
-            && !Held::has(identity)
+            && !HeldImage::has(identity)
             && let Some(owner) = living_owner(&image)
         {
             return Err(busy(&theirs, &in_use(&owner)));
@@ -142,7 +142,7 @@ pub(super) fn measure_by(
 fn open_image(
     functions: &'static library::Functions,
     config: &RbdConfig,
-    stage: &Stage,
+    stage: &WaitStage,
 ) -> Result<Image, Error> {
     stage.set(
         "the cluster's monitors do not answer; check `mon host` in its configuration, and the \
@@ -188,7 +188,7 @@ fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
     Error::new(ErrorKind::System, text)
 }
 
-fn learn(image: &Image, config: &RbdConfig) -> Result<Learned, Error> {
+fn learn(image: &Image, config: &RbdConfig) -> Result<ImageFacts, Error> {
     let said = |error: io::Error| system(config, "its size", &error);
     let info = image.info().map_err(said)?;
     let (size_bytes, object_bytes) = (info.size_bytes, info.object_bytes);
@@ -210,17 +210,17 @@ fn learn(image: &Image, config: &RbdConfig) -> Result<Learned, Error> {
     let discard_bytes = discard.clamp(512, object_bytes);
     let identity = identity(&image.cluster.place(), &id, config);
     let caches = image.cluster.setting("rbd_cache").is_none_or(|text| text.trim() != "false");
-    Ok(Learned { size_bytes, object_bytes, discard_bytes, identity, id, caches })
+    Ok(ImageFacts { size_bytes, object_bytes, discard_bytes, identity, id, caches })
 }
 
 /// The image as later looks at it compare it.
 fn known(
     image: &Image,
     config: &RbdConfig,
-    (learned, is_locked): (&Learned, bool),
-) -> Result<Known, Error> {
+    (learned, is_locked): (&ImageFacts, bool),
+) -> Result<KnownImage, Error> {
     let snapshot_id = image.snapshot_id(config.image.snapshot.as_deref());
-    Ok(Known {
+    Ok(KnownImage {
         id: learned.id.clone(),
         snapshot_id: snapshot_id.map_err(|error| system(config, "its snapshot", &error))?,
         overlap_bytes: image.overlap().map_err(|error| system(config, "its parent", &error))?,
@@ -234,8 +234,8 @@ fn identity(place: &str, id: &str, config: &RbdConfig) -> (u64, u64) {
     two_numbers(&(place, id, &name.namespace, &name.snapshot))
 }
 
-fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<Held, Error> {
-    Held::take(identity).ok_or_else(|| {
+fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<HeldImage, Error> {
+    HeldImage::take(identity).ok_or_else(|| {
         let text =
             format!("{}: another drive of this program has this image; name it once", config.image);
         Error::new(ErrorKind::Busy, text)
@@ -284,7 +284,7 @@ fn has_lock(image: &Image, config: &RbdConfig) -> Result<bool, Error> {
 fn lock(
     image: &Image,
     config: &RbdConfig,
-    stage: &Stage,
+    stage: &WaitStage,
     mut limit: Deadline<Native>,
 ) -> Result<bool, Error> {
     if config.is_read_only() || !config.lock || !has_lock(image, config)? {
@@ -332,7 +332,7 @@ fn in_use(owner: &str) -> String {
 /// that only with one.
 pub(super) fn size_now(
     config: &RbdConfig,
-    shared: &Shared,
+    shared: &RbdState,
     control: &ControlThread,
 ) -> Result<u64, Error> {
     let now = control.look().recv_timeout(SIZE_PATIENCE).unwrap_or_else(|_| {
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn an_image_is_held_once_until_it_is_given_back() {
-        let first = Held::take((7, 7)).unwrap();
+        let first = HeldImage::take((7, 7)).unwrap();
         let error = hold(&config("p/i"), (7, 7)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Busy);
         assert!(error.to_string().contains("p/i: another drive of this program"), "{error}");

@@ -26,16 +26,16 @@ use millrace_block::{
 };
 use millrace_machine::Native;
 
-use super::control::Known;
+use super::control::KnownImage;
 use super::image::Start;
 use super::library::{Functions, Handle};
-use super::{Shared, behind_the_end};
+use super::{RbdState, behind_the_end};
 use crate::common::outcomes::{Outcome, Outcomes};
 use crate::common::pieces;
 
 /// One outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Done {
+struct QueueOutcome {
     tag: u32,
     /// The completion's address, which tells it from others of the tag.
     completion: usize,
@@ -44,16 +44,16 @@ struct Done {
 
 /// Outcomes for one queue.
 struct Inbox {
-    done: Mutex<Vec<Done>>,
+    done: Mutex<Vec<QueueOutcome>>,
     wake: Arc<OwnedFd>,
 }
 
 impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Vec<Done>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<QueueOutcome>> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, done: Done) {
+    fn push(&self, done: QueueOutcome) {
         let mut list = self.lock();
         let was_empty = list.is_empty();
         list.push(done);
@@ -88,7 +88,7 @@ unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
         (functions.rbd_aio_release)(completion);
         result
     };
-    inbox.push(Done { tag, completion: completion.addr(), result });
+    inbox.push(QueueOutcome { tag, completion: completion.addr(), result });
 }
 
 /// One tag's request.
@@ -104,12 +104,12 @@ struct Flight {
 
 /// A hardware queue.
 pub(crate) struct RbdQueue {
-    shared: Arc<Shared>,
+    shared: Arc<RbdState>,
     inbox: Arc<Inbox>,
     slots: Box<[Slot]>,
     flights: Box<[Flight]>,
     in_flight: usize,
-    outcomes: Outcomes<Done>,
+    outcomes: Outcomes<QueueOutcome>,
 }
 
 // SAFETY: raw pointers inside are to memory of requests in flight, whose bios are `Send`.
@@ -117,7 +117,7 @@ unsafe impl Send for RbdQueue {}
 
 impl RbdQueue {
     /// A queue with `depth` tags, whose thread `wake` wakes.
-    pub(crate) fn new(shared: Arc<Shared>, wake: Arc<OwnedFd>, depth: u32) -> RbdQueue {
+    pub(crate) fn new(shared: Arc<RbdState>, wake: Arc<OwnedFd>, depth: u32) -> RbdQueue {
         let room = depth as usize;
         let inbox = Arc::new(Inbox { done: Mutex::new(Vec::with_capacity(room)), wake });
         let functions = shared.image.cluster.functions;
@@ -173,7 +173,7 @@ impl RbdQueue {
     }
 
     /// What an outcome means; none if it is no request's.
-    fn landed(&mut self, done: Done) -> Option<(Tag, Status)> {
+    fn landed(&mut self, done: QueueOutcome) -> Option<(Tag, Status)> {
         let flight = self.flights.get_mut(done.tag as usize)?;
         if flight.completion == 0 || flight.completion != done.completion {
             return None;
@@ -211,7 +211,7 @@ impl Flight {
     }
 
     /// Notes a negative result; its status.
-    fn failed(&mut self, result: ssize_t, shared: &Shared) -> Status {
+    fn failed(&mut self, result: ssize_t, shared: &RbdState) -> Status {
         self.result = result;
         let errno = c_int::try_from(-result).unwrap_or(libc::EIO);
         if self.op == Op::Flush && errno == libc::EROFS && shared.owes_nothing() {
@@ -223,7 +223,7 @@ impl Flight {
 }
 
 /// The status of an errno of librbd.
-fn status_of(errno: c_int, op: Op, known: &Known) -> Status {
+fn status_of(errno: c_int, op: Op, known: &KnownImage) -> Status {
     match errno {
         // The image or its pool was removed; the connection is closed.
         libc::ENOENT | libc::ENOTCONN => Status::Offline,
@@ -262,7 +262,8 @@ impl DriverQueue<Native> for RbdQueue {
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
         while !batch.is_full() {
-            let refill = |taken: &mut Vec<Done>| std::mem::swap(&mut *self.inbox.lock(), taken);
+            let refill =
+                |taken: &mut Vec<QueueOutcome>| std::mem::swap(&mut *self.inbox.lock(), taken);
             match self.outcomes.next(refill) {
                 None => return,
                 Some(Outcome::Ended(tag, status)) => batch.push(tag, status),

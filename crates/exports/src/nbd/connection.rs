@@ -26,13 +26,13 @@ use millrace_machine::{Machine, Native};
 use self::hole_search::HoleSearch;
 use self::input::Input;
 use self::progress::Progress;
-use self::replies::{BATCH_REPLIES, Freed, Outgoing};
+use self::replies::{BATCH_REPLIES, ReplyQueue, SentReplies};
 use super::memory::Pool;
 use super::memory::budget::MemoryWait;
 use super::ring::{Ring, shut_down};
 use super::server_state::Negotiating;
 use super::submit::ticket::{Memory, Ticket, Tickets};
-use super::tls::Secure;
+use super::tls::TlsSession;
 use crate::Seat;
 use millrace_nbd::{Errno, Handshake, Reply, Request, Rules, Session, TlsMode};
 
@@ -196,10 +196,10 @@ pub(crate) struct Connection {
     pub(crate) negotiation: Option<Box<Negotiation>>,
     pub(crate) granted: Option<Granted>,
     /// TLS, from where it began; then all bytes of the socket are its.
-    pub(crate) tls: Option<Box<Secure>>,
+    pub(crate) tls: Option<Box<TlsSession>>,
     pub(crate) input: Input,
     pub(crate) incoming: Option<Incoming>,
-    pub(crate) out: Outgoing,
+    pub(crate) out: ReplyQueue,
     /// Requests in the block layer and replies not sent yet.
     pub(crate) in_flight: u32,
     /// What its next request waits for.
@@ -236,7 +236,7 @@ impl Connection {
             tls: None,
             input: Input::new(),
             incoming: None,
-            out: Outgoing::new(fd),
+            out: ReplyQueue::new(fd),
             in_flight: 0,
             memory_wait: MemoryWait::None,
             held_bytes: 0,
@@ -351,7 +351,7 @@ impl Connection {
 
     /// Notes replies that have left, and their buffers with them.
     #[inline]
-    pub(crate) fn freed(&mut self, freed: Freed) {
+    pub(crate) fn freed(&mut self, freed: SentReplies) {
         self.in_flight -= freed.replies;
         self.held_bytes -= freed.bytes;
     }

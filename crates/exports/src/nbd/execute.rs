@@ -16,7 +16,7 @@ pub(crate) mod unaligned;
 
 use std::sync::Arc;
 
-use self::tls::SecureTurn;
+use self::tls::TlsTurn;
 use super::connection::hole_search::HOLE_BYTES_MIN;
 use super::connection::{Connection, Granted, Refusal};
 use super::exports::Exports;
@@ -49,7 +49,7 @@ pub(crate) struct Core {
     /// I/O threads of the server.
     pub(crate) threads: usize,
     /// What handshakes of TLS may take of this turn.
-    pub(crate) secure: SecureTurn,
+    pub(crate) secure: TlsTurn,
 }
 
 /// What became of a request.

@@ -27,7 +27,7 @@ pub(crate) struct Renewal {
 }
 
 /// Certificates and the listeners that use them, for the log.
-struct Watched {
+struct WatchedCertificates {
     config: Arc<ServerConfig>,
     address: String,
     /// What was said last of when each certificate expires.
@@ -59,20 +59,20 @@ pub fn log_expiries(listeners: &[ListenConfig]) {
     watched(listeners).iter_mut().for_each(|one| one.look_at_dates(now));
 }
 
-fn run(mut watched: Vec<Watched>, stopped: &Receiver<()>) {
+fn run(mut watched: Vec<WatchedCertificates>, stopped: &Receiver<()>) {
     loop {
         let now = SystemTime::now();
         watched.iter_mut().for_each(|one| one.look_at_dates(now));
         if stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout) {
             return;
         }
-        watched.iter().for_each(Watched::look);
+        watched.iter().for_each(WatchedCertificates::look);
     }
 }
 
 /// Each configuration once, with the addresses of all that use it.
-fn watched(listeners: &[ListenConfig]) -> Vec<Watched> {
-    let mut watched = Vec::<Watched>::new();
+fn watched(listeners: &[ListenConfig]) -> Vec<WatchedCertificates> {
+    let mut watched = Vec::<WatchedCertificates>::new();
     for listener in listeners {
         let Some(tls) = listener.tls.as_ref().filter(|tls| tls.config.is_from_files()) else {
             continue;
@@ -82,14 +82,14 @@ fn watched(listeners: &[ListenConfig]) -> Vec<Watched> {
             Some(one) => one.address += &format!(", {address}"),
             None => {
                 let config = Arc::clone(&tls.config);
-                watched.push(Watched { config, address, said: Vec::new() });
+                watched.push(WatchedCertificates { config, address, said: Vec::new() });
             }
         }
     }
     watched
 }
 
-impl Watched {
+impl WatchedCertificates {
     /// Logs which certificates are about to expire, or are expired: each once a day.
     fn look_at_dates(&mut self, now: SystemTime) {
         let mut said = Vec::new();
@@ -187,7 +187,7 @@ mod tests {
         let identity = Identity { certificate: issued.certificate, key: issued.key };
         let config = ServerConfig::load(ServerFiles { identity, client_ca: None }).unwrap();
         let (config, address) = (Arc::new(config), "tcp:1".to_owned());
-        let mut watched = Watched { config, address, said: Vec::new() };
+        let mut watched = WatchedCertificates { config, address, said: Vec::new() };
         let now = SystemTime::now();
         let mut look = |now| logged(|| watched.look_at_dates(now));
         let soon = look(now);

@@ -4,7 +4,7 @@
 //! goes into that thread's mailbox, and its doorbell is rung.
 //!
 //! Lock order: mailbox and bell locks are taken alone, and for a few instructions. Invariant: a
-//! connection counts against the limit from [`Shared::admit`] to [`Shared::dismiss`].
+//! connection counts against the limit from [`ServerState::admit`] to [`ServerState::dismiss`].
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -15,14 +15,14 @@ use super::exports::Exports;
 use super::memory::Zeroes;
 use super::memory::budget::Budget;
 use super::stats;
-use crate::counters::Published;
+use crate::counters::ThreadCounters;
 use crate::io_threads::Failed;
 use crate::mailbox::{Mailbox, lock};
 use crate::stop::StopOrder;
 
 /// How far the end of the server is.
 #[derive(Default)]
-pub(crate) struct Ending {
+pub(crate) struct ShutdownState {
     pub(crate) stop: StopOrder,
     pub(crate) failed: Failed,
     /// Threads whose flushes are answered, while the server stops.
@@ -31,7 +31,7 @@ pub(crate) struct Ending {
 
 /// A thread's part in the flush at the end. Dropped when the thread has flushed, or when it ends
 /// in any other way, so that the other threads do not wait for it any longer.
-pub(crate) struct FlushPart(pub(crate) Arc<Shared>);
+pub(crate) struct FlushPart(pub(crate) Arc<ServerState>);
 
 impl Drop for FlushPart {
     fn drop(&mut self) {
@@ -56,10 +56,10 @@ impl Connections {
 }
 
 /// A connection without an export, which is counted as such until this is dropped.
-pub(crate) struct Negotiating(Arc<Shared>);
+pub(crate) struct Negotiating(Arc<ServerState>);
 
 impl Negotiating {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Negotiating {
+    pub(crate) fn new(shared: &Arc<ServerState>) -> Negotiating {
         // Relaxed: a counter that guards no other memory.
         shared.connections.negotiating.fetch_add(1, Ordering::Relaxed);
         Negotiating(Arc::clone(shared))
@@ -80,7 +80,7 @@ impl fmt::Debug for Negotiating {
 }
 
 /// What the I/O threads of a server share.
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     pub(crate) exports: Arc<Exports>,
     pub(crate) reactor: millrace_reactor::Config,
     pub(crate) budget: Arc<Budget>,
@@ -93,14 +93,14 @@ pub(crate) struct Shared {
     pub(crate) listeners: Vec<RawFd>,
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<(RawFd, usize)>>,
-    pub(crate) published: Vec<Published<{ stats::FIELDS }>>,
+    pub(crate) published: Vec<ThreadCounters<{ stats::FIELDS }>>,
     /// Raised whenever something changed that other threads are to look at: a wait for memory or
     /// for a range, or that some was given back.
     pub(crate) changes: AtomicU64,
-    pub(crate) ending: Ending,
+    pub(crate) ending: ShutdownState,
 }
 
-impl Shared {
+impl ServerState {
     /// Counts a new connection; false if there are too many.
     pub(crate) fn admit(&self) -> bool {
         // Relaxed: a counter that guards no other memory.
@@ -153,7 +153,7 @@ impl Shared {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often [`Shared::note_change`] was called.
+    /// How often [`ServerState::note_change`] was called.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)

@@ -17,7 +17,7 @@ use super::exports::Exports;
 use super::listen::{Listen, Listener};
 use super::memory::Pool;
 use super::memory::budget::Budget;
-use super::server_state::Shared;
+use super::server_state::ServerState;
 use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
 use super::worker::Worker;
 use super::{ExportConfig, ListenConfig, Server, ServerConfig, StopReport, share};
@@ -94,7 +94,7 @@ pub(crate) fn ticket(op: Op, serial: u64, memory: Memory) -> Ticket {
 /// I/O thread 0 of a server whose other threads do not run.
 pub(crate) struct Rig {
     worker: Option<Worker>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ServerState>,
     _listeners: Vec<Listener>,
     _dir: tempfile::TempDir,
 }

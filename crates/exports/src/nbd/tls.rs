@@ -30,7 +30,7 @@ impl ListenTls {
 
 /// TLS of a connection.
 #[derive(Debug)]
-pub(crate) struct Secure {
+pub(crate) struct TlsSession {
     pub(crate) session: Session,
     /// All that was received is decrypted and was handed out.
     drained: bool,
@@ -38,9 +38,9 @@ pub(crate) struct Secure {
     pub(crate) told: bool,
 }
 
-impl Secure {
-    pub(crate) fn new(session: Session) -> Secure {
-        Secure { session, drained: true, told: false }
+impl TlsSession {
+    pub(crate) fn new(session: Session) -> TlsSession {
+        TlsSession { session, drained: true, told: false }
     }
 
     /// So many bytes of ciphertext came in.

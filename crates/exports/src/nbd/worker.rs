@@ -3,7 +3,7 @@
 //! One turn: submit to and reap from the ring; receives become requests, requests bios; the
 //! channels are polled; completed bios become replies; each connection touched gets one send and
 //! one receive. It sleeps in the ring when there is nothing to do. Made and run on its own thread
-//! by start-up; other threads reach it only through [`Shared`] and its doorbell.
+//! by start-up; other threads reach it only through [`ServerState`] and its doorbell.
 //!
 //! Invariants: what is dropped at the end goes in the order channels, ring, connections, pool; what
 //! the kernel or a drive may still touch then is leaked.
@@ -28,10 +28,10 @@ use self::client_timers::ClientTimers;
 use super::connection::client_log;
 use super::connection::{Connection, Phase};
 use super::execute::Core;
-use super::execute::tls::SecureTurn;
+use super::execute::tls::TlsTurn;
 use super::memory::{Pool, trim_heap};
 use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
-use super::server_state::{FlushPart, Negotiating, Shared};
+use super::server_state::{FlushPart, Negotiating, ServerState};
 use super::stats::ServerStats;
 use super::submit::Submitter;
 use super::submit::lane::{CHANNEL_DEPTH, Lane};
@@ -50,7 +50,7 @@ pub(crate) struct Worker {
     pub(crate) ctx: IoContext,
     pub(crate) core: Core,
     pub(crate) ring: Ring,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ServerState>,
     pub(crate) number: usize,
     pub(crate) conns: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
@@ -62,7 +62,7 @@ pub(crate) struct Worker {
     /// Deadline, index and serial of connections in negotiation, the oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
     pub(crate) client_timers: ClientTimers,
-    /// The value of [`Shared::changes`] that this thread has looked at.
+    /// The value of [`ServerState::changes`] that this thread has looked at.
     pub(crate) seen_changes: u64,
     accepting: Accepting,
     pub(crate) flush_part: Option<FlushPart>,
@@ -86,7 +86,7 @@ impl Worker {
     ///
     /// # Errors
     /// If there is no ring or a drive cannot open its queue.
-    pub(crate) fn new(shared: &Arc<Shared>, number: usize) -> Result<Worker, Error> {
+    pub(crate) fn new(shared: &Arc<ServerState>, number: usize) -> Result<Worker, Error> {
         let flush_part = Some(FlushPart(Arc::clone(shared)));
         let config = IoConfig { number: number as u16, reactor: shared.reactor };
         let mut ctx = IoContext::new(config)?;
@@ -109,7 +109,7 @@ impl Worker {
             counts: ServerStats::default(),
             waiters_changed: false,
             threads: shared.mailboxes.len(),
-            secure: SecureTurn::default(),
+            secure: TlsTurn::default(),
         };
         Ok(Worker {
             ctx,

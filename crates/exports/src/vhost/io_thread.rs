@@ -35,7 +35,7 @@ use super::memory::sigbus;
 use super::queue::Queue;
 use super::queue::unflushed::UnflushedWrites;
 use super::stats::{self, VhostStats};
-use crate::counters::Published;
+use crate::counters::ThreadCounters;
 use crate::faults::Faults;
 use crate::mailbox::Mailbox;
 use crate::stop::StopOrder;
@@ -65,7 +65,7 @@ pub(crate) struct ThreadConfig {
 #[derive(Default)]
 pub(crate) struct ThreadState {
     pub(crate) orders: Mailbox<Order>,
-    pub(crate) published: Published<{ stats::FIELDS }>,
+    pub(crate) published: ThreadCounters<{ stats::FIELDS }>,
     pub(crate) nudge: Nudge,
 }
 

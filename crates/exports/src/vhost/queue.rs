@@ -31,7 +31,7 @@ use self::inflight::QueueInflight;
 use self::notifiers::{Notifiers, signal};
 use self::slots::{BUSY, EPOCH, FLUSH, LONG, Memory, PARTS_KEPT, Slot, UNFLUSHED};
 use self::unflushed::{QueueUnflushed, UnflushedWrites};
-use self::waiting_bio::Held;
+use self::waiting_bio::WaitingBio;
 use super::memory::GuestMemory;
 use super::memory::sigbus;
 use super::ring::{Areas, Chain, RingError, RingFeatures, SplitRing};
@@ -76,7 +76,7 @@ pub(crate) struct Queue {
     memory: Memory,
     tracking: Tracking,
     /// A bio for which the channel had no room.
-    held: Option<Held>,
+    held: Option<WaitingBio>,
     flags: Arc<DeviceFlags>,
 }
 
@@ -406,7 +406,7 @@ impl Queue {
     fn rejected(&mut self, rejected: Rejected, stats: &mut VhostStats) -> bool {
         match rejected.reason {
             Reject::Full => {
-                self.held = Some(Held::new(rejected.bio));
+                self.held = Some(WaitingBio::new(rejected.bio));
                 false
             }
             Reject::Invalid(status) => {

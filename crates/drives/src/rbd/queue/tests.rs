@@ -26,11 +26,11 @@ fn outcomes_of_tags_that_are_free_unknown_or_in_other_use_are_dropped() {
     queue.flights[1] = Flight { completion: 0x1000, len: 512, ..Flight::new() };
     queue.in_flight = 1;
     for (tag, completion) in [(0, 0x1000), (0, 0), (1, 0x2000), (1, 0), (4, 1), (u32::MAX, 1)] {
-        queue.inbox.push(Done { tag, completion, result: 0 });
+        queue.inbox.push(QueueOutcome { tag, completion, result: 0 });
     }
     assert_eq!((poll(&mut queue), queue.in_flight), (vec![], 1));
-    queue.inbox.push(Done { tag: 1, completion: 0x1000, result: 0 });
-    queue.inbox.push(Done { tag: 1, completion: 0x1000, result: 0 });
+    queue.inbox.push(QueueOutcome { tag: 1, completion: 0x1000, result: 0 });
+    queue.inbox.push(QueueOutcome { tag: 1, completion: 0x1000, result: 0 });
     assert_eq!((poll(&mut queue), queue.in_flight), (vec![(Tag(1), Status::Ok)], 0));
 }
 
@@ -42,7 +42,7 @@ fn more_outcomes_than_a_batch_holds_come_with_the_next_ones_and_in_order() {
     }
     queue.flights[2].completion = 5;
     queue.in_flight = 1;
-    queue.inbox.push(Done { tag: 2, completion: 5, result: 0 });
+    queue.inbox.push(QueueOutcome { tag: 2, completion: 5, result: 0 });
     assert_eq!(poll(&mut queue).len(), CompletionBatch::CAPACITY);
     assert_eq!(poll(&mut queue), [(Tag(2), Status::Ok)]);
     assert_eq!(poll(&mut queue), []);

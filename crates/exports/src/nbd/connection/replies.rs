@@ -25,7 +25,7 @@ const LONG_BYTES: usize = 32 * 1024;
 
 /// Replies of one send.
 #[derive(Debug)]
-struct Batch {
+struct ReplyBatch {
     headers: Box<[u8]>,
     used_bytes: usize,
     pieces: Vec<iovec>,
@@ -37,9 +37,9 @@ struct Batch {
     buffers: Vec<PoolBuffer>,
 }
 
-impl Batch {
-    fn new() -> Batch {
-        Batch {
+impl ReplyBatch {
+    fn new() -> ReplyBatch {
+        ReplyBatch {
             headers: vec![0; BATCH_REPLIES * REPLY_BYTES_MAX].into_boxed_slice(),
             used_bytes: 0,
             pieces: Vec::with_capacity(2 * BATCH_REPLIES),
@@ -93,7 +93,7 @@ impl Batch {
     }
 
     /// Empties it.
-    fn clear(&mut self, pool: &mut Pool) -> Freed {
+    fn clear(&mut self, pool: &mut Pool) -> SentReplies {
         let mut bytes = 0;
         for buffer in self.buffers.drain(..) {
             bytes += buffer.len();
@@ -101,13 +101,13 @@ impl Batch {
         }
         self.pieces.clear();
         (self.used_bytes, self.sent, self.left_bytes) = (0, 0, 0);
-        Freed { replies: std::mem::take(&mut self.replies), bytes }
+        SentReplies { replies: std::mem::take(&mut self.replies), bytes }
     }
 }
 
 /// What went out, or was thrown away.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Freed {
+pub(crate) struct SentReplies {
     pub(crate) replies: u32,
     /// Bytes of buffers that went back to the pool.
     pub(crate) bytes: usize,
@@ -115,9 +115,9 @@ pub(crate) struct Freed {
 
 /// The replies of one connection that are not sent yet.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
-    gathering: Batch,
-    sending: Batch,
+pub(crate) struct ReplyQueue {
+    gathering: ReplyBatch,
+    sending: ReplyBatch,
     message: libc::msghdr,
     /// A send is outstanding.
     pub(crate) busy: bool,
@@ -130,11 +130,11 @@ pub(crate) struct Outgoing {
     pub(crate) catching_ns: u64,
 }
 
-impl Outgoing {
-    pub(crate) fn new(fd: RawFd) -> Outgoing {
-        Outgoing {
-            gathering: Batch::new(),
-            sending: Batch::new(),
+impl ReplyQueue {
+    pub(crate) fn new(fd: RawFd) -> ReplyQueue {
+        ReplyQueue {
+            gathering: ReplyBatch::new(),
+            sending: ReplyBatch::new(),
             message: empty_message(),
             busy: false,
             backlog_bytes: 0,
@@ -184,11 +184,11 @@ impl Outgoing {
     }
 
     /// A send moved `bytes`. Returns the replies that are out now, none while some of them is left.
-    pub(crate) fn sent(&mut self, bytes: usize, pool: &mut Pool) -> Freed {
+    pub(crate) fn sent(&mut self, bytes: usize, pool: &mut Pool) -> SentReplies {
         self.busy = false;
         self.backlog_bytes += bytes;
         if !self.sending.advance(bytes) {
-            return Freed::default();
+            return SentReplies::default();
         }
         self.backlog_replies += self.sending.replies;
         self.sending.clear(pool)
@@ -204,7 +204,7 @@ impl Outgoing {
     }
 
     /// So many bytes of the first piece were copied. Returns the replies that are out now.
-    pub(crate) fn took(&mut self, bytes: usize, pool: &mut Pool) -> Freed {
+    pub(crate) fn took(&mut self, bytes: usize, pool: &mut Pool) -> SentReplies {
         let busy = self.busy;
         let freed = self.sent(bytes, pool);
         self.busy = busy;
@@ -228,10 +228,13 @@ impl Outgoing {
     }
 
     /// Throws away what no outstanding send needs.
-    pub(crate) fn discard(&mut self, pool: &mut Pool) -> Freed {
+    pub(crate) fn discard(&mut self, pool: &mut Pool) -> SentReplies {
         let gathered = self.gathering.clear(pool);
-        let sending = if self.busy { Freed::default() } else { self.sending.clear(pool) };
-        Freed { replies: gathered.replies + sending.replies, bytes: gathered.bytes + sending.bytes }
+        let sending = if self.busy { SentReplies::default() } else { self.sending.clear(pool) };
+        SentReplies {
+            replies: gathered.replies + sending.replies,
+            bytes: gathered.bytes + sending.bytes,
+        }
     }
 }
 

@@ -218,7 +218,7 @@ fn a_connection_that_goes_leaves_the_line_of_its_group_to_those_behind_it() {
 fn freed_replies_and_bytes_are_taken_off() {
     let (mut conn, _sockets) = connection(1);
     (conn.in_flight, conn.held_bytes) = (5, 9000);
-    conn.freed(Freed { replies: 2, bytes: 4096 });
+    conn.freed(SentReplies { replies: 2, bytes: 4096 });
     assert_eq!((conn.in_flight, conn.held_bytes), (3, 4904));
 }
 

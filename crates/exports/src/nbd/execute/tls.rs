@@ -19,7 +19,7 @@ use crate::nbd::connection::client_log;
 use crate::nbd::connection::{Connection, Incoming, Phase};
 use crate::nbd::ring::peer_of;
 use crate::nbd::submit::ticket::{Memory, Ticket};
-use crate::nbd::tls::{ListenTls, Secure};
+use crate::nbd::tls::{ListenTls, TlsSession};
 
 /// Steps of handshakes in one turn of a thread: a signature takes 50 to 1000 microseconds.
 const HANDSHAKES_PER_TURN: u32 = 2;
@@ -29,7 +29,7 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 
 /// What TLS may take of a thread's turn, and of its log.
 #[derive(Debug, Default)]
-pub(crate) struct SecureTurn {
+pub(crate) struct TlsTurn {
     handshakes: u32,
     shown: u32,
     shown_since: Option<Instant>,
@@ -37,7 +37,7 @@ pub(crate) struct SecureTurn {
     waits_shown: Option<Instant>,
 }
 
-impl SecureTurn {
+impl TlsTurn {
     /// A turn begins.
     #[inline]
     pub(crate) fn start_turn(&mut self) {
@@ -69,7 +69,7 @@ impl SecureTurn {
     }
 }
 
-impl SecureTurn {
+impl TlsTurn {
     /// Logs that somebody connected who is not let in.
     #[cold]
     pub(crate) fn stranger(&mut self, address: &str, who: &str) {
@@ -132,7 +132,7 @@ impl Core {
         let catalog = &self.exports.catalogs[negotiation.listener];
         let Some(tls) = &catalog.tls else { return };
         match tls.session() {
-            Ok(session) => conn.tls = Some(Box::new(Secure::new(session))),
+            Ok(session) => conn.tls = Some(Box::new(TlsSession::new(session))),
             Err(error) => self.refuse_secure(conn, &error),
         }
     }
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_turn_does_few_steps_of_handshakes_and_the_log_shows_few_refusals() {
-        let mut turn = SecureTurn::default();
+        let mut turn = TlsTurn::default();
         assert_eq!([(); 4].map(|()| turn.may_shake()), [true, true, false, false]);
         turn.start_turn();
         assert!(turn.may_shake());

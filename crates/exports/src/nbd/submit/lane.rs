@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use millrace_block::{Channel, GroupId, Volume};
 use millrace_machine::{Machine, Native};
 
-use super::throttled_tickets::HeldBack;
+use super::throttled_tickets::ThrottledTickets;
 use super::ticket::{Ticket, TicketState};
 
 /// Bios in flight per volume and thread.
@@ -26,7 +26,7 @@ pub(crate) struct Lane {
     /// Tickets that the channel had no room for.
     pub(crate) waiting: VecDeque<u32>,
     /// Tickets of groups that the channel has room for no more of.
-    pub(crate) held_back: HeldBack,
+    pub(crate) held_back: ThrottledTickets,
     /// How long the volume's drives may take for a request, in nanoseconds; 0 for ever.
     pub(crate) timeout_ns: u64,
     /// When to look for overdue requests again.
@@ -49,7 +49,7 @@ impl Lane {
         Lane {
             channel,
             waiting: VecDeque::new(),
-            held_back: HeldBack::default(),
+            held_back: ThrottledTickets::default(),
             timeout_ns,
             look_ns: 0,
             started: 0,

@@ -10,9 +10,9 @@ use millrace_block::GroupId;
 
 /// Tickets by group.
 #[derive(Debug, Default)]
-pub(crate) struct HeldBack(VecDeque<(GroupId, VecDeque<u32>)>);
+pub(crate) struct ThrottledTickets(VecDeque<(GroupId, VecDeque<u32>)>);
 
-impl HeldBack {
+impl ThrottledTickets {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn groups_have_their_turns_and_tickets_of_a_group_their_order() {
-        let mut held = HeldBack::default();
+        let mut held = ThrottledTickets::default();
         for (group, id) in [(1, 10), (2, 20), (1, 11), (3, 30), (1, 12)] {
             held.push(GroupId(group), id);
         }

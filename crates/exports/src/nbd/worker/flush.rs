@@ -10,12 +10,12 @@ use millrace_block::{Bio, Error};
 use millrace_machine::{Deadline, Machine, Native};
 use millrace_runtime::IoContext;
 
-use crate::nbd::server_state::Shared;
+use crate::nbd::server_state::ServerState;
 use crate::nbd::submit::lane::Lane;
 use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS};
 
 /// A volume that is being flushed.
-struct Asked {
+struct VolumeFlush {
     lane: usize,
     progress: Progress,
     /// When the next flush is due after one that failed.
@@ -26,7 +26,7 @@ struct Asked {
 pub(crate) struct Flush<'a> {
     pub(crate) ctx: &'a mut IoContext,
     pub(crate) lanes: &'a mut [Lane],
-    pub(crate) shared: &'a Shared,
+    pub(crate) shared: &'a ServerState,
     /// The limit of the stop; flushes are given up `more_ns` later.
     pub(crate) limit: &'a mut Deadline<Native>,
     pub(crate) more_ns: u64,
@@ -54,7 +54,7 @@ impl Flush<'_> {
     }
 
     /// Asks every volume that can be written for a flush; returns those that took it.
-    fn submit_flushes(&mut self, failures: &mut Vec<String>) -> Vec<Asked> {
+    fn submit_flushes(&mut self, failures: &mut Vec<String>) -> Vec<VolumeFlush> {
         let mut asked = Vec::new();
         for lane in 0..self.lanes.len() {
             if self.lanes[lane].channel.volume().limits().features.read_only {
@@ -62,7 +62,7 @@ impl Flush<'_> {
             }
             let progress = Progress::of(&self.shared.exports.volumes[lane]);
             if self.submit_flush(lane, failures) {
-                asked.push(Asked { lane, progress, again_ns: None });
+                asked.push(VolumeFlush { lane, progress, again_ns: None });
             }
         }
         asked
@@ -81,7 +81,7 @@ impl Flush<'_> {
 
     /// Asks a volume for the next flush after one that failed, when that is due; whether one is
     /// still to be waited for.
-    fn goes_on(&mut self, asked: &mut Asked, failures: &mut Vec<String>) -> bool {
+    fn goes_on(&mut self, asked: &mut VolumeFlush, failures: &mut Vec<String>) -> bool {
         let volume = &self.shared.exports.volumes[asked.lane];
         if asked.progress.is_over(volume, self.limit.left_with_ns(self.more_ns), 0) {
             failures.push(asked.progress.failure(volume));
@@ -95,7 +95,7 @@ impl Flush<'_> {
     }
 
     /// Serves all volumes and takes those off the list whose flush is answered.
-    fn take_flushed(&mut self, asked: &mut Vec<Asked>, failures: &mut Vec<String>) {
+    fn take_flushed(&mut self, asked: &mut Vec<VolumeFlush>, failures: &mut Vec<String>) {
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             let mut outcome = None;
             lane.channel.poll(|done| {

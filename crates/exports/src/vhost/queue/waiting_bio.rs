@@ -1,4 +1,4 @@
-//! `Held`: the bio of a request that the channel had no room for, and since when it waits.
+//! `WaitingBio`: the bio of a request that the channel had no room for, and since when it waits.
 //!
 //! While there is one, its queue takes no more off its ring. What waits meanwhile is the group's
 //! time in back pressure: of the held request, and of each that the guest has made available behind
@@ -8,15 +8,15 @@ use millrace_block::{Bio, Channel, GroupId};
 use millrace_machine::{Machine, Native};
 
 /// A bio that waits for the channel.
-pub(super) struct Held {
+pub(super) struct WaitingBio {
     bio: Bio,
     since_ns: u64,
 }
 
-impl Held {
+impl WaitingBio {
     /// Waits from now on.
-    pub(super) fn new(bio: Bio) -> Held {
-        Held { bio, since_ns: Native::now() }
+    pub(super) fn new(bio: Bio) -> WaitingBio {
+        WaitingBio { bio, since_ns: Native::now() }
     }
 
     /// The bio, to be tried again; the time is in the account of its group, for as many requests

@@ -12,19 +12,19 @@ use crate::nbd::tests::{MIB, pool};
 const KIB: usize = 1 << 10;
 
 /// Outgoing replies without a socket.
-fn outgoing() -> Outgoing {
-    Outgoing::new(-1)
+fn outgoing() -> ReplyQueue {
+    ReplyQueue::new(-1)
 }
 
 /// The pieces that the next send has, by address and length.
-fn pieces(out: &mut Outgoing) -> Vec<(usize, usize)> {
+fn pieces(out: &mut ReplyQueue) -> Vec<(usize, usize)> {
     out.start();
     let rest = &out.sending.pieces[out.sending.sent..];
     assert_eq!(out.message.msg_iov.cast_const(), rest.as_ptr());
     rest[..out.message.msg_iovlen].iter().map(|one| (one.iov_base.addr(), one.iov_len)).collect()
 }
 
-fn push_long(out: &mut Outgoing, head: usize, len: usize) {
+fn push_long(out: &mut ReplyQueue, head: usize, len: usize) {
     out.push_with(|_| head, (std::ptr::null_mut(), len), None);
 }
 
@@ -89,7 +89,7 @@ fn buffers_go_back_with_their_batch_and_what_a_send_has_stays() {
     let budget = Budget::new(8 * MIB, 1);
     let (_reactor, mut pool) = pool(&budget, 0);
     let mut out = outgoing();
-    let push = |out: &mut Outgoing, pool: &mut Pool, len| {
+    let push = |out: &mut ReplyQueue, pool: &mut Pool, len| {
         let buffer = pool.take(len, usize::MAX).unwrap();
         let place = (buffer.start(), len);
         out.push_with(|_| 16, place, Some(buffer));
