@@ -1,4 +1,4 @@
-//! What `--check` finds out without opening anything for use: sizes, and what a start would refuse.
+//! Findings of `--check`, which opens nothing for use: sizes, and all that a start would refuse.
 //!
 //! Called by `serve` for start/report.rs; asks probe.rs. Files, devices and sockets are looked at,
 //! never made or changed. What is not there, or in use, is a warning, since a configuration may be
@@ -22,10 +22,10 @@ use crate::config::words::bytes_for_people;
 use crate::config::{Place, Problems, ServePlan};
 use crate::verbs::serve::live::dirty_marks;
 
-/// What was found, for people.
+/// Findings of a check, for people.
 #[derive(Debug, Clone)]
 pub struct Findings {
-    /// Whether every drive and socket can be had, and every volume is large enough.
+    /// True if every drive and socket can be had, and every volume is large enough.
     pub starts: bool,
     /// A line for each volume whose drives are there.
     pub volumes: String,
@@ -74,7 +74,7 @@ pub fn measure(
     found
 }
 
-/// Whether a file will lie in a folder that is not there yet.
+/// True for a file in a folder that is not there yet.
 fn is_in(file: &Path, made: Option<&Path>) -> bool {
     made.is_some_and(|folder| !folder.exists() && file.parent() == Some(folder))
 }
@@ -213,7 +213,7 @@ impl Findings {
     }
 }
 
-/// Why a volume of drives of these sizes has no block at all.
+/// Message about a volume of drives of these sizes that has no block at all.
 fn too_small(space: &Space, layout: &str) -> String {
     let least_bytes = match space.layout {
         Layout::Linear => 0,

@@ -14,14 +14,14 @@ use millrace_block::Layout;
 
 use crate::config::{DriveLines, Problems, ServePlan};
 
-/// What lies at a drive's path.
+/// State of the file at a drive's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileState {
     /// Nothing, or an empty file.
     Missing,
     /// A file without a byte that was ever written.
     Fresh,
-    /// What may hold data.
+    /// May hold data.
     Written,
 }
 

@@ -1,4 +1,4 @@
-//! Why a socket could not be made, or a drive's file not be opened: found by looking only.
+//! Reasons why a socket could not be made, or a drive's file not be opened, found by looking only.
 //!
 //! For `--check`, which must say what a start would say and changes nothing: it makes no name in
 //! any folder, and connects to nobody. A start asks, too, where it must know which socket is at
@@ -19,12 +19,12 @@ use millrace_drives::{
 use rustix::fs::{Access, Mode, OFlags, access, ftruncate, open};
 use rustix::process::{Resource, getrlimit};
 
-/// How long a check waits for locks.
+/// Time for which a check waits for locks.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// From one look at a lock to the next.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// How long a look waits for what another process holds. A process that was killed holds its locks
+/// Time for which a look waits for other processes. A process that was killed holds its locks
 /// for some time, and a start waits for them.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
@@ -42,7 +42,7 @@ impl Patience {
         Patience { until: Instant::now() }
     }
 
-    /// What `held` says when the time is over; none as soon as nothing is held.
+    /// The value of `held` when the time is over; none as soon as nothing is held.
     fn wait_for<T>(self, held: impl Fn() -> Option<T>) -> Option<T> {
         loop {
             let found = held()?;
@@ -54,7 +54,7 @@ impl Patience {
     }
 }
 
-/// Why no server's socket can be made at a path, and what to do; none if nothing speaks against it.
+/// Reason why no socket can be made at a path, with a remedy; none if nothing speaks against it.
 pub fn socket(path: &Path, patience: Patience) -> Option<String> {
     let folder = folder_of(path);
     let shown = folder.display();
@@ -89,8 +89,8 @@ pub fn socket(path: &Path, patience: Patience) -> Option<String> {
     })
 }
 
-/// Why the file of a drive cannot be opened, or made, as its spec says; none if nothing speaks
-/// against it, or if it has none.
+/// Reason why the file of a drive cannot be opened, or made, as its spec says; none if nothing
+/// speaks against it, or if the drive has no file.
 pub fn drive(spec: &Spec, patience: Patience) -> Option<String> {
     let spec = &innermost(spec);
     let path = Path::new(spec.get("path")?);
@@ -126,14 +126,15 @@ pub fn drive(spec: &Spec, patience: Patience) -> Option<String> {
     patience.wait_for(|| lock_refusal(path, access))
 }
 
-/// Why nobody can listen at a TCP address, and what to do; none if somebody can. Port 0 is any.
+/// Reason why nobody can listen at a TCP address, with a remedy; none if somebody can. Port 0 is
+/// any.
 pub fn tcp(address: SocketAddr, patience: Patience) -> Option<String> {
     let refused = || TcpListener::bind(address).err();
     let in_use = || refused().filter(|error| error.kind() == io::ErrorKind::AddrInUse);
     patience.wait_for(in_use).or_else(refused).map(|error| no_tcp(&error))
 }
 
-/// What to do about an error of listening at a TCP address.
+/// Remedy for an error of listening at a TCP address.
 pub fn no_tcp(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => "in use by another server; choose another port".to_owned(),
@@ -144,14 +145,14 @@ pub fn no_tcp(error: &io::Error) -> String {
     }
 }
 
-/// Why a file cannot be read, and what to do.
+/// Reason why a file cannot be read, with a remedy.
 pub fn unreadable(path: &Path) -> Option<String> {
     let what = "this user may not read it; change its mode, or run this as its owner";
     (access(path, Access::READ_OK) == Err(rustix::io::Errno::ACCESS)).then(|| what.to_owned())
 }
 
-/// What opening a drive may wait for, in words: another process that has locked its file, or the
-/// cluster of its image.
+/// The thing that the opening of a drive may wait for, in words: another process that has locked
+/// its file, or the cluster of its image.
 pub fn awaited(spec: &Spec) -> Option<String> {
     let spec = &innermost(spec);
     if let Some(image) = spec.get("image") {
@@ -164,8 +165,8 @@ pub fn awaited(spec: &Spec) -> Option<String> {
     Some(format!("some seconds for {holder} to release {}", path.display()))
 }
 
-/// Why no file of this size can be made at a path. The trial is a file without a name, which is
-/// gone when it is closed; a file system that has none is not tried.
+/// Reason why no file of this size can be made at a path. The trial is a file without a name, which
+/// is gone when it is closed; a file system that has none is not tried.
 fn unmakeable(path: &Path, size_bytes: u64) -> Option<String> {
     let (shown, folder, asked) = (path.display(), folder_of(path), size_text(size_bytes));
     if !folder.is_dir() {
@@ -197,12 +198,12 @@ pub fn innermost(spec: &Spec) -> Spec {
     inner.map_or_else(|| spec.clone(), |inner| innermost(&inner))
 }
 
-/// Whether a switch of a file drive is on, where the spec says so or not.
+/// Value of a switch of a file drive; none where the spec does not give it.
 fn switch(spec: &Spec, key: &str) -> Option<bool> {
     spec.get(key).map(|value| ["on", "true", "yes", "1"].contains(&value))
 }
 
-/// Whether the drive locks its file.
+/// True if the drive locks its file.
 fn locks(spec: &Spec) -> bool {
     switch(spec, "lock").unwrap_or(true)
 }

@@ -1,4 +1,4 @@
-//! What `serve` and `--check` remark on: warnings and notes, through the log, never among results.
+//! Warnings and notes of `serve` and `--check`, through the log, never among results.
 //!
 //! Standard output has tables, lines to paste and `ready`, which programs read; what a person
 //! should know besides goes to standard error, as text or JSON, as the flags say. Called by `serve`

@@ -31,7 +31,7 @@ use crate::views::guests::GuestThread;
 use crate::views::settings::GroupChange;
 use crate::views::{self, Answers, Refusal, SetGroup, Verb, report};
 
-/// What is seen of the daemon.
+/// Handles to all that the views read or change.
 pub struct LiveDaemon {
     started: Instant,
     volumes: Vec<Arc<Volume<Native>>>,

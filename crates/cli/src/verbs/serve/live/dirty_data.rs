@@ -1,4 +1,4 @@
-//! What caches have in memory only: how much, where, why, what to do.
+//! Data that caches have in memory only, in words: how much, where, why, and a remedy.
 //!
 //! Called by watch.rs when a write below a cache has failed, while a daemon stops, and at its end.
 
@@ -34,12 +34,12 @@ pub fn while_stuck(cache: &Cache<Native>, drive: usize) -> String {
     )
 }
 
-/// Why a daemon ends.
+/// Reason for which a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DaemonEnd {
-    /// It was asked to stop, and has.
+    /// Stopped as a signal asked.
     Stopped,
-    /// It was asked once more, and ends at once.
+    /// Ends at once, since a second signal asked.
     SecondSignal,
 }
 
@@ -68,8 +68,8 @@ pub fn at_the_end(cache: &Cache<Native>, end: DaemonEnd) -> Option<String> {
     ))
 }
 
-/// Whether a daemon that has stopped has lost something of a volume, or may have: its cache could
-/// not be written, or a failure of the stop is not known to be another volume's.
+/// True if a daemon that has stopped has lost data of a volume, or may have: its cache could not be
+/// written, or a failure of the stop is not known to be another volume's.
 pub fn is_lost(daemon: &LiveDaemon, volume: &str, failures: &[String]) -> bool {
     let caches = daemon.caches();
     let owes = |cache: &Cache<Native>| cache.below().name() == volume && cache.at_risk().is_some();
@@ -80,7 +80,7 @@ pub fn is_lost(daemon: &LiveDaemon, volume: &str, failures: &[String]) -> bool {
     caches.iter().any(|cache| owes(cache)) || !failures.iter().all(|text| is_others(text))
 }
 
-/// What a cache owed at a time, and how much each of its drives had answered.
+/// Dirty data of a cache at a time, and the I/Os that each of its drives had completed.
 #[derive(Debug, Default)]
 pub struct DirtySnapshot {
     risk: Option<AtRisk>,
@@ -88,7 +88,7 @@ pub struct DirtySnapshot {
 }
 
 impl DirtySnapshot {
-    /// What it owes now.
+    /// The dirty data of a cache now.
     pub fn now(cache: &Cache<Native>) -> DirtySnapshot {
         let answered = cache.below().disks().iter().map(|disk| disk.stats().ios()).collect();
         DirtySnapshot { risk: cache.at_risk(), answered }

@@ -26,20 +26,20 @@ use crate::views::Refusal;
 const FILE: &str = "caches";
 /// The first line.
 const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
-/// How often a lock that another process has is tried again, and how far apart.
+/// Attempts at a lock that another process has, and the time between two.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(25);
 /// Longest file that is read, in bytes: a hundred thousand volumes.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// What is known of a cache.
+/// State of a cache that the file tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     /// The cache has answered no write from memory.
     Clean,
     /// The cache has answered a write from memory.
     Dirty,
-    /// It had when an earlier daemon ended without having written it.
+    /// Was dirty when an earlier daemon ended, and nobody has acknowledged that.
     Lost,
 }
 
@@ -189,7 +189,7 @@ impl DirtyMarks {
         marks.volumes.iter().filter(is_lost).map(|(volume, _)| volume.clone()).collect()
     }
 
-    /// Whether there is a folder for them.
+    /// True if there is a folder for the marks.
     pub fn is_kept(&self) -> bool {
         self.0.is_some()
     }
@@ -272,7 +272,7 @@ impl DirtyMarks {
     }
 }
 
-/// What to say of a volume whose cache an earlier daemon left dirty.
+/// Warning about a volume whose cache an earlier daemon left dirty.
 pub fn warning(volume: &str) -> String {
     let dashes = if volume.starts_with('-') { "-- " } else { "" };
     format!(
@@ -284,7 +284,8 @@ pub fn warning(volume: &str) -> String {
     )
 }
 
-/// Why a start could not use the folder, and which volumes it would warn of; changes nothing.
+/// Volumes that a start would warn of, or the reason why it could not use the folder; changes
+/// nothing.
 ///
 /// # Errors
 /// As [`DirtyMarks::open`], as far as looking tells.

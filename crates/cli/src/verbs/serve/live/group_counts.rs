@@ -1,4 +1,4 @@
-//! What groups did, as `stats` has it: out of the accounts of all volumes.
+//! Counts of groups, as `stats` has them: out of the accounts of all volumes.
 //!
 //! Called by daemon.rs on the views' thread; reads counters only.
 
@@ -35,7 +35,7 @@ pub fn counts(groups: &ServedGroups, volumes: &[Arc<Volume<Native>>]) -> Vec<Gro
     listed.iter().map(one).collect()
 }
 
-/// What groups did on a volume.
+/// Counts of groups on a volume.
 fn on_volume(volume: &Volume<Native>) -> Vec<(GroupId, OnVolume)> {
     let mut held: HashMap<GroupId, HeldSnapshot> = volume.held().into_iter().collect();
     let mut stats: HashMap<GroupId, TenantSnapshot> = volume.group_stats().into_iter().collect();

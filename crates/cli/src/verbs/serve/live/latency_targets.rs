@@ -19,7 +19,7 @@ use millrace_machine::Native;
 use crate::config::ServePlan;
 use crate::config::group::targets::{TargetQuery, figure_ns};
 
-/// How long a target is missed before that is said.
+/// Time for which a target is missed before that is said.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Least time over which it is judged.
 const WINDOW: Duration = Duration::from_millis(900);
@@ -31,9 +31,9 @@ const KNOWN_IOS: u64 = 100;
 /// Lines of the log for one look; a configuration may be wrong for a thousand clients at once.
 const LINES: usize = 3;
 
-/// What is known of groups' targets.
+/// Latency targets of groups, and how each fares at each drive.
 pub struct LatencyTargets {
-    /// What modelled drives usually take, by name.
+    /// Usual times of modelled drives, by name.
     usual: BTreeMap<String, UsualTimes>,
     /// The groups of exports, with their volumes.
     users: Vec<(String, String)>,
@@ -44,24 +44,24 @@ pub struct LatencyTargets {
 /// A group's target at a drive.
 struct DriveTarget {
     target: LatencyTarget,
-    /// What the drive had done for the group at the beginning of this window.
+    /// Times of the group's I/Os at the drive before this window.
     before: Snapshot,
     /// And for all groups, in I/Os.
     all_before: u64,
     since: Instant,
     /// The beginning of the first of the windows in which it was missed.
     missed_since: Option<Instant>,
-    /// What is to be said of it.
+    /// The sentence about it, while it is missed.
     says: Option<String>,
 }
 
-/// What a look found.
+/// Change of a target since the look before.
 #[derive(Debug, PartialEq, Eq)]
 enum TargetChange {
     None,
     /// It is missed, for what the drive took in these times, in which it served so many of others.
     Missed(Snapshot, u64),
-    /// It was, and is not any more.
+    /// Kept again, after it was missed.
     Kept,
 }
 
@@ -100,7 +100,7 @@ impl DriveTarget {
     }
 }
 
-/// How many I/Os say something about a target.
+/// Least number of I/Os by which a target is judged.
 fn least_ios(target: LatencyTarget) -> u64 {
     match target {
         LatencyTarget::Mean(_) => LEAST,
@@ -211,7 +211,7 @@ impl LatencyTargets {
         }
     }
 
-    /// What is to be said of each group now, by its name.
+    /// Sentences about each group now, by its name.
     pub fn said(&self, groups: &ServedGroups) -> BTreeMap<String, Vec<String>> {
         let mut said = BTreeMap::<String, Vec<String>>::new();
         let drive_targets = self.drive_targets();
@@ -242,7 +242,7 @@ fn targets(groups: &ServedGroups) -> BTreeMap<GroupId, (String, LatencyTarget)> 
     list.filter_map(|(id, one)| Some((id, (one.name, one.latency_target?)))).collect()
 }
 
-/// What all drives did for groups with targets, with their volumes and the places of both.
+/// Each drive: its volume, the index of both, and its service times by group.
 fn drives(
     volumes: &[Arc<Volume<Native>>],
 ) -> impl Iterator<Item = (&Volume<Native>, usize, usize, BTreeMap<GroupId, Snapshot>)> {
@@ -252,7 +252,7 @@ fn drives(
     })
 }
 
-/// How long reads and writes took at a drive so far.
+/// Times of reads and writes at a drive so far.
 fn service_of(disk: &Disk<Native>) -> Snapshot {
     let (stats, mut times) = (disk.stats(), Snapshot::default());
     let ops = Op::ALL.into_iter().zip(&stats.ops);

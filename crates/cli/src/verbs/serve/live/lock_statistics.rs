@@ -13,7 +13,7 @@ use millrace_machine::{Deadline, LockMeter, Machine, Native};
 use crate::views::Refusal;
 use crate::views::locks::{Lock, Locks};
 
-/// How long a client may be silent.
+/// Longest silence of a client.
 const LEASE: Duration = Duration::from_secs(10);
 
 /// The statistics, if they are taken.
@@ -44,7 +44,7 @@ impl LockStatistics {
         Ok(())
     }
 
-    /// What they are so far.
+    /// The statistics so far.
     ///
     /// # Errors
     /// `none` if they are not taken, or no longer.
@@ -68,7 +68,7 @@ impl LockStatistics {
         drop(self.look());
     }
 
-    /// What there is, unless its time is over.
+    /// The session, unless its time is over.
     fn look(&self) -> MutexGuard<'_, Option<MeterSession>> {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         place.take_if(|session| session.silence.is_over());

@@ -17,7 +17,7 @@ use millrace_runtime::{Recorder, RecorderConfig, TraceFilter, categories_of, tra
 use crate::views::report::TraceStatus;
 use crate::views::{Refusal, TraceStart};
 
-/// How long a client may be silent.
+/// Longest silence of a client.
 const LEASE: Duration = Duration::from_secs(10);
 /// CPUs that a machine may have.
 const CPUS_MAX: u32 = 4096;
@@ -77,7 +77,7 @@ impl TraceRecording {
         Ok(())
     }
 
-    /// How it goes.
+    /// The counts of the recording so far.
     ///
     /// # Errors
     /// `none` if there is none, `io` if it has ended by itself.
@@ -117,7 +117,7 @@ fn bad(text: String) -> Refusal {
     Refusal::new("bad-request", text)
 }
 
-/// What drives and volumes are called, by their devices.
+/// Names of drives and volumes by their devices.
 fn device_names(volumes: &[Arc<Volume<Native>>]) -> BTreeMap<u32, String> {
     let of_volumes = (0..).zip(volumes).filter(|(_, volume)| volume.drives().len() > 1);
     let of_volumes =
@@ -126,7 +126,7 @@ fn device_names(volumes: &[Arc<Volume<Native>>]) -> BTreeMap<u32, String> {
     disks.map(|disk| (disk.device(), disk.name().to_owned())).chain(of_volumes).collect()
 }
 
-/// What a request wants of all events.
+/// The events that a request selects.
 fn filter(volumes: &[Arc<Volume<Native>>], start: &TraceStart) -> Result<TraceFilter, Refusal> {
     let mut filter =
         TraceFilter { tenant: start.tenant, sectors: start.sectors, ..TraceFilter::default() };

@@ -16,14 +16,14 @@ use signal_hook::consts::SIGTERM;
 use super::daemon::LiveDaemon;
 use super::dirty_data::{self, DaemonEnd, DirtySnapshot};
 
-/// How often it looks.
+/// Time between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Looks after a line about a drive or an export that bring no other one about it.
 const QUIET: u32 = 4;
 /// Looks from one line about what caches still owe to the next, while the daemon stops.
 const STOP_LOOKS: u32 = 5;
 
-/// What was said so far.
+/// The daemon, and the lines about it that were logged so far.
 pub struct Watch {
     daemon: Arc<LiveDaemon>,
     exports: Vec<FailureLog>,
@@ -40,7 +40,7 @@ struct StuckDrives {
 }
 
 impl StuckDrives {
-    /// Those of the drives that are stuck now which are to be said.
+    /// Drives of `now` that are to be logged.
     fn news(&mut self, now: Vec<usize>) -> Vec<usize> {
         self.quiet = self.quiet.saturating_sub(1);
         let is_new = |drive: &usize| self.quiet == 0 && !self.drives.contains(drive);
@@ -54,7 +54,7 @@ impl StuckDrives {
     }
 }
 
-/// What was said about the failures of a drive or an export.
+/// Lines that were logged about the failures of a drive or an export.
 #[derive(Debug, Clone, Copy, Default)]
 struct FailureLog {
     count: u64,
@@ -63,7 +63,7 @@ struct FailureLog {
 }
 
 impl FailureLog {
-    /// How many of `count` failures are to be said now; 0: there is none, or it is too early.
+    /// The number of `count` failures to log now; 0 if there is none, or it is too early.
     fn news(&mut self, count: u64) -> u64 {
         if self.quiet > 0 {
             self.quiet -= 1;

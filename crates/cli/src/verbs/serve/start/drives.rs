@@ -15,7 +15,7 @@ use super::startup::Startup;
 use crate::config::ServePlan;
 use crate::verbs::serve::check::{lost_file, probe, start_error};
 
-/// How long a file may be locked before a person hears of it.
+/// Longest time that a file may be locked before a person hears of it.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Opens all drives of a plan and makes its volumes.

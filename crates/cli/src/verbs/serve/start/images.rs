@@ -217,7 +217,7 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
     Ok(Image { name: printable(stem), what })
 }
 
-/// Whether a text begins as a spec does, with the name of a driver.
+/// True for a text that begins as a spec does, with the name of a driver.
 fn is_of_driver(text: &str) -> bool {
     let driver = text.split_once(':').map(|(driver, _)| driver);
     driver.is_some_and(|driver| millrace_drives::known_keys(driver).is_some())
@@ -284,7 +284,7 @@ fn to_make(file: &Path) -> String {
     }
 }
 
-/// Whether a small file is a text with sections that configurations have.
+/// True for a small file that is a text with sections of a configuration.
 fn is_configuration(file: &Path) -> bool {
     let Ok(text) = std::fs::read_to_string(file) else { return false };
     let sections = ["[[drive]]", "[[volume]]", "[[export]]"];
@@ -325,7 +325,7 @@ mod tests {
     use crate::config::{self, ServePlan};
     use millrace_block::Layout;
 
-    /// What files of these names in a folder come to.
+    /// The configuration of files of these names in a folder.
     fn plan(names: &[&str], args: &ImageArgs) -> (ServePlan, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let files: Vec<PathBuf> = names.iter().map(|name| dir.path().join(name)).collect();

@@ -1,4 +1,4 @@
-//! What `serve` prints: the volumes and drives it serves, lines to paste, how it stopped.
+//! Reports that `serve` prints: the volumes and drives it serves, lines to paste, how it stopped.
 //!
 //! Functions from a plan and what was opened to text, pure but for names in certificates
 //! (tls_host.rs). The lines to paste work from the folder in which the daemon was started: paths
@@ -23,12 +23,12 @@ use crate::config::{ListenerPlan, ServePlan};
 use crate::verbs::serve::check::findings::Findings;
 use crate::views::caches::mode_word;
 
-/// How much of an export the line for fio touches, at most.
+/// Most bytes of an export that the line for fio touches.
 const TRY_BYTES: u64 = 256 << 20;
 /// Smallest block of the I/O in lines to paste, in bytes.
 const TRY_BLOCK: u32 = 4096;
 
-/// Whose data a volume has.
+/// Owner of a volume's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataOwner {
     /// Nobody's: it was made to be tried.
@@ -37,7 +37,7 @@ pub enum DataOwner {
     Users,
 }
 
-/// What `--check` says of a plan in order.
+/// Report of `--check` on a plan in order.
 pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     let mut text = controllers(plan);
     let machines = plan.guests().count();
@@ -73,7 +73,7 @@ pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     text
 }
 
-/// What is served, and lines to paste.
+/// Report on a start: volumes, drives, and lines to paste.
 pub fn serving(
     plan: &ServePlan,
     opened: &Opened,
@@ -127,7 +127,7 @@ fn controllers(plan: &ServePlan) -> String {
     text
 }
 
-/// Which group the clients are in.
+/// The group of an export's clients.
 fn membership(export: &ExportConfig) -> String {
     match (&export.group, export.group_each) {
         (Some(group), true) => format!(", each client in a group under {}", visible(group)),
@@ -151,7 +151,8 @@ fn groups(plan: &ServePlan) -> String {
     format!("{}\n\n", table.trim_fmt())
 }
 
-/// What clients may not do: an export of drives that take no writes takes none either.
+/// Access of clients where it is limited: an export of drives that take no writes takes none
+/// either.
 fn access(export: &ExportConfig, opened: &Opened) -> &'static str {
     let features = &opened.volume(&export.volume).limits().features;
     if export.read_only || features.read_only { ", read-only" } else { "" }
@@ -305,7 +306,7 @@ fn file_name(name: &str) -> String {
     if text.is_empty() { "export".to_owned() } else { text }
 }
 
-/// Whether clients can name the socket.
+/// True if clients can name the socket.
 fn has_uri(listener: &ListenerPlan) -> bool {
     matches!(listener.address, Listen::Unix(_) | Listen::Tcp(_))
 }
@@ -346,7 +347,7 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// How the server stopped.
+/// Report on the end of the servers.
 pub fn stopped(report: &StopReport) -> String {
     if report.is_clean() {
         return "stopped: everything is answered and flushed".to_owned();

@@ -32,7 +32,7 @@ const QUIET: Duration = Duration::from_secs(5);
 /// The handlers, and the signals that have come.
 pub struct Signals(signal_hook::iterator::Signals);
 
-/// What a signal asks for.
+/// Request that a signal stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SignalRequest {
     /// Finish and exit.
@@ -69,9 +69,9 @@ impl IgnoredSignal {
 /// Where in its life the daemon is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DaemonPhase {
-    /// It serves.
+    /// Serves.
     Ready,
-    /// It is on its way out.
+    /// Stops.
     Stopping,
 }
 

@@ -17,7 +17,7 @@ const DEFAULT_FOLDER: &str = "millrace-data";
 /// Longest configuration: a thousand drives take a tenth of it.
 pub const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// What a command line says of the configuration.
+/// Arguments of the command line that name the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceArgs<'a> {
     /// Files to serve, or one configuration.
@@ -26,7 +26,7 @@ pub struct SourceArgs<'a> {
     pub config: Option<&'a Path>,
     /// Folder of the volume that is served without a file.
     pub data_dir: Option<&'a str>,
-    /// How files are served.
+    /// Settings of files to serve.
     pub images: &'a ImageArgs,
 }
 
@@ -121,7 +121,7 @@ impl Source {
     }
 }
 
-/// Whether a name is that of a configuration.
+/// Tells the name of a configuration from that of a disk.
 fn is_configuration(file: &Path) -> bool {
     file == Path::new("-") || file.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml"))
 }

@@ -17,7 +17,7 @@ use millrace_console::output_queue;
 use millrace_drives::Cancel;
 use millrace_exports::remove_socket_files;
 
-/// How long the main thread may take to undo its start by itself.
+/// Longest time that the main thread may take to undo its start by itself.
 const UNDO: Duration = Duration::from_secs(1);
 
 /// A start, from the first drive until the daemon serves.
@@ -43,7 +43,7 @@ enum StartPhase {
     Opening,
     Stopped,
     Serving,
-    /// It was undone, since a signal or an error ended it.
+    /// Undone, since a signal or an error ended it.
     Over,
 }
 

@@ -41,7 +41,7 @@ impl ThreadCount {
 /// Starts and ends as many threads as serving needs.
 ///
 /// # Errors
-/// How many it needs, how many there may be, and the limits.
+/// The number of threads needed, the number allowed, and the limits.
 pub fn check(plan: &ServePlan, opened: &Opened, metrics: Option<SocketAddr>) -> anyhow::Result<()> {
     let has_ring = plan.config.server.backend != Backend::Epoll && has_io_uring();
     let needed = needed(plan, opened, (view_sockets::has_any(plan, metrics), has_ring));

@@ -10,7 +10,7 @@ use millrace_console::visible;
 
 use crate::config::ListenerPlan;
 
-/// The host of a URI, and what a person has to know of it.
+/// The host of a URI, and a note for people about it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsHost {
     /// In place of the address that the listener has; none: the address will do.
@@ -19,7 +19,7 @@ pub struct TlsHost {
     pub remark: String,
 }
 
-/// What to call the server of a listener by.
+/// The host by which clients call the server of a listener.
 pub fn of(listener: &ListenerPlan) -> TlsHost {
     let (Listen::Tcp(address), Some(tls)) = (&listener.address, &listener.tls) else {
         return TlsHost::default();
@@ -64,7 +64,7 @@ fn choose(address: SocketAddr, names: &PeerNames) -> TlsHost {
     }
 }
 
-/// Whether a name is an IP address or the name of one host: neither mail, URI nor wildcard.
+/// True for an IP address or the name of one host: neither mail, URI nor wildcard.
 fn is_host(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
     name.parse::<IpAddr>().is_ok() || (!name.is_empty() && name.bytes().all(plain))
