@@ -1,6 +1,6 @@
 //! `cargo xtask models`: the lock-free parts under every interleaving and memory order.
 //!
-//! Runs, in release, the litmus tests of the checked machine and the models of the block layer and
+//! Runs, optimised, the litmus tests of the checked machine and the models of the block layer and
 //! of vhost-user on it, with their output: how many executions each took, and after how many each
 //! planted bug was found. They are built from the patched copy of `planted`, which has hooks for
 //! bugs. Called by `main` and by CI; calls cargo as a child process.
@@ -21,7 +21,7 @@ const STEPS: [Step; 3] = [
         name: "litmus tests of the checked machine",
         args: &[
             "test",
-            "--release",
+            "--profile=checked",
             "--package=millrace-checker",
             "--lib",
             "--tests",
@@ -34,11 +34,12 @@ const STEPS: [Step; 3] = [
         name: "models of the block layer",
         args: &[
             "test",
-            "--release",
+            "--profile=checked",
             "--package=millrace-block",
             "--lib",
             "--",
             "models::",
+            "--include-ignored",
             "--nocapture",
         ],
         env: TARGET,
@@ -47,7 +48,7 @@ const STEPS: [Step; 3] = [
         name: "models of what serves virtual machines",
         args: &[
             "test",
-            "--release",
+            "--profile=checked",
             "--package=millrace-exports",
             "--lib",
             "--",

@@ -55,7 +55,7 @@ pub fn run(root: &Path) -> Result<bool> {
     let lists = patch::read(root)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--package", "millrace-lab", "--features", "planted"])
+        .args(["build", "--profile=checked", "--package", "millrace-lab", "--features", "planted"])
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(tree)
         .status()
@@ -63,7 +63,7 @@ pub fn run(root: &Path) -> Result<bool> {
     if !built.success() {
         bail!("the program with planted bugs does not build");
     }
-    let program = target.join("debug/millrace-lab");
+    let program = target.join("checked/millrace-lab");
     let mut all = true;
     for (subject, more) in [("the layer", &[][..]), ("the cache", CACHE)] {
         let clean = explore(&program, more)?;

@@ -189,6 +189,7 @@ fn owners_share_a_tag() {
 }
 
 #[test]
+#[ignore = "takes long; `cargo xtask models` runs it"]
 fn an_owner_that_waits_for_a_shared_tag_is_woken_by_whoever_gives_one_back() {
     let bugs = [
         Plant::SecondTakeSkipped,

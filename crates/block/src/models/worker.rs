@@ -95,6 +95,7 @@ fn asleep(kind: QueueKind) {
 }
 
 #[test]
+#[ignore = "takes long; `cargo xtask models` runs it"]
 fn a_worker_that_goes_to_sleep_misses_no_batch() {
     let bugs = [
         Plant::HandoverUnmarked,
@@ -137,6 +138,7 @@ fn leave(kind: QueueKind) {
 }
 
 #[test]
+#[ignore = "takes long; `cargo xtask models` runs it"]
 fn a_batch_for_a_worker_that_leaves_is_served_by_its_submitter() {
     let bugs = [Plant::LeaveUnrung, Plant::LastLookSkipped];
     for (name, kind) in [
@@ -170,6 +172,7 @@ fn look_at_a_worker(look: fn(&Disk<Checked>)) {
 }
 
 #[test]
+#[ignore = "takes long; `cargo xtask models` runs it"]
 fn a_worker_whose_queue_was_looked_at_comes_back() {
     let look = |disk: &Disk<Checked>| {
         let _ = disk.is_drained();
@@ -196,6 +199,7 @@ fn leave_while_frozen() {
 }
 
 #[test]
+#[ignore = "takes long; `cargo xtask models` runs it"]
 fn a_disk_is_not_drained_while_a_workers_batch_goes_elsewhere() {
     holds_but_for("worker leaves, frozen", bounded(1), &[], leave_while_frozen);
 }

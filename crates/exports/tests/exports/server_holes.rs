@@ -6,10 +6,10 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use crate::server_support::{
-    BACKENDS, MIB, Running, order, pattern, read, serve, serve_groups, write,
+    BACKENDS, MIB, Running, order, pattern, read, serve, serve_groups, serve_volumes, volume,
+    volume_with, write,
 };
 use millrace_block::Groups;
-use millrace_drives::fault_controls;
 use millrace_nbd::Command;
 use millrace_nbd::wire::{CMD_FLAG_DF, CMD_READ};
 
@@ -160,12 +160,17 @@ fn a_group_with_a_limit_gets_its_holes_as_data_since_they_count() {
 
 #[test]
 fn dead_drive_answers_reads_of_its_holes_with_an_error_and_cached_writes_are_data() {
-    let specs = ["fault:drive=(ram:size=7m)", "fault:drive=(ram:size=16m),volatile=on"];
+    const TIMEOUT_NS: u64 = 30_000_000_000;
     for backend in BACKENDS {
-        let running = serve(&specs, |config| config.backend = backend);
-        // The drives of this test only: no other one of this file has such.
-        let controls = fault_controls();
-        let [(_, control), _] = &controls[..] else { unreachable!("{}", controls.len()) };
+        let mut control = None;
+        let open = |threads| {
+            let (dying, its_control) =
+                volume_with("fault:drive=(ram:size=7m)", threads, TIMEOUT_NS);
+            control = its_control;
+            vec![dying, volume("fault:drive=(ram:size=16m),volatile=on", threads)]
+        };
+        let running = serve_volumes(2, |config| config.backend = backend, open);
+        let control = control.unwrap();
         let mut bare = Bare::connect(&running, "0");
         assert_eq!(bare.read(0, 0, MIB), [Hole(0, MIB)]);
         control.die_now();
@@ -177,7 +182,7 @@ fn dead_drive_answers_reads_of_its_holes_with_an_error_and_cached_writes_are_dat
 
         write(&mut running.unix("1"), 0, &pattern(3, 4096));
         assert_eq!(first_read(&running, "1", 0, MIB), [Data(0, MIB)]);
-        drop((controls, bare));
+        drop(bare);
         running.stop();
     }
 }

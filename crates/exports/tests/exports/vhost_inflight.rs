@@ -499,7 +499,7 @@ fn the_child_of_the_next_test_serves_until_it_is_killed() {
 
 fn child(socket: &Path, file: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_child_of_the_next_test_serves_until_it_is_killed"])
+        .args(["--exact", "vhost_inflight::the_child_of_the_next_test_serves_until_it_is_killed"])
         .env(SERVES, format!("{} {}", socket.display(), file.display()))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

@@ -115,7 +115,7 @@ fn allocator_calls_of_the_io_thread_are_counted_and_those_of_the_client_are_not(
     on_each_backend(SPECS[0], |case, running| {
         let (calls, first) = ALLOCATOR.calls_in(|| drop(running.unix("0")));
         assert!(calls > 0, "{case}");
-        assert!(first.contains("server::"), "{first}");
+        assert!(first.contains("millrace_exports::nbd::"), "{first}");
     });
     assert_eq!(ALLOCATOR.calls_in(|| drop(vec![0u8; 512])).0, 0);
 }
