@@ -1,10 +1,11 @@
 //! `Disk`: one drive's place in the block layer: limits, queues, tags, driver and accounting.
 //!
 //! Made once from a driver and a `DiskConfig`, shared by all channels. The path of an I/O through
-//! it is in dispatch.rs and complete.rs (`mq` and `raw`) and sq.rs. Kernel counterpart: `gendisk`
+//! it is in dispatch.rs and complete.rs (`mq` and `raw`) and baseline/sq.rs. Kernel counterpart: `gendisk`
 //! and
 //! `request_queue`.
 
+pub(crate) mod baseline;
 pub(crate) mod claim;
 pub(crate) mod complete;
 pub(crate) mod config;
@@ -13,12 +14,9 @@ pub(crate) mod dispatch;
 pub(crate) mod filled;
 pub(crate) mod freeze;
 pub(crate) mod handover;
-pub(crate) mod lanes;
 pub(crate) mod queues;
-pub(crate) mod request_lock;
 pub(crate) mod runner;
 pub(crate) mod scheduled;
-pub(crate) mod sq;
 pub(crate) mod timeouts;
 pub(crate) mod trace;
 pub(crate) mod visit;
@@ -55,8 +53,8 @@ use crate::queue::io_thread::IoThread;
 use crate::queue::request::{RequestRef, Tag};
 use crate::queue::{HardwareQueue, Route, Serve, SoftwareQueue, Spread};
 
+pub use baseline::request_lock::{QueuePlug, RequestLock};
 pub use config::{DiskConfig, Entrance, Inside, Stack};
-pub use request_lock::{QueuePlug, RequestLock};
 
 /// Flushes of one drive: at most one is issued, later ones join the next.
 pub(crate) struct FlushState<M: Machine> {
@@ -153,7 +151,7 @@ pub(crate) enum SubmitPath {
     /// Past it, and by direct.rs: nothing is traced.
     Direct,
     /// Through a software queue, or the one queue, by threads that are inside at the same time:
-    /// the disk's hardware queues are lanes (lanes.rs), which lead into so many.
+    /// the disk's hardware queues are lanes (baseline/lanes.rs), which lead into so many.
     Lanes { queues: u16 },
 }
 
@@ -236,9 +234,9 @@ impl<M: Machine> Disk<M> {
         let hw = HwQueues { count: queues_max(config.tag_settings(), hw), ..hw };
         let (ctxs, shared) = queues::queue_counts(&config, hw, &topology, threads);
         let worker = queues::worker_queue(&config, hw, &topology, shared);
-        let lanes = lanes::of(&*driver, &config, hw, (&topology, threads))?;
+        let lanes = baseline::lanes::of(&*driver, &config, hw, (&topology, threads))?;
         let hctxs = match &lanes {
-            Some(lanes) => lanes::open(lanes, &config, hw),
+            Some(lanes) => baseline::lanes::open(lanes, &config, hw),
             None => {
                 let count = shared.max(worker.map_or(0, |hctx| usize::from(hctx) + 1));
                 queues::hardware_queues(&config, hw, (ctxs, count))

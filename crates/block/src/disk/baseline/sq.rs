@@ -16,7 +16,7 @@ use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, Waited};
 use crate::disk::SingleQueue;
-use crate::disk::request_lock::{QueuePlug, request_queue};
+use crate::disk::baseline::request_lock::{QueuePlug, request_queue};
 use crate::disk::runner::Stamp;
 use crate::disk::visit::Visit;
 use crate::queue::Serve;
