@@ -13,11 +13,10 @@ use crate::chain::merge::Merged;
 use crate::chain::slot::{BioList, BioRef};
 use crate::channel::child_slots::ChildSlots;
 use crate::channel::plug::Plug;
-use crate::disk::baseline::sq;
 use crate::disk::runner::Runner;
 use crate::disk::trace::PlugPlace;
 use crate::disk::visit::Visit;
-use crate::disk::{Disk, Stack, SubmitPath, direct, filled, handover, timeouts};
+use crate::disk::{Disk, SubmitPath, direct, filled, handover, timeouts};
 use crate::queue::driver::QueueKind;
 use crate::queue::request::RequestRef;
 use crate::queue::{HardwareQueue, INSIDE_LOOK_NS, Route};
@@ -74,7 +73,7 @@ impl<M: Machine> Member<M> {
             outstanding: 0,
             served_here: false,
             flushes: false,
-            merges: disk.config.stack == Stack::Mq,
+            merges: disk.baseline.as_ref().is_none_or(|b| b.stack.merges_in_plug()),
             merged: None,
             takes_plain: disk.limits.takes_any_segment() && disk.limits.chunk_sectors == 0,
             disk: Arc::clone(disk),
@@ -146,10 +145,7 @@ impl<M: Machine> Member<M> {
         self.unplug(run);
         let list = self.plug.list();
         let mut visit = Visit::new(&self.disk, self.route.hctx, run, &self.stats);
-        match self.disk.config.stack {
-            Stack::Sq => sq::submit(&mut visit, list),
-            Stack::Mq | Stack::Raw => visit.submit_batch(self.route.ctx, list),
-        }
+        visit.submit_batch(self.route.ctx, list);
         list.len()
     }
 
