@@ -7,6 +7,7 @@
 //! counterpart: a task with its plug, and its io_uring.
 #![allow(unsafe_code)]
 
+pub(crate) mod baseline;
 pub(crate) mod checks;
 pub(crate) mod child_slots;
 pub(crate) mod completion;
@@ -18,7 +19,6 @@ pub(crate) mod split;
 pub(crate) mod submission;
 pub(crate) mod throttle;
 pub(crate) mod unplug;
-pub(crate) mod volume_plug;
 pub(crate) mod worker;
 
 use alloc::boxed::Box;
@@ -34,13 +34,13 @@ use crate::bio::group_id::GroupId;
 use crate::bio::{Bio, Op};
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioList;
+use crate::channel::baseline::volume_plug::VolumePlug;
 use crate::channel::checks::BioChecks;
 use crate::channel::child_slots::ChildSlots;
 use crate::channel::completion::{Completion, Reject, Rejected};
 use crate::channel::member::Member;
 use crate::channel::submission::{Batch, Submission, members_of};
 use crate::channel::throttle::Throttle;
-use crate::channel::volume_plug::VolumePlug;
 use crate::disk::runner::{Runner, Stamp};
 use crate::disk::timeouts::look_period_ns;
 use crate::queue::INSIDE_LOOK_NS;

@@ -10,7 +10,6 @@ pub(crate) mod complete;
 pub(crate) mod config;
 pub(crate) mod direct;
 pub(crate) mod dispatch;
-pub(crate) mod filled;
 pub(crate) mod freeze;
 pub(crate) mod handover;
 pub(crate) mod queues;

@@ -11,9 +11,9 @@ use millrace_machine::Machine;
 
 use crate::bio::Op;
 use crate::chain::slot::BioRef;
+use crate::channel::baseline::volume_plug::{Drives, VolumePlug};
 use crate::channel::member::Server;
 use crate::channel::submission::Submission;
-use crate::channel::volume_plug::{Drives, VolumePlug};
 use crate::volume::serving::Serving;
 
 impl<M: Machine> Submission<M> {

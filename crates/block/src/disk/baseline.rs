@@ -6,6 +6,7 @@
 //! once. The steps of an I/O know of `BaselineStack` only (stack.rs), and the short way (direct.rs)
 //! of none. Sources: \[MQ\], \[OLS\].
 
+pub(crate) mod filled;
 pub(crate) mod lanes;
 pub(crate) mod raw;
 pub(crate) mod request_lock;

@@ -2,7 +2,7 @@
 //!
 //! Made for each call from a channel or a worker, and for each queue that a thread runs for others
 //! on the way. The steps are in the files beside: dispatch.rs, direct.rs, complete.rs,
-//! waiters.rs, handover.rs, filled.rs. Whoever is inside the queue holds its `ServeGuard` beside
+//! waiters.rs, handover.rs, baseline/filled.rs. Whoever is inside the queue holds its `ServeGuard` beside
 //! the visit. Kernel counterpart: `struct blk_mq_alloc_data`, which carries the same group.
 
 use millrace_machine::{Machine, Stage};
