@@ -34,7 +34,6 @@ use crate::bio::group_id::GroupId;
 use crate::bio::{Bio, Op};
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioList;
-use crate::channel::baseline::volume_plug::VolumePlug;
 use crate::channel::checks::BioChecks;
 use crate::channel::child_slots::ChildSlots;
 use crate::channel::completion::{Completion, Reject, Rejected};
@@ -114,7 +113,6 @@ impl<M: Machine> Channel<M> {
             let first = parents + at * share;
             member.child_slots = ChildSlots::of(bio_set.handles(first..first + share));
         }
-        let plug = checks.per_volume.then(|| Box::new(VolumePlug::new(volume)));
         let mut sub = Submission {
             members,
             run: Runner::new(&bio_set, owner, config.stamp, number).accounting_to(&volume.tenants),
@@ -132,10 +130,11 @@ impl<M: Machine> Channel<M> {
             checks,
             chooser: Chooser::default(),
             first_member: 0,
-            volume_plug: plug,
+            volume_plug: None,
             throttle: Throttle::new(volume.groups().cloned(), &volume.tenants, config.depth),
             volume: Arc::clone(volume),
         };
+        baseline::requests::make_plug(&mut sub);
         if volume.mode().1 {
             sub.follow_trace(true);
         }

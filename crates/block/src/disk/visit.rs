@@ -1,8 +1,8 @@
 //! `Visit`: one thread at one hardware queue of a drive, with what the steps of an I/O need there.
 //!
 //! Made for each call from a channel or a worker, and for each queue that a thread runs for others
-//! on the way. The steps are in the files beside: dispatch.rs, direct.rs, complete.rs,
-//! waiters.rs, handover.rs, baseline/filled.rs. Whoever is inside the queue holds its `ServeGuard` beside
+//! on the way. The steps are in the files beside: dispatch.rs, direct.rs, complete.rs, waiters.rs,
+//! handover.rs, baseline/filled.rs. Whoever is inside the queue holds its `ServeGuard` beside
 //! the visit. Kernel counterpart: `struct blk_mq_alloc_data`, which carries the same group.
 
 use millrace_machine::{Machine, Stage};
