@@ -7,6 +7,7 @@
 //! counterpart: a task with its plug, and its io_uring.
 #![allow(unsafe_code)]
 
+pub(crate) mod baseline;
 pub(crate) mod checks;
 pub(crate) mod child_slots;
 pub(crate) mod completion;
@@ -18,7 +19,6 @@ pub(crate) mod split;
 pub(crate) mod submission;
 pub(crate) mod throttle;
 pub(crate) mod unplug;
-pub(crate) mod volume_plug;
 pub(crate) mod worker;
 
 use alloc::boxed::Box;
@@ -40,7 +40,6 @@ use crate::channel::completion::{Completion, Reject, Rejected};
 use crate::channel::member::Member;
 use crate::channel::submission::{Batch, Submission, members_of};
 use crate::channel::throttle::Throttle;
-use crate::channel::volume_plug::VolumePlug;
 use crate::disk::runner::{Runner, Stamp};
 use crate::disk::timeouts::look_period_ns;
 use crate::queue::INSIDE_LOOK_NS;
@@ -114,7 +113,6 @@ impl<M: Machine> Channel<M> {
             let first = parents + at * share;
             member.child_slots = ChildSlots::of(bio_set.handles(first..first + share));
         }
-        let plug = checks.per_volume.then(|| Box::new(VolumePlug::new(volume)));
         let mut sub = Submission {
             members,
             run: Runner::new(&bio_set, owner, config.stamp, number).accounting_to(&volume.tenants),
@@ -132,10 +130,11 @@ impl<M: Machine> Channel<M> {
             checks,
             chooser: Chooser::default(),
             first_member: 0,
-            volume_plug: plug,
+            volume_plug: None,
             throttle: Throttle::new(volume.groups().cloned(), &volume.tenants, config.depth),
             volume: Arc::clone(volume),
         };
+        baseline::requests::make_plug(&mut sub);
         if volume.mode().1 {
             sub.follow_trace(true);
         }

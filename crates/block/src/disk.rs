@@ -1,24 +1,20 @@
 //! `Disk`: one drive's place in the block layer: limits, queues, tags, driver and accounting.
 //!
 //! Made once from a driver and a `DiskConfig`, shared by all channels. The path of an I/O through
-//! it is in dispatch.rs and complete.rs (`mq` and `raw`) and sq.rs. Kernel counterpart: `gendisk`
-//! and
-//! `request_queue`.
+//! it is in dispatch.rs and complete.rs; baseline.rs has designs to be measured against. Kernel
+//! counterpart: `gendisk` and `request_queue`.
 
+pub(crate) mod baseline;
 pub(crate) mod claim;
 pub(crate) mod complete;
 pub(crate) mod config;
 pub(crate) mod direct;
 pub(crate) mod dispatch;
-pub(crate) mod filled;
 pub(crate) mod freeze;
 pub(crate) mod handover;
-pub(crate) mod lanes;
 pub(crate) mod queues;
-pub(crate) mod request_lock;
 pub(crate) mod runner;
 pub(crate) mod scheduled;
-pub(crate) mod sq;
 pub(crate) mod timeouts;
 pub(crate) mod trace;
 pub(crate) mod visit;
@@ -27,7 +23,7 @@ pub(crate) mod worker_drive;
 pub(crate) mod worker_state;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
@@ -52,11 +48,14 @@ use crate::disk::worker_state::WorkerState;
 use crate::queue::controller::queues_max;
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::queue::io_thread::IoThread;
-use crate::queue::request::{RequestRef, Tag};
+use crate::queue::request::Tag;
 use crate::queue::{HardwareQueue, Route, Serve, SoftwareQueue, Spread};
 
+use baseline::Baseline;
+use baseline::lanes::Lanes;
+
+pub use baseline::request_lock::{QueuePlug, RequestLock};
 pub use config::{DiskConfig, Entrance, Inside, Stack};
-pub use request_lock::{QueuePlug, RequestLock};
 
 /// Flushes of one drive: at most one is issued, later ones join the next.
 pub(crate) struct FlushState<M: Machine> {
@@ -74,15 +73,6 @@ impl<M: Machine> FlushState<M> {
         let idle = !self.issued && self.pending.is_empty() && self.moves.is_multiple_of(2);
         idle.then_some(self.moves)
     }
-}
-
-/// The one queue of the `sq` stack: filled requests.
-pub(crate) struct SingleQueue<M: Machine> {
-    pub(crate) queue: VecDeque<RequestRef<M>>,
-    pub(crate) frozen: bool,
-    /// Requests that submitters have got and not yet inserted.
-    pub(crate) plugged: u32,
-    pub(crate) in_flight: u32,
 }
 
 /// Requests given up on, whose memory the drive may still write.
@@ -152,23 +142,6 @@ pub(crate) enum SubmitPath {
     Bypass,
     /// Past it, and by direct.rs: nothing is traced.
     Direct,
-    /// Through a software queue, or the one queue, by threads that are inside at the same time:
-    /// the disk's hardware queues are lanes (lanes.rs), which lead into so many.
-    Lanes { queues: u16 },
-}
-
-impl SubmitPath {
-    /// Whether batches pass a software queue.
-    #[inline(always)]
-    pub(crate) fn takes_software_queue(self) -> bool {
-        matches!(self, SubmitPath::Queues | SubmitPath::Lanes { .. })
-    }
-
-    /// Whether several threads are inside a hardware queue, each in a lane of its own.
-    #[inline(always)]
-    pub(crate) fn is_lanes(self) -> bool {
-        matches!(self, SubmitPath::Lanes { .. })
-    }
 }
 
 /// One drive in the layer.
@@ -184,7 +157,8 @@ pub struct Disk<M: Machine> {
     pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
     pub(crate) hctxs: Box<[HardwareQueue<M>]>,
     pub(crate) path: SubmitPath,
-    pub(crate) sq: M::Lock<SingleQueue<M>>,
+    /// The design that it follows instead of the multi-queue one.
+    pub(crate) baseline: Option<Baseline<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
     pub(crate) accounts: Accounts<M>,
@@ -215,7 +189,10 @@ impl<M: Machine> Disk<M> {
     ///
     /// # Errors
     /// If limits or settings make no sense, or the driver cannot open a queue.
-    pub fn new(driver: Box<dyn Driver<M>>, config: DiskConfig<M>) -> Result<Arc<Disk<M>>, Error> {
+    pub fn new(
+        driver: Box<dyn Driver<M>>,
+        mut config: DiskConfig<M>,
+    ) -> Result<Arc<Disk<M>>, Error> {
         let topology = M::topology();
         let hw = driver.hw_queues(&topology);
         let limits = checked_limits(&*driver, &config, hw)?;
@@ -234,11 +211,12 @@ impl<M: Machine> Disk<M> {
             QueueKind::AnyThread => 0,
         };
         let hw = HwQueues { count: queues_max(config.tag_settings(), hw), ..hw };
+        let baseline = baseline::of(&*driver, &mut config, hw, (&topology, threads))?;
+        let lanes = baseline::lanes(baseline.as_ref());
         let (ctxs, shared) = queues::queue_counts(&config, hw, &topology, threads);
         let worker = queues::worker_queue(&config, hw, &topology, shared);
-        let lanes = lanes::of(&*driver, &config, hw, (&topology, threads))?;
-        let hctxs = match &lanes {
-            Some(lanes) => lanes::open(lanes, &config, hw),
+        let hctxs = match lanes {
+            Some(lanes) => lanes.open(&config, hw),
             None => {
                 let count = shared.max(worker.map_or(0, |hctx| usize::from(hctx) + 1));
                 queues::hardware_queues(&config, hw, (ctxs, count))
@@ -253,15 +231,12 @@ impl<M: Machine> Disk<M> {
                 hctx.serve.enter().queue = Some(driver.open_queue(index as u16, depth)?);
             }
         }
-        let depth = hctxs[0].tags.depth_with_reserved() as usize;
-        let queue = VecDeque::with_capacity(depth);
-        let sq = SingleQueue { queue, frozen: false, plugged: 0, in_flight: 0 };
         let flush =
             FlushState { issued: false, pending: BioList::new(), pending_hctx: 0, moves: 0 };
         let is_pairs = lanes.is_none() && queues::one_to_one(&config, ctxs, shared);
         let feeds = if is_pairs { 1 } else { hctxs.len() };
-        let path = match &lanes {
-            Some(_) => SubmitPath::Lanes { queues: shared as u16 },
+        let path = match &baseline {
+            Some(baseline) => baseline.stack.open(&config, &hctxs[0]),
             None => queues::path_of(&config, (ctxs, shared), &hctxs[0]),
         };
         Ok(Arc::new_cyclic(|this| Disk {
@@ -275,7 +250,7 @@ impl<M: Machine> Disk<M> {
                 false => OpFlags::NOUNMAP,
             },
             ctxs: (0..ctxs).map(|_| SoftwareQueue::new(feeds, worker)).collect(),
-            sq: M::Lock::new("request-queue", sq),
+            baseline,
             flush: M::Lock::new("flush", flush),
             abandoned: M::Lock::new("abandoned", Vec::new()),
             accounts: Accounts::new(),
@@ -345,11 +320,8 @@ impl<M: Machine> Disk<M> {
     /// inside at once is one.
     #[must_use]
     pub fn queue_count(&self) -> (usize, usize) {
-        let hardware = match self.path {
-            SubmitPath::Lanes { queues } => queues.into(),
-            _ => self.hctxs.len(),
-        };
-        (self.ctxs.len(), hardware)
+        let lanes = baseline::lanes(self.baseline.as_ref());
+        (self.ctxs.len(), lanes.map_or(self.hctxs.len(), Lanes::queues))
     }
 
     /// Tags in use at this moment; of a set that it shares with other drives, by all of them.
@@ -447,8 +419,8 @@ impl<M: Machine> Disk<M> {
             let mut serve = hctx.serve.enter();
             left.append(&mut self.empty_queue(index, &mut serve));
             drop(serve);
-            for rq in core::mem::take(&mut self.sq.lock().queue) {
-                left.push_back(hctx.tags.take_apart(rq));
+            if let Some(baseline) = &self.baseline {
+                left.append(&mut baseline.stack.take_waiting(hctx));
             }
             let mut flush = self.flush.lock();
             if !flush.issued {
@@ -476,9 +448,8 @@ impl<M: Machine> Disk<M> {
                 let mut flush = self.flush.lock();
                 flush.issued = false;
                 left.append(&mut flush.pending);
-            } else {
-                let mut single = self.sq.lock();
-                single.in_flight = single.in_flight.saturating_sub(1);
+            } else if let Some(baseline) = &self.baseline {
+                baseline.stack.forget_issued();
             }
             left.push_back(chain);
         }
@@ -505,7 +476,8 @@ impl<M: Machine> Disk<M> {
         let mut stats = self.accounts.ledger.lock();
         let route = match self.kind {
             QueueKind::AnyThread if M::THREADS_MOVE => {
-                let count = if self.path.is_lanes() { self.hctxs.len() } else { self.ctxs.len() };
+                let lanes = baseline::lanes(self.baseline.as_ref());
+                let count = lanes.map_or(self.ctxs.len(), Lanes::count);
                 let routes = (0..count).map(|more| route(self, (place + more) % count, node));
                 // Counted once for all routes: thousands of threads may come.
                 let mut open = alloc::vec![0; self.hctxs.len()];
@@ -524,23 +496,20 @@ impl<M: Machine> Disk<M> {
 
 /// Software and hardware queue of a submitter at position `place`, of the threads or the CPUs.
 fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> Route {
+    if let Some(lanes) = baseline::lanes(disk.baseline.as_ref()) {
+        return lanes.route(place);
+    }
     let ctx = disk.config.software_queues.index(place, node, disk.ctxs.len());
     let hctx = match (disk.config.software_queues, disk.config.hardware_queues) {
         // A thread submits to the queue that it owns, or to one that some thread does: where
         // its CPU is has no say in it.
         _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
-        _ if disk.path.is_lanes() => place % disk.hctxs.len(),
         // One software queue feeds whichever hardware queue the submitter's place names.
         (Spread::One, hardware) => hardware.index(place, node, disk.hctxs.len()),
         (Spread::Node, Spread::Core) => place % disk.hctxs.len(),
         _ => disk.driver.map(ctx, disk.ctxs.len(), disk.hctxs.len()),
     };
-    // A lane takes from its own software queue, wherever its thread is.
-    let ctx = match disk.path {
-        SubmitPath::Lanes { .. } => disk.hctxs[hctx].own_ctx,
-        _ => ctx as u16,
-    };
-    Route { ctx, hctx: hctx as u16, number: 0 }
+    Route { ctx: ctx as u16, hctx: hctx as u16, number: 0 }
 }
 
 impl<M: Machine> Drop for Disk<M> {
@@ -553,7 +522,7 @@ impl<M: Machine> Drop for Disk<M> {
             core::mem::forget(serve.scheduling.take());
             serve.requeued.drain(..).for_each(core::mem::forget);
         }
-        self.sq.lock().queue.drain(..).for_each(core::mem::forget);
+        self.baseline.iter().for_each(|baseline| baseline.stack.leak());
         self.flush.lock().pending.leak();
     }
 }

@@ -84,7 +84,7 @@ fn the_scheduler_changes_again_and_again_while_a_client_writes() {
 
 #[test]
 fn what_cannot_be_set_is_refused_and_changes_nothing() {
-    let daemon = served(["scheduler = \"deadline\"", "stack = \"raw\""], backends()[0]);
+    let daemon = served(["scheduler = \"deadline\"", ""], backends()[0]);
     let shown = "v:\n  d0: scheduler=deadline\n  d1: scheduler=none\n";
     assert_eq!(succeed(&mut ctl(&daemon, "get v")), shown);
     for (arguments, text) in [
@@ -97,7 +97,6 @@ fn what_cannot_be_set_is_refused_and_changes_nothing() {
         ("set v scheduler", "write KEY=VALUE"),
         ("set v", "<KEY=VALUE>"),
         ("set v scheduler=none scheduler=deadline", "scheduler is given twice"),
-        ("set v scheduler=deadline", "drive d1: only the stack mq takes a scheduler"),
         ("get w", "there is no volume \"w\"; there are v"),
     ] {
         let said = refused(&daemon, arguments);

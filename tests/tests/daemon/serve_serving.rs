@@ -1,4 +1,4 @@
-//! Ways to serve the drives of a volume: workers, one list, whichever is faster; in the daemon.
+//! Ways to serve the drives of a volume in the daemon: workers, or whichever is faster.
 //!
 //! Four file drives in each mode, with watermarks so low that workers get nearly everything: fio
 //! writes and verifies, a raw load is stopped in the middle, and nothing moves while nobody asks.
@@ -11,7 +11,7 @@ use millrace_tests::load::Load;
 use millrace_tests::serving::{backends, four_files, stripe, succeed, uri};
 use millrace_tests::{Daemon, require_clients, tempdir};
 
-const MODES: [&str; 3] = ["per-drive", "per-volume", "auto"];
+const MODES: [&str; 2] = ["per-drive", "auto"];
 
 /// A stripe of four files served so, with more keys of the volume.
 fn config(backend: &str, specs: &[String], mode: &str, keys: &str) -> String {

@@ -31,10 +31,10 @@ pub(crate) struct BioChecks {
     pub(crate) traced: bool,
     /// They are has_sink to a sink.
     has_sink: bool,
-    /// Traced, or with one list for all drives.
+    /// Traced, or served by a baseline.
     pub(crate) watched: bool,
-    /// Bios go into one list for all drives.
-    pub(crate) per_volume: bool,
+    /// Bios go into the plug of a baseline, not into the drives'.
+    pub(crate) baseline: bool,
     /// Too much waits in the stack: it takes nothing until there is relief.
     pub(crate) pressed: bool,
     /// Some queue may have completions that no other sign tells of: several drives, or queues
@@ -58,7 +58,7 @@ impl BioChecks {
             traced: disks.iter().any(|d| d.config.trace.is_some()),
             has_sink: disks.iter().any(|d| d.config.trace.is_some()),
             watched: false,
-            per_volume: volume.mode().0 == Serving::PerVolume,
+            baseline: volume.mode().0 == Serving::PerVolume,
             pressed: false,
         };
         checks.settle();
@@ -70,10 +70,10 @@ impl BioChecks {
         self.traced = self.has_sink || recorded;
     }
 
-    /// After a change of `traced`, `per_volume` or `pressed`: nothing is plain while one is set.
+    /// After a change of `traced`, `baseline` or `pressed`: nothing is plain while one is set.
     pub(crate) fn settle(&mut self) {
-        self.watched = self.traced || self.per_volume;
-        let usual = !(self.has_sink || self.per_volume || self.pressed);
+        self.watched = self.traced || self.baseline;
+        let usual = !(self.has_sink || self.baseline || self.pressed);
         let open = if usual { self.plain_max } else { 0 };
         (self.plain_sectors, self.recorded_sectors) =
             if self.traced { (0, open) } else { (open, 0) };
@@ -153,7 +153,7 @@ mod tests {
             traced: false,
             has_sink: false,
             watched: false,
-            per_volume: false,
+            baseline: false,
             pressed: false,
             polls_always: false,
         };
@@ -171,15 +171,15 @@ mod tests {
     fn nothing_goes_the_short_way_unlooked_at_while_somebody_must_look() {
         for bits in 0..16u8 {
             let is = |bit: u8| bits & 1 << bit != 0;
-            let (has_sink, recorded, per_volume, pressed) = (is(0), is(1), is(2), is(3));
+            let (has_sink, recorded, baseline, pressed) = (is(0), is(1), is(2), is(3));
             let mut checks = checks(1, false);
-            (checks.has_sink, checks.per_volume, checks.pressed) = (has_sink, per_volume, pressed);
+            (checks.has_sink, checks.baseline, checks.pressed) = (has_sink, baseline, pressed);
             checks.trace(recorded);
             checks.settle();
-            let held = has_sink || per_volume || pressed;
+            let held = has_sink || baseline || pressed;
             assert_eq!(open(&checks), (!held && !recorded, !held && recorded), "{bits:04b}");
             assert_eq!(checks.traced, has_sink || recorded, "{bits:04b}");
-            assert_eq!(checks.watched, has_sink || recorded || per_volume, "{bits:04b}");
+            assert_eq!(checks.watched, has_sink || recorded || baseline, "{bits:04b}");
         }
     }
 

@@ -16,9 +16,8 @@ use crate::channel::plug::Plug;
 use crate::disk::runner::Runner;
 use crate::disk::trace::PlugPlace;
 use crate::disk::visit::Visit;
-use crate::disk::{Disk, Stack, SubmitPath, direct, filled, handover, sq, timeouts};
+use crate::disk::{Disk, SubmitPath, direct, handover, timeouts};
 use crate::queue::driver::QueueKind;
-use crate::queue::request::RequestRef;
 use crate::queue::{HardwareQueue, INSIDE_LOOK_NS, Route};
 
 /// Which thread is to serve a batch.
@@ -43,14 +42,14 @@ pub(crate) enum Look {
 pub(crate) struct Member<M: Machine> {
     pub(crate) disk: Arc<Disk<M>>,
     pub(crate) stats: Arc<DiskStats<M>>,
-    plug: Plug<M>,
+    pub(crate) plug: Plug<M>,
     /// Slots for parts of this channel's bios that go to the drive.
     pub(crate) child_slots: ChildSlots<M>,
     pub(crate) route: Route,
     /// Bios of this channel that the drive has, or that wait for one of its tags.
     pub(crate) outstanding: u32,
     /// The channel's own queue of the drive may hold some of them.
-    served_here: bool,
+    pub(crate) served_here: bool,
     /// A flush of this channel may wait for another one to end, and come back to that queue.
     flushes: bool,
     merges: bool,
@@ -73,7 +72,7 @@ impl<M: Machine> Member<M> {
             outstanding: 0,
             served_here: false,
             flushes: false,
-            merges: disk.config.stack == Stack::Mq,
+            merges: disk.baseline.as_ref().is_none_or(|b| b.stack.merges_in_plug()),
             merged: None,
             takes_plain: disk.limits.takes_any_segment() && disk.limits.chunk_sectors == 0,
             disk: Arc::clone(disk),
@@ -87,7 +86,7 @@ impl<M: Machine> Member<M> {
 
     /// A visit of the channel's thread to that queue.
     #[inline(always)]
-    fn visit<'a>(&'a self, run: &'a mut Runner<M>) -> Visit<'a, M> {
+    pub(crate) fn visit<'a>(&'a self, run: &'a mut Runner<M>) -> Visit<'a, M> {
         Visit::new(&self.disk, self.route.hctx, run, &self.stats)
     }
 
@@ -145,10 +144,7 @@ impl<M: Machine> Member<M> {
         self.unplug(run);
         let list = self.plug.list();
         let mut visit = Visit::new(&self.disk, self.route.hctx, run, &self.stats);
-        match self.disk.config.stack {
-            Stack::Sq => sq::submit(&mut visit, list),
-            Stack::Mq | Stack::Raw => visit.submit_batch(self.route.ctx, list),
-        }
+        visit.submit_batch(self.route.ctx, list);
         list.len()
     }
 
@@ -306,73 +302,5 @@ impl<M: Machine> Member<M> {
         let last = self.plug.last().expect("something was merged with it");
         self.stats.count_merge(last.op());
         self.merged = Some(kind);
-    }
-}
-
-/// The ways of a volume that has one list for all its drives.
-impl<M: Machine> Member<M> {
-    /// A request of the drive, taken while plugging.
-    pub(crate) fn take_request(&self, run: &mut Runner<M>) -> Option<RequestRef<M>> {
-        self.hctx().tags.take_one(&mut run.hint)
-    }
-
-    /// A bio that became a request, or part of one that was plugged before.
-    pub(crate) fn count_plugged(&mut self) {
-        M::work(Stage::Submit, 1);
-        self.stats.queued.add(1);
-    }
-
-    /// A bio waits for a tag: the channel looks at its own queue, since whoever has the tags may be
-    /// gone, or away for long.
-    pub(crate) fn expect_tag(&mut self) {
-        self.served_here = true;
-    }
-
-    /// Fills a request with a chain, without handing it over.
-    pub(crate) fn fill(&self, mut rq: RequestRef<M>, chain: BioRef<M>) -> RequestRef<M> {
-        rq.touch();
-        rq.fill_waited(chain, self.route.hctx, self.disk.flags_taken);
-        rq
-    }
-
-    /// Takes the chain out of a filled request, and gives the tag back.
-    pub(crate) fn unfill(&self, rq: RequestRef<M>) -> BioRef<M> {
-        self.hctx().tags.take_apart(rq)
-    }
-
-    /// After tags went back: whoever waits for one looks for it.
-    pub(crate) fn wake_waiters(&self) {
-        self.hctx().tags.wake_all();
-    }
-
-    /// Tells the recorder that `count` filled requests, of which `rq` is the first, are about to be
-    /// handed over.
-    pub(crate) fn record_unplug(&self, rq: &RequestRef<M>, count: u32, run: &mut Runner<M>) {
-        rq.touch();
-        if let Some(head) = rq.chain.as_deref() {
-            self.disk.trace(run).record_unplug(head, count);
-        }
-    }
-
-    /// Hands filled requests over, one drive's in one go; false, and none taken, if the drive is
-    /// frozen.
-    pub(crate) fn send_requests(
-        &mut self,
-        requests: impl Iterator<Item = RequestRef<M>>,
-        run: &mut Runner<M>,
-    ) -> bool {
-        self.served_here = true;
-        filled::submit(&mut self.visit(run), requests)
-    }
-
-    /// Sends a flush by itself.
-    pub(crate) fn send_flush(&mut self, slot: BioRef<M>, run: &mut Runner<M>) {
-        M::work(Stage::Submit, 1);
-        self.expect_flush();
-        if self.disk.trace(run).is_on() {
-            self.disk.trace(run).plugged(&slot, PlugPlace::First);
-        }
-        self.plug.push(slot);
-        self.flush_served(Server::Submitter, run);
     }
 }

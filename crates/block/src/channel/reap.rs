@@ -136,8 +136,8 @@ impl<M: Machine> Channel<M> {
             return self.sub.start(slot, false);
         }
         match self.sub.checks.check(&slot.bio, &self.sub.volume) {
-            // The one list may unplug at once, and what that completes is for the next call.
-            Ok(()) if self.sub.checks.per_volume => self.again.push_back(slot),
+            // A baseline's plug may unplug at once, and what that completes is for the next call.
+            Ok(()) if self.sub.checks.baseline => self.again.push_back(slot),
             Ok(()) => self.sub.start(slot, false),
             Err(status) => {
                 // It was refused as soon as it came.

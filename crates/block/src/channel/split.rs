@@ -51,7 +51,7 @@ impl<M: Machine> Submission<M> {
         };
         enter_stage(&mut parent, first);
         parent.remaining = 0;
-        let by_chunks = self.checks.per_volume && parent.bio.op.has_data();
+        let by_chunks = self.checks.baseline && parent.bio.op.has_data();
         parent.member = if by_chunks { BY_CHUNKS } else { BY_DRIVES };
         self.make_parts(parent);
     }

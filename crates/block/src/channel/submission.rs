@@ -21,12 +21,12 @@ use crate::bio::limits::MAX_DATA_SECTORS;
 use crate::bio::status::Status;
 use crate::bio::{Bio, Op, OpFlags, Sector, SectorCount};
 use crate::chain::slot::{BioList, BioRef, BioStage, Stride, Waited};
+use crate::channel::baseline::volume_plug::VolumePlug;
 use crate::channel::checks::BioChecks;
 use crate::channel::completion::Reject;
 use crate::channel::cut::cut_to_limits;
 use crate::channel::member::Member;
 use crate::channel::throttle::Throttle;
-use crate::channel::volume_plug::VolumePlug;
 use crate::disk::Disk;
 use crate::disk::runner::{Runner, Stamp};
 use crate::queue::io_thread::IoThread;
@@ -68,7 +68,7 @@ pub(crate) struct Submission<M: Machine> {
     /// The member that a batch begins with: another one each time, since the later ones wait for
     /// the earlier to be served here, or for their workers to be woken.
     pub(crate) first_member: usize,
-    /// The one list of all drives; made when it is first needed.
+    /// The plug of a baseline; made when it is first needed.
     pub(crate) volume_plug: Option<Box<VolumePlug<M>>>,
     /// Bios that wait for a limit of their group.
     pub(crate) throttle: Throttle<M>,
@@ -171,9 +171,9 @@ impl<M: Machine> Submission<M> {
         slot.set_stride(Stride::NONE);
     }
 
-    /// Puts a bio that goes to one drive into that drive's plug, or into the one list of all.
+    /// Puts a bio that goes to one drive into that drive's plug, or into a baseline's.
     pub(crate) fn admit(&mut self, slot: BioRef<M>) {
-        if self.checks.per_volume {
+        if self.checks.baseline {
             return self.plug_request(slot);
         }
         let member = &mut self.members[usize::from(slot.member)];

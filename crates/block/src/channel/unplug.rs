@@ -5,15 +5,10 @@
 //! high pressure point the channel takes no bio until the stack has emptied to the low one. Source:
 //! \[FALCON\], watermarks and back pressure.
 
-use alloc::boxed::Box;
-
 use millrace_machine::Machine;
 
-use crate::bio::Op;
-use crate::chain::slot::BioRef;
 use crate::channel::member::Server;
 use crate::channel::submission::Submission;
-use crate::channel::volume_plug::{Drives, VolumePlug};
 use crate::volume::serving::Serving;
 
 impl<M: Machine> Submission<M> {
@@ -35,12 +30,7 @@ impl<M: Machine> Submission<M> {
         if server == Server::Worker {
             self.press();
         }
-        if self.checks.per_volume {
-            self.batch.plugged += self.flush_requests();
-        }
-        if self.batch.plugged == 0 && self.checks.per_volume != (serving == Serving::PerVolume) {
-            self.follow(serving);
-        }
+        self.flush_baseline(serving);
         self.run.publish();
     }
 
@@ -55,18 +45,9 @@ impl<M: Machine> Submission<M> {
                 let (batch, now_ns) = ((bios, self.in_flight()), self.batch.now_ns);
                 self.chooser.next::<M>(&self.volume.choice, batch, now_ns) && enough
             }
-            Serving::Auto | Serving::Inline | Serving::PerVolume => false,
+            _ => false,
         };
         if handed { Server::Worker } else { Server::Submitter }
-    }
-
-    /// With nothing plugged, does as the volume's mode says from now on.
-    pub(crate) fn follow(&mut self, serving: Serving) {
-        self.checks.per_volume = serving == Serving::PerVolume;
-        self.checks.settle();
-        if self.checks.per_volume && self.volume_plug.is_none() {
-            self.volume_plug = Some(Box::new(VolumePlug::new(&self.volume)));
-        }
     }
 
     /// Records from now on, or no longer.
@@ -104,46 +85,5 @@ impl<M: Machine> Submission<M> {
     /// The low pressure point of all drives together.
     fn pressure_low(&self) -> u64 {
         u64::from(self.volume.serving_config().pressure_low) * self.members.len() as u64
-    }
-
-    /// Puts a bio that goes to one drive into the list, as a request or into another's.
-    pub(crate) fn plug_request(&mut self, slot: BioRef<M>) {
-        if self.checks.traced {
-            let drives = self.members.len();
-            let disk = &self.members[usize::from(slot.member)].disk;
-            disk.trace(&mut self.run).tell_entry(&slot);
-            disk.trace(&mut self.run).record_entry(&slot, drives);
-        }
-        if slot.op() != Op::Flush {
-            // A flush is counted when it goes its own way.
-            self.members[usize::from(slot.member)].outstanding += 1;
-        }
-        self.batch.plugged = self.with_volume_plug(|plug, to| plug.plug(slot, to));
-        self.run.publish();
-    }
-
-    /// Unplugs the list, and goes on with what was refused or blocked; returns what is left.
-    pub(crate) fn flush_requests(&mut self) -> u32 {
-        self.with_volume_plug(VolumePlug::flush)
-    }
-
-    /// Does something with the list; returns what is plugged then.
-    fn with_volume_plug(
-        &mut self,
-        act: impl FnOnce(&mut VolumePlug<M>, &mut Drives<'_, M>),
-    ) -> u32 {
-        let Some(plug) = &mut self.volume_plug else {
-            unreachable!("made when the channel began to follow this mode");
-        };
-        let (members, run) = (&mut self.members, &mut self.run);
-        act(plug, &mut Drives { members, run, traced: self.checks.traced });
-        plug.plugged(&self.members)
-    }
-
-    /// Takes plugged requests apart again: only for a `BioSet` that is leaked.
-    pub(crate) fn leak_requests(&mut self) {
-        if let Some(plug) = &mut self.volume_plug {
-            plug.leak(&self.members);
-        }
     }
 }

@@ -14,12 +14,10 @@ use crate::bio::status::Status;
 use crate::chain::bio_set::BioSet;
 use crate::chain::merge;
 use crate::chain::slot::{BioRef, Waited};
-use crate::disk::Stack;
 use crate::disk::handover::count_handed;
 use crate::disk::runner::Stamp;
-use crate::disk::sq;
 use crate::disk::visit::Visit;
-use crate::queue::request::{Request, State};
+use crate::queue::request::{Request, RequestRef, State};
 use crate::queue::tag::TagBatch;
 use crate::trace::Action;
 
@@ -36,32 +34,14 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// Ends all requests of the runner's batch and empties it; true if that put new work into the
     /// queue (a flush that others joined).
     pub(crate) fn complete(&mut self) -> bool {
-        let count = self.run.batch.entries().len();
-        if count == 0 {
+        if self.run.batch.entries().is_empty() {
             return false;
         }
-        if self.disk.config.stack != Stack::Sq {
-            M::work(Stage::Complete, count as u32);
+        let disk = self.disk;
+        match &disk.baseline {
+            None => end_batch(self),
+            Some(baseline) => baseline.stack.complete(self),
         }
-        let tags = &*self.hctx.tags;
-        let (mut given, mut equal) = (TagBatch::EMPTY, EqualIos::EMPTY);
-        let (mut c_ns, mut again) = (M::now(), false);
-        while let Some((mut rq, status)) = self.run.batch.take(tags) {
-            if self.run.stamp == Stamp::Io {
-                c_ns = M::now();
-            }
-            again |= self.end_request(&mut rq, (status, c_ns), &mut equal);
-            match self.disk.config.stack {
-                Stack::Sq => sq::end(self, tags, rq),
-                Stack::Mq | Stack::Raw => tags.give(&mut given, rq),
-            }
-        }
-        self.run.accounts.c_ns = c_ns;
-        self.stats.record(&mut equal, &mut self.run.accounts.tenants);
-        tags.give_rest(given);
-        self.run.batch.clear();
-        self.wake_waiter();
-        again
     }
 
     /// Ends one request, but for its tag; true if that put new work into the queue.
@@ -167,4 +147,36 @@ impl<'a, M: Machine> Visit<'a, M> {
         let entry = list.swap_remove(place.expect("abandoned requests are on the list"));
         drop(entry.bio_sets);
     }
+}
+
+/// Ends all requests of a batch that is not empty.
+pub(crate) fn end_batch<M: Machine>(visit: &mut Visit<'_, M>) -> bool {
+    M::work(Stage::Complete, visit.run.batch.entries().len() as u32);
+    let (tags, mut given) = (&*visit.hctx.tags, TagBatch::EMPTY);
+    let again = end_requests(visit, |rq| tags.give(&mut given, rq));
+    tags.give_rest(given);
+    visit.wake_waiter();
+    again
+}
+
+/// Ends all requests of a batch that is not empty, and hands each to `give`, which gives back
+/// its tag.
+#[inline(always)]
+pub(crate) fn end_requests<M: Machine>(
+    visit: &mut Visit<'_, M>,
+    mut give: impl FnMut(RequestRef<M>),
+) -> bool {
+    let (tags, mut equal) = (&*visit.hctx.tags, EqualIos::EMPTY);
+    let (mut c_ns, mut again) = (M::now(), false);
+    while let Some((mut rq, status)) = visit.run.batch.take(tags) {
+        if visit.run.stamp == Stamp::Io {
+            c_ns = M::now();
+        }
+        again |= visit.end_request(&mut rq, (status, c_ns), &mut equal);
+        give(rq);
+    }
+    visit.run.accounts.c_ns = c_ns;
+    visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
+    visit.run.batch.clear();
+    again
 }

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 
 use millrace_machine::{CpuId, Machine};
 
-use crate::disk::request_lock::RequestLock;
+use crate::disk::baseline::request_lock::RequestLock;
 use crate::group::Groups;
 use crate::queue::Spread;
 use crate::queue::controller::{Controller, TagSettings};

@@ -12,9 +12,9 @@ use crate::account::EqualIos;
 use crate::bio::Op;
 use crate::bio::status::Status;
 use crate::chain::slot::{BioList, BioRef};
+use crate::disk::SubmitPath;
 use crate::disk::runner::{Runner, Stamp};
 use crate::disk::visit::Visit;
-use crate::disk::{Stack, SubmitPath};
 use crate::queue::Serve;
 use crate::queue::driver::{CompletionBatch, Moment};
 use crate::queue::request::Dispatch;
@@ -68,9 +68,7 @@ pub(crate) fn issue_batch<'a, M: Machine>(
     mut serving: ServeGuard<'a, M, Serve<M>>,
     list: &mut BioList<M>,
 ) {
-    if visit.disk.config.stack == Stack::Mq {
-        M::work(Stage::Insert, list.len());
-    }
+    visit.work(Stage::Insert, list.len());
     let recorded = visit.run.trace.is_some();
     if recorded {
         visit.trace().record_inserts_if(TraceStamp::Event, list);
@@ -128,9 +126,7 @@ pub(crate) fn issue_single<M: Machine>(
         return Err(bio);
     }
     let Some(mut serving) = hctx.serve.try_enter() else { return Err(bio) };
-    if visit.disk.config.stack == Stack::Mq {
-        M::work(Stage::Insert, 1);
-    }
+    visit.work(Stage::Insert, 1);
     let has_order = serving.scheduling.is_some();
     if !is_free(visit, &serving)
         || serving.queue.is_none()

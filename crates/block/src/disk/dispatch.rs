@@ -11,19 +11,20 @@ use millrace_machine::{Counter, Lock, Machine, Stage};
 
 use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
-use crate::disk::Stack;
-use crate::disk::direct;
 use crate::disk::handover::count_handed;
 use crate::disk::runner::Stamp;
 use crate::disk::scheduled;
-use crate::disk::sq;
 use crate::disk::visit::Visit;
-use crate::queue::Serve;
+use crate::disk::{SubmitPath, direct};
 use crate::queue::driver::{Moment, QueueKind};
 use crate::queue::request::{Dispatch, RequestRef};
 use crate::queue::serve::ServeGuard;
 use crate::queue::tag::TagBatch;
+use crate::queue::{Ctx, Serve};
 use crate::trace::Action;
+
+/// The lock of a software queue, held.
+pub(crate) type CtxGuard<'a, M> = <<M as Machine>::Lock<Ctx<M>> as Lock<Ctx<M>>>::Guard<'a>;
 
 /// How often a server goes round again for latecomers.
 const SERVE_ROUNDS: u32 = 32;
@@ -34,23 +35,19 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// Takes a batch of chains from a plug into the layer and runs the queue; a frozen disk leaves
     /// the batch in the list.
     pub(crate) fn submit_batch(&mut self, ctx: u16, list: &mut BioList<M>) {
+        let disk = self.disk;
+        if let Some(baseline) = &disk.baseline {
+            return baseline.stack.submit(self, ctx, list);
+        }
         self.trace().begin_insert(list);
-        let (hctx, may_serve) = (self.hctx, self.may_serve());
-        let entered = match self.disk.config.stack {
-            // Each that comes marks its software queue, and takes what is there.
-            _ if !may_serve || self.disk.path.is_lanes() => None,
-            // Past the software queue: waits for the driver's queue.
-            Stack::Raw => Some(hctx.serve.enter()),
-            _ => hctx.serve.enter_within(self.disk.config.entrance.inside.wait_ns()),
+        let hctx = self.hctx;
+        let entered = match self.may_serve() {
+            true => hctx.serve.enter_within(disk.config.entrance.inside.wait_ns()),
+            false => None,
         };
-        if let Some(mut serving) = entered {
-            if direct::is_plain(self, &mut serving, list) {
-                return direct::issue_batch(self, serving, list);
-            }
-            self.stage(ctx, list, &mut serving);
-            self.serve(serving);
-        } else if self.insert(ctx, list) {
-            self.kick();
+        match entered {
+            Some(serving) => submit_inside(self, ctx, serving, list),
+            None => leave_to_others(self, ctx, list),
         }
     }
 
@@ -58,10 +55,8 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// queue that no other hardware queue takes from is private to whoever serves, and passed by.
     #[inline(always)]
     fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut Serve<M>) {
-        if !self.disk.path.takes_software_queue() {
-            if self.disk.config.stack != Stack::Raw {
-                M::work(Stage::Insert, list.len());
-            }
+        if self.disk.path != SubmitPath::Queues {
+            self.work(Stage::Insert, list.len());
             if !serve.frozen {
                 serve.inserted_ns = M::now();
                 list.mark_inserted(serve.inserted_ns);
@@ -86,28 +81,22 @@ impl<'a, M: Machine> Visit<'a, M> {
         serve.staged.append(list);
     }
 
-    /// Inserts into the software queue for whoever serves; false if that is frozen.
+    /// Inserts into the software queue for whoever serves, to be marked as pending; none if that is
+    /// frozen.
     #[inline(never)]
-    fn insert(&mut self, ctx: u16, list: &mut BioList<M>) -> bool {
+    pub(crate) fn insert(&mut self, ctx: u16, list: &mut BioList<M>) -> Option<CtxGuard<'a, M>> {
         list.mark_inserted(M::now());
         let mut queue = self.disk.ctxs[usize::from(ctx)].ctx.lock();
         if queue.frozen {
             drop(queue);
             list.unmark_inserted();
-            return false;
+            return None;
         }
         self.trace().record_inserts(list);
         M::work(Stage::Insert, list.len());
         count_handed(self.disk, self.hctx.number, list.len());
         queue.list(self.hctx.number).append(list);
-        if self.disk.path.is_lanes() {
-            // Under the lock, as `__blk_mq_insert_request` does.
-            self.hctx.mark_pending(ctx.into());
-            return true;
-        }
-        drop(queue);
-        self.hctx.mark_pending(ctx.into());
-        true
+        Some(queue)
     }
 
     /// Makes sure that somebody runs the queue, which has just been given work.
@@ -240,10 +229,11 @@ impl<'a, M: Machine> Visit<'a, M> {
             sent = self.dispatch_requeued(serve, &mut now_ns);
         }
         if serve.requeued.is_empty() {
-            sent += match self.disk.config.stack {
+            let disk = self.disk;
+            sent += match &disk.baseline {
                 _ if serve.scheduling.is_some() => scheduled::dispatch(self, serve, now_ns),
-                Stack::Mq | Stack::Raw => self.dispatch_staged(serve, now_ns),
-                Stack::Sq => sq::dispatch(self, serve, now_ns),
+                None => self.dispatch_staged(serve, now_ns),
+                Some(baseline) => baseline.stack.dispatch(self, serve, now_ns),
             };
         }
         if sent > 0 {
@@ -397,10 +387,36 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// Counts requests handed to the driver, and charges for them.
     #[inline(always)]
     pub(crate) fn charge(&self, sent: u32) {
-        if self.disk.config.stack == Stack::Mq {
-            M::work(Stage::Dispatch, sent);
-        }
+        self.work(Stage::Dispatch, sent);
         M::work(Stage::Driver, sent);
         self.stats.count_batch(sent);
     }
+}
+
+/// Takes a batch into the queue that the thread is inside, and serves.
+#[inline(always)]
+pub(crate) fn submit_inside<'a, M: Machine>(
+    visit: &mut Visit<'a, M>,
+    ctx: u16,
+    mut serving: ServeGuard<'a, M, Serve<M>>,
+    list: &mut BioList<M>,
+) {
+    if direct::is_plain(visit, &mut serving, list) {
+        return direct::issue_batch(visit, serving, list);
+    }
+    visit.stage(ctx, list, &mut serving);
+    visit.serve(serving);
+}
+
+/// Leaves a batch in its software queue, and makes sure that somebody takes it from there.
+#[inline(always)]
+pub(crate) fn leave_to_others<M: Machine>(
+    visit: &mut Visit<'_, M>,
+    ctx: u16,
+    list: &mut BioList<M>,
+) {
+    let Some(queue) = visit.insert(ctx, list) else { return };
+    drop(queue);
+    visit.hctx.mark_pending(ctx.into());
+    visit.kick();
 }

@@ -84,7 +84,11 @@ impl<M: Machine> Disk<M> {
 }
 
 fn set_frozen<M: Machine>(disk: &Disk<M>, frozen: bool) {
-    disk.sq.lock().frozen = frozen;
+    match &disk.baseline {
+        Some(baseline) if frozen => baseline.stack.freeze(),
+        Some(baseline) => baseline.stack.unfreeze(),
+        None => {}
+    }
     for ctx in &disk.ctxs {
         ctx.ctx.lock().frozen = frozen;
     }
@@ -105,6 +109,6 @@ fn worker_moves<M: Machine>(disk: &Disk<M>) -> u64 {
 /// Whether no queue holds anything.
 fn has_empty_queues<M: Machine>(disk: &Disk<M>) -> bool {
     disk.ctxs.iter().all(|ctx| ctx.ctx.lock().is_empty())
-        && disk.sq.lock().is_empty()
+        && disk.baseline.iter().all(|baseline| baseline.stack.is_empty())
         && disk.hctxs.iter().all(HardwareQueue::is_empty)
 }

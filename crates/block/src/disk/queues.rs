@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 
 use millrace_machine::{Machine, Topology};
 
-use crate::disk::{DiskConfig, Stack, SubmitPath};
+use crate::disk::{DiskConfig, SubmitPath};
 use crate::queue::controller::queue_tags;
 use crate::queue::driver::{HwQueues, QueueKind};
 use crate::queue::{HardwareQueue, Spread};
@@ -18,9 +18,6 @@ pub(crate) fn queue_counts<M: Machine>(
     topology: &Topology,
     threads: u16,
 ) -> (usize, usize) {
-    if config.stack == Stack::Sq {
-        return (1, 1);
-    }
     let wanted = match (hw.kind, config.hardware_queues) {
         (QueueKind::OwnerOnly, Spread::Core) => threads.into(),
         (_, spread) => spread.count(topology, threads),
@@ -46,7 +43,7 @@ pub(crate) fn worker_queue<M: Machine>(
     topology: &Topology,
     shared: usize,
 ) -> Option<u16> {
-    let cpu = config.worker.filter(|_| config.stack != Stack::Sq)?;
+    let cpu = config.worker?;
     let (place, node) = (topology.index_of(cpu), topology.node_of(cpu).0 as usize);
     match hw.kind {
         QueueKind::OwnerOnly if shared < usize::from(hw.count) => Some(shared as u16),
@@ -75,20 +72,24 @@ fn passes_software_queue<M: Machine>(
         || one_to_one(config, ctxs, hctxs)
 }
 
-/// How batches get to the driver of a disk without lanes that has so many software queues, and
-/// hardware queues for all.
+/// How batches get to the driver of a disk that has so many software and hardware queues.
 pub(crate) fn path_of<M: Machine>(
     config: &DiskConfig<M>,
     counts: (usize, usize),
     first: &HardwareQueue<M>,
 ) -> SubmitPath {
-    match config.stack {
-        Stack::Mq if !passes_software_queue(config, first.kind, counts) => SubmitPath::Queues,
-        Stack::Sq => SubmitPath::Queues,
-        Stack::Mq | Stack::Raw if config.trace.is_some() => SubmitPath::Bypass,
-        // The short way does not count what is in flight.
-        Stack::Mq | Stack::Raw if first.depth_max != u32::MAX => SubmitPath::Bypass,
-        Stack::Mq | Stack::Raw => SubmitPath::Direct,
+    match passes_software_queue(config, first.kind, counts) {
+        true => bypass(config, first),
+        false => SubmitPath::Queues,
+    }
+}
+
+/// How batches that pass by their software queue get to the driver.
+pub(crate) fn bypass<M: Machine>(config: &DiskConfig<M>, first: &HardwareQueue<M>) -> SubmitPath {
+    // The short way tells no sink, and does not count what is in flight.
+    match config.trace.is_some() || first.depth_max != u32::MAX {
+        true => SubmitPath::Bypass,
+        false => SubmitPath::Direct,
     }
 }
 
@@ -130,8 +131,6 @@ mod tests {
         ] {
             let config = spread::<Native>(spreads.0, spreads.1);
             assert_eq!(queue_counts(&config, hw, &topology, threads), expected, "{spreads:?}");
-            let sq = DiskConfig { stack: Stack::Sq, ..config };
-            assert_eq!(queue_counts(&sq, hw, &topology, threads), (1, 1));
         }
     }
 
@@ -149,31 +148,26 @@ mod tests {
         assert_eq!(worker_queue(&pinned, shared, &topology, 8), Some(5));
         assert_eq!(worker_queue(&pinned, shared, &topology, 3), Some(2));
         assert_eq!(worker_queue(&spread::<Simulated>(core, node), shared, &topology, 2), Some(1));
-        for none in [
-            DiskConfig { worker: None, ..spread::<Native>(core, core) },
-            DiskConfig { stack: Stack::Sq, ..spread(core, core) },
-        ] {
-            assert_eq!(worker_queue(&none, owned, &topology, 3), None);
-        }
+        let none = DiskConfig { worker: None, ..spread::<Native>(core, core) };
+        assert_eq!(worker_queue(&none, owned, &topology, 3), None);
     }
 
     #[test]
     fn whoever_owns_its_hardware_queue_passes_its_software_queue_by_however_many_there_are() {
-        let path = |kind, spreads: (Spread, Spread), counts, stack| {
-            let config = DiskConfig { stack, ..spread::<Native>(spreads.0, spreads.1) };
+        let path = |kind, spreads: (Spread, Spread), counts| {
+            let config = spread::<Native>(spreads.0, spreads.1);
             let hctxs = hardware_queues(&config, queues(kind, 8), counts);
             path_of(&config, counts, &hctxs[0])
         };
         let (cores, few) = ((Spread::Core, Spread::Core), (8, 2));
         let (owned, shared) = (QueueKind::OwnerOnly, QueueKind::AnyThread);
-        assert_eq!(path(owned, cores, few, Stack::Mq), SubmitPath::Direct);
-        assert_eq!(path(shared, cores, few, Stack::Mq), SubmitPath::Queues);
-        assert_eq!(path(shared, cores, (8, 8), Stack::Mq), SubmitPath::Direct);
+        assert_eq!(path(owned, cores, few), SubmitPath::Direct);
+        assert_eq!(path(shared, cores, few), SubmitPath::Queues);
+        assert_eq!(path(shared, cores, (8, 8)), SubmitPath::Direct);
         // A software queue for several threads is what the setting asks for.
         for spreads in [(Spread::One, Spread::Core), (Spread::Node, Spread::Core)] {
-            assert_eq!(path(owned, spreads, few, Stack::Mq), SubmitPath::Queues);
+            assert_eq!(path(owned, spreads, few), SubmitPath::Queues);
         }
-        assert_eq!(path(owned, cores, (1, 1), Stack::Sq), SubmitPath::Queues);
     }
 
     #[test]

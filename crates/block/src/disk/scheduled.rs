@@ -18,8 +18,8 @@ use crate::account::hold::Hold;
 use crate::bio::Op;
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
+use crate::disk::Disk;
 use crate::disk::visit::Visit;
-use crate::disk::{Disk, Stack};
 use crate::group::Groups;
 use crate::queue::scheduler::deadline::{Deadline, DeadlineConfig};
 use crate::queue::scheduler::fair::Fair;
@@ -118,17 +118,8 @@ fn set_all<M: Machine>(
     kind: Option<SchedulerKind>,
     mut make: impl FnMut(u16) -> Box<dyn Scheduler<M>>,
 ) -> Result<(), Error> {
-    if disk.config.stack != Stack::Mq {
-        let name = disk.name();
-        let text = format!(
-            "drive {name}: only the stack mq takes a scheduler; set stack to mq, or scheduler to \
-             none"
-        );
-        return Err(Error::new(ErrorKind::InvalidSetting, text));
-    }
-    if disk.path.is_lanes() {
-        let name = disk.name();
-        let text = format!("drive {name}: inside each takes no scheduler; use inside one");
+    if let Some(baseline) = &disk.baseline {
+        let text = format!("drive {}: {}", disk.name(), baseline.stack.refuses_scheduler());
         return Err(Error::new(ErrorKind::InvalidSetting, text));
     }
     let holds = holds_of(disk);

@@ -13,8 +13,8 @@ use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount};
 use crate::chain::merge::Merged;
 use crate::chain::slot::{BioList, Slot};
+use crate::disk::Disk;
 use crate::disk::runner::Runner;
-use crate::disk::{Disk, Stack};
 use crate::queue::driver::{DriverQueue, Moment};
 use crate::queue::in_flight::InFlight;
 use crate::queue::request::{Dispatch, Request};
@@ -98,8 +98,7 @@ impl<M: Machine> Tracing<'_, M> {
     #[inline]
     pub(crate) fn record_own(&mut self, bio: &Slot<M>, (drives, place): (usize, PlugPlace)) {
         let Some(writer) = &mut self.run.trace else { return };
-        if self.disk.config.stack == Stack::Sq {
-            // It gets its request later.
+        if self.disk.baseline.as_ref().is_some_and(|baseline| baseline.stack.gets_request_late()) {
             self.record_entry(bio, drives);
             if place == PlugPlace::First {
                 self.record_plug(bio);

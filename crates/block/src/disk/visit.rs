@@ -1,11 +1,11 @@
 //! `Visit`: one thread at one hardware queue of a drive, with what the steps of an I/O need there.
 //!
 //! Made for each call from a channel or a worker, and for each queue that a thread runs for others
-//! on the way. The steps are in the files beside: dispatch.rs, direct.rs, complete.rs, sq.rs,
-//! waiters.rs, handover.rs, filled.rs. Whoever is inside the queue holds its `ServeGuard` beside
+//! on the way. The steps are in the files beside: dispatch.rs, direct.rs, complete.rs, waiters.rs,
+//! handover.rs, baseline/filled.rs. Whoever is inside the queue holds its `ServeGuard` beside
 //! the visit. Kernel counterpart: `struct blk_mq_alloc_data`, which carries the same group.
 
-use millrace_machine::Machine;
+use millrace_machine::{Machine, Stage};
 
 use crate::account::DiskStats;
 use crate::disk::Disk;
@@ -33,6 +33,14 @@ impl<'a, M: Machine> Visit<'a, M> {
         stats: &'a DiskStats<M>,
     ) -> Self {
         Visit { disk, hctx: &disk.hctxs[usize::from(hctx)], run, stats }
+    }
+
+    /// Charges for a stage of the way from a software queue to the driver.
+    #[inline(always)]
+    pub(crate) fn work(&self, stage: Stage, count: u32) {
+        if self.disk.baseline.as_ref().is_none_or(|baseline| baseline.has_two_levels) {
+            M::work(stage, count);
+        }
     }
 
     /// Whether this thread may run the queue.

@@ -99,6 +99,14 @@ impl<'a> Section<'a> {
         Some(self.entries.swap_remove(place))
     }
 
+    /// Takes a key out that was a setting once, if it is there, and says what has become of it.
+    pub fn refuse(&mut self, key: &str, problems: &mut Problems, instead: &str) {
+        if let Some(place) = self.entries.iter().position(|entry| entry.key == key) {
+            let entry = self.entries.swap_remove(place);
+            problems.add(entry.line, format!("{}{key}: {instead}", self.prefix));
+        }
+    }
+
     /// Whether a key is there that nobody has taken yet.
     pub fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|entry| entry.key == key)

@@ -9,8 +9,7 @@ use std::path::PathBuf;
 
 use millrace::{
     CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ListenerConfig, ListenerTls,
-    ServeConfig, SocketAccess, TlsConfig, VolumeConfig, check_scheduler, check_serving,
-    default_layout, default_serving,
+    ServeConfig, SocketAccess, TlsConfig, VolumeConfig, default_layout, default_serving,
 };
 use millrace_block::{Layout, ServingConfig};
 use millrace_console::words::nearest;
@@ -212,11 +211,6 @@ fn volumes(raw: &RawConfig, checked: &mut ServePlan, problems: &mut Problems) {
             checked.lines.drives.push(DriveLines { line, keys });
             let mut options = drive.queues.over(volume.queues);
             options.cost = drive.cost.unwrap_or(options.cost);
-            if let Err(text) = check_scheduler(options.scheduler, options.stack) {
-                let said = drive.queues.scheduler.or(volume.queues.scheduler);
-                let line = said.map_or(line, |(_, line)| line);
-                problems.add(line, format!("drive \"{}\": {text}", drive.name.value));
-            }
             drives.push(DriveConfig {
                 name: drive.name.value.clone(),
                 spec: drive.spec.value.clone(),
@@ -259,12 +253,6 @@ fn serving(volume: &RawVolume, drives: &[DriveConfig], problems: &mut Problems) 
         let named = keys.iter().find(|(key, _)| text.starts_with(key));
         let line = named.and_then(|(_, at)| at.as_ref()).map_or(volume.name.line, |at| at.line);
         problems.add(line, text);
-    }
-    for drive in drives {
-        if let Err(text) = check_serving(config.serving, drive.options.stack) {
-            let line = raw.mode.as_ref().map_or(volume.name.line, |mode| mode.line);
-            problems.add(line, format!("serving: drive \"{}\": {text}", drive.name));
-        }
     }
     config
 }

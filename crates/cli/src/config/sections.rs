@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use millrace::{
     CacheConfig, CostModel, DriveOptions, Listen, ServerConfig, SocketAccess, TlsConfig,
 };
-use millrace_block::{SchedulerKind, Serving, Spread, Stack};
+use millrace_block::{SchedulerKind, Serving, Spread};
 use millrace_console::words::nearest;
 use millrace_drives::{Spec, SpecError};
 use millrace_reactor::Backend;
@@ -32,13 +32,15 @@ const TIMEOUTS_NS: RangeInclusive<u64> = 0..=24 * 3600 * SECOND_NS;
 /// How long a client may take to say what it wants.
 const HANDSHAKES_NS: RangeInclusive<u64> = MILLISECOND_NS..=3600 * SECOND_NS;
 
+/// What has become of the key `stack`.
+const STACK_MOVED: &str = "a setting of `millrace-lab bench --stack`; every drive of the daemon has \
+                           stack mq: delete this line";
+
 /// Queue settings that a drive or a volume may have.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Queues {
-    /// Design.
-    pub stack: Option<Stack>,
-    /// Order in which what waits goes out, and the line that says so.
-    pub scheduler: Option<(SchedulerKind, usize)>,
+    /// Order in which what waits goes out.
+    pub scheduler: Option<SchedulerKind>,
     /// Spread of the software queues.
     pub software: Option<Spread>,
     /// Spread of the hardware queues.
@@ -53,11 +55,9 @@ impl Queues {
     fn read(section: &mut Section<'_>, problems: &mut Problems) -> Self {
         let depth = |text: &str| words::number(text, 1, 65_536);
         let timeout = |text: &str| words::duration(text, &TIMEOUTS_NS);
+        section.refuse("stack", problems, STACK_MOVED);
         Queues {
-            stack: section.word("stack", problems, words::setting).map(|s| s.value),
-            scheduler: section
-                .word("scheduler", problems, words::setting)
-                .map(|s| (s.value, s.line)),
+            scheduler: section.word("scheduler", problems, words::setting).map(|s| s.value),
             software: section.word("software-queues", problems, words::setting).map(|s| s.value),
             hardware: section.word("hardware-queues", problems, words::setting).map(|s| s.value),
             depth: section.word("queue-depth", problems, depth).map(|d| d.value),
@@ -67,10 +67,9 @@ impl Queues {
 
     /// These settings, then `general` where they say nothing, then the defaults.
     pub fn over(self, general: Queues) -> DriveOptions {
-        let (default, scheduler) = (DriveOptions::default(), self.scheduler.or(general.scheduler));
+        let default = DriveOptions::default();
         DriveOptions {
-            stack: self.stack.or(general.stack).unwrap_or(default.stack),
-            scheduler: scheduler.map_or(default.scheduler, |(scheduler, _)| scheduler),
+            scheduler: self.scheduler.or(general.scheduler).unwrap_or(default.scheduler),
             software_queues: self.software.or(general.software).unwrap_or(default.software_queues),
             hardware_queues: self.hardware.or(general.hardware).unwrap_or(default.hardware_queues),
             queue_depth: self.depth.or(general.depth),
@@ -99,7 +98,7 @@ impl RawServing {
     fn read(section: &mut Section<'_>, problems: &mut Problems) -> Self {
         let count = |text: &str| words::number(text, 0, 65_536);
         RawServing {
-            mode: section.word("serving", problems, words::setting),
+            mode: section.word("serving", problems, words::serving),
             plug_high: section.word("plug-high", problems, count),
             plug_low: section.word("plug-low", problems, count),
             pressure_high: section.word("pressure-high", problems, count),

@@ -99,31 +99,39 @@ fn values_of_drivers_are_checked_with_the_rest_at_the_line_of_their_key() {
 
 #[test]
 fn queue_settings_of_a_drive_go_before_those_of_its_volume() {
-    let plan = plan(&whole("stack = \"raw\"\n", "stack = \"sq\"\nqueue-depth = 7\n", ""));
+    let volume = "scheduler = \"fair\"\nqueue-depth = 7\n";
+    let plan = plan(&whole("scheduler = \"deadline\"\n", volume, ""));
     let options = plan.config.volumes[0].drives[0].options;
-    assert_eq!((options.stack, options.queue_depth), (millrace_block::Stack::Raw, Some(7)));
+    assert_eq!(options.scheduler, millrace::SchedulerKind::Deadline);
+    assert_eq!(options.queue_depth, Some(7));
 }
 
 #[test]
-fn a_scheduler_on_a_stack_without_is_told_of_with_its_line_and_all_else() {
-    let text = "m.toml:4: drive \"d0\": scheduler deadline goes with stack mq only, not raw: use mq, \
-                or none";
-    let found = problems(&whole("scheduler = \"deadline\"\n", "stack = \"raw\"\nchnk = 1\n", ""));
-    assert!(found.len() == 2 && found.contains(&text.to_owned()), "{found:?}");
-    let found = problems(&whole("stack = \"raw\"\n", "scheduler = \"deadline\"\n", ""));
-    assert!(found.len() == 1 && found[0].starts_with("m.toml:8: drive \"d0\""), "{found:?}");
+fn settings_of_the_laboratory_are_refused_with_the_command_that_has_them() {
+    let stack = "stack: a setting of `millrace-lab bench --stack`; every drive of the daemon has \
+                 stack mq: delete this line";
+    for word in ["mq", "sq", "raw", "none"] {
+        let key = format!("stack = \"{word}\"\n");
+        assert_eq!(problems(&whole(&key, "", "")), [format!("m.toml:4: {stack}")]);
+        assert_eq!(problems(&whole("", &key, "")), [format!("m.toml:7: {stack}")]);
+    }
+    let serving = "serving = \"per-volume\": a setting of `millrace-lab bench --serving`; write \
+                   inline, per-drive or auto";
+    let found = problems(&whole("", "serving = \"per-volume\"\n", ""));
+    assert_eq!(found, [format!("m.toml:7: {serving}")]);
+}
+
+#[test]
+fn a_scheduler_that_there_is_not_is_told_of_with_those_that_there_are() {
     let found = problems(&whole("scheduler = \"deadlin\"\n", "", ""));
     assert!(found[0].starts_with("m.toml:4: scheduler = \"deadlin\": there are none"), "{found:?}");
-    let plan = plan(&whole("", "scheduler = \"deadline\"\n", ""));
-    let options = plan.config.volumes[0].drives[0].options;
-    assert_eq!(options.scheduler, millrace::SchedulerKind::Deadline);
 }
 
 #[test]
 fn unknown_keys_name_the_nearest_known_one() {
-    let found = problems(&whole("stak = \"mq\"\n", "chnk = \"64k\"\n", "readonly = true\n"));
+    let found = problems(&whole("schedulr = \"none\"\n", "chnk = \"64k\"\n", "readonly = true\n"));
     assert_eq!(found.len(), 3);
-    assert!(found[0].starts_with("m.toml:4: unknown key \"stak\" in [[drive]]; did you mean"));
+    assert!(found[0].starts_with("m.toml:4: unknown key \"schedulr\" in [[drive]]; did you mean"));
     let volume = "m.toml:8: unknown key \"chnk\" in [[volume]]; did you mean \"chunk\"? (known: ";
     assert!(found[1].starts_with(volume), "{}", found[1]);
     assert!(found[2].contains("did you mean \"read-only\"?"), "{}", found[2]);
@@ -240,12 +248,14 @@ fn mistakes_of_all_kinds_are_told_in_one_round() {
 
 #[test]
 fn wrong_values_say_what_may_stand_there() {
-    let volume = "chunk = \"60k\"\nstack = \"mqq\"\nserving = \"per-disk\"\ntimeout = 5\n";
+    let volume = "chunk = \"60k\"\nscheduler = \"mq\"\nserving = \"per-disk\"\ntimeout = 5\n";
     let found = problems(&whole("", volume, "read-only = \"yes\"\n"));
     let chunk = "m.toml:7: chunk = \"60k\": a chunk is a power of two from 4k to 2g, such as 64k";
     assert_eq!(found[0], chunk);
-    assert!(found[1].starts_with("m.toml:8: stack = \"mqq\": there are mq, sq, raw"));
-    assert!(found[2].starts_with("m.toml:9: serving = \"per-disk\": there are inline"));
+    assert!(found[1].starts_with("m.toml:8: scheduler = \"mq\": there are none, deadline"));
+    assert!(
+        found[2].starts_with("m.toml:9: serving = \"per-disk\": there are inline, per-drive, auto")
+    );
     assert!(found[3].starts_with("m.toml:10: timeout = \"5\": not a time"), "{}", found[3]);
     assert!(found[4].starts_with("m.toml:14: read-only: write true or false"), "{}", found[4]);
 }

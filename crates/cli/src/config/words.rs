@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
 use millrace::{CHUNK_SECTORS_MAX, Listen, Words};
+use millrace_block::Serving;
 pub use millrace_console::words::{
     MILLISECOND_NS, SECOND_NS, bytes_for_people, design, duration_ns, number, ranges, size, whole,
 };
@@ -145,6 +146,24 @@ pub fn yes_or_no(text: &str) -> Result<bool, String> {
 pub fn setting<T: Words>(text: &str) -> Result<T, String> {
     let words: Vec<(&str, T)> = T::WORDS.iter().map(|(value, word)| (*word, *value)).collect();
     choice(text, &words)
+}
+
+/// How a volume is served. The way of Linux's md is the laboratory's alone.
+///
+/// # Errors
+/// What to write instead.
+pub fn serving(text: &str) -> Result<Serving, String> {
+    let served = |(mode, _): &(Serving, &str)| *mode != Serving::PerVolume;
+    let modes: Vec<_> = Serving::WORDS.iter().copied().filter(served).collect();
+    let words: Vec<_> = modes.iter().map(|(mode, word)| (*word, *mode)).collect();
+    match setting(text) {
+        Ok(Serving::PerVolume) => {
+            Err("a setting of `millrace-lab bench --serving`; write inline, \
+                                       per-drive or auto"
+                .to_owned())
+        }
+        _ => choice(text, &words),
+    }
 }
 
 /// `stripe` or `linear`.
@@ -411,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_wrong_word_lists_the_words_there_are() {
-        let error = setting::<millrace::Stack>("mw").unwrap_err();
-        assert!(error.starts_with("there are mq, sq, raw"), "{error}");
+        let error = setting::<millrace::SchedulerKind>("fare").unwrap_err();
+        assert!(error.starts_with("there are none, deadline, fair"), "{error}");
     }
 }

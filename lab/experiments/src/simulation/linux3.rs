@@ -13,9 +13,10 @@
 //! - Noise: on each CPU a kernel thread wakes once and keeps it from the job for a time.
 //!
 //! What else those versions shared: the map of software queues and the tags, which the layer
-//! itself has (lanes.rs of the block crate); the list `dispatch`, lockless in the second version
-//! only, which is left out. The request's accounting in its partition (`blk_account_io_start`) did
-//! nothing in them: no request bore `REQ_IO_STAT`, which `blk_mq_rq_ctx_init` sets in later ones.
+//! itself has (baseline/lanes.rs of the block crate); the list `dispatch`, lockless in the second
+//! version only, which is left out. The request's accounting in its partition
+//! (`blk_account_io_start`) did nothing in them: no request bore `REQ_IO_STAT`, which
+//! `blk_mq_rq_ctx_init` sets in later ones.
 //! Made by run.rs, called by job.rs; the driver stands around the drive's.
 
 use std::sync::Arc;

@@ -256,7 +256,7 @@ fn locks_have_rows_by_place_on_both_machines() {
         let taken: u64 = places.iter().map(|lock| lock.acquisitions).sum();
         assert!(sum.acquisitions == taken && taken >= 3 * row.ios, "{queue:?}");
         let site = places[0].site.as_deref().unwrap();
-        assert!(site.contains("block/src/disk/sq.rs:"), "{site}");
+        assert!(site.contains("block/src/disk/baseline/sq.rs:"), "{site}");
         assert!(locks.iter().any(|lock| lock.name == "aio-ring"));
         let serve = locks.iter().find(|lock| lock.name == "serve").unwrap();
         assert!(serve.acquisitions > 0 && serve.hold_ns_max > 0, "{serve:?}");

@@ -1,6 +1,6 @@
 //! Requests that got their tags while they were plugged: the way in of the `per-volume` mode.
 //!
-//! Called by the channel's one list for all drives (channel/volume_plug.rs). Such
+//! Called by the channel's one list for all drives (channel/baseline/volume_plug.rs). Such
 //! requests go where those go that the driver gave back as busy: first, and past the software
 //! queue. Kernel counterpart: `blk_mq_insert_requests` of the 4.x series.
 

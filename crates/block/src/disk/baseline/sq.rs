@@ -10,37 +10,156 @@
 //! of the path. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`,
 //! `blk_flush_plug_list`, `blk_fetch_request`, `blk_end_request_all`.
 
+use alloc::collections::VecDeque;
+use core::ops::{Deref, DerefMut};
+
 use millrace_machine::{Counter, Lock, Machine, Stage};
 
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, Waited};
-use crate::disk::SingleQueue;
-use crate::disk::request_lock::{QueuePlug, request_queue};
+use crate::disk::baseline::lanes::Lanes;
+use crate::disk::baseline::request_lock::{Guard, QueuePlug, RequestLock};
+use crate::disk::baseline::stack::BaselineStack;
 use crate::disk::runner::Stamp;
 use crate::disk::visit::Visit;
-use crate::queue::Serve;
+use crate::disk::{DiskConfig, SubmitPath, complete};
 use crate::queue::request::RequestRef;
-use crate::queue::tag::{TagBatch, TagSet};
+use crate::queue::tag::TagBatch;
+use crate::queue::{HardwareQueue, Serve};
 use crate::trace::Action;
 
 /// Requests that a submitter has got and not yet inserted, at most: `BLK_MAX_REQUEST_COUNT`.
 const PLUGGED_MAX: usize = 16;
 
-/// Requests that a submitter has got and not yet inserted.
-struct Plugged<M: Machine> {
+/// Requests that a submitter has got and not yet inserted into a queue.
+struct Plugged<'a, M: Machine> {
+    sq: &'a SingleQueueStack<M>,
     requests: [Option<RequestRef<M>>; PLUGGED_MAX],
     len: usize,
 }
 
+/// The queue, its locks, and the lanes of submitters that are inside at once.
+pub(crate) struct SingleQueueStack<M: Machine> {
+    single: M::Lock<SingleQueue<M>>,
+    request_lock: RequestLock<M>,
+    lanes: Option<Lanes>,
+}
+
+/// The one queue: filled requests.
+struct SingleQueue<M: Machine> {
+    queue: VecDeque<RequestRef<M>>,
+    frozen: bool,
+    /// Requests that submitters have got and not yet inserted.
+    plugged: u32,
+    in_flight: u32,
+}
+
+impl<M: Machine> SingleQueueStack<M> {
+    pub(crate) fn new(request_lock: RequestLock<M>, lanes: Option<Lanes>) -> Self {
+        let single =
+            SingleQueue { queue: VecDeque::new(), frozen: false, plugged: 0, in_flight: 0 };
+        SingleQueueStack { single: M::Lock::new("request-queue", single), request_lock, lanes }
+    }
+
+    /// Takes the lock of the queue, and before it the one that its disk shares with others.
+    #[track_caller]
+    fn lock(&self) -> Holding<'_, M> {
+        let _shared = self.request_lock.hold();
+        Holding { single: self.single.lock(), _shared }
+    }
+}
+
+impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
+    fn open(&self, _config: &DiskConfig<M>, first: &HardwareQueue<M>) -> SubmitPath {
+        let depth = first.tags.depth_with_reserved() as usize;
+        self.single.lock().queue.reserve_exact(depth);
+        SubmitPath::Queues
+    }
+
+    fn lanes(&self) -> Option<&Lanes> {
+        self.lanes.as_ref()
+    }
+
+    fn gets_request_late(&self) -> bool {
+        true
+    }
+
+    fn submit(&self, visit: &mut Visit<'_, M>, _ctx: u16, list: &mut BioList<M>) {
+        submit(self, visit, list);
+    }
+
+    fn dispatch(&self, visit: &mut Visit<'_, M>, serve: &mut Serve<M>, now_ns: u64) -> u32 {
+        dispatch(self, visit, serve, now_ns)
+    }
+
+    fn complete(&self, visit: &mut Visit<'_, M>) -> bool {
+        let hctx = visit.hctx;
+        let again = complete::end_requests(visit, |rq| end(self, hctx, rq));
+        visit.wake_waiter();
+        again
+    }
+
+    fn freeze(&self) {
+        self.single.lock().frozen = true;
+    }
+
+    fn unfreeze(&self) {
+        self.single.lock().frozen = false;
+    }
+
+    fn is_empty(&self) -> bool {
+        let single = self.single.lock();
+        single.queue.is_empty() && single.plugged == 0
+    }
+
+    fn take_waiting(&self, hctx: &HardwareQueue<M>) -> BioList<M> {
+        let mut left = BioList::new();
+        for rq in core::mem::take(&mut self.single.lock().queue) {
+            left.push_back(hctx.tags.take_apart(rq));
+        }
+        left
+    }
+
+    fn forget_issued(&self) {
+        let mut single = self.single.lock();
+        single.in_flight = single.in_flight.saturating_sub(1);
+    }
+
+    fn leak(&self) {
+        self.single.lock().queue.drain(..).for_each(core::mem::forget);
+    }
+}
+
+/// The queue under all its locks.
+struct Holding<'a, M: Machine> {
+    // Given up in this order.
+    single: Guard<'a, M, SingleQueue<M>>,
+    _shared: Option<Guard<'a, M, ()>>,
+}
+
+impl<M: Machine> Deref for Holding<'_, M> {
+    type Target = SingleQueue<M>;
+
+    fn deref(&self) -> &SingleQueue<M> {
+        &self.single
+    }
+}
+
+impl<M: Machine> DerefMut for Holding<'_, M> {
+    fn deref_mut(&mut self) -> &mut SingleQueue<M> {
+        &mut self.single
+    }
+}
+
 /// Gets a request for each bio, inserts them and runs the queue; what found no request stays in the
 /// list.
-pub(crate) fn submit<M: Machine>(visit: &mut Visit<'_, M>, list: &mut BioList<M>) {
+fn submit<M: Machine>(sq: &SingleQueueStack<M>, visit: &mut Visit<'_, M>, list: &mut BioList<M>) {
     let mut now_ns = M::now();
-    if visit.disk.config.entrance.request_lock.plug == QueuePlug::Queue {
-        return submit_each(visit, list, now_ns);
+    if sq.request_lock.plug == QueuePlug::Queue {
+        return submit_each(sq, visit, list, now_ns);
     }
-    let mut plugged = Plugged { requests: [const { None }; PLUGGED_MAX], len: 0 };
+    let mut plugged = Plugged { sq, requests: [const { None }; PLUGGED_MAX], len: 0 };
     let mut refused = false;
     while let Some(bio) = list.pop_front() {
         if let Err(bio) = get(visit, bio, &mut plugged, now_ns) {
@@ -59,9 +178,14 @@ pub(crate) fn submit<M: Machine>(visit: &mut Visit<'_, M>, list: &mut BioList<M>
 }
 
 /// Puts each bio into the queue under its lock; the queue stays plugged until the last one.
-fn submit_each<M: Machine>(visit: &mut Visit<'_, M>, list: &mut BioList<M>, now_ns: u64) {
+fn submit_each<M: Machine>(
+    sq: &SingleQueueStack<M>,
+    visit: &mut Visit<'_, M>,
+    list: &mut BioList<M>,
+    now_ns: u64,
+) {
     while let Some(bio) = list.pop_front() {
-        if let Err(bio) = make_request(visit, bio, now_ns) {
+        if let Err(bio) = make_request(sq, visit, bio, now_ns) {
             list.push_front(bio);
             break;
         }
@@ -72,6 +196,7 @@ fn submit_each<M: Machine>(visit: &mut Visit<'_, M>, list: &mut BioList<M>, now_
 /// Merges a bio with the queue's last request or queues one for it; a flush goes its own way.
 /// Kernel counterpart: `__make_request` of 2.4.
 fn make_request<M: Machine>(
+    sq: &SingleQueueStack<M>,
     visit: &mut Visit<'_, M>,
     bio: BioRef<M>,
     now_ns: u64,
@@ -79,8 +204,7 @@ fn make_request<M: Machine>(
     if bio.op() == Op::Flush {
         return wait_apart(visit, bio, now_ns);
     }
-    let disk = visit.disk;
-    let mut single = request_queue(disk);
+    let mut single = sq.lock();
     let now_ns = stamp(visit, now_ns);
     let Some((bio, rq)) = claim(visit, &mut single, bio, now_ns)? else { return Ok(()) };
     let rq = fill(visit, rq, bio, now_ns);
@@ -106,10 +230,11 @@ fn stamp<M: Machine>(visit: &Visit<'_, M>, batch_ns: u64) -> u64 {
 }
 
 /// Inserts what was plugged and runs the queue.
-fn insert<M: Machine>(visit: &mut Visit<'_, M>, plugged: &mut Plugged<M>) {
+fn insert<M: Machine>(visit: &mut Visit<'_, M>, plugged: &mut Plugged<'_, M>) {
+    let sq = plugged.sq;
     let entered = if visit.may_serve() { visit.hctx.serve.try_enter() } else { None };
     let Some(mut serving) = entered else {
-        request_queue(visit.disk).take_in(plugged);
+        sq.lock().take_in(plugged);
         if !visit.may_serve() {
             // So that the owner sees it in its last look before it sleeps.
             visit.hctx.mark_pending(0);
@@ -117,7 +242,7 @@ fn insert<M: Machine>(visit: &mut Visit<'_, M>, plugged: &mut Plugged<M>) {
         return visit.kick();
     };
     let serve: &mut Serve<M> = &mut serving;
-    let mut single = request_queue(visit.disk);
+    let mut single = sq.lock();
     single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
         // The queue is run under the same hold.
@@ -138,13 +263,8 @@ fn fetch<M: Machine>(visit: &Visit<'_, M>, single: &mut SingleQueue<M>) -> Optio
 }
 
 impl<M: Machine> SingleQueue<M> {
-    /// Whether no request waits in it, or is about to.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.plugged == 0
-    }
-
     /// Puts what was plugged at the queue's end.
-    fn take_in(&mut self, plugged: &mut Plugged<M>) {
+    fn take_in(&mut self, plugged: &mut Plugged<'_, M>) {
         M::work(Stage::Insert, plugged.len as u32);
         let all = plugged.requests[..plugged.len].iter_mut();
         self.queue.extend(all.filter_map(Option::take));
@@ -157,7 +277,7 @@ impl<M: Machine> SingleQueue<M> {
 fn get<M: Machine>(
     visit: &mut Visit<'_, M>,
     bio: BioRef<M>,
-    plugged: &mut Plugged<M>,
+    plugged: &mut Plugged<'_, M>,
     now_ns: u64,
 ) -> Result<(), BioRef<M>> {
     if bio.op() == Op::Flush {
@@ -174,8 +294,7 @@ fn get<M: Machine>(
         M::work(Stage::Submit, 1);
         return Ok(());
     };
-    let disk = visit.disk;
-    let mut single = request_queue(disk);
+    let mut single = plugged.sq.lock();
     let now_ns = stamp(visit, now_ns);
     let Some((bio, rq)) = claim(visit, &mut single, bio, now_ns)? else { return Ok(()) };
     single.plugged += 1;
@@ -283,7 +402,8 @@ fn merge<M: Machine>(
 }
 
 /// Fetches one request after another under the lock and hands it to the driver.
-pub(crate) fn dispatch<M: Machine>(
+fn dispatch<M: Machine>(
+    sq: &SingleQueueStack<M>,
     visit: &mut Visit<'_, M>,
     serve: &mut Serve<M>,
     mut now_ns: u64,
@@ -291,7 +411,7 @@ pub(crate) fn dispatch<M: Machine>(
     let mut sent = visit.dispatch_staged(serve, now_ns);
     // Until the driver is too busy, perhaps for a flush already.
     while serve.requeued.is_empty() {
-        let rq = fetch(visit, &mut request_queue(visit.disk));
+        let rq = fetch(visit, &mut sq.lock());
         let Some(rq) = rq else { break };
         if now_ns == 0 || visit.run.stamp == Stamp::Io {
             now_ns = M::now();
@@ -302,12 +422,12 @@ pub(crate) fn dispatch<M: Machine>(
 }
 
 /// Ends one request under the lock.
-pub(crate) fn end<M: Machine>(visit: &Visit<'_, M>, tags: &TagSet<M>, rq: RequestRef<M>) {
-    let mut single = request_queue(visit.disk);
+fn end<M: Machine>(sq: &SingleQueueStack<M>, hctx: &HardwareQueue<M>, rq: RequestRef<M>) {
+    let mut single = sq.lock();
     M::work(Stage::Complete, 1);
     // Flushes were never queued.
     single.in_flight = single.in_flight.saturating_sub((rq.op() != Op::Flush).into());
     let mut batch = TagBatch::EMPTY;
-    tags.give(&mut batch, rq);
-    tags.give_rest(batch);
+    hctx.tags.give(&mut batch, rq);
+    hctx.tags.give_rest(batch);
 }

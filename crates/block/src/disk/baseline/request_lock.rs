@@ -1,15 +1,12 @@
 //! `RequestLock`: the lock around the request queue of the `sq` stack, as wide as it once was.
 //!
-//! A setting of the disk: alone, or with other disks under a lock that all share. Taken by sq.rs
-//! through `request_queue`, the shared lock first. Kept to be measured against (\[OLS\]).
+//! A setting of the disk: alone, or with other disks under a lock that all share. Taken by sq.rs,
+//! the shared lock first. Kept to be measured against (\[OLS\]).
 //! Kernel counterpart: `io_request_lock` of 2.4, `queue_lock` since 2.5.
 
 use alloc::sync::Arc;
-use core::ops::{Deref, DerefMut};
 
 use millrace_machine::{Lock, Machine};
-
-use crate::disk::{Disk, SingleQueue};
 
 /// The lock around the request queue of the `sq` stack, and when requests leave it.
 ///
@@ -70,32 +67,4 @@ pub enum QueuePlug {
 }
 
 /// Holds a lock of the machine.
-type Guard<'a, M, T> = <<M as Machine>::Lock<T> as Lock<T>>::Guard<'a>;
-
-/// The request queue of a disk, under all its locks.
-pub(crate) struct Holding<'a, M: Machine> {
-    // Given up in this order.
-    single: Guard<'a, M, SingleQueue<M>>,
-    _shared: Option<Guard<'a, M, ()>>,
-}
-
-impl<M: Machine> Deref for Holding<'_, M> {
-    type Target = SingleQueue<M>;
-
-    fn deref(&self) -> &SingleQueue<M> {
-        &self.single
-    }
-}
-
-impl<M: Machine> DerefMut for Holding<'_, M> {
-    fn deref_mut(&mut self) -> &mut SingleQueue<M> {
-        &mut self.single
-    }
-}
-
-/// Takes the lock of a disk's request queue, and before it the one that it shares.
-#[track_caller]
-pub(crate) fn request_queue<M: Machine>(disk: &Disk<M>) -> Holding<'_, M> {
-    let _shared = disk.config.entrance.request_lock.hold();
-    Holding { single: disk.sq.lock(), _shared }
-}
+pub(crate) type Guard<'a, M, T> = <<M as Machine>::Lock<T> as Lock<T>>::Guard<'a>;

@@ -1,0 +1,151 @@
+//! How a channel uses the one list of all drives, of a volume that is served per volume.
+//!
+//! The parts of `Submission` and of `Member` that put bios into that list and take requests out of
+//! it. Called by submission.rs and unplug.rs where `BioChecks::baseline` says that bios do not go
+//! into the drives' plugs; the list is made when a channel first needs it. Kernel counterpart: that
+//! of volume_plug.rs.
+
+use alloc::boxed::Box;
+
+use millrace_machine::{Counter, Machine, Stage};
+
+use crate::bio::Op;
+use crate::chain::slot::BioRef;
+use crate::channel::baseline::volume_plug::{Drives, VolumePlug};
+use crate::channel::member::{Member, Server};
+use crate::channel::submission::Submission;
+use crate::disk::baseline::filled;
+use crate::disk::runner::Runner;
+use crate::disk::trace::PlugPlace;
+use crate::queue::request::RequestRef;
+use crate::volume::serving::Serving;
+
+/// Makes the list of a channel, if its volume is served so and there is none.
+pub(crate) fn make_plug<M: Machine>(sub: &mut Submission<M>) {
+    if sub.checks.baseline && sub.volume_plug.is_none() {
+        sub.volume_plug = Some(Box::new(VolumePlug::new(&sub.volume)));
+    }
+}
+
+impl<M: Machine> Submission<M> {
+    /// Unplugs the list, if there is one; with nothing plugged, follows the volume's mode.
+    pub(crate) fn flush_baseline(&mut self, serving: Serving) {
+        if self.checks.baseline {
+            self.batch.plugged += self.flush_requests();
+        }
+        let follows = serving == Serving::PerVolume;
+        if self.batch.plugged == 0 && self.checks.baseline != follows {
+            self.checks.baseline = follows;
+            self.checks.settle();
+            make_plug(self);
+        }
+    }
+
+    /// Puts a bio that goes to one drive into the list, as a request or into another's.
+    pub(crate) fn plug_request(&mut self, slot: BioRef<M>) {
+        if self.checks.traced {
+            let drives = self.members.len();
+            let disk = &self.members[usize::from(slot.member)].disk;
+            disk.trace(&mut self.run).tell_entry(&slot);
+            disk.trace(&mut self.run).record_entry(&slot, drives);
+        }
+        if slot.op() != Op::Flush {
+            // A flush is counted when it goes its own way.
+            self.members[usize::from(slot.member)].outstanding += 1;
+        }
+        self.batch.plugged = self.with_volume_plug(|plug, to| plug.plug(slot, to));
+        self.run.publish();
+    }
+
+    /// Unplugs the list, and goes on with what was refused or blocked; returns what is left.
+    fn flush_requests(&mut self) -> u32 {
+        self.with_volume_plug(VolumePlug::flush)
+    }
+
+    /// Does something with the list; returns what is plugged then.
+    fn with_volume_plug(
+        &mut self,
+        act: impl FnOnce(&mut VolumePlug<M>, &mut Drives<'_, M>),
+    ) -> u32 {
+        let Some(plug) = &mut self.volume_plug else {
+            unreachable!("made when the channel began to follow this mode");
+        };
+        let (members, run) = (&mut self.members, &mut self.run);
+        act(plug, &mut Drives { members, run, traced: self.checks.traced });
+        plug.plugged(&self.members)
+    }
+
+    /// Takes plugged requests apart again: only for a `BioSet` that is leaked.
+    pub(crate) fn leak_requests(&mut self) {
+        if let Some(plug) = &mut self.volume_plug {
+            plug.leak(&self.members);
+        }
+    }
+}
+
+impl<M: Machine> Member<M> {
+    /// A request of the drive, taken while plugging.
+    pub(crate) fn take_request(&self, run: &mut Runner<M>) -> Option<RequestRef<M>> {
+        self.hctx().tags.take_one(&mut run.hint)
+    }
+
+    /// A bio that became a request, or part of one that was plugged before.
+    pub(crate) fn count_plugged(&mut self) {
+        M::work(Stage::Submit, 1);
+        self.stats.queued.add(1);
+    }
+
+    /// A bio waits for a tag: the channel looks at its own queue, since whoever has the tags may be
+    /// gone, or away for long.
+    pub(crate) fn expect_tag(&mut self) {
+        self.served_here = true;
+    }
+
+    /// Fills a request with a chain, without handing it over.
+    pub(crate) fn fill(&self, mut rq: RequestRef<M>, chain: BioRef<M>) -> RequestRef<M> {
+        rq.touch();
+        rq.fill_waited(chain, self.route.hctx, self.disk.flags_taken);
+        rq
+    }
+
+    /// Takes the chain out of a filled request, and gives the tag back.
+    pub(crate) fn unfill(&self, rq: RequestRef<M>) -> BioRef<M> {
+        self.hctx().tags.take_apart(rq)
+    }
+
+    /// After tags went back: whoever waits for one looks for it.
+    pub(crate) fn wake_waiters(&self) {
+        self.hctx().tags.wake_all();
+    }
+
+    /// Tells the recorder that `count` filled requests, of which `rq` is the first, are about to be
+    /// handed over.
+    pub(crate) fn record_unplug(&self, rq: &RequestRef<M>, count: u32, run: &mut Runner<M>) {
+        rq.touch();
+        if let Some(head) = rq.chain.as_deref() {
+            self.disk.trace(run).record_unplug(head, count);
+        }
+    }
+
+    /// Hands filled requests over, one drive's in one go; false, and none taken, if the drive is
+    /// frozen.
+    pub(crate) fn send_requests(
+        &mut self,
+        requests: impl Iterator<Item = RequestRef<M>>,
+        run: &mut Runner<M>,
+    ) -> bool {
+        self.served_here = true;
+        filled::submit(&mut self.visit(run), requests)
+    }
+
+    /// Sends a flush by itself.
+    pub(crate) fn send_flush(&mut self, slot: BioRef<M>, run: &mut Runner<M>) {
+        M::work(Stage::Submit, 1);
+        self.expect_flush();
+        if self.disk.trace(run).is_on() {
+            self.disk.trace(run).plugged(&slot, PlugPlace::First);
+        }
+        self.plug.push(slot);
+        self.flush_served(Server::Submitter, run);
+    }
+}

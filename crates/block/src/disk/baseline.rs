@@ -1,0 +1,67 @@
+//! Baselines: designs that the layer is measured against, each in a file of its own.
+//!
+//! A disk follows the multi-queue design of the files around this folder, and has no baseline,
+//! unless its settings name another: one request queue under one lock (sq.rs), straight to the
+//! driver (raw.rs), or several threads inside one hardware queue (lanes.rs). `Disk::new` chooses,
+//! once. The steps of an I/O know of `BaselineStack` only (stack.rs), and the short way (direct.rs)
+//! of none. Sources: \[MQ\], \[OLS\].
+
+pub(crate) mod filled;
+pub(crate) mod lanes;
+pub(crate) mod raw;
+pub(crate) mod request_lock;
+pub(crate) mod sq;
+pub(crate) mod stack;
+
+use alloc::boxed::Box;
+
+use millrace_machine::{Machine, Topology};
+
+use crate::bio::error::Error;
+use crate::disk::baseline::lanes::{Lanes, SharedQueueStack};
+use crate::disk::baseline::raw::RawStack;
+use crate::disk::baseline::sq::SingleQueueStack;
+use crate::disk::baseline::stack::BaselineStack;
+use crate::disk::{DiskConfig, Inside, Stack};
+use crate::queue::Spread;
+use crate::queue::driver::{Driver, HwQueues};
+
+/// The baseline that a disk follows.
+pub(crate) struct Baseline<M: Machine> {
+    pub(crate) stack: Box<dyn BaselineStack<M>>,
+    /// [`BaselineStack::has_two_levels`], where nobody needs to ask.
+    pub(crate) has_two_levels: bool,
+}
+
+/// The lanes that a disk's hardware queues are, in a baseline that has some.
+pub(crate) fn lanes<M: Machine>(baseline: Option<&Baseline<M>>) -> Option<&Lanes> {
+    baseline.and_then(|baseline| baseline.stack.lanes())
+}
+
+/// The baseline that a disk's settings name, if they do; adapts the spread of queues to it.
+///
+/// # Errors
+/// `InvalidSetting` if the drive cannot follow it.
+pub(crate) fn of<M: Machine>(
+    driver: &dyn Driver<M>,
+    config: &mut DiskConfig<M>,
+    hw: HwQueues,
+    (topology, threads): (&Topology, u16),
+) -> Result<Option<Baseline<M>>, Error> {
+    let stack: Box<dyn BaselineStack<M>> = match (config.stack, config.entrance.inside) {
+        (Stack::Sq, _) => {
+            (config.software_queues, config.hardware_queues) = (Spread::One, Spread::One);
+            config.worker = None;
+            let lanes = lanes::is_possible(driver, hw)
+                .then(|| Lanes::spread(config, hw, (topology, threads)));
+            let request_lock = config.entrance.request_lock.clone();
+            Box::new(SingleQueueStack::new(request_lock, lanes))
+        }
+        (_, Inside::Each) => {
+            Box::new(SharedQueueStack::new(driver, config, hw, (topology, threads))?)
+        }
+        (Stack::Raw, Inside::One { .. }) => Box::new(RawStack),
+        (Stack::Mq, Inside::One { .. }) => return Ok(None),
+    };
+    Ok(Some(Baseline { has_two_levels: stack.has_two_levels(), stack }))
+}

@@ -1,0 +1,180 @@
+//! Lanes: the ways of several threads into one hardware queue, for drives that complete at once.
+//!
+//! A disk has them if its settings say `Inside::Each`, and always with the `sq` stack. Each lane is
+//! a `HardwareQueue` of one thread, or of one CPU where threads stay on theirs, with a driver's
+//! queue of its own; what the lanes of a hardware queue share is its tags and its map of software
+//! queues. Made once, by `Disk::new`. Kernel counterpart: `blk_mq_run_hw_queue`, which any number
+//! of CPUs run at once.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::vec::Vec;
+
+use millrace_machine::{Machine, Topology};
+
+use crate::bio::error::{Error, ErrorKind};
+use crate::chain::slot::BioList;
+use crate::disk::baseline::stack::{BaselineStack, NO_SCHEDULER};
+use crate::disk::visit::Visit;
+use crate::disk::{DiskConfig, Stack};
+use crate::queue::controller::lane_tags;
+use crate::queue::driver::{Driver, HwQueues, QueueKind};
+use crate::queue::pending::Pending;
+use crate::queue::{HardwareQueue, Route, Spread};
+
+/// The ways of threads into the hardware queues of a disk.
+pub(crate) struct Lanes {
+    /// For each lane, the hardware queue that it leads into and the software queue that it takes
+    /// from.
+    lanes: Box<[(usize, usize)]>,
+}
+
+/// Whether a drive can have lanes.
+pub(crate) fn is_possible<M: Machine>(driver: &dyn Driver<M>, hw: HwQueues) -> bool {
+    driver.is_immediate() && hw.kind == QueueKind::AnyThread
+}
+
+impl Lanes {
+    /// A lane for each thread or CPU, as far as the driver has queues.
+    pub(crate) fn spread<M: Machine>(
+        config: &DiskConfig<M>,
+        hw: HwQueues,
+        (topology, threads): (&Topology, u16),
+    ) -> Lanes {
+        let (cpus, most) = (topology.cpus(), usize::from(hw.count.max(1)));
+        let count = |spread: Spread| spread.count(topology, threads);
+        let lane = |place: usize| {
+            let node = topology.node_of(cpus[place % cpus.len()].id).0 as usize;
+            let index = |spread: Spread, count| spread.index(place, node, count);
+            let (hardware, software) = (config.hardware_queues, config.software_queues);
+            (index(hardware, count(hardware).min(most)), index(software, count(software)))
+        };
+        Lanes { lanes: (0..count(Spread::Core).min(most)).map(lane).collect() }
+    }
+
+    /// The hardware queues that are these lanes.
+    pub(crate) fn open<M: Machine>(
+        &self,
+        config: &DiskConfig<M>,
+        hw: HwQueues,
+    ) -> Box<[HardwareQueue<M>]> {
+        let queues: Vec<usize> = self.lanes.iter().map(|(queue, _)| *queue).collect();
+        let tags = lane_tags(config.tag_settings(), hw, &queues);
+        let parts = self.lanes.iter().zip(Pending::of_lanes(&self.lanes)).zip(tags).zip(0..);
+        let open = |((((_, ctx), pending), tags), number): (((&(usize, usize), _), _), u16)| {
+            HardwareQueue::new(number, hw.kind, 1, tags).lane(*ctx, pending)
+        };
+        parts.map(open).collect()
+    }
+
+    /// How many lanes there are.
+    pub(crate) fn count(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// How many hardware queues they lead into.
+    pub(crate) fn queues(&self) -> usize {
+        self.lanes.iter().map(|(queue, _)| queue + 1).max().unwrap_or(0)
+    }
+
+    /// The lane of a submitter at position `place`, which takes from its own software queue
+    /// wherever its thread is.
+    pub(crate) fn route(&self, place: usize) -> Route {
+        let hctx = place % self.lanes.len();
+        Route { ctx: self.lanes[hctx].1 as u16, hctx: hctx as u16, number: 0 }
+    }
+}
+
+/// Several threads inside one hardware queue, each in a lane of its own.
+pub(crate) struct SharedQueueStack {
+    lanes: Lanes,
+    /// Without the costs of the multi-queue design, and without merges.
+    is_raw: bool,
+}
+
+impl SharedQueueStack {
+    /// # Errors
+    /// `InvalidSetting` if the drive cannot have lanes.
+    pub(crate) fn new<M: Machine>(
+        driver: &dyn Driver<M>,
+        config: &DiskConfig<M>,
+        hw: HwQueues,
+        (topology, threads): (&Topology, u16),
+    ) -> Result<Self, Error> {
+        let wrong = if !is_possible(driver, hw) {
+            "the drive answers later"
+        } else if config.worker.is_some() {
+            "a worker serves alone"
+        } else if usize::from(hw.count) < Spread::Core.count(topology, threads) {
+            "fewer queues than threads"
+        } else {
+            let lanes = Lanes::spread(config, hw, (topology, threads));
+            return Ok(SharedQueueStack { lanes, is_raw: config.stack == Stack::Raw });
+        };
+        let text = format!("drive {}: inside each: {wrong}; use inside one", config.name);
+        Err(Error::new(ErrorKind::InvalidSetting, text))
+    }
+}
+
+impl<M: Machine> BaselineStack<M> for SharedQueueStack {
+    fn lanes(&self) -> Option<&Lanes> {
+        Some(&self.lanes)
+    }
+
+    fn merges_in_plug(&self) -> bool {
+        !self.is_raw
+    }
+
+    fn has_two_levels(&self) -> bool {
+        !self.is_raw
+    }
+
+    fn refuses_scheduler(&self) -> &'static str {
+        match self.is_raw {
+            true => NO_SCHEDULER,
+            false => "inside each takes no scheduler; use inside one",
+        }
+    }
+
+    /// Each that comes marks its software queue, and takes what is there.
+    fn submit(&self, visit: &mut Visit<'_, M>, ctx: u16, list: &mut BioList<M>) {
+        visit.trace().begin_insert(list);
+        // Under the lock, as `__blk_mq_insert_request` does.
+        let Some(queue) = visit.insert(ctx, list) else { return };
+        visit.hctx.mark_pending(ctx.into());
+        drop(queue);
+        visit.kick();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::driver::TagScope;
+    use millrace_simulator::Simulated;
+
+    #[test]
+    fn lanes_are_one_for_each_cpu_and_lead_where_the_settings_say() {
+        let (topology, kind) = (Topology::uniform(2, 2), QueueKind::AnyThread);
+        let queues = |count| HwQueues { count, depth: 8, kind, tags: TagScope::PerQueue };
+        let config = |software_queues, hardware_queues| DiskConfig::<Simulated> {
+            software_queues,
+            hardware_queues,
+            ..DiskConfig::default()
+        };
+        let (core, node, one) = (Spread::Core, Spread::Node, Spread::One);
+        let lanes = |config: &DiskConfig<Simulated>, count| {
+            Lanes::spread(config, queues(count), (&topology, 0))
+        };
+        let paper = config(core, node);
+        assert_eq!(*lanes(&paper, 64).lanes, [(0, 0), (0, 1), (1, 2), (1, 3)]);
+        assert_eq!(*lanes(&paper, 3).lanes, [(0, 0), (0, 1), (1, 2)]);
+        assert_eq!(*lanes(&config(one, core), 64).lanes, [(0, 0), (1, 0), (2, 0), (3, 0)]);
+        // As with the one queue of `sq`.
+        assert_eq!(*lanes(&config(one, one), 64).lanes, [(0, 0); 4]);
+        assert_eq!((lanes(&paper, 3).count(), lanes(&paper, 3).queues()), (3, 2));
+        let open = lanes(&paper, 64).open(&paper, queues(64));
+        let share = |a: usize, b: usize| alloc::sync::Arc::ptr_eq(&open[a].tags, &open[b].tags);
+        assert!(share(0, 1) && share(2, 3) && !share(1, 2));
+    }
+}

@@ -1,0 +1,34 @@
+//! `raw`: no queues before the driver's, each submitter waits for that one.
+//!
+//! Kept to be measured against (\[MQ\]): what the layer costs beside the driver. Nothing is merged,
+//! sorted or left to others; whoever finds the driver's queue taken waits for it, however long.
+//! What the multi-queue design charges for insertion and dispatch is not charged for. Called by
+//! `Visit`. Kernel counterpart: a driver with `submit_bio` of its own.
+
+use millrace_machine::Machine;
+
+use crate::chain::slot::BioList;
+use crate::disk::baseline::stack::BaselineStack;
+use crate::disk::visit::Visit;
+use crate::disk::{DiskConfig, SubmitPath, dispatch, queues};
+use crate::queue::HardwareQueue;
+
+/// No queues before the driver's.
+pub(crate) struct RawStack;
+
+impl<M: Machine> BaselineStack<M> for RawStack {
+    fn open(&self, config: &DiskConfig<M>, first: &HardwareQueue<M>) -> SubmitPath {
+        queues::bypass(config, first)
+    }
+
+    fn submit(&self, visit: &mut Visit<'_, M>, ctx: u16, list: &mut BioList<M>) {
+        visit.trace().begin_insert(list);
+        match visit.may_serve() {
+            true => {
+                let serving = visit.hctx.serve.enter();
+                dispatch::submit_inside(visit, ctx, serving, list);
+            }
+            false => dispatch::leave_to_others(visit, ctx, list),
+        }
+    }
+}
