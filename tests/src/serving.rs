@@ -85,7 +85,7 @@ pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let mut random = XorShift64::of_seed(seed);
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
-        bytes.extend(random.next().to_le_bytes().map(|byte| byte | 1));
+        bytes.extend_from_slice(&(random.next() | 0x0101_0101_0101_0101).to_le_bytes());
     }
     bytes.truncate(length);
     bytes

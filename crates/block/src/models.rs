@@ -3,9 +3,9 @@
 //! models`, failing with a bug planted in one line.
 //!
 //! Bounds: maps of one word, tag sets of depth 1 or 2, two or three threads, two or three
-//! preemptions, or any number. `cargo xtask models` runs them, those that take long included,
-//! and prints how many executions each took. No deadline ever passes here, so a lost wake-up cannot hide behind a
-//! timeout.
+//! preemptions, or any number. `cargo xtask models` runs them, those that take long included, and
+//! prints how many executions each took. No deadline ever passes here, so a lost wake-up cannot
+//! hide behind a timeout.
 #![cfg(test)]
 
 extern crate std;

@@ -3,8 +3,8 @@
 //! A test binary makes one [`Counting`] its global allocator. Calls count while
 //! [`Counting::calls_in`] runs its body, on the threads that the allocator was made for: the caller
 //! of `calls_in`, or those of which a function says so. The first counted call keeps its backtrace,
-//! so a failure names the line. One measurement runs at a time; others wait. Bytes that the process
-//! holds are counted always. Used by `tests/allocation.rs` of block, drives and exports.
+//! so a failure names the function. One measurement runs at a time; others wait. Bytes that the
+//! process holds are counted always. Used by the `allocation` tests of block, drives and exports.
 
 #![allow(unsafe_code)] // Whatever implements `GlobalAlloc` is unsafe.
 

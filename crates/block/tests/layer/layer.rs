@@ -515,7 +515,7 @@ proptest! {
                 Op::Discard | Op::WriteZeroes => place.fill(0),
                 Op::Read => {
                     let buffers = bio.into_buffers();
-                    let read: Vec<u8> = buffers.iter().flat_map(|b| b.to_vec()).collect();
+                    let read = buffers.iter().map(|b| b.to_vec()).collect::<Vec<_>>().concat();
                     prop_assert!(read == place);
                 }
                 Op::Flush => {}

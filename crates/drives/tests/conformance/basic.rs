@@ -50,7 +50,7 @@ fn lists_of_buffers_are_one_io() {
         rig.run_ok(Bio::writev(3, pieces));
         assert!(rig.read(3, total) == data, "written from a list");
         let bio = rig.run_ok(Bio::readv(3, lens.map(Buffer::new).into_iter().collect()));
-        let back: Vec<u8> = bio.into_buffers().iter().flat_map(|b| b.to_vec()).collect();
+        let back = bio.into_buffers().iter().map(|b| b.to_vec()).collect::<Vec<_>>().concat();
         assert!(back == data, "read into a list");
     }
 }

@@ -73,7 +73,8 @@ fn round(rig: &mut Rig, image: &mut [u8], dice: &mut Dice, number: u64) {
     for done in rig.drain() {
         assert_eq!(done.status, Status::Ok);
         if let Some(&(start, len)) = reads.get((done.user_data as usize).wrapping_sub(1)) {
-            let back: Vec<u8> = done.bio.into_buffers().iter().flat_map(|b| b.to_vec()).collect();
+            let back =
+                done.bio.into_buffers().iter().map(|b| b.to_vec()).collect::<Vec<_>>().concat();
             assert!(back == image[start..start + len], "{len} bytes at {start}, round {number}");
         }
     }
