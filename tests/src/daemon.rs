@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::process::{create, poll_within};
 
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running daemon.
