@@ -46,7 +46,7 @@ enum Before {
 const STEPS: [Step; 4] = [
     Step {
         name: "build",
-        args: &["build", "--release"],
+        args: &["build", "--release", "--bin", "millrace"],
         before: Before::Empty,
         wall_max: Some(210),
     },
