@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use crate::alone;
 use crate::support::TestDrive;
 use millrace_allocations::{Counting, uncounted};
 use millrace_block::{
@@ -162,6 +163,7 @@ fn long_in_pieces() -> Vec<Buffer> {
 
 #[test]
 fn allocator_calls_are_counted_and_traced_to_their_function() {
+    let _alone = alone();
     let (calls, first) = ALLOCATOR.calls_in(|| drop(Buffer::new(512)));
     assert_eq!(calls, 2);
     assert!(first.contains("bio::buffer::"), "{first}");
@@ -170,6 +172,7 @@ fn allocator_calls_are_counted_and_traced_to_their_function() {
 
 #[test]
 fn io_on_a_single_drive_allocates_nothing() {
+    let _alone = alone();
     for stack in STACKS {
         let channel = channel(1, stack, |_| ());
         let counts = assert_no_call(&format!("{stack:?}"), channel, bios(32, short), 0);
@@ -179,6 +182,7 @@ fn io_on_a_single_drive_allocates_nothing() {
 
 #[test]
 fn io_that_waits_for_tags_allocates_nothing() {
+    let _alone = alone();
     for stack in STACKS {
         for tags in [TagScope::PerQueue, TagScope::PerDrive] {
             let channel = channel(1, stack, |drive| (drive.depth, drive.tags) = (4, tags));
@@ -191,6 +195,7 @@ fn io_that_waits_for_tags_allocates_nothing() {
 
 #[test]
 fn io_split_over_a_stripe_allocates_nothing() {
+    let _alone = alone();
     for stack in STACKS {
         // 4 parts a bio: 200 bios want more parts than a channel has, and some wait for them.
         for in_flight in [1, 32, 200] {
@@ -204,6 +209,7 @@ fn io_split_over_a_stripe_allocates_nothing() {
 
 #[test]
 fn io_split_by_the_limits_of_drives_allocates_nothing() {
+    let _alone = alone();
     for stack in STACKS {
         let channel = channel(4, stack, |drive| {
             drive.limits.max_sectors = 24;
@@ -218,6 +224,7 @@ fn io_split_by_the_limits_of_drives_allocates_nothing() {
 
 #[test]
 fn vectored_io_allocates_nothing() {
+    let _alone = alone();
     for stack in STACKS {
         for drives in [1, 4] {
             let channel = channel(drives, stack, |_| ());
@@ -230,6 +237,7 @@ fn vectored_io_allocates_nothing() {
 
 #[test]
 fn flushes_discards_and_durable_writes_allocate_nothing() {
+    let _alone = alone();
     for stack in STACKS {
         for drives in [1, 4] {
             let flags = OpFlags::FUA.with(OpFlags::PREFLUSH);

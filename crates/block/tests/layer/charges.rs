@@ -4,8 +4,9 @@
 //! Runs the same few bios on one CPU with a stage that costs nothing and with one that costs a
 //! few microseconds; the difference of the virtual times says how often it was charged for.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::alone;
 use crate::support::{TestDrive, run};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch, Driver,
@@ -237,9 +238,6 @@ fn the_one_list_is_searched_for_each_bio_and_sorted_once() {
     assert_eq!(charges(design, &[])[..5], charges(Design::USUAL, &[])[..5]);
 }
 
-/// The native machine's locks are counted for one test at a time.
-static METERED: Mutex<()> = Mutex::new(());
-
 /// How often serve locks were entered since the meter began.
 fn entered(meter: &LockMeter) -> u64 {
     let serve = |row: &&LockRow| row.name == "serve";
@@ -248,7 +246,7 @@ fn entered(meter: &LockMeter) -> u64 {
 
 #[test]
 fn serve_locks_of_a_disk_count_from_when_it_is_told_until_nobody_asks() {
-    let _alone = METERED.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let disk = Disk::<Native>::new(Box::new(TestDrive::new(64)), DiskConfig::default()).unwrap();
     let volume = Volume::single(Arc::clone(&disk)).unwrap();
     let mut channel = Channel::open(&volume, ChannelConfig::default()).unwrap();
@@ -291,7 +289,7 @@ fn metered(worker: bool) -> (LockMeter, Channel<Native>, Worker<Native>) {
 
 #[test]
 fn a_channel_that_handed_all_over_enters_no_queue_but_its_own_to_look_for_timeouts() {
-    let _alone = METERED.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let entered = [false, true].map(|handed| {
         let (meter, mut channel, mut worker) = metered(handed);
         (0..5).for_each(|_| assert_eq!(channel.poll(|_| ()), 0));
