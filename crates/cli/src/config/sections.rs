@@ -34,7 +34,7 @@ const HANDSHAKES_NS: RangeInclusive<u64> = MILLISECOND_NS..=3600 * SECOND_NS;
 
 /// What has become of the key `stack`.
 const STACK_MOVED: &str = "a setting of `millrace-lab bench --stack`; every drive of the daemon has \
-                           stack mq: delete this line";
+                           stack mq: delete this key";
 
 /// Queue settings that a drive or a volume may have.
 #[derive(Debug, Clone, Copy, Default)]

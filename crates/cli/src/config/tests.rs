@@ -109,7 +109,7 @@ fn queue_settings_of_a_drive_go_before_those_of_its_volume() {
 #[test]
 fn settings_of_the_laboratory_are_refused_with_the_command_that_has_them() {
     let stack = "stack: a setting of `millrace-lab bench --stack`; every drive of the daemon has \
-                 stack mq: delete this line";
+                 stack mq: delete this key";
     for word in ["mq", "sq", "raw", "none"] {
         let key = format!("stack = \"{word}\"\n");
         assert_eq!(problems(&whole(&key, "", "")), [format!("m.toml:4: {stack}")]);

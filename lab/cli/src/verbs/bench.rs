@@ -37,7 +37,7 @@ use millrace::{
     cache_over, drive_device, volume_device,
 };
 use millrace_block::{Stack, TraceStamp};
-use millrace_console::Form;
+use millrace_console::{Form, shell_word};
 use millrace_experiments::{Interrupt, Queues, Row};
 use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};
 
@@ -209,6 +209,7 @@ fn recorded(recorded: &Recorded) -> String {
         0 => String::new(),
         _ => format!(", {dropped} dropped: use a larger --trace-ring"),
     };
+    let name = shell_word(&name);
     format!("{events} events recorded{lost}; see them with millrace trace spans {name}")
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use millrace_console::words::duration;
-use millrace_console::{counted, say};
+use millrace_console::{counted, say, shell_word};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -115,7 +115,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let files = counted(done.files.len(), "file");
     say(&format!("{} events recorded in {files}\n", done.events));
-    say(&format!("see them with: millrace trace spans {}\n", args.output.display()));
+    let name = args.output.to_string_lossy();
+    say(&format!("see them with: millrace trace spans {}\n", shell_word(&name)));
     if done.dropped > 0 {
         say(&format!("{} events dropped: record fewer, such as --action D,C\n", done.dropped));
         return Ok(ExitCode::from(1));

@@ -52,6 +52,8 @@ pub struct Args {
 /// # Errors
 /// If a trace cannot be read to its end, or the other one cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    // Before anything is created: a file of that name keeps its contents if this is refused.
+    Writer::new(args.to_format, std::io::sink())?;
     let mut source = open(&args.input.paths(), args.input.format)?;
     if args.output == Path::new("-") {
         let out = BufWriter::with_capacity(BUFFER_BYTES, std::io::stdout().lock());

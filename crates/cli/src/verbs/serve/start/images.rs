@@ -21,7 +21,7 @@ use crate::verbs::serve::check::probe;
 #[command(next_help_heading = "Of files that are served without a configuration")]
 pub struct ImageArgs {
     /// How several files make one volume: linear (one behind the other) or stripe (chunks of 64 KiB
-    /// in turn) [default: linear; drives of a configuration or of `bench` are a stripe]
+    /// in turn) [default: linear; drives of a configuration are a stripe]
     #[arg(long, value_name = "LAYOUT", hide_possible_values = true)]
     #[arg(value_parser = words::layouts())]
     pub layout: Option<LayoutWord>,
