@@ -358,7 +358,7 @@ impl Rig {
             assert!(script.data_in(queue) <= depth, "more than the drive takes");
         }
         if !self.frozen && !self.quiesced && script.refusals.is_empty() {
-            // The single queue offers a refused flush again when a request ends, the others at once.
+            // The single queue offers a refused flush again when a request ends.
             let waits_for_an_end = self.setting.stack == Stack::Sq && inside > 0;
             assert!(refused == 0 || waits_for_an_end, "what was refused is not offered again");
             let took = script.log.iter().filter_map(|asked| match asked {

@@ -1,5 +1,6 @@
 //! What the Ceph drive makes of what librbd may say, over the table of `fake.rs`: the whole way
-//! from a channel to librbd's calls and back. A real cluster is in tests/tests/daemon/rbd_cluster.rs.
+//! from a channel to librbd's calls and back. For a real cluster see
+//! tests/tests/daemon/rbd_cluster.rs.
 #![allow(clippy::unwrap_used)]
 
 pub(super) mod fake;
