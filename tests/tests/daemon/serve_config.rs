@@ -107,7 +107,11 @@ impl Drop for Bare {
 #[test]
 fn a_wrong_configuration_names_file_line_and_key() {
     let cases: [(&str, &str, &[&str]); 13] = [
-        ("size=1g\"", "size=1g\"\nstak = \"mq\"", &["m.toml:4:", "\"stak\"", "mean \"stack\"?"]),
+        (
+            "size=1g\"",
+            "size=1g\"\ntimeut = \"5s\"",
+            &["m.toml:4:", "\"timeut\"", "mean \"timeout\"?"],
+        ),
         ("null:size", "null:sise", &["m.toml:3:", "`sise`", "did you mean `size`?"]),
         ("null:size", "nul:size", &["m.toml:3:", "`nul`", "did you mean `null`?"]),
         (

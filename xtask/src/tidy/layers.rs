@@ -448,14 +448,14 @@ mod tests {
             .flat_map(|(from, to)| {
                 let text = format!("use crate::{to}::X;\n");
                 [
-                    Source::parse(&format!("xtask/src/{from}.rs"), &text),
+                    Source::parse(&format!("lab/x/src/{from}.rs"), &text),
                     Source::parse(&format!("crates/{from}/src/{from}.rs"), &text),
                 ]
             })
             .collect();
         let found = check(&sources);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!(found[0].path, "xtask/src/a.rs");
+        assert_eq!(found[0].path, "lab/x/src/a.rs");
     }
 
     #[test]

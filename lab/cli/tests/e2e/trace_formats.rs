@@ -9,7 +9,7 @@ use millrace_tests::{millrace_lab, require_clients, run, tempdir};
 use serde_json::Value;
 
 fn samples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/experiments/testdata")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../experiments/testdata")
 }
 
 /// What a command that succeeds writes.
