@@ -64,7 +64,7 @@ pub struct ObservedRow {
     /// What all CPUs together did, from the row's begin to its end.
     pub cpus: CpuTimes,
     /// What was charged for Linux 2.4 beside the layer, in nanoseconds, in the order of
-    /// [`TimeUse::NAMES`](super::Spent::NAMES); empty if nothing was.
+    /// [`TimeUse::NAMES`](super::TimeUse::NAMES); empty if nothing was.
     pub spent_ns: Vec<u64>,
     /// What the cache did, of a program's run through one.
     pub cache: Option<CacheStats>,
