@@ -3,13 +3,14 @@
 //! Owns how a program speaks to a person: errors with their reasons and results (`speech`), the log
 //! (`logging`), a daemon's outputs that nobody waits for (`output_queue`), tables (`grid`), a
 //! progress bar; the words of sizes, times and settings (`words`, `cache`); completions and manual
-//! pages out of a program's definition; and the walk over a trace's events with a bar. Called by
+//! pages out of a program's definition; and a loop over a trace's events with a bar. Called by
 //! crates/cli and lab/cli only; what one of them alone needs is there.
 
 mod bar;
 pub mod cache;
 pub mod completions;
 pub mod documents;
+mod events;
 mod grid;
 mod lock_table;
 pub mod logging;
@@ -19,13 +20,12 @@ pub mod output_queue;
 mod program;
 mod speech;
 mod visible;
-mod walk;
 pub mod words;
 
 pub use bar::Bar;
+pub use events::{Next, for_each_event, is_gone};
 pub use grid::{Grid, Side, WIDTH, fitted, shortened, wrapped};
 pub use lock_table::{Form, lock_table};
 pub use program::{ERROR, run};
 pub use speech::{complain, counted, has_lost_output, lost_output, reasons, say};
 pub use visible::{quoted, shell_word, visible, visible_lines};
-pub use walk::{Next, is_gone, walk};

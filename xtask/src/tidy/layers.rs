@@ -40,7 +40,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "documents",
             "lock_table",
             "man",
-            "walk",
+            "events",
             "output_queue",
             "logging",
             "speech",

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-use millrace_console::{Bar, Next, walk};
+use millrace_console::{Bar, Next, for_each_event};
 use millrace_trace::{Entry, Names, Reader, TraceName};
 
 const EXAMPLES: &str = "\
@@ -86,9 +86,13 @@ impl Input {
     ///
     /// # Errors
     /// If a trace cannot be read, or not to its end: then after all that precedes.
-    fn walk(&self, bar: Bar, mut each: impl FnMut(&Entry, &Reader) -> Next) -> Result<Names> {
+    fn for_each_event(
+        &self,
+        bar: Bar,
+        mut each: impl FnMut(&Entry, &Reader) -> Next,
+    ) -> Result<Names> {
         let mut reader = Reader::open(&self.names())?;
-        walk(&mut reader, (bar, &self.names.join(" ")), |entry, reader| {
+        for_each_event(&mut reader, (bar, &self.names.join(" ")), |entry, reader| {
             if self.numbers {
                 reader.names_mut().forget_devices();
             }

@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut show = show.with_data(data);
     let mut written = Ok(());
     let bar = if on_terminal { Bar::hidden() } else { Bar::new(1) };
-    let walked = args.input.walk(bar, |entry, reader| {
+    let walked = args.input.for_each_event(bar, |entry, reader| {
         written = out.write_all(show.entry(entry, reader.names()));
         if written.is_ok() { Next::Event } else { Next::Stop }
     });

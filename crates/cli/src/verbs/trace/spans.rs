@@ -62,7 +62,7 @@ pub struct Args {
 /// If a trace cannot be read to its end.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut spans = Spans::new();
-    let names = args.input.walk(Bar::new(1), |entry, _| {
+    let names = args.input.for_each_event(Bar::new(1), |entry, _| {
         spans.entry(entry, &mut ());
         Next::Event
     })?;

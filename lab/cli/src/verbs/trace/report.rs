@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use millrace_console::{Bar, Next, walk};
+use millrace_console::{Bar, Next, for_each_event};
 use millrace_experiments::page::Page;
 use millrace_experiments::trace::{
     AnySource, EventIos, OpenedTrace, Profile, TracePath, TraceSource, open_events, profile_text,
@@ -88,7 +88,7 @@ fn recording(args: &Args, mut reader: Reader) -> Result<(String, String)> {
     let (mut spans, mut timeline) = (Spans::new(), Timeline::new());
     let (mut ios, mut profile) = (EventIos::default(), Profile::new());
     let label = args.input.traces.join(" ");
-    let walked = walk(&mut reader, (Bar::new(1), &label), |entry, reader| {
+    let walked = for_each_event(&mut reader, (Bar::new(1), &label), |entry, reader| {
         if args.numbers {
             reader.names_mut().forget_devices();
         }

@@ -1,7 +1,7 @@
-//! The walk over the events of a trace, with a progress bar.
+//! `for_each_event`: the events of a trace one after the other, with a progress bar.
 //!
 //! Called by the verbs of `trace`, which say what is done with each event. Notes of the reader go
-//! to standard error, before and after the walk.
+//! to standard error, before and after the events.
 #![allow(clippy::print_stderr)]
 
 use std::io::ErrorKind;
@@ -18,12 +18,12 @@ const EVENTS_A_LOOK: u32 = 4_096;
 const BAR_EVERY: Duration = Duration::from_millis(100);
 
 /// Gives each event of a reader to `each`, until the end or until that says stop, and shows in a
-/// bar of this label how far it is. A bar is for walks that print nothing on the way: it would tear
+/// bar of this label how far it is. A bar is for verbs that print nothing meanwhile: it would tear
 /// lines on the same terminal.
 ///
 /// # Errors
 /// If a trace cannot be read, or not to its end: then after all that precedes.
-pub fn walk(
+pub fn for_each_event(
     reader: &mut Reader,
     (bar, label): (Bar, &str),
     mut each: impl FnMut(&Entry, &mut Reader) -> Next,
@@ -43,7 +43,7 @@ pub fn walk(
     Ok(reader.names().clone())
 }
 
-/// Whether a walk goes on.
+/// Answer of `each` to an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// To the next event.
@@ -52,7 +52,7 @@ pub enum Next {
     Stop,
 }
 
-/// The progress bar of a walk; wiped when dropped.
+/// A progress bar; wiped when dropped.
 struct Progress {
     bar: Bar,
     label: String,
