@@ -236,7 +236,7 @@ impl<M: Machine> Disk<M> {
         let is_pairs = lanes.is_none() && queues::one_to_one(&config, ctxs, shared);
         let feeds = if is_pairs { 1 } else { hctxs.len() };
         let path = match &baseline {
-            Some(baseline) => baseline.stack.open(&config, &hctxs[0]),
+            Some(baseline) => baseline.stack.submit_path(&config, &hctxs[0]),
             None => queues::path_of(&config, (ctxs, shared), &hctxs[0]),
         };
         Ok(Arc::new_cyclic(|this| Disk {

@@ -55,7 +55,7 @@ pub(crate) fn of<M: Machine>(
             let lanes = lanes::is_possible(driver, hw)
                 .then(|| Lanes::spread(config, hw, (topology, threads)));
             let request_lock = config.entrance.request_lock.clone();
-            Box::new(SingleQueueStack::new(request_lock, lanes))
+            Box::new(SingleQueueStack::new(request_lock, lanes, hw.depth))
         }
         (_, Inside::Each) => {
             Box::new(SharedQueueStack::new(driver, config, hw, (topology, threads))?)

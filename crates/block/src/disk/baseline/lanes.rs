@@ -29,7 +29,7 @@ pub(crate) struct Lanes {
     lanes: Box<[(usize, usize)]>,
 }
 
-/// Whether a drive can have lanes.
+/// True for a drive that can have lanes.
 pub(crate) fn is_possible<M: Machine>(driver: &dyn Driver<M>, hw: HwQueues) -> bool {
     driver.is_immediate() && hw.kind == QueueKind::AnyThread
 }

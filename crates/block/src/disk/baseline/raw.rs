@@ -2,7 +2,7 @@
 //!
 //! Kept to be measured against (\[MQ\]): what the layer costs beside the driver. Nothing is merged,
 //! sorted or left to others; whoever finds the driver's queue taken waits for it, however long.
-//! What the multi-queue design charges for insertion and dispatch is not charged for. Called by
+//! Insertion and dispatch, which the multi-queue design charges for, cost nothing here. Called by
 //! `Visit`. Kernel counterpart: a driver with `submit_bio` of its own.
 
 use millrace_machine::Machine;
@@ -17,7 +17,7 @@ use crate::queue::HardwareQueue;
 pub(crate) struct RawStack;
 
 impl<M: Machine> BaselineStack<M> for RawStack {
-    fn open(&self, config: &DiskConfig<M>, first: &HardwareQueue<M>) -> SubmitPath {
+    fn submit_path(&self, config: &DiskConfig<M>, first: &HardwareQueue<M>) -> SubmitPath {
         queues::bypass(config, first)
     }
 

@@ -21,9 +21,9 @@ use crate::chain::slot::{BioList, BioRef, Waited};
 use crate::disk::baseline::lanes::Lanes;
 use crate::disk::baseline::request_lock::{Guard, QueuePlug, RequestLock};
 use crate::disk::baseline::stack::BaselineStack;
+use crate::disk::complete;
 use crate::disk::runner::Stamp;
 use crate::disk::visit::Visit;
-use crate::disk::{DiskConfig, SubmitPath, complete};
 use crate::queue::request::RequestRef;
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, Serve};
@@ -56,9 +56,10 @@ struct SingleQueue<M: Machine> {
 }
 
 impl<M: Machine> SingleQueueStack<M> {
-    pub(crate) fn new(request_lock: RequestLock<M>, lanes: Option<Lanes>) -> Self {
-        let single =
-            SingleQueue { queue: VecDeque::new(), frozen: false, plugged: 0, in_flight: 0 };
+    /// `depth` is the most requests that the drive takes, and thus that wait in the queue.
+    pub(crate) fn new(request_lock: RequestLock<M>, lanes: Option<Lanes>, depth: u32) -> Self {
+        let queue = VecDeque::with_capacity(depth as usize);
+        let single = SingleQueue { queue, frozen: false, plugged: 0, in_flight: 0 };
         SingleQueueStack { single: M::Lock::new("request-queue", single), request_lock, lanes }
     }
 
@@ -71,12 +72,6 @@ impl<M: Machine> SingleQueueStack<M> {
 }
 
 impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
-    fn open(&self, _config: &DiskConfig<M>, first: &HardwareQueue<M>) -> SubmitPath {
-        let depth = first.tags.depth_with_reserved() as usize;
-        self.single.lock().queue.reserve_exact(depth);
-        SubmitPath::Queues
-    }
-
     fn lanes(&self) -> Option<&Lanes> {
         self.lanes.as_ref()
     }

@@ -40,9 +40,8 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         NO_SCHEDULER
     }
 
-    /// Gets ready for a disk whose first hardware queue is this one; says how batches get to the
-    /// driver.
-    fn open(&self, _config: &DiskConfig<M>, _first: &HardwareQueue<M>) -> SubmitPath {
+    /// The way of batches to the driver of a disk whose first hardware queue is this one.
+    fn submit_path(&self, _config: &DiskConfig<M>, _first: &HardwareQueue<M>) -> SubmitPath {
         SubmitPath::Queues
     }
 
@@ -51,17 +50,17 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         None
     }
 
-    /// Whether a submitter's plug merges.
+    /// True if a submitter's plug merges.
     fn merges_in_plug(&self) -> bool {
         false
     }
 
-    /// Whether insertion and dispatch of a batch cost what they cost in the multi-queue design.
+    /// True if insertion and dispatch of a batch cost what they cost in the multi-queue design.
     fn has_two_levels(&self) -> bool {
         false
     }
 
-    /// Whether a bio gets its request behind the plug: G follows U.
+    /// True if a bio gets its request behind the plug: G follows U.
     fn gets_request_late(&self) -> bool {
         false
     }
@@ -72,7 +71,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
     /// Takes bios again.
     fn unfreeze(&self) {}
 
-    /// Whether nothing waits in queues of the design's own.
+    /// True if nothing waits in queues of the design's own.
     fn is_empty(&self) -> bool {
         true
     }
