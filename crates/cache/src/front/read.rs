@@ -25,7 +25,7 @@ use crate::memory::shard::Shard;
 /// Most bytes of one read of the volume below.
 const FILL_BYTES: u64 = 1 << 20;
 
-/// What is to be done for a page that a read needs.
+/// The next step for a page that a read needs.
 enum PageLookup {
     /// Its frame has what is wanted.
     Hit(u32),
@@ -41,7 +41,7 @@ enum PageLookup {
     Torn,
 }
 
-/// What there is of a page, of which some eighths are wanted.
+/// Looks up a page of which some eighths are wanted.
 fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> PageLookup {
     let (number, place) = place_of(page);
     let at = shard.find_or_insert(number);
