@@ -8,7 +8,6 @@
 #![allow(unsafe_code, missing_docs)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod allocation;
 mod basic;
 mod crash;
 mod faults;
