@@ -39,7 +39,7 @@ enum Before {
     Empty,
     /// As the previous step left it.
     Kept,
-    /// Built and tested once, and then one line added to [`CHANGED`].
+    /// Built and tested once, and then one line added at the top of [`CHANGED`].
     OneLineChanged,
 }
 
@@ -110,7 +110,9 @@ fn prepare(tree: &Path, target: &Path, step: &Step) -> Result<()> {
             cargo(tree, target, step.args)?;
             let path = tree.join(CHANGED);
             let text = fs::read_to_string(&path).context("cannot read the file to change")?;
-            fs::write(&path, text + "\n").context("cannot change a file of the copy")
+            // At the top: what follows is on other lines, and compiled anew.
+            fs::write(&path, format!("// A line more.\n{text}"))
+                .context("cannot change a file of the copy")
         }
     }
 }
