@@ -13,15 +13,8 @@ use x509_cert::der::{Any, Decode, Tagged};
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{BasicConstraints, SubjectAltName};
 
-/// Names in a certificate: of a peer that has shown it, for lists of those who may do something, or
-/// of this side's own.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PeerNames {
-    /// The common name of the subject.
-    pub common_name: Option<String>,
-    /// Alternative names: of hosts, addresses of mail, URIs and IP addresses.
-    pub alternatives: Vec<String>,
-}
+use crate::lifetime::Lifetime;
+use crate::names::PeerNames;
 
 impl PeerNames {
     /// The names in a certificate, DER; none when it cannot be read.
@@ -34,29 +27,19 @@ impl PeerNames {
         let alternatives = alternatives.iter().filter_map(general_name).collect();
         Some(PeerNames { common_name: names, alternatives })
     }
-
-    /// Whether `name` is one of its names, exactly.
-    #[must_use]
-    pub fn has(&self, name: &str) -> bool {
-        self.all().any(|own| own == name)
-    }
-
-    /// All of its names, the common name first.
-    pub fn all(&self) -> impl Iterator<Item = &str> {
-        self.common_name.iter().chain(&self.alternatives).map(String::as_str)
-    }
 }
 
-impl std::fmt::Display for PeerNames {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut names = self.all().collect::<Vec<_>>();
-        names.dedup();
-        if names.is_empty() {
-            return f.write_str("a peer without a name");
-        }
-        // Names come from the peer: nothing in them may write lines of a log of its own.
-        write!(f, "{}", names.join(", ").escape_debug())
-    }
+/// Dates of the certificate that runs out first; none if none can be read.
+pub(crate) fn lifetime_of<'a>(chain: impl IntoIterator<Item = &'a [u8]>) -> Option<Lifetime> {
+    let read = |der: &[u8]| {
+        let parsed = Certificate::from_der(der).ok()?;
+        let validity = parsed.tbs_certificate().validity();
+        let (begin, end) = (validity.not_before, validity.not_after);
+        let end_text = end.to_string();
+        let (begin, end) = (begin.to_unix_duration(), end.to_unix_duration());
+        Some(Lifetime { begin, end, end_text })
+    };
+    chain.into_iter().filter_map(read).min_by_key(|one| one.end)
 }
 
 fn common_name(certificate: &Certificate) -> Option<String> {

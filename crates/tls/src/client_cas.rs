@@ -20,9 +20,11 @@ use rustls::{
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
 
-use crate::certificate::PeerNames;
-use crate::error::{Error, ErrorKind, ExpiredCa};
+use crate::certificate::lifetime_of;
+use crate::error::{Error, ErrorKind};
 use crate::lifetime::{Expiry, Lifetime};
+use crate::names::PeerNames;
+use crate::reasons::ExpiredCa;
 
 /// A CA of a file.
 #[derive(Debug, Clone)]
@@ -48,7 +50,7 @@ pub(crate) fn cas_of(roots: RootCertStore, certificates: &[CertificateDer<'_>]) 
     let of = |(anchor, der): (TrustAnchor<'static>, &CertificateDer<'_>)| ClientCa {
         anchor,
         name: name_of(der),
-        lifetime: Lifetime::of([der.as_ref()]),
+        lifetime: lifetime_of([der.as_ref()]),
     };
     roots.roots.into_iter().zip(certificates).map(of).collect()
 }
@@ -68,7 +70,7 @@ impl ClientCa {
             let key = &one.anchor.subject_public_key_info;
             one.anchor.subject == self.anchor.subject
                 && *key == self.anchor.subject_public_key_info
-                && one.lifetime.as_ref().is_some_and(|other| other.ends_after(own))
+                && one.lifetime.as_ref().is_some_and(|other| other.end > own.end)
         };
         (!all.iter().any(is_successor)).then_some(own)
     }

@@ -17,18 +17,45 @@
 //! once the handshake is over, with the ciphers of aws-lc-rs, which decrypt to where the plaintext
 //! is wanted: rustls decrypts in place, copies each record once more, and allocates for it.
 
+//!
+//! Without the feature `rustls`, which is on by default, there is no TLS: files cannot be loaded,
+//! and nothing else has a value. Whoever depends on this crate is the same code in both cases.
+
+#[cfg(feature = "rustls")]
 mod certificate;
+#[cfg(feature = "rustls")]
 mod client_cas;
+#[cfg(feature = "rustls")]
 mod config;
 mod error;
+mod files;
 mod lifetime;
+mod names;
+#[cfg(feature = "rustls")]
+mod reasons;
+#[cfg(feature = "rustls")]
 mod session;
+#[cfg(not(feature = "rustls"))]
+mod without;
 
-pub use certificate::PeerNames;
-pub use config::{
-    CertificateLifetime, CertificateRole, ClientConfig, ClientFiles, Identity, Refreshed,
-    ServerConfig, ServerFiles,
-};
+#[cfg(feature = "rustls")]
+pub use config::{ClientConfig, ServerConfig};
 pub use error::{Error, ErrorKind};
+pub use files::{
+    CertificateLifetime, CertificateRole, ClientFiles, Identity, Refreshed, ServerFiles,
+};
 pub use lifetime::{Expiry, Lifetime};
+pub use names::PeerNames;
+#[cfg(feature = "rustls")]
 pub use session::{INPUT_BYTES, OUTPUT_BYTES, Session};
+#[cfg(not(feature = "rustls"))]
+pub use without::{ClientConfig, ServerConfig, Session};
+
+/// Why this program has no TLS, and what to do; none if it has.
+pub const REFUSAL: Option<&str> = match cfg!(feature = "rustls") {
+    true => None,
+    false => Some(
+        "this program was built without TLS; build it with the feature `tls` of millrace, or use \
+         no TLS here",
+    ),
+};

@@ -1,14 +1,11 @@
 //! `Lifetime`: when a certificate runs out, and when people are to hear of that.
 //!
-//! Owns the dates of a chain of certificates, read once. Called by the configuration for this
-//! side's certificate and by sessions for the peer's; asked by whoever tells people, again and
-//! again, what there is to say at that moment.
+//! Owns the dates of a chain of certificates, read once by `certificate.rs`: for the configuration,
+//! of this side's certificate, and for sessions, of the peer's. Asked by whoever tells people, again
+//! and again, what there is to say at that moment.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
-
-use x509_cert::Certificate;
-use x509_cert::der::Decode;
 
 /// Longest time before the end that is worth a warning.
 const WARN_BEFORE: Duration = Duration::from_secs(7 * DAY_S);
@@ -21,10 +18,10 @@ const DAY_S: u64 = 24 * 60 * 60;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifetime {
     /// Since the epoch, as the end is.
-    begin: Duration,
-    end: Duration,
+    pub(crate) begin: Duration,
+    pub(crate) end: Duration,
     /// The end as people write it.
-    end_text: String,
+    pub(crate) end_text: String,
 }
 
 /// How near the end of a certificate is. Differs from day to day, so that each may be said once.
@@ -49,24 +46,6 @@ pub enum Expiry {
 }
 
 impl Lifetime {
-    /// Dates of the certificate that runs out first; none if none can be read.
-    pub(crate) fn of<'a>(chain: impl IntoIterator<Item = &'a [u8]>) -> Option<Lifetime> {
-        let read = |der: &[u8]| {
-            let parsed = Certificate::from_der(der).ok()?;
-            let validity = parsed.tbs_certificate().validity();
-            let (begin, end) = (validity.not_before, validity.not_after);
-            let end_text = end.to_string();
-            let (begin, end) = (begin.to_unix_duration(), end.to_unix_duration());
-            Some(Lifetime { begin, end, end_text })
-        };
-        chain.into_iter().filter_map(read).min_by_key(|one| one.end)
-    }
-
-    /// Whether it ends later than another one.
-    pub(crate) fn ends_after(&self, other: &Lifetime) -> bool {
-        self.end > other.end
-    }
-
     /// How near the end is at this time.
     #[must_use]
     pub fn expiry(&self, now: SystemTime) -> Expiry {

@@ -14,10 +14,11 @@ mod records;
 
 use rustls::pki_types::ServerName;
 
-use crate::certificate::PeerNames;
+use crate::certificate::lifetime_of;
 use crate::config::{ClientConfig, ServerConfig};
 use crate::error::{Error, ErrorKind};
 use crate::lifetime::Lifetime;
+use crate::names::PeerNames;
 
 use self::buffers::{Incoming, Outgoing};
 use self::engine::{Engine, Step, Turn, Want};
@@ -314,7 +315,7 @@ impl Session {
         if turn.can_write && !self.progress.established {
             self.progress.established = true;
             self.peer = self.engine.peer_certificate().and_then(PeerNames::of);
-            self.peer_lifetime = Lifetime::of(self.engine.peer_certificate());
+            self.peer_lifetime = lifetime_of(self.engine.peer_certificate());
             self.engine.take_over();
         }
         if self.outgoing.control_bytes() > CONTROL_BYTES_MAX {

@@ -91,7 +91,7 @@ mod tests {
                 assert!(beside.contains("it goes with a uri= of nbds: or nbds+unix:"), "{beside}");
             }
             false => {
-                let refused = "this program was built without the feature `tls`";
+                let refused = "this program was built without TLS; build it with the feature `tls`";
                 assert!(said(secure).unwrap_err().contains(refused));
                 assert!(beside.contains("tls-ca") && beside.contains(refused), "{beside}");
             }

@@ -9,7 +9,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::*;
-use crate::config::{ClientConfig, ClientFiles, Identity, ServerConfig, ServerFiles};
+use crate::config::{ClientConfig, ServerConfig};
+use crate::files::{ClientFiles, Identity, ServerFiles};
 use crate::session::engine::Engine;
 use crate::{ErrorKind, Session};
 
