@@ -66,7 +66,7 @@ pub use queue::scheduler::{
 pub use queue::tag::TagSet;
 pub use trace::blktrace;
 pub use trace::entry::Entry;
-pub use trace::note::{Remark, TraceNote};
+pub use trace::note::{DROPPED_EVENTS, Remark, TraceNote};
 pub use trace::tracer::{TRACE_RING_EVENTS, TraceStamp, TraceStatus, Tracer};
 pub use trace::{Action, Event, TraceSink};
 pub use volume::resize::{DriveNeed, DriveResized, Resized, SizeWatch};

@@ -1,10 +1,12 @@
 //! `for_each_event`: the events of a trace one after the other, with a progress bar.
 //!
 //! Called by the verbs of `trace`, which say what is done with each event. Notes of the reader go
-//! to standard error, before and after the events.
+//! to standard error, before and after the events, and so does the damage of files that were not
+//! read to their end.
 #![allow(clippy::print_stderr)]
 
 use std::io::ErrorKind;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -22,12 +24,12 @@ const BAR_EVERY: Duration = Duration::from_millis(100);
 /// lines on the same terminal.
 ///
 /// # Errors
-/// If a trace cannot be read, or not to its end: then after all that precedes.
+/// If a trace cannot be read. A trace of which a part can be read is no error, but damaged.
 pub fn for_each_event(
     reader: &mut Reader,
     (bar, label): (Bar, &str),
     mut each: impl FnMut(&Entry, &mut Reader) -> Next,
-) -> Result<Names> {
+) -> Result<EventWalk> {
     let say = |notes: &[String]| notes.iter().for_each(|note| eprintln!("note: {note}"));
     let known = reader.notes();
     say(&known);
@@ -40,7 +42,41 @@ pub fn for_each_event(
     }
     drop(progress);
     say(&reader.notes()[known.len()..]);
-    Ok(reader.names().clone())
+    let damage: Vec<String> = reader.damage().iter().map(ToString::to_string).collect();
+    Ok(EventWalk { names: reader.names().clone(), damage: ReadDamage::tell(&damage) })
+}
+
+/// A walk over the events of a trace that has ended.
+#[derive(Debug)]
+pub struct EventWalk {
+    /// Names of processes and devices.
+    pub names: Names,
+    /// Whether all files were read to their end.
+    pub damage: ReadDamage,
+}
+
+/// Whether files of a trace are damaged, so that a part of them could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum ReadDamage {
+    /// All files were read to their end.
+    None,
+    /// Some were not.
+    Some,
+}
+
+impl ReadDamage {
+    /// Tells people on standard error which files are damaged, each with the place and the reason.
+    pub fn tell(damage: &[String]) -> ReadDamage {
+        damage.iter().for_each(|damage| eprintln!("error: {damage}"));
+        if damage.is_empty() { ReadDamage::None } else { ReadDamage::Some }
+    }
+
+    /// Exit status of a verb that has done its work: 1 if a part of the trace is missing in it.
+    #[must_use]
+    pub fn exit_code(self) -> ExitCode {
+        ExitCode::from(u8::from(self == ReadDamage::Some))
+    }
 }
 
 /// Answer of `each` to an event.

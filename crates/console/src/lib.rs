@@ -23,7 +23,7 @@ mod visible;
 pub mod words;
 
 pub use bar::Bar;
-pub use events::{Next, for_each_event, is_gone};
+pub use events::{EventWalk, Next, ReadDamage, for_each_event, is_gone};
 pub use grid::{Grid, Side, WIDTH, fitted, shortened, wrapped};
 pub use lock_table::{Form, lock_table};
 pub use program::{ERROR, run};

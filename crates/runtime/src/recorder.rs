@@ -2,7 +2,8 @@
 //!
 //! Owns `NAME.blktrace.N`, one for each CPU N on which a traced thread was when it began, and empty
 //! ones for those below. Events reach a file in order of time as far as they came in within 10 ms
-//! of it; sequence numbers count a file's events. What rings had no room for is counted. A file
+//! of it. Sequence numbers count a file's events, those too that found no room in a ring: a message
+//! says how many are missing in its place. A file
 //! that cannot be written ends the recording with an error, and nothing else. `Recording` is one
 //! without a thread, for machines that are simulated: it writes what the rings hold when it ends.
 //! Called by `bench --trace` and by the daemon.
@@ -18,7 +19,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use millrace_block::blktrace::{Act, Note, RECORD_BYTES, Record, Remap, category, encode_number};
-use millrace_block::{DriverData, Entry, Groups, TraceNote, TraceStamp, Tracer, Volume};
+use millrace_block::{
+    DROPPED_EVENTS, DriverData, Entry, Groups, Remark, TraceNote, TraceStamp, Tracer, Volume,
+};
 use millrace_machine::{LOOK_NS, Machine, Native, RunningClock, Thread};
 
 /// How often the rings are emptied.
@@ -64,7 +67,10 @@ impl TraceFilter {
     }
 
     fn passes(&self, entry: &Entry) -> bool {
-        if entry.note.is_some() {
+        if let Some(note) = &entry.note {
+            if matches!(note.remark, Remark::Dropped(_)) {
+                return true;
+            }
             return self.acts.is_empty()
                 && (self.devices.is_empty() || self.devices.contains(&entry.device));
         }
@@ -190,13 +196,27 @@ impl CpuFile {
 
     /// Writes what is older than `until_ns`, in order, so that it is in the file: a program that
     /// is killed leaves whole records.
-    fn write_held(&mut self, until_ns: u64, config: &RecorderConfig) -> io::Result<u64> {
+    fn write_held(
+        &mut self,
+        until_ns: u64,
+        config: &RecorderConfig,
+        drops: &mut Drops,
+    ) -> io::Result<u64> {
         self.held.sort_by_key(|entry| entry.time_ns);
         let ready = self.held.partition_point(|entry| entry.time_ns < until_ns);
-        let entries: Vec<Entry> = self.held.drain(..ready).collect();
-        for entry in &entries {
-            self.event(entry, config)?;
+        let mut held = std::mem::take(&mut self.held);
+        for entry in &held[..ready] {
+            match &entry.note {
+                None => self.event(entry, config)?,
+                Some(TraceNote { remark: Remark::Dropped(events), .. }) => {
+                    let events = drops.take(*events);
+                    self.dropped(entry.device, entry.time_ns, events)?;
+                }
+                Some(note) => self.message(entry, note, config)?,
+            }
         }
+        held.drain(..ready);
+        self.held = held;
         self.file.flush().map_err(|error| named(&self.path, &error))?;
         Ok(ready as u64)
     }
@@ -215,10 +235,16 @@ impl CpuFile {
         self.say(entry.device, entry.time_ns, text)
     }
 
-    fn event(&mut self, entry: &Entry, config: &RecorderConfig) -> io::Result<()> {
-        if let Some(note) = &entry.note {
-            return self.message(entry, note, config);
+    /// Leaves out the sequence numbers of events that were dropped, and says how many.
+    fn dropped(&mut self, device: u32, time_ns: u64, events: u32) -> io::Result<()> {
+        if events == 0 {
+            return Ok(());
         }
+        self.sequence = self.sequence.wrapping_add(events);
+        self.say(device, time_ns, format!("{DROPPED_EVENTS}{events}"))
+    }
+
+    fn event(&mut self, entry: &Entry, config: &RecorderConfig) -> io::Result<()> {
         if !self.named.contains(&entry.tenant) {
             self.named.push(entry.tenant);
             let own = || format!("client-{}", entry.tenant);
@@ -228,7 +254,7 @@ impl CpuFile {
             data.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
             self.note(Note::Process, entry.tenant, &data)?;
         }
-        self.sequence += 1;
+        self.sequence = self.sequence.wrapping_add(1);
         let mut record = Record {
             sequence: self.sequence,
             time_ns: entry.time_ns,
@@ -241,25 +267,51 @@ impl CpuFile {
             error: entry.error as u16,
             pdu_len: 0,
         };
-        let number = encode_number(match record.act() {
-            Some(Act::Split) => entry.sector + u64::from(entry.bytes >> 9),
-            _ => entry.sector,
-        });
-        let device_from = config.volumes.get(&entry.device).copied().unwrap_or(entry.device);
-        let remap = Remap { device_from, device_to: entry.device, sector_from: entry.from };
-        let (number, remap) = (&number[..], &remap.encode()[..]);
+        let (number, remap);
         let data = match record.act() {
             Some(Act::Unplug | Act::UnplugTimer) => {
                 record.sector = 0;
-                number
+                number = encode_number(entry.sector);
+                &number[..]
             }
             Some(Act::DriverData) => entry.data.bytes(),
-            Some(Act::Split) => number,
-            Some(Act::Remap) => remap,
+            Some(Act::Split) => {
+                number = encode_number(entry.sector + u64::from(entry.bytes >> 9));
+                &number[..]
+            }
+            Some(Act::BackMerge) if entry.from != 0 => {
+                number = encode_number(entry.from);
+                &number[..]
+            }
+            Some(Act::Remap) => {
+                let device_from = config.volumes.get(&entry.device).copied();
+                let device_from = device_from.unwrap_or(entry.device);
+                let (device_to, sector_from) = (entry.device, entry.from);
+                remap = Remap { device_from, device_to, sector_from }.encode();
+                &remap[..]
+            }
             _ => &[],
         };
         record.pdu_len = data.len() as u16;
         self.write(&record, data)
+    }
+}
+
+/// Events that were dropped since the recording began.
+#[derive(Default)]
+struct Drops {
+    all: u64,
+    /// Those of which a file tells.
+    told: u64,
+}
+
+impl Drops {
+    /// Of so many that a thread counted, those that are of this recording and not told yet: a
+    /// thread that made no event since an earlier recording counts that one's, too.
+    fn take(&mut self, events: u32) -> u32 {
+        let events = u64::from(events).min(self.all - self.told);
+        self.told += events;
+        events as u32
     }
 }
 
@@ -452,7 +504,9 @@ impl<M: Machine> Recording<M> {
         let groups = self.volumes.iter().find_map(|volume| volume.groups());
         let source = (&*self.tracer, groups.map(|groups| &**groups));
         let files = (&mut self.files, self.began_ns);
-        let (events, dropped) = turn(source, &mut self.config, files, u64::MAX)?;
+        let mut drops = Drops::default();
+        let events = turn(source, &mut self.config, files, (u64::MAX, &mut drops))?;
+        let dropped = drops.all;
         let files = self.files.into_values().map(|file| file.path).collect();
         Ok(Recorded { events, dropped, files })
     }
@@ -465,7 +519,7 @@ fn record(
     (files, began_ns): (&mut BTreeMap<u32, CpuFile>, u64),
     shared: &Shared,
 ) -> io::Result<()> {
-    let mut clock = RunningClock::new();
+    let (mut clock, mut drops) = (RunningClock::new(), Drops::default());
     loop {
         let turn_ns = Native::now();
         let pause_ns = clock.look(turn_ns, LOOK_NS);
@@ -473,10 +527,11 @@ fn record(
         shared.renewed_ns.fetch_add(pause_ns, Ordering::SeqCst);
         let last = shared.stop.load(Ordering::SeqCst) || shared.is_left(turn_ns, config.lease);
         let until_ns = if last { u64::MAX } else { turn_ns.saturating_sub(HELD_NS) };
-        let (written, dropped) = turn((tracer, groups), config, (files, began_ns), until_ns)?;
+        let rules = (until_ns, &mut drops);
+        let written = turn((tracer, groups), config, (files, began_ns), rules)?;
         // Relaxed: statistics.
         shared.events.fetch_add(written, Ordering::Relaxed);
-        shared.dropped.store(dropped, Ordering::Relaxed);
+        shared.dropped.store(drops.all, Ordering::Relaxed);
         if last {
             return Ok(());
         }
@@ -484,14 +539,14 @@ fn record(
     }
 }
 
-/// Empties the rings and writes what is older than `until_ns`; how many events those were, and how
-/// many were dropped since the recording began.
+/// Empties the rings and writes events older than `until_ns`; how many those were. Counts those
+/// that were dropped. With `u64::MAX`, which is the last turn, all dropped events are told.
 fn turn<M: Machine>(
     (tracer, groups): (&Tracer<M>, Option<&Groups<M>>),
     config: &mut RecorderConfig,
     (files, began_ns): (&mut BTreeMap<u32, CpuFile>, u64),
-    until_ns: u64,
-) -> io::Result<(u64, u64)> {
+    (until_ns, drops): (u64, &mut Drops),
+) -> io::Result<u64> {
     let mut missing = Vec::new();
     let status = tracer.drain(|cpu, entries| {
         let wanted = |entry: &&Entry| entry.time_ns >= began_ns && config.filter.passes(entry);
@@ -513,11 +568,22 @@ fn turn<M: Machine>(
     if let Some(groups) = groups {
         learn(groups, files, config);
     }
+    drops.all = status.dropped;
     let mut written = 0;
     for file in files.values_mut() {
-        written += file.write_held(until_ns, config)?;
+        written += file.write_held(until_ns, config, drops)?;
     }
-    Ok((written, status.dropped))
+    // Of threads that made no event after those.
+    let untold = drops.take(u32::MAX);
+    match files.values_mut().next() {
+        Some(file) if until_ns == u64::MAX => {
+            let device = config.devices.keys().next().copied().unwrap_or(0);
+            file.dropped(device, M::now(), untold)?;
+            file.file.flush().map_err(|error| named(&file.path, &error))?;
+        }
+        _ => drops.told -= u64::from(untold),
+    }
+    Ok(written)
 }
 
 /// Learns what groups are called, if notes are about some that are not known yet.

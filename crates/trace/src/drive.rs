@@ -58,10 +58,14 @@ pub(super) struct Flight {
     pub(super) issued_ns: u64,
     pub(super) cpu: u32,
     pub(super) kind: Kind,
+    /// Number that the `Watch` gave it.
+    pub(super) number: u64,
+    /// Sectors that no completion has covered.
+    pub(super) uncovered: u32,
 }
 
 impl Flight {
-    pub(super) fn new(record: &Record) -> Flight {
+    pub(super) fn new(record: &Record, number: u64) -> Flight {
         Flight {
             queued_ns: record.time_ns,
             slept_ns: 0,
@@ -71,7 +75,16 @@ impl Flight {
             issued_ns: NEVER,
             cpu: record.cpu,
             kind: Kind::of(record),
+            number,
+            uncovered: record.sectors(),
         }
+    }
+
+    /// A completion covers so many more of its sectors. Returns true if those are the last ones.
+    pub(super) fn cover(&mut self, sectors: u64) -> bool {
+        let before = self.uncovered;
+        self.uncovered = u64::from(before).saturating_sub(sectors) as u32;
+        before > 0 && self.uncovered == 0
     }
 }
 
@@ -195,11 +208,11 @@ impl Drive {
     }
 
     /// One more was queued; whether it took the place of one with the same first sector.
-    pub(super) fn queue(&mut self, record: &Record) -> bool {
+    pub(super) fn queue(&mut self, record: &Record, number: u64) -> bool {
         let range = (record.sector, record.end());
         self.seeks[0].add(range);
         self.activate();
-        self.flights.insert(range, Flight::new(record))
+        self.flights.insert(range, Flight::new(record, number))
     }
 
     /// One more to be done: queued, or given back.

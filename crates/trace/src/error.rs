@@ -3,6 +3,7 @@
 //! Made by `file.rs` and `reader.rs`, shown by the verb. Bytes of a trace are never trusted, so
 //! every one of these can happen.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -63,6 +64,28 @@ pub enum TraceError {
     },
 }
 
+/// A file that could not be read to its end. The rest of the trace was read without it.
+#[derive(Debug)]
+pub struct Damage {
+    /// What is wrong, and where.
+    pub error: TraceError,
+    /// Bytes from there to the end of the file, if its length is known.
+    pub missing_bytes: Option<u64>,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.error)?;
+        if let TraceError::Io { source, .. } = &self.error {
+            write!(f, ": {source}")?;
+        }
+        match self.missing_bytes {
+            Some(bytes) => write!(f, "; the {bytes} bytes from there on are left out"),
+            None => f.write_str("; everything from there on is left out"),
+        }
+    }
+}
+
 /// What is wrong with a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -71,10 +94,7 @@ pub enum Problem {
     #[error("{0}")]
     NoRecord(NoRecord),
     /// The file ends inside of it.
-    #[error(
-        "it ends inside a record ({have} of {want} bytes); `truncate -s OFFSET FILE` with this \
-         byte's number leaves what is whole of a file"
-    )]
+    #[error("the file ends inside a record ({have} of {want} bytes)")]
     Truncated {
         /// Bytes that are there.
         have: usize,

@@ -2,8 +2,9 @@
 //! spend their time.
 //!
 //! Owns one walk over such files in constant memory (`Reader`), and what is made of it: blkparse's
-//! lines (`Show`) and btt's spans (`Spans`). Called by `millrace trace` and by the laboratory,
-//! whose page of plots is fed by the same walk. The bytes of a record are
+//! lines (`Show`) and btt's spans (`Spans`), whose pairing of events also tells which I/Os there are.
+//! Called by `millrace trace` and by the laboratory, whose page of plots, conversions and replays are
+//! fed by the same walk. The bytes of a record are
 //! `millrace_block::blktrace`'s. `LockLine` has lockmeter's columns of lock statistics, for
 //! `millrace locks` and `bench --locks`. Source: blktrace 1.2's tools, whose output is the measure:
 //! the same lines, the same digits.
@@ -11,6 +12,7 @@
 mod drive;
 mod error;
 mod file;
+mod flushes;
 mod lock_line;
 mod measure;
 mod names;
@@ -21,7 +23,7 @@ mod spans;
 mod tree;
 
 pub use drive::{Drive, Kind, Overhead, Seeks};
-pub use error::{Problem, TraceError};
+pub use error::{Damage, Problem, TraceError};
 pub use file::PDU_KEPT_MAX;
 pub use lock_line::{LockLine, LockSpan};
 pub use measure::{Measure, Measures, Span};

@@ -1,4 +1,5 @@
-//! `Names`: which process or device a number is, as a trace's notes say.
+//! `Names`: what the notes of a trace say: the names of processes and devices, and how many events
+//! are missing.
 //!
 //! The first name of a process stays, as blkparse has it. Devices have names in recordings of
 //! millrace only, in messages that begin with `DEVICE_NAME`. Filled by `reader.rs`, asked by `Show`
@@ -7,6 +8,7 @@
 
 use std::collections::HashMap;
 
+use millrace_block::DROPPED_EVENTS;
 use millrace_block::blktrace::{major, minor};
 use millrace_runtime::DEVICE_NAME;
 
@@ -22,6 +24,7 @@ const NAME_BYTES_MAX: usize = 16;
 pub struct Names {
     processes: HashMap<u32, Box<[u8]>>,
     devices: HashMap<u32, String>,
+    dropped_events: u64,
 }
 
 impl Names {
@@ -33,13 +36,17 @@ impl Names {
         }
     }
 
-    /// Notes the name of a device that a message gives, unless the device has one. Where another
-    /// device has that name, as in two recordings that are read together, the number tells them
-    /// apart.
+    /// Notes the name of a device that a message gives, unless the device has one, or the number of
+    /// events that it says were dropped. Where another device has that name, as in two recordings
+    /// that are read together, the number tells them apart.
     pub(super) fn add_message(&mut self, device: u32, message: &[u8]) {
-        let name =
-            std::str::from_utf8(message).ok().and_then(|text| text.strip_prefix(DEVICE_NAME));
-        let Some(name) = name.filter(|name| !name.is_empty()) else { return };
+        let Ok(text) = std::str::from_utf8(message) else { return };
+        if let Some(number) = text.strip_prefix(DROPPED_EVENTS) {
+            let events = number.parse::<u32>().map_or(0, u64::from);
+            self.dropped_events = self.dropped_events.saturating_add(events);
+        }
+        let name = text.strip_prefix(DEVICE_NAME).filter(|name| !name.is_empty());
+        let Some(name) = name else { return };
         if self.devices.len() == DEVICES_MAX || self.devices.contains_key(&device) {
             return;
         }
@@ -54,6 +61,24 @@ impl Names {
     /// Forgets what devices are called, so that they are shown by their numbers.
     pub fn forget_devices(&mut self) {
         self.devices.clear();
+    }
+
+    /// Events that are missing in the trace because its recorder could not keep up.
+    #[must_use]
+    pub fn dropped_events(&self) -> u64 {
+        self.dropped_events
+    }
+
+    /// A sentence about those, if there are any.
+    #[must_use]
+    pub fn dropped_note(&self) -> Option<String> {
+        let events = self.dropped_events;
+        (events > 0).then(|| {
+            format!(
+                "{events} events are missing: the recorder could not keep up and dropped them; \
+                 record fewer with --device, --action or --op"
+            )
+        })
     }
 
     /// The name of a device, if the trace has one.
@@ -94,6 +119,15 @@ mod tests {
         assert_eq!(shown, ["d0", "d0@240,1", "240,2", "a_b_[2J"]);
         names.forget_devices();
         assert_eq!(names.device(device(0)), None);
+    }
+
+    #[test]
+    fn dropped_events_are_added_up_and_other_numbers_are_none() {
+        let mut names = Names::default();
+        for number in ["7", "4294967295", "4294967296", "-1", "", "8 "] {
+            names.add_message(0, format!("{DROPPED_EVENTS}{number}").as_bytes());
+        }
+        assert_eq!(names.dropped_events(), 7 + u64::from(u32::MAX));
     }
 
     #[test]

@@ -92,6 +92,7 @@ impl Spans {
             "replaced": self.replaced(),
             "dropped": self.dropped(),
             "ignored": self.ignored(),
+            "dropped_events": self.dropped_events(),
         });
         if let Some(per) = per {
             let name = match per {
@@ -114,6 +115,7 @@ impl Spans {
             (self.replaced(), "I/Os were not followed: a later one took their first sector"),
             (self.dropped(), "I/Os were dropped: more were on their way than are kept"),
             (self.ignored(), "events were ignored: more devices than are kept"),
+            (self.dropped_events(), "events were dropped: the recorder could not keep up"),
         ];
         all.into_iter().filter(|(count, _)| *count > 0)
     }

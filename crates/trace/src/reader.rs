@@ -6,7 +6,8 @@
 //! of an interrupt do that came between a stamp and its record. Of equal times, the file that gave
 //! the last event goes on; a file that comes up again goes behind the first that is waiting, before
 //! all others that are not earlier. Names of processes count from when their record is read, which
-//! is up to a batch ahead of when it is due, again as in blkparse.
+//! is up to a batch ahead of when it is due, again as in blkparse. A file that is damaged ends there,
+//! and the others are read on; `damage` tells of it.
 //! Called by the verbs of `millrace trace`; calls `CpuFile`, and `Pipe` for what comes through one.
 
 mod pipe;
@@ -22,7 +23,7 @@ use millrace_runtime::trace_file;
 
 use self::pipe::Pipe;
 use super::file::{CpuFile, Item};
-use super::{Names, TraceError};
+use super::{Damage, Names, TraceError};
 
 /// Events of a file that are read at once.
 const BATCH: usize = 512;
@@ -127,6 +128,7 @@ pub struct Entry {
 struct Stream<R> {
     trace: usize,
     file: CpuFile<R>,
+    len_bytes: Option<u64>,
     waiting: VecDeque<Item>,
     /// Time of the last event that was read.
     last_ns: u64,
@@ -188,8 +190,8 @@ pub struct Reader<R = Source> {
     names: Names,
     /// Time of the first event, from when that is told.
     genesis_ns: Option<u64>,
-    bytes: u64,
-    failed: bool,
+    damage: Vec<Damage>,
+    has_ended: bool,
 }
 
 impl Reader {
@@ -207,7 +209,6 @@ impl Reader {
             return Ok(Reader::from_pipe(Source::Pipe(input)));
         }
         let (mut inputs, mut notes) = (Vec::new(), Vec::new());
-        let mut bytes = 0;
         let is_new = |(at, name): &(usize, &TraceName)| !names[..*at].contains(name);
         for (trace, name) in names.iter().enumerate().filter(is_new) {
             let (before, first) = (inputs.len(), name.file(0));
@@ -218,10 +219,9 @@ impl Reader {
             for &cpu in &cpus {
                 let path = name.file(cpu);
                 let Some((file, len)) = open(&path)? else { continue };
-                bytes += len.unwrap_or(0);
                 if len != Some(0) {
                     let input = BufReader::with_capacity(BUFFER_BYTES, file);
-                    inputs.push((trace, CpuFile::new(path, cpu, Source::File(input))));
+                    inputs.push((trace, CpuFile::new(path, cpu, Source::File(input)), len));
                 }
             }
             if inputs.len() == before {
@@ -235,7 +235,7 @@ impl Reader {
             }
             notes.extend(missing(&first, &cpus));
         }
-        let mut reader = Reader::of(inputs, bytes);
+        let mut reader = Reader::of(inputs);
         let others: Vec<String> = reader.streams.iter().filter_map(Stream::of_another).collect();
         reader.notes.extend(notes.into_iter().chain(others));
         Ok(reader)
@@ -271,9 +271,10 @@ fn open(path: &Path) -> Result<Option<(File, Option<u64>)>, TraceError> {
 impl<R: Read> Reader<R> {
     /// Reads one trace from the inputs of CPUs 0, 1 and so on, instead of from files.
     pub fn from_inputs(inputs: Vec<R>) -> Reader<R> {
-        let file =
-            |(cpu, input)| (0, CpuFile::new(format!("input.blktrace.{cpu}").into(), cpu, input));
-        Reader::of((0..).zip(inputs).map(file).collect(), 0)
+        let file = |(cpu, input)| {
+            (0, CpuFile::new(format!("input.blktrace.{cpu}").into(), cpu, input), None)
+        };
+        Reader::of((0..).zip(inputs).map(file).collect())
     }
 
     /// Reads a trace from what `blktrace -o -` writes: the records of all CPUs.
@@ -283,12 +284,12 @@ impl<R: Read> Reader<R> {
 
     /// Reads the same from an input of any name.
     pub fn from_stream(name: &str, input: R) -> Reader<R> {
-        let mut reader = Reader::of(Vec::new(), 0);
+        let mut reader = Reader::of(Vec::new());
         reader.pipe = Some(Pipe::new(CpuFile::pipe(name.into(), input)));
         reader
     }
 
-    fn of(inputs: Vec<(usize, CpuFile<R>)>, bytes: u64) -> Reader<R> {
+    fn of(inputs: Vec<(usize, CpuFile<R>, Option<u64>)>) -> Reader<R> {
         let mut reader = Reader {
             streams: Vec::with_capacity(inputs.len()),
             pipe: None,
@@ -296,12 +297,13 @@ impl<R: Read> Reader<R> {
             order: VecDeque::new(),
             names: Names::default(),
             genesis_ns: None,
-            bytes,
-            failed: false,
+            damage: Vec::new(),
+            has_ended: false,
         };
-        for (trace, file) in inputs {
+        for (trace, file, len_bytes) in inputs {
             let (waiting, number) = (VecDeque::new(), reader.streams.len());
-            let stream = Stream { trace, file, waiting, last_ns: 0, error: None, ended: false };
+            let (last_ns, error, ended) = (0, None, false);
+            let stream = Stream { trace, file, len_bytes, waiting, last_ns, error, ended };
             reader.streams.push(stream);
             if reader.streams[number].prime(&mut reader.names) {
                 reader.queue(number);
@@ -313,40 +315,62 @@ impl<R: Read> Reader<R> {
     /// The next event; none at the end.
     ///
     /// # Errors
-    /// If a file is broken. What came before was told; there is nothing after it.
+    /// If nothing can be read because a file is damaged, or the input is empty.
     pub fn read(&mut self) -> Result<Option<Entry>, TraceError> {
         if self.pipe.is_some() {
             return self.read_pipe();
         }
-        let Some(&number) = self.order.front().filter(|_| !self.failed) else { return Ok(None) };
-        let stream = &mut self.streams[number];
-        let Some(item) = stream.waiting.pop_front() else {
-            self.failed = true;
-            let error = stream.error.take();
-            return Err(error.expect("a stream without either is not in the order"));
-        };
-        let (trace, cpu) = (stream.trace, stream.file.cpu());
-        let more = !stream.waiting.is_empty() || stream.prime(&mut self.names);
-        if more {
-            self.requeue_first(number);
-        } else {
-            self.order.pop_front();
+        loop {
+            let Some(&number) = self.order.front() else { return self.end() };
+            let stream = &mut self.streams[number];
+            let Some(item) = stream.waiting.pop_front() else {
+                self.order.pop_front();
+                let error = stream.error.take();
+                let error = error.expect("a stream without either is not in the order");
+                let offset = stream.file.offset();
+                let missing_bytes = stream.len_bytes.map(|len| len.saturating_sub(offset));
+                self.damage.push(Damage { error, missing_bytes });
+                continue;
+            };
+            let (trace, cpu) = (stream.trace, stream.file.cpu());
+            let more = !stream.waiting.is_empty() || stream.prime(&mut self.names);
+            if more {
+                self.requeue_first(number);
+            } else {
+                self.order.pop_front();
+            }
+            return Ok(Some(self.entry(item, trace, cpu)));
         }
-        Ok(Some(self.entry(item, trace, cpu)))
+    }
+
+    /// The end, or the damage because of which there was nothing before it.
+    fn end(&mut self) -> Result<Option<Entry>, TraceError> {
+        let is_first = !std::mem::replace(&mut self.has_ended, true);
+        let nothing_told = is_first && self.genesis_ns.is_none() && !self.damage.is_empty();
+        if nothing_told { Err(self.damage.remove(0).error) } else { Ok(None) }
     }
 
     fn read_pipe(&mut self) -> Result<Option<Entry>, TraceError> {
-        let (false, Some(pipe)) = (self.failed, &mut self.pipe) else { return Ok(None) };
-        let item = pipe.next(&mut self.names).inspect_err(|_| self.failed = true)?;
-        let Some(item) = item else {
-            if pipe.file().offset() == 0 {
-                self.failed = true;
+        let (false, Some(pipe)) = (self.has_ended, &mut self.pipe) else { return Ok(None) };
+        match pipe.next(&mut self.names) {
+            Ok(Some(item)) => {
+                let cpu = item.record.cpu;
+                return Ok(Some(self.entry(item, 0, cpu)));
+            }
+            Ok(None) if pipe.file().offset() == 0 => {
+                self.has_ended = true;
                 return Err(TraceError::Empty { first: pipe.file().path().into() });
             }
-            return Ok(None);
-        };
-        let cpu = item.record.cpu;
-        Ok(Some(self.entry(item, 0, cpu)))
+            Ok(None) => {}
+            Err(error) => self.damage.push(Damage { error, missing_bytes: None }),
+        }
+        self.end()
+    }
+
+    /// Files that were not read to their end, so far.
+    #[must_use]
+    pub fn damage(&self) -> &[Damage] {
+        &self.damage
     }
 
     /// An event as it is told: its time counts from the first one.
@@ -381,7 +405,8 @@ impl<R: Read> Reader<R> {
     #[must_use]
     pub fn progress(&self) -> f64 {
         let read: u64 = self.streams.iter().map(|stream| stream.file.offset()).sum();
-        if self.bytes == 0 { 0.0 } else { (read as f64 / self.bytes as f64).min(1.0) }
+        let bytes: u64 = self.streams.iter().filter_map(|stream| stream.len_bytes).sum();
+        if bytes == 0 { 0.0 } else { (read as f64 / bytes as f64).min(1.0) }
     }
 
     /// Files, each with the number of its trace and its CPU.

@@ -14,17 +14,24 @@
 //! - A split (X) is no event for it: the parts lie inside what was queued, so only their G, I and D
 //!   show, and such an I/O has no Q2C unless one C covers it.
 //!
+//! The same pairing tells a `Watch` which I/Os there are, and when each is complete: there a C of a
+//! part counts, too, flushes are I/Os (flushes.rs), and on a device without Q and A, as
+//! `blktrace -a issue` records, I/Os begin with D.
+//!
 //! Bounded: `FLIGHTS_MAX` I/Os on their way (about 40 MiB), past which the oldest of the fullest
 //! device is dropped and counted, and `DRIVES_MAX` devices, past which events are ignored and
-//! counted. Until then all numbers are btt's own. Called by `millrace trace`.
+//! counted. Until then all numbers are btt's own. Called by `millrace trace`, and by the laboratory's
+//! reports, conversions and replays.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use millrace_block::blktrace::{Act, Record, Remap, category};
 
 use super::drive::{Drive, Flight, Group, Kind, NEVER, delta};
+use super::flushes::Flushes;
 use super::measure::{Measures, Span};
-use super::tree::Place;
+use super::tree::{Place, RangeTree};
 use super::{Entry, Names};
 
 /// I/Os on their way that are kept.
@@ -47,19 +54,49 @@ pub struct Sample {
     pub cpu: u32,
 }
 
-/// What else wants to see each length.
+/// Listens to what the pairing of events finds.
 pub trait Watch {
-    /// One length.
-    fn sample(&mut self, sample: &Sample);
+    /// One length of a span.
+    fn sample(&mut self, _sample: &Sample) {}
+
+    /// An I/O begins with this record: Q, or D on a device whose trace has no Q. Returns a number
+    /// for it.
+    fn arrived(&mut self, _record: &Record) -> u64 {
+        0
+    }
+
+    /// The I/O of this number is complete.
+    fn completed(&mut self, _number: u64, _time_ns: u64) {}
 }
 
-impl Watch for () {
-    fn sample(&mut self, _: &Sample) {}
+impl Watch for () {}
+
+/// Both listen; numbers are the second one's.
+impl<A: Watch, B: Watch> Watch for (&mut A, &mut B) {
+    fn sample(&mut self, sample: &Sample) {
+        self.0.sample(sample);
+        self.1.sample(sample);
+    }
+
+    fn arrived(&mut self, record: &Record) -> u64 {
+        self.0.arrived(record);
+        self.1.arrived(record)
+    }
+
+    fn completed(&mut self, number: u64, time_ns: u64) {
+        self.1.completed(number, time_ns);
+    }
 }
 
-/// Measures spans.
+/// Pairs events, and measures the spans between them.
 #[derive(Debug, Default)]
 pub struct Spans {
+    /// False: only a `Watch` is told.
+    is_measuring: bool,
+    flushes: BTreeMap<u32, Flushes>,
+    /// I/Os that began, and completions.
+    arrivals: u64,
+    completions: u64,
     drives: Vec<Drive>,
     all: Group,
     cpus: BTreeMap<u32, Group>,
@@ -76,7 +113,19 @@ impl Spans {
     /// Nothing seen yet.
     #[must_use]
     pub fn new() -> Spans {
+        Spans { is_measuring: true, ..Spans::default() }
+    }
+
+    /// Pairs events and tells a [`Watch`], but measures nothing, which would take time.
+    #[must_use]
+    pub fn unmeasured() -> Spans {
         Spans::default()
+    }
+
+    /// Whether there were completions only, so that no I/O is known.
+    #[must_use]
+    pub fn has_completions_only(&self) -> bool {
+        self.arrivals == 0 && self.completions > 0
     }
 
     /// Has devices be shown by these names.
@@ -139,13 +188,23 @@ impl Spans {
     /// I/Os that were queued and not completed so far.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.flights
+        self.drives.iter().filter(|drive| drive.begun).map(|drive| drive.flights.len()).sum()
+    }
+
+    /// Events that are missing, as the recorder could not keep up.
+    #[must_use]
+    pub fn dropped_events(&self) -> u64 {
+        self.names.dropped_events()
     }
 
     /// One more event, and each span that ends with it to `watch`.
     pub fn entry(&mut self, entry: &Entry, watch: &mut impl Watch) {
         let record = &entry.record;
         let Some(act) = record.act().filter(|_| !record.has(category::PC)) else { return };
+        self.completions += u64::from(act == Act::Complete);
+        if record.bytes == 0 && record.has(category::FLUSH) {
+            return self.flush(act, entry, watch);
+        }
         if record.bytes == 0 && !matches!(act, Act::Remap | Act::Requeue) {
             return;
         }
@@ -185,15 +244,61 @@ impl Spans {
         self.drive(record.device).filter(|drive| self.drives[*drive].begun)
     }
 
-    fn queue(&mut self, record: &Record, watch: &mut impl Watch) {
-        let Some(drive) = self.drive(record.device) else { return };
+    /// An event of a flush.
+    fn flush(&mut self, act: Act, entry: &Entry, watch: &mut impl Watch) {
+        let record = &entry.record;
+        if self.flushes.len() == DRIVES_MAX && !self.flushes.contains_key(&record.device) {
+            self.ignored += 1;
+            return;
+        }
+        let (flushes, arrivals) =
+            (self.flushes.entry(record.device).or_default(), &mut self.arrivals);
+        let watch = RefCell::new(watch);
+        let arrived = || {
+            *arrivals += 1;
+            watch.borrow_mut().arrived(record)
+        };
+        let done = |number| watch.borrow_mut().completed(number, record.time_ns);
+        flushes.event(act, (record, &entry.data), arrived, done);
+    }
+
+    /// Something is queued on a device: what came before that is of I/Os that began unseen.
+    fn begin(&mut self, drive: usize) {
+        let drive = &mut self.drives[drive];
+        if !drive.begun {
+            drive.begun = true;
+            self.flights -= drive.flights.len();
+            drive.flights = RangeTree::new();
+        }
+    }
+
+    /// A request of a device on which nothing was queued so far, unless it was given back before.
+    fn issue_unqueued(&mut self, drive: usize, record: &Record, watch: &mut impl Watch) {
+        if self.drives[drive].flights.find(record.sector).is_some() {
+            return;
+        }
         if self.flights >= FLIGHTS_MAX {
             self.drop_oldest();
         }
-        self.drives[drive].begun = true;
-        match self.drives[drive].queue(record) {
+        self.arrivals += 1;
+        let flight = Flight::new(record, watch.arrived(record));
+        self.drives[drive].flights.insert((record.sector, record.end()), flight);
+        self.flights += 1;
+    }
+
+    fn queue(&mut self, record: &Record, watch: &mut impl Watch) {
+        let Some(drive) = self.drive(record.device) else { return };
+        self.begin(drive);
+        if self.flights >= FLIGHTS_MAX {
+            self.drop_oldest();
+        }
+        self.arrivals += 1;
+        match self.drives[drive].queue(record, watch.arrived(record)) {
             true => self.replaced += 1,
             false => self.flights += 1,
+        }
+        if !self.is_measuring {
+            return;
         }
         let (kind, time_ns) = (Kind::of(record), record.time_ns);
         let span = self.span_on(drive, Span::Q2Q);
@@ -218,7 +323,7 @@ impl Spans {
     fn remap(&mut self, entry: &Entry, watch: &mut impl Watch) {
         let record = &entry.record;
         let Some(to) = self.drive(record.device) else { return };
-        self.drives[to].begun = true;
+        self.begin(to);
         let Some(remap) = Remap::decode(&entry.data) else { return };
         let known = |drive: &Drive| drive.device == remap.device_from;
         let Some(from) = self.drives.iter().position(known) else { return };
@@ -263,7 +368,10 @@ impl Spans {
     }
 
     fn issue(&mut self, record: &Record, watch: &mut impl Watch) {
-        let Some(drive) = self.begun(record) else { return };
+        let Some(drive) = self.drive(record.device) else { return };
+        if !self.drives[drive].begun {
+            return self.issue_unqueued(drive, record, watch);
+        }
         self.drives[drive].issue(record);
         let found = self.inside(drive, record);
         for place in &found {
@@ -290,20 +398,44 @@ impl Spans {
     }
 
     fn complete(&mut self, record: &Record, watch: &mut impl Watch) {
-        let Some(drive) = self.begun(record) else { return };
-        self.drives[drive].blocks.add(u64::from(record.sectors()));
-        self.drives[drive].give_back();
+        let Some(drive) = self.drive(record.device) else { return };
+        if self.drives[drive].begun {
+            self.drives[drive].blocks.add(u64::from(record.sectors()));
+            self.drives[drive].give_back();
+        }
         let found = self.inside(drive, record);
         for place in &found {
             let flight = *self.drives[drive].flights.value(*place);
-            self.span((Span::Q2C, drive), &flight, (flight.queued_ns, record.time_ns), watch);
-            if flight.issued_ns != NEVER {
-                self.span((Span::D2C, drive), &flight, (flight.issued_ns, record.time_ns), watch);
+            if self.drives[drive].begun {
+                let (queued_ns, issued_ns) = (flight.queued_ns, flight.issued_ns);
+                self.span((Span::Q2C, drive), &flight, (queued_ns, record.time_ns), watch);
+                if issued_ns != NEVER {
+                    self.span((Span::D2C, drive), &flight, (issued_ns, record.time_ns), watch);
+                }
+            }
+            if flight.uncovered > 0 {
+                watch.completed(flight.number, record.time_ns);
             }
             self.drives[drive].flights.remove(*place);
         }
         self.flights -= found.len();
         self.found = found;
+        self.complete_parts(drive, record, watch);
+    }
+
+    /// The completion of a part of an I/O, at the beginning or the end of the completed range.
+    fn complete_parts(&mut self, drive: usize, record: &Record, watch: &mut impl Watch) {
+        let flights = &mut self.drives[drive].flights;
+        let first = flights.find(record.sector);
+        let last = flights.find(record.end().wrapping_sub(1)).filter(|last| Some(*last) != first);
+        for place in first.into_iter().chain(last) {
+            let (start, end) = flights.range(place);
+            let sectors = end.min(record.end()).saturating_sub(start.max(record.sector));
+            let flight = flights.value(place);
+            if flight.cover(sectors) {
+                watch.completed(flight.number, record.time_ns);
+            }
+        }
     }
 
     /// The I/Os inside the range of an event, in a buffer that is to be put back.
@@ -325,6 +457,9 @@ impl Spans {
         (from_ns, time_ns): (u64, u64),
         watch: &mut impl Watch,
     ) {
+        if !self.is_measuring {
+            return;
+        }
         let span = self.span_on(drive, span);
         let value_ns = delta(from_ns, time_ns);
         self.all.measures.add(span, value_ns);

@@ -56,6 +56,12 @@ impl<T> RangeTree<T> {
         &mut self.at_mut(place).value
     }
 
+    /// First sector, and one past the last.
+    pub(super) fn range(&self, place: Place) -> (u64, u64) {
+        let node = self.at(place);
+        (node.start, node.end)
+    }
+
     /// The first that a search comes upon of those that cover this sector.
     pub(super) fn find(&self, sector: u64) -> Option<Place> {
         let mut at = self.root;

@@ -10,13 +10,13 @@
 mod detect;
 mod devices;
 mod error;
+mod event_ios;
 mod format;
 mod formats;
 mod input;
 mod lines;
 mod open;
 mod order;
-mod pairing;
 mod parser;
 mod pending;
 mod profile;
@@ -27,8 +27,8 @@ mod writer;
 use millrace_block::Op;
 
 pub use error::{OpenError, Place, ReadError};
+pub use event_ios::EventIos;
 pub use format::{Format, NoFormat};
-pub use formats::blktrace::EventIos;
 pub use input::TracePath;
 pub use open::{AnySource, OpenedTrace, open, open_events};
 pub use profile::{Profile, text as profile_text};

@@ -118,7 +118,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         };
         let Some(mut first) = pending.pop_front() else { return false };
         while let Some(other) = pending.pop_front() {
-            self.trace().slot(Action::BackMerge, &other);
+            self.trace().flush_joined(&other, &first);
             self.stats.count_merge(Op::Flush);
             merge::join(&mut first, other);
         }

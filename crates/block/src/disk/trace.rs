@@ -157,6 +157,20 @@ impl<M: Machine> Tracing<'_, M> {
         self.merged(kind, chain);
     }
 
+    /// The event of a flush that joined another: it names the other one.
+    #[cold]
+    pub(crate) fn flush_joined(&mut self, flush: &Slot<M>, other: &Slot<M>) {
+        if !self.is_on() {
+            return;
+        }
+        let now_ns = M::now();
+        self.tell(Action::BackMerge, flush, now_ns);
+        let of = subject(self.disk, flush, flush.bio.nr_sectors);
+        if let Some(writer) = &mut self.run.trace {
+            writer.put_from(now_ns, &of, Step::One(Act::BackMerge), other.q_ns);
+        }
+    }
+
     /// For the recorder, that a bio became a part of what it is chained to.
     pub(crate) fn record_merge(&mut self, bio: &Slot<M>) {
         self.record(Action::BackMerge, bio, (entry_ns(bio), bio.bio.nr_sectors));
@@ -390,13 +404,14 @@ fn entry_ns<M: Machine>(bio: &Slot<M>) -> u64 {
     bio.q_ns + u64::from(bio.waited.g_ns)
 }
 
-/// What events of a bio are about.
+/// What events of a bio are about. A flush has no sectors: in their place is the time at which it
+/// was queued, which tells it from other flushes.
 #[inline(always)]
 fn subject<M: Machine>(disk: &Disk<M>, bio: &Slot<M>, sectors: SectorCount) -> Subject {
     let categories = categories(bio.bio.op, bio.bio.flags);
     Subject {
         group: group_of(disk.config.device, bio.bio.payer.tenant, categories),
-        sector: bio.dev_sector,
+        sector: if bio.bio.op == Op::Flush { bio.q_ns } else { bio.dev_sector },
         bytes: sectors.saturating_mul(1 << SECTOR_SHIFT),
     }
 }

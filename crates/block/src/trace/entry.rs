@@ -4,7 +4,7 @@
 //! Memory is what tracing costs most, so a word says only what the one before did not: a *group*
 //! has the time, device, tenant and categories of the words behind it, a *step* the sectors of one
 //! I/O and what happened to it, which may be several of the kernel's events with one stamp. A
-//! remap's source and a driver's data stand in words before the step. A *note* is of no I/O
+//! remap's source, the flush that another joined and a driver's data stand in words before the step. A *note* is of no I/O
 //! (note.rs). Written by `TraceWriter` (tracer.rs), read by [`Decoder`]; the top 4 bits of a word's
 //! first half say what it is. Owns no memory but itself.
 
@@ -42,7 +42,8 @@ pub struct Entry {
     pub time_ns: u64,
     /// First sector on the drive; of an unplug, how many requests.
     pub sector: u64,
-    /// Of a remap: the first sector on the volume.
+    /// Of a remap: the first sector on the volume. Of a flush that joined another: the sector of
+    /// the other one's events.
     pub from: u64,
     /// How long.
     pub bytes: u32,
@@ -133,7 +134,7 @@ pub(crate) fn step_word(of: &Subject, step: Step) -> Word {
     [of.sector & VALUE, what]
 }
 
-/// The word of a remap's source, before the remap.
+/// The word of a remap's source, or of the flush that another joined, before the step.
 #[inline(always)]
 pub(crate) fn from_word(sector: u64) -> Word {
     [FROM << KIND_SHIFT, sector]
@@ -200,12 +201,13 @@ impl Decoder {
 
     fn step(&mut self, sector: u64, what: u64, out: &mut Vec<Entry>) {
         let (code, number) = ((what >> 32) as u8, (what >> 48) as u16);
+        let from = core::mem::take(&mut self.from);
         let mut put = |act: Act, before_ns: u64| {
-            let of_remap = act == Act::Remap;
+            let has_from = matches!(act, Act::Remap | Act::BackMerge);
             out.push(Entry {
                 time_ns: self.time_ns - before_ns,
                 sector,
-                from: if of_remap { self.from } else { 0 },
+                from: if has_from { from } else { 0 },
                 bytes: what as u32,
                 action: act.with((self.group >> 48) as u16),
                 tenant: (self.group >> 32) as u32 & 0xffff,
@@ -262,6 +264,7 @@ mod tests {
         let group = group_word(1000, subject().group);
         for (step, acts) in [
             (Step::One(Act::Bounce), vec![(Act::Bounce, 1000)]),
+            (Step::One(Act::BackMerge), vec![(Act::BackMerge, 1000)]),
             (Step::Complete(-5), vec![(Act::Complete, 1000)]),
             (Step::QueueGet, vec![(Act::Queue, 1000), (Act::GetRequest, 1000)]),
             (Step::RemapQueue, vec![(Act::Remap, 1000), (Act::Queue, 1000)]),
@@ -276,7 +279,8 @@ mod tests {
             for (entry, (act, time_ns)) in entries.iter().zip(acts) {
                 assert_eq!(entry.action, act.with(category::WRITE), "{step:?}");
                 let (error, from) = (if act == Act::Complete { -5 } else { 0 }, entry.from);
-                assert_eq!(from, if act == Act::Remap { 99 } else { 0 });
+                let has_from = matches!(act, Act::Remap | Act::BackMerge);
+                assert_eq!(from, if has_from { 99 } else { 0 });
                 let rest = Entry { from, time_ns, error, action: entry.action, ..entry_of() };
                 assert_eq!(*entry, rest, "{step:?}");
             }

@@ -25,6 +25,8 @@ pub enum Remark {
     /// So many reads and so many others may a hardware queue, by its number, have at the drive
     /// from now on. Equal numbers: all together. `u32::MAX` is any number.
     Depth(u16, [u32; 2]),
+    /// So many events of the thread found no room in its ring, and are missing before this note.
+    Dropped(u32),
 }
 
 /// A remark, and the time that it is about.
@@ -36,12 +38,16 @@ pub struct TraceNote {
     pub time_ns: u64,
 }
 
+/// Beginning of the text of [`Remark::Dropped`]; the number of events follows.
+pub const DROPPED_EVENTS: &str = "millrace dropped events here: ";
+
 const WAITS: u64 = 0;
 const GOES_ON: u64 = 1;
 const RESTS: u64 = 2;
 const RESTS_FOR: u64 = 3;
 const HELD: u64 = 4;
 const DEPTH: u64 = 5;
+const DROPPED: u64 = 6;
 
 impl TraceNote {
     /// As numbers: what it is, in 36 bits, and the time or the depth.
@@ -58,6 +64,7 @@ impl TraceNote {
             Remark::Depth(hctx, [reads, others]) => {
                 (DEPTH << 32 | u64::from(hctx), u64::from(others) << 32 | u64::from(reads))
             }
+            Remark::Dropped(events) => (DROPPED << 32, events.into()),
         }
     }
 
@@ -72,9 +79,10 @@ impl TraceNote {
             RESTS_FOR => Remark::Rests(Some((group, hold?))),
             HELD => Remark::Held(group, hold?, number as u32),
             DEPTH => Remark::Depth(what as u16, [number as u32, (number >> 32) as u32]),
+            DROPPED => Remark::Dropped(number as u32),
             _ => return None,
         };
-        let is_timed = !matches!(remark, Remark::Held(..) | Remark::Depth(..));
+        let is_timed = !matches!(remark, Remark::Held(..) | Remark::Depth(..) | Remark::Dropped(_));
         Some(TraceNote { remark, time_ns: if is_timed { number } else { 0 } })
     }
 
@@ -86,7 +94,7 @@ impl TraceNote {
                 Some(group)
             }
             Remark::Rests(of) => of.map(|(group, _)| group),
-            Remark::Depth(..) => None,
+            Remark::Depth(..) | Remark::Dropped(_) => None,
         }
     }
 
@@ -102,6 +110,7 @@ impl TraceNote {
             Remark::GoesOn(_, hold) => {
                 write!(out, "{group} goes on after {us} us: {}", hold.name())
             }
+            Remark::Dropped(events) => write!(out, "{DROPPED_EVENTS}{events}"),
             Remark::Rests(None) => write!(out, "scheduler rests {us} us"),
             Remark::Rests(Some((_, hold))) => {
                 write!(out, "scheduler rests {us} us: {group} held: {}", hold.name())
@@ -167,15 +176,17 @@ mod tests {
                 Remark::Held(group, hold, u32::MAX),
             ]
         };
-        let rest = [Remark::Rests(None), Remark::Depth(u16::MAX, [u32::MAX, 1])];
+        let depth = Remark::Depth(u16::MAX, [u32::MAX, 1]);
+        let rest = [Remark::Rests(None), depth, Remark::Dropped(u32::MAX)];
         for remark in Hold::ALL.into_iter().flat_map(of).chain(rest) {
-            let is_timed = !matches!(remark, Remark::Held(..) | Remark::Depth(..));
+            let is_timed =
+                !matches!(remark, Remark::Held(..) | Remark::Depth(..) | Remark::Dropped(_));
             let note = TraceNote { remark, time_ns: if is_timed { u64::MAX } else { 0 } };
             let (what, time_ns) = note.parts();
             assert!(what < 1 << 36);
             assert_eq!(TraceNote::from_parts(what, time_ns), Some(note));
         }
-        let unknown = [6 << 32, WAITS << 32 | 9 << 16].map(|what| TraceNote::from_parts(what, 0));
+        let unknown = [7 << 32, WAITS << 32 | 9 << 16].map(|what| TraceNote::from_parts(what, 0));
         assert_eq!(unknown, [None, None]);
     }
 

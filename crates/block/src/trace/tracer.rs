@@ -1,7 +1,8 @@
 //! `Tracer`: rings of trace events, one for each thread that makes them, and who empties them.
 //!
 //! A ring has one writer (the `Runner` of a channel or worker) and one reader (the recorder), and
-//! neither waits for the other: what finds no room is counted as dropped. It holds words
+//! neither waits for the other: an event that finds no room is counted as dropped, and a note before
+//! the next event says how many were. It holds words
 //! (entry.rs), which the writer shows to the reader once a batch, and of which the reader makes
 //! entries. Off, none of this is touched. Lock order: the list of rings, then a ring's reader.
 //! Kernel counterpart: kernel/trace/blktrace.c and its relay channels.
@@ -20,12 +21,14 @@ use crate::trace::entry::{
     Decoder, Entry, Step, Subject, WORDS_MAX, Word, data_words, from_word, group_word, note_word,
     step_word,
 };
-use crate::trace::note::TraceNote;
+use crate::trace::note::{Remark, TraceNote};
 
 /// Events of a ring unless told otherwise: 2 MiB.
 pub const TRACE_RING_EVENTS: usize = 1 << 16;
 /// Words of a ring for each event that it is to have room for, even if no two share anything.
 const WORDS_PER_EVENT: usize = 2;
+/// Words of a note about dropped events, with its group.
+const DROP_NOTE_WORDS: u64 = 2;
 /// Entries that the reader makes at once.
 const ENTRIES_AT_ONCE: usize = 1024;
 
@@ -96,6 +99,8 @@ pub(crate) struct TraceWriter<M: Machine> {
     head: u64,
     /// How far there was room when the reader's place was last looked at.
     limit: u64,
+    /// Events that were dropped, and that no note tells of.
+    untold: u32,
     /// The group that is open.
     time_ns: u64,
     group: u64,
@@ -164,17 +169,22 @@ impl<M: Machine> TraceWriter<M> {
     /// Makes room, and a group of this time and I/O; false if there is no room.
     #[inline]
     fn open(&mut self, mut time_ns: u64, of: &Subject, step: Step) -> bool {
-        if self.limit - self.head < WORDS_MAX && !self.find_room(step) {
+        if self.limit - self.head < WORDS_MAX && !self.find_room(time_ns, of, step) {
             return false;
         }
         if self.stamp == TraceStamp::Event {
             time_ns = M::now();
         }
+        self.open_group(time_ns, of);
+        true
+    }
+
+    #[inline]
+    fn open_group(&mut self, time_ns: u64, of: &Subject) {
         if (time_ns, of.group) != (self.time_ns, self.group) {
             (self.time_ns, self.group) = (time_ns, of.group);
             self.push(group_word(time_ns, of.group));
         }
-        true
     }
 
     /// For which there is room.
@@ -188,10 +198,17 @@ impl<M: Machine> TraceWriter<M> {
     }
 
     #[cold]
-    fn find_room(&mut self, step: Step) -> bool {
+    fn find_room(&mut self, time_ns: u64, of: &Subject, step: Step) -> bool {
         // Acquire pairs with the Release of `Ring::read`: the reader has copied the words.
         self.limit = self.ring.tail.load(Order::Acquire) + self.mask + 1;
-        if self.limit - self.head >= WORDS_MAX {
+        let room = self.limit - self.head;
+        if room >= WORDS_MAX && self.untold == 0 {
+            return true;
+        }
+        if room >= WORDS_MAX + DROP_NOTE_WORDS {
+            let remark = Remark::Dropped(core::mem::take(&mut self.untold));
+            self.open_group(time_ns, of);
+            self.push(note_word(TraceNote { remark, time_ns: 0 }));
             return true;
         }
         // What waits for the end of the batch may be what fills it.
@@ -200,6 +217,9 @@ impl<M: Machine> TraceWriter<M> {
         // Relaxed: a statistic with one writer.
         let dropped = self.ring.dropped.load(Order::Relaxed) + step.events();
         self.ring.dropped.store(dropped, Order::Relaxed);
+        self.untold = self.untold.saturating_add(step.events() as u32);
+        // So that the next event comes here, too.
+        self.limit = self.head;
         false
     }
 }
@@ -294,7 +314,8 @@ impl<M: Machine> Tracer<M> {
         let mask = self.words as u64 - 1;
         // The first event looks how far there is room.
         let (head, limit, stamp) = (0, 0, TraceStamp::Batch);
-        let mut writer = TraceWriter { ring, mask, head, limit, time_ns: 0, group: 0, stamp };
+        let (untold, time_ns, group) = (0, 0, 0);
+        let mut writer = TraceWriter { ring, mask, head, limit, untold, time_ns, group, stamp };
         writer.publish();
         writer
     }
@@ -368,14 +389,16 @@ mod tests {
         writer.put(6, &of(7), QUEUED);
         writer.put(6, &of(8), QUEUED);
         drop(writer);
-        seen.clear();
+        let (mut seen, mut notes) = (Vec::new(), Vec::new());
         let status = tracer.drain(|_, entries| {
             seen.extend(entries.iter().map(|e| e.sector * 1000 + e.time_ns));
+            notes.extend(entries.iter().map(|e| e.note.map(|note| note.remark)));
         });
         assert_eq!(
             (seen.as_slice(), status),
-            ([7006, 8006].as_slice(), TraceStatus { dropped: 5, writers: 1 })
+            ([6, 7006, 8006].as_slice(), TraceStatus { dropped: 5, writers: 1 })
         );
+        assert_eq!(notes, [Some(Remark::Dropped(5)), None, None], "before the next event");
         assert_eq!(tracer.drain(|_, _| ()).writers, 0);
         tracer.stop();
         assert!(tracer.start(TraceStamp::Batch));
@@ -392,9 +415,13 @@ mod tests {
             // fewer words than the largest event has.
             (0..20).for_each(|n| writer.put(round, &of(n), QUEUED));
             let mut seen = Vec::new();
-            let status = tracer.drain(|_, entries| seen.extend(entries.iter().map(|e| e.sector)));
-            let fit = 16 - WORDS_MAX;
-            assert_eq!((seen, status.dropped), ((0..fit).collect(), round * (20 - fit)), "{round}");
+            let status = tracer.drain(|_, entries| {
+                seen.extend(entries.iter().filter(|e| e.note.is_none()).map(|e| e.sector));
+            });
+            // From the second round on, a note of the first one's dropped events is there.
+            let fit = 16 - WORDS_MAX - u64::from(round > 1);
+            let dropped = round * (20 - fit) - u64::from(round > 1);
+            assert_eq!((seen, status.dropped), ((0..fit).collect(), dropped), "{round}");
         }
     }
 
@@ -504,11 +531,16 @@ mod tests {
                 writer.publish();
             }
         });
-        let (mut last, mut seen, mut dropped) = (None, 0, 0);
+        let (mut last, mut seen, mut dropped, mut noted) = (None, 0, 0, 0);
         while !thread.is_finished() || seen + dropped < EVENTS {
             dropped = tracer
                 .drain(|_, entries| {
                     for entry in entries {
+                        if let Some(TraceNote { remark: Remark::Dropped(events), .. }) = entry.note
+                        {
+                            noted += u64::from(events);
+                            continue;
+                        }
                         assert!(last < Some(entry.sector) && entry.time_ns == entry.sector / 3);
                         last = Some(entry.sector);
                         seen += 1;
@@ -518,5 +550,6 @@ mod tests {
         }
         thread.join().unwrap();
         assert_eq!(seen + dropped, EVENTS);
+        assert!(noted <= dropped && (noted == dropped || last != Some(EVENTS - 1)), "{noted}");
     }
 }

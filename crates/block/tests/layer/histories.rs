@@ -571,7 +571,9 @@ impl Rig {
             for act in acts {
                 let is = |code: u32| Act::from_code(code & 0xffff) == Some(act);
                 let told = events.iter().filter(|entry| is(entry.action));
-                let mut told: Vec<_> = told.map(|e| (e.sector, e.bytes, e.error)).collect();
+                // A flush has a name in place of its sector.
+                let sector = |e: &Entry| if e.bytes == 0 { 0 } else { e.sector };
+                let mut told: Vec<_> = told.map(|e| (sector(e), e.bytes, e.error)).collect();
                 let mut asked = all(act);
                 // Each channel has a ring of its own.
                 told.sort_unstable();

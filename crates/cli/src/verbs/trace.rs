@@ -12,8 +12,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-use millrace_console::{Bar, Next, for_each_event};
-use millrace_trace::{Entry, Names, Reader, TraceName};
+use millrace_console::{Bar, EventWalk, Next, for_each_event};
+use millrace_trace::{Entry, Reader, TraceName};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,12 +85,12 @@ impl Input {
     /// terminal.
     ///
     /// # Errors
-    /// If a trace cannot be read, or not to its end: then after all that precedes.
+    /// If a trace cannot be read.
     fn for_each_event(
         &self,
         bar: Bar,
         mut each: impl FnMut(&Entry, &Reader) -> Next,
-    ) -> Result<Names> {
+    ) -> Result<EventWalk> {
         let mut reader = Reader::open(&self.names())?;
         for_each_event(&mut reader, (bar, &self.names.join(" ")), |entry, reader| {
             if self.numbers {

@@ -49,16 +49,39 @@ fn many_more_events_than_a_batch_come_through() {
 }
 
 #[test]
-fn what_precedes_a_broken_record_is_told_first() {
+fn a_damaged_file_ends_there_and_the_others_are_read_on() {
     let mut broken = bytes(0, &[1, 2, 3]);
     broken.extend([0; 48]);
-    let mut reader = Reader::from_inputs(vec![&broken[..]]);
-    let told = std::iter::from_fn(|| reader.read().ok()).count();
-    assert_eq!(told, 3);
-    assert!(reader.read().unwrap().is_none(), "an error is told once");
+    broken.extend(bytes(0, &[6]));
+    let dir = tempfile::tempdir().unwrap();
+    let cut = &bytes(2, &[2, 7])[..95];
+    let whole = bytes(1, &[2, 4, 5]);
+    for (cpu, bytes) in [&broken[..], &whole[..], cut].into_iter().enumerate() {
+        std::fs::write(dir.path().join(format!("t.blktrace.{cpu}")), bytes).unwrap();
+    }
+    let mut reader = Reader::open(&[TraceName::new("t", Some(dir.path()))]).unwrap();
+    let mut cpus = Vec::new();
+    while let Some(entry) = reader.read().unwrap() {
+        cpus.push((entry.cpu, entry.record.time_ns));
+    }
+    cpus.sort_unstable();
+    assert_eq!(cpus, [(0, 0), (0, 1), (0, 2), (1, 1), (1, 3), (1, 4), (2, 1)]);
+    let mut told: Vec<String> = reader.damage().iter().map(ToString::to_string).collect();
+    told.sort();
+    let file = |cpu| dir.path().join(format!("t.blktrace.{cpu}")).display().to_string();
+    assert!(told[0].starts_with(&format!("{}: byte 144: no trace record", file(0))), "{told:?}");
+    assert!(told[0].ends_with("; the 96 bytes from there on are left out"), "{told:?}");
+    let cut =
+        "the file ends inside a record (47 of 48 bytes); the 47 bytes from there on are left out";
+    assert_eq!(told[1], format!("{}: byte 48: {cut}", file(2)));
+}
+
+#[test]
+fn where_nothing_can_be_read_the_damage_is_an_error() {
     let mut reader = Reader::from_inputs(vec![&[0; 48][..]]);
     let error = reader.read().unwrap_err().to_string();
     assert!(error.starts_with("input.blktrace.0: byte 0: no trace record"), "{error}");
+    assert!(reader.read().unwrap().is_none(), "an error is told once");
 }
 
 #[test]

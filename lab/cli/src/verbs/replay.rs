@@ -27,14 +27,14 @@ pub use args::ReplayArgs;
 use super::drive_notes::DriveNotes;
 use super::interrupt::{self, INTERRUPTED};
 use args::Speed;
-use millrace_console::Bar;
+use millrace_console::{Bar, ReadDamage};
 use target::Lanes;
 use trace_progress::{TraceProgress, TrackedTrace};
 
-/// Runs the verb: 0 if every I/O succeeded, 1 if some failed.
+/// Runs the verb: 0 if every I/O succeeded, 1 if some failed or could not be read.
 ///
 /// # Errors
-/// If an argument makes no sense, a target or the trace cannot be opened, or the trace is broken.
+/// If an argument makes no sense, or a target or the trace cannot be opened or read.
 pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let (lanes, routes) = target::lanes(&args.to, &args.map, &args.stripe)?;
     check(args, &lanes)?;
@@ -59,7 +59,9 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     if report.counts.traced_ios == 0 && report.stopped.is_none() {
         eprintln!("note: {}: no I/O in it was understood as {}", head.traces, head.format);
     }
-    finish(args, &head, &report)
+    let ended = finish(args, &head, &report)?;
+    let damage = ReadDamage::tell(&watch.damage());
+    Ok(if ended == ExitCode::SUCCESS { damage.exit_code() } else { ended })
 }
 
 /// Prints the report and says how it ended.

@@ -134,6 +134,25 @@ pub enum ReadError {
     /// A file of blktrace is broken.
     #[error(transparent)]
     Blktrace(#[from] TraceError),
+    /// A trace of events has completions, and no event with which an I/O begins.
+    #[error(
+        "{file}: it has completions (C) only, and an I/O is known by its Q or D: record these, too, \
+         as blktrace does without -a"
+    )]
+    CompletionsOnly {
+        /// Which file.
+        file: String,
+    },
+}
+
+impl ReadError {
+    /// The error with its reason, for a trace whose other files are read on.
+    pub(super) fn text(&self) -> String {
+        match self {
+            ReadError::Io { source, .. } => format!("{self}: {source}"),
+            _ => self.to_string(),
+        }
+    }
 }
 
 /// Text of a trace as an error shows it: without control characters, and short.

@@ -71,6 +71,11 @@ impl Lines {
         self.row
     }
 
+    /// Name of the file.
+    pub(super) fn file(&self) -> &str {
+        &self.file
+    }
+
     /// An error of the line that was read last.
     pub(super) fn broken(&self, problem: String) -> ReadError {
         ReadError::Broken { file: self.file.clone(), place: Place::Line(self.line), problem }

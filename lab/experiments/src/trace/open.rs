@@ -73,6 +73,13 @@ impl AnySource {
         self.order.notes()
     }
 
+    /// Files that were not read to their end so far, each with the place and the reason. The I/Os of
+    /// the others were told.
+    #[must_use]
+    pub fn damage(&self) -> Vec<String> {
+        self.order.damage()
+    }
+
     /// How far it is, 0 to 1; 0 where that is not known.
     #[must_use]
     pub fn progress(&self) -> f64 {

@@ -4,7 +4,8 @@
 //! of several threads, so that a time may step back. The I/Os of a window wait until it is full, or
 //! spans the time given;
 //! what steps back farther is told when it comes, at the time of the I/O before it, and counted.
-//! Among equal times, readers and lines keep their order.
+//! Among equal times, readers and lines keep their order. A reader whose file is damaged ends there,
+//! and the others go on; where no I/O was told before, the damage is an error.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -85,9 +86,9 @@ pub(super) struct Order {
     genesis_ns: Option<u64>,
     told_ns: u64,
     late: u64,
-    /// Told behind the I/O that came before it.
-    broken: Option<Box<ReadError>>,
-    failed: bool,
+    /// Of streams that ended before their file did.
+    damage: Vec<ReadError>,
+    has_ended: bool,
 }
 
 impl Order {
@@ -108,30 +109,22 @@ impl Order {
             genesis_ns: None,
             told_ns: 0,
             late: 0,
-            broken: None,
-            failed: false,
+            damage: Vec::new(),
+            has_ended: false,
         }
     }
 
     /// The next I/O; its time counts from the first one.
     pub(super) fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
-        if self.failed {
-            return Ok(None);
-        }
         if !std::mem::replace(&mut self.started, true) {
             for number in 0..self.streams.len() {
-                let broken = self.queue(number, devices).err().map(Box::new);
-                self.broken = self.broken.take().or(broken);
+                self.queue(number, devices);
             }
         }
-        if let Some(error) = self.broken.take() {
-            self.failed = true;
-            return Err(*error);
-        }
-        let Some(Reverse((_, number))) = self.first.pop() else { return Ok(None) };
+        let Some(Reverse((_, number))) = self.first.pop() else { return self.end() };
         let first = self.streams[number].waiting.pop();
         let Reverse(QueuedIo { mut io, .. }) = first.expect("only streams with an I/O are queued");
-        self.broken = self.queue(number, devices).err().map(Box::new);
+        self.queue(number, devices);
         let genesis_ns = *self.genesis_ns.get_or_insert(io.at_ns);
         self.late += u64::from(io.at_ns < self.told_ns);
         self.told_ns = self.told_ns.max(io.at_ns);
@@ -139,18 +132,31 @@ impl Order {
         Ok(Some(io))
     }
 
-    /// Fills a stream and notes what is first there; its error once nothing is.
-    fn queue(&mut self, number: usize, devices: &mut Devices) -> Result<(), ReadError> {
+    /// The end, or the damage because of which there was no I/O before it.
+    fn end(&mut self) -> Result<Option<TraceIo>, ReadError> {
+        let is_first = !std::mem::replace(&mut self.has_ended, true);
+        match is_first && self.genesis_ns.is_none() && !self.damage.is_empty() {
+            true => Err(self.damage.remove(0)),
+            false => Ok(None),
+        }
+    }
+
+    /// Fills a stream and notes what is first there, or the damage once nothing is.
+    fn queue(&mut self, number: usize, devices: &mut Devices) {
         let stream = &mut self.streams[number];
         stream.fill((self.window, self.span_ns), devices);
-        if let Some(Reverse(waiting)) = stream.waiting.peek() {
-            self.first.push(Reverse((waiting.io.at_ns, number)));
-            return Ok(());
+        match stream.waiting.peek() {
+            Some(Reverse(waiting)) => self.first.push(Reverse((waiting.io.at_ns, number))),
+            None => self.damage.extend(stream.error.take()),
         }
-        match stream.error.take() {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
+    }
+
+    /// Files that were not read to their end so far, each with the reason.
+    pub(super) fn damage(&self) -> Vec<String> {
+        let left_out =
+            |error: &ReadError| format!("{}; everything from there on is left out", error.text());
+        let of_files = self.streams.iter().flat_map(|stream| stream.parser.damage());
+        self.damage.iter().map(left_out).chain(of_files).collect()
     }
 
     /// What a person should know of what was read so far.

@@ -24,6 +24,11 @@ pub(super) trait Parse: Send {
         Vec::new()
     }
 
+    /// Files that were not read to their end, though it went on with others.
+    fn damage(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// How far it is.
     fn progress(&self) -> (u64, u64);
 }
@@ -115,6 +120,11 @@ pub(super) trait Steps: Send {
         Vec::new()
     }
 
+    /// Files that were not read to their end, though it went on with others.
+    fn damage(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// How far it is.
     fn progress(&self) -> (u64, u64);
 }
@@ -150,6 +160,10 @@ impl<S: Steps> Parse for PairedIos<S> {
 
     fn notes(&self) -> Vec<String> {
         self.steps.notes()
+    }
+
+    fn damage(&self) -> Vec<String> {
+        self.steps.damage()
     }
 
     fn progress(&self) -> (u64, u64) {

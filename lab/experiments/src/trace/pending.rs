@@ -2,7 +2,7 @@
 //!
 //! A trace whose answers are records of their own tells an I/O's latency only later. I/Os are told
 //! in their order, so that one without an answer holds back all behind it: at most `PENDING_MAX`
-//! of them, then it is told without a latency. Called by `pairing.rs` and `formats/nbdkit.rs`.
+//! of them, then it is told without a latency. Called by `event_ios.rs` and `formats/nbdkit.rs`.
 
 use std::collections::VecDeque;
 
@@ -35,8 +35,6 @@ enum State {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PendingIo {
     pub(super) io: TraceIo,
-    /// Bytes that are not answered yet.
-    pub(super) remaining: u64,
     state: State,
 }
 
@@ -51,12 +49,11 @@ pub(super) struct Pending {
 impl Pending {
     /// Holds an I/O back; its number.
     pub(super) fn push(&mut self, io: TraceIo) -> u64 {
-        self.held.push_back(PendingIo { io, remaining: io.len_bytes, state: State::Open });
+        self.held.push_back(PendingIo { io, state: State::Open });
         self.first + self.held.len() as u64 - 1
     }
 
-    /// An I/O that is still held back.
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut PendingIo> {
+    fn get_mut(&mut self, number: u64) -> Option<&mut PendingIo> {
         self.held.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
@@ -75,21 +72,15 @@ impl Pending {
         }
     }
 
-    /// Those that `is_none` finds were no I/Os; tells which.
-    pub(super) fn drop_where(&mut self, is_none: impl Fn(u64, &TraceIo) -> bool) -> Vec<u64> {
-        let mut dropped = Vec::new();
-        for (number, held) in (self.first..).zip(&mut self.held) {
-            if held.state != State::Dropped && is_none(number, &held.io) {
-                held.state = State::Dropped;
-                dropped.push(number);
-            }
-        }
-        dropped
+    /// Those that `is_none` finds were no I/Os.
+    pub(super) fn drop_where(&mut self, is_none: impl Fn(&TraceIo) -> bool) {
+        let none = self.held.iter_mut().filter(|held| is_none(&held.io));
+        none.for_each(|held| held.state = State::Dropped);
     }
 
-    /// The first I/O and its number, for a look.
-    pub(super) fn front(&self) -> Option<(u64, &TraceIo)> {
-        self.held.front().map(|held| (self.first, &held.io))
+    /// The first I/O, for a look.
+    pub(super) fn front(&self) -> Option<&TraceIo> {
+        self.held.front().map(|held| &held.io)
     }
 
     /// Whether more are held back than should be.

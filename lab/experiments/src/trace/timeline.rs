@@ -106,7 +106,8 @@ impl Timeline {
         let place = spans.drives().iter().position(|drive| drive.device == record.device);
         let shown = place.filter(|place| *place < DRIVES_SHOWN);
         let cpu = (record.cpu as usize).min(CPUS_SHOWN - 1);
-        let bin = shown.map_or(0, |drive| self.sector_bin(drive, record.sector));
+        let with_sectors = shown.filter(|_| record.bytes > 0);
+        let bin = with_sectors.map_or(0, |drive| self.sector_bin(drive, record.sector));
         let Some(slot) = self.slot(record.time_ns) else { return };
         match act {
             Act::Queue => {

@@ -1,8 +1,10 @@
 //! `millrace trace show`: a trace as lines, byte for byte those of `blkparse -i NAME`, but for
 //! names of drives where blkparse has numbers.
 //!
-//! Called by `trace::run`; the lines are millrace-trace's. What precedes a broken record is printed
-//! before the error. A reader of our output that goes away ends it quietly.
+//! Called by `trace::run`; the lines are millrace-trace's. A reader of our output that goes away ends
+//! it quietly.
+
+#![allow(clippy::print_stderr)]
 
 use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
@@ -77,5 +79,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Err(error) if is_gone(&error) => return Ok(ExitCode::SUCCESS),
         written => written.context("standard output: cannot write")?,
     }
-    walked.map(|_| ExitCode::SUCCESS)
+    let walked = walked?;
+    if let Some(note) = walked.names.dropped_note() {
+        eprintln!("note: {note}");
+    }
+    Ok(walked.damage.exit_code())
 }

@@ -1,11 +1,10 @@
 //! `millrace trace spans`: how long I/Os took from step to step, in btt's words and digits.
 //!
-//! Called by `trace::run`; measuring and layout are millrace-trace's. Prints nothing of a broken
-//! trace, since numbers of a part would pass for those of the whole.
+//! Called by `trace::run`; measuring and layout are millrace-trace's.
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use millrace_console::{Bar, Next};
 use millrace_trace::{Columns, Per, Spans, json_line};
@@ -59,14 +58,21 @@ pub struct Args {
 /// Runs the verb.
 ///
 /// # Errors
-/// If a trace cannot be read to its end.
+/// If a trace cannot be read, or has completions only.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut spans = Spans::new();
-    let names = args.input.for_each_event(Bar::new(1), |entry, _| {
+    let walked = args.input.for_each_event(Bar::new(1), |entry, _| {
         spans.entry(entry, &mut ());
         Next::Event
     })?;
-    spans.set_names(&names);
+    spans.set_names(&walked.names);
+    if spans.has_completions_only() {
+        bail!(
+            "{}: it has completions (C) only, and spans begin with Q: record these, too, as \
+             blktrace does without -a",
+            args.input.names.join(" ")
+        );
+    }
     let per = args.per.map(|by| match by {
         SpanSplit::Drive => Per::Drive,
         SpanSplit::Cpu => Per::Cpu,
@@ -77,5 +83,5 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         true => millrace_console::say(&json_line(&spans.json(per))),
         false => millrace_console::say(&spans.text(per, columns)),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(walked.damage.exit_code())
 }

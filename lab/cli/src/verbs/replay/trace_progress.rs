@@ -19,6 +19,7 @@ struct ProgressState {
     /// 0 to 1.
     progress: f64,
     notes: Vec<String>,
+    damage: Vec<String>,
     /// All devices of the trace, when it was read to its end.
     devices: Option<Vec<String>>,
 }
@@ -32,6 +33,11 @@ impl TraceProgress {
     /// What a person should know of what was read.
     pub fn notes(&self) -> Vec<String> {
         self.known().notes.clone()
+    }
+
+    /// Files that were not read to their end, each with the place and the reason.
+    pub fn damage(&self) -> Vec<String> {
+        self.known().damage.clone()
     }
 
     /// Those of some devices that the trace does not have, and those that it has; nothing if it was
@@ -65,7 +71,8 @@ impl TrackedTrace<AnySource> {
 
     fn say(&self, devices: Option<Vec<String>>) {
         let (progress, notes) = (self.source.progress(), self.source.notes());
-        *self.watch.known() = ProgressState { progress, notes, devices };
+        let damage = self.source.damage();
+        *self.watch.known() = ProgressState { progress, notes, damage, devices };
     }
 }
 

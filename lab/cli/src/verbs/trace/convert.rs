@@ -1,7 +1,7 @@
 //! `millrace-lab trace convert`: a trace of one format as one of another.
 //!
-//! Called by `trace::run`; readers and writers are the lab's. Writes as it reads, so that a trace
-//! that is broken in its midst leaves what precedes. Never writes over what it reads, or beside
+//! Called by `trace::run`; readers and writers are the lab's. Writes as it reads, and leaves out what
+//! cannot be read. Never writes over what it reads, or beside
 //! files that would be taken for parts of the same recording.
 #![allow(clippy::print_stderr)]
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use millrace_console::{Bar, is_gone};
+use millrace_console::{Bar, ReadDamage, is_gone};
 use millrace_experiments::trace::{AnySource, Format, TraceSource, Writer, open};
 use millrace_trace::TraceName;
 
@@ -50,7 +50,7 @@ pub struct Args {
 /// Runs the verb.
 ///
 /// # Errors
-/// If a trace cannot be read to its end, or the other one cannot be written.
+/// If a trace cannot be read, or the other one cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     // Before anything is created: a file of that name keeps its contents if this is refused.
     Writer::new(args.to_format, std::io::sink())?;
@@ -91,12 +91,7 @@ fn convert(args: &Args, source: &mut AnySource, out: impl Write, name: &str) -> 
     let mut writer = Writer::new(args.to_format, out)?;
     let mut bar = Bar::new(1);
     let (mut ios, failed) = (0_u64, || format!("{name}: cannot write"));
-    let read = loop {
-        let io = match source.next_io() {
-            Ok(Some(io)) => io,
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
-        };
+    while let Some(io) = source.next_io()? {
         ios += 1;
         if ios.is_multiple_of(IOS_A_LOOK) {
             bar.show(0, name, source.progress());
@@ -105,7 +100,7 @@ fn convert(args: &Args, source: &mut AnySource, out: impl Write, name: &str) -> 
             Err(error) if is_gone(&error) => return Ok(ExitCode::SUCCESS),
             written => written.with_context(failed)?,
         }
-    };
+    }
     bar.clear();
     let (ios, lost) = match writer.finish() {
         Err(error) if is_gone(&error) => return Ok(ExitCode::SUCCESS),
@@ -114,7 +109,6 @@ fn convert(args: &Args, source: &mut AnySource, out: impl Write, name: &str) -> 
     for note in source.notes().iter().chain(&lost) {
         eprintln!("note: {note}");
     }
-    read.with_context(|| format!("{name} has the {ios} I/Os before what is wrong"))?;
     eprintln!("note: {ios} I/Os of {} written as {} to {name}", source.format(), args.to_format);
-    Ok(ExitCode::SUCCESS)
+    Ok(ReadDamage::tell(&source.damage()).exit_code())
 }

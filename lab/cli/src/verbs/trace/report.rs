@@ -2,14 +2,14 @@
 //! and as text.
 //!
 //! A recording of blktrace has its spans, and like a trace of any other format what its I/Os are
-//! like. Called by `trace::run`; the page is the lab's. Nothing is written of a broken trace.
+//! like. Called by `trace::run`; the page is the lab's.
 #![allow(clippy::print_stderr)]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use millrace_console::{Bar, Next, for_each_event};
+use millrace_console::{Bar, Next, ReadDamage, for_each_event};
 use millrace_experiments::page::Page;
 use millrace_experiments::trace::{
     AnySource, EventIos, OpenedTrace, Profile, TracePath, TraceSource, open_events, profile_text,
@@ -56,9 +56,9 @@ pub struct Args {
 /// Runs the verb.
 ///
 /// # Errors
-/// If a trace cannot be read to its end, or the page cannot be written.
+/// If a trace cannot be read or has no I/O, or the page cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let (html, told) = match open_events(&args.input.paths(), args.input.format)? {
+    let (html, told, damage) = match open_events(&args.input.paths(), args.input.format)? {
         OpenedTrace::Events(reader) => recording(args, *reader)?,
         OpenedTrace::Ios(source) => foreign(args, source)?,
     };
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .with_context(|| format!("{}: cannot write the page", file.display()))?;
     millrace_console::say(&told);
     eprintln!("note: {} written", file.display());
-    Ok(ExitCode::SUCCESS)
+    Ok(damage.exit_code())
 }
 
 /// What traces are called, without their folders.
@@ -84,7 +84,7 @@ fn names(args: &Args) -> Vec<String> {
 }
 
 /// The page of a recording of blktrace, and what is printed.
-fn recording(args: &Args, mut reader: Reader) -> Result<(String, String)> {
+fn recording(args: &Args, mut reader: Reader) -> Result<(String, String, ReadDamage)> {
     let (mut spans, mut timeline) = (Spans::new(), Timeline::new());
     let (mut ios, mut profile) = (EventIos::default(), Profile::new());
     let label = args.input.traces.join(" ");
@@ -92,9 +92,9 @@ fn recording(args: &Args, mut reader: Reader) -> Result<(String, String)> {
         if args.numbers {
             reader.names_mut().forget_devices();
         }
-        spans.entry(entry, &mut timeline);
+        ios.learn(entry, reader.names());
+        spans.entry(entry, &mut (&mut timeline, &mut ios));
         timeline.entry(entry, &spans);
-        ios.entry(entry, reader.names());
         while let Some(io) = ios.next_answered() {
             profile.add(&io);
         }
@@ -103,14 +103,24 @@ fn recording(args: &Args, mut reader: Reader) -> Result<(String, String)> {
     while let Some(io) = ios.next_left() {
         profile.add(&io);
     }
-    spans.set_names(&walked);
+    if spans.has_completions_only() {
+        bail!(
+            "{label}: it has completions (C) only, and an I/O is known by its Q or D: record these, \
+             too, as blktrace does without -a"
+        );
+    }
+    if let Some(note) = walked.names.dropped_note() {
+        eprintln!("note: {note}");
+    }
+    spans.set_names(&walked.names);
     let (mut page, maps) = report_page(&names(args), &spans, &timeline);
     profile.add_to(&mut page, ios.devices());
-    Ok((page.html_with(&maps), told(args, &profile, ios.devices(), "blktrace")))
+    let told = told(args, &profile, ios.devices(), "blktrace");
+    Ok((page.html_with(&maps), told, walked.damage))
 }
 
 /// The page of a trace of another format, and what is printed.
-fn foreign(args: &Args, mut source: AnySource) -> Result<(String, String)> {
+fn foreign(args: &Args, mut source: AnySource) -> Result<(String, String, ReadDamage)> {
     let mut profile = Profile::new();
     let mut bar = Bar::new(1);
     let label = args.input.traces.join(" ");
@@ -137,7 +147,8 @@ fn foreign(args: &Args, mut source: AnySource) -> Result<(String, String)> {
         ..Page::default()
     };
     profile.add_to(&mut page, source.devices());
-    Ok((page.html(), told(args, &profile, source.devices(), format)))
+    let told = told(args, &profile, source.devices(), format);
+    Ok((page.html(), told, ReadDamage::tell(&source.damage())))
 }
 
 fn told(args: &Args, profile: &Profile, devices: &[String], format: &str) -> String {

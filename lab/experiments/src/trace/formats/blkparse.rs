@@ -2,19 +2,19 @@
 //!
 //! `8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]`: device, CPU, sequence, seconds, process,
 //! action, kind, then first sector and sectors. Only the format that blkparse has without `-f` is
-//! read. Its counts at the end begin with a line `CPU0 (sda):` and end the trace; lines of actions
-//! other than Q, D and C are passed over.
+//! read. Its counts at the end begin with a line `CPU0 (sda):` and end the trace.
 //! Source: blkparse(1), "DEFAULT FORMAT" and "RWBS".
 
-use millrace_block::Op;
+use millrace_block::blktrace::{Act, Record, category};
+use millrace_trace::Entry;
 
 use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
 use crate::trace::error::{ReadError, shown};
+use crate::trace::event_ios::PairedEvents;
 use crate::trace::formats::SECTOR_BYTES;
 use crate::trace::input::Input;
 use crate::trace::lines::Lines;
-use crate::trace::pairing::{Event, Pairing, Step};
 use crate::trace::parser::{Problem, Steps, decimal, fields, scaled, whole};
 use crate::trace::pending::StreamState;
 
@@ -24,19 +24,20 @@ const EXAMPLE: &str = "8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]";
 /// Lines of a file.
 pub(in crate::trace) struct Blkparse {
     lines: Lines,
-    pairing: Pairing,
+    events: PairedEvents,
 }
 
 impl Blkparse {
     pub(in crate::trace) fn new(input: Input) -> Blkparse {
-        Blkparse { lines: Lines::new(input), pairing: Pairing::default() }
+        Blkparse { lines: Lines::new(input), events: PairedEvents::default() }
     }
 }
 
 /// What a line tells.
 #[derive(Debug)]
 pub(in crate::trace) enum ParsedLine {
-    Event(Event),
+    /// An event, whose device is its place in the list of devices.
+    Event(Record),
     Other,
     /// The counts begin, after the last event.
     Counts,
@@ -59,13 +60,8 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Parsed
     if !time.contains('.') {
         return Err(format!("the time is {}; seconds with decimals are expected", shown(time)));
     }
-    let at_ns = decimal("the time", time, 9)?;
-    let step = match action {
-        "Q" => Step::Queue,
-        "D" => Step::Issue,
-        "C" => Step::Complete,
-        _ => return Ok(ParsedLine::Other),
-    };
+    let time_ns = decimal("the time", time, 9)?;
+    let Some(act) = Act::from_letters(action) else { return Ok(ParsedLine::Other) };
     let kind = words.next().ok_or("no kind of I/O behind the action")?;
     let rest = [words.next(), words.next(), words.next()];
     let (sector, sectors) = match rest {
@@ -74,33 +70,48 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Parsed
         }
         _ => (0, 0),
     };
-    let (preflush, kind) = kind.strip_prefix('F').map_or((false, kind), |rest| (true, rest));
+    // A sector must be a place that exists in bytes, too.
+    scaled("the sector", sector, SECTOR_BYTES)?;
+    let bytes = u32::try_from(scaled("the length", sectors, SECTOR_BYTES)?)
+        .map_err(|_| format!("the length is {sectors} sectors, which is too large"))?;
+    let Some(categories) = categories(kind, sectors) else { return Ok(ParsedLine::Other) };
+    let (action, device) = (act.with(categories), devices.number(device)?);
+    Ok(ParsedLine::Event(Record { time_ns, sector, bytes, action, device, ..Record::default() }))
+}
+
+/// The categories of a kind of I/O, such as `FWFS`; none for a kind without data that is no flush.
+fn categories(kind: &str, sectors: u64) -> Option<u16> {
+    let (preflush, kind) = kind.strip_prefix('F').map_or((0, kind), |rest| (category::FLUSH, rest));
     let op = match kind.as_bytes().first() {
-        _ if preflush && sectors == 0 => Op::Flush,
-        Some(b'D') => Op::Discard,
-        Some(b'W') => Op::Write,
-        Some(b'R') => Op::Read,
-        _ => return Ok(ParsedLine::Other),
+        _ if preflush != 0 && sectors == 0 => 0,
+        Some(b'D') => category::DISCARD | category::WRITE,
+        Some(b'W') => category::WRITE,
+        Some(b'R') => category::READ,
+        _ => return None,
     };
-    let io = TraceIo {
-        at_ns,
-        device: devices.number(device)?,
-        op,
-        fua: op == Op::Write && kind[1..].contains('F'),
-        offset_bytes: scaled("the sector", sector, SECTOR_BYTES)?,
-        len_bytes: scaled("the length", sectors, SECTOR_BYTES)?,
-        latency_ns: None,
-    };
-    Ok(ParsedLine::Event(Event { step, io, preflush }))
+    let fua = kind.get(1..).is_some_and(|rest| rest.contains('F'));
+    Some(preflush | op | if fua { category::FUA } else { 0 })
+}
+
+impl Blkparse {
+    fn end(&self) -> Result<StreamState, ReadError> {
+        match self.events.has_completions_only() {
+            true => Err(ReadError::CompletionsOnly { file: self.lines.file().to_owned() }),
+            false => Ok(StreamState::Ended),
+        }
+    }
 }
 
 impl Steps for Blkparse {
     fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError> {
-        let Some(text) = self.lines.next()? else { return Ok(StreamState::Ended) };
+        let Some(text) = self.lines.next()? else { return self.end() };
         match line(text, devices) {
-            Ok(ParsedLine::Event(event)) => self.pairing.event(&event),
+            Ok(ParsedLine::Event(record)) => {
+                self.events.ios.take_number(record.device);
+                self.events.entry(&Entry { record, data: Vec::new(), trace: 0, cpu: 0 });
+            }
             Ok(ParsedLine::Other) => {}
-            Ok(ParsedLine::Counts) => return Ok(StreamState::Ended),
+            Ok(ParsedLine::Counts) => return self.end(),
             Err(problem) => {
                 return Err(self.lines.broken(format!("{problem}; a line is such as {EXAMPLE}")));
             }
@@ -109,7 +120,7 @@ impl Steps for Blkparse {
     }
 
     fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
-        self.pairing.pop(more)
+        self.events.pop(more)
     }
 
     fn progress(&self) -> (u64, u64) {

@@ -17,6 +17,23 @@ fn ios(source: &mut AnySource) -> Vec<TraceIo> {
     std::iter::from_fn(|| source.next_io().unwrap()).collect()
 }
 
+/// Reads a trace to its end; what is wrong with it.
+fn problem(source: &mut AnySource) -> String {
+    let error = loop {
+        match source.next_io() {
+            Ok(Some(_)) => {}
+            Ok(None) => break None,
+            Err(error) => break Some(error.to_string()),
+        }
+    };
+    assert!(source.next_io().unwrap().is_none(), "an error is told once");
+    error.unwrap_or_else(|| {
+        let [damage] = &source.damage()[..] else { panic!("{:?}", source.damage()) };
+        let end = "; everything from there on is left out";
+        damage.strip_suffix(end).expect("it says what that means").to_owned()
+    })
+}
+
 fn check(source: &mut AnySource, format: Format, expected: &[ParsedLine]) -> Vec<TraceIo> {
     assert_eq!(source.format(), format);
     let ios = ios(source);
@@ -136,8 +153,8 @@ fn vscsi_records_of_both_versions_are_what_their_layout_says() {
     ];
     check(&mut bytes(trace.concat()), Format::Vscsi, &told);
     let mut cut = bytes([trace.concat(), vec![0; 39]].concat());
-    let error = std::iter::from_fn(|| Some(cut.next_io())).find_map(Result::err).unwrap();
-    assert_eq!(error.to_string(), "t: byte 80: the trace ends inside a record (39 of 40 bytes)");
+    let error = problem(&mut cut);
+    assert_eq!(error, "t: byte 80: the trace ends inside a record (39 of 40 bytes)");
 }
 
 #[test]
@@ -211,12 +228,7 @@ fn errors_say_file_line_and_what_is_expected() {
         std::fs::write(&file, text).unwrap();
         let error = match open(&path, format) {
             Err(error) => error.to_string(),
-            Ok(mut source) => {
-                let errors = std::iter::from_fn(|| Some(source.next_io()));
-                let error = errors.take(100).find_map(Result::err).unwrap().to_string();
-                assert!(source.next_io().unwrap().is_none(), "an error is told once");
-                error
-            }
+            Ok(mut source) => problem(&mut source),
         };
         error.replace(&*file.to_string_lossy(), "FILE")
     };
@@ -237,6 +249,34 @@ fn errors_say_file_line_and_what_is_expected() {
     assert!(missing.contains("none: no such trace; give a file, or the name NAME"), "{missing}");
     let both = [TracePath::Stdin, path[0].clone()];
     assert!(matches!(open(&both, None), Err(OpenError::StdinAndFiles)));
+}
+
+#[test]
+fn a_damaged_file_of_a_set_ends_there_and_the_others_are_read_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        TracePath::Named(path)
+    };
+    let first = write("a", "1,R,0,512,10\n2,R,0,512,30\nbad\n3,R,0,512,50\n");
+    let other = write("b", "1,R,512,512,20\n2,R,512,512,60\n");
+    let mut source = open(&[first, other], Some(Format::Alibaba)).unwrap();
+    assert!(source.damage().is_empty());
+    let times: Vec<u64> = ios(&mut source).iter().map(|io| io.at_ns).collect();
+    assert_eq!(times, [0, 10_000, 20_000, 50_000]);
+    let problem = problem(&mut source);
+    assert!(problem.contains("/a: line 3: 1 fields; 5 are expected; a line"), "{problem}");
+}
+
+#[test]
+fn completions_alone_are_an_error() {
+    let lines = "8,0 0 1 0.000000000 1 C R 8 + 8 [0]\n".repeat(3);
+    let error = problem(&mut AnySource::from_reader("t", io::Cursor::new(lines), None).unwrap());
+    assert!(error.starts_with("t: it has completions (C) only, and an I/O is known by"), "{error}");
+    let of = |time_ns| Record { time_ns, action: Act::Complete.with(1), ..Record::default() };
+    let error = problem(&mut bytes([of(1).encode(), of(2).encode()].concat()));
+    assert!(error.contains("it has completions (C) only"), "{error}");
 }
 
 #[test]
@@ -322,12 +362,7 @@ fn the_line_that_is_broken_is_named_among_the_first_too() {
     let good = "128166372003061629,usr,0,Read,7014609920,24576,41286\n";
     let text = format!("{good}{good}128166372003061630,usr,0,Read,70146x,24576,41286\n{good}");
     let mut source = AnySource::from_reader("t", std::io::Cursor::new(text), None).unwrap();
-    let error = loop {
-        match source.next_io() {
-            Ok(io) => assert!(io.is_some(), "it ends with an error"),
-            Err(error) => break error.to_string(),
-        }
-    };
+    let error = problem(&mut source);
     assert!(error.starts_with("t: line 3: Offset"), "{error}");
 }
 
@@ -352,8 +387,8 @@ fn comments_blank_lines_and_the_mark_of_a_texts_begin_come_before_a_head() {
     let mut source = open(format!("{head}{good}# and on\n{good}"));
     assert_eq!((source.format(), ios(&mut source).len()), (Format::Msr, 2));
     let mut source = open(format!("{head}{}x\n", good.repeat(20)));
-    let error = std::iter::repeat_with(|| source.next_io()).find_map(Result::err).unwrap();
-    assert!(error.to_string().starts_with("t: line 25: "), "{error}");
+    let error = problem(&mut source);
+    assert!(error.starts_with("t: line 25: "), "{error}");
     // Numbers are in no head: a first line that is damaged is not passed over.
     let damaged = format!("x{}{good}", &good[1..]);
     let mut source =

@@ -1,0 +1,170 @@
+//! `Flushes`: the flushes of one device that are on their way, and which completion is theirs.
+//!
+//! A flush has no sectors to know it by. In recordings of millrace its events have in their place
+//! the time at which it was queued, and one that joins another (M) names the other one in its data.
+//! Elsewhere the sector is 0: there a request (D) is of the oldest flush and of as many after it as
+//! joined before, and its completion (C) is theirs; at a D without the C of the one before, that
+//! one's C was lost. Called by `Spans`, which counts flushes as btt does: not at all.
+
+use std::collections::VecDeque;
+
+use millrace_block::blktrace::{Act, Record, decode_number};
+
+/// Flushes of a device that are kept; past those the oldest is given up.
+const FLUSHES_MAX: usize = 4_096;
+
+/// A flush on its way.
+#[derive(Debug, Clone, Copy)]
+struct Flush {
+    /// Number that the `Watch` gave it.
+    number: u64,
+    /// Sector of the events of the flush whose completion is to be its own: at first itself.
+    leader: u64,
+}
+
+/// Flushes of one device.
+#[derive(Debug, Default)]
+pub(super) struct Flushes {
+    waiting: VecDeque<Flush>,
+    /// Whether any was queued: if none was, flushes begin with D.
+    is_queued: bool,
+    /// Of the oldest without a sector, those that are in the request at the driver.
+    issued: usize,
+    /// Of those without a sector, how many joined another since the last request.
+    joined: usize,
+}
+
+impl Flushes {
+    /// One more event. `arrived` numbers a flush that begins; the numbers of those that are
+    /// complete go to `done`.
+    pub(super) fn event(
+        &mut self,
+        act: Act,
+        (record, data): (&Record, &[u8]),
+        arrived: impl FnOnce() -> u64,
+        done: impl FnMut(u64),
+    ) {
+        match act {
+            Act::Queue => {
+                self.is_queued = true;
+                self.begin(record.sector, arrived());
+            }
+            Act::BackMerge | Act::FrontMerge => self.join(record.sector, data),
+            Act::Issue => {
+                let is_known = !self.waiting.is_empty();
+                if !self.is_queued && !is_known {
+                    self.begin(record.sector, arrived());
+                }
+                if record.sector == 0 {
+                    self.waiting.drain(..self.issued.min(self.waiting.len()));
+                    self.issued = 1 + std::mem::take(&mut self.joined);
+                }
+            }
+            Act::Complete => self.complete(record.sector, done),
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, leader: u64, number: u64) {
+        if self.waiting.len() == FLUSHES_MAX {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(Flush { number, leader });
+    }
+
+    fn join(&mut self, sector: u64, data: &[u8]) {
+        match decode_number(data).filter(|_| sector != 0) {
+            None => self.joined += 1,
+            Some(other) => {
+                let followers = self.waiting.iter_mut().filter(|flush| flush.leader == sector);
+                followers.for_each(|flush| flush.leader = other);
+            }
+        }
+    }
+
+    fn complete(&mut self, sector: u64, mut done: impl FnMut(u64)) {
+        if sector == 0 {
+            let count = std::mem::take(&mut self.issued).max(1).min(self.waiting.len());
+            self.waiting.drain(..count).for_each(|flush| done(flush.number));
+            return;
+        }
+        self.waiting.retain(|flush| {
+            let is_done = flush.leader == sector;
+            if is_done {
+                done(flush.number);
+            }
+            !is_done
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_block::blktrace::encode_number;
+
+    /// Numbers of flushes in the order of their completion, each with the event that completes it.
+    /// Events are (act, sector, the flush that is joined).
+    fn completed(events: &[(Act, u64, u64)]) -> Vec<(u64, usize)> {
+        let (mut flushes, mut next, mut all) = (Flushes::default(), 0, Vec::new());
+        for (place, (act, sector, other)) in events.iter().enumerate() {
+            let record = Record { sector: *sector, ..Record::default() };
+            let data = if *other == 0 { Vec::new() } else { encode_number(*other).to_vec() };
+            let arrived = || {
+                next += 1;
+                next
+            };
+            flushes.event(*act, (&record, &data), arrived, |number| all.push((number, place)));
+        }
+        all
+    }
+
+    use Act::{BackMerge, Complete, Issue, Queue};
+
+    #[test]
+    fn flushes_that_joined_another_are_done_with_it_also_when_that_joins_a_third() {
+        let events = [
+            (Queue, 10, 0),
+            (Issue, 10, 0),
+            (Queue, 20, 0),
+            (Queue, 30, 0),
+            (Queue, 40, 0),
+            (Complete, 10, 0),
+            (BackMerge, 30, 20),
+            (BackMerge, 20, 40),
+            (Issue, 40, 0),
+            (Complete, 40, 0),
+        ];
+        assert_eq!(completed(&events), [(1, 5), (2, 9), (3, 9), (4, 9)]);
+    }
+
+    #[test]
+    fn a_lost_completion_shifts_no_later_one() {
+        let named: Vec<_> = [10, 20, 30]
+            .into_iter()
+            .flat_map(|at| [(Queue, at, 0), (Issue, at, 0), (Complete, at, 0)])
+            .collect();
+        let lost = |events: &[(Act, u64, u64)]| -> Vec<_> {
+            events.iter().enumerate().filter(|(at, _)| *at != 2).map(|(_, event)| *event).collect()
+        };
+        assert_eq!(completed(&lost(&named)), [(2, 4), (3, 7)]);
+        let nameless: Vec<_> = named.iter().map(|(act, ..)| (*act, 0, 0)).collect();
+        assert_eq!(completed(&lost(&nameless)), [(2, 4), (3, 7)]);
+    }
+
+    #[test]
+    fn without_sectors_a_request_is_of_the_oldest_and_of_those_that_joined() {
+        let acts = [Queue, Issue, Queue, Queue, Complete, BackMerge, Issue, Queue, Complete];
+        let events = acts.map(|act| (act, 0, 0));
+        assert_eq!(completed(&events), [(1, 4), (2, 8), (3, 8)]);
+        assert_eq!(completed(&[(Issue, 0, 0), (Complete, 0, 0)]), [(1, 1)], "none was queued");
+        assert_eq!(completed(&[(Complete, 0, 0), (Queue, 0, 0), (Complete, 0, 0)]), [(1, 2)]);
+    }
+
+    #[test]
+    fn flushes_that_are_never_done_are_bounded() {
+        let events: Vec<_> =
+            (1..=10_000).map(|at| (Queue, at, 0)).chain([(Complete, 1, 0)]).collect();
+        assert_eq!(completed(&events), []);
+    }
+}

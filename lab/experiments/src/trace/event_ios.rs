@@ -1,0 +1,296 @@
+//! `EventIos`: blktrace's events as I/Os with their latencies, in bounded memory.
+//!
+//! Which events belong together is decided by `Spans` of millrace-trace, as for `trace spans` and
+//! the page of a report: this listens to it. An I/O arrives with its Q. A device whose trace has D
+//! without any Q, as `blktrace -a issue` records, has its I/Os arrive with D; that is known after
+//! `ISSUES_TRIED` of these, and a Q before that takes back the I/Os that came with D, which began
+//! before the recording. A write with a flush before it is told as a flush and a write. Commands
+//! that pass through the block layer (SCSI generic) have no range and are passed over. Called by
+//! readers of binary traces and of blkparse's lines, and by `millrace-lab trace report`.
+
+use std::collections::HashMap;
+
+use millrace_block::Op;
+use millrace_block::blktrace::{Act, Record, category};
+use millrace_trace::{Entry, Names, Spans, Watch};
+
+use super::TraceIo;
+use super::devices::Devices;
+use super::parser::Problem;
+use super::pending::{Pending, StreamState};
+
+/// Issues without a Q from which on a device's I/Os arrive with D.
+const ISSUES_TRIED: u32 = 256;
+/// Times are told from the first event on, and those of other CPUs may lie before it.
+const GENESIS_NS: u64 = 1 << 62;
+/// Number of an I/O that is not told: its device is none of those that are kept.
+const UNTOLD: u64 = u64::MAX;
+
+/// Events with which the I/Os of a device arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Arrival {
+    /// Not known; so many issues were seen.
+    Unknown(u32),
+    Queue,
+    Issue,
+}
+
+/// Makes I/Os of what a `Spans` tells.
+#[derive(Debug, Default)]
+pub struct EventIos {
+    pending: Pending,
+    arrivals: HashMap<u32, Arrival>,
+    /// Places in the list of devices, by the numbers in records.
+    numbers: HashMap<u32, u32>,
+    devices: Devices,
+}
+
+impl EventIos {
+    /// Learns the name of an event's device, before `Spans` sees the event. I/Os of devices past
+    /// those that are kept are passed over.
+    pub fn learn(&mut self, entry: &Entry, names: &Names) {
+        let (device, mut devices) = (entry.record.device, std::mem::take(&mut self.devices));
+        let _ = self.number(device, &mut devices, || names.device_or_number(device));
+        self.devices = devices;
+    }
+
+    /// Finds the place of a device in a list, by the name that `name` says.
+    pub(super) fn number(
+        &mut self,
+        device: u32,
+        devices: &mut Devices,
+        name: impl FnOnce() -> String,
+    ) -> Result<(), Problem> {
+        if !self.numbers.contains_key(&device) {
+            self.numbers.insert(device, devices.number(&name())?);
+        }
+        Ok(())
+    }
+
+    /// Records have this place in the list of devices as the number of their device.
+    pub(super) fn take_number(&mut self, device: u32) {
+        self.numbers.insert(device, device);
+    }
+
+    /// The next I/O whose answer is known, or that waits no longer for it.
+    pub fn next_answered(&mut self) -> Option<TraceIo> {
+        self.pop(StreamState::ToCome).map(from_genesis)
+    }
+
+    /// The next I/O, after the last event.
+    pub fn next_left(&mut self) -> Option<TraceIo> {
+        self.pop(StreamState::Ended).map(from_genesis)
+    }
+
+    /// Names of the devices.
+    #[must_use]
+    pub fn devices(&self) -> &[String] {
+        self.devices.names()
+    }
+
+    /// The next I/O that may be told, by the clock that begins at `GENESIS_NS`.
+    fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
+        let device = self.pending.front()?.device;
+        if matches!(self.arrivals.get(&device), Some(Arrival::Unknown(_))) {
+            if more == StreamState::ToCome && !self.pending.is_full() {
+                return None;
+            }
+            self.arrivals.insert(device, Arrival::Issue);
+        }
+        self.pending.pop(more).map(|(_, io)| io)
+    }
+}
+
+impl Watch for EventIos {
+    fn arrived(&mut self, record: &Record) -> u64 {
+        let Some(&device) = self.numbers.get(&record.device) else { return UNTOLD };
+        let arrival = self.arrivals.entry(device).or_insert(Arrival::Unknown(0));
+        match (record.act(), &mut *arrival) {
+            (Some(Act::Issue), Arrival::Unknown(ISSUES_TRIED..)) => *arrival = Arrival::Issue,
+            (Some(Act::Issue), Arrival::Unknown(seen)) => *seen += 1,
+            (Some(Act::Issue), _) | (_, Arrival::Queue) => {}
+            (_, Arrival::Issue) => *arrival = Arrival::Queue,
+            (_, Arrival::Unknown(seen)) => {
+                if *seen > 0 {
+                    self.pending.drop_where(|io| io.device == device);
+                }
+                *arrival = Arrival::Queue;
+            }
+        }
+        let io = io_of(record, device);
+        if record.has(category::FLUSH) && io.op != Op::Flush {
+            let flush = TraceIo { op: Op::Flush, fua: false, offset_bytes: 0, len_bytes: 0, ..io };
+            let number = self.pending.push(flush);
+            self.pending.release(number);
+        }
+        self.pending.push(io)
+    }
+
+    fn completed(&mut self, number: u64, time_ns: u64) {
+        self.pending.answer(number, time_ns.wrapping_add(GENESIS_NS));
+    }
+}
+
+/// The I/O that begins with a record, of the device at this place.
+fn io_of(record: &Record, device: u32) -> TraceIo {
+    let op = match record {
+        _ if record.bytes == 0 => Op::Flush,
+        record if record.has(category::DISCARD) => Op::Discard,
+        record if record.has(category::WRITE) => Op::Write,
+        _ => Op::Read,
+    };
+    TraceIo {
+        at_ns: record.time_ns.wrapping_add(GENESIS_NS),
+        device,
+        op,
+        fua: op == Op::Write && record.has(category::FUA),
+        offset_bytes: if op == Op::Flush { 0 } else { record.sector.saturating_mul(512) },
+        len_bytes: record.bytes.into(),
+        latency_ns: None,
+    }
+}
+
+fn from_genesis(io: TraceIo) -> TraceIo {
+    TraceIo { at_ns: io.at_ns.saturating_sub(GENESIS_NS), ..io }
+}
+
+/// Events whose I/Os alone are wanted.
+#[derive(Debug, Default)]
+pub(super) struct PairedEvents {
+    spans: Spans,
+    pub(super) ios: EventIos,
+}
+
+impl PairedEvents {
+    /// One more event, of a device whose number is known.
+    pub(super) fn entry(&mut self, entry: &Entry) {
+        self.spans.entry(entry, &mut self.ios);
+    }
+
+    /// The next I/O that may be told.
+    pub(super) fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
+        self.ios.pop(more)
+    }
+
+    /// Whether there were completions only, so that no I/O is known.
+    pub(super) fn has_completions_only(&self) -> bool {
+        self.spans.has_completions_only()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Action, categories, time, first sector, bytes.
+    type Step = (Act, u16, u64, u64, u32);
+
+    fn entry((act, categories, time_ns, sector, bytes): Step) -> Entry {
+        let action = act.with(categories);
+        let record = Record { action, time_ns, sector, bytes, ..Record::default() };
+        Entry { record, data: Vec::new(), trace: 0, cpu: 0 }
+    }
+
+    fn feed(events: &mut PairedEvents, step: Step) {
+        let (entry, names) = (entry(step), Names::default());
+        events.ios.learn(&entry, &names);
+        events.entry(&entry);
+    }
+
+    fn run(steps: &[Step]) -> Vec<(u64, Op, u64, Option<u64>)> {
+        let mut events = PairedEvents::default();
+        steps.iter().for_each(|step| feed(&mut events, *step));
+        let ios = std::iter::from_fn(|| events.ios.next_left());
+        ios.map(|io| (io.at_ns, io.op, io.offset_bytes, io.latency_ns)).collect()
+    }
+
+    use Act::{Complete, Issue, Queue};
+    use category::{FLUSH, READ, WRITE};
+
+    #[test]
+    fn a_completion_answers_all_that_were_merged_and_of_a_split_io_the_last() {
+        let merged = [
+            (Queue, READ, 1, 0, 512),
+            (Queue, READ, 2, 1, 512),
+            (Queue, WRITE, 3, 9, 512),
+            (Issue, READ, 4, 0, 1024),
+            (Complete, READ, 10, 0, 1024),
+        ];
+        let told =
+            [(1, Op::Read, 0, Some(9)), (2, Op::Read, 512, Some(8)), (3, Op::Write, 9 * 512, None)];
+        assert_eq!(run(&merged), told);
+        let split = [
+            (Queue, READ, 1, 0, 4096),
+            (Complete, READ, 5, 4, 2048),
+            (Complete, READ, 9, 0, 2048),
+            (Complete, READ, 11, 0, 2048),
+        ];
+        assert_eq!(run(&split), [(1, Op::Read, 0, Some(8))]);
+    }
+
+    #[test]
+    fn without_any_q_an_io_arrives_with_d_and_a_q_takes_those_back() {
+        let issues = [
+            (Issue, READ, 1, 0, 512),
+            (Issue, READ, 2, 0, 512),
+            (Complete, READ, 5, 0, 512),
+            (Issue, FLUSH, 6, 0, 0),
+            (Complete, FLUSH, 8, 0, 0),
+        ];
+        let told = [(1, Op::Read, 0, Some(4)), (6, Op::Flush, 0, Some(2))];
+        assert_eq!(run(&issues), told, "the second is a requeued one");
+        let begun_before = [
+            (Issue, READ, 1, 0, 512),
+            (Complete, READ, 5, 0, 512),
+            (Queue, READ, 6, 16, 512),
+            (Issue, READ, 7, 16, 512),
+            (Complete, READ, 8, 16, 512),
+        ];
+        assert_eq!(run(&begun_before), [(6, Op::Read, 8192, Some(2))]);
+    }
+
+    #[test]
+    fn a_flush_before_a_write_is_told_with_it_and_has_no_latency() {
+        let write = [(Queue, WRITE | FLUSH, 10, 1, 512), (Complete, WRITE | FLUSH, 15, 1, 512)];
+        assert_eq!(run(&write), [(10, Op::Flush, 0, None), (10, Op::Write, 512, Some(5))]);
+    }
+
+    #[test]
+    fn an_io_without_a_completion_makes_no_later_one_long() {
+        let steps = [
+            (Queue, READ, 1, 0, 512),
+            (Queue, READ, 1_000, 0, 512),
+            (Complete, READ, 1_001, 0, 512),
+            (Queue, READ, 2_000, 0, 512),
+            (Complete, READ, 2_003, 0, 512),
+        ];
+        let latencies: Vec<_> = run(&steps).iter().map(|io| io.3).collect();
+        assert_eq!(latencies, [None, Some(1), Some(3)]);
+    }
+
+    #[test]
+    fn completions_alone_are_no_ios() {
+        let mut events = PairedEvents::default();
+        feed(&mut events, (Complete, READ, 1, 0, 512));
+        assert!(events.has_completions_only() && events.ios.next_left().is_none());
+        feed(&mut events, (Queue, READ, 2, 0, 512));
+        assert!(!events.has_completions_only());
+    }
+
+    #[test]
+    fn an_io_that_never_completes_holds_back_a_bounded_number() {
+        let mut events = PairedEvents::default();
+        feed(&mut events, (Queue, READ, 0, 0, 512));
+        let mut told = 0;
+        for number in 1..200_000 {
+            feed(&mut events, (Queue, WRITE, number, number, 512));
+            feed(&mut events, (Complete, WRITE, number + 1, number, 512));
+            while let Some(io) = events.ios.next_answered() {
+                told += 1;
+                assert_eq!(io.latency_ns.is_none(), io.op == Op::Read);
+            }
+        }
+        assert_eq!(told, 199_999 + 1);
+        assert!(events.ios.pending.front().is_none());
+    }
+}
