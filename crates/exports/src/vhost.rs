@@ -15,6 +15,19 @@ mod io_thread;
 mod local;
 mod log;
 pub mod memory;
+/// Bytes of a thread's name that Linux keeps.
+const THREAD_NAME_BYTES: usize = 15;
+
+/// Name of an I/O thread, as `ps -T` and `top -H` show it: its number in the export, and as much of
+/// the export's name as there is room for.
+fn thread_name(index: u16, export: &str) -> String {
+    let mut name = format!("vm{index}-{export}");
+    let end = (0..=THREAD_NAME_BYTES).rev().find(|end| name.is_char_boundary(*end));
+    name.truncate(end.unwrap_or(0));
+    // A name with a zero byte would be none.
+    name.replace('\0', "")
+}
+
 #[cfg(test)]
 mod models;
 mod queue;
@@ -190,7 +203,7 @@ impl VhostServer {
             let (common, state) =
                 (Arc::clone(&common), Arc::clone(&thread_states[usize::from(index)]));
             let number = export.first_thread + index;
-            let name = format!("millrace-vm{number}");
+            let name = thread_name(index, &export.name);
             let place = Place { name, cpu: cpu_of(&export.cpus, index.into()) };
             (place, move || NudgedThread::new(&common, state, number, count))
         });

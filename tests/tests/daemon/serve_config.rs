@@ -187,7 +187,7 @@ fn check_reads_the_configuration_and_opens_nothing() {
     let output = serve(dir.path(), &config, &["--check"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let said = String::from_utf8(output.stdout).unwrap();
-    let in_order = "m.toml: in order: 1 drive, 1 volume, 1 export, 1 listener\n";
+    let in_order = "m.toml: valid: 1 drive, 1 volume, 1 export, 1 listener\n";
     assert_eq!(said, format!("{in_order}volume \"v\": 1 MiB (1048576 bytes), linear\n"));
     assert!(!dir.path().join("d0").exists() && !dir.path().join("s").exists());
     // Without a size there is nothing to be served.
@@ -196,7 +196,7 @@ fn check_reads_the_configuration_and_opens_nothing() {
     let said = "WARN  millrace: m.toml:3: drive d0: d0: there is no such file";
     assert!(stderr(&output).contains(said), "{}", stderr(&output));
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.starts_with("m.toml: in order, but would not start here: 1 drive"), "{said}");
+    assert!(said.starts_with("m.toml: valid, but cannot start on this host: 1 drive"), "{said}");
     let output = serve(dir.path(), &config.replace("unix:s", "s"), &["--check"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("m.toml:9: nbd"), "{}", stderr(&output));

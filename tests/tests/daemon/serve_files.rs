@@ -100,7 +100,7 @@ fn what_a_layout_leaves_out_is_said_at_the_start_by_check_and_by_stat() {
                 since a block has 512 bytes\n";
     let checked = run(millrace().args(["serve", "a.img", "--check"]).current_dir(&dir));
     assert!(String::from_utf8_lossy(&checked.stderr).ends_with(note), "{checked:?}");
-    assert!(checked.stdout.starts_with(b"command line: in order"), "{checked:?}");
+    assert!(checked.stdout.starts_with(b"command line: valid"), "{checked:?}");
     let daemon = serve(dir, &["a.img"], &["a.sock"]);
     assert!(daemon.stderr().contains(note), "{}", daemon.stderr());
     assert!(!daemon.stdout().contains("not served"), "{}", daemon.stdout());
@@ -160,7 +160,7 @@ fn a_configuration_comes_from_standard_input_or_is_printed() {
     check.stdin.take().unwrap().write_all(config.as_bytes()).unwrap();
     let output = check.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    let in_order = "standard input: in order: 1 drive, 1 volume, 1 export, 1 listener\n";
+    let in_order = "standard input: valid: 1 drive, 1 volume, 1 export, 1 listener\n";
     assert_eq!(said, format!("{in_order}volume \"disk\": 1 MiB (1048576 bytes), linear\n"));
     assert_eq!(output.status.code(), Some(0));
 }

@@ -236,13 +236,13 @@ fn what_check_passes_can_be_served() {
     says(&said, &["m.toml:3: ", "as in drive=(ram:size=1g)"]);
 }
 
-/// What `--check` says of a configuration that would not start here; that it leaves all as it was.
+/// What `--check` says of a configuration that cannot start here; that it leaves all as it was.
 fn checked(dir: &Path, more: &[&str]) -> String {
     let before = contents(dir);
     let output = run(millrace().current_dir(dir).args(["serve", "m.toml", "--check"]).args(more));
     let (said, results) = (stderr(&output), String::from_utf8_lossy(&output.stdout).into_owned());
     assert_eq!(output.status.code(), Some(1), "{said}{results}");
-    assert!(results.starts_with("m.toml: in order, but would not start here: "), "{results}");
+    assert!(results.starts_with("m.toml: valid, but cannot start on this host: "), "{results}");
     assert!(!results.contains("warning"), "{results}");
     assert_eq!(contents(dir), before, "{said}");
     said
@@ -336,7 +336,7 @@ fn warnings_go_to_the_log_as_text_or_json_and_results_to_standard_output() {
         let mut command = millrace();
         let output = run(command.current_dir(&dir).args(["serve", "m.toml"]).args(arguments));
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert!(output.stdout.starts_with(b"m.toml: in order: "), "{output:?}");
+        assert!(output.stdout.starts_with(b"m.toml: valid: "), "{output:?}");
         stderr(&output)
     };
     let warning = "m.toml:9: nbd: tcp:0.0.0.0:0: everybody on the network who reaches this port may \

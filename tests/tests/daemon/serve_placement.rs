@@ -57,8 +57,8 @@ fn nothing_is_pinned_unless_the_configuration_says_so() {
     let (found, cpus) = (threads(&daemon), own_cpus());
     let kinds: &[&str] = match numbers(&cpus).len() {
         // On one CPU drives have no workers.
-        1 => &["millrace-io0", "millrace-vm"],
-        _ => &["millrace-io0", "millrace-vm", "millrace-drive0"],
+        1 => &["millrace-io0", "vm0-"],
+        _ => &["millrace-io0", "vm0-", "millrace-drive0"],
     };
     for kind in kinds {
         assert!(found.keys().any(|name| name.starts_with(kind)), "no {kind}: {found:?}");
@@ -81,7 +81,7 @@ fn a_guest_has_no_more_threads_than_the_cpus_that_its_export_names_unless_a_numb
 
 /// The I/O threads that serve guests.
 fn threads_of_guests(daemon: &Daemon) -> Vec<String> {
-    threads(daemon).into_keys().filter(|name| name.starts_with("millrace-vm")).collect()
+    threads(daemon).into_keys().filter(|name| name.starts_with("vm")).collect()
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn workers_avoid_the_cpus_that_exports_pin_their_threads_to() {
         let found = threads(&daemon);
         for (name, list) in &found {
             let may_run_on = numbers(list);
-            if name.starts_with("millrace-vm") {
+            if name.starts_with("vm") {
                 assert_eq!(may_run_on, [pinned], "{name}");
             } else if name.starts_with("millrace-drive") {
                 assert_eq!(may_run_on.len(), 1, "{name} is pinned");

@@ -56,7 +56,7 @@ Examples:
   millrace serve /dev/sdb --read-only --nbd tcp:10809
   millrace serve a.img b.img --layout stripe --vhost-user vm.sock
   millrace serve disk.img --print-config > my.toml    a configuration to begin your own with
-  millrace serve my.toml --check        is the file in order, and would it start here?
+  millrace serve my.toml --check        is the file valid, and can it start on this host?
   millrace serve disk.img --nbd tcp:0.0.0.0:10809 --tls-certificate server-cert.pem \
 --tls-key server-key.pem --tls-client-ca ca-cert.pem
   millrace serve my.toml --threads 2    serve it from two I/O threads
@@ -83,7 +83,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
     config: Option<PathBuf>,
     /// Check the configuration, change nothing, say what would be served, and exit: with 1 if it
-    /// would not start here, since a drive or socket is missing, in use or not allowed
+    /// cannot start on this host, since a drive or socket is missing, in use or not allowed
     #[arg(long)]
     check: bool,
     /// Print the configuration and exit

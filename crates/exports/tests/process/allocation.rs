@@ -17,8 +17,9 @@ use millrace_clients::vhost::{Client as Guest, Descriptors, Options, Queue, Requ
 use millrace_exports::vhost::Threads;
 use millrace_nbd::Command;
 
-/// The first I/O threads of the NBD server and of an export to virtual machines.
-const IO_THREADS: [&[u8]; 2] = [b"millrace-io0\0", b"millrace-vm0\0"];
+/// Beginnings of the names of the first I/O threads of the NBD server and of an export to virtual
+/// machines.
+const IO_THREADS: [&[u8]; 2] = [b"millrace-io0\0", b"vm0-"];
 const SPECS: [&str; 2] = ["null:size=64m", "ram:size=64m"];
 const WARM_UP: u64 = 2_000;
 const WARM_UP_DEPTH: usize = 128;

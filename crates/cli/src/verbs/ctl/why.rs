@@ -25,6 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   millrace ctl why vol0        what I/Os of vol0 wait for, over the next 2 s
   millrace ctl why vol0 10     over 10 s
+  millrace ctl why web-disk    what I/Os of the volume behind the export web-disk wait for
   millrace ctl why vol0 --json
 
 An I/O's time is that from submission to completion. Parts of it:
@@ -49,8 +50,8 @@ next request is known, so that back pressure is at least what is said.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct WhyArgs {
-    /// The volume's name
-    volume: String,
+    /// Name of a volume, or of an export, which stands for its volume
+    name: String,
     /// Seconds to look
     #[arg(value_parser = interval, default_value = "2")]
     seconds: Duration,
@@ -74,19 +75,29 @@ struct Why {
 /// Looks for a while, and says what was seen.
 ///
 /// # Errors
-/// If the daemon is not there, or has no such volume.
+/// If the daemon is not there, or has no such volume or export.
 pub fn run(args: &WhyArgs) -> Result<ExitCode> {
     let mut client = Client::connect(&args.daemon.connect)?;
     let before = client.stats()?;
-    super::volume(&before, &args.volume)?;
+    let volume = volume_of(&before, &args.name)?;
     std::thread::sleep(args.seconds);
     let now = client.stats()?;
-    let why = why(&args.volume, &now, &before);
+    let why = why(&volume, &now, &before);
     match args.daemon.json {
         true => say(&format!("{}\n", json!(why))),
         false => say(&text(&why)),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The volume of this name, or of the export of this name.
+fn volume_of(report: &Report, name: &str) -> Result<String> {
+    match report.exports.iter().find(|export| export.name == name) {
+        Some(export) if report.volumes.iter().all(|volume| volume.name != name) => {
+            Ok(export.volume.clone())
+        }
+        _ => super::volume(report, name).map(|volume| volume.name.clone()),
+    }
 }
 
 fn why(volume: &str, now: &Report, before: &Report) -> Why {

@@ -2,7 +2,7 @@
 //!
 //! Called by `serve` for start/report.rs; asks probe.rs. Files, devices and sockets are looked at,
 //! never made or changed. What is not there, or in use, is a warning, since a configuration may be
-//! checked elsewhere than where it will serve, but the answer is then that it would not start here.
+//! checked elsewhere than where it will serve, but the answer is then that it cannot start here.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

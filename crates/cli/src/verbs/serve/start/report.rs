@@ -37,7 +37,7 @@ pub enum DataOwner {
     Users,
 }
 
-/// Report of `--check` on a plan in order.
+/// Report of `--check` on a valid plan.
 pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     let mut text = controllers(plan);
     let machines = plan.guests().count();
@@ -52,7 +52,7 @@ pub fn checked(plan: &ServePlan, found: &Findings) -> String {
         counts.insert(2, counted(groups, "group"));
     }
     let name = if plan.file.is_empty() { "command line" } else { &plan.file };
-    let verdict = if found.starts { "in order" } else { "in order, but would not start here" };
+    let verdict = if found.starts { "valid" } else { "valid, but cannot start on this host" };
     let _ = writeln!(text, "{name}: {verdict}: {}", counts.join(", "));
     text.push_str(&found.volumes);
     text.push_str(&caches(plan));
