@@ -5,6 +5,7 @@
 //! machine value is never passed around, so on `Native` nothing is stored and nothing dispatched.
 //! Invariant: no method tells which machine it is. Kernel counterparts: `spinlock_t`, `atomic64_t`,
 //! `____cacheline_aligned`, `ktime_get`, `raw_smp_processor_id`.
+#![allow(unsafe_code)]
 
 use alloc::boxed::Box;
 use core::ops::DerefMut;
@@ -57,7 +58,12 @@ impl Stage {
 }
 
 /// The machine that code runs on.
-pub trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
+///
+/// # Safety
+/// The block layer synchronises with [`Machine::fence`], and relies on it: a fence orders the
+/// calling thread's accesses to [`Word`]s as `core::sync::atomic::fence` does. The associated types
+/// keep the promises of their own traits.
+pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// A mutual exclusion lock around a value.
     type Lock<T: Send>: Lock<T>;
     /// An atomic 64-bit word alone on its cache line.
@@ -92,6 +98,9 @@ pub trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// All busy waiting goes through here, so that it costs a simulated machine one event and ends
     /// in a checking one.
     fn spin_until(deadline_ns: u64, ready: impl FnMut() -> bool) -> bool;
+    /// Whether the calling thread is unwinding because of a panic. Destructors that would report a
+    /// bug by a panic ask first: a second panic would end the process.
+    fn is_panicking() -> bool;
     /// Charges `units` items of work of a stage, where the machine charges for work.
     fn work(stage: Stage, units: u32);
     /// Says that the caller is going to read these bytes soon, so that they come into the
@@ -136,7 +145,11 @@ pub trait Meter {
 }
 
 /// An atomic 64-bit word alone on its cache line; see [`Machine::Word`].
-pub trait Word: Send + Sync {
+///
+/// # Safety
+/// The block layer's locks are made of words. Every method is one atomic operation with the result
+/// that it describes, and with at least the ordering given, as on `core::sync::atomic::AtomicU64`.
+pub unsafe trait Word: Send + Sync {
     /// A word with this value.
     fn new(value: u64) -> Self;
     /// Reads it.
@@ -160,10 +173,36 @@ pub trait Word: Send + Sync {
 
 /// Data handed between CPUs under another synchronisation; charged per 64 bytes touched.
 ///
-/// The pointers are valid as long as the line is. Whoever dereferences one upholds, by that other
-/// synchronisation, that nobody writes meanwhile (`read`), or that nobody else touches it
-/// (`write`).
-pub trait Line<T: Send>: Send + Sync {
+/// Whoever dereferences a pointer upholds, by that other synchronisation, that nobody writes
+/// meanwhile (`read`), or that nobody else touches it (`write`).
+///
+/// # Safety
+/// The block layer dereferences the pointers. All of them are to the one value that `new` was
+/// given, which the line neither moves nor touches until it is dropped itself; `write` and `held`
+/// may be written through.
+///
+/// Safe code cannot implement it:
+///
+/// ```compile_fail,E0200
+/// use millrace_machine::Line;
+///
+/// struct Wild;
+/// impl<T: Send> Line<T> for Wild {
+///     fn new(_: T) -> Wild {
+///         Wild
+///     }
+///     fn read(&self) -> *const T {
+///         64 as *const T
+///     }
+///     fn write(&self) -> *mut T {
+///         64 as *mut T
+///     }
+///     fn held(&self) -> *mut T {
+///         64 as *mut T
+///     }
+/// }
+/// ```
+pub unsafe trait Line<T: Send>: Send + Sync {
     /// A line with this value.
     fn new(value: T) -> Self;
     /// The data, charged as a read.
@@ -214,3 +253,76 @@ pub fn spin_backoff<M: Machine>(tries: u32, mut ready: impl FnMut() -> bool) -> 
     });
     hit
 }
+
+/// Safe code implements no word either:
+///
+/// ```compile_fail,E0200
+/// use millrace_machine::{Order, Word};
+///
+/// struct Deaf;
+/// impl Word for Deaf {
+///     fn new(_: u64) -> Deaf {
+///         Deaf
+///     }
+///     fn load(&self, _: Order) -> u64 {
+///         0
+///     }
+///     fn store(&self, _: u64, _: Order) {}
+///     fn swap(&self, _: u64, _: Order) -> u64 {
+///         0
+///     }
+///     fn fetch_add(&self, _: u64, _: Order) -> u64 {
+///         0
+///     }
+///     fn fetch_or(&self, _: u64, _: Order) -> u64 {
+///         0
+///     }
+///     fn fetch_and(&self, _: u64, _: Order) -> u64 {
+///         0
+///     }
+///     fn compare_exchange(&self, old: u64, _: u64, _: Order, _: Order) -> Result<u64, u64> {
+///         Ok(old)
+///     }
+/// }
+/// ```
+///
+/// Nor a machine, whose fences would order nothing:
+///
+/// ```compile_fail,E0200
+/// use millrace_machine::*;
+///
+/// #[derive(Clone, Copy, Debug)]
+/// struct Loose;
+/// impl Machine for Loose {
+///     type Lock<T: Send> = NativeLock<T>;
+///     type Word = <Native as Machine>::Word;
+///     type Line<T: Send> = <Native as Machine>::Line<T>;
+///     type Counter = <Native as Machine>::Counter;
+///     type Parker = NativeParker;
+///     type Thread = NativeThread;
+///     type Meter = NativeMeter;
+///     const THREADS_MOVE: bool = true;
+///     fn now() -> u64 {
+///         Native::now()
+///     }
+///     fn cpu() -> CpuId {
+///         Native::cpu()
+///     }
+///     fn topology() -> Topology {
+///         Native::topology()
+///     }
+///     fn fence(_: Order) {}
+///     fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> NativeThread {
+///         Native::spawn(name, cpu, body)
+///     }
+///     fn spin_until(deadline_ns: u64, ready: impl FnMut() -> bool) -> bool {
+///         Native::spin_until(deadline_ns, ready)
+///     }
+///     fn is_panicking() -> bool {
+///         false
+///     }
+///     fn work(_: Stage, _: u32) {}
+/// }
+/// ```
+#[cfg(all(doctest, feature = "std"))]
+struct SafeCode;

@@ -47,7 +47,8 @@ impl Native {
     }
 }
 
-impl Machine for Native {
+// SAFETY: `fence` is the standard library's.
+unsafe impl Machine for Native {
     type Lock<T: Send> = NativeLock<T>;
     type Word = NativeWord;
     type Line<T: Send> = NativeLine<T>;
@@ -81,6 +82,10 @@ impl Machine for Native {
 
     fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> NativeThread {
         Native::try_spawn(name, cpu, body).expect("a thread")
+    }
+
+    fn is_panicking() -> bool {
+        std::thread::panicking()
     }
 
     #[inline]
@@ -151,7 +156,8 @@ fn pin_to(cpu: CpuId) {
 #[repr(align(128))]
 pub struct NativeWord(AtomicU64);
 
-impl Word for NativeWord {
+// SAFETY: each method is that of the standard library's atomic.
+unsafe impl Word for NativeWord {
     #[inline]
     fn new(value: u64) -> Self {
         NativeWord(AtomicU64::new(value))
@@ -194,7 +200,8 @@ pub struct NativeLine<T>(UnsafeCell<T>);
 // Line).
 unsafe impl<T: Send> Sync for NativeLine<T> {}
 
-impl<T: Send> Line<T> for NativeLine<T> {
+// SAFETY: the pointers are to the cell inside, which nothing else touches.
+unsafe impl<T: Send> Line<T> for NativeLine<T> {
     #[inline]
     fn new(value: T) -> Self {
         NativeLine(UnsafeCell::new(value))

@@ -33,7 +33,10 @@ use session::{Wait, fail, turn, with};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checked;
 
-impl Machine for Checked {
+// SAFETY: one thread of an exploration runs at a time, so that all its accesses are ordered; what
+// other orders a fence forbids is modelled beside that.
+#[allow(unsafe_code)]
+unsafe impl Machine for Checked {
     type Lock<T: Send> = CheckedLock<T>;
     type Word = CheckedWord;
     type Line<T: Send> = CheckedLine<T>;
@@ -79,6 +82,10 @@ impl Machine for Checked {
             0
         });
         CheckedThread(index)
+    }
+
+    fn is_panicking() -> bool {
+        std::thread::panicking()
     }
 
     /// Waits until something changes that `ready` has looked at, and asks again. Nobody sees how

@@ -56,7 +56,9 @@ impl CheckedWord {
     }
 }
 
-impl Word for CheckedWord {
+// SAFETY: one thread of an exploration runs at a time, and each method reads and writes the
+// modelled memory in one step, with the results that the given ordering allows.
+unsafe impl Word for CheckedWord {
     fn new(value: u64) -> Self {
         CheckedWord(add_location(value))
     }
@@ -225,7 +227,8 @@ impl<T> CheckedLine<T> {
     }
 }
 
-impl<T: Send> Line<T> for CheckedLine<T> {
+// SAFETY: the pointers are to the cell inside, which nothing else touches.
+unsafe impl<T: Send> Line<T> for CheckedLine<T> {
     fn new(value: T) -> Self {
         CheckedLine { line: with(Session::add_line), value: UnsafeCell::new(value) }
     }

@@ -40,7 +40,10 @@ use world::{pass, private, shared};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Simulated;
 
-impl Machine for Simulated {
+// SAFETY: one thread of a simulation runs at a time, so that all its accesses are ordered. Outside
+// one, `fence` is the standard library's.
+#[allow(unsafe_code)]
+unsafe impl Machine for Simulated {
     type Lock<T: Send> = SimLock<T>;
     type Word = SimWord;
     type Line<T: Send> = SimLine<T>;
@@ -76,7 +79,9 @@ impl Machine for Simulated {
 
     #[inline]
     fn fence(order: Order) {
-        if order == Order::SeqCst {
+        if !Simulated::is_running() {
+            core::sync::atomic::fence(order);
+        } else if order == Order::SeqCst {
             pass(|world| world.prices.fence);
         }
     }
@@ -95,6 +100,10 @@ impl Machine for Simulated {
         });
         let (thread, ended) = started.expect("asked for above");
         SimThread { thread, ended }
+    }
+
+    fn is_panicking() -> bool {
+        std::thread::panicking()
     }
 
     fn spin_until(deadline_ns: u64, ready: impl FnMut() -> bool) -> bool {

@@ -42,7 +42,9 @@ impl SimWord {
     }
 }
 
-impl Word for SimWord {
+// SAFETY: one thread of a simulation runs at a time, so that each method is one step; outside one
+// they are those of the atomic inside.
+unsafe impl Word for SimWord {
     fn new(value: u64) -> Self {
         SimWord::with_value(value)
     }
@@ -120,7 +122,8 @@ impl<T> SimLine<T> {
     const LINES: u64 = size_of::<T>().div_ceil(64) as u64;
 }
 
-impl<T: Send> Line<T> for SimLine<T> {
+// SAFETY: the pointers are to the cell inside, which nothing else touches.
+unsafe impl<T: Send> Line<T> for SimLine<T> {
     fn new(value: T) -> Self {
         SimLine { line: LineState::new(), value: UnsafeCell::new(value) }
     }

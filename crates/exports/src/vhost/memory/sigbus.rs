@@ -185,7 +185,8 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     }
 }
 
-impl Word for TableWord {
+// SAFETY: each method is that of the standard library's atomic.
+unsafe impl Word for TableWord {
     fn new(value: u64) -> Self {
         TableWord(AtomicU64::new(value))
     }
