@@ -82,6 +82,21 @@ pub struct Channel<M: Machine> {
     turn: Option<Turn<M>>,
     /// How long a drop waits for what went out.
     drain_ns: u64,
+    /// A driver, a scheduler or a sink has panicked in a call of this channel: what it had in hand
+    /// is lost, and a drop asks none of them again.
+    is_broken: bool,
+}
+
+/// A call of a channel under way that may reach drivers, schedulers and sinks.
+struct Driving<'a, M: Machine>(&'a mut Channel<M>);
+
+impl<M: Machine> Drop for Driving<'_, M> {
+    /// Only for panics. Tags that a driver has named and nobody took would be taken for those of
+    /// the queue that is polled next.
+    fn drop(&mut self) {
+        self.0.is_broken = true;
+        self.0.sub.run.batch.clear();
+    }
 }
 
 // SAFETY: the raw pointers inside are to the channel's own boxed set.
@@ -147,6 +162,7 @@ impl<M: Machine> Channel<M> {
             bio_set: Some(bio_set),
             turn,
             drain_ns: DRAIN_NS,
+            is_broken: false,
         })
     }
 
@@ -181,7 +197,7 @@ impl<M: Machine> Channel<M> {
             return refuse(bio, Reject::Full);
         };
         slot.bio = ManuallyDrop::new(bio);
-        self.sub.start(slot, plain);
+        self.driving(|channel| channel.sub.start(slot, plain));
         if self.sub.batch.plugged >= self.sub.batch.plugged_max {
             self.flush();
         }
@@ -223,20 +239,29 @@ impl<M: Machine> Channel<M> {
     /// Lets bios go on that wait for limits of their groups and that `is_meant` is true of, for
     /// somebody who cannot wait long. Their groups pay for them, and wait the longer after.
     pub fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
-        self.sub.release_held(is_meant);
+        self.driving(|channel| channel.sub.release_held(is_meant));
     }
 
     /// Lets all bios go on that wait for limits of their groups, and limits nothing from now on:
     /// for a program that stops and answers what is in flight.
     pub fn lift_limits(&mut self) {
-        self.sub.lift_limits();
+        self.driving(|channel| channel.sub.lift_limits());
     }
 
     /// Starts all that was submitted: each drive's list goes to its software queue with one lock
     /// acquisition, and what this thread may run is run.
     #[inline]
     pub fn flush(&mut self) {
-        self.sub.flush();
+        self.driving(|channel| channel.sub.flush());
+    }
+
+    /// Does what may call drivers, schedulers and sinks, which may panic.
+    #[inline(always)]
+    pub(crate) fn driving<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
+        let driving = Driving(self);
+        let result = call(driving.0);
+        core::mem::forget(driving);
+        result
     }
 
     /// Submits a bio, waiting while the channel is full or too much waits in the stack; hands what
@@ -351,7 +376,7 @@ impl<M: Machine> Channel<M> {
     /// be.
     pub fn drain(&mut self, mut take: impl FnMut(Completion)) -> bool {
         let mut deadline = Deadline::<M>::after_ns(self.drain_ns);
-        self.sub.lift_limits();
+        self.lift_limits();
         while self.in_flight() > 0 && !deadline.is_over() {
             if self.poll(&mut take) == 0 {
                 self.tick();
@@ -373,10 +398,12 @@ impl<M: Machine> Channel<M> {
             return;
         }
         let mut period_ns = look_period_ns(0);
-        for member in &mut self.sub.members {
-            period_ns = period_ns.min(look_period_ns(member.disk.config.timeout_ns));
-            member.check_timeouts(now_ns, &mut self.sub.run);
-        }
+        self.driving(|channel| {
+            for member in &mut channel.sub.members {
+                period_ns = period_ns.min(look_period_ns(member.disk.config.timeout_ns));
+                member.check_timeouts(now_ns, &mut channel.sub.run);
+            }
+        });
         self.sub.run.publish();
         self.next_timeout_check_ns = now_ns + period_ns;
         if !self.quarantine.is_empty() && self.bio_set().abandoned.load(Order::SeqCst) == 0 {
@@ -397,7 +424,10 @@ fn refuse(bio: Bio, reason: Reject) -> Result<(), Rejected> {
 
 impl<M: Machine> Drop for Channel<M> {
     fn drop(&mut self) {
-        self.drain(|_| ());
+        match self.is_broken {
+            true => self.sub.run.deliver(),
+            false => _ = self.drain(|_| ()),
+        }
         // Before the free slots, by which it is counted, are forgotten.
         let in_flight = self.in_flight();
         self.sub.free.unlink();
@@ -409,7 +439,9 @@ impl<M: Machine> Drop for Channel<M> {
             core::mem::forget(core::mem::take(&mut self.quarantine));
             self.sub.leak_requests();
             self.sub.members.iter_mut().for_each(Member::leak);
-            [&mut self.sub.finished, &mut self.sub.run.done].into_iter().for_each(BioList::leak);
+            self.sub.throttle.lift().leak();
+            let lists = [&mut self.sub.finished, &mut self.sub.run.done, &mut self.again];
+            lists.into_iter().for_each(BioList::leak);
         }
     }
 }

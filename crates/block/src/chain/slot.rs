@@ -4,8 +4,9 @@
 //! and moves through plug, software queue, request and completion list like a value. So a slot has
 //! one owner at any time and its contents need no lock. Sets of channels that vanish with I/O in
 //! flight are leaked, so a handle is always valid. Invariant: a handle is never dropped,
-//! only released into a free list (dropping one would lose an I/O, and panics). 128 bytes, two
-//! cache lines (\[OLS\]: light descriptors). Kernel counterpart: `struct bio` from a bio set.
+//! only released into a free list (dropping one would lose an I/O, and panics; during a panic the
+//! slot stays in use, and its set is leaked). 128 bytes, two cache lines (\[OLS\]: light
+//! descriptors). Kernel counterpart: `struct bio` from a bio set.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -294,14 +295,14 @@ impl<M: Machine> DerefMut for BioRef<M> {
 impl<M: Machine> Drop for BioRef<M> {
     #[inline]
     fn drop(&mut self) {
-        dropped_unanswered();
+        dropped_unanswered::<M>();
     }
 }
 
 #[cold]
 #[inline(never)]
-fn dropped_unanswered() {
-    panic!("a bio was dropped unanswered");
+fn dropped_unanswered<M: Machine>() {
+    assert!(M::is_panicking(), "a bio was dropped unanswered");
 }
 
 /// A list of slots linked by `next`; first in, first out unless `push_front` is used.

@@ -11,7 +11,7 @@ use millrace_machine::{Machine, Order, Word};
 
 use crate::bio::Bio;
 use crate::bio::status::Status;
-use crate::chain::slot::{BioRef, BioStage};
+use crate::chain::slot::{BioList, BioRef, BioStage};
 use crate::channel::Channel;
 use crate::channel::completion::{Again, Completion};
 use crate::channel::member::Look;
@@ -19,12 +19,50 @@ use crate::channel::member::Look;
 /// A channel that always has something at hand looks at all its queues every so many polls.
 const POLLS_PER_LOOK: u32 = 8;
 
+/// A completed bio that a program looks at in its slot. Dropped by a panic of the program, it is as
+/// if that had asked for the bio to be dropped.
+struct ShownSlot<'a, M: Machine> {
+    /// None after that.
+    slot: Option<BioRef<M>>,
+    free: &'a mut BioList<M>,
+}
+
+impl<M: Machine> ShownSlot<'_, M> {
+    /// Shows the bio, and gives the slot back with what is to become of it.
+    #[inline(always)]
+    fn show(
+        mut self,
+        next: &mut impl FnMut(&mut Bio, Status) -> Again,
+    ) -> Option<(BioRef<M>, Again)> {
+        let slot = self.slot.as_mut()?;
+        let status = slot.status;
+        let again = next(&mut slot.bio, status);
+        Some((self.slot.take()?, again))
+    }
+}
+
+impl<M: Machine> Drop for ShownSlot<'_, M> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            free_slot(slot, self.free);
+        }
+    }
+}
+
+#[inline]
+fn free_slot<M: Machine>(mut slot: BioRef<M>, free: &mut BioList<M>) {
+    let bio = slot.take_bio();
+    free.push_front(slot);
+    drop(bio);
+}
+
 impl<M: Machine> Channel<M> {
     /// Hands each completed bio to `take`; starts what was submitted and drives the queues. Does
     /// not wait. Returns how many were handed over.
     #[inline]
     pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> usize {
-        self.gather();
+        self.driving(Self::gather);
         let handed = self.reap(&mut take);
         self.start_parts();
         handed
@@ -91,23 +129,26 @@ impl<M: Machine> Channel<M> {
     /// A bio sent off that can never be served comes back at once with the reason as its status.
     #[inline]
     pub fn poll_again(&mut self, mut next: impl FnMut(&mut Bio, Status) -> Again) -> usize {
-        self.gather();
+        self.driving(Self::gather);
         let mut handed = 0;
         // What is in parts, or refused, may be done again before this ends: each has one go.
-        while let Some(mut slot) = self.next_whole().or_else(|| self.next_of_others(handed)) {
+        while let Some(mut slot) =
+            self.driving(|channel| channel.next_whole().or_else(|| channel.next_of_others(handed)))
+        {
             handed += 1;
             if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
                 let bio = slot.take_bio();
                 slot.bio = ManuallyDrop::new(self.quarantined(bio));
             }
-            let status = slot.status;
-            match next(&mut slot.bio, status) {
-                Again::Submit => self.restart(slot),
-                Again::Drop => self.free_slot(slot),
+            let shown = ShownSlot { slot: Some(slot), free: &mut self.sub.free };
+            match shown.show(&mut next) {
+                Some((slot, Again::Submit)) => self.driving(|channel| channel.restart(slot)),
+                Some((slot, Again::Drop)) => free_slot(slot, &mut self.sub.free),
+                None => {}
             }
         }
         if !self.again.is_empty() {
-            self.send_again();
+            self.driving(Self::send_again);
         }
         self.start_parts();
         handed
@@ -147,15 +188,10 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    fn free_slot(&mut self, mut slot: BioRef<M>) {
-        drop(slot.take_bio());
-        self.sub.free.push_front(slot);
-    }
-
     #[inline(always)]
     fn reap(&mut self, take: &mut impl FnMut(Completion)) -> usize {
         let mut handed = 0;
-        while let Some(slot) = self.next_done() {
+        while let Some(slot) = self.driving(Self::next_done) {
             self.hand_over(slot, take);
             handed += 1;
         }

@@ -34,6 +34,8 @@ pub struct Worker<M: Machine> {
     run: Runner<M>,
     thread: IoThread<M>,
     next_tick_ns: u64,
+    /// A driver, a scheduler or a sink has panicked in a turn: a drop asks none of them again.
+    is_broken: bool,
     /// Whose completions the runner keeps: nobody's. Boxed, so that it does not move.
     _bio_set: Box<BioSet<M>>,
 }
@@ -52,6 +54,7 @@ impl<M: Machine> Worker<M> {
             run: Runner::new(&bio_set, thread.owner, Stamp::Batch, 0),
             thread: thread.clone(),
             next_tick_ns: 0,
+            is_broken: false,
             _bio_set: bio_set,
         }
     }
@@ -70,6 +73,10 @@ impl<M: Machine> Worker<M> {
 
     /// Sends on what was handed over, and completes what is done. Does not wait.
     pub fn turn(&mut self) {
+        // Stays so if this is left by a panic.
+        self.is_broken = true;
+        // What a turn that was left so has found would be taken for what another queue answers.
+        self.run.batch.clear();
         self.run.forget_wake();
         let now_ns = M::now();
         let ticks = now_ns >= self.next_tick_ns;
@@ -89,6 +96,7 @@ impl<M: Machine> Worker<M> {
                 self.drives.iter().map(|drive| look_period_ns(drive.disk.config.timeout_ns));
             self.next_tick_ns = now_ns + periods.fold(TICK_NS, u64::min);
         }
+        self.is_broken = false;
     }
 
     /// Whether there is something to do without sleeping: for a last look after arming the bell.
@@ -156,8 +164,9 @@ impl<M: Machine> Drop for Worker<M> {
         self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
         let owner = self.thread.owner;
         let in_flight = |drive: &WorkerDrive<M>| drive.in_flight(owner) > 0;
+        self.run.deliver();
         let mut deadline = Deadline::<M>::after_ns(DRAIN_NS);
-        while self.drives.iter().any(in_flight) && !deadline.is_over() {
+        while !self.is_broken && self.drives.iter().any(in_flight) && !deadline.is_over() {
             self.turn();
             if let Some(turn) = self.thread.turn {
                 // A ring that fails is reported by the next real turn.

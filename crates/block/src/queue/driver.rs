@@ -150,6 +150,18 @@ pub struct Unwritten {
 }
 
 /// A drive's driver.
+///
+/// Neither it nor its queues may wait for I/O of a volume that the drive is part of: a queue is
+/// locked while it is called, so that such an I/O waits for the call, which waits for it, for ever.
+///
+/// # Panics
+/// A driver that panics does not end the process, unless the program aborts on panics. The panic
+/// goes through the call that ran the queue: a `submit`, `flush`, `poll` or `wait` of whichever
+/// channel it was, a worker's turn, or an async device's thread. What was on its way to the driver
+/// in that call is lost, and so is a request whose tag was named in it: the driver may still use
+/// its memory, so that it keeps its tag and is never answered. The channel that was called does not
+/// wait for its I/O when it is dropped, and leaks the memory of what is in flight. Other channels
+/// go on with the drive.
 pub trait Driver<M: Machine>: Send + Sync {
     /// Size in sectors, as it was when the drive was opened.
     fn capacity(&self) -> Sector;
