@@ -542,8 +542,8 @@ fn checked_limits<M: Machine>(
     Err(Error::new(ErrorKind::InvalidSetting, format!("drive {}: {wrong}", config.name)))
 }
 
-/// Answers bios of a queue that nobody will serve any more.
-fn abort<M: Machine>(stats: &DiskStats<M>, mut list: BioList<M>) {
+/// Answers bios that no drive is to see any more.
+pub(crate) fn abort<M: Machine>(stats: &DiskStats<M>, mut list: BioList<M>) {
     let now_ns = M::now();
     while let Some(chain) = list.pop_front() {
         let mut next = Some(chain);

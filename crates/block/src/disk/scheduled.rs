@@ -18,13 +18,13 @@ use crate::account::hold::Hold;
 use crate::bio::Op;
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
-use crate::disk::Disk;
 use crate::disk::visit::Visit;
+use crate::disk::{Disk, abort};
 use crate::group::Groups;
 use crate::queue::scheduler::deadline::{Deadline, DeadlineConfig};
 use crate::queue::scheduler::fair::Fair;
 use crate::queue::scheduler::latency::Latency;
-use crate::queue::scheduler::{DriveTags, Pick, Scheduler, SchedulerKind, Scheduling};
+use crate::queue::scheduler::{Chain, DriveTags, Pick, Scheduler, SchedulerKind, Scheduling};
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, Serve};
 use crate::trace::note::Remark;
@@ -35,6 +35,9 @@ impl<M: Machine> Disk<M> {
     ///
     /// # Errors
     /// If it is one and the drive's stack has no place for it: only `mq` has.
+    ///
+    /// # Panics
+    /// If a program's own scheduler, which is to go, keeps chains that wait, or gives back others.
     pub fn set_scheduler(&self, kind: SchedulerKind) -> Result<(), Error> {
         match kind {
             SchedulerKind::None => {
@@ -74,6 +77,9 @@ impl<M: Machine> Disk<M> {
     ///
     /// # Errors
     /// If the drive's stack has no place for a scheduler: only `mq` has.
+    ///
+    /// # Panics
+    /// As [`Disk::set_scheduler`].
     pub fn set_own_scheduler(
         &self,
         make: impl FnMut(u16) -> Box<dyn Scheduler<M>>,
@@ -133,10 +139,15 @@ fn set_all<M: Machine>(
 
 /// Gives a hardware queue another scheduler, or none.
 fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>) {
+    let mut has_lost = false;
     hctx.change(|serve| {
         serve.staged = serve.take_chains();
-        serve.scheduling = next;
+        has_lost = serve.scheduling.as_ref().is_some_and(|old| old.has_lost);
+        if !has_lost {
+            serve.scheduling = next;
+        }
     });
+    assert!(!has_lost, "a scheduler kept chains when it was drained, or gave back others");
     hctx.mark_own();
     hctx.ring();
 }
@@ -155,7 +166,7 @@ pub(crate) fn dispatch<M: Machine>(
     let mut sent = visit.dispatch_staged(serve, now_ns);
     let tags = &*visit.hctx.tags;
     let hctx = visit.hctx.number;
-    let (mut batch, mut stop) = (TagBatch::EMPTY, Hold::Order);
+    let (mut batch, mut stop, mut stray) = (TagBatch::EMPTY, Hold::Order, None);
     while serve.requeued.is_empty() {
         let room = visit.hctx.room(serve);
         let Some(scheduling) = serve.scheduling.as_deref_mut() else { break };
@@ -167,7 +178,11 @@ pub(crate) fn dispatch<M: Machine>(
             now_ns = M::now();
         }
         let chain = match scheduling.next(now_ns) {
-            Pick::Chain(chain) => chain,
+            Pick::Chain(chain) if scheduling.is_own(&chain) => chain,
+            Pick::Chain(chain) => {
+                stray = Some(chain);
+                break;
+            }
             Pick::WaitUntil(wake_ns) => {
                 if visit.run.trace.is_some() && scheduling.begins_rest(now_ns, wake_ns) {
                     visit.trace().note(Remark::Rests(None), wake_ns.saturating_sub(now_ns));
@@ -197,6 +212,10 @@ pub(crate) fn dispatch<M: Machine>(
         sent += u32::from(visit.issue(serve, rq, now_ns));
     }
     tags.give_rest(batch);
+    if let Some(chain) = stray {
+        visit.commit(serve, sent);
+        refuse(visit, chain);
+    }
     let stop = if serve.requeued.is_empty() { stop } else { Hold::DriveBusy };
     if let Some(scheduling) = &serve.scheduling {
         scheduling.stop(hctx, stop);
@@ -205,6 +224,16 @@ pub(crate) fn dispatch<M: Machine>(
         note_decisions(visit, serve);
     }
     sent
+}
+
+/// A scheduler named a chain of another drive, which this one must not see: whoever submitted it is
+/// told that it was aborted, and whoever runs the queue of the scheduler.
+#[cold]
+fn refuse<M: Machine>(visit: &Visit<'_, M>, chain: Chain<M>) -> ! {
+    let mut list = BioList::new();
+    list.push_back(chain.bio);
+    abort(visit.stats, list);
+    panic!("drive {}: its scheduler named a chain of another drive", visit.disk.name());
 }
 
 /// Has the queue's scheduler tell of what it decides, since this visitor records; the time.

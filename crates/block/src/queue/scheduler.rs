@@ -55,77 +55,97 @@ pub enum SchedulerKind {
 ///
 /// Dropping one would lose its I/O, and panics.
 #[derive(Debug)]
-pub struct Chain<M: Machine>(BioRef<M>);
+pub struct Chain<M: Machine> {
+    pub(crate) bio: BioRef<M>,
+    /// The drive that it is for.
+    drive: DriveMark,
+}
+
+/// Tells drives apart: where a drive's account of what is held lies. A drive with chains in a
+/// scheduler never gives that back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DriveMark(usize);
+
+impl DriveMark {
+    /// No drive's.
+    pub(crate) const NONE: DriveMark = DriveMark(0);
+
+    /// A chain of this drive.
+    pub(crate) fn chain<M: Machine>(self, bio: BioRef<M>) -> Chain<M> {
+        Chain { bio, drive: self }
+    }
+}
 
 impl<M: Machine> Chain<M> {
     /// Its first bio.
     pub(crate) fn head(&self) -> &Slot<M> {
-        &self.0
+        &self.bio
     }
 
     /// What to do: never a flush.
     #[must_use]
     pub fn op(&self) -> Op {
-        self.0.op()
+        self.bio.op()
     }
 
     /// Modifiers, FUA among them.
     #[must_use]
     pub fn flags(&self) -> OpFlags {
-        self.0.bio.flags
+        self.bio.bio.flags
     }
 
     /// First sector on the drive.
     #[must_use]
     pub fn sector(&self) -> Sector {
-        self.0.dev_sector
+        self.bio.dev_sector
     }
 
     /// Length in sectors, at least 1.
     #[must_use]
     pub fn nr_sectors(&self) -> SectorCount {
-        self.0.chain_sectors
+        self.bio.chain_sectors
     }
 
     /// The sector behind its last one.
     #[must_use]
     pub fn end(&self) -> Sector {
-        self.0.chain_end()
+        self.bio.chain_end()
     }
 
     /// For whom it is ([`Bio::with_tenant`](crate::Bio::with_tenant)); the first bio's.
     #[must_use]
     pub fn tenant(&self) -> u16 {
-        self.0.bio.payer.tenant
+        self.bio.bio.payer.tenant
     }
 
     /// The group that all its bios belong to.
     #[must_use]
     pub fn group(&self) -> GroupId {
-        self.0.bio.payer.group
+        self.bio.bio.payer.group
     }
 
     /// When its first bio was submitted, on the clock of the machine.
     #[must_use]
     pub fn queued_ns(&self) -> u64 {
-        self.0.q_ns
+        self.bio.q_ns
     }
 
     /// When the limits of its group let its first bio pass: if it never waited for one, when that
     /// was submitted. Of a wait longer than 4 s, 4 s are known.
     pub(crate) fn admitted_ns(&self) -> u64 {
-        self.0.q_ns + u64::from(self.0.waited.g_ns)
+        self.bio.q_ns + u64::from(self.bio.waited.g_ns)
     }
 
     /// When its first bio came to the queue; now, if it had waited for 4 s before that.
     pub(crate) fn inserted_ns(&self) -> u64 {
-        self.0.inserted_ns()
+        self.bio.inserted_ns()
     }
 }
 
 /// Chains on their way into a scheduler, in the order in which they came.
 pub struct Batch<'a, M: Machine> {
     list: BioList<M>,
+    drive: DriveMark,
     merged: u32,
     limits: &'a QueueLimits,
     /// Hears of each merge: for accounts and traces.
@@ -145,15 +165,25 @@ impl<'a, M: Machine> Batch<'a, M> {
         self.list.is_empty()
     }
 
+    /// The drive that the chains are for.
+    pub(crate) fn drive(&self) -> DriveMark {
+        self.drive
+    }
+
     /// Merges `chain` with `waiting`, at its end or in front of it, if they follow each other on
-    /// the drive and the drive takes both as one request; gives `chain` back if not.
+    /// this drive and the drive takes both as one request; gives `chain` back if not.
     ///
     /// # Errors
     /// `chain`, if the two stay apart.
     pub fn merge(&mut self, waiting: &mut Chain<M>, chain: Chain<M>) -> Result<(), Chain<M>> {
-        let kind = try_merge(&mut waiting.0, chain.0, self.limits).map_err(Chain)?;
+        let drive = self.drive;
+        if waiting.drive != drive || chain.drive != drive {
+            return Err(chain);
+        }
+        let merged = try_merge(&mut waiting.bio, chain.bio, self.limits);
+        let kind = merged.map_err(|bio| drive.chain(bio))?;
         self.merged += 1;
-        (self.on_merge)(kind, &waiting.0);
+        (self.on_merge)(kind, &waiting.bio);
         Ok(())
     }
 }
@@ -163,18 +193,28 @@ impl<M: Machine> Iterator for Batch<'_, M> {
 
     /// The oldest chain that is left.
     fn next(&mut self) -> Option<Chain<M>> {
-        self.list.pop_front().map(Chain)
+        self.list.pop_front().map(|bio| self.drive.chain(bio))
     }
 }
 
 /// Where a scheduler that goes away leaves the chains that wait in it.
 #[derive(Debug)]
-pub struct Leftover<M: Machine>(BioList<M>);
+pub struct Leftover<M: Machine> {
+    list: BioList<M>,
+    drive: DriveMark,
+    /// It was given a chain of another drive.
+    has_lost: bool,
+}
 
 impl<M: Machine> Leftover<M> {
-    /// Takes a chain; the first one is the first to be scheduled anew.
+    /// Takes a chain; the first one is the first to be scheduled anew. One of another drive is
+    /// lost.
     pub fn push(&mut self, chain: Chain<M>) {
-        self.0.push_back(chain.0);
+        if chain.drive == self.drive {
+            return self.list.push_back(chain.bio);
+        }
+        self.has_lost = true;
+        forget(chain);
     }
 }
 
@@ -225,9 +265,14 @@ pub struct Done {
 /// Decides in which order a hardware queue's chains go to the driver.
 ///
 /// The layer calls all methods of one object under one lock, from one thread at a time. None of
-/// them may block or panic. The layer's timeout counts from dispatch: what a scheduler never names
-/// waits for ever, and [`Disk::set_scheduler`](crate::Disk::set_scheduler) is the way out. The
-/// example `own_scheduler.rs` of the crate `millrace` is an elevator.
+/// them may block, or use a volume of the drive: that waits for the caller itself, for ever. A
+/// panic goes through the call that ran the queue, as a driver's does
+/// ([`Driver`](crate::Driver#panics)). The layer panics so if a scheduler names a chain of another
+/// drive, whose I/O ends with `Aborted`.
+///
+/// The layer's timeout counts from dispatch: what a scheduler never names waits for ever, and
+/// [`Disk::set_scheduler`](crate::Disk::set_scheduler) is the way out. The example
+/// `own_scheduler.rs` of the crate `millrace` is an elevator.
 pub trait Scheduler<M: Machine>: Send {
     /// Takes all chains of a batch; what is left in the batch is lost, and panics.
     fn insert(&mut self, batch: &mut Batch<'_, M>);
@@ -303,6 +348,8 @@ pub(crate) struct Scheduling<M: Machine> {
     /// What is in flight, by tag, and how much that is.
     issued: Box<[Issued]>,
     in_flight: u32,
+    /// It kept chains when it was drained, or gave back others.
+    pub(crate) has_lost: bool,
     /// Until when it is not noted again that the scheduler names nothing.
     rests_until_ns: u64,
     /// The drive's accounts of what is held.
@@ -332,6 +379,7 @@ impl<M: Machine> Scheduling<M> {
             len: 0,
             issued: alloc::vec![Issued::NONE; depth].into_boxed_slice(),
             in_flight: 0,
+            has_lost: false,
             rests_until_ns: 0,
             drive: Arc::clone(drive),
             holds: None,
@@ -371,7 +419,7 @@ impl<M: Machine> Scheduling<M> {
         on_merge: &mut dyn FnMut(Merged, &Slot<M>),
     ) {
         self.len += list.len();
-        let mut batch = Batch { list, merged: 0, limits, on_merge };
+        let mut batch = Batch { list, drive: self.mark(), merged: 0, limits, on_merge };
         self.scheduler.insert(&mut batch);
         assert!(batch.is_empty(), "a scheduler left {} chains in a batch", batch.len());
         self.len -= batch.merged;
@@ -382,7 +430,7 @@ impl<M: Machine> Scheduling<M> {
         match self.picked.take() {
             Some(chain) => {
                 self.say_picked(chain.bio.payer.group, Said::all(self.said.hold, 0, 0), now_ns);
-                Pick::Chain(Chain(chain))
+                Pick::Chain(self.mark().chain(chain))
             }
             None if self.len == 0 => Pick::Nothing,
             None => self.scheduler.next(now_ns),
@@ -415,7 +463,18 @@ impl<M: Machine> Scheduling<M> {
             let said = Said::all(Some(Hold::NoTag), 1, chain.inserted_ns());
             self.say_picked(chain.group(), said, now_ns);
         }
-        forget(self.picked.replace(chain.0));
+        forget(self.picked.replace(chain.bio));
+    }
+
+    /// What tells its drive from others.
+    fn mark(&self) -> DriveMark {
+        DriveMark(Arc::as_ptr(&self.drive).addr())
+    }
+
+    /// Whether a chain that `next` named is of this drive.
+    #[inline]
+    pub(crate) fn is_own(&self, chain: &Chain<M>) -> bool {
+        chain.drive == self.mark()
     }
 
     /// Says whether a chain waits for a tag.
@@ -437,8 +496,8 @@ impl<M: Machine> Scheduling<M> {
     pub(crate) fn issue(&mut self, chain: Chain<M>, tag: Tag, now_ns: u64) -> BioRef<M> {
         self.len -= 1;
         self.in_flight += 1;
-        self.issued[tag.0 as usize] = Issued::of(&chain.0, now_ns);
-        chain.0
+        self.issued[tag.0 as usize] = Issued::of(&chain.bio, now_ns);
+        chain.bio
     }
 
     /// From now on this holds whatever the scheduler of hardware queue `hctx` would let go.
@@ -487,17 +546,21 @@ impl<M: Machine> Scheduling<M> {
 
     /// Takes out all chains that wait inside.
     pub(crate) fn empty(&mut self) -> BioList<M> {
-        let mut left = Leftover(BioList::new());
+        let mut left = Leftover { list: BioList::new(), drive: self.mark(), has_lost: false };
         if let Some(chain) = self.picked.take() {
             let now_ns = M::now();
             let said = Said::all(self.said.hold, 0, 0);
             self.say_picked(chain.bio.payer.group, said, now_ns);
             self.scheduler.completed(&Issued::of(&chain, now_ns).done(None, now_ns));
-            left.0.push_back(chain);
+            left.list.push_back(chain);
         }
         self.scheduler.drain(&mut left);
-        assert!(left.0.len() == self.len, "a scheduler gave {} of {}", left.0.len(), self.len);
+        if left.has_lost || left.list.len() != self.len {
+            // Chains that come to light later are still told from those of other drives.
+            forget(Arc::clone(&self.drive));
+            self.has_lost = true;
+        }
         self.len = 0;
-        left.0
+        left.list
     }
 }

@@ -40,7 +40,7 @@ use crate::queue::scheduler::share::flow::Flow;
 use crate::queue::scheduler::share::mail::Mail;
 use crate::queue::scheduler::share::said::Noted;
 use crate::queue::scheduler::share::times::ClassSums;
-use crate::queue::scheduler::{Batch, Chain, Done, DriveTags, Leftover, Pick, Scheduler};
+use crate::queue::scheduler::{Batch, Done, DriveMark, DriveTags, Leftover, Pick, Scheduler};
 
 /// How often a queue posts what it did.
 const PERIOD_NS: u64 = 500_000;
@@ -102,7 +102,7 @@ pub(crate) struct ShareQueue<M: Machine> {
     last_place: usize,
     /// Places of flows in which something waits, in no order.
     active: Vec<u16>,
-    waiting: u32,
+    waiting: WaitingChains,
     in_flight: u32,
     /// How much may be in flight of this queue, by way; with targets, of the groups without one.
     depth: [u32; 2],
@@ -114,6 +114,12 @@ pub(crate) struct ShareQueue<M: Machine> {
     holds: Holds<M>,
     /// What it told of its decisions, while somebody records.
     said: Option<Box<Noted>>,
+}
+
+/// What waits in a queue: of one drive.
+struct WaitingChains {
+    count: u32,
+    drive: DriveMark,
 }
 
 /// What a queue tells the others, and has heard of them.
@@ -145,7 +151,7 @@ impl<M: Machine> ShareQueue<M> {
             places: Vec::new(),
             last_place: usize::MAX,
             active: Vec::new(),
-            waiting: 0,
+            waiting: WaitingChains { count: 0, drive: DriveMark::NONE },
             in_flight: 0,
             depth: [u32::MAX; 2],
             counted: [0; 2],
@@ -260,7 +266,8 @@ impl<M: Machine> ShareQueue<M> {
     #[inline]
     fn send(&mut self, at: usize, now_ns: u64) -> Pick<M> {
         let flow = &mut self.flows[at];
-        let Some(chain) = flow.list.pop_front().map(Chain) else { return Pick::Nothing };
+        let Some(bio) = flow.list.pop_front() else { return Pick::Nothing };
+        let chain = self.waiting.drive.chain(bio);
         let range = (chain.sector(), chain.nr_sectors());
         let cost = self.shared.cost.of(chain.op(), range, flow.last_end);
         flow.last_end = chain.end();
@@ -280,7 +287,7 @@ impl<M: Machine> ShareQueue<M> {
             self.say(at, (now_ns, self.others_wait()));
         }
         let flow = &mut self.flows[at];
-        self.waiting -= 1;
+        self.waiting.count -= 1;
         self.in_flight += 1;
         self.counted[flow.way] += u32::from(!flow.has_target);
         Pick::Chain(chain)
@@ -331,7 +338,7 @@ impl<M: Machine> ShareQueue<M> {
     }
 
     fn post(&mut self, now_ns: u64) {
-        self.met.said_demand = self.in_flight > 0 || self.waiting > 0;
+        self.met.said_demand = self.in_flight > 0 || self.waiting.count > 0;
         let mut mail = self.shared.mails[self.hctx].lock();
         (mail.at_ns, mail.fresh, mail.largest) = (now_ns, true, self.met.largest);
         mail.is_over = false;
@@ -378,18 +385,22 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         if self.view.is_old(&self.shared.groups) {
             self.renew();
         }
+        let is_one_drive = self.waiting.count == 0 || self.waiting.drive == batch.drive();
+        assert!(is_one_drive, "a queue of a scheduler was given chains of two drives");
+        self.waiting.drive = batch.drive();
         // Nobody may ask for these chains before the queue goes on.
-        let stuck = self.waiting > 0 || self.shared.holds.stopped_by(self.hctx) != Hold::Order;
+        let stuck =
+            self.waiting.count > 0 || self.shared.holds.stopped_by(self.hctx) != Hold::Order;
         let mut last_ns = 0;
         for chain in batch {
             last_ns = chain.inserted_ns();
             let at = self.place(chain.group(), chain.op());
             let flow = &mut self.flows[at];
-            self.waiting += 1;
+            self.waiting.count += 1;
             if flow.list.is_empty() {
                 self.active.push(at as u16);
             }
-            flow.list.push_back(chain.0);
+            flow.list.push_back(chain.bio);
         }
         if stuck {
             self.account(last_ns);
@@ -445,7 +456,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         if self.met.contended && was_there {
             self.met.sums.count(done);
         }
-        let is_empty = self.in_flight == 0 && self.waiting == 0;
+        let is_empty = self.in_flight == 0 && self.waiting.count == 0;
         if let Some(latencies) = flow.latencies.as_mut().filter(|_| was_there) {
             latencies.count(done.done_ns.saturating_sub(done.queued_ns));
             let service_ns = done.done_ns.saturating_sub(done.picked_ns);
@@ -477,13 +488,13 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
 
     fn drain(&mut self, left: &mut Leftover<M>) {
         for flow in &mut self.flows {
-            while let Some(chain) = flow.list.pop_front() {
-                left.push(Chain(chain));
+            while let Some(bio) = flow.list.pop_front() {
+                left.push(self.waiting.drive.chain(bio));
             }
         }
         let now_ns = if self.active.is_empty() { 0 } else { M::now() };
         self.account(now_ns);
         self.active.clear();
-        self.waiting = 0;
+        self.waiting.count = 0;
     }
 }
