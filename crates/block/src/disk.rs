@@ -407,13 +407,13 @@ impl<M: Machine> Disk<M> {
         Ok(())
     }
 
-    /// Closes the queues that this thread owns, so that what they hold can be dropped on it. Call
-    /// with nothing in flight in them; what others have inserted and nobody has served yet is
-    /// answered with `Aborted`.
-    pub fn bring_down(&self, owner: u64) {
+    /// Closes the queues that the calling I/O thread owns, so that what they hold can be dropped on
+    /// it: those that were brought up, or claimed, with the same identity and bell. Call with
+    /// nothing in flight in them; what others have inserted and nobody has served yet is answered
+    /// with `Aborted`.
+    pub fn bring_down(&self, thread: &IoThread<M>) {
         let queues = (0..).zip(&self.hctxs).take(self.owned_queues());
-        for (index, hctx) in queues.filter(|(_, hctx)| hctx.is_owned_by(owner)) {
-            hctx.clear_owner();
+        for (index, hctx) in queues.filter(|(_, hctx)| hctx.give_up(thread)) {
             let mut left = BioList::new();
             hctx.take_pending(|ctx| left.append(self.ctxs[ctx].ctx.lock().list(index)));
             let mut serve = hctx.serve.enter();

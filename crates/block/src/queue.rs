@@ -27,6 +27,7 @@ use crate::chain::slot::{BioList, Slot};
 use crate::queue::controller::QueueTags;
 use crate::queue::driver::{DriverQueue, QueueKind};
 use crate::queue::in_flight::InFlight;
+use crate::queue::io_thread::IoThread;
 use crate::queue::pending::Pending;
 use crate::queue::request::RequestRef;
 use crate::queue::scheduler::Scheduling;
@@ -367,6 +368,22 @@ impl<M: Machine> HardwareQueue<M> {
     pub(crate) fn reserve(&self) -> bool {
         // Relaxed: nothing was written that its owner-to-be publishes; `set_owner` does.
         self.owner.compare_exchange(0, RESERVED, Order::Relaxed, Order::Relaxed).is_ok()
+    }
+
+    /// The owner goes away; false if the thread is not the owner. Its number alone proves nothing.
+    pub(crate) fn give_up(&self, thread: &IoThread<M>) -> bool {
+        if !self.is_owned_by(thread.owner) {
+            return false;
+        }
+        let mut bell = self.bell.lock();
+        if !bell.as_ref().is_some_and(|bell| Arc::ptr_eq(bell, &thread.bell)) {
+            return false;
+        }
+        *bell = None;
+        drop(bell);
+        // Release pairs with the Acquire in `is_owned_by`.
+        self.owner.store(0, Order::Release);
+        true
     }
 
     /// Makes a thread the queue's owner.

@@ -157,7 +157,7 @@ impl IoContext {
         for disk in volume.disks() {
             let mut others = self.volumes.iter().flat_map(|volume| volume.disks());
             if !others.any(|other| Arc::ptr_eq(other, disk)) {
-                disk.bring_down(self.thread.owner);
+                disk.bring_down(&self.thread);
             }
         }
     }
@@ -213,7 +213,7 @@ impl IoContext {
 impl Drop for IoContext {
     fn drop(&mut self) {
         for disk in self.volumes.iter().flat_map(|volume| volume.disks()) {
-            disk.bring_down(self.thread.owner);
+            disk.bring_down(&self.thread);
         }
         // At the end of a thread that variable may be gone before this value.
         let _ = REACTOR.try_with(|current| current.replace(None));

@@ -96,18 +96,18 @@ fn opened(drive: &ScriptDrive) -> Vec<u16> {
 fn each_thread_claims_one_queue_until_all_belong_to_others() {
     let (disk, drive) = scripted(8, 4, threads(2));
     assert_eq!(opened(&drive), [], "until somebody comes");
-    disk.claim(&thread_of(1, &bell())).unwrap();
-    disk.claim(&thread_of(1, &bell())).expect("it has one already");
+    let first = thread_of(1, &bell());
+    disk.claim(&first).unwrap();
+    disk.claim(&first).expect("it has one already");
     disk.claim(&thread_of(2, &bell())).unwrap();
     assert_eq!(opened(&drive), [0, 1]);
     let refused = disk.claim(&thread_of(3, &bell())).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy);
     let text = refused.to_string();
     assert!(text.starts_with("drive disk: each of its 2 queues belongs to another"), "{text}");
-    disk.bring_down(9);
-    disk.bring_down(0);
+    [9, 0, 1].into_iter().for_each(|owner| disk.bring_down(&thread_of(owner, &bell())));
     assert_eq!(disk.claim(&thread_of(3, &bell())).unwrap_err().kind(), ErrorKind::Busy);
-    disk.bring_down(1);
+    disk.bring_down(&first);
     disk.claim(&thread_of(3, &bell())).expect("that of the thread which went");
     assert_eq!(opened(&drive), [0, 1, 0]);
     let mut shared = TestDrive::new(64);
@@ -287,7 +287,7 @@ fn what_waits_in_a_queue_is_aborted_when_its_owner_goes_and_the_next_finds_it_em
         (0..3).for_each(|n| read(&mut owner, n * 16));
         other.submit(Bio::flush()).unwrap();
         (3..5).for_each(|n| read(&mut other, n * 16));
-        let rung = theirs.rings(|| disk.bring_down(1));
+        let rung = theirs.rings(|| disk.bring_down(&thread_of(1, &mine.bell)));
         assert!(rung, "{stack:?}");
         assert!(disk.tags_in_use() == 0 && disk.is_drained(), "{stack:?}");
         let mut ended = [0, 0];

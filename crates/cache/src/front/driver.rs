@@ -106,7 +106,7 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         };
         let channel = up.and_then(|()| Channel::open(below, config));
         let channel = channel.inspect_err(|_| {
-            below.disks().iter().for_each(|disk| disk.bring_down(thread.owner));
+            below.disks().iter().for_each(|disk| disk.bring_down(&thread));
         })?;
         let drive_writes = WRITES / below.disks().len() as u32;
         let writes = FlusherConfig { drive_writes, lists: WriteLists::PerDrive };

@@ -396,7 +396,7 @@ impl<M: Machine> Drop for CacheQueue<M> {
         self.cache.signals.wake();
         self.below = None;
         for disk in self.cache.below.disks() {
-            disk.bring_down(self.thread.owner);
+            disk.bring_down(&self.thread);
         }
     }
 }

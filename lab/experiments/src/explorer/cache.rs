@@ -162,7 +162,7 @@ fn run_flusher(cache: &Arc<Cache<Simulated>>, thread: &IoThread<Simulated>, stop
         thread.bell.sleep_unless(deadline_ns, has_work);
     }
     drop(flusher);
-    cache.below().disks().iter().for_each(|disk| disk.bring_down(thread.owner));
+    cache.below().disks().iter().for_each(|disk| disk.bring_down(thread));
 }
 
 #[cfg(test)]

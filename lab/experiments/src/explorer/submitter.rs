@@ -141,12 +141,10 @@ impl Submitter {
         }
         self.forget();
         self.state.leave();
-        if self.bell.is_some() {
+        if let Some(thread) = self.io_thread() {
             self.serve_others(&mut channel);
             drop(channel);
-            for disk in self.state.volume.disks() {
-                disk.bring_down(self.owner());
-            }
+            self.state.volume.disks().iter().for_each(|disk| disk.bring_down(&thread));
         }
     }
 
@@ -166,12 +164,17 @@ impl Submitter {
         self.forget();
     }
 
+    /// Itself, if it is an I/O thread.
+    fn io_thread(&self) -> Option<IoThread<Simulated>> {
+        let bell = Arc::clone(self.bell.as_ref()?);
+        Some(IoThread { number: self.index as u16, owner: self.owner(), bell, turn: None })
+    }
+
     /// An I/O thread opens the queues of its number, and waits until all have done so.
     fn bring_up(&self) {
-        let Some(bell) = &self.bell else { return };
+        let Some(thread) = self.io_thread() else { return };
         for disk in self.state.volume.disks() {
-            let (number, owner, bell) = (self.index as u16, self.owner(), Arc::clone(bell));
-            let up = disk.bring_up(number, &IoThread { number, owner, bell, turn: None });
+            let up = disk.bring_up(thread.number, &thread);
             up.expect("a queue of this thread's own, of a driver that opens every queue");
         }
         let (up, all) = (&self.state.up, self.state.bells.len() as u64);

@@ -182,7 +182,7 @@ fn play<M: Host, P: Program>(
             program.run(number, &mut access);
             access.drain();
             drop(access);
-            shared.volume.disks().iter().for_each(|disk| disk.bring_down(thread.owner));
+            shared.volume.disks().iter().for_each(|disk| disk.bring_down(&thread));
         });
         M::spawn(&format!("program-{number}"), plan.cpu_of(number).map(CpuId), body)
     };
@@ -267,5 +267,5 @@ fn flush<M: Host>(
         thread.bell.sleep_unless(deadline_ns, has_work);
     }
     drop(flusher);
-    cache.below().disks().iter().for_each(|disk| disk.bring_down(thread.owner));
+    cache.below().disks().iter().for_each(|disk| disk.bring_down(thread));
 }

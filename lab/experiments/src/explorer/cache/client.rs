@@ -96,7 +96,7 @@ impl Client {
             channel.wait(usize::MAX, |done| self.end(done));
         }
         drop(channel);
-        volume.disks().iter().for_each(|disk| disk.bring_down(thread.owner));
+        volume.disks().iter().for_each(|disk| disk.bring_down(thread));
         let mut oracle = lock_oracle(&self.oracle);
         let sectors = oracle.sectors();
         oracle.check_power_cut(0..sectors);
