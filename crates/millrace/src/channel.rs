@@ -7,6 +7,7 @@
 //! their own.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::{ThreadChannel, Volume};
 /// It stays on the thread that opened it: a volume of file drives has a queue for each of as many
 /// threads as its drives were opened for
 /// ([`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads)), and `poll` and `wait` turn
-/// the thread's own ring.
+/// the thread's own ring. It may lie in a `thread_local!`, and ends its I/O with the thread.
 ///
 /// # Example
 ///
@@ -59,6 +60,7 @@ struct Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.context.borrow_mut().leave(&self.volume);
+        CLAIMS.with_borrow_mut(|claims| claims.forget(self));
     }
 }
 
@@ -68,15 +70,28 @@ struct ThreadClaims {
     claims: Vec<Weak<Claim>>,
 }
 
+impl ThreadClaims {
+    const NONE: ThreadClaims = ThreadClaims { context: Weak::new(), claims: Vec::new() };
+}
+
 thread_local! {
-    static CLAIMS: RefCell<ThreadClaims> =
-        const { RefCell::new(ThreadClaims { context: Weak::new(), claims: Vec::new() }) };
+    /// Without a destructor, so that it outlives channels in other variables of its thread. The
+    /// last claim to go takes along what is allocated.
+    static CLAIMS: RefCell<ManuallyDrop<ThreadClaims>> =
+        const { RefCell::new(ManuallyDrop::new(ThreadClaims::NONE)) };
 }
 
 impl ThreadClaims {
+    /// A claim goes away.
+    fn forget(&mut self, claim: &Claim) {
+        self.claims.retain(|known| !std::ptr::eq(known.as_ptr(), claim));
+        if self.claims.is_empty() {
+            *self = ThreadClaims::NONE;
+        }
+    }
+
     /// The thread's claim on a volume, made if this is its first channel there.
     fn claim(&mut self, volume: &Arc<Volume>) -> Result<Rc<Claim>, Error> {
-        self.claims.retain(|claim| claim.strong_count() > 0);
         let mut claims = self.claims.iter().filter_map(Weak::upgrade);
         if let Some(claim) = claims.find(|claim| Arc::ptr_eq(&claim.volume, volume)) {
             return Ok(claim);

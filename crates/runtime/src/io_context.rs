@@ -7,6 +7,7 @@
 //! ring. File drives find the reactor through a thread-local that lives as long as this value.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,13 +30,16 @@ pub struct Current {
 }
 
 thread_local! {
-    static REACTOR: RefCell<Option<Current>> = const { RefCell::new(None) };
+    /// Without a destructor, so that it outlives channels in other variables of its thread, which
+    /// drain through it. `IoContext` empties it.
+    static REACTOR: RefCell<ManuallyDrop<Option<Current>>> =
+        const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
 /// The calling I/O thread's reactor, with what wakes it; none if the thread has no [`IoContext`].
 #[must_use]
 pub fn current() -> Option<Current> {
-    REACTOR.with_borrow(Clone::clone)
+    REACTOR.with_borrow(|current| Option::clone(current))
 }
 
 /// The reactor of the I/O thread that calls, for drivers that open a queue on it.
@@ -105,11 +109,8 @@ impl IoContext {
         let reactor = Reactor::new(config.reactor)
             .map_err(|error| Error::new(ErrorKind::System, format!("I/O thread: {error}")))?;
         let bell = Arc::new(Doorbell::new(NativeParker::from_eventfd(reactor.wake_fd())));
-        REACTOR.set(Some(Current {
-            handle: reactor.handle(),
-            wake: reactor.wake_fd(),
-            backend: reactor.backend(),
-        }));
+        let (handle, wake, backend) = (reactor.handle(), reactor.wake_fd(), reactor.backend());
+        REACTOR.set(ManuallyDrop::new(Some(Current { handle, wake, backend })));
         let owner = NEXT_OWNER.fetch_add(1, Ordering::Relaxed);
         let thread = IoThread { number: config.number, owner, bell, turn: Some(turn_current) };
         Ok(IoContext { reactor, thread, volumes: Vec::new() })
@@ -215,7 +216,6 @@ impl Drop for IoContext {
         for disk in self.volumes.iter().flat_map(|volume| volume.disks()) {
             disk.bring_down(&self.thread);
         }
-        // At the end of a thread that variable may be gone before this value.
-        let _ = REACTOR.try_with(|current| current.replace(None));
+        drop(ManuallyDrop::into_inner(REACTOR.take()));
     }
 }
