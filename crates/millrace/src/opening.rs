@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use millrace_block::{Disk, Error, Groups, Volume};
+use millrace_block::{Disk, Error, ErrorKind, Groups, Volume};
 use millrace_cache::Cache;
 use millrace_drives::Cancel;
 use millrace_machine::{Cpu, CpuId, Machine, Native, Topology};
@@ -42,12 +42,14 @@ pub struct Opened {
 impl Opened {
     /// The volume of this name.
     ///
-    /// # Panics
-    /// If there is none.
-    #[must_use]
-    pub fn volume(&self, name: &str) -> &Arc<Volume<Native>> {
+    /// # Errors
+    /// `InvalidSetting` if there is none.
+    pub fn volume(&self, name: &str) -> Result<&Arc<Volume<Native>>, Error> {
         let volume = self.volumes.iter().find(|volume| volume.name() == name);
-        volume.expect("the caller names a volume of the configuration that was opened")
+        volume.ok_or_else(|| {
+            let text = format!("no volume {name} was opened");
+            Error::new(ErrorKind::InvalidSetting, text)
+        })
     }
 
     /// Opens all drives and makes all volumes.

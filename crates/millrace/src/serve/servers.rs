@@ -84,12 +84,12 @@ impl Servers {
         config.validate()?;
         let failed = |error| failed(config, error);
         let groups = ServedGroups::new(config, &opened.groups)?;
-        let vhost = vhost_config(config, (opened, &groups), say);
+        let vhost = vhost_config(config, (opened, &groups), say).map_err(failed)?;
         let nbd = (config.nbd_threads() > 0)
             .then(|| {
                 let listeners = config.load_listeners()?;
                 let config = nbd_config(config, listeners, (opened, &groups));
-                nbd::Server::start(config).map_err(failed)
+                config.and_then(nbd::Server::start).map_err(failed)
             })
             .transpose()?;
         let vhost = (!vhost.exports.is_empty())
@@ -191,18 +191,20 @@ fn nbd_config(
     config: &ServeConfig,
     listeners: Vec<nbd::ListenConfig>,
     (opened, groups): (&Opened, &ServedGroups),
-) -> nbd::ServerConfig {
-    let export = |export: &ExportConfig| nbd::ExportConfig {
-        name: export.name.clone(),
-        description: export.description.clone(),
-        volume: Arc::clone(opened.volume(&export.volume)),
-        read_only: export.read_only,
-        group: groups.of_export(export),
-        tls_allow: export.tls_allow.clone(),
+) -> Result<nbd::ServerConfig, Error> {
+    let export = |export: &ExportConfig| {
+        Ok(nbd::ExportConfig {
+            name: export.name.clone(),
+            description: export.description.clone(),
+            volume: Arc::clone(opened.volume(&export.volume)?),
+            read_only: export.read_only,
+            group: groups.of_export(export),
+            tls_allow: export.tls_allow.clone(),
+        })
     };
     let server = &config.server;
-    nbd::ServerConfig {
-        exports: config.exports.iter().map(export).collect(),
+    Ok(nbd::ServerConfig {
+        exports: config.exports.iter().map(export).collect::<Result<_, Error>>()?,
         listeners,
         threads: server.threads,
         cpus: server.cpus.clone(),
@@ -211,18 +213,18 @@ fn nbd_config(
         handshake_timeout_ns: server.handshake_timeout_ns,
         memory_max_bytes: server.memory_max_bytes,
         spin_ns: server.spin_ns,
-    }
+    })
 }
 
 fn vhost_config(
     config: &ServeConfig,
     (opened, groups): (&Opened, &ServedGroups),
     say: Say,
-) -> VhostConfig {
+) -> Result<VhostConfig, Error> {
     let mut exports: Vec<VhostExport> = Vec::new();
     for (index, export) in config.exports.iter().enumerate() {
         let Some(guests) = &export.guests else { continue };
-        let volume = opened.volume(&export.volume);
+        let volume = opened.volume(&export.volume)?;
         // Each thread has a hardware queue of its own of the volume's drives, behind those of NBD.
         let same = exports.iter().filter(|other| Arc::ptr_eq(&other.volume, volume));
         let before: u16 = same.map(VhostExport::thread_count).sum();
@@ -247,5 +249,5 @@ fn vhost_config(
             group: groups.of_export(export),
         });
     }
-    VhostConfig { exports, backend: config.server.backend, say }
+    Ok(VhostConfig { exports, backend: config.server.backend, say })
 }

@@ -10,7 +10,9 @@ use std::path::Path;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use millrace::{CacheMode, DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket};
+use millrace::{
+    CacheMode, DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket, Volume,
+};
 use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing};
 use millrace_console::{counted, quoted, visible};
 use millrace_drives::size_text;
@@ -94,13 +96,14 @@ pub fn serving(
         let _ = writeln!(text, "drives' workers, {}", workers.describe());
     }
     if let Some((listener, export)) = pairs(plan).find(|(listener, _)| has_uri(listener)) {
-        let size_bytes = opened.volume(&export.volume).capacity() << SECTOR_SHIFT;
+        let volume = volume_of(export, opened);
+        let size_bytes = volume.capacity() << SECTOR_SHIFT;
         let named = tls_host::of(listener);
         if !named.remark.is_empty() {
             let _ = writeln!(text, "\n{}", named.remark);
         }
         let uri = uri(listener, export, named.host.as_deref());
-        let block_bytes = opened.volume(&export.volume).limits().logical_block_size.max(TRY_BLOCK);
+        let block_bytes = volume.limits().logical_block_size.max(TRY_BLOCK);
         text.push_str(&lines_to_paste(&uri, export, (size_bytes, block_bytes), owner));
     }
     text
@@ -151,10 +154,14 @@ fn groups(plan: &ServePlan) -> String {
     format!("{}\n\n", table.trim_fmt())
 }
 
+fn volume_of<'a>(export: &ExportConfig, opened: &'a Opened) -> &'a Volume {
+    opened.volume(&export.volume).expect("a plan's exports name volumes of the plan")
+}
+
 /// Access of clients where it is limited: an export of drives that take no writes takes none
 /// either.
 fn access(export: &ExportConfig, opened: &Opened) -> &'static str {
-    let features = &opened.volume(&export.volume).limits().features;
+    let features = &volume_of(export, opened).limits().features;
     if export.read_only || features.read_only { ", read-only" } else { "" }
 }
 
