@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,6 +87,8 @@ struct Orders {
     jobs: VecDeque<Job>,
     /// Nothing more comes: the thread ends when all is answered.
     is_closed: bool,
+    /// The thread has ended: what comes is answered by whoever brings it.
+    has_ended: bool,
 }
 
 impl Inbox {
@@ -96,6 +99,20 @@ impl Inbox {
     fn has_orders(&self) -> bool {
         let orders = self.lock();
         orders.is_closed || !orders.jobs.is_empty()
+    }
+}
+
+/// The end of the device's thread, perhaps by a panic of a driver or a waker.
+struct OnEnd<'a>(&'a Inbox);
+
+impl Drop for OnEnd<'_> {
+    fn drop(&mut self) {
+        let mut orders = self.0.lock();
+        orders.has_ended = true;
+        let left = std::mem::take(&mut orders.jobs);
+        drop(orders);
+        // Answered as they are dropped.
+        drop(left);
     }
 }
 
@@ -129,7 +146,8 @@ impl Answer {
         let waker = progress.waker.take();
         drop(progress);
         if let Some(waker) = waker {
-            waker.wake();
+            // The panic of one task's waker is not that of all.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
 }
@@ -254,13 +272,20 @@ impl AsyncDevice {
         self.volume.limits().logical_block_size
     }
 
-    /// Starts a bio, which is under way whether the future is awaited or not.
+    /// Starts a bio, which is under way whether the future is awaited or not. The answer is
+    /// `Aborted` once the device's thread has ended, by a ring that failed or a driver's panic.
     pub fn submit(&self, mut bio: Bio) -> Pending {
         if bio.group() == GroupId::DEFAULT {
             bio = bio.with_group(self.group);
         }
         let (pending, job) = promised(bio);
         let mut orders = self.inbox.lock();
+        if orders.has_ended {
+            drop(orders);
+            // Answered as it is dropped.
+            drop(job);
+            return pending;
+        }
         let was_empty = orders.jobs.is_empty();
         orders.jobs.push_back(job);
         drop(orders);
@@ -361,6 +386,7 @@ impl Drop for AsyncDevice {
 
 /// The device's thread.
 fn run(volume: &Arc<Volume>, inbox: &Inbox, up: Sender<Result<Arc<Doorbell<Native>>, Error>>) {
+    let _on_end = OnEnd(inbox);
     let made = IoContext::new(IoConfig::default()).and_then(|mut io| {
         io.join(volume)?;
         let channel = io.channel(volume, DEPTH, Stamp::Batch)?;
