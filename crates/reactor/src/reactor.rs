@@ -3,7 +3,8 @@
 //! Owns the shared core (hub and back end) through an `Rc`, so neither the reactor nor a handle
 //! can leave the thread that made it. Calls nothing back: the core is borrowed only inside a call.
 //! A reactor that is dropped cancels all that is outstanding and waits up to 5 s for it; after
-//! that, handles still work but everything pushed completes with `-ECANCELED` at once.
+//! that, handles still work but everything pushed completes with `-ECANCELED` at once. So it
+//! does in the child of a fork, whose parent keeps the ring.
 
 #![allow(unsafe_code)]
 
@@ -21,9 +22,10 @@ use crate::uring::tables::Tables;
 use io_uring::Submitter;
 use std::cell::RefCell;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{OwnedFd, RawFd};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, Once};
 
 /// How long a dropped reactor waits for outstanding operations.
 const DRAIN_NS: u64 = 5 * sys::NS_PER_S;
@@ -51,6 +53,47 @@ impl Core {
         }
         Ok(self.hub.table.take_delivered())
     }
+
+    /// Lets go of a ring that another process has, too, and with it of what is outstanding there.
+    fn leave_to_parent(&mut self) {
+        std::mem::forget(std::mem::replace(&mut self.engine, Engine::Closed));
+        let mut keys = Vec::new();
+        self.hub.table.keys(&mut keys);
+        keys.into_iter().for_each(|key| self.hub.table.complete(key, -libc::ECANCELED, 0));
+    }
+}
+
+/// The cores of a thread's reactors.
+type Cores = Vec<Weak<RefCell<Core>>>;
+
+thread_local! {
+    /// Without a destructor, so that it outlives reactors in other variables of its thread. The
+    /// last reactor to go takes along what is allocated.
+    static CORES: RefCell<ManuallyDrop<Cores>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
+}
+
+/// Runs in the child of each fork, on the only thread that it has. A ring in memory that is shared
+/// with the parent would take operations for the parent, and lose completions of it.
+extern "C" fn after_fork() {
+    CORES.with_borrow(|cores| {
+        for core in cores.iter().filter_map(Weak::upgrade) {
+            if let Ok(mut core) = core.try_borrow_mut() {
+                core.leave_to_parent();
+            }
+        }
+    });
+}
+
+/// Has a reactor of the calling thread let go of its ring in the children of forks.
+fn watch_forks(core: &Rc<RefCell<Core>>) {
+    static HANDLER: Once = Once::new();
+    // SAFETY: the handler uses the memory of the thread that forks only, between two statements of
+    // it.
+    HANDLER.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(after_fork));
+    });
+    CORES.with_borrow_mut(|cores| cores.push(Rc::downgrade(core)));
 }
 
 /// A proactor for one thread; see the crate's documentation.
@@ -102,6 +145,7 @@ impl Reactor {
         };
         let wake = Arc::clone(&hub.wake);
         let core = Rc::new(RefCell::new(Core { hub, engine }));
+        watch_forks(&core);
         Ok(Reactor { core, wake, backend, features, fallback_reason })
     }
 
@@ -153,6 +197,12 @@ impl Drop for Reactor {
     /// outstanding even then, the ring is leaked, so that the kernel never loses the memory it
     /// shares with it; the memory of such operations must not be freed by its owner either.
     fn drop(&mut self) {
+        CORES.with_borrow_mut(|cores| {
+            cores.retain(|core| !std::ptr::eq(core.as_ptr(), Rc::as_ptr(&self.core)));
+            if cores.is_empty() {
+                **cores = Vec::new();
+            }
+        });
         let Ok(mut core) = self.core.try_borrow_mut() else { return };
         let core = &mut *core;
         let mut limit = Deadline::after_ns(DRAIN_NS);
