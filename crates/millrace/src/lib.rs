@@ -82,6 +82,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+//! # Panics, ends of threads, and forks
+//!
+//! A panic in a closure that a program gave to a channel leaves the channel as it is: the bio that
+//! the closure saw is handed over, the others come with the next call. For a panic in a driver see
+//! [`driver::Driver`](driver::Driver#panics).
+//!
+//! A channel may lie in a `thread_local!`: it ends its I/O when its thread ends. A channel or a
+//! device that is dropped with I/O in flight waits for that, as its documentation says.
+//!
+//! A program may start others at any time. After a plain `fork`, the child cannot use what this
+//! library made in its parent, whose threads it lacks; it ends with `exec` or `_exit`. If it drops
+//! channels of the thread that forked all the same, nothing of the parent is lost: their rings let
+//! go, and I/O on files that was in flight, or is submitted then, ends with an error in the child.
+
 //! # Feature flags
 //!
 //! None is on by default.
