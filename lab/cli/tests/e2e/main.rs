@@ -15,6 +15,7 @@ mod bench_trace;
 mod program;
 mod programs;
 mod replay;
+mod trace_damage;
 mod trace_formats;
 mod trace_report;
 mod vhost_client;

@@ -1,0 +1,157 @@
+//! One recording with joined flushes, dropped events, events without a partner and a damaged file:
+//! blkparse, btt and every verb of ours agree on it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use millrace_block::DROPPED_EVENTS;
+use millrace_block::blktrace::{Act, Note, Record, category, device, encode_number};
+use millrace_tests::traces::{agrees_with_btt, blkparse, shown};
+use millrace_tests::{millrace, millrace_lab, require_clients, run, tempdir};
+use serde_json::Value;
+
+use category::{FLUSH, READ, WRITE};
+
+const BEGIN_NS: u64 = 1_000_000_000;
+/// Bytes of the last record that the damaged file lacks.
+const CUT_BYTES: usize = 5;
+
+/// The file of one CPU.
+struct File {
+    cpu: u32,
+    sequence: u32,
+    bytes: Vec<u8>,
+}
+
+impl File {
+    fn new(cpu: u32) -> File {
+        File { cpu, sequence: 0, bytes: Vec::new() }
+    }
+
+    fn put(&mut self, action: u32, time_us: u64, (sector, bytes): (u64, u32), data: &[u8]) {
+        self.sequence += 1;
+        let record = Record {
+            sequence: self.sequence,
+            time_ns: BEGIN_NS + time_us * 1_000,
+            sector,
+            bytes,
+            action,
+            pid: u32::from(action != Note::Message.action()),
+            device: device(240, 0),
+            cpu: self.cpu,
+            error: 0,
+            pdu_len: data.len() as u16,
+        };
+        self.bytes.extend(record.encode());
+        self.bytes.extend(data);
+    }
+
+    /// A whole I/O from one time to another, in microseconds.
+    fn io(&mut self, categories: u16, sector: u64, (from_us, to_us): (u64, u64)) {
+        for act in [Act::Queue, Act::GetRequest, Act::Insert, Act::Issue] {
+            self.put(act.with(categories), from_us, (sector, 4096), &[]);
+        }
+        self.put(Act::Complete.with(categories), to_us, (sector, 4096), &[]);
+    }
+
+    fn flush(&mut self, act: Act, time_us: u64, queued_us: u64) {
+        self.put(act.with(FLUSH), time_us, (queued_us, 0), &[]);
+    }
+}
+
+/// Writes the recording `t`; of the second file the end is missing if that is wanted.
+fn write(dir: &Path, is_damaged: bool) {
+    let mut first = File::new(0);
+    first.io(WRITE, 8, (0, 100));
+    // Without a partner: a completion of what began before, and an I/O that is not completed.
+    first.put(Act::Complete.with(WRITE), 110, (5_000, 4096), &[]);
+    first.put(Act::Queue.with(READ), 120, (800, 4096), &[]);
+    // Of the flushes that wait for the first, the third joins the second.
+    first.flush(Act::Queue, 200, 200);
+    first.flush(Act::Issue, 210, 200);
+    first.flush(Act::Queue, 220, 220);
+    first.flush(Act::Queue, 230, 230);
+    first.flush(Act::Complete, 1_200, 200);
+    first.put(Act::BackMerge.with(FLUSH), 1_200, (230, 0), &encode_number(220));
+    first.flush(Act::Issue, 1_210, 220);
+    first.flush(Act::Complete, 2_220, 220);
+    // The completion of the fourth is lost among seven dropped events.
+    first.flush(Act::Queue, 2_300, 2_300);
+    first.flush(Act::Issue, 2_300, 2_300);
+    first.put(Note::Message.action(), 2_400, (0, 0), format!("{DROPPED_EVENTS}7").as_bytes());
+    first.sequence += 7;
+    first.flush(Act::Queue, 9_000, 9_000);
+    first.flush(Act::Issue, 9_000, 9_000);
+    first.flush(Act::Complete, 9_500, 9_000);
+    let mut second = File::new(1);
+    for number in 0..4 {
+        second.io(READ, 80 + 8 * number, (300 + 50 * number, 320 + 50 * number));
+    }
+    if is_damaged {
+        second.bytes.truncate(second.bytes.len() - CUT_BYTES);
+    }
+    for file in [first, second] {
+        std::fs::write(dir.join(format!("t.blktrace.{}", file.cpu)), file.bytes).unwrap();
+    }
+}
+
+fn ran(command: &mut Command, dir: &Path) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = run(command.current_dir(dir));
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (status.code(), text(stdout), text(stderr))
+}
+
+#[test]
+fn a_whole_recording_of_joined_flushes_and_dropped_events_is_as_blkparse_and_btt_say() {
+    require_clients!("blkparse", "btt");
+    let dir = tempdir();
+    write(dir.path(), false);
+    assert_eq!(shown(dir.path(), &["t"]), blkparse(dir.path(), &["t"]));
+    agrees_with_btt(dir.path(), &["t"]);
+    let (status, report, errors) =
+        ran(millrace_lab().args(["trace", "report", "t", "-o", "t.html", "--json"]), dir.path());
+    assert_eq!(status, Some(0), "{errors}");
+    assert!(errors.contains("7 events are missing: the recorder could not keep up"), "{errors}");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let flushes = &report["ops"]["flush"];
+    // 1,000, 2,000, 1,990 and 500 us; the one whose completion was lost has none.
+    assert_eq!((&flushes["ios"], &flushes["latency"]["n"]), (&5.into(), &4.into()), "{flushes}");
+    assert_eq!(flushes["latency"]["avg_ns"], 1_372_500.0, "{flushes}");
+    assert_eq!(flushes["latency"]["max_ns"], 2_000_000, "{flushes}");
+    let (_, spans, _) = ran(millrace().args(["trace", "spans", "t", "--json"]), dir.path());
+    let spans: Value = serde_json::from_str(&spans).unwrap();
+    assert_eq!(spans["dropped_events"], 7, "{spans}");
+    // The mean latency of reads and writes is the same in both: one pairing.
+    assert_eq!(spans["spans"]["Q2C"]["n"], 5, "{spans}");
+    assert_eq!(spans["spans"]["Q2C"]["avg_ns"], 36_000.0, "{spans}");
+    assert_eq!(report["ops"]["write"]["latency"]["avg_ns"], 100_000.0, "{report}");
+    assert_eq!(report["ops"]["read"]["latency"]["avg_ns"], 20_000.0, "{report}");
+    let html = std::fs::read_to_string(dir.path().join("t.html")).unwrap();
+    assert!(html.contains("7 events were dropped"), "the page says it");
+}
+
+#[test]
+fn every_verb_reads_on_past_a_damaged_file_names_it_and_exits_with_1() {
+    let dir = tempdir();
+    write(dir.path(), true);
+    // The last record of 20 begins at byte 912.
+    let damage = "error: t.blktrace.1: byte 912: the file ends inside a record (43 of 48 bytes); \
+                  the 43 bytes from there on are left out\n";
+    let verbs: [(Command, &[&str]); 5] = [
+        (millrace(), &["trace", "show", "t"]),
+        (millrace(), &["trace", "spans", "t"]),
+        (millrace_lab(), &["trace", "report", "t", "-o", "t.html"]),
+        (millrace_lab(), &["trace", "convert", "t", "--to-format", "iolog3", "-o", "t.log"]),
+        (millrace_lab(), &["replay", "t", "--to", "null:size=1g", "--speed", "afap"]),
+    ];
+    for (mut command, arguments) in verbs {
+        let (status, told, errors) = ran(command.args(arguments), dir.path());
+        assert_eq!(status, Some(1), "{arguments:?}: {errors}");
+        assert!(errors.contains(damage), "{arguments:?}: {errors}");
+        let says_dropped = [&told, &errors].iter().any(|text| text.contains("7 events "));
+        assert!(says_dropped, "{arguments:?}: {told}{errors}");
+    }
+    let log = std::fs::read_to_string(dir.path().join("t.log")).unwrap();
+    let count = |op: &str| log.lines().filter(|line| line.contains(op)).count();
+    assert_eq!(["read", "write", "sync"].map(count), [5, 1, 5], "{log}");
+}
