@@ -7,16 +7,18 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 /// Flags that say what a job file says itself, or that are about something else.
-const IN_THE_FILE: [&str; 30] = [
+const IN_THE_FILE: [&str; 34] = [
     "batch",
     "bounce",
     "bs",
+    "cache",
     "calibrate",
     "client",
     "connect",
     "cpu_list",
     "cpus",
     "descriptor",
+    "extended",
     "inside",
     "kernel",
     "interface",
@@ -32,7 +34,9 @@ const IN_THE_FILE: [&str; 30] = [
     "runtime",
     "rw",
     "rwmixread",
+    "seed",
     "size",
+    "stamp",
     "states",
     "trace",
     "unit",

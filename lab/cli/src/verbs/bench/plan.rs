@@ -71,26 +71,31 @@ pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     for row in rows {
         let stacks = vec![row.stack; args.target.drive.len()];
         for serving in &args.serving.configs(default_serving(&stacks))? {
-            check_software_queues(row.stack, row.software_queues)?;
-            if let Err(text) = check_serving(serving.serving, row.stack) {
-                bail!("--{text}");
-            }
+            check_queues(row.stack, row.software_queues, serving.serving)?;
             let workers = workers(args, serving.serving, &row.plan.cpus, all)?;
             served.push(RowPlan { serving: *serving, workers, ..row.clone() });
         }
     }
-    let none_has_workers = served.iter().all(|row| row.workers.is_empty());
-    if !args.serving.workers.is_empty() && none_has_workers {
+    check_workers(args, served.iter().map(|row| row.workers.len()).sum())?;
+    Ok(served)
+}
+
+/// Refuses CPUs for workers where there are none.
+pub fn check_workers(args: &BenchArgs, workers: usize) -> Result<()> {
+    if !args.serving.workers.is_empty() && workers == 0 {
         bail!(
             "--workers: none of these rows has workers; give several --drive, and --serving \
              per-drive or auto"
         );
     }
-    Ok(served)
+    Ok(())
 }
 
-/// Refuses software queues of a design that has none to spread.
-fn check_software_queues(stack: Stack, software_queues: Spread) -> Result<()> {
+/// Refuses software queues of a design that has none to spread, and threads that cannot serve it.
+pub fn check_queues(stack: Stack, software_queues: Spread, serving: Serving) -> Result<()> {
+    if let Err(text) = check_serving(serving, stack) {
+        bail!("--{text}");
+    }
     if stack != Stack::Mq && software_queues != Spread::Core {
         let (word, stack) = (software_queues.word(), stack.word());
         bail!("--software-queues {word}: only --stack mq has software queues, not {stack}");
@@ -99,7 +104,7 @@ fn check_software_queues(stack: Stack, software_queues: Spread) -> Result<()> {
 }
 
 /// Refuses what one drive would pass over.
-fn check_drives(args: &BenchArgs) -> Result<()> {
+pub fn check_drives(args: &BenchArgs) -> Result<()> {
     if args.target.drive.len() > 1 || args.target.connect.is_some() {
         return Ok(());
     }
