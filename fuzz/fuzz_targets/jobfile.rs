@@ -16,8 +16,8 @@ impl Includes for Rest<'_> {
         Ok(self.0.to_vec())
     }
 
-    fn variable(&self, name: &str) -> String {
-        name.to_owned()
+    fn variable(&self, name: &str) -> Option<String> {
+        Some(name.to_owned())
     }
 
     fn system(&self, _: &str) -> u64 {

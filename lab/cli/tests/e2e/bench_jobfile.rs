@@ -75,6 +75,19 @@ fn jobs_bound_by_their_size_do_the_ios_of_fio() {
         "[a]\nrw=read\nsize=20m\nbs=128k",
         "[a]\nrw=randread\nsize=1m\nthinktime=10\nthinktime_blocks=64",
         "[a]\nrw=randread\nsize=256k\nrate_iops=1000\niodepth=4",
+        "[a]\nrw=read:8k\nsize=1m",
+        "[a]\nrw=read:8k\nsize=16m",
+        "[a]\nrw=write:-8k\nsize=16m",
+        "[a]\nrw=randread:8\nsize=16m\nnorandommap",
+        "[a]\nrw=randread:4\nsize=1m\nnorandommap\nrw_sequencer=identical",
+        "[a]\nrw=read\nsize=1m\nzonemode=strided\nzonesize=64k\nzoneskip=64k",
+        "[a]\nrw=randread\nsize=4m\nblockalign=16k",
+        "[a]\nrw=randread\nsize=4m\nrandom_distribution=zoned:50/5:30/15:20/80",
+        "[a]\nrw=read\noffset=33%\noffset_align=64k\nsize=4m\nbs=512k",
+        "[a]\nrw=randwrite\nsize=1m\nverify=md5\nunlink=0\nbuffer_compress_percentage=0",
+        "[a]\nrw=write\nsize=1m\n[b]\nwait_for=a\nrw=read\nsize=2m",
+        "[a]\nrw=read\nsize=1m\nflow=1\n[b]\nrw=read\nsize=4m\nflow=4",
+        "[a]\nrw=write\nbssplit=8k/:\nbs=16k\nnumber_ios=1\nsize=1m",
         "[a]\nrw=read\nsize=1m\nnumjobs=3\ngroup_reporting\noffset_increment=2m\n[b]\nnew_group\n\
          rw=write\nsize=512k\n[c]\nstonewall\nrw=randwrite\nsize=256k\nnumjobs=2",
     ] {
@@ -103,6 +116,20 @@ fn jobs_bound_by_their_size_do_the_ios_of_fio() {
         });
         assert_eq!(bytes[0].0, bytes[1].0, "{text}");
         assert!(bytes[0].1.abs_diff(bytes[1].1) < 400 << 10, "{text}: {bytes:?}");
+    }
+    // A share that is missing is the largest one's, and one that is too much is lost.
+    for split in ["4k/49:16k/49", "4k/30:16k/68:", "4k/60:16k/70", "4k/40:16k/0:", "4k-18k"] {
+        let word = if split.contains('/') { "bssplit" } else { "bsrange" };
+        for rate in ["", "rate_iops=100k,"] {
+            let text =
+                format!("[a]\nrw=randwrite\nnorandommap\n{word}={split}\nio_size=80m\n{rate}");
+            let sizes = both(dir.path(), &text, "json");
+            let sizes = sizes.map(|run| {
+                let number = |key: &str| run["jobs"][0]["write"][key].as_f64().expect("a number");
+                number("io_bytes") / number("total_ios")
+            });
+            assert!((sizes[1] / sizes[0] - 1.0).abs() < 0.05, "{text}: {sizes:?}");
+        }
     }
     // So is how long an I/O is of a range.
     for text in
@@ -255,6 +282,67 @@ fn a_mistake_is_named_with_its_line_and_ends_with_status_2() {
     assert_eq!(output.status.code(), Some(2));
     assert!(said.contains("bad.fio:3: iodpeth: no word of job files"), "{said}");
     assert!(said.contains("did you mean iodepth?"), "{said}");
+}
+
+#[test]
+fn percentiles_are_those_of_the_list_in_json_and_below_the_table() {
+    require_clients!("fio");
+    let dir = tempdir();
+    let text = "[a]\nrw=read\nsize=1m\npercentile_list=99.9:5:50\n[b]\nrw=write\nsize=1m";
+    let [fio, ours] = both(dir.path(), text, "json").map(|run| {
+        let keys = |job: usize, flow: &str| {
+            let found = &run["jobs"][job][flow]["clat_ns"]["percentile"];
+            found.as_object().expect("percentiles").keys().cloned().collect::<Vec<_>>()
+        };
+        [keys(0, "read"), keys(1, "write")]
+    });
+    assert_eq!(ours, fio);
+    let mut bench = millrace_lab();
+    bench.current_dir(dir.path()).env("TEST_FILE", "f").args(["bench", "--overwrite", "--jobfile"]);
+    let table = succeed(bench.arg("job.fio"));
+    assert!(table.contains("\na read, clat in ") && table.contains(" p99.9 "), "{table}");
+    assert!(!table.contains("\nb write, clat in "), "{table}");
+}
+
+/// What `bench --jobfile` says of a file with one job of these words on a null drive.
+fn said_of(dir: &Path, words: &str) -> (Option<i32>, String) {
+    let job = dir.join("one.fio");
+    std::fs::write(&job, format!("[a]\nnumber_ios=1\nruntime=1\n{words}\n")).unwrap();
+    let mut bench = millrace_lab();
+    bench.current_dir(dir).args(["bench", "--drive", "null:size=1m", "--jobfile"]);
+    let output = run(bench.arg(&job));
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn every_word_that_fio_knows_is_taken_or_refused_with_a_reason_that_names_it() {
+    require_clients!("fio");
+    let dir = tempdir();
+    let help = succeed(Command::new("fio").arg("--cmdhelp=all"));
+    let words: Vec<&str> =
+        help.lines().filter_map(|line| Some(line.split_once(':')?.0.trim())).collect();
+    assert!(words.len() > 150, "{words:?}");
+    for word in words {
+        // Sizes are multiples of the device's blocks.
+        let is_size = word.contains("size") || ["ba", "bs", "bsrange", "bssplit"].contains(&word);
+        let value = if is_size { 4096 } else { 1 };
+        let (code, said) = said_of(dir.path(), &format!("{word}={value}"));
+        assert!(!said.contains("no word of job files"), "{word}: {said}");
+        assert!(code == Some(0) || code == Some(2) && said.contains(word), "{word}: {said}");
+    }
+}
+
+#[test]
+fn an_unset_variable_is_an_error_of_every_word() {
+    let dir = tempdir();
+    for word in ["bs", "rate", "rate_iops", "ioengine", "direct", "percentage_random", "thread"] {
+        let (code, said) = said_of(dir.path(), &format!("{word}=${{UNSET_HERE}}"));
+        assert_eq!(code, Some(2), "{word}");
+        assert!(
+            said.contains("one.fio:4: ${UNSET_HERE}: the variable UNSET_HERE is not set"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

@@ -104,8 +104,8 @@ impl Includes for SystemInputs {
         }
     }
 
-    fn variable(&self, name: &str) -> String {
-        std::env::var(name).unwrap_or_default()
+    fn variable(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
     }
 
     fn system(&self, name: &str) -> u64 {
@@ -199,8 +199,12 @@ fn options(args: &BenchArgs, file: &JobFile) -> Result<VolumeOptions> {
     one("--software-queues", queues.software_queues.len())?;
     one("--hardware-queues", queues.hardware_queues.len())?;
     one("--serving", args.serving.serving.len())?;
+    super::plan::check_drives(args)?;
     let stack = queues.stack.first().copied().unwrap_or(Stack::Mq);
     let serving = args.serving.configs(default_serving(&vec![stack; args.target.drive.len()]))?;
+    super::plan::check_queues(stack, queues.software_queues[0], serving[0].serving)?;
+    let worker_cpus = super::plan::worker_list(args, serving[0].serving)?;
+    super::plan::check_workers(args, worker_cpus.len())?;
     let threads: u32 = file.jobs.iter().map(JobSpec::numjobs).sum();
     let drive = DriveOptions {
         stack,
@@ -215,7 +219,7 @@ fn options(args: &BenchArgs, file: &JobFile) -> Result<VolumeOptions> {
         groups: Vec::new(),
         controllers: args.target.controllers()?,
         serving: serving[0],
-        worker_cpus: super::plan::worker_list(args, serving[0].serving)?,
+        worker_cpus,
         trace_ring: 0,
     })
 }
@@ -326,9 +330,10 @@ type Column = (String, Side, Box<dyn Fn(&JobLine) -> String>);
 
 /// The reports as text: a line for each kind of I/O of a job, and what was verified.
 fn table(file: &JobFile, reports: &[JobReport]) -> String {
-    let mut lines: Vec<JobLine> = Vec::new();
+    let (mut lines, mut percentiles): (Vec<JobLine>, String) = Default::default();
     for report in reports {
         let mut own = report.lines(file);
+        percentiles.extend(own.iter().filter_map(percentile_line));
         own[0].job = match report.members {
             1 => shortened(&own[0].job, NAME_WIDTH),
             members => format!("{} x{members}", shortened(&own[0].job, NAME_WIDTH - 4)),
@@ -349,7 +354,25 @@ fn table(file: &JobFile, reports: &[JobReport]) -> String {
         let (name, blocks) = (&file.jobs[report.job].name, report.verified());
         format!("\n{name}: {} verified", counted(blocks as usize, "block"))
     });
-    format!("{}{}", text.text(), verified.collect::<String>())
+    format!("{}{percentiles}{}", text.text(), verified.collect::<String>())
+}
+
+/// The percentiles that a job asks for, in lines that fit the table's width; none without any.
+fn percentile_line(line: &JobLine) -> Option<String> {
+    let (least, most) = (line.percentiles.first()?.1, line.percentiles.last()?.1);
+    let unit = TimeUnit::between(least, most);
+    let mut text = format!("\n{} {}, clat in {}:", line.job, line.kind, unit.name());
+    let mut width = text.chars().count() - 1;
+    for (percent, ns) in &line.percentiles {
+        let part = format!(" p{percent} {}", unit.text(*ns));
+        if width + part.len() > WIDTH {
+            text.push_str("\n ");
+            width = 1;
+        }
+        width += part.len();
+        text.push_str(&part);
+    }
+    Some(text)
 }
 
 fn columns(lines: &[JobLine]) -> Vec<Column> {
@@ -427,6 +450,38 @@ mod tests {
         let mut columns = columns(&lines);
         columns.retain(|(name, ..)| !["p50", "max", "MB/s"].iter().any(|l| name.starts_with(l)));
         assert!(grid(&columns, &lines).width() <= WIDTH);
+    }
+
+    #[test]
+    fn percentiles_that_a_job_asks_for_are_printed_in_lines_that_fit() {
+        let percentiles =
+            (1..=20).map(|at| (f64::from(at) * 4.99, at as u64 * 1_000_000)).collect();
+        let (job, kind) = ("j".to_owned(), "read");
+        let text = percentile_line(&JobLine { job, kind, percentiles, ..JobLine::default() });
+        let text = text.unwrap();
+        assert!(text.starts_with("\nj read, clat in "), "{text}");
+        assert!(text.contains(" p4.99 ") && text.contains(" p99.8"), "{text}");
+        assert!(text.lines().count() > 3 && text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert_eq!(percentile_line(&JobLine::default()), None);
+    }
+
+    #[test]
+    fn what_rows_refuse_of_queues_is_refused_with_a_job_file_too() {
+        let file = JobFile::parse("t", b"[j]\n", &SystemInputs { beside: PathBuf::new() }).unwrap();
+        for (flags, expected) in [
+            ("--chunk 4k", "--chunk 4k: one drive is no stripe"),
+            ("--serving per-drive", "--serving per-drive: one drive has no worker"),
+            ("--stack sq --software-queues one", "--software-queues one: only --stack mq"),
+            ("--stack raw --drive null --drive null --serving auto", "--serving"),
+            ("--workers 0", "--workers: none of these rows has workers"),
+        ] {
+            let args = parse(&format!("--jobfile t {flags}")).unwrap();
+            let error = options(&args, &file).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{flags}: {error}");
+        }
+        for flag in ["--cache 1m", "--seed 2", "--stamp io", "-x"] {
+            assert!(parse(&format!("--jobfile a.fio {flag}")).is_err(), "{flag}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use millrace_random::SplitMix64;
 use super::value::float;
 
 /// How likely blocks are.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub(super) enum Distribution {
     /// All alike.
     #[default]
@@ -26,10 +26,16 @@ pub(super) enum Distribution {
     Pareto(f64, Option<f64>),
     /// Around a centre, with a standard deviation in percent of all blocks.
     Normal(f64, Option<f64>),
+    /// Parts of the region in order, each with the percents of I/Os and of blocks that are in it or
+    /// before it.
+    Zoned(Vec<(u32, u32)>),
 }
 
 /// `random_distribution` of a direction.
 pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
+    if let Some(parts) = text.strip_prefix("zoned:") {
+        return zoned(parts);
+    }
     let mut parts = text.split(':').map(str::trim);
     let name = parts.next().unwrap_or("");
     let first = parts.next().map(float).transpose()?;
@@ -46,14 +52,45 @@ pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
         }
         ("pareto", Some(h)) if h > 0.0 && h < 1.0 => Ok(Distribution::Pareto(h, center)),
         ("normal", Some(dev)) if dev > 0.0 && dev <= 100.0 => Ok(Distribution::Normal(dev, center)),
-        ("zoned" | "zoned_abs", _) => {
-            Err(format!("{text:?}: zones are not drawn here; use random, zipf, pareto or normal"))
-        }
+        ("zoned_abs", _) => Err(format!("{text:?}: write zoned with percents of the region")),
         _ => Err(format!(
-            "{text:?}: write random, zipf:THETA (above 0), pareto:H (between 0 and 1) or \
-             normal:DEVIATION (above 0, up to 100)"
+            "{text:?}: write random, zipf:THETA (above 0), pareto:H (between 0 and 1), \
+             normal:DEVIATION (above 0, up to 100) or zoned:ACCESS/SIZE:..."
         )),
     }
+}
+
+/// `zoned` of a direction: `60/10:30/20:10/`, where empty sizes have what is left. Behind the last
+/// part that is named there are no I/Os.
+fn zoned(text: &str) -> Result<Distribution, String> {
+    let wrong = || {
+        format!(
+            "{text:?}: write zoned:ACCESS/SIZE:..., accesses of 100 % and sizes of 100 % at most"
+        )
+    };
+    let mut zones = Vec::new();
+    for part in text.split(':').map(str::trim).take_while(|part| !part.is_empty()) {
+        let (access, size) = part.split_once('/').unwrap_or((part, ""));
+        let percent = |text: &str| text.trim().parse::<u32>().ok().filter(|part| *part <= 100);
+        let size = match size.trim() {
+            "" | "0" => None,
+            size => Some(percent(size).ok_or_else(wrong)?),
+        };
+        zones.push((percent(access).ok_or_else(wrong)?, size));
+    }
+    let accesses: u32 = zones.iter().map(|(access, _)| access).sum();
+    let given: u32 = zones.iter().filter_map(|(_, size)| *size).sum();
+    let open = zones.iter().filter(|(_, size)| size.is_none()).count() as u32;
+    if accesses != 100 || given > 100 {
+        return Err(wrong());
+    }
+    let left = (100 - given) / open.max(1);
+    let (mut access_to, mut size_to) = (0, 0);
+    let sums = zones.into_iter().map(|(access, size)| {
+        (access_to, size_to) = (access_to + access, size_to + size.unwrap_or(left));
+        (access_to, size_to)
+    });
+    Ok(Distribution::Zoned(sums.collect()))
 }
 
 /// Draws blocks of a number of blocks.
@@ -72,6 +109,8 @@ enum Kind {
     Pareto(f64),
     /// Centre and deviation, in blocks.
     Normal(f64, f64),
+    /// Up to which percent of I/Os and of blocks parts go.
+    Zoned(Vec<(u32, u32)>),
 }
 
 impl BlockSequence {
@@ -89,6 +128,7 @@ impl BlockSequence {
                 let center = center.unwrap_or(0.5) * blocks as f64;
                 (Kind::Normal(center, (dev / 100.0 * blocks as f64).max(0.5)), 0)
             }
+            Distribution::Zoned(zones) => (Kind::Zoned(zones), 0),
         };
         BlockSequence { kind, blocks, spread: Spread::new(blocks, first) }
     }
@@ -103,6 +143,15 @@ impl BlockSequence {
                 self.spread.place((at as u64).min(self.blocks - 1))
             }
             Kind::Normal(center, deviation) => self.normal(random, *center, *deviation),
+            Kind::Zoned(zones) => {
+                let drawn = random.below(100) as u32;
+                let zone = zones.iter().position(|(access_to, _)| drawn < *access_to).unwrap_or(0);
+                let begin = if zone == 0 { 0 } else { zones[zone - 1].1 };
+                let at =
+                    |percent: u32| (u128::from(self.blocks) * u128::from(percent) / 100) as u64;
+                let (first, end) = (at(begin), at(zones[zone].1));
+                (first + random.below((end - first).max(1))).min(self.blocks - 1)
+            }
         }
     }
 

@@ -14,9 +14,10 @@ const SHARES_MAX: usize = 64;
 pub(super) enum Sizes {
     /// One size.
     One(u32),
-    /// Multiples of the first up to the second, all alike.
+    /// Multiples of the first up to the second; also the second, if it is none.
     Range(u32, u32),
-    /// Sizes, each with how many of a hundred I/Os are of it or of one before it.
+    /// Sizes in the order of their shares, each with how many of a hundred I/Os are of it or of one
+    /// before it. The last one, which has the largest share, gets what they lack to a hundred.
     Split(Vec<(u32, f64)>),
 }
 
@@ -42,41 +43,47 @@ impl Sizes {
         let fits = |bytes: &u32| *bytes > 0 && bytes.is_multiple_of(block);
         match self {
             Sizes::One(bytes) => fits(bytes),
-            Sizes::Range(least, _) => fits(least),
+            Sizes::Range(least, most) => fits(least) && fits(most),
             Sizes::Split(shares) => shares.iter().all(|(bytes, _)| fits(bytes)),
         }
     }
 
     /// A size of at most `room`; none if even the shortest is longer.
     pub(super) fn draw(&self, random: &mut SplitMix64, room: u64) -> Option<u32> {
-        if u64::from(self.least()) > room {
+        let has_room = |bytes: u32| u64::from(bytes) <= room;
+        if !has_room(self.least()) {
             return None;
         }
         loop {
             let bytes = match self {
                 Sizes::One(bytes) => *bytes,
                 Sizes::Range(least, most) => {
-                    let count = u64::from(*most).min(room) / u64::from(*least);
-                    *least * (1 + random.below(count)) as u32
+                    let drawn = u64::from(*least) + random.below(u64::from(*most));
+                    (drawn - drawn % u64::from(*least)).min(u64::from(*most)) as u32
                 }
                 Sizes::Split(shares) => {
                     let drawn = random.fraction() * 100.0;
-                    let found = shares.iter().find(|(_, up_to)| drawn < *up_to);
-                    found.or(shares.last()).map_or(0, |(bytes, _)| *bytes)
+                    let fits = |(bytes, up_to): &&(u32, f64)| drawn < *up_to && has_room(*bytes);
+                    shares.iter().find(fits).or(shares.last()).map_or(0, |(bytes, _)| *bytes)
                 }
             };
-            if u64::from(bytes) <= room {
+            if has_room(bytes) {
                 return Some(bytes);
             }
         }
     }
 }
 
+/// Most bytes of an I/O; those of reads and writes need buffers.
+const BYTES_MAX: u64 = (1 << 32) - 512;
+/// Most bytes of an I/O that has a buffer.
+pub(super) const BUFFER_MAX: u32 = 1 << 30;
+
 /// Bytes of one I/O.
 pub(super) fn size(base: Base, text: &str) -> Result<u32, String> {
     match base.number(text)? {
-        bytes @ 1..=0x4000_0000 => Ok(bytes as u32),
-        _ => Err(format!("{text:?}: an I/O is 1 byte to 1g")),
+        bytes @ 1..=BYTES_MAX => Ok(bytes as u32),
+        _ => Err(format!("{text:?}: an I/O is 1 byte to 1g, a trim up to 4g less 512 bytes")),
     }
 }
 
@@ -87,13 +94,17 @@ pub(super) fn range(base: Base, text: &str) -> Result<Sizes, String> {
     Ok(if first == last { Sizes::One(first) } else { Sizes::Range(first, last) })
 }
 
-/// `bssplit` of a direction: `4k/60:8k/:16k/`, where empty shares have what is left.
+/// `bssplit` of a direction: `4k/60:8k/:16k/`, where shares that are empty or 0 have what is left.
+/// As in fio: an empty part ends the list, and the largest share makes up what the shares lack to a
+/// hundred, or have too much.
 pub(super) fn split(base: Base, text: &str) -> Result<Sizes, String> {
     let mut shares = Vec::new();
-    for part in text.split(':') {
+    for part in text.split(':').map(str::trim).take_while(|part| !part.is_empty()) {
         let (bytes, share) = part.split_once('/').unwrap_or((part, ""));
-        let share = match share.trim() {
-            "" => None,
+        // fio reads a number and passes over what follows it: `4k-8k/30.` is 30 % of 4k.
+        let bytes = bytes.split('-').next().unwrap_or("");
+        let share = match share.trim().trim_end_matches('.') {
+            "" | "0" => None,
             share => Some(
                 share
                     .parse::<u8>()
@@ -104,22 +115,27 @@ pub(super) fn split(base: Base, text: &str) -> Result<Sizes, String> {
         };
         shares.push((size(base, bytes)?, share));
     }
-    if shares.len() > SHARES_MAX {
-        return Err(format!("{text:?}: at most {SHARES_MAX} sizes"));
+    if shares.is_empty() || shares.len() > SHARES_MAX {
+        return Err(format!("{text:?}: write 1 to {SHARES_MAX} sizes, such as 4k/60:8k/40"));
     }
     let given: u32 = shares.iter().filter_map(|(_, share)| share.map(u32::from)).sum();
-    let open = shares.iter().filter(|(_, share)| share.is_none()).count();
-    if given > 100 || given < 100 && open == 0 {
-        return Err(format!("{text:?}: the shares make {given} %, not 100"));
+    let open = shares.iter().filter(|(_, share)| share.is_none()).count() as u32;
+    if given > 100 && open > 0 {
+        return Err(format!("{text:?}: the shares make {given} %; nothing is left for the others"));
     }
-    let left = f64::from(100 - given) / open.max(1) as f64;
-    let mut up_to = 0.0;
-    let sum = shares.into_iter().filter_map(|(bytes, share)| {
-        let share = share.map_or(left, f64::from);
+    let left = 100_u32.saturating_sub(given) / open.max(1);
+    let mut shares: Vec<(u32, u32)> = shares
+        .into_iter()
+        .map(|(bytes, share)| (bytes, share.map_or(left, u32::from)))
+        .filter(|(_, share)| *share > 0)
+        .collect();
+    shares.sort_by_key(|(_, share)| *share);
+    let mut up_to = 0;
+    let sums = shares.into_iter().map(|(bytes, share)| {
         up_to += share;
-        (share > 0.0).then_some((bytes, up_to))
+        (bytes, f64::from(up_to))
     });
-    Ok(Sizes::Split(sum.collect()))
+    Ok(Sizes::Split(sums.collect()))
 }
 
 #[cfg(test)]
@@ -163,8 +179,34 @@ mod tests {
     }
 
     #[test]
-    fn shares_that_do_not_make_a_hundred_are_refused() {
-        for text in ["4k/50:8k/60", "4k/50", "4k/x", "4k/101:", "/50:4k/50", "0/100"] {
+    fn the_largest_share_makes_up_what_the_shares_lack_or_have_too_much() {
+        for (text, expected) in [
+            ("8k/50:4k/48:", [48_000, 52_000]),
+            ("4k/1:8k/98", [1_000, 99_000]),
+            ("4k/60:8k/70", [60_000, 40_000]),
+            ("4k/30:8k/0", [30_000, 70_000]),
+            ("4k/40:8k/60::16k/", [40_000, 60_000i32]),
+            ("4k-16k/40.:8k/60", [40_000, 60_000]),
+        ] {
+            let sizes = split(Base::BINARY, text).unwrap();
+            let counts = counts(&sizes, u64::MAX);
+            assert_eq!(counts.len(), 2, "{text}: {counts:?}");
+            for ((_, count), share) in counts.iter().zip(expected) {
+                assert!((*count as i32 - share).abs() < 600, "{text}: {counts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_range_is_drawn_even_if_it_is_no_multiple_of_its_begin() {
+        let counts = counts(&range(Base::BINARY, "4k-18k").unwrap(), u64::MAX);
+        assert_eq!(counts.last().map(|(size, _)| *size), Some(18 << 10));
+        assert!(counts[4].1.abs_diff(100_000 * 2 / 18) < 600, "{counts:?}");
+    }
+
+    #[test]
+    fn shares_that_leave_nothing_for_the_others_are_refused() {
+        for text in ["4k/60:8k/60:16k/", "4k/x", "4k/101:", "/50:4k/50", "0/100", "", ":4k"] {
             assert!(split(Base::BINARY, text).is_err(), "{text}");
         }
     }

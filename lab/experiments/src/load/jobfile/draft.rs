@@ -5,14 +5,15 @@
 
 use millrace_drives::Advice;
 
-use super::block_distribution::{Distribution, distribution};
-use super::blocks::{self, Sizes};
+use super::block_distribution::distribution;
+use super::blocks::{self, BUFFER_MAX, Sizes};
 use super::lines::{Entry, JobFileError, Section};
 use super::options::{Use, use_of, usual};
 use super::spec::{
-    Access, CloneGroup, Engine, IoShape, IssueRules, JobSpec, Kind, Region, Span, ThinkTime, Verify,
+    Access, CloneGroup, Engine, Flow, IoShape, IssueRules, JobSpec, Kind, Region, Sequence, Span,
+    ThinkTime, Verify, Zones,
 };
-use super::value::{Base, each, switch, time_ns, whole};
+use super::value::{Base, each, float, switch, time_ns, whole};
 
 /// Bytes of an I/O unless told otherwise.
 const BS: u32 = 4096;
@@ -25,8 +26,12 @@ struct Draft {
     base: Base,
     engine: Option<Engine>,
     directory: Option<String>,
-    bs: [Option<u32>; 3],
-    sizes: Option<[Option<Sizes>; 3]>,
+    bs: [u32; 3],
+    ranges: [Option<Sizes>; 3],
+    splits: [Option<Sizes>; 3],
+    flow: Flow,
+    zones: Zones,
+    has_zones: bool,
     verify: bool,
     do_verify: bool,
     ignored: Vec<String>,
@@ -57,8 +62,11 @@ impl Draft {
         let shape = IoShape {
             read_percent: 50,
             sizes: [Sizes::One(BS), Sizes::One(BS), Sizes::One(BS)],
-            distribution: [Distribution::Uniform; 3],
+            align: [None; 3],
+            distribution: Default::default(),
             percent_random: [100; 3],
+            sequence: Sequence::default(),
+            zones: None,
             map: true,
             seed: SEED,
             repeat: true,
@@ -70,6 +78,7 @@ impl Draft {
             rate: [None; 3],
             rate_iops: [None; 3],
             poisson: false,
+            flow: None,
             think: ThinkTime { blocks: 1, ..ThinkTime::default() },
             fsync: 0,
             fdatasync: 0,
@@ -83,10 +92,12 @@ impl Draft {
             new_group: false,
             group_reporting: false,
             cpus: Vec::new(),
+            wait_for: None,
         };
         let job = JobSpec {
             name: section.name.clone(),
             description: None,
+            percentiles: None,
             filename: None,
             access: Access { direct: false, invalidate: true, engine: Engine::Sync, advice: None },
             kind: Kind { has: [true, false, false], random: false },
@@ -103,8 +114,12 @@ impl Draft {
             base: Base::BINARY,
             engine: None,
             directory: None,
-            bs: [None; 3],
-            sizes: None,
+            bs: [BS; 3],
+            ranges: [None, None, None],
+            splits: [None, None, None],
+            flow: Flow::default(),
+            zones: Zones::default(),
+            has_zones: false,
             verify: false,
             do_verify: true,
             ignored: Vec::new(),
@@ -114,11 +129,16 @@ impl Draft {
     /// Takes one word in.
     fn read(&mut self, entry: &Entry) -> Result<(), String> {
         let (word, value) = (usual(&entry.word), entry.value.as_str());
-        if use_of(word)? == Use::Nothing {
+        let named = |text| match entry.word == word {
+            true => text,
+            false => format!("{}: {text}", entry.word),
+        };
+        if use_of(word, value).map_err(named)? == Use::Nothing {
             self.ignored.push(word.to_owned());
             return Ok(());
         }
         let known = self.read_place(word, value);
+        let known = known.and_then(|known| Ok(known || self.read_region(word, value)?));
         let known = known.and_then(|known| Ok(known || self.read_shape(word, value)?));
         let known = known.and_then(|known| Ok(known || self.read_flow(word, value)?));
         let known = known.and_then(|known| Ok(known || self.read_span(word, value)?));
@@ -127,21 +147,21 @@ impl Draft {
         Ok(())
     }
 
-    /// Words about names, files and regions.
+    /// Words about names, reports and files.
     fn read_place(&mut self, word: &str, value: &str) -> Result<bool, String> {
-        let (job, base) = (&mut self.job, self.base);
-        let amount = || base.amount(value).map(Some);
+        let job = &mut self.job;
         match word {
-            "name" => job.name = text(value)?,
+            "name" => job.name = value.to_owned(),
             "description" => job.description = Some(value.to_owned()),
+            "percentile_list" => job.percentiles = Some(percentiles(value)?),
             "directory" if value.contains(':') => {
                 return Err(format!("{value:?}: one directory for a job; give each its own job"));
             }
-            "directory" => self.directory = Some(text(value)?),
+            "directory" => self.directory = Some(value.to_owned()),
             "filename" if value.contains(':') => {
                 return Err(format!("{value:?}: one file for a job; give each its own job"));
             }
-            "filename" => job.filename = Some(text(value)?),
+            "filename" => job.filename = Some(value.to_owned()),
             "direct" => job.access.direct = switch(value)?,
             "buffered" => job.access.direct = !switch(value)?,
             "invalidate" => job.access.invalidate = switch(value)?,
@@ -152,21 +172,8 @@ impl Draft {
                     self.ignored.push(format!("ioengine={value}"));
                 }
             }
-            "kb_base" => {
-                self.base = match value {
-                    "1024" => Base::BINARY,
-                    "1000" => Base::DECIMAL,
-                    _ => return Err(format!("{value:?}: write 1024 or 1000")),
-                }
-            }
-            "size" => job.region.size = amount()?,
-            "io_size" => job.region.io_size = amount()?,
-            "offset" => job.region.offset = amount()?,
-            "offset_increment" => job.region.offset_increment = amount()?,
-            "filesize" => job.region.file_size = Some(base.number(value)?),
-            "number_ios" => job.region.number_ios = Some(whole(value, 1, u64::MAX)?),
             "unlink" if switch(value)? => {
-                return Err("1: files are left in place here; write 0".to_owned());
+                self.ignored.push("unlink (files are left in place)".to_owned());
             }
             "unlink" => {}
             _ => return Ok(false),
@@ -174,40 +181,75 @@ impl Draft {
         Ok(true)
     }
 
+    /// Words about regions.
+    fn read_region(&mut self, word: &str, value: &str) -> Result<bool, String> {
+        let (region, base) = (&mut self.job.region, self.base);
+        let amount = || base.amount(value, 100.0).map(Some);
+        match word {
+            "kb_base" => {
+                self.base = match value {
+                    "1024" => Base::BINARY,
+                    "1000" => Base::DECIMAL,
+                    _ => return Err(format!("{value:?}: write 1024 or 1000")),
+                }
+            }
+            // More than there is, is all there is.
+            "size" => region.size = Some(base.amount(value, 1e6)?),
+            "io_size" => region.io_size = amount()?,
+            "offset" => region.offset = amount()?,
+            "offset_align" => region.offset_align = Some(base.number(value)?).filter(|to| *to > 0),
+            "offset_increment" => region.offset_increment = amount()?,
+            "filesize" => region.file_size = Some(base.number(value)?),
+            "number_ios" => region.number_ios = Some(whole(value, 1, u64::MAX)?),
+            "zonemode" => {
+                self.has_zones = match value {
+                    "none" => false,
+                    "strided" => true,
+                    _ => {
+                        return Err(format!(
+                            "{value:?}: zones of devices are not known here; write strided or none"
+                        ));
+                    }
+                };
+            }
+            "zonesize" => self.zones.size = base.number(value)?,
+            "zonerange" => self.zones.range = base.number(value)?,
+            "zoneskip" => self.zones.skip = base.number(value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// Words about single I/Os.
     fn read_shape(&mut self, word: &str, value: &str) -> Result<bool, String> {
-        let (base, kind) = (self.base, &mut self.job.kind);
-        let shape = &mut self.job.shape;
+        let (base, shape) = (self.base, &mut self.job.shape);
         match word {
-            "rw" => *kind = kind_of(value)?,
-            "bs" => {
-                self.bs = each(value, |part| blocks::size(base, part))?;
-                self.sizes = None;
+            "rw" => (self.job.kind, shape.sequence) = kind_of(base, value, shape.sequence)?,
+            "rw_sequencer" => {
+                shape.sequence.identical = match value {
+                    "sequential" => false,
+                    "identical" => true,
+                    _ => return Err(format!("{value:?}: write sequential or identical")),
+                }
             }
-            "bsrange" => self.sizes = Some(each(value, |part| blocks::range(base, part))?),
-            "bssplit" => self.sizes = Some(each(value, |part| blocks::split(base, part))?),
+            "bs" => set(&mut self.bs, sizes(base, value)?),
+            "bsrange" => some(&mut self.ranges, each(value, |part| blocks::range(base, part))?),
+            "bssplit" => some(&mut self.splits, each(value, |part| blocks::split(base, part))?),
+            "blockalign" => some(&mut shape.align, sizes(base, value)?),
             "rwmixread" => shape.read_percent = whole(value, 0, 100)? as u8,
             "rwmixwrite" => shape.read_percent = 100 - whole(value, 0, 100)? as u8,
-            "random_distribution" => {
-                shape.distribution = each(value, distribution)?.map(Option::unwrap_or_default);
-            }
+            "random_distribution" => set(&mut shape.distribution, each(value, distribution)?),
             "percentage_random" => {
-                let percent = each(value, |part| whole(part, 0, 100).map(|part| part as u8))?;
-                shape.percent_random = percent.map(|percent| percent.unwrap_or(100));
+                let percent = |part: &str| whole(part, 0, 100).map(|part| part as u8);
+                set(&mut shape.percent_random, each(value, percent)?);
             }
             "norandommap" => shape.map = !switch(value)?,
             "randseed" => shape.seed = whole(value, 0, u64::MAX)?,
             "randrepeat" | "allrandrepeat" => shape.repeat = switch(value)?,
             "verify" => {
-                self.verify = match value {
-                    "0" => false,
-                    "crc32c" | "crc32c-intel" => true,
-                    _ => {
-                        return Err(format!(
-                            "{value:?}: blocks carry their place, their generation and a crc32c \
-                             here; write crc32c"
-                        ));
-                    }
+                self.verify = verifies(value)?;
+                if self.verify && !value.starts_with("crc32c") {
+                    self.ignored.push(format!("verify={value} (blocks carry a crc32c)"));
                 }
             }
             "do_verify" => self.do_verify = switch(value)?,
@@ -225,11 +267,15 @@ impl Draft {
             "iodepth_batch_submit" => {
                 flow.batch = Some(whole(value, 0, 65_536)? as u32).filter(|batch| *batch > 0);
             }
-            "rate" => {
-                flow.rate =
-                    each(value, |part| base.number(part))?.map(|rate| rate.filter(|r| *r > 0));
+            // 0 is no limit.
+            "rate" => set(&mut flow.rate, each(value, |part| Ok(some_of(base.number(part)?)))?),
+            "rate_iops" => {
+                let rate = |part: &str| whole(part, 0, u64::MAX).map(some_of);
+                set(&mut flow.rate_iops, each(value, rate)?);
             }
-            "rate_iops" => flow.rate_iops = each(value, positive)?,
+            "flow" => self.flow.weight = whole(value, 0, 1 << 20)?,
+            "flow_id" => self.flow.id = whole(value, 0, u32::MAX.into())?,
+            "flow_sleep" => self.flow.sleep_ns = time_ns(value, 1_000)?,
             "rate_process" => {
                 flow.poisson = match value {
                     "linear" => false,
@@ -266,6 +312,11 @@ impl Draft {
             "new_group" => crowd.new_group = switch(value)?,
             "group_reporting" => crowd.group_reporting = switch(value)?,
             "cpus_allowed" => crowd.cpus = cpus(value)?,
+            "cpumask" => {
+                let mask = whole(value, 1, u64::MAX)?;
+                crowd.cpus = (0..64).filter(|cpu| mask >> cpu & 1 == 1).collect();
+            }
+            "wait_for" => crowd.wait_for = Some(value.to_owned()),
             _ => return Ok(false),
         }
         Ok(true)
@@ -284,11 +335,12 @@ impl Draft {
             }
             _ => {}
         }
-        let given = self.sizes.unwrap_or_default();
-        for (place, given) in given.into_iter().enumerate() {
-            let bs = Sizes::One(self.bs[place].unwrap_or(BS));
-            job.shape.sizes[place] = given.unwrap_or(bs);
+        // As in fio, whichever comes later in the file.
+        for (place, sizes) in job.shape.sizes.iter_mut().enumerate() {
+            let given = self.splits[place].take().or(self.ranges[place].take());
+            *sizes = given.unwrap_or(Sizes::One(self.bs[place]));
         }
+        job.flow.flow = Some(self.flow).filter(|flow| flow.weight > 0);
         job.access.engine = match self.engine {
             Some(engine) => engine,
             None if job.flow.iodepth > 1 => Engine::Aio,
@@ -299,13 +351,26 @@ impl Draft {
             self.ignored.push("iodepth (ioengine does one I/O at a time)".to_owned());
         }
         job.kind.has = directions(job.kind.has, job.shape.read_percent);
+        if job.buffer_bytes() > BUFFER_MAX {
+            return Err("bs: reads and writes are 1g at most".to_owned());
+        }
+        job.shape.zones = zones(self.has_zones.then_some(self.zones), self.zones)?;
+        if job.shape.zones.is_some() && job.kind.random {
+            return Err(
+                "zonesize: zones are gone through in order; use rw=read, write or rw".into()
+            );
+        }
         if job.span.time_based && job.span.runtime_ns.is_none() {
-            return Err("time_based: it ends after runtime; add runtime".to_owned());
+            // As in fio.
+            job.span.time_based = false;
+            self.ignored.push("time_based (without runtime)".to_owned());
         }
         if self.verify {
-            if job.kind.has != [false, true, false] {
+            if !job.kind.has[1] {
                 return Err(
-                    "verify: what is written is read back; use rw=write or randwrite".into()
+                    "verify: what a job writes is read back; use rw=write, randwrite or a \
+                            mix with writes"
+                        .to_owned(),
                 );
             }
             if !matches!(job.shape.sizes[1], Sizes::One(_)) {
@@ -324,13 +389,6 @@ fn directions([reads, writes, trims]: [bool; 3], read_percent: u8) -> [bool; 3] 
         return [reads, writes, trims];
     }
     [read_percent > 0, read_percent < 100, trims]
-}
-
-fn text(value: &str) -> Result<String, String> {
-    match value {
-        "" => Err(": it needs a value".to_owned()),
-        text => Ok(text.to_owned()),
-    }
 }
 
 /// The engine of a name; none if it has no meaning here.
@@ -374,11 +432,14 @@ fn cpus(value: &str) -> Result<Vec<u32>, String> {
     if cpus.is_empty() { Err(wrong()) } else { Ok(cpus) }
 }
 
-/// What a kind of I/O is made of.
-fn kind_of(value: &str) -> Result<Kind, String> {
+/// What a kind of I/O is made of, and how its I/Os follow each other: `read:8k` leaves 8k out
+/// behind each I/O, `randread:8` goes to another place every eighth I/O.
+fn kind_of(base: Base, value: &str, before: Sequence) -> Result<(Kind, Sequence), String> {
     let (reads, writes, trims) = ([true, false, false], [false, true, false], [false, false, true]);
     let both = [true, true, false];
-    let (has, random) = match value {
+    let (name, number) =
+        value.split_once(':').map_or((value, None), |(name, number)| (name, Some(number)));
+    let (has, random) = match name {
         "read" => (reads, false),
         "write" => (writes, false),
         "trim" => (trims, false),
@@ -388,10 +449,10 @@ fn kind_of(value: &str) -> Result<Kind, String> {
         "randtrim" => (trims, true),
         "randrw" => (both, true),
         "trimwrite" | "randtrimwrite" => {
-            return Err(format!("{value:?}: trims before writes are not made here"));
-        }
-        _ if value.contains(':') => {
-            return Err(format!("{value:?}: numbers behind the kind are not known here"));
+            return Err(format!(
+                "{value:?}: trims before writes are not made here; write a job of trims, and one \
+                 of writes with stonewall"
+            ));
         }
         _ => {
             return Err(format!(
@@ -399,5 +460,99 @@ fn kind_of(value: &str) -> Result<Kind, String> {
             ));
         }
     };
-    Ok(Kind { has, random })
+    let mut sequence = Sequence { identical: before.identical, ..Sequence::default() };
+    match number {
+        Some(number) if random => sequence.length = whole(number, 1, u32::MAX.into())? as u32,
+        Some(number) => sequence.gap = signed(base, number)?,
+        None => {}
+    }
+    Ok((Kind { has, random }, sequence))
+}
+
+/// Bytes that may be less than none.
+fn signed(base: Base, text: &str) -> Result<i64, String> {
+    let (digits, sign) = text.strip_prefix('-').map_or((text, 1), |digits| (digits, -1));
+    match base.number(digits)? {
+        bytes @ 0..=0xffff_ffff_ffff => Ok(bytes as i64 * sign),
+        _ => Err(format!("{text:?}: write a number such as 8k or -8k")),
+    }
+}
+
+/// A size for each direction. As in fio, colons and hyphens part them, too, what follows a slash
+/// says nothing, and neither does what follows the third, so that a list for `bssplit` may stand
+/// here.
+fn sizes(base: Base, value: &str) -> Result<[Option<u32>; 3], String> {
+    let parts: Vec<&str> = value.split([',', ':', '-']).take(3).collect();
+    each(&parts.join(","), |part| blocks::size(base, part.split('/').next().unwrap_or("")))
+}
+
+/// `percentile_list`, in rising order.
+fn percentiles(value: &str) -> Result<Vec<f64>, String> {
+    let wrong = || format!("{value:?}: write 1 to 20 numbers of 0 to 100, such as 50:99:99.9");
+    let mut list = value.split(':').map(float).collect::<Result<Vec<f64>, _>>()?;
+    if list.len() > 20 || list.iter().any(|percent| !(0.0..=100.0).contains(percent)) {
+        return Err(wrong());
+    }
+    list.sort_unstable_by(f64::total_cmp);
+    Ok(list)
+}
+
+/// Whether a kind of `verify` checks blocks: all do so by what they carry here.
+fn verifies(value: &str) -> Result<bool, String> {
+    const KINDS: [&str; 19] = [
+        "md5",
+        "crc64",
+        "crc32",
+        "crc32-intel",
+        "crc32c",
+        "crc32c-intel",
+        "crc16",
+        "crc7",
+        "sha1",
+        "sha256",
+        "sha512",
+        "sha3-224",
+        "sha3-256",
+        "sha3-384",
+        "sha3-512",
+        "xxhash",
+        "meta",
+        "pattern",
+        "pattern_hdr",
+    ];
+    match value {
+        "0" | "none" => Ok(false),
+        kind if KINDS.contains(&kind) => Ok(true),
+        _ => Err(format!("{value:?}: write crc32c, or 0 for none")),
+    }
+}
+
+/// Zones that a job goes through, if it is to.
+fn zones(wanted: Option<Zones>, given: Zones) -> Result<Option<Zones>, String> {
+    match wanted {
+        None if given.size > 0 => Err("zonesize: it is for zones; add zonemode=strided".to_owned()),
+        None => Ok(None),
+        Some(Zones { size: 0, .. }) => Err("zonemode: zones have a size; add zonesize".to_owned()),
+        Some(Zones { size, range: 0, skip }) => Ok(Some(Zones { size, range: size, skip })),
+        zones => Ok(zones),
+    }
+}
+
+/// Sets what is given.
+fn set<T>(values: &mut [T; 3], given: [Option<T>; 3]) {
+    for (value, given) in values.iter_mut().zip(given) {
+        if let Some(given) = given {
+            *value = given;
+        }
+    }
+}
+
+/// As `set`, of values that may be missing.
+fn some<T>(values: &mut [Option<T>; 3], given: [Option<T>; 3]) {
+    set(values, given.map(|given| given.map(Some)));
+}
+
+/// None for 0.
+fn some_of(number: u64) -> Option<u64> {
+    Some(number).filter(|number| *number > 0)
 }

@@ -1,7 +1,8 @@
 //! `Slots`: what a job has in flight, and the memory that waits for its next I/Os.
 //!
-//! Owned by one worker; a slot's number is the user data of its bio. At most as many buffers wait
-//! as I/Os may be in flight, whatever lengths these have.
+//! Owned by one worker; a slot's number is the user data of its bio. As much memory waits as may be
+//! in flight, or a little more: a job with several lengths needs buffers of each, and one that is
+//! made is filled, which takes longer than most I/Os.
 
 use millrace_block::{Bio, Buffer, Op, SectorCount};
 use millrace_random::SplitMix64;
@@ -15,6 +16,9 @@ pub(super) enum FlushAccounting {
     Yes,
     No,
 }
+
+/// Bytes of memory that may wait of any job.
+const IDLE_BYTES: usize = 64 << 20;
 
 /// An I/O in flight.
 #[derive(Debug, Clone, Copy)]
@@ -33,13 +37,15 @@ pub(super) struct Slots {
     /// Submitted since the last flush of the channel.
     pub(super) batch: Vec<u32>,
     pub(super) idle: Vec<Bio>,
+    /// Most bytes of these.
+    idle_bytes_max: usize,
     /// What new buffers hold.
     random: SplitMix64,
 }
 
 impl Slots {
-    /// Room for so many.
-    pub(super) fn new(depth: u32, seed: u64) -> Slots {
+    /// Room for so many I/Os of at most `longest` bytes.
+    pub(super) fn new(depth: u32, longest: u32, seed: u64) -> Slots {
         let flight =
             IoInFlight { io: None, counted: FlushAccounting::No, start_ns: 0, issue_ns: 0 };
         Slots {
@@ -47,6 +53,7 @@ impl Slots {
             free: (0..depth).rev().collect(),
             batch: Vec::new(),
             idle: Vec::new(),
+            idle_bytes_max: (depth as usize).saturating_mul(longest as usize).max(IDLE_BYTES),
             random: SplitMix64::new(seed),
         }
     }
@@ -66,8 +73,7 @@ impl Slots {
             last => last,
         };
         let mut bio = left.unwrap_or_else(|| {
-            // What has another length makes room.
-            self.idle.pop();
+            self.make_room(io.bytes as usize);
             let mut buffer = Buffer::new(io.bytes as usize);
             for word in buffer.chunks_exact_mut(8) {
                 word.copy_from_slice(&self.random.next().to_le_bytes());
@@ -83,5 +89,40 @@ impl Slots {
             written.stamp(io.offset / u64::from(io.bytes), memory);
         }
         bio
+    }
+
+    /// Lets memory of other lengths go until `bytes` more may wait.
+    fn make_room(&mut self, bytes: usize) {
+        let mut waiting: usize = self.idle.iter().map(Bio::len_bytes).sum();
+        while waiting + bytes > self.idle_bytes_max
+            && let Some(bio) = self.idle.pop()
+        {
+            waiting -= bio.len_bytes();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_several_lengths_waits_up_to_a_bound() {
+        let mut slots = Slots::new(1, 1 << 20, 1);
+        let io = |bytes| Io { direction: READ, offset: 0, bytes };
+        for bytes in [4096, 65_536, 4096, 1 << 20, 65_536, 1 << 20] {
+            let bio = slots.bio(io(bytes), None);
+            slots.idle.push(bio);
+        }
+        let lengths = |slots: &Slots| slots.idle.iter().map(Bio::len_bytes).collect::<Vec<_>>();
+        let mut kept = lengths(&slots);
+        kept.sort_unstable();
+        assert_eq!(kept, [4096, 65_536, 1 << 20], "each was made once");
+        for blocks in 1..=200 {
+            let bio = slots.bio(io((1 << 20) - blocks * 512), None);
+            slots.idle.push(bio);
+        }
+        let bytes: usize = lengths(&slots).iter().sum();
+        assert!((IDLE_BYTES - (2 << 20)..=IDLE_BYTES).contains(&bytes), "{bytes}");
     }
 }

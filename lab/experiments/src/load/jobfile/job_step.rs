@@ -5,6 +5,7 @@
 
 use millrace_machine::{Machine, Native};
 
+use super::flow::FlowMember;
 use super::io_slots::FlushAccounting;
 use super::page_cache::CachedRange;
 use super::source::{Io, READ, WRITE};
@@ -48,6 +49,9 @@ impl Worker<'_> {
         if is_over {
             return JobStep::End;
         }
+        if let Some(wait_ns) = self.flow.as_ref().and_then(FlowMember::wait_ns) {
+            return JobStep::Wait(now_ns + wait_ns);
+        }
         if job.flow.think.time_ns > 0
             && let Some(next) = self.think(now_ns)
         {
@@ -67,9 +71,9 @@ impl Worker<'_> {
         let io = self.held[0].expect("drawn above");
         let due_ns = self.pace.due_ns(io.direction);
         if due_ns > now_ns {
-            return self.other_way(io.direction, now_ns).map_or(JobStep::Wait(due_ns), JobStep::Io);
+            return self.other_way(io.direction, due_ns, now_ns);
         }
-        if let Some(written) = &self.written
+        if let Some(written) = self.written.as_ref().filter(|_| io.direction == WRITE)
             && written.is_in_flight(io.offset / u64::from(io.bytes))
         {
             return JobStep::Wait(0);
@@ -136,21 +140,25 @@ impl Worker<'_> {
         false
     }
 
-    /// Where the direction that was drawn must wait and the other one of a mix has a pace of its
-    /// own, an I/O of that one, if it may go now.
-    fn other_way(&mut self, drawn: usize, now_ns: u64) -> Option<Io> {
+    /// Where the direction that was drawn must wait until `due_ns`: an I/O of the other one of a
+    /// mix, if that may go now, as in fio; else to wait for whichever may go first.
+    fn other_way(&mut self, drawn: usize, due_ns: u64, now_ns: u64) -> JobStep {
         let other = match drawn {
             READ => WRITE,
             WRITE => READ,
-            _ => return None,
+            _ => return JobStep::Wait(due_ns),
         };
-        let due_ns = self.pace.due_ns(other);
-        if !self.setting.job.kind.has[other] || due_ns == 0 || due_ns > now_ns {
-            return None;
+        if !self.setting.job.kind.has[other] {
+            return JobStep::Wait(due_ns);
         }
-        if self.held[1].is_none() {
+        let other_ns = self.pace.due_ns(other);
+        if other_ns > now_ns {
+            return JobStep::Wait(due_ns.min(other_ns));
+        }
+        if self.held[1].is_none() && self.at.bytes < self.setting.span.io_size {
             self.held[1] = self.source.next(other);
         }
-        self.held[1].filter(|io| io.direction == other)
+        let held = self.held[1].filter(|io| io.direction == other);
+        held.map_or(JobStep::Wait(due_ns), JobStep::Io)
     }
 }

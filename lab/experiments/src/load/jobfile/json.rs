@@ -27,6 +27,13 @@ pub enum JobDetail {
     Bins,
 }
 
+/// How latencies are reported.
+struct TimesForm<'a> {
+    detail: JobDetail,
+    /// In rising order.
+    percents: &'a [f64],
+}
+
 /// A run as fio would report it.
 #[must_use]
 pub fn report(file: &JobFile, reports: &[JobReport], detail: JobDetail) -> Value {
@@ -54,6 +61,7 @@ fn words(words: &[(String, String)]) -> Value {
 
 fn job(file: &JobFile, report: &JobReport, detail: JobDetail) -> Value {
     let (spec, tally) = (&file.jobs[report.job], &report.tally);
+    let form = &TimesForm { detail, percents: spec.percentiles().unwrap_or(&PERCENTILES) };
     let share = |us: u64| us as f64 * 1e5 / tally.runtime_ns.max(1) as f64;
     let runtime_ms = tally.runtime_ns / 1_000_000;
     let mut job = json!({
@@ -63,12 +71,12 @@ fn job(file: &JobFile, report: &JobReport, detail: JobDetail) -> Value {
         "eta": 0,
         "elapsed": runtime_ms.div_ceil(1000).max(1),
         "job options": words(&spec.own),
-        "read": flow(&tally.flows[0], detail),
-        "write": flow(&tally.flows[1], detail),
-        "trim": flow(&tally.flows[2], detail),
+        "read": flow(&tally.flows[0], form),
+        "write": flow(&tally.flows[1], form),
+        "trim": flow(&tally.flows[2], form),
         "sync": {
             "total_ios": tally.sync.spread.count,
-            "lat_ns": times(&tally.sync, detail),
+            "lat_ns": times(&tally.sync, form),
         },
         "job_runtime": runtime_ms,
         "usr_cpu": share(tally.usage.user_us),
@@ -93,7 +101,7 @@ fn job(file: &JobFile, report: &JobReport, detail: JobDetail) -> Value {
     job
 }
 
-fn flow(flow: &DirectionTally, detail: JobDetail) -> Value {
+fn flow(flow: &DirectionTally, form: &TimesForm<'_>) -> Value {
     let runtime_ms = flow.runtime_ns.div_ceil(1_000_000);
     let per_s = |count: u64| count as f64 * 1e9 / flow.runtime_ns.max(1) as f64;
     let (bw, iops) = (&flow.bw, &flow.iops);
@@ -110,7 +118,7 @@ fn flow(flow: &DirectionTally, detail: JobDetail) -> Value {
         "short_ios": 0,
         "drop_ios": 0,
         "slat_ns": spread(&flow.slat),
-        "clat_ns": times(&flow.clat, detail),
+        "clat_ns": times(&flow.clat, form),
         "lat_ns": spread(&flow.lat),
         "bw_min": bw.min,
         "bw_max": bw.max,
@@ -137,16 +145,16 @@ fn spread(spread: &Spread) -> Value {
 }
 
 /// A spread with percentiles, if there is anything, and bins if they are wanted.
-fn times(times: &Times, detail: JobDetail) -> Value {
+fn times(times: &Times, form: &TimesForm<'_>) -> Value {
     let mut value = spread(&times.spread);
     if times.spread.count == 0 {
         return value;
     }
-    let found = times.buckets.percentiles(&PERCENTILES);
-    let named = PERCENTILES.iter().zip(found);
+    let found = times.buckets.percentiles(form.percents);
+    let named = form.percents.iter().zip(found);
     let named = named.map(|(percent, ns)| (format!("{percent:.6}"), json!(ns)));
     value["percentile"] = Value::Object(named.collect());
-    if detail == JobDetail::Bins {
+    if form.detail == JobDetail::Bins {
         let bins = times.buckets.bins().map(|(ns, count)| (ns.to_string(), json!(count)));
         value["bins"] = Value::Object(bins.collect());
     }
@@ -191,4 +199,24 @@ fn classes(tally: &Tally, unit: usize) -> Value {
         shares.insert(">=2000".to_owned(), share(tally.slower[1]));
     }
     Value::Object(shares)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines::tests::MemoryFiles;
+    use super::*;
+
+    #[test]
+    fn a_job_has_the_percentiles_of_its_list_and_another_one_those_of_fio() {
+        let text = b"[a]\npercentile_list=99.9:50\n[b]\n";
+        let file = JobFile::parse("t.fio", text, &MemoryFiles(&[])).unwrap();
+        let mut tally = Tally::default();
+        tally.done(0, 4096, (1, 7));
+        let reports =
+            [0, 1].map(|job| JobReport { job, members: 1, group: 0, tally: tally.clone() });
+        let report = report(&file, &reports, JobDetail::Plain);
+        let percentiles = |job: usize| &report["jobs"][job]["read"]["clat_ns"]["percentile"];
+        assert_eq!(*percentiles(0), json!({"50.000000": 7, "99.900000": 7}));
+        assert_eq!(percentiles(1).as_object().map(Map::len), Some(17));
+    }
 }

@@ -80,8 +80,8 @@ pub trait Includes {
     /// If it cannot be read.
     fn file(&self, name: &str) -> std::io::Result<Vec<u8>>;
 
-    /// The value of `${name}`, empty if there is none.
-    fn variable(&self, name: &str) -> String;
+    /// The value of `${name}`; none if it is not set.
+    fn variable(&self, name: &str) -> Option<String>;
 
     /// The value of `$name`: `pagesize`, `mb_memory` or `ncpus`.
     fn system(&self, name: &str) -> u64;
@@ -159,7 +159,7 @@ impl Reader<'_> {
             return self.include(&place, name.trim(), depth);
         }
         let (word, value) = text.split_once('=').unwrap_or((text, ""));
-        let value = self.expand(&place, value.trim())?;
+        let value = self.expand(&place, value.trim())?.trim().to_owned();
         self.count(&place, 1)?;
         let entry = Entry { place, word: word.trim().to_owned(), value };
         match (self.in_global, self.sections.last_mut()) {
@@ -201,8 +201,11 @@ impl Reader<'_> {
             let Some((name, after)) = behind.split_once('}') else {
                 return Err(place.wrong(format!("{value}: ${{ without }}")));
             };
+            let set = self.outside.variable(name).ok_or_else(|| {
+                place.wrong(format!("{value}: the variable {name} is not set; run with {name}=..."))
+            })?;
             text.push_str(before);
-            text.push_str(&self.outside.variable(name));
+            text.push_str(&set);
             rest = after;
         }
         text.push_str(rest);
@@ -247,9 +250,9 @@ pub(super) mod tests {
             found.map(|(_, text)| text.as_bytes().to_vec()).ok_or_else(missing)
         }
 
-        fn variable(&self, name: &str) -> String {
+        fn variable(&self, name: &str) -> Option<String> {
             let found = self.0.iter().find(|(known, _)| *known == name);
-            found.map_or_else(String::new, |(_, text)| (*text).to_owned())
+            found.map(|(_, text)| (*text).to_owned())
         }
 
         fn system(&self, name: &str) -> u64 {
@@ -277,7 +280,8 @@ pub(super) mod tests {
 
     #[test]
     fn files_are_included_and_variables_replaced() {
-        let given = [("x.fio", "iodepth=${D}\ninclude y.fio"), ("y.fio", "thread"), ("D", "7")];
+        let given =
+            [("x.fio", "iodepth=${D}\ninclude y.fio"), ("y.fio", "thread"), ("D", "7"), ("NO", "")];
         let text = "[a]\ninclude x.fio\nsize=${D}k${NO}\nnumjobs=2*$ncpus\n";
         let expected = ["a: iodepth=7 thread= size=7k numjobs=6"];
         assert_eq!(words(text, &given).unwrap(), expected);
@@ -292,6 +296,7 @@ pub(super) mod tests {
             ("bs=4k", "t.fio:1: a word before the first section"),
             ("[a", "t.fio:1: [a: write [name] to begin a job"),
             ("[a]\nbs=${X", "t.fio:2: ${X: ${ without }"),
+            ("[a]\nioengine=x${X}", "t.fio:2: x${X}: the variable X is not set; run with X=..."),
             ("[a]\ninclude z.fio", "t.fio:2: include z.fio: cannot read it: entity not found"),
             ("[a]\ninclude own.fio", "own.fio:1: include own.fio: 16 files deep already"),
             ("[a]\nsize=$ncpus+1", "t.fio:2: $ncpus+1: write numbers with * between them"),

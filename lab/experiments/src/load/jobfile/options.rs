@@ -1,9 +1,10 @@
 //! The words of job files: which mean something here, which say nothing, which are refused.
 //!
 //! Owns the three lists and the other names of words. A word of the second list is about how fio
-//! itself does something (its engines, files, processes, logs) and is passed over with a note; one
-//! of the third would change what I/Os are done, so that passing over it would be wrong. Called by
-//! `spec`, and by the command line for its notes.
+//! itself does something (its engines, files, processes, logs), or about what buffers hold, and is
+//! passed over with a note; one of the third would change what I/Os are done, so that passing over
+//! it would be wrong, but for the value that changes nothing. Called by `draft`, and by the command
+//! line for its notes.
 
 use millrace_drives::nearest;
 
@@ -16,8 +17,27 @@ pub(super) enum Use {
     Nothing,
 }
 
+/// A word of fio's for I/Os that are not made here.
+pub(super) struct Refused {
+    pub(super) word: &'static str,
+    /// The value with which it changes nothing; empty for none.
+    plain: &'static str,
+    /// What to do instead.
+    remedy: &'static str,
+}
+
+/// A refused word that is to be left out.
+const fn without(word: &'static str, plain: &'static str) -> Refused {
+    Refused { word, plain, remedy: "leave it out" }
+}
+
+/// A refused word, and what to write instead.
+const fn instead(word: &'static str, plain: &'static str, remedy: &'static str) -> Refused {
+    Refused { word, plain, remedy }
+}
+
 /// Other names of words.
-const ALIASES: [(&str, &str); 16] = [
+const ALIASES: [(&str, &str); 23] = [
     ("readwrite", "rw"),
     ("blocksize", "bs"),
     ("blocksize_range", "bsrange"),
@@ -30,19 +50,47 @@ const ALIASES: [(&str, &str); 16] = [
     ("ba", "blockalign"),
     ("iomem", "mem"),
     ("mem_align", "iomem_align"),
-    ("buffer_pattern", "verify_pattern"),
     ("disable_bw", "disable_bw_measurement"),
     ("ss", "steadystate"),
+    ("ss_dur", "steadystate_duration"),
+    ("ss_ramp", "steadystate_ramp_time"),
+    ("steadystate_ramp", "steadystate_ramp_time"),
     ("timeout", "runtime"),
+    ("ratemin", "rate_min"),
+    ("ratecycle", "rate_cycle"),
+    ("nr_files", "nrfiles"),
+    ("dedup_percentage", "dedupe_percentage"),
+    ("threads", "thread"),
+];
+
+/// Words with a meaning that switch something on, so that they need no value.
+const SWITCHES: [&str; 15] = [
+    "allrandrepeat",
+    "buffered",
+    "description",
+    "direct",
+    "do_verify",
+    "end_fsync",
+    "fadvise_hint",
+    "group_reporting",
+    "invalidate",
+    "new_group",
+    "norandommap",
+    "randrepeat",
+    "stonewall",
+    "time_based",
+    "unlink",
 ];
 
 /// Words with a meaning.
-pub(super) const MEANING: [&str; 52] = [
+pub(super) const MEANING: [&str; 65] = [
     "allrandrepeat",
+    "blockalign",
     "bs",
     "bsrange",
     "bssplit",
     "buffered",
+    "cpumask",
     "cpus_allowed",
     "description",
     "direct",
@@ -53,6 +101,9 @@ pub(super) const MEANING: [&str; 52] = [
     "fdatasync",
     "filename",
     "filesize",
+    "flow",
+    "flow_id",
+    "flow_sleep",
     "fsync",
     "group_reporting",
     "invalidate",
@@ -68,8 +119,10 @@ pub(super) const MEANING: [&str; 52] = [
     "number_ios",
     "numjobs",
     "offset",
+    "offset_align",
     "offset_increment",
     "percentage_random",
+    "percentile_list",
     "ramp_time",
     "random_distribution",
     "randrepeat",
@@ -79,6 +132,7 @@ pub(super) const MEANING: [&str; 52] = [
     "rate_process",
     "runtime",
     "rw",
+    "rw_sequencer",
     "rwmixread",
     "rwmixwrite",
     "size",
@@ -90,36 +144,60 @@ pub(super) const MEANING: [&str; 52] = [
     "time_based",
     "unlink",
     "verify",
+    "wait_for",
+    "zonemode",
+    "zonerange",
+    "zonesize",
+    "zoneskip",
 ];
 
 /// Words that are passed over with a note.
-pub(super) const NOTHING: [&str; 65] = [
+pub(super) const NOTHING: [&str; 141] = [
     "allow_file_create",
     "allow_mounted_write",
+    "block_error_percentiles",
+    "buffer_compress_chunk",
+    "buffer_compress_percentage",
+    "buffer_pattern",
     "bwavgtime",
     "clat_percentiles",
     "clocksource",
+    "cmdprio",
+    "cmdprio_bssplit",
+    "cmdprio_class",
+    "cmdprio_hint",
+    "cmdprio_percentage",
     "continue_on_error",
     "cpus_allowed_policy",
     "create_fsync",
     "create_on_open",
     "create_serialize",
+    "dedupe_global",
+    "dedupe_mode",
+    "dedupe_percentage",
+    "dedupe_working_set_percentage",
     "disable_bw_measurement",
     "disable_clat",
     "disable_lat",
     "disable_slat",
     "disk_util",
     "error_dump",
+    "exit_what",
     "exitall",
     "exitall_on_error",
+    "experimental_verify",
     "fallocate",
     "file_service_type",
     "fixedbufs",
+    "force_async",
     "fsync_on_close",
     "gtod_cpu",
     "gtod_reduce",
     "hipri",
     "hugepage-size",
+    "ignore_error",
+    "ignore_zone_limits",
+    "io_submit_mode",
     "iodepth_batch_complete_max",
     "iodepth_batch_complete_min",
     "iodepth_low",
@@ -127,104 +205,135 @@ pub(super) const NOTHING: [&str; 65] = [
     "ioprio",
     "iopsavgtime",
     "ioscheduler",
+    "job_max_open_zones",
     "lat_percentiles",
+    "latency_percentile",
+    "latency_run",
+    "latency_window",
+    "lockfile",
     "lockmem",
+    "log_alternate_epoch",
+    "log_alternate_epoch_clock_id",
     "log_avg_msec",
+    "log_compression",
+    "log_compression_cpus",
+    "log_entries",
+    "log_hist_coarseness",
+    "log_hist_msec",
+    "log_max_value",
+    "log_offset",
+    "log_prio",
+    "log_store_compressed",
     "log_unix_epoch",
+    "log_window_value",
+    "max_latency",
+    "max_open_zones",
     "mem",
+    "merge_blktrace_iters",
+    "merge_blktrace_scalars",
     "nice",
+    "nonvectored",
     "numa_cpu_nodes",
     "numa_mem_policy",
     "openfiles",
     "overwrite",
-    "percentile_list",
     "per_job_logs",
     "pre_read",
     "prio",
     "prioclass",
     "random_generator",
-    "refill_buffers",
-    "registerfiles",
-    "scramble_buffers",
-    "significant_figures",
-    "slat_percentiles",
-    "softrandommap",
-    "sqthread_poll",
-    "thread",
-    "unified_rw_reporting",
-    "unit_base",
-    "userspace_reap",
-    "verify_dump",
-    "verify_fatal",
-    "verify_state_save",
-    "write_hint",
-    "zero_buffers",
-];
-
-/// fio's words for I/Os that are not made here.
-pub(super) const REFUSED: [&str; 62] = [
-    "atomic",
-    "blockalign",
-    "blocksize_unaligned",
-    "bs_is_seq_rand",
-    "buffer_compress_percentage",
-    "cmdprio_percentage",
-    "dedupe_percentage",
-    "create_only",
-    "experimental_verify",
-    "file_append",
-    "filename_format",
-    "fill_device",
-    "flow",
-    "flow_id",
-    "ignore_error",
-    "io_submit_mode",
-    "latency_percentile",
-    "latency_target",
-    "latency_window",
-    "max_latency",
-    "max_open_zones",
-    "merge_blktrace_file",
-    "nowait",
-    "nrfiles",
-    "offset_align",
-    "opendir",
     "rate_cycle",
-    "rate_ignore_thinktime",
     "rate_iops_min",
     "rate_min",
-    "read_iolog",
+    "read_beyond_wp",
+    "read_iolog_chunked",
+    "refill_buffers",
+    "registerfiles",
     "replay_align",
     "replay_no_stall",
     "replay_redirect",
     "replay_scale",
     "replay_skip",
     "replay_time_scale",
-    "rw_sequencer",
-    "serialize_overlap",
+    "scramble_buffers",
+    "significant_figures",
+    "slat_percentiles",
+    "softrandommap",
+    "sqthread_poll",
+    "sqthread_poll_cpu",
+    "stats",
     "steadystate",
+    "steadystate_check_interval",
     "steadystate_duration",
-    "sync",
-    "sync_file_range",
+    "steadystate_ramp_time",
     "thinktime_blocks_type",
-    "thinktime_iotime",
-    "trim_backlog",
-    "trim_percentage",
+    "thread",
+    "trim_backlog_batch",
     "trim_verify_zero",
-    "unlink_each_loop",
+    "uncached",
+    "unified_rw_reporting",
+    "unique_filename",
+    "unit_base",
+    "userspace_reap",
     "verify_async",
     "verify_backlog",
+    "verify_backlog_batch",
+    "verify_dump",
+    "verify_fatal",
     "verify_interval",
     "verify_offset",
-    "verify_only",
     "verify_pattern",
-    "verify_state_load",
-    "wait_for",
-    "write_barrier",
+    "verify_state_save",
     "write_bw_log",
+    "write_hint",
+    "write_hist_log",
     "write_iolog",
+    "write_iops_log",
     "write_lat_log",
-    "zonemode",
+    "zero_buffers",
+    "zone_reset_frequency",
+    "zone_reset_threshold",
+    "zonecapacity",
+];
+
+/// fio's words for I/Os that are not made here.
+pub(super) const REFUSED: [Refused; 32] = [
+    without("atomic", "0"),
+    without("blocksize_unaligned", "0"),
+    instead("bs_is_seq_rand", "0", "write bs=READ,WRITE, or bssplit"),
+    instead("cgroup", "", "start this program in the group itself"),
+    without("cgroup_nodelete", "0"),
+    instead("cgroup_weight", "", "start this program in a group of that weight"),
+    instead("create_only", "0", "files are made when their jobs begin; leave it out"),
+    instead("exec_postrun", "", "run the command after this program"),
+    instead("exec_prerun", "", "run the command before this program"),
+    instead("file_append", "0", "write offset= with the size that the file has"),
+    instead("filename_format", "", "name the file with filename"),
+    instead("fill_device", "0", "write size= with the size of the device"),
+    instead("gid", "", "start this program as that group"),
+    instead("latency_target", "0", "write iodepth= with the depth that is to be measured"),
+    instead("merge_blktrace_file", "", "replay traces with millrace-lab replay"),
+    without("nowait", "0"),
+    instead("nrfiles", "1", "write a job for each file"),
+    instead("opendir", "", "write a job for each file"),
+    instead("profile", "", "write the profile's jobs"),
+    without("rate_ignore_thinktime", "0"),
+    instead("read_iolog", "", "replay traces with millrace-lab replay"),
+    without("serialize_overlap", "0"),
+    instead("sync", "0", "write fsync=1"),
+    instead("sync_file_range", "", "write fdatasync=N"),
+    without("thinktime_iotime", "0"),
+    without("trim_backlog", "0"),
+    without("trim_percentage", "0"),
+    instead("uid", "", "start this program as that user"),
+    without("unlink_each_loop", "0"),
+    instead("verify_only", "0", "blocks are checked by the job that wrote them; leave it out"),
+    instead(
+        "verify_state_load",
+        "0",
+        "blocks are checked by the job that wrote them; leave it out",
+    ),
+    instead("write_barrier", "0", "write fsync=N"),
 ];
 
 /// The usual name of a word.
@@ -232,21 +341,28 @@ pub(super) fn usual(word: &str) -> &str {
     ALIASES.iter().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| name)
 }
 
-/// What a word is, by its usual name.
+/// What a word is, by its usual name, with its value.
 ///
 /// # Errors
-/// If it is refused, or no word of fio's that is known here.
-pub(super) fn use_of(word: &str) -> Result<Use, String> {
+/// If it is refused, lacks a value, or is no word of fio's that is known here.
+pub(super) fn use_of(word: &str, value: &str) -> Result<Use, String> {
     if MEANING.contains(&word) {
-        return Ok(Use::Meaning);
+        return match value.is_empty() && !SWITCHES.contains(&word) {
+            true => Err(format!("{word}: it needs a value; write {word}=...")),
+            false => Ok(Use::Meaning),
+        };
     }
     if NOTHING.contains(&word) {
         return Ok(Use::Nothing);
     }
-    if REFUSED.contains(&word) {
-        return Err(format!(
-            "{word}: fio has this word, but such I/O is not made here; leave it out"
-        ));
+    if let Some(refused) = REFUSED.iter().find(|refused| refused.word == word) {
+        return match value == refused.plain && !value.is_empty() {
+            true => Ok(Use::Nothing),
+            false => Err(format!(
+                "{word}: fio has this word, but such I/O is not made here; {}",
+                refused.remedy
+            )),
+        };
     }
     let all = MEANING.iter().chain(&NOTHING).copied().chain(ALIASES.iter().map(|(name, _)| *name));
     let near = nearest(word, all);
@@ -260,25 +376,40 @@ mod tests {
 
     #[test]
     fn no_word_is_in_two_lists_and_each_other_name_leads_to_one() {
-        let mut all: Vec<&str> = MEANING.iter().chain(&NOTHING).chain(&REFUSED).copied().collect();
+        let refused = REFUSED.iter().map(|refused| refused.word);
+        let mut all: Vec<&str> = MEANING.iter().chain(&NOTHING).copied().chain(refused).collect();
         let count = all.len();
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), count);
         for (alias, name) in ALIASES {
             assert!(all.contains(&name), "{alias} leads to {name}");
+            assert!(!all.contains(&alias), "{alias} is a word itself");
         }
+        assert!(SWITCHES.iter().all(|word| MEANING.contains(word)));
     }
 
     #[test]
     fn a_misspelt_word_names_the_nearest() {
-        assert_eq!(use_of(usual("readwrite")), Ok(Use::Meaning));
-        assert_eq!(use_of("thread"), Ok(Use::Nothing));
-        let said = |word| use_of(word).unwrap_err();
+        assert_eq!(use_of(usual("readwrite"), "read"), Ok(Use::Meaning));
+        assert_eq!(use_of("thread", ""), Ok(Use::Nothing));
+        let said = |word| use_of(word, "1").unwrap_err();
         assert_eq!(
             said("time_baed"),
             "time_baed: no word of job files that is known here; did you mean time_based?"
         );
-        assert!(said("verify_backlog").starts_with("verify_backlog: fio has this word"));
+        assert!(said("verify_only").starts_with("verify_only: fio has this word"));
+    }
+
+    #[test]
+    fn a_refused_word_is_passed_over_with_the_value_that_changes_nothing() {
+        for refused in &REFUSED {
+            let Refused { word, plain, .. } = refused;
+            assert_eq!(use_of(word, plain).is_ok(), !plain.is_empty(), "{word}={plain}");
+            let said = use_of(word, "17").unwrap_err();
+            assert!(said.starts_with(word) && said.ends_with(refused.remedy), "{said}");
+        }
+        let said = use_of(usual("bs"), "").unwrap_err();
+        assert_eq!(said, "bs: it needs a value; write bs=...");
     }
 }

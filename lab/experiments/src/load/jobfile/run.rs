@@ -3,6 +3,7 @@
 //! `run_jobs` builds no volume: it gets one for each job, starts the clones of a phase together,
 //! waits for all of them, and adds up those that report as a group. Called by `bench --jobfile`.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -14,8 +15,10 @@ use millrace_random::SplitMix64;
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
+use super::blocks::Sizes;
+use super::flow::FlowGroups;
 use super::page_cache::CachedRange;
-use super::source::{Source, Span};
+use super::source::{Source, Span, WRITE};
 use super::spec::{JobFile, JobSpec};
 use super::tally::Tally;
 use super::value::Amount;
@@ -62,6 +65,44 @@ struct PhaseState {
     setting: JobSetting,
     start: Barrier,
     barrier: DrainBarrier,
+    flows: FlowGroups,
+    /// Clones of each job of the file that run, or are to run.
+    running: Vec<AtomicU32>,
+}
+
+/// Counts a clone as running, until it is dropped.
+struct RunningClone<'a>(&'a AtomicU32);
+
+impl Drop for RunningClone<'_> {
+    fn drop(&mut self) {
+        // Relaxed: it orders nothing; a job that looks too early looks again.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl PhaseState {
+    fn new(file: &JobFile, phase: &[Instance], setting: &JobSetting) -> PhaseState {
+        let flows = phase.iter().filter_map(|instance| file.jobs[instance.job].flow.flow);
+        let running: Vec<AtomicU32> = file.jobs.iter().map(|_| AtomicU32::new(0)).collect();
+        for instance in phase {
+            running[instance.job].fetch_add(1, Ordering::Relaxed);
+        }
+        PhaseState {
+            file: file.clone(),
+            setting: setting.clone(),
+            start: Barrier::new(phase.len()),
+            barrier: DrainBarrier::new(phase.len()),
+            flows: FlowGroups::new(flows),
+            running,
+        }
+    }
+
+    /// Whether a job must wait for one above it, by `wait_for`.
+    fn must_wait(&self, job: usize) -> bool {
+        let Some(awaited) = &self.file.jobs[job].crowd.wait_for else { return false };
+        let mut above = self.file.jobs[..job].iter().zip(&self.running);
+        above.any(|(job, count)| job.name == *awaited && count.load(Ordering::Relaxed) > 0)
+    }
 }
 
 /// What a thread sends at its end.
@@ -127,6 +168,7 @@ fn instances(file: &JobFile) -> Vec<Instance> {
 
 /// Whether every job fits its volume.
 fn check(file: &JobFile, volumes: &[Arc<Volume<Native>>]) -> Result<(), BenchError> {
+    check_buffers(file)?;
     let topology = Native::topology();
     for (job, volume) in file.jobs.iter().zip(volumes) {
         let wrong = |text: String| {
@@ -148,17 +190,9 @@ fn check(file: &JobFile, volumes: &[Arc<Volume<Native>>]) -> Result<(), BenchErr
                 return wrong(format!("bs={bs}: the device has blocks of {block} bytes"));
             }
         }
-        let used = job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has);
-        let longest = used.map(|(sizes, _)| u64::from(sizes.most())).max().unwrap_or(0);
-        let (depth, jobs) = (job.flow.iodepth, job.crowd.numjobs);
-        let buffers = longest.saturating_mul(depth.into()).saturating_mul(jobs.into());
-        if let Some(memory) = memory_bytes().filter(|memory| buffers > memory / 2) {
-            return wrong(format!(
-                "bs={longest} iodepth={depth} numjobs={jobs}: buffers of {} MiB, and this machine \
-                 has {} MiB of memory; lower one of them",
-                buffers >> 20,
-                memory >> 20
-            ));
+        let aligns = job.shape.align.iter().zip(job.kind.has).filter(|(_, has)| *has);
+        if let Some(to) = aligns.filter_map(|(to, _)| *to).find(|to| !to.is_multiple_of(block)) {
+            return wrong(format!("blockalign={to}: the device has blocks of {block} bytes"));
         }
         for clone in 0..job.crowd.numjobs {
             if let Err(text) = span_of(job, clone, volume.capacity() << 9) {
@@ -178,19 +212,48 @@ fn check(file: &JobFile, volumes: &[Arc<Volume<Native>>]) -> Result<(), BenchErr
     Ok(())
 }
 
+/// Whether the buffers of jobs that run beside each other fit into memory: those that do not would
+/// push everything out of it first. Trims have none.
+fn check_buffers(file: &JobFile) -> Result<(), BenchError> {
+    let Some(memory) = memory_bytes() else { return Ok(()) };
+    let mut all = 0_u64;
+    for job in &file.jobs {
+        let longest = u64::from(job.buffer_bytes());
+        let (depth, jobs) = (job.flow.iodepth, job.crowd.numjobs);
+        let buffers = longest.saturating_mul(depth.into()).saturating_mul(jobs.into());
+        all = if job.crowd.stonewall { buffers } else { all.saturating_add(buffers) };
+        if all > memory / 2 {
+            let others = if all > buffers { ", with the jobs beside it" } else { "" };
+            return Err(BenchError::Workload(format!(
+                "{}: job {}: bs={longest} iodepth={depth} numjobs={jobs}: buffers of {} MiB{others}, \
+                 and this machine has {} MiB of memory; lower one of them",
+                job.place,
+                job.name,
+                all >> 20,
+                memory >> 20
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// The part of a device of `device` bytes that a clone works on.
 fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     let region = &job.region;
     let used = || job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has);
-    let least = used().map(|(sizes, _)| sizes.least()).min().map_or(1, u64::from);
-    // Shares are rounded up to whole I/Os, as in fio.
-    let at = |amount: Option<Amount>| match amount {
-        Some(Amount::Bytes(bytes)) => bytes,
-        Some(share) => share.of(device).div_ceil(least).saturating_mul(least),
-        None => 0,
+    // fio asks for the shortest I/O of all directions, also of those that the job has not.
+    let least = job.shape.sizes.iter().map(Sizes::least).min().map_or(1, u64::from);
+    let bytes = |amount: Option<Amount>| amount.map_or(0, |amount| amount.of(device));
+    let increment = bytes(region.offset_increment).saturating_mul(clone.into());
+    let begin = bytes(region.offset).saturating_add(increment);
+    // Offsets that are shares are rounded up, to whole I/Os if nothing else is said.
+    let is_share = |amount| matches!(amount, Some(Amount::Percent(share)) if share > 0.0);
+    let begin = if is_share(region.offset) || is_share(region.offset_increment) {
+        let align = region.offset_align.unwrap_or(least);
+        begin.div_ceil(align).saturating_mul(align)
+    } else {
+        begin
     };
-    let begin =
-        at(region.offset).saturating_add(at(region.offset_increment).saturating_mul(clone.into()));
     let left = device.saturating_sub(begin);
     let size = match region.size {
         Some(Amount::Bytes(bytes)) => bytes,
@@ -210,7 +273,8 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
             "offset={begin} and size={size}: the device has {device} bytes; use less of it"
         ));
     }
-    if !begin.is_multiple_of(512) || job.shape.verify.is_some() && !begin.is_multiple_of(least) {
+    let block = if job.shape.verify.is_some() { job.shape.sizes[WRITE].least() } else { 512 };
+    if !begin.is_multiple_of(512) || !begin.is_multiple_of(block.into()) {
         return Err(format!("offset={begin}: not a multiple of the block; round it"));
     }
     let io_size = region.io_size.map_or(size, |amount| amount.of(size));
@@ -224,12 +288,7 @@ fn run_phase(
     volumes: &[Arc<Volume<Native>>],
     (setting, progress): (&JobSetting, Progress<'_>),
 ) -> Result<Vec<(Instance, Tally)>, BenchError> {
-    let shared = Arc::new(PhaseState {
-        file: file.clone(),
-        setting: setting.clone(),
-        start: Barrier::new(phase.len()),
-        barrier: DrainBarrier::new(phase.len()),
-    });
+    let shared = Arc::new(PhaseState::new(file, phase, setting));
     let (sender, receiver) = channel();
     let spawn = |instance: &Instance| {
         let crowd = &file.jobs[instance.job].crowd;
@@ -288,6 +347,8 @@ fn run_instance(
 ) -> Result<Tally, BenchError> {
     let (job, clone) = (&shared.file.jobs[instance.job], u64::from(instance.clone));
     let member = shared.barrier.member();
+    let running = RunningClone(&shared.running[instance.job]);
+    let flow = job.flow.flow.map(|flow| shared.flows.member(flow));
     let config = IoConfig { number: instance.number, reactor: shared.setting.reactor };
     let opened = IoContext::new(config).and_then(|mut context| {
         let channel = context.channel(volume, job.flow.iodepth, Stamp::Batch)?;
@@ -306,9 +367,12 @@ fn run_instance(
     let ((mut context, mut channel), (span, source, cached)) = (opened?, made?);
     let interrupt = &shared.setting.interrupt;
     let begin_ns = Native::now().saturating_add(delay_ns(job, clone));
+    let must_wait = || shared.must_wait(instance.job) && !interrupt.is_set();
+    serve_while(&mut context, &mut channel, u64::MAX, must_wait)?;
     serve_while(&mut context, &mut channel, begin_ns, || !interrupt.is_set())?;
     let setting = Setting { job, span, cached, clone, salt, interrupt };
-    let tally = Worker::new(&setting, source, &mut context, &mut channel).run()?;
+    let tally = Worker::new(&setting, source, &mut context, &mut channel).with_flow(flow).run()?;
+    drop(running);
     member.linger(&mut context, &mut channel)?;
     drop(channel);
     Ok(tally)

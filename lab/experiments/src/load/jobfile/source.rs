@@ -7,7 +7,7 @@
 use millrace_random::{SplitMix64, mixed};
 
 use super::block_distribution::{BlockSequence, Distribution, Map};
-use super::spec::{IoShape, JobSpec, Kind};
+use super::spec::{IoShape, JobSpec, Kind, Zones};
 
 /// Most blocks that a map remembers: 512 MiB of bits.
 const MAP_MAX: u64 = 1 << 32;
@@ -48,6 +48,12 @@ pub(super) struct Source {
     places: [Option<BlockSequence>; 3],
     /// Free blocks and their size, if each is to be met once.
     map: Option<(Map, u64)>,
+    /// I/Os up to the next one at a random place, itself counted.
+    to_random: u32,
+    /// Where the last I/O of each direction began.
+    last: [u64; 3],
+    /// Where the zone begins, from the region's begin, and bytes of I/O in it.
+    zone: (u64, u64),
 }
 
 impl Source {
@@ -67,15 +73,20 @@ impl Source {
             }
         }
         let places = [0, 1, 2].map(|direction| {
-            let blocks = span.size / u64::from(shape.sizes[direction].least());
-            let of = shape.distribution[direction];
+            let least = u64::from(shape.sizes[direction].least());
+            // Every place has room for the shortest.
+            let blocks = match shape.align[direction] {
+                Some(align) => span.size.saturating_sub(least) / u64::from(align) + 1,
+                None => span.size / least,
+            };
+            let of = shape.distribution[direction].clone();
             (kind.random && kind.has[direction])
                 .then(|| BlockSequence::new(of, blocks, &mut random[2]))
         });
         let even = used().all(|direction| shape.distribution[direction] == Distribution::Uniform);
         let unit = used().map(|direction| shape.sizes[direction].least()).min().unwrap_or(1);
         let blocks = span.size / u64::from(unit);
-        let mapped = kind.random && shape.map && even;
+        let mapped = kind.random && shape.map && even && !is_aligned_otherwise(&shape);
         if mapped && blocks > MAP_MAX {
             return Err(format!(
                 "{blocks} blocks, of which each is to be met once; {MAP_MAX} at most: add \
@@ -83,12 +94,14 @@ impl Source {
             ));
         }
         let map = mapped.then(|| (Map::new(blocks), u64::from(unit)));
-        Ok(Source { kind, shape, span, random, next: [0; 3], places, map })
+        let to_random = shape.sequence.length;
+        let (next, last, zone) = ([0; 3], [0; 3], (0, 0));
+        Ok(Source { kind, shape, span, random, next, places, map, to_random, last, zone })
     }
 
     /// A new pass.
     pub(super) fn restart(&mut self) {
-        self.next = [0; 3];
+        (self.next, self.last, self.zone) = ([0; 3], [0; 3], (0, 0));
         if let Some((map, _)) = &mut self.map {
             *map = Map::new(map.blocks());
         }
@@ -111,10 +124,13 @@ impl Source {
 
     /// The next I/O of a direction; none if the pass is over.
     pub(super) fn next(&mut self, direction: usize) -> Option<Io> {
+        let is_turn = self.is_turn_of_random();
         let percent = self.shape.percent_random[direction];
-        let random =
-            self.kind.random && (percent == 100 || self.random[2].below(100) < u64::from(percent));
+        let random = self.kind.random
+            && is_turn
+            && (percent == 100 || self.random[2].below(100) < u64::from(percent));
         let found = match (random, self.map.is_some()) {
+            (false, _) if !is_turn && self.shape.sequence.identical => self.again(direction),
             (false, _) if self.kind.random => {
                 self.in_order(direction).or_else(|| self.anywhere(direction))
             }
@@ -123,32 +139,82 @@ impl Source {
             (true, false) => self.anywhere(direction),
         };
         let (at, bytes) = found?;
+        self.last[direction] = at;
         self.next[direction] = at + u64::from(bytes);
+        self.zone.1 += u64::from(bytes);
         Some(Io { direction, offset: self.span.begin + at, bytes })
+    }
+
+    /// Whether the next I/O may be at a random place, which every `length`th may.
+    fn is_turn_of_random(&mut self) -> bool {
+        self.to_random -= 1;
+        if self.to_random == 0 {
+            self.to_random = self.shape.sequence.length;
+            return true;
+        }
+        false
+    }
+
+    /// Where the last one of the direction was.
+    fn again(&mut self, direction: usize) -> Option<(u64, u32)> {
+        let at = self.last[direction];
+        let sizes = &self.shape.sizes[direction];
+        Some((at, sizes.draw(&mut self.random[1], self.span.size - at)?))
     }
 
     /// Behind the last one of the direction. The last of a region may reach beyond its end, where
     /// the device does, as with fio.
     fn in_order(&mut self, direction: usize) -> Option<(u64, u32)> {
-        let at = self.next[direction];
-        if at >= self.span.size {
-            return None;
-        }
-        let sizes = &self.shape.sizes[direction];
-        let room = self.span.size - at;
-        let beyond = || {
-            let left = self.span.device - self.span.begin - at;
-            Some(sizes.least()).filter(|least| u64::from(*least) <= left)
+        let at = match self.shape.zones {
+            Some(zones) => self.in_zone(zones, direction),
+            None => self.behind(direction)?,
         };
+        let left = self.span.device - self.span.begin;
+        let end = if self.shape.zones.is_some() { left } else { self.span.size };
+        let room = end.checked_sub(at).filter(|room| *room > 0)?;
+        let sizes = &self.shape.sizes[direction];
+        let beyond = || Some(sizes.least()).filter(|least| u64::from(*least) <= left - at);
         let bytes = sizes.draw(&mut self.random[1], room).or_else(beyond)?;
         Some((at, bytes))
+    }
+
+    /// The place behind the last one, or as far from it as `rw=KIND:BYTES` says. fio goes on at the
+    /// other end only where it would leave the device.
+    fn behind(&self, direction: usize) -> Option<u64> {
+        let (next, gap) = (self.next[direction], self.shape.sequence.gap);
+        if next == 0 || gap == 0 {
+            return Some(next);
+        }
+        if self.span.begin + next >= self.span.device {
+            return None;
+        }
+        match next.checked_add_signed(gap) {
+            None => self.span.size.checked_add_signed(gap),
+            Some(at) if gap > 0 && at >= self.span.device => Some(0),
+            at => at,
+        }
+    }
+
+    /// The place in a zone, or the begin of the next one where this one has had its bytes.
+    fn in_zone(&mut self, zones: Zones, direction: usize) -> u64 {
+        let next = &mut self.next[direction];
+        if self.zone.1 >= zones.size {
+            let begin = self.zone.0.saturating_add(zones.range).saturating_add(zones.skip);
+            let is_inside = begin < self.span.device - self.span.begin;
+            self.zone = (if is_inside { begin } else { 0 }, 0);
+            *next = self.zone.0;
+        }
+        if *next >= self.zone.0.saturating_add(zones.range) {
+            *next = self.zone.0;
+        }
+        *next
     }
 
     /// Wherever the distribution says.
     fn anywhere(&mut self, direction: usize) -> Option<(u64, u32)> {
         let sizes = &self.shape.sizes[direction];
-        let at =
-            self.places[direction].as_ref()?.draw(&mut self.random[2]) * u64::from(sizes.least());
+        let unit = self.shape.align[direction].unwrap_or(sizes.least());
+        let at = self.places[direction].as_ref()?.draw(&mut self.random[2]) * u64::from(unit);
         let bytes = sizes.draw(&mut self.random[1], self.span.size - at)?;
         Some((at, bytes))
     }
@@ -172,6 +238,13 @@ impl Source {
         let bytes = if free < wanted { (free * *unit) as u32 } else { bytes };
         Some((at, bytes))
     }
+}
+
+/// Whether places are multiples of something else than the shortest size, in any direction: fio
+/// has no map then.
+fn is_aligned_otherwise(shape: &IoShape) -> bool {
+    let mut aligns = shape.align.iter().zip(&shape.sizes);
+    aligns.any(|(align, sizes)| align.is_some_and(|align| align != sizes.least()))
 }
 
 #[cfg(test)]

@@ -30,6 +30,8 @@ pub struct JobSpec {
     pub name: String,
     /// What its author says of it.
     pub description: Option<String>,
+    /// Percentiles that its report has; fio's if none.
+    pub(super) percentiles: Option<Vec<f64>>,
     /// The file or device, if it names one.
     pub filename: Option<String>,
     /// How its I/Os reach that.
@@ -80,14 +82,44 @@ pub(super) struct Kind {
 pub(super) struct IoShape {
     pub(super) read_percent: u8,
     pub(super) sizes: [Sizes; 3],
+    /// Random places are multiples of it; of the shortest size if none.
+    pub(super) align: [Option<u32>; 3],
     pub(super) distribution: [Distribution; 3],
     pub(super) percent_random: [u8; 3],
+    pub(super) sequence: Sequence,
+    pub(super) zones: Option<Zones>,
     /// Each block once, where nothing else is said.
     pub(super) map: bool,
     pub(super) seed: u64,
     /// Another seed for every run.
     pub(super) repeat: bool,
     pub(super) verify: Option<Verify>,
+}
+
+/// How I/Os follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sequence {
+    /// Bytes left out between two I/Os in order; backwards if less than none.
+    pub(super) gap: i64,
+    /// Of so many I/Os at random places, one is; the others follow it.
+    pub(super) length: u32,
+    /// They do not follow it, but repeat it.
+    pub(super) identical: bool,
+}
+
+impl Default for Sequence {
+    fn default() -> Sequence {
+        Sequence { gap: 0, length: 1, identical: false }
+    }
+}
+
+/// Zones: after `size` bytes of I/O in a zone of `range` bytes, the next one begins `skip` bytes
+/// behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Zones {
+    pub(super) size: u64,
+    pub(super) range: u64,
+    pub(super) skip: u64,
 }
 
 /// How what was written is checked.
@@ -102,6 +134,8 @@ pub(super) struct Region {
     pub(super) size: Option<Amount>,
     pub(super) io_size: Option<Amount>,
     pub(super) offset: Option<Amount>,
+    /// Offsets that are shares are rounded up to it; to the shortest size if none.
+    pub(super) offset_align: Option<u64>,
     pub(super) offset_increment: Option<Amount>,
     pub(super) file_size: Option<u64>,
     pub(super) number_ios: Option<u64>,
@@ -116,11 +150,21 @@ pub(super) struct IssueRules {
     pub(super) rate: [Option<u64>; 3],
     pub(super) rate_iops: [Option<u64>; 3],
     pub(super) poisson: bool,
+    pub(super) flow: Option<Flow>,
     pub(super) think: ThinkTime,
     /// Writes between two flushes; 0 for none.
     pub(super) fsync: u64,
     pub(super) fdatasync: u64,
     pub(super) end_fsync: bool,
+}
+
+/// A share of the I/Os of all jobs with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Flow {
+    pub(super) id: u64,
+    pub(super) weight: u64,
+    /// Pause of a job that is ahead of the others.
+    pub(super) sleep_ns: u64,
 }
 
 /// Pauses of a job.
@@ -150,6 +194,8 @@ pub(super) struct CloneGroup {
     pub(super) group_reporting: bool,
     /// CPUs that clones take in turn; anywhere if empty.
     pub(super) cpus: Vec<u32>,
+    /// The job that must have ended before.
+    pub(super) wait_for: Option<String>,
 }
 
 impl JobFile {
@@ -170,6 +216,13 @@ impl JobFile {
         if threads > 4096 {
             let place = Place { file: name.to_owned(), line: 0 };
             return Err(place.wrong(format!("{threads} jobs in all; 4096 at most")));
+        }
+        for (at, job) in jobs.iter().enumerate() {
+            let Some(awaited) = &job.crowd.wait_for else { continue };
+            if !jobs[..at].iter().any(|earlier: &JobSpec| earlier.name == *awaited) {
+                let text = format!("wait_for={awaited}: no job above has this name");
+                return Err(job.place.wrong(text));
+            }
         }
         ignored.sort_unstable();
         ignored.dedup();
@@ -216,6 +269,18 @@ impl JobSpec {
             Engine::Aio => !self.access.direct,
             Engine::Uring => false,
         }
+    }
+
+    /// Bytes of its longest I/O with data; 0 if it only trims.
+    pub(super) fn buffer_bytes(&self) -> u32 {
+        let with_data = self.shape.sizes.iter().zip(self.kind.has).take(2).filter(|(_, has)| *has);
+        with_data.map(|(sizes, _)| sizes.most()).max().unwrap_or(0)
+    }
+
+    /// Percentiles that its report has.
+    #[must_use]
+    pub fn percentiles(&self) -> Option<&[f64]> {
+        self.percentiles.as_deref()
     }
 
     /// What the page cache is told of its reads.

@@ -25,6 +25,8 @@ pub struct JobLine {
     pub runtime_ns: u64,
     /// Completion latencies, as fio has them: from submission to completion.
     pub clat: JobTimes,
+    /// Percentiles of these that the job asks for with `percentile_list`, in nanoseconds.
+    pub percentiles: Vec<(f64, u64)>,
 }
 
 /// Completion latencies in nanoseconds.
@@ -59,7 +61,8 @@ impl JobReport {
     #[must_use]
     pub fn lines(&self, file: &JobFile) -> Vec<JobLine> {
         let tally = &self.tally;
-        let line = |kind, (ios, bytes, runtime_ns): (u64, u64, u64), clat| JobLine {
+        let percents = file.jobs[self.job].percentiles().unwrap_or_default();
+        let line = |kind, (ios, bytes, runtime_ns): (u64, u64, u64), times: &Times| JobLine {
             job: file.jobs[self.job].name.clone(),
             members: self.members,
             group: self.group,
@@ -67,21 +70,27 @@ impl JobReport {
             ios,
             bytes,
             runtime_ns,
-            clat,
+            clat: of(times),
+            percentiles: percents
+                .iter()
+                .copied()
+                .zip(times.buckets.percentiles(percents))
+                .filter(|_| ios > 0)
+                .collect(),
         };
         let mut lines: Vec<JobLine> = Vec::new();
         for (kind, flow) in ["read", "write", "trim"].into_iter().zip(&tally.flows) {
             if flow.ios > 0 {
                 let did = (flow.ios, flow.bytes, flow.runtime_ns);
-                lines.push(line(kind, did, of(&flow.clat)));
+                lines.push(line(kind, did, &flow.clat));
             }
         }
         let sync = &tally.sync.spread;
         if sync.count > 0 {
-            lines.push(line("sync", (sync.count, 0, tally.runtime_ns), of(&tally.sync)));
+            lines.push(line("sync", (sync.count, 0, tally.runtime_ns), &tally.sync));
         }
         if lines.is_empty() {
-            lines.push(line("", (0, 0, 0), JobTimes::default()));
+            lines.push(line("", (0, 0, 0), &Times::default()));
         }
         lines
     }

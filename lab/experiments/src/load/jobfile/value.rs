@@ -59,12 +59,12 @@ impl Base {
             .ok_or_else(|| format!("{text:?}: more than 64 bits hold; write a smaller number"))
     }
 
-    /// Bytes, or a share of what there is.
-    pub(super) fn amount(self, text: &str) -> Result<Amount, String> {
+    /// Bytes, or a share of what there is, of at most `percent_max`.
+    pub(super) fn amount(self, text: &str, percent_max: f64) -> Result<Amount, String> {
         match text.trim().strip_suffix('%') {
             Some(share) => match share.trim().parse::<f64>() {
-                Ok(share @ 0.0..=100.0) => Ok(Amount::Percent(share)),
-                _ => Err(format!("{text:?}: a share is 0% to 100%")),
+                Ok(share) if (0.0..=percent_max).contains(&share) => Ok(Amount::Percent(share)),
+                _ => Err(format!("{text:?}: a share is 0% to {percent_max}%")),
             },
             None => self.number(text).map(Amount::Bytes),
         }
@@ -192,8 +192,9 @@ mod tests {
         assert_eq!(time_ns("10", 1_000), Ok(10_000));
         assert_eq!(time_ns("2M", 1), Ok(120_000_000_000));
         assert!(time_ns("99999999d", 1).is_err() && time_ns("s", 1).is_err());
-        assert_eq!(Base::BINARY.amount("25%").map(|part| part.of(1000)), Ok(250));
-        assert!(Base::BINARY.amount("101%").is_err() && Base::BINARY.amount("nan%").is_err());
+        assert_eq!(Base::BINARY.amount("25%", 100.0).map(|part| part.of(1000)), Ok(250));
+        assert!(Base::BINARY.amount("101%", 100.0).is_err());
+        assert!(Base::BINARY.amount("nan%", 1000.0).is_err());
         assert_eq!(Base::BINARY.range("16k-4k"), Ok((4096, 16_384)));
         assert_eq!((switch(""), switch("0")), (Ok(true), Ok(false)));
     }

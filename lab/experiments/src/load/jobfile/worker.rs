@@ -10,6 +10,7 @@ use millrace_block::{Bio, Channel, Completion, Error, Reject, Status};
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
+use super::flow::FlowMember;
 use super::io_slots::{FlushAccounting, IoInFlight, Slots};
 use super::job_step::{JobStep, Progress};
 use super::page_cache::CachedRange;
@@ -25,6 +26,10 @@ use crate::load::workload::{Rw, Workload};
 const SAMPLE_NS: u64 = 500_000_000;
 /// How often a job that waits looks whether it is interrupted.
 const LOOK_NS: u64 = 50_000_000;
+
+fn is_write(io: &Io) -> bool {
+    io.direction == WRITE
+}
 
 /// What a job runs with.
 pub(super) struct Setting<'a> {
@@ -49,6 +54,8 @@ pub(super) struct Worker<'a> {
     /// Drawn, and not gone yet; the second one of the other direction of a mix.
     pub(super) held: [Option<Io>; 2],
     pub(super) written: Option<WrittenBlocks>,
+    /// Its share of the I/Os of several jobs.
+    pub(super) flow: Option<FlowMember<'a>>,
     pub(super) at: Progress,
     pub(super) tally: Tally,
     pub(super) clock: Clock,
@@ -90,9 +97,10 @@ impl<'a> Worker<'a> {
             setting,
             source,
             pace: RateLimit::new(job, now_ns, seed),
-            slots: Slots::new(depth, seed),
+            slots: Slots::new(depth, job.buffer_bytes(), seed),
             held: [None; 2],
             written: WrittenBlocks::new(&workload),
+            flow: None,
             at: Progress::default(),
             tally: Tally::default(),
             clock: Clock {
@@ -106,6 +114,11 @@ impl<'a> Worker<'a> {
             context,
             channel,
         }
+    }
+
+    /// Makes the worker keep to its share of the I/Os of several jobs.
+    pub(super) fn with_flow(self, flow: Option<FlowMember<'a>>) -> Worker<'a> {
+        Worker { flow, ..self }
     }
 
     /// Runs the job to its end.
@@ -174,7 +187,7 @@ impl<'a> Worker<'a> {
         };
         if let Err(rejected) = self.channel.submit(bio.with_user_data(slot.into())) {
             self.slots.free.push(slot);
-            if let (Some(written), Some(io)) = (&mut self.written, io) {
+            if let (Some(written), Some(io)) = (&mut self.written, io.filter(is_write)) {
                 written.landed(io.offset / u64::from(io.bytes));
             }
             if let Reject::Invalid(status) = rejected.reason {
@@ -197,6 +210,7 @@ impl<'a> Worker<'a> {
             self.at.writes += u64::from(io.direction == WRITE);
             self.at.bytes += u64::from(io.bytes);
             self.pace.issued(io.direction, io.bytes);
+            self.flow.iter_mut().for_each(FlowMember::issued);
         }
         true
     }

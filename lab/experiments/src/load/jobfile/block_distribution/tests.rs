@@ -108,7 +108,7 @@ proptest! {
         ];
         let mut random = SplitMix64::new(seed);
         for kind in kinds {
-            let places = BlockSequence::new(kind, blocks, &mut random);
+            let places = BlockSequence::new(kind.clone(), blocks, &mut random);
             for _ in 0..20 {
                 prop_assert!(places.draw(&mut random) < blocks, "{kind:?}");
             }
@@ -147,5 +147,30 @@ proptest! {
             map.take(block);
         }
         prop_assert!(free.is_empty());
+    }
+}
+
+#[test]
+fn zones_have_their_shares_of_ios_and_what_is_behind_the_last_has_none() {
+    let mut random = SplitMix64::new(1);
+    let zones = distribution("zoned:50/5:30/15:20/60").unwrap();
+    let places = BlockSequence::new(zones, 1000, &mut random);
+    let mut counts = [0; 4];
+    for _ in 0..100_000 {
+        let zone = match places.draw(&mut random) {
+            0..50 => 0,
+            50..200 => 1,
+            200..800 => 2,
+            _ => 3,
+        };
+        counts[zone] += 1;
+    }
+    for (count, expected) in counts.iter().zip([50_000i32, 30_000, 20_000, 0]) {
+        assert!((count - expected).abs() <= expected / 50, "{counts:?}");
+    }
+    let open = distribution("zoned:60/10:40/").unwrap();
+    assert_eq!(open, Distribution::Zoned(vec![(60, 10), (100, 100)]));
+    for text in ["zoned:50/50", "zoned:", "zoned:60/60:40/60", "zoned:x/1", "zoned_abs:100/1m"] {
+        assert!(distribution(text).is_err(), "{text}");
     }
 }

@@ -197,3 +197,123 @@ fn what_writes_is_refused_where_a_drive_is_read_only() {
         assert!(words.iter().all(|word| refused.contains(word)), "{refused}");
     }
 }
+
+#[test]
+fn trims_of_almost_4_gib_need_no_memory() {
+    let text = "[j]\nrw=trim\nbs=4294966784\niodepth=65536\nnumber_ios=3\n";
+    let reports = run_on("null:size=16g", text).unwrap();
+    assert_eq!(reports[0].tally.flows[2].bytes, 3 * 4_294_966_784);
+}
+
+#[test]
+fn buffers_of_all_jobs_that_run_beside_each_other_must_fit_into_memory() {
+    let memory = memory_bytes().unwrap();
+    let depth = memory / 3 / (1 << 20);
+    let text = format!("[global]\nbs=1m\niodepth={depth}\nnumber_ios=1\n[j]\n[k]\n");
+    let refused = run_on("null:size=1g", &text).unwrap_err().to_string();
+    assert!(refused.starts_with("t.fio:6: job k: bs=1048576 "), "{refused}");
+    assert!(refused.contains(", with the jobs beside it, "), "{refused}");
+    let parted = JobFile::parse(
+        "t.fio",
+        text.replace("[k]", "[k]\nstonewall").as_bytes(),
+        &MemoryFiles(&[]),
+    );
+    assert!(check_buffers(&parted.unwrap()).is_ok());
+}
+
+/// The part of a device of 1 GiB and 1 KiB that a job works on.
+fn part_of(words: &str) -> (u64, u64) {
+    let text = format!("[j]\n{}\n", words.replace(' ', "\n"));
+    let file = JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).unwrap();
+    let span = span_of(&file.jobs[0], 0, (1 << 30) + 1024).unwrap();
+    (span.begin, span.size)
+}
+
+#[test]
+fn offsets_that_are_shares_are_rounded_up_to_offset_align() {
+    let begin = |words| part_of(words).0;
+    assert_eq!(begin("offset=10% bs=64k"), 107_413_504);
+    assert_eq!(begin("offset=10% bs=64k offset_align=4k"), 107_376_640);
+    assert_eq!(begin("offset=10% bs=64k,4k,64k"), 107_376_640, "the shortest of any direction");
+    assert_eq!(begin("offset=512 bs=64k offset_align=4k"), 512);
+}
+
+#[test]
+fn a_size_of_more_than_there_is_is_all_there_is() {
+    assert_eq!(part_of("size=200% bs=512"), (0, (1 << 30) + 1024));
+    assert_eq!(part_of("offset=1g size=200% bs=512"), (1 << 30, 1024));
+}
+
+#[test]
+fn a_job_waits_for_the_one_that_it_names_and_not_for_others() {
+    let text = "[global]\nnumber_ios=1\n[a]\nthinktime=300ms\nnumber_ios=2\n[b]\nwait_for=a\n\
+                [c]\nwait_for=b\nwrite_lat_log=x\n[d]\n";
+    let begin = std::time::Instant::now();
+    assert_eq!(counts(text), [[2, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]]);
+    assert!(begin.elapsed().as_millis() >= 300);
+    // Whoever waits writes what the first has verified by then, or else that fails.
+    let text = "[global]\nrw=write\nsize=2m\nverify=crc32c\nnumjobs=1\n[a]\n[b]\nwait_for=a\n";
+    let reports = run_on("ram:size=64m", text).unwrap();
+    assert!(reports.iter().all(|report| report.tally.verified == 512 && report.errors() == 0));
+}
+
+#[test]
+fn jobs_of_a_flow_keep_to_their_shares() {
+    let text = "[global]\nruntime=300ms\ntime_based\nsize=1m\nflow_sleep=100\n[a]\nflow=1\n\
+                [b]\nflow=8\n[c]\nflow_id=1\nflow=1\n";
+    let [a, b, c] = counts(text)[..] else { panic!("three reports") };
+    let share = a[0] as f64 / (a[0] + b[0]) as f64;
+    // Whoever ends last is alone for a moment.
+    assert!((share - 1.0 / 9.0).abs() < 0.06, "{a:?} {b:?}");
+    assert!(c[0] > 0, "alone in its flow");
+}
+
+#[test]
+fn a_rate_of_one_direction_leaves_the_other_free_as_in_fio() {
+    for rw in ["randrw", "rw"] {
+        let [reads, writes, ..] =
+            one(&format!("rw={rw} rate_iops=200, runtime=500ms time_based size=16m"));
+        assert!((95..=101).contains(&reads) && writes > 1000, "{rw}: {reads} {writes}");
+        let [reads, writes, ..] =
+            one(&format!("rw={rw} rate_iops=,200 runtime=500ms time_based size=16m"));
+        assert!((95..=101).contains(&writes) && reads > 1000, "{rw}: {reads} {writes}");
+    }
+}
+
+#[test]
+fn every_new_word_goes_with_every_rate_and_mix() {
+    let words = [
+        "bssplit=4k/48:8k/50:",
+        "bsrange=4k-18k",
+        "blockalign=16k",
+        "offset=10% offset_align=64k",
+        "size=200%",
+        "random_distribution=zoned:50/5:50/",
+        "rw_sequencer=identical",
+        "wait_for=first",
+        "flow=3",
+        "cpumask=1",
+        "percentile_list=50:99",
+        "verify=md5",
+        "ss=bw_slope buffer_compress_percentage=0 unlink=1",
+        "zonemode=strided zonesize=64k zoneskip=64k",
+    ];
+    let kinds = ["read", "write", "trim", "rw", "randread", "randrw", "randwrite:4", "rw:8k"];
+    for word in words {
+        for rw in kinds {
+            let is_random = rw.starts_with("rand");
+            let has_no_meaning = word.starts_with("verify") && !rw.contains('w')
+                || word.starts_with("verify") && rw == "trim"
+                || word.starts_with("zone") && is_random;
+            if has_no_meaning {
+                continue;
+            }
+            for rates in ["", "rate_iops=1m", "rate_iops=1m,", "rate=,1g"] {
+                let text = format!("{word} rw={rw} number_ios=100 iodepth=4 do_verify=0 {rates}");
+                let text = format!("[first]\nnumber_ios=1\n[j]\n{}\n", text.replace(' ', "\n"));
+                let done: u64 = counts(&text)[1][..3].iter().sum();
+                assert_eq!(done, 100, "{text}");
+            }
+        }
+    }
+}

@@ -88,3 +88,59 @@ fn equal_seeds_give_equal_ios_and_clones_differ() {
     let none = Source::new(job, Span { size: 100, ..span }, 0).unwrap_err();
     assert_eq!(none, "bs=512: longer than the 100 bytes to work on");
 }
+
+/// Places of the first I/Os, in blocks of 4 KiB from the region's begin.
+fn places(words: &str, size: u64, count: usize) -> Vec<u64> {
+    let mut source = source(words, size);
+    let next = std::iter::from_fn(|| source.next(READ));
+    next.take(count).map(|io| (io.offset - (1 << 20)) / 4096).collect()
+}
+
+#[test]
+fn a_number_behind_a_kind_in_order_leaves_bytes_out_or_goes_backwards() {
+    assert_eq!(places("rw=read:8k", 1 << 20, 4), [0, 3, 6, 9]);
+    assert_eq!(places("rw=read:8k", 32_768, 9), [0, 3, 6], "fio ends where the region ends");
+    assert_eq!(places("rw=read:-8k", 1 << 20, 4), [0, 254, 253, 252]);
+}
+
+#[test]
+fn a_number_behind_a_random_kind_is_how_many_follow_each_other() {
+    let begins = |words: &str| {
+        let places = places(words, 1 << 29, 400);
+        places.windows(2).filter(|pair| pair[1] != pair[0] + 1).count()
+    };
+    assert!((45..=50).contains(&begins("rw=randread:8 norandommap")));
+    assert!(begins("rw=randread norandommap") > 390);
+    let same = places("rw=randread:4 rw_sequencer=identical norandommap", 1 << 29, 400);
+    assert_eq!(same.windows(2).filter(|pair| pair[1] != pair[0]).count(), 100);
+}
+
+#[test]
+fn zones_are_gone_through_in_order_with_what_is_between_them_left_out() {
+    let words = "rw=read zonemode=strided zonesize=8k zonerange=16k zoneskip=16k";
+    assert_eq!(places(words, 65_536, 5), [0, 1, 8, 9, 16]);
+    assert_eq!(
+        places("rw=read zonemode=strided zonesize=12k zonerange=8k zoneskip=4k", 1 << 20, 5),
+        [0, 1, 0, 3, 4]
+    );
+    let mut last = source(words, 1 << 20);
+    last.span.device = last.span.begin + 40_960;
+    let zones: Vec<u64> =
+        std::iter::from_fn(|| last.next(READ)).take(5).map(|io| io.offset).collect();
+    assert_eq!(zones[4], last.span.begin, "the first zone follows the device's last");
+}
+
+#[test]
+fn random_places_are_multiples_of_blockalign() {
+    for (words, unit) in [
+        ("rw=randread bs=4k blockalign=64k", 16),
+        ("rw=randread bssplit=4k/50:8k/ blockalign=8192/75:4096/21", 2),
+    ] {
+        let met = places(words, 1 << 20, 2000);
+        assert_eq!(met.len(), 2000, "{words}: blocks come again");
+        assert!(met.iter().all(|at| at % unit == 0) && met.iter().any(|at| at % (2 * unit) > 0));
+        assert!(met.iter().any(|at| *at >= 256 - 2 * unit), "{words}: the last is met");
+    }
+    let equal = places("rw=randread bs=4k blockalign=4k", 1 << 20, 2000);
+    assert_eq!(equal.len(), 256, "each block once");
+}

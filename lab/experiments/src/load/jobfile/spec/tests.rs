@@ -104,7 +104,15 @@ fn mixes_sizes_and_rates_are_read_for_each_direction() {
     assert_eq!(job.flow.rate_iops, [Some(100), None, Some(7)]);
     assert_eq!(job.flow.rate, [None, Some(1 << 20), Some(1 << 20)]);
     let job = job_of("rw=write bssplit=4k/50:8k/,1k/100 bs=2k");
-    assert_eq!(job.shape.sizes[1], Sizes::One(2048), "the later of two words wins");
+    let of_a_split = job_of("bs=8k/60:4k/35:16k/4:1k/1").shape.sizes;
+    assert_eq!(of_a_split, [8192, 4096, 16_384].map(Sizes::One), "the first three, as in fio");
+    let of_a_list = job_of("bs=,8k/15,1024k,85,").shape.sizes;
+    assert_eq!(of_a_list, [4096, 8192, 1 << 20].map(Sizes::One), "the first three");
+    let split = Sizes::Split(vec![(1024, 100.0)]);
+    assert_eq!(job.shape.sizes[1], split, "a split wins over one size, as in fio");
+    let job = job_of("bs=4k,8k rate_iops=7,8 bs=,16k rate_iops=,0 rwmixread=50");
+    assert_eq!(job.shape.sizes[..2], [Sizes::One(4096), Sizes::One(16_384)]);
+    assert_eq!(job.flow.rate_iops, [Some(7), None, None], "a direction that is not given is kept");
     assert_eq!(job_of("bs=2k bsrange=4k-4k").shape.sizes[0], Sizes::One(4096));
 }
 
@@ -140,20 +148,58 @@ fn what_is_wrong_is_said_with_its_line_its_word_and_what_to_write() {
             "iodpeth=4",
             "t.fio:2: iodpeth: no word of job files that is known here; did you mean iodepth?",
         ),
-        ("time_based", "t.fio:1: time_based: it ends after runtime; add runtime"),
-        ("rw=read\nverify=crc32c", "t.fio:1: verify: what is written is read back"),
-        ("verify=md5", "t.fio:2: verify=\"md5\": blocks carry their place"),
-        ("zonemode=zbd", "t.fio:2: zonemode: fio has this word, but such I/O is not made here"),
+        ("rw=read\nverify=crc32c", "t.fio:1: verify: what a job writes is read back"),
+        ("verify=md6", "t.fio:2: verify=\"md6\": write crc32c, or 0 for none"),
+        ("nrfiles=2", "t.fio:2: nrfiles: fio has this word, but such I/O is not made here; write"),
+        ("ioengine=", "t.fio:2: ioengine: it needs a value; write ioengine=..."),
+        ("zonemode=zbd", "t.fio:2: zonemode=\"zbd\": zones of devices are not known here"),
+        ("zonemode=strided", "t.fio:1: zonemode: zones have a size; add zonesize"),
+        (
+            "rw=randread\nzonemode=strided\nzonesize=1m",
+            "t.fio:1: zonesize: zones are gone through in order",
+        ),
+        ("zonesize=1m", "t.fio:1: zonesize: it is for zones; add zonemode=strided"),
+        ("atomic=1", "t.fio:2: atomic: fio has this word"),
+        ("bs_unaligned=1", "t.fio:2: bs_unaligned: blocksize_unaligned: fio has this word"),
+        ("rw=read:x", "t.fio:2: rw=\"x\": write a number"),
+        ("wait_for=k\n[k]", "t.fio:1: wait_for=k: no job above has this name"),
+        ("percentile_list=50:101", "t.fio:2: percentile_list=\"50:101\": write 1 to 20 numbers"),
+        ("bs=2g", "t.fio:1: bs: reads and writes are 1g at most"),
         ("filename=a:b", "t.fio:2: filename=\"a:b\": one file for a job"),
         ("directory=/a:/b", "t.fio:2: directory=\"/a:/b\": one directory for a job"),
-        ("bssplit=4k/90", "t.fio:2: bssplit=\"4k/90\": the shares make 90 %, not 100"),
+        ("bssplit=4k/90:8k/11:1k/", "t.fio:2: bssplit=\"4k/90:8k/11:1k/\": the shares make 101 %"),
         ("fadvise_hint=2", "t.fio:2: fadvise_hint=\"2\": write 0, 1, random or sequential"),
         ("iodepth=0", "t.fio:2: iodepth=\"0\": write 1 to 65536"),
         ("numjobs=4096\n[k]", "t.fio: 4097 jobs in all; 4096 at most"),
-        ("unlink=1", "t.fio:2: unlink=1: files are left in place here; write 0"),
     ] {
         let error = parse(&format!("[j]\n{words}\n")).unwrap_err();
         assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn words_that_change_nothing_are_taken_with_a_note() {
+    for (words, note) in [
+        ("time_based", "time_based (without runtime)"),
+        ("unlink=1", "unlink (files are left in place)"),
+        ("ss=iops:1%", "steadystate"),
+        ("ss_dur=300", "steadystate_duration"),
+        ("buffer_compress_percentage=0", "buffer_compress_percentage"),
+        ("rw=write\nverify=md5", "verify=md5 (blocks carry a crc32c)"),
+        ("nrfiles=1", "nrfiles"),
+        ("sync=0", "sync"),
+        ("write_lat_log=l", "write_lat_log"),
+        ("cmdprio_percentage=20", "cmdprio_percentage"),
+    ] {
+        assert_eq!(parse(&format!("[j]\n{words}\n")).unwrap().ignored, [note], "{words}");
+    }
+}
+
+#[test]
+fn an_unset_variable_is_an_error_whatever_word_it_stands_behind() {
+    for word in MEANING {
+        let error = parse(&format!("[j]\n{word}=${{UNSET}}\n")).unwrap_err();
+        assert!(error.contains("the variable UNSET is not set"), "{word}: {error}");
     }
 }
 

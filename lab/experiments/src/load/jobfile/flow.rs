@@ -1,0 +1,94 @@
+//! `FlowGroups`: jobs whose I/Os keep to the shares of `flow`, as in fio.
+//!
+//! Jobs with the same `flow_id` count their I/Os together; a job whose part of them is larger than
+//! the part of the weights that its own weight is waits until the others have caught up. A job that
+//! has ended counts no more. Made by `run` for the jobs that run beside each other; workers ask.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::spec::Flow;
+
+/// Shortest time after which a job that is ahead looks again.
+const LOOK_NS: u64 = 20_000;
+
+/// I/Os and weights of jobs, by `flow_id`.
+#[derive(Debug, Default)]
+pub(super) struct FlowGroups(BTreeMap<u64, FlowGroup>);
+
+/// What the jobs of a group did, and the sum of their weights.
+#[derive(Debug, Default)]
+struct FlowGroup {
+    ios: AtomicU64,
+    weight: AtomicU64,
+}
+
+/// A job of a group.
+#[derive(Debug)]
+pub(super) struct FlowMember<'a> {
+    group: &'a FlowGroup,
+    flow: Flow,
+    ios: u64,
+}
+
+impl FlowGroups {
+    /// Groups of jobs that will all become members.
+    pub(super) fn new(flows: impl Iterator<Item = Flow>) -> FlowGroups {
+        let mut groups = FlowGroups::default();
+        for flow in flows {
+            *groups.0.entry(flow.id).or_default().weight.get_mut() += flow.weight;
+        }
+        groups
+    }
+
+    /// A member, which leaves its group when it is dropped.
+    pub(super) fn member(&self, flow: Flow) -> FlowMember<'_> {
+        FlowMember { group: &self.0[&flow.id], flow, ios: 0 }
+    }
+}
+
+impl FlowMember<'_> {
+    /// How long the job waits for the others; none if it may go on.
+    pub(super) fn wait_ns(&self) -> Option<u64> {
+        // Relaxed: the counts order nothing; a job that looks too early looks again.
+        let all = self.group.ios.load(Ordering::Relaxed);
+        let weights = self.group.weight.load(Ordering::Relaxed);
+        let is_ahead = u128::from(self.ios) * u128::from(weights)
+            > u128::from(all) * u128::from(self.flow.weight);
+        is_ahead.then_some(self.flow.sleep_ns.max(LOOK_NS))
+    }
+
+    /// The job did an I/O.
+    pub(super) fn issued(&mut self) {
+        self.ios += 1;
+        self.group.ios.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for FlowMember<'_> {
+    fn drop(&mut self) {
+        self.group.ios.fetch_sub(self.ios, Ordering::Relaxed);
+        self.group.weight.fetch_sub(self.flow.weight, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_is_ahead_waits_until_the_others_have_caught_up_or_are_gone() {
+        let flow = |weight| Flow { id: 7, weight, sleep_ns: 1_000_000 };
+        let groups = FlowGroups::new([flow(1), flow(3)].into_iter());
+        let (mut one, mut three) = (groups.member(flow(1)), groups.member(flow(3)));
+        assert_eq!(one.wait_ns(), None);
+        one.issued();
+        assert_eq!((one.wait_ns(), three.wait_ns()), (Some(1_000_000), None));
+        (0..3).for_each(|_| three.issued());
+        assert_eq!((one.wait_ns(), three.wait_ns()), (None, None));
+        one.issued();
+        assert_eq!(one.wait_ns(), Some(1_000_000));
+        drop(three);
+        assert_eq!(one.wait_ns(), None);
+    }
+}
