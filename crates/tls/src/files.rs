@@ -45,7 +45,7 @@ impl ClientFiles {
     }
 }
 
-/// What [`ServerConfig::refresh`] found.
+/// What a look at the files of a server found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refreshed {
     /// The files are those in use.

@@ -9,6 +9,7 @@
 //! readers of binary traces and of blkparse's lines, and by `millrace-lab trace report`.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry::Vacant;
 
 use millrace_block::Op;
 use millrace_block::blktrace::{Act, Record, category};
@@ -61,8 +62,8 @@ impl EventIos {
         devices: &mut Devices,
         name: impl FnOnce() -> String,
     ) -> Result<(), Problem> {
-        if !self.numbers.contains_key(&device) {
-            self.numbers.insert(device, devices.number(&name())?);
+        if let Vacant(place) = self.numbers.entry(device) {
+            place.insert(devices.number(&name())?);
         }
         Ok(())
     }
