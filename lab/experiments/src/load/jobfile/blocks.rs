@@ -124,9 +124,11 @@ pub(super) fn split(base: Base, text: &str) -> Result<Sizes, String> {
         return Err(format!("{text:?}: the shares make {given} %; nothing is left for the others"));
     }
     let left = 100_u32.saturating_sub(given) / open.max(1);
+    // fio does whole blocks of the shortest size.
+    let least = shares.iter().map(|(bytes, _)| *bytes).min().unwrap_or(1);
     let mut shares: Vec<(u32, u32)> = shares
         .into_iter()
-        .map(|(bytes, share)| (bytes, share.map_or(left, u32::from)))
+        .map(|(bytes, share)| (bytes - bytes % least, share.map_or(left, u32::from)))
         .filter(|(_, share)| *share > 0)
         .collect();
     shares.sort_by_key(|(_, share)| *share);
@@ -195,6 +197,12 @@ mod tests {
                 assert!((*count as i32 - share).abs() < 600, "{text}: {counts:?}");
             }
         }
+    }
+
+    #[test]
+    fn sizes_of_a_split_are_rounded_down_to_multiples_of_its_shortest() {
+        let sizes = split(Base::BINARY, "16k/40:36k/60").unwrap();
+        assert_eq!(sizes, Sizes::Split(vec![(16_384, 40.0), (32_768, 100.0)]));
     }
 
     #[test]
