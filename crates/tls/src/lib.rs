@@ -49,7 +49,7 @@ pub use names::PeerNames;
 #[cfg(feature = "rustls")]
 pub use session::{INPUT_BYTES, OUTPUT_BYTES, Session};
 #[cfg(not(feature = "rustls"))]
-pub use without::{ClientConfig, ServerConfig, Session};
+pub use without::{ClientConfig, NoSession as Session, ServerConfig};
 
 /// Why this program has no TLS, and what to do; none if it has.
 pub const REFUSAL: Option<&str> = match cfg!(feature = "rustls") {

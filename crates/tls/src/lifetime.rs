@@ -1,8 +1,8 @@
 //! `Lifetime`: when a certificate runs out, and when people are to hear of that.
 //!
 //! Owns the dates of a chain of certificates, read once by `certificate.rs`: for the configuration,
-//! of this side's certificate, and for sessions, of the peer's. Asked by whoever tells people, again
-//! and again, what there is to say at that moment.
+//! of this side's certificate, and for sessions, of the peer's. Asked by whoever tells people,
+//! again and again, what there is to say at that moment.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};

@@ -81,15 +81,15 @@ impl ClientConfig {
 
 /// A TLS session.
 #[derive(Debug)]
-pub struct Session(Infallible);
+pub struct NoSession(Infallible);
 
-impl Session {
+impl NoSession {
     /// A server's session.
     ///
     /// # Errors
     ///
     /// None: there is no configuration.
-    pub fn server(config: &ServerConfig) -> Result<Session, Error> {
+    pub fn server(config: &ServerConfig) -> Result<NoSession, Error> {
         match config.0 {}
     }
 
@@ -98,7 +98,7 @@ impl Session {
     /// # Errors
     ///
     /// None: there is no configuration.
-    pub fn client(config: &ClientConfig, _host: &str) -> Result<Session, Error> {
+    pub fn client(config: &ClientConfig, _host: &str) -> Result<NoSession, Error> {
         match config.0 {}
     }
 

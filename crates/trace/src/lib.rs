@@ -2,12 +2,11 @@
 //! spend their time.
 //!
 //! Owns one walk over such files in constant memory (`Reader`), and what is made of it: blkparse's
-//! lines (`Show`) and btt's spans (`Spans`), whose pairing of events also tells which I/Os there are.
-//! Called by `millrace trace` and by the laboratory, whose page of plots, conversions and replays are
-//! fed by the same walk. The bytes of a record are
-//! `millrace_block::blktrace`'s. `LockLine` has lockmeter's columns of lock statistics, for
-//! `millrace locks` and `bench --locks`. Source: blktrace 1.2's tools, whose output is the measure:
-//! the same lines, the same digits.
+//! lines (`Show`) and btt's spans (`Spans`), whose pairing of events also tells which I/Os there
+//! are. Called by `millrace trace` and by the laboratory, whose page of plots, conversions and
+//! replays are fed by the same walk. The bytes of a record are `millrace_block::blktrace`'s.
+//! `LockLine` has lockmeter's columns of lock statistics, for `millrace locks` and `bench --locks`.
+//! Source: blktrace 1.2's tools, whose output is the measure: the same lines, the same digits.
 
 mod drive;
 mod error;

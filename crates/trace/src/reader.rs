@@ -6,8 +6,8 @@
 //! of an interrupt do that came between a stamp and its record. Of equal times, the file that gave
 //! the last event goes on; a file that comes up again goes behind the first that is waiting, before
 //! all others that are not earlier. Names of processes count from when their record is read, which
-//! is up to a batch ahead of when it is due, again as in blkparse. A file that is damaged ends there,
-//! and the others are read on; `damage` tells of it.
+//! is up to a batch ahead of when it is due, again as in blkparse. A file that is damaged ends
+//! there, and the others are read on; `damage` tells of it.
 //! Called by the verbs of `millrace trace`; calls `CpuFile`, and `Pipe` for what comes through one.
 
 mod pipe;

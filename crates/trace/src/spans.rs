@@ -14,14 +14,14 @@
 //! - A split (X) is no event for it: the parts lie inside what was queued, so only their G, I and D
 //!   show, and such an I/O has no Q2C unless one C covers it.
 //!
-//! The same pairing tells a `Watch` which I/Os there are, and when each is complete: there a C of a
-//! part counts, too, flushes are I/Os (flushes.rs), and on a device without Q and A, as
+//! A `Watch` hears from this pairing which I/Os there are, and when each is complete: there a C of
+//! a part counts, too, flushes are I/Os (flushes.rs), and on a device without Q and A, as
 //! `blktrace -a issue` records, I/Os begin with D.
 //!
 //! Bounded: `FLIGHTS_MAX` I/Os on their way (about 40 MiB), past which the oldest of the fullest
 //! device is dropped and counted, and `DRIVES_MAX` devices, past which events are ignored and
-//! counted. Until then all numbers are btt's own. Called by `millrace trace`, and by the laboratory's
-//! reports, conversions and replays.
+//! counted. Until then all numbers are btt's own. Called by `millrace trace`, and by reports,
+//! conversions and replays of the laboratory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

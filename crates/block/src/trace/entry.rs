@@ -4,9 +4,9 @@
 //! Memory is what tracing costs most, so a word says only what the one before did not: a *group*
 //! has the time, device, tenant and categories of the words behind it, a *step* the sectors of one
 //! I/O and what happened to it, which may be several of the kernel's events with one stamp. A
-//! remap's source, the flush that another joined and a driver's data stand in words before the step. A *note* is of no I/O
-//! (note.rs). Written by `TraceWriter` (tracer.rs), read by [`Decoder`]; the top 4 bits of a word's
-//! first half say what it is. Owns no memory but itself.
+//! remap's source, the flush that another joined and a driver's data stand in words before the
+//! step. A *note* is of no I/O (note.rs). Written by `TraceWriter` (tracer.rs), read by
+//! [`Decoder`]; the top 4 bits of a word's first half say what it is. Owns no memory but itself.
 
 use alloc::vec::Vec;
 

@@ -1,10 +1,10 @@
 //! `Tracer`: rings of trace events, one for each thread that makes them, and who empties them.
 //!
 //! A ring has one writer (the `Runner` of a channel or worker) and one reader (the recorder), and
-//! neither waits for the other: an event that finds no room is counted as dropped, and a note before
-//! the next event says how many were. It holds words
-//! (entry.rs), which the writer shows to the reader once a batch, and of which the reader makes
-//! entries. Off, none of this is touched. Lock order: the list of rings, then a ring's reader.
+//! neither waits for the other: an event that finds no room is counted as dropped, and a note
+//! before the next event says how many were. It holds words (entry.rs), which the writer shows to
+//! the reader once a batch, and of which the reader makes entries. Off, none of this is touched.
+//! Lock order: the list of rings, then a ring's reader.
 //! Kernel counterpart: kernel/trace/blktrace.c and its relay channels.
 #![allow(unsafe_code)]
 

@@ -73,8 +73,8 @@ impl AnySource {
         self.order.notes()
     }
 
-    /// Files that were not read to their end so far, each with the place and the reason. The I/Os of
-    /// the others were told.
+    /// Files that were not read to their end so far, each with the place and the reason. The I/Os
+    /// of the others were told.
     #[must_use]
     pub fn damage(&self) -> Vec<String> {
         self.order.damage()

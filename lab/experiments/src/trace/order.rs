@@ -2,10 +2,10 @@
 //!
 //! Owns a window for each reader: lines of many public traces are in the order of completion, or
 //! of several threads, so that a time may step back. The I/Os of a window wait until it is full, or
-//! spans the time given;
-//! what steps back farther is told when it comes, at the time of the I/O before it, and counted.
-//! Among equal times, readers and lines keep their order. A reader whose file is damaged ends there,
-//! and the others go on; where no I/O was told before, the damage is an error.
+//! spans the time given; what steps back farther is told when it comes, at the time of the I/O
+//! before it, and counted. Among equal times, readers and lines keep their order. A reader whose
+//! file is damaged ends there, and the others go on; where no I/O was told before, the damage is an
+//! error.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,9 +1,8 @@
 //! `millrace trace show`: a trace as lines, byte for byte those of `blkparse -i NAME`, but for
 //! names of drives where blkparse has numbers.
 //!
-//! Called by `trace::run`; the lines are millrace-trace's. A reader of our output that goes away ends
-//! it quietly.
-
+//! Called by `trace::run`; the lines are millrace-trace's. A reader of our output that goes away
+//! ends it quietly.
 #![allow(clippy::print_stderr)]
 
 use std::io::{BufWriter, IsTerminal, Write};

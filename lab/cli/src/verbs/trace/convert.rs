@@ -1,8 +1,8 @@
 //! `millrace-lab trace convert`: a trace of one format as one of another.
 //!
-//! Called by `trace::run`; readers and writers are the lab's. Writes as it reads, and leaves out what
-//! cannot be read. Never writes over what it reads, or beside
-//! files that would be taken for parts of the same recording.
+//! Called by `trace::run`; readers and writers are the lab's. Writes as it reads, and leaves out
+//! what cannot be read. Never writes over what it reads, or beside files that would be taken for
+//! parts of the same recording.
 #![allow(clippy::print_stderr)]
 
 use std::fs::File;

@@ -1,0 +1,240 @@
+//! `CpuFile`: the file of one CPU's events, as blktrace writes it.
+//!
+//! Owns the bytes of records, and the events that wait until others cannot be older. Sequence
+//! numbers count the events of a file, and those that found no room in a ring: a message says how
+//! many are missing in its place. Called by the recorder's turns.
+//! Format: include/uapi/linux/blktrace_api.h.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use millrace_block::blktrace::{Act, Note, RECORD_BYTES, Record, Remap, encode_number};
+use millrace_block::{DROPPED_EVENTS, DriverData, Entry, Remark, TraceNote};
+use millrace_machine::Machine;
+
+use super::{DEVICE_NAME, RecorderConfig};
+
+/// Bytes of a record with the longest data, which are a driver's.
+const RECORD_BYTES_MAX: usize = RECORD_BYTES + DriverData::BYTES;
+const _: () = assert!(DriverData::BYTES >= Remap::BYTES && DriverData::BYTES >= NAME_BYTES);
+/// Bytes of the buffer of a file.
+const BUFFER_BYTES: usize = 1 << 18;
+/// Bytes of a submitter's name, with the zero at its end.
+const NAME_BYTES: usize = 16;
+/// Bytes of a message, as in the kernel.
+const MESSAGE_BYTES_MAX: usize = 128;
+
+/// A file of one CPU's events.
+pub(super) struct CpuFile {
+    pub(super) path: PathBuf,
+    pub(super) file: BufWriter<File>,
+    cpu: u32,
+    sequence: u32,
+    /// Submitters whose names it has.
+    named: Vec<u32>,
+    /// Events that are too young.
+    pub(super) held: Vec<Entry>,
+    /// The machine's clock.
+    now: fn() -> u64,
+}
+
+impl CpuFile {
+    pub(super) fn create<M: Machine>(config: &RecorderConfig, cpu: u32) -> io::Result<CpuFile> {
+        let path = trace_file(&config.name, cpu);
+        let file = File::create(&path).map_err(|error| named(&path, &error))?;
+        let file = BufWriter::with_capacity(BUFFER_BYTES, file);
+        let (named, held) = (Vec::new(), Vec::new());
+        let mut this = CpuFile { path, file, cpu, sequence: 0, named, held, now: M::now };
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut data = [0; 8];
+        data[..4].copy_from_slice(&(wall.as_secs() as u32).to_ne_bytes());
+        data[4..].copy_from_slice(&wall.subsec_nanos().to_ne_bytes());
+        this.note(Note::Timestamp, 0, &data)?;
+        Ok(this)
+    }
+
+    fn note(&mut self, note: Note, pid: u32, data: &[u8]) -> io::Result<()> {
+        let record = Record {
+            time_ns: (self.now)(),
+            action: note.action(),
+            pid,
+            cpu: self.cpu,
+            pdu_len: data.len() as u16,
+            ..Record::default()
+        };
+        self.write(&record, data)
+    }
+
+    /// Writes messages that say what devices are called.
+    pub(super) fn name_devices(&mut self, devices: &BTreeMap<u32, String>) -> io::Result<()> {
+        for (device, name) in devices {
+            self.say(*device, (self.now)(), format!("{DEVICE_NAME}{name}"))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a message about a device, as much of it as there is room for.
+    fn say(&mut self, device: u32, time_ns: u64, mut text: String) -> io::Result<()> {
+        let end = (0..=MESSAGE_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
+        let record = Record {
+            time_ns,
+            action: Note::Message.action(),
+            device,
+            cpu: self.cpu,
+            pdu_len: text.len() as u16,
+            ..Record::default()
+        };
+        let bytes = [&record.encode()[..], text.as_bytes()].concat();
+        self.file.write_all(&bytes).map_err(|error| named(&self.path, &error))
+    }
+
+    fn write(&mut self, record: &Record, data: &[u8]) -> io::Result<()> {
+        // In one piece, so that the buffer always ends where a record does.
+        let (mut bytes, end) = ([0; RECORD_BYTES_MAX], RECORD_BYTES + data.len());
+        bytes[..RECORD_BYTES].copy_from_slice(&record.encode());
+        bytes[RECORD_BYTES..end].copy_from_slice(data);
+        self.file.write_all(&bytes[..end]).map_err(|error| named(&self.path, &error))
+    }
+
+    /// Writes what is older than `until_ns`, in order, so that it is in the file: a program that
+    /// is killed leaves whole records.
+    pub(super) fn write_held(
+        &mut self,
+        until_ns: u64,
+        config: &RecorderConfig,
+        drops: &mut Drops,
+    ) -> io::Result<u64> {
+        self.held.sort_by_key(|entry| entry.time_ns);
+        let ready = self.held.partition_point(|entry| entry.time_ns < until_ns);
+        let mut held = std::mem::take(&mut self.held);
+        for entry in &held[..ready] {
+            match &entry.note {
+                None => self.event(entry, config)?,
+                Some(TraceNote { remark: Remark::Dropped(events), .. }) => {
+                    let events = drops.take(*events);
+                    self.dropped(entry.device, entry.time_ns, events)?;
+                }
+                Some(note) => self.message(entry, note, config)?,
+            }
+        }
+        held.drain(..ready);
+        self.held = held;
+        self.file.flush().map_err(|error| named(&self.path, &error))?;
+        Ok(ready as u64)
+    }
+
+    /// Writes a message that says what was noted.
+    fn message(
+        &mut self,
+        entry: &Entry,
+        note: &TraceNote,
+        config: &RecorderConfig,
+    ) -> io::Result<()> {
+        let group = note.group().and_then(|group| config.groups.get(&group.0));
+        let mut text = String::new();
+        // A string takes whatever is written to it.
+        let _ = note.write(&mut text, group.map(String::as_str));
+        self.say(entry.device, entry.time_ns, text)
+    }
+
+    /// Leaves out the sequence numbers of events that were dropped, and says how many.
+    pub(super) fn dropped(&mut self, device: u32, time_ns: u64, events: u32) -> io::Result<()> {
+        if events == 0 {
+            return Ok(());
+        }
+        self.sequence = self.sequence.wrapping_add(events);
+        self.say(device, time_ns, format!("{DROPPED_EVENTS}{events}"))
+    }
+
+    fn event(&mut self, entry: &Entry, config: &RecorderConfig) -> io::Result<()> {
+        if !self.named.contains(&entry.tenant) {
+            self.named.push(entry.tenant);
+            let own = || format!("client-{}", entry.tenant);
+            let name = config.names.get(&entry.tenant).cloned().unwrap_or_else(own);
+            let mut data = [0; NAME_BYTES];
+            let bytes = name.as_bytes().iter().take(NAME_BYTES - 1);
+            data.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            self.note(Note::Process, entry.tenant, &data)?;
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut record = Record {
+            sequence: self.sequence,
+            time_ns: entry.time_ns,
+            sector: entry.sector,
+            bytes: entry.bytes,
+            action: entry.action,
+            pid: entry.tenant,
+            device: entry.device,
+            cpu: self.cpu,
+            error: entry.error as u16,
+            pdu_len: 0,
+        };
+        let (number, remap);
+        let data = match record.act() {
+            Some(Act::Unplug | Act::UnplugTimer) => {
+                record.sector = 0;
+                number = encode_number(entry.sector);
+                &number[..]
+            }
+            Some(Act::DriverData) => entry.data.bytes(),
+            Some(Act::Split) => {
+                number = encode_number(entry.sector + u64::from(entry.bytes >> 9));
+                &number[..]
+            }
+            Some(Act::BackMerge) if entry.from != 0 => {
+                number = encode_number(entry.from);
+                &number[..]
+            }
+            Some(Act::Remap) => {
+                let device_from = config.volumes.get(&entry.device).copied();
+                let device_from = device_from.unwrap_or(entry.device);
+                let (device_to, sector_from) = (entry.device, entry.from);
+                remap = Remap { device_from, device_to, sector_from }.encode();
+                &remap[..]
+            }
+            _ => &[],
+        };
+        record.pdu_len = data.len() as u16;
+        self.write(&record, data)
+    }
+}
+
+/// Events that were dropped since the recording began.
+#[derive(Default)]
+pub(super) struct Drops {
+    pub(super) all: u64,
+    /// Those of which a file tells.
+    pub(super) told: u64,
+}
+
+impl Drops {
+    /// Of so many that a thread counted, those that are of this recording and not told yet: a
+    /// thread that made no event since an earlier recording counts that one's, too.
+    pub(super) fn take(&mut self, events: u32) -> u32 {
+        let events = u64::from(events).min(self.all - self.told);
+        self.told += events;
+        events as u32
+    }
+}
+
+/// An error with the path that it is about.
+pub(super) fn named(path: &Path, error: &io::Error) -> io::Error {
+    let path = path.display();
+    let text = match error.kind() {
+        io::ErrorKind::NotFound => format!("trace file {path}: its folder is not there; make it"),
+        _ => format!("trace file {path}: {error}"),
+    };
+    io::Error::new(error.kind(), text)
+}
+
+/// The file of a CPU's events in the trace `name`.
+#[must_use]
+pub fn trace_file(name: &Path, cpu: u32) -> PathBuf {
+    let mut path = name.as_os_str().to_owned();
+    path.push(format!(".blktrace.{cpu}"));
+    path.into()
+}
