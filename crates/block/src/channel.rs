@@ -88,7 +88,15 @@ pub struct Channel<M: Machine> {
 }
 
 /// A call of a channel under way that may reach drivers, schedulers and sinks.
-struct Driving<'a, M: Machine>(&'a mut Channel<M>);
+pub(crate) struct Driving<'a, M: Machine>(pub(crate) &'a mut Channel<M>);
+
+impl<M: Machine> Driving<'_, M> {
+    /// The part of the call is over, without a panic.
+    #[inline(always)]
+    pub(crate) fn end(self) {
+        core::mem::forget(self);
+    }
+}
 
 impl<M: Machine> Drop for Driving<'_, M> {
     /// Only for panics. Tags that a driver has named and nobody took would be taken for those of
@@ -197,7 +205,9 @@ impl<M: Machine> Channel<M> {
             return refuse(bio, Reject::Full);
         };
         slot.bio = ManuallyDrop::new(bio);
-        self.driving(|channel| channel.sub.start(slot, plain));
+        let driving = Driving(self);
+        driving.0.sub.start(slot, plain);
+        driving.end();
         if self.sub.batch.plugged >= self.sub.batch.plugged_max {
             self.flush();
         }
@@ -252,15 +262,17 @@ impl<M: Machine> Channel<M> {
     /// acquisition, and what this thread may run is run.
     #[inline]
     pub fn flush(&mut self) {
-        self.driving(|channel| channel.sub.flush());
+        let driving = Driving(self);
+        driving.0.sub.flush();
+        driving.end();
     }
 
-    /// Does what may call drivers, schedulers and sinks, which may panic.
-    #[inline(always)]
+    /// Does what may call drivers, schedulers and sinks, which may panic. Calls of each I/O have
+    /// the guard in their own text, since closures as large are not inlined.
     pub(crate) fn driving<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
         let driving = Driving(self);
         let result = call(driving.0);
-        core::mem::forget(driving);
+        driving.end();
         result
     }
 

@@ -12,9 +12,9 @@ use millrace_machine::{Machine, Order, Word};
 use crate::bio::Bio;
 use crate::bio::status::Status;
 use crate::chain::slot::{BioList, BioRef, BioStage};
-use crate::channel::Channel;
 use crate::channel::completion::{Again, Completion};
 use crate::channel::member::Look;
+use crate::channel::{Channel, Driving};
 
 /// A channel that always has something at hand looks at all its queues every so many polls.
 const POLLS_PER_LOOK: u32 = 8;
@@ -62,7 +62,9 @@ impl<M: Machine> Channel<M> {
     /// not wait. Returns how many were handed over.
     #[inline]
     pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> usize {
-        self.driving(Self::gather);
+        let driving = Driving(self);
+        driving.0.gather();
+        driving.end();
         let handed = self.reap(&mut take);
         self.start_parts();
         handed
@@ -129,12 +131,16 @@ impl<M: Machine> Channel<M> {
     /// A bio sent off that can never be served comes back at once with the reason as its status.
     #[inline]
     pub fn poll_again(&mut self, mut next: impl FnMut(&mut Bio, Status) -> Again) -> usize {
-        self.driving(Self::gather);
+        let driving = Driving(self);
+        driving.0.gather();
+        driving.end();
         let mut handed = 0;
-        // What is in parts, or refused, may be done again before this ends: each has one go.
-        while let Some(mut slot) =
-            self.driving(|channel| channel.next_whole().or_else(|| channel.next_of_others(handed)))
-        {
+        loop {
+            // What is in parts, or refused, may be done again before this ends: each has one go.
+            let driving = Driving(self);
+            let next_slot = driving.0.next_whole().or_else(|| driving.0.next_of_others(handed));
+            driving.end();
+            let Some(mut slot) = next_slot else { break };
             handed += 1;
             if slot.status == Status::TimedOut && !slot.bio.is_foreign() {
                 let bio = slot.take_bio();
@@ -142,7 +148,11 @@ impl<M: Machine> Channel<M> {
             }
             let shown = ShownSlot { slot: Some(slot), free: &mut self.sub.free };
             match shown.show(&mut next) {
-                Some((slot, Again::Submit)) => self.driving(|channel| channel.restart(slot)),
+                Some((slot, Again::Submit)) => {
+                    let driving = Driving(self);
+                    driving.0.restart(slot);
+                    driving.end();
+                }
                 Some((slot, Again::Drop)) => free_slot(slot, &mut self.sub.free),
                 None => {}
             }
@@ -191,7 +201,11 @@ impl<M: Machine> Channel<M> {
     #[inline(always)]
     fn reap(&mut self, take: &mut impl FnMut(Completion)) -> usize {
         let mut handed = 0;
-        while let Some(slot) = self.driving(Self::next_done) {
+        loop {
+            let driving = Driving(self);
+            let next_slot = driving.0.next_done();
+            driving.end();
+            let Some(slot) = next_slot else { break };
             self.hand_over(slot, take);
             handed += 1;
         }
