@@ -450,7 +450,9 @@ impl Scenario {
     /// Whether a request may be given up.
     pub(super) fn may_time_out(&self) -> bool {
         let timeout_us = self.layer.timeout_us;
-        let late = |f: &FaultSpec| f.stuck > 0 || (f.slow > 0 && f.slow_us >= timeout_us);
+        let stalls = |f: &FaultSpec| f.stall_us.is_some_and(|[_, for_us]| for_us >= timeout_us);
+        let slow = |f: &FaultSpec| f.slow > 0 && f.slow_us >= timeout_us;
+        let late = |f: &FaultSpec| f.stuck > 0 || slow(f) || stalls(f);
         timeout_us > 0 && self.drives.iter().any(|drive| late(&drive.faults))
     }
 
