@@ -18,14 +18,15 @@ pub mod memory;
 /// Bytes of a thread's name that Linux keeps.
 const THREAD_NAME_BYTES: usize = 15;
 
-/// Name of an I/O thread, as `ps -T` and `top -H` show it: its number in the export, and as much of
-/// the export's name as there is room for.
+/// Name of an I/O thread, as `ps -T` and `top -H` show it: its number in the export, and the end of
+/// the export's name, by which names mostly differ.
 fn thread_name(index: u16, export: &str) -> String {
-    let mut name = format!("vm{index}-{export}");
-    let end = (0..=THREAD_NAME_BYTES).rev().find(|end| name.is_char_boundary(*end));
-    name.truncate(end.unwrap_or(0));
+    let number = format!("vm{index}-");
     // A name with a zero byte would be none.
-    name.replace('\0', "")
+    let export = export.replace('\0', "");
+    let cut = export.len().saturating_sub(THREAD_NAME_BYTES - number.len());
+    let start = (cut..=export.len()).find(|start| export.is_char_boundary(*start));
+    format!("{number}{}", &export[start.unwrap_or(export.len())..])
 }
 
 #[cfg(test)]

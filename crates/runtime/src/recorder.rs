@@ -11,7 +11,7 @@ mod cpu_file;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry::{Occupied, Vacant};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -407,6 +407,7 @@ pub fn categories_of(word: &str) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
+    use std::path::Path;
 
     use super::*;
 

@@ -64,6 +64,17 @@ pub enum TraceError {
     },
 }
 
+impl TraceError {
+    /// Bytes that were read of a record that is not whole: of a file that grows, its length when it
+    /// was opened says less.
+    pub(super) fn bytes_seen(&self) -> u64 {
+        match self {
+            TraceError::Broken { problem: Problem::Truncated { have, .. }, .. } => *have as u64,
+            _ => 0,
+        }
+    }
+}
+
 /// A file that could not be read to its end. The rest of the trace was read without it.
 #[derive(Debug)]
 pub struct Damage {
@@ -76,8 +87,10 @@ pub struct Damage {
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.error)?;
-        if let TraceError::Io { source, .. } = &self.error {
-            write!(f, ": {source}")?;
+        match &self.error {
+            TraceError::Io { source, .. } => write!(f, ": {source}")?,
+            TraceError::Empty { .. } => return f.write_str("; it is left out"),
+            _ => {}
         }
         match self.missing_bytes {
             Some(bytes) => write!(f, "; the {bytes} bytes from there on are left out"),

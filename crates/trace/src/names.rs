@@ -76,7 +76,8 @@ impl Names {
         (events > 0).then(|| {
             format!(
                 "{events} events are missing: the recorder could not keep up and dropped them; \
-                 record fewer with --device, --action or --op"
+                 `millrace trace record` records fewer with --drive, --action or --op, and \
+                 `millrace-lab bench` has --trace-ring"
             )
         })
     }

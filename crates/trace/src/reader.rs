@@ -63,6 +63,13 @@ impl TraceName {
         self.cpus().is_ok_and(|cpus| !cpus.is_empty())
     }
 
+    /// Its files that are there.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let cpus = self.cpus().unwrap_or_default();
+        cpus.into_iter().map(|cpu| self.file(cpu)).collect()
+    }
+
     fn is_pipe(&self) -> bool {
         self.base == Path::new(PIPE)
     }
@@ -208,7 +215,7 @@ impl Reader {
             let input = BufReader::with_capacity(BUFFER_BYTES, io::stdin());
             return Ok(Reader::from_pipe(Source::Pipe(input)));
         }
-        let (mut inputs, mut notes) = (Vec::new(), Vec::new());
+        let (mut inputs, mut notes, mut damage) = (Vec::new(), Vec::new(), Vec::new());
         let is_new = |(at, name): &(usize, &TraceName)| !names[..*at].contains(name);
         for (trace, name) in names.iter().enumerate().filter(is_new) {
             let (before, first) = (inputs.len(), name.file(0));
@@ -218,24 +225,36 @@ impl Reader {
             })?;
             for &cpu in &cpus {
                 let path = name.file(cpu);
-                let Some((file, len)) = open(&path)? else { continue };
+                let (file, len) = match open(&path) {
+                    Ok(Some(opened)) => opened,
+                    Ok(None) => continue,
+                    Err(error) => {
+                        damage.push(Damage { error, missing_bytes: None });
+                        continue;
+                    }
+                };
                 if len != Some(0) {
                     let input = BufReader::with_capacity(BUFFER_BYTES, file);
                     inputs.push((trace, CpuFile::new(path, cpu, Source::File(input)), len));
                 }
             }
-            if inputs.len() == before {
-                return Err(match cpus.is_empty() {
-                    true if name.base.is_file() => {
-                        TraceError::NoRecording { file: name.base.clone() }
-                    }
-                    true => TraceError::Missing { first },
-                    false => TraceError::Empty { first: name.file(cpus[0]) },
+            if inputs.len() == before && !cpus.is_empty() {
+                // The others are read without it.
+                let error = TraceError::Empty { first: name.file(cpus[0]) };
+                damage.push(Damage { error, missing_bytes: None });
+            } else if inputs.len() == before {
+                return Err(match name.base.is_file() {
+                    true => TraceError::NoRecording { file: name.base.clone() },
+                    false => TraceError::Missing { first },
                 });
             }
             notes.extend(missing(&first, &cpus));
         }
+        if inputs.is_empty() && !damage.is_empty() {
+            return Err(damage.remove(0).error);
+        }
         let mut reader = Reader::of(inputs);
+        reader.damage = damage;
         let others: Vec<String> = reader.streams.iter().filter_map(Stream::of_another).collect();
         reader.notes.extend(notes.into_iter().chain(others));
         Ok(reader)
@@ -328,7 +347,9 @@ impl<R: Read> Reader<R> {
                 let error = stream.error.take();
                 let error = error.expect("a stream without either is not in the order");
                 let offset = stream.file.offset();
-                let missing_bytes = stream.len_bytes.map(|len| len.saturating_sub(offset));
+                let have = error.bytes_seen();
+                let missing_bytes =
+                    stream.len_bytes.map(|len| len.saturating_sub(offset).max(have));
                 self.damage.push(Damage { error, missing_bytes });
                 continue;
             };

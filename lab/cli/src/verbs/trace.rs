@@ -6,12 +6,14 @@
 mod convert;
 mod report;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
 use millrace_experiments::trace::{Format, TracePath};
+use millrace_trace::TraceName;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -78,14 +80,14 @@ impl TraceInput {
         self.traces.iter().map(in_dir).collect()
     }
 
-    /// Whether a file, which may not be there, is one of the traces.
+    /// Whether a file, which may not be there, is a file of the traces, by whatever name.
     fn reads(&self, file: &Path) -> bool {
-        let Ok(file) = file.canonicalize() else { return false };
+        let identity = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
+        let Some(file) = identity(file) else { return false };
         self.paths().iter().any(|path| match path {
             TracePath::Named(path) => {
-                let of_set = format!("{}.blktrace.", path.display());
-                path.canonicalize().is_ok_and(|path| path == file)
-                    || Path::new(&(of_set + "0")).canonicalize().is_ok_and(|path| path == file)
+                let of_cpus = TraceName::new(&path.to_string_lossy(), None).files();
+                of_cpus.iter().chain([path]).any(|path| identity(path) == Some(file))
             }
             TracePath::Stdin => false,
         })

@@ -155,3 +155,59 @@ fn every_verb_reads_on_past_a_damaged_file_names_it_and_exits_with_1() {
     let count = |op: &str| log.lines().filter(|line| line.contains(op)).count();
     assert_eq!(["read", "write", "sync"].map(count), [5, 1, 5], "{log}");
 }
+
+#[test]
+fn no_output_goes_to_a_file_of_the_recording_that_is_read() {
+    let dir = tempdir();
+    write(dir.path(), false);
+    std::fs::hard_link(dir.path().join("t.blktrace.1"), dir.path().join("link")).unwrap();
+    let before = std::fs::read(dir.path().join("t.blktrace.1")).unwrap();
+    for output in ["t.blktrace.0", "t.blktrace.1", "link"] {
+        let verbs: [&[&str]; 2] =
+            [&["report", "t", "-o", output], &["convert", "t", "--to-format", "msr", "-o", output]];
+        for arguments in verbs {
+            let mut command = millrace_lab();
+            let (status, _, errors) = ran(command.arg("trace").args(arguments), dir.path());
+            assert_eq!(status, Some(2), "{arguments:?}: {errors}");
+            assert!(errors.contains(&format!("{output}: it is read, and can't be")), "{errors}");
+        }
+    }
+    assert_eq!(std::fs::read(dir.path().join("t.blktrace.1")).unwrap(), before);
+}
+
+#[test]
+fn a_converted_recording_has_the_latencies_of_flushes_and_counts_what_was_written() {
+    let dir = tempdir();
+    write(dir.path(), false);
+    let convert = |format: &str, output: &str| {
+        let mut command = millrace_lab();
+        command.args(["trace", "convert", "t", "--to-format", format, "-o", output]);
+        ran(&mut command, dir.path()).2
+    };
+    let told = convert("msr", "t.csv");
+    assert!(told.contains("5 I/Os left out: msr has no flush"), "{told}");
+    assert!(told.contains("note: 6 I/Os of blktrace written as msr to t.csv"), "{told}");
+    assert_eq!(std::fs::read_to_string(dir.path().join("t.csv")).unwrap().lines().count(), 6);
+    convert("blktrace", "u");
+    let mut command = millrace_lab();
+    command.args(["trace", "report", "u", "-o", "u.html", "--json"]);
+    let report: Value = serde_json::from_str(&ran(&mut command, dir.path()).1).unwrap();
+    let flushes = &report["ops"]["flush"]["latency"];
+    assert_eq!((&flushes["n"], &flushes["avg_ns"]), (&4.into(), &1_372_500.0.into()), "{report}");
+}
+
+#[test]
+fn an_empty_recording_among_others_is_left_out() {
+    let dir = tempdir();
+    write(dir.path(), false);
+    std::fs::write(dir.path().join("e.blktrace.0"), "").unwrap();
+    for verb in ["show", "spans"] {
+        let (status, told, errors) = ran(millrace().args(["trace", verb, "t", "e"]), dir.path());
+        assert_eq!(status, Some(1), "{errors}");
+        let says =
+            "error: e.blktrace.0: the trace is empty: nothing was recorded; it is left out\n";
+        assert!(errors.contains(says) && told.lines().count() > 10, "{told}{errors}");
+    }
+    let (status, _, errors) = ran(millrace().args(["trace", "show", "e"]), dir.path());
+    assert_eq!(status, Some(2), "{errors}");
+}

@@ -121,7 +121,8 @@ impl<W: Write> Writer<W> {
     pub fn finish(mut self) -> io::Result<(u64, Vec<String>)> {
         self.kind.finish(&mut self.out, &mut self.lost)?;
         self.out.flush()?;
-        Ok((self.ios, self.lost.notes(self.format)))
+        let written = self.ios - self.lost.ios.iter().sum::<u64>();
+        Ok((written, self.lost.notes(self.format)))
     }
 }
 

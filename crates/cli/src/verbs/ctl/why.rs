@@ -8,7 +8,7 @@ mod causes;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use millrace_console::{Grid, Side, say, visible};
 use serde::Serialize;
 use serde_json::json;
@@ -82,7 +82,11 @@ pub fn run(args: &WhyArgs) -> Result<ExitCode> {
     let volume = volume_of(&before, &args.name)?;
     std::thread::sleep(args.seconds);
     let now = client.stats()?;
-    let why = why(&volume, &now, &before);
+    let mut why = why(&volume, &now, &before);
+    if volume != args.name {
+        let (export, volume) = (visible(&args.name), visible(&volume));
+        why.says = format!("Export {export} is one of volume {volume}. {}", why.says);
+    }
     match args.daemon.json {
         true => say(&format!("{}\n", json!(why))),
         false => say(&text(&why)),
@@ -95,6 +99,11 @@ fn volume_of(report: &Report, name: &str) -> Result<String> {
     match report.exports.iter().find(|export| export.name == name) {
         Some(export) if report.volumes.iter().all(|volume| volume.name != name) => {
             Ok(export.volume.clone())
+        }
+        None if !report.exports.is_empty() => {
+            let exports: Vec<_> = report.exports.iter().map(|one| visible(&one.name)).collect();
+            let volume = super::volume(report, name).map(|volume| volume.name.clone());
+            volume.map_err(|error| anyhow!("{error}; exports: {}", exports.join(", ")))
         }
         _ => super::volume(report, name).map(|volume| volume.name.clone()),
     }

@@ -52,6 +52,10 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Parsed
     if text.starts_with("Input file ") && text.ends_with(" added") {
         return Ok(ParsedLine::Other);
     }
+    // Its last line, of traces with data of drivers.
+    if text.starts_with("discarded traces containing ") {
+        return Ok(ParsedLine::Other);
+    }
     let mut words = text.split_ascii_whitespace();
     let [device, cpu, sequence, time, process, action] = fields(words.by_ref())?;
     whole("the CPU", cpu)?;

@@ -37,7 +37,10 @@ impl<R: Read + Send> Steps for Blktrace<R> {
     fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError> {
         let Some(entry) = self.reader.read()? else {
             if self.events.has_completions_only() {
-                return Err(ReadError::CompletionsOnly { file: "blktrace".into() });
+                let file = self.reader.files().next();
+                let file = file.map(|(_, _, path)| path.display().to_string());
+                let file = file.unwrap_or_else(|| "standard input".to_owned());
+                return Err(ReadError::CompletionsOnly { file });
             }
             return Ok(StreamState::Ended);
         };

@@ -270,6 +270,15 @@ fn a_damaged_file_of_a_set_ends_there_and_the_others_are_read_on() {
 }
 
 #[test]
+fn the_last_line_of_blkparse_is_no_event() {
+    let lines = "8,0 0 1 0.000000000 1 Q R 8 + 8 [x]\n8,0 0 2 0.000001000 1 C R 8 + 8 [0]\n\n\
+                 discarded traces containing low-level device driver specific data \
+                 (only available in binary output)\n";
+    let mut source = AnySource::from_reader("t", io::Cursor::new(lines), None).unwrap();
+    assert_eq!((ios(&mut source).len(), source.damage().len()), (1, 0));
+}
+
+#[test]
 fn completions_alone_are_an_error() {
     let lines = "8,0 0 1 0.000000000 1 C R 8 + 8 [0]\n".repeat(3);
     let error = problem(&mut AnySource::from_reader("t", io::Cursor::new(lines), None).unwrap());

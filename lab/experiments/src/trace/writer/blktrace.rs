@@ -4,7 +4,7 @@
 //! Owns the answers to come, in the order of their times, so that the file is in order. Devices
 //! with names such as `8,0` keep their numbers; others get the major number of millrace's drives
 //! and a message with their name, which `trace` shows. Sectors have 512 bytes; what begins or ends
-//! within one is widened. Times begin at a second, as blkparse takes 0 for unset.
+//! within one is widened; in place of a flush's sector is its time. Times begin at a second, as blkparse takes 0 for unset.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -119,7 +119,9 @@ impl<W: Write> Layout<W> for Events {
         lost.zeroes += u64::from(io.op == Op::WriteZeroes);
         let first = io.offset_bytes / SECTOR_BYTES;
         let mut bytes_left = (end.div_ceil(SECTOR_BYTES) - first).saturating_mul(SECTOR_BYTES);
-        let (mut sector, kind) = (first, categories(io));
+        let kind = categories(io);
+        // As in recordings of millrace, by which a reader tells flushes from each other.
+        let mut sector = if io.op == Op::Flush { time_ns } else { first };
         loop {
             let bytes = bytes_left.min(RECORD_LEN_MAX) as u32;
             for act in [Act::Queue, Act::Issue] {
@@ -143,8 +145,10 @@ impl<W: Write> Layout<W> for Events {
                 }
             }
             bytes_left -= u64::from(bytes);
+            if io.op == Op::Flush {
+                return Ok(());
+            }
             sector += u64::from(bytes) / SECTOR_BYTES;
-            // A flush has no bytes and is one record.
             if bytes_left == 0 || sector - first >= PARTS_MAX * (RECORD_LEN_MAX / SECTOR_BYTES) {
                 return Ok(());
             }
