@@ -4,7 +4,8 @@
 //! Owns the answers to come, in the order of their times, so that the file is in order. Devices
 //! with names such as `8,0` keep their numbers; others get the major number of millrace's drives
 //! and a message with their name, which `trace` shows. Sectors have 512 bytes; what begins or ends
-//! within one is widened; in place of a flush's sector is its time. Times begin at a second, as blkparse takes 0 for unset.
+//! within one is widened; in place of a flush's sector is its time. Times begin at a second, as
+//! blkparse takes 0 for unset.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
