@@ -51,7 +51,7 @@ pub fn for_each_event(
 pub struct EventWalk {
     /// Names of processes and devices.
     pub names: Names,
-    /// Whether all files were read to their end.
+    /// Damage of files that were not read to their end.
     pub damage: ReadDamage,
 }
 

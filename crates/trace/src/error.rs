@@ -42,6 +42,15 @@ pub enum TraceError {
         /// The first file.
         first: PathBuf,
     },
+    /// The trace has completions, and no event with which an I/O begins.
+    #[error(
+        "{trace}: it has completions (C) only, and an I/O is known by its Q or D: record these, too, \
+         as blktrace does without -a"
+    )]
+    CompletionsOnly {
+        /// Its name.
+        trace: String,
+    },
     /// A file cannot be opened or read.
     #[error("{}: cannot be read from byte {offset} on", .file.display())]
     Io {

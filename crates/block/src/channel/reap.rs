@@ -22,7 +22,7 @@ const POLLS_PER_LOOK: u32 = 8;
 /// A completed bio that a program looks at in its slot. Dropped by a panic of the program, it is as
 /// if that had asked for the bio to be dropped.
 struct ShownSlot<'a, M: Machine> {
-    /// None after that.
+    /// `None` once the slot was given back.
     slot: Option<BioRef<M>>,
     free: &'a mut BioList<M>,
 }
@@ -136,7 +136,7 @@ impl<M: Machine> Channel<M> {
         driving.end();
         let mut handed = 0;
         loop {
-            // What is in parts, or refused, may be done again before this ends: each has one go.
+            // Bios in parts, or refused, may be done again before this ends: each has one go.
             let driving = Driving(self);
             let next_slot = driving.0.next_whole().or_else(|| driving.0.next_of_others(handed));
             driving.end();

@@ -75,7 +75,7 @@ impl<M: Machine> Worker<M> {
     pub fn turn(&mut self) {
         // Stays so if this is left by a panic.
         self.is_broken = true;
-        // What a turn that was left so has found would be taken for what another queue answers.
+        // Tags that such a turn has found would be taken for those of another queue.
         self.run.batch.clear();
         self.run.forget_wake();
         let now_ns = M::now();

@@ -404,7 +404,7 @@ fn entry_ns<M: Machine>(bio: &Slot<M>) -> u64 {
     bio.q_ns + u64::from(bio.waited.g_ns)
 }
 
-/// What events of a bio are about. A flush has no sectors: in their place is the time at which it
+/// The subject of a bio's events. A flush has no sectors: in their place is the time at which it
 /// was queued, which tells it from other flushes.
 #[inline(always)]
 fn subject<M: Machine>(disk: &Disk<M>, bio: &Slot<M>, sectors: SectorCount) -> Subject {

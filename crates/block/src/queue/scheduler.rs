@@ -466,12 +466,12 @@ impl<M: Machine> Scheduling<M> {
         forget(self.picked.replace(chain.bio));
     }
 
-    /// What tells its drive from others.
+    /// The mark of its drive.
     fn mark(&self) -> DriveMark {
         DriveMark(Arc::as_ptr(&self.drive).addr())
     }
 
-    /// Whether a chain that `next` named is of this drive.
+    /// Returns true if a chain that `next` named is of this drive.
     #[inline]
     pub(crate) fn is_own(&self, chain: &Chain<M>) -> bool {
         chain.drive == self.mark()

@@ -134,15 +134,6 @@ pub enum ReadError {
     /// A file of blktrace is broken.
     #[error(transparent)]
     Blktrace(#[from] TraceError),
-    /// A trace of events has completions, and no event with which an I/O begins.
-    #[error(
-        "{file}: it has completions (C) only, and an I/O is known by its Q or D: record these, too, \
-         as blktrace does without -a"
-    )]
-    CompletionsOnly {
-        /// Which file.
-        file: String,
-    },
 }
 
 impl ReadError {

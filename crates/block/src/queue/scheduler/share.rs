@@ -116,7 +116,7 @@ pub(crate) struct ShareQueue<M: Machine> {
     said: Option<Box<Noted>>,
 }
 
-/// What waits in a queue: of one drive.
+/// Chains that wait in a queue, all of one drive.
 struct WaitingChains {
     count: u32,
     drive: DriveMark,

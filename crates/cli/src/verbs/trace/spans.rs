@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use millrace_console::{Bar, Next};
-use millrace_trace::{Columns, Per, Spans, json_line};
+use millrace_trace::{Columns, Per, Spans, TraceError, json_line};
 
 use super::Input;
 
@@ -67,11 +67,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     })?;
     spans.set_names(&walked.names);
     if spans.has_completions_only() {
-        bail!(
-            "{}: it has completions (C) only, and spans begin with Q: record these, too, as \
-             blktrace does without -a",
-            args.input.names.join(" ")
-        );
+        bail!(TraceError::CompletionsOnly { trace: args.input.names.join(" ") });
     }
     let per = args.per.map(|by| match by {
         SpanSplit::Drive => Per::Drive,

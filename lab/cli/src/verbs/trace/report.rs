@@ -15,7 +15,7 @@ use millrace_experiments::trace::{
     AnySource, EventIos, OpenedTrace, Profile, TracePath, TraceSource, open_events, profile_text,
 };
 use millrace_experiments::trace::{Timeline, report_page};
-use millrace_trace::{Reader, Spans, TraceName, json_line};
+use millrace_trace::{Reader, Spans, TraceError, TraceName, json_line};
 
 use super::TraceInput;
 
@@ -104,10 +104,7 @@ fn recording(args: &Args, mut reader: Reader) -> Result<(String, String, ReadDam
         profile.add(&io);
     }
     if spans.has_completions_only() {
-        bail!(
-            "{label}: it has completions (C) only, and an I/O is known by its Q or D: record these, \
-             too, as blktrace does without -a"
-        );
+        bail!(TraceError::CompletionsOnly { trace: label });
     }
     if let Some(note) = walked.names.dropped_note() {
         eprintln!("note: {note}");

@@ -6,7 +6,7 @@
 //! Source: blkparse(1), "DEFAULT FORMAT" and "RWBS".
 
 use millrace_block::blktrace::{Act, Record, category};
-use millrace_trace::Entry;
+use millrace_trace::{Entry, TraceError};
 
 use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
@@ -100,7 +100,7 @@ fn categories(kind: &str, sectors: u64) -> Option<u16> {
 impl Blkparse {
     fn end(&self) -> Result<StreamState, ReadError> {
         match self.events.has_completions_only() {
-            true => Err(ReadError::CompletionsOnly { file: self.lines.file().to_owned() }),
+            true => Err(TraceError::CompletionsOnly { trace: self.lines.file().to_owned() }.into()),
             false => Ok(StreamState::Ended),
         }
     }

@@ -5,7 +5,7 @@
 
 use std::io::Read;
 
-use millrace_trace::Reader;
+use millrace_trace::{Reader, TraceError};
 
 use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
@@ -40,7 +40,7 @@ impl<R: Read + Send> Steps for Blktrace<R> {
                 let file = self.reader.files().next();
                 let file = file.map(|(_, _, path)| path.display().to_string());
                 let file = file.unwrap_or_else(|| "standard input".to_owned());
-                return Err(ReadError::CompletionsOnly { file });
+                return Err(TraceError::CompletionsOnly { trace: file }.into());
             }
             return Ok(StreamState::Ended);
         };
