@@ -1,9 +1,9 @@
-//! Counters of an I/O thread, for other threads to read.
+//! Counters of one thread, for other threads to read.
 //!
 //! A thread counts in a plain struct of its own and publishes a copy once per turn of its loop;
 //! whoever asks adds up the copies. Used by both servers, each with a struct of its own counters.
 //!
-//! Invariant: one writer per [`ThreadCounters`]; a reader may see counters of different turns.
+//! Invariant: one writer per [`PublishedCounters`]; a reader may see counters of different turns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,18 +20,18 @@ pub(crate) trait Counters<const N: usize>: Default {
     }
 }
 
-/// The counters of one thread, alone on their cache lines.
+/// Counters that one thread writes, alone on their cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct ThreadCounters<const N: usize>([AtomicU64; N]);
+pub(crate) struct PublishedCounters<const N: usize>([AtomicU64; N]);
 
-impl<const N: usize> Default for ThreadCounters<N> {
+impl<const N: usize> Default for PublishedCounters<N> {
     fn default() -> Self {
-        ThreadCounters([const { AtomicU64::new(0) }; N])
+        PublishedCounters([const { AtomicU64::new(0) }; N])
     }
 }
 
-impl<const N: usize> ThreadCounters<N> {
+impl<const N: usize> PublishedCounters<N> {
     /// Shows other threads these counters.
     pub(crate) fn publish(&self, mut counters: impl Counters<N>) {
         for (cell, value) in self.0.iter().zip(counters.fields()) {

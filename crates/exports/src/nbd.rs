@@ -41,7 +41,7 @@ use self::memory::budget::Budget;
 use self::renewal::Renewal;
 use self::server_state::{Connections, ServerState, ShutdownState};
 use self::worker::Worker;
-use crate::counters::{Counters, ThreadCounters};
+use crate::counters::{Counters, PublishedCounters};
 use crate::descriptors;
 use crate::io_threads::{IoThreads, Place, Service, cpu_of};
 use crate::mailbox::Mailbox;
@@ -257,7 +257,7 @@ fn share(
         listeners: listeners.iter().map(Listener::fd).collect(),
         failed_accepts: Mutex::new(Vec::new()),
         mailboxes: (0..threads).map(|_| Mailbox::default()).collect(),
-        published: (0..threads).map(|_| ThreadCounters::default()).collect(),
+        published: (0..threads).map(|_| PublishedCounters::default()).collect(),
         changes: AtomicU64::new(0),
         ending: ShutdownState::default(),
     })

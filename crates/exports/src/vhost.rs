@@ -61,7 +61,7 @@ pub use self::io_thread::{pace, polling};
 pub use self::local::LocalDevice;
 pub use self::log::Say;
 pub use self::queue::blk;
-pub use self::stats::VhostStats;
+pub use self::stats::{QueueStats, ThreadStats, VhostStats};
 pub use self::thread_count::{QUEUES_MAX, Threads};
 
 /// Longest poll before a sleep unless set otherwise: 200 us, as KVM's `halt_poll_ns`. On hosts that
@@ -308,7 +308,7 @@ impl ExportObserver {
 }
 
 impl VhostObserver {
-    /// The counters of each thread of each export, by the export's name.
+    /// The counters of each thread of each export and of its queues, by the export's name.
     #[must_use]
     pub fn stats(&self) -> Vec<(String, Vec<VhostStats>)> {
         let threads = |seen: &ExportObserver| {

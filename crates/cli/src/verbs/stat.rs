@@ -34,7 +34,7 @@ Examples:
   millrace stat 1                       and then every second, until Ctrl-C
   millrace stat 1 -x                    with all columns, and the 99th percentile
   millrace stat 1 --clients             with a row for each client of a volume
-  millrace stat 1 --guests              the I/O threads of virtual machines
+  millrace stat 1 --guests              the queues and I/O threads of virtual machines
   millrace stat 1 --groups              groups of clients: shares, and what holds them
   millrace stat 0.5 10 --json           ten reports as lines of JSON, half a second apart
   millrace stat --connect unix:/run/millrace/fast.sock.control 1

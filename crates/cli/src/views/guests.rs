@@ -1,7 +1,7 @@
 //! What the exports to virtual machines did, on the control socket and for Prometheus.
 //!
-//! Owns the shape of one I/O thread's counters and their metrics. Made by `serve` from the
-//! exports' counters; read back by `millrace stat --guests`.
+//! Owns the shape of the counters of one I/O thread and its queues, and their metrics. Made by
+//! `serve` from the exports' counters; read back by `millrace stat --guests`.
 
 use std::fmt::Write;
 
@@ -16,29 +16,39 @@ pub struct GuestThread {
     pub export: String,
     /// Number of the thread in its export.
     pub thread: u16,
-    /// Queues of a guest that it serves now.
-    pub queues: u64,
-    /// Requests in flight now.
-    pub in_flight: u64,
-    /// Requests taken off rings.
-    pub requests: u64,
-    /// Requests answered with an error.
-    pub errors: u64,
     /// Times requests were submitted to the drives together.
     pub batches: u64,
     /// Times it waited for more requests before.
     pub holds: u64,
-    /// Kicks of the guest that were seen.
-    pub kicks: u64,
-    /// Interrupts sent to the guest.
-    pub interrupts: u64,
     /// System calls for data and interrupts.
     pub system_calls: u64,
     /// What its polls caught.
     pub polls: Polls,
     /// Times it slept.
     pub sleeps: u64,
-    /// Queues that a guest broke.
+    /// Queues that it serves or has served.
+    pub queues: Vec<GuestQueue>,
+}
+
+/// One queue of an export to virtual machines, so far, for all guests that have used it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GuestQueue {
+    /// Number of the queue in the device.
+    pub queue: u16,
+    /// A guest has it in service now.
+    pub in_service: bool,
+    /// Requests in flight now.
+    pub in_flight: u64,
+    /// Requests taken off the ring.
+    pub requests: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Kicks of the guest that were seen.
+    pub kicks: u64,
+    /// Interrupts sent to the guest.
+    pub interrupts: u64,
+    /// Times a guest broke the ring.
     pub broken: u64,
 }
 
@@ -55,23 +65,29 @@ pub struct Polls {
 }
 
 impl GuestThread {
-    /// A thread's counters.
+    /// The counters of a thread and its queues.
     pub fn new(export: &str, thread: usize, stats: &VhostStats) -> GuestThread {
-        GuestThread {
-            export: export.to_owned(),
-            thread: thread as u16,
-            queues: stats.queues,
+        let queues = stats.queues.iter().map(|(number, stats)| GuestQueue {
+            queue: *number,
+            in_service: stats.queues > 0,
             in_flight: stats.in_flight,
             requests: stats.requests,
             errors: stats.errors,
-            batches: stats.batches,
-            holds: stats.holds,
             kicks: stats.kicks,
             interrupts: stats.interrupts,
+            broken: stats.broken,
+        });
+        let queues = queues.collect();
+        let stats = &stats.thread;
+        GuestThread {
+            export: export.to_owned(),
+            thread: thread as u16,
+            batches: stats.batches,
+            holds: stats.holds,
             system_calls: stats.system_calls,
             polls: Polls { hits: stats.poll_hits, misses: stats.poll_misses, ns: stats.poll_ns },
             sleeps: stats.sleeps,
-            broken: stats.broken,
+            queues,
         }
     }
 
@@ -79,13 +95,13 @@ impl GuestThread {
     #[must_use]
     pub fn since(&self, before: &GuestThread) -> GuestThread {
         let less = |now: u64, then: u64| now.saturating_sub(then);
+        let queue = |now: &GuestQueue| {
+            let then = before.queues.iter().find(|then| then.queue == now.queue);
+            then.map_or(*now, |then| now.since(then))
+        };
         GuestThread {
-            requests: less(self.requests, before.requests),
-            errors: less(self.errors, before.errors),
             batches: less(self.batches, before.batches),
             holds: less(self.holds, before.holds),
-            kicks: less(self.kicks, before.kicks),
-            interrupts: less(self.interrupts, before.interrupts),
             system_calls: less(self.system_calls, before.system_calls),
             polls: Polls {
                 hits: less(self.polls.hits, before.polls.hits),
@@ -93,33 +109,52 @@ impl GuestThread {
                 ns: less(self.polls.ns, before.polls.ns),
             },
             sleeps: less(self.sleeps, before.sleeps),
-            broken: less(self.broken, before.broken),
+            queues: self.queues.iter().map(queue).collect(),
             ..self.clone()
+        }
+    }
+
+    /// Requests that it took off all its queues.
+    pub fn requests(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.requests).sum()
+    }
+}
+
+impl GuestQueue {
+    fn since(&self, before: &GuestQueue) -> GuestQueue {
+        let less = |now: u64, then: u64| now.saturating_sub(then);
+        GuestQueue {
+            requests: less(self.requests, before.requests),
+            errors: less(self.errors, before.errors),
+            kicks: less(self.kicks, before.kicks),
+            interrupts: less(self.interrupts, before.interrupts),
+            broken: less(self.broken, before.broken),
+            ..*self
         }
     }
 }
 
 /// A counter or gauge: its name, what it is, its value.
-type Metric = (&'static str, &'static str, fn(&GuestThread) -> u64);
+type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-const COUNTERS: [Metric; 12] = [
-    ("requests", "Requests of guests taken off rings.", |t| t.requests),
-    ("errors", "Requests of guests answered with an error.", |t| t.errors),
-    ("batches", "Times requests were submitted together.", |t| t.batches),
-    ("holds", "Times it waited for more requests before.", |t| t.holds),
-    ("kicks", "Kicks of guests that were seen.", |t| t.kicks),
-    ("interrupts", "Interrupts sent to guests.", |t| t.interrupts),
-    ("system_calls", "System calls for data and interrupts.", |t| t.system_calls),
-    ("poll_hits", "Polls that ended because something came.", |t| t.polls.hits),
-    ("poll_misses", "Polls in vain.", |t| t.polls.misses),
-    ("poll_nanoseconds", "Time spent polling.", |t| t.polls.ns),
-    ("sleeps", "Times a thread slept.", |t| t.sleeps),
-    ("broken_queues", "Queues that a guest broke.", |t| t.broken),
+const QUEUE_METRICS: [Metric<GuestQueue>; 7] = [
+    ("requests_total", "Requests of guests taken off rings.", |q| q.requests),
+    ("errors_total", "Requests of guests answered with an error.", |q| q.errors),
+    ("kicks_total", "Kicks of guests that were seen.", |q| q.kicks),
+    ("interrupts_total", "Interrupts sent to guests.", |q| q.interrupts),
+    ("broken_queues_total", "Times a guest broke its queue.", |q| q.broken),
+    ("queues", "1 while a guest has the queue in service.", |q| q.in_service.into()),
+    ("requests_in_flight", "Requests of guests in flight now.", |q| q.in_flight),
 ];
 
-const GAUGES: [Metric; 2] = [
-    ("queues", "Queues of guests that are served now.", |t| t.queues),
-    ("requests_in_flight", "Requests of guests in flight now.", |t| t.in_flight),
+const THREAD_METRICS: [Metric<GuestThread>; 7] = [
+    ("batches_total", "Times requests were submitted together.", |t| t.batches),
+    ("holds_total", "Times it waited for more requests before.", |t| t.holds),
+    ("system_calls_total", "System calls for data and interrupts.", |t| t.system_calls),
+    ("poll_hits_total", "Polls that ended because something came.", |t| t.polls.hits),
+    ("poll_misses_total", "Polls in vain.", |t| t.polls.misses),
+    ("poll_nanoseconds_total", "Time spent polling.", |t| t.polls.ns),
+    ("sleeps_total", "Times a thread slept.", |t| t.sleeps),
 ];
 
 /// The lines for Prometheus; none without such an export. `braced` makes text of labels.
@@ -128,20 +163,41 @@ pub fn metrics(threads: &[GuestThread], braced: impl Fn(&[(&str, &str)]) -> Stri
     if threads.is_empty() {
         return page;
     }
-    let counters =
-        COUNTERS.map(|(name, help, value)| (format!("{name}_total"), "counter", help, value));
-    let gauges = GAUGES.map(|(name, help, value)| (name.to_owned(), "gauge", help, value));
-    for (name, kind, help, value) in counters.into_iter().chain(gauges) {
-        let name = format!("millrace_vhost_{name}");
-        // Writing to a string cannot fail.
-        let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    for (name, help, value) in QUEUE_METRICS {
+        head(&mut page, name, help);
+        for thread in threads {
+            for queue in &thread.queues {
+                let (of_thread, of_queue) = (thread.thread.to_string(), queue.queue.to_string());
+                let labels = [
+                    ("export", thread.export.as_str()),
+                    ("thread", &of_thread),
+                    ("queue", &of_queue),
+                ];
+                line(&mut page, name, &braced(&labels), value(queue));
+            }
+        }
+    }
+    for (name, help, value) in THREAD_METRICS {
+        head(&mut page, name, help);
         for thread in threads {
             let number = thread.thread.to_string();
             let labels = braced(&[("export", &thread.export), ("thread", &number)]);
-            let _ = writeln!(page, "{name}{labels} {}", value(thread));
+            line(&mut page, name, &labels, value(thread));
         }
     }
     page
+}
+
+fn head(page: &mut String, name: &str, help: &str) {
+    let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+    let name = format!("millrace_vhost_{name}");
+    // Writing to a string cannot fail.
+    let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+}
+
+fn line(page: &mut String, name: &str, labels: &str, value: u64) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(page, "millrace_vhost_{name}{labels} {value}");
 }
 
 #[cfg(test)]
@@ -149,12 +205,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_counter_of_every_thread_has_a_line() {
-        let thread = |thread| GuestThread { thread, kicks: 7, ..GuestThread::default() };
-        let braced = |labels: &[(&str, &str)]| format!("{{{}}}", labels[1].1);
+    fn every_counter_of_every_thread_and_queue_has_a_line() {
+        let queue = |queue| GuestQueue { queue, kicks: 7, ..GuestQueue::default() };
+        let thread = |thread| GuestThread {
+            thread,
+            sleeps: 9,
+            queues: vec![queue(2 * thread), queue(2 * thread + 1)],
+            ..GuestThread::default()
+        };
+        let braced = |labels: &[(&str, &str)]| {
+            let labels: Vec<String> =
+                labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            format!("{{{}}}", labels[1..].join(","))
+        };
         let text = metrics(&[thread(0), thread(1)], braced);
-        assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 28);
-        assert!(text.contains("millrace_vhost_kicks_total{1} 7\n"), "{text}");
+        assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 4 * 7 + 2 * 7);
+        assert!(text.contains("millrace_vhost_kicks_total{thread=1,queue=3} 7\n"), "{text}");
+        assert!(text.contains("millrace_vhost_sleeps_total{thread=1} 9\n"), "{text}");
+        assert!(text.contains("# TYPE millrace_vhost_queues gauge\n"), "{text}");
         assert!(metrics(&[], braced).is_empty());
     }
 }

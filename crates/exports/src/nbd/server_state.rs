@@ -15,7 +15,7 @@ use super::exports::Exports;
 use super::memory::Zeroes;
 use super::memory::budget::Budget;
 use super::stats;
-use crate::counters::ThreadCounters;
+use crate::counters::PublishedCounters;
 use crate::io_threads::Failed;
 use crate::mailbox::{Mailbox, lock};
 use crate::stop::StopOrder;
@@ -93,7 +93,7 @@ pub(crate) struct ServerState {
     pub(crate) listeners: Vec<RawFd>,
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<(RawFd, usize)>>,
-    pub(crate) published: Vec<ThreadCounters<{ stats::FIELDS }>>,
+    pub(crate) published: Vec<PublishedCounters<{ stats::FIELDS }>>,
     /// Raised whenever something changed that other threads are to look at: a wait for memory or
     /// for a range, or that some was given back.
     pub(crate) changes: AtomicU64,

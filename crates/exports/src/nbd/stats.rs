@@ -84,7 +84,7 @@ mod tests {
             *field = number;
         }
         assert_eq!((counts.connections, counts.copied.bytes, counts.buffers_in_use), (1, 9, 15));
-        let published = crate::counters::ThreadCounters::default();
+        let published = crate::counters::PublishedCounters::default();
         published.publish(counts);
         let mut total: ServerStats = published.read();
         assert_eq!(total, counts);

@@ -34,8 +34,7 @@ use super::log::Log;
 use super::memory::sigbus;
 use super::queue::Queue;
 use super::queue::unflushed::UnflushedWrites;
-use super::stats::{self, VhostStats};
-use crate::counters::ThreadCounters;
+use super::stats::{PublishedStats, QueueCounters, ThreadStats};
 use crate::faults::Faults;
 use crate::mailbox::Mailbox;
 use crate::stop::StopOrder;
@@ -65,7 +64,7 @@ pub(crate) struct ThreadConfig {
 #[derive(Default)]
 pub(crate) struct ThreadState {
     pub(crate) orders: Mailbox<Order>,
-    pub(crate) published: ThreadCounters<{ stats::FIELDS }>,
+    pub(crate) published: PublishedStats,
     pub(crate) nudge: Nudge,
 }
 
@@ -131,7 +130,7 @@ pub(crate) struct IoThread {
     turns: bool,
     pace: PaceState,
     idle: IdleState,
-    stats: VhostStats,
+    stats: ThreadStats,
     /// The value of `sigbus::hits` when memory was last found whole.
     hits: usize,
 }
@@ -139,6 +138,7 @@ pub(crate) struct IoThread {
 /// A queue and the place of its kick.
 struct ServedQueue {
     queue: Box<Queue>,
+    counters: Arc<QueueCounters>,
     kick: Option<usize>,
     /// Requests that this round found.
     available: u32,
@@ -195,7 +195,7 @@ impl IoThread {
                 answered: false,
                 spun_ns: 0,
             },
-            stats: VhostStats::default(),
+            stats: ThreadStats::default(),
             hits: 0,
         })
     }
@@ -258,7 +258,7 @@ impl IoThread {
             self.find_damage();
         }
         for served in self.queues.iter_mut().flatten() {
-            self.idle.answered |= served.queue.publish(&mut self.stats);
+            self.idle.answered |= served.queue.publish();
         }
         Ok(moved > 0 || holds)
     }
@@ -304,9 +304,8 @@ impl IoThread {
                 continue;
             };
             let _all = self.common.lock.as_ref().map(Lock::lock);
-            let (channel, stats) = (&mut self.channel, &mut self.stats);
             let before = served.queue.in_flight();
-            let count = served.queue.take(most, lane as u64, channel, stats);
+            let count = served.queue.take(most, lane as u64, &mut self.channel);
             at_once += before + count - served.queue.in_flight();
             taken += count;
         }
@@ -320,7 +319,7 @@ impl IoThread {
     /// Starts what was taken and answers what is done.
     #[inline]
     fn poll(&mut self) -> u32 {
-        let (queues, stats, common) = (&mut self.queues, &mut self.stats, &self.common);
+        let (queues, common) = (&mut self.queues, &self.common);
         let done = self.channel.poll(|completion| {
             let (lane, head) = (completion.user_data >> 16, completion.user_data as u16);
             let _all = common.lock.as_ref().map(Lock::lock);
@@ -329,7 +328,7 @@ impl IoThread {
             }
             let served = queues[lane as usize].as_mut();
             let served = served.expect("a queue stays until it is empty");
-            served.queue.complete(head, completion.status, stats);
+            served.queue.complete(head, completion.status);
         });
         if self.pace.is_on {
             self.pace.pace.completed(done as u32);
@@ -356,7 +355,13 @@ impl IoThread {
 
     /// What is looked after now and then: stopped and broken queues, timeouts, counters.
     fn look_after(&mut self) {
-        self.stats.kicks += self.kicks.take();
+        let queues = &mut self.queues;
+        self.kicks.take(|place| {
+            let mut served = queues.iter_mut().flatten();
+            if let Some(served) = served.find(|served| served.kick == Some(place)) {
+                served.queue.stats.kicks += 1;
+            }
+        });
         if self.channel.in_flight() > 0 {
             self.channel.tick();
         }
@@ -366,7 +371,7 @@ impl IoThread {
             let Some(served) = place else { continue };
             if let Some(why) = served.queue.broken.as_ref().filter(|_| !served.reported) {
                 served.reported = true;
-                self.stats.broken += 1;
+                served.queue.stats.broken += 1;
                 let number = served.queue.number;
                 self.common.log.say(format!(
                     "queue {number} is not served any more, until the guest resets the device: \
@@ -376,7 +381,7 @@ impl IoThread {
             if served.queue.is_drained()
                 && let Some(mut served) = place.take()
             {
-                served.queue.publish(&mut self.stats);
+                served.queue.publish();
                 served.end(&mut self.kicks);
             }
         }
@@ -415,13 +420,12 @@ impl IoThread {
     }
 
     pub(crate) fn publish(&mut self) {
-        self.stats.in_flight = self.channel.in_flight().into();
-        self.stats.queues = self.queues.iter().flatten().count() as u64;
+        self.queues.iter().flatten().for_each(|served| served.publish_stats(1));
         let counters = self.ctx.reactor().counters();
         let mut stats = self.stats;
         stats.system_calls += counters.system_calls;
         stats.sleeps = counters.sleeps;
-        self.state.published.publish(stats);
+        self.state.published.thread.publish(stats);
     }
 }
 

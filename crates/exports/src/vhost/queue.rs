@@ -35,7 +35,7 @@ use self::waiting_bio::WaitingBio;
 use super::memory::GuestMemory;
 use super::memory::sigbus;
 use super::ring::{Areas, Chain, RingError, RingFeatures, SplitRing};
-use super::stats::VhostStats;
+use super::stats::QueueStats;
 use crate::virtio::{ID_BYTES, status};
 
 /// What all queues of a device share.
@@ -65,6 +65,8 @@ pub(crate) struct Queue {
     pub(crate) stopping: Option<Sender<u16>>,
     /// What the guest did that it must not.
     pub(crate) broken: Option<String>,
+    /// What it did so far, and how many requests are taken and not answered.
+    pub(crate) stats: QueueStats,
     ring: SplitRing,
     /// The ring went away with memory that the frontend took back, and is not touched any more.
     is_lost: bool,
@@ -72,7 +74,6 @@ pub(crate) struct Queue {
     slots: Box<[Slot]>,
     /// By slot, the memory of requests that have it in several pieces.
     parts: Box<[Vec<Segment>]>,
-    in_flight: u32,
     memory: Memory,
     tracking: Tracking,
     /// A bio for which the channel had no room.
@@ -130,12 +131,12 @@ impl Queue {
             notifiers: parts.notifiers,
             stopping: None,
             broken: None,
+            stats: QueueStats::default(),
             ring,
             is_lost: false,
             chain: Chain::default(),
             slots: (0..size).map(|_| Slot::FREE).collect(),
             parts: (0..size).map(|_| Vec::new()).collect(),
-            in_flight: 0,
             memory: Memory { now: parts.memory, epoch: 0, old: Vec::new() },
             tracking: Tracking {
                 inflight: parts.inflight,
@@ -171,7 +172,7 @@ impl Queue {
     /// Requests taken and not answered.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight
+        self.stats.in_flight as u32
     }
 
     /// Whether requests may be taken.
@@ -206,16 +207,10 @@ impl Queue {
     /// as that has room; returns how many that were. Completions come under `lane << 16` and the
     /// head.
     #[inline]
-    pub(crate) fn take(
-        &mut self,
-        most: u32,
-        lane: u64,
-        channel: &mut Channel<Native>,
-        stats: &mut VhostStats,
-    ) -> u32 {
+    pub(crate) fn take(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> u32 {
         let (mut count, mut has_room) = (0, true);
         if self.held.is_some() || !self.tracking.again.is_empty() {
-            (count, has_room) = self.take_up(most, lane, channel, stats);
+            (count, has_room) = self.take_up(most, lane, channel);
         }
         // What closes it inside the loop ends that as well.
         has_room &= self.is_open();
@@ -224,32 +219,26 @@ impl Queue {
             && let Some(head) = self.next()
         {
             count += 1;
-            has_room = self.start(head, lane, channel, stats);
+            has_room = self.start(head, lane, channel);
         }
-        stats.requests += u64::from(count);
+        self.stats.requests += u64::from(count);
         count
     }
 
     /// Takes up what the channel had no room for, and what an earlier process left; how many were
     /// started of the latter, and whether there is room for more.
     #[cold]
-    fn take_up(
-        &mut self,
-        most: u32,
-        lane: u64,
-        channel: &mut Channel<Native>,
-        stats: &mut VhostStats,
-    ) -> (u32, bool) {
+    fn take_up(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> (u32, bool) {
         let (waiting, group) = (self.available(), self.flags.group);
         let held = self.held.take().map(|held| held.try_again(group, waiting, channel));
-        let mut has_room = held.is_none_or(|bio| self.submit(bio, channel, stats));
+        let mut has_room = held.is_none_or(|bio| self.submit(bio, channel));
         let mut count = 0;
         while has_room
             && count < most
             && let Some(head) = self.tracking.again.pop_front()
         {
             count += 1;
-            has_room = self.start(head, lane, channel, stats);
+            has_room = self.start(head, lane, channel);
         }
         (count, has_room)
     }
@@ -276,13 +265,7 @@ impl Queue {
 
     /// Starts a request; false if no more can be started now.
     #[inline(always)]
-    fn start(
-        &mut self,
-        head: u16,
-        lane: u64,
-        channel: &mut Channel<Native>,
-        stats: &mut VhostStats,
-    ) -> bool {
+    fn start(&mut self, head: u16, lane: u64, channel: &mut Channel<Native>) -> bool {
         if let Some(plain) = self.ring.walk_plain(head, &self.memory.now)
             && let Some((op, sector)) = blk::parse_plain(&plain)
         {
@@ -291,9 +274,9 @@ impl Queue {
             // SAFETY: in guest memory that the queue keeps mapped until the request is answered,
             // which is after its completion; a guest that changes it meanwhile harms itself alone.
             let bio = unsafe { Bio::foreign(op, sector, start, len_bytes) };
-            return self.send(bio.with_user_data(user_data(lane, head)), channel, stats);
+            return self.send(bio.with_user_data(user_data(lane, head)), channel);
         }
-        self.start_slowly(head, lane, channel, stats)
+        self.start_slowly(head, lane, channel)
     }
 
     /// Enters a request in flight into its slot.
@@ -301,18 +284,12 @@ impl Queue {
     fn enter(&mut self, head: u16, status: *mut u8, read_bytes: u32) {
         let state = BUSY | self.memory.epoch;
         self.slots[usize::from(head)] = Slot { status, state, read_bytes };
-        self.in_flight += 1;
+        self.stats.in_flight += 1;
     }
 
     /// Starts a request that is no plain read or write.
     #[inline(never)]
-    fn start_slowly(
-        &mut self,
-        head: u16,
-        lane: u64,
-        channel: &mut Channel<Native>,
-        stats: &mut VhostStats,
-    ) -> bool {
+    fn start_slowly(&mut self, head: u16, lane: u64, channel: &mut Channel<Native>) -> bool {
         let hits = sigbus::hits();
         if let Err(error) = self.ring.walk(head, &self.memory.now, &mut self.chain) {
             self.break_down(error);
@@ -338,7 +315,7 @@ impl Queue {
                 unsafe { Bio::foreign_vectored(op, sector, &raw const **parts) }
             }
             Action::Flush if self.tracking.unflushed.take_loss() => {
-                self.complete(head, Status::IoError, stats);
+                self.complete(head, Status::IoError);
                 return true;
             }
             Action::Flush => {
@@ -359,21 +336,21 @@ impl Queue {
                 return sigbus::hits() == hits;
             }
             Action::Refused(status) => {
-                stats.errors += 1;
+                self.stats.errors += 1;
                 self.answer(head, status);
                 return sigbus::hits() == hits;
             }
         };
-        self.send(bio.with_user_data(user_data(lane, head)), channel, stats)
+        self.send(bio.with_user_data(user_data(lane, head)), channel)
     }
 
     /// Gives the bio of a request to the channel; false if that is full.
     #[inline(always)]
-    fn send(&mut self, bio: Bio, channel: &mut Channel<Native>, stats: &mut VhostStats) -> bool {
+    fn send(&mut self, bio: Bio, channel: &mut Channel<Native>) -> bool {
         let mut bio = bio.with_tenant(self.flags.tenant).with_group(self.flags.group);
         if bio.op().is_write() {
             if self.flags.read_only {
-                self.complete(bio.user_data() as u16, Status::ReadOnly, stats);
+                self.complete(bio.user_data() as u16, Status::ReadOnly);
                 return true;
             }
             // Relaxed: the guest changes it while nothing of what depends on it is in flight.
@@ -381,7 +358,7 @@ impl Queue {
             let (is_kept, head) = (bio.op() != Op::Discard, bio.user_data() as u16);
             if is_kept && !is_back {
                 if self.tracking.unflushed.take_loss() {
-                    self.complete(head, Status::IoError, stats);
+                    self.complete(head, Status::IoError);
                     return true;
                 }
                 bio = bio.with_flags(OpFlags::FUA);
@@ -389,28 +366,28 @@ impl Queue {
                 self.slots[usize::from(head)].state |= UNFLUSHED;
             }
         }
-        self.submit(bio, channel, stats)
+        self.submit(bio, channel)
     }
 
     /// Gives a bio to the channel; false if that is full.
     #[inline(always)]
-    fn submit(&mut self, bio: Bio, channel: &mut Channel<Native>, stats: &mut VhostStats) -> bool {
+    fn submit(&mut self, bio: Bio, channel: &mut Channel<Native>) -> bool {
         match channel.submit(bio) {
             Ok(()) => true,
-            Err(rejected) => self.rejected(rejected, stats),
+            Err(rejected) => self.rejected(rejected),
         }
     }
 
     /// The channel did not take a bio; false if it takes no other, either.
     #[cold]
-    fn rejected(&mut self, rejected: Rejected, stats: &mut VhostStats) -> bool {
+    fn rejected(&mut self, rejected: Rejected) -> bool {
         match rejected.reason {
             Reject::Full => {
                 self.held = Some(WaitingBio::new(rejected.bio));
                 false
             }
             Reject::Invalid(status) => {
-                self.complete(rejected.bio.user_data() as u16, status, stats);
+                self.complete(rejected.bio.user_data() as u16, status);
                 true
             }
         }
@@ -418,11 +395,11 @@ impl Queue {
 
     /// A request is done.
     #[inline]
-    pub(crate) fn complete(&mut self, head: u16, status: Status, stats: &mut VhostStats) {
+    pub(crate) fn complete(&mut self, head: u16, status: Status) {
         if status.is_ok() {
             return self.answer(head, status::OK);
         }
-        stats.errors += 1;
+        self.stats.errors += 1;
         self.slots[usize::from(head)].read_bytes = 0;
         self.answer(head, blk::status_of(status));
     }
@@ -441,7 +418,7 @@ impl Queue {
         if slot.state & !UNFLUSHED != BUSY | self.memory.epoch {
             self.tidy_up((head, slot.state), status);
         }
-        self.in_flight -= 1;
+        self.stats.in_flight -= 1;
         if self.is_lost {
             return;
         }
@@ -470,7 +447,7 @@ impl Queue {
     /// Shows the guest what was answered, and interrupts it if it wants that; false if there was
     /// nothing.
     #[inline]
-    pub(crate) fn publish(&mut self, stats: &mut VhostStats) -> bool {
+    pub(crate) fn publish(&mut self) -> bool {
         if self.is_lost || self.ring.unpublished() == 0 {
             return false;
         }
@@ -485,8 +462,7 @@ impl Queue {
         if self.ring.wants_interrupt(before)
             && let Some(call) = &self.notifiers.call
         {
-            stats.interrupts += 1;
-            stats.system_calls += 1;
+            self.stats.interrupts += 1;
             signal(call);
         }
         true
@@ -518,7 +494,7 @@ impl Queue {
     pub(crate) fn change_memory(&mut self, memory: Arc<GuestMemory>, areas: Option<Areas>) {
         let old = std::mem::replace(&mut self.memory.now, memory);
         let of_older: u32 = self.memory.old.iter().map(|(_, count, _)| *count).sum();
-        let of_now = self.in_flight - of_older;
+        let of_now = self.in_flight() - of_older;
         if of_now > 0 {
             self.memory.old.push((self.memory.epoch, of_now, old));
         }
@@ -557,7 +533,7 @@ impl Queue {
 
     /// Whether it is stopping and empty.
     pub(crate) fn is_drained(&self) -> bool {
-        self.stopping.is_some() && self.in_flight == 0 && self.tracking.again.is_empty()
+        self.stopping.is_some() && self.in_flight() == 0 && self.tracking.again.is_empty()
     }
 }
 

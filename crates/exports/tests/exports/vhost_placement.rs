@@ -40,7 +40,7 @@ fn a_thread_on_the_cpu_of_its_guest_does_not_poll_in_vain() {
             crate::vhost_support::until("the counters are published", || {
                 export.stats().requests >= IOS
             });
-            let stats = export.stats();
+            let stats = export.threads()[0].thread;
             assert!(stats.poll_misses < IOS / 16, "{backend:?} {wait:?}: {stats:?}");
             // Those that found out that the guest keeps the CPU took a time slice each.
             let found_out_ns = 300_000_000;

@@ -71,7 +71,7 @@ fn spawn(
         let result = made.and_then(|queue| {
             let mut job = Job::new(queue, volume.capacity(), &plan, job);
             let result: JobResult = job.run(&shared.until)?;
-            shared.add_system_calls(job.queue.device.stats().system_calls);
+            shared.add_system_calls(job.queue.device.stats().thread.system_calls);
             Ok(result)
         });
         shared.finish(result);

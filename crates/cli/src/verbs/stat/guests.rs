@@ -1,56 +1,64 @@
-//! `millrace stat --guests`: what the I/O threads of virtual machines do.
+//! `millrace stat --guests`: what the queues and I/O threads of virtual machines do.
 //!
-//! Pure: the difference of two reports to a table. A row for each thread that did anything or has
-//! a queue; rates are per second, the rest says what a request cost.
+//! Pure: the difference of two reports to a table. A row for each queue that is in service or did
+//! anything; rates are per second, the rest says what a request cost. What is counted for a whole
+//! thread stands in the row of its first queue.
 
 use millrace_console::{Form, Grid, Side, shortened, visible};
 
-use crate::views::guests::GuestThread;
+use crate::views::guests::{GuestQueue, GuestThread};
 use crate::views::report::Report;
 
 /// What the columns are.
 pub const HELP: &str = "\
-Columns of --guests; those marked * come with -x:
-  guest thr     the export, and the number of its I/O thread
-  qs            queues of guests that the thread serves now
+Columns of --guests, a row for each queue; those marked * come with -x:
+  guest q thr   the export, the number of its queue, and of the I/O thread that serves it
   r/s aqu       requests a second; requests in flight now
-  req/sub *     requests that were submitted together, on average
   kick/r irq/r  notifications from the guest, and interrupts to it, for each request
+  err broken *  requests that failed; how often the guest broke a rule and lost the queue
+These are of the whole thread, in the row of its first queue:
+  req/sub *     requests that were submitted together, on average
   sys/r         system calls for each request
   hold/s *      submissions a second that waited for more requests
   polls/s *     looks for requests while nothing had been announced; %hit of them found some
   %poll         the time that the thread spent with such looks
-  slp/s *       how often the thread went to sleep, a second
-  err broken    requests that failed; queues that broke a rule and are served no more";
+  slp/s *       how often the thread went to sleep, a second";
 
 /// Characters of an export's name in the short form.
 const NAME_WIDTH: usize = 12;
 
-/// What one row is made of: what the thread did, and in how many seconds.
+/// What one row is made of: what queue and thread did, and in how many seconds.
 struct GuestDelta<'a> {
     thread: &'a GuestThread,
+    queue: &'a GuestQueue,
     seconds: f64,
+    /// What the thread did stands in this row.
+    has_thread: bool,
 }
 
 /// A column: its name, whether the short form has it, and its value.
 type Column = (&'static str, bool, fn(&GuestDelta<'_>) -> String);
 
 const COLUMNS: [Column; 15] = [
+    ("q", true, |delta| delta.queue.queue.to_string()),
     ("thr", true, |delta| delta.thread.thread.to_string()),
-    ("qs", true, |delta| delta.thread.queues.to_string()),
-    ("r/s", true, |delta| delta.rate(delta.thread.requests)),
-    ("aqu", true, |delta| delta.thread.in_flight.to_string()),
-    ("req/sub", false, |delta| per(delta.thread.requests, delta.thread.batches)),
-    ("kick/r", true, |delta| per(delta.thread.kicks, delta.thread.requests)),
-    ("irq/r", true, |delta| per(delta.thread.interrupts, delta.thread.requests)),
-    ("sys/r", true, |delta| per(delta.thread.system_calls, delta.thread.requests)),
-    ("hold/s", false, |delta| delta.rate(delta.thread.holds)),
-    ("polls/s", false, |delta| delta.rate(delta.polls())),
-    ("%hit", false, |delta| percent(delta.thread.polls.hits as f64, delta.polls() as f64)),
-    ("%poll", true, |delta| percent(delta.thread.polls.ns as f64, delta.seconds * 1e9)),
-    ("slp/s", false, |delta| delta.rate(delta.thread.sleeps)),
-    ("err", true, |delta| delta.thread.errors.to_string()),
-    ("broken", false, |delta| delta.thread.broken.to_string()),
+    ("r/s", true, |delta| delta.rate(delta.queue.requests)),
+    ("aqu", true, |delta| delta.queue.in_flight.to_string()),
+    ("kick/r", true, |delta| per(delta.queue.kicks, delta.queue.requests)),
+    ("irq/r", true, |delta| per(delta.queue.interrupts, delta.queue.requests)),
+    ("err", true, |delta| delta.queue.errors.to_string()),
+    ("broken", false, |delta| delta.queue.broken.to_string()),
+    ("req/sub", false, |delta| delta.of_thread(|thread| per(thread.requests(), thread.batches))),
+    ("sys/r", true, |delta| delta.of_thread(|thread| per(thread.system_calls, thread.requests()))),
+    ("hold/s", false, |delta| delta.of_thread(|thread| delta.rate(thread.holds))),
+    ("polls/s", false, |delta| delta.of_thread(|thread| delta.rate(polls(thread)))),
+    ("%hit", false, |delta| {
+        delta.of_thread(|thread| percent(thread.polls.hits as f64, polls(thread) as f64))
+    }),
+    ("%poll", true, |delta| {
+        delta.of_thread(|thread| percent(thread.polls.ns as f64, delta.seconds * 1e9))
+    }),
+    ("slp/s", false, |delta| delta.of_thread(|thread| delta.rate(thread.sleeps))),
 ];
 
 impl GuestDelta<'_> {
@@ -58,13 +66,20 @@ impl GuestDelta<'_> {
         format!("{:.0}", count as f64 / self.seconds)
     }
 
-    fn polls(&self) -> u64 {
-        self.thread.polls.hits + self.thread.polls.misses
+    fn of_thread(&self, cell: impl FnOnce(&GuestThread) -> String) -> String {
+        if self.has_thread { cell(self.thread) } else { String::new() }
     }
+}
+
+fn polls(thread: &GuestThread) -> u64 {
+    thread.polls.hits + thread.polls.misses
 }
 
 /// The table of what came in between.
 pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
+    if report.guests.is_empty() {
+        return "no export to virtual machines\n".to_owned();
+    }
     let seconds = report.uptime_ns.saturating_sub(before.map_or(0, |report| report.uptime_ns));
     let seconds = seconds.max(1) as f64 / 1e9;
     let shown: Vec<&Column> =
@@ -75,19 +90,20 @@ pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     for thread in &report.guests {
         let old = before.and_then(|report| find(report, thread)).cloned().unwrap_or_default();
         let new = thread.since(&old);
-        if new.requests == 0 && new.queues == 0 && rows > 0 {
-            continue;
-        }
-        rows += 1;
         let name = match form {
             Form::Short => shortened(&visible(&new.export), NAME_WIDTH),
             Form::Whole => visible(&new.export).into_owned(),
         };
-        let delta = GuestDelta { thread: &new, seconds };
-        grid.row(std::iter::once(name).chain(shown.iter().map(|(_, _, value)| value(&delta))));
+        let is_shown = |queue: &&GuestQueue| queue.in_service || queue.requests > 0;
+        for (place, queue) in new.queues.iter().filter(is_shown).enumerate() {
+            rows += 1;
+            let delta = GuestDelta { thread: &new, queue, seconds, has_thread: place == 0 };
+            let cells = shown.iter().map(|(_, _, value)| value(&delta));
+            grid.row(std::iter::once(name.clone()).chain(cells));
+        }
     }
     match rows {
-        0 => "no export to virtual machines\n".to_owned(),
+        0 => "no virtual machine is connected\n".to_owned(),
         _ => format!("{}\n\n", grid.text()),
     }
 }
@@ -115,43 +131,58 @@ mod tests {
     use super::*;
     use millrace_console::WIDTH;
 
-    fn thread(requests: u64, batches: u64) -> GuestThread {
-        GuestThread {
-            export: "v".into(),
-            queues: 1,
+    fn queue(queue: u16, requests: u64) -> GuestQueue {
+        GuestQueue {
+            queue,
+            in_service: true,
             requests,
-            batches,
             kicks: requests / 2,
-            ..GuestThread::default()
+            ..GuestQueue::default()
         }
     }
 
-    fn report(uptime_ns: u64, thread: GuestThread) -> Report {
+    fn report(uptime_ns: u64, batches: u64, queues: Vec<GuestQueue>) -> Report {
+        let thread = GuestThread { export: "v".into(), batches, queues, ..GuestThread::default() };
         Report { uptime_ns, guests: vec![thread], ..Report::default() }
     }
 
     #[test]
-    fn a_thread_has_a_row_of_what_came_in_between() {
-        let before = report(1_000_000_000, thread(100, 100));
-        let text = table(&report(3_000_000_000, thread(500, 200)), Some(&before), Form::Whole);
-        let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(row[..7], ["v", "0", "1", "200", "0", "4.00", "0.50"]);
+    fn a_queue_has_a_row_of_what_came_in_between_and_its_thread_has_it_once() {
+        let before = report(1_000_000_000, 100, vec![queue(0, 100)]);
+        let now = report(3_000_000_000, 200, vec![queue(0, 500), queue(4, 400)]);
+        let text = table(&now, Some(&before), Form::Whole);
+        let row = |at| -> Vec<&str> { text.lines().nth(at).unwrap().split_whitespace().collect() };
+        assert_eq!(
+            row(0)[..10],
+            ["guest", "q", "thr", "r/s", "aqu", "kick/r", "irq/r", "err", "broken", "req/sub"]
+        );
+        assert_eq!(row(1)[..10], ["v", "0", "0", "200", "0", "0.50", "0.00", "0", "0", "8.00"]);
+        assert_eq!(row(2), ["v", "4", "0", "200", "0", "0.50", "0.00", "0", "0"]);
+        assert_eq!(text.trim_end().lines().count(), 3);
+    }
+
+    #[test]
+    fn a_queue_out_of_service_that_does_nothing_has_no_row() {
+        let gone = GuestQueue { in_service: false, ..queue(0, 100) };
+        let before = report(1_000_000_000, 100, vec![gone]);
+        let text = table(&before, Some(&before), Form::Short);
+        assert_eq!(text, "no virtual machine is connected\n");
         let none = table(&Report::default(), None, Form::Short);
         assert_eq!(none, "no export to virtual machines\n");
     }
 
     #[test]
     fn the_short_form_fits_80_columns() {
-        let thread = GuestThread {
-            export: "e".repeat(99),
-            thread: 255,
-            queues: 256,
-            in_flight: 256 * 1024,
+        let queue = GuestQueue {
+            in_flight: 1024,
             errors: 9_999_999,
-            system_calls: 1 << 33,
-            ..thread(99_999_999, 1)
+            interrupts: 1 << 33,
+            ..queue(255, 99_999_999)
         };
-        let text = table(&report(1_000_000_000, thread), None, Form::Short);
+        let mut report = report(1_000_000_000, 1, vec![queue]);
+        let thread = &mut report.guests[0];
+        (thread.export, thread.thread, thread.system_calls) = ("e".repeat(99), 255, 1 << 33);
+        let text = table(&report, None, Form::Short);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.contains("99999999 ") && text.contains('\u{2026}'), "{text}");
     }

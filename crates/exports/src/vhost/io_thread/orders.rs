@@ -12,6 +12,7 @@ use super::{IoThread, ServedQueue};
 use crate::vhost::memory::GuestMemory;
 use crate::vhost::queue::Queue;
 use crate::vhost::ring::Areas;
+use crate::vhost::stats::QueueStats;
 
 /// What a control thread tells an I/O thread.
 pub(crate) enum Order {
@@ -97,14 +98,23 @@ impl IoThread {
         if free == self.queues.len() {
             self.queues.push(None);
         }
-        self.queues[free] = Some(ServedQueue { queue, kick, available: 0, reported: false });
+        let counters = self.state.published.queue(queue.number);
+        queue.stats = QueueStats { in_flight: 0, ..counters.read() };
+        self.queues[free] =
+            Some(ServedQueue { queue, counters, kick, available: 0, reported: false });
         self.hits = 0;
     }
 }
 
 impl ServedQueue {
+    /// Shows others what the queue did so far, and that it is in service or, with 0, is not.
+    pub(super) fn publish_stats(&self, queues: u64) {
+        self.counters.publish(QueueStats { queues, ..self.queue.stats });
+    }
+
     /// Lets go of a queue that is empty, and says its base.
     pub(super) fn end(mut self, kicks: &mut Kicks) {
+        self.publish_stats(0);
         if let Some(place) = self.kick.take() {
             kicks.remove(place);
         }

@@ -12,6 +12,7 @@ use millrace_drives::{Effect, FaultCache, FaultControl, FaultRule};
 
 use super::super::memory::GuestMemory;
 use super::super::queue::QueueParts;
+use super::super::stats::QueueStats;
 use super::super::tests::played::{Played, count, event, until, volume, volume_with};
 use super::*;
 use crate::mailbox::lock;
@@ -74,6 +75,13 @@ impl Bench {
         &self.thread.queues[q].as_ref().unwrap().queue
     }
 
+    /// What all its queues show others.
+    fn published(&self) -> QueueStats {
+        let mut sum = QueueStats::default();
+        self.state.published.read().queues.iter().for_each(|(_, queue)| sum.add(*queue));
+        sum
+    }
+
     fn release(&self) {
         self.control.clear_rules();
         self.control.release_stuck();
@@ -107,13 +115,13 @@ fn a_round_says_whether_anything_moved() {
     until("they end", || bench.thread.round().unwrap());
     bench.serve(0, 2);
     assert!(bench.thread.idle.answered && !bench.thread.round().unwrap());
-    let stats = bench.thread.stats;
-    assert_eq!((stats.requests, stats.batches, stats.errors, stats.holds), (2, 1, 0, 0));
+    let (queue, thread) = (bench.queue(0).stats, bench.thread.stats);
+    assert_eq!((queue.requests, thread.batches, queue.errors, thread.holds), (2, 1, 0, 0));
     assert_eq!(bench.common.faults.report("t").count, 0);
     bench.control.add_rule(FaultRule::always(Effect::Fail(Status::IoError)));
     bench.played.offer_reads(0, SIZE, 2, 1);
     bench.serve(0, 3);
-    assert_eq!((bench.common.faults.report("t").count, bench.thread.stats.errors), (1, 1));
+    assert_eq!((bench.common.faults.report("t").count, bench.queue(0).stats.errors), (1, 1));
     assert_eq!(bench.played.status(0, 6), 1);
 }
 
@@ -139,7 +147,10 @@ fn a_queue_takes_a_few_for_drives_that_answer_at_once_and_its_part_of_the_channe
     bench.played.offer_refused(0, 1024, 0, 20);
     for served in [8, 16, 20] {
         assert!(bench.thread.round().unwrap());
-        assert_eq!((bench.played.used(0)[1], bench.thread.stats.requests), (served, served.into()));
+        assert_eq!(
+            (bench.played.used(0)[1], bench.queue(0).stats.requests),
+            (served, served.into())
+        );
     }
     // Others: all that the channel has room for with the other queue's part of it left.
     bench.thread.turns = true;
@@ -162,7 +173,7 @@ fn a_queue_that_breaks_is_told_once_and_makes_no_batch() {
     assert_eq!((bench.thread.stats.batches, count(&ours)), (0, 1));
     for _ in 0..3 {
         bench.thread.look_after();
-        assert_eq!(bench.state.published.read::<VhostStats>().broken, 1);
+        assert_eq!(bench.published().broken, 1);
     }
     assert_eq!(lock(&bench.said).len(), 1, "{:?}", lock(&bench.said));
 }
@@ -189,7 +200,7 @@ fn requests_are_held_back_where_that_pays_and_counted_once() {
     bench.played.offer_reads(0, SIZE, 0, 8);
     // Nothing is taken, and the thread does not sleep.
     assert!(bench.thread.round().unwrap());
-    assert_eq!((bench.thread.stats.holds, bench.thread.stats.requests), (1, 0));
+    assert_eq!((bench.thread.stats.holds, bench.queue(0).stats.requests), (1, 0));
     let paced = &bench.thread.pace;
     assert_eq!((paced.waiting, paced.pace.outstanding()), (8, 8));
     assert_ne!(paced.since_ns, 0);
@@ -231,16 +242,17 @@ fn a_kick_ends_a_sleep_and_is_counted() {
             bench.thread.sleep(Some(Native::now() + LONG_NS)).unwrap();
             assert_eq!(bench.played.used(0)[0], 1, "kicks are suppressed after a sleep");
             bench.thread.look_after();
-            bench.thread.stats.kicks == round
+            bench.queue(0).stats.kicks == round
         });
         assert_eq!(count(&ours), 0, "its count is taken off");
     }
     bench.thread.stats.system_calls = 1000;
     bench.thread.publish();
-    let (seen, counters): (VhostStats, _) =
-        (bench.state.published.read(), bench.thread.ctx.reactor().counters());
+    let (seen, counters) =
+        (bench.state.published.read().thread, bench.thread.ctx.reactor().counters());
     assert_eq!((seen.system_calls, seen.sleeps), (1000 + counters.system_calls, counters.sleeps));
     assert!(counters.system_calls > 0 && counters.sleeps > 0);
+    let seen = bench.published();
     assert_eq!((seen.kicks, seen.queues, seen.in_flight), (2, 1, 0));
 }
 
@@ -306,7 +318,7 @@ fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
     bench.thread.look_after();
     assert!(base.try_recv().is_err(), "three are in flight");
     let memory = Arc::downgrade(bench.queue(0).memory());
-    assert_eq!(bench.state.published.read::<VhostStats>().queues, 2);
+    assert_eq!(bench.published().queues, 2);
     bench.release();
     bench.serve(0, 3);
     bench.thread.look_after();
@@ -314,7 +326,7 @@ fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
     assert!(memory.upgrade().is_none());
     let mut byte = [0];
     assert_eq!(std::io::Read::read(&mut &theirs, &mut byte).unwrap(), 0, "the kick is closed");
-    let stats: VhostStats = bench.state.published.read();
+    let stats = bench.published();
     assert_eq!((stats.queues, stats.in_flight, stats.requests), (1, 0, 3));
     // A ring that is none has no base.
     let (reply, base) = channel();
@@ -423,13 +435,11 @@ fn a_thread_sleeps_while_nothing_is_to_be_done_and_serves_until_the_export_stops
         let told = scope.spawn(move || {
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
             // Orders end its sleeps, and between them it says how many there were.
-            while state.published.read::<VhostStats>().sleeps < 3
-                && std::time::Instant::now() < deadline
-            {
+            while state.published.read().thread.sleeps < 3 && std::time::Instant::now() < deadline {
                 state.orders.put(Order::Enable(0, true));
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
-            let seen = state.published.read::<VhostStats>().sleeps;
+            let seen = state.published.read().thread.sleeps;
             common.stop.give(std::time::Duration::ZERO);
             state.orders.ring();
             seen
@@ -472,7 +482,7 @@ fn rounds_find_what_a_drive_answers_through_the_ring() {
         bench.played.offer_reads(0, SIZE, 3 * (round - 1), 3);
         bench.serve(0, 3 * round);
     }
-    assert_eq!(bench.thread.stats.errors, 0);
+    assert_eq!(bench.queue(0).stats.errors, 0);
     bench.settle();
     assert!(!bench.thread.round().unwrap());
 }

@@ -19,7 +19,6 @@ struct Bench {
     _ctx: IoContext,
     played: Played,
     queue: Queue,
-    stats: VhostStats,
     control: FaultControl,
 }
 
@@ -29,7 +28,7 @@ impl Bench {
         let mut ctx = IoContext::new(IoConfig::default()).unwrap();
         let channel = ctx.channel(&volume, depth, Stamp::Batch).unwrap();
         let queue = played.queue(0, size, change);
-        Bench { played, queue, stats: VhostStats::default(), control, channel, _ctx: ctx }
+        Bench { played, queue, control, channel, _ctx: ctx }
     }
 
     fn stick(&self) {
@@ -42,7 +41,7 @@ impl Bench {
     }
 
     fn take(&mut self, most: u32) -> u32 {
-        self.queue.take(most, LANE, &mut self.channel, &mut self.stats)
+        self.queue.take(most, LANE, &mut self.channel)
     }
 
     /// Heads and outcomes of `wanted` requests that end.
@@ -60,12 +59,12 @@ impl Bench {
 
     fn complete(&mut self, wanted: usize) {
         for (head, status) in self.ended(wanted) {
-            self.queue.complete(head, status, &mut self.stats);
+            self.queue.complete(head, status);
         }
     }
 
     fn publish(&mut self) -> bool {
-        self.queue.publish(&mut self.stats)
+        self.queue.publish()
     }
 }
 
@@ -78,14 +77,14 @@ fn as_many_requests_are_taken_as_there_may_be_and_counted_once() {
     assert_eq!((bench.queue.available(), bench.queue.has_news()), (10, false));
     assert_eq!((bench.take(4), bench.queue.in_flight(), bench.queue.base()), (4, 4, 4));
     assert_eq!((bench.queue.available(), bench.take(100)), (6, 6));
-    assert_eq!((bench.queue.in_flight(), bench.stats.requests), (10, 10));
+    assert_eq!((bench.queue.in_flight(), bench.queue.stats.requests), (10, 10));
     bench.complete(10);
     assert_eq!((bench.queue.in_flight(), bench.played.used(0)[1]), (0, 0), "not published");
     assert!(bench.publish());
     assert_eq!(bench.played.used(0)[1], 10);
     assert_eq!(bench.played.answer(0, 0).1, 513);
     assert!(!bench.publish(), "nothing is new");
-    assert_eq!((bench.stats.errors, bench.stats.interrupts), (0, 0));
+    assert_eq!((bench.queue.stats.errors, bench.queue.stats.interrupts), (0, 0));
 }
 
 #[test]
@@ -96,7 +95,7 @@ fn requests_that_are_answered_at_once_do_not_end_a_batch() {
     bench.played.offer(0, SIZE, 3, &[10, 20]);
     bench.queue.available();
     assert_eq!((bench.take(10), bench.queue.in_flight()), (5, 0));
-    assert_eq!((bench.stats.requests, bench.stats.errors), (5, 3));
+    assert_eq!((bench.queue.stats.requests, bench.queue.stats.errors), (5, 3));
     assert!(bench.publish());
     assert_eq!(
         [0, 2, 3, 4].map(|at| bench.played.answer(0, at)),
@@ -127,7 +126,7 @@ fn a_request_that_the_channel_has_no_room_for_waits_and_is_the_next() {
     bench.publish();
     let mut heads: Vec<u32> = (0..6).map(|at| bench.played.answer(0, at).0).collect();
     heads.sort_unstable();
-    assert_eq!((heads.as_slice(), bench.stats.requests), (&[0, 3, 6, 9, 12, 15][..], 6));
+    assert_eq!((heads.as_slice(), bench.queue.stats.requests), (&[0, 3, 6, 9, 12, 15][..], 6));
 }
 
 #[test]
@@ -144,7 +143,7 @@ fn what_an_earlier_process_left_comes_first_and_no_faster_than_is_allowed() {
     bench.complete(3);
     assert_eq!((bench.queue.available(), bench.queue.request_kick()), (0, false));
     bench.queue.enabled = true;
-    assert_eq!((bench.queue.available(), bench.take(10), bench.stats.requests), (1, 1, 4));
+    assert_eq!((bench.queue.available(), bench.take(10), bench.queue.stats.requests), (1, 1, 4));
     bench.complete(1);
 }
 
@@ -235,7 +234,7 @@ fn memory_stays_as_long_as_requests_of_its_time_are_in_flight_and_no_longer() {
         for half in 0..2 {
             assert!(times[time].upgrade().is_some(), "time {time}");
             let (head, status) = ended[2 * time + half];
-            bench.queue.complete(head, status, &mut bench.stats);
+            bench.queue.complete(head, status);
             assert!(bench.queue.parts[usize::from(head)].capacity() >= 2);
         }
         assert!(times[time].upgrade().is_none(), "time {time} has ended");
@@ -258,10 +257,10 @@ fn a_lost_ring_shows_nothing_of_what_ends_in_it() {
     assert_eq!(bench.take(2), 2);
     let mut ended = bench.ended(2).into_iter();
     let (head, status) = ended.next().unwrap();
-    bench.queue.complete(head, status, &mut bench.stats);
+    bench.queue.complete(head, status);
     bench.queue.lose("cut off".to_owned());
     let (head, status) = ended.next().unwrap();
-    bench.queue.complete(head, status, &mut bench.stats);
+    bench.queue.complete(head, status);
     assert!(!bench.publish());
     assert_eq!((bench.played.used(0)[1], bench.queue.in_flight()), (0, 0));
     assert_eq!(bench.queue.broken.as_deref(), Some("cut off"));
@@ -288,12 +287,15 @@ fn interrupts_and_failures_are_signalled_and_counted() {
         bench.complete(1);
         assert!(bench.publish() && !bench.publish());
         let counted = u64::from(round) + 1;
-        assert_eq!((count(&ours), bench.stats.interrupts), (1, counted));
-        assert_eq!((bench.stats.system_calls, bench.stats.errors), (counted, counted / 3));
+        assert_eq!((count(&ours), bench.queue.stats.interrupts), (1, counted));
+        assert_eq!(
+            (bench.queue.stats.interrupts, bench.queue.stats.errors),
+            (counted, counted / 3)
+        );
     }
     assert_eq!([bench.played.answer(0, 1), bench.played.answer(0, 2)], [(3, 513), (6, 1)]);
     bench.queue.interrupt();
-    assert_eq!((count(&ours), bench.stats.interrupts), (1, 3), "that is none of an answer");
+    assert_eq!((count(&ours), bench.queue.stats.interrupts), (1, 3), "that is none of an answer");
     assert_eq!(count(&told), 0);
     bench.played.offer(0, SIZE, 3, &[SIZE]);
     assert_eq!((bench.queue.available(), bench.take(1), count(&told)), (1, 0, 1));

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use millrace_block::{Disk, DiskConfig, Volume};
 use millrace_drives::{FaultCache, FaultConfig, FaultControl, FaultDriver, open};
 use millrace_exports::vhost::{
-    Threads, VhostConfig, VhostExport, VhostServer, VhostSocket, VhostStats,
+    QueueStats, Threads, VhostConfig, VhostExport, VhostServer, VhostSocket, VhostStats,
 };
 use millrace_machine::Native;
 use millrace_reactor::Backend;
@@ -124,11 +124,18 @@ impl Export {
         }
     }
 
-    pub fn stats(&self) -> VhostStats {
-        let mut sum = VhostStats::default();
-        let observed = self.server.as_ref().unwrap().observer().stats();
-        observed.iter().flat_map(|(_, threads)| threads).for_each(|thread| sum.add(*thread));
+    /// What all its queues did.
+    pub fn stats(&self) -> QueueStats {
+        let mut sum = QueueStats::default();
+        let threads = self.threads();
+        threads.iter().flat_map(|one| &one.queues).for_each(|(_, queue)| sum.add(*queue));
         sum
+    }
+
+    /// Its threads and their queues.
+    pub fn threads(&self) -> Vec<VhostStats> {
+        let observed = self.server.as_ref().unwrap().observer().stats();
+        observed.into_iter().flat_map(|(_, threads)| threads).collect()
     }
 
     /// Stops it, which must go well.
