@@ -41,9 +41,10 @@ pub fn for_each_event(
         progress.event(reader);
     }
     drop(progress);
-    say(&reader.notes()[known.len()..]);
-    let damage: Vec<String> = reader.damage().iter().map(ToString::to_string).collect();
-    Ok(EventWalk { names: reader.names().clone(), damage: ReadDamage::tell(&damage) })
+    let notes = reader.notes();
+    say(&notes[known.len()..]);
+    let damage = reader.damage().iter().map(ToString::to_string).collect();
+    Ok(EventWalk { names: reader.names().clone(), notes, damage: ReadDamage::tell(damage) })
 }
 
 /// A walk over the events of a trace that has ended.
@@ -51,31 +52,35 @@ pub fn for_each_event(
 pub struct EventWalk {
     /// Names of processes and devices.
     pub names: Names,
+    /// What people should know of the trace; they were told.
+    pub notes: Vec<String>,
     /// Damage of files that were not read to their end.
     pub damage: ReadDamage,
 }
 
-/// Whether files of a trace are damaged, so that a part of them could not be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Files of a trace that are damaged, so that a part of them could not be read: each with the place
+/// and the reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
-pub enum ReadDamage {
-    /// All files were read to their end.
-    None,
-    /// Some were not.
-    Some,
-}
+pub struct ReadDamage(Vec<String>);
 
 impl ReadDamage {
     /// Tells people on standard error which files are damaged, each with the place and the reason.
-    pub fn tell(damage: &[String]) -> ReadDamage {
+    pub fn tell(damage: Vec<String>) -> ReadDamage {
         damage.iter().for_each(|damage| eprintln!("error: {damage}"));
-        if damage.is_empty() { ReadDamage::None } else { ReadDamage::Some }
+        ReadDamage(damage)
+    }
+
+    /// A line for each file.
+    #[must_use]
+    pub fn lines(&self) -> &[String] {
+        &self.0
     }
 
     /// Exit status of a verb that has done its work: 1 if a part of the trace is missing in it.
     #[must_use]
-    pub fn exit_code(self) -> ExitCode {
-        ExitCode::from(u8::from(self == ReadDamage::Some))
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(u8::from(!self.0.is_empty()))
     }
 }
 

@@ -51,7 +51,8 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let watch = Arc::new(TraceProgress::default());
     let source = TrackedTrace::new(source, &watch);
     let report = carry_out(args, (lanes, routes), (source, addresses), (&settings, &watch, ios))?;
-    watch.notes().iter().for_each(|note| eprintln!("note: {note}"));
+    let notes = watch.notes();
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
     if let Some((missing, has)) = watch.missing(args.map.iter().map(|map| map.device.as_str())) {
         let (missing, has) = (missing.join(" "), has.join(" "));
         eprintln!("note: --map {missing}: the trace has no such device; its devices: {has}");
@@ -59,13 +60,18 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     if report.counts.traced_ios == 0 && report.stopped.is_none() {
         eprintln!("note: {}: no I/O in it was understood as {}", head.traces, head.format);
     }
-    let ended = finish(args, &head, &report)?;
-    let damage = ReadDamage::tell(&watch.damage());
+    let damage = ReadDamage::tell(watch.damage());
+    let ended = finish(args, &head, &report, [&notes, damage.lines()])?;
     Ok(if ended == ExitCode::SUCCESS { damage.exit_code() } else { ended })
 }
 
-/// Prints the report and says how it ended.
-fn finish(args: &ReplayArgs, head: &table::Head, report: &Report) -> Result<ExitCode> {
+/// Prints the report and says how it ended; `said` are notes and damage of the trace.
+fn finish(
+    args: &ReplayArgs,
+    head: &table::Head,
+    report: &Report,
+    said: [&[String]; 2],
+) -> Result<ExitCode> {
     match &report.stopped {
         Some(StopReason::Trace(text)) if report.counts.traced_ios == 0 => bail!("{text}"),
         Some(StopReason::Target(text)) if report.counts.ios == 0 => bail!("{text}"),
@@ -74,7 +80,10 @@ fn finish(args: &ReplayArgs, head: &table::Head, report: &Report) -> Result<Exit
         }
         _ => {}
     }
-    let text = if args.json { table::json(head, report)? } else { table::text(head, report) };
+    let text = match args.json {
+        true => table::json(head, report, said)?,
+        false => table::text(head, report),
+    };
     millrace_console::say(&format!("{text}\n"));
     if let Some(StopReason::Trace(text) | StopReason::Target(text)) = &report.stopped {
         bail!("{text}; above is what was done until there");

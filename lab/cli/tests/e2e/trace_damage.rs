@@ -112,6 +112,8 @@ fn a_whole_recording_of_joined_flushes_and_dropped_events_is_as_blkparse_and_btt
         ran(millrace_lab().args(["trace", "report", "t", "-o", "t.html", "--json"]), dir.path());
     assert_eq!(status, Some(0), "{errors}");
     assert!(errors.contains("7 events are missing: the recorder could not keep up"), "{errors}");
+    // The read that began and did not end, the completion without a beginning, and a flush.
+    assert!(errors.contains("of 13 I/Os have no latency"), "{errors}");
     let report: Value = serde_json::from_str(&report).unwrap();
     let flushes = &report["ops"]["flush"];
     // 1,000, 2,000, 1,990 and 500 us; the one whose completion was lost has none.
@@ -150,6 +152,22 @@ fn every_verb_reads_on_past_a_damaged_file_names_it_and_exits_with_1() {
         assert!(errors.contains(damage), "{arguments:?}: {errors}");
         let says_dropped = [&told, &errors].iter().any(|text| text.contains("7 events "));
         assert!(says_dropped, "{arguments:?}: {told}{errors}");
+    }
+    let html = std::fs::read_to_string(dir.path().join("t.html")).unwrap();
+    assert!(html.contains("<dt>damaged</dt>"), "the page says it");
+    // Programs read it, too.
+    let verbs: [&[&str]; 2] = [
+        &["trace", "report", "t", "-o", "u.html", "--json"],
+        &["replay", "t", "--to", "null:size=1g", "--speed", "afap", "--json"],
+    ];
+    for arguments in verbs {
+        let (status, told, _) = ran(millrace_lab().args(arguments), dir.path());
+        let told: Value = serde_json::from_str(&told).unwrap();
+        assert_eq!(status, Some(1), "{arguments:?}");
+        let said = damage.trim_start_matches("error: ").trim_end();
+        assert_eq!(told["damage"], serde_json::json!([said]), "{arguments:?}");
+        let notes = told["notes"].as_array().unwrap();
+        assert!(notes.iter().any(|note| note.as_str().unwrap().contains("7 events are missing")));
     }
     let log = std::fs::read_to_string(dir.path().join("t.log")).unwrap();
     let count = |op: &str| log.lines().filter(|line| line.contains(op)).count();

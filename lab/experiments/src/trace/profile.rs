@@ -144,6 +144,16 @@ impl Profile {
         self.ops.iter().map(|op| op.ios).sum()
     }
 
+    /// How many I/Os have no latency although others have one, in words.
+    #[must_use]
+    pub fn unmeasured_note(&self) -> Option<String> {
+        let measured: u64 = self.ops.iter().map(|op| op.latency.n).sum();
+        let (ios, left) = (self.ios(), self.ios() - measured);
+        (measured > 0 && left > 0).then(|| {
+            format!("{left} of {ios} I/Os have no latency: the trace lacks their beginning or end")
+        })
+    }
+
     /// Time of the last I/O.
     fn last_ns(&self) -> u64 {
         self.slots.last_ns

@@ -21,9 +21,11 @@ pub struct Head {
     pub machine: Option<String>,
 }
 
-/// The report as one JSON object.
-pub fn json(head: &Head, report: &Report) -> Result<String> {
-    let mut value = json!({ "traces": head.traces, "format": head.format });
+/// The report as one JSON object, with the notes and the damage of the trace.
+pub fn json(head: &Head, report: &Report, [notes, damage]: [&[String]; 2]) -> Result<String> {
+    let mut value = json!({
+        "traces": head.traces, "format": head.format, "notes": notes, "damage": damage,
+    });
     if let Some(machine) = &head.machine {
         value["machine"] = json!(machine);
     }

@@ -110,5 +110,5 @@ fn convert(args: &Args, source: &mut AnySource, out: impl Write, name: &str) -> 
         eprintln!("note: {note}");
     }
     eprintln!("note: {ios} I/Os of {} written as {} to {name}", source.format(), args.to_format);
-    Ok(ReadDamage::tell(&source.damage()).exit_code())
+    Ok(ReadDamage::tell(source.damage()).exit_code())
 }

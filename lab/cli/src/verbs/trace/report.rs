@@ -58,10 +58,11 @@ pub struct Args {
 /// # Errors
 /// If a trace cannot be read or has no I/O, or the page cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let (html, told, damage) = match open_events(&args.input.paths(), args.input.format)? {
-        OpenedTrace::Events(reader) => recording(args, *reader)?,
-        OpenedTrace::Ios(source) => foreign(args, source)?,
-    };
+    let ReportText { html, told, damage } =
+        match open_events(&args.input.paths(), args.input.format)? {
+            OpenedTrace::Events(reader) => recording(args, *reader)?,
+            OpenedTrace::Ios(source) => foreign(args, source)?,
+        };
     let file = args.output.clone().unwrap_or_else(|| format!("{}.html", names(args)[0]).into());
     if args.input.reads(&file) {
         bail!("{}: it is read, and can't be the page; name another file", file.display());
@@ -83,12 +84,21 @@ fn names(args: &Args) -> Vec<String> {
     paths.iter().map(name).collect()
 }
 
-/// The page of a recording of blktrace, and what is printed.
-fn recording(args: &Args, mut reader: Reader) -> Result<(String, String, ReadDamage)> {
+/// What a trace's report consists of.
+struct ReportText {
+    /// The page.
+    html: String,
+    /// What is printed.
+    told: String,
+    damage: ReadDamage,
+}
+
+/// The report of a recording of blktrace.
+fn recording(args: &Args, mut reader: Reader) -> Result<ReportText> {
     let (mut spans, mut timeline) = (Spans::new(), Timeline::new());
     let (mut ios, mut profile) = (EventIos::default(), Profile::new());
     let label = args.input.traces.join(" ");
-    let walked = for_each_event(&mut reader, (Bar::new(1), &label), |entry, reader| {
+    let mut walked = for_each_event(&mut reader, (Bar::new(1), &label), |entry, reader| {
         if args.numbers {
             reader.names_mut().forget_devices();
         }
@@ -106,18 +116,21 @@ fn recording(args: &Args, mut reader: Reader) -> Result<(String, String, ReadDam
     if spans.has_completions_only() {
         bail!(TraceError::CompletionsOnly { trace: label });
     }
-    if let Some(note) = walked.names.dropped_note() {
+    let more = [walked.names.dropped_note(), profile.unmeasured_note()];
+    for note in more.into_iter().flatten() {
         eprintln!("note: {note}");
+        walked.notes.push(note);
     }
     spans.set_names(&walked.names);
     let (mut page, maps) = report_page(&names(args), &spans, &timeline);
+    page.facts.extend(facts(&walked.notes, &walked.damage));
     profile.add_to(&mut page, ios.devices());
-    let told = told(args, &profile, ios.devices(), "blktrace");
-    Ok((page.html_with(&maps), told, walked.damage))
+    let told = told(args, (&profile, ios.devices(), "blktrace"), &walked.notes, &walked.damage);
+    Ok(ReportText { html: page.html_with(&maps), told, damage: walked.damage })
 }
 
-/// The page of a trace of another format, and what is printed.
-fn foreign(args: &Args, mut source: AnySource) -> Result<(String, String, ReadDamage)> {
+/// The report of a trace of another format.
+fn foreign(args: &Args, mut source: AnySource) -> Result<ReportText> {
     let mut profile = Profile::new();
     let mut bar = Bar::new(1);
     let label = args.input.traces.join(" ");
@@ -130,29 +143,45 @@ fn foreign(args: &Args, mut source: AnySource) -> Result<(String, String, ReadDa
         }
     }
     bar.clear();
-    let notes = source.notes();
+    let mut notes = source.notes();
+    notes.extend(profile.unmeasured_note());
     notes.iter().for_each(|note| eprintln!("note: {note}"));
     if profile.is_empty() {
         bail!("{label}: there is no I/O in it");
     }
     let format = source.format().name();
-    let facts = [("format".to_owned(), format.to_owned())];
-    let notes = notes.into_iter().map(|note| ("note".to_owned(), note));
+    let damage = ReadDamage::tell(source.damage());
     let mut page = Page {
         title: format!("Trace of {}", names(args).join(", ")),
-        facts: facts.into_iter().chain(notes).collect(),
+        facts: vec![("format".to_owned(), format.to_owned())],
         ..Page::default()
     };
+    page.facts.extend(facts(&notes, &damage));
     profile.add_to(&mut page, source.devices());
-    let told = told(args, &profile, source.devices(), format);
-    Ok((page.html(), told, ReadDamage::tell(&source.damage())))
+    let told = told(args, (&profile, source.devices(), format), &notes, &damage);
+    Ok(ReportText { html: page.html(), told, damage })
 }
 
-fn told(args: &Args, profile: &Profile, devices: &[String], format: &str) -> String {
+/// Notes and damage of a trace, for the head of its page.
+fn facts(notes: &[String], damage: &ReadDamage) -> Vec<(String, String)> {
+    let fact = |name: &str, text: &String| (name.to_owned(), text.clone());
+    let notes = notes.iter().map(|note| fact("note", note));
+    notes.chain(damage.lines().iter().map(|line| fact("damaged", line))).collect()
+}
+
+/// What is printed: of the profile, the devices and the format.
+fn told(
+    args: &Args,
+    (profile, devices, format): (&Profile, &[String], &str),
+    notes: &[String],
+    damage: &ReadDamage,
+) -> String {
     if !args.json {
         return profile_text(profile, devices);
     }
     let mut json = profile.json(devices);
     json["format"] = format.into();
+    json["notes"] = notes.into();
+    json["damage"] = damage.lines().into();
     json_line(&json)
 }
