@@ -8,8 +8,6 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use millrace_random::XorShift64;
-
 use crate::{Daemon, run};
 
 const PROBE: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1m\"\n\
@@ -82,25 +80,12 @@ pub fn succeed(command: &mut Command) -> String {
 /// Bytes that differ from place to place and from seed to seed, and never are zero.
 #[must_use]
 pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
-    let mut random = XorShift64::of_seed(seed);
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        bytes.extend_from_slice(&(random.next() | 0x0101_0101_0101_0101).to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
+    millrace_require::pattern(seed, 0, length)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_pattern_has_no_zero_and_depends_on_its_seed() {
-        assert_eq!(pattern(13, 1).len(), 13);
-        assert!(!pattern(4096, 1).contains(&0));
-        assert_ne!(pattern(64, 1), pattern(64, 2));
-    }
 
     #[test]
     fn a_stripe_names_each_of_its_drives() {

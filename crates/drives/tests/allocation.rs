@@ -31,8 +31,8 @@ use millrace_runtime::{IoConfig, IoContext};
 use tempfile::TempDir;
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
-const WARM_UP: u64 = 2_000;
-const IOS: u64 = 10_000;
+const WARM_UP: u64 = 500;
+const IOS: u64 = 2_000;
 const IN_FLIGHT: usize = 32;
 const SIZE_BYTES: u64 = 8 << 20;
 const SECTORS: u64 = SIZE_BYTES >> 9;

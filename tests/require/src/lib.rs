@@ -1,4 +1,4 @@
-//! What a test needs of the machine it runs on: a program, io_uring, a mount.
+//! What a test needs of the machine it runs on (a program, io_uring, a mount), and bytes to write.
 //!
 //! Owns the one reading of `MILLRACE_REQUIRE_CLIENTS`: set and not empty, a test that lacks what it
 //! needs fails, as in CI; otherwise the test is skipped with a printed reason. Called by the tests
@@ -31,9 +31,32 @@ fn is_set(value: Option<&OsStr>) -> bool {
     value.is_some_and(|value| !value.is_empty())
 }
 
+/// Bytes to write and to find again: `length` of them at byte `place` of an endless sequence, which
+/// is another one for each seed. `place` is a multiple of 8. No byte is zero.
+#[must_use]
+pub fn pattern(seed: u64, place: u64, length: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length + 8);
+    for word in place / 8..(place + length as u64).div_ceil(8) {
+        let mixed = (word ^ seed.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 32)) | 0x0101_0101_0101_0101;
+        bytes.extend_from_slice(&mixed.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pattern_is_one_sequence_for_each_seed() {
+        let whole = pattern(1, 0, 4096);
+        assert_eq!(pattern(1, 512, 1025), whole[512..1537]);
+        assert_ne!(pattern(2, 0, 4096), whole);
+        assert_ne!(pattern(1, 4096, 4096), whole);
+        assert!(!whole.contains(&0));
+    }
 
     #[test]
     fn an_empty_variable_is_no_variable() {

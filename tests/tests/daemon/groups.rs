@@ -89,7 +89,8 @@ fn a_limit_holds_costs_no_time_and_follows_when_it_is_set_live() {
         let found = rate(&mut client, 64, Duration::from_secs(2));
         let ticks = daemon.cpu_ticks() - before;
         assert!(is_about(found, 500.0), "{backend}: {found} IOPS");
-        assert!(ticks < 20, "{backend}: {ticks} ticks of 10 ms in 2 s");
+        // Far more if it looked for the end of the wait; programs of tests are not optimised.
+        assert!(ticks < 40, "{backend}: {ticks} ticks of 10 ms in 2 s");
         let said = succeed(&mut ctl(&daemon, "set group gold iops=2k burst=20ms"));
         assert_eq!(said, "gold:\n  burst=20ms, before 10ms\n  iops=2k, before 500\n");
         thread::sleep(Duration::from_millis(100));

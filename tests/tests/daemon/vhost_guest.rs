@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// A job for each processor of the guest, in the first and the second quarter of the disk.
 const FIO: &str = "cd /tmp && fio --name=verify --filename=/dev/vda --ioengine=libaio --direct=1 \
-    --rw=randwrite --bssplit=512/10:4k/50:16k/30:128k/10 --iodepth=16 --numjobs=2 --size=12m \
+    --rw=randwrite --bssplit=512/10:4k/50:16k/30:128k/10 --iodepth=16 --numjobs=2 --size=4m \
     --offset_increment=64m --verify=crc32c --verify_fatal=1 --do_verify=1 --serialize_overlap=1 \
     --cpus_allowed=0,1 --cpus_allowed_policy=split --fsync=64";
 
@@ -66,10 +66,10 @@ impl Rig {
     fn keeps_files(&mut self) {
         let guest = &mut self.guest;
         guest.succeed("mkfs.ext4 -q /dev/vda && mount -t ext4 /dev/vda /mnt");
-        guest.succeed("cp -a /usr /modules /bin/busybox /mnt && umount /mnt");
+        guest.succeed("cp -a /usr/sbin /modules /bin/busybox /mnt && umount /mnt");
         // Nothing may come from memory.
         guest.succeed("echo 3 >/proc/sys/vm/drop_caches && mount -t ext4 -o ro /dev/vda /mnt");
-        guest.succeed("diff -r /usr /mnt/usr && diff -r /modules /mnt/modules");
+        guest.succeed("diff -r /usr/sbin /mnt/sbin && diff -r /modules /mnt/modules");
         guest.succeed("cmp /bin/busybox /mnt/busybox && umount /mnt");
         guest.succeed("e2fsck -fn /dev/vda");
         // The file behind the volume holds the same file system.

@@ -11,7 +11,7 @@ use millrace_tests::{Daemon, tempdir};
 
 /// Writes, all of it verified, by both queues.
 const FIO: &str = "cd /tmp && fio --name=verify --filename=/dev/vda --ioengine=libaio --direct=1 \
-    --rw=randwrite --bssplit=4k/60:64k/40 --iodepth=16 --numjobs=2 --size=4m --offset=64m \
+    --rw=randwrite --bssplit=4k/60:64k/40 --iodepth=16 --numjobs=2 --size=2m --offset=64m \
     --offset_increment=64m --verify=crc32c --verify_fatal=1 --do_verify=1 --serialize_overlap=1 \
     --cpus_allowed=0,1 --cpus_allowed_policy=split";
 

@@ -23,7 +23,7 @@ const LOAD: &str = "cd /tmp; until test -e stop; do fio --name=load --filename=/
     --serialize_overlap=1 --cpus_allowed=0,1 --cpus_allowed_policy=split \
     --time_based --runtime=4 || exit 1; done";
 /// Requests that must be done after a restart before the next one.
-const PROGRESS: u64 = 1000;
+const PROGRESS: u64 = 300;
 /// QEMU tries once a second to connect anew.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(60);
 
@@ -188,7 +188,7 @@ fn a_guest_of_another_server_loses_nothing_that_it_synced_under_a_cache() {
 
 /// Writes, flushes and discards of a file system, until they are told to stop.
 const FILES: &str = "cd /tmp; until test -e stop; do fio --name=f --directory=/mnt --rw=randwrite \
-    --bs=4k --size=4m --fsync=4 --verify=crc32c --verify_fatal=1 --unlink=1 --time_based \
+    --bs=4k --size=4m --rate_iops=40 --fsync=4 --verify=crc32c --verify_fatal=1 --unlink=1 --time_based \
     --runtime=3 || exit 1; done";
 
 #[test]

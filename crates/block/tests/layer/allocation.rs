@@ -19,7 +19,7 @@ use millrace_block::{
 use millrace_machine::{Native, Topology};
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
-const IOS: u64 = 10_000;
+const IOS: u64 = 2_000;
 /// Sectors of a test drive: 8 MiB.
 const SECTORS: Sector = 1 << 14;
 

@@ -61,7 +61,7 @@ struct Run {
 }
 
 /// I/Os of each CPU.
-const IOS: u32 = 2_000;
+const IOS: u32 = 500;
 
 fn submitter(volume: &Arc<Volume<Simulated>>, run: Run, cpu: u32) {
     let config = ChannelConfig { depth: run.depth, ..ChannelConfig::default() };

@@ -371,16 +371,7 @@ pub fn buffer_of(data: &[u8]) -> Buffer {
 /// Bytes that tell where and in which round they were written. Each is its place, with the higher
 /// bytes of the place and the round mixed in; eight at a time, as tests are not optimised.
 pub fn pattern(sector: u64, len: usize, round: u64) -> Vec<u8> {
-    const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        let place = sector * 512 + bytes.len() as u64;
-        let mixed = ((place >> 8) ^ (place >> 16) ^ round.wrapping_mul(37)) & 0xff;
-        let places = 0x0706_0504_0302_0100 + (place & 0xff) * EACH_BYTE;
-        bytes.extend_from_slice(&(places ^ (mixed * EACH_BYTE)).to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
+    millrace_require::pattern(round, sector * 512, len)
 }
 
 /// xorshift64*, for loops that must be repeatable.

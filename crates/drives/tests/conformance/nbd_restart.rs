@@ -180,8 +180,8 @@ fn a_server_that_ends_each_connection_at_once_is_connected_anew_ever_more_slowly
                 }
                 rig.submit(Bio::read(0, Buffer::new(4096)));
                 let begun = Instant::now();
-                rig.until("3 s", |_| begun.elapsed() > Duration::from_secs(3));
-                // Pauses of 10 ms and twice as much each time are 9 rounds of 4 connections.
+                rig.until("1.5 s", |_| begun.elapsed() > Duration::from_millis(1500));
+                // Pauses of 10 ms and twice as much each time are 8 rounds of 4 connections.
                 let sessions = server.sessions();
                 assert!(sessions < 60, "{sessions} connections");
                 let said = disk(&rig.drives).take_news();

@@ -6,7 +6,7 @@ use crate::harness::{Dice, Kind, Rig, buffer_of, pattern, plans};
 
 /// Sectors of the part of the volume that is used.
 const SECTORS: u64 = 6000;
-const ROUNDS: u64 = 100;
+const ROUNDS: u64 = 40;
 
 /// Splits a length in sectors into pieces for a vectored bio.
 fn pieces(dice: &mut Dice, nr_sectors: u64) -> Vec<usize> {

@@ -25,7 +25,7 @@ fn work(rig: &mut Rig, half: u64) {
     let base = half * 8192;
     let mut dice = Dice(77 + half);
     let mut rounds = [0u64; 128];
-    for round in 1..=40 {
+    for round in 1..=16 {
         let first = dice.roll(112);
         for block in first..first + 16 {
             rounds[block as usize] = round;

@@ -107,7 +107,7 @@ fn clients_that_vanish_mid_request_leave_nothing_behind() {
         let specs = ["ram:size=64m", "fault:drive=(ram:size=64m),latency=2ms"];
         let running = serve(&specs, |config| config.backend = backend);
         ["0", "1"].iter().for_each(|name| running.scatter(name, 40));
-        for round in 0..250u64 {
+        for round in 0..100u64 {
             let mut client = running.unix(if round % 4 == 0 { "1" } else { "0" });
             for index in 0..round % 40 {
                 let order = Request { cookie: index, ..request(Command::Read, index * MIB, MIB) };

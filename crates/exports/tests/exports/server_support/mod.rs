@@ -183,11 +183,7 @@ pub fn order(
 
 /// Bytes that tell where they belong.
 pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
-    let word = |at: u64| (seed << 32 ^ at).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let mut bytes = Vec::with_capacity(length + 8);
-    (0..length.div_ceil(8) as u64).for_each(|at| bytes.extend_from_slice(&word(at).to_le_bytes()));
-    bytes.truncate(length);
-    bytes
+    millrace_require::pattern(seed, 0, length)
 }
 
 /// The settings of a group with a limit of so many bytes a second, or none.
