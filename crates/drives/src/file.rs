@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use millrace_block::{
     Arena, Buffer, Driver, DriverQueue, Error, ErrorKind, Extent, Features, HwQueues, QueueLimits,
-    Sector,
+    Sector, TagScope,
 };
 use millrace_machine::{Native, Topology};
 use millrace_reactor::{Backend, FileDemand, PoolShare, take_thread_refusal};
@@ -51,6 +51,9 @@ use crate::common::thread_bound::ThreadBound;
 const MAX_SECTORS: u32 = 2048;
 /// Longest write-zeroes in sectors where it may come to real writes.
 const MAX_ZERO_WRITES: u32 = 64 << 11;
+
+/// Most tags that a drive may have.
+const TAGS_MAX: u32 = 65_536;
 
 /// Whether the page cache is passed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -249,6 +252,19 @@ impl FileDriver {
     }
 }
 
+/// The queues of a drive whose device takes so many requests at a time: if that is less than what
+/// all of them have, they share it. More would wait in the kernel, by threads that it makes for
+/// that; and any thread may have all of it while the others do nothing.
+fn within(tags: Option<u32>, queues: HwQueues) -> HwQueues {
+    let all = u64::from(queues.count) * u64::from(queues.depth);
+    match tags {
+        Some(tags) if u64::from(tags) < all => {
+            HwQueues { depth: tags.min(TAGS_MAX), tags: TagScope::PerDrive, ..queues }
+        }
+        _ => queues,
+    }
+}
+
 fn sectors(bytes: u64) -> u32 {
     u32::try_from(bytes >> 9).unwrap_or(u32::MAX)
 }
@@ -300,7 +316,8 @@ impl Driver<Native> for FileDriver {
     }
 
     fn hw_queues(&self, _topology: &Topology) -> HwQueues {
-        owner_queues::hw_queues(self.config.io_threads, self.config.depth)
+        let queues = owner_queues::hw_queues(self.config.io_threads, self.config.depth);
+        within(self.shared.geometry.tags, queues)
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {

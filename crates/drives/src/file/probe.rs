@@ -52,6 +52,8 @@ pub(crate) struct Geometry {
     pub(crate) discard_granularity: u32,
     pub(crate) max_discard_bytes: u64,
     pub(crate) read_only: bool,
+    /// Requests that a block device takes at a time, before the kernel waits for one to end.
+    pub(crate) tags: Option<u32>,
     /// Device and inode; device and 0 for a block device.
     pub(crate) identity: (u64, u64),
 }
@@ -81,6 +83,7 @@ pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
         discard_granularity: block,
         max_discard_bytes: u64::MAX,
         read_only: false,
+        tags: None,
         identity: (meta.dev(), meta.ino()),
     })
 }
@@ -101,6 +104,7 @@ fn device(file: &File, rdev: u64) -> io::Result<Geometry> {
         discard_granularity: u32::try_from(number("discard_granularity")).unwrap_or(logical),
         max_discard_bytes: number("discard_max_bytes"),
         read_only: ask::<u32>(file, BLKROGET).unwrap_or(0) != 0,
+        tags: tags(rdev),
         identity: (rdev, 0),
     })
 }
@@ -128,13 +132,26 @@ fn ask<T: Default>(file: &File, request: u64) -> io::Result<T> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
+/// The tags of all hardware queues of a device together; none where the kernel has no such queues,
+/// as for md and most of dm.
+fn tags(rdev: u64) -> Option<u32> {
+    let queues = of_disk(rdev, "mq", |path| std::fs::read_dir(path).ok().map(Iterator::count))?;
+    let tags = queue_number(rdev, "nr_requests")?.saturating_mul(queues as u64);
+    u32::try_from(tags).ok().filter(|tags| *tags > 0)
+}
+
 /// A number from the device's queue directory, or from that of the disk it is a partition of.
 fn queue_number(rdev: u64, name: &str) -> Option<u64> {
-    let (major, minor) = (libc::major(rdev), libc::minor(rdev));
-    ["queue", "../queue"].iter().find_map(|place| {
-        let path = format!("/sys/dev/block/{major}:{minor}/{place}/{name}");
+    of_disk(rdev, &format!("queue/{name}"), |path| {
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     })
+}
+
+/// What is read at a place below the device's directory, or below that of the disk it is a
+/// partition of.
+fn of_disk<T>(rdev: u64, place: &str, read: impl Fn(String) -> Option<T>) -> Option<T> {
+    let (major, minor) = (libc::major(rdev), libc::minor(rdev));
+    ["", "../"].iter().find_map(|up| read(format!("/sys/dev/block/{major}:{minor}/{up}{place}")))
 }
 
 /// Alignment for direct I/O of a file opened with `O_DIRECT`; none if it does not work after all.
@@ -240,5 +257,18 @@ mod tests {
         assert_eq!(merge_bytes(512 << 10, 256 << 10), 256 << 10);
         assert_eq!(merge_bytes(0, 64 << 10), 64 << 10);
         assert_eq!(merge_bytes(u64::MAX, 0), u32::MAX);
+    }
+
+    #[test]
+    fn every_disk_with_queues_has_tags_and_so_has_its_partition() {
+        let Ok(devices) = std::fs::read_dir("/sys/dev/block") else { return };
+        for device in devices.map(|device| device.unwrap().path()) {
+            let name = device.file_name().unwrap().to_string_lossy().into_owned();
+            let (major, minor) = name.split_once(':').unwrap();
+            let rdev = libc::makedev(major.parse().unwrap(), minor.parse().unwrap());
+            let has_queues = [device.join("mq"), device.join("../mq")].iter().any(|mq| mq.exists());
+            assert_eq!(tags(rdev).is_some(), has_queues, "{name}");
+        }
+        assert_eq!(tags(libc::makedev(0, 0)), None);
     }
 }

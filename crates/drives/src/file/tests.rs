@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use millrace_block::{
     Bio, Buffer, Channel, Disk, DiskConfig, Driver, DriverQueue, Error, HwQueues, OpFlags,
-    QueueLimits, Sector, Stamp, Status, Volume,
+    QueueKind, QueueLimits, Sector, Stamp, Status, TagScope, Volume,
 };
 use millrace_machine::{Machine, Native, Topology};
 use millrace_reactor::{Completion, Op};
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use super::engine::{Engine, Ring};
 use super::queue::FileQueue;
-use super::{FileConfig, FileDriver};
+use super::{FileConfig, FileDriver, within};
 use crate::common::thread_bound::ThreadBound;
 
 /// An operation without its memory.
@@ -329,4 +329,16 @@ fn a_read_that_is_not_permitted_is_an_io_error_and_a_write_one_to_a_read_only_dr
     rig.judge(|_| Some(-libc::EPERM));
     assert_eq!(rig.run(Bio::read(0, Buffer::new(8192))), Status::IoError);
     assert_eq!(rig.run(write()), Status::ReadOnly);
+}
+
+#[test]
+fn queues_share_what_a_device_takes_where_that_is_less_than_all_of_them_have() {
+    let queues = |count, depth, tags| HwQueues { count, depth, kind: QueueKind::OwnerOnly, tags };
+    let own = queues(3, 128, TagScope::PerQueue);
+    assert_eq!(within(None, own), own);
+    assert_eq!(within(Some(384), own), own);
+    assert_eq!(within(Some(383), own), queues(3, 383, TagScope::PerDrive));
+    assert_eq!(within(Some(1), own), queues(3, 1, TagScope::PerDrive));
+    let many = queues(2048, 65_536, TagScope::PerQueue);
+    assert_eq!(within(Some(100_000), many), queues(2048, 65_536, TagScope::PerDrive));
 }
