@@ -49,7 +49,7 @@ const LINTS: [Step; 5] = [
         args: &["doc", "--workspace", "--no-deps"],
         env: Some(("RUSTDOCFLAGS", "-D warnings")),
     },
-    // Packages of all crates that can be published, not built: CI builds them. Without the network.
+    // Packages of all crates that can be published, not built. Without the network.
     Step {
         name: "package",
         args: &[
@@ -61,6 +61,7 @@ const LINTS: [Step; 5] = [
             "--exclude-lockfile",
             "-pmillrace",
             "-pmillrace-block",
+            "-pmillrace-cache",
             "-pmillrace-checker",
             "-pmillrace-drives",
             "-pmillrace-exports",

@@ -3,7 +3,8 @@
 //! In every crate under `crates` and `lab`, and in `xtask`, no more than two files may import each
 //! other in a circle. Where `LAYERS` lists a crate's layers, lowest first, a file imports only
 //! downwards, too; a layer is a folder with the file of its name, within which only circles count.
-//! A crate under `crates`, and `xtask`, has layers as soon as it has more than a dozen files.
+//! A crate under `crates` or `lab`, and `xtask`, has layers as soon as it has more than a dozen
+//! files.
 //! An import is any path of the product code that begins with `crate::` or `super::`; calls of
 //! methods, and paths to a file's own children, are not seen. Called by `tidy::run` with all files
 //! at once.

@@ -17,8 +17,8 @@ use millrace_trace::TraceName;
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace-lab trace report sda
-      the files sda.blktrace.0, sda.blktrace.1, ... over time, as plots: sda.html
+  millrace-lab trace report sda -o sda.html
+      the files sda.blktrace.0, sda.blktrace.1, ... as tables, and over time as plots
   millrace-lab trace report usr_0.csv.gz
       what a trace of another format is like: rates, sizes, strides, working set
   millrace-lab trace convert usr_0.csv.gz --to-format blktrace -o usr

@@ -1,5 +1,5 @@
-//! `millrace-lab trace report`: a trace as one HTML page of plots and tables that needs no network,
-//! and as text.
+//! `millrace-lab trace report`: a trace as text, and as one HTML page of plots and tables that
+//! needs no network.
 //!
 //! A recording of blktrace has its spans, and like a trace of any other format what its I/Os are
 //! like. Called by `trace::run`; the page is the lab's.
@@ -22,11 +22,11 @@ use super::TraceInput;
 const EXAMPLES: &str = "\
 Examples:
   millrace-lab trace report sda
-      writes sda.html: stages over time, latency and sectors as heat maps, depth, CPUs, and what \
-the I/Os are like
+      prints what the I/Os are like: rates, sizes, strides, working set, mix, latencies
+  millrace-lab trace report sda -o sda.html
+      writes a page, too: stages over time, latency and sectors as heat maps, depth, CPUs
   millrace-lab trace report dm-0 nvme0n1 -o stripe.html
   millrace-lab trace report usr_0.csv.gz
-      writes usr_0.csv.gz.html: rates, sizes, strides, working set, mix, the trace's own latencies
   millrace-lab trace report - --json < fio.log | jq .working_set_bytes
 
 Sizes and strides are counted by powers of two; strides are from the end of one read or write to \
@@ -45,7 +45,7 @@ pub struct Args {
     /// Show drives and volumes of recordings by their device numbers, not by their names
     #[arg(long)]
     numbers: bool,
-    /// Where the page goes [default: NAME.html, of the first name]
+    /// Write a page of plots and tables there
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print one JSON object instead of tables
@@ -63,14 +63,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             OpenedTrace::Events(reader) => recording(args, *reader)?,
             OpenedTrace::Ios(source) => foreign(args, source)?,
         };
-    let file = args.output.clone().unwrap_or_else(|| format!("{}.html", names(args)[0]).into());
-    if args.input.reads(&file) {
-        bail!("{}: it is read, and can't be the page; name another file", file.display());
+    if let Some(file) = &args.output {
+        if args.input.reads(file) {
+            bail!("{}: it is read, and can't be the page; name another file", file.display());
+        }
+        std::fs::write(file, html)
+            .with_context(|| format!("{}: cannot write the page", file.display()))?;
+        eprintln!("note: {} written", file.display());
     }
-    std::fs::write(&file, html)
-        .with_context(|| format!("{}: cannot write the page", file.display()))?;
     millrace_console::say(&told);
-    eprintln!("note: {} written", file.display());
     Ok(damage.exit_code())
 }
 
