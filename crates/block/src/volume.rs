@@ -126,7 +126,11 @@ impl Unwritten {
     pub fn of<M: Machine>(volume: &Volume<M>) -> Unwritten {
         volume.disks.iter().fold(Unwritten::default(), |sum, disk| {
             let more = disk.driver.unwritten();
-            Unwritten { pages: sum.pages + more.pages, untried: sum.untried + more.untried }
+            Unwritten {
+                pages: sum.pages + more.pages,
+                untried: sum.untried + more.untried,
+                written: sum.written + more.written,
+            }
         })
     }
 }

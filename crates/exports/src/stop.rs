@@ -5,7 +5,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use millrace_block::{Op, StatsSnapshot, Status, Unwritten, Volume, prepare_stop};
+use millrace_block::{Disk, Op, Status, Unwritten, Volume, prepare_stop};
 use millrace_machine::{Deadline, Machine, Native};
 
 /// User data of the flush at the end, which no request has.
@@ -22,8 +22,12 @@ const STUCK_NS: u64 = 10_000_000_000;
 /// once more, in nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
 
+/// How long a drive has completed nothing, with requests in flight, when it is called silent, in
+/// nanoseconds.
+const SILENT_NS: u64 = FLUSH_NS / 2;
+
 /// Whether the flush of a volume at the end goes on. A cache's flush takes as long as its drives
-/// need for what is dirty: it has time as long as less becomes dirty, or more of it has been tried.
+/// need for what is dirty: it has time as long as pages are written, or more of them were tried.
 /// It fails with the first write below that does, and is asked for once more then: a drive that
 /// refuses a part takes the rest. Where a flush of a drive failed there is no second one, which may
 /// succeed although data are lost.
@@ -32,6 +36,8 @@ pub(crate) struct Progress {
     least: Unwritten,
     /// Failures of each drive when it began.
     before: Vec<Failures>,
+    /// I/Os that each drive has completed, and when it was seen to complete the last.
+    completed: Vec<(u64, u64)>,
     /// How the last flush failed.
     last: Option<Status>,
     /// When it was looked at, and how long a flush has time for what was seen.
@@ -46,12 +52,13 @@ impl Progress {
         Progress::watched(volume)
     }
 
-    /// Of a volume that others flush.
-    fn watched(volume: &Volume<Native>) -> Progress {
+    /// Of a volume that others flush, or that still serves requests.
+    pub(crate) fn watched(volume: &Volume<Native>) -> Progress {
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
         let limit = Deadline::after_ns(if least.pages > 0 { STUCK_NS } else { 0 });
         let before = failures(volume).collect();
-        Progress { least, before, last: None, looked_ns: now_ns, limit }
+        let completed = completed(volume).map(|ios| (ios, now_ns)).collect();
+        Progress { least, before, completed, last: None, looked_ns: now_ns, limit }
     }
 
     /// Whether a flush that has `given_ns` left in any case has no more time, and `more_ns` have
@@ -60,11 +67,18 @@ impl Progress {
         let now_ns = Native::now();
         if now_ns >= self.looked_ns + LOOK_NS {
             let (least, now) = (self.least, Unwritten::of(volume));
-            if now.pages < least.pages || now.untried < least.untried {
+            let is_less = now.pages < least.pages || now.untried < least.untried;
+            if is_less || now.written > least.written {
                 self.limit = Deadline::after_ns(STUCK_NS);
             }
             let (pages, untried) = (least.pages.min(now.pages), least.untried.min(now.untried));
-            (self.least, self.looked_ns) = (Unwritten { pages, untried }, now_ns);
+            self.least = Unwritten { pages, untried, written: now.written };
+            for ((ios, since_ns), now) in self.completed.iter_mut().zip(completed(volume)) {
+                if *ios != now {
+                    (*ios, *since_ns) = (now, now_ns);
+                }
+            }
+            self.looked_ns = now_ns;
         }
         self.limit.left_with_ns(more_ns) == 0 && given_ns == 0
     }
@@ -83,9 +97,15 @@ impl Progress {
 
     /// How the flush of a volume failed, in words: the last one, or that there was no answer.
     pub(crate) fn failure(&self, volume: &Volume<Native>) -> String {
-        let drives = || volume.drives().iter().map(|disk| (disk.name(), disk.stats()));
-        let is_silent = |(name, stats): (_, StatsSnapshot)| (stats.in_flight() > 0).then_some(name);
-        let silent = drives().filter_map(is_silent).collect::<Vec<_>>().join(", ");
+        // A drive that has something inside, and has just completed something, does answer.
+        let now_ns = Native::now();
+        let is_silent = |disk: &Disk<Native>, (ios, since_ns): (u64, u64)| {
+            let (stats, quiet_ns) = (disk.stats(), now_ns.saturating_sub(since_ns));
+            stats.in_flight() > 0 && quiet_ns >= SILENT_NS && stats.ios() == ios
+        };
+        let drives = volume.drives().iter().zip(&self.completed);
+        let silent = drives.filter(|(disk, completed)| is_silent(disk, **completed));
+        let silent = silent.map(|(disk, _)| disk.name()).collect::<Vec<_>>().join(", ");
         // A drive that failed once, and does no longer, is not the reason.
         let names = |count: fn(&Failures) -> u64| -> String {
             let drives = volume.drives().iter().zip(self.before.iter().zip(failures(volume)));
@@ -126,6 +146,17 @@ impl Progress {
         }
         text
     }
+}
+
+/// Whether one of these volumes at least has time left, as [`Progress::is_over`] says of each.
+pub(crate) fn goes_on(
+    volumes: &[Arc<Volume<Native>>],
+    progress: &mut [Progress],
+    given_ns: u64,
+) -> bool {
+    let all = progress.iter_mut().zip(volumes);
+    // Each is asked every turn.
+    all.fold(false, |goes, (one, volume)| !one.is_over(volume, given_ns, 0) | goes)
 }
 
 /// How long after the deadline of a stop, or after the time that the flush of a cache has, an I/O
@@ -174,6 +205,11 @@ struct Failures {
     flushes: u64,
 }
 
+/// I/Os that each drive of a volume has completed.
+fn completed(volume: &Volume<Native>) -> impl Iterator<Item = u64> {
+    volume.drives().iter().map(|disk| disk.stats().ios())
+}
+
 /// What each drive of a volume has failed.
 fn failures(volume: &Volume<Native>) -> impl Iterator<Item = Failures> {
     volume.drives().iter().map(|disk| {
@@ -204,5 +240,40 @@ impl StopOrder {
     /// that ends before the order.
     pub(crate) fn deadline(&self) -> Deadline<Native> {
         Deadline::after(self.0.get().copied().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Tests may.
+mod tests {
+    use millrace_block::{Bio, Buffer, Disk, DiskConfig, Stamp};
+    use millrace_drives::{Effect, FaultConfig, FaultDriver, FaultRule, open};
+    use millrace_runtime::{IoConfig, IoContext};
+
+    use super::*;
+
+    #[test]
+    fn a_drive_does_not_answer_once_it_has_completed_nothing_for_a_while() {
+        let ram = open(&"ram:size=1m".parse().unwrap(), 1).unwrap();
+        let driver = FaultDriver::new(ram.driver, FaultConfig::default()).unwrap();
+        let control = driver.control();
+        let disk = Disk::new(Box::new(driver), DiskConfig::default()).unwrap();
+        let volume = Volume::single(disk).unwrap();
+        let mut ctx = IoContext::new(IoConfig::default()).unwrap();
+        let mut channel = ctx.channel(&volume, 4, Stamp::Batch).unwrap();
+        control.add_rule(FaultRule::always(Effect::Stick));
+        channel.submit(Bio::read(0, Buffer::new(512))).unwrap();
+        channel.poll(|_| ());
+        let mut progress = Progress::of(&volume);
+        // Another drive's flush has failed by now.
+        progress.last = Some(Status::IoError);
+        assert!(!progress.failure(&volume).contains("did not answer"), "it has had no time");
+        std::thread::sleep(Duration::from_nanos(SILENT_NS));
+        progress.is_over(&volume, 1, 0);
+        let said = progress.failure(&volume);
+        assert!(said.contains("did not answer in time"), "{said}");
+        control.clear_rules();
+        control.release_stuck();
+        channel.wait(1, |done| assert!(done.status.is_ok()));
     }
 }

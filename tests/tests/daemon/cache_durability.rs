@@ -17,7 +17,7 @@ use millrace_nbd::{Command, Errno, Request};
 use millrace_random::SplitMix64;
 use millrace_tests::cached::{config, counters};
 use millrace_tests::load::{Load, call, connect, request};
-use millrace_tests::raw_nbd::RawNbd;
+use millrace_tests::raw_nbd::{self, RawNbd};
 use millrace_tests::remote::Remote;
 use millrace_tests::serving::{backends, four_files, pattern, succeed, uri};
 use millrace_tests::{Daemon, poll_within, require_clients, tempdir};
@@ -264,6 +264,64 @@ fn a_stop_waits_for_slow_drives_as_long_as_they_go_on() {
     for page in 0..700 {
         assert!(bytes_at(dir.path(), place(page), 4096) == pattern(4096, page + 1), "page {page}");
     }
+}
+
+/// Has a client send so many writes of 1 MiB and hang up at once; in flight they go on.
+fn hang_up_after_writes(daemon: &Daemon, count: u64) {
+    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    for number in 0..count {
+        let (at, data) = (number << 20, pattern(1 << 20, number));
+        raw.send(&[raw_nbd::request(raw_nbd::WRITE, number, at, 1 << 20), data].concat()).unwrap();
+    }
+    // The server has read them.
+    thread::sleep(Duration::from_millis(500));
+}
+
+#[test]
+fn a_stop_loses_nothing_of_a_cache_that_is_full_while_more_is_written() {
+    let dir = tempdir();
+    let path = dir.path().display();
+    // What is dirty stays as much as it may be for longer than a drive may complete nothing.
+    let slow = format!("fault:drive=(file:path={path}/d0,size=128m),latency=500ms,op=write");
+    let mut daemon = Daemon::start(&config(&[slow], "size = \"16m\""), &["s", "c"]);
+    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+    let place = |page: u64| (64 << 20) + page * (64 << 10);
+    (0..900).for_each(|page| raw.write(place(page), &pattern(4096, page + 1)).unwrap());
+    let clients: Vec<RawNbd> =
+        (0..2).map(|_| RawNbd::connect(&daemon.dir().join("s"), "v").unwrap()).collect();
+    thread::scope(|scope| {
+        for mut client in clients {
+            scope.spawn(move || {
+                let write = |number: u64| {
+                    raw_nbd::request(raw_nbd::WRITE, number, number % 64 << 20, 1 << 20)
+                };
+                // Until the server hangs up.
+                let send =
+                    |number| client.send(&[write(number), pattern(1 << 20, number)].concat());
+                (0..1000).try_for_each(send).ok()
+            });
+        }
+        thread::sleep(Duration::from_secs(1));
+        daemon.signal(libc::SIGTERM);
+        let status = poll_within(Duration::from_secs(90), || daemon.try_wait());
+        assert!(status.is_some(), "{}", daemon.stderr());
+    });
+    assert!(!daemon.stderr().contains("did not answer"), "{}", daemon.stderr());
+    for page in 0..900 {
+        assert!(bytes_at(dir.path(), place(page), 4096) == pattern(4096, page + 1), "page {page}");
+    }
+}
+
+#[test]
+fn a_stop_of_a_cache_that_writes_through_waits_for_a_drive_that_is_slow() {
+    let slow = "fault:drive=(ram:size=64m),latency=200ms,op=write";
+    let through = "size = \"1m\"\nmode = \"write-through\"";
+    let mut daemon = Daemon::start(&config(&[slow.to_owned()], through), &["s", "c"]);
+    hang_up_after_writes(&daemon, 32);
+    daemon.signal(libc::SIGTERM);
+    let status = poll_within(Duration::from_secs(60), || daemon.try_wait());
+    assert_eq!(status.map(|status| status.code()), Some(Some(0)), "{}", daemon.stderr());
+    assert!(!daemon.stderr().contains("hangs"), "{}", daemon.stderr());
 }
 
 #[test]

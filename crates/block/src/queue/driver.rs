@@ -147,6 +147,9 @@ pub struct Unwritten {
     pub pages: u64,
     /// Of these, pages whose last write to the volume did not fail.
     pub untried: u64,
+    /// Pages written so far, which only grows: there may be as many dirty ones as before because
+    /// requests that waited for room have made others dirty.
+    pub written: u64,
 }
 
 /// A drive's driver.

@@ -342,10 +342,10 @@ impl<M: Machine> Cache<M> {
 
     /// What the volume below is owed; looks at all pages if a write has failed so far.
     pub(crate) fn unwritten(&self) -> Unwritten {
-        let pages = self.dirty_pages();
+        let (pages, written) = (self.dirty_pages(), self.written_back());
         // Relaxed: a number that nothing depends on.
         if self.counts.write_errors.load(Order::Relaxed) == 0 {
-            return Unwritten { pages, untried: pages };
+            return Unwritten { pages, untried: pages, written };
         }
         let mut untried = 0;
         for shard in self.shards() {
@@ -361,7 +361,7 @@ impl<M: Machine> Cache<M> {
                 untried += u64::from(owed.count_ones());
             }
         }
-        Unwritten { pages, untried }
+        Unwritten { pages, untried, written }
     }
 
     /// The numbers of the drives that have writes, and have ended none for a second or more; none

@@ -17,7 +17,7 @@ use super::flush::Flush;
 use crate::nbd::connection::progress::LOOKS;
 use crate::nbd::connection::{Connection, Phase, client_log};
 use crate::nbd::ring::{close_now, shut_down_input};
-use crate::stop::{FLUSH_NS, TURN_NS};
+use crate::stop::{FLUSH_NS, Progress, TURN_NS, goes_on};
 
 /// Longest time between the deadline and the end of all connections.
 const CUT_OFF_NS: u64 = 500_000_000;
@@ -86,7 +86,21 @@ impl Worker {
             conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
             conn.touch(&mut self.touched);
         }
-        self.turn_until_idle(limit, CUT_OFF_NS)
+        self.turn_until_idle(limit, CUT_OFF_NS)?;
+        self.carry_out(limit)
+    }
+
+    /// Goes on with requests that nobody waits for any more as long as caches get on: what they
+    /// write after the flush would be in memory at the end, like what was acknowledged and lost.
+    fn carry_out(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
+        let shared = Arc::clone(&self.shared);
+        let volumes = &shared.exports.volumes;
+        let mut progress: Vec<Progress> =
+            volumes.iter().map(|one| Progress::watched(one)).collect();
+        while !self.is_idle() && goes_on(volumes, &mut progress, limit.left_with_ns(CUT_OFF_NS)) {
+            self.turn(Some(Native::now() + TURN_NS))?;
+        }
+        Ok(())
     }
 
     /// Turns until nothing is left of the connections, or until so long after the limit.
@@ -113,8 +127,14 @@ impl Worker {
         }
     }
 
+    /// Whether no client is left, and no request but those that are overdue: what clients that have
+    /// gone asked for is carried out.
     fn is_idle(&self) -> bool {
-        self.conns.iter().flatten().next().is_none() && self.ring.pending() == 0
+        let submitter = &self.core.submitter;
+        let overdue: u64 = submitter.lanes.iter().map(|lane| u64::from(lane.overdue)).sum();
+        self.conns.iter().flatten().next().is_none()
+            && self.ring.pending() == 0
+            && submitter.tickets.in_use() as u64 <= overdue
     }
 
     /// Drops channels, ring, connections and buffers in this order.

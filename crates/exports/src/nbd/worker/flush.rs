@@ -12,7 +12,7 @@ use millrace_runtime::IoContext;
 
 use crate::nbd::server_state::ServerState;
 use crate::nbd::submit::lane::Lane;
-use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS};
+use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS, goes_on};
 
 /// A volume that is being flushed.
 struct VolumeFlush {
@@ -128,13 +128,7 @@ impl Flush<'_> {
         let done = || shared.all_flushed();
         let volumes = &shared.exports.volumes;
         let mut progress: Vec<Progress> = volumes.iter().map(|one| Progress::of(one)).collect();
-        let mut goes_on = || {
-            let left_ns = limit.left_with_ns(more_ns);
-            let all = progress.iter_mut().zip(volumes);
-            // Each is asked every turn.
-            all.fold(false, |goes, (one, volume)| !one.is_over(volume, left_ns, 0) | goes)
-        };
-        while !done() && goes_on() {
+        while !done() && goes_on(volumes, &mut progress, limit.left_with_ns(more_ns)) {
             lanes.iter_mut().for_each(|lane| {
                 lane.channel.poll(|_| ());
             });

@@ -45,11 +45,15 @@ impl IoThread {
         for served in self.queues.iter_mut().flatten() {
             served.queue.stopping.get_or_insert_with(|| nobody.clone());
         }
+        // As long as a cache gets on: what requests write after the flush would be in memory at the
+        // end, like what was acknowledged and lost.
+        let volume = Arc::clone(&self.common.volume);
+        let mut progress = Progress::watched(&volume);
         loop {
             while self.round()? {}
             let waits = self.queues.iter().flatten().any(|served| !served.queue.is_drained());
             self.look_after();
-            if limit.is_over() || !waits {
+            if !waits || progress.is_over(&volume, limit.left_ns(), 0) {
                 return Ok(());
             }
             self.sleep(Some(Native::now() + TURN_NS))?;

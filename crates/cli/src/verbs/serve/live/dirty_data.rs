@@ -85,13 +85,16 @@ pub fn is_lost(daemon: &LiveDaemon, volume: &str, failures: &[String]) -> bool {
 pub struct DirtySnapshot {
     risk: Option<AtRisk>,
     answered: Vec<u64>,
+    /// Bytes written to the drives so far.
+    written: u64,
 }
 
 impl DirtySnapshot {
     /// The dirty data of a cache now.
     pub fn now(cache: &Cache<Native>) -> DirtySnapshot {
         let answered = cache.below().disks().iter().map(|disk| disk.stats().ios()).collect();
-        DirtySnapshot { risk: cache.at_risk(), answered }
+        let written = cache.written_back() * cache.stats().page_bytes;
+        DirtySnapshot { risk: cache.at_risk(), answered, written }
     }
 }
 
@@ -103,7 +106,8 @@ pub fn while_stopping(
     seconds: u64,
 ) -> Option<String> {
     let risk = now.risk.as_ref()?;
-    let written = before.risk.as_ref().map_or(0, |risk| risk.bytes).saturating_sub(risk.bytes);
+    // Not what the dirty data are less by: requests that waited for room make more.
+    let written = now.written.saturating_sub(before.written);
     let mut held_up = failing(cache, risk);
     held_up.extend(risk.drives.iter().filter(|of| of.failed.is_none()).filter_map(|of| {
         let is_silent = before.answered.get(of.drive) == now.answered.get(of.drive);
