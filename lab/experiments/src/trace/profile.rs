@@ -150,7 +150,7 @@ impl Profile {
         let measured: u64 = self.ops.iter().map(|op| op.latency.n).sum();
         let (ios, left) = (self.ios(), self.ios() - measured);
         (measured > 0 && left > 0).then(|| {
-            format!("{left} of {ios} I/Os have no latency: the trace lacks their beginning or end")
+            format!("{left} of {ios} I/Os have no latency: their beginning or end was not found")
         })
     }
 
