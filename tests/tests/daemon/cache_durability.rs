@@ -293,7 +293,7 @@ fn a_stop_loses_nothing_of_a_cache_that_is_full_while_more_is_written() {
         for mut client in clients {
             scope.spawn(move || {
                 let write = |number: u64| {
-                    raw_nbd::request(raw_nbd::WRITE, number, number % 64 << 20, 1 << 20)
+                    raw_nbd::request(raw_nbd::WRITE, number, (number % 64) << 20, 1 << 20)
                 };
                 // Until the server hangs up.
                 let send =
