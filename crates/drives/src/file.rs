@@ -52,9 +52,6 @@ const MAX_SECTORS: u32 = 2048;
 /// Longest write-zeroes in sectors where it may come to real writes.
 const MAX_ZERO_WRITES: u32 = 64 << 11;
 
-/// Most tags that a drive may have.
-const TAGS_MAX: u32 = 65_536;
-
 /// Whether the page cache is passed by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direct {
@@ -252,14 +249,13 @@ impl FileDriver {
     }
 }
 
-/// The queues of a drive whose device takes so many requests at a time: if that is less than what
-/// all of them have, they share it. More would wait in the kernel, by threads that it makes for
-/// that; and any thread may have all of it while the others do nothing.
+/// The queues of a drive whose device takes so many requests at a time: where one queue alone could
+/// have all of them, the queues share them. More would wait in the kernel, by threads that it makes
+/// for that; and any thread may have all while the others do nothing.
 fn within(tags: Option<u32>, queues: HwQueues) -> HwQueues {
-    let all = u64::from(queues.count) * u64::from(queues.depth);
     match tags {
-        Some(tags) if u64::from(tags) < all => {
-            HwQueues { depth: tags.min(TAGS_MAX), tags: TagScope::PerDrive, ..queues }
+        Some(tags) if tags <= queues.depth => {
+            HwQueues { depth: tags, tags: TagScope::PerDrive, ..queues }
         }
         _ => queues,
     }
