@@ -52,7 +52,7 @@ pub fn for_each_event(
 pub struct EventWalk {
     /// Names of processes and devices.
     pub names: Names,
-    /// What people should know of the trace; they were told.
+    /// Notes of the reader, which people were told.
     pub notes: Vec<String>,
     /// Damage of files that were not read to their end.
     pub damage: ReadDamage,

@@ -148,7 +148,7 @@ impl Progress {
     }
 }
 
-/// Whether one of these volumes at least has time left, as [`Progress::is_over`] says of each.
+/// Returns true if one of these volumes at least has time left, as [`Progress::is_over`] says.
 pub(crate) fn goes_on(
     volumes: &[Arc<Volume<Native>>],
     progress: &mut [Progress],

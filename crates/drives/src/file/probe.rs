@@ -147,8 +147,7 @@ fn queue_number(rdev: u64, name: &str) -> Option<u64> {
     })
 }
 
-/// What is read at a place below the device's directory, or below that of the disk it is a
-/// partition of.
+/// Reads at a place below the device's directory, or below that of the disk it is a partition of.
 fn of_disk<T>(rdev: u64, place: &str, read: impl Fn(String) -> Option<T>) -> Option<T> {
     let (major, minor) = (libc::major(rdev), libc::minor(rdev));
     ["", "../"].iter().find_map(|up| read(format!("/sys/dev/block/{major}:{minor}/{up}{place}")))

@@ -368,8 +368,7 @@ pub fn buffer_of(data: &[u8]) -> Buffer {
     buffer
 }
 
-/// Bytes that tell where and in which round they were written. Each is its place, with the higher
-/// bytes of the place and the round mixed in; eight at a time, as tests are not optimised.
+/// Bytes that tell where and in which round they were written.
 pub fn pattern(sector: u64, len: usize, round: u64) -> Vec<u8> {
     millrace_require::pattern(round, sector * 512, len)
 }

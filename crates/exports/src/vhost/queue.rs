@@ -65,7 +65,7 @@ pub(crate) struct Queue {
     pub(crate) stopping: Option<Sender<u16>>,
     /// What the guest did that it must not.
     pub(crate) broken: Option<String>,
-    /// What it did so far, and how many requests are taken and not answered.
+    /// Its counters so far; `in_flight` are requests taken and not answered.
     pub(crate) stats: QueueStats,
     ring: SplitRing,
     /// The ring went away with memory that the frontend took back, and is not touched any more.

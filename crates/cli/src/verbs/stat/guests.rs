@@ -27,12 +27,12 @@ These are of the whole thread, in the row of its first queue:
 /// Characters of an export's name in the short form.
 const NAME_WIDTH: usize = 12;
 
-/// What one row is made of: what queue and thread did, and in how many seconds.
+/// The parts of one row: the work of queue and thread, and its seconds.
 struct GuestDelta<'a> {
     thread: &'a GuestThread,
     queue: &'a GuestQueue,
     seconds: f64,
-    /// What the thread did stands in this row.
+    /// True for the row that has the figures of the thread.
     has_thread: bool,
 }
 

@@ -3,7 +3,8 @@
 //! Called once by the thread's main function after `Worker::serve`. What is not answered by the
 //! deadline of `Server::stop` is cut off; cutting off and flushing have [`CUT_OFF_NS`] and
 //! [`FLUSH_NS`] more. Drives that do not answer by then are not waited for, and clients that read
-//! nothing for [`UNREAD_NS`] are not, where all their requests are carried out.
+//! nothing for [`UNREAD_NS`] are not, where all their requests are carried out. A cache that gets
+//! on is waited for, and with it requests that nobody waits for any more.
 //!
 //! Invariant: memory that the kernel or a drive may still touch is leaked, never freed.
 
@@ -127,8 +128,8 @@ impl Worker {
         }
     }
 
-    /// Whether no client is left, and no request but those that are overdue: what clients that have
-    /// gone asked for is carried out.
+    /// Returns true if no client is left, and no request but those that are overdue: requests of
+    /// clients that have gone are carried out.
     fn is_idle(&self) -> bool {
         let submitter = &self.core.submitter;
         let overdue: u64 = submitter.lanes.iter().map(|lane| u64::from(lane.overdue)).sum();

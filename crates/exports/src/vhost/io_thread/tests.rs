@@ -75,7 +75,7 @@ impl Bench {
         &self.thread.queues[q].as_ref().unwrap().queue
     }
 
-    /// What all its queues show others.
+    /// Sum of the published counters of its queues.
     fn published(&self) -> QueueStats {
         let mut sum = QueueStats::default();
         self.state.published.read().queues.iter().for_each(|(_, queue)| sum.add(*queue));

@@ -288,10 +288,7 @@ fn interrupts_and_failures_are_signalled_and_counted() {
         assert!(bench.publish() && !bench.publish());
         let counted = u64::from(round) + 1;
         assert_eq!((count(&ours), bench.queue.stats.interrupts), (1, counted));
-        assert_eq!(
-            (bench.queue.stats.interrupts, bench.queue.stats.errors),
-            (counted, counted / 3)
-        );
+        assert_eq!(bench.queue.stats.errors, counted / 3);
     }
     assert_eq!([bench.played.answer(0, 1), bench.played.answer(0, 2)], [(3, 513), (6, 1)]);
     bench.queue.interrupt();
