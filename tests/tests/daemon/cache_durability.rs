@@ -738,13 +738,20 @@ fn a_drive_without_space_says_so_at_the_flush_and_at_a_durable_write() {
     let dir = tempdir();
     let path = dir.path().display();
     let full = format!("fault:drive=(file:path={path}/d0,size=4m),status=enospc,op=write");
-    for (mode, first) in [("write-back", None), ("write-through", Some(Errno::Enospc))] {
+    let full_error = Some(Errno::Enospc);
+    // A write is told of the error once: by its own answer where the cache writes through.
+    for (mode, at_write, at_flush, exit) in
+        [("write-back", None, full_error, 1), ("write-through", full_error, None, 0)]
+    {
         let keys = format!("{LAZY}\nmode = \"{mode}\"");
-        let daemon = Daemon::start(&config(&[&full], &keys), &["s", "c"]);
+        let mut daemon = Daemon::start(&config(&[&full], &keys), &["s", "c"]);
         let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
-        assert_eq!(write(&mut client, 0, &pattern(4096, 1), 0), first, "{mode}");
-        assert_eq!(flush(&mut client), Some(Errno::Enospc), "{mode}");
+        assert_eq!(write(&mut client, 0, &pattern(4096, 1), 0), at_write, "{mode}");
+        let mut other = connect(&daemon.dir().join("s"), "v").unwrap();
+        assert_eq!(flush(&mut other), at_flush, "{mode}");
         let durable = write(&mut client, 64, &pattern(4096, 1), CMD_FLAG_FUA);
-        assert_eq!(durable, Some(Errno::Enospc), "{mode}");
+        assert_eq!(durable, full_error, "{mode}");
+        drop((client, other));
+        assert_eq!(daemon.terminate().code(), Some(exit), "{mode}: {}", daemon.stderr());
     }
 }

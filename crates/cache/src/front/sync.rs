@@ -47,7 +47,8 @@ impl<M: Machine> CacheQueue<M> {
         }
         let is_below = match scope {
             SyncScope::Range => self.sync_range(at, epoch),
-            SyncScope::All => self.sync_all(epoch),
+            // What is dirty then belongs to writes that were not answered, or with an error.
+            SyncScope::All => self.cache.is_write_through() || self.sync_all(epoch),
         };
         if is_below {
             let job = &self.jobs[at];
