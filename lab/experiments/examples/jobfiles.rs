@@ -18,7 +18,6 @@ mod compare;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
 
 use millrace_block::{Disk, DiskConfig, Layout, Volume};
 use millrace_drives::{open, size_bytes};
@@ -121,18 +120,6 @@ impl Case {
     /// The jobs as millrace takes them, or why it does not.
     fn millrace(&self) -> Result<JobFile, String> {
         let file = JobFile::parse("", &self.bytes, self).map_err(|error| error.to_string())?;
-        let mut direct: BTreeMap<&str, bool> = BTreeMap::new();
-        for job in &file.jobs {
-            let Some(name) = &job.filename else {
-                if job.numjobs() > 1 {
-                    return Err(format!("job {}: no filename, and numjobs is not 1", job.name));
-                }
-                continue;
-            };
-            if *direct.entry(name).or_insert(job.access.direct) != job.access.direct {
-                return Err(format!("job {}: {name} with direct=0 and direct=1", job.name));
-            }
-        }
         let interrupt = Interrupt::default();
         interrupt.set();
         match run(&file, interrupt) {
@@ -235,13 +222,13 @@ fn expanded(value: &str, case: &Case) -> String {
 
 /// Runs jobs on a drive that does nothing.
 fn run(file: &JobFile, interrupt: Interrupt) -> Result<Value, String> {
-    let opened = open(&"null:size=1t".parse().map_err(|text| format!("{text}"))?, 16);
+    let opened = open(&"null:size=8t".parse().map_err(|text| format!("{text}"))?, 16);
     let driver = opened.map_err(|error| error.to_string())?.driver;
     let threads: u32 = file.jobs.iter().map(|job| job.numjobs()).sum();
     let config = DiskConfig { io_threads: threads as u16, ..DiskConfig::<Native>::default() };
     let disk = Disk::new(driver, config).map_err(|error| error.to_string())?;
     let volume = Volume::new("v", Layout::Linear, vec![disk]).map_err(|error| error.to_string())?;
-    let volumes = vec![Arc::clone(&volume); file.jobs.len()];
+    let volumes = vec![vec![volume]; file.jobs.len()];
     let setting = JobSetting { interrupt, ..JobSetting::default() };
     let (reports, failed) =
         run_jobs(file, &volumes, &setting, &mut |_| ()).map_err(|error| error.to_string())?;

@@ -45,6 +45,11 @@ impl WrittenBlocks {
         workload.verify.then_some(WrittenBlocks { bs_bytes, blocks })
     }
 
+    /// Of a job whose blocks may lie anywhere: they are named by their offsets in bytes.
+    pub(crate) fn by_offset() -> WrittenBlocks {
+        WrittenBlocks { bs_bytes: 1, blocks: HashMap::new() }
+    }
+
     /// The next I/O: a read, or a write of a block that none is on its way to. There must be more
     /// blocks than writes in flight.
     #[cold]
@@ -92,7 +97,7 @@ impl WrittenBlocks {
     ) {
         let offset = block * u64::from(self.bs_bytes);
         let outcome = match read {
-            Ok(data) => check(data, offset, self.blocks[&block].generation),
+            Ok(data) => check(data, offset, Some(self.blocks[&block].generation)),
             Err(error) => Err(format!("offset {offset}: {error}")),
         };
         match outcome {
@@ -116,8 +121,11 @@ fn stamp(block: &mut [u8], offset: u64, generation: u64) {
     block[24..28].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// What is wrong with a block that was read back, if anything.
-fn check(block: &[u8], offset: u64, generation: u64) -> Result<(), String> {
+/// Checks a block that was read. Without a `generation`, that of any write will do.
+///
+/// # Errors
+/// The difference from what a job with `verify` writes there.
+pub(crate) fn check(block: &[u8], offset: u64, generation: Option<u64>) -> Result<(), String> {
     let (magic, place, found) = (word(block, 0..8), word(block, 8..16), word(block, 16..24));
     if magic != MAGIC {
         return Err(format!("offset {offset}: no pattern there (first bytes {magic:#018x})"));
@@ -125,7 +133,7 @@ fn check(block: &[u8], offset: u64, generation: u64) -> Result<(), String> {
     if place != offset {
         return Err(format!("offset {offset}: holds the block of offset {place}"));
     }
-    if found != generation {
+    if let Some(generation) = generation.filter(|generation| *generation != found) {
         return Err(format!("offset {offset}: generation {found}, last written {generation}"));
     }
     let crc = u64::from(crc32c::crc32c(&block[HEAD..]));
@@ -193,10 +201,11 @@ mod tests {
     fn stamped_block_checks_and_any_change_is_named() {
         let mut block = vec![0; 512];
         stamp(&mut block, 8192, 3);
-        assert_eq!(check(&block, 8192, 3), Ok(()));
-        assert!(check(&block, 4096, 3).expect_err("moved").contains("holds the block of"));
-        assert!(check(&block, 8192, 4).expect_err("stale").contains("generation 3"));
+        assert_eq!(check(&block, 8192, Some(3)), Ok(()));
+        assert!(check(&block, 4096, Some(3)).expect_err("moved").contains("holds the block of"));
+        assert!(check(&block, 8192, Some(4)).expect_err("stale").contains("generation 3"));
+        assert_eq!(check(&block, 8192, None), Ok(()));
         block[300] ^= 1;
-        assert!(check(&block, 8192, 3).expect_err("torn").contains("crc32c"));
+        assert!(check(&block, 8192, None).expect_err("torn").contains("crc32c"));
     }
 }

@@ -44,10 +44,7 @@ const FILE_MAX: u64 = (1 << 20) + 1;
 /// # Errors
 /// If the file is no job file, or a drive or a thread could not be set up.
 pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitCode> {
-    let mut file = interrupt::waiting(|| read(name))?;
-    if args.target.drive.is_empty() {
-        name_files(&mut file);
-    }
+    let file = interrupt::waiting(|| read(name))?;
     let volumes = volumes(args, &file)?;
     if !file.ignored.is_empty() {
         eprintln!("note: {}: without a meaning here: {}", shown(name), file.ignored.join(", "));
@@ -57,7 +54,7 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     let setting = JobSetting { reactor, on_files, interrupt: interrupt.clone() };
     let mut bar = Bar::new(1);
     let label = shown(name);
-    let news = DriveNotes::of(&volumes);
+    let news = DriveNotes::of(volumes.iter().flatten());
     let (reports, failed) =
         run_jobs(&file, &volumes, &setting, &mut |fraction| bar.show(0, &label, fraction))?;
     drop(news);
@@ -139,15 +136,9 @@ fn read(name: &Path) -> Result<JobFile> {
     Ok(JobFile::parse(&shown, &bytes, &SystemInputs { beside })?)
 }
 
-/// Gives each job without a file that has no clones the one that fio makes here.
-fn name_files(file: &mut JobFile) {
-    for job in file.jobs.iter_mut().filter(|job| job.numjobs() == 1) {
-        job.filename.get_or_insert_with(|| format!("{}.0.0", job.name));
-    }
-}
-
-/// The volume of each job: the drives of the command line, or the file that the job names.
-fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Arc<Volume>>> {
+/// The volumes of each job's clones: the drives of the command line, or the files that the job
+/// names, each opened once for each way in which jobs reach it.
+fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Vec<Arc<Volume>>>> {
     let options = options(args, file)?;
     if !args.target.drive.is_empty() {
         let named = file.jobs.iter().any(|job| job.filename.is_some());
@@ -157,35 +148,52 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Arc<Volume>>> {
         let writer = file.jobs.iter().find(|job| job.changes_data());
         super::check_overwrite(args, writer.map(writer_of))?;
         let volume = open(args, &args.target.drives()?, &options)?;
-        return Ok(vec![volume; file.jobs.len()]);
+        return Ok(vec![vec![volume]; file.jobs.len()]);
     }
-    let mut opened: BTreeMap<&str, (Arc<Volume>, bool)> = BTreeMap::new();
-    let mut volumes = Vec::new();
-    for job in &file.jobs {
-        let Some(name) = job.filename.as_deref() else {
-            let (place, job) = (job.place(), &job.name);
-            bail!(
-                "{place}: job {job}: no filename, and numjobs is not 1; add a filename, or give \
-                 --drive"
-            );
-        };
-        if !opened.contains_key(name) {
+    let mut opened: BTreeMap<(String, FileAccess), Arc<Volume>> = BTreeMap::new();
+    let mut volume_of = |job: &JobSpec, name: String| -> Result<Arc<Volume>> {
+        let key = (name, FileAccess::of(job));
+        if let Some(volume) = opened.get(&key) {
+            return Ok(Arc::clone(volume));
+        }
+        let (name, access) = &key;
+        let is_first = !opened.keys().any(|(known, _)| known == name);
+        if is_first {
             check_overwrite(args, file, name)?;
             lay_out(file, name).with_context(|| format!("filename={name}"))?;
-            let drive = drive_of(file, name)?;
-            opened.insert(name, (open(args, &[drive], &options)?, job.access.direct));
         }
-        let (volume, direct) = &opened[name];
-        if *direct != job.access.direct {
-            let (place, job, earlier) = (job.place(), &job.name, u8::from(*direct));
-            bail!(
-                "{place}: job {job}: {name} is used with direct={earlier} by an earlier job, and a \
-                 file is opened once; give all of its jobs the same"
-            );
-        }
-        volumes.push(Arc::clone(volume));
+        let drive = drive_of(file, name, *access, is_first)?;
+        let volume = open(args, &[drive], &options)?;
+        opened.insert(key, Arc::clone(&volume));
+        Ok(volume)
+    };
+    let of_job = |job: &JobSpec| {
+        let files = if job.filename.is_some() { 1 } else { job.numjobs() };
+        (0..files).map(|clone| volume_of(job, job.filename_of(clone))).collect()
+    };
+    file.jobs.iter().map(of_job).collect()
+}
+
+/// How a job reaches its file, as far as that decides how the file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct FileAccess {
+    direct: bool,
+    is_inline: bool,
+}
+
+impl FileAccess {
+    fn of(job: &JobSpec) -> FileAccess {
+        FileAccess { direct: job.access.direct, is_inline: job.is_inline() }
     }
-    Ok(volumes)
+}
+
+/// The jobs that use a file.
+fn users<'a>(file: &'a JobFile, name: &str) -> impl Iterator<Item = &'a JobSpec> + Clone {
+    let uses = move |job: &&JobSpec| {
+        let files = if job.filename.is_some() { 1 } else { job.numjobs() };
+        (0..files).any(|clone| job.filename_of(clone) == name)
+    };
+    file.jobs.iter().filter(uses)
 }
 
 fn options(args: &BenchArgs, file: &JobFile) -> Result<VolumeOptions> {
@@ -202,7 +210,8 @@ fn options(args: &BenchArgs, file: &JobFile) -> Result<VolumeOptions> {
     super::plan::check_drives(args)?;
     let stack = queues.stack.first().copied().unwrap_or(Stack::Mq);
     let serving = args.serving.configs(default_serving(&vec![stack; args.target.drive.len()]))?;
-    super::plan::check_queues(stack, queues.software_queues[0], serving[0].serving)?;
+    let spreads = (queues.software_queues[0], queues.hardware_queues[0]);
+    super::plan::check_queues(stack, spreads, serving[0].serving)?;
     let worker_cpus = super::plan::worker_list(args, serving[0].serving)?;
     super::plan::check_workers(args, worker_cpus.len())?;
     let threads: u32 = file.jobs.iter().map(JobSpec::numjobs).sum();
@@ -227,8 +236,7 @@ fn options(args: &BenchArgs, file: &JobFile) -> Result<VolumeOptions> {
 /// Refuses to run jobs that write to a file, unless it is empty or may be written over. Called
 /// before anything is written to the file for its readers.
 fn check_overwrite(args: &BenchArgs, file: &JobFile, name: &str) -> Result<()> {
-    let jobs = || file.jobs.iter().filter(|job| job.filename.as_deref() == Some(name));
-    let Some(writer) = jobs().find(|job| job.changes_data()) else { return Ok(()) };
+    let Some(writer) = users(file, name).find(|job| job.changes_data()) else { return Ok(()) };
     if args.target.overwrite {
         return Ok(());
     }
@@ -250,7 +258,7 @@ fn open(args: &BenchArgs, drives: &[Spec], options: &VolumeOptions) -> Result<Ar
 /// Writes what a file lacks of what its jobs read, as fio does: reads of what was never written
 /// touch no disk.
 fn lay_out(file: &JobFile, name: &str) -> std::io::Result<()> {
-    let jobs = || file.jobs.iter().filter(|job| job.filename.as_deref() == Some(name));
+    let jobs = || users(file, name);
     let wanted = jobs().filter_map(|job| job.file_bytes()).max().unwrap_or(0);
     let there = match std::fs::metadata(name) {
         Ok(found) if !found.is_file() => return Ok(()),
@@ -280,32 +288,41 @@ fn lay_out(file: &JobFile, name: &str) -> std::io::Result<()> {
 }
 
 /// The drive that a file is: made, or made longer, as its jobs need it, as fio does; opened for
-/// reading only where all jobs only read.
-fn drive_of(file: &JobFile, name: &str) -> Result<Spec> {
-    let jobs = || file.jobs.iter().filter(|job| job.filename.as_deref() == Some(name));
+/// reading only where all jobs only read. The first drive of a file holds its lock.
+fn drive_of(file: &JobFile, name: &str, access: FileAccess, is_first: bool) -> Result<Spec> {
+    let jobs = || users(file, name);
     let wanted = jobs().filter_map(|job| job.file_bytes()).max();
     let found = match std::fs::metadata(name) {
         Ok(found) => Some(found),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(error).with_context(|| format!("filename={name}")),
     };
+    if let Some(filler) = jobs().find(|job| job.fills_device())
+        && found.as_ref().is_none_or(|found| found.is_file())
+    {
+        bail!(
+            "{}: job {}: fill_device: {name} is no device, and would fill its file system; give size \
+             instead",
+            filler.place(),
+            filler.name
+        );
+    }
     let mut pairs = vec![("path".to_owned(), name.to_owned())];
-    if jobs().any(|job| !job.access.direct) {
+    if !access.direct {
         pairs.push(("direct".to_owned(), "off".to_owned()));
-        let all = |advice| jobs().all(|job| job.advice() == advice);
+        let alike = jobs().filter(|job| FileAccess::of(job) == access);
+        let all = |advice| alike.clone().all(|job| job.advice() == advice);
         for (advice, text) in [(Advice::Random, "random"), (Advice::Sequential, "sequential")] {
             if all(advice) {
                 pairs.push(("advice".to_owned(), text.to_owned()));
             }
         }
     }
-    if jobs().all(JobSpec::is_inline) {
+    if access.is_inline {
         pairs.push(("aio".to_owned(), "inline".to_owned()));
-    } else if jobs().any(JobSpec::is_inline) {
-        eprintln!(
-            "note: filename={name}: its jobs differ in ioengine, and a file is opened once: the \
-             kernel does the I/O of all, as with io_uring; give all of its jobs the same"
-        );
+    }
+    if !is_first {
+        pairs.push(("lock".to_owned(), "off".to_owned()));
     }
     match (found, wanted) {
         (None, None) => bail!("filename={name}: there is no such file; add size, and it is made"),
@@ -354,7 +371,12 @@ fn table(file: &JobFile, reports: &[JobReport]) -> String {
         let (name, blocks) = (&file.jobs[report.job].name, report.verified());
         format!("\n{name}: {} verified", counted(blocks as usize, "block"))
     });
-    format!("{}{percentiles}{}", text.text(), verified.collect::<String>())
+    let depths = reports.iter().filter_map(|report| {
+        let (name, depth) = (&file.jobs[report.job].name, report.depth_found()?);
+        Some(format!("\n{name}: latency_target met up to iodepth={depth}"))
+    });
+    let below: String = verified.chain(depths).collect();
+    format!("{}{percentiles}{below}", text.text())
 }
 
 /// The percentiles that a job asks for, in lines that fit the table's width; none without any.
@@ -472,6 +494,7 @@ mod tests {
             ("--chunk 4k", "--chunk 4k: one drive is no stripe"),
             ("--serving per-drive", "--serving per-drive: one drive has no worker"),
             ("--stack sq --software-queues one", "--software-queues one: only --stack mq"),
+            ("--stack sq --hardware-queues one", "--hardware-queues one: --stack sq has one queue"),
             ("--stack raw --drive null --drive null --serving auto", "--serving"),
             ("--workers 0", "--workers: none of these rows has workers"),
         ] {
@@ -493,7 +516,11 @@ mod tests {
             let text = format!("[global]\nfilename={path}\ndirect=1\n{text}");
             JobFile::parse("t.fio", text.as_bytes(), &outside).unwrap()
         };
-        let spec = |text: &str| drive_of(&file(text), &path).map(|spec| spec.to_string());
+        let spec = |text: &str| {
+            let file = file(text);
+            let access = FileAccess::of(&file.jobs[0]);
+            drive_of(&file, &path, access, true).map(|spec| spec.to_string())
+        };
         let missing = spec("[a]\nrw=read").unwrap_err().to_string();
         assert!(missing.ends_with("there is no such file; add size, and it is made"), "{missing}");
         let made = spec("[a]\nsize=1m\n[b]\nsize=2m\noffset=1m").unwrap();
@@ -508,6 +535,12 @@ mod tests {
         assert_eq!(ring, format!("file:path={path},direct=off,read-only=on"));
         let sync = spec("[a]\nrw=randwrite\nioengine=psync").unwrap();
         assert_eq!(sync, format!("file:path={path},aio=inline"));
+        let filled = spec("[a]\nrw=write\nfill_device=1").unwrap_err().to_string();
+        assert!(filled.starts_with("t.fio:4: job a: fill_device: "), "{filled}");
+        let two = file("[a]\nrw=write\n[b]\nrw=read\nbuffered=1");
+        let second = drive_of(&two, &path, FileAccess::of(&two.jobs[1]), false).unwrap();
+        let expected = "direct=off,advice=sequential,aio=inline,lock=off";
+        assert_eq!(second.to_string(), format!("file:path={path},{expected}"));
         let longer = spec("[a]\nsize=8k").unwrap();
         assert_eq!(longer, format!("file:path={path},aio=inline,size=8192,grow=on"));
     }

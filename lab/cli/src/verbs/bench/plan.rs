@@ -71,7 +71,7 @@ pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     for row in rows {
         let stacks = vec![row.stack; args.target.drive.len()];
         for serving in &args.serving.configs(default_serving(&stacks))? {
-            check_queues(row.stack, row.software_queues, serving.serving)?;
+            check_queues(row.stack, (row.software_queues, row.hardware_queues), serving.serving)?;
             let workers = workers(args, serving.serving, &row.plan.cpus, all)?;
             served.push(RowPlan { serving: *serving, workers, ..row.clone() });
         }
@@ -92,13 +92,21 @@ pub fn check_workers(args: &BenchArgs, workers: usize) -> Result<()> {
 }
 
 /// Refuses software queues of a design that has none to spread, and threads that cannot serve it.
-pub fn check_queues(stack: Stack, software_queues: Spread, serving: Serving) -> Result<()> {
+pub fn check_queues(
+    stack: Stack,
+    (software_queues, hardware_queues): (Spread, Spread),
+    serving: Serving,
+) -> Result<()> {
     if let Err(text) = check_serving(serving, stack) {
         bail!("--{text}");
     }
     if stack != Stack::Mq && software_queues != Spread::Core {
         let (word, stack) = (software_queues.word(), stack.word());
         bail!("--software-queues {word}: only --stack mq has software queues, not {stack}");
+    }
+    if stack == Stack::Sq && hardware_queues != Spread::Core {
+        let word = hardware_queues.word();
+        bail!("--hardware-queues {word}: --stack sq has one queue, whatever its drive has");
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use millrace_drives::Advice;
 
 use super::block_distribution::distribution;
 use super::blocks::{self, BUFFER_MAX, Sizes};
+use super::depth_search::LatencyTarget;
 use super::lines::{Entry, JobFileError, Section};
 use super::options::{Use, use_of, usual};
 use super::spec::{
@@ -20,16 +21,20 @@ const BS: u32 = 4096;
 /// Seed unless told otherwise, so that runs are alike (`randrepeat`).
 const SEED: u64 = 0x89;
 
+/// No target; the other words have their values where a job sets only that.
+const LATENCY: LatencyTarget =
+    LatencyTarget { target_ns: 0, window_ns: 1_000_000_000, percent: 100.0, run: false };
+
 /// What words leave behind that only make sense together.
 struct Draft {
     job: JobSpec,
     base: Base,
     engine: Option<Engine>,
-    directory: Option<String>,
     bs: [u32; 3],
     ranges: [Option<Sizes>; 3],
     splits: [Option<Sizes>; 3],
     flow: Flow,
+    latency: LatencyTarget,
     zones: Zones,
     has_zones: bool,
     verify: bool,
@@ -79,6 +84,7 @@ impl Draft {
             rate_iops: [None; 3],
             poisson: false,
             flow: None,
+            latency: None,
             think: ThinkTime { blocks: 1, ..ThinkTime::default() },
             fsync: 0,
             fdatasync: 0,
@@ -99,6 +105,7 @@ impl Draft {
             description: None,
             percentiles: None,
             filename: None,
+            directory: None,
             access: Access { direct: false, invalidate: true, engine: Engine::Sync, advice: None },
             kind: Kind { has: [true, false, false], random: false },
             shape,
@@ -113,11 +120,11 @@ impl Draft {
             job,
             base: Base::BINARY,
             engine: None,
-            directory: None,
             bs: [BS; 3],
             ranges: [None, None, None],
             splits: [None, None, None],
             flow: Flow::default(),
+            latency: LATENCY,
             zones: Zones::default(),
             has_zones: false,
             verify: false,
@@ -157,7 +164,7 @@ impl Draft {
             "directory" if value.contains(':') => {
                 return Err(format!("{value:?}: one directory for a job; give each its own job"));
             }
-            "directory" => self.directory = Some(value.to_owned()),
+            "directory" => job.directory = Some(value.to_owned()),
             "filename" if value.contains(':') => {
                 return Err(format!("{value:?}: one file for a job; give each its own job"));
             }
@@ -200,6 +207,7 @@ impl Draft {
             "offset_align" => region.offset_align = Some(base.number(value)?).filter(|to| *to > 0),
             "offset_increment" => region.offset_increment = amount()?,
             "filesize" => region.file_size = Some(base.number(value)?),
+            "fill_device" => region.fill = switch(value)?,
             "number_ios" => region.number_ios = Some(whole(value, 1, u64::MAX)?),
             "zonemode" => {
                 self.has_zones = match value {
@@ -276,6 +284,13 @@ impl Draft {
             "flow" => self.flow.weight = whole(value, 0, 1 << 20)?,
             "flow_id" => self.flow.id = whole(value, 0, u32::MAX.into())?,
             "flow_sleep" => self.flow.sleep_ns = time_ns(value, 1_000)?,
+            "latency_target" => self.latency.target_ns = time_ns(value, 1_000)?,
+            "latency_window" => self.latency.window_ns = time_ns(value, 1_000)?,
+            "latency_percentile" => match float(value)? {
+                percent if (0.0..=100.0).contains(&percent) => self.latency.percent = percent,
+                _ => return Err(format!("{value:?}: write a share of 0 to 100")),
+            },
+            "latency_run" => self.latency.run = switch(value)?,
             "rate_process" => {
                 flow.poisson = match value {
                     "linear" => false,
@@ -325,22 +340,16 @@ impl Draft {
     /// The job, if its words go together.
     fn finish(mut self) -> Result<(JobSpec, Vec<String>), String> {
         let job = &mut self.job;
-        match (&self.directory, &job.filename) {
-            (Some(directory), Some(name)) if !name.starts_with('/') => {
-                job.filename = Some(format!("{directory}/{name}"));
-            }
-            // fio's name of a job's first file; each clone would have its own.
-            (Some(directory), None) if job.crowd.numjobs == 1 => {
-                job.filename = Some(format!("{directory}/{}.0.0", job.name));
-            }
-            _ => {}
-        }
         // As in fio, whichever comes later in the file.
         for (place, sizes) in job.shape.sizes.iter_mut().enumerate() {
             let given = self.splits[place].take().or(self.ranges[place].take());
             *sizes = given.unwrap_or(Sizes::One(self.bs[place]));
         }
         job.flow.flow = Some(self.flow).filter(|flow| flow.weight > 0);
+        job.flow.latency = Some(self.latency).filter(|latency| latency.target_ns > 0);
+        if job.region.fill {
+            job.region.size = None;
+        }
         job.access.engine = match self.engine {
             Some(engine) => engine,
             None if job.flow.iodepth > 1 => Engine::Aio,
@@ -366,19 +375,37 @@ impl Draft {
             self.ignored.push("time_based (without runtime)".to_owned());
         }
         if self.verify {
-            if !job.kind.has[1] {
-                return Err(
-                    "verify: what a job writes is read back; use rw=write, randwrite or a \
-                            mix with writes"
-                        .to_owned(),
-                );
-            }
-            if !matches!(job.shape.sizes[1], Sizes::One(_)) {
-                return Err("verify: blocks of one size are checked; use bs".to_owned());
-            }
+            check_verified(job)?;
             job.shape.verify = Some(Verify { read_back: self.do_verify });
         }
         Ok((self.job, self.ignored))
+    }
+}
+
+/// Refuses what cannot be verified: blocks of several sizes, or blocks that overlap.
+fn check_verified(job: &JobSpec) -> Result<(), String> {
+    let IoShape { sizes, align, sequence, zones, .. } = &job.shape;
+    let direction = match job.kind.has {
+        [_, true, _] => 1,
+        [true, ..] => 0,
+        _ => return Err("verify: trims leave nothing to check; leave it out".to_owned()),
+    };
+    let Sizes::One(bytes) = sizes[direction] else {
+        return Err("verify: blocks of one size are checked; use bs".to_owned());
+    };
+    let is_whole = |distance: u64| distance.is_multiple_of(u64::from(bytes));
+    let steps = [
+        align[direction].map_or(0, u64::from),
+        if sequence.gap < 0 { sequence.gap.unsigned_abs() } else { 0 },
+        zones.map_or(0, |zones| zones.range),
+        zones.map_or(0, |zones| zones.range.saturating_add(zones.skip)),
+    ];
+    match steps.into_iter().all(is_whole) {
+        true => Ok(()),
+        false => Err(format!(
+            "verify: blocks of {bytes} bytes would overlap; use multiples of bs in blockalign, \
+             zones and rw=KIND:-BYTES"
+        )),
     }
 }
 

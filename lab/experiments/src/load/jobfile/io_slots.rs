@@ -86,7 +86,7 @@ impl Slots {
             && op == Op::Write
         {
             let memory = bio.memory().expect("jobs use owned buffers");
-            written.stamp(io.offset / u64::from(io.bytes), memory);
+            written.stamp(io.offset, memory);
         }
         bio
     }

@@ -5,6 +5,7 @@
 
 use millrace_machine::{Machine, Native};
 
+use super::depth_search::DepthSearch;
 use super::flow::FlowMember;
 use super::io_slots::FlushAccounting;
 use super::page_cache::CachedRange;
@@ -45,7 +46,8 @@ impl Worker<'_> {
         let is_over = now_ns >= self.clock.end_ns
             || self.tally.errno != 0
             || self.setting.interrupt.is_set()
-            || job.region.number_ios.is_some_and(|most| self.at.ios >= most);
+            || job.region.number_ios.is_some_and(|most| self.at.ios >= most)
+            || self.search.as_ref().is_some_and(DepthSearch::is_over);
         if is_over {
             return JobStep::End;
         }
@@ -74,7 +76,7 @@ impl Worker<'_> {
             return self.other_way(io.direction, due_ns, now_ns);
         }
         if let Some(written) = self.written.as_ref().filter(|_| io.direction == WRITE)
-            && written.is_in_flight(io.offset / u64::from(io.bytes))
+            && written.is_in_flight(io.offset)
         {
             return JobStep::Wait(0);
         }

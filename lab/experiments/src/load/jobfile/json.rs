@@ -87,10 +87,10 @@ fn job(file: &JobFile, report: &JobReport, detail: JobDetail) -> Value {
         "iodepth_level": depths(&tally.depth),
         "iodepth_submit": batches(&tally.submitted),
         "iodepth_complete": batches(&tally.completed),
-        "latency_depth": spec.flow.iodepth,
-        "latency_target": 0,
-        "latency_percentile": 100.0,
-        "latency_window": 0,
+        "latency_depth": tally.depth_found.unwrap_or(spec.flow.iodepth),
+        "latency_target": spec.flow.latency.map_or(0, |latency| latency.target_ns / 1_000),
+        "latency_percentile": spec.flow.latency.map_or(100.0, |latency| latency.percent),
+        "latency_window": spec.flow.latency.map_or(0, |latency| latency.window_ns / 1_000),
     });
     for (unit, name) in ["latency_ns", "latency_us", "latency_ms"].iter().enumerate() {
         job[*name] = classes(tally, unit);

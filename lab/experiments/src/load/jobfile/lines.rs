@@ -201,6 +201,9 @@ impl Reader<'_> {
             let Some((name, after)) = behind.split_once('}') else {
                 return Err(place.wrong(format!("{value}: ${{ without }}")));
             };
+            if name.is_empty() {
+                return Err(place.wrong(format!("{value}: write the variable's name into ${{}}")));
+            }
             let set = self.outside.variable(name).ok_or_else(|| {
                 place.wrong(format!("{value}: the variable {name} is not set; run with {name}=..."))
             })?;
@@ -296,6 +299,7 @@ pub(super) mod tests {
             ("bs=4k", "t.fio:1: a word before the first section"),
             ("[a", "t.fio:1: [a: write [name] to begin a job"),
             ("[a]\nbs=${X", "t.fio:2: ${X: ${ without }"),
+            ("[a]\nbs=${}k", "t.fio:2: ${}k: write the variable's name into ${}"),
             ("[a]\nioengine=x${X}", "t.fio:2: x${X}: the variable X is not set; run with X=..."),
             ("[a]\ninclude z.fio", "t.fio:2: include z.fio: cannot read it: entity not found"),
             ("[a]\ninclude own.fio", "own.fio:1: include own.fio: 16 files deep already"),

@@ -37,7 +37,7 @@ const fn instead(word: &'static str, plain: &'static str, remedy: &'static str) 
 }
 
 /// Other names of words.
-const ALIASES: [(&str, &str); 23] = [
+const ALIASES: [(&str, &str); 24] = [
     ("readwrite", "rw"),
     ("blocksize", "bs"),
     ("blocksize_range", "bsrange"),
@@ -59,12 +59,13 @@ const ALIASES: [(&str, &str); 23] = [
     ("ratemin", "rate_min"),
     ("ratecycle", "rate_cycle"),
     ("nr_files", "nrfiles"),
+    ("fill_fs", "fill_device"),
     ("dedup_percentage", "dedupe_percentage"),
     ("threads", "thread"),
 ];
 
 /// Words with a meaning that switch something on, so that they need no value.
-const SWITCHES: [&str; 15] = [
+const SWITCHES: [&str; 17] = [
     "allrandrepeat",
     "buffered",
     "description",
@@ -72,8 +73,10 @@ const SWITCHES: [&str; 15] = [
     "do_verify",
     "end_fsync",
     "fadvise_hint",
+    "fill_device",
     "group_reporting",
     "invalidate",
+    "latency_run",
     "new_group",
     "norandommap",
     "randrepeat",
@@ -83,7 +86,7 @@ const SWITCHES: [&str; 15] = [
 ];
 
 /// Words with a meaning.
-pub(super) const MEANING: [&str; 65] = [
+pub(super) const MEANING: [&str; 70] = [
     "allrandrepeat",
     "blockalign",
     "bs",
@@ -101,6 +104,7 @@ pub(super) const MEANING: [&str; 65] = [
     "fdatasync",
     "filename",
     "filesize",
+    "fill_device",
     "flow",
     "flow_id",
     "flow_sleep",
@@ -112,6 +116,10 @@ pub(super) const MEANING: [&str; 65] = [
     "iodepth_batch_submit",
     "ioengine",
     "kb_base",
+    "latency_percentile",
+    "latency_run",
+    "latency_target",
+    "latency_window",
     "loops",
     "name",
     "new_group",
@@ -152,7 +160,7 @@ pub(super) const MEANING: [&str; 65] = [
 ];
 
 /// Words that are passed over with a note.
-pub(super) const NOTHING: [&str; 141] = [
+pub(super) const NOTHING: [&str; 138] = [
     "allow_file_create",
     "allow_mounted_write",
     "block_error_percentiles",
@@ -207,9 +215,6 @@ pub(super) const NOTHING: [&str; 141] = [
     "ioscheduler",
     "job_max_open_zones",
     "lat_percentiles",
-    "latency_percentile",
-    "latency_run",
-    "latency_window",
     "lockfile",
     "lockmem",
     "log_alternate_epoch",
@@ -297,7 +302,7 @@ pub(super) const NOTHING: [&str; 141] = [
 ];
 
 /// fio's words for I/Os that are not made here.
-pub(super) const REFUSED: [Refused; 32] = [
+pub(super) const REFUSED: [Refused; 30] = [
     without("atomic", "0"),
     without("blocksize_unaligned", "0"),
     instead("bs_is_seq_rand", "0", "write bs=READ,WRITE, or bssplit"),
@@ -309,9 +314,7 @@ pub(super) const REFUSED: [Refused; 32] = [
     instead("exec_prerun", "", "run the command before this program"),
     instead("file_append", "0", "write offset= with the size that the file has"),
     instead("filename_format", "", "name the file with filename"),
-    instead("fill_device", "0", "write size= with the size of the device"),
     instead("gid", "", "start this program as that group"),
-    instead("latency_target", "0", "write iodepth= with the depth that is to be measured"),
     instead("merge_blktrace_file", "", "replay traces with millrace-lab replay"),
     without("nowait", "0"),
     instead("nrfiles", "1", "write a job for each file"),

@@ -23,13 +23,15 @@ impl CachedRange {
     ///
     /// # Errors
     /// If the file cannot be opened; the text names it.
-    pub(super) fn of(job: &JobSpec, span: Span) -> Result<Option<CachedRange>, String> {
-        let name = job.filename.as_ref().filter(|_| job.access.invalidate && !job.access.direct);
-        let open = |name| match File::open(name) {
-            Ok(file) => Ok(CachedRange { file, span }),
+    pub(super) fn of(job: &JobSpec, clone: u32, span: Span) -> Result<Option<Self>, String> {
+        if job.access.direct || !job.access.invalidate {
+            return Ok(None);
+        }
+        let name = job.filename_of(clone);
+        match File::open(&name) {
+            Ok(file) => Ok(Some(CachedRange { file, span })),
             Err(error) => Err(format!("filename={name}: {error}")),
-        };
-        name.map(open).transpose()
+        }
     }
 
     /// Has the page cache forget the region. That is advice, which it may not take.

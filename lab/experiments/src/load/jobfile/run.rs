@@ -18,7 +18,7 @@ use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 use super::blocks::Sizes;
 use super::flow::FlowGroups;
 use super::page_cache::CachedRange;
-use super::source::{Source, Span, WRITE};
+use super::source::{Source, Span};
 use super::spec::{JobFile, JobSpec};
 use super::tally::Tally;
 use super::value::Amount;
@@ -108,7 +108,8 @@ impl PhaseState {
 /// What a thread sends at its end.
 type InstanceResult = (Instance, Result<Tally, BenchError>);
 
-/// Runs the jobs of a file, job i on `volumes[i]`, which are made for as many I/O threads as there
+/// Runs the jobs of a file, clone j of job i on `volumes[i][j]` or, where that has one only, on that
+/// one. The volumes are made for as many I/O threads as there
 /// are jobs with their clones.
 ///
 /// Where jobs cannot be set up after others have ended, the reports of those come with the error.
@@ -117,13 +118,13 @@ type InstanceResult = (Instance, Result<Tally, BenchError>);
 /// If a job does not fit its volume, or a thread or a queue of the first ones cannot be set up.
 pub fn run_jobs(
     file: &JobFile,
-    volumes: &[Arc<Volume<Native>>],
+    volumes: &[Vec<Arc<Volume<Native>>>],
     setting: &JobSetting,
     progress: Progress<'_>,
 ) -> Result<(Vec<JobReport>, Option<BenchError>), BenchError> {
     check(file, volumes)?;
     let mut disks: Vec<Arc<Disk<Native>>> = Vec::new();
-    for disk in volumes.iter().flat_map(|volume| volume.disks()) {
+    for disk in volumes.iter().flatten().flat_map(|volume| volume.disks()) {
         if !disks.iter().any(|known| Arc::ptr_eq(known, disk)) {
             disks.push(Arc::clone(disk));
         }
@@ -167,10 +168,10 @@ fn instances(file: &JobFile) -> Vec<Instance> {
 }
 
 /// Whether every job fits its volume.
-fn check(file: &JobFile, volumes: &[Arc<Volume<Native>>]) -> Result<(), BenchError> {
+fn check(file: &JobFile, volumes: &[Vec<Arc<Volume<Native>>>]) -> Result<(), BenchError> {
     check_buffers(file)?;
     let topology = Native::topology();
-    for (job, volume) in file.jobs.iter().zip(volumes) {
+    for (job, volumes) in file.jobs.iter().zip(volumes) {
         let wrong = |text: String| {
             Err(BenchError::Workload(format!("{}: job {}: {text}", job.place, job.name)))
         };
@@ -182,8 +183,8 @@ fn check(file: &JobFile, volumes: &[Arc<Volume<Native>>]) -> Result<(), BenchErr
                  out"
             ));
         }
-        let limits = volume.limits();
-        let block = limits.logical_block_size;
+        let block = volumes.iter().map(|volume| volume.limits().logical_block_size).max();
+        let block = block.unwrap_or(512);
         for (sizes, _) in job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has) {
             if !sizes.are_multiples_of(block) {
                 let bs = sizes.least();
@@ -195,21 +196,28 @@ fn check(file: &JobFile, volumes: &[Arc<Volume<Native>>]) -> Result<(), BenchErr
             return wrong(format!("blockalign={to}: the device has blocks of {block} bytes"));
         }
         for clone in 0..job.crowd.numjobs {
+            let volume = volume_of(volumes, clone);
             if let Err(text) = span_of(job, clone, volume.capacity() << 9) {
                 return wrong(text);
             }
         }
-        // Reads are first among what a job may have.
-        if job.kind.has[1..].contains(&true)
-            && let Err(error) = check_writable(volume, "rw")
-        {
-            return wrong(error.to_string());
-        }
-        if job.shape.verify.is_some() && limits.features.no_payload {
-            return wrong("verify: the null drive keeps no data; use ram or file".to_owned());
+        for volume in volumes {
+            if job.changes_data()
+                && let Err(error) = check_writable(volume, "rw")
+            {
+                return wrong(error.to_string());
+            }
+            if job.shape.verify.is_some() && volume.limits().features.no_payload {
+                return wrong("verify: the null drive keeps no data; use ram or file".to_owned());
+            }
         }
     }
     Ok(())
+}
+
+/// The volume of a clone: its own, or that of all clones.
+fn volume_of(volumes: &[Arc<Volume<Native>>], clone: u32) -> &Arc<Volume<Native>> {
+    &volumes[clone as usize % volumes.len()]
 }
 
 /// Whether the buffers of jobs that run beside each other fit into memory: those that do not would
@@ -273,9 +281,8 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
             "offset={begin} and size={size}: the device has {device} bytes; use less of it"
         ));
     }
-    let block = if job.shape.verify.is_some() { job.shape.sizes[WRITE].least() } else { 512 };
-    if !begin.is_multiple_of(512) || !begin.is_multiple_of(block.into()) {
-        return Err(format!("offset={begin}: not a multiple of the block; round it"));
+    if !begin.is_multiple_of(512) {
+        return Err(format!("offset={begin}: not a multiple of 512; round it"));
     }
     let io_size = region.io_size.map_or(size, |amount| amount.of(size));
     Ok(Span { begin, size, io_size, device })
@@ -285,7 +292,7 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
 fn run_phase(
     file: &JobFile,
     phase: &[Instance],
-    volumes: &[Arc<Volume<Native>>],
+    volumes: &[Vec<Arc<Volume<Native>>>],
     (setting, progress): (&JobSetting, Progress<'_>),
 ) -> Result<Vec<(Instance, Tally)>, BenchError> {
     let shared = Arc::new(PhaseState::new(file, phase, setting));
@@ -294,7 +301,8 @@ fn run_phase(
         let crowd = &file.jobs[instance.job].crowd;
         let cpu = crowd.cpus.get(instance.clone as usize % crowd.cpus.len().max(1)).copied();
         let (shared, instance) = (Arc::clone(&shared), instance.clone());
-        let (volume, sender) = (Arc::clone(&volumes[instance.job]), Sender::clone(&sender));
+        let (volume, sender) =
+            (Arc::clone(volume_of(&volumes[instance.job], instance.clone)), Sender::clone(&sender));
         let body = move || {
             let result = run_instance(&shared, &instance, &volume);
             // Whoever started the phase waits for it.
@@ -359,7 +367,10 @@ fn run_instance(
     let place = |text| BenchError::Workload(format!("{}: job {}: {text}", job.place, job.name));
     let made = span_of(job, instance.clone, volume.capacity() << 9)
         .and_then(|span| {
-            let cached = if shared.setting.on_files { CachedRange::of(job, span)? } else { None };
+            let cached = match shared.setting.on_files {
+                true => CachedRange::of(job, instance.clone, span)?,
+                false => None,
+            };
             Ok((span, Source::new(job, span, clone ^ salt)?, cached))
         })
         .map_err(place);

@@ -8,6 +8,7 @@ use millrace_drives::Advice;
 
 use super::block_distribution::Distribution;
 use super::blocks::Sizes;
+use super::depth_search::LatencyTarget;
 use super::draft::{job, pairs};
 use super::lines::{self, Includes, JobFileError, Place};
 use super::value::Amount;
@@ -32,8 +33,9 @@ pub struct JobSpec {
     pub description: Option<String>,
     /// Percentiles that its report has; fio's if none.
     pub(super) percentiles: Option<Vec<f64>>,
-    /// The file or device, if it names one.
+    /// The file or device that all its clones share, if it names one.
     pub filename: Option<String>,
+    pub(super) directory: Option<String>,
     /// How its I/Os reach that.
     pub access: Access,
     pub(super) kind: Kind,
@@ -125,6 +127,7 @@ pub(super) struct Zones {
 /// How what was written is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verify {
+    /// Blocks are read and checked: after they were written, or by a job that reads only.
     pub(super) read_back: bool,
 }
 
@@ -138,6 +141,8 @@ pub(super) struct Region {
     pub(super) offset_align: Option<u64>,
     pub(super) offset_increment: Option<Amount>,
     pub(super) file_size: Option<u64>,
+    /// All of the device, whatever `size` says.
+    pub(super) fill: bool,
     pub(super) number_ios: Option<u64>,
 }
 
@@ -151,6 +156,7 @@ pub(super) struct IssueRules {
     pub(super) rate_iops: [Option<u64>; 3],
     pub(super) poisson: bool,
     pub(super) flow: Option<Flow>,
+    pub(super) latency: Option<LatencyTarget>,
     pub(super) think: ThinkTime,
     /// Writes between two flushes; 0 for none.
     pub(super) fsync: u64,
@@ -236,6 +242,34 @@ impl JobSpec {
     #[must_use]
     pub fn numjobs(&self) -> u32 {
         self.crowd.numjobs
+    }
+
+    /// The file or device of one of its clones: as in fio, each has one of its own where the job
+    /// names none.
+    #[must_use]
+    pub fn filename_of(&self, clone: u32) -> String {
+        let own = || format!("{}.{clone}.0", self.name);
+        let name = self.filename.clone().unwrap_or_else(own);
+        match &self.directory {
+            Some(directory) if !name.starts_with('/') => format!("{directory}/{name}"),
+            _ => name,
+        }
+    }
+
+    /// Whether it goes on to the end of its device (`fill_device`).
+    #[must_use]
+    pub fn fills_device(&self) -> bool {
+        self.region.fill
+    }
+
+    /// Whether blocks that it writes carry what they can be checked by.
+    pub(super) fn verifies_writes(&self) -> bool {
+        self.shape.verify.is_some() && self.kind.has[1]
+    }
+
+    /// Whether it only reads, and checks blocks that another job wrote.
+    pub(super) fn verifies_reads(&self) -> bool {
+        self.shape.verify.is_some_and(|verify| verify.read_back) && !self.kind.has[1]
     }
 
     /// Bytes that a file must have for it, if that can be said before there is one.

@@ -107,6 +107,12 @@ impl JobReport {
         self.tally.first_error.as_deref()
     }
 
+    /// The deepest queue that met `latency_target`: of several jobs, the least.
+    #[must_use]
+    pub fn depth_found(&self) -> Option<u32> {
+        self.tally.depth_found
+    }
+
     /// Blocks read back and found right.
     #[must_use]
     pub fn verified(&self) -> u64 {

@@ -201,6 +201,8 @@ pub(super) struct Tally {
     pub(super) errno: i32,
     pub(super) first_error: Option<String>,
     pub(super) verified: u64,
+    /// The deepest queue that met `latency_target`.
+    pub(super) depth_found: Option<u32>,
 }
 
 /// What a thread used, as the system counts it.
@@ -257,6 +259,19 @@ impl Tally {
         }
     }
 
+    /// Counts a block that was read and checked.
+    pub(super) fn check(&mut self, found: Result<(), String>) {
+        match found {
+            Ok(()) => self.verified += 1,
+            Err(text) => {
+                self.errors += 1;
+                // fio's errno of what does not verify.
+                self.errno = libc::EILSEQ;
+                self.first_error.get_or_insert_with(|| format!("verify: {text}"));
+            }
+        }
+    }
+
     /// Adds another job of the group.
     pub(super) fn merge(&mut self, other: &Tally) {
         self.flows.iter_mut().zip(&other.flows).for_each(|(mine, theirs)| mine.merge(theirs));
@@ -283,6 +298,7 @@ impl Tally {
         };
         self.errors += other.errors;
         self.verified += other.verified;
+        self.depth_found = self.depth_found.into_iter().chain(other.depth_found).min();
         if self.errno == 0 {
             self.errno = other.errno;
         }

@@ -21,11 +21,11 @@ impl Worker<'_> {
         let mut left: Vec<u64> = written.blocks().collect();
         left.sort_unstable_by(|a, b| b.cmp(a));
         while !left.is_empty() || self.channel.in_flight() > 0 {
-            while let (Some(block), Some(slot)) =
+            while let (Some(offset), Some(slot)) =
                 (left.last().copied(), self.slots.free.last().copied())
                 && !self.setting.interrupt.is_set()
             {
-                let io = Io { direction: READ, offset: block * u64::from(bytes), bytes };
+                let io = Io { direction: READ, offset, bytes };
                 let (bio, now_ns) = (self.slots.bio(io, None), Native::now());
                 if self.channel.submit(bio.with_user_data(slot.into())).is_err() {
                     break;
@@ -51,7 +51,7 @@ impl Worker<'_> {
                 let mut bio = bio;
                 let data = bio.memory().expect("jobs use owned buffers");
                 let read = if status.is_ok() { Ok(&*data) } else { Err(status) };
-                written.check(io.offset / u64::from(io.bytes), read, &mut result);
+                written.check(io.offset, read, &mut result);
                 let clat = Native::now().saturating_sub(flight.issue_ns);
                 tally.done(READ, io.bytes, (0, clat));
                 idle.push(bio);

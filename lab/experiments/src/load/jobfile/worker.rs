@@ -10,17 +10,17 @@ use millrace_block::{Bio, Channel, Completion, Error, Reject, Status};
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
+use super::depth_search::DepthSearch;
 use super::flow::FlowMember;
 use super::io_slots::{FlushAccounting, IoInFlight, Slots};
 use super::job_step::{JobStep, Progress};
 use super::page_cache::CachedRange;
 use super::rate_limit::RateLimit;
-use super::source::{Io, Source, Span, WRITE};
+use super::source::{Io, READ, Source, Span, WRITE};
 use super::spec::{Engine, JobSpec};
 use super::tally::{Tally, Usage, level};
 use crate::load::bench::{Interrupt, thread_usage};
-use crate::load::verify::WrittenBlocks;
-use crate::load::workload::{Rw, Workload};
+use crate::load::verify::{self, WrittenBlocks};
 
 /// How long samples of bandwidth are.
 const SAMPLE_NS: u64 = 500_000_000;
@@ -54,6 +54,8 @@ pub(super) struct Worker<'a> {
     /// Drawn, and not gone yet; the second one of the other direction of a mix.
     pub(super) held: [Option<Io>; 2],
     pub(super) written: Option<WrittenBlocks>,
+    /// The search for the depth that a latency allows.
+    pub(super) search: Option<DepthSearch>,
     /// Its share of the I/Os of several jobs.
     pub(super) flow: Option<FlowMember<'a>>,
     pub(super) at: Progress,
@@ -86,20 +88,14 @@ impl<'a> Worker<'a> {
         let ramp_ns = now_ns.saturating_add(job.span.ramp_ns);
         let runtime_ns = job.span.runtime_ns.unwrap_or(u64::MAX);
         let seed = job.shape.seed.wrapping_add(setting.clone) ^ setting.salt;
-        let workload = Workload {
-            rw: Rw::Write,
-            bs_bytes: job.shape.sizes[WRITE].least(),
-            iodepth: depth,
-            verify: job.shape.verify.is_some(),
-            seed,
-        };
         Worker {
             setting,
             source,
             pace: RateLimit::new(job, now_ns, seed),
             slots: Slots::new(depth, job.buffer_bytes(), seed),
             held: [None; 2],
-            written: WrittenBlocks::new(&workload),
+            written: job.verifies_writes().then(WrittenBlocks::by_offset),
+            search: job.flow.latency.map(|target| DepthSearch::new(target, depth, now_ns)),
             flow: None,
             at: Progress::default(),
             tally: Tally::default(),
@@ -138,6 +134,12 @@ impl<'a> Worker<'a> {
             self.end_flush()?;
         }
         self.measure_end();
+        if let Some(search) = &self.search {
+            match search.result() {
+                Ok(depth) => self.tally.depth_found = depth,
+                Err(text) => self.fail(Status::TimedOut, text),
+            }
+        }
         if let Some(written) = self.written.take()
             && self.setting.job.shape.verify.is_some_and(|verify| verify.read_back)
             && self.tally.errno == 0
@@ -156,7 +158,9 @@ impl<'a> Worker<'a> {
     fn fill(&mut self) -> Result<Option<u64>, Error> {
         let most = self.setting.job.flow.batch.unwrap_or(u32::MAX) as usize;
         loop {
-            if self.slots.free.is_empty() {
+            let in_flight = self.slots.flights.len() - self.slots.free.len();
+            let depth = self.search.as_ref().map_or(usize::MAX, DepthSearch::depth);
+            if self.slots.free.is_empty() || in_flight >= depth {
                 return Ok(Some(0));
             }
             let now_ns = match std::mem::take(&mut self.clock.seen_ns) {
@@ -188,7 +192,7 @@ impl<'a> Worker<'a> {
         if let Err(rejected) = self.channel.submit(bio.with_user_data(slot.into())) {
             self.slots.free.push(slot);
             if let (Some(written), Some(io)) = (&mut self.written, io.filter(is_write)) {
-                written.landed(io.offset / u64::from(io.bytes));
+                written.landed(io.offset);
             }
             if let Reject::Invalid(status) = rejected.reason {
                 let what = || format!("{:?}: {status}", rejected.bio.op());
@@ -243,9 +247,10 @@ impl<'a> Worker<'a> {
         let is_sync = self.is_sync();
         let mut now_ns = 0;
         let mut failed = None;
-        let Worker { channel, slots, tally, written, .. } = self;
+        let checks_reads = self.setting.job.verifies_reads();
+        let Worker { channel, slots, tally, written, search, .. } = self;
         let Slots { flights, free, idle, .. } = slots;
-        let handed = channel.poll(|Completion { user_data: slot, status, bio, q_ns, c_ns }| {
+        let handed = channel.poll(|Completion { user_data: slot, status, mut bio, q_ns, c_ns }| {
             let mut flight = flights[slot as usize];
             if is_sync {
                 // One I/O at a time: its own stamps, so that the clock is not read again.
@@ -270,11 +275,16 @@ impl<'a> Worker<'a> {
             };
             if status.is_ok() {
                 tally.done(io.direction, io.bytes, (slat, clat));
+                search.iter_mut().for_each(|search| search.note(flight.issue_ns, clat));
+            }
+            if checks_reads && status.is_ok() && io.direction == READ {
+                let data = bio.memory().expect("jobs use owned buffers");
+                tally.check(verify::check(data, io.offset, None));
             }
             if let Some(written) = written
                 && io.direction == WRITE
             {
-                written.landed(io.offset / u64::from(io.bytes));
+                written.landed(io.offset);
             }
             // What timed out has left its memory with the layer.
             if bio.op().has_data() && bio.nr_segments() > 0 {
@@ -283,6 +293,9 @@ impl<'a> Worker<'a> {
         });
         if let Some((status, text)) = failed {
             self.fail(status, text);
+        }
+        if let Some(search) = &mut self.search {
+            search.turn(if now_ns == 0 { Native::now() } else { now_ns });
         }
         if handed > 0 {
             self.tally.completed[level(handed as u32)] += 1;

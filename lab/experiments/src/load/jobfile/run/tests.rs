@@ -7,10 +7,10 @@ use millrace_drives::open;
 
 /// Volumes for jobs, all of one drive in memory.
 fn volume(drive: &str) -> Arc<Volume<Native>> {
-    volume_of(drive, DiskConfig::default())
+    volume_with(drive, DiskConfig::default())
 }
 
-fn volume_of(drive: &str, config: DiskConfig<Native>) -> Arc<Volume<Native>> {
+fn volume_with(drive: &str, config: DiskConfig<Native>) -> Arc<Volume<Native>> {
     let driver = open(&drive.parse().unwrap(), 16).unwrap().driver;
     let disk = Disk::new(driver, config).unwrap();
     Volume::new("v", Layout::Linear, vec![disk]).unwrap()
@@ -19,7 +19,7 @@ fn volume_of(drive: &str, config: DiskConfig<Native>) -> Arc<Volume<Native>> {
 fn run_on(drive: &str, text: &str) -> Result<Vec<JobReport>, BenchError> {
     let file = JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).unwrap();
     let volume = volume(drive);
-    let volumes: Vec<_> = file.jobs.iter().map(|_| Arc::clone(&volume)).collect();
+    let volumes: Vec<_> = file.jobs.iter().map(|_| vec![Arc::clone(&volume)]).collect();
     run_jobs(&file, &volumes, &JobSetting::default(), &mut |_| ()).map(|(reports, _)| reports)
 }
 
@@ -56,6 +56,7 @@ fn jobs_bound_by_size_do_as_many_ios_as_fio() {
         ("rw=read size=1m number_ios=10", [10, 0, 0, 0]),
         ("rw=write size=1m verify=crc32c iodepth=8", [256, 256, 0, 0]),
         ("rw=randwrite size=1m verify=crc32c do_verify=0", [0, 256, 0, 0]),
+        ("rw=write:12k size=1m offset=512 verify=crc32c iodepth=8", [64, 64, 0, 0]),
         ("rw=randtrim size=1m", [0, 0, 256, 0]),
         ("rw=read offset=60m size=4m bs=64k", [64, 0, 0, 0]),
         ("rw=randread size=1m thinktime=1 iodepth=4 thinktime_blocks=16", [256, 0, 0, 0]),
@@ -160,13 +161,58 @@ fn a_drive_that_never_answers_ends_a_job_in_its_time() {
         let text = format!("[j]\nrw=randwrite\nsize=1m\niodepth=4\nioengine={engine}\n");
         let file = JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).unwrap();
         let config = DiskConfig { timeout_ns: 200_000_000, ..DiskConfig::default() };
-        let volume = volume_of("fault:drive=(ram:size=16m),stuck=true", config);
+        let volume = volume_with("fault:drive=(ram:size=16m),stuck=true", config);
         let start = std::time::Instant::now();
-        let reports = run_jobs(&file, &[volume], &JobSetting::default(), &mut |_| ());
+        let reports = run_jobs(&file, &[vec![volume]], &JobSetting::default(), &mut |_| ());
         // By chance, as before, it takes minutes.
         assert!(start.elapsed().as_secs() < 20, "{engine}: {:?}", start.elapsed());
         assert_eq!(reports.unwrap().0[0].tally.errno, millrace_block::Status::TimedOut.errno());
     }
+}
+
+#[test]
+fn a_job_that_only_reads_checks_the_blocks_of_an_earlier_one() {
+    let job = |name: &str, words: &str| format!("[{name}]\nstonewall\nverify=meta\n{words}\n");
+    let write = job("w", "rw=write\nsize=1m\nbs=64k\ndo_verify=0");
+    let read = job("r", "rw=randread\nsize=1m\nbs=64k\niodepth=4");
+    let reports = run_on("ram:size=2m", &format!("{write}{read}")).unwrap();
+    assert_eq!((reports[0].verified(), reports[1].verified()), (0, 16));
+    assert_eq!((reports[1].errors(), reports[1].tally.flows[0].ios), (0, 16));
+    let other = job("r", "rw=read\noffset=1m\nsize=1m\nbs=64k");
+    let reports = run_on("ram:size=2m", &format!("{write}{other}")).unwrap();
+    let (errno, first) = (reports[1].tally.errno, reports[1].first_error().unwrap());
+    assert_eq!((errno, reports[1].verified()), (libc::EILSEQ, 0));
+    assert!(first.starts_with("verify: offset 1048576: no pattern there"), "{first}");
+}
+
+#[test]
+fn each_clone_works_on_a_volume_of_its_own_if_there_is_one() {
+    let text = b"[j]\nrw=write\nsize=1m\nnumjobs=2\n[k]\nrw=write\nsize=64k\nnumjobs=2\n";
+    let file = JobFile::parse("t.fio", text, &MemoryFiles(&[])).unwrap();
+    let volumes = [vec![volume("ram:size=1m"), volume("ram:size=1m")], vec![volume("ram:size=1m")]];
+    run_jobs(&file, &volumes, &JobSetting::default(), &mut |_| ()).unwrap();
+    let writes = |volume: &Arc<Volume<Native>>| {
+        let ops = volume.disks()[0].stats().ops;
+        ops[millrace_block::Op::Write as usize].sectors >> 1
+    };
+    assert_eq!(volumes[0].iter().map(writes).collect::<Vec<_>>(), [1024, 1024]);
+    assert_eq!(writes(&volumes[1][0]), 128);
+}
+
+#[test]
+fn a_latency_that_any_depth_meets_is_met_at_the_full_one_and_one_that_none_does_is_an_error() {
+    let job = |target: &str| {
+        format!(
+            "[j]\nrw=randread\nbs=4k\niodepth=16\nlatency_window=1ms\ntime_based\nruntime=1h\n\
+             latency_target={target}\nlatency_percentile=0.1\nnorandommap\n"
+        )
+    };
+    let reports = run_on("ram:size=1m", &job("1h")).unwrap();
+    assert_eq!((reports[0].depth_found(), reports[0].errors()), (Some(16), 0));
+    let reports = run_on("fault:drive=(ram:size=1m),latency=1ms", &job("1us")).unwrap();
+    let first = reports[0].first_error().unwrap();
+    assert!(first.starts_with("latency_target=1us: fewer than 0.1 % of I/Os"), "{first}");
+    assert_eq!(reports[0].tally.errno, libc::ETIMEDOUT);
 }
 
 #[test]
@@ -176,12 +222,13 @@ fn an_interrupt_ends_jobs_with_what_they_did() {
     let volume = volume("ram:size=4m");
     let setting = JobSetting::default();
     let mut calls = 0;
-    let reports = run_jobs(&file, &[Arc::clone(&volume), volume], &setting, &mut |_| {
-        calls += 1;
-        if calls == 5 {
-            setting.interrupt.set();
-        }
-    });
+    let reports =
+        run_jobs(&file, &[vec![Arc::clone(&volume)], vec![volume]], &setting, &mut |_| {
+            calls += 1;
+            if calls == 5 {
+                setting.interrupt.set();
+            }
+        });
     assert_eq!(reports.unwrap().0.len(), 2);
 }
 

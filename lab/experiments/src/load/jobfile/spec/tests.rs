@@ -63,15 +63,15 @@ fn a_mix_without_writes_changes_nothing_and_one_without_reads_reads_nothing() {
 
 #[test]
 fn a_job_without_a_filename_has_the_one_that_fio_makes_in_its_directory() {
-    for (words, name) in [
-        ("directory=/d", Some("/d/j.0.0")),
-        ("directory=/d name=k", Some("/d/k.0.0")),
-        ("directory=/d filename=f", Some("/d/f")),
-        ("directory=/d filename=/f", Some("/f")),
-        ("directory=/d numjobs=2", None),
-        ("rw=read", None),
+    for (words, names) in [
+        ("directory=/d", ["/d/j.0.0", "/d/j.1.0"]),
+        ("directory=/d name=k", ["/d/k.0.0", "/d/k.1.0"]),
+        ("directory=/d filename=f", ["/d/f", "/d/f"]),
+        ("directory=/d filename=/f", ["/f", "/f"]),
+        ("rw=read numjobs=2", ["j.0.0", "j.1.0"]),
     ] {
-        assert_eq!(job_of(words).filename.as_deref(), name, "{words}");
+        let job = job_of(words);
+        assert_eq!([0, 1].map(|clone| job.filename_of(clone)), names, "{words}");
     }
 }
 
@@ -148,7 +148,13 @@ fn what_is_wrong_is_said_with_its_line_its_word_and_what_to_write() {
             "iodpeth=4",
             "t.fio:2: iodpeth: no word of job files that is known here; did you mean iodepth?",
         ),
-        ("rw=read\nverify=crc32c", "t.fio:1: verify: what a job writes is read back"),
+        ("rw=trim\nverify=crc32c", "t.fio:1: verify: trims leave nothing to check"),
+        ("rw=write:-6k\nverify=crc32c", "t.fio:1: verify: blocks of 4096 bytes would overlap"),
+        (
+            "rw=randwrite\nba=512\nverify=crc32c",
+            "t.fio:1: verify: blocks of 4096 bytes would overlap",
+        ),
+        ("latency_percentile=101", "t.fio:2: latency_percentile=\"101\": write a share of 0 to"),
         ("verify=md6", "t.fio:2: verify=\"md6\": write crc32c, or 0 for none"),
         ("nrfiles=2", "t.fio:2: nrfiles: fio has this word, but such I/O is not made here; write"),
         ("ioengine=", "t.fio:2: ioengine: it needs a value; write ioengine=..."),
