@@ -25,6 +25,8 @@ pub struct Names {
     processes: HashMap<u32, Box<[u8]>>,
     devices: HashMap<u32, String>,
     dropped_events: u64,
+    /// Numbers that no event has.
+    missing: i64,
 }
 
 impl Names {
@@ -58,21 +60,27 @@ impl Names {
         self.devices.insert(device, name);
     }
 
+    /// Adds to the numbers that no event has, or takes from them.
+    pub(super) fn add_missing(&mut self, numbers: i64) {
+        self.missing += numbers;
+    }
+
     /// Forgets what devices are called, so that they are shown by their numbers.
     pub fn forget_devices(&mut self) {
         self.devices.clear();
     }
 
-    /// Events that are missing in the trace because its recorder could not keep up.
+    /// Events that are missing in the trace because its recorder could not keep up: as many as its
+    /// notes say, or as there are numbers that no event has.
     #[must_use]
     pub fn dropped_events(&self) -> u64 {
-        self.dropped_events
+        self.dropped_events.max(self.missing.unsigned_abs())
     }
 
     /// A sentence about those, if there are any.
     #[must_use]
     pub fn dropped_note(&self) -> Option<String> {
-        let events = self.dropped_events;
+        let events = self.dropped_events();
         (events > 0).then(|| {
             format!(
                 "{events} events are missing: the recorder could not keep up and dropped them; \

@@ -73,9 +73,7 @@ impl Spans {
         for (number, name) in ["Q", "D"].into_iter().enumerate() {
             text += &seeks(self, (number, name), columns);
         }
-        for (count, what) in self.notes() {
-            let _ = writeln!(text, "note: {count} {what}");
-        }
+        self.notes().for_each(|note| _ = writeln!(text, "note: {note}"));
         text
     }
 
@@ -108,8 +106,8 @@ impl Spans {
         object
     }
 
-    /// What makes the numbers less than whole.
-    pub fn notes(&self) -> impl Iterator<Item = (u64, &'static str)> {
+    /// What makes the numbers less than whole, a sentence each.
+    pub fn notes(&self) -> impl Iterator<Item = String> {
         let all = [
             (self.in_flight() as u64, "I/Os were queued and no completion covers them"),
             (self.replaced(), "I/Os were not followed: a later one took their first sector"),
@@ -117,7 +115,8 @@ impl Spans {
             (self.ignored(), "events were ignored: more devices than are kept"),
             (self.dropped_events(), "events were dropped: the recorder could not keep up"),
         ];
-        all.into_iter().filter(|(count, _)| *count > 0)
+        let some = all.into_iter().filter(|(count, _)| *count > 0);
+        some.map(|(count, what)| format!("{count} {what}"))
     }
 }
 

@@ -11,6 +11,7 @@
 //! Called by the verbs of `millrace trace`; calls `CpuFile`, and `Pipe` for what comes through one.
 
 mod pipe;
+mod sequence;
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -22,6 +23,7 @@ use millrace_block::blktrace::{Note, Record, category};
 use millrace_runtime::trace_file;
 
 use self::pipe::Pipe;
+use self::sequence::Sequence;
 use super::file::{CpuFile, Item};
 use super::{Damage, Names, TraceError};
 
@@ -136,6 +138,7 @@ struct Stream<R> {
     trace: usize,
     file: CpuFile<R>,
     len_bytes: Option<u64>,
+    sequence: Sequence,
     waiting: VecDeque<Item>,
     /// Time of the last event that was read.
     last_ns: u64,
@@ -162,8 +165,11 @@ impl<R: Read> Stream<R> {
     fn prime(&mut self, names: &mut Names) -> bool {
         while !self.ended && self.waiting.len() < BATCH {
             match self.file.read() {
-                Ok(Some(item)) if takes_note(&item, names) => {}
                 Ok(Some(item)) => {
+                    names.add_missing(self.sequence.note(&item));
+                    if takes_note(&item, names) {
+                        continue;
+                    }
                     self.last_ns = item.record.time_ns;
                     self.waiting.push_back(item);
                 }
@@ -322,7 +328,9 @@ impl<R: Read> Reader<R> {
         for (trace, file, len_bytes) in inputs {
             let (waiting, number) = (VecDeque::new(), reader.streams.len());
             let (last_ns, error, ended) = (0, None, false);
-            let stream = Stream { trace, file, len_bytes, waiting, last_ns, error, ended };
+            let sequence = Sequence::default();
+            let stream =
+                Stream { trace, file, len_bytes, sequence, waiting, last_ns, error, ended };
             reader.streams.push(stream);
             if reader.streams[number].prime(&mut reader.names) {
                 reader.queue(number);

@@ -36,6 +36,15 @@ pub use report::{report_html, report_page};
 pub use timeline::Timeline;
 pub use writer::{NotWritten, WRITTEN, Writer};
 
+/// A sentence about I/Os of a trace that have no latency although others, `measured`, have one.
+#[must_use]
+pub fn unmeasured_note(ios: u64, measured: u64) -> Option<String> {
+    (measured > 0 && ios > measured).then(|| {
+        let left = ios - measured;
+        format!("{left} of {ios} I/Os have no latency: their beginning or end was not found")
+    })
+}
+
 /// One I/O as a trace tells of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceIo {

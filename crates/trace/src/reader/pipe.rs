@@ -5,9 +5,10 @@
 //! window is full. What comes later than that is told when it comes, and counted. Called by
 //! `Reader`; blkparse does the same for `-i -`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 
+use super::sequence::Sequence;
 use crate::file::{CpuFile, Item};
 use crate::{Names, TraceError};
 
@@ -16,9 +17,13 @@ const WINDOW_BYTES: usize = 32 << 20;
 /// How long a CPU's events may take to come: blktrace looks twice a second.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
+/// CPUs whose missing events are counted.
+const CPUS_MAX: usize = 4_096;
+
 /// Records of all CPUs from one input.
 pub(super) struct Pipe<R> {
     file: CpuFile<R>,
+    sequences: HashMap<u32, Sequence>,
     /// By time, then by arrival.
     waiting: BTreeMap<(u64, u64), Item>,
     bytes: usize,
@@ -31,8 +36,17 @@ pub(super) struct Pipe<R> {
 
 impl<R: Read> Pipe<R> {
     pub(super) fn new(file: CpuFile<R>) -> Self {
-        let (waiting, error) = (BTreeMap::new(), None);
-        Pipe { file, waiting, bytes: 0, arrived: 0, told_ns: 0, late: 0, error, ended: false }
+        Pipe {
+            file,
+            sequences: HashMap::new(),
+            waiting: BTreeMap::new(),
+            bytes: 0,
+            arrived: 0,
+            told_ns: 0,
+            late: 0,
+            error: None,
+            ended: false,
+        }
     }
 
     /// The next event in order; none at the end.
@@ -76,6 +90,11 @@ impl<R: Read> Pipe<R> {
     }
 
     fn add(&mut self, item: Item, names: &mut Names) {
+        let cpus = self.sequences.len();
+        let cpu = item.record.cpu;
+        if cpus < CPUS_MAX || self.sequences.contains_key(&cpu) {
+            names.add_missing(self.sequences.entry(cpu).or_default().note(&item));
+        }
         if super::takes_note(&item, names) {
             return;
         }

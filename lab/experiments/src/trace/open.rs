@@ -80,6 +80,12 @@ impl AnySource {
         self.order.damage()
     }
 
+    /// Events that are missing because the recorder of the trace dropped them.
+    #[must_use]
+    pub fn dropped_events(&self) -> u64 {
+        self.order.dropped_events()
+    }
+
     /// How far it is, 0 to 1; 0 where that is not known.
     #[must_use]
     pub fn progress(&self) -> f64 {

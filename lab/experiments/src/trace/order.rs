@@ -174,6 +174,11 @@ impl Order {
         notes
     }
 
+    /// Events that were dropped while the trace was recorded.
+    pub(super) fn dropped_events(&self) -> u64 {
+        self.streams.iter().map(|stream| stream.parser.dropped_events()).sum()
+    }
+
     /// How far it is, 0 to 1; 0 where that is not known.
     pub(super) fn progress(&self) -> f64 {
         let each = self.streams.iter().map(|stream| stream.parser.progress());

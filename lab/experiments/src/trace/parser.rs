@@ -29,6 +29,11 @@ pub(super) trait Parse: Send {
         Vec::new()
     }
 
+    /// Events that its recorder dropped.
+    fn dropped_events(&self) -> u64 {
+        0
+    }
+
     /// How far it is.
     fn progress(&self) -> (u64, u64);
 }
@@ -125,6 +130,11 @@ pub(super) trait Steps: Send {
         Vec::new()
     }
 
+    /// Events that its recorder dropped.
+    fn dropped_events(&self) -> u64 {
+        0
+    }
+
     /// How far it is.
     fn progress(&self) -> (u64, u64);
 }
@@ -164,6 +174,10 @@ impl<S: Steps> Parse for PairedIos<S> {
 
     fn damage(&self) -> Vec<String> {
         self.steps.damage()
+    }
+
+    fn dropped_events(&self) -> u64 {
+        self.steps.dropped_events()
     }
 
     fn progress(&self) -> (u64, u64) {

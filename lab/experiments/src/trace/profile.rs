@@ -15,7 +15,7 @@ use millrace_trace::Measure;
 
 use self::pages::{PAGE_BYTES, Sketch};
 use self::slots::Slots;
-use super::TraceIo;
+use super::{TraceIo, unmeasured_note};
 
 pub use page::text;
 
@@ -147,11 +147,7 @@ impl Profile {
     /// How many I/Os have no latency although others have one, in words.
     #[must_use]
     pub fn unmeasured_note(&self) -> Option<String> {
-        let measured: u64 = self.ops.iter().map(|op| op.latency.n).sum();
-        let (ios, left) = (self.ios(), self.ios() - measured);
-        (measured > 0 && left > 0).then(|| {
-            format!("{left} of {ios} I/Os have no latency: their beginning or end was not found")
-        })
+        unmeasured_note(self.ios(), self.ops.iter().map(|op| op.latency.n).sum())
     }
 
     /// Time of the last I/O.

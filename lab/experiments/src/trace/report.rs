@@ -70,9 +70,7 @@ impl Report<'_> {
             fact("completions", completed.to_string()),
             fact("completed", format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)),
         ];
-        for (count, what) in self.spans.notes() {
-            facts.push(fact("note", format!("{count} {what}")));
-        }
+        facts.extend(self.spans.notes().map(|note| fact("note", note)));
         facts
     }
 

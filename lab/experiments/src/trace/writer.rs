@@ -36,8 +36,8 @@ trait Layout<W> {
         lost: &mut OmittedFields,
     ) -> io::Result<()>;
 
-    /// Writes what is behind the last one.
-    fn finish(&mut self, out: &mut W, lost: &mut OmittedFields) -> io::Result<()>;
+    /// Writes what is behind the last one, and that events were dropped if it has a place for that.
+    fn finish(&mut self, out: &mut W, dropped_events: u64) -> io::Result<()>;
 }
 
 /// What a format has no place for.
@@ -114,12 +114,13 @@ impl<W: Write> Writer<W> {
         self.kind.io(&mut self.out, io, device, &mut self.lost)
     }
 
-    /// Writes the end; how many I/Os there were, and what a person should know of what was lost.
+    /// Writes the end, where `dropped_events` were missing in the source; how many I/Os there were,
+    /// and what a person should know of what was lost.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn finish(mut self) -> io::Result<(u64, Vec<String>)> {
-        self.kind.finish(&mut self.out, &mut self.lost)?;
+    pub fn finish(mut self, dropped_events: u64) -> io::Result<(u64, Vec<String>)> {
+        self.kind.finish(&mut self.out, dropped_events)?;
         self.out.flush()?;
         let written = self.ios - self.lost.ios.iter().sum::<u64>();
         Ok((written, self.lost.notes(self.format)))

@@ -75,9 +75,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         SpanSplit::Op => Per::Op,
     });
     let columns = if args.extended { Columns::All } else { Columns::Short };
-    match args.json {
-        true => millrace_console::say(&json_line(&spans.json(per))),
-        false => millrace_console::say(&spans.text(per, columns)),
+    if args.json {
+        let mut json = spans.json(per);
+        let notes = walked.notes.iter().cloned().chain(spans.notes());
+        json["notes"] = notes.collect::<Vec<String>>().into();
+        json["damage"] = walked.damage.lines().into();
+        millrace_console::say(&json_line(&json));
+    } else {
+        millrace_console::say(&spans.text(per, columns));
     }
     Ok(walked.damage.exit_code())
 }

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use millrace_experiments::trace::{AnySource, TraceIo, TraceSource};
+use millrace_experiments::trace::{AnySource, TraceIo, TraceSource, unmeasured_note};
 
 /// I/Os between two times that it says so.
 const IOS_A_LOOK: u64 = 4_096;
@@ -61,16 +61,19 @@ pub struct TrackedTrace<S> {
     source: S,
     watch: Arc<TraceProgress>,
     ios: u64,
+    /// Of these, I/Os with a latency.
+    measured: u64,
 }
 
 impl TrackedTrace<AnySource> {
     /// Watches a trace.
     pub fn new(source: AnySource, watch: &Arc<TraceProgress>) -> TrackedTrace<AnySource> {
-        TrackedTrace { source, watch: Arc::clone(watch), ios: 0 }
+        TrackedTrace { source, watch: Arc::clone(watch), ios: 0, measured: 0 }
     }
 
     fn say(&self, devices: Option<Vec<String>>) {
-        let (progress, notes) = (self.source.progress(), self.source.notes());
+        let (progress, mut notes) = (self.source.progress(), self.source.notes());
+        notes.extend(unmeasured_note(self.ios, self.measured));
         let damage = self.source.damage();
         *self.watch.known() = ProgressState { progress, notes, damage, devices };
     }
@@ -81,7 +84,10 @@ impl TraceSource for TrackedTrace<AnySource> {
 
     fn next_io(&mut self) -> Result<Option<TraceIo>, Self::Error> {
         let io = self.source.next_io();
-        self.ios += 1;
+        if let Ok(Some(io)) = &io {
+            self.ios += 1;
+            self.measured += u64::from(io.latency_ns.is_some());
+        }
         if self.ios.is_multiple_of(IOS_A_LOOK) || !matches!(io, Ok(Some(_))) {
             let has_ended = matches!(io, Ok(None));
             self.say(has_ended.then(|| self.source.devices().to_vec()));

@@ -102,7 +102,7 @@ fn convert(args: &Args, source: &mut AnySource, out: impl Write, name: &str) -> 
         }
     }
     bar.clear();
-    let (ios, lost) = match writer.finish() {
+    let (ios, lost) = match writer.finish(source.dropped_events()) {
         Err(error) if is_gone(&error) => return Ok(ExitCode::SUCCESS),
         finished => finished.with_context(failed)?,
     };

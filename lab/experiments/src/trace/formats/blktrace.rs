@@ -64,6 +64,10 @@ impl<R: Read + Send> Steps for Blktrace<R> {
         self.reader.damage().iter().map(ToString::to_string).collect()
     }
 
+    fn dropped_events(&self) -> u64 {
+        self.reader.names().dropped_events()
+    }
+
     fn progress(&self) -> (u64, u64) {
         match &self.gauge {
             Some(gauge) => gauge.progress(),

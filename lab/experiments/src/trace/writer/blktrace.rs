@@ -11,8 +11,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::io::{self, Write};
 
-use millrace_block::Op;
 use millrace_block::blktrace::{Act, Note, Record, category, device};
+use millrace_block::{DROPPED_EVENTS, Op};
 use millrace_runtime::DEVICE_NAME;
 
 use super::{Layout, OmittedFields};
@@ -40,6 +40,7 @@ pub(super) struct Events {
     flying: BinaryHeap<Reverse<Answer>>,
     devices: HashMap<u32, u32>,
     sequence: u32,
+    last_ns: u64,
     numbered: u64,
 }
 
@@ -47,7 +48,20 @@ impl Events {
     fn write<W: Write>(&mut self, out: &mut W, mut record: Record) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         record.sequence = self.sequence;
+        self.last_ns = record.time_ns;
         out.write_all(&record.encode())
+    }
+
+    fn message<W: Write>(
+        &mut self,
+        out: &mut W,
+        time_ns: u64,
+        device: u32,
+        text: &str,
+    ) -> io::Result<()> {
+        let (action, pdu_len) = (Note::Message.action(), text.len() as u16);
+        self.write(out, Record { time_ns, device, action, pdu_len, ..Record::default() })?;
+        out.write_all(text.as_bytes())
     }
 
     /// Writes the answers until a time.
@@ -82,12 +96,7 @@ impl Events {
         let number = numbers.unwrap_or(device(MAJOR_NAMED, place));
         self.devices.insert(place, number);
         if numbers.is_none() {
-            let message = format!("{DEVICE_NAME}{name}");
-            let action = Note::Message.action();
-            let pdu_len = message.len() as u16;
-            let device = number;
-            self.write(out, Record { time_ns, device, action, pdu_len, ..Record::default() })?;
-            out.write_all(message.as_bytes())?;
+            self.message(out, time_ns, number, &format!("{DEVICE_NAME}{name}"))?;
         }
         Ok(number)
     }
@@ -156,7 +165,15 @@ impl<W: Write> Layout<W> for Events {
         }
     }
 
-    fn finish(&mut self, out: &mut W, _lost: &mut OmittedFields) -> io::Result<()> {
-        self.answers(out, u64::MAX)
+    fn finish(&mut self, out: &mut W, dropped_events: u64) -> io::Result<()> {
+        self.answers(out, u64::MAX)?;
+        if dropped_events == 0 {
+            return Ok(());
+        }
+        let events = u32::try_from(dropped_events).unwrap_or(u32::MAX);
+        // As in recordings of millrace: by the number that is left out, blkparse counts it, too.
+        self.sequence = self.sequence.wrapping_add(events);
+        let device = self.devices.values().copied().next().unwrap_or_default();
+        self.message(out, self.last_ns, device, &format!("{DROPPED_EVENTS}{events}"))
     }
 }

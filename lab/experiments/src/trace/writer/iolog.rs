@@ -80,7 +80,7 @@ impl<W: Write> Layout<W> for Log {
         writeln!(out, "{}{file} {action} {} {}", self.time(), io.offset_bytes, io.len_bytes)
     }
 
-    fn finish(&mut self, out: &mut W, _lost: &mut OmittedFields) -> io::Result<()> {
+    fn finish(&mut self, out: &mut W, _dropped_events: u64) -> io::Result<()> {
         self.begin(out)?;
         let time = self.time();
         self.files.values().try_for_each(|file| writeln!(out, "{time}{file} close"))

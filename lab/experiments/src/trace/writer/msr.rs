@@ -49,7 +49,7 @@ impl<W: Write> Layout<W> for Rows {
         writeln!(out, "{at},{host},{disk},{kind},{},{},{answer}", io.offset_bytes, io.len_bytes)
     }
 
-    fn finish(&mut self, _out: &mut W, _lost: &mut OmittedFields) -> io::Result<()> {
+    fn finish(&mut self, _out: &mut W, _dropped_events: u64) -> io::Result<()> {
         Ok(())
     }
 }

@@ -10,11 +10,32 @@ fn read(bytes: Vec<u8>) -> (Vec<TraceIo>, Vec<String>) {
     (ios, source.devices().to_vec())
 }
 
+#[test]
+fn events_that_were_dropped_are_noted_and_their_numbers_are_left_out() {
+    let mut bytes = Vec::new();
+    let mut writer = Writer::new(Format::Blktrace, &mut bytes).unwrap();
+    let io = TraceIo {
+        at_ns: 0,
+        device: 0,
+        op: Op::Read,
+        fua: false,
+        offset_bytes: 0,
+        len_bytes: 4096,
+        latency_ns: Some(1_000),
+    };
+    writer.io(&io, &["8,0".to_owned()]).unwrap();
+    writer.finish(9).unwrap();
+    let mut source = AnySource::from_reader("t", io::Cursor::new(bytes), None).unwrap();
+    while source.next_io().unwrap().is_some() {}
+    assert_eq!(source.dropped_events(), 9);
+    assert!(source.notes()[0].starts_with("9 events are missing"), "{:?}", source.notes());
+}
+
 fn written(format: Format, ios: &[TraceIo], devices: &[String]) -> (Vec<u8>, Vec<String>) {
     let mut bytes = Vec::new();
     let mut writer = Writer::new(format, &mut bytes).unwrap();
     ios.iter().for_each(|io| writer.io(io, devices).unwrap());
-    let (count, notes) = writer.finish().unwrap();
+    let (count, notes) = writer.finish(0).unwrap();
     let omitted = |note: &String| note.split_once(" I/Os left out")?.0.parse::<u64>().ok();
     assert_eq!(count + notes.iter().filter_map(omitted).sum::<u64>(), ios.len() as u64);
     (bytes, notes)

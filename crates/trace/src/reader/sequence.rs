@@ -1,0 +1,88 @@
+//! `Sequence`: which numbers are missing among those of one CPU's events.
+//!
+//! The kernel and millrace number the events of a CPU before there is room for them, so that a
+//! number that no event has belongs to one that was dropped. Events may change places, as those of
+//! an interrupt do. The kernel's notes have no number; millrace's have.
+
+use millrace_block::DROPPED_EVENTS;
+use millrace_block::blktrace::category;
+
+use crate::file::Item;
+
+/// The numbers of a CPU's events so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sequence {
+    /// The last number, and how far it is from the first one.
+    last: Option<(u32, i64)>,
+    first: i64,
+    highest: i64,
+    count: i64,
+}
+
+impl Sequence {
+    /// Takes a record in; returns by how many the missing numbers are more than before.
+    pub(super) fn note(&mut self, item: &Item) -> i64 {
+        let number = item.record.sequence;
+        let Some((last, at)) = self.last else {
+            if !item.record.has(category::NOTIFY) {
+                (self.last, self.count) = (Some((number, 0)), 1);
+            }
+            return 0;
+        };
+        let step = number.wrapping_sub(last).cast_signed();
+        let is_numbered = !item.record.has(category::NOTIFY)
+            || step == 1
+            || step > 0 && item.data.starts_with(DROPPED_EVENTS.as_bytes());
+        if !is_numbered {
+            return 0;
+        }
+        let before = self.missing();
+        let at = at + i64::from(step);
+        self.last = Some((number, at));
+        (self.first, self.highest) = (self.first.min(at), self.highest.max(at));
+        self.count += 1;
+        self.missing() - before
+    }
+
+    fn missing(&self) -> i64 {
+        (self.highest - self.first + 1 - self.count).max(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_block::blktrace::{Note, Record};
+
+    /// Numbers missing after records with these numbers; those with text are messages.
+    fn missing(records: &[(u32, &str)]) -> i64 {
+        let mut sequence = Sequence::default();
+        let item = |(number, text): &(u32, &str)| {
+            let action = if text.is_empty() { 1 } else { Note::Message.action() };
+            let record = Record { sequence: *number, action, ..Record::default() };
+            Item { record, data: text.as_bytes().to_vec() }
+        };
+        records.iter().map(|record| sequence.note(&item(record))).sum()
+    }
+
+    #[test]
+    fn numbers_that_no_event_has_are_missing_whatever_their_order() {
+        let events = |numbers: &[u32]| {
+            missing(&numbers.iter().map(|number| (*number, "")).collect::<Vec<_>>())
+        };
+        assert_eq!(events(&[7, 8, 9]), 0);
+        assert_eq!(events(&[7, 9, 8, 10]), 0);
+        assert_eq!(events(&[7, 10, 12, 11]), 2);
+        assert_eq!(events(&[u32::MAX - 1, 3]), 4);
+        assert_eq!(events(&[0, 0, 0]), 0);
+        assert_eq!(events(&[]), 0);
+    }
+
+    #[test]
+    fn notes_of_the_kernel_have_no_number_and_those_of_millrace_do() {
+        assert_eq!(missing(&[(900, "cfq"), (1, ""), (77, "cfq"), (0, "cfq"), (2, "")]), 0);
+        assert_eq!(missing(&[(1, ""), (2, "millrace drive: d0"), (3, "")]), 0);
+        let dropped = format!("{DROPPED_EVENTS}5");
+        assert_eq!(missing(&[(1, ""), (7, &dropped), (8, "")]), 5);
+    }
+}
