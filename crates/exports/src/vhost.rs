@@ -15,20 +15,6 @@ mod io_thread;
 mod local;
 mod log;
 pub mod memory;
-/// Bytes of a thread's name that Linux keeps.
-const THREAD_NAME_BYTES: usize = 15;
-
-/// Name of an I/O thread, as `ps -T` and `top -H` show it: its number in the export, and the end of
-/// the export's name, by which names mostly differ.
-fn thread_name(index: u16, export: &str) -> String {
-    let number = format!("vm{index}-");
-    // A name with a zero byte would be none.
-    let export = export.replace('\0', "");
-    let cut = export.len().saturating_sub(THREAD_NAME_BYTES - number.len());
-    let start = (cut..=export.len()).find(|start| export.is_char_boundary(*start));
-    format!("{number}{}", &export[start.unwrap_or(export.len())..])
-}
-
 #[cfg(test)]
 mod models;
 mod queue;
@@ -63,6 +49,19 @@ pub use self::log::Say;
 pub use self::queue::blk;
 pub use self::stats::{QueueStats, ThreadStats, VhostStats};
 pub use self::thread_count::{QUEUES_MAX, Threads};
+
+/// Bytes of a thread's name that Linux keeps.
+const THREAD_NAME_BYTES: usize = 15;
+
+/// Name of a thread of an export, as `ps -T` and `top -H` show it: `role`, and the end of the
+/// export's name, by which names mostly differ.
+fn thread_name(role: &str, export: &str) -> String {
+    // A name with a zero byte would be none.
+    let export = export.replace('\0', "");
+    let cut = export.len().saturating_sub(THREAD_NAME_BYTES - role.len());
+    let start = (cut..=export.len()).find(|start| export.is_char_boundary(*start));
+    format!("{role}{}", &export[start.unwrap_or(export.len())..])
+}
 
 /// Longest poll before a sleep unless set otherwise: 200 us, as KVM's `halt_poll_ns`. On hosts that
 /// are virtual machines themselves, waking a thread and being woken cost up to as much.
@@ -204,7 +203,7 @@ impl VhostServer {
             let (common, state) =
                 (Arc::clone(&common), Arc::clone(&thread_states[usize::from(index)]));
             let number = export.first_thread + index;
-            let name = thread_name(index, &export.name);
+            let name = thread_name(&format!("vm{index}-"), &export.name);
             let place = Place { name, cpu: cpu_of(&export.cpus, index.into()) };
             (place, move || NudgedThread::new(&common, state, number, count))
         });
@@ -450,7 +449,8 @@ impl RunningExport {
             };
             device::control::run(&endpoint, &link, make, &log);
         };
-        let control = Native::try_spawn("millrace-vhost", None, body).map_err(|error| {
+        let name = thread_name("vhost-", &export.name);
+        let control = Native::try_spawn(&name, None, body).map_err(|error| {
             Error::new(ErrorKind::System, format!("export {}: {error}", export.name))
         })?;
         self.control = Some(control);

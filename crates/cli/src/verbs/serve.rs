@@ -116,11 +116,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         data_dir: args.data_dir.as_deref(),
         images: &args.images,
     })?;
+    let mut plan = config::load(&source.name, &source.text, &source.base)?;
     if args.print_config {
         say(&source.text);
         return Ok(ExitCode::SUCCESS);
     }
-    let mut plan = config::load(&source.name, &source.text, &source.base)?;
     let server = &mut plan.config.server;
     server.threads = args.threads.unwrap_or(server.threads);
     server.backend = args.backend.unwrap_or(server.backend);

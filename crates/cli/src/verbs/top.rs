@@ -1,8 +1,9 @@
 //! `millrace top`: a running daemon on a terminal, live.
 //!
-//! Owns the terminal while it runs, and gives it back whatever happens (ratatui restores it also
-//! after a panic). One thread: it sleeps until a key comes or the next report is due, asks the
-//! daemon's control socket, and draws. model.rs is what is known, draw.rs what is shown.
+//! Owns the terminal while it runs, and gives it back whatever happens (ratatui restores it
+//! also after a panic, and a second thread before a signal ends the program). It sleeps until a
+//! key comes or the next report is due, asks the daemon's control socket, and draws. model.rs
+//! is what is known, draw.rs what is shown.
 
 mod draw;
 mod model;
@@ -15,6 +16,9 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::verbs::stat::{CONNECT_DEFAULT, interval, socket};
 use crate::views::client::Client;
@@ -60,10 +64,24 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut model = Model::new(args.interval);
     model.update(client.stats()?);
+    give_back_at_signals()?;
     let mut terminal = ratatui::try_init()?;
     let shown = show(&mut terminal, &mut client, &mut model);
     ratatui::restore();
     shown.map(|()| ExitCode::SUCCESS)
+}
+
+/// Has signals that end the program restore the terminal first.
+fn give_back_at_signals() -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let wait = move || {
+        for signal in signals.forever() {
+            ratatui::restore();
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    };
+    std::thread::Builder::new().name("millrace-signals".to_owned()).spawn(wait)?;
+    Ok(())
 }
 
 fn show(

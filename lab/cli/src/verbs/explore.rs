@@ -4,7 +4,8 @@
 //! Owns the flow: seeds to workers (worker_pool.rs, worker.rs), the first violation of each kind
 //! made smaller (reduction.rs), a report. With `--cache` seeds are scenarios of the cache, which
 //! are not made smaller. The scenarios and what is checked are the lab's. Exit status: 0 nothing
-//! found, 1 something found, 2 it could not be run.
+//! found, 1 something found, 2 it could not be run, 130 after Ctrl-C.
+#![allow(clippy::print_stderr)]
 
 mod args;
 mod reduction;
@@ -23,6 +24,7 @@ pub use args::ExploreArgs;
 use args::{Task, WorkerTask};
 use worker_pool::{SeedTotals, Seeds};
 
+use super::interrupt::{self, INTERRUPTED};
 use millrace_console::say;
 
 /// Violations that are made smaller and shown in full.
@@ -63,10 +65,12 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
     if args.worker {
         return worker::serve(subject.plant);
     }
+    let interrupt = interrupt::on_ctrl_c()?;
     let (sums, findings) = match args.task()? {
         Task::Scenario(scenario) => one(*scenario, subject)?,
         Task::Seeds { first, count, time } => {
-            let seeds = Seeds { first, count, time, fail_fast: args.fail_fast };
+            let (fail_fast, interrupt) = (args.fail_fast, interrupt.clone());
+            let seeds = Seeds { first, count, time, fail_fast, interrupt };
             let mut bar = Bar { shown: false, terminal: std::io::stderr().is_terminal() };
             let mut show = |sums: &SeedTotals, part| bar.show(sums, part);
             let sums = worker_pool::run(&seeds, args.jobs, subject, &mut show);
@@ -77,6 +81,10 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
         }
     };
     report(args, &sums, &findings)?;
+    if interrupt.is_set() {
+        eprintln!("interrupted: above is what was found until then");
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
     Ok(if sums.found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 

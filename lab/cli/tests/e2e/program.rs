@@ -1,6 +1,10 @@
 //! The program starts, says what it is, and refuses what it does not know.
 
-use std::process::{Command, Output};
+use std::io::Read;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use millrace_tests::poll_within;
 
 fn millrace_lab(argument: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_millrace-lab")).arg(argument).output().unwrap()
@@ -12,6 +16,22 @@ fn the_version_is_that_of_the_package() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success());
     assert_eq!(text, concat!("millrace-lab ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn an_exploration_that_ctrl_c_ends_reports_what_it_ran() {
+    let mut explore = Command::new(env!("CARGO_BIN_EXE_millrace-lab"));
+    explore.args(["explore", "--seeds", "100000000"]).stdout(Stdio::piped());
+    let mut explore = explore.stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let pid = explore.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let ended = poll_within(Duration::from_secs(60), || explore.try_wait().unwrap());
+    assert_eq!(ended.map(|status| status.code()), Some(Some(130)));
+    let mut text = String::new();
+    explore.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    explore.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(text.contains(" seeds in ") && text.contains("interrupted: above is"), "{text}");
 }
 
 #[test]

@@ -157,12 +157,15 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Vec<Arc<Volume>>>> {
             return Ok(Arc::clone(volume));
         }
         let (name, access) = &key;
-        let is_first = !opened.keys().any(|(known, _)| known == name);
-        if is_first {
+        let lock = match opened.keys().any(|(known, _)| known == name) {
+            true => FileLock::Held,
+            false => FileLock::Take,
+        };
+        if lock == FileLock::Take {
             check_overwrite(args, file, name)?;
             lay_out(file, name).with_context(|| format!("filename={name}"))?;
         }
-        let drive = drive_of(file, name, *access, is_first)?;
+        let drive = drive_of(file, name, *access, lock)?;
         let volume = open(args, &[drive], &options)?;
         opened.insert(key, Arc::clone(&volume));
         Ok(volume)
@@ -185,6 +188,14 @@ impl FileAccess {
     fn of(job: &JobSpec) -> FileAccess {
         FileAccess { direct: job.access.direct, is_inline: job.is_inline() }
     }
+}
+
+/// Whether a drive takes the lock of its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FileLock {
+    Take,
+    /// Another drive of this run has it.
+    Held,
 }
 
 /// The jobs that use a file.
@@ -289,7 +300,7 @@ fn lay_out(file: &JobFile, name: &str) -> std::io::Result<()> {
 
 /// The drive that a file is: made, or made longer, as its jobs need it, as fio does; opened for
 /// reading only where all jobs only read. The first drive of a file holds its lock.
-fn drive_of(file: &JobFile, name: &str, access: FileAccess, is_first: bool) -> Result<Spec> {
+fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> Result<Spec> {
     let jobs = || users(file, name);
     let wanted = jobs().filter_map(|job| job.file_bytes()).max();
     let found = match std::fs::metadata(name) {
@@ -321,7 +332,7 @@ fn drive_of(file: &JobFile, name: &str, access: FileAccess, is_first: bool) -> R
     if access.is_inline {
         pairs.push(("aio".to_owned(), "inline".to_owned()));
     }
-    if !is_first {
+    if lock == FileLock::Held {
         pairs.push(("lock".to_owned(), "off".to_owned()));
     }
     match (found, wanted) {
@@ -519,7 +530,7 @@ mod tests {
         let spec = |text: &str| {
             let file = file(text);
             let access = FileAccess::of(&file.jobs[0]);
-            drive_of(&file, &path, access, true).map(|spec| spec.to_string())
+            drive_of(&file, &path, access, FileLock::Take).map(|spec| spec.to_string())
         };
         let missing = spec("[a]\nrw=read").unwrap_err().to_string();
         assert!(missing.ends_with("there is no such file; add size, and it is made"), "{missing}");
@@ -538,7 +549,7 @@ mod tests {
         let filled = spec("[a]\nrw=write\nfill_device=1").unwrap_err().to_string();
         assert!(filled.starts_with("t.fio:4: job a: fill_device: "), "{filled}");
         let two = file("[a]\nrw=write\n[b]\nrw=read\nbuffered=1");
-        let second = drive_of(&two, &path, FileAccess::of(&two.jobs[1]), false).unwrap();
+        let second = drive_of(&two, &path, FileAccess::of(&two.jobs[1]), FileLock::Held).unwrap();
         let expected = "direct=off,advice=sequential,aio=inline,lock=off";
         assert_eq!(second.to_string(), format!("file:path={path},{expected}"));
         let longer = spec("[a]\nsize=8k").unwrap();

@@ -6,6 +6,7 @@
 //! Used by worker_pool.rs (seeds) and reduction.rs (shrinking).
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -287,7 +288,8 @@ fn end(mut running: Running) -> Result<ExitStatus> {
 fn start(plant: Option<&str>) -> Result<Running> {
     let program = std::env::current_exe().context("the path of this program")?;
     let mut command = Command::new(program);
-    command.args(["explore", "--worker"]);
+    // Ctrl-C on a terminal is for the verb, which ends its workers itself.
+    command.args(["explore", "--worker"]).process_group(0);
     if let Some(plant) = plant {
         command.args(["--plant", plant]);
     }

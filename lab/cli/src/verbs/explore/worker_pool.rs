@@ -8,6 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use millrace_experiments::Interrupt;
 use millrace_experiments::explorer::{Outcome, Violation};
 
 use super::args::WorkerTask;
@@ -26,6 +27,8 @@ pub struct Seeds {
     pub time: Option<Duration>,
     /// Stop when something is found.
     pub fail_fast: bool,
+    /// Stop early.
+    pub interrupt: Interrupt,
 }
 
 /// What came of them.
@@ -120,6 +123,9 @@ pub fn run(
                 None => sums.seeds as f64 / seeds.count.max(1) as f64,
             };
             progress(&sums, part.min(1.0));
+            if seeds.interrupt.is_set() {
+                shared.stop.store(true, Ordering::Relaxed);
+            }
         }
     });
     sums.seconds = start.elapsed().as_secs_f64();

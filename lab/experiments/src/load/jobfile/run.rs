@@ -108,9 +108,9 @@ impl PhaseState {
 /// What a thread sends at its end.
 type InstanceResult = (Instance, Result<Tally, BenchError>);
 
-/// Runs the jobs of a file, clone j of job i on `volumes[i][j]` or, where that has one only, on that
-/// one. The volumes are made for as many I/O threads as there
-/// are jobs with their clones.
+/// Runs the jobs of a file: clone j of job i on `volumes[i][j]`, or on `volumes[i][0]` where that
+/// is the only one. The volumes are made for as many I/O threads as there are jobs with their
+/// clones.
 ///
 /// Where jobs cannot be set up after others have ended, the reports of those come with the error.
 ///
