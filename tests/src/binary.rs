@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::process::run_within;
 
-/// A build from nothing, in release with full LTO, on a slow machine.
+/// A build from nothing, optimised, on a slow machine.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// The daemon and its client.
@@ -70,8 +70,8 @@ impl Program {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--package", self.package, "--bin", self.name, "--target-dir"]);
         cargo.arg(target_dir).current_dir(workspace());
-        if profile_dir.ends_with("release") {
-            cargo.arg("--release");
+        if !profile_dir.ends_with("debug") {
+            cargo.arg("--profile").arg(profile_dir.file_name().expect("a profile has a name"));
         }
         let output = run_within(&mut cargo, BUILD_TIMEOUT);
         let errors = String::from_utf8_lossy(&output.stderr);

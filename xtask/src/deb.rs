@@ -1,4 +1,4 @@
-//! `cargo xtask deb`: a Debian package of the release build.
+//! `cargo xtask deb`: a Debian package of the build with profile `dist`.
 //!
 //! Owns what is in the package and where: the program, the unit (not started, since it needs a
 //! configuration), manual pages, completions, an example configuration, the documents, and scripts
@@ -101,12 +101,12 @@ pub fn run(root: &Path, binary: Option<&str>) -> Result<bool> {
 /// Builds the program and gives its path.
 fn built(root: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--package", "millrace-cli"]).current_dir(root);
+    cargo.args(["build", "--profile", "dist", "--package", "millrace-cli"]).current_dir(root);
     if !cargo.status().context("cannot start cargo")?.success() {
         bail!("cargo build failed: see above");
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
-    Ok(target.join("release/millrace"))
+    Ok(target.join("dist/millrace"))
 }
 
 /// Puts all files of the package into `folder`.
