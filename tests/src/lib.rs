@@ -7,7 +7,7 @@
 //! programs`.
 
 mod binary;
-pub mod cached;
+pub mod cached_volume;
 pub mod ceph;
 mod clients;
 pub mod control;

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use millrace_clients::vhost::{Client, Options, Request, Status, Wait};
-use millrace_tests::cached::{config, counters, stat};
+use millrace_tests::cached_volume::{config, counters, stat};
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::remote::Remote;
 use millrace_tests::serving::{backends, four_files, pattern, succeed, uri};

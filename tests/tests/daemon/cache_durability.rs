@@ -15,7 +15,7 @@ use millrace_clients::nbd::Client;
 use millrace_nbd::wire::CMD_FLAG_FUA;
 use millrace_nbd::{Command, Errno, Request};
 use millrace_random::SplitMix64;
-use millrace_tests::cached::{config, counters};
+use millrace_tests::cached_volume::{config, counters};
 use millrace_tests::load::{Load, call, connect, request};
 use millrace_tests::raw_nbd::{self, RawNbd};
 use millrace_tests::remote::Remote;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use millrace_tests::cached::{config, counters, stat};
+use millrace_tests::cached_volume::{config, counters, stat};
 use millrace_tests::metrics::{address, get};
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::{backends, pattern, succeed};

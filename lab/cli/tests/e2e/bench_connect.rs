@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_tests::cached::config;
+use millrace_tests::cached_volume::config;
 use millrace_tests::serving::succeed;
 use millrace_tests::{Daemon, millrace_lab, poll_within, run, tempdir};
 

@@ -77,7 +77,7 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
         code = ExitCode::from(1);
     }
     if let Some(error) = failed {
-        eprintln!("millrace: {error}; the jobs after those above did not run");
+        eprintln!("millrace-lab: {error}; the jobs after those above did not run");
         code = ExitCode::from(1);
     }
     if interrupt.is_set() {

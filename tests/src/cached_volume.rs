@@ -1,4 +1,4 @@
-//! What the tests of the cache serve: file drives under a cache, and what its counters say.
+//! Volumes of file drives with a cache, for the tests of the cache, and their counters.
 //!
 //! Configurations as text, and counters by `millrace stat --json` at the control socket `c` of the
 //! daemon. Called by the tests.
