@@ -755,3 +755,33 @@ fn a_drive_without_space_says_so_at_the_flush_and_at_a_durable_write() {
         assert_eq!(daemon.terminate().code(), Some(exit), "{mode}: {}", daemon.stderr());
     }
 }
+
+#[test]
+fn writes_through_that_fail_take_no_room_of_others_and_are_not_read_back() {
+    let dir = tempdir();
+    let path = dir.path().display();
+    let bad =
+        format!("fault:drive=(file:path={path}/d0,size=64m),status=eio,op=write,range=1m-32m");
+    let daemon =
+        Daemon::start(&config(&[bad], "size = \"1m\"\nmode = \"write-through\""), &["s", "c"]);
+    let (mut writer, mut other) = {
+        let client = || connect(&daemon.dir().join("s"), "v").unwrap();
+        (client(), client())
+    };
+    let sector = |mib: u64| mib * 2048;
+    for page in 0..2000 {
+        let failed = write(&mut writer, sector(1) + page * 8, &pattern(4096, 1), 0);
+        assert_eq!(failed, Some(Errno::Eio), "page {page}");
+    }
+    for (mib, flags) in [(40, 0), (41, CMD_FLAG_FUA)] {
+        let data = pattern(64 << 10, mib);
+        assert_eq!(write(&mut other, sector(mib), &data, flags), None, "{}", counters(&daemon));
+        assert_eq!(bytes_at(dir.path(), mib << 20, 64 << 10), data);
+    }
+    assert_eq!(flush(&mut other), None);
+    for page in [0, 1999] {
+        let read = request(Command::Read, sector(1) + page * 8, 8);
+        let read = call(&mut other, &read, vec![1; 4096]).unwrap();
+        assert_eq!((read.errno, read.buffer), (None, vec![0; 4096]), "page {page}");
+    }
+}

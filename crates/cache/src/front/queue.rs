@@ -21,6 +21,7 @@ use slab::Slab;
 use crate::cache::Cache;
 use crate::cache::signal::Signal;
 use crate::front::jobs::{Fill, Job, JobStep, SyncScope};
+use crate::front::write::release_claims;
 use crate::read::hits::{CopyOutcome, Hits};
 use crate::read::streams::Streams;
 use crate::write_back::write_queues::FlusherConfig;
@@ -165,6 +166,7 @@ impl<M: Machine> CacheQueue<M> {
     /// A job is done.
     pub(crate) fn end_job(&mut self, at: usize, status: Status) {
         let job = self.jobs.remove(at);
+        release_claims(&self.cache, &job);
         self.done.push_back((job.tag, status));
     }
 

@@ -8,13 +8,14 @@
 
 use core::ops::Range;
 
-use millrace_block::{OpFlags, Request, Status};
+use millrace_block::{Op, OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
-use crate::front::jobs::{JobStep, SyncScope};
+use crate::cache::Cache;
+use crate::front::jobs::{Job, JobStep, SyncScope};
 use crate::front::queue::CacheQueue;
 use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
-use crate::memory::extent::place_of;
+use crate::memory::extent::{EXTENT_PAGES, place_of};
 
 impl<M: Machine> CacheQueue<M> {
     /// Whether a write is to be below before it is answered.
@@ -26,7 +27,7 @@ impl<M: Machine> CacheQueue<M> {
     #[inline]
     pub(crate) fn write_pages(&mut self, rq: &Request<M>, mut pages: Range<u64>) -> Range<u64> {
         let cache = &*self.cache;
-        let mut cursor = Cursor::new(rq);
+        let (mut cursor, first) = (Cursor::new(rq), self.pages_of(rq).start);
         let mut newly_dirty = 0;
         while !pages.is_empty() {
             let (number, place) = place_of(pages.start);
@@ -52,6 +53,9 @@ impl<M: Machine> CacheQueue<M> {
                 cache.strand(&mut shard, at, pages.start);
             }
             shard.extent_mut(at).note_hit(place);
+            if cache.is_write_through() && (place == 0 || pages.start == first) {
+                shard.extent_mut(at).failed.claims += 1;
+            }
             shard.stats.written += 1;
             shard.stats.overwritten += u64::from(!was_clean);
             newly_dirty += u64::from(was_clean);
@@ -104,5 +108,32 @@ impl<M: Machine> CacheQueue<M> {
         drop(shard);
         let no_memory = || self.cache.failed_writes.refusal().filter(|_| is_stranded);
         self.cache.refusal(page).or_else(no_memory)
+    }
+}
+
+/// Gives up the claims of a write that is answered now (`FailedPages::claims`).
+pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &Job<M>) {
+    let rq = job.rq();
+    if rq.op() != Op::Write || !cache.is_write_through() {
+        return;
+    }
+    let pages = cache.page.pages_of(rq.sector(), rq.sector() + u64::from(rq.nr_sectors()));
+    let end = match (job.step, job.todo.last()) {
+        (JobStep::Write, Some(rest)) => rest.start,
+        _ => pages.end,
+    };
+    let (mut page, mut clean) = (pages.start, 0);
+    while page < end {
+        let (number, _) = place_of(page);
+        let mut shard = cache.shard(number).lock();
+        let at = shard.find(number).expect("an extent with a claim stays");
+        shard.extent_mut(at).failed.claims -= 1;
+        clean += u64::from(cache.drop_failed(&mut shard, at));
+        shard.forget_if_empty(at);
+        page = (number + 1) * EXTENT_PAGES as u64;
+    }
+    if clean > 0 {
+        cache.sub_dirty(clean);
+        cache.signals.wake();
     }
 }

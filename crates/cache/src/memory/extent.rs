@@ -95,6 +95,9 @@ pub(crate) struct FailedPages {
     pub(crate) pages: u16,
     /// How the last one ended.
     pub(crate) status: Status,
+    /// Writes of a cache that writes through which have written to the extent in memory and are
+    /// not answered. Pages that failed are dropped when there is none: each was told by then.
+    pub(crate) claims: u32,
 }
 
 impl YoungPages {
@@ -122,7 +125,7 @@ impl Extent {
             dirtied: DirtyStamp { epoch: 0, at_ns: 0 },
             young: YoungPages::NONE,
             batches: WriteEpochs { epoch: 0, later: 0, later_epoch: 0 },
-            failed: FailedPages { pages: 0, status: Status::Ok },
+            failed: FailedPages { pages: 0, status: Status::Ok, claims: 0 },
             stranded: 0,
             neighbours: (NO_EXTENT, NO_EXTENT),
         }
@@ -132,6 +135,7 @@ impl Extent {
     pub(crate) fn is_empty(&self) -> bool {
         self.writing == 0
             && self.filling == 0
+            && self.failed.claims == 0
             && !self.is_listed
             && self.frames.iter().all(|frame| *frame == NO_FRAME)
     }

@@ -370,7 +370,7 @@ fn note_end<M: Machine>(cache: &Cache<M>, member: u16, status: Status) -> WriteO
 fn give_back<M: Machine>(cache: &Cache<M>, item: &DirtyPage, ended: WriteOutcome) -> u32 {
     let number = item.page / EXTENT_PAGES as u64;
     let mut shard = cache.shard(number).lock();
-    let clean = shard.end_write(item, ended);
+    let mut clean = shard.end_write(item, ended);
     if item.is_probe {
         cache.end_probe(item.page);
     }
@@ -378,6 +378,7 @@ fn give_back<M: Machine>(cache: &Cache<M>, item: &DirtyPage, ended: WriteOutcome
         && let Some(at) = shard.find(number)
     {
         cache.strand(&mut shard, at, item.page);
+        clean += cache.drop_failed(&mut shard, at);
     }
     clean
 }
