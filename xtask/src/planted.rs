@@ -55,7 +55,7 @@ pub fn run(root: &Path) -> Result<bool> {
     let lists = patch::read(root)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--profile=checked", "--package", "millrace-lab", "--features", "planted"])
+        .args(["build", "--profile=checked", "--package", "millrace-lab"])
         .env("CARGO_TARGET_DIR", &target)
         .current_dir(tree)
         .status()

@@ -26,7 +26,8 @@ mod machine;
 mod native;
 #[cfg(feature = "std")]
 mod native_lock;
-#[cfg(feature = "planted")]
+#[cfg(feature = "std")]
+#[doc(hidden)]
 pub mod plant;
 #[cfg(feature = "std")]
 mod sysfs;

@@ -4,8 +4,8 @@
 //! tree and patch hooks into the copy (`xtask/planted/*.patch`), which ask [`planted`] or
 //! [`weaker`]. There, the bug that [`with`] names is on for the length of a closure, on its thread
 //! only: checked and simulated machines run all threads of a model on one. Switched by the models
-//! of `crates/block` and `crates/exports` and by `lab/experiments`. Only with the feature
-//! `planted`.
+//! of `crates/block` and `crates/exports` and by `lab/experiments`. Always there, although only
+//! tests use it: a feature of its own had each choice of crates compile the workspace anew.
 
 use crate::Order;
 

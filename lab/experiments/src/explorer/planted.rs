@@ -1,31 +1,19 @@
 //! Planted bugs by name, for the proof that the explorer finds them.
 //!
-//! Only the build of `cargo xtask planted` has any: it patches the production lines and turns the
-//! feature `planted` on, see `millrace_machine::plant`. Called by workers.
+//! Only the build of `cargo xtask planted` has any: it patches the production lines, see
+//! `millrace_machine::plant`. Called by workers.
 
 mod names;
+
+use millrace_machine::plant::{HOOKS, Plant, with};
 
 pub use names::{CACHE_PLANTS, PLANTS};
 
 /// Runs `body` with the bug of this name planted, or with none.
 ///
 /// # Errors
-/// If there is no such bug in this build.
-#[cfg(not(feature = "planted"))]
-pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, String> {
-    match name {
-        None => Ok(body()),
-        Some(name) => Err(format!("--plant {name}: this build has no planted bugs")),
-    }
-}
-
-/// Runs `body` with the bug of this name planted, or with none.
-///
-/// # Errors
 /// If there is no such bug, or the tree is not patched.
-#[cfg(feature = "planted")]
 pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, String> {
-    use millrace_machine::plant::{HOOKS, Plant, with};
     let bugs = [
         Plant::SkippedWakeUp,
         Plant::LeakedTag,
