@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use ratatui::DefaultTerminal;
+use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -67,8 +69,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     give_back_at_signals()?;
     let mut terminal = ratatui::try_init()?;
     let shown = show(&mut terminal, &mut client, &mut model);
-    ratatui::restore();
+    give_back();
+    // It would say on a terminal that has gone that it cannot show the cursor there.
+    std::mem::forget(terminal);
     shown.map(|()| ExitCode::SUCCESS)
+}
+
+/// Restores the terminal, as far as it is still there.
+fn give_back() {
+    let _ = ratatui::try_restore();
+    let _ = execute!(std::io::stdout(), Show);
 }
 
 /// Has signals that end the program restore the terminal first.
@@ -76,7 +86,7 @@ fn give_back_at_signals() -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let wait = move || {
         for signal in signals.forever() {
-            ratatui::restore();
+            give_back();
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
     };

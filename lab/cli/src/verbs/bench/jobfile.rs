@@ -383,8 +383,9 @@ fn table(file: &JobFile, reports: &[JobReport]) -> String {
         format!("\n{name}: {} verified", counted(blocks as usize, "block"))
     });
     let depths = reports.iter().filter_map(|report| {
-        let (name, depth) = (&file.jobs[report.job].name, report.depth_found()?);
-        Some(format!("\n{name}: latency_target met up to iodepth={depth}"))
+        let (name, (depth, has_ended)) = (&file.jobs[report.job].name, report.depth_found()?);
+        let end = if has_ended { "" } else { ", and the job ended before the search" };
+        Some(format!("\n{name}: latency_target met up to iodepth={depth}{end}"))
     });
     let below: String = verified.chain(depths).collect();
     format!("{}{percentiles}{below}", text.text())

@@ -96,7 +96,7 @@ impl DepthSearch {
         if self.settled >= PROBE_WINDOWS {
             (self.settled, self.bad) = (0, self.iodepth + 1);
         }
-        let is_found = self.good + 1 == self.bad;
+        let is_found = self.is_settled();
         let deeper = match self.bad > self.iodepth {
             true => self.good.saturating_mul(2).clamp(1, self.iodepth),
             false => self.good.midpoint(self.bad),
@@ -104,6 +104,11 @@ impl DepthSearch {
         self.is_over = is_found && !self.target.run || self.bad == 1;
         self.depth = if is_found { self.good.max(1) } else { deeper };
         (self.window_ns, self.ios, self.late) = (now_ns, 0, 0);
+    }
+
+    /// Whether the next deeper queue is known to miss the target, or is deeper than `iodepth`.
+    pub(super) fn is_settled(&self) -> bool {
+        self.good + 1 == self.bad
     }
 
     /// The deepest queue that met the target; none if the job ended before one was tried.

@@ -87,7 +87,7 @@ fn job(file: &JobFile, report: &JobReport, detail: JobDetail) -> Value {
         "iodepth_level": depths(&tally.depth),
         "iodepth_submit": batches(&tally.submitted),
         "iodepth_complete": batches(&tally.completed),
-        "latency_depth": tally.depth_found.unwrap_or(spec.flow.iodepth),
+        "latency_depth": tally.depth_found.map_or(spec.flow.iodepth, |(depth, _)| depth),
         "latency_target": spec.flow.latency.map_or(0, |latency| latency.target_ns / 1_000),
         "latency_percentile": spec.flow.latency.map_or(100.0, |latency| latency.percent),
         "latency_window": spec.flow.latency.map_or(0, |latency| latency.window_ns / 1_000),

@@ -272,6 +272,10 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
         },
         None => left.min(region.file_size.unwrap_or(left)),
     };
+    let size = match region.file_size {
+        Some(file_size) if file_size > begin => size.min(file_size - begin),
+        _ => size,
+    };
     let longest = used().map(|(sizes, _)| sizes.most()).max().unwrap_or(1);
     if begin < device && size <= left && u64::from(longest) > size {
         return Err(format!("bs={longest}: longer than the {size} bytes to work on"));

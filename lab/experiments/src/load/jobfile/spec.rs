@@ -251,8 +251,8 @@ impl JobSpec {
         let own = || format!("{}.{clone}.0", self.name);
         let name = self.filename.clone().unwrap_or_else(own);
         match &self.directory {
-            Some(directory) if !name.starts_with('/') => format!("{directory}/{name}"),
-            _ => name,
+            Some(directory) => format!("{directory}/{name}"),
+            None => name,
         }
     }
 
@@ -283,9 +283,14 @@ impl JobSpec {
         let region = &self.region;
         let increments = bytes(region.offset_increment)?
             .checked_mul(u64::from(self.crowd.numjobs.saturating_sub(1)))?;
-        let end = bytes(region.offset)?.checked_add(increments)?;
-        let end = region.size.map_or(Some(0), |size| bytes(Some(size))?.checked_add(end))?;
-        let end = end.max(region.file_size.unwrap_or(0)).div_ceil(512).checked_mul(512)?;
+        let begin = bytes(region.offset)?.checked_add(increments)?;
+        let end = region.size.map_or(Some(0), |size| bytes(Some(size))?.checked_add(begin))?;
+        let end = region
+            .file_size
+            .filter(|size| *size > begin)
+            .unwrap_or(end)
+            .div_ceil(512)
+            .checked_mul(512)?;
         (end > 0).then_some(end)
     }
 

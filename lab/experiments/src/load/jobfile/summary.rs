@@ -107,9 +107,10 @@ impl JobReport {
         self.tally.first_error.as_deref()
     }
 
-    /// The deepest queue that met `latency_target`: of several jobs, the least.
+    /// The deepest queue that met `latency_target`, of several jobs the least, and whether the
+    /// search had ended.
     #[must_use]
-    pub fn depth_found(&self) -> Option<u32> {
+    pub fn depth_found(&self) -> Option<(u32, bool)> {
         self.tally.depth_found
     }
 

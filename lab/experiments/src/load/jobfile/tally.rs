@@ -201,8 +201,8 @@ pub(super) struct Tally {
     pub(super) errno: i32,
     pub(super) first_error: Option<String>,
     pub(super) verified: u64,
-    /// The deepest queue that met `latency_target`.
-    pub(super) depth_found: Option<u32>,
+    /// The deepest queue that met `latency_target`, and whether the search had ended.
+    pub(super) depth_found: Option<(u32, bool)>,
 }
 
 /// What a thread used, as the system counts it.

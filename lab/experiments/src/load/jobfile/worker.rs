@@ -136,7 +136,9 @@ impl<'a> Worker<'a> {
         self.measure_end();
         if let Some(search) = &self.search {
             match search.result() {
-                Ok(depth) => self.tally.depth_found = depth,
+                Ok(depth) => {
+                    self.tally.depth_found = depth.map(|depth| (depth, search.is_settled()));
+                }
                 Err(text) => self.fail(Status::TimedOut, text),
             }
         }
@@ -246,7 +248,8 @@ impl<'a> Worker<'a> {
     fn reap(&mut self) -> bool {
         let is_sync = self.is_sync();
         let mut now_ns = 0;
-        let mut failed = None;
+        let (mut failed, mut is_full) = (None, false);
+        let fills_device = self.setting.job.fills_device();
         let checks_reads = self.setting.job.verifies_reads();
         let Worker { channel, slots, tally, written, search, .. } = self;
         let Slots { flights, free, idle, .. } = slots;
@@ -259,7 +262,9 @@ impl<'a> Worker<'a> {
                 now_ns = Native::now();
             }
             free.push(slot as u32);
-            if !status.is_ok() {
+            if status == Status::NoSpace && fills_device {
+                is_full = true;
+            } else if !status.is_ok() {
                 let op = bio.op();
                 failed.get_or_insert_with(|| {
                     (status, format!("{op:?} at sector {}: {status}", bio.sector()))
@@ -291,6 +296,8 @@ impl<'a> Worker<'a> {
                 idle.push(bio);
             }
         });
+        // As in fio: that is where it ends.
+        self.at.has_drawn_all |= is_full;
         if let Some((status, text)) = failed {
             self.fail(status, text);
         }

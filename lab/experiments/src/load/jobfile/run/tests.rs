@@ -58,6 +58,7 @@ fn jobs_bound_by_size_do_as_many_ios_as_fio() {
         ("rw=randwrite size=1m verify=crc32c do_verify=0", [0, 256, 0, 0]),
         ("rw=write:12k size=1m offset=512 verify=crc32c iodepth=8", [64, 64, 0, 0]),
         ("rw=randtrim size=1m", [0, 0, 256, 0]),
+        ("rw=write size=1m filesize=512k", [0, 128, 0, 0]),
         ("rw=read offset=60m size=4m bs=64k", [64, 0, 0, 0]),
         ("rw=randread size=1m thinktime=1 iodepth=4 thinktime_blocks=16", [256, 0, 0, 0]),
         ("rw=read size=1m iodepth_batch=3 iodepth=7", [256, 0, 0, 0]),
@@ -186,6 +187,15 @@ fn a_job_that_only_reads_checks_the_blocks_of_an_earlier_one() {
 }
 
 #[test]
+fn a_full_device_ends_a_job_that_fills_it_and_fails_another() {
+    let drive = "fault:drive=(ram:size=8m),status=enospc,op=write,range=4m-8m";
+    let job = |words: &str| run_on(drive, &format!("[j]\nrw=write\nbs=64k\n{words}\n")).unwrap();
+    let filled = &job("fill_device=1\niodepth=4")[0];
+    assert_eq!((filled.errors(), filled.tally.flows[1].ios), (0, 64));
+    assert_eq!(job("size=8m")[0].tally.errno, libc::ENOSPC);
+}
+
+#[test]
 fn each_clone_works_on_a_volume_of_its_own_if_there_is_one() {
     let text = b"[j]\nrw=write\nsize=1m\nnumjobs=2\n[k]\nrw=write\nsize=64k\nnumjobs=2\n";
     let file = JobFile::parse("t.fio", text, &MemoryFiles(&[])).unwrap();
@@ -208,7 +218,7 @@ fn a_latency_that_any_depth_meets_is_met_at_the_full_one_and_one_that_none_does_
         )
     };
     let reports = run_on("ram:size=1m", &job("1h")).unwrap();
-    assert_eq!((reports[0].depth_found(), reports[0].errors()), (Some(16), 0));
+    assert_eq!((reports[0].depth_found(), reports[0].errors()), (Some((16, true)), 0));
     let reports = run_on("fault:drive=(ram:size=1m),latency=1ms", &job("1us")).unwrap();
     let first = reports[0].first_error().unwrap();
     assert!(first.starts_with("latency_target=1us: fewer than 0.1 % of I/Os"), "{first}");

@@ -67,7 +67,7 @@ fn a_job_without_a_filename_has_the_one_that_fio_makes_in_its_directory() {
         ("directory=/d", ["/d/j.0.0", "/d/j.1.0"]),
         ("directory=/d name=k", ["/d/k.0.0", "/d/k.1.0"]),
         ("directory=/d filename=f", ["/d/f", "/d/f"]),
-        ("directory=/d filename=/f", ["/f", "/f"]),
+        ("directory=/d filename=/f", ["/d//f", "/d//f"]),
         ("rw=read numjobs=2", ["j.0.0", "j.1.0"]),
     ] {
         let job = job_of(words);
