@@ -778,6 +778,16 @@ fn writes_through_that_fail_take_no_room_of_others_and_are_not_read_back() {
         assert_eq!(write(&mut other, sector(mib), &data, flags), None, "{}", counters(&daemon));
         assert_eq!(bytes_at(dir.path(), mib << 20, 64 << 10), data);
     }
+    // More than may be dirty: the part that fills the room fails, and takes none of others.
+    for at in 0..30 {
+        let failed = write(&mut writer, sector(2), &pattern(1 << 20, at), 0);
+        assert_eq!(failed, Some(Errno::Eio), "{at}");
+        let good = write(&mut other, sector(48) + at * 8, &pattern(4096, at), 0);
+        assert_eq!(good, None, "{at}: {}", counters(&daemon));
+    }
+    let large = pattern(8 << 20, 3);
+    assert_eq!(write(&mut other, sector(50), &large, 0), None);
+    assert_eq!(bytes_at(dir.path(), 50 << 20, 8 << 20), large);
     assert_eq!(flush(&mut other), None);
     for page in [0, 1999] {
         let read = request(Command::Read, sector(1) + page * 8, 8);

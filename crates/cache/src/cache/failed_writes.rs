@@ -291,14 +291,14 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// Drops pages of an extent whose writes failed, where a cache writes through and all who wrote
-    /// to the extent were answered; gives how many dirty pages are clean now.
+    /// Drops dirty pages of an extent, where a cache writes through and all who wrote to the extent
+    /// were answered: with an error, or the pages would be clean. Gives how many are clean now.
     pub(crate) fn drop_failed(&self, shard: &mut Shard, at: u32) -> u32 {
         let extent = shard.extent(at);
         if !self.is_write_through() || extent.failed.claims > 0 {
             return 0;
         }
-        let pages = extent.failed.pages & extent.dirty_bits() & !extent.writing;
+        let pages = extent.dirty_bits() & !extent.writing;
         let first = extent.number * EXTENT_PAGES as u64;
         for place in (0..EXTENT_PAGES).filter(|place| pages & 1 << place != 0) {
             self.unstrand(shard, at, first + place as u64);

@@ -49,6 +49,10 @@ pub(crate) struct Job<M: Machine> {
     /// Pages that are still to be copied; of a write with FUA that is in memory, those that it has
     /// not sent itself.
     pub(crate) todo: Vec<Range<u64>>,
+    /// Pages of a write through that had no room, while those before them are brought below.
+    pub(crate) rest: Range<u64>,
+    /// Page up to which that was done.
+    pub(crate) below_to: u64,
     /// Reads of the volume below that are for it.
     pub(crate) fills: u32,
     pub(crate) status: Status,
@@ -71,6 +75,8 @@ impl<M: Machine> Job<M> {
             tag: rq.tag(),
             step,
             todo: Vec::new(),
+            rest: 0..0,
+            below_to: 0,
             fills: 0,
             status: Status::Ok,
             errors_before,

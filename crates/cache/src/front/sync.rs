@@ -16,6 +16,7 @@ use millrace_machine::{Lock, Machine};
 use crate::cache::Cache;
 use crate::front::jobs::SyncScope;
 use crate::front::queue::CacheQueue;
+use crate::front::write::write_rest;
 use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES, Extent};
 use crate::memory::page::PageSize;
 use crate::memory::shard::{DuePages, Shard};
@@ -50,6 +51,9 @@ impl<M: Machine> CacheQueue<M> {
             // What is dirty then belongs to writes that were not answered, or with an error.
             SyncScope::All => self.cache.is_write_through() || self.sync_all(epoch),
         };
+        if is_below && write_rest(self, at) {
+            return;
+        }
         if is_below {
             let job = &self.jobs[at];
             // Nothing of it was written without FUA, which another retry may have done.

@@ -72,6 +72,9 @@ impl<M: Machine> CacheQueue<M> {
         let rq = self.jobs[at].rq();
         let before: Range<u64> = self.jobs[at].todo.pop().unwrap_or(0..0);
         let rest = self.write_pages(rq, before);
+        if !rest.is_empty() && self.cache.is_write_through() {
+            return wait_for_room(self, at, rest);
+        }
         if !rest.is_empty() {
             let refusal = self.refusal(rest.start);
             self.jobs[at].todo.push(rest);
@@ -85,12 +88,7 @@ impl<M: Machine> CacheQueue<M> {
             return self.block(at);
         }
         if self.is_durable(rq) {
-            let epoch = self.cache.end_epoch();
-            self.forget_failures(rq);
-            let pages = self.pages_of(rq);
-            self.jobs[at].todo.push(pages);
-            self.jobs[at].step = JobStep::Sync { epoch, scope: SyncScope::Range };
-            return self.advance(at);
+            return begin_sync(self, at);
         }
         self.jobs.remove(at);
         self.end_write(rq);
@@ -120,6 +118,7 @@ pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &Job<M>) {
     let pages = cache.page.pages_of(rq.sector(), rq.sector() + u64::from(rq.nr_sectors()));
     let end = match (job.step, job.todo.last()) {
         (JobStep::Write, Some(rest)) => rest.start,
+        _ if !job.rest.is_empty() => job.rest.start,
         _ => pages.end,
     };
     let (mut page, mut clean) = (pages.start, 0);
@@ -136,4 +135,45 @@ pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &Job<M>) {
         cache.sub_dirty(clean);
         cache.signals.wake();
     }
+}
+
+/// A durable write brings below what it has in memory.
+fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
+    let rq = queue.jobs[at].rq();
+    let epoch = queue.cache.end_epoch();
+    queue.forget_failures(rq);
+    let pages = queue.pages_of(rq);
+    queue.jobs[at].todo.push(pages);
+    queue.jobs[at].step = JobStep::Sync { epoch, scope: SyncScope::Range };
+    queue.advance(at);
+}
+
+/// A write through has no room for the rest of its pages: it brings below what is in memory of it,
+/// which tells whether its drive takes that, and then waits. It is not refused, since the room that
+/// others have is that of writes under way.
+fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u64>) {
+    let begin = queue.pages_of(queue.jobs[at].rq()).start.max(queue.jobs[at].below_to);
+    if rest.start > begin {
+        (queue.jobs[at].below_to, queue.jobs[at].rest) = (rest.start, rest);
+        return begin_sync(queue, at);
+    }
+    queue.jobs[at].todo.push(rest);
+    match queue.cache.flusher.is_there() {
+        true => queue.cache.flusher.ask_memory(),
+        false => queue.write_some_back(),
+    }
+    queue.block(at);
+}
+
+/// Goes on with the rest of a write through; false if there is none.
+pub(crate) fn write_rest<M: Machine>(queue: &mut CacheQueue<M>, at: usize) -> bool {
+    let rest = core::mem::replace(&mut queue.jobs[at].rest, 0..0);
+    if rest.is_empty() {
+        return false;
+    }
+    queue.jobs[at].todo.clear();
+    queue.jobs[at].todo.push(rest);
+    queue.jobs[at].step = JobStep::Write;
+    queue.advance(at);
+    true
 }

@@ -80,7 +80,15 @@ impl WrittenBlocks {
     /// The write of `block` is done.
     #[cold]
     pub(crate) fn landed(&mut self, block: u64) {
-        self.blocks.entry(block).or_default().in_flight = false;
+        if let Some(last) = self.blocks.get_mut(&block) {
+            last.in_flight = false;
+        }
+    }
+
+    /// The write of `block` found no space: there is nothing to read back.
+    #[cold]
+    pub(crate) fn forget(&mut self, block: u64) {
+        self.blocks.remove(&block);
     }
 
     /// What has to be read back.

@@ -264,6 +264,9 @@ impl<'a> Worker<'a> {
             free.push(slot as u32);
             if status == Status::NoSpace && fills_device {
                 is_full = true;
+                if let (Some(written), Some(io)) = (written.as_mut(), flight.io) {
+                    written.forget(io.offset);
+                }
             } else if !status.is_ok() {
                 let op = bio.op();
                 failed.get_or_insert_with(|| {

@@ -192,6 +192,8 @@ fn a_full_device_ends_a_job_that_fills_it_and_fails_another() {
     let job = |words: &str| run_on(drive, &format!("[j]\nrw=write\nbs=64k\n{words}\n")).unwrap();
     let filled = &job("fill_device=1\niodepth=4")[0];
     assert_eq!((filled.errors(), filled.tally.flows[1].ios), (0, 64));
+    let verified = &job("fill_device=1\niodepth=4\nverify=crc32c")[0];
+    assert_eq!((verified.errors(), verified.verified()), (0, 64));
     assert_eq!(job("size=8m")[0].tally.errno, libc::ENOSPC);
 }
 
