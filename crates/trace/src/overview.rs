@@ -106,7 +106,7 @@ impl Spans {
         object
     }
 
-    /// What makes the numbers less than whole, a sentence each.
+    /// Gaps in the trace that the numbers do not show, a sentence each.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let all = [
             (self.in_flight() as u64, "I/Os were queued and no completion covers them"),

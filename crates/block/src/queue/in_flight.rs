@@ -18,7 +18,8 @@ pub(crate) struct InFlight {
     /// When each tag was handed over; 0: not in flight here.
     issued_ns: Box<[u64]>,
     count: u32,
-    clock: RunningClock,
+    /// From the first look on.
+    clock: Option<RunningClock>,
 }
 
 /// When a tag was handed over, as `issued_ns` keeps it: never 0, and off by a nanosecond at most.
@@ -31,7 +32,7 @@ impl InFlight {
     /// Nothing, of a queue with so many tags.
     pub(crate) fn new(depth: usize) -> Self {
         let issued_ns = alloc::vec![0; depth].into_boxed_slice();
-        InFlight { issued_ns, count: 0, clock: RunningClock::new() }
+        InFlight { issued_ns, count: 0, clock: None }
     }
 
     /// How many there are.
@@ -81,7 +82,16 @@ impl InFlight {
     /// which nobody looked, counts against no request; true if there was one.
     pub(crate) fn look(&mut self, now_ns: u64, period_ns: u64) -> bool {
         // A look may be missed while somebody else serves the queue.
-        let pause_ns = self.clock.look(now_ns, 2 * period_ns);
+        let due_ns = 2 * period_ns;
+        let issued_ns = &self.issued_ns;
+        let clock = self.clock.get_or_insert_with(|| {
+            // The first look is due from the first request on: a pause may have come before it.
+            let first = issued_ns.iter().copied().filter(|issued| *issued != 0).min();
+            let mut clock = RunningClock::new();
+            clock.look(first.unwrap_or(now_ns), due_ns);
+            clock
+        });
+        let pause_ns = clock.look(now_ns, due_ns);
         if pause_ns > 0 {
             for issued in self.issued_ns.iter_mut().filter(|issued| **issued != 0) {
                 *issued = stamp(issued.saturating_add(pause_ns).min(now_ns));

@@ -48,7 +48,7 @@ impl<M: Machine> CacheQueue<M> {
         }
         let is_below = match scope {
             SyncScope::Range => self.sync_range(at, epoch),
-            // What is dirty then belongs to writes that were not answered, or with an error.
+            // Dirty pages then belong to writes without an answer, or with an error.
             SyncScope::All => self.cache.is_write_through() || self.sync_all(epoch),
         };
         if is_below && write_rest(self, at) {

@@ -81,7 +81,7 @@ fn give_back() {
     let _ = execute!(std::io::stdout(), Show);
 }
 
-/// Has signals that end the program restore the terminal first.
+/// Restores the terminal before a signal ends the program.
 fn give_back_at_signals() -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let wait = move || {

@@ -190,7 +190,7 @@ impl FileAccess {
     }
 }
 
-/// Whether a drive takes the lock of its file.
+/// The lock of a file, for a drive on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileLock {
     Take,

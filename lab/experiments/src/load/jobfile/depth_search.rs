@@ -9,7 +9,7 @@
 /// Good windows at the depth found after which a deeper one is tried again, with `latency_run`.
 const PROBE_WINDOWS: u32 = 10;
 
-/// What the words of a job say about its latency.
+/// The `latency_*` words of a job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LatencyTarget {
     /// Completion latency of an I/O that is in time.
@@ -18,7 +18,7 @@ pub(super) struct LatencyTarget {
     pub(super) window_ns: u64,
     /// I/Os of a hundred that must be in time.
     pub(super) percent: f64,
-    /// Whether the job goes on after the search.
+    /// The job goes on after the search.
     pub(super) run: bool,
 }
 
@@ -64,7 +64,7 @@ impl DepthSearch {
         self.depth as usize
     }
 
-    /// Whether the job is to end.
+    /// Returns true once the job is to end.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
@@ -89,7 +89,7 @@ impl DepthSearch {
             self.good = self.good.max(self.depth);
         } else {
             self.bad = self.bad.min(self.depth);
-            // What was good before is not any more.
+            // Depths that were good before may be bad by now.
             self.good = self.good.min(self.bad - 1);
         }
         self.settled = if is_good && self.depth + 1 == self.bad { self.settled + 1 } else { 0 };
