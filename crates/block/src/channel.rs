@@ -402,8 +402,10 @@ impl<M: Machine> Channel<M> {
         self.in_flight() == 0
     }
 
-    /// Looks after requests that no drive answers, and lets go of memory that no drive writes any
-    /// more. Cheap when it was called a short while ago.
+    /// Fails requests that the drive has not answered in time, and frees memory that no drive
+    /// writes any more. Call it after every sleep, and now and then while there is always work:
+    /// time between two calls that are too far apart counts as a pause of the process, in which
+    /// no request can time out. Cheap when it was called a short while ago.
     pub fn tick(&mut self) {
         let now_ns = M::now();
         if now_ns < self.next_timeout_check_ns {

@@ -224,8 +224,10 @@ impl Channel {
         self.inner.wait(min, take)
     }
 
-    /// Looks after requests that no drive answers; `wait` does so by itself. For programs that only
-    /// poll: call it every second or so.
+    /// Fails requests that the drive has not answered in time; `wait` does so by itself. Programs
+    /// that only poll call it whenever a poll finds nothing, which is cheap: time between two calls
+    /// that are more than a quarter of the timeout apart counts as a pause of the process, in which
+    /// no request can time out.
     pub fn tick(&mut self) {
         self.inner.tick();
     }

@@ -188,11 +188,12 @@ impl Job<'_> {
         (handed, again)
     }
 
-    /// Sleeps in the ring until something completes.
+    /// Sleeps in the ring until something completes, or it is time to look for timeouts.
     fn sleep(&mut self) -> Result<(), Error> {
         let deadline_ns = self.channel.sleep_until();
         let channel = &*self.channel;
         self.context.turn(deadline_ns, || channel.has_work())?;
+        self.channel.tick();
         Ok(())
     }
 
