@@ -158,6 +158,7 @@ impl<M: Machine> Channel<M> {
             volume: Arc::clone(volume),
         };
         baseline::requests::make_plug(&mut sub);
+        sub.follow_pieces();
         if volume.mode().1 {
             sub.follow_trace(true);
         }

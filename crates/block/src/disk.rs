@@ -132,6 +132,9 @@ impl<M: Machine> Accounts<M> {
     }
 }
 
+/// [`Disk::piece_sectors`] where only the drive's limits count.
+pub(crate) const UNBOUNDED: u64 = u64::MAX;
+
 /// How a batch of whoever serves gets to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SubmitPath {
@@ -157,6 +160,9 @@ pub struct Disk<M: Machine> {
     pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
     pub(crate) hctxs: Box<[HardwareQueue<M>]>,
     pub(crate) path: SubmitPath,
+    /// How many sectors a read or write may have so that its scheduler can share the drive: channels
+    /// cut longer ones, and merge no further.
+    pub(crate) piece_sectors: Arc<M::Word>,
     /// The design that it follows instead of the multi-queue one.
     pub(crate) baseline: Option<Baseline<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
@@ -241,6 +247,7 @@ impl<M: Machine> Disk<M> {
         };
         Ok(Arc::new_cyclic(|this| Disk {
             path,
+            piece_sectors: Arc::new(M::Word::new(UNBOUNDED)),
             limits,
             capacity: M::Word::new(capacity),
             driver,
@@ -302,6 +309,22 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn limits(&self) -> &QueueLimits {
         &self.limits
+    }
+
+    /// Whether its scheduler may have reads and writes cut that the drive itself would take whole.
+    #[must_use]
+    pub fn cuts_requests(&self) -> bool {
+        // Relaxed: a size.
+        self.piece_sectors.load(Order::Relaxed) < self.limits.max_sectors.into()
+    }
+
+    /// Its limits, with reads and writes no longer than its scheduler wants them.
+    pub(crate) fn request_limits(&self) -> QueueLimits {
+        let (limits, block) = (self.limits, u64::from(self.limits.logical_sectors()));
+        // Relaxed: a size; whoever reads an old one sends a longer request.
+        let piece = self.piece_sectors.load(Order::Relaxed) / block * block;
+        let most = piece.max(block).min(limits.max_sectors.into()) as u32;
+        QueueLimits { max_sectors: most, ..limits }
     }
 
     /// The CPU of the worker that may serve it for others; none if it has no place for one.

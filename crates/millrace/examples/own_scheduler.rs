@@ -47,7 +47,7 @@ impl Scheduler<Native> for Elevator {
 
     fn completed(&mut self, _: &Done) {}
 
-    fn pass(&mut self, _: GroupId, _: u32, _: u64) -> bool {
+    fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
         false
     }
 

@@ -251,7 +251,7 @@ impl Scheduler<Native> for CommonQueue {
 
     fn completed(&mut self, _: &Done) {}
 
-    fn pass(&mut self, _: GroupId, _: u32, _: u64) -> bool {
+    fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
         false
     }
 
@@ -516,7 +516,7 @@ impl Scheduler<Native> for Panicking {
         panic!("with {chain:?}");
     }
     fn completed(&mut self, _: &Done) {}
-    fn pass(&mut self, _: GroupId, _: u32, _: u64) -> bool {
+    fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
         false
     }
     fn drain(&mut self, left: &mut Leftover<Native>) {

@@ -22,7 +22,7 @@ pub(crate) struct BioChecks {
     /// Longest plain read or write that any of the drives takes whole, and that takes the usual
     /// way; 0: look closer always.
     plain_sectors: u32,
-    /// `plain_sectors`, when the usual way is open.
+    /// `plain_sectors`, when the usual way is open; 0: it never is.
     plain_max: u32,
     /// `plain_sectors`, while the volume's events are recorded; 0 while they are not.
     recorded_sectors: u32,
@@ -63,6 +63,14 @@ impl BioChecks {
         };
         checks.settle();
         checks
+    }
+
+    /// A request may have so many sectors from now on.
+    pub(crate) fn set_longest(&mut self, sectors: u32) {
+        if self.plain_max > 0 {
+            self.plain_max = sectors;
+            self.settle();
+        }
     }
 
     /// Somebody records from now on, or no longer.

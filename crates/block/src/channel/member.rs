@@ -6,9 +6,10 @@
 
 use alloc::sync::Arc;
 
-use millrace_machine::{Counter, Lock, Machine, Stage};
+use millrace_machine::{Counter, Lock, Machine, Order, Stage, Word};
 
 use crate::account::DiskStats;
+use crate::bio::limits::QueueLimits;
 use crate::chain::merge::Merged;
 use crate::chain::slot::{BioList, BioRef};
 use crate::channel::child_slots::ChildSlots;
@@ -57,6 +58,10 @@ pub(crate) struct Member<M: Machine> {
     merged: Option<Merged>,
     /// To the drive any piece of memory is one segment, and it has no boundaries.
     pub(crate) takes_plain: bool,
+    /// What a request of this channel may be.
+    pub(crate) limits: QueueLimits,
+    /// [`Disk::piece_sectors`], as these limits have it.
+    piece_sectors: u64,
 }
 
 impl<M: Machine> Member<M> {
@@ -75,6 +80,9 @@ impl<M: Machine> Member<M> {
             merges: disk.baseline.as_ref().is_none_or(|b| b.stack.merges_in_plug()),
             merged: None,
             takes_plain: disk.limits.takes_any_segment() && disk.limits.chunk_sectors == 0,
+            // Relaxed: a size.
+            piece_sectors: disk.piece_sectors.load(Order::Relaxed),
+            limits: disk.request_limits(),
             disk: Arc::clone(disk),
         }
     }
@@ -98,7 +106,7 @@ impl<M: Machine> Member<M> {
             return;
         }
         M::work(Stage::Submit, 1);
-        if let Some(kind) = self.plug.merge_or_push(slot, &self.disk.limits) {
+        if let Some(kind) = self.plug.merge_or_push(slot, &self.limits) {
             self.count_merge(kind);
         }
     }
@@ -118,6 +126,18 @@ impl<M: Machine> Member<M> {
             return 0;
         }
         self.flush_list(run)
+    }
+
+    /// Whether the drive's requests may be longer from now on, or are to be shorter.
+    #[inline(always)]
+    pub(crate) fn follow_pieces(&mut self) -> bool {
+        // Relaxed: a size.
+        let piece_sectors = self.disk.piece_sectors.load(Order::Relaxed);
+        let changed = piece_sectors != self.piece_sectors;
+        if changed {
+            (self.piece_sectors, self.limits) = (piece_sectors, self.disk.request_limits());
+        }
+        changed
     }
 
     /// Counts what was plugged since the last time as the drive's; returns how much.
@@ -265,7 +285,7 @@ impl<M: Machine> Member<M> {
     /// Forgets what is plugged, and what waits for slots: only for a `BioSet` that is leaked.
     pub(crate) fn leak(&mut self) {
         self.plug.list().leak();
-        self.child_slots.stalled.leak();
+        self.child_slots.leak();
     }
 
     /// What was plugged before anybody recorded, as if somebody had.

@@ -80,7 +80,7 @@ impl<M: Machine> Submission<M> {
                 }
                 Next::NoRoom(member) => {
                     self.stalled += 1;
-                    return self.members[usize::from(member)].child_slots.stalled.push_back(parent);
+                    return self.members[usize::from(member)].child_slots.stall(parent);
                 }
                 Next::Made => break,
             }
@@ -136,10 +136,7 @@ impl<M: Machine> Submission<M> {
     #[cold]
     pub(crate) fn resume_stalled(&mut self) {
         for member in 0..self.members.len() {
-            while !self.members[member].child_slots.free.is_empty() {
-                let Some(parent) = self.members[member].child_slots.stalled.pop_front() else {
-                    break;
-                };
+            while let Some(parent) = self.members[member].child_slots.next_stalled() {
                 self.stalled -= 1;
                 self.make_parts(parent);
             }
@@ -238,7 +235,7 @@ impl<M: Machine> Submission<M> {
     fn data_part(&mut self, parent: &mut BioRef<M>, part: Part) -> Option<BioRef<M>> {
         let mut child = self.child_of(parent, parent.bio.op, part);
         let member = &self.members[usize::from(part.member)];
-        let limits = member.disk.limits();
+        let limits = &member.limits;
         let (sectors, segments) = match member.takes_plain && parent.bio.op.has_data() {
             true => cut_plainly(&child, limits),
             false => cut_to_limits(&child, limits),

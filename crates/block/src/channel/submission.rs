@@ -144,7 +144,7 @@ impl<M: Machine> Submission<M> {
             _ => self.volume.locate(sector, nr_sectors),
         };
         if let Some((member, dev_sector)) = located {
-            let limits = *self.members[usize::from(member)].disk.limits();
+            let limits = self.members[usize::from(member)].limits;
             let fua_by_drive = limits.features.fua || !limits.features.volatile_cache;
             let flags_fit = !slot.bio.flags.has(OpFlags::PREFLUSH)
                 && (!slot.bio.flags.has(OpFlags::FUA) || fua_by_drive && slot.bio.op == Op::Write);
@@ -288,9 +288,21 @@ impl<M: Machine> Submission<M> {
             return self.flush_served();
         }
         self.batch.plugged = 0;
+        let mut follows = false;
         for member in &mut self.members {
             self.batch.plugged += member.flush(&mut self.run);
+            follows |= member.follow_pieces();
         }
+        if follows {
+            self.follow_pieces();
+        }
+    }
+
+    /// Learns how long requests of the drives may be from now on.
+    #[cold]
+    pub(crate) fn follow_pieces(&mut self) {
+        let longest = self.members.iter().map(|member| member.limits.max_sectors).min();
+        self.checks.set_longest(longest.unwrap_or(0));
     }
 }
 

@@ -137,7 +137,7 @@ impl<M: Machine> Visit<'_, M> {
         M::work(Stage::Insert, list.len());
         sort(list);
         let disk = self.disk;
-        merge_into(&mut serve.staged, list, &disk.limits, |kind, chain| {
+        merge_into(&mut serve.staged, list, &disk.request_limits(), |kind, chain| {
             self.stats.count_merge(chain.op());
             self.trace().merged(kind, chain);
         });

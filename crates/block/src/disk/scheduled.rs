@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
 
-use millrace_machine::Machine;
+use millrace_machine::{Machine, Order, Word};
 
 use crate::account::decisions::Decision;
 use crate::account::held::DriveHolds;
@@ -19,11 +19,12 @@ use crate::bio::Op;
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
 use crate::disk::visit::Visit;
-use crate::disk::{Disk, abort};
+use crate::disk::{Disk, UNBOUNDED, abort};
 use crate::group::Groups;
 use crate::queue::scheduler::deadline::{Deadline, DeadlineConfig};
 use crate::queue::scheduler::fair::Fair;
 use crate::queue::scheduler::latency::Latency;
+use crate::queue::scheduler::share::DriveParts;
 use crate::queue::scheduler::{Chain, DriveTags, Pick, Scheduler, SchedulerKind, Scheduling};
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, Serve};
@@ -39,6 +40,8 @@ impl<M: Machine> Disk<M> {
     /// # Panics
     /// If a program's own scheduler, which is to go, keeps chains that wait, or gives back others.
     pub fn set_scheduler(&self, kind: SchedulerKind) -> Result<(), Error> {
+        // Relaxed: a size, read as such. Whoever bounds it says so below.
+        self.piece_sectors.store(UNBOUNDED, Order::Relaxed);
         match kind {
             SchedulerKind::None => {
                 self.hctxs.iter().for_each(|hctx| change(hctx, None));
@@ -51,8 +54,8 @@ impl<M: Machine> Disk<M> {
                 set_all(self, Some(kind), |hctx| deadline.queue(hctx))
             }
             SchedulerKind::Fair => {
-                let fair = Fair::accounting_to(
-                    &holds_of(self),
+                let fair = Fair::of_drive(
+                    &parts_of(self),
                     &groups_of(self),
                     self.config.cost,
                     tags_of(self),
@@ -60,8 +63,8 @@ impl<M: Machine> Disk<M> {
                 set_all(self, Some(kind), |hctx| fair.queue(hctx))
             }
             SchedulerKind::Latency => {
-                let latency = Latency::accounting_to(
-                    &holds_of(self),
+                let latency = Latency::of_drive(
+                    &parts_of(self),
                     &groups_of(self),
                     self.config.cost,
                     tags_of(self),
@@ -84,6 +87,7 @@ impl<M: Machine> Disk<M> {
         &self,
         make: impl FnMut(u16) -> Box<dyn Scheduler<M>>,
     ) -> Result<(), Error> {
+        self.piece_sectors.store(UNBOUNDED, Order::Relaxed);
         set_all(self, None, make)
     }
 
@@ -112,6 +116,11 @@ fn tags_of<M: Machine>(disk: &Disk<M>) -> DriveTags {
 /// What held I/Os in a drive's scheduler.
 fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveHolds<M>> {
     disk.accounts.holds(disk.hctxs.len())
+}
+
+/// What the drive has in common with a scheduler that bounds its requests.
+fn parts_of<M: Machine>(disk: &Disk<M>) -> DriveParts<M> {
+    DriveParts { holds: holds_of(disk), piece_sectors: Arc::clone(&disk.piece_sectors) }
 }
 
 /// The groups that share a drive; the default one, if nobody is told apart.

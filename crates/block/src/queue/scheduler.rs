@@ -286,10 +286,10 @@ pub trait Scheduler<M: Machine>: Send {
     /// failed or came too late.
     fn completed(&mut self, done: &Done);
 
-    /// Whether `ios` chains of a group, submitted at `queued_ns`, may go straight to the driver,
-    /// unseen, since there is nothing to order; asked only while nothing waits inside. What goes
-    /// past is not told of when it completes.
-    fn pass(&mut self, group: GroupId, ios: u32, queued_ns: u64) -> bool;
+    /// Whether `ios` chains of a group with so many sectors, submitted at `queued_ns`, may go
+    /// straight to the driver, unseen, since there is nothing to order; asked only while nothing
+    /// waits inside. What goes past is not told of when it completes.
+    fn pass(&mut self, group: GroupId, ios: (u32, u64), queued_ns: u64) -> bool;
 
     /// Gives back all chains that wait: another scheduler takes over, or the queue is closed. It
     /// may be given others after that.
@@ -401,14 +401,18 @@ impl<M: Machine> Scheduling<M> {
     /// Whether a batch may go past the scheduler.
     pub(crate) fn passes(&mut self, list: &BioList<M>) -> bool {
         let Some(first) = list.first() else { return false };
-        let (group, mut equal) = (first.bio.payer.group, self.len == 0);
-        list.for_each(|chain| equal &= chain.bio.payer.group == group);
-        equal && self.scheduler.pass(group, list.len(), first.q_ns)
+        let (group, mut equal, mut sectors) = (first.bio.payer.group, self.len == 0, 0);
+        list.for_each(|chain| {
+            equal &= chain.bio.payer.group == group;
+            sectors += u64::from(chain.chain_sectors);
+        });
+        equal && self.scheduler.pass(group, (list.len(), sectors), first.q_ns)
     }
 
     /// Whether a batch of one may.
     pub(crate) fn passes_single(&mut self, chain: &Slot<M>) -> bool {
-        self.len == 0 && self.scheduler.pass(chain.bio.payer.group, 1, chain.q_ns)
+        let ios = (1, chain.chain_sectors.into());
+        self.len == 0 && self.scheduler.pass(chain.bio.payer.group, ios, chain.q_ns)
     }
 
     /// Hands chains that are no flushes to the scheduler; `on_merge` hears of each merge.

@@ -103,7 +103,7 @@ impl Scheduler<Simulated> for Delay {
 
     fn completed(&mut self, _: &Done) {}
 
-    fn pass(&mut self, _: GroupId, _: u32, _: u64) -> bool {
+    fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
         false
     }
 

@@ -371,7 +371,10 @@ fn run_job(
 
 /// Whether a bio may become several, so that the drives' accounting is not that of bios.
 fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
-    volume.disks().len() > 1 || plan.workload.bs_bytes >> 9 > volume.limits().max_sectors
+    let is_cut = |disk: &Arc<Disk<Native>>| disk.cuts_requests();
+    volume.disks().len() > 1
+        || plan.workload.bs_bytes >> 9 > volume.limits().max_sectors
+        || volume.disks().iter().any(is_cut)
 }
 
 /// Waits for the end and tells how far it is.

@@ -8,6 +8,8 @@
 
 mod client;
 mod result;
+#[cfg(test)]
+mod promises;
 mod run;
 
 use millrace_block::{CostModel, GroupConfig, GroupId, Layout, SchedulerKind, Spread};
@@ -42,6 +44,8 @@ pub struct Client {
     pub cpu: Option<u32>,
     /// When it begins, in nanoseconds after the others.
     pub start_ns: u64,
+    /// How long it pauses after an answer before it sends more, in nanoseconds.
+    pub thinktime_ns: u64,
 }
 
 /// Which part of a run counts.

@@ -68,6 +68,13 @@ impl Default for CostModel {
     }
 }
 
+impl OpCost {
+    /// What one at a random place costs that moves so many bytes, in nanoseconds, 1 or more.
+    pub(crate) fn of_bytes(&self, bytes: u64) -> u64 {
+        (u64::from(self.random_ns) + bytes * u64::from(self.byte_ps) / 1_000).max(1)
+    }
+}
+
 impl CostModel {
     /// What an I/O costs, in nanoseconds, 1 or more; `last_end` is where the last one of its group
     /// ended.
@@ -83,9 +90,64 @@ impl CostModel {
     }
 }
 
+/// A random read or write of 4 KiB, in the unit in which depths are counted.
+pub(crate) const REQUEST: u32 = 16;
+
+/// How much of a drive's depth a request takes, in 16ths of what a random one of 4 KiB takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Weights {
+    read: OpWeight,
+    write: OpWeight,
+}
+
+/// In 1,024ths of that unit: for a request, and for each of its sectors.
+#[derive(Debug, Clone, Copy)]
+struct OpWeight {
+    base: u64,
+    sector: u64,
+}
+
+impl OpWeight {
+    fn of(cost: &OpCost) -> OpWeight {
+        let unit = u64::from(REQUEST) << 10;
+        let (base_ps, byte_ps) = (u64::from(cost.random_ns) * 1_000, u64::from(cost.byte_ps));
+        let request_ps = (base_ps + 4_096 * byte_ps).max(1);
+        OpWeight { base: base_ps * unit / request_ps, sector: 512 * byte_ps * unit / request_ps }
+    }
+}
+
+impl Weights {
+    /// By what I/Os cost the drive.
+    pub(crate) fn of(cost: &CostModel) -> Weights {
+        Weights { read: OpWeight::of(&cost.read), write: OpWeight::of(&cost.write) }
+    }
+
+    /// What a request takes: that of a small random one, or more.
+    #[inline]
+    pub(crate) fn weight(&self, op: Op, sectors: SectorCount) -> u32 {
+        let weight = if op == Op::Read { &self.read } else { &self.write };
+        let sectors = if op.has_data() { u64::from(sectors) } else { 0 };
+        // At most 2^18 sectors of 2^11 each, and a base of 2^14.
+        (((weight.base + sectors * weight.sector) >> 10) as u32).max(REQUEST)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_weigh_by_what_they_cost_and_never_less_than_a_small_one() {
+        let weights = Weights::of(&CostModel::default());
+        let of = |op, kib: u32| weights.weight(op, kib * 2);
+        assert_eq!((of(Op::Read, 4), of(Op::Write, 4), of(Op::Read, 0)), (16, 16, 16));
+        assert_eq!((of(Op::Read, 64), of(Op::Write, 1_024)), (212, 3_356));
+        assert_eq!(of(Op::Discard, 1 << 20), 16, "it moves nothing");
+        // A disk that rotates: the way to the place is nearly all.
+        let seek = OpCost { random_ns: 8_000_000, sequential_ns: 100_000, byte_ps: 5_000 };
+        let weights = Weights::of(&CostModel { read: seek, write: seek });
+        assert_eq!((weights.weight(Op::Read, 128), weights.weight(Op::Read, 2_048)), (16, 25));
+    }
 
     #[test]
     fn an_io_of_4_kib_and_a_long_one_cost_what_they_take_at_their_rates() {

@@ -274,7 +274,7 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
 
     fn completed(&mut self, _: &Done) {}
 
-    fn pass(&mut self, _: GroupId, _: u32, _: u64) -> bool {
+    fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
         false
     }
 

@@ -10,11 +10,10 @@ use alloc::sync::Arc;
 
 use millrace_machine::Machine;
 
-use crate::account::held::DriveHolds;
 use crate::group::Groups;
 use crate::queue::scheduler::cost::CostModel;
-use crate::queue::scheduler::share::Shared;
 use crate::queue::scheduler::share::depth::Policy;
+use crate::queue::scheduler::share::{DriveParts, Shared};
 use crate::queue::scheduler::{DriveTags, Scheduler};
 
 /// The fair scheduler of a drive, from which each hardware queue gets its part.
@@ -24,17 +23,17 @@ impl<M: Machine> Fair<M> {
     /// A scheduler for a drive, shared by these groups.
     #[must_use]
     pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, tags: DriveTags) -> Self {
-        Fair::accounting_to(&Arc::new(DriveHolds::new(tags.queues)), groups, cost, tags)
+        Fair::of_drive(&DriveParts::of_no_drive(tags.queues), groups, cost, tags)
     }
 
-    /// One that accounts what it holds to the drive.
-    pub(crate) fn accounting_to(
-        holds: &Arc<DriveHolds<M>>,
+    /// One that accounts what it holds to a drive, and says how long its requests may be.
+    pub(crate) fn of_drive(
+        drive: &DriveParts<M>,
         groups: &Arc<Groups<M>>,
         cost: CostModel,
         tags: DriveTags,
     ) -> Self {
-        Fair(Shared::new(Policy::Weights, (groups, holds), cost, tags))
+        Fair(Shared::new(Policy::Weights, (groups, drive), cost, tags))
     }
 
     /// The part of hardware queue `hctx`, below the number that the drive has.

@@ -16,6 +16,7 @@ pub(crate) mod depth;
 pub(crate) mod flow;
 pub(crate) mod level;
 pub(crate) mod mail;
+pub(crate) mod piece;
 pub(crate) mod said;
 pub(crate) mod times;
 
@@ -33,7 +34,7 @@ use crate::bio::group_id::GroupId;
 use crate::group::Groups;
 use crate::group::config::Priority;
 use crate::group::view::GroupView;
-use crate::queue::scheduler::cost::CostModel;
+use crate::queue::scheduler::cost::{CostModel, REQUEST, Weights};
 use crate::queue::scheduler::share::agreement::Agreement;
 use crate::queue::scheduler::share::depth::Policy;
 use crate::queue::scheduler::share::flow::Flow;
@@ -55,7 +56,10 @@ pub(crate) struct Shared<M: Machine> {
     pub(crate) groups: Arc<Groups<M>>,
     /// The drive's accounts of what was held.
     holds: Arc<DriveHolds<M>>,
-    cost: CostModel,
+    pub(crate) cost: CostModel,
+    weights: Weights,
+    /// The longest request, in sectors: channels cut by it.
+    pub(crate) piece_sectors: Arc<M::Word>,
     /// Raised when grants were posted; nobody writes it per I/O.
     pub(crate) epoch: M::Word,
     /// When the next agreement is due.
@@ -67,15 +71,19 @@ pub(crate) struct Shared<M: Machine> {
 impl<M: Machine> Shared<M> {
     pub(crate) fn new(
         policy: Policy,
-        (groups, holds): (&Arc<Groups<M>>, &Arc<DriveHolds<M>>),
+        (groups, drive): (&Arc<Groups<M>>, &DriveParts<M>),
         cost: CostModel,
         tags: DriveTags,
     ) -> Arc<Self> {
+        // Relaxed: a size, read as such.
+        drive.piece_sectors.store(piece::FIRST_SECTORS.into(), Order::Relaxed);
         let mail = |_| M::Lock::new("share-mail", Mail::default());
         Arc::new(Shared {
             policy,
             groups: Arc::clone(groups),
-            holds: Arc::clone(holds),
+            holds: Arc::clone(&drive.holds),
+            piece_sectors: Arc::clone(&drive.piece_sectors),
+            weights: Weights::of(&cost),
             cost,
             epoch: M::Word::new(0),
             due_ns: M::Word::new(0),
@@ -87,6 +95,23 @@ impl<M: Machine> Shared<M> {
     /// The part of hardware queue `hctx`.
     pub(crate) fn queue(self: &Arc<Self>, hctx: u16) -> Box<dyn Scheduler<M>> {
         Box::new(ShareQueue::new(Arc::clone(self), hctx.into()))
+    }
+}
+
+/// What a drive and its scheduler have in common.
+pub(crate) struct DriveParts<M: Machine> {
+    /// Accounts of what was held.
+    pub(crate) holds: Arc<DriveHolds<M>>,
+    pub(crate) piece_sectors: Arc<M::Word>,
+}
+
+impl<M: Machine> DriveParts<M> {
+    /// Of a scheduler that a program puts into one of its own.
+    pub(crate) fn of_no_drive(queues: usize) -> Self {
+        DriveParts {
+            holds: Arc::new(DriveHolds::new(queues)),
+            piece_sectors: Arc::new(M::Word::new(0)),
+        }
     }
 }
 
@@ -104,7 +129,8 @@ pub(crate) struct ShareQueue<M: Machine> {
     active: Vec<u16>,
     waiting: WaitingChains,
     in_flight: u32,
-    /// How much may be in flight of this queue, by way; with targets, of the groups without one.
+    /// How much may be in flight of this queue, by way, in 16ths of a small request; with targets,
+    /// of the groups without one.
     depth: [u32; 2],
     /// What counts towards that.
     counted: [u32; 2],
@@ -127,8 +153,8 @@ struct WaitingChains {
 struct Met {
     /// Number of the agreement that it knows.
     epoch: u64,
-    /// Several groups use the drive.
-    contended: bool,
+    /// Several groups use the drive, or it is slow: how much it has at once matters.
+    bounded: bool,
     /// When it posts next.
     post_ns: u64,
     sums: ClassSums,
@@ -234,7 +260,9 @@ impl<M: Machine> ShareQueue<M> {
     /// What holds a flow's first chain, if anything does, at a time at which others wait or not.
     #[inline]
     fn hold_of(&self, flow: &Flow<M>, (now_ns, others_wait): (u64, bool)) -> Option<Hold> {
-        if self.counted[flow.way] >= self.depth[flow.way] && !flow.has_target {
+        let counted = self.counted[flow.way];
+        // One may always go.
+        if counted > 0 && counted + REQUEST > self.depth[flow.way] && !flow.has_target {
             let targets = self.shared.policy == Policy::Targets;
             return Some(if targets { Hold::LatencyTarget } else { Hold::Depth });
         }
@@ -250,7 +278,8 @@ impl<M: Machine> ShareQueue<M> {
         let look = (now_ns, self.others_wait());
         self.active.iter().filter_map(move |at| {
             let flow = &self.flows[usize::from(*at)];
-            self.hold_of(flow, look).map(|hold| (flow.group, hold, self.depth[flow.way]))
+            let depth = requests_of(self.depth[flow.way]);
+            self.hold_of(flow, look).map(|hold| (flow.group, hold, depth))
         })
     }
 
@@ -270,6 +299,7 @@ impl<M: Machine> ShareQueue<M> {
         let chain = self.waiting.drive.chain(bio);
         let range = (chain.sector(), chain.nr_sectors());
         let cost = self.shared.cost.of(chain.op(), range, flow.last_end);
+        let weight = self.shared.weights.weight(chain.op(), chain.nr_sectors());
         flow.last_end = chain.end();
         flow.served += cost;
         self.met.largest = self.met.largest.max(cost);
@@ -277,7 +307,8 @@ impl<M: Machine> ShareQueue<M> {
         flow.start = flow.start.max(self.virtual_now);
         self.virtual_now = flow.start;
         flow.start += u128::from(cost) * u128::from(flow.slope);
-        flow.in_flight += 1;
+        flow.in_flight += weight;
+        flow.waiting = flow.waiting.saturating_sub(weight);
         flow.sent_ns = now_ns;
         if flow.list.is_empty() {
             flow.steady = false;
@@ -289,7 +320,9 @@ impl<M: Machine> ShareQueue<M> {
         let flow = &mut self.flows[at];
         self.waiting.count -= 1;
         self.in_flight += 1;
-        self.counted[flow.way] += u32::from(!flow.has_target);
+        if !flow.has_target {
+            self.counted[flow.way] += weight;
+        }
         Pick::Chain(chain)
     }
 
@@ -341,13 +374,13 @@ impl<M: Machine> ShareQueue<M> {
         self.met.said_demand = self.in_flight > 0 || self.waiting.count > 0;
         let mut mail = self.shared.mails[self.hctx].lock();
         (mail.at_ns, mail.fresh, mail.largest) = (now_ns, true, self.met.largest);
-        mail.is_over = false;
+        (mail.is_over, mail.requests) = (false, self.in_flight);
         mail.full |= core::mem::take(&mut self.met.full);
         mail.sums.add(&core::mem::take(&mut self.met.sums));
         for (flow, at) in self.flows.iter_mut().zip(0..) {
             let entry = mail.entry(at, (flow.group, flow.way));
             entry.served = flow.served;
-            (entry.waiting, entry.in_flight) = (flow.list.len(), flow.in_flight);
+            (entry.waiting, entry.in_flight) = (flow.waiting, flow.in_flight);
             entry.steady &= flow.steady;
             flow.steady = !flow.list.is_empty();
             if let Some(latencies) = &mut flow.latencies {
@@ -361,7 +394,7 @@ impl<M: Machine> ShareQueue<M> {
     fn take_grants(&mut self, epoch: u64, now_ns: u64) {
         self.met.epoch = epoch;
         let mail = self.shared.mails[self.hctx].lock();
-        (self.depth, self.met.contended) = (mail.depth, mail.contended);
+        (self.depth, self.met.bounded) = (mail.depth, mail.bounded);
         for (flow, entry) in self.flows.iter_mut().zip(&mail.entries) {
             if entry.slope != 0 {
                 (flow.ceiling, flow.slope) = (entry.ceiling, entry.slope);
@@ -373,10 +406,16 @@ impl<M: Machine> ShareQueue<M> {
             let depth = match self.shared.policy {
                 Policy::Weights => [self.depth[0]; 2],
                 Policy::Targets => self.depth,
-            };
+            }
+            .map(requests_of);
             said.depth(depth, now_ns, self.shared.holds.decisions(self.hctx));
         }
     }
+}
+
+/// How many small requests a depth stands for.
+fn requests_of(depth: u32) -> u32 {
+    if depth == u32::MAX { depth } else { (depth / REQUEST).max(1) }
 }
 
 impl<M: Machine> Scheduler<M> for ShareQueue<M> {
@@ -395,7 +434,9 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         for chain in batch {
             last_ns = chain.inserted_ns();
             let at = self.place(chain.group(), chain.op());
+            let weight = self.shared.weights.weight(chain.op(), chain.nr_sectors());
             let flow = &mut self.flows[at];
+            flow.waiting = flow.waiting.saturating_add(weight);
             self.waiting.count += 1;
             if flow.list.is_empty() {
                 self.active.push(at as u16);
@@ -416,7 +457,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         if now_ns >= self.met.post_ns {
             self.meet(now_ns, PERIOD_NS);
         }
-        if !self.met.contended && self.flows.len() == 1 && self.depth == [u32::MAX; 2] {
+        if !self.met.bounded && self.flows.len() == 1 && self.depth == [u32::MAX; 2] {
             return self.send(0, now_ns);
         }
         let hold = match self.choose(now_ns) {
@@ -444,16 +485,17 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
 
     fn completed(&mut self, done: &Done) {
         let at = self.place(done.group, done.op);
+        let weight = self.shared.weights.weight(done.op, done.nr_sectors);
         let flow = &mut self.flows[at];
-        flow.in_flight = flow.in_flight.saturating_sub(1);
+        flow.in_flight = flow.in_flight.saturating_sub(weight);
         self.in_flight = self.in_flight.saturating_sub(1);
         if !flow.has_target {
             let counted = &mut self.counted[flow.way];
-            *counted = counted.saturating_sub(1);
+            *counted = counted.saturating_sub(weight);
         }
         // What the driver never had says nothing of how long the driver takes.
         let was_there = done.status.is_some();
-        if self.met.contended && was_there {
+        if was_there {
             self.met.sums.count(done);
         }
         let is_empty = self.in_flight == 0 && self.waiting.count == 0;
@@ -469,10 +511,10 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
     }
 
     #[inline]
-    fn pass(&mut self, group: GroupId, ios: u32, queued_ns: u64) -> bool {
+    fn pass(&mut self, group: GroupId, (ios, sectors): (u32, u64), queued_ns: u64) -> bool {
         let Some(flow) = self.flows.get_mut(self.last_place) else { return false };
         // What passes does not come back here, and how long targets' I/Os take is to be known.
-        let passes = !self.met.contended
+        let passes = !self.met.bounded
             && !flow.has_target
             && flow.group == group
             && queued_ns < self.met.post_ns
@@ -480,8 +522,10 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             && self.met.epoch == self.shared.epoch.load(Order::Acquire)
             && !self.view.is_old(&self.shared.groups);
         if passes {
-            // So that others see that it is active; while it is alone, how much does not matter.
-            flow.served += u64::from(ios);
+            // So that others see that it is active, and how much the drive does.
+            let cost = &self.shared.cost.read;
+            flow.served += u64::from(ios - 1) * u64::from(cost.random_ns);
+            flow.served += cost.of_bytes(sectors << 9);
         }
         passes
     }
@@ -495,6 +539,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         let now_ns = if self.active.is_empty() { 0 } else { M::now() };
         self.account(now_ns);
         self.active.clear();
+        self.flows.iter_mut().for_each(|flow| flow.waiting = 0);
         self.waiting.count = 0;
     }
 }

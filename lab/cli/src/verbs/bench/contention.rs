@@ -73,8 +73,8 @@ const OTHERS: [&str; 36] = [
 #[derive(Debug, Clone, Args)]
 pub struct ContentionArgs {
     /// A client of its own kind, `KEY=VALUE,...`; several --client contend for the same drives.
-    /// Keys, all optional: name; numjobs (as many such clients), rw, bs, iodepth, cpu, start (it
-    /// begins so much later); group (clients that name the same one share it; each has its own if
+    /// Keys, all optional: name; numjobs (as many such clients), rw, bs, iodepth, thinktime (its
+    /// pause after an answer), cpu, start (it begins so much later); group (clients that name the same one share it; each has its own if
     /// not given), and of the group weight, priority (realtime, best-effort, idle), latency-target
     /// (p99 2ms, mean 1ms), iops, read-iops, write-iops, bandwidth, read-bandwidth,
     /// write-bandwidth (most in a second), burst (for how long these are saved up)

@@ -54,6 +54,9 @@ pub(super) struct Contender<'a, M: Machine> {
     moments: RunTimes,
     cost: CostModel,
     sectors: u32,
+    /// How long it pauses after an answer, and until when it does.
+    thinktime_ns: u64,
+    pauses_until_ns: u64,
     offsets: Offsets,
     last_end: Sector,
     sent: Vec<IoInFlight>,
@@ -69,7 +72,7 @@ impl<'a, M: Machine> Contender<'a, M> {
         number: usize,
         moments: RunTimes,
     ) -> Self {
-        let Client { rw, bs_bytes, iodepth, group, .. } = plan.clients[number];
+        let Client { rw, bs_bytes, iodepth, group, thinktime_ns, .. } = plan.clients[number];
         let blocks = (channel.volume().capacity() << 9) / u64::from(bs_bytes);
         let workload = Workload { rw, bs_bytes, iodepth, verify: false, seed: plan.seed };
         let place = (number as u64, plan.clients.len() as u64);
@@ -82,6 +85,8 @@ impl<'a, M: Machine> Contender<'a, M> {
             moments,
             cost: plan.cost,
             sectors: bs_bytes >> 9,
+            thinktime_ns,
+            pauses_until_ns: 0,
             offsets: Offsets::new(&workload, blocks, place),
             last_end: Sector::MAX,
             sent: vec![IoInFlight::default(); iodepth as usize],
@@ -103,9 +108,15 @@ impl<'a, M: Machine> Contender<'a, M> {
             if now_ns >= self.moments.end_ns {
                 return Ok(self.tally);
             }
-            self.submit(now_ns);
+            let pauses = now_ns < self.pauses_until_ns;
+            if !pauses {
+                self.submit(now_ns);
+            }
             if self.collect() == 0 {
-                wait(self.channel, self.moments.end_ns)?;
+                let until_ns = if pauses { self.pauses_until_ns } else { u64::MAX };
+                wait(self.channel, until_ns.min(self.moments.end_ns))?;
+            } else if self.thinktime_ns > 0 {
+                self.pauses_until_ns = M::now() + self.thinktime_ns;
             }
         }
     }

@@ -14,6 +14,7 @@ fn client(name: &str, group: u16, iodepth: u32) -> Client {
         iodepth,
         cpu: None,
         start_ns: 0,
+        thinktime_ns: 0,
     }
 }
 

@@ -252,6 +252,7 @@ impl Point {
                 iodepth: load.iodepth,
                 cpu: None,
                 start_ns: self.start_ns,
+                thinktime_ns: 0,
             };
             std::iter::repeat_n(client, load.clients as usize)
         };

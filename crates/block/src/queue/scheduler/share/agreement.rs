@@ -17,11 +17,13 @@ use crate::bio::group_id::GroupId;
 use crate::group::config::Priority;
 use crate::group::view::{GroupRow, GroupView};
 use crate::queue::scheduler::DriveTags;
+use crate::queue::scheduler::cost::REQUEST;
 use crate::queue::scheduler::share::Shared;
 use crate::queue::scheduler::share::depth::{Depth, Policy, Seen};
 use crate::queue::scheduler::share::flow::VIRTUAL_BITS;
 use crate::queue::scheduler::share::level::{Level, Want};
 use crate::queue::scheduler::share::mail::{Mail, MailEntry};
+use crate::queue::scheduler::share::piece::{Pace, PieceSize};
 
 /// What waited all the time does so no more if its queue has not posted for so long.
 const STALE_NS: u64 = 5_000_000;
@@ -37,10 +39,12 @@ const WINDOW_IOS: u64 = 4;
 
 /// How often what is usual is looked at.
 const SAMPLE_NS: u64 = 400_000;
-/// A request, in 16ths.
-const REQUEST: u64 = 16;
-/// A group that usually has less than half of one has gone.
-const HALF: u64 = REQUEST / 2;
+/// A group that usually has less than half of a request has gone.
+const HALF: u64 = REQUEST as u64 / 2;
+/// A drive is slow if requests take so long there while nothing holds them back: whoever comes next
+/// would wait as long. From then on it has no more than keeps it busy, for this time at least.
+const SLOW_NS: u64 = 2_000_000;
+const SLOW_FOR_NS: u64 = 1_000_000_000;
 
 /// A group over all queues.
 #[derive(Default, Clone, Copy)]
@@ -52,7 +56,7 @@ struct Total {
     served: u64,
     demand: u64,
     wants: u64,
-    /// What it usually wants, in 16ths, and what it is usually served, in 32nds.
+    /// What it usually wants, in 16ths of a small request, and what it is usually served, in 32nds.
     usually_wants: u64,
     usually_served: u64,
     /// Served since the last sample.
@@ -80,7 +84,10 @@ impl Total {
 
 /// What was agreed on.
 pub(crate) struct Agreement<M: Machine> {
+    /// Until when several groups count as using the drive, and until when it counts as slow.
     contended_ns: u64,
+    slow_ns: u64,
+    piece: PieceSize,
     view: GroupView<M>,
     /// By number of the group; all but those that are here is as it was at first.
     totals: Vec<Total>,
@@ -106,6 +113,8 @@ impl<M: Machine> Agreement<M> {
     pub(crate) fn new(tags: DriveTags) -> Self {
         Agreement {
             contended_ns: 0,
+            slow_ns: 0,
+            piece: PieceSize::new(),
             view: GroupView::new(),
             totals: Vec::new(),
             here: Vec::new(),
@@ -135,22 +144,59 @@ impl<M: Machine> Agreement<M> {
             self.contended_ns = now_ns + CONTENDED_NS;
         }
         let contended = now_ns < self.contended_ns;
-        if !contended && self.depth.is_off() {
+        self.look_for_slowness(shared, &seen, now_ns);
+        let bounded = contended || now_ns < self.slow_ns;
+        seen.served = self.here().map(|(_, total)| total.served).sum();
+        self.cut(shared, &seen, now_ns);
+        if !bounded && self.depth.is_off() {
             // As it was: nobody is told anything new.
             return;
         }
         self.weigh();
-        seen.shallow = self.level(shared.policy);
-        seen.served = self.here().map(|(_, total)| total.served).sum();
+        // A group that is alone stands in nobody's way, and targets say themselves who does.
+        seen.shallow = self.level(shared.policy) && contended && !targets;
         self.advance();
-        let depth = match contended {
+        let depth = match bounded {
             true => self.depth.next(&seen, shared.policy, now_ns),
             false => self.depth.off(),
         };
         self.share_out(shared, (depth[0], now_ns));
-        self.grant(shared, (depth, contended));
+        self.grant(shared, (depth, bounded));
         // Release: pairs with the queues' look at it.
         shared.epoch.fetch_add(1, Order::Release);
+    }
+
+    /// Finds whether what the drive has at once is to be bounded although one group uses it.
+    fn look_for_slowness(&mut self, shared: &Shared<M>, seen: &Seen, now_ns: u64) {
+        let is_slow = match self.depth.is_off() {
+            true => seen.sums.usual_ns() >= SLOW_NS,
+            // What is held back would all be at the drive, for as long as it takes the drive.
+            false => {
+                let demand = self.here().map(|(_, total)| total.demand).sum::<u64>();
+                let small = shared.cost.read.of_bytes(4_096);
+                let all_ns = (demand * small / u64::from(REQUEST)) << 10;
+                seen.full && all_ns / self.rate.max(1) >= SLOW_NS
+            }
+        };
+        if is_slow {
+            self.slow_ns = now_ns + SLOW_FOR_NS;
+        }
+    }
+
+    /// Says how long the drive's requests may be from now on.
+    fn cut(&mut self, shared: &Shared<M>, seen: &Seen, now_ns: u64) {
+        let pace = Pace {
+            served: seen.served,
+            small_ns: self.depth.shortest_ns(0),
+            piece_ns: self.depth.shortest_ns(self.piece.sectors()),
+            busy: self.depth.is_usual(),
+        };
+        if let Some(sectors) = self.piece.next(&pace, &shared.cost.read, now_ns) {
+            // Relaxed: a size, read as such.
+            shared.piece_sectors.store(sectors.into(), Order::Relaxed);
+            // How long such requests take at least is not known.
+            self.depth.look_soon(now_ns);
+        }
     }
 
     /// The groups that are here.
@@ -184,6 +230,7 @@ impl<M: Machine> Agreement<M> {
             seen.sums.add(&core::mem::take(&mut mail.sums));
             let demands = mail.entries.iter().map(MailEntry::demand);
             seen.queues += u32::from(!is_gone && demands.sum::<u64>() > 0);
+            seen.in_flight += if is_gone { 0 } else { mail.requests };
             for entry in &mut mail.entries {
                 let Some(total) = self.totals.get_mut(usize::from(entry.group.0)) else { continue };
                 let known = &mut self.known[usize::from(entry.group.0)];
@@ -194,7 +241,6 @@ impl<M: Machine> Agreement<M> {
                 entry.known = entry.served;
                 total.served += served;
                 let demand = if is_gone { 0 } else { entry.demand() };
-                seen.in_flight += if is_gone { 0 } else { entry.in_flight };
                 total.demand += demand;
                 total.wants += if is_gone { 0 } else { entry.wants() };
                 if is_fresh {
@@ -242,7 +288,7 @@ impl<M: Machine> Agreement<M> {
                 let served = core::mem::take(&mut total.to_sample);
                 all += served;
                 total.usually_served = total.usually_served * 31 / 32 + served;
-                total.usually_wants = total.usually_wants * 15 / 16 + total.wants;
+                total.usually_wants = (total.usually_wants * 15 + total.wants).div_ceil(16);
             }
         }
         if is_due && elapsed_ns < WINDOW_NS * 100 {
@@ -260,7 +306,7 @@ impl<M: Machine> Agreement<M> {
     /// Divides the depth among groups, and finds who wants more than its part. Whether some group
     /// wants less than its weight stands for.
     fn level(&mut self, policy: Policy) -> bool {
-        self.level_of = self.depth.sixteenths();
+        self.level_of = self.depth.bound();
         let Some(depth) = self.level_of else {
             for at in &self.here {
                 self.totals[usize::from(*at)].part = u64::MAX;
@@ -320,7 +366,7 @@ impl<M: Machine> Agreement<M> {
             taken += total.usually_wants.min(total.part);
         }
         // One is left to those of lower priorities, who would wait for ever.
-        *left = left.saturating_sub(taken).max(REQUEST);
+        *left = left.saturating_sub(taken).max(REQUEST.into());
         is_shallow
     }
 
@@ -439,16 +485,17 @@ impl<M: Machine> Agreement<M> {
     }
 
     /// Posts budgets and depths to all queues.
-    fn grant(&mut self, shared: &Shared<M>, (depth, contended): ([u32; 2], bool)) {
+    fn grant(&mut self, shared: &Shared<M>, (depth, bounded): ([u32; 2], bool)) {
         let base = self.level_of;
         for mail in &shared.mails {
             let mut mail = mail.lock();
-            mail.contended = contended;
+            mail.bounded = bounded;
             let part = self.part_of(&mail);
             mail.depth = depth.map(|depth| match (part, base) {
                 (Some(part), Some(base)) if depth != u32::MAX => {
                     let own = u128::from(part) * u128::from(depth) + u128::from(base / 2);
-                    (own / u128::from(base)).clamp(1, u128::from(depth)) as u32
+                    let least = REQUEST.min(depth);
+                    (own / u128::from(base)).clamp(least.into(), depth.into()) as u32
                 }
                 _ => depth,
             });

@@ -13,11 +13,13 @@
 
 use alloc::vec::Vec;
 
+use crate::bio::Op;
 use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::DriveTags;
+use crate::queue::scheduler::cost::REQUEST;
 use crate::queue::scheduler::share::climb::Climb;
-use crate::queue::scheduler::share::times::{CLASSES, ClassSums, LatencyCounts};
+use crate::queue::scheduler::share::times::{CLASSES, ClassSums, LatencyCounts, class_of, ns_of};
 
 /// What a drive is shared by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +39,10 @@ const SHALLOW: [u64; 2] = [31, 49];
 /// Up to how much longer the depth grows at once while all groups have more than their share: 1.6
 /// times.
 const DEEP: u64 = 43;
-/// The least depth: one for each queue that has something to do, within these bounds.
+/// The least depth: a request for each queue that has something to do, within these bounds.
 const LEAST: (u32, u32) = (2, 8);
+/// The depth before anything is known: 16 small requests.
+const FIRST: u64 = 16 * REQUEST as u64;
 /// How often the shortest times are looked for, and with how many requests.
 const PROBE_NS: u64 = 5_000_000_000;
 const PROBE_IOS: u64 = 24;
@@ -122,16 +126,23 @@ enum Probe {
     Counts,
 }
 
-/// The depth of a drive, and what it hangs on.
+/// The depth of a drive, and what it hangs on; in 16ths of what a small request takes of it
+/// ([`Weights`](crate::queue::scheduler::cost::Weights)).
 pub(crate) struct Depth {
-    /// Requests at the drive; none: as many as there are.
+    /// What may be at the drive, by way; none: as much as there is.
     depth: Option<[u32; 2]>,
+    /// The least, in requests.
     least: u32,
-    /// Where it was when it was last on, in 16ths, and the most that it may be.
-    sixteenths: [u64; 2],
+    /// What keeps the drive busy, and the most that it may be.
+    bound: u64,
     most: u64,
-    /// Where a target was missed last.
+    /// What targets leave to reads and writes of groups without one, and where one was missed last.
+    ways: [u64; 2],
     missed_at: [u64; 2],
+    /// Since the ways were last moved.
+    way_sums: ClassSums,
+    way_full: bool,
+    /// Since the bound was last moved.
     sums: ClassSums,
     full: bool,
     decided_ns: u64,
@@ -148,13 +159,16 @@ pub(crate) struct Depth {
 impl Depth {
     /// The depth of a drive with these tags.
     pub(crate) fn new(DriveTags { tags, .. }: DriveTags) -> Self {
-        let most = u64::from((tags - tags / 8).max(1)) * 16;
+        let most = u64::from((tags - tags / 8).max(1)) * u64::from(REQUEST);
         Depth {
             depth: None,
-            least: LEAST.0.min((most / 16) as u32),
-            sixteenths: [most.min(16 * 16); 2],
+            least: LEAST.0.min((most / u64::from(REQUEST)) as u32),
+            bound: most.min(FIRST),
             most,
+            ways: [most; 2],
             missed_at: [NO_MISS; 2],
+            way_sums: ClassSums::default(),
+            way_full: false,
             sums: ClassSums::default(),
             full: false,
             decided_ns: 0,
@@ -172,9 +186,19 @@ impl Depth {
         self.depth.is_none()
     }
 
-    /// Requests that may be at the drive, in 16ths; none: as many as there are.
-    pub(crate) fn sixteenths(&self) -> Option<u64> {
-        self.depth.map(|_| self.sixteenths[0])
+    /// What may be at the drive; none: as much as there is.
+    pub(crate) fn bound(&self) -> Option<u64> {
+        self.depth.map(|_| self.bound.min(self.ways[0]))
+    }
+
+    /// The shortest time of reads of so many sectors, or of writes where there were no reads, if it
+    /// is known.
+    pub(crate) fn shortest_ns(&self, sectors: u32) -> Option<u64> {
+        let known = |op| {
+            let class = class_of(op, sectors);
+            self.shortest.iter().map(|era| era[class]).min().filter(|log| *log != u64::MAX)
+        };
+        known(Op::Read).or_else(|| known(Op::Write)).map(ns_of)
     }
 
     /// From now on nothing is held back.
@@ -183,24 +207,39 @@ impl Depth {
         [u32::MAX; 2]
     }
 
+    /// Whether the drive has all that it is to have: nothing holds it back for a look.
+    pub(crate) fn is_usual(&self) -> bool {
+        self.depth.is_some() && self.probing.is_none()
+    }
+
+    /// Looks for the shortest times before long.
+    pub(crate) fn look_soon(&mut self, now_ns: u64) {
+        self.probe_ns = self.probe_ns.min(now_ns + FIRST_PROBE_NS);
+    }
+
     /// What may be at the drive from now on.
     pub(crate) fn next(&mut self, seen: &Seen, policy: Policy, now_ns: u64) -> [u32; 2] {
-        self.least = seen.queues.clamp(LEAST.0, LEAST.1).min((self.most / 16) as u32);
-        self.sums.add(&seen.sums);
-        self.full |= seen.full;
+        let most = (self.most / u64::from(REQUEST)) as u32;
+        self.least = seen.queues.clamp(LEAST.0, LEAST.1).min(most);
+        for (sums, full) in
+            [(&mut self.sums, &mut self.full), (&mut self.way_sums, &mut self.way_full)]
+        {
+            sums.add(&seen.sums);
+            *full |= seen.full;
+        }
         if self.depth.is_none() && now_ns >= self.probe_ns {
             // What went past the scheduler while one group was alone comes back first.
             (self.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
             self.shortest = [[u64::MAX; CLASSES]; 2];
         }
-        match policy {
-            Policy::Targets => self.look_at_targets(seen, now_ns),
-            Policy::Weights => self.look_at_times(seen, now_ns),
+        if policy == Policy::Targets {
+            self.look_at_targets(seen, now_ns);
         }
-        let extra = self.climb.extra(self.sixteenths[0]);
-        let depth = self.sixteenths.map(|sixteenths| match self.probing {
-            Some(_) => self.least,
-            None => (((sixteenths + extra).min(self.most) / 16) as u32).max(1),
+        self.look_at_times(seen, now_ns);
+        let extra = self.climb.extra(self.bound);
+        let depth = self.ways.map(|way| match self.probing {
+            Some(_) => self.least * REQUEST,
+            None => ((self.bound + extra).min(way).min(self.most) as u32).max(REQUEST),
         });
         *self.depth.insert(depth)
     }
@@ -227,9 +266,9 @@ impl Depth {
         match seen.shallow {
             true => self.climb.stop(),
             false => {
-                let base = self.sixteenths[0];
+                let base = self.bound;
                 let by = self.climb.look(seen, base, now_ns);
-                self.bound((base as i64 * (1024 + by) + 512) as u64 / 1024);
+                self.set_bound((base as i64 * (1024 + by) + 512) as u64 / 1024);
             }
         }
         if ios < DECIDE_IOS || now_ns < self.decided_ns + DECIDE_NS {
@@ -245,21 +284,17 @@ impl Depth {
         let over = self.over();
         let grows = if seen.shallow { SHALLOW[0] } else { DEEP };
         if seen.shallow && over > SHALLOW[1] {
-            self.bound(self.sixteenths[0] * 4 / 5);
+            self.set_bound(self.bound * 4 / 5);
         } else if over < grows && self.full {
-            self.grow(0, self.sixteenths[0] / 8 + 8);
+            self.set_bound(self.bound + self.bound / 8 + 8);
         }
         self.start_over(now_ns);
     }
 
-    /// Sets the depth, within its bounds.
-    fn bound(&mut self, sixteenths: u64) {
-        self.sixteenths[0] = sixteenths.clamp(u64::from(self.least) * 16, self.most);
-    }
-
-    /// Grows, but leaves an eighth of the tags to whoever has something to do now and then.
-    fn grow(&mut self, way: usize, by: u64) {
-        self.sixteenths[way] = (self.sixteenths[way] + by).min(self.most);
+    /// Sets what keeps the drive busy. An eighth of the tags is left to whoever has something to do
+    /// now and then.
+    fn set_bound(&mut self, bound: u64) {
+        self.bound = bound.clamp(u64::from(self.least * REQUEST), self.most);
     }
 
     fn start_over(&mut self, now_ns: u64) {
@@ -322,26 +357,29 @@ impl Depth {
             None => self.look_at_ways(),
         }
         self.targets.clear();
-        (self.targets_ns, self.full, self.sums) = (now_ns, false, ClassSums::default());
+        (self.targets_ns, self.way_full, self.way_sums) = (now_ns, false, ClassSums::default());
     }
 
     /// Moves the depth of a way, by how far somebody is above a target in 1,024ths.
     fn steer(&mut self, way: usize, over: u64) {
-        let depth = self.sixteenths[way];
+        // What the bound keeps back is none of the target's doing.
+        let depth = self.ways[way].min(self.bound);
         if over > 1024 {
-            (self.missed_at[way], self.sixteenths[way]) = (depth, (depth * 2 / 3).max(16));
-        } else if over < 870 && self.full {
+            let least = u64::from(REQUEST);
+            (self.missed_at[way], self.ways[way]) = (depth, (depth * 2 / 3).max(least));
+        } else if over < 870 && self.way_full {
             // Fast where there was no miss lately, slowly where there was.
             let missed_at = &mut self.missed_at[way];
             let near = depth * 8 > *missed_at * 7;
             *missed_at = (*missed_at + *missed_at / 512).min(NO_MISS);
-            self.grow(way, if near { 1 } else { depth / 16 + 4 });
+            let by = if near { 1 } else { depth / 16 + 4 };
+            self.ways[way] = (self.ways[way] + by).min(self.most);
         }
     }
 
     /// Without any target, reads and writes have one each, and too slow ones shrink the others.
     fn look_at_ways(&mut self) {
-        let over = [0, 1].map(|way| (self.sums.of_way(way) << 10) / WAY_TARGETS_NS[way]);
+        let over = [0, 1].map(|way| (self.way_sums.of_way(way) << 10) / WAY_TARGETS_NS[way]);
         self.steer(1, over[0]);
         self.steer(0, over[1]);
     }

@@ -38,6 +38,8 @@ pub(crate) struct Flow<M: Machine> {
     pub(crate) served: u64,
     /// What that may come to.
     pub(crate) ceiling: u64,
+    /// What waits and what is at the drive, in 16ths of a small request.
+    pub(crate) waiting: u32,
     pub(crate) in_flight: u32,
     /// Something waited all the time since the last post.
     pub(crate) steady: bool,
@@ -62,6 +64,7 @@ impl<M: Machine> Flow<M> {
             has_target: false,
             served: 0,
             ceiling: u64::MAX,
+            waiting: 0,
             in_flight: 0,
             steady: false,
             last_end: Sector::MAX,

@@ -14,7 +14,7 @@ use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 pub(crate) struct MailEntry {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
-    /// By the queue: cost of all that it sent, and what is there now.
+    /// By the queue: cost of all that it sent, and what is there now, in 16ths of a small request.
     pub(crate) served: u64,
     pub(crate) waiting: u32,
     pub(crate) in_flight: u32,
@@ -49,12 +49,15 @@ pub(crate) struct Mail {
     /// It posted since the agreement looked last.
     pub(crate) fresh: bool,
     pub(crate) full: bool,
+    /// Requests at the drive.
+    pub(crate) requests: u32,
     /// Most that one of its requests cost.
     pub(crate) largest: u64,
     pub(crate) sums: ClassSums,
     pub(crate) entries: Vec<MailEntry>,
+    /// In 16ths of a small request.
     pub(crate) depth: [u32; 2],
-    pub(crate) contended: bool,
+    pub(crate) bounded: bool,
 }
 
 impl Default for Mail {
@@ -64,11 +67,12 @@ impl Default for Mail {
             is_over: false,
             fresh: false,
             full: false,
+            requests: 0,
             largest: 0,
             sums: ClassSums::default(),
             entries: Vec::new(),
             depth: [u32::MAX; 2],
-            contended: false,
+            bounded: false,
         }
     }
 }

@@ -20,6 +20,14 @@ const BUCKETS: usize = 160;
 #[derive(Default, Clone, Copy)]
 pub(crate) struct ClassSums(pub(crate) [(u64, u64); CLASSES]);
 
+/// The kind of a request.
+#[inline]
+pub(crate) fn class_of(op: Op, sectors: u32) -> usize {
+    let size = (sectors >> 3).checked_ilog2().map_or(0, |log| log.min(7));
+    let way = if op == Op::Read { 0 } else { CLASSES / 2 };
+    way + size as usize
+}
+
 /// The logarithm of a time to base 2, in 64ths; a time far below [`SLACK_NS`] does not count.
 fn log_of(ns: u64) -> u64 {
     let ns = ns.saturating_add(SLACK_NS);
@@ -30,7 +38,7 @@ fn log_of(ns: u64) -> u64 {
 }
 
 /// The time of a logarithm.
-fn ns_of(log: u64) -> u64 {
+pub(crate) fn ns_of(log: u64) -> u64 {
     let power = 1u64 << (log / 64).min(62);
     (power + power / 64 * (log % 64)).saturating_sub(SLACK_NS)
 }
@@ -39,9 +47,7 @@ impl ClassSums {
     /// Adds a request.
     #[inline]
     pub(crate) fn count(&mut self, done: &Done) {
-        let size = (done.nr_sectors >> 3).checked_ilog2().map_or(0, |log| log.min(7));
-        let way = if done.op == Op::Read { 0 } else { CLASSES / 2 };
-        let (ios, logs) = &mut self.0[way + size as usize];
+        let (ios, logs) = &mut self.0[class_of(done.op, done.nr_sectors)];
         *ios += 1;
         *logs += log_of(done.done_ns.saturating_sub(done.picked_ns));
     }
@@ -59,6 +65,12 @@ impl ClassSums {
         let (ios, logs) =
             classes.fold((0, 0), |(ios, logs), (more, their)| (ios + more, logs + their));
         logs.checked_div(ios).map_or(0, ns_of)
+    }
+
+    /// How long I/Os of any kind usually took, in nanoseconds.
+    pub(crate) fn usual_ns(&self) -> u64 {
+        let logs = self.0.iter().map(|(_, logs)| logs).sum::<u64>();
+        logs.checked_div(self.ios()).map_or(0, ns_of)
     }
 
     pub(crate) fn ios(&self) -> u64 {

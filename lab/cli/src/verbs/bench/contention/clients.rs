@@ -10,7 +10,8 @@ use millrace_experiments::Rw;
 use millrace_experiments::load::contention::{CLIENTS_MAX, Client};
 
 /// Keys of a client itself.
-const CLIENT_KEYS: [&str; 8] = ["name", "numjobs", "rw", "bs", "iodepth", "cpu", "start", "group"];
+const CLIENT_KEYS: [&str; 9] =
+    ["name", "numjobs", "rw", "bs", "iodepth", "thinktime", "cpu", "start", "group"];
 /// Keys of its group.
 const GROUP_KEYS: [&str; 10] = [
     "weight",
@@ -61,6 +62,7 @@ fn add<'a>(
         iodepth: read_key(of("iodepth"), "iodepth", 32, |text| number(text, 1, 65_536))?,
         cpu: cpu.transpose()?,
         start_ns: read_key(of("start"), "start", 0, duration_ns)?,
+        thinktime_ns: read_key(of("thinktime"), "thinktime", 0, duration_ns)?,
     };
     let base = match (of("name"), of("group")) {
         (Some(name), _) | (None, Some(name)) => name.to_owned(),
@@ -233,7 +235,7 @@ mod tests {
     #[test]
     fn every_key_of_a_group_is_read() {
         let text = "latency-target=p99.9 2ms,priority=idle,iops=1,read-iops=2,write-iops=3,\
-                    bandwidth=4k,read-bandwidth=8k,write-bandwidth=1m,burst=5ms,cpu=3,start=10us";
+                    bandwidth=4k,read-bandwidth=8k,write-bandwidth=1m,burst=5ms,cpu=3,start=10us,thinktime=20ms";
         let (groups, clients) = of(&[text]).unwrap();
         let (group, limits) = (&groups[0], groups[0].limits);
         assert_eq!(group.latency_target, Some(LatencyTarget::Percentile(9_990, 2_000_000)));
@@ -243,6 +245,7 @@ mod tests {
         let bytes = (limits.bandwidth, limits.read_bandwidth, limits.write_bandwidth);
         assert_eq!(bytes, (Some(4096), Some(8192), Some(1 << 20)));
         assert_eq!((clients[0].cpu, clients[0].start_ns), (Some(3), 10_000));
+        assert_eq!(clients[0].thinktime_ns, 20_000_000);
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use alloc::sync::Arc;
 
 use super::*;
-use crate::account::held::DriveHolds;
 use crate::group::Groups;
 use crate::group::config::GroupConfig;
 use crate::queue::scheduler::cost::CostModel;
+use crate::queue::scheduler::share::DriveParts;
 use millrace_machine::Native;
 
 const STEP_NS: u64 = 500_000;
@@ -22,9 +22,9 @@ impl Rig {
     fn new() -> Rig {
         let groups = Groups::<Native>::new();
         let ids = ["x", "y"].map(|name| groups.open(GroupConfig::new(name)).expect("a new name"));
-        let holds = Arc::new(DriveHolds::new(2));
+        let drive = DriveParts::of_no_drive(2);
         let tags = DriveTags { queues: 2, tags: 64 };
-        let shared = Shared::new(Policy::Weights, (&groups, &holds), CostModel::default(), tags);
+        let shared = Shared::new(Policy::Weights, (&groups, &drive), CostModel::default(), tags);
         Rig { shared, groups: ids, now_ns: 1_000_000_000 }
     }
 
@@ -40,7 +40,8 @@ impl Rig {
             let may = if entry.slope == 0 { u64::MAX } else { entry.ceiling - entry.served };
             sent[queue] = may.min(STEP_NS / 2);
             entry.served += sent[queue];
-            (entry.waiting, entry.in_flight) = (32, 32);
+            (entry.waiting, entry.in_flight) = (32 * REQUEST, 32 * REQUEST);
+            mail.requests = 32;
         }
         self.shared.agreement.lock().make(&self.shared, self.now_ns);
         sent

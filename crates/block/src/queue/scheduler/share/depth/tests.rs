@@ -13,7 +13,7 @@ fn busy(queues: u32, in_flight: u32) -> Seen {
 
 /// The depth after so many steps.
 fn after(steps: u64, depth: &mut Depth, seen: impl Fn() -> Seen) -> u32 {
-    let at = |step| depth.next(&seen(), Policy::Weights, 1_000_000 + step * STEP_NS)[0];
+    let at = |step| depth.next(&seen(), Policy::Weights, 1_000_000 + step * STEP_NS)[0] / REQUEST;
     (0..steps).map(at).last().unwrap_or(0)
 }
 
@@ -30,11 +30,11 @@ fn a_look_for_the_shortest_times_ends_whatever_hangs_and_however_many_queues_the
 #[test]
 fn high_turns_leave_an_eighth_of_the_tags_too() {
     let mut depth = Depth::new(DriveTags { queues: 1, tags: 64 });
-    depth.depth = Some([56; 2]);
-    (depth.sixteenths, depth.probe_ns) = ([depth.most; 2], u64::MAX);
+    depth.depth = Some([56 * REQUEST; 2]);
+    (depth.bound, depth.probe_ns) = (depth.most, u64::MAX);
     for step in 0..1_000 {
         let found = depth.next(&busy(1, 8), Policy::Weights, step * STEP_NS)[0];
-        assert!(found <= 56, "{found} of 64 tags");
+        assert!(found <= 56 * REQUEST, "{found} 16ths of 64 tags");
     }
 }
 
@@ -49,5 +49,5 @@ fn a_target_may_be_met_for_ever() {
         seen.count_target(GroupId(1), LatencyTarget::Mean(1_000_000), &mut counts);
         depth.next(&seen, Policy::Targets, step * 50_000_000);
     }
-    assert_eq!(depth.sixteenths, [depth.most; 2]);
+    assert_eq!(depth.ways, [depth.most; 2]);
 }

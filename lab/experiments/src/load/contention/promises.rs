@@ -1,0 +1,119 @@
+//! What docs/scheduling.md promises on drives that are slow, so that nothing but the scheduler
+//! decides: late comers, pauses, large requests. In virtual time.
+
+use millrace_block::LatencyTarget;
+
+use super::*;
+use crate::simulation::machine;
+
+const MS: u64 = 1_000_000;
+const KIB: u32 = 1 << 10;
+/// 16 MB/s: 4 KiB take 2 ms, 64 KiB take 4 ms and 1 MiB takes 65 ms.
+const SLOW: &str = "model:units=8,read=2ms,write=2ms,latency=50us,size=4g,depth=128,queues=1";
+
+fn client(name: &str, group: u16, (bs_bytes, iodepth): (u32, u32)) -> Client {
+    Client {
+        name: name.into(),
+        group: GroupId(group),
+        rw: Rw::RandRead,
+        bs_bytes,
+        iodepth,
+        cpu: None,
+        start_ns: 0,
+        thinktime_ns: 0,
+    }
+}
+
+/// A reader of 4 KiB, one at a time.
+fn reader() -> Client {
+    client("reader", 1, (4 * KIB, 1))
+}
+
+fn run(drive: &str, scheduler: SchedulerKind, clients: Vec<Client>) -> ContentionReport {
+    let mut plan = ContentionPlan {
+        drives: vec![drive.parse().expect("a spec")],
+        layout: Layout::Linear,
+        scheduler,
+        queues: (Spread::Core, Spread::Core),
+        cost: CostModel::default(),
+        groups: vec![GroupConfig::new("reader"), GroupConfig::new("bulk")],
+        clients,
+        phases: Phases {
+            warm_up_ns: 2_000 * MS,
+            length_ns: 8_000 * MS,
+            step_ns: None,
+            times: false,
+        },
+        seed: 1,
+    };
+    if scheduler == SchedulerKind::Latency {
+        plan.groups[0].latency_target = Some(LatencyTarget::Percentile(9_900, 20 * MS));
+    }
+    contend_simulated(&machine("x5690").expect("known"), &plan).expect("it runs")
+}
+
+fn row<'a>(report: &'a ContentionReport, name: &str) -> &'a ClientRow {
+    report.client(name).expect("it is there")
+}
+
+/// p99 of the reader, in milliseconds.
+fn p99_ms(report: &ContentionReport) -> f64 {
+    row(report, "reader").lat_ns.p99 as f64 / MS as f64
+}
+
+#[test]
+fn who_comes_late_does_not_wait_for_all_that_others_have_queued() {
+    for (scheduler, most_ms) in [(SchedulerKind::Fair, 150.0), (SchedulerKind::Latency, 20.0)] {
+        let late = Client { start_ns: 1_000 * MS, ..reader() };
+        let bulk = |number| client(&format!("bulk{number}"), 2, (1024 * KIB, 128));
+        let clients = std::iter::once(late).chain((0..4).map(bulk)).collect();
+        let report = run(SLOW, scheduler, clients);
+        assert_eq!(report.errors(), 0);
+        let max_ms = row(&report, "reader").lat_ns.max as f64 / MS as f64;
+        assert!(max_ms <= most_ms, "{scheduler:?}: {max_ms} ms");
+    }
+}
+
+#[test]
+fn a_target_holds_for_a_reader_that_pauses() {
+    let bulk = || Client { rw: Rw::RandWrite, ..client("bulk", 2, (64 * KIB, 64)) };
+    let alone = row(&run(SLOW, SchedulerKind::None, vec![bulk()]), "bulk").iops;
+    for pause_ms in [0, 5, 20, 100, 1_000] {
+        let pausing = Client { thinktime_ns: pause_ms * MS, ..reader() };
+        let report = run(SLOW, SchedulerKind::Latency, vec![pausing, bulk()]);
+        let (p99, kept) = (p99_ms(&report), row(&report, "bulk").iops / alone);
+        assert!(p99 <= 20.0, "pauses of {pause_ms} ms: p99 {p99} ms");
+        assert!(kept >= 0.9, "pauses of {pause_ms} ms: the writer keeps {kept}");
+    }
+}
+
+#[test]
+fn a_reader_keeps_a_third_beside_requests_of_any_size() {
+    for (drive, least) in [(SLOW, 0.3), ("model:preset=850evo", 0.3)] {
+        let alone = |client: Client| {
+            let name = client.name.clone();
+            row(&run(drive, SchedulerKind::None, vec![client]), &name).iops
+        };
+        let reads = alone(reader());
+        for kib in [16, 64, 128, 1024] {
+            let bulk = client("bulk", 2, (kib * KIB, 64));
+            let bulk_alone = alone(bulk.clone());
+            let report = run(drive, SchedulerKind::Fair, vec![reader(), bulk]);
+            let kept = row(&report, "reader").iops / reads;
+            let bulk_kept = row(&report, "bulk").iops / bulk_alone;
+            assert!(kept >= least, "{drive}, beside {kib} KiB: {kept}");
+            assert!(bulk_kept >= 0.85, "{drive}, {kib} KiB keep {bulk_kept}");
+        }
+    }
+}
+
+#[test]
+fn a_group_alone_keeps_what_the_drive_does() {
+    for (drive, kib) in [(SLOW, 4), (SLOW, 64), (SLOW, 1024), ("model:preset=850evo", 128)] {
+        let iops = |scheduler| {
+            row(&run(drive, scheduler, vec![client("bulk", 2, (kib * KIB, 64))]), "bulk").iops
+        };
+        let kept = iops(SchedulerKind::Fair) / iops(SchedulerKind::None);
+        assert!(kept >= 0.95, "{drive}, {kib} KiB: {kept}");
+    }
+}
