@@ -99,7 +99,7 @@ fn a_target_that_is_missed_at_the_drive_itself_is_said_until_it_is_met_or_change
         assert!(seen.is_some(), "{}", daemon.stderr());
         let warning = groups()["warnings"][0].as_str().unwrap().to_owned();
         assert!(
-            warning.starts_with(part) && warning.contains("), beside as few of others as"),
+            warning.starts_with(part) && warning.contains(", which no scheduler can shorten; "),
             "{warning}"
         );
         assert!(warned(&daemon, &["get", "groups"]).contains(part));

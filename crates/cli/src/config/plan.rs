@@ -154,6 +154,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> ServePlan {
     }
     controller::warn_of_idle(file, &raw, &mut checked.warnings);
     members::warn_of_idle((file, &raw), &checked.config.exports, &mut checked.warnings);
+    members::warn_of_caches((file, &raw), &checked.config, &mut checked.warnings);
     members::warn_of_targets((file, &raw), &checked.config, &mut checked.warnings);
     warn_of_idle(&raw, &mut checked);
     checked

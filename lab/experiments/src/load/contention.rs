@@ -7,9 +7,9 @@
 //! --client` and by experiments on schedulers.
 
 mod client;
-mod result;
 #[cfg(test)]
 mod promises;
+mod result;
 mod run;
 
 use millrace_block::{CostModel, GroupConfig, GroupId, Layout, SchedulerKind, Spread};

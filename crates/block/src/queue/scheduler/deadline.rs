@@ -3,9 +3,10 @@
 //! Chains go out in the order of their sectors, a batch at a time, reads before writes, until the
 //! oldest one of a direction has waited as long as it may: then that one goes first. Neighbours
 //! merge at either end. Groups of a higher priority go before those of a lower one, until a chain
-//! of the lower one has waited for the ageing time. All hardware queues of a drive share one lock,
-//! as the kernel's do: right for a disk that rotates, and what the others are measured against
-//! where there are many cores. Each queue sorts what is its own, since only its submitters look for
+//! of the lower one has waited for the ageing time; also if they wait at another hardware queue, for
+//! tags. All hardware queues of a drive share one lock, as the kernel's do: right for a disk that
+//! rotates, and what the others are measured against where there are many cores. Each queue sorts
+//! what is its own, since only its submitters look for
 //! what it completes. Lock order: the table of groups is never locked under this one. Kernel
 //! counterpart: block/mq-deadline.c.
 
@@ -27,6 +28,10 @@ use crate::queue::scheduler::deadline::holders::Holders;
 use crate::queue::scheduler::deadline::sorted::{Sorted, Waiting};
 use crate::queue::scheduler::{Batch, Done, Leftover, Pick, Scheduler};
 
+/// When a queue looks again whether chains of a higher priority still wait at another one.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
+/// For how long nobody waits for a queue that was not asked for a chain: its thread may hang.
+const SERVED_NS: u64 = 100_000_000;
 /// Values of [`Priority`].
 const PRIORITIES: usize = Priority::Idle as usize + 1;
 
@@ -125,12 +130,14 @@ struct Queue<M: Machine> {
     last: (usize, Way),
     /// Chains that went out of it; at first, as if it had ended.
     batched: u32,
+    /// When it was last asked for a chain.
+    asked_ns: u64,
 }
 
 impl<M: Machine> Queue<M> {
     fn new() -> Self {
         let classes = core::array::from_fn(|_| Class::new());
-        Queue { classes, last: (0, Way::Read), batched: u32::MAX }
+        Queue { classes, last: (0, Way::Read), batched: u32::MAX, asked_ns: 0 }
     }
 
     /// The next chain.
@@ -165,9 +172,14 @@ impl<M: Machine> Queue<M> {
         classes.find_map(|(number, class)| Some((number, class.choose(config)?)))
     }
 
+    /// The class of the highest priority of which a chain waits.
+    fn highest(&self) -> Option<usize> {
+        self.classes.iter().position(|class| !class.is_empty())
+    }
+
     /// Class and way whose oldest chain has waited too long for those of higher priority.
     fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, Way)> {
-        let highest = self.classes.iter().position(|class| !class.is_empty())?;
+        let highest = self.highest()?;
         let lower = self.classes.iter().enumerate().skip(highest + 1);
         let oldest = lower.filter_map(|(number, class)| Some((number, class.oldest()?)));
         let (number, (way, came_ns)) = oldest.min_by_key(|(_, (_, came_ns))| *came_ns)?;
@@ -178,8 +190,27 @@ impl<M: Machine> Queue<M> {
 /// What all hardware queues of a drive share.
 struct Shared<M: Machine> {
     queues: Box<[Queue<M>]>,
+    /// How many chains of each class wait, at all of them.
+    waiting: [u32; PRIORITIES],
     /// Number of the next chain that comes.
     number: u64,
+}
+
+impl<M: Machine> Shared<M> {
+    /// The class for which queue `hctx` has to wait: one of a higher priority than its own chains,
+    /// at other queues.
+    fn goes_before(&self, hctx: usize, now_ns: u64, config: &DeadlineConfig) -> Option<usize> {
+        let own = self.queues[hctx].highest()?;
+        self.waiting[..own].iter().position(|waiting| *waiting > 0)?;
+        let is_served = |queue: &&Queue<M>| queue.asked_ns.saturating_add(SERVED_NS) > now_ns;
+        let first = self.queues.iter().filter(is_served).filter_map(Queue::highest).min()?;
+        if first >= own {
+            return None;
+        }
+        let oldest = self.queues[hctx].classes[own..].iter().filter_map(Class::oldest);
+        let came_ns = oldest.map(|(_, came_ns)| came_ns).min().unwrap_or(now_ns);
+        (came_ns.saturating_add(config.ageing_ns) > now_ns).then_some(first)
+    }
 }
 
 /// The deadline scheduler of a drive, from which each hardware queue gets its part.
@@ -195,7 +226,7 @@ impl<M: Machine> Deadline<M> {
     #[must_use]
     pub fn new(config: DeadlineConfig, hardware_queues: usize) -> Self {
         let queues = (0..hardware_queues).map(|_| Queue::new()).collect();
-        let shared = Shared { queues, number: 0 };
+        let shared = Shared { queues, waiting: [0; PRIORITIES], number: 0 };
         let shared = Arc::new(M::Lock::new("scheduler", shared));
         Deadline { config, groups: None, holds: None, shared }
     }
@@ -240,7 +271,7 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
             self.view.renew(groups);
         }
         let mut shared = self.shared.lock();
-        let Shared { queues, number } = &mut *shared;
+        let Shared { queues, waiting, number } = &mut *shared;
         let queue = &mut queues[self.hctx];
         M::work(Stage::Search, batch.len());
         while let Some(chain) = batch.next() {
@@ -257,17 +288,26 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
             let (came_ns, inserted_ns) = (chain.admitted_ns(), chain.inserted_ns());
             sorted.insert(Waiting { chain, came_ns, inserted_ns }, *number);
             *number += 1;
+            waiting[priority] += 1;
         }
     }
 
     fn next(&mut self, now_ns: u64) -> Pick<M> {
         let mut shared = self.shared.lock();
         M::work(Stage::Search, 1);
+        shared.queues[self.hctx].asked_ns = now_ns;
+        if let Some(class) = shared.goes_before(self.hctx, now_ns, &self.config) {
+            if let Some(holders) = &mut self.holders {
+                holders.wait_for(class, now_ns);
+            }
+            return Pick::WaitUntil(now_ns + LOOK_AGAIN_NS);
+        }
         let queue = &mut shared.queues[self.hctx];
         let Some(next) = queue.next(now_ns, &self.config) else { return Pick::Nothing };
+        let class = queue.last.0;
+        shared.waiting[class] -= 1;
         if let Some(holders) = &mut self.holders {
-            let key = (next.chain.group(), queue.last.0);
-            holders.end(key, (next.inserted_ns, now_ns), queue.last.0);
+            holders.end((next.chain.group(), class), (next.inserted_ns, now_ns), class);
         }
         Pick::Chain(next.chain)
     }
@@ -280,11 +320,14 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
 
     fn drain(&mut self, left: &mut Leftover<M>) {
         let mut shared = self.shared.lock();
-        let classes = &mut shared.queues[self.hctx].classes;
-        for sorted in classes.iter_mut().flat_map(|class| &mut class.ways) {
-            while let Some((number, sector)) = sorted.ages.pop_first() {
-                let waiting = sorted.chains.remove(&(sector, number));
-                waiting.into_iter().for_each(|waiting| left.push(waiting.chain));
+        let Shared { queues, waiting, .. } = &mut *shared;
+        for (class, waiting) in queues[self.hctx].classes.iter_mut().zip(waiting) {
+            for sorted in &mut class.ways {
+                *waiting -= sorted.ages.len() as u32;
+                while let Some((number, sector)) = sorted.ages.pop_first() {
+                    let waiting = sorted.chains.remove(&(sector, number));
+                    waiting.into_iter().for_each(|waiting| left.push(waiting.chain));
+                }
             }
         }
         if let Some(holders) = &mut self.holders {

@@ -132,14 +132,26 @@ pub(crate) struct ShareQueue<M: Machine> {
     /// How much may be in flight of this queue, by way, in 16ths of a small request; with targets,
     /// of the groups without one.
     depth: [u32; 2],
-    /// What counts towards that.
+    /// What counts towards that, and what holds those for which there is no room.
     counted: [u32; 2],
+    held_by: [Hold; 2],
     /// Start of the chain that went out last.
     virtual_now: u128,
     met: Met,
     holds: Holds<M>,
     /// What it told of its decisions, while somebody records.
     said: Option<Box<Noted>>,
+}
+
+/// What stops a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// As much is at the drive as may be.
+    Depth,
+    /// Its group has sent what it may until the next agreement.
+    Budget,
+    /// Its group is idle, and others are not.
+    Priority,
 }
 
 /// Chains that wait in a queue, all of one drive.
@@ -181,6 +193,7 @@ impl<M: Machine> ShareQueue<M> {
             in_flight: 0,
             depth: [u32::MAX; 2],
             counted: [0; 2],
+            held_by: [Hold::Depth; 2],
             virtual_now: 0,
             met: Met::default(),
             said: None,
@@ -229,14 +242,14 @@ impl<M: Machine> ShareQueue<M> {
     }
 
     /// The flow whose chain goes out next, or why none may.
-    fn choose(&self, now_ns: u64) -> Result<usize, Hold> {
+    fn choose(&self, now_ns: u64) -> Result<usize, Stop> {
         let mut best = None;
-        let mut hold = Hold::Weight;
+        let mut hold = Stop::Budget;
         let look = (now_ns, self.others_wait());
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
-            match self.hold_of(flow, look) {
-                Some(held) => hold = held,
+            match self.stop_of(flow, look) {
+                Some(stop) => hold = stop,
                 None => {
                     // One that had nothing for too long goes first.
                     let starved = match flow.priority {
@@ -257,20 +270,28 @@ impl<M: Machine> ShareQueue<M> {
         self.active.iter().any(|at| !self.flows[usize::from(*at)].is_idle())
     }
 
-    /// What holds a flow's first chain, if anything does, at a time at which others wait or not.
+    /// What stops a flow's first chain, if anything does, at a time at which others wait or not.
     #[inline]
-    fn hold_of(&self, flow: &Flow<M>, (now_ns, others_wait): (u64, bool)) -> Option<Hold> {
+    fn stop_of(&self, flow: &Flow<M>, (now_ns, others_wait): (u64, bool)) -> Option<Stop> {
         let counted = self.counted[flow.way];
         // One may always go.
         if counted > 0 && counted + REQUEST > self.depth[flow.way] && !flow.has_target {
-            let targets = self.shared.policy == Policy::Targets;
-            return Some(if targets { Hold::LatencyTarget } else { Hold::Depth });
+            return Some(Stop::Depth);
         }
         let starved = || now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS;
         if flow.is_idle() && !starved() && (flow.served >= flow.ceiling || others_wait) {
-            return Some(Hold::Weight);
+            return Some(Stop::Priority);
         }
-        (flow.served >= flow.ceiling && !flow.is_idle()).then_some(Hold::Weight)
+        (flow.served >= flow.ceiling && !flow.is_idle()).then_some(Stop::Budget)
+    }
+
+    /// What is said to hold a flow's chains.
+    fn hold_of(&self, flow: &Flow<M>, look: (u64, bool)) -> Option<Hold> {
+        self.stop_of(flow, look).map(|stop| match stop {
+            Stop::Depth => self.held_by[flow.way],
+            Stop::Budget => Hold::Weight,
+            Stop::Priority => Hold::Priority,
+        })
     }
 
     /// The groups of which something waits and is held, by what, and the depth that counts.
@@ -395,6 +416,7 @@ impl<M: Machine> ShareQueue<M> {
         self.met.epoch = epoch;
         let mail = self.shared.mails[self.hctx].lock();
         (self.depth, self.met.bounded) = (mail.depth, mail.bounded);
+        self.held_by = mail.held_by;
         for (flow, entry) in self.flows.iter_mut().zip(&mail.entries) {
             if entry.slope != 0 {
                 (flow.ceiling, flow.slope) = (entry.ceiling, entry.slope);
@@ -460,18 +482,18 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         if !self.met.bounded && self.flows.len() == 1 && self.depth == [u32::MAX; 2] {
             return self.send(0, now_ns);
         }
-        let hold = match self.choose(now_ns) {
+        let stop = match self.choose(now_ns) {
             Ok(at) => return self.send(at, now_ns),
-            Err(hold) => hold,
+            Err(stop) => stop,
         };
         self.account(now_ns);
-        self.met.full |= matches!(hold, Hold::Depth | Hold::LatencyTarget);
-        if hold == Hold::Weight && now_ns + PERIOD_NS - BLOCKED_PERIOD_NS >= self.met.post_ns {
+        self.met.full |= stop == Stop::Depth;
+        if stop != Stop::Depth && now_ns + PERIOD_NS - BLOCKED_PERIOD_NS >= self.met.post_ns {
             self.meet(now_ns, PERIOD_NS);
         }
-        match hold {
+        match stop {
             // Completions make room.
-            Hold::Depth | Hold::LatencyTarget if self.in_flight > 0 => Pick::Nothing,
+            Stop::Depth if self.in_flight > 0 => Pick::Nothing,
             _ => {
                 if let Some(mut said) = self.said.take() {
                     let times = (now_ns, 2 * BLOCKED_PERIOD_NS);

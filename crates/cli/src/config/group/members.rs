@@ -8,7 +8,7 @@ use millrace_console::words::nearest;
 use millrace_drives::usual_times;
 
 use super::RawGroup;
-use super::targets::TargetQuery;
+use super::targets::{TargetQuery, by_cache};
 use crate::config::document::Located;
 use crate::config::problem::Problems;
 use crate::config::sections::RawConfig;
@@ -135,6 +135,26 @@ pub fn warn_of_idle(
             let text = format!("{file}:{line}: group \"{name}\" is named by no export");
             warnings.push(text);
         }
+    }
+}
+
+/// Warns of what groups are promised where a cache knows no groups: a line for each cached volume
+/// of the group's exports.
+pub fn warn_of_caches(
+    (file, raw): (&str, &RawConfig),
+    config: &ServeConfig,
+    warnings: &mut Vec<String>,
+) {
+    for group in &raw.groups {
+        let is_used = |volume: &str| {
+            let mut exports = config.exports.iter();
+            let name = &group.name.value;
+            exports.any(|export| export.group_name() == name && export.volume == volume)
+        };
+        let cached = config.volumes.iter().filter(|volume| volume.cache.is_some());
+        let said = cached.filter(|volume| is_used(&volume.name));
+        let said = said.filter_map(|volume| by_cache(&group.config, &volume.name));
+        warnings.extend(said.map(|text| format!("{file}:{}: {text}", group.name.line)));
     }
 }
 

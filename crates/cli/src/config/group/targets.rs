@@ -4,7 +4,7 @@
 //! members.rs for what is known before anything runs, and by serve/targets.rs for what was
 //! measured. Pure.
 
-use millrace::{LatencyTarget, SchedulerKind};
+use millrace::{GroupConfig, LatencyTarget, SchedulerKind};
 use millrace_block::Snapshot;
 use millrace_drives::{UsualTimes, Words as _};
 
@@ -131,29 +131,61 @@ impl TargetQuery<'_> {
         })
     }
 
-    /// That a group misses its target for what its own I/Os take at the drive, which has served so
-    /// many I/Os of others meanwhile.
-    pub fn missed(&self, times: &Snapshot, others: u64) -> String {
-        let beside = match others {
-            0 => "",
-            _ => ", beside as few of others as the scheduler can leave there",
-        };
+    /// That a group misses its target by what its own I/Os take at the drive, which has so many
+    /// I/Os of others at a time: of those, less than one is the least that a scheduler can leave.
+    pub fn missed(&self, times: &Snapshot, others: f64) -> String {
         let (figure_ns, usual_ns) = (figure_ns(self.target, times), times.quantile_ns(0.5));
-        format!(
-            "{} is missed: {} itself takes {} for the I/Os of this group (half of them take \
-             {}){beside}, which no scheduler can shorten; {}",
+        let takes = format!(
+            "{} is missed: {} itself takes {} for the I/Os of this group (half of them take {})",
             self.begin(),
             self.drive(),
             target_text(with_ns(self.target, rounded(figure_ns))),
             about(usual_ns),
-            self.remedy(figure_ns)
-        )
+        );
+        match others < 1.0 {
+            true => {
+                format!("{takes}, which no scheduler can shorten; {}", self.remedy(figure_ns))
+            }
+            false => format!(
+                "{takes}, and has {others:.1} I/Os of other groups at a time; limit those groups \
+                 (`bandwidth`), or loosen their targets if they have any"
+            ),
+        }
     }
 
     /// That it is no longer missed.
     pub fn kept(&self) -> String {
         format!("{} is kept by {} again", self.begin(), self.drive())
     }
+}
+
+/// Keys of a group by which schedulers share drives, as far as it has any.
+fn shared_by(config: &GroupConfig) -> Vec<&'static str> {
+    let plain = GroupConfig::new("");
+    [
+        ("weight", config.weight != plain.weight),
+        ("priority", config.priority != plain.priority),
+        ("latency-target", config.latency_target.is_some()),
+    ]
+    .into_iter()
+    .filter_map(|(key, is_set)| is_set.then_some(key))
+    .collect()
+}
+
+/// That schedulers do not know whose I/O a cached volume does, if the group has keys for them.
+pub fn by_cache(config: &GroupConfig, volume: &str) -> Option<String> {
+    let keys = shared_by(config);
+    let (last, others) = keys.split_last()?;
+    let keys = match others {
+        [] => (*last).to_owned(),
+        _ => format!("{} and {last}", others.join(", ")),
+    };
+    Some(format!(
+        "group {}: volume {volume} ignores its {keys}: what the cache reads from the drives and \
+         writes to them is in no group; limits (`iops`, `bandwidth`) hold. Use limits, or remove \
+         [volume.cache]",
+        config.name,
+    ))
 }
 
 #[cfg(test)]
@@ -226,15 +258,16 @@ mod tests {
 
     #[test]
     fn a_missed_target_is_said_with_the_drives_figure_of_the_same_kind() {
-        let said = ASKED.missed(&times(60_000), 0);
+        let said = ASKED.missed(&times(60_000), 0.9);
         let start = "group gold: latency-target p99 50us is missed: drive d0 of volume fast itself \
                      takes p99 240us for the I/Os of this group (half of them take 60us), which no";
         assert!(said.starts_with(start), "{said}");
         assert!(said.contains("set latency-target to p99 360us or more"), "{said}");
         let mean = TargetQuery { target: LatencyTarget::Mean(50_000), ..ASKED };
-        let said = mean.missed(&times(60_000), 7);
-        let part = "takes mean 66us for the I/Os of this group (half of them take 60us), beside as \
-                    few of others as the scheduler can leave there, which no scheduler can";
+        let said = mean.missed(&times(60_000), 7.0);
+        let part = "takes mean 66us for the I/Os of this group (half of them take 60us), and has \
+                    7.0 I/Os of other groups at a time; limit those groups (`bandwidth`), or";
+        assert!(!said.contains("no scheduler can shorten"), "{said}");
         assert!(said.contains(part), "{said}");
     }
 

@@ -217,3 +217,19 @@ fn a_target_at_a_drive_with_another_scheduler_is_a_warning_with_its_line() {
         format!("m.toml:{line}: group gold: latency-target p99 2ms: nothing keeps it at drive");
     assert!(said.starts_with(&start) && said.contains("scheduler is none"), "{said}");
 }
+
+#[test]
+fn shares_at_a_cached_volume_are_a_warning_and_limits_are_none() {
+    let text = |keys: &str| {
+        format!(
+            "[[drive]]\nname = \"d\"\nspec = \"null:\"\nscheduler = \"fair\"\n[[volume]]\n\
+             name = \"v\"\ndrives = [\"d\"]\n[volume.cache]\nsize = \"8m\"\n[[group]]\n\
+             name = \"a\"\n{keys}\n[[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\ngroup = \"a\"\n"
+        )
+    };
+    let said = plan(&text("weight = 300\npriority = \"idle\"")).warnings;
+    let begin =
+        "m.toml:11: group a: volume v ignores its weight and priority: what the cache reads";
+    assert!(said.len() == 1 && said[0].starts_with(begin), "{said:?}");
+    assert_eq!(plan(&text("iops = 1000")).warnings, [""; 0]);
+}

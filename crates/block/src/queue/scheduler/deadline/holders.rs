@@ -60,6 +60,11 @@ impl<M: Machine> Holders<M> {
         if let Some(at) = self.places.get(&key).copied() {
             self.say(at, now_ns, |said| said.without(since_ns));
         }
+        self.wait_for(class, now_ns);
+    }
+
+    /// What is of a lower priority than a class waits for it from now on.
+    pub(crate) fn wait_for(&mut self, class: usize, now_ns: u64) {
         let mut fresh = core::mem::take(&mut self.fresh);
         match core::mem::replace(&mut self.class, class) == class {
             true => fresh.drain(..).for_each(|at| self.hold(at, now_ns)),

@@ -28,12 +28,13 @@ const CONFIG: DeadlineConfig = DeadlineConfig {
     ageing_ns: 500,
 };
 
-/// The one queue of a drive, with room for so many chains.
+/// The first of two queues of a drive, with room for so many chains.
 struct Rig {
     bio_set: alloc::boxed::Box<BioSet<Native>>,
     scheduling: Scheduling<Native>,
     coming: usize,
     groups: Arc<Groups<Native>>,
+    deadline: Deadline<Native>,
 }
 
 impl Rig {
@@ -43,9 +44,25 @@ impl Rig {
             let name = alloc::format!("{priority:?}");
             groups.open(GroupConfig { priority, ..GroupConfig::new(name) }).unwrap();
         }
-        let deadline = Deadline::new(CONFIG, 1).with_groups(Some(Arc::clone(&groups)));
-        let scheduling = Scheduling::new(None, deadline.queue(0), 1, &Arc::new(DriveHolds::new(1)));
-        Rig { bio_set: bio_set(chains), scheduling, coming: 0, groups }
+        let deadline = Deadline::new(CONFIG, 2).with_groups(Some(Arc::clone(&groups)));
+        Rig {
+            bio_set: bio_set(chains),
+            scheduling: scheduling(&deadline, 0),
+            coming: 0,
+            groups,
+            deadline,
+        }
+    }
+
+    /// The other queue of the drive, with room for so many chains.
+    fn other(&self, chains: usize) -> Rig {
+        Rig {
+            bio_set: bio_set(chains),
+            scheduling: scheduling(&self.deadline, 1),
+            coming: 0,
+            groups: Arc::clone(&self.groups),
+            deadline: Deadline::new(CONFIG, 1),
+        }
     }
 
     /// Inserts these for the default group; how many merges there were.
@@ -93,6 +110,10 @@ impl Rig {
     fn sectors(&mut self, now_ns: u64, count: usize) -> Vec<u64> {
         (0..count).filter_map(|_| self.next(now_ns)).map(|(sector, _)| sector).collect()
     }
+}
+
+fn scheduling(deadline: &Deadline<Native>, hctx: u16) -> Scheduling<Native> {
+    Scheduling::new(None, deadline.queue(hctx), 1, &Arc::new(DriveHolds::new(2)))
 }
 
 fn reads(sectors: &[u64]) -> Vec<Io> {
@@ -275,4 +296,37 @@ proptest! {
         }
         prop_assert_eq!((out, rig.scheduling.len()), (count, 0));
     }
+}
+
+#[test]
+fn a_lower_priority_waits_for_higher_ones_at_other_queues_until_it_has_aged() {
+    let mut rig = Rig::new(4);
+    let mut other = rig.other(4);
+    rig.insert_as(Priority::Idle, &[Io(Op::Read, 10, 1, 0), Io(Op::Read, 20, 1, 0)]);
+    other.insert_as(Priority::BestEffort, &reads(&[1, 5, 9]));
+    assert_eq!(other.sectors(100, 1), [1]);
+    assert!(matches!(rig.scheduling.next(100), Pick::WaitUntil(_)));
+    assert_eq!(other.sectors(110, 1), [5]);
+    assert_eq!(rig.next(110), None, "one still waits");
+    assert_eq!(rig.sectors(500, 1), [10], "it has aged");
+    assert_eq!(rig.next(110), None);
+    assert_eq!(other.sectors(120, 1), [9]);
+    assert_eq!(rig.sectors(120, 1), [20]);
+    // What is drained waits no more.
+    other.insert_as(Priority::Realtime, &reads(&[3]));
+    rig.insert_as(Priority::Idle, &reads(&[30]));
+    assert_eq!(rig.next(130), None);
+    other.scheduling.empty().leak();
+    assert_eq!(rig.sectors(130, 1), [30]);
+}
+
+#[test]
+fn nobody_waits_for_a_queue_that_nobody_serves() {
+    let mut rig = Rig::new(1);
+    let mut other = rig.other(1);
+    let now_ns = 1_000_000_000;
+    other.insert_as(Priority::Realtime, &[Io(Op::Read, 1, 1, now_ns)]);
+    rig.insert_as(Priority::Idle, &[Io(Op::Read, 10, 1, now_ns)]);
+    assert_eq!(rig.sectors(now_ns, 1), [10], "the other one was never asked");
+    assert_eq!(other.sectors(now_ns, 1), [1]);
 }

@@ -13,6 +13,7 @@ use core::marker::PhantomData;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
+use crate::account::hold::Hold;
 use crate::bio::group_id::GroupId;
 use crate::group::config::Priority;
 use crate::group::view::{GroupRow, GroupView};
@@ -484,12 +485,21 @@ impl<M: Machine> Agreement<M> {
         whole.map(|whole: u64| if is_over { wanted } else { whole })
     }
 
+    /// What holds those for which there is no room in the depth, by way: the drive, unless targets
+    /// leave less than it takes, or several groups wait for their turns.
+    fn held_by(&self) -> [Hold; 2] {
+        let waiting = self.here().filter(|(_, total)| total.steady && total.demand > 0).count();
+        let hold = if waiting > 1 { Hold::Weight } else { Hold::Depth };
+        self.depth.by_targets().map(|is_so| if is_so { Hold::LatencyTarget } else { hold })
+    }
+
     /// Posts budgets and depths to all queues.
     fn grant(&mut self, shared: &Shared<M>, (depth, bounded): ([u32; 2], bool)) {
         let base = self.level_of;
+        let held_by = self.held_by();
         for mail in &shared.mails {
             let mut mail = mail.lock();
-            mail.bounded = bounded;
+            (mail.bounded, mail.held_by) = (bounded, held_by);
             let part = self.part_of(&mail);
             mail.depth = depth.map(|depth| match (part, base) {
                 (Some(part), Some(base)) if depth != u32::MAX => {

@@ -212,6 +212,11 @@ impl Depth {
         self.depth.is_some() && self.probing.is_none()
     }
 
+    /// Whether targets leave less than keeps the drive busy, to reads and to writes.
+    pub(crate) fn by_targets(&self) -> [bool; 2] {
+        self.ways.map(|way| way < self.bound)
+    }
+
     /// Looks for the shortest times before long.
     pub(crate) fn look_soon(&mut self, now_ns: u64) {
         self.probe_ns = self.probe_ns.min(now_ns + FIRST_PROBE_NS);

@@ -6,6 +6,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::account::hold::Hold;
 use crate::bio::group_id::GroupId;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
@@ -58,6 +59,8 @@ pub(crate) struct Mail {
     /// In 16ths of a small request.
     pub(crate) depth: [u32; 2],
     pub(crate) bounded: bool,
+    /// What holds those for which there is no room in the depth, by way.
+    pub(crate) held_by: [Hold; 2],
 }
 
 impl Default for Mail {
@@ -73,6 +76,7 @@ impl Default for Mail {
             entries: Vec::new(),
             depth: [u32::MAX; 2],
             bounded: false,
+            held_by: [Hold::Depth; 2],
         }
     }
 }

@@ -126,7 +126,17 @@ impl LiveDaemon {
 impl LiveDaemon {
     fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
         let groups = &self.servers.groups;
-        let warn = |config: &_| self.targets.at_once(groups, &self.volumes, config);
+        let sets = |key: &str| asked.settings.contains_key(key);
+        let warn = |config: &_| {
+            let mut said = Vec::new();
+            if ["weight", "priority", "latency-target"].into_iter().any(sets) {
+                said = self.targets.by_caches(config);
+            }
+            if sets("latency-target") {
+                said.extend(self.targets.at_once(groups, &self.volumes, config));
+            }
+            said
+        };
         group_settings::set(groups, asked, warn)
     }
 

@@ -13,7 +13,7 @@ use crate::config::group;
 use crate::views::settings::{Group, GroupChange, GroupSetting};
 use crate::views::{Refusal, SetGroup};
 
-/// Sets what is asked of the group of that name; `warn` says what is wrong with a latency target.
+/// Sets what is asked of the group of that name; `warn` says which of it has no effect.
 ///
 /// # Errors
 /// `bad-request` if there is no such group, key or word, `refused` if the group cannot have it.
@@ -45,9 +45,7 @@ pub fn set(
         settings.iter().map(|one| format!("{}={}", one.key, one.value)).collect();
     let (name, words) = (visible(&asked.group), words.join(" "));
     say(&format!("group {name}: {} from now on\n", visible(&words)));
-    let warnings =
-        if asked.settings.contains_key("latency-target") { warn(&now) } else { Vec::new() };
-    Ok(GroupChange { group: asked.group.clone(), settings, warnings })
+    Ok(GroupChange { group: asked.group.clone(), settings, warnings: warn(&now) })
 }
 
 /// All groups with their settings in words, and what is to be said of them.

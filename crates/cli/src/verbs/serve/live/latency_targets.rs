@@ -17,15 +17,15 @@ use millrace_drives::{UsualTimes, usual_times};
 use millrace_machine::Native;
 
 use crate::config::ServePlan;
-use crate::config::group::targets::{TargetQuery, figure_ns};
+use crate::config::group::targets::{TargetQuery, by_cache};
 
 /// Time for which a target is missed before that is said.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Least time over which it is judged.
 const WINDOW: Duration = Duration::from_millis(900);
-/// Of a mean, the least I/Os by which it is judged; of a percentile this many must be above it.
-const LEAST: u64 = 20;
-const LEAST_ABOVE: u64 = 2;
+/// The least I/Os by which a target is judged; of a percentile, so many must be above it.
+const LEAST: u64 = 10;
+const LEAST_ABOVE: f64 = 2.0;
 /// I/Os of a drive from which its median says something.
 const KNOWN_IOS: u64 = 100;
 /// Lines of the log for one look; a configuration may be wrong for a thousand clients at once.
@@ -35,8 +35,9 @@ const LINES: usize = 3;
 pub struct LatencyTargets {
     /// Usual times of modelled drives, by name.
     usual: BTreeMap<String, UsualTimes>,
-    /// The groups of exports, with their volumes.
+    /// The groups of exports, with their volumes; the volumes that have a cache.
     users: Vec<(String, String)>,
+    cached: Vec<String>,
     /// By group, volume and drive.
     drive_targets: Mutex<BTreeMap<(GroupId, usize, usize), DriveTarget>>,
 }
@@ -44,10 +45,9 @@ pub struct LatencyTargets {
 /// A group's target at a drive.
 struct DriveTarget {
     target: LatencyTarget,
-    /// Times of the group's I/Os at the drive before this window.
+    /// Times of the group's I/Os at the drive before this window, and of all I/Os, added up.
     before: Snapshot,
-    /// And for all groups, in I/Os.
-    all_before: u64,
+    all_before_ns: u64,
     since: Instant,
     /// The beginning of the first of the windows in which it was missed.
     missed_since: Option<Instant>,
@@ -56,11 +56,12 @@ struct DriveTarget {
 }
 
 /// Change of a target since the look before.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 enum TargetChange {
     None,
-    /// It is missed, for what the drive took in these times, in which it served so many of others.
-    Missed(Snapshot, u64),
+    /// It is missed, by what the drive took in these times, in which it had so many I/Os of others
+    /// at a time.
+    Missed(Snapshot, f64),
     /// Kept again, after it was missed.
     Kept,
 }
@@ -68,25 +69,24 @@ enum TargetChange {
 impl DriveTarget {
     fn new(
         target: LatencyTarget,
-        (before, all_before): (Snapshot, u64),
+        (before, all_before_ns): (Snapshot, u64),
         since: Instant,
     ) -> DriveTarget {
-        DriveTarget { target, before, all_before, since, missed_since: None, says: None }
+        DriveTarget { target, before, all_before_ns, since, missed_since: None, says: None }
     }
 
-    /// Looks at what the drive has done so far: for the group, and how many I/Os for all.
-    fn look(&mut self, now: Instant, times: &Snapshot, all: u64) -> TargetChange {
-        let window = times.since(&self.before);
-        if now.duration_since(self.since) < WINDOW || window.count() < least_ios(self.target) {
+    /// Looks at what the drive has done so far: for the group, and the times of all I/Os added up.
+    fn look(&mut self, now: Instant, times: &Snapshot, all_ns: u64) -> TargetChange {
+        let (window, elapsed) = (times.since(&self.before), now.duration_since(self.since));
+        if elapsed < WINDOW || window.count() < LEAST {
             return TargetChange::None;
         }
         let from = std::mem::replace(&mut self.since, now);
         self.before = times.clone();
-        // Counters are read one after the other, so a few may seem to be others'.
-        let others =
-            (all - std::mem::replace(&mut self.all_before, all)).saturating_sub(window.count());
-        let others = if others > window.count() / 100 { others } else { 0 };
-        let figure_ns = figure_ns(self.target, &window);
+        let all_ns = all_ns - std::mem::replace(&mut self.all_before_ns, all_ns);
+        // As many at a time as their times fill the time that went by (Little).
+        let others = all_ns.saturating_sub(window.sum_ns()) as f64 / elapsed.as_nanos() as f64;
+        let figure_ns = judged_ns(self.target, &window);
         // A time is known to a sixteenth.
         if figure_ns - figure_ns / 16 <= self.target.ns() {
             self.missed_since = None;
@@ -100,12 +100,13 @@ impl DriveTarget {
     }
 }
 
-/// Least number of I/Os by which a target is judged.
-fn least_ios(target: LatencyTarget) -> u64 {
+/// The figure by which a target is judged: of few I/Os, the slowest one alone says nothing.
+fn judged_ns(target: LatencyTarget, window: &Snapshot) -> u64 {
     match target {
-        LatencyTarget::Mean(_) => LEAST,
+        LatencyTarget::Mean(_) => window.mean_ns(),
         LatencyTarget::Percentile(of, _) => {
-            LEAST.max(LEAST_ABOVE * 10_000 / u64::from(10_000 - of.min(9_999)))
+            let known = 1.0 - LEAST_ABOVE / window.count().max(LEAST) as f64;
+            window.quantile_ns(known.min(f64::from(of) / 10_000.0))
         }
     }
 }
@@ -116,11 +117,22 @@ impl LatencyTargets {
         let usual = plan.config.drives();
         let usual = usual.filter_map(|one| Some((one.name.clone(), usual_times(&one.spec)?)));
         let users = plan.config.exports.iter();
+        let cached = plan.config.volumes.iter().filter(|volume| volume.cache.is_some());
         LatencyTargets {
             usual: usual.collect(),
             users: users.map(|one| (one.group_name().to_owned(), one.volume.clone())).collect(),
+            cached: cached.map(|volume| volume.name.clone()).collect(),
             drive_targets: Mutex::default(),
         }
+    }
+
+    /// What is to be said of a group whose share was set just now, for caches that know no groups.
+    pub fn by_caches(&self, config: &GroupConfig) -> Vec<String> {
+        let of_group = self.users.iter().filter(|(group, _)| *group == config.name);
+        let mut volumes: Vec<&String> = of_group.map(|(_, volume)| volume).collect();
+        volumes.dedup();
+        let cached = volumes.into_iter().filter(|volume| self.cached.contains(volume));
+        cached.filter_map(|volume| by_cache(config, volume)).collect()
     }
 
     /// What is to be said of a target that was set just now: by the schedulers of the drives of the
@@ -186,7 +198,7 @@ impl LatencyTargets {
                 let (target, volume) = (*target, volume.name());
                 let asked = TargetQuery { group: name, target, drive: disk.name(), volume };
                 let one = drive_targets.entry((group, at, drive));
-                let all = *all.get_or_insert_with(|| service_of(disk).count());
+                let all = *all.get_or_insert_with(|| service_of(disk).sum_ns());
                 let one =
                     one.or_insert_with(|| DriveTarget::new(target, (times.clone(), all), now));
                 let text = match one.look(now, &times, all) {
@@ -275,11 +287,12 @@ mod tests {
         let (mut times, mut found) = (Snapshot::default(), Vec::new());
         for (second, (count, ns)) in (1..).zip(ios) {
             times.add(*ns, *count);
-            let all = times.count() * 3;
-            found.push(match one.look(start + SECOND * second, &times, all) {
+            // Others have two I/Os there at a time.
+            let all_ns = times.sum_ns() + second * 2_000_000_000;
+            found.push(match one.look(start + SECOND * second as u32, &times, all_ns) {
                 TargetChange::None => "-",
-                TargetChange::Missed(window, others) => {
-                    assert_eq!(others, window.count() * 2);
+                TargetChange::Missed(_, others) => {
+                    assert!((1.9..2.1).contains(&others), "{others}");
                     one.says = Some(String::new());
                     "missed"
                 }
@@ -304,17 +317,24 @@ mod tests {
 
     #[test]
     fn few_ios_are_judged_over_a_longer_time_and_none_say_nothing() {
-        let few = (50, 100_000);
-        // Windows of four seconds.
-        assert_eq!(looks(&[few, few, few, few]), ["-", "-", "-", "missed"]);
+        let few = (2, 100_000);
+        // Windows of five seconds.
+        assert_eq!(looks(&[few; 6]), ["-", "-", "-", "-", "missed", "-"]);
+        // Windows of two seconds.
+        assert_eq!(looks(&[(5, 100_000); 4]), ["-", "-", "-", "missed"]);
         assert_eq!(looks(&[(0, 1), (0, 1), (0, 1), (0, 1), (0, 1)]), ["-"; 5]);
         // Above it by less than what is known of a time.
         assert_eq!(looks(&[(500, 51_000); 5]), ["-"; 5]);
     }
 
     #[test]
-    fn a_percentile_needs_ios_above_it() {
-        let least = [9_900, 9_990, 5_000].map(|of| least_ios(LatencyTarget::Percentile(of, 1)));
-        assert_eq!((least, least_ios(LatencyTarget::Mean(1))), ([200, 2_000, 20], 20));
+    fn a_percentile_needs_two_ios_above_it() {
+        let figure = |slow| {
+            let mut window = Snapshot::default();
+            window.add(40_000, 10 - slow);
+            window.add(900_000, slow);
+            judged_ns(TARGET, &window)
+        };
+        assert!(figure(1) < 50_000 && figure(3) > 500_000, "{} {}", figure(1), figure(3));
     }
 }
