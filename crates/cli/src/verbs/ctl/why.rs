@@ -117,7 +117,7 @@ fn why(volume: &str, now: &Report, before: &Report) -> Why {
         None => nothing(volume, seconds, now),
         Some(first) => {
             let row = rows.iter().find(|row| row.name == first.group);
-            sentence(first, row, now)
+            sentence((first, &groups), row, now)
         }
     };
     let is_here = |group: &&Group| groups.iter().any(|one| one.group == group.name);
@@ -125,7 +125,12 @@ fn why(volume: &str, now: &Report, before: &Report) -> Why {
     let drives = now.drives.iter().filter(|drive| drive.volume == volume);
     let troubled = drives
         .filter_map(|drive| Some(format!("drive {}: {}", drive.name, drive.trouble.as_deref()?)));
-    let warnings = warned.flat_map(|group| group.warnings.clone()).chain(troubled).collect();
+    let slow = causes::slow_drive(volume, now, before).map(|slow| {
+        let (here, others) = (time(slow.mean_ms), time(slow.others_ms));
+        format!("drive {}: an I/O takes {here} there, and {others} at the other drives", slow.name)
+    });
+    let warnings = warned.flat_map(|group| group.warnings.clone()).chain(troubled).chain(slow);
+    let warnings = warnings.collect();
     Why { volume: volume.to_owned(), seconds, says, groups, warnings }
 }
 
@@ -145,8 +150,15 @@ fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     format!("No I/O of {} completed in {seconds:.1} s{rest}.", visible(volume))
 }
 
-/// What is to be said of a group, in plain words.
-fn sentence(group: &Explained, row: Option<&GroupRow>, now: &Report) -> String {
+/// Part of the drives' work for another group that is worth a word, in percent.
+const MUCH_PERCENT: f64 = 20.0;
+
+/// What is to be said of a group among all, in plain words.
+fn sentence(
+    (group, all): (&Explained, &[Explained]),
+    row: Option<&GroupRow>,
+    now: &Report,
+) -> String {
     let name = visible(&group.group);
     let main = group.causes.first();
     let Some(cause) = main.filter(|cause| cause.reason != DRIVE) else {
@@ -155,9 +167,16 @@ fn sentence(group: &Explained, row: Option<&GroupRow>, now: &Report) -> String {
         }
         let drive =
             main.map_or_else(|| "all".to_owned(), |cause| format!("{:.0} %", cause.percent));
+        let others = all.iter().filter(|other| other.group != group.group);
+        let most = others.max_by(|a, b| a.cost_percent.total_cmp(&b.cost_percent));
+        let most = most.filter(|other| other.cost_percent >= MUCH_PERCENT);
+        let beside = most.map_or_else(String::new, |other| {
+            let (name, percent) = (visible(&other.group), other.cost_percent);
+            format!(", where {percent:.0} % of the work was for {name}")
+        });
         return format!(
             "Little holds I/Os back: those of {name} take {} each, and are at the drives {drive} of \
-             that time.",
+             that time{beside}.",
             time(group.mean_ms)
         );
     };
@@ -300,19 +319,24 @@ mod tests {
             waiting_ms: 0.0,
             limits: vec!["iops=500".into()],
             causes: causes.iter().map(|(reason, percent)| cause(reason, *percent)).collect(),
+            cost_percent: 10.0,
             waited_ms: 1.0,
         }
     }
 
     #[test]
     fn a_sentence_says_what_holds_the_group_that_waits_longest() {
-        let said =
-            |causes: &[(&'static str, f64)]| sentence(&explained(causes), None, &Report::default());
+        let said = |causes: &[(&'static str, f64)]| {
+            sentence((&explained(causes), &[]), None, &Report::default())
+        };
         let text = "vm7 is slow since its limit (iops=500) holds it: 93 % of the time of its I/Os.";
         assert_eq!(said(&[("limit", 93.2), ("drive", 6.8)]), text);
         let text = "Little holds I/Os back: those of vm7 take 64.0 ms each, and are at the drives \
                     88 % of that time.";
         assert_eq!(said(&[("drive", 88.0), ("limit", 12.0)]), text);
+        let bulk = Explained { group: "bulk".into(), cost_percent: 90.0, ..explained(&[]) };
+        let text = sentence((&explained(&[("drive", 88.0)]), &[bulk]), None, &Report::default());
+        assert!(text.ends_with(" of that time, where 90 % of the work was for bulk."), "{text}");
         let text = "vm7 sends more than the layer takes, so that its requests wait in their sockets \
                     or rings: 70 % of the time of its I/Os; those that it has taken wait mostly \
                     for: limit (iops=500).";
@@ -347,7 +371,7 @@ mod tests {
             waiting_ms: 4_200.0,
             ..explained(&[("limit", 100.0)])
         };
-        let said = |waiting| sentence(&waits(waiting), None, &Report::default());
+        let said = |waiting| sentence((&waits(waiting), &[]), None, &Report::default());
         let limit = "vm7 is slow since its limit (iops=500) holds it: nothing completed";
         assert_eq!(said(1), format!("{limit}, 1 I/O has waited for 4.2 s so far."));
         assert_eq!(said(9), format!("{limit}, 9 I/Os have waited for 4.2 s so far."));
@@ -367,12 +391,12 @@ mod tests {
         let groups = vec![group("vm7", 100, 10, 1), group("big", 300, 30, 1)];
         let now = report(1, groups);
         let rows = groups::rows(&now, None);
-        let said = sentence(&explained(&[("weight", 70.0)]), rows.first(), &now);
+        let said = sentence((&explained(&[("weight", 70.0)]), &[]), rows.first(), &now);
         assert!(said.ends_with("; by its weight of 100 it is due 25 %, and got 25 %."), "{said}");
         let settings = [("latency-target".to_owned(), "p99 2ms".to_owned())].into();
         let groups = vec![Group { name: "gold".into(), settings, ..Group::default() }];
         let now = Report { groups, ..Report::default() };
-        let said = sentence(&explained(&[("latency-target", 70.0)]), None, &now);
+        let said = sentence((&explained(&[("latency-target", 70.0)]), &[]), None, &now);
         assert!(said.contains("latency targets (gold: p99 2ms): 70 %"), "{said}");
     }
 
