@@ -158,7 +158,7 @@ impl<M: Machine> Channel<M> {
             volume: Arc::clone(volume),
         };
         baseline::requests::make_plug(&mut sub);
-        sub.follow_pieces();
+        sub.checks.follow_pieces(&sub.members);
         if volume.mode().1 {
             sub.follow_trace(true);
         }
@@ -403,14 +403,18 @@ impl<M: Machine> Channel<M> {
         self.in_flight() == 0
     }
 
-    /// Fails requests that the drive has not answered in time, and frees memory that no drive
-    /// writes any more. Call it after every sleep, and now and then while there is always work:
+    /// Fails requests that the drive has not answered in time, frees memory that no drive writes any
+    /// more, and learns how long requests may be. Call it after every sleep, and now and then while there is always work:
     /// time between two calls that are too far apart counts as a pause of the process, in which
     /// no request can time out. Cheap when it was called a short while ago.
     pub fn tick(&mut self) {
         let now_ns = M::now();
         if now_ns < self.next_timeout_check_ns {
             return;
+        }
+        let members = &mut self.sub.members;
+        if members.iter_mut().fold(false, |follows, member| member.follow_pieces() || follows) {
+            self.sub.checks.follow_pieces(&self.sub.members);
         }
         let mut period_ns = look_period_ns(0);
         self.driving(|channel| {

@@ -132,8 +132,32 @@ impl<M: Machine> Accounts<M> {
     }
 }
 
-/// [`Disk::piece_sectors`] where only the drive's limits count.
+/// [`LiveSizes::piece_sectors`] where only the drive's limits count.
 pub(crate) const UNBOUNDED: u64 = u64::MAX;
+
+/// Sizes that may change while the drive is used.
+pub(crate) struct LiveSizes<M: Machine> {
+    /// Only ever raised, by resize.rs; nothing on the way of an I/O looks here.
+    pub(crate) capacity: M::Word,
+    /// How many sectors a read or write may have so that the scheduler can share the drive:
+    /// channels cut longer ones, and merge no further.
+    pub(crate) piece_sectors: Arc<M::Word>,
+}
+
+/// The limits of a disk's drive, with reads and writes no longer than its scheduler wants them.
+pub(crate) fn request_limits<M: Machine>(disk: &Disk<M>) -> QueueLimits {
+    let (limits, block) = (disk.limits, u64::from(disk.limits.logical_sectors()));
+    // Relaxed: a size; whoever reads an old one sends a longer request.
+    let piece = disk.sizes.piece_sectors.load(Order::Relaxed) / block * block;
+    let most = piece.max(block).min(limits.max_sectors.into()) as u32;
+    QueueLimits { max_sectors: most, ..limits }
+}
+
+/// Whether a disk's scheduler may have reads and writes cut that the drive itself would take whole.
+#[must_use]
+pub fn cuts_requests<M: Machine>(disk: &Disk<M>) -> bool {
+    request_limits(disk).max_sectors < disk.limits.max_sectors
+}
 
 /// How a batch of whoever serves gets to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,8 +175,7 @@ pub(crate) enum SubmitPath {
 pub struct Disk<M: Machine> {
     pub(crate) config: DiskConfig<M>,
     pub(crate) limits: QueueLimits,
-    /// Only ever raised, by resize.rs; nothing on the way of an I/O looks here.
-    pub(crate) capacity: M::Word,
+    pub(crate) sizes: LiveSizes<M>,
     pub(crate) driver: Box<dyn Driver<M>>,
     pub(crate) kind: QueueKind,
     /// Flags that the driver sees: FUA only if it takes it, PREFLUSH never.
@@ -160,9 +183,6 @@ pub struct Disk<M: Machine> {
     pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
     pub(crate) hctxs: Box<[HardwareQueue<M>]>,
     pub(crate) path: SubmitPath,
-    /// How many sectors a read or write may have so that its scheduler can share the drive: channels
-    /// cut longer ones, and merge no further.
-    pub(crate) piece_sectors: Arc<M::Word>,
     /// The design that it follows instead of the multi-queue one.
     pub(crate) baseline: Option<Baseline<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
@@ -247,9 +267,11 @@ impl<M: Machine> Disk<M> {
         };
         Ok(Arc::new_cyclic(|this| Disk {
             path,
-            piece_sectors: Arc::new(M::Word::new(UNBOUNDED)),
             limits,
-            capacity: M::Word::new(capacity),
+            sizes: LiveSizes {
+                capacity: M::Word::new(capacity),
+                piece_sectors: Arc::new(M::Word::new(UNBOUNDED)),
+            },
             driver,
             kind: hw.kind,
             flags_taken: match limits.features.fua {
@@ -296,7 +318,7 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn capacity(&self) -> Sector {
         // Acquire: pairs with `raise` in resize.rs, as the volume's does.
-        self.capacity.load(Order::Acquire)
+        self.sizes.capacity.load(Order::Acquire)
     }
 
     /// Bytes that the drive has by now, of which its sectors may leave the last ones out.
@@ -309,22 +331,6 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn limits(&self) -> &QueueLimits {
         &self.limits
-    }
-
-    /// Whether its scheduler may have reads and writes cut that the drive itself would take whole.
-    #[must_use]
-    pub fn cuts_requests(&self) -> bool {
-        // Relaxed: a size.
-        self.piece_sectors.load(Order::Relaxed) < self.limits.max_sectors.into()
-    }
-
-    /// Its limits, with reads and writes no longer than its scheduler wants them.
-    pub(crate) fn request_limits(&self) -> QueueLimits {
-        let (limits, block) = (self.limits, u64::from(self.limits.logical_sectors()));
-        // Relaxed: a size; whoever reads an old one sends a longer request.
-        let piece = self.piece_sectors.load(Order::Relaxed) / block * block;
-        let most = piece.max(block).min(limits.max_sectors.into()) as u32;
-        QueueLimits { max_sectors: most, ..limits }
     }
 
     /// The CPU of the worker that may serve it for others; none if it has no place for one.

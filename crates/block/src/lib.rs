@@ -44,7 +44,8 @@ pub use channel::worker::{WORKER_SPIN_NS, Worker};
 pub use channel::{Channel, ChannelConfig};
 pub use disk::runner::Stamp;
 pub use disk::{
-    Disk, DiskConfig, Entrance, Inside, QueuePlug, RequestLock, Stack, driver_counts, prepare_stop,
+    Disk, DiskConfig, Entrance, Inside, QueuePlug, RequestLock, Stack, cuts_requests,
+    driver_counts, prepare_stop,
 };
 pub use group::config::{GroupConfig, GroupLimits, LatencyTarget, Priority};
 pub use group::{GROUPS_MAX, Groups};

@@ -150,7 +150,7 @@ fn blkparse_shows_when_a_scheduler_rests_and_for_how_long() {
     let mut traces = ["t0", "t1", "t2", "t3"].into_iter().map(|name| rests(&daemon, name));
     let notes = traces.find(|notes| !notes.is_empty()).expect("the scheduler never rests");
     for note in &notes {
-        let of_rest = note.strip_suffix(" us: group rest held: weight");
+        let of_rest = note.strip_suffix(" us: group rest held: priority");
         let time = of_rest.and_then(|note| note.split_once("rests ")).map(|(_, time)| time);
         let us: u64 = time.and_then(|time| time.parse().ok()).unwrap_or_else(|| panic!("{note}"));
         // No longer than whatever is of priority idle may be kept from the drive.

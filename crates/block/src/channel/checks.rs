@@ -9,6 +9,7 @@ use millrace_machine::Machine;
 
 use crate::bio::status::Status;
 use crate::bio::{Bio, Op, OpFlags};
+use crate::channel::member::Member;
 use crate::queue::driver::QueueKind;
 use crate::volume::Volume;
 use crate::volume::serving::Serving;
@@ -65,10 +66,12 @@ impl BioChecks {
         checks
     }
 
-    /// A request may have so many sectors from now on.
-    pub(crate) fn set_longest(&mut self, sectors: u32) {
+    /// Learns how long requests of the drives may be from now on.
+    #[cold]
+    pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[Member<M>]) {
         if self.plain_max > 0 {
-            self.plain_max = sectors;
+            let longest = members.iter().map(|member| member.limits.max_sectors).min();
+            self.plain_max = longest.unwrap_or(0);
             self.settle();
         }
     }

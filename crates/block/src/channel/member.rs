@@ -17,7 +17,7 @@ use crate::channel::plug::Plug;
 use crate::disk::runner::Runner;
 use crate::disk::trace::PlugPlace;
 use crate::disk::visit::Visit;
-use crate::disk::{Disk, SubmitPath, direct, handover, timeouts};
+use crate::disk::{Disk, SubmitPath, direct, handover, request_limits, timeouts};
 use crate::queue::driver::QueueKind;
 use crate::queue::{HardwareQueue, INSIDE_LOOK_NS, Route};
 
@@ -60,7 +60,7 @@ pub(crate) struct Member<M: Machine> {
     pub(crate) takes_plain: bool,
     /// What a request of this channel may be.
     pub(crate) limits: QueueLimits,
-    /// [`Disk::piece_sectors`], as these limits have it.
+    /// [`LiveSizes::piece_sectors`](crate::disk::LiveSizes), as these limits have it.
     piece_sectors: u64,
 }
 
@@ -81,8 +81,8 @@ impl<M: Machine> Member<M> {
             merged: None,
             takes_plain: disk.limits.takes_any_segment() && disk.limits.chunk_sectors == 0,
             // Relaxed: a size.
-            piece_sectors: disk.piece_sectors.load(Order::Relaxed),
-            limits: disk.request_limits(),
+            piece_sectors: disk.sizes.piece_sectors.load(Order::Relaxed),
+            limits: request_limits(disk),
             disk: Arc::clone(disk),
         }
     }
@@ -132,10 +132,10 @@ impl<M: Machine> Member<M> {
     #[inline(always)]
     pub(crate) fn follow_pieces(&mut self) -> bool {
         // Relaxed: a size.
-        let piece_sectors = self.disk.piece_sectors.load(Order::Relaxed);
+        let piece_sectors = self.disk.sizes.piece_sectors.load(Order::Relaxed);
         let changed = piece_sectors != self.piece_sectors;
         if changed {
-            (self.piece_sectors, self.limits) = (piece_sectors, self.disk.request_limits());
+            (self.piece_sectors, self.limits) = (piece_sectors, request_limits(&self.disk));
         }
         changed
     }

@@ -288,21 +288,9 @@ impl<M: Machine> Submission<M> {
             return self.flush_served();
         }
         self.batch.plugged = 0;
-        let mut follows = false;
         for member in &mut self.members {
             self.batch.plugged += member.flush(&mut self.run);
-            follows |= member.follow_pieces();
         }
-        if follows {
-            self.follow_pieces();
-        }
-    }
-
-    /// Learns how long requests of the drives may be from now on.
-    #[cold]
-    pub(crate) fn follow_pieces(&mut self) {
-        let longest = self.members.iter().map(|member| member.limits.max_sectors).min();
-        self.checks.set_longest(longest.unwrap_or(0));
     }
 }
 

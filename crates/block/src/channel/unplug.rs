@@ -22,14 +22,9 @@ impl<M: Machine> Submission<M> {
         let bios = self.batch.plugged;
         self.batch.plugged = 0;
         let server = self.server_of(serving, bios);
-        let mut follows = false;
         let (last, first) = self.members.split_at_mut(self.first_member);
         for member in first.iter_mut().chain(last) {
             self.batch.plugged += member.flush_served(server, &mut self.run);
-            follows |= member.follow_pieces();
-        }
-        if follows {
-            self.follow_pieces();
         }
         self.first_member = (self.first_member + 1) % self.members.len();
         if server == Server::Worker {

@@ -11,9 +11,9 @@ use millrace_machine::{Lock, Machine, Order, Stage, Word};
 
 use crate::chain::slot::BioList;
 use crate::chain::sort::{merge_into, sort};
-use crate::disk::Disk;
 use crate::disk::visit::Visit;
 use crate::disk::worker_state::WorkerState;
+use crate::disk::{Disk, request_limits};
 use crate::queue::Serve;
 use crate::queue::driver::QueueKind;
 
@@ -137,7 +137,7 @@ impl<M: Machine> Visit<'_, M> {
         M::work(Stage::Insert, list.len());
         sort(list);
         let disk = self.disk;
-        merge_into(&mut serve.staged, list, &disk.request_limits(), |kind, chain| {
+        merge_into(&mut serve.staged, list, &request_limits(disk), |kind, chain| {
             self.stats.count_merge(chain.op());
             self.trace().merged(kind, chain);
         });

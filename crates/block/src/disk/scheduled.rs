@@ -41,7 +41,7 @@ impl<M: Machine> Disk<M> {
     /// If a program's own scheduler, which is to go, keeps chains that wait, or gives back others.
     pub fn set_scheduler(&self, kind: SchedulerKind) -> Result<(), Error> {
         // Relaxed: a size, read as such. Whoever bounds it says so below.
-        self.piece_sectors.store(UNBOUNDED, Order::Relaxed);
+        self.sizes.piece_sectors.store(UNBOUNDED, Order::Relaxed);
         match kind {
             SchedulerKind::None => {
                 self.hctxs.iter().for_each(|hctx| change(hctx, None));
@@ -87,7 +87,8 @@ impl<M: Machine> Disk<M> {
         &self,
         make: impl FnMut(u16) -> Box<dyn Scheduler<M>>,
     ) -> Result<(), Error> {
-        self.piece_sectors.store(UNBOUNDED, Order::Relaxed);
+        // Relaxed: a size, read as such.
+        self.sizes.piece_sectors.store(UNBOUNDED, Order::Relaxed);
         set_all(self, None, make)
     }
 
@@ -120,7 +121,7 @@ fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveHolds<M>> {
 
 /// What the drive has in common with a scheduler that bounds its requests.
 fn parts_of<M: Machine>(disk: &Disk<M>) -> DriveParts<M> {
-    DriveParts { holds: holds_of(disk), piece_sectors: Arc::clone(&disk.piece_sectors) }
+    DriveParts { holds: holds_of(disk), piece_sectors: Arc::clone(&disk.sizes.piece_sectors) }
 }
 
 /// The groups that share a drive; the default one, if nobody is told apart.

@@ -159,7 +159,7 @@ impl<M: Machine> Volume<M> {
         self.check_places(&sizes)?;
         let drives = self.disks().iter().zip(&sizes).map(|(disk, new)| {
             let old = disk.capacity();
-            raise(&disk.capacity, *new);
+            raise(&disk.sizes.capacity, *new);
             DriveResized { name: String::from(disk.name()), old, new: *new }
         });
         let drives: Vec<DriveResized> = drives.collect();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use millrace_block::{Disk, ErrorKind, Snapshot, Stamp, Volume};
+use millrace_block::{Disk, ErrorKind, Snapshot, Stamp, Volume, cuts_requests};
 use millrace_drives::{Spec, SpecError, Words};
 use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::Config;
@@ -371,10 +371,9 @@ fn run_job(
 
 /// Whether a bio may become several, so that the drives' accounting is not that of bios.
 fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
-    let is_cut = |disk: &Arc<Disk<Native>>| disk.cuts_requests();
     volume.disks().len() > 1
         || plan.workload.bs_bytes >> 9 > volume.limits().max_sectors
-        || volume.disks().iter().any(is_cut)
+        || volume.disks().iter().any(|disk| cuts_requests(disk))
 }
 
 /// Waits for the end and tells how far it is.

@@ -7,8 +7,6 @@
 //! --client` and by experiments on schedulers.
 
 mod client;
-#[cfg(test)]
-mod promises;
 mod result;
 mod run;
 

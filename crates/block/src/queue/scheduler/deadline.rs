@@ -3,11 +3,10 @@
 //! Chains go out in the order of their sectors, a batch at a time, reads before writes, until the
 //! oldest one of a direction has waited as long as it may: then that one goes first. Neighbours
 //! merge at either end. Groups of a higher priority go before those of a lower one, until a chain
-//! of the lower one has waited for the ageing time; also if they wait at another hardware queue, for
-//! tags. All hardware queues of a drive share one lock, as the kernel's do: right for a disk that
-//! rotates, and what the others are measured against where there are many cores. Each queue sorts
-//! what is its own, since only its submitters look for
-//! what it completes. Lock order: the table of groups is never locked under this one. Kernel
+//! of the lower one has waited for the ageing time; also if those wait at another hardware queue,
+//! for tags. All hardware queues of a drive share one lock, as the kernel's do: right for a disk
+//! that rotates, and what the others are measured against where there are many cores. Each queue
+//! sorts what is its own, since only its submitters look for what it completes. Lock order: the table of groups is never locked under this one. Kernel
 //! counterpart: block/mq-deadline.c.
 
 mod holders;

@@ -18,6 +18,7 @@ pub(crate) mod level;
 pub(crate) mod mail;
 pub(crate) mod piece;
 pub(crate) mod said;
+pub(crate) mod target_depth;
 pub(crate) mod times;
 
 use alloc::boxed::Box;
@@ -38,7 +39,7 @@ use crate::queue::scheduler::cost::{CostModel, REQUEST, Weights};
 use crate::queue::scheduler::share::agreement::Agreement;
 use crate::queue::scheduler::share::depth::Policy;
 use crate::queue::scheduler::share::flow::Flow;
-use crate::queue::scheduler::share::mail::Mail;
+use crate::queue::scheduler::share::mail::{Bound, Mail};
 use crate::queue::scheduler::share::said::Noted;
 use crate::queue::scheduler::share::times::ClassSums;
 use crate::queue::scheduler::{Batch, Done, DriveMark, DriveTags, Leftover, Pick, Scheduler};
@@ -129,12 +130,9 @@ pub(crate) struct ShareQueue<M: Machine> {
     active: Vec<u16>,
     waiting: WaitingChains,
     in_flight: u32,
-    /// How much may be in flight of this queue, by way, in 16ths of a small request; with targets,
-    /// of the groups without one.
-    depth: [u32; 2],
-    /// What counts towards that, and what holds those for which there is no room.
+    bound: Bound,
+    /// What counts towards that.
     counted: [u32; 2],
-    held_by: [Hold; 2],
     /// Start of the chain that went out last.
     virtual_now: u128,
     met: Met,
@@ -191,9 +189,8 @@ impl<M: Machine> ShareQueue<M> {
             active: Vec::new(),
             waiting: WaitingChains { count: 0, drive: DriveMark::NONE },
             in_flight: 0,
-            depth: [u32::MAX; 2],
+            bound: Bound::NONE,
             counted: [0; 2],
-            held_by: [Hold::Depth; 2],
             virtual_now: 0,
             met: Met::default(),
             said: None,
@@ -236,7 +233,7 @@ impl<M: Machine> ShareQueue<M> {
         self.flows.iter_mut().for_each(|flow| flow.follow(terms));
         self.counted = [0; 2];
         for flow in self.flows.iter().filter(|flow| !flow.has_target) {
-            self.counted[flow.way] += flow.in_flight;
+            self.counted[flow.way] += flow.load.in_flight;
         }
         (self.last_place, self.met.post_ns) = (usize::MAX, 0);
     }
@@ -275,7 +272,7 @@ impl<M: Machine> ShareQueue<M> {
     fn stop_of(&self, flow: &Flow<M>, (now_ns, others_wait): (u64, bool)) -> Option<Stop> {
         let counted = self.counted[flow.way];
         // One may always go.
-        if counted > 0 && counted + REQUEST > self.depth[flow.way] && !flow.has_target {
+        if counted > 0 && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
             return Some(Stop::Depth);
         }
         let starved = || now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS;
@@ -288,7 +285,7 @@ impl<M: Machine> ShareQueue<M> {
     /// What is said to hold a flow's chains.
     fn hold_of(&self, flow: &Flow<M>, look: (u64, bool)) -> Option<Hold> {
         self.stop_of(flow, look).map(|stop| match stop {
-            Stop::Depth => self.held_by[flow.way],
+            Stop::Depth => self.bound.held_by[flow.way],
             Stop::Budget => Hold::Weight,
             Stop::Priority => Hold::Priority,
         })
@@ -299,7 +296,7 @@ impl<M: Machine> ShareQueue<M> {
         let look = (now_ns, self.others_wait());
         self.active.iter().filter_map(move |at| {
             let flow = &self.flows[usize::from(*at)];
-            let depth = requests_of(self.depth[flow.way]);
+            let depth = requests_of(self.bound.depth[flow.way]);
             self.hold_of(flow, look).map(|hold| (flow.group, hold, depth))
         })
     }
@@ -328,8 +325,8 @@ impl<M: Machine> ShareQueue<M> {
         flow.start = flow.start.max(self.virtual_now);
         self.virtual_now = flow.start;
         flow.start += u128::from(cost) * u128::from(flow.slope);
-        flow.in_flight += weight;
-        flow.waiting = flow.waiting.saturating_sub(weight);
+        flow.load.in_flight += weight;
+        flow.load.waiting = flow.load.waiting.saturating_sub(weight);
         flow.sent_ns = now_ns;
         if flow.list.is_empty() {
             flow.steady = false;
@@ -401,7 +398,7 @@ impl<M: Machine> ShareQueue<M> {
         for (flow, at) in self.flows.iter_mut().zip(0..) {
             let entry = mail.entry(at, (flow.group, flow.way));
             entry.served = flow.served;
-            (entry.waiting, entry.in_flight) = (flow.waiting, flow.in_flight);
+            (entry.waiting, entry.in_flight) = (flow.load.waiting, flow.load.in_flight);
             entry.steady &= flow.steady;
             flow.steady = !flow.list.is_empty();
             if let Some(latencies) = &mut flow.latencies {
@@ -415,8 +412,7 @@ impl<M: Machine> ShareQueue<M> {
     fn take_grants(&mut self, epoch: u64, now_ns: u64) {
         self.met.epoch = epoch;
         let mail = self.shared.mails[self.hctx].lock();
-        (self.depth, self.met.bounded) = (mail.depth, mail.bounded);
-        self.held_by = mail.held_by;
+        (self.bound, self.met.bounded) = (mail.bound, mail.bounded);
         for (flow, entry) in self.flows.iter_mut().zip(&mail.entries) {
             if entry.slope != 0 {
                 (flow.ceiling, flow.slope) = (entry.ceiling, entry.slope);
@@ -426,8 +422,8 @@ impl<M: Machine> ShareQueue<M> {
         if let Some(said) = &mut self.said {
             // By weights, all requests count as of one way.
             let depth = match self.shared.policy {
-                Policy::Weights => [self.depth[0]; 2],
-                Policy::Targets => self.depth,
+                Policy::Weights => [self.bound.depth[0]; 2],
+                Policy::Targets => self.bound.depth,
             }
             .map(requests_of);
             said.depth(depth, now_ns, self.shared.holds.decisions(self.hctx));
@@ -458,7 +454,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let at = self.place(chain.group(), chain.op());
             let weight = self.shared.weights.weight(chain.op(), chain.nr_sectors());
             let flow = &mut self.flows[at];
-            flow.waiting = flow.waiting.saturating_add(weight);
+            flow.load.waiting = flow.load.waiting.saturating_add(weight);
             self.waiting.count += 1;
             if flow.list.is_empty() {
                 self.active.push(at as u16);
@@ -479,7 +475,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         if now_ns >= self.met.post_ns {
             self.meet(now_ns, PERIOD_NS);
         }
-        if !self.met.bounded && self.flows.len() == 1 && self.depth == [u32::MAX; 2] {
+        if !self.met.bounded && self.flows.len() == 1 && self.bound.depth == [u32::MAX; 2] {
             return self.send(0, now_ns);
         }
         let stop = match self.choose(now_ns) {
@@ -509,7 +505,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         let at = self.place(done.group, done.op);
         let weight = self.shared.weights.weight(done.op, done.nr_sectors);
         let flow = &mut self.flows[at];
-        flow.in_flight = flow.in_flight.saturating_sub(weight);
+        flow.load.in_flight = flow.load.in_flight.saturating_sub(weight);
         self.in_flight = self.in_flight.saturating_sub(1);
         if !flow.has_target {
             let counted = &mut self.counted[flow.way];
@@ -561,7 +557,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         let now_ns = if self.active.is_empty() { 0 } else { M::now() };
         self.account(now_ns);
         self.active.clear();
-        self.flows.iter_mut().for_each(|flow| flow.waiting = 0);
+        self.flows.iter_mut().for_each(|flow| flow.load.waiting = 0);
         self.waiting.count = 0;
     }
 }

@@ -1,5 +1,7 @@
 //! Experiments on a small simulated machine: what holds whatever the scheduler does.
 
+mod promises;
+
 use millrace_block::{GroupLimits, Priority};
 
 use super::*;

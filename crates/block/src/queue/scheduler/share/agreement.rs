@@ -499,9 +499,9 @@ impl<M: Machine> Agreement<M> {
         let held_by = self.held_by();
         for mail in &shared.mails {
             let mut mail = mail.lock();
-            (mail.bounded, mail.held_by) = (bounded, held_by);
+            (mail.bounded, mail.bound.held_by) = (bounded, held_by);
             let part = self.part_of(&mail);
-            mail.depth = depth.map(|depth| match (part, base) {
+            mail.bound.depth = depth.map(|depth| match (part, base) {
                 (Some(part), Some(base)) if depth != u32::MAX => {
                     let own = u128::from(part) * u128::from(depth) + u128::from(base / 2);
                     let least = REQUEST.min(depth);

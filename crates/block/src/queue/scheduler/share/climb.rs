@@ -19,9 +19,9 @@ const SETTLE_IOS: u64 = 32;
 /// And how long it counts.
 const TURN_NS: u64 = 8_000_000;
 const TURN_IOS: u64 = 128;
-/// How much more the drive has to do with the quarter, in 1,024ths: 1 %. Where more depth helps less
-/// and less, as where requests meet at units by chance, this is the last twentieth of what the drive
-/// can do.
+/// How much more the drive has to do with the quarter, in 1,024ths: 1 %. Where more depth helps
+/// less and less, as where requests meet at units by chance, this is the last twentieth of what the
+/// drive can do.
 const WORTH: i64 = 10;
 /// The most that one turn counts for, and the part of it by which the depth moves.
 const MOST: i64 = 256;
@@ -157,7 +157,7 @@ mod tests {
             assert!((24..=36).contains(&calm), "from {from}: {calm}");
             assert!((20..=60).contains(&noisy), "from {from}, with noise: {noisy}");
         }
-        // Twenty places that requests meet at by chance: 95 % of what they can do at a depth of 361.
+        // Twenty places that requests meet at by chance do 95 % of their best at a depth of 361.
         let by_chance = |depth: u64| depth * 1_000_000 / (depth + 19);
         for from in [16, 200] {
             let depth = found(from, 0, by_chance);

@@ -7,7 +7,7 @@
 //! back. Every few seconds a handful of requests finds the drive nearly empty, so that the shortest
 //! time is known. While all groups have more than their share, the order in which they go out makes
 //! the shares, and the depth may grow as long as the drive does more with it (climb.rs). For
-//! `latency` the measure is groups' targets: the others' depth shrinks while one is missed. Source:
+//! `latency` groups' targets bound the others besides (target_depth.rs). Source:
 //! Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et al., 2016 (BBR's probe). Kernel counterpart:
 //! block/kyber-iosched.c, block/blk-iolatency.c.
 
@@ -19,6 +19,7 @@ use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::DriveTags;
 use crate::queue::scheduler::cost::REQUEST;
 use crate::queue::scheduler::share::climb::Climb;
+use crate::queue::scheduler::share::target_depth::TargetDepth;
 use crate::queue::scheduler::share::times::{CLASSES, ClassSums, LatencyCounts, class_of, ns_of};
 
 /// What a drive is shared by.
@@ -50,17 +51,6 @@ const PROBE_IOS: u64 = 24;
 const PROBE_HALF_NS: u64 = 100_000_000;
 /// And how soon after groups meet.
 const FIRST_PROBE_NS: u64 = 20_000_000;
-/// Requests of a group with a target between two looks at its percentile; or this time.
-const TARGET_IOS: u64 = 200;
-const TARGET_NS: u64 = 50_000_000;
-/// Requests by which a target is known to be met, or the time after which fewer do.
-const ENOUGH_IOS: u64 = 10;
-const FEW_NS: u64 = 1_000_000_000;
-/// No target was missed at any depth.
-const NO_MISS: u64 = u64::MAX / 16;
-/// How long reads and writes may take at the drive, on the average, if no group has a target.
-const WAY_TARGETS_NS: [u64; 2] = [2_000_000, 10_000_000];
-
 /// What all queues have seen since the last agreement.
 pub(crate) struct Seen {
     pub(crate) sums: ClassSums,
@@ -78,7 +68,7 @@ pub(crate) struct Seen {
     pub(crate) queues: u32,
     /// The shortest target of a group that has something waiting or at the drive.
     pub(crate) waits_for_ns: u64,
-    targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
+    pub(crate) targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
 }
 
 impl Default for Seen {
@@ -136,12 +126,7 @@ pub(crate) struct Depth {
     /// What keeps the drive busy, and the most that it may be.
     bound: u64,
     most: u64,
-    /// What targets leave to reads and writes of groups without one, and where one was missed last.
-    ways: [u64; 2],
-    missed_at: [u64; 2],
-    /// Since the ways were last moved.
-    way_sums: ClassSums,
-    way_full: bool,
+    targets: TargetDepth,
     /// Since the bound was last moved.
     sums: ClassSums,
     full: bool,
@@ -152,8 +137,6 @@ pub(crate) struct Depth {
     probe_ns: u64,
     probing: Option<Probe>,
     climb: Climb,
-    targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
-    targets_ns: u64,
 }
 
 impl Depth {
@@ -165,10 +148,7 @@ impl Depth {
             least: LEAST.0.min((most / u64::from(REQUEST)) as u32),
             bound: most.min(FIRST),
             most,
-            ways: [most; 2],
-            missed_at: [NO_MISS; 2],
-            way_sums: ClassSums::default(),
-            way_full: false,
+            targets: TargetDepth::new(most),
             sums: ClassSums::default(),
             full: false,
             decided_ns: 0,
@@ -176,8 +156,6 @@ impl Depth {
             probe_ns: 0,
             probing: None,
             climb: Climb::default(),
-            targets: Vec::new(),
-            targets_ns: 0,
         }
     }
 
@@ -188,7 +166,7 @@ impl Depth {
 
     /// What may be at the drive; none: as much as there is.
     pub(crate) fn bound(&self) -> Option<u64> {
-        self.depth.map(|_| self.bound.min(self.ways[0]))
+        self.depth.map(|_| self.bound.min(self.targets.ways()[0]))
     }
 
     /// The shortest time of reads of so many sectors, or of writes where there were no reads, if it
@@ -214,7 +192,7 @@ impl Depth {
 
     /// Whether targets leave less than keeps the drive busy, to reads and to writes.
     pub(crate) fn by_targets(&self) -> [bool; 2] {
-        self.ways.map(|way| way < self.bound)
+        self.targets.ways().map(|way| way < self.bound)
     }
 
     /// Looks for the shortest times before long.
@@ -226,23 +204,19 @@ impl Depth {
     pub(crate) fn next(&mut self, seen: &Seen, policy: Policy, now_ns: u64) -> [u32; 2] {
         let most = (self.most / u64::from(REQUEST)) as u32;
         self.least = seen.queues.clamp(LEAST.0, LEAST.1).min(most);
-        for (sums, full) in
-            [(&mut self.sums, &mut self.full), (&mut self.way_sums, &mut self.way_full)]
-        {
-            sums.add(&seen.sums);
-            *full |= seen.full;
-        }
+        self.sums.add(&seen.sums);
+        self.full |= seen.full;
         if self.depth.is_none() && now_ns >= self.probe_ns {
             // What went past the scheduler while one group was alone comes back first.
             (self.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
             self.shortest = [[u64::MAX; CLASSES]; 2];
         }
         if policy == Policy::Targets {
-            self.look_at_targets(seen, now_ns);
+            self.targets.look(seen, self.bound, now_ns);
         }
         self.look_at_times(seen, now_ns);
         let extra = self.climb.extra(self.bound);
-        let depth = self.ways.map(|way| match self.probing {
+        let depth = self.targets.ways().map(|way| match self.probing {
             Some(_) => self.least * REQUEST,
             None => ((self.bound + extra).min(way).min(self.most) as u32).max(REQUEST),
         });
@@ -326,67 +300,6 @@ impl Depth {
             }
         }
         most
-    }
-
-    /// Steers the others' depth by how far groups are from their targets.
-    fn look_at_targets(&mut self, seen: &Seen, now_ns: u64) {
-        for (group, target, counts) in &seen.targets {
-            let place = self.targets.iter().position(|(of, ..)| of == group);
-            let at = place.unwrap_or_else(|| {
-                self.targets.push((*group, *target, LatencyCounts::default()));
-                self.targets.len() - 1
-            });
-            let (_, own_target, own) = &mut self.targets[at];
-            *own_target = *target;
-            own.add(counts);
-        }
-        let elapsed_ns = now_ns.saturating_sub(self.targets_ns);
-        let most = self.targets.iter().map(|(.., counts)| counts.ios).max().unwrap_or(0);
-        if most < TARGET_IOS && elapsed_ns < TARGET_NS {
-            return;
-        }
-        // Nothing came back in twice the time that is promised.
-        let silent = most == 0 && elapsed_ns / 2 >= seen.waits_for_ns;
-        let over = match silent {
-            true => Some(2048),
-            false => self.targets.iter().map(|(_, target, counts)| counts.over(*target)).max(),
-        };
-        // A few that are too slow say enough; that all is well takes more of them.
-        let is_known = most >= ENOUGH_IOS || elapsed_ns >= FEW_NS;
-        match over {
-            Some(over) if over > 1024 || is_known => {
-                [0, 1].iter().for_each(|way| self.steer(*way, over));
-            }
-            Some(_) => return,
-            None if seen.waits_for_ns != u64::MAX => return,
-            None => self.look_at_ways(),
-        }
-        self.targets.clear();
-        (self.targets_ns, self.way_full, self.way_sums) = (now_ns, false, ClassSums::default());
-    }
-
-    /// Moves the depth of a way, by how far somebody is above a target in 1,024ths.
-    fn steer(&mut self, way: usize, over: u64) {
-        // What the bound keeps back is none of the target's doing.
-        let depth = self.ways[way].min(self.bound);
-        if over > 1024 {
-            let least = u64::from(REQUEST);
-            (self.missed_at[way], self.ways[way]) = (depth, (depth * 2 / 3).max(least));
-        } else if over < 870 && self.way_full {
-            // Fast where there was no miss lately, slowly where there was.
-            let missed_at = &mut self.missed_at[way];
-            let near = depth * 8 > *missed_at * 7;
-            *missed_at = (*missed_at + *missed_at / 512).min(NO_MISS);
-            let by = if near { 1 } else { depth / 16 + 4 };
-            self.ways[way] = (self.ways[way] + by).min(self.most);
-        }
-    }
-
-    /// Without any target, reads and writes have one each, and too slow ones shrink the others.
-    fn look_at_ways(&mut self) {
-        let over = [0, 1].map(|way| (self.way_sums.of_way(way) << 10) / WAY_TARGETS_NS[way]);
-        self.steer(1, over[0]);
-        self.steer(0, over[1]);
     }
 }
 

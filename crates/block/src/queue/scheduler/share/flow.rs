@@ -22,6 +22,13 @@ pub(crate) const VIRTUAL_BITS: u32 = 24;
 /// What groups are promised, and by what the drive is shared.
 pub(crate) type Terms<'a, M> = (&'a GroupView<M>, Policy);
 
+/// What of a flow waits, and what is at the drive, in 16ths of a small request.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Load {
+    pub(crate) waiting: u32,
+    pub(crate) in_flight: u32,
+}
+
 /// A group at one hardware queue; with [`Policy::Targets`], its reads or its writes.
 pub(crate) struct Flow<M: Machine> {
     pub(crate) group: GroupId,
@@ -38,9 +45,7 @@ pub(crate) struct Flow<M: Machine> {
     pub(crate) served: u64,
     /// What that may come to.
     pub(crate) ceiling: u64,
-    /// What waits and what is at the drive, in 16ths of a small request.
-    pub(crate) waiting: u32,
-    pub(crate) in_flight: u32,
+    pub(crate) load: Load,
     /// Something waited all the time since the last post.
     pub(crate) steady: bool,
     pub(crate) last_end: Sector,
@@ -64,8 +69,7 @@ impl<M: Machine> Flow<M> {
             has_target: false,
             served: 0,
             ceiling: u64::MAX,
-            waiting: 0,
-            in_flight: 0,
+            load: Load::default(),
             steady: false,
             last_end: Sector::MAX,
             sent_ns: 0,

@@ -42,6 +42,20 @@ impl MailEntry {
     }
 }
 
+/// How much may be in flight of a queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bound {
+    /// By way, in 16ths of a small request; with targets, of the groups without one.
+    pub(crate) depth: [u32; 2],
+    /// What holds those for which there is no room.
+    pub(crate) held_by: [Hold; 2],
+}
+
+impl Bound {
+    /// Nothing is held back.
+    pub(crate) const NONE: Bound = Bound { depth: [u32::MAX; 2], held_by: [Hold::Depth; 2] };
+}
+
 /// What a queue and the agreement tell each other.
 pub(crate) struct Mail {
     pub(crate) at_ns: u64,
@@ -56,11 +70,8 @@ pub(crate) struct Mail {
     pub(crate) largest: u64,
     pub(crate) sums: ClassSums,
     pub(crate) entries: Vec<MailEntry>,
-    /// In 16ths of a small request.
-    pub(crate) depth: [u32; 2],
+    pub(crate) bound: Bound,
     pub(crate) bounded: bool,
-    /// What holds those for which there is no room in the depth, by way.
-    pub(crate) held_by: [Hold; 2],
 }
 
 impl Default for Mail {
@@ -74,9 +85,8 @@ impl Default for Mail {
             largest: 0,
             sums: ClassSums::default(),
             entries: Vec::new(),
-            depth: [u32::MAX; 2],
+            bound: Bound::NONE,
             bounded: false,
-            held_by: [Hold::Depth; 2],
         }
     }
 }

@@ -49,5 +49,5 @@ fn a_target_may_be_met_for_ever() {
         seen.count_target(GroupId(1), LatencyTarget::Mean(1_000_000), &mut counts);
         depth.next(&seen, Policy::Targets, step * 50_000_000);
     }
-    assert_eq!(depth.ways, [depth.most; 2]);
+    assert_eq!(depth.targets.ways(), [depth.most; 2]);
 }
