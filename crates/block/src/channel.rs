@@ -403,10 +403,11 @@ impl<M: Machine> Channel<M> {
         self.in_flight() == 0
     }
 
-    /// Fails requests that the drive has not answered in time, frees memory that no drive writes any
-    /// more, and learns how long requests may be. Call it after every sleep, and now and then while there is always work:
-    /// time between two calls that are too far apart counts as a pause of the process, in which
-    /// no request can time out. Cheap when it was called a short while ago.
+    /// Fails requests that the drive has not answered in time, frees memory that no drive writes
+    /// any more, and learns how long requests may be. Call it after every sleep, and now and then
+    /// while there is always work: time between two calls that are too far apart counts as a pause
+    /// of the process, in which no request can time out. Cheap when it was called a short while
+    /// ago.
     pub fn tick(&mut self) {
         let now_ns = M::now();
         if now_ns < self.next_timeout_check_ns {

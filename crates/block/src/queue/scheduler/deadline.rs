@@ -6,8 +6,8 @@
 //! of the lower one has waited for the ageing time; also if those wait at another hardware queue,
 //! for tags. All hardware queues of a drive share one lock, as the kernel's do: right for a disk
 //! that rotates, and what the others are measured against where there are many cores. Each queue
-//! sorts what is its own, since only its submitters look for what it completes. Lock order: the table of groups is never locked under this one. Kernel
-//! counterpart: block/mq-deadline.c.
+//! sorts what is its own, since only its submitters look for what it completes. Lock order: the
+//! table of groups is never locked under this one. Kernel counterpart: block/mq-deadline.c.
 
 mod holders;
 pub(crate) mod sorted;

@@ -18,6 +18,7 @@ pub(crate) mod level;
 pub(crate) mod mail;
 pub(crate) mod piece;
 pub(crate) mod said;
+pub(crate) mod seen;
 pub(crate) mod target_depth;
 pub(crate) mod times;
 

@@ -74,10 +74,11 @@ const OTHERS: [&str; 36] = [
 pub struct ContentionArgs {
     /// A client of its own kind, `KEY=VALUE,...`; several --client contend for the same drives.
     /// Keys, all optional: name; numjobs (as many such clients), rw, bs, iodepth, thinktime (its
-    /// pause after an answer), cpu, start (it begins so much later); group (clients that name the same one share it; each has its own if
-    /// not given), and of the group weight, priority (realtime, best-effort, idle), latency-target
-    /// (p99 2ms, mean 1ms), iops, read-iops, write-iops, bandwidth, read-bandwidth,
-    /// write-bandwidth (most in a second), burst (for how long these are saved up)
+    /// pause after an answer), cpu, start (it begins so much later); group (clients that name the
+    /// same one share it; each has its own if not given), and of the group weight, priority
+    /// (realtime, best-effort, idle), latency-target (p99 2ms, mean 1ms), iops, read-iops,
+    /// write-iops, bandwidth, read-bandwidth, write-bandwidth (most in a second), burst (for how
+    /// long these are saved up)
     #[arg(long, value_name = "CLIENT", conflicts_with_all = OTHERS)]
     pub client: Vec<String>,
     /// With --client, how long the clients run before anything counts [default: 200ms]

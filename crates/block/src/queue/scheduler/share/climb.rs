@@ -8,7 +8,7 @@
 //! Robbins and Monro, 1951 (stochastic approximation).
 
 use crate::queue::scheduler::cost;
-use crate::queue::scheduler::share::depth::Seen;
+use crate::queue::scheduler::share::seen::Seen;
 
 /// How much higher the high turns are: a part of so much, and a request at least.
 const PART: u64 = 4;

@@ -11,16 +11,13 @@
 //! Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et al., 2016 (BBR's probe). Kernel counterpart:
 //! block/kyber-iosched.c, block/blk-iolatency.c.
 
-use alloc::vec::Vec;
-
 use crate::bio::Op;
-use crate::bio::group_id::GroupId;
-use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::DriveTags;
 use crate::queue::scheduler::cost::REQUEST;
 use crate::queue::scheduler::share::climb::Climb;
+use crate::queue::scheduler::share::seen::Seen;
 use crate::queue::scheduler::share::target_depth::TargetDepth;
-use crate::queue::scheduler::share::times::{CLASSES, ClassSums, LatencyCounts, class_of, ns_of};
+use crate::queue::scheduler::share::times::{CLASSES, ClassSums, class_of, ns_of};
 
 /// What a drive is shared by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,62 +48,6 @@ const PROBE_IOS: u64 = 24;
 const PROBE_HALF_NS: u64 = 100_000_000;
 /// And how soon after groups meet.
 const FIRST_PROBE_NS: u64 = 20_000_000;
-/// What all queues have seen since the last agreement.
-pub(crate) struct Seen {
-    pub(crate) sums: ClassSums,
-    /// The depth held something back.
-    pub(crate) full: bool,
-    /// Which ways were used: bits.
-    pub(crate) ways: u8,
-    /// Cost of all that was sent.
-    pub(crate) served: u64,
-    /// Some group has nothing waiting, and less at the drive than its share of the depth.
-    pub(crate) shallow: bool,
-    /// Requests at the drive, as far as queues have posted.
-    pub(crate) in_flight: u32,
-    /// Queues that have something waiting or at the drive.
-    pub(crate) queues: u32,
-    /// The shortest target of a group that has something waiting or at the drive.
-    pub(crate) waits_for_ns: u64,
-    pub(crate) targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
-}
-
-impl Default for Seen {
-    fn default() -> Self {
-        Seen {
-            sums: ClassSums::default(),
-            full: false,
-            ways: 0,
-            served: 0,
-            shallow: false,
-            in_flight: 0,
-            queues: 0,
-            waits_for_ns: u64::MAX,
-            targets: Vec::new(),
-        }
-    }
-}
-
-impl Seen {
-    /// Adds what a group with a target has seen.
-    pub(crate) fn count_target(
-        &mut self,
-        group: GroupId,
-        target: LatencyTarget,
-        counts: &mut LatencyCounts,
-    ) {
-        if counts.ios == 0 {
-            return;
-        }
-        if let Some((.., own)) = self.targets.iter_mut().find(|(of, ..)| *of == group) {
-            return own.take(counts);
-        }
-        let mut own = LatencyCounts::default();
-        own.take(counts);
-        self.targets.push((group, target, own));
-    }
-}
-
 /// A look for the shortest times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Probe {

@@ -3,8 +3,8 @@
 //! A request cannot be called back from a drive, so whoever comes next waits for it. Channels cut
 //! longer reads and writes into pieces that take the drive not much longer than a small read, and
 //! merge no further than that. As long as there are no small reads, a piece is what the drive moves
-//! in a quarter of a millisecond. Called by agreement.rs; channels read the size once a second or so.
-//! Kernel counterpart: none; iocost charges a large request but sends it whole.
+//! in a quarter of a millisecond. Called by agreement.rs; channels read the size once a second or
+//! so. Kernel counterpart: none; iocost charges a large request but sends it whole.
 
 use crate::queue::scheduler::cost::OpCost;
 

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::cost::REQUEST;
-use crate::queue::scheduler::share::depth::Seen;
+use crate::queue::scheduler::share::seen::Seen;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
 /// Requests of a group with a target between two looks at its percentile; or this time.
@@ -56,7 +56,8 @@ impl TargetDepth {
         self.ways
     }
 
-    /// Adds what queues have seen, and steers the others' depth by how far groups are from their targets.
+    /// Adds what queues have seen, and steers the others' depth by how far groups are from their
+    /// targets.
     pub(crate) fn look(&mut self, seen: &Seen, bound: u64, now_ns: u64) {
         self.sums.add(&seen.sums);
         self.full |= seen.full;

@@ -1,6 +1,9 @@
 //! The depth by what queues have seen, made up here.
 
 use super::*;
+use crate::bio::group_id::GroupId;
+use crate::group::config::LatencyTarget;
+use crate::queue::scheduler::share::times::LatencyCounts;
 
 const STEP_NS: u64 = 500_000;
 
