@@ -93,6 +93,6 @@ fn workers_cost_nothing_while_nobody_asks_for_anything() {
         thread::sleep(Duration::from_secs(3));
         let ticks = daemon.cpu_ticks() - ticks;
         let switches = daemon.voluntary_switches().saturating_sub(switches);
-        assert!(ticks <= 1 && switches <= 10, "{backend}: {ticks} ticks, {switches} switches");
+        assert!(ticks <= 3 && switches <= 10, "{backend}: {ticks} ticks, {switches} switches");
     }
 }

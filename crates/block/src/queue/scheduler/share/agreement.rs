@@ -156,6 +156,11 @@ impl<M: Machine> Agreement<M> {
         }
         self.weigh();
         // A group that is alone stands in nobody's way, and targets say themselves who does.
+        if !contended {
+            // Whoever comes next may wait for that.
+            let small = shared.cost.read.of_bytes(4_096);
+            seen.floor = self.piece.usual_cost().saturating_mul(REQUEST.into()) / small;
+        }
         seen.shallow = self.level(shared.policy) && contended && !targets;
         self.advance();
         let depth = match bounded {
@@ -243,6 +248,7 @@ impl<M: Machine> Agreement<M> {
                 entry.known = entry.served;
                 total.served += served;
                 let demand = if is_gone { 0 } else { entry.demand() };
+                seen.taken += if is_gone { 0 } else { entry.in_flight.into() };
                 total.demand += demand;
                 total.wants += if is_gone { 0 } else { entry.wants() };
                 if is_fresh {

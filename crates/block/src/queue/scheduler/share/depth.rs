@@ -41,6 +41,8 @@ const DEEP: u64 = 43;
 const LEAST: (u32, u32) = (2, 8);
 /// The depth before anything is known: 16 small requests.
 const FIRST: u64 = 16 * REQUEST as u64;
+/// Requests may weigh so many times as much as a small one, as far as the depth is concerned.
+const HEAVIEST: u64 = 1 << 10;
 /// How often the shortest times are looked for, and with how many requests.
 const PROBE_NS: u64 = 5_000_000_000;
 const PROBE_IOS: u64 = 24;
@@ -64,8 +66,11 @@ pub(crate) struct Depth {
     depth: Option<[u32; 2]>,
     /// The least, in requests.
     least: u32,
-    /// What keeps the drive busy, and the most that it may be.
+    /// What keeps the drive busy, and the most that it may be: as many requests as `most`, of the
+    /// weight that they have now.
     bound: u64,
+    bound_max: u64,
+    /// The most requests, each as if it were small.
     most: u64,
     targets: TargetDepth,
     /// Since the bound was last moved.
@@ -88,8 +93,9 @@ impl Depth {
             depth: None,
             least: LEAST.0.min((most / u64::from(REQUEST)) as u32),
             bound: most.min(FIRST),
+            bound_max: most,
             most,
-            targets: TargetDepth::new(most),
+            targets: TargetDepth::new(most * HEAVIEST),
             sums: ClassSums::default(),
             full: false,
             decided_ns: 0,
@@ -145,6 +151,10 @@ impl Depth {
     pub(crate) fn next(&mut self, seen: &Seen, policy: Policy, now_ns: u64) -> [u32; 2] {
         let most = (self.most / u64::from(REQUEST)) as u32;
         self.least = seen.queues.clamp(LEAST.0, LEAST.1).min(most);
+        if let Some(weight) = seen.taken.checked_div(seen.in_flight.into()) {
+            let weight = weight.clamp(REQUEST.into(), HEAVIEST * u64::from(REQUEST));
+            self.bound_max = self.most * weight / u64::from(REQUEST);
+        }
         self.sums.add(&seen.sums);
         self.full |= seen.full;
         if self.depth.is_none() && now_ns >= self.probe_ns {
@@ -159,7 +169,8 @@ impl Depth {
         let extra = self.climb.extra(self.bound);
         let depth = self.targets.ways().map(|way| match self.probing {
             Some(_) => self.least * REQUEST,
-            None => ((self.bound + extra).min(way).min(self.most) as u32).max(REQUEST),
+            None => ((self.bound + extra).max(seen.floor).min(way).min(self.bound_max) as u32)
+                .max(REQUEST),
         });
         *self.depth.insert(depth)
     }
@@ -214,7 +225,7 @@ impl Depth {
     /// Sets what keeps the drive busy. An eighth of the tags is left to whoever has something to do
     /// now and then.
     fn set_bound(&mut self, bound: u64) {
-        self.bound = bound.clamp(u64::from(self.least * REQUEST), self.most);
+        self.bound = bound.clamp(u64::from(self.least * REQUEST), self.bound_max);
     }
 
     fn start_over(&mut self, now_ns: u64) {

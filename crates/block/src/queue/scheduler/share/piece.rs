@@ -3,7 +3,7 @@
 //! A request cannot be called back from a drive, so whoever comes next waits for it. Channels cut
 //! longer reads and writes into pieces that take the drive not much longer than a small read, and
 //! merge no further than that. As long as there are no small reads, a piece is what the drive moves
-//! in a quarter of a millisecond. Called by agreement.rs; channels read the size once a second or
+//! in two milliseconds. Called by agreement.rs; channels read the size once a second or
 //! so. Kernel counterpart: none; iocost charges a large request but sends it whole.
 
 use crate::queue::scheduler::cost::OpCost;
@@ -13,8 +13,9 @@ pub(crate) const FIRST_SECTORS: u32 = 128;
 const LEAST_SECTORS: u32 = 64;
 /// The most: the longest read or write.
 const MOST_SECTORS: u32 = 1 << 16;
-/// How long a piece takes where no small reads are known, if the drive has several at once.
-const USUAL_NS: u64 = 250_000;
+/// How long a piece takes where no small reads are known: as long as requests may take before a
+/// drive counts as slow. Drives with a cost for each request would do less with shorter ones.
+const USUAL_NS: u64 = 2_000_000;
 /// How long a drive is watched before a decision.
 const WINDOW_NS: u64 = 50_000_000;
 
@@ -26,6 +27,8 @@ pub(crate) struct PieceSize {
     served: u64,
     /// More would have gone to the drive all the time, were it not held back.
     busy: bool,
+    /// What was sent in the usual time, by the last window.
+    usual_cost: u64,
 }
 
 /// What a drive was seen to do since the last look.
@@ -41,7 +44,12 @@ pub(crate) struct Pace {
 
 impl PieceSize {
     pub(crate) fn new() -> Self {
-        PieceSize { sectors: FIRST_SECTORS, since_ns: 0, served: 0, busy: false }
+        PieceSize { sectors: FIRST_SECTORS, since_ns: 0, served: 0, busy: false, usual_cost: 0 }
+    }
+
+    /// Cost of what the drive does in the time from which on it counts as slow.
+    pub(crate) fn usual_cost(&self) -> u64 {
+        self.usual_cost
     }
 
     pub(crate) fn sectors(&self) -> u32 {
@@ -60,15 +68,18 @@ impl PieceSize {
         let is_known = elapsed_ns < 2 * WINDOW_NS;
         let (served, busy) = (core::mem::take(&mut self.served), self.busy);
         (self.since_ns, self.busy) = (now_ns, true);
+        self.usual_cost = 0;
         if !is_known {
             return None;
         }
+        let usual = u128::from(served) * u128::from(USUAL_NS) / u128::from(elapsed_ns);
+        self.usual_cost = usual.min(1 << 60) as u64;
         let next = match (pace.small_ns, pace.piece_ns) {
             (Some(small_ns), Some(piece_ns)) if piece_ns * 5 < small_ns * 7 => self.sectors * 2,
             (Some(small_ns), Some(piece_ns)) if piece_ns * 5 > small_ns * 14 => self.sectors / 2,
             (Some(_), _) => return None,
             // A drive that is not kept busy may do more than was seen.
-            (None, _) => match (moved(served, elapsed_ns, cost), u64::from(self.sectors)) {
+            (None, _) => match (moved(self.usual_cost, cost), u64::from(self.sectors)) {
                 (moved, now) if moved * 2 >= now * 3 => self.sectors * 2,
                 (moved, now) if moved * 5 < now * 3 && busy => self.sectors / 2,
                 _ => return None,
@@ -81,10 +92,9 @@ impl PieceSize {
     }
 }
 
-/// How many sectors that follow each other a drive moves in the usual time, if it did so much.
-fn moved(served: u64, elapsed_ns: u64, cost: &OpCost) -> u64 {
-    let moved_ns = u128::from(served) * u128::from(USUAL_NS) / u128::from(elapsed_ns.max(1));
-    let moved_ps = moved_ns.saturating_sub(cost.random_ns.into()) * 1_000;
+/// How many sectors that follow each other a drive moves for this cost.
+fn moved(moved_ns: u64, cost: &OpCost) -> u64 {
+    let moved_ps = u128::from(moved_ns.saturating_sub(cost.random_ns.into())) * 1_000;
     (moved_ps / (512 * u128::from(cost.byte_ps)).max(1)).min(1 << 32) as u64
 }
 
@@ -118,10 +128,10 @@ mod tests {
     }
 
     #[test]
-    fn without_small_reads_it_is_what_the_drive_moves_in_a_quarter_of_a_millisecond() {
+    fn without_small_reads_it_is_what_the_drive_moves_in_two_milliseconds() {
         let of = |served| found(served, true, None, |_| 0);
-        // 500 MB/s, as the cost says: 125 KB.
-        assert_eq!(of(STEP_NS), 128);
+        // 500 MB/s, as the cost says: 1 MB.
+        assert_eq!(of(STEP_NS), 1_024);
         assert_eq!((of(STEP_NS / 31), of(STEP_NS << 20)), (32, 32 << 10), "the bounds");
         let idle = found(1, false, None, |_| 0);
         assert_eq!(idle, FIRST_SECTORS / 2, "what is not kept busy may do more");

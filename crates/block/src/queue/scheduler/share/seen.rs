@@ -20,8 +20,12 @@ pub(crate) struct Seen {
     pub(crate) served: u64,
     /// Some group has nothing waiting, and less at the drive than its share of the depth.
     pub(crate) shallow: bool,
-    /// Requests at the drive, as far as queues have posted.
+    /// Requests at the drive, as far as queues have posted, and how much they take of it, in 16ths
+    /// of a small request.
     pub(crate) in_flight: u32,
+    pub(crate) taken: u64,
+    /// What may be there at least, since one group is alone, in that unit.
+    pub(crate) floor: u64,
     /// Queues that have something waiting or at the drive.
     pub(crate) queues: u32,
     /// The shortest target of a group that has something waiting or at the drive.
@@ -38,6 +42,8 @@ impl Default for Seen {
             served: 0,
             shallow: false,
             in_flight: 0,
+            taken: 0,
+            floor: 0,
             queues: 0,
             waits_for_ns: u64::MAX,
             targets: Vec::new(),

@@ -52,5 +52,18 @@ fn a_target_may_be_met_for_ever() {
         seen.count_target(GroupId(1), LatencyTarget::Mean(1_000_000), &mut counts);
         depth.next(&seen, Policy::Targets, step * 50_000_000);
     }
-    assert_eq!(depth.targets.ways(), [depth.most; 2]);
+    assert_eq!(depth.targets.ways(), [depth.most * HEAVIEST; 2]);
+}
+
+#[test]
+fn as_many_large_requests_as_small_ones_may_be_at_the_drive() {
+    let mut depth = Depth::new(DriveTags { queues: 1, tags: 64 });
+    (depth.depth, depth.probe_ns) = (Some([REQUEST; 2]), u64::MAX);
+    for step in 0..2_000 {
+        let taken = 8 * 20 * u64::from(REQUEST);
+        let seen = Seen { taken, ..busy(1, 8) };
+        depth.next(&seen, Policy::Weights, step * STEP_NS);
+    }
+    let requests = depth.bound / (20 * u64::from(REQUEST));
+    assert!((40..=56).contains(&requests), "{requests} of 64 tags");
 }
