@@ -51,6 +51,8 @@ use crate::volume::serving::Chooser;
 
 /// Pause before what a drive refused is tried again, or a queue that anybody may run is polled.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
+/// How often it looks for how long requests may be, of drives whose schedulers say so.
+const FOLLOW_PIECES_NS: u64 = 100_000_000;
 
 /// Settings of a channel.
 pub struct ChannelConfig<M: Machine> {
@@ -417,7 +419,8 @@ impl<M: Machine> Channel<M> {
         if members.iter_mut().fold(false, |follows, member| member.follow_pieces() || follows) {
             self.sub.checks.follow_pieces(&self.sub.members);
         }
-        let mut period_ns = look_period_ns(0);
+        let cuts = self.sub.members.iter().any(Member::has_pieces);
+        let mut period_ns = if cuts { FOLLOW_PIECES_NS } else { look_period_ns(0) };
         self.driving(|channel| {
             for member in &mut channel.sub.members {
                 period_ns = period_ns.min(look_period_ns(member.disk.config.timeout_ns));

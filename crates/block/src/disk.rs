@@ -153,7 +153,7 @@ pub(crate) fn request_limits<M: Machine>(disk: &Disk<M>) -> QueueLimits {
     QueueLimits { max_sectors: most, ..limits }
 }
 
-/// Whether a disk's scheduler may have reads and writes cut that the drive itself would take whole.
+/// Returns true if a disk's scheduler has reads and writes cut that the drive would take whole.
 #[must_use]
 pub fn cuts_requests<M: Machine>(disk: &Disk<M>) -> bool {
     request_limits(disk).max_sectors < disk.limits.max_sectors

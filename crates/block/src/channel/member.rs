@@ -17,7 +17,7 @@ use crate::channel::plug::Plug;
 use crate::disk::runner::Runner;
 use crate::disk::trace::PlugPlace;
 use crate::disk::visit::Visit;
-use crate::disk::{Disk, SubmitPath, direct, handover, request_limits, timeouts};
+use crate::disk::{Disk, SubmitPath, UNBOUNDED, direct, handover, request_limits, timeouts};
 use crate::queue::driver::QueueKind;
 use crate::queue::{HardwareQueue, INSIDE_LOOK_NS, Route};
 
@@ -58,7 +58,7 @@ pub(crate) struct Member<M: Machine> {
     merged: Option<Merged>,
     /// To the drive any piece of memory is one segment, and it has no boundaries.
     pub(crate) takes_plain: bool,
-    /// What a request of this channel may be.
+    /// Limits of this channel's requests.
     pub(crate) limits: QueueLimits,
     /// [`LiveSizes::piece_sectors`](crate::disk::LiveSizes), as these limits have it.
     piece_sectors: u64,
@@ -128,7 +128,7 @@ impl<M: Machine> Member<M> {
         self.flush_list(run)
     }
 
-    /// Whether the drive's requests may be longer from now on, or are to be shorter.
+    /// Learns how long the drive's requests may be from now on; returns true if that has changed.
     #[inline(always)]
     pub(crate) fn follow_pieces(&mut self) -> bool {
         // Relaxed: a size.
@@ -138,6 +138,11 @@ impl<M: Machine> Member<M> {
             (self.piece_sectors, self.limits) = (piece_sectors, request_limits(&self.disk));
         }
         changed
+    }
+
+    /// Returns true if the drive's scheduler says how long requests may be, which may change.
+    pub(crate) fn has_pieces(&self) -> bool {
+        self.piece_sectors != UNBOUNDED
     }
 
     /// Counts what was plugged since the last time as the drive's; returns how much.

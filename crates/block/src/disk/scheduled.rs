@@ -25,6 +25,7 @@ use crate::queue::scheduler::deadline::{Deadline, DeadlineConfig};
 use crate::queue::scheduler::fair::Fair;
 use crate::queue::scheduler::latency::Latency;
 use crate::queue::scheduler::share::DriveParts;
+use crate::queue::scheduler::share::piece::FIRST_SECTORS;
 use crate::queue::scheduler::{Chain, DriveTags, Pick, Scheduler, SchedulerKind, Scheduling};
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, Serve};
@@ -40,18 +41,13 @@ impl<M: Machine> Disk<M> {
     /// # Panics
     /// If a program's own scheduler, which is to go, keeps chains that wait, or gives back others.
     pub fn set_scheduler(&self, kind: SchedulerKind) -> Result<(), Error> {
-        // Relaxed: a size, read as such. Whoever bounds it says so below.
-        self.sizes.piece_sectors.store(UNBOUNDED, Order::Relaxed);
         match kind {
-            SchedulerKind::None => {
-                self.hctxs.iter().for_each(|hctx| change(hctx, None));
-                Ok(())
-            }
+            SchedulerKind::None => self.hctxs.iter().for_each(|hctx| change(hctx, None)),
             SchedulerKind::Deadline => {
                 let deadline = Deadline::new(DeadlineConfig::default(), self.hctxs.len())
                     .with_groups(self.config.groups.clone())
                     .accounting_to(&holds_of(self));
-                set_all(self, Some(kind), |hctx| deadline.queue(hctx))
+                set_all(self, Some(kind), |hctx| deadline.queue(hctx))?;
             }
             SchedulerKind::Fair => {
                 let fair = Fair::of_drive(
@@ -60,7 +56,7 @@ impl<M: Machine> Disk<M> {
                     self.config.cost,
                     tags_of(self),
                 );
-                set_all(self, Some(kind), |hctx| fair.queue(hctx))
+                set_all(self, Some(kind), |hctx| fair.queue(hctx))?;
             }
             SchedulerKind::Latency => {
                 let latency = Latency::of_drive(
@@ -69,9 +65,16 @@ impl<M: Machine> Disk<M> {
                     self.config.cost,
                     tags_of(self),
                 );
-                set_all(self, Some(kind), |hctx| latency.queue(hctx))
+                set_all(self, Some(kind), |hctx| latency.queue(hctx))?;
             }
         }
+        let sectors = match kind {
+            SchedulerKind::Fair | SchedulerKind::Latency => FIRST_SECTORS.into(),
+            SchedulerKind::None | SchedulerKind::Deadline => UNBOUNDED,
+        };
+        // Now that the one before is gone, which may have said another. Relaxed: a size.
+        self.sizes.piece_sectors.store(sectors, Order::Relaxed);
+        Ok(())
     }
 
     /// Has a program's own scheduler order what waits: `make` makes that of each hardware queue, by
@@ -87,9 +90,10 @@ impl<M: Machine> Disk<M> {
         &self,
         make: impl FnMut(u16) -> Box<dyn Scheduler<M>>,
     ) -> Result<(), Error> {
-        // Relaxed: a size, read as such.
+        set_all(self, None, make)?;
+        // Relaxed: a size.
         self.sizes.piece_sectors.store(UNBOUNDED, Order::Relaxed);
-        set_all(self, None, make)
+        Ok(())
     }
 
     /// The scheduler that the drive has; none if it is a program's own.
@@ -119,7 +123,7 @@ fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveHolds<M>> {
     disk.accounts.holds(disk.hctxs.len())
 }
 
-/// What the drive has in common with a scheduler that bounds its requests.
+/// The drive's part in a scheduler that bounds its requests.
 fn parts_of<M: Machine>(disk: &Disk<M>) -> DriveParts<M> {
     DriveParts { holds: holds_of(disk), piece_sectors: Arc::clone(&disk.sizes.piece_sectors) }
 }

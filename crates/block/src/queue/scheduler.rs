@@ -286,9 +286,9 @@ pub trait Scheduler<M: Machine>: Send {
     /// failed or came too late.
     fn completed(&mut self, done: &Done);
 
-    /// Whether `ios` chains of a group with so many sectors, submitted at `queued_ns`, may go
-    /// straight to the driver, unseen, since there is nothing to order; asked only while nothing
-    /// waits inside. What goes past is not told of when it completes.
+    /// Returns true if chains of a group may go straight to the driver, unseen, since there is
+    /// nothing to order: `ios` chains with so many sectors, submitted at `queued_ns`. Asked only
+    /// while nothing waits inside. What goes past is not told of when it completes.
     fn pass(&mut self, group: GroupId, ios: (u32, u64), queued_ns: u64) -> bool;
 
     /// Gives back all chains that wait: another scheduler takes over, or the queue is closed. It

@@ -4,7 +4,7 @@
 //! and a running daemon's settings are changed and printed. How groups go together is in
 //! group/members.rs. Pure.
 
-pub(super) mod members;
+pub mod members;
 pub mod targets;
 
 use millrace::{GroupConfig, LatencyTarget, Words};

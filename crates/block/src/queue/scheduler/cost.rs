@@ -69,7 +69,7 @@ impl Default for CostModel {
 }
 
 impl OpCost {
-    /// What one at a random place costs that moves so many bytes, in nanoseconds, 1 or more.
+    /// Cost of an I/O at a random place that moves so many bytes, in nanoseconds, 1 or more.
     pub(crate) fn of_bytes(&self, bytes: u64) -> u64 {
         (u64::from(self.random_ns) + bytes * u64::from(self.byte_ps) / 1_000).max(1)
     }
@@ -122,7 +122,7 @@ impl Weights {
         Weights { read: OpWeight::of(&cost.read), write: OpWeight::of(&cost.write) }
     }
 
-    /// What a request takes: that of a small random one, or more.
+    /// How much a request takes: as much as a small random one, or more.
     #[inline]
     pub(crate) fn weight(&self, op: Op, sectors: SectorCount) -> u32 {
         let weight = if op == Op::Read { &self.read } else { &self.write };

@@ -3,7 +3,7 @@
 //! The second step of `[[group]]` sections and of the keys `group` and `group-each` of an export.
 //! Called by sections.rs for these keys and by plan.rs for the rest.
 
-use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, ServeConfig};
+use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, ServeConfig, VolumeConfig};
 use millrace_console::words::nearest;
 use millrace_drives::usual_times;
 
@@ -138,7 +138,7 @@ pub fn warn_of_idle(
     }
 }
 
-/// Warns of what groups are promised where a cache knows no groups: a line for each cached volume
+/// Warns of shares and targets of groups where a cache knows no groups: a line for each cached volume
 /// of the group's exports.
 pub fn warn_of_caches(
     (file, raw): (&str, &RawConfig),
@@ -146,16 +146,21 @@ pub fn warn_of_caches(
     warnings: &mut Vec<String>,
 ) {
     for group in &raw.groups {
-        let is_used = |volume: &str| {
-            let mut exports = config.exports.iter();
-            let name = &group.name.value;
-            exports.any(|export| export.group_name() == name && export.volume == volume)
-        };
-        let cached = config.volumes.iter().filter(|volume| volume.cache.is_some());
-        let said = cached.filter(|volume| is_used(&volume.name));
-        let said = said.filter_map(|volume| by_cache(&group.config, &volume.name));
+        let cached = volumes_of(config, &group.name.value).filter(|one| one.cache.is_some());
+        let said = cached.filter_map(|volume| by_cache(&group.config, &volume.name, |_| true));
         warnings.extend(said.map(|text| format!("{file}:{}: {text}", group.name.line)));
     }
+}
+
+/// The volumes that clients of a group use.
+pub fn volumes_of<'a>(
+    config: &'a ServeConfig,
+    group: &'a str,
+) -> impl Iterator<Item = &'a VolumeConfig> {
+    config.volumes.iter().filter(move |volume| {
+        let mut exports = config.exports.iter();
+        exports.any(|export| export.group_name() == group && export.volume == volume.name)
+    })
 }
 
 /// Warns of latency targets that nothing keeps, since a drive has another scheduler, or that a
@@ -170,11 +175,7 @@ pub fn warn_of_targets(
         Some((&group.name.value, group.config.latency_target?, group.target_line?))
     });
     for (group, target, line) in targets {
-        let is_used = |volume: &str| {
-            let mut exports = config.exports.iter();
-            exports.any(|export| export.group_name() == group && export.volume == volume)
-        };
-        for volume in config.volumes.iter().filter(|volume| is_used(&volume.name)) {
+        for volume in volumes_of(config, group) {
             let said = volume.drives.iter().find_map(|drive| {
                 let (name, volume) = (drive.name.as_str(), volume.name.as_str());
                 let asked = TargetQuery { group, target, drive: name, volume };

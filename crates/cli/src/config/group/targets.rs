@@ -11,6 +11,9 @@ use millrace_drives::{UsualTimes, Words as _};
 use super::target_text;
 use crate::config::words;
 
+/// A group that has so many I/Os at a drive at a time waits for itself.
+const MANY: f64 = 2.0;
+
 /// Two digits, rounded up: more would claim what nobody measured.
 fn rounded(ns: u64) -> u64 {
     let digits = ns.checked_ilog10().map_or(0, |digits| digits.saturating_sub(1));
@@ -131,9 +134,10 @@ impl TargetQuery<'_> {
         })
     }
 
-    /// That a group misses its target by what its own I/Os take at the drive, which has so many
-    /// I/Os of others at a time: of those, less than one is the least that a scheduler can leave.
-    pub fn missed(&self, times: &Snapshot, others: f64) -> String {
+    /// That a group misses its target by what its own I/Os take at the drive, which has so many of
+    /// these at a time, and so many of others: of those, less than one is the least that a
+    /// scheduler can leave.
+    pub fn missed(&self, times: &Snapshot, (own, others): (f64, f64)) -> String {
         let (figure_ns, usual_ns) = (figure_ns(self.target, times), times.quantile_ns(0.5));
         let takes = format!(
             "{} is missed: {} itself takes {} for the I/Os of this group (half of them take {})",
@@ -142,15 +146,19 @@ impl TargetQuery<'_> {
             target_text(with_ns(self.target, rounded(figure_ns))),
             about(usual_ns),
         );
-        match others < 1.0 {
-            true => {
-                format!("{takes}, which no scheduler can shorten; {}", self.remedy(figure_ns))
-            }
-            false => format!(
+        if others >= 1.0 {
+            return format!(
                 "{takes}, and has {others:.1} I/Os of other groups at a time; limit those groups \
                  (`bandwidth`), or loosen their targets if they have any"
-            ),
+            );
         }
+        if own >= MANY {
+            return format!(
+                "{takes}, and has {own:.0} of them at a time, which wait for each other there; let \
+                 its clients send fewer at a time, or limit the group (`bandwidth`)"
+            );
+        }
+        format!("{takes}, which no scheduler can shorten; {}", self.remedy(figure_ns))
     }
 
     /// That it is no longer missed.
@@ -159,8 +167,8 @@ impl TargetQuery<'_> {
     }
 }
 
-/// Keys of a group by which schedulers share drives, as far as it has any.
-fn shared_by(config: &GroupConfig) -> Vec<&'static str> {
+/// Keys of a group by which schedulers share drives, as far as it has any that are wanted.
+fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
     let plain = GroupConfig::new("");
     [
         ("weight", config.weight != plain.weight),
@@ -168,13 +176,18 @@ fn shared_by(config: &GroupConfig) -> Vec<&'static str> {
         ("latency-target", config.latency_target.is_some()),
     ]
     .into_iter()
-    .filter_map(|(key, is_set)| is_set.then_some(key))
+    .filter_map(|(key, is_set)| (is_set && wanted(key)).then_some(key))
     .collect()
 }
 
-/// That schedulers do not know whose I/O a cached volume does, if the group has keys for them.
-pub fn by_cache(config: &GroupConfig, volume: &str) -> Option<String> {
-    let keys = shared_by(config);
+/// That schedulers do not know whose I/O a cached volume does, if the group has keys for them that
+/// are wanted.
+pub fn by_cache(
+    config: &GroupConfig,
+    volume: &str,
+    wanted: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let keys = shared_by(config, wanted);
     let (last, others) = keys.split_last()?;
     let keys = match others {
         [] => (*last).to_owned(),
@@ -258,17 +271,19 @@ mod tests {
 
     #[test]
     fn a_missed_target_is_said_with_the_drives_figure_of_the_same_kind() {
-        let said = ASKED.missed(&times(60_000), 0.9);
+        let said = ASKED.missed(&times(60_000), (1.0, 0.9));
         let start = "group gold: latency-target p99 50us is missed: drive d0 of volume fast itself \
                      takes p99 240us for the I/Os of this group (half of them take 60us), which no";
         assert!(said.starts_with(start), "{said}");
         assert!(said.contains("set latency-target to p99 360us or more"), "{said}");
         let mean = TargetQuery { target: LatencyTarget::Mean(50_000), ..ASKED };
-        let said = mean.missed(&times(60_000), 7.0);
+        let said = mean.missed(&times(60_000), (1.0, 7.0));
         let part = "takes mean 66us for the I/Os of this group (half of them take 60us), and has \
                     7.0 I/Os of other groups at a time; limit those groups (`bandwidth`), or";
-        assert!(!said.contains("no scheduler can shorten"), "{said}");
-        assert!(said.contains(part), "{said}");
+        assert!(said.contains(part) && !said.contains("no scheduler can shorten"), "{said}");
+        let said = ASKED.missed(&times(60_000), (15.8, 0.0));
+        let part = ", and has 16 of them at a time, which wait for each other there; let its";
+        assert!(said.contains(part) && !said.contains("no scheduler"), "{said}");
     }
 
     #[test]

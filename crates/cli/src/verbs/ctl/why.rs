@@ -198,7 +198,8 @@ fn sentence(
             format!("{name} is slow since others are due before it: {share}{shares}.")
         }
         "latency-target" => {
-            format!("{name} is slow for the sake of latency targets{}: {share}.", targets(now))
+            let of = targets(all, now);
+            format!("{name} is slow for the sake of latency targets{of}: {share}.")
         }
         "depth" => {
             format!("{name} waits while the drives have as much as keeps them busy: {share}.")
@@ -232,11 +233,12 @@ fn so_far(group: &Explained) -> String {
     }
 }
 
-/// The groups that have latency targets, in parentheses.
-fn targets(now: &Report) -> String {
+/// Those of the groups here that have latency targets, in parentheses.
+fn targets(here: &[Explained], now: &Report) -> String {
     let of = |group: &Group| {
         let target = group.settings.get("latency-target")?;
-        Some(format!("{}: {}", visible(&group.name), visible(target)))
+        let is_here = here.iter().any(|one| one.group == group.name);
+        is_here.then(|| format!("{}: {}", visible(&group.name), visible(target)))
     };
     let all: Vec<String> = now.groups.iter().filter_map(of).take(3).collect();
     if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
@@ -396,8 +398,12 @@ mod tests {
         let settings = [("latency-target".to_owned(), "p99 2ms".to_owned())].into();
         let groups = vec![Group { name: "gold".into(), settings, ..Group::default() }];
         let now = Report { groups, ..Report::default() };
-        let said = sentence((&explained(&[("latency-target", 70.0)]), &[]), None, &now);
+        let vm7 = explained(&[("latency-target", 70.0)]);
+        let gold = [Explained { group: "gold".into(), ..explained(&[]) }];
+        let said = sentence((&vm7, &gold), None, &now);
         assert!(said.contains("latency targets (gold: p99 2ms): 70 %"), "{said}");
+        let said = sentence((&vm7, &[]), None, &now);
+        assert!(said.contains("for the sake of latency targets: 70 %"), "gold is not here: {said}");
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl<M: Machine> Holders<M> {
         self.wait_for(class, now_ns);
     }
 
-    /// What is of a lower priority than a class waits for it from now on.
+    /// Chains of a lower priority than a class wait for it from now on.
     pub(crate) fn wait_for(&mut self, class: usize, now_ns: u64) {
         let mut fresh = core::mem::take(&mut self.fresh);
         match core::mem::replace(&mut self.class, class) == class {

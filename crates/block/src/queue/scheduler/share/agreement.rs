@@ -19,13 +19,13 @@ use crate::group::config::Priority;
 use crate::group::view::{GroupRow, GroupView};
 use crate::queue::scheduler::DriveTags;
 use crate::queue::scheduler::cost::REQUEST;
-use crate::queue::scheduler::share::Shared;
 use crate::queue::scheduler::share::depth::{Depth, Policy};
 use crate::queue::scheduler::share::flow::VIRTUAL_BITS;
 use crate::queue::scheduler::share::level::{Level, Want};
 use crate::queue::scheduler::share::mail::{Mail, MailEntry};
 use crate::queue::scheduler::share::piece::{Pace, PieceSize};
 use crate::queue::scheduler::share::seen::Seen;
+use crate::queue::scheduler::share::{SLOW_NS, Shared};
 
 /// What waited all the time does so no more if its queue has not posted for so long.
 const STALE_NS: u64 = 5_000_000;
@@ -43,9 +43,7 @@ const WINDOW_IOS: u64 = 4;
 const SAMPLE_NS: u64 = 400_000;
 /// A group that usually has less than half of a request has gone.
 const HALF: u64 = REQUEST as u64 / 2;
-/// A drive is slow if requests take so long there while nothing holds them back: whoever comes next
-/// would wait as long. From then on it has no more than keeps it busy, for this time at least.
-const SLOW_NS: u64 = 2_000_000;
+/// How long a drive that was found to be slow has no more than keeps it busy, at least.
 const SLOW_FOR_NS: u64 = 1_000_000_000;
 
 /// A group over all queues.
@@ -155,12 +153,10 @@ impl<M: Machine> Agreement<M> {
             return;
         }
         self.weigh();
-        // A group that is alone stands in nobody's way, and targets say themselves who does.
         if !contended {
-            // Whoever comes next may wait for that.
-            let small = shared.cost.read.of_bytes(4_096);
-            seen.floor = self.piece.usual_cost().saturating_mul(REQUEST.into()) / small;
+            seen.floor = self.usual_load(shared);
         }
+        // A group that is alone stands in nobody's way, and targets say themselves who does.
         seen.shallow = self.level(shared.policy) && contended && !targets;
         self.advance();
         let depth = match bounded {
@@ -177,17 +173,21 @@ impl<M: Machine> Agreement<M> {
     fn look_for_slowness(&mut self, shared: &Shared<M>, seen: &Seen, now_ns: u64) {
         let is_slow = match self.depth.is_off() {
             true => seen.sums.usual_ns() >= SLOW_NS,
-            // What is held back would all be at the drive, for as long as it takes the drive.
+            // What is held back would be at the drive, too.
             false => {
                 let demand = self.here().map(|(_, total)| total.demand).sum::<u64>();
-                let small = shared.cost.read.of_bytes(4_096);
-                let all_ns = (demand * small / u64::from(REQUEST)) << 10;
-                seen.full && all_ns / self.rate.max(1) >= SLOW_NS
+                seen.full && demand >= self.usual_load(shared)
             }
         };
         if is_slow {
             self.slow_ns = now_ns + SLOW_FOR_NS;
         }
+    }
+
+    /// As much as the drive does until it counts as slow, in 16ths of a small request.
+    fn usual_load(&self, shared: &Shared<M>) -> u64 {
+        let small = shared.cost.read.of_bytes(4_096);
+        self.piece.usual_cost().saturating_mul(REQUEST.into()) / small
     }
 
     /// Says how long the drive's requests may be from now on.
@@ -198,9 +198,13 @@ impl<M: Machine> Agreement<M> {
             piece_ns: self.depth.shortest_ns(self.piece.sectors()),
             busy: self.depth.is_usual(),
         };
-        if let Some(sectors) = self.piece.next(&pace, &shared.cost.read, now_ns) {
-            // Relaxed: a size, read as such.
-            shared.piece_sectors.store(sectors.into(), Order::Relaxed);
+        let before = self.piece.sectors();
+        if !self.piece.look(&pace, &shared.cost.read, now_ns) {
+            return;
+        }
+        // Relaxed: a size, read as such.
+        shared.piece_sectors.store(self.piece.sectors().into(), Order::Relaxed);
+        if self.piece.sectors() != before {
             // How long such requests take at least is not known.
             self.depth.look_soon(now_ns);
         }

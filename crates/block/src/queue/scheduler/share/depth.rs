@@ -7,8 +7,8 @@
 //! back. Every few seconds a handful of requests finds the drive nearly empty, so that the shortest
 //! time is known. While all groups have more than their share, the order in which they go out makes
 //! the shares, and the depth may grow as long as the drive does more with it (climb.rs). For
-//! `latency` groups' targets bound the others besides (target_depth.rs). Source:
-//! Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et al., 2016 (BBR's probe). Kernel counterpart:
+//! `latency` groups' targets bound the others, too (target_depth.rs). Source: Brakmo and Peterson,
+//! 1995 (TCP Vegas); Cardwell et al., 2016 (BBR's probe). Kernel counterpart:
 //! block/kyber-iosched.c, block/blk-iolatency.c.
 
 use crate::bio::Op;
@@ -50,6 +50,7 @@ const PROBE_IOS: u64 = 24;
 const PROBE_HALF_NS: u64 = 100_000_000;
 /// And how soon after groups meet.
 const FIRST_PROBE_NS: u64 = 20_000_000;
+
 /// A look for the shortest times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Probe {

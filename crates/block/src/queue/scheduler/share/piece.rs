@@ -3,19 +3,18 @@
 //! A request cannot be called back from a drive, so whoever comes next waits for it. Channels cut
 //! longer reads and writes into pieces that take the drive not much longer than a small read, and
 //! merge no further than that. As long as there are no small reads, a piece is what the drive moves
-//! in two milliseconds. Called by agreement.rs; channels read the size once a second or
-//! so. Kernel counterpart: none; iocost charges a large request but sends it whole.
+//! until it counts as slow: with a cost for each request, it would do less with shorter ones.
+//! Called by agreement.rs; channels read the size ten times a second. Kernel counterpart: none;
+//! iocost charges a large request but sends it whole.
 
 use crate::queue::scheduler::cost::OpCost;
+use crate::queue::scheduler::share::SLOW_NS;
 
 /// The size before anything is known, and the least, in sectors: 64 and 32 KiB.
 pub(crate) const FIRST_SECTORS: u32 = 128;
 const LEAST_SECTORS: u32 = 64;
-/// The most: the longest read or write.
+/// The most: 32 MiB.
 const MOST_SECTORS: u32 = 1 << 16;
-/// How long a piece takes where no small reads are known: as long as requests may take before a
-/// drive counts as slow. Drives with a cost for each request would do less with shorter ones.
-const USUAL_NS: u64 = 2_000_000;
 /// How long a drive is watched before a decision.
 const WINDOW_NS: u64 = 50_000_000;
 
@@ -27,18 +26,18 @@ pub(crate) struct PieceSize {
     served: u64,
     /// More would have gone to the drive all the time, were it not held back.
     busy: bool,
-    /// What was sent in the usual time, by the last window.
+    /// Cost of all that is sent in [`SLOW_NS`], by the last window; 0: not known.
     usual_cost: u64,
 }
 
-/// What a drive was seen to do since the last look.
+/// A drive since the last look.
 pub(crate) struct Pace {
     /// Cost of what was sent.
     pub(crate) served: u64,
     /// Shortest times of small reads, and of requests as long as pieces, as far as they are known.
     pub(crate) small_ns: Option<u64>,
     pub(crate) piece_ns: Option<u64>,
-    /// It has all that keeps it busy.
+    /// The drive has all that keeps it busy.
     pub(crate) busy: bool,
 }
 
@@ -47,7 +46,7 @@ impl PieceSize {
         PieceSize { sectors: FIRST_SECTORS, since_ns: 0, served: 0, busy: false, usual_cost: 0 }
     }
 
-    /// Cost of what the drive does in the time from which on it counts as slow.
+    /// Cost of all that the drive does until it counts as slow; 0: not known.
     pub(crate) fn usual_cost(&self) -> u64 {
         self.usual_cost
     }
@@ -56,13 +55,13 @@ impl PieceSize {
         self.sectors
     }
 
-    /// The size from now on, in sectors, if it changes.
-    pub(crate) fn next(&mut self, pace: &Pace, cost: &OpCost, now_ns: u64) -> Option<u32> {
+    /// Adds a look at the drive; returns true if the size was decided on anew.
+    pub(crate) fn look(&mut self, pace: &Pace, cost: &OpCost, now_ns: u64) -> bool {
         self.served += pace.served;
         self.busy &= pace.busy;
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         if elapsed_ns < WINDOW_NS {
-            return None;
+            return false;
         }
         // What was sent long ago says nothing of how fast the drive is.
         let is_known = elapsed_ns < 2 * WINDOW_NS;
@@ -70,25 +69,23 @@ impl PieceSize {
         (self.since_ns, self.busy) = (now_ns, true);
         self.usual_cost = 0;
         if !is_known {
-            return None;
+            return true;
         }
-        let usual = u128::from(served) * u128::from(USUAL_NS) / u128::from(elapsed_ns);
+        let usual = u128::from(served) * u128::from(SLOW_NS) / u128::from(elapsed_ns);
         self.usual_cost = usual.min(1 << 60) as u64;
         let next = match (pace.small_ns, pace.piece_ns) {
             (Some(small_ns), Some(piece_ns)) if piece_ns * 5 < small_ns * 7 => self.sectors * 2,
             (Some(small_ns), Some(piece_ns)) if piece_ns * 5 > small_ns * 14 => self.sectors / 2,
-            (Some(_), _) => return None,
+            (Some(_), _) => self.sectors,
             // A drive that is not kept busy may do more than was seen.
             (None, _) => match (moved(self.usual_cost, cost), u64::from(self.sectors)) {
                 (moved, now) if moved * 2 >= now * 3 => self.sectors * 2,
                 (moved, now) if moved * 5 < now * 3 && busy => self.sectors / 2,
-                _ => return None,
+                _ => self.sectors,
             },
         };
-        let next = next.clamp(LEAST_SECTORS, MOST_SECTORS);
-        let changes = next != self.sectors;
-        self.sectors = next;
-        changes.then_some(next)
+        self.sectors = next.clamp(LEAST_SECTORS, MOST_SECTORS);
+        true
     }
 }
 
@@ -111,7 +108,7 @@ mod tests {
         (1..1_000).for_each(|step| {
             let piece_ns = Some(piece_ns(piece.sectors / 2));
             let pace = Pace { served, small_ns, piece_ns, busy };
-            piece.next(&pace, &cost, step * STEP_NS);
+            piece.look(&pace, &cost, step * STEP_NS);
         });
         piece.sectors / 2
     }
@@ -128,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn without_small_reads_it_is_what_the_drive_moves_in_two_milliseconds() {
+    fn without_small_reads_it_is_what_the_drive_moves_until_it_is_slow() {
         let of = |served| found(served, true, None, |_| 0);
         // 500 MB/s, as the cost says: 1 MB.
         assert_eq!(of(STEP_NS), 1_024);

@@ -44,6 +44,8 @@ pub struct LiveDaemon {
     recording: TraceRecording,
     lock_statistics: LockStatistics,
     targets: LatencyTargets,
+    /// Groups of exports of volumes that have a cache, with the volumes.
+    cached: Vec<(String, String)>,
     marks: Arc<DirtyMarks>,
 }
 
@@ -75,6 +77,7 @@ impl LiveDaemon {
             recording: TraceRecording::default(),
             lock_statistics: LockStatistics::default(),
             targets: LatencyTargets::new(plan),
+            cached: group_settings::cached(&plan.config),
             marks,
         }
     }
@@ -128,10 +131,7 @@ impl LiveDaemon {
         let groups = &self.servers.groups;
         let sets = |key: &str| asked.settings.contains_key(key);
         let warn = |config: &_| {
-            let mut said = Vec::new();
-            if ["weight", "priority", "latency-target"].into_iter().any(sets) {
-                said = self.targets.by_caches(config);
-            }
+            let mut said = group_settings::ignored_by_caches(&self.cached, config, sets);
             if sets("latency-target") {
                 said.extend(self.targets.at_once(groups, &self.volumes, config));
             }

@@ -6,10 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use millrace::{GroupConfig, ServedGroups};
+use millrace::{DEFAULT_GROUP, GroupConfig, ServeConfig, ServedGroups};
 use millrace_console::{say, visible};
 
 use crate::config::group;
+use crate::config::group::members::volumes_of;
+use crate::config::group::targets::by_cache;
 use crate::views::settings::{Group, GroupChange, GroupSetting};
 use crate::views::{Refusal, SetGroup};
 
@@ -46,6 +48,24 @@ pub fn set(
     let (name, words) = (visible(&asked.group), words.join(" "));
     say(&format!("group {name}: {} from now on\n", visible(&words)));
     Ok(GroupChange { group: asked.group.clone(), settings, warnings: warn(&now) })
+}
+
+/// The groups that use volumes with a cache, each with such a volume.
+pub fn cached(config: &ServeConfig) -> Vec<(String, String)> {
+    let names = config.groups.iter().map(|group| group.name.as_str()).chain([DEFAULT_GROUP]);
+    let volumes = names.flat_map(|group| volumes_of(config, group).map(move |one| (group, one)));
+    let cached = volumes.filter(|(_, volume)| volume.cache.is_some());
+    cached.map(|(group, volume)| (group.to_owned(), volume.name.clone())).collect()
+}
+
+/// Sentences about keys that were set just now, as `sets` says, and that caches ignore.
+pub fn ignored_by_caches(
+    cached: &[(String, String)],
+    config: &GroupConfig,
+    sets: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let volumes = cached.iter().filter(|(group, _)| *group == config.name);
+    volumes.filter_map(|(_, volume)| by_cache(config, volume, &sets)).collect()
 }
 
 /// All groups with their settings in words, and what is to be said of them.

@@ -17,7 +17,7 @@ use millrace_drives::{UsualTimes, usual_times};
 use millrace_machine::Native;
 
 use crate::config::ServePlan;
-use crate::config::group::targets::{TargetQuery, by_cache};
+use crate::config::group::targets::TargetQuery;
 
 /// Time for which a target is missed before that is said.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -35,9 +35,8 @@ const LINES: usize = 3;
 pub struct LatencyTargets {
     /// Usual times of modelled drives, by name.
     usual: BTreeMap<String, UsualTimes>,
-    /// The groups of exports, with their volumes; the volumes that have a cache.
+    /// The groups of exports, with their volumes.
     users: Vec<(String, String)>,
-    cached: Vec<String>,
     /// By group, volume and drive.
     drive_targets: Mutex<BTreeMap<(GroupId, usize, usize), DriveTarget>>,
 }
@@ -59,9 +58,9 @@ struct DriveTarget {
 #[derive(Debug, PartialEq)]
 enum TargetChange {
     None,
-    /// It is missed, by what the drive took in these times, in which it had so many I/Os of others
-    /// at a time.
-    Missed(Snapshot, f64),
+    /// It is missed, by these times at the drive, where so many I/Os of the group were at a time,
+    /// and so many of others.
+    Missed(Snapshot, (f64, f64)),
     /// Kept again, after it was missed.
     Kept,
 }
@@ -85,7 +84,9 @@ impl DriveTarget {
         self.before = times.clone();
         let all_ns = all_ns - std::mem::replace(&mut self.all_before_ns, all_ns);
         // As many at a time as their times fill the time that went by (Little).
-        let others = all_ns.saturating_sub(window.sum_ns()) as f64 / elapsed.as_nanos() as f64;
+        let at_a_time = |ns: u64| ns as f64 / elapsed.as_nanos() as f64;
+        let others = at_a_time(all_ns.saturating_sub(window.sum_ns()));
+        let there = (at_a_time(window.sum_ns()), others);
         let figure_ns = judged_ns(self.target, &window);
         // A time is known to a sixteenth.
         if figure_ns - figure_ns / 16 <= self.target.ns() {
@@ -94,7 +95,7 @@ impl DriveTarget {
         }
         let missed_since = *self.missed_since.get_or_insert(from);
         match self.says.is_none() && now.duration_since(missed_since) >= PATIENCE {
-            true => TargetChange::Missed(window, others),
+            true => TargetChange::Missed(window, there),
             false => TargetChange::None,
         }
     }
@@ -117,22 +118,11 @@ impl LatencyTargets {
         let usual = plan.config.drives();
         let usual = usual.filter_map(|one| Some((one.name.clone(), usual_times(&one.spec)?)));
         let users = plan.config.exports.iter();
-        let cached = plan.config.volumes.iter().filter(|volume| volume.cache.is_some());
         LatencyTargets {
             usual: usual.collect(),
             users: users.map(|one| (one.group_name().to_owned(), one.volume.clone())).collect(),
-            cached: cached.map(|volume| volume.name.clone()).collect(),
             drive_targets: Mutex::default(),
         }
-    }
-
-    /// What is to be said of a group whose share was set just now, for caches that know no groups.
-    pub fn by_caches(&self, config: &GroupConfig) -> Vec<String> {
-        let of_group = self.users.iter().filter(|(group, _)| *group == config.name);
-        let mut volumes: Vec<&String> = of_group.map(|(_, volume)| volume).collect();
-        volumes.dedup();
-        let cached = volumes.into_iter().filter(|volume| self.cached.contains(volume));
-        cached.filter_map(|volume| by_cache(config, volume)).collect()
     }
 
     /// What is to be said of a target that was set just now: by the schedulers of the drives of the
@@ -208,7 +198,7 @@ impl LatencyTargets {
                         tracing::info!("{}", asked.kept());
                         continue;
                     }
-                    TargetChange::Missed(window, others) => asked.missed(&window, others),
+                    TargetChange::Missed(window, there) => asked.missed(&window, there),
                 };
                 match lines < LINES {
                     true => tracing::warn!(group = name, drive = disk.name(), "{text}"),
@@ -291,7 +281,7 @@ mod tests {
             let all_ns = times.sum_ns() + second * 2_000_000_000;
             found.push(match one.look(start + SECOND * second as u32, &times, all_ns) {
                 TargetChange::None => "-",
-                TargetChange::Missed(_, others) => {
+                TargetChange::Missed(_, (_, others)) => {
                     assert!((1.9..2.1).contains(&others), "{others}");
                     one.says = Some(String::new());
                     "missed"
