@@ -92,6 +92,8 @@ impl CostModel {
 
 /// A random read or write of 4 KiB, in the unit in which depths are counted.
 pub(crate) const REQUEST: u32 = 16;
+/// A drive is slow if requests take so long there: whoever comes next would wait as long.
+pub(crate) const SLOW_NS: u64 = 2_000_000;
 
 /// How much of a drive's depth a request takes, in 16ths of what a random one of 4 KiB takes.
 #[derive(Debug, Clone, Copy)]

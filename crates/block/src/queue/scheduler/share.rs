@@ -49,8 +49,6 @@ use crate::queue::scheduler::{Batch, Done, DriveMark, DriveTags, Leftover, Pick,
 const PERIOD_NS: u64 = 500_000;
 /// How often one posts that is held back.
 const BLOCKED_PERIOD_NS: u64 = 50_000;
-/// A drive is slow if requests take so long there: whoever comes next would wait as long.
-pub(crate) const SLOW_NS: u64 = 2_000_000;
 /// A group of a lower priority gets at least one I/O in this time.
 const STARVED_NS: u64 = 100_000_000;
 

@@ -138,8 +138,8 @@ pub fn warn_of_idle(
     }
 }
 
-/// Warns of shares and targets of groups where a cache knows no groups: a line for each cached volume
-/// of the group's exports.
+/// Warns of shares and targets of groups where a cache knows no groups: a line for each cached
+/// volume of the group's exports.
 pub fn warn_of_caches(
     (file, raw): (&str, &RawConfig),
     config: &ServeConfig,

@@ -18,14 +18,14 @@ use crate::bio::group_id::GroupId;
 use crate::group::config::Priority;
 use crate::group::view::{GroupRow, GroupView};
 use crate::queue::scheduler::DriveTags;
-use crate::queue::scheduler::cost::REQUEST;
+use crate::queue::scheduler::cost::{REQUEST, SLOW_NS};
+use crate::queue::scheduler::share::Shared;
 use crate::queue::scheduler::share::depth::{Depth, Policy};
 use crate::queue::scheduler::share::flow::VIRTUAL_BITS;
 use crate::queue::scheduler::share::level::{Level, Want};
 use crate::queue::scheduler::share::mail::{Mail, MailEntry};
 use crate::queue::scheduler::share::piece::{Pace, PieceSize};
 use crate::queue::scheduler::share::seen::Seen;
-use crate::queue::scheduler::share::{SLOW_NS, Shared};
 
 /// What waited all the time does so no more if its queue has not posted for so long.
 const STALE_NS: u64 = 5_000_000;

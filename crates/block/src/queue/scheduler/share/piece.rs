@@ -7,8 +7,7 @@
 //! Called by agreement.rs; channels read the size ten times a second. Kernel counterpart: none;
 //! iocost charges a large request but sends it whole.
 
-use crate::queue::scheduler::cost::OpCost;
-use crate::queue::scheduler::share::SLOW_NS;
+use crate::queue::scheduler::cost::{OpCost, SLOW_NS};
 
 /// The size before anything is known, and the least, in sectors: 64 and 32 KiB.
 pub(crate) const FIRST_SECTORS: u32 = 128;
