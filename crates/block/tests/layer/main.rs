@@ -16,6 +16,7 @@ mod lanes;
 mod layer;
 mod order;
 mod owners;
+mod pieces;
 mod promises;
 mod request_lock;
 mod resize;
