@@ -153,11 +153,7 @@ impl Daemon {
     /// Sends a signal; nothing happens if it was reaped.
     pub fn signal(&self, signal: i32) {
         if self.status.is_none() {
-            let pid = i32::try_from(self.pid()).expect("Linux process ids fit 22 bits");
-            // SAFETY: kill reads no memory of ours; `status` is unset, so the child is not reaped
-            // and `pid` still names it and nothing else.
-            let sent = unsafe { libc::kill(pid, signal) };
-            assert_eq!(sent, 0, "cannot send signal {signal} to the daemon");
+            send_signal(&self.child, signal);
         }
     }
 
@@ -245,6 +241,18 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
 fn field(status: &str, name: &str) -> Option<u64> {
     let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
+}
+
+/// Sends a signal to a child that has not been waited for.
+///
+/// # Panics
+///
+/// When the system refuses.
+pub(crate) fn send_signal(child: &Child, signal: i32) {
+    let pid = i32::try_from(child.id()).expect("Linux process ids fit 22 bits");
+    // SAFETY: kill reads no memory of ours, and a child that is not reaped keeps its number.
+    let sent = unsafe { libc::kill(pid, signal) };
+    assert_eq!(sent, 0, "cannot send signal {signal} to process {pid}");
 }
 
 #[cfg(test)]

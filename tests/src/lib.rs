@@ -9,6 +9,7 @@
 mod binary;
 pub mod cached_volume;
 pub mod ceph;
+pub mod client_io;
 mod clients;
 pub mod control;
 mod daemon;

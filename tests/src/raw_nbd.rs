@@ -17,6 +17,10 @@ pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
 /// Command: flush.
 pub const FLUSH: u16 = 3;
+/// Command: trim.
+pub const TRIM: u16 = 4;
+/// Flag of a command: it is on stable storage when it is answered.
+pub const FLAG_FUA: u16 = 1;
 /// Bytes of a simple reply without its payload.
 pub const REPLY_BYTES: usize = 16;
 
@@ -41,8 +45,14 @@ pub fn handshake(export: &str) -> Vec<u8> {
 /// The header of a request; the payload of a write comes after it.
 #[must_use]
 pub fn request(command: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+    flagged_request(0, command, cookie, offset, length)
+}
+
+/// [`request`] with flags.
+#[must_use]
+pub fn flagged_request(flags: u16, command: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
     let mut bytes = REQUEST_MAGIC.to_be_bytes().to_vec();
-    bytes.extend_from_slice(&0u16.to_be_bytes());
+    bytes.extend_from_slice(&flags.to_be_bytes());
     bytes.extend_from_slice(&command.to_be_bytes());
     bytes.extend_from_slice(&cookie.to_be_bytes());
     bytes.extend_from_slice(&offset.to_be_bytes());
@@ -177,6 +187,15 @@ impl RawNbd {
         self.send(&request(FLUSH, 1, 0, 0))?;
         assert_eq!(self.reply()?, (0, 1), "flush");
         Ok(())
+    }
+
+    /// A second handle of the socket, by which another thread can end it.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    pub fn clone_stream(&self) -> io::Result<UnixStream> {
+        self.stream.try_clone()
     }
 
     /// Says that nothing more will be sent, as a client does that half-closes its socket.

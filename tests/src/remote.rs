@@ -73,6 +73,14 @@ impl Remote {
         self.child.wait().expect("the child is ours to wait for");
     }
 
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// If the system refuses that.
+    pub fn signal(&self, signal: i32) {
+        crate::daemon::send_signal(&self.child, signal);
+    }
+
     /// Starts it again with the same arguments.
     ///
     /// # Panics

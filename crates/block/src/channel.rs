@@ -415,8 +415,9 @@ impl<M: Machine> Channel<M> {
         if now_ns < self.next_timeout_check_ns {
             return;
         }
-        let members = &mut self.sub.members;
-        if members.iter_mut().fold(false, |follows, member| member.follow_pieces() || follows) {
+        // All of them look, whichever finds another size.
+        let looks = self.sub.members.iter_mut().map(Member::follow_pieces);
+        if looks.filter(|is_other| *is_other).count() > 0 {
             self.sub.checks.follow_pieces(&self.sub.members);
         }
         let cuts = self.sub.members.iter().any(Member::has_pieces);

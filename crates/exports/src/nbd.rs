@@ -51,7 +51,7 @@ pub use self::config::{ExportConfig, ListenConfig, ServerConfig};
 pub use self::inherited_sockets::{handed_over_address, handed_over_names};
 pub use self::listen::Listen;
 pub use self::renewal::log_expiries;
-pub use self::stats::{Copied, ServerStats};
+pub use self::stats::{PayloadCounts, ServerStats};
 pub use self::tls::ListenTls;
 pub use self::worker::drain::StopReport;
 pub use crate::{Allow, ExportErrors, SocketAccess, UnixSocket};

@@ -51,7 +51,7 @@ const DRIVE_GAUGES: [Metric<Drive, u64>; 4] = [
     ("size_bytes", "Size of the drive.", |drive| drive.size_bytes),
 ];
 
-const SERVER_COUNTERS: [Metric<Report, u64>; 11] = [
+const SERVER_COUNTERS: [Metric<Report, u64>; 12] = [
     ("connections_accepted", "Connections accepted.", |r| r.server.connections.accepted),
     ("connections_refused", "Connections refused as too many.", |r| r.server.connections.refused),
     ("protocol_errors", "Connections closed for a breach of the protocol.", |r| {
@@ -67,6 +67,7 @@ const SERVER_COUNTERS: [Metric<Report, u64>; 11] = [
     ("errors", "Requests answered with an error.", |r| r.server.errors),
     ("copied_bytes", "Bytes of write payload that were copied.", |r| r.server.copied_bytes),
     ("bounced", "Requests that began or ended within a block.", |r| r.server.bounced),
+    ("memory_waits", "Times a request had to wait for payload memory.", |r| r.server.memory_waits),
     ("sends", "Sends completed.", |r| r.server.sends),
     ("system_calls", "System calls of the I/O threads for data.", |r| r.server.system_calls),
 ];
@@ -107,6 +108,14 @@ pub fn render(report: &Report) -> String {
     page.sample("millrace_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.family("millrace_uptime_seconds", "gauge", "How long the daemon serves.");
     page.sample("millrace_uptime_seconds", &[], seconds(report.uptime_ns));
+    for (name, help, ns) in [
+        ("ran", "Processor time of all threads.", report.processor.ran_ns),
+        ("waited", "Time threads were ready and had no processor.", report.processor.waited_ns),
+    ] {
+        let name = format!("millrace_processor_{name}_seconds_total");
+        page.family(&name, "counter", help);
+        page.sample(&name, &[], seconds(ns));
+    }
     drives(&mut page, report);
     volumes(&mut page, report);
     ended(&mut page, report);

@@ -35,12 +35,24 @@ pub struct Report {
     /// Volumes whose caches were dirty when an earlier daemon ended, until that is acknowledged.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unacknowledged: Vec<String>,
+    /// Processor time of all threads.
+    pub processor: ProcessorTime,
     /// Exports.
     pub exports: Vec<Export>,
     /// The NBD server.
     pub server: Server,
     /// I/O threads of exports to virtual machines.
     pub guests: Vec<GuestThread>,
+}
+
+/// Processor time of the daemon's threads that run now, added up, so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessorTime {
+    /// Time on a processor, in nanoseconds.
+    pub ran_ns: u64,
+    /// Time in which a thread was ready to run and had no processor, in nanoseconds.
+    pub waited_ns: u64,
 }
 
 /// The answer to `trace-status` and `trace-stop`.
@@ -247,6 +259,8 @@ pub struct Server {
     pub copied_bytes: u64,
     /// Requests that began or ended within a block.
     pub bounced: u64,
+    /// Times a request had to wait for payload memory.
+    pub memory_waits: u64,
     /// Receives completed.
     pub receives: u64,
     /// Sends completed.

@@ -23,8 +23,8 @@ pub struct ServerStats {
     pub requests: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// What was copied.
-    pub copied: Copied,
+    /// Payload of requests.
+    pub payload: PayloadCounts,
     /// Receives completed.
     pub receives: u64,
     /// Sends completed.
@@ -39,17 +39,19 @@ pub struct ServerStats {
     pub buffer_bytes: u64,
 }
 
-/// What a server copied.
+/// How a server handled payload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Copied {
+pub struct PayloadCounts {
     /// Bytes of write payload copied once, out of a receive buffer.
-    pub bytes: u64,
+    pub copied_bytes: u64,
     /// Requests that began or ended within a block.
     pub bounced: u64,
+    /// Times a request had to wait for memory.
+    pub memory_waits: u64,
 }
 
 /// Counters that are summed over threads.
-pub(crate) const FIELDS: usize = 15;
+pub(crate) const FIELDS: usize = 16;
 
 impl Counters<FIELDS> for ServerStats {
     fn fields(&mut self) -> [&mut u64; FIELDS] {
@@ -62,8 +64,9 @@ impl Counters<FIELDS> for ServerStats {
             &mut self.stalled,
             &mut self.requests,
             &mut self.errors,
-            &mut self.copied.bytes,
-            &mut self.copied.bounced,
+            &mut self.payload.copied_bytes,
+            &mut self.payload.bounced,
+            &mut self.payload.memory_waits,
             &mut self.receives,
             &mut self.sends,
             &mut self.system_calls,
@@ -83,7 +86,10 @@ mod tests {
         for (number, field) in (1..).zip(counts.fields()) {
             *field = number;
         }
-        assert_eq!((counts.connections, counts.copied.bytes, counts.buffers_in_use), (1, 9, 15));
+        assert_eq!(
+            (counts.connections, counts.payload.copied_bytes, counts.buffers_in_use),
+            (1, 9, 16)
+        );
         let published = crate::counters::PublishedCounters::default();
         published.publish(counts);
         let mut total: ServerStats = published.read();
@@ -91,7 +97,7 @@ mod tests {
         total.add_fields(published.read());
         assert_eq!(
             total.fields().map(|field| *field),
-            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(|one| 2 * one)
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16].map(|one| 2 * one)
         );
     }
 }

@@ -269,14 +269,14 @@ impl<M: Machine> ShareQueue<M> {
     /// What stops a flow's first chain, if anything does, at a time at which others wait or not.
     #[inline]
     fn stop_of(&self, flow: &Flow<M>, (now_ns, others_wait): (u64, bool)) -> Option<Stop> {
+        let starved = || now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS;
+        if flow.is_idle() && !starved() && (flow.served >= flow.ceiling || others_wait) {
+            return Some(Stop::Priority);
+        }
         let counted = self.counted[flow.way];
         // One may always go.
         if counted > 0 && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
             return Some(Stop::Depth);
-        }
-        let starved = || now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS;
-        if flow.is_idle() && !starved() && (flow.served >= flow.ceiling || others_wait) {
-            return Some(Stop::Priority);
         }
         (flow.served >= flow.ceiling && !flow.is_idle()).then_some(Stop::Budget)
     }

@@ -1,9 +1,11 @@
 //! `millrace ctl why`: what held I/Os of each group on a volume in the last seconds.
 //!
 //! Asks the daemon for its counters twice. causes.rs is the arithmetic; here it is put in words: a
-//! sentence on the group whose I/Os waited longest, then a table.
+//! sentence on the group whose I/Os waited longest, a table, then a line for each other cause
+//! (observations.rs).
 
 mod causes;
+mod observations;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -67,7 +69,7 @@ struct Why {
     /// The sentence for people.
     says: String,
     groups: Vec<Explained>,
-    /// What these groups are promised and cannot have, and drives that are not whole.
+    /// What these groups are promised and cannot have, and other causes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
@@ -122,15 +124,8 @@ fn why(volume: &str, now: &Report, before: &Report) -> Why {
     };
     let is_here = |group: &&Group| groups.iter().any(|one| one.group == group.name);
     let warned = now.groups.iter().filter(is_here);
-    let drives = now.drives.iter().filter(|drive| drive.volume == volume);
-    let troubled = drives
-        .filter_map(|drive| Some(format!("drive {}: {}", drive.name, drive.trouble.as_deref()?)));
-    let slow = causes::slow_drive(volume, now, before).map(|slow| {
-        let (here, others) = (time(slow.mean_ms), time(slow.others_ms));
-        format!("drive {}: an I/O takes {here} there, and {others} at the other drives", slow.name)
-    });
-    let warnings = warned.flat_map(|group| group.warnings.clone()).chain(troubled).chain(slow);
-    let warnings = warnings.collect();
+    let warnings = warned.flat_map(|group| group.warnings.clone());
+    let warnings = warnings.chain(observations::observations(volume, now, before)).collect();
     Why { volume: volume.to_owned(), seconds, says, groups, warnings }
 }
 
@@ -150,8 +145,11 @@ fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     format!("No I/O of {} completed in {seconds:.1} s{rest}.", visible(volume))
 }
 
-/// Part of the drives' work for another group that is worth a word, in percent.
+/// Part of the drives' work for one group that is worth a word, in percent.
 const MUCH_PERCENT: f64 = 20.0;
+
+/// I/Os under way, on average, below which a client rather pauses than waits.
+const IDLE: f64 = 0.8;
 
 /// What is to be said of a group among all, in plain words.
 fn sentence(
@@ -167,16 +165,16 @@ fn sentence(
         }
         let drive =
             main.map_or_else(|| "all".to_owned(), |cause| format!("{:.0} %", cause.percent));
-        let others = all.iter().filter(|other| other.group != group.group);
-        let most = others.max_by(|a, b| a.cost_percent.total_cmp(&b.cost_percent));
-        let most = most.filter(|other| other.cost_percent >= MUCH_PERCENT);
+        let most = all.iter().max_by(|a, b| a.cost_percent.total_cmp(&b.cost_percent));
+        let most = most.filter(|most| all.len() > 1 && most.cost_percent >= MUCH_PERCENT);
         let beside = most.map_or_else(String::new, |other| {
             let (name, percent) = (visible(&other.group), other.cost_percent);
             format!(", where {percent:.0} % of the work was for {name}")
         });
+        let pauses = pauses(group).unwrap_or_default();
         return format!(
             "Little holds I/Os back: those of {name} take {} each, and are at the drives {drive} of \
-             that time{beside}.",
+             that time{beside}.{pauses}",
             time(group.mean_ms)
         );
     };
@@ -223,6 +221,18 @@ fn sentence(
     }
 }
 
+/// The part of the time in which a group has nothing under way, if that is worth a word.
+fn pauses(group: &Explained) -> Option<String> {
+    let busy = group.ios * group.mean_ms / 1e3;
+    let is_idle = group.ios > 0.0 && group.waiting == 0 && busy < IDLE;
+    is_idle.then(|| {
+        let (name, percent) = (visible(&group.group), 100.0 * (1.0 - busy));
+        format!(
+            " Nothing of {name} is here {percent:.0} % of the time: its client pauses, or is slow to send."
+        )
+    })
+}
+
 /// How long the I/Os of a group of which nothing completed have waited.
 fn so_far(group: &Explained) -> String {
     let waited = time(group.waiting_ms);
@@ -244,7 +254,7 @@ fn targets(here: &[Explained], now: &Report) -> String {
     if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
 }
 
-/// For people: the sentence, then a row for each group.
+/// For people: the sentence, a row for each group, a line for each warning.
 fn text(why: &Why) -> String {
     let warnings: String =
         why.warnings.iter().map(|warning| format!("\n{}\n", visible(warning))).collect();
@@ -336,8 +346,14 @@ mod tests {
         let text = "Little holds I/Os back: those of vm7 take 64.0 ms each, and are at the drives \
                     88 % of that time.";
         assert_eq!(said(&[("drive", 88.0), ("limit", 12.0)]), text);
+        let slow = Explained { ios: 5.0, ..explained(&[("drive", 100.0)]) };
+        let text = sentence((&slow, &[]), None, &Report::default());
+        assert!(text.ends_with(
+            " Nothing of vm7 is here 68 % of the time: its client pauses, or is slow to send."
+        ));
         let bulk = Explained { group: "bulk".into(), cost_percent: 90.0, ..explained(&[]) };
-        let text = sentence((&explained(&[("drive", 88.0)]), &[bulk]), None, &Report::default());
+        let all = [explained(&[]), bulk];
+        let text = sentence((&explained(&[("drive", 88.0)]), &all), None, &Report::default());
         assert!(text.ends_with(" of that time, where 90 % of the work was for bulk."), "{text}");
         let text = "vm7 sends more than the layer takes, so that its requests wait in their sockets \
                     or rings: 70 % of the time of its I/Os; those that it has taken wait mostly \

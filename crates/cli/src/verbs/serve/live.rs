@@ -10,6 +10,7 @@ pub mod group_counts;
 pub mod group_settings;
 pub mod latency_targets;
 pub mod lock_statistics;
+pub mod processor_time;
 pub mod resize;
 pub mod trace_recording;
 pub mod volume_settings;

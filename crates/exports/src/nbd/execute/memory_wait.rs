@@ -187,6 +187,8 @@ impl Core {
             // Its group's limits are gone meanwhile.
             self.end_memory_wait(conn);
         }
+        self.counts.payload.memory_waits +=
+            u64::from(!matches!(conn.memory_wait, MemoryWait::Own | MemoryWait::Queued));
         if conn.held_bytes > 0 {
             conn.memory_wait = MemoryWait::Own;
             return NoBuffer::Wait;

@@ -421,7 +421,7 @@ fn every_request_receive_and_send_is_counted_and_shown_to_others() {
     assert_eq!(rig.call(&mut client, &request(Command::Cache, 0, 512), &[]), 0);
     assert_eq!(rig.call(&mut client, &request(Command::Read, 0, 0), &[]), 22);
     let before = rig.core.counts;
-    assert_eq!((before.requests, before.errors, before.copied.bytes), (3, 1, 1024));
+    assert_eq!((before.requests, before.errors, before.payload.copied_bytes), (3, 1, 1024));
     let read = super::super::tests::header(&request(Command::Read, 512, 1024));
     std::io::Write::write_all(&mut client, &read).unwrap();
     assert!(rig.receive(&mut client, 16 + 1024)[16..] == data);

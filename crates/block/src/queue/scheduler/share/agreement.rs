@@ -215,6 +215,13 @@ impl<M: Machine> Agreement<M> {
         self.here.iter().map(|at| (*at, &self.totals[usize::from(*at)]))
     }
 
+    /// Groups that are here and not of priority idle.
+    fn not_idle(&self) -> impl Iterator<Item = &Total> {
+        let row = |at: u16| self.view.row(GroupId(at));
+        let is_it = move |at| row(at).is_some_and(|row| row.priority != Priority::Idle);
+        self.here().filter(move |(at, _)| is_it(*at)).map(|(_, total)| total)
+    }
+
     /// Reads the mail.
     fn gather(&mut self, shared: &Shared<M>, now_ns: u64) -> Seen {
         let mut seen = Seen::default();
@@ -445,11 +452,7 @@ impl<M: Machine> Agreement<M> {
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
         // Those of priority idle get what is left: nothing while others wait, or fill the drive.
-        let others = self.here().filter(|(at, _)| {
-            let row = self.view.row(GroupId(*at));
-            row.is_some_and(|row| row.priority != Priority::Idle)
-        });
-        let (waits, demand) = others.fold((false, 0), |(waits, demand), (_, total)| {
+        let (waits, demand) = self.not_idle().fold((false, 0), |(waits, demand), total| {
             (waits || total.steady, demand + total.demand)
         });
         let held_back = waits || demand * 2 >= u64::from(depth);
@@ -499,7 +502,7 @@ impl<M: Machine> Agreement<M> {
     /// What holds those for which there is no room in the depth, by way: the drive, unless targets
     /// leave less than it takes, or several groups wait for their turns.
     fn held_by(&self) -> [Hold; 2] {
-        let waiting = self.here().filter(|(_, total)| total.steady && total.demand > 0).count();
+        let waiting = self.not_idle().filter(|total| total.steady && total.demand > 0).count();
         let hold = if waiting > 1 { Hold::Weight } else { Hold::Depth };
         self.depth.by_targets().map(|is_so| if is_so { Hold::LatencyTarget } else { hold })
     }

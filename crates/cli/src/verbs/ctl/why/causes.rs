@@ -20,10 +20,6 @@ pub const QUEUE: &str = "queue";
 /// Flushes: each waits for the one before it, and then for the drives.
 pub const FLUSH: &str = "flush";
 
-/// I/Os by which a drive is compared with others, and the least mean that is slow, in milliseconds.
-const SLOW_IOS: u64 = 10;
-const SLOW_MS: f64 = 0.5;
-
 /// A part of the time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cause {
@@ -157,39 +153,6 @@ pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     explained
 }
 
-/// A drive that takes much longer for an I/O than the other drives of its volume.
-#[derive(Debug, PartialEq)]
-pub struct SlowDrive<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// How long one takes there, and at the others, on average, in milliseconds.
-    pub mean_ms: f64,
-    pub others_ms: f64,
-}
-
-/// The slowest drive of a volume, if an I/O took twice as long there as at the others, or longer.
-pub fn slow_drive<'a>(volume: &str, now: &'a Report, before: &Report) -> Option<SlowDrive<'a>> {
-    let mut drives: Vec<(&str, u64, u64)> = Vec::new();
-    for drive in now.drives.iter().filter(|drive| drive.volume == volume) {
-        let empty = Drive::default();
-        let old = before.drives.iter().find(|old| old.name == drive.name).unwrap_or(&empty);
-        let of = |drive: &Drive| {
-            let ops = drive.ops.iter().filter(|op| op.op != FLUSH);
-            ops.fold((0, 0), |(ios, ns), op| (ios + op.ios, ns + op.service.sum_ns))
-        };
-        let ((ios, ns), (old_ios, old_ns)) = (of(drive), of(old));
-        drives.push((&drive.name, ios.saturating_sub(old_ios), ns.saturating_sub(old_ns)));
-    }
-    drives.retain(|(_, ios, _)| *ios >= SLOW_IOS);
-    let mean = |ios: u64, ns: u64| ns as f64 / ios.max(1) as f64 / 1e6;
-    let slowest = *drives.iter().max_by(|a, b| mean(a.1, a.2).total_cmp(&mean(b.1, b.2)))?;
-    let others = drives.iter().filter(|drive| drive.0 != slowest.0);
-    let (ios, ns) = others.fold((0, 0), |(ios, ns), drive| (ios + drive.1, ns + drive.2));
-    let (mean_ms, others_ms) = (mean(slowest.1, slowest.2), mean(ios, ns));
-    let is_slow = ios > 0 && mean_ms >= 2.0 * others_ms && mean_ms >= SLOW_MS;
-    is_slow.then_some(SlowDrive { name: slowest.0, mean_ms, others_ms })
-}
-
 /// How long schedulers held a group's I/Os.
 fn scheduled_ns(did: &GroupDelta) -> f64 {
     let all: u64 = did.held_ns.iter().sum();
@@ -289,27 +252,6 @@ mod tests {
     }
 
     const MS: u64 = 1 << 20;
-
-    #[test]
-    fn a_drive_that_takes_twice_as_long_as_the_others_is_found() {
-        let drive = |name: &str, ios: u64, mean_ns: u64| {
-            let service = sum(ios * mean_ns);
-            let op = OpCounts { op: "read".into(), ios, service, ..OpCounts::default() };
-            Drive { name: name.into(), volume: "v".into(), ops: vec![op], ..Drive::default() }
-        };
-        let before = report(0, Vec::new());
-        let found = |drives: Vec<Drive>| {
-            let now = Report { drives, ..report(1, Vec::new()) };
-            slow_drive("v", &now, &before)
-                .map(|slow| (slow.name.to_owned(), slow.mean_ms, slow.others_ms))
-        };
-        let usual = [drive("a", 100, 2_000_000), drive("b", 50, 2_000_000)];
-        let with = |slow| usual.iter().cloned().chain([slow]).collect();
-        assert_eq!(found(with(drive("c", 80, 40_000_000))), Some(("c".into(), 40.0, 2.0)));
-        assert_eq!(found(with(drive("c", 80, 3_900_000))), None);
-        assert_eq!(found(with(drive("c", 9, 40_000_000))), None, "too few");
-        assert_eq!(found(vec![drive("a", 100, 2_000_000)]), None, "there is no other");
-    }
 
     #[test]
     fn what_was_held_is_its_share_and_the_rest_is_the_drives_as_theirs_was() {

@@ -22,6 +22,7 @@ use super::group_counts;
 use super::group_settings;
 use super::latency_targets::LatencyTargets;
 use super::lock_statistics::LockStatistics;
+use super::processor_time;
 use super::resize;
 use super::trace_recording::TraceRecording;
 use super::volume_settings;
@@ -121,6 +122,7 @@ impl LiveDaemon {
             unacknowledged: self.marks.lost(),
             exports: exports.collect(),
             guests: self.guests(),
+            processor: processor_time::of_process(),
             server: server(&self.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default()),
         }
     }
@@ -265,8 +267,9 @@ fn server(stats: &ServerStats) -> report::Server {
         requests_in_flight: stats.requests_in_flight,
         buffers_in_use: stats.buffers_in_use,
         buffer_bytes: stats.buffer_bytes,
-        copied_bytes: stats.copied.bytes,
-        bounced: stats.copied.bounced,
+        copied_bytes: stats.payload.copied_bytes,
+        bounced: stats.payload.bounced,
+        memory_waits: stats.payload.memory_waits,
         receives: stats.receives,
         sends: stats.sends,
         system_calls: stats.system_calls,

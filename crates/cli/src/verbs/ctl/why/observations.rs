@@ -1,0 +1,374 @@
+//! Causes of slowness outside the time of a group's I/Os: drives, caches, requests, processors.
+//!
+//! Each observation is a function of two reports and makes a line or none; `observations` is their
+//! list. Printed by why.rs below the table, and in its JSON.
+
+use millrace_console::visible;
+
+use super::time;
+use crate::views::caches::CacheCounts;
+use crate::views::report::{Drive, OpCounts, OpTotals, Report, Volume};
+
+const FLUSH: &str = "flush";
+const DISCARDS: [&str; 2] = ["discard", "write-zeroes"];
+
+/// I/Os by which a drive is compared with others, and the least mean that is slow, in milliseconds.
+const SLOW_IOS: u64 = 10;
+const SLOW_MS: f64 = 0.5;
+/// Seconds without a completion that are worth a line.
+const SILENT_S: f64 = 0.5;
+/// Pages of reads that say how often a cache has what is read.
+const READ_PAGES: u64 = 100;
+/// Requests within blocks, or waiting for memory, that are worth a line, per second.
+const MANY_PER_S: f64 = 10.0;
+/// Pieces that are many for one discard.
+const MANY_PIECES: f64 = 4.0;
+/// Part of the daemon's time without a processor that is worth a line.
+const STARVED: f64 = 0.2;
+
+/// A volume in the time between two reports.
+struct Interval<'a> {
+    volume: &'a str,
+    now: &'a Report,
+    before: &'a Report,
+    seconds: f64,
+}
+
+/// What else can make the volume slow, a line for each.
+pub fn observations(volume: &str, now: &Report, before: &Report) -> Vec<String> {
+    let seconds = now.uptime_ns.saturating_sub(before.uptime_ns).max(1) as f64 / 1e9;
+    let interval = Interval { volume, now, before, seconds };
+    let mut lines: Vec<String> = interval.drives().filter_map(|drive| trouble(&drive)).collect();
+    lines.extend(interval.drives().filter_map(|drive| interval.silent(&drive)));
+    lines.extend(interval.drives().filter_map(|drive| timeouts(&drive)));
+    lines.extend(interval.slow_drive());
+    lines.extend(interval.full_cache());
+    lines.extend(interval.missing_cache());
+    lines.extend(interval.unaligned());
+    lines.extend(interval.flushes_of_writes());
+    lines.extend(interval.pieces_of_discards());
+    lines.extend(interval.payload_memory());
+    lines.extend(interval.processor());
+    lines
+}
+
+/// A drive in both reports.
+struct DriveInterval<'a> {
+    name: &'a str,
+    now: &'a Drive,
+    before: Option<&'a Drive>,
+}
+
+impl DriveInterval<'_> {
+    /// What was added to a sum over operations.
+    fn added(&self, of: impl Fn(&OpCounts) -> u64) -> u64 {
+        let sum = |drive: &Drive| drive.ops.iter().map(&of).sum::<u64>();
+        sum(self.now).saturating_sub(self.before.map_or(0, sum))
+    }
+
+    /// Reads, writes and the like that completed.
+    fn ios(&self) -> u64 {
+        self.added(|op| if op.op == FLUSH { 0 } else { op.ios })
+    }
+
+    fn mean_ms(&self) -> f64 {
+        let service_ns = self.added(|op| if op.op == FLUSH { 0 } else { op.service.sum_ns });
+        service_ns as f64 / self.ios().max(1) as f64 / 1e6
+    }
+}
+
+fn trouble(drive: &DriveInterval<'_>) -> Option<String> {
+    let trouble = drive.now.trouble.as_deref()?;
+    Some(format!("drive {}: {trouble}", drive.name))
+}
+
+fn timeouts(drive: &DriveInterval<'_>) -> Option<String> {
+    let before = drive.before.map_or(0, |before| before.counts.timeouts);
+    let timeouts = drive.now.counts.timeouts.saturating_sub(before);
+    (timeouts > 0).then(|| {
+        format!("drive {}: {} not answered in time", drive.name, counted(timeouts, "request"))
+    })
+}
+
+/// A number with its noun.
+fn counted(number: u64, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        many => format!("{many} {noun}s"),
+    }
+}
+
+impl<'a> Interval<'a> {
+    fn drives(&self) -> impl Iterator<Item = DriveInterval<'a>> {
+        let (before, volume) = (self.before, self.volume);
+        let of_volume = self.now.drives.iter().filter(move |drive| drive.volume == volume);
+        of_volume.map(move |now| DriveInterval {
+            name: &now.name,
+            now,
+            before: before.drives.iter().find(|drive| drive.name == now.name),
+        })
+    }
+
+    /// A drive that has I/Os and completed none of them.
+    fn silent(&self, drive: &DriveInterval<'_>) -> Option<String> {
+        let in_flight = drive.now.in_flight;
+        let was_busy = drive.before.is_some_and(|before| before.in_flight > 0);
+        let is_long = self.seconds >= SILENT_S;
+        let is_silent = is_long && in_flight > 0 && was_busy && drive.added(|op| op.ios) == 0;
+        is_silent.then(|| {
+            let (name, seconds, ios) = (drive.name, self.seconds, counted(in_flight, "I/O"));
+            format!("drive {name}: completed nothing in {seconds:.1} s, with {ios} in flight")
+        })
+    }
+
+    /// The slowest drive, if an I/O took twice as long there as at the others, or longer.
+    fn slow_drive(&self) -> Option<String> {
+        let drives: Vec<_> = self.drives().filter(|drive| drive.ios() >= SLOW_IOS).collect();
+        let slowest =
+            drives.iter().max_by(|one, other| one.mean_ms().total_cmp(&other.mean_ms()))?;
+        let others = || drives.iter().filter(|drive| drive.name != slowest.name);
+        let ios: u64 = others().map(DriveInterval::ios).sum();
+        let all_ms: f64 = others().map(|drive| drive.mean_ms() * drive.ios() as f64).sum();
+        let (mean_ms, others_ms) = (slowest.mean_ms(), all_ms / ios.max(1) as f64);
+        let is_slow = ios > 0 && mean_ms >= 2.0 * others_ms && mean_ms >= SLOW_MS;
+        is_slow.then(|| {
+            let (here, there) = (time(mean_ms), time(others_ms));
+            format!(
+                "drive {}: an I/O takes {here} there, and {there} at the other drives",
+                slowest.name
+            )
+        })
+    }
+
+    /// The volume's cache, and what it did.
+    fn cache(&self) -> Option<CacheCounts> {
+        let of = |report: &'a Report| report.caches.iter().find(|one| one.volume == self.volume);
+        let now = of(self.now)?;
+        Some(of(self.before).map_or_else(|| now.clone(), |before| now.since(before)))
+    }
+
+    fn full_cache(&self) -> Option<String> {
+        let did = self.cache().filter(|did| did.writes.throttled > 0)?;
+        let [dirty, most] = [did.dirty_bytes, did.dirty_max_bytes].map(|bytes| mib(bytes as f64));
+        let writes = counted(did.writes.throttled, "write");
+        let back = mib((did.writes.back * did.page_bytes) as f64 / self.seconds);
+        Some(format!(
+            "cache of {}: {writes} waited for room: {dirty} MiB of at most {most} MiB is not on the \
+             drives yet, which take {back} MiB/s of it",
+            visible(self.volume)
+        ))
+    }
+
+    fn missing_cache(&self) -> Option<String> {
+        let reads = self.cache()?.reads;
+        let all = reads.hits + reads.misses;
+        let is_missing = all >= READ_PAGES && reads.misses * 2 > all;
+        is_missing.then(|| {
+            let percent = 100.0 * reads.misses as f64 / all as f64;
+            let volume = visible(self.volume);
+            format!(
+                "cache of {volume}: {percent:.0} % of the pages that clients read are not in it"
+            )
+        })
+    }
+
+    /// Whether so many more than before are worth a line.
+    fn many(&self, now: u64, before: u64) -> Option<f64> {
+        let per_s = now.saturating_sub(before) as f64 / self.seconds;
+        (per_s >= MANY_PER_S).then_some(per_s)
+    }
+
+    fn unaligned(&self) -> Option<String> {
+        let per_s = self.many(self.now.server.bounced, self.before.server.bounced)?;
+        Some(format!(
+            "NBD clients send {per_s:.0} requests per second that begin or end within a block: a \
+             write of part of a block reads it first, and those on the same block wait for each other"
+        ))
+    }
+
+    /// How many of some operations the volume's clients, and then its drives, completed.
+    fn completed(&self, is_meant: impl Fn(&str) -> bool) -> (u64, u64) {
+        let of = |report: &Report| {
+            let is_it = |one: &&Volume| one.name == self.volume;
+            let ops = report.volumes.iter().filter(is_it).flat_map(|volume| &volume.ops);
+            ops.filter(|op: &&OpTotals| is_meant(&op.op)).map(|op| op.ios).sum::<u64>()
+        };
+        let at = |op: &OpCounts| if is_meant(&op.op) { op.ios } else { 0 };
+        let at_drives = self.drives().map(|drive| drive.added(at)).sum();
+        (of(self.now).saturating_sub(of(self.before)), at_drives)
+    }
+
+    /// Flushes that clients did not ask for.
+    fn flushes_of_writes(&self) -> Option<String> {
+        let drives = self.drives().count() as u64;
+        let (asked, done) = self.completed(|op| op == FLUSH);
+        let per_s = self.many(done, asked * drives).filter(|_| self.cache().is_none())?;
+        Some(format!(
+            "writes with FUA cost {per_s:.0} flushes per second, since the drives have no FUA themselves"
+        ))
+    }
+
+    /// Discards and the like that are cut into many requests.
+    fn pieces_of_discards(&self) -> Option<String> {
+        let (ios, pieces) = self.completed(|op| DISCARDS.contains(&op));
+        let drives = self.drives().count().max(1) as f64;
+        let each = pieces as f64 / ios.max(1) as f64;
+        (ios > 0 && each >= MANY_PIECES * drives)
+            .then(|| format!("discards: {each:.0} requests to the drives for each one, on average"))
+    }
+
+    fn payload_memory(&self) -> Option<String> {
+        let per_s = self.many(self.now.server.memory_waits, self.before.server.memory_waits)?;
+        Some(format!(
+            "NBD requests waited for payload memory {per_s:.0} times per second: a larger memory-max \
+             in [server] leaves room for more"
+        ))
+    }
+
+    /// Threads that were ready to run and had no processor.
+    fn processor(&self) -> Option<String> {
+        let (now, before) = (self.now.processor, self.before.processor);
+        let ran = now.ran_ns.saturating_sub(before.ran_ns) as f64 / 1e9;
+        let waited = now.waited_ns.saturating_sub(before.waited_ns) as f64 / 1e9;
+        let is_starved = waited >= STARVED * self.seconds && waited >= STARVED * (ran + waited);
+        is_starved.then(|| {
+            let seconds = self.seconds;
+            format!(
+                "processors: in {seconds:.1} s the daemon's threads ran for {ran:.1} s, and were ready \
+                 to run for another {waited:.1} s without a processor"
+            )
+        })
+    }
+}
+
+/// Bytes in MiB, with a digit behind the point where they are few.
+fn mib(bytes: f64) -> String {
+    let mib = bytes / f64::from(1 << 20);
+    if mib < 10.0 { format!("{mib:.1}") } else { format!("{mib:.0}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::views::caches::{Reads, Writes};
+    use crate::views::report::{ProcessorTime, Times};
+
+    fn ops(op: &str, ios: u64, service_ns: u64) -> OpCounts {
+        let service = Times { sum_ns: service_ns, ..Times::default() };
+        OpCounts { op: op.into(), ios, service, ..OpCounts::default() }
+    }
+
+    fn drive(name: &str, ops: Vec<OpCounts>) -> Drive {
+        Drive { name: name.into(), volume: "v".into(), ops, ..Drive::default() }
+    }
+
+    /// Reports two seconds apart.
+    fn between(mut now: Report, before: Report) -> Vec<String> {
+        now.uptime_ns = before.uptime_ns + 2_000_000_000;
+        observations("v", &now, &before)
+    }
+
+    fn of_drives(drives: Vec<Drive>, before: Vec<Drive>) -> Vec<String> {
+        let of = |drives| Report { drives, ..Report::default() };
+        between(of(drives), of(before))
+    }
+
+    #[test]
+    fn a_drive_that_takes_twice_as_long_as_the_others_is_named() {
+        let reads =
+            |name: &str, ios: u64, mean_ns: u64| drive(name, vec![ops("read", ios, ios * mean_ns)]);
+        let usual = [reads("a", 100, 2_000_000), reads("b", 50, 2_000_000)];
+        let with = |slow| of_drives(usual.iter().cloned().chain([slow]).collect(), Vec::new());
+        let line = "drive c: an I/O takes 40.0 ms there, and 2.0 ms at the other drives";
+        assert_eq!(with(reads("c", 80, 40_000_000)), [line]);
+        assert_eq!(with(reads("c", 80, 3_900_000)), [""; 0]);
+        assert_eq!(with(reads("c", 9, 40_000_000)), [""; 0], "too few");
+        assert_eq!(of_drives(vec![reads("a", 100, 2_000_000)], Vec::new()), [""; 0], "no other");
+    }
+
+    #[test]
+    fn a_drive_that_completes_nothing_or_too_late_or_is_in_trouble_is_named() {
+        let stuck = |in_flight, ios| Drive { in_flight, ..drive("d1", vec![ops("read", ios, 0)]) };
+        let line = "drive d1: completed nothing in 2.0 s, with 3 I/Os in flight";
+        assert_eq!(of_drives(vec![stuck(3, 7)], vec![stuck(1, 7)]), [line]);
+        assert_eq!(of_drives(vec![stuck(3, 8)], vec![stuck(1, 7)]), [""; 0]);
+        assert_eq!(of_drives(vec![stuck(3, 7)], vec![stuck(0, 7)]), [""; 0], "they are new");
+        let mut late = stuck(0, 7);
+        late.counts.timeouts = 2;
+        late.trouble = Some("no connection".into());
+        let lines = ["drive d1: no connection", "drive d1: 2 requests not answered in time"];
+        assert_eq!(of_drives(vec![late], vec![stuck(0, 7)]), lines);
+    }
+
+    #[test]
+    fn a_cache_is_named_that_is_full_or_has_nothing_of_what_is_read() {
+        let cache = |misses, throttled, back| CacheCounts {
+            volume: "v".into(),
+            page_bytes: 4096,
+            dirty_bytes: 63 << 20,
+            dirty_max_bytes: 64 << 20,
+            reads: Reads { hits: 20, misses, ahead: 0 },
+            writes: Writes { throttled, back, ..Writes::default() },
+            ..CacheCounts::default()
+        };
+        let of = |cache| Report { caches: vec![cache], ..Report::default() };
+        let found = between(of(cache(280, 813, 2560)), of(cache(100, 1, 0)));
+        let lines = [
+            "cache of v: 812 writes waited for room: 63 MiB of at most 64 MiB is not on the drives \
+             yet, which take 5.0 MiB/s of it",
+            "cache of v: 100 % of the pages that clients read are not in it",
+        ];
+        assert_eq!(found, lines);
+        assert_eq!(between(of(cache(150, 5, 9)), of(cache(100, 5, 0))), [""; 0]);
+    }
+
+    #[test]
+    fn requests_that_cost_more_than_they_seem_to_are_named() {
+        let mut now = Report::default();
+        (now.server.bounced, now.server.memory_waits) = (24, 400);
+        let found = between(now.clone(), Report::default());
+        assert!(found[0].starts_with("NBD clients send 12 requests per second that"), "{found:?}");
+        assert!(found[1].starts_with("NBD requests waited for payload memory 200 times"));
+        (now.server.bounced, now.server.memory_waits) = (19, 19);
+        assert_eq!(between(now, Report::default()), [""; 0]);
+        let discards = |pieces| Report {
+            drives: vec![drive("a", vec![ops("discard", pieces, 0)]), drive("b", Vec::new())],
+            volumes: vec![Volume {
+                name: "v".into(),
+                ops: vec![OpTotals { op: "discard".into(), ios: 2, ..OpTotals::default() }],
+                ..Volume::default()
+            }],
+            ..Report::default()
+        };
+        let flushes = |done| Report {
+            drives: vec![drive("a", vec![ops("flush", done, 0)]), drive("b", Vec::new())],
+            volumes: vec![Volume {
+                name: "v".into(),
+                ops: vec![OpTotals { op: "flush".into(), ios: 5, ..OpTotals::default() }],
+                ..Volume::default()
+            }],
+            ..Report::default()
+        };
+        let line =
+            "writes with FUA cost 45 flushes per second, since the drives have no FUA themselves";
+        assert_eq!(between(flushes(100), Report::default()), [line]);
+        assert_eq!(between(flushes(29), Report::default()), [""; 0]);
+        let line = "discards: 32 requests to the drives for each one, on average";
+        assert_eq!(between(discards(64), Report::default()), [line]);
+        assert_eq!(between(discards(15), Report::default()), [""; 0]);
+    }
+
+    #[test]
+    fn threads_without_a_processor_are_named() {
+        let of = |ran_ns, waited_ns| Report {
+            processor: ProcessorTime { ran_ns, waited_ns },
+            ..Report::default()
+        };
+        let line = "processors: in 2.0 s the daemon's threads ran for 0.5 s, and were ready to run \
+                    for another 1.0 s without a processor";
+        let (half, full) = (500_000_000, 1_000_000_000);
+        assert_eq!(between(of(full, full), of(half, 0)), [line]);
+        assert_eq!(between(of(3 * full, half), of(0, half / 2)), [""; 0]);
+        assert_eq!(between(of(6 * full, full), of(0, 0)), [""; 0]);
+    }
+}

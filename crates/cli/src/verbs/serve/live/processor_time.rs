@@ -1,0 +1,43 @@
+//! Processor time that the daemon's threads had, and time in which they waited for a processor.
+//!
+//! Reads `/proc/self/task/*/schedstat`. Called by daemon.rs for each report. The times of a thread
+//! that has ended no longer count.
+
+use std::fs;
+use std::path::Path;
+
+use crate::views::report::ProcessorTime;
+
+/// The times of all threads of this process; 0 where the kernel does not count them.
+pub fn of_process() -> ProcessorTime {
+    of_threads(Path::new("/proc/self/task"))
+}
+
+fn of_threads(dir: &Path) -> ProcessorTime {
+    let mut sum = ProcessorTime::default();
+    for thread in fs::read_dir(dir).into_iter().flatten().flatten() {
+        // A thread may end meanwhile.
+        let text = fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
+        let mut numbers = text.split_whitespace().map(|word| word.parse().unwrap_or(0));
+        sum.ran_ns += numbers.next().unwrap_or(0);
+        sum.waited_ns += numbers.next().unwrap_or(0);
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_all_threads_are_added_up() {
+        let dir = tempfile::tempdir().unwrap();
+        for (thread, text) in [("1", "100 20 3\n"), ("2", "5 7 1\n"), ("3", "")] {
+            fs::create_dir(dir.path().join(thread)).unwrap();
+            fs::write(dir.path().join(thread).join("schedstat"), text).unwrap();
+        }
+        assert_eq!(of_threads(dir.path()), ProcessorTime { ran_ns: 105, waited_ns: 27 });
+        assert_eq!(of_threads(&dir.path().join("none")), ProcessorTime::default());
+        assert!(of_process().ran_ns > 0);
+    }
+}
