@@ -160,6 +160,8 @@ impl Guest {
 
     /// Starts one line of shell, to be ended by [`Guest::finish`] with the same name.
     pub fn start(&mut self, name: &str, command: &str) {
+        // One of this name may have run before.
+        self.succeed(&format!("rm -f /tmp/{name}.status"));
         let line = format!("(({command}) >/tmp/{name}.log 2>&1; echo $? >/tmp/{name}.status) &");
         self.succeed(&line);
     }

@@ -7,12 +7,12 @@
 
 mod api;
 mod check;
+mod comparison;
 mod deb;
 mod models;
 mod mutants;
 mod planted;
 mod primitives;
-mod programs;
 mod tidy;
 mod times;
 mod tree;
@@ -21,7 +21,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask tidy | api [--write] | primitives | models | planted \
-                     | mutants [--short | ...] | programs [--help | ...] | deb [PROGRAM] \
+                     | mutants [--short | ...] | programs [--help | ...] \
+                     | schedulers [--help | ...] | deb [PROGRAM] \
                      | times [build | test | change | test-all]... | check [--skip-tests]";
 
 fn main() -> ExitCode {
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
         ["models"] => models::run(root),
         ["planted"] => planted::run(root),
         ["mutants", more @ ..] => mutants::run(root, more),
-        ["programs", more @ ..] => programs::run(root, more),
+        [name @ ("programs" | "schedulers"), more @ ..] => comparison::run(root, name, more),
         ["times", more @ ..] => times::run(root, more),
         ["deb"] => deb::run(root, None),
         ["deb", binary] => deb::run(root, Some(binary)),

@@ -14,8 +14,9 @@ use crate::run;
 
 /// Without these no guest starts.
 const WANTED: [&str; 3] = ["virtio_pci", "virtio_blk", "ext4"];
-/// ext4 asks the kernel for this by its alias; newer kernels have it built in.
-const IF_THERE: [&str; 1] = ["crc32c_generic"];
+/// ext4 asks the kernel for the first by its alias; newer kernels have it built in. The others are
+/// schedulers that a guest may choose.
+const IF_THERE: [&str; 3] = ["crc32c_generic", "kyber_iosched", "bfq"];
 
 /// A kernel and its modules.
 #[derive(Debug)]

@@ -117,7 +117,7 @@ fn weights_priorities_targets_and_the_drives_bound_are_told_apart() {
     let idle = Setup { volume: fair, a: "priority = \"idle\"", ..PLAIN };
     assert_eq!(cause_of_a(&idle.why(&[("a", deep), ("b", deep)])), "priority");
     let alone = Setup { volume: fair, ..PLAIN };
-    assert_eq!(cause_of_a(&alone.why(&[("a", deep)])), "depth");
+    assert_eq!(cause_of_a(&alone.why(&[("a", ClientIo::read(4096, 512))])), "depth");
     let b = "latency-target = \"p99 5ms\"";
     let target = Setup { volume: "scheduler = \"latency\"", b, ..PLAIN };
     let why = target.why(&[("a", ClientIo::write(64 << 10, 64)), ("b", small)]);

@@ -229,7 +229,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "models",
             "mutants",
             "deb",
-            "programs",
+            "comparison",
             "times",
             "main",
         ],

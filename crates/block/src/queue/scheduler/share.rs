@@ -245,7 +245,9 @@ impl<M: Machine> ShareQueue<M> {
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
             match self.stop_of(flow, look) {
-                Some(stop) => hold = stop,
+                // Where the depth stops one, a completion is what to wait for.
+                Some(stop) if hold != Stop::Depth => hold = stop,
+                Some(_) => {}
                 None => {
                     // One that had nothing for too long goes first.
                     let starved = match flow.priority {

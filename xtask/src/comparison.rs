@@ -1,6 +1,6 @@
-//! `cargo xtask programs`: real programs on a volume, beside the modelled ones.
+//! `cargo xtask programs` and `cargo xtask schedulers`: comparisons with programs of others.
 //!
-//! Runs the example of millrace-tests that does it, with this command's own arguments: what it
+//! Runs the example of millrace-tests of that name, with this command's own arguments: what it
 //! needs of the workspace is not what the checks need. Called by `main`; calls cargo as a child
 //! process.
 
@@ -14,16 +14,16 @@ use anyhow::{Context, Result, bail};
 /// # Errors
 ///
 /// If it does not build, an argument is wrong, or the machine lacks what it needs.
-pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
+pub fn run(root: &Path, name: &str, args: &[&str]) -> Result<bool> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["run", "--quiet", "--package", "millrace-tests", "--example", "programs", "--"])
+        .args(["run", "--quiet", "--package", "millrace-tests", "--example", name, "--"])
         .args(args)
         .current_dir(root)
         .status()
         .context("cannot run cargo")?;
     if !status.success() {
-        bail!("programs: nothing was measured; above is why");
+        bail!("{name}: nothing was measured; above is why");
     }
     Ok(true)
 }
