@@ -251,9 +251,13 @@ fn serve_locks_of_a_disk_count_from_when_it_is_told_until_nobody_asks() {
     let volume = Volume::single(Arc::clone(&disk)).unwrap();
     let mut channel = Channel::open(&volume, ChannelConfig::default()).unwrap();
     let mut read = || assert_eq!(run(&mut channel, Bio::read(0, Buffer::new(512))).0, Status::Ok);
-    let meter = LockMeter::start().expect("nobody else asks");
-    read();
-    assert_eq!(entered(&meter), 0);
+    let mut start = || {
+        let meter = LockMeter::start().expect("nobody else asks");
+        read();
+        Some(meter).filter(|meter| entered(meter) == 0)
+    };
+    // Disks that other tests make meanwhile count from the beginning.
+    let meter = (0..20).find_map(|_| start()).expect("it counts before it is told");
     disk.meter_locks();
     read();
     assert!(entered(&meter) > 0);

@@ -32,8 +32,8 @@ pub(crate) enum Policy {
 const DECIDE_IOS: u64 = 64;
 const DECIDE_NS: u64 = 1_000_000;
 /// How much longer than the shortest time requests may take before the depth stops to grow, and
-/// before it shrinks, as logarithms in 64ths: 1.3 and 1.55 times.
-const SHALLOW: [u64; 2] = [24, 40];
+/// before it shrinks, as logarithms in 64ths: 1.3 and 1.5 times.
+const SHALLOW: [u64; 2] = [24, 37];
 /// Up to how much longer the depth grows at once while all groups have more than their share: 1.6
 /// times.
 const DEEP: u64 = 43;

@@ -2,8 +2,9 @@
 //!
 //! A request cannot be called back from a drive, so whoever comes next waits for it. Channels cut
 //! longer reads and writes into pieces that take the drive not much longer than a small read, and
-//! merge no further than that. As long as there are no small reads, a piece is what the drive moves
-//! until it counts as slow: with a cost for each request, it would do less with shorter ones.
+//! merge no further than that. Without small reads to compare with, a piece is half of what the
+//! drive moves until it counts as slow, so that two pieces are there at a time: a drive with a cost
+//! for each request would do less with shorter ones.
 //! Called by agreement.rs; channels read the size ten times a second. Kernel counterpart: none;
 //! iocost charges a large request but sends it whole.
 
@@ -77,7 +78,7 @@ impl PieceSize {
             (Some(small_ns), Some(piece_ns)) if piece_ns * 5 > small_ns * 14 => self.sectors / 2,
             (Some(_), _) => self.sectors,
             // A drive that is not kept busy may do more than was seen.
-            (None, _) => match (moved(self.usual_cost, cost), u64::from(self.sectors)) {
+            (None, _) => match (moved(self.usual_cost / 2, cost), u64::from(self.sectors)) {
                 (moved, now) if moved * 2 >= now * 3 => self.sectors * 2,
                 (moved, now) if moved * 5 < now * 3 && busy => self.sectors / 2,
                 _ => self.sectors,
@@ -124,10 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn without_small_reads_it_is_what_the_drive_moves_until_it_is_slow() {
+    fn without_small_reads_it_is_half_of_what_the_drive_moves_until_it_is_slow() {
         let of = |served| found(served, true, None, |_| 0);
-        // 500 MB/s, as the cost says: 1 MB.
-        assert_eq!(of(STEP_NS), 1_024);
+        // 500 MB/s, as the cost says: half of 1 MB.
+        assert_eq!(of(STEP_NS), 512);
         assert_eq!((of(STEP_NS / 31), of(STEP_NS << 20)), (32, 32 << 10), "the bounds");
         let idle = found(1, false, None, |_| 0);
         assert_eq!(idle, FIRST_SECTORS / 2, "what is not kept busy may do more");

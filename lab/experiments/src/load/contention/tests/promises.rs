@@ -91,7 +91,9 @@ fn a_reader_keeps_a_third_beside_requests_of_any_size() {
 
 #[test]
 fn a_group_alone_keeps_what_the_drive_does() {
-    for (drive, kib) in [(SLOW, 4), (SLOW, 64), (SLOW, 1024), ("model:preset=850evo", 128)] {
+    let [sata, nvme] = ["model:preset=850evo", "model:preset=950pro"];
+    let slow = [4, 64, 1024].map(|kib| (SLOW, kib));
+    for (drive, kib) in slow.into_iter().chain([(sata, 128), (sata, 1024), (nvme, 1024)]) {
         let iops = |scheduler| {
             row(&run(drive, scheduler, vec![client("bulk", 2, (kib * KIB, 64))]), "bulk").iops
         };
