@@ -144,6 +144,7 @@ impl<M: Machine> Channel<M> {
             free: bio_set.handles(0..parents),
             depth: config.depth,
             stalled: 0,
+            resumes: None,
             finished: BioList::new(),
             batch: Batch {
                 plugged: 0,
@@ -160,7 +161,7 @@ impl<M: Machine> Channel<M> {
             volume: Arc::clone(volume),
         };
         baseline::requests::make_plug(&mut sub);
-        sub.checks.follow_pieces(&sub.members);
+        sub.checks.follow_pieces(&sub.members, 0);
         if volume.mode().1 {
             sub.follow_trace(true);
         }
@@ -415,11 +416,8 @@ impl<M: Machine> Channel<M> {
         if now_ns < self.next_timeout_check_ns {
             return;
         }
-        // All of them look, whichever finds another size.
-        let looks = self.sub.members.iter_mut().map(Member::follow_pieces);
-        if looks.filter(|is_other| *is_other).count() > 0 {
-            self.sub.checks.follow_pieces(&self.sub.members);
-        }
+        self.sub.members.iter_mut().for_each(Member::follow_pieces);
+        self.sub.checks.follow_pieces(&self.sub.members, self.sub.stalled);
         let cuts = self.sub.members.iter().any(Member::has_pieces);
         let mut period_ns = if cuts { FOLLOW_PIECES_NS } else { look_period_ns(0) };
         self.driving(|channel| {

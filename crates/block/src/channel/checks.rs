@@ -25,6 +25,9 @@ pub(crate) struct BioChecks {
     plain_sectors: u32,
     /// `plain_sectors`, when the usual way is open; 0: it never is.
     plain_max: u32,
+    /// Longest data of one drive that do not wait behind I/Os in parts: as long as a piece, or as
+    /// one was when the first of those came.
+    pub(crate) whole_max: u32,
     /// `plain_sectors`, while the volume's events are recorded; 0 while they are not.
     recorded_sectors: u32,
     read_only: bool,
@@ -53,6 +56,7 @@ impl BioChecks {
             block_mask: u64::from(limits.logical_sectors()) - 1,
             plain_sectors: 0,
             plain_max: if simple { limits.max_sectors } else { 0 },
+            whole_max: limits.max_sectors,
             recorded_sectors: 0,
             read_only: limits.features.read_only,
             polls_always: disks.len() > 1 || disks.iter().any(|d| d.kind() == QueueKind::OwnerOnly),
@@ -66,12 +70,16 @@ impl BioChecks {
         checks
     }
 
-    /// Learns how long requests of the drives may be from now on.
-    #[cold]
-    pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[Member<M>]) {
+    /// Learns how long requests of the drives may be from now on, while so many I/Os wait for slots
+    /// for their parts: longer ones would go before those.
+    pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[Member<M>], stalled: u32) {
+        let longest = members.iter().map(|member| member.limits.max_sectors).min().unwrap_or(0);
+        if longest == self.whole_max || stalled > 0 && longest > self.whole_max {
+            return;
+        }
+        self.whole_max = longest;
         if self.plain_max > 0 {
-            let longest = members.iter().map(|member| member.limits.max_sectors).min();
-            self.plain_max = longest.unwrap_or(0);
+            self.plain_max = longest;
             self.settle();
         }
     }
@@ -159,6 +167,7 @@ mod tests {
             block_mask: block_sectors - 1,
             plain_sectors: 0,
             plain_max: 16,
+            whole_max: 16,
             recorded_sectors: 0,
             read_only,
             traced: false,

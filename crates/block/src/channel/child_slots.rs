@@ -39,6 +39,11 @@ impl<M: Machine> ChildSlots<M> {
         }
     }
 
+    /// Whether parents of a group wait.
+    pub(crate) fn has_stalled(&self, group: GroupId) -> bool {
+        self.stalled.iter().any(|(of, _)| *of == group)
+    }
+
     /// The parent that a free slot is for, if there is one and some parent waits.
     pub(crate) fn next_stalled(&mut self) -> Option<BioRef<M>> {
         if self.free.is_empty() {

@@ -128,16 +128,14 @@ impl<M: Machine> Member<M> {
         self.flush_list(run)
     }
 
-    /// Learns how long the drive's requests may be from now on; returns true if that has changed.
+    /// Learns how long the drive's requests may be from now on.
     #[inline(always)]
-    pub(crate) fn follow_pieces(&mut self) -> bool {
+    pub(crate) fn follow_pieces(&mut self) {
         // Relaxed: a size.
         let piece_sectors = self.disk.sizes.piece_sectors.load(Order::Relaxed);
-        let changed = piece_sectors != self.piece_sectors;
-        if changed {
+        if piece_sectors != self.piece_sectors {
             (self.piece_sectors, self.limits) = (piece_sectors, request_limits(&self.disk));
         }
-        changed
     }
 
     /// Returns true if the drive's scheduler says how long requests may be, which may change.

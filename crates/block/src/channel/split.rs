@@ -136,11 +136,13 @@ impl<M: Machine> Submission<M> {
     #[cold]
     pub(crate) fn resume_stalled(&mut self) {
         for member in 0..self.members.len() {
+            self.resumes = Some(member as u16);
             while let Some(parent) = self.members[member].child_slots.next_stalled() {
                 self.stalled -= 1;
                 self.make_parts(parent);
             }
         }
+        self.resumes = None;
     }
 
     /// The next part of the parent's stage, in a child slot. `span` is the first drive and how
@@ -173,6 +175,22 @@ impl<M: Machine> Submission<M> {
         self.members[usize::from(member)].child_slots.free.is_empty()
     }
 
+    /// Whether a parent has to wait before it makes a data part for a drive: for a slot, or behind
+    /// others of its group that wait for one already. A disk would seek between both otherwise.
+    #[inline(always)]
+    fn must_wait(&self, parent: &Slot<M>, member: u16) -> bool {
+        self.is_full(member) || self.is_behind(parent, member)
+    }
+
+    /// Whether others of a bio's group wait for slots for parts for a drive, and do not go now.
+    #[inline(always)]
+    pub(crate) fn is_behind(&self, slot: &Slot<M>, member: u16) -> bool {
+        self.stalled > 0 && self.resumes != Some(member) && {
+            let slots = &self.members[usize::from(member)].child_slots;
+            slots.has_stalled(slot.bio.payer.group)
+        }
+    }
+
     fn next_flush_part(&mut self, parent: &mut BioRef<M>, member: u16) -> Next<M> {
         let features = self.members[usize::from(member)].disk.limits().features;
         let after = parent.stage == BioStage::Postflush;
@@ -197,7 +215,7 @@ impl<M: Machine> Submission<M> {
         if made >= part.nr_sectors {
             return Next::Made;
         }
-        if self.is_full(member) {
+        if self.must_wait(parent, member) {
             return Next::NoRoom(member);
         }
         let rest = if made == 0 { part } else { part.skip(made) };

@@ -59,6 +59,8 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) depth: u32,
     /// Parents that wait for a child slot of some drive.
     pub(crate) stalled: u32,
+    /// The drive for which such parents get their turn now.
+    pub(crate) resumes: Option<u16>,
     /// Parents that are done, and bios that got to no drive.
     pub(crate) finished: BioList<M>,
     pub(crate) batch: Batch,
@@ -151,7 +153,9 @@ impl<M: Machine> Submission<M> {
             (slot.dev_sector, slot.offset) = (dev_sector, 0);
             slot.set_stride(Stride::NONE);
             let (sectors, segments) = cut_to_limits(&slot, &limits);
-            if flags_fit && sectors == nr_sectors {
+            let is_long = nr_sectors > self.checks.whole_max;
+            let is_behind = is_long && self.is_behind(&slot, member);
+            if flags_fit && sectors == nr_sectors && !is_behind {
                 self.make_whole(&mut slot, member, dev_sector, segments);
                 return self.admit(slot);
             }

@@ -14,6 +14,7 @@ use core::marker::PhantomData;
 use millrace_machine::{Lock, Machine, Order, Word};
 
 use crate::account::hold::Hold;
+use crate::bio::Op;
 use crate::bio::group_id::GroupId;
 use crate::group::config::Priority;
 use crate::group::view::{GroupRow, GroupView};
@@ -26,6 +27,7 @@ use crate::queue::scheduler::share::level::{Level, Want};
 use crate::queue::scheduler::share::mail::{Mail, MailEntry};
 use crate::queue::scheduler::share::piece::{Pace, PieceSize};
 use crate::queue::scheduler::share::seen::Seen;
+use crate::queue::scheduler::share::times::class_of;
 
 /// What waited all the time does so no more if its queue has not posted for so long.
 const STALE_NS: u64 = 5_000_000;
@@ -192,19 +194,25 @@ impl<M: Machine> Agreement<M> {
 
     /// Says how long the drive's requests may be from now on.
     fn cut(&mut self, shared: &Shared<M>, seen: &Seen, now_ns: u64) {
+        let sectors = self.piece.sectors();
+        // Times are kept by kinds of sizes, the longest of which are one kind.
+        let differs = |other| class_of(Op::Read, other) != class_of(Op::Read, sectors);
+        let of_other_kind = |other| self.depth.shortest_ns(other).filter(|_| differs(other));
         let pace = Pace {
             served: seen.served,
             small_ns: self.depth.shortest_ns(0),
-            piece_ns: self.depth.shortest_ns(self.piece.sectors()),
+            piece_ns: self.depth.shortest_ns(sectors),
+            half_ns: of_other_kind(sectors / 2),
+            double_ns: of_other_kind(sectors * 2),
+            may_double: differs(sectors * 2),
             busy: self.depth.is_usual(),
         };
-        let before = self.piece.sectors();
         if !self.piece.look(&pace, &shared.cost.read, now_ns) {
             return;
         }
         // Relaxed: a size, read as such.
         shared.piece_sectors.store(self.piece.sectors().into(), Order::Relaxed);
-        if self.piece.sectors() != before {
+        if self.piece.sectors() != sectors {
             // How long such requests take at least is not known.
             self.depth.look_soon(now_ns);
         }

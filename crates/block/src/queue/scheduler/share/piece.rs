@@ -37,8 +37,27 @@ pub(crate) struct Pace {
     /// Shortest times of small reads, and of requests as long as pieces, as far as they are known.
     pub(crate) small_ns: Option<u64>,
     pub(crate) piece_ns: Option<u64>,
+    /// Those of requests half as long as pieces, and twice as long.
+    pub(crate) half_ns: Option<u64>,
+    pub(crate) double_ns: Option<u64>,
+    /// The times of requests twice as long would be told apart from those of pieces.
+    pub(crate) may_double: bool,
     /// The drive has all that keeps it busy.
     pub(crate) busy: bool,
+}
+
+impl Pace {
+    /// Whether requests twice as long take hardly longer, as where a disk has to seek for each; or
+    /// may, where short ones take long and nobody knows.
+    fn is_length_free(&self) -> bool {
+        let is_free = |shorter: Option<u64>, longer: Option<u64>| {
+            shorter.zip(longer).is_some_and(|(shorter, longer)| longer * 5 < shorter * 7)
+        };
+        let is_slow = self.piece_ns.is_some_and(|ns| ns >= SLOW_NS / 2);
+        is_free(self.half_ns, self.piece_ns)
+            || is_free(self.piece_ns, self.double_ns)
+            || is_slow && self.double_ns.is_none() && self.may_double
+    }
 }
 
 impl PieceSize {
@@ -77,12 +96,19 @@ impl PieceSize {
             (Some(small_ns), Some(piece_ns)) if piece_ns * 5 < small_ns * 7 => self.sectors * 2,
             (Some(small_ns), Some(piece_ns)) if piece_ns * 5 > small_ns * 14 => self.sectors / 2,
             (Some(_), _) => self.sectors,
-            // A drive that is not kept busy may do more than was seen.
-            (None, _) => match (moved(self.usual_cost / 2, cost), u64::from(self.sectors)) {
-                (moved, now) if moved * 2 >= now * 3 => self.sectors * 2,
-                (moved, now) if moved * 5 < now * 3 && busy => self.sectors / 2,
-                _ => self.sectors,
-            },
+            (None, _) => {
+                let now = u64::from(self.sectors);
+                let moved = moved(self.usual_cost / 2, cost);
+                let is_long = moved * 5 < now * 3;
+                // A drive that is not kept busy may do more than was seen.
+                match pace.is_length_free() {
+                    true if pace.may_double => self.sectors * 2,
+                    true => self.sectors,
+                    _ if moved * 2 >= now * 3 => self.sectors * 2,
+                    _ if is_long && busy && pace.piece_ns.is_some() => self.sectors / 2,
+                    _ => self.sectors,
+                }
+            }
         };
         self.sectors = next.clamp(LEAST_SECTORS, MOST_SECTORS);
         true
@@ -98,16 +124,30 @@ fn moved(moved_ns: u64, cost: &OpCost) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bio::Op;
     use crate::queue::scheduler::cost::CostModel;
+    use crate::queue::scheduler::share::times::{CLASSES, class_of};
 
     const STEP_NS: u64 = WINDOW_NS / 10;
 
     /// Where the size goes, in KiB, if the drive moves so much and requests take so long.
     fn found(served: u64, busy: bool, small_ns: Option<u64>, piece_ns: fn(u32) -> u64) -> u32 {
         let (mut piece, cost) = (PieceSize::new(), CostModel::default().read);
+        let mut known = [None; CLASSES];
         (1..1_000).for_each(|step| {
-            let piece_ns = Some(piece_ns(piece.sectors / 2));
-            let pace = Pace { served, small_ns, piece_ns, busy };
+            let class = |sectors| class_of(Op::Read, sectors);
+            let sectors = piece.sectors;
+            known[class(sectors)] = Some(piece_ns(sectors / 2));
+            let other = |other| known[class(other)].filter(|_| class(other) != class(sectors));
+            let pace = Pace {
+                served,
+                small_ns,
+                piece_ns: known[class(sectors)],
+                half_ns: other(sectors / 2),
+                double_ns: other(sectors * 2),
+                may_double: class(sectors * 2) != class(sectors),
+                busy,
+            };
             piece.look(&pace, &cost, step * STEP_NS);
         });
         piece.sectors / 2
@@ -126,11 +166,18 @@ mod tests {
 
     #[test]
     fn without_small_reads_it_is_half_of_what_the_drive_moves_until_it_is_slow() {
-        let of = |served| found(served, true, None, |_| 0);
+        let of = |served| found(served, true, None, |kib| u64::from(kib) * 2_000);
         // 500 MB/s, as the cost says: half of 1 MB.
         assert_eq!(of(STEP_NS), 512);
         assert_eq!((of(STEP_NS / 31), of(STEP_NS << 20)), (32, 32 << 10), "the bounds");
-        let idle = found(1, false, None, |_| 0);
+        let idle = found(1, false, None, |kib| u64::from(kib) * 2_000);
         assert_eq!(idle, FIRST_SECTORS / 2, "what is not kept busy may do more");
+        // A disk that seeks for each: half as long takes as long.
+        let seeks = found(STEP_NS / 31, true, None, |kib| 11_000_000 + u64::from(kib) * 5_000);
+        assert_eq!(seeks, 512);
+        // Eight units of 2 ms, and a page for each: it was tried, and the next size takes twice as
+        // long.
+        let pages = found(STEP_NS / 31, true, None, |kib| u64::from(kib.div_ceil(32)) * 2_000_000);
+        assert_eq!(pages, 32);
     }
 }
