@@ -169,19 +169,6 @@ impl<M: Machine> Submission<M> {
         Next::Made
     }
 
-    /// Whether there is no child slot left for parts for a drive.
-    #[inline(always)]
-    fn is_full(&self, member: u16) -> bool {
-        self.members[usize::from(member)].child_slots.free.is_empty()
-    }
-
-    /// Whether a parent has to wait before it makes a data part for a drive: for a slot, or behind
-    /// others of its group that wait for one already. A disk would seek between both otherwise.
-    #[inline(always)]
-    fn must_wait(&self, parent: &Slot<M>, member: u16) -> bool {
-        self.is_full(member) || self.is_behind(parent, member)
-    }
-
     /// Whether others of a bio's group wait for slots for parts for a drive, and do not go now.
     #[inline(always)]
     pub(crate) fn is_behind(&self, slot: &Slot<M>, member: u16) -> bool {
@@ -201,7 +188,7 @@ impl<M: Machine> Submission<M> {
         if !wanted || (after && fua_by_drive(parent, features)) {
             return Next::Made;
         }
-        if self.is_full(member) {
+        if self.members[usize::from(member)].child_slots.is_full() {
             return Next::NoRoom(member);
         }
         parent.dev_sector = 1;
@@ -215,7 +202,9 @@ impl<M: Machine> Submission<M> {
         if made >= part.nr_sectors {
             return Next::Made;
         }
-        if self.must_wait(parent, member) {
+        // Behind others of its group that wait for a slot already: a disk would seek between both.
+        if self.is_behind(parent, member) || self.members[usize::from(member)].child_slots.is_full()
+        {
             return Next::NoRoom(member);
         }
         let rest = if made == 0 { part } else { part.skip(made) };
@@ -237,7 +226,7 @@ impl<M: Machine> Submission<M> {
         }
         let (sector, end) = (parent.bio.sector, parent.bio.sector + u64::from(nr));
         let (member, dev_sector, run) = self.volume.run_at(sector + u64::from(made), end);
-        if self.is_full(member) {
+        if self.members[usize::from(member)].child_slots.is_full() {
             return Next::NoRoom(member);
         }
         let stride = Stride::NONE;

@@ -48,6 +48,11 @@ const HALF: u64 = REQUEST as u64 / 2;
 /// How long a drive that was found to be slow has no more than keeps it busy, at least.
 const SLOW_FOR_NS: u64 = 1_000_000_000;
 
+/// How long a group is taken to read and write after it has done both, and how much more of it may
+/// be at the drive then.
+const WAYS_NS: u64 = 50_000_000;
+const MIXED: u64 = 4;
+
 /// A group over all queues.
 #[derive(Default, Clone, Copy)]
 struct Total {
@@ -89,6 +94,8 @@ pub(crate) struct Agreement<M: Machine> {
     /// Until when several groups count as using the drive, and until when it counts as slow.
     contended_ns: u64,
     slow_ns: u64,
+    /// When something was read last, and written.
+    way_ns: [u64; 2],
     piece: PieceSize,
     view: GroupView<M>,
     /// By number of the group; all but those that are here is as it was at first.
@@ -116,6 +123,7 @@ impl<M: Machine> Agreement<M> {
         Agreement {
             contended_ns: 0,
             slow_ns: 0,
+            way_ns: [0; 2],
             piece: PieceSize::new(),
             view: GroupView::new(),
             totals: Vec::new(),
@@ -139,6 +147,9 @@ impl<M: Machine> Agreement<M> {
         self.totals.resize(self.view.len(), Total::default());
         self.known.resize(self.view.len(), (false, 0));
         let mut seen = self.gather(shared, now_ns);
+        for (way, ns) in self.way_ns.iter_mut().enumerate() {
+            *ns = if seen.sums.of_way(way) > 0 { now_ns } else { *ns };
+        }
         let active = self.here().filter(|(_, total)| total.is_active).count();
         // With targets, reads and writes of one group stand in each other's way, too.
         let targets = shared.policy == Policy::Targets;
@@ -156,7 +167,9 @@ impl<M: Machine> Agreement<M> {
         }
         self.weigh();
         if !contended {
-            seen.floor = self.usual_load(shared);
+            let is_mixed = self.way_ns.iter().all(|ns| now_ns < ns + WAYS_NS);
+            // A drive that reads and writes at the same time needs some of both at any time.
+            seen.floor = self.usual_load(shared) * if is_mixed { MIXED } else { 1 };
         }
         // A group that is alone stands in nobody's way, and targets say themselves who does.
         seen.shallow = self.level(shared.policy) && contended && !targets;

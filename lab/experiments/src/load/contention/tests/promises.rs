@@ -24,7 +24,11 @@ fn reader() -> Client {
 fn run(drive: &str, scheduler: SchedulerKind, clients: Vec<Client>) -> ContentionReport {
     let mut plan = super::plan(drive, clients);
     plan.scheduler = scheduler;
-    let times = if drive == SLOW { (2_000, 4_000) } else { (300, 200) };
+    let times = match drive {
+        SLOW => (2_000, 4_000),
+        "model:preset=hdd7200" => (5_000, 10_000),
+        _ => (300, 200),
+    };
     (plan.phases.warm_up_ns, plan.phases.length_ns) = (times.0 * MS, times.1 * MS);
     if scheduler == SchedulerKind::Latency {
         plan.groups[0].latency_target = Some(LatencyTarget::Percentile(9_900, 20 * MS));
@@ -89,15 +93,36 @@ fn a_reader_keeps_a_third_beside_requests_of_any_size() {
     }
 }
 
+/// What a client that is alone keeps under a scheduler of what the drive does without one.
+fn kept_alone(drive: &str, scheduler: SchedulerKind, (rw, kib, iodepth): (Rw, u32, u32)) -> f64 {
+    let iops = |scheduler| {
+        let bulk = Client { rw, ..client("bulk", 2, (kib * KIB, iodepth)) };
+        row(&run(drive, scheduler, vec![bulk]), "bulk").iops
+    };
+    iops(scheduler) / iops(SchedulerKind::None)
+}
+
 #[test]
 fn a_group_alone_keeps_what_the_drive_does() {
-    let [sata, nvme] = ["model:preset=850evo", "model:preset=950pro"];
-    let slow = [4, 64, 1024].map(|kib| (SLOW, kib));
-    for (drive, kib) in slow.into_iter().chain([(sata, 128), (sata, 1024), (nvme, 1024)]) {
-        let iops = |scheduler| {
-            row(&run(drive, scheduler, vec![client("bulk", 2, (kib * KIB, 64))]), "bulk").iops
-        };
-        let kept = iops(SchedulerKind::Fair) / iops(SchedulerKind::None);
-        assert!(kept >= 0.95, "{drive}, {kib} KiB: {kept}");
+    let [sata, nvme, disk] =
+        ["850evo", "950pro", "hdd7200"].map(|name| format!("model:preset={name}"));
+    let loads = [
+        (SLOW, (Rw::RandRead, 4, 64)),
+        (SLOW, (Rw::RandRead, 64, 64)),
+        (SLOW, (Rw::RandRead, 1024, 64)),
+        (&sata, (Rw::RandRead, 128, 64)),
+        (&sata, (Rw::RandRead, 1024, 64)),
+        // It reads and writes at the same time.
+        (&sata, (Rw::HALF, 1024, 4)),
+        (&nvme, (Rw::RandRead, 1024, 64)),
+        // It must not seek between I/Os that follow each other.
+        (&disk, (Rw::Write, 128, 256)),
+        (&disk, (Rw::Read, 128, 256)),
+    ];
+    for (drive, load) in loads {
+        let kept = kept_alone(drive, SchedulerKind::Fair, load);
+        assert!(kept >= 0.94, "{drive}, {load:?}: {kept}");
     }
+    let kept = kept_alone(&disk, SchedulerKind::Latency, (Rw::HALF, 128, 32));
+    assert!(kept >= 0.9, "a disk seeks for each piece: {kept}");
 }
