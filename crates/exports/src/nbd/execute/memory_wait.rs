@@ -48,11 +48,14 @@ impl Core {
         lane: u32,
     ) -> Result<PoolBuffer, NoBuffer> {
         let Some(bytes) = buffer_bytes(len_bytes) else { return Err(NoBuffer::TooLong) };
-        if self.submitter.lanes.len() > 1 && !self.lane_may_hold(lane, bytes) {
+        let held_bytes = conn.held_bytes + bytes;
+        // What is guaranteed is nobody else's: no other client of the volume holds it up.
+        let is_guaranteed = held_bytes <= self.pool.budget().guarantee_bytes();
+        let has_lanes = self.submitter.lanes.len() > 1;
+        if has_lanes && !is_guaranteed && !self.lane_may_hold(lane, bytes) {
             return Err(self.wait_for_lane(conn, lane));
         }
-        let held_bytes = conn.held_bytes + bytes;
-        let (limit, turn) = match held_bytes <= self.pool.budget().guarantee_bytes() {
+        let (limit, turn) = match is_guaranteed {
             true => (usize::MAX, Turn::Own),
             false => self.limit_for(conn, held_bytes, bytes)?,
         };

@@ -15,6 +15,8 @@ pub(crate) const FIRST_SECTORS: u32 = 128;
 const LEAST_SECTORS: u32 = 64;
 /// The most: 32 MiB.
 const MOST_SECTORS: u32 = 1 << 16;
+/// How long the size stays once small reads took longer with a larger one.
+const STAY_NS: u64 = 60_000_000_000;
 /// How long a drive is watched before a decision.
 const WINDOW_NS: u64 = 50_000_000;
 
@@ -28,6 +30,10 @@ pub(crate) struct PieceSize {
     busy: bool,
     /// Cost of all that is sent in [`SLOW_NS`], by the last window; 0: not known.
     usual_cost: u64,
+    /// How long small reads took before the size was doubled.
+    grown_from_ns: Option<u64>,
+    /// Until when it does not grow, since small reads took longer when it had.
+    stays_until_ns: u64,
 }
 
 /// A drive since the last look.
@@ -62,7 +68,15 @@ impl Pace {
 
 impl PieceSize {
     pub(crate) fn new() -> Self {
-        PieceSize { sectors: FIRST_SECTORS, since_ns: 0, served: 0, busy: false, usual_cost: 0 }
+        PieceSize {
+            sectors: FIRST_SECTORS,
+            since_ns: 0,
+            served: 0,
+            busy: false,
+            usual_cost: 0,
+            grown_from_ns: None,
+            stays_until_ns: 0,
+        }
     }
 
     /// Cost of all that the drive does until it counts as slow; 0: not known.
@@ -93,8 +107,7 @@ impl PieceSize {
         let usual = u128::from(served) * u128::from(SLOW_NS) / u128::from(elapsed_ns);
         self.usual_cost = usual.min(1 << 60) as u64;
         let next = match (pace.small_ns, pace.piece_ns) {
-            (Some(small_ns), Some(piece_ns)) if piece_ns * 5 < small_ns * 7 => self.sectors * 2,
-            (Some(small_ns), Some(piece_ns)) if piece_ns * 5 > small_ns * 14 => self.sectors / 2,
+            (Some(small_ns), Some(piece_ns)) => self.beside_small((small_ns, piece_ns), now_ns),
             (Some(_), _) => self.sectors,
             (None, _) => {
                 let now = u64::from(self.sectors);
@@ -112,6 +125,27 @@ impl PieceSize {
         };
         self.sectors = next.clamp(LEAST_SECTORS, MOST_SECTORS);
         true
+    }
+}
+
+impl PieceSize {
+    /// The next size, by what small reads and pieces take. Small reads may take as long as pieces
+    /// only because they wait for one: then they take longer once pieces have grown.
+    fn beside_small(&mut self, (small_ns, piece_ns): (u64, u64), now_ns: u64) -> u32 {
+        let grown_from_ns = self.grown_from_ns.take();
+        if grown_from_ns.is_some_and(|before_ns| small_ns * 5 > before_ns * 7) {
+            self.stays_until_ns = now_ns + STAY_NS;
+            return self.sectors / 2;
+        }
+        if piece_ns * 5 > small_ns * 14 {
+            return self.sectors / 2;
+        }
+        if piece_ns * 5 < small_ns * 7 && now_ns >= self.stays_until_ns {
+            self.grown_from_ns = Some(small_ns);
+            return self.sectors * 2;
+        }
+        self.grown_from_ns = grown_from_ns;
+        self.sectors
     }
 }
 
@@ -162,6 +196,27 @@ mod tests {
         assert_eq!(of(2_000_000, |kib| u64::from(kib.div_ceil(32)) * 2_000_000), 64);
         // A disk that rotates.
         assert_eq!(of(11_000_000, |kib| 11_000_000 + u64::from(kib) * 5_000), 1_024);
+    }
+
+    #[test]
+    fn it_does_not_grow_because_small_reads_wait_for_pieces() {
+        let (mut piece, cost) = (PieceSize::new(), CostModel::default().read);
+        let most = (1..2_000).map(|step| {
+            // 4 ms for 64 KiB; each small read waits for one of them.
+            let waits_ns = Some(u64::from(piece.sectors / 2) * 62_500);
+            let pace = Pace {
+                served: STEP_NS,
+                small_ns: waits_ns,
+                piece_ns: waits_ns,
+                half_ns: None,
+                double_ns: None,
+                may_double: true,
+                busy: true,
+            };
+            piece.look(&pace, &cost, step * STEP_NS);
+            piece.sectors / 2
+        });
+        assert_eq!((most.max(), piece.sectors / 2), (Some(128), 64));
     }
 
     #[test]

@@ -44,7 +44,7 @@ fn a_request_above_the_volumes_part_waits_for_the_volume_or_learns_that_it_is_st
     let mut rig = rig();
     let (mut conn, _sockets) = connection(3);
     rig.core.submitter.lanes[1].held_bytes = 64 * MIB;
-    assert_eq!(rig.core.buffer(4096, &mut conn, 1).unwrap_err(), NoBuffer::Wait);
+    assert_eq!(rig.core.buffer(4 * MIB, &mut conn, 1).unwrap_err(), NoBuffer::Wait);
     assert_eq!(
         (conn.memory_wait, &rig.core.submitter.lanes[1].memory_waiters[..]),
         (MemoryWait::Volume, &[0][..])
@@ -52,14 +52,15 @@ fn a_request_above_the_volumes_part_waits_for_the_volume_or_learns_that_it_is_st
     assert!(!rig.core.waiters_changed, "nobody else waits for that");
     rig.core.submitter.lanes[1].overdue = 1;
     conn.memory_wait = MemoryWait::None;
-    assert_eq!(rig.core.buffer(4096, &mut conn, 1).unwrap_err(), NoBuffer::Stuck);
+    assert_eq!(rig.core.buffer(4 * MIB, &mut conn, 1).unwrap_err(), NoBuffer::Stuck);
     assert_eq!(
         (conn.memory_wait, rig.core.submitter.lanes[1].memory_waiters.len()),
         (MemoryWait::None, 1)
     );
-    let buffer = rig.core.buffer(4096, &mut conn, 0).unwrap();
-    assert_eq!(conn.held_bytes, 4096);
-    rig.core.pool.give(buffer);
+    // What the connection is guaranteed comes, also behind clients that hold all of that part.
+    let buffers = [0, 1].map(|lane| rig.core.buffer(4096, &mut conn, lane).unwrap());
+    assert_eq!(conn.held_bytes, 8192);
+    buffers.into_iter().for_each(|buffer| rig.core.pool.give(buffer));
 }
 
 #[test]
@@ -79,7 +80,7 @@ fn whoever_waited_in_turn_and_now_for_the_volume_leaves_the_list() {
     rig.shared.budget.join(Waiter { thread, index: 0, serial: 3 }, FirstRequest::Large);
     conn.memory_wait = MemoryWait::Queued;
     rig.core.submitter.lanes[1].held_bytes = 64 * MIB;
-    assert_eq!(rig.core.buffer(4096, &mut conn, 1).unwrap_err(), NoBuffer::Wait);
+    assert_eq!(rig.core.buffer(4 * MIB, &mut conn, 1).unwrap_err(), NoBuffer::Wait);
     assert!(!rig.shared.budget.is_wanted() && rig.core.waiters_changed);
 }
 

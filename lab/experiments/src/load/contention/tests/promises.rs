@@ -93,6 +93,19 @@ fn a_reader_keeps_a_third_beside_requests_of_any_size() {
     }
 }
 
+/// For longer than the shortest times of a drive are remembered: small reads that wait for pieces
+/// must not make pieces longer.
+#[test]
+fn a_target_holds_for_a_minute_beside_large_writes() {
+    let writer = Client { rw: Rw::RandWrite, ..client("bulk", 2, (1024 * KIB, 64)) };
+    let mut plan = super::plan(SLOW, vec![reader(), writer]);
+    plan.scheduler = SchedulerKind::Latency;
+    (plan.phases.warm_up_ns, plan.phases.length_ns) = (5_000 * MS, 60_000 * MS);
+    plan.groups[0].latency_target = Some(LatencyTarget::Percentile(9_900, 20 * MS));
+    let p99 = p99_ms(&super::run(&plan));
+    assert!(p99 <= 20.0, "{p99}");
+}
+
 /// What a client that is alone keeps under a scheduler of what the drive does without one.
 fn kept_alone(drive: &str, scheduler: SchedulerKind, (rw, kib, iodepth): (Rw, u32, u32)) -> f64 {
     let iops = |scheduler| {
