@@ -193,7 +193,10 @@ fn sentence(
                 let weight = row.weight;
                 format!("; by its weight of {weight} it is due {wanted:.0} %, and got {got:.0} %")
             });
-            format!("{name} is slow since others are due before it: {share}{shares}.")
+            match row.is_some_and(|row| row.got_percent > row.wanted_percent) {
+                true => format!("{name} waits for its turn among the groups: {share}{shares}."),
+                false => format!("{name} is slow since others are due before it: {share}{shares}."),
+            }
         }
         "latency-target" => {
             let of = targets(all, now);
@@ -239,7 +242,9 @@ fn so_far(group: &Explained) -> String {
     match group.waiting {
         0 => "nothing completed".to_owned(),
         1 => format!("nothing completed, 1 I/O has waited for {waited} so far"),
-        many => format!("nothing completed, {many} I/Os have waited for {waited} so far"),
+        many => format!(
+            "nothing completed, {many} I/Os or parts of I/Os have waited for {waited} so far"
+        ),
     }
 }
 
@@ -392,7 +397,10 @@ mod tests {
         let said = |waiting| sentence((&waits(waiting), &[]), None, &Report::default());
         let limit = "vm7 is slow since its limit (iops=500) holds it: nothing completed";
         assert_eq!(said(1), format!("{limit}, 1 I/O has waited for 4.2 s so far."));
-        assert_eq!(said(9), format!("{limit}, 9 I/Os have waited for 4.2 s so far."));
+        assert_eq!(
+            said(9),
+            format!("{limit}, 9 I/Os or parts of I/Os have waited for 4.2 s so far.")
+        );
         let why = Why {
             volume: "v".into(),
             seconds: 2.0,

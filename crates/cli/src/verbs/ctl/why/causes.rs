@@ -162,13 +162,16 @@ fn scheduled_ns(did: &GroupDelta) -> f64 {
 
 fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<Cause> {
     let limit_ns = did.held_ns[Hold::Limit as usize] as f64;
-    let behind_ns = (did.taken_ns() as f64 - limit_ns).max(0.0) * drives.parts;
-    let rest_ns = (behind_ns - scheduled_ns(did)).max(0.0);
+    let behind_ns = (did.taken_ns() as f64 - limit_ns).max(0.0);
+    // Schedulers hold parts, each for itself; all else is counted by I/O.
+    let rest_ns = (behind_ns - scheduled_ns(did) / drives.parts).max(0.0);
     let queued_ns = drives.queued_ns.max(0.0);
     let queued = queued_ns / (queued_ns + drives.service_ns).max(1.0);
     let held = Hold::ALL.into_iter().zip(did.held_ns);
+    let of_parts = |hold| ![Hold::Limit, Hold::BackPressure].contains(&hold);
+    let each = |hold| if of_parts(hold) { drives.parts } else { 1.0 };
     let mut parts: Vec<(&'static str, f64)> =
-        held.map(|(hold, ns)| (hold.name(), ns as f64)).collect();
+        held.map(|(hold, ns)| (hold.name(), ns as f64 / each(hold))).collect();
     parts.push((FLUSH, did.flush_ns as f64));
     parts.push((DRIVE, rest_ns * (1.0 - queued)));
     match parts.iter_mut().find(|(reason, _)| *reason == drives.queue()) {

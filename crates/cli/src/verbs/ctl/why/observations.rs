@@ -220,8 +220,8 @@ impl<'a> Interval<'a> {
     fn payload_memory(&self) -> Option<String> {
         let per_s = self.many(self.now.server.memory_waits, self.before.server.memory_waits)?;
         Some(format!(
-            "NBD requests waited for payload memory {per_s:.0} times per second: a larger memory-max \
-             in [server] leaves room for more"
+            "NBD requests waited for payload memory {per_s:.0} times per second: each connection has a \
+             part of memory-max in [server], and a larger one leaves room for more"
         ))
     }
 
