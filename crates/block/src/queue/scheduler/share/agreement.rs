@@ -213,6 +213,7 @@ impl<M: Machine> Agreement<M> {
         let of_other_kind = |other| self.depth.shortest_ns(other).filter(|_| differs(other));
         let pace = Pace {
             served: seen.served,
+            small_ios: seen.sums.0[class_of(Op::Read, 0)].0,
             small_ns: self.depth.shortest_ns(0),
             piece_ns: self.depth.shortest_ns(sectors),
             half_ns: of_other_kind(sectors / 2),

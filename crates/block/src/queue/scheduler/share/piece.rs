@@ -17,6 +17,8 @@ const LEAST_SECTORS: u32 = 64;
 const MOST_SECTORS: u32 = 1 << 16;
 /// How long the size stays once small reads took longer with a larger one.
 const STAY_NS: u64 = 60_000_000_000;
+/// How long after a small read others are expected.
+const SMALL_NS: u64 = 10_000_000_000;
 /// How long a drive is watched before a decision.
 const WINDOW_NS: u64 = 50_000_000;
 
@@ -34,12 +36,16 @@ pub(crate) struct PieceSize {
     grown_from_ns: Option<u64>,
     /// Until when it does not grow, since small reads took longer when it had.
     stays_until_ns: u64,
+    /// Until when small reads are taken to come, though too few to know how long they take.
+    small_until_ns: u64,
 }
 
 /// A drive since the last look.
 pub(crate) struct Pace {
     /// Cost of what was sent.
     pub(crate) served: u64,
+    /// Small reads that came back.
+    pub(crate) small_ios: u64,
     /// Shortest times of small reads, and of requests as long as pieces, as far as they are known.
     pub(crate) small_ns: Option<u64>,
     pub(crate) piece_ns: Option<u64>,
@@ -76,6 +82,7 @@ impl PieceSize {
             usual_cost: 0,
             grown_from_ns: None,
             stays_until_ns: 0,
+            small_until_ns: 0,
         }
     }
 
@@ -91,6 +98,9 @@ impl PieceSize {
     /// Adds a look at the drive; returns true if the size was decided on anew.
     pub(crate) fn look(&mut self, pace: &Pace, cost: &OpCost, now_ns: u64) -> bool {
         self.served += pace.served;
+        if pace.small_ios > 0 {
+            self.small_until_ns = now_ns + SMALL_NS;
+        }
         self.busy &= pace.busy;
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         if elapsed_ns < WINDOW_NS {
@@ -114,7 +124,8 @@ impl PieceSize {
                 let moved = moved(self.usual_cost / 2, cost);
                 let is_long = moved * 5 < now * 3;
                 // A drive that is not kept busy may do more than was seen.
-                match pace.is_length_free() {
+                // Small reads that come now and then would wait for what is found by trying.
+                match now_ns >= self.small_until_ns && pace.is_length_free() {
                     true if pace.may_double => self.sectors * 2,
                     true => self.sectors,
                     _ if moved * 2 >= now * 3 => self.sectors * 2,
@@ -175,6 +186,7 @@ mod tests {
             let other = |other| known[class(other)].filter(|_| class(other) != class(sectors));
             let pace = Pace {
                 served,
+                small_ios: 0,
                 small_ns,
                 piece_ns: known[class(sectors)],
                 half_ns: other(sectors / 2),
@@ -206,6 +218,7 @@ mod tests {
             let waits_ns = Some(u64::from(piece.sectors / 2) * 62_500);
             let pace = Pace {
                 served: STEP_NS,
+                small_ios: 1,
                 small_ns: waits_ns,
                 piece_ns: waits_ns,
                 half_ns: None,
