@@ -39,13 +39,13 @@ impl<M: Machine> ChildSlots<M> {
         }
     }
 
-    /// Whether no slot is left for another part.
+    /// Returns true if no slot is left for another part.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// Whether parents of a group wait.
+    /// Returns true if parents of a group wait.
     pub(crate) fn has_stalled(&self, group: GroupId) -> bool {
         self.stalled.iter().any(|(of, _)| *of == group)
     }

@@ -169,7 +169,8 @@ impl<M: Machine> Submission<M> {
         Next::Made
     }
 
-    /// Whether others of a bio's group wait for slots for parts for a drive, and do not go now.
+    /// Returns true if bios of the same group wait for slots for parts for a drive, unless it is
+    /// their turn now.
     #[inline(always)]
     pub(crate) fn is_behind(&self, slot: &Slot<M>, member: u16) -> bool {
         self.stalled > 0 && self.resumes != Some(member) && {

@@ -45,8 +45,9 @@ fn every_smaller_scenario_is_another_valid_one() {
 /// waiter, a millisecond's sleep for each tag, bios taken by another queue than their own, two
 /// threads that passed a wake on to each other for ever, the judge held over a call to the machine,
 /// a wait for a tag without a look at the queue that has it, a request that a busy drive refused
-/// and nobody tried again, parts for a stalled drive that took all slots from those of others, and
-/// a thread that slept for a millisecond since another was inside its queue when it looked.
+/// and nobody tried again, parts for a stalled drive that took all slots from those of others,
+/// a thread that slept for a millisecond since another was inside its queue when it looked; and two
+/// groups of weights 10000 to 1 that waited for each other.
 #[test]
 fn what_was_found_once_stays_away() {
     for line in include_str!("../found.jsonl").lines() {

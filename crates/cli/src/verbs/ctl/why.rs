@@ -69,7 +69,7 @@ struct Why {
     /// The sentence for people.
     says: String,
     groups: Vec<Explained>,
-    /// What these groups are promised and cannot have, and other causes.
+    /// Promises to these groups that cannot be kept, and other causes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }

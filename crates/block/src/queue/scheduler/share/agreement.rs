@@ -494,7 +494,7 @@ impl<M: Machine> Agreement<M> {
                 Priority::Realtime => u64::MAX,
                 _ if free => u64::MAX,
                 _ => {
-                    // Rounded up: whoever is farthest behind may send one, however little its weight.
+                    // Rounded up: whoever is farthest behind may send one, whatever its weight.
                     let behind = ahead.saturating_sub(total.virtual_ns);
                     behind.div_ceil(u128::from(total.slope.max(1))) as u64
                 }

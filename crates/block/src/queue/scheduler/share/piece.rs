@@ -49,7 +49,7 @@ pub(crate) struct Pace {
     /// Shortest times of small reads, and of requests as long as pieces, as far as they are known.
     pub(crate) small_ns: Option<u64>,
     pub(crate) piece_ns: Option<u64>,
-    /// Those of requests half as long as pieces, and twice as long.
+    /// Shortest times of requests half as long as pieces, and twice as long.
     pub(crate) half_ns: Option<u64>,
     pub(crate) double_ns: Option<u64>,
     /// The times of requests twice as long would be told apart from those of pieces.
@@ -59,8 +59,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Whether requests twice as long take hardly longer, as where a disk has to seek for each; or
-    /// may, where short ones take long and nobody knows.
+    /// Returns true if requests twice as long take hardly longer, as on a disk that seeks for each;
+    /// also if short ones take long and no longer ones were tried.
     fn is_length_free(&self) -> bool {
         let is_free = |shorter: Option<u64>, longer: Option<u64>| {
             shorter.zip(longer).is_some_and(|(shorter, longer)| longer * 5 < shorter * 7)

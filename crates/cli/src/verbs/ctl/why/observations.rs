@@ -5,11 +5,11 @@
 
 use millrace_console::visible;
 
+use super::causes::FLUSH;
 use super::time;
 use crate::views::caches::CacheCounts;
 use crate::views::report::{Drive, OpCounts, OpTotals, Report, Volume};
 
-const FLUSH: &str = "flush";
 const DISCARDS: [&str; 2] = ["discard", "write-zeroes"];
 
 /// I/Os by which a drive is compared with others, and the least mean that is slow, in milliseconds.
@@ -34,7 +34,7 @@ struct Interval<'a> {
     seconds: f64,
 }
 
-/// What else can make the volume slow, a line for each.
+/// Other causes that can make the volume slow, a line for each.
 pub fn observations(volume: &str, now: &Report, before: &Report) -> Vec<String> {
     let seconds = now.uptime_ns.saturating_sub(before.uptime_ns).max(1) as f64 / 1e9;
     let interval = Interval { volume, now, before, seconds };
@@ -60,7 +60,7 @@ struct DriveInterval<'a> {
 }
 
 impl DriveInterval<'_> {
-    /// What was added to a sum over operations.
+    /// The growth of a sum over operations.
     fn added(&self, of: impl Fn(&OpCounts) -> u64) -> u64 {
         let sum = |drive: &Drive| drive.ops.iter().map(&of).sum::<u64>();
         sum(self.now).saturating_sub(self.before.map_or(0, sum))
