@@ -19,6 +19,9 @@ use super::sharing::regroup;
 use super::submitter::RunState;
 use super::time::NS_PER_US;
 
+/// How long drives are waited for that may keep requests.
+const ABANDONED_NS: u64 = 10_000_000_000;
+
 /// Sleeps until a time, and does one thing.
 pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance, start_ns: u64) {
     sleep_until(start_ns + u64::from(disturbance.at_us) * NS_PER_US);
@@ -49,11 +52,20 @@ fn sleep_until(time_ns: u64) {
     }
 }
 
+/// How long drives may take until they are drained. Requests of a channel that is gone may stay for
+/// ever: waits for those must not add up to more time than the simulator has, 4,503 s.
+fn drain_bound_ns(state: &RunState) -> u64 {
+    let bound_ns = state.scenario.bound_ns() + state.scenario.stall_ns();
+    match lock_oracle(&state.oracle).may_keep_requests() {
+        true => bound_ns.min(ABANDONED_NS),
+        false => bound_ns,
+    }
+}
+
 fn freeze(state: &RunState, drive: usize, for_us: u32) {
     let Some(disk) = state.volume.disks().get(drive) else { return };
-    let bound_ns = state.scenario.bound_ns();
     disk.freeze();
-    let bound_ns = bound_ns + state.scenario.stall_ns();
+    let bound_ns = drain_bound_ns(state);
     if disk.wait_drained(Simulated::now() + bound_ns) {
         let mut oracle = lock_oracle(&state.oracle);
         let inside = oracle.media[drive].inside;
@@ -98,7 +110,7 @@ fn switch(state: &RunState, mode: ModeSpec) {
             && state.switching.compare_exchange(0, 1, Order::Acquire, Order::Relaxed).is_ok()
     };
     Simulated::spin_until(u64::MAX, turn);
-    let bound_ns = state.scenario.bound_ns() + state.scenario.stall_ns();
+    let bound_ns = drain_bound_ns(state);
     let switched = state.volume.switch_serving(mode.into(), Simulated::now() + bound_ns);
     state.switching.store(0, Order::Release);
     let mut oracle = lock_oracle(&state.oracle);
