@@ -5,12 +5,13 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use millrace_tests::raw_nbd::{READ, RawNbd, request};
+use millrace_tests::raw_nbd::{READ, RawNbd, WRITE, request};
 use millrace_tests::serving::{backends, pattern};
 use millrace_tests::{Daemon, poll_within};
 
 const MIB: u64 = 1 << 20;
 const EIO: u32 = 5;
+const ENOMEM: u32 = 12;
 
 /// Volume `v` is well, volume `w` is stuck.
 fn config(backend: &str) -> String {
@@ -61,6 +62,36 @@ fn clients_of_a_stuck_drive_that_reconnect_fifty_times_harm_no_other_volume() {
         stuck.send(&reads(1)).unwrap();
         assert_eq!(stuck.reply().unwrap(), (EIO, 0), "{backend}: it is told");
         assert!(well.read(0, 1 << 20).unwrap() == data);
+    }
+}
+
+#[test]
+fn large_requests_are_refused_while_a_stuck_drive_keeps_the_memory_for_them() {
+    for backend in backends() {
+        let daemon = Daemon::start(&config(backend), &["s"]);
+        let socket = daemon.dir().join("s");
+        let [mut stuck, mut first, mut second, mut last] =
+            ["w", "v", "v", "w"].map(|volume| RawNbd::connect(&socket, volume).unwrap());
+        let largest = request(READ, 1, 0, 32 << 20);
+        stuck.send(&largest).unwrap();
+        // Long enough for that one to be at its drive, and the others wait for memory behind it.
+        std::thread::sleep(Duration::from_millis(200));
+        [&mut first, &mut last].into_iter().for_each(|raw| raw.send(&largest).unwrap());
+        assert_eq!(stuck.reply().unwrap(), (EIO, 1), "{backend}: no answer in time");
+        for raw in [&mut first, &mut last] {
+            assert_eq!(raw.reply().unwrap(), (ENOMEM, 1), "{backend}: it waited");
+        }
+        let data = pattern(8 << 20, 5);
+        second.write(0, &data).unwrap();
+        for raw in [&mut first, &mut second] {
+            raw.send(&largest).unwrap();
+            assert_eq!(raw.reply().unwrap(), (ENOMEM, 1), "{backend}: afterwards");
+            assert!(raw.read(0, 8 << 20).unwrap() == data, "{backend}: what there is room for");
+        }
+        second.send(&request(WRITE, 2, 0, 32 << 20)).unwrap();
+        second.send(&vec![1; 32 << 20]).unwrap();
+        assert_eq!(second.reply().unwrap(), (ENOMEM, 2), "{backend}: a write");
+        assert!(second.read(0, 8 << 20).unwrap() == data, "{backend}: nothing was written");
     }
 }
 

@@ -112,6 +112,8 @@ pub(crate) struct PoolBuffer {
     part: Option<Part>,
     /// It counts in the account of requests that overtook others.
     overtakes: bool,
+    /// Its request was answered while a stuck drive may still touch the memory.
+    is_stuck: bool,
 }
 
 impl PoolBuffer {
@@ -161,6 +163,8 @@ struct Region {
     class: u8,
     count: u16,
     free: u16,
+    /// Buffers that stuck drives keep.
+    stuck: u16,
     bits: [u64; 4],
 }
 
@@ -247,6 +251,14 @@ impl Pool {
         class_of(len_bytes).is_some_and(|class| region_bytes(class) <= most_bytes)
     }
 
+    /// Whether waiting for a buffer of this size can end while stuck drives keep what they have.
+    /// Small buffers share their regions with others that do come back.
+    pub(crate) fn fits_beside_stuck(&self, len_bytes: usize) -> bool {
+        let Some(class) = class_of(len_bytes) else { return false };
+        class_bytes(class) < region_bytes(class)
+            || self.budget.fits_beside_stuck(region_bytes(class))
+    }
+
     /// A buffer of at least `len_bytes`; none if there is no free one and all pools have, or would
     /// have, more than `limit` bytes mapped.
     #[inline]
@@ -287,6 +299,7 @@ impl Pool {
             class: class as u8,
             part: None,
             overtakes: false,
+            is_stuck: false,
         })
     }
 
@@ -300,6 +313,12 @@ impl Pool {
         assert!(region.bits[word] & (1 << bit) == 0, "a buffer was given back twice");
         region.bits[word] |= 1 << bit;
         region.free += 1;
+        if buffer.is_stuck {
+            region.stuck -= 1;
+            if region.stuck == 0 {
+                self.budget.end_stuck(region.mapping.len_bytes);
+            }
+        }
         self.in_use -= 1;
         if region.free == 1 {
             self.partial[usize::from(buffer.class)].push(id);
@@ -325,6 +344,19 @@ impl Pool {
             self.budget.end_overtaking(buffer.len());
             // Others on the list may overtake now.
             self.returned = true;
+        }
+    }
+
+    /// The buffer's request is answered, but a drive that does not answer keeps the memory.
+    pub(crate) fn begin_stuck(&mut self, buffer: &mut PoolBuffer) {
+        self.leave_part(buffer);
+        self.end_overtaking(buffer);
+        if !std::mem::replace(&mut buffer.is_stuck, true) {
+            let region = self.regions[buffer.region as usize].as_mut().expect("it is in use");
+            region.stuck += 1;
+            if region.stuck == 1 {
+                self.budget.begin_stuck(region.mapping.len_bytes);
+            }
         }
     }
 
@@ -389,7 +421,9 @@ impl Pool {
             _ => u64::MAX,
         });
         let registered = self.register(&mapping);
-        let region = Region { mapping, registered, class: class as u8, count, free: count, bits };
+        let class_number = class as u8;
+        let region =
+            Region { mapping, registered, class: class_number, count, free: count, stuck: 0, bits };
         let id = self.vacant.pop().unwrap_or(self.regions.len() as u32);
         if id as usize == self.regions.len() {
             self.regions.push(None);

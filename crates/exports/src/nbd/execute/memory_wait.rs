@@ -36,6 +36,8 @@ pub(crate) enum NoBuffer {
     TooLong,
     /// The volume's drives do not answer and hold all that they may.
     Stuck,
+    /// Drives that do not answer, of any volume, hold so much that no room for it is left.
+    HeldByStuck,
 }
 
 impl Core {
@@ -140,6 +142,9 @@ impl Core {
         if !self.pool.can_ever(bytes) {
             return Err(NoBuffer::TooLong);
         }
+        if !self.pool.fits_beside_stuck(bytes) {
+            return Err(NoBuffer::HeldByStuck);
+        }
         let budget = self.pool.budget();
         let limit = budget.limit(held_bytes);
         let is_crowded = budget.is_wanted();
@@ -177,6 +182,10 @@ impl Core {
             NoBuffer::Stuck => self.refuse_stuck(conn, granted, request),
             NoBuffer::TooLong => {
                 let why = "longer than the server's memory-max allows";
+                self.refuse(conn, granted, request, (Errno::Enomem, why))
+            }
+            NoBuffer::HeldByStuck => {
+                let why = "drives that do not answer hold too much of the server's memory-max";
                 self.refuse(conn, granted, request, (Errno::Enomem, why))
             }
         }

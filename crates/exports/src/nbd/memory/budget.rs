@@ -91,6 +91,8 @@ pub(crate) struct Budget {
     waiters: Mutex<VecDeque<(Waiter, FirstRequest)>>,
     /// Bytes of first requests that overtook others.
     overtaking_bytes: AtomicUsize,
+    /// Bytes of regions with memory of requests that no drive answered in time.
+    stuck_bytes: AtomicUsize,
     /// What requests of groups with limits hold.
     pub(crate) parts: GroupParts,
 }
@@ -107,6 +109,7 @@ impl Budget {
             waiting: AtomicUsize::new(0),
             waiters: Mutex::new(VecDeque::new()),
             overtaking_bytes: AtomicUsize::new(0),
+            stuck_bytes: AtomicUsize::new(0),
             parts: GroupParts::new(max_bytes),
         })
     }
@@ -236,6 +239,24 @@ impl Budget {
     /// Counts them no longer.
     pub(crate) fn end_overtaking(&self, bytes: usize) {
         self.overtaking_bytes.fetch_sub(bytes, Ordering::Relaxed); // Relaxed: as in `may_overtake`.
+    }
+
+    /// Whether a region of so many bytes fits beside the memory that stuck drives keep: if not,
+    /// waiting for it could last as long as the drives are stuck.
+    pub(crate) fn fits_beside_stuck(&self, region_bytes: usize) -> bool {
+        // Relaxed: the counter guards no other memory; whoever waits is rung when it changes.
+        let stuck_bytes = self.stuck_bytes.load(Ordering::Relaxed);
+        stuck_bytes == 0 || stuck_bytes + region_bytes <= self.first_limit(region_bytes)
+    }
+
+    /// Counts a region whose memory a stuck drive keeps.
+    pub(crate) fn begin_stuck(&self, bytes: usize) {
+        self.stuck_bytes.fetch_add(bytes, Ordering::Relaxed); // Relaxed: as in `fits_beside_stuck`.
+    }
+
+    /// Counts it no longer.
+    pub(crate) fn end_stuck(&self, bytes: usize) {
+        self.stuck_bytes.fetch_sub(bytes, Ordering::Relaxed); // Relaxed: as in `fits_beside_stuck`.
     }
 }
 

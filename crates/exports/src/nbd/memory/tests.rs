@@ -10,7 +10,7 @@ const KIB: usize = 1 << 10;
 
 /// Recounts everything.
 fn check(pool: &Pool) {
-    let (mut idle, mut mapped, mut in_use) = (0, 0, 0);
+    let (mut idle, mut mapped, mut in_use, mut stuck) = (0, 0, 0, 0);
     for (id, region) in (0u32..).zip(&pool.regions) {
         let times = |list: &Vec<u32>| list.iter().filter(|one| **one == id).count();
         let listed: usize = pool.partial.iter().map(times).sum();
@@ -21,6 +21,7 @@ fn check(pool: &Pool) {
         let (class, bytes) = (usize::from(region.class), region.mapping.len_bytes);
         assert_eq!(bytes, region_bytes(class));
         assert_eq!(usize::from(region.count), bytes / class_bytes(class));
+        stuck += if region.stuck > 0 { bytes } else { 0 };
         let free: u32 = region.bits.iter().map(|bits| bits.count_ones()).sum();
         assert_eq!(free, u32::from(region.free));
         let has_room = usize::from(region.free > 0);
@@ -33,6 +34,8 @@ fn check(pool: &Pool) {
     assert!(pool.vacant.capacity() >= pool.regions.len(), "to give all back allocates nothing");
     assert_eq!((pool.idle_bytes(), pool.in_use()), (idle, in_use));
     assert_eq!(pool.budget().mapped_bytes(), mapped);
+    let room = pool.budget().max_bytes() - stuck;
+    assert!(stuck == 0 || !pool.budget().fits_beside_stuck(room + 1), "{stuck} bytes are stuck");
     assert!(pool.idle_bytes_least <= idle);
 }
 
@@ -40,7 +43,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn buffers_never_overlap_and_every_figure_adds_up(
-        steps in proptest::collection::vec((0usize..9, any::<u16>()), 1..300),
+        steps in proptest::collection::vec((0usize..10, any::<u16>()), 1..300),
     ) {
         let budget = Budget::new(24 * MIB, 4);
         let (_reactor, mut pool) = pool(&budget, 3 * MIB);
@@ -60,6 +63,10 @@ proptest! {
                 6 if number % 8 == 0 => pool.trim(),
                 7 if number % 8 == 0 => pool.give_back_unneeded(),
                 _ if held.is_empty() => {}
+                8 => {
+                    let place = usize::from(number) % held.len();
+                    pool.begin_stuck(&mut held[place].0);
+                }
                 _ => {
                     let (mut buffer, mark) = held.swap_remove(usize::from(number) % held.len());
                     let bytes = buffer.bytes_mut();
@@ -72,6 +79,7 @@ proptest! {
         }
         held.into_iter().for_each(|(buffer, _)| pool.give(buffer));
         check(&pool);
+        prop_assert!(budget.fits_beside_stuck(usize::MAX), "no drive keeps anything");
         drop(pool);
         prop_assert_eq!(budget.mapped_bytes(), 0);
     }

@@ -54,8 +54,9 @@ impl Worker {
         let (lane, bytes) = (ticket.lane as usize, ticket.memory.pool_bytes());
         ticket.state = TicketState::Overdue;
         if let Memory::Buffer(buffer) = &mut ticket.memory {
-            self.core.pool.leave_part(buffer);
-            self.core.pool.end_overtaking(buffer);
+            self.core.pool.begin_stuck(buffer);
+            // Some who wait for memory, also on other threads, may have to be refused now.
+            self.core.waiters_changed = true;
         }
         self.core.submitter.lanes[lane].started -= 1;
         self.core.submitter.lanes[lane].overdue += 1;

@@ -272,3 +272,24 @@ fn other_threads_are_told_of_news_and_of_memory_while_somebody_waits() {
     rig.follow_changes();
     assert_eq!(rig.seen_changes, rig.shared.changes());
 }
+
+#[test]
+fn what_no_room_is_left_for_beside_a_stuck_drives_memory_is_refused() {
+    let mut rig = rig();
+    let (mut conn, _sockets) = connection(3);
+    let mut stuck = rig.core.pool.take(32 * MIB, usize::MAX).unwrap();
+    assert_eq!(rig.core.buffer(32 * MIB, &mut conn, 1).unwrap_err(), NoBuffer::Wait);
+    rig.core.end_memory_wait(&mut conn);
+    rig.core.pool.begin_stuck(&mut stuck);
+    // Of 64 MiB large requests leave two slices of 8 MiB and 2 MiB: 14 MiB are left.
+    for (mib, expected) in [(32, NoBuffer::HeldByStuck), (16, NoBuffer::HeldByStuck)] {
+        assert_eq!(rig.core.buffer(mib * MIB, &mut conn, 1).unwrap_err(), expected, "{mib} MiB");
+        assert_eq!(conn.memory_wait, MemoryWait::None, "{mib} MiB");
+    }
+    let buffer = rig.core.buffer(8 * MIB, &mut conn, 1).unwrap();
+    rig.core.pool.give(buffer);
+    rig.core.pool.give(stuck);
+    conn.held_bytes = 0;
+    let buffer = rig.core.buffer(32 * MIB, &mut conn, 1).expect("the drive has answered");
+    rig.core.pool.give(buffer);
+}
