@@ -19,7 +19,6 @@ mod rbd;
 mod spec;
 
 pub use common::cancel::Cancel;
-pub use common::mapping::advise_huge_pages;
 pub use common::measurement::Measured;
 pub use common::payload::{copy_from_request, copy_to_request};
 pub use common::place::Place;

@@ -26,6 +26,7 @@ mod machine;
 mod native;
 #[cfg(feature = "std")]
 mod native_lock;
+pub mod payload;
 #[cfg(feature = "std")]
 #[doc(hidden)]
 pub mod plant;

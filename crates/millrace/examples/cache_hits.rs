@@ -16,7 +16,6 @@ use millrace::{
     Again, Bio, Buffer, CacheConfig, Channel, ChannelConfig, Layout, VolumeOptions, build_volume,
     cache_over,
 };
-use millrace_drives::advise_huge_pages;
 
 const PAGE: usize = 4096;
 /// Copies or reads of a turn: some ms of them.
@@ -48,7 +47,8 @@ pub fn run(mib: u64, depth: u64, turns: u64) -> Result<(), Box<dyn Error>> {
         channel.submit(Bio::read(page * 8, Buffer::new(PAGE)))?;
         channel.wait(1, |done| assert!(done.status.is_ok()));
     }
-    let memory = Memory::new(mib);
+    let mut memory = Buffer::new((mib as usize) << 20);
+    memory.fill(1);
     let mut copies = Turns { pages, ..Turns::default() };
     let mut ratios = Vec::new();
     let mut into = Buffer::new(depth as usize * PAGE);
@@ -57,7 +57,7 @@ pub fn run(mib: u64, depth: u64, turns: u64) -> Result<(), Box<dyn Error>> {
             for at in 0..count {
                 let from = random.page() * PAGE;
                 let to = (at % depth) as usize * PAGE;
-                into[to..to + PAGE].copy_from_slice(&memory.bytes()[from..from + PAGE]);
+                into[to..to + PAGE].copy_from_slice(&memory[from..from + PAGE]);
             }
         });
         let read = hits.take(|random, count| read(&mut channel, (depth, count), random));
@@ -91,30 +91,6 @@ fn read(channel: &mut Channel, (depth, count): (u64, u64), random: &mut Random) 
             bio.set_sector(random.page() as u64 * 8);
             Again::Submit
         });
-    }
-}
-
-/// Memory at random places of which is copied.
-struct Memory {
-    bytes: Vec<u8>,
-    /// Where the first huge page of it begins.
-    start: usize,
-    len: usize,
-}
-
-impl Memory {
-    fn new(mib: u64) -> Memory {
-        const HUGE: usize = 2 << 20;
-        let len = (mib as usize) << 20;
-        let mut bytes: Vec<u8> = Vec::with_capacity(len + HUGE);
-        let start = bytes.as_ptr().align_offset(HUGE);
-        advise_huge_pages((bytes.as_mut_ptr().wrapping_add(start), len));
-        bytes.resize(len + HUGE, 1);
-        Memory { bytes, start, len }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[self.start..self.start + self.len]
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use millrace_block::{Disk, DiskConfig, Error, Volume};
 use millrace_cache::{Cache, CacheConfig, CacheDriver, Registered};
-use millrace_drives::{advise_huge_pages, may_lock_memory};
+use millrace_drives::may_lock_memory;
 use millrace_machine::Native;
 
 /// A cached volume, and its cache.
@@ -58,7 +58,6 @@ pub fn cache_over(
         _ => config,
     };
     let cache = Cache::new(Arc::clone(&below), config)?;
-    advise_huge_pages(cache.memory());
     let config = DiskConfig {
         name: format!("{}-cache", below.name()),
         io_threads: io_threads.max(1),

@@ -2,13 +2,15 @@
 //!
 //! No client is needed: connections are plain sockets. Every test runs on each back end.
 
+use std::fs;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_tests::raw_nbd::{READ, RawNbd, request};
+use millrace_tests::control::Control;
+use millrace_tests::raw_nbd::{READ, RawNbd, WRITE, request};
 use millrace_tests::serving::{backends, four_files, pattern, stripe};
-use millrace_tests::{Daemon, tempdir};
+use millrace_tests::{Daemon, poll_within, tempdir};
 
 const BLOCK: u32 = 4096;
 const DEPTH: u64 = 128;
@@ -116,5 +118,40 @@ fn four_connections_at_depth_128_fit_in_64_mib() {
         let peak = loaded_resident_kib(&daemon);
         println!("{backend}: {peak} KiB resident under load");
         assert!(peak <= 64 * 1024, "{backend}: {peak} KiB resident under load");
+    }
+}
+
+/// KiB of the daemon's mappings that lie in huge pages.
+fn huge_kib(daemon: &Daemon) -> u64 {
+    let smaps = fs::read_to_string(format!("/proc/{}/smaps", daemon.pid())).unwrap();
+    let kib = |line: &str| -> Option<u64> {
+        line.strip_prefix("AnonHugePages:")?.split_whitespace().next()?.parse().ok()
+    };
+    smaps.lines().filter_map(kib).sum()
+}
+
+#[test]
+fn payload_lies_in_huge_pages_where_the_system_gives_them() {
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let enabled = fs::read_to_string(path).unwrap_or_default();
+    if !enabled.contains("[madvise]") && !enabled.contains("[always]") {
+        println!("skipped: {path} says {enabled:?}");
+        return;
+    }
+    for backend in backends() {
+        let dir = tempdir();
+        let config = stripe(backend, &four_files(dir.path(), 64, "")) + "control = \"unix:c\"\n";
+        let daemon = Daemon::start_in(dir, &config, &["s", "c"], &[]);
+        let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
+        // A write keeps its buffer as long as the rest of its payload has not come.
+        raw.send(&request(WRITE, 1, 0, 2 << 20)).unwrap();
+        raw.send(&vec![7; 1 << 20]).unwrap();
+        let huge = || (huge_kib(&daemon) >= 2048).then_some(());
+        poll_within(Duration::from_secs(10), huge).unwrap_or_else(|| panic!("{backend}: none"));
+        let report = Control::connect(&daemon).ok("stats");
+        let bytes = report["server"]["huge_page_bytes"].as_u64().unwrap();
+        assert!(bytes >= 2 << 20, "{backend}: {bytes}");
+        raw.send(&vec![7; 1 << 20]).unwrap();
+        assert_eq!(raw.reply().unwrap(), (0, 1), "{backend}");
     }
 }

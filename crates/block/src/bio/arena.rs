@@ -2,12 +2,14 @@
 //!
 //! Shared by its owner, who decides who touches which part of it when, and by drives to which it
 //! was lent ([`Driver::lend`](crate::Driver::lend)): it stays where it is until the last of them
-//! has let go. Not zeroed, and pages of the system come as they are first used. Only ever touched
-//! by raw copies and by drives, never by references.
+//! has let go. Zeroed by the system, whose pages come as they are first used, in huge ones if it
+//! can. Only ever touched by raw copies and by drives, never by references.
 #![allow(unsafe_code)]
 
-use alloc::alloc::{Layout, alloc, dealloc};
+use alloc::alloc::Layout;
 use core::ptr::NonNull;
+
+use millrace_machine::payload::{alloc_zeroed, dealloc};
 
 /// Memory that many requests lie in over time.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ impl Arena {
             return None;
         }
         // SAFETY: the layout has a size above zero.
-        let start = NonNull::new(unsafe { alloc(layout) })?;
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Arena { start, layout })
     }
 

@@ -1,13 +1,16 @@
 //! `Buffer`: owned, aligned, zeroed memory for one I/O of a program.
 //!
 //! Owned by the program, then by the bio from submission to completion, then by the program again;
-//! memory that a drive may still write is never in the program's hands. Zeroed when made, so that
+//! memory that a drive may still write is never in the program's hands. On a real machine a buffer
+//! of up to 2 MiB lies in one huge page if the system has some. Zeroed when made, so that
 //! nobody reads another's bytes. Kernel counterpart: the pages of a bio.
 #![allow(unsafe_code)]
 
-use alloc::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use alloc::alloc::{Layout, handle_alloc_error};
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
+
+use millrace_machine::payload::{alloc_zeroed, dealloc};
 
 /// Alignment that every drive accepts, in bytes.
 pub const BUFFER_ALIGN: usize = 4096;

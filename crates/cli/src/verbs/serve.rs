@@ -34,6 +34,7 @@ use check::{findings, start_error, view_sockets, warnings};
 use live::daemon::LiveDaemon;
 use live::dirty_data::{self, DaemonEnd};
 use live::dirty_marks::{self, DirtyMarks};
+use live::huge_pages;
 use live::watch::{Watch, log_lost};
 use start::images::ImageArgs;
 use start::report::{self, DataOwner};
@@ -185,6 +186,7 @@ fn serve(
     opened.notes.extend(server.notes());
     warnings::on_plan(&plan, metrics);
     warnings::on_start(&plan, &opened, &workers);
+    tracing::debug!("{}", huge_pages::allowed());
     marks.lost().iter().for_each(|volume| tracing::warn!("{}", dirty_marks::warning(volume)));
     say(&report::serving(&plan, &opened, &workers, owner));
     say(&view_sockets::describe(&sockets));

@@ -72,11 +72,14 @@ const SERVER_COUNTERS: [Metric<Report, u64>; 12] = [
     ("system_calls", "System calls of the I/O threads for data.", |r| r.server.system_calls),
 ];
 
-const SERVER_GAUGES: [Metric<Report, u64>; 4] = [
+const SERVER_GAUGES: [Metric<Report, u64>; 5] = [
     ("connections", "Connections open now.", |r| r.server.connections.open),
     ("requests_in_flight", "Requests in flight now.", |r| r.server.requests_in_flight),
     ("buffers_in_use", "Payload buffers in use now.", |r| r.server.buffers_in_use),
     ("buffer_bytes", "Memory mapped for payload now.", |r| r.server.buffer_bytes),
+    ("huge_page_bytes", "Memory for payload and caches that lies in huge pages.", |r| {
+        r.server.huge_page_bytes
+    }),
 ];
 
 const HISTOGRAMS: [Timed; 3] = [

@@ -255,6 +255,8 @@ pub struct Server {
     pub buffers_in_use: u64,
     /// Bytes mapped for payload now.
     pub buffer_bytes: u64,
+    /// Bytes of payload memory of all kinds that lay in huge pages in the last ten seconds.
+    pub huge_page_bytes: u64,
     /// Bytes of write payload that were copied.
     pub copied_bytes: u64,
     /// Requests that began or ended within a block.

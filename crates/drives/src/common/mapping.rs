@@ -6,30 +6,17 @@
 //! reference to the memory is ever made. Invariant: every access is checked to lie inside.
 #![allow(unsafe_code)]
 
-use std::ptr::NonNull;
-
 use millrace_block::{Error, ErrorKind};
+use millrace_machine::payload::Region;
 
 const PAGE: u64 = 4096;
-
-/// Asks the system to use huge pages for memory that is to be used at random places: fewer misses
-/// of the TLB. It may decline; contents stay as they are.
-pub fn advise_huge_pages((start, len_bytes): (*mut u8, usize)) {
-    // SAFETY: advice for the kernel, which checks the range and changes no byte.
-    unsafe { libc::madvise(start.cast(), len_bytes, libc::MADV_HUGEPAGE) };
-}
 
 /// Memory of a fixed size that reads as zeroes until it is written.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    start: NonNull<u8>,
+    region: Region,
     len_bytes: u64,
 }
-
-// SAFETY: plain bytes, only ever touched by raw copies, never by references.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; concurrent copies of one range mix bytes and nothing else.
-unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// A range of `len_bytes` bytes.
@@ -37,27 +24,18 @@ impl Mapping {
     /// # Errors
     /// `System` if there is no address space for it.
     pub(crate) fn new(len_bytes: u64) -> Result<Mapping, Error> {
-        let whole = usize::try_from(len_bytes.max(1).next_multiple_of(PAGE)).unwrap_or(usize::MAX);
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), whole, protection, flags, -1, 0) };
-        match NonNull::new(start.cast::<u8>()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => {
-                Ok(Mapping { start, len_bytes })
-            }
-            _ => {
-                let error = std::io::Error::last_os_error();
-                let text = format!("memory drive of {len_bytes} bytes: {error}");
-                Err(Error::new(ErrorKind::System, text))
-            }
-        }
+        let whole = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        let region = Region::map_sparse(whole).map_err(|error| {
+            let text = format!("memory drive of {len_bytes} bytes: {error}");
+            Error::new(ErrorKind::System, text)
+        })?;
+        Ok(Mapping { region, len_bytes })
     }
 
     fn at(&self, offset: u64, len_bytes: u64) -> *mut u8 {
         let fits = offset.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes);
         assert!(fits, "{len_bytes} bytes at {offset} reach past the end of the mapping");
-        self.start.as_ptr().wrapping_add(offset as usize)
+        self.region.start().as_ptr().wrapping_add(offset as usize)
     }
 
     /// Copies out of the mapping.
@@ -111,14 +89,6 @@ impl Mapping {
         let start = self.at(offset, len_bytes);
         // SAFETY: checked to lie inside.
         unsafe { std::ptr::write_bytes(start, 0, len_bytes as usize) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        let whole = self.len_bytes.max(1).next_multiple_of(PAGE) as usize;
-        // SAFETY: mapped in `new` with this length; no reference outlives self.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), whole) };
     }
 }
 

@@ -8,6 +8,7 @@ pub mod dirty_data;
 pub mod dirty_marks;
 pub mod group_counts;
 pub mod group_settings;
+pub mod huge_pages;
 pub mod latency_targets;
 pub mod lock_statistics;
 pub mod processor_time;

@@ -174,7 +174,7 @@ fn a_write_that_is_incomplete_is_given_up_when_nothing_can_be_received_into_it()
 
 #[test]
 fn a_negotiation_is_not_drained_but_ended_and_the_socket_with_it() {
-    let (_reactor, mut pool) = pool(&Budget::new(MIB, 1), 0);
+    let (_reactor, mut pool) = pool(&Budget::new(2 * MIB, 1), 0);
     let (mut conn, sockets) = connection(1);
     conn.drain(&mut Tickets::default(), &mut pool);
     assert_eq!(conn.phase, Phase::Dead);

@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn only_buffers_take_up_memory_of_the_pool() {
-        let budget = crate::nbd::memory::budget::Budget::new(1 << 20, 1);
+        let budget = crate::nbd::memory::budget::Budget::new(2 << 20, 1);
         let (_reactor, mut pool) = crate::nbd::tests::pool(&budget, 0);
         let buffer = Memory::Buffer(pool.take(5000, usize::MAX).expect("the pool is empty"));
         assert_eq!(

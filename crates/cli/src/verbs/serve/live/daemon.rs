@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 use super::dirty_marks::DirtyMarks;
 use super::group_counts;
 use super::group_settings;
+use super::huge_pages::HugePages;
 use super::latency_targets::LatencyTargets;
 use super::lock_statistics::LockStatistics;
 use super::processor_time;
@@ -48,6 +49,7 @@ pub struct LiveDaemon {
     /// Groups of exports of volumes that have a cache, with the volumes.
     cached: Vec<(String, String)>,
     marks: Arc<DirtyMarks>,
+    huge_pages: HugePages,
 }
 
 impl LiveDaemon {
@@ -80,6 +82,7 @@ impl LiveDaemon {
             targets: LatencyTargets::new(plan),
             cached: group_settings::cached(&plan.config),
             marks,
+            huge_pages: HugePages::default(),
         }
     }
 
@@ -123,7 +126,10 @@ impl LiveDaemon {
             exports: exports.collect(),
             guests: self.guests(),
             processor: processor_time::of_process(),
-            server: server(&self.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default()),
+            server: server(
+                &self.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default(),
+                self.huge_pages.bytes(Instant::now()),
+            ),
         }
     }
 }
@@ -252,7 +258,7 @@ fn volume(volume: &Volume<Native>) -> report::Volume {
     }
 }
 
-fn server(stats: &ServerStats) -> report::Server {
+fn server(stats: &ServerStats, huge_page_bytes: u64) -> report::Server {
     report::Server {
         connections: report::Connections {
             open: stats.connections,
@@ -267,6 +273,7 @@ fn server(stats: &ServerStats) -> report::Server {
         requests_in_flight: stats.requests_in_flight,
         buffers_in_use: stats.buffers_in_use,
         buffer_bytes: stats.buffer_bytes,
+        huge_page_bytes,
         copied_bytes: stats.payload.copied_bytes,
         bounced: stats.payload.bounced,
         memory_waits: stats.payload.memory_waits,

@@ -45,7 +45,7 @@ fn headers_that_touch_are_one_piece_and_payload_is_one_of_its_own() {
 
 #[test]
 fn the_header_of_a_single_long_reply_goes_ahead() {
-    let (_reactor, mut pool) = pool(&Budget::new(MIB, 1), 0);
+    let (_reactor, mut pool) = pool(&Budget::new(2 * MIB, 1), 0);
     for (len, pieces_sent) in [(32 * KIB - 17, 2), (32 * KIB - 16, 1), (MIB, 1), (2000, 2)] {
         let mut out = outgoing();
         push_long(&mut out, 16, len);
@@ -62,7 +62,7 @@ fn the_header_of_a_single_long_reply_goes_ahead() {
 
 #[test]
 fn replies_gather_while_others_are_sent_and_are_counted_when_they_are_out() {
-    let (_reactor, mut pool) = pool(&Budget::new(MIB, 1), 0);
+    let (_reactor, mut pool) = pool(&Budget::new(2 * MIB, 1), 0);
     let mut out = outgoing();
     assert!(!out.has_gathered() && !out.has_rest());
     out.push(|_| 16);
@@ -132,7 +132,7 @@ proptest! {
     fn sends_of_any_length_give_every_byte_once_and_in_order(
         steps in proptest::collection::vec((0usize..4, 1usize..60_000), 1..80),
     ) {
-        let (_reactor, mut pool) = pool(&Budget::new(MIB, 1), 0);
+        let (_reactor, mut pool) = pool(&Budget::new(2 * MIB, 1), 0);
         let mut out = outgoing();
         // What is to come: which reply, and which of its bytes.
         let (mut left, mut total, mut moved) = (VecDeque::new(), 0, 0);

@@ -78,8 +78,8 @@ fn unused_memory_is_looked_at_every_two_seconds() {
         give_back_unused(rig, now_ns);
         (rig.core.pool.idle_bytes(), rig.client_timers.idle_ns)
     };
-    assert_eq!(idle(&mut rig, 7 * S), (MIB, 9 * S), "it was in use just now");
-    assert_eq!(idle(&mut rig, 9 * S - 1), (MIB, 9 * S));
+    assert_eq!(idle(&mut rig, 7 * S), (2 * MIB, 9 * S), "it was in use just now");
+    assert_eq!(idle(&mut rig, 9 * S - 1), (2 * MIB, 9 * S));
     assert_eq!(idle(&mut rig, 9 * S), (0, 11 * S));
 }
 

@@ -1,0 +1,61 @@
+//! How much memory for payload lies in huge pages.
+//!
+//! Asked by the views with each report. The kernel walks the page tables of the process to answer,
+//! so it is asked every ten seconds at most.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use millrace_machine::payload::huge_bytes;
+
+/// For how long an answer holds.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// The last answer, and when it came.
+#[derive(Debug, Default)]
+pub struct HugePages(Mutex<Option<(Instant, u64)>>);
+
+impl HugePages {
+    /// Bytes in huge pages; 0 if the system does not say.
+    pub fn bytes(&self, now: Instant) -> u64 {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match *last {
+            Some((at, bytes)) if now.duration_since(at) < FRESH => bytes,
+            _ => {
+                let bytes = huge_bytes().map_or(0, |(_, huge)| huge as u64);
+                *last = Some((now, bytes));
+                bytes
+            }
+        }
+    }
+}
+
+/// Whether the system gives huge pages to those who ask, in words for the log.
+pub fn allowed() -> String {
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    match chosen {
+        Some(("never", _)) => format!("payload memory has ordinary pages: {path} is never"),
+        Some((word, _)) => {
+            format!("payload memory has huge pages where there are some: {path} is {word}")
+        }
+        None => {
+            "payload memory has ordinary pages: the kernel has no transparent huge pages".to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_holds_for_ten_seconds() {
+        let (pages, now) = (HugePages::default(), Instant::now());
+        *pages.0.lock().unwrap() = Some((now, 7));
+        assert_eq!(pages.bytes(now + FRESH - Duration::from_millis(1)), 7);
+        let bytes = pages.bytes(now + FRESH);
+        assert_eq!(*pages.0.lock().unwrap(), Some((now + FRESH, bytes)), "it was asked again");
+    }
+}

@@ -1,0 +1,87 @@
+//! Payload memory: what drives, sockets and guests read and write.
+//!
+//! The pages of ordinary memory lie far apart, so a request has a segment for each of them, and a
+//! virtual disk, an IOMMU or an NVMe drive's PRP list pays for each segment. Payload memory
+//! therefore comes in [`Region`]s of 2 MiB, for which huge pages are requested. A [`BufferArena`]
+//! cuts regions into buffers. One arena of the process serves [`alloc_zeroed`] and [`dealloc`], and
+//! with them the buffers of programs. Without the feature `std` these two are the global allocator.
+//!
+//! Nothing but this module maps memory for payload. Where huge pages are refused, everything works
+//! with ordinary ones.
+#![allow(unsafe_code)]
+
+#[cfg(feature = "std")]
+mod arena;
+#[cfg(feature = "std")]
+mod blocks;
+#[cfg(feature = "std")]
+mod process_arena;
+#[cfg(feature = "std")]
+mod region;
+
+#[cfg(feature = "std")]
+pub use arena::{ArenaBuffer, BufferArena, order_bytes, order_of, region_bytes};
+#[cfg(feature = "std")]
+pub use region::{Region, huge_bytes};
+
+use alloc::alloc::Layout;
+
+/// The smallest buffer of an arena in bytes, and the alignment of all.
+pub const BUFFER_BYTES_MIN: usize = 4096;
+/// Size and alignment of a region, in bytes: a huge page. A buffer up to this long lies in one.
+pub const REGION_BYTES: usize = 2 << 20;
+
+/// Zeroed memory of this layout, or null if there is none.
+///
+/// # Safety
+/// The layout has a size above zero.
+#[must_use]
+pub unsafe fn alloc_zeroed(layout: Layout) -> *mut u8 {
+    #[cfg(feature = "std")]
+    if layout.align() <= REGION_BYTES {
+        return process_arena::alloc_zeroed(own_bytes(layout));
+    }
+    // SAFETY: the caller vouches for the layout.
+    unsafe { alloc::alloc::alloc_zeroed(layout) }
+}
+
+/// Gives back what [`alloc_zeroed`] gave.
+///
+/// # Safety
+/// The memory comes from there with the same layout, and nobody uses it any more.
+pub unsafe fn dealloc(start: *mut u8, layout: Layout) {
+    #[cfg(feature = "std")]
+    if layout.align() <= REGION_BYTES {
+        // SAFETY: the caller vouches for it.
+        return unsafe { process_arena::dealloc(start, own_bytes(layout)) };
+    }
+    // SAFETY: as above.
+    unsafe { alloc::alloc::dealloc(start, layout) };
+}
+
+/// How long a buffer is whose start has a layout's alignment: buffers of up to 2 MiB are aligned to
+/// their own size, and longer ones to that.
+#[cfg(feature = "std")]
+fn own_bytes(layout: Layout) -> usize {
+    layout.size().max(layout.align())
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_has_the_alignment_of_its_layout() {
+        for (len, align) in
+            [(512, 1), (8192, 64 << 10), (100, 2 << 20), (3 << 20, 2 << 20), (1, 4 << 20)]
+        {
+            let layout = Layout::from_size_align(len, align).unwrap();
+            // SAFETY: a size above zero; given back with the same layout.
+            unsafe {
+                let start = alloc_zeroed(layout);
+                assert!(!start.is_null() && start.addr().is_multiple_of(align), "{len} {align}");
+                dealloc(start, layout);
+            }
+        }
+    }
+}

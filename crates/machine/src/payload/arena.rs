@@ -1,0 +1,313 @@
+//! `BufferArena`: buffers of 4 KiB to 32 MiB, cut from regions.
+//!
+//! Belongs to one owner, who says when a region is mapped and when one goes back. Buffers of up to
+//! 2 MiB share regions of that size (blocks.rs), a longer one has a region of its own. The first
+//! region with room is used, so that the later ones become idle. Each region carries a note of the
+//! owner's, such as its number in a ring's table of buffers.
+//!
+//! Invariants: a buffer is in one pair of hands (it is not `Clone`); a region with a buffer in use
+//! stays. Memory is not zeroed but where the system has just mapped it.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr::NonNull;
+use std::vec::Vec;
+
+use super::blocks::{Blocks, WHOLE};
+use super::region::Region;
+use super::{BUFFER_BYTES_MIN, REGION_BYTES};
+
+/// The longest power of two: 32 MiB.
+const LONGEST: u8 = 13;
+/// The last order has room for so much more: the blocks at both ends of a request of 32 MiB.
+const EDGES_BYTES: usize = 256 << 10;
+
+/// A buffer of an arena.
+#[derive(Debug)]
+pub struct ArenaBuffer {
+    start: NonNull<u8>,
+    region: u32,
+    node: u16,
+    order: u8,
+}
+
+// SAFETY: the only handle of plain memory.
+unsafe impl Send for ArenaBuffer {}
+
+impl ArenaBuffer {
+    /// The first byte; valid until the buffer is given back.
+    #[inline]
+    #[must_use]
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// How long it is in bytes, which may be more than was asked for.
+    #[inline]
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        order_bytes(self.order)
+    }
+
+    /// The region that it lies in.
+    #[must_use]
+    pub fn region(&self) -> u32 {
+        self.region
+    }
+}
+
+/// A region and what of it is free.
+#[derive(Debug)]
+struct Shared<T> {
+    region: Region,
+    /// None for a region that is one buffer.
+    blocks: Option<Blocks>,
+    /// Buffers in use.
+    used: u16,
+    note: T,
+}
+
+/// Buffers cut from regions.
+#[derive(Debug)]
+pub struct BufferArena<T> {
+    regions: Vec<Option<Shared<T>>>,
+    /// For each region the orders of which it has a free buffer, a bit each.
+    orders: Vec<u16>,
+    vacant: Vec<u32>,
+    idle_bytes: usize,
+    in_use: usize,
+}
+
+impl<T> Default for BufferArena<T> {
+    fn default() -> Self {
+        BufferArena {
+            regions: Vec::new(),
+            orders: Vec::new(),
+            vacant: Vec::new(),
+            idle_bytes: 0,
+            in_use: 0,
+        }
+    }
+}
+
+impl<T> BufferArena<T> {
+    /// A buffer of an order from what is mapped; none if there is none free.
+    #[inline]
+    pub fn take(&mut self, order: u8) -> Option<ArenaBuffer> {
+        let wanted = wanted_orders(order);
+        let place = match self.orders.iter().position(|orders| orders & wanted != 0) {
+            Some(place) => place,
+            None => self.join(order)?,
+        };
+        let shared = self.regions[place].as_mut().expect("a region with room is mapped");
+        if shared.used == 0 {
+            self.idle_bytes -= shared.region.len_bytes();
+        }
+        shared.used += 1;
+        self.in_use += 1;
+        let (node, offset) = match &mut shared.blocks {
+            Some(blocks) => {
+                let node = blocks.take(order).expect("its orders say that there is one");
+                self.orders[place] = blocks.orders();
+                (node, Blocks::offset(node, order))
+            }
+            None => {
+                self.orders[place] = 0;
+                (1, 0)
+            }
+        };
+        // SAFETY: the block lies inside the region.
+        let start = unsafe { shared.region.start().add(offset) };
+        Some(ArenaBuffer { start, region: place as u32, node, order })
+    }
+
+    /// Joins free halves of regions; returns one that has room then.
+    #[cold]
+    fn join(&mut self, order: u8) -> Option<usize> {
+        if order == 0 || order > WHOLE {
+            return None;
+        }
+        let wanted = wanted_orders(order);
+        for (shared, orders) in self.regions.iter_mut().zip(&mut self.orders) {
+            if let Some(blocks) = shared.as_mut().and_then(|shared| shared.blocks.as_mut()) {
+                blocks.join();
+                *orders = blocks.orders();
+            }
+        }
+        self.orders.iter().position(|orders| orders & wanted != 0)
+    }
+
+    /// Maps a region with room for a buffer of an order.
+    ///
+    /// # Errors
+    /// What the system says if it gives none.
+    #[cold]
+    pub fn map(&mut self, order: u8, note: impl FnOnce(&Region) -> T) -> io::Result<()> {
+        let region = Region::map(region_bytes(order))?;
+        let blocks = (order <= WHOLE).then(Blocks::new);
+        let orders = blocks.as_ref().map_or(1 << order, Blocks::orders);
+        let place = match self.vacant.pop() {
+            Some(place) => place as usize,
+            None => {
+                self.regions.push(None);
+                self.orders.push(0);
+                // So that nothing is allocated when regions go back.
+                self.vacant.reserve(self.regions.len() - self.vacant.len());
+                self.regions.len() - 1
+            }
+        };
+        self.idle_bytes += region.len_bytes();
+        let note = note(&region);
+        self.regions[place] = Some(Shared { region, blocks, used: 0, note });
+        self.orders[place] = orders;
+        Ok(())
+    }
+
+    /// Takes a buffer back; returns true if nothing of its region is in use any more.
+    #[inline]
+    pub fn give(&mut self, buffer: ArenaBuffer) -> bool {
+        let place = buffer.region as usize;
+        let shared = self.regions[place].as_mut().expect("its buffer was in use");
+        match &mut shared.blocks {
+            Some(blocks) => {
+                blocks.give(buffer.node, buffer.order);
+                self.orders[place] = blocks.orders();
+            }
+            None => self.orders[place] = 1 << buffer.order,
+        }
+        shared.used -= 1;
+        self.in_use -= 1;
+        if shared.used == 0 {
+            self.idle_bytes += shared.region.len_bytes();
+        }
+        shared.used == 0
+    }
+
+    /// Unmaps a region that is not in use, after the owner has seen its note; returns its bytes.
+    pub fn unmap(&mut self, region: u32, before: impl FnOnce(T)) -> Option<usize> {
+        let place = region as usize;
+        let Shared { region: mapped, note, .. } =
+            self.regions[place].take_if(|shared| shared.used == 0)?;
+        self.orders[place] = 0;
+        self.vacant.push(region);
+        self.idle_bytes -= mapped.len_bytes();
+        before(note);
+        Some(mapped.len_bytes())
+    }
+
+    /// The first region of which nothing is in use and whose bytes the caller wants gone.
+    pub fn find_idle(&self, is_wanted: impl Fn(usize) -> bool) -> Option<u32> {
+        let is_idle = |shared: &Shared<T>| shared.used == 0 && is_wanted(shared.region.len_bytes());
+        let place = self.regions.iter().rposition(|shared| shared.as_ref().is_some_and(is_idle));
+        place.map(|place| place as u32)
+    }
+
+    /// The owner's note of a region, and its bytes.
+    pub fn note_mut(&mut self, region: u32) -> Option<(&mut T, usize)> {
+        let shared = self.regions.get_mut(region as usize)?.as_mut()?;
+        Some((&mut shared.note, shared.region.len_bytes()))
+    }
+
+    /// Bytes of regions of which nothing is in use.
+    #[inline]
+    #[must_use]
+    pub fn idle_bytes(&self) -> usize {
+        self.idle_bytes
+    }
+
+    /// Buffers in use.
+    #[must_use]
+    pub fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    /// Bytes of all regions.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> usize {
+        self.regions.iter().flatten().map(|shared| shared.region.len_bytes()).sum()
+    }
+}
+
+/// Which free buffers serve a request for this order: up to 2 MiB any block as large or larger.
+#[inline]
+fn wanted_orders(order: u8) -> u16 {
+    if order <= WHOLE { (2 << WHOLE) - (1 << order) } else { 1 << order }
+}
+
+/// The order of the smallest buffer that holds so many bytes; none above 32 MiB and 256 KiB.
+#[inline]
+#[must_use]
+pub fn order_of(len_bytes: usize) -> Option<u8> {
+    let bits = len_bytes.max(BUFFER_BYTES_MIN).checked_next_power_of_two()?.trailing_zeros();
+    let order = (bits - BUFFER_BYTES_MIN.trailing_zeros()) as u8;
+    (order <= LONGEST + 1 && len_bytes <= order_bytes(order)).then_some(order)
+}
+
+/// Bytes of a buffer of an order.
+#[inline]
+#[must_use]
+pub fn order_bytes(order: u8) -> usize {
+    if order <= LONGEST {
+        BUFFER_BYTES_MIN << order
+    } else {
+        (BUFFER_BYTES_MIN << LONGEST) + EDGES_BYTES
+    }
+}
+
+/// Bytes of the region that is mapped for a buffer of an order.
+#[must_use]
+pub fn region_bytes(order: u8) -> usize {
+    order_bytes(order).max(REGION_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn orders_are_powers_of_two_and_one_for_requests_with_two_edges() {
+        for (len, buffer, region) in [
+            (0, 4096, 2 * MIB),
+            (1, 4096, 2 * MIB),
+            (4097, 8192, 2 * MIB),
+            (MIB + 1, 2 * MIB, 2 * MIB),
+            (2 * MIB + 1, 4 * MIB, 4 * MIB),
+            (32 * MIB, 32 * MIB, 32 * MIB),
+            (32 * MIB + 1, 32 * MIB + EDGES_BYTES, 32 * MIB + EDGES_BYTES),
+        ] {
+            let order = order_of(len).unwrap();
+            assert_eq!((order_bytes(order), region_bytes(order)), (buffer, region), "{len}");
+        }
+        for len in [32 * MIB + EDGES_BYTES + 1, 64 * MIB, usize::MAX] {
+            assert_eq!(order_of(len), None, "{len}");
+        }
+    }
+
+    #[test]
+    fn buffers_of_all_orders_share_a_region_and_longer_ones_have_their_own() {
+        let mut arena = BufferArena::default();
+        assert!(arena.take(0).is_none(), "nothing is mapped");
+        arena.map(0, |_| 'a').unwrap();
+        let (small, half) = (arena.take(0).unwrap(), arena.take(8).unwrap());
+        assert_eq!((small.region(), half.region(), arena.in_use()), (0, 0, 2));
+        assert!(
+            arena.take(9).is_none() && arena.take(10).is_none() && arena.unmap(0, |_| ()).is_none()
+        );
+        arena.map(10, |_| 'b').unwrap();
+        assert_eq!(arena.idle_bytes(), 4 * MIB);
+        let long = arena.take(10).unwrap();
+        assert_eq!((long.region(), arena.idle_bytes(), arena.mapped_bytes()), (1, 0, 6 * MIB));
+        assert!(arena.give(long) && !arena.give(half) && arena.give(small));
+        assert_eq!(arena.find_idle(|bytes| bytes > 2 * MIB), Some(1));
+        assert_eq!(arena.unmap(1, |note| assert_eq!(note, 'b')), Some(4 * MIB));
+        let whole = arena.take(9).expect("what was cut is joined");
+        assert!(arena.find_idle(|_| true).is_none());
+        assert!(arena.give(whole));
+        let bytes = arena.unmap(0, |note| assert_eq!(note, 'a'));
+        assert_eq!((bytes, arena.idle_bytes()), (Some(2 * MIB), 0));
+        arena.map(9, |_| 'c').unwrap();
+        assert_eq!(arena.note_mut(0).unwrap(), (&mut 'c', 2 * MIB), "its place is used again");
+    }
+}

@@ -1,0 +1,221 @@
+//! `Blocks`: which parts of a region of 2 MiB are free, as a binary buddy system.
+//!
+//! A tree of bits: node 1 is the whole region, nodes 2 and 3 its halves, and so on to the 512 pages
+//! from node 512 on; a bit is set if its block is free as a whole. A block is cut in halves when no
+//! block of the wanted size is free; halves are joined only when a larger block is wanted, because
+//! most blocks are soon wanted again at the size that they have. Invariant: of a node and its
+//! ancestors at most one is set.
+//! # Source
+//! Knowlton, "A fast storage allocator", Communications of the ACM, 1965.
+
+use super::{BUFFER_BYTES_MIN, REGION_BYTES};
+
+/// The order of a whole region: a block of order n has 4 KiB times 2 to the n.
+pub(super) const WHOLE: u8 = (REGION_BYTES / BUFFER_BYTES_MIN).trailing_zeros() as u8;
+const WORDS: usize = (2 << WHOLE) / 64;
+/// Every other bit.
+const LEFT: u64 = 0x5555_5555_5555_5555;
+
+/// The free blocks of a region.
+#[derive(Debug, Clone)]
+pub(super) struct Blocks {
+    free: [u64; WORDS],
+    /// A bit for each order of which a block is free.
+    orders: u16,
+    /// Blocks in use.
+    used: u16,
+    /// Something came back since halves were last joined.
+    joinable: bool,
+}
+
+impl Blocks {
+    /// All of it free.
+    pub(super) fn new() -> Blocks {
+        let mut free = [0; WORDS];
+        free[0] = 1 << 1;
+        Blocks { free, orders: 1 << WHOLE, used: 0, joinable: false }
+    }
+
+    /// A bit for each order of which a block is free as it is.
+    #[inline]
+    pub(super) fn orders(&self) -> u16 {
+        self.orders
+    }
+
+    /// Takes a block, from a larger one if need be; none if none is free without joining.
+    #[inline]
+    pub(super) fn take(&mut self, order: u8) -> Option<u16> {
+        let larger = self.orders >> order;
+        if larger == 0 {
+            return None;
+        }
+        let mut from = order + larger.trailing_zeros() as u8;
+        let mut node = self.first(from);
+        self.clear(node, from);
+        while from > order {
+            from -= 1;
+            node *= 2;
+            self.set(node + 1, from);
+        }
+        self.used += 1;
+        Some(node)
+    }
+
+    /// Takes a block back.
+    #[inline]
+    pub(super) fn give(&mut self, node: u16, order: u8) {
+        assert!(!self.is_free(node), "a buffer was given back twice");
+        self.set(node, order);
+        self.used -= 1;
+        self.joinable = true;
+    }
+
+    /// Joins halves as far as that goes.
+    #[cold]
+    pub(super) fn join(&mut self) {
+        if self.used == 0 {
+            *self = Blocks::new();
+            return;
+        }
+        if !std::mem::take(&mut self.joinable) {
+            return;
+        }
+        for order in 0..WHOLE {
+            for word in words(order) {
+                // Of each pair the left bit, if both are set.
+                let mut pairs = self.free[word] & self.free[word] >> 1 & LEFT & bits(order);
+                self.free[word] &= !(pairs | pairs << 1);
+                while pairs != 0 {
+                    let node = word as u16 * 64 + pairs.trailing_zeros() as u16;
+                    self.set(node / 2, order + 1);
+                    pairs &= pairs - 1;
+                }
+            }
+            self.note(order);
+        }
+    }
+
+    /// Where a block starts, in bytes from the region's start.
+    #[inline]
+    pub(super) fn offset(node: u16, order: u8) -> usize {
+        usize::from(node - (1 << (WHOLE - order))) * (BUFFER_BYTES_MIN << order)
+    }
+
+    fn is_free(&self, node: u16) -> bool {
+        self.free[usize::from(node / 64)] >> (node % 64) & 1 != 0
+    }
+
+    #[inline]
+    fn set(&mut self, node: u16, order: u8) {
+        self.free[usize::from(node / 64)] |= 1 << (node % 64);
+        self.orders |= 1 << order;
+    }
+
+    #[inline]
+    fn clear(&mut self, node: u16, order: u8) {
+        self.free[usize::from(node / 64)] &= !(1 << (node % 64));
+        self.note(order);
+    }
+
+    /// Looks whether a block of this order is free.
+    #[inline]
+    fn note(&mut self, order: u8) {
+        let any = words(order).any(|word| self.free[word] & bits(order) != 0);
+        self.orders = self.orders & !(1 << order) | u16::from(any) << order;
+    }
+
+    /// The first free block of an order of which there is one.
+    #[inline]
+    fn first(&self, order: u8) -> u16 {
+        for word in words(order) {
+            let found = self.free[word] & bits(order);
+            if found != 0 {
+                return word as u16 * 64 + found.trailing_zeros() as u16;
+            }
+        }
+        unreachable!("a block of order {order} is free")
+    }
+}
+
+/// The words that hold an order's nodes.
+#[inline]
+fn words(order: u8) -> std::ops::Range<usize> {
+    let first = 1_usize << (WHOLE - order);
+    first / 64..(2 * first).div_ceil(64)
+}
+
+/// Which bits of those words are the order's.
+#[inline]
+fn bits(order: u8) -> u64 {
+    let first = 1_u32 << (WHOLE - order);
+    if first >= 64 { u64::MAX } else { mask_below(2 * first) & !mask_below(first) }
+}
+
+#[inline]
+fn mask_below(bit: u32) -> u64 {
+    if bit >= 64 { u64::MAX } else { (1 << bit) - 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn random_blocks_never_overlap_and_all_join_again() {
+        let mut state = 7_u64;
+        let mut random = move |below: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        for round in 0..40 {
+            let mut blocks = Blocks::new();
+            let mut pages = [false; 512];
+            let mut held: Vec<(u16, u8)> = Vec::new();
+            for _ in 0..2_000 {
+                let order = random(usize::from(WHOLE) + 1).min(random(12)) as u8;
+                let range = |node, order| {
+                    let first = Blocks::offset(node, order) / BUFFER_BYTES_MIN;
+                    first..first + (1 << order)
+                };
+                if random(2) == 0 {
+                    let mut found = blocks.take(order);
+                    if found.is_none() {
+                        blocks.join();
+                        found = blocks.take(order);
+                        let fits = |first: usize| {
+                            pages[first..first + (1 << order)].iter().all(|used| !used)
+                        };
+                        let any = (0..512).step_by(1 << order).any(fits);
+                        assert_eq!(found.is_some(), any, "round {round}: order {order}");
+                    }
+                    let Some(node) = found else { continue };
+                    assert!(
+                        range(node, order).all(|page| !std::mem::replace(&mut pages[page], true))
+                    );
+                    held.push((node, order));
+                } else if !held.is_empty() {
+                    let (node, order) = held.swap_remove(random(held.len()));
+                    range(node, order).for_each(|page| pages[page] = false);
+                    blocks.give(node, order);
+                }
+                assert_eq!(usize::from(blocks.used), held.len());
+            }
+            held.drain(..).for_each(|(node, order)| blocks.give(node, order));
+            blocks.join();
+            assert_eq!((blocks.take(WHOLE), blocks.take(0)), (Some(1), None));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "given back twice")]
+    fn a_block_that_comes_back_twice_is_noticed() {
+        let mut blocks = Blocks::new();
+        let node = blocks.take(3).unwrap();
+        blocks.give(node, 3);
+        blocks.give(node, 3);
+    }
+}

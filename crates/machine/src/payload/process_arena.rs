@@ -1,0 +1,113 @@
+//! The arena of the process, from which programs' buffers come.
+//!
+//! One lock, taken when a buffer is made or dropped, which is not once per I/O. A buffer of more
+//! than 2 MiB is a region of its own. A region of which nothing is in use goes back at once, but
+//! for the last.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::REGION_BYTES;
+use super::arena::{ArenaBuffer, BufferArena, order_of};
+use super::region::Region;
+
+/// What has been handed out.
+#[derive(Default)]
+struct HandedOut {
+    arena: BufferArena<()>,
+    buffers: HashMap<usize, ArenaBuffer>,
+    regions: HashMap<usize, Region>,
+}
+
+fn handed_out() -> &'static Mutex<HandedOut> {
+    static HANDED_OUT: OnceLock<Mutex<HandedOut>> = OnceLock::new();
+    HANDED_OUT.get_or_init(Mutex::default)
+}
+
+/// Zeroed memory of so many bytes, or null.
+pub(super) fn alloc_zeroed(len_bytes: usize) -> *mut u8 {
+    let mut out = handed_out().lock().unwrap_or_else(PoisonError::into_inner);
+    let start = match len_bytes <= REGION_BYTES {
+        true => out.short(len_bytes),
+        false => out.long(len_bytes),
+    };
+    drop(out);
+    let Some((start, is_fresh)) = start else { return ptr::null_mut() };
+    if !is_fresh {
+        // SAFETY: at least so long, and nobody else's.
+        unsafe { ptr::write_bytes(start.as_ptr(), 0, len_bytes) };
+    }
+    start.as_ptr()
+}
+
+/// Gives memory back.
+///
+/// # Safety
+/// It comes from [`alloc_zeroed`] with this length, and nobody uses it.
+pub(super) unsafe fn dealloc(start: *mut u8, len_bytes: usize) {
+    let mut out = handed_out().lock().unwrap_or_else(PoisonError::into_inner);
+    if len_bytes > REGION_BYTES {
+        let region = out.regions.remove(&start.addr());
+        drop(out);
+        drop(region.expect("it was handed out"));
+        return;
+    }
+    let buffer = out.buffers.remove(&start.addr()).expect("it was handed out");
+    let region = buffer.region();
+    if out.arena.give(buffer) && out.arena.idle_bytes() > REGION_BYTES {
+        out.arena.unmap(region, |()| ());
+    }
+}
+
+impl HandedOut {
+    /// A buffer of up to 2 MiB. It may hold what its last user left there.
+    fn short(&mut self, len_bytes: usize) -> Option<(NonNull<u8>, bool)> {
+        let order = order_of(len_bytes)?;
+        let buffer = match self.arena.take(order) {
+            Some(buffer) => buffer,
+            None => {
+                self.arena.map(order, |_| ()).ok()?;
+                self.arena.take(order)?
+            }
+        };
+        let start = buffer.start();
+        self.buffers.insert(start.as_ptr().addr(), buffer);
+        Some((start, false))
+    }
+
+    /// A longer one, which the system has zeroed.
+    fn long(&mut self, len_bytes: usize) -> Option<(NonNull<u8>, bool)> {
+        let region = Region::map(len_bytes).ok()?;
+        let start = region.start();
+        self.regions.insert(start.as_ptr().addr(), region);
+        Some((start, true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_left_is_zeroed_and_threads_share() {
+        std::thread::scope(|scope| {
+            for thread in 1..4_u8 {
+                scope.spawn(move || {
+                    for round in 0..300 {
+                        let len = [512, 4096, 100_000, REGION_BYTES, REGION_BYTES + 1][round % 5];
+                        let start = alloc_zeroed(len);
+                        // SAFETY: handed out for as long, and nobody else's.
+                        let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
+                        assert!(bytes.iter().all(|byte| *byte == 0));
+                        bytes.fill(thread);
+                        // SAFETY: from just above.
+                        unsafe { dealloc(start, len) };
+                    }
+                });
+            }
+        });
+        assert!(alloc_zeroed(1 << 60).is_null());
+    }
+}
