@@ -318,7 +318,8 @@ pub struct QueueArgs {
     /// Hardware queues: one for each core, for each NUMA node, or one for all
     #[arg(long, value_delimiter = ',', value_parser = word::<Spread>, default_value = "core")]
     pub hardware_queues: Vec<Spread>,
-    /// How many CPUs to use, counted from the first, or `all` [default: as many as jobs]
+    /// How many CPUs to use, counted from the first, or `all`; job i runs on the i-th [default: the
+    /// kernel places the jobs]
     #[arg(long, value_delimiter = ',', value_name = "N", value_parser = cpu_count)]
     pub cpus: Vec<u32>,
     /// Which CPUs to use; job i runs on the i-th of the list

@@ -58,7 +58,13 @@ struct Place {
 /// All rows, on the CPUs that this process may use.
 pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
-    rows_on(args, &all)
+    let mut rows = rows_on(args, &all)?;
+    // Where nothing says which CPUs, the kernel places the jobs, like the daemon's threads and
+    // fio's jobs: completions have a longer way to a CPU that does not get the interrupts.
+    if args.queues.cpus.is_empty() && args.queues.cpu_list.is_empty() {
+        rows.iter_mut().filter(|row| row.workers.is_empty()).for_each(|row| row.plan.cpus.clear());
+    }
+    Ok(rows)
 }
 
 /// All rows, on a machine with these CPUs.

@@ -92,9 +92,8 @@ fn run_one(
     };
     let start = |cache| CacheFlusher::start(cache, threads, row.plan.reactor);
     let mut flusher = cache.as_ref().map(start).transpose()?;
-    let placed = !args.queues.cpus.is_empty() || !args.queues.cpu_list.is_empty();
     let plan = ProgramPlan {
-        cpus: if placed { row.plan.cpus.clone() } else { Vec::new() },
+        cpus: row.plan.cpus.clone(),
         runtime: row.plan.runtime,
         seed: args.workload.seed,
         reactor: row.plan.reactor,
