@@ -6,6 +6,9 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+#[path = "common/text_table.rs"]
+mod text_table;
+
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -14,6 +17,7 @@ use std::time::Duration;
 use millrace_tests::guest::{Guest, Image};
 use millrace_tests::{Daemon, client, poll_within};
 use serde_json::{Value, json};
+use text_table::table;
 
 const USAGE: &str = "\
 usage: cargo xtask schedulers [--contenders NAME,...] [--seconds N] [--json]
@@ -406,24 +410,16 @@ fn row(name: &'static str, seconds: u64) -> Result<Vec<(String, String)>, String
     Ok(cells)
 }
 
-fn table(rows: &[(&str, Vec<(String, String)>)]) -> String {
-    let mut lines = Vec::new();
-    let Some((_, first)) = rows.first() else { return String::new() };
-    let head =
-        ["contender".to_owned()].into_iter().chain(first.iter().map(|(name, _)| name.clone()));
-    lines.push(head.collect::<Vec<_>>());
-    for (name, cells) in rows {
-        let line =
-            [(*name).to_owned()].into_iter().chain(cells.iter().map(|(_, cell)| cell.clone()));
-        lines.push(line.collect());
-    }
-    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
-    let text = |line: &Vec<String>| {
-        let cells = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  "));
-        format!("{}\n", cells.collect::<String>().trim_end())
-    };
-    lines.iter().map(text).collect()
+/// The table's lines, with their head.
+fn lines(rows: &[(&str, Vec<(String, String)>)]) -> Vec<Vec<String>> {
+    let names = rows.first().map(|(_, cells)| cells.iter().map(|(name, _)| name.clone()));
+    let head = std::iter::once("contender".to_owned()).chain(names.into_iter().flatten());
+    let mut lines = vec![head.collect::<Vec<_>>()];
+    lines.extend(rows.iter().map(|(name, cells)| {
+        let cells = cells.iter().map(|(_, cell)| cell.clone());
+        std::iter::once((*name).to_owned()).chain(cells).collect()
+    }));
+    lines
 }
 
 fn run(words: &[String]) -> Result<(), String> {
@@ -463,7 +459,7 @@ fn run(words: &[String]) -> Result<(), String> {
     };
     let text = match is_json {
         true => format!("{}\n", Value::Array(rows.iter().map(object).collect())),
-        false => format!("{}\n{LEGEND}\n", table(&rows)),
+        false => format!("{}\n{LEGEND}\n", table(&lines(&rows))),
     };
     std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
 }

@@ -31,6 +31,7 @@ pub mod synthetic_trace;
 pub mod terminal;
 pub mod traces;
 
+pub use binary::{MILLRACE, MILLRACE_LAB};
 pub use clients::{client, nbdsh};
 pub use daemon::Daemon;
 pub use process::{poll_within, run, run_within};

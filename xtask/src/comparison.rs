@@ -1,4 +1,4 @@
-//! `cargo xtask programs` and `cargo xtask schedulers`: comparisons with programs of others.
+//! `cargo xtask programs`, `schedulers` and `matrix`: comparisons with programs of others.
 //!
 //! Runs the example of millrace-tests of that name, with this command's own arguments: what it
 //! needs of the workspace is not what the checks need. Called by `main`; calls cargo as a child

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask tidy | api [--write] | primitives | models | planted \
                      | mutants [--short | ...] | programs [--help | ...] \
-                     | schedulers [--help | ...] | deb [PROGRAM] \
+                     | schedulers [--help | ...] | matrix [--help | ...] | deb [PROGRAM] \
                      | times [build | test | change | test-all]... | check [--skip-tests]";
 
 fn main() -> ExitCode {
@@ -37,7 +37,9 @@ fn main() -> ExitCode {
         ["models"] => models::run(root),
         ["planted"] => planted::run(root),
         ["mutants", more @ ..] => mutants::run(root, more),
-        [name @ ("programs" | "schedulers"), more @ ..] => comparison::run(root, name, more),
+        [name @ ("programs" | "schedulers" | "matrix"), more @ ..] => {
+            comparison::run(root, name, more)
+        }
         ["times", more @ ..] => times::run(root, more),
         ["deb"] => deb::run(root, None),
         ["deb", binary] => deb::run(root, Some(binary)),
