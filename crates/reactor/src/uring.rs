@@ -42,6 +42,8 @@ const TRIAL_NS: u64 = 2 * NS_PER_S;
 const WORKERS_MAX: u32 = 4096;
 /// Completions copied from the ring at a time.
 const BATCH: usize = 32;
+/// One part in so many of what is outstanding is queued before it is submitted.
+const EARLY_SHARE: usize = 8;
 /// How often a push yields to a kernel short of memory before it fails the operation.
 const PUSH_ATTEMPTS: usize = 10_000;
 
@@ -55,8 +57,7 @@ pub(crate) struct Uring {
     spin: Spin,
     wake: Wake,
     closing: bool,
-    /// The last turn left operations in the queue.
-    held_back: bool,
+    queued: Queued,
     timespecs: Timespecs,
     again: Vec<Key>,
     scratch: Vec<Key>,
@@ -65,6 +66,15 @@ pub(crate) struct Uring {
     workers: u32,
     /// The kernel has made a worker for the thread, and keeps it. None before the trial.
     has_worker: Option<bool>,
+}
+
+/// What lies in the submission queue.
+#[derive(Default)]
+struct Queued {
+    /// The last turn left it there.
+    held_back: bool,
+    /// Operations on files since the last system call.
+    file_ops: u32,
 }
 
 /// The standing read of the wake eventfd.
@@ -123,7 +133,7 @@ impl Uring {
                 seen: false,
             },
             closing: false,
-            held_back: false,
+            queued: Queued::default(),
             timespecs: Timespecs::new(entries),
             again: Vec::new(),
             scratch: Vec::new(),
@@ -181,6 +191,9 @@ impl Uring {
                 self.push_cancel(hub, key, target);
             }
             _ => {
+                if op.is_on_file() {
+                    self.submit_early(hub);
+                }
                 let timespec = self.next_timespec(&op);
                 match sqe::build(&op, timespec) {
                     Some(entry) => self.push_entry(hub, entry, key.0),
@@ -188,6 +201,18 @@ impl Uring {
                 }
             }
         }
+    }
+
+    /// Before one more operation on a file is queued: submits if as many are queued as an eighth of
+    /// all outstanding ones. With few outstanding, a drive would have little to do until the turn
+    /// ends.
+    fn submit_early(&mut self, hub: &mut Hub) {
+        let share = (hub.table.outstanding() / EARLY_SHARE) as u32;
+        if self.queued.file_ops >= share.max(1) {
+            // As in `push_entry`, what it cannot take goes with the next turn.
+            let _ = self.enter(&mut hub.counters, 0, None);
+        }
+        self.queued.file_ops += 1;
     }
 
     fn push_cancel(&mut self, hub: &mut Hub, key: Key, target: Option<Key>) {
@@ -265,6 +290,7 @@ impl Uring {
             (pointer, len) = (&raw const argument, size_of::<Argument>());
         }
         counters.system_calls += 1;
+        self.queued.file_ops = 0;
         // SAFETY: the argument and the time specification it names are live locals of this call
         // and its caller; the ring is owned by this struct and only this thread submits to it.
         let returned = unsafe {
@@ -290,13 +316,13 @@ impl Uring {
         }
         let sleep = if wait_ns == Some(0) { None } else { hub.prepare_sleep(wait_ns) };
         if let Some(wait_ns) = sleep {
-            self.held_back = false;
+            self.queued.held_back = false;
             let result = self.sleep(hub, wait_ns);
             hub.pool.awake();
             result?;
         } else {
-            self.held_back = self.may_hold_back(hub);
-            if !self.held_back {
+            self.queued.held_back = self.may_hold_back(hub);
+            if !self.queued.held_back {
                 self.submit(hub)?;
             }
         }
@@ -315,7 +341,7 @@ impl Uring {
         let short = queue.len() < self.config.submit_batch as usize;
         let calm = !queue.taskrun() && !queue.cq_overflow();
         drop(queue);
-        short && calm && !self.held_back && hub.table.delivered() > 0
+        short && calm && !self.queued.held_back && hub.table.delivered() > 0
     }
 
     fn has_news(&self, hub: &Hub) -> bool {

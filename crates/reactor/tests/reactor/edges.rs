@@ -228,3 +228,36 @@ fn flags_of_a_write_reach_the_system(rig: &mut Rig) {
     assert_eq!(rig.result(2), 10);
     assert_eq!(file.metadata().unwrap().len(), 120);
 }
+
+#[test]
+fn few_reads_of_files_go_to_the_kernel_at_once_and_those_of_sockets_wait_for_the_turn() {
+    run_on_uring(|rig| {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 512]).unwrap();
+        let mut buffers = [[0_u8; 512]; 24];
+        let addresses = buffers.each_mut().map(|buffer| buffer.as_mut_ptr());
+        rig.settle();
+        let calls = |rig: &Rig| rig.reactor.counters().system_calls;
+        let before = calls(rig);
+        for (number, buf) in (0..).zip(&addresses[..7]) {
+            rig.push(number, Op::Recv { fd: ours.as_raw_fd(), buf: *buf, len: 512 });
+        }
+        assert_eq!(calls(rig), before, "they wait for the turn");
+        for (number, buf) in (7..).zip(&addresses[7..]) {
+            let file = FileRef::Raw(file.as_raw_fd());
+            rig.push(number, Op::Read { file, buf: *buf, len: 512, offset: 0, buffer: None });
+        }
+        // Of 8 to 15 outstanding one is kept back, of 16 to 24 two or three.
+        let made = calls(rig) - before;
+        assert!((8..=12).contains(&made), "{made} calls for 17 reads");
+        let mut done = 0;
+        while done < 17 {
+            done += rig.next().len();
+        }
+        ours.shutdown(std::net::Shutdown::Both).unwrap();
+        while done < 24 {
+            done += rig.next().len();
+        }
+    });
+}
