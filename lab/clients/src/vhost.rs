@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_exports::virtio::{self, feature};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, memfd_create};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures,
 };
@@ -269,7 +269,7 @@ impl Session {
         let (file, memory) = share(total).map_err(|source| system("shared memory", source))?;
         let region = VhostUserMemoryRegionInfo {
             guest_phys_addr: GUEST_BASE,
-            memory_size: total as u64,
+            memory_size: memory.size() as u64,
             userspace_addr: memory.as_ptr().addr() as u64,
             mmap_offset: 0,
             mmap_handle: file.as_raw_fd(),
@@ -320,10 +320,26 @@ impl Session {
     }
 }
 
-/// Memory that another process can map: its file, and it.
+/// The size of those huge pages.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Memory that another process can map: its file, and it. It comes in huge pages if so many are
+/// reserved (`vm.nr_hugepages`), like the memory of a guest that was given some.
 fn share(bytes: usize) -> io::Result<(File, MmapRegion)> {
-    let file = File::from(memfd_create("millrace-guest", MemfdFlags::CLOEXEC)?);
+    let huge = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    match share_pages(bytes.next_multiple_of(HUGE_PAGE_BYTES), huge) {
+        Ok(shared) => Ok(shared),
+        Err(_) => share_pages(bytes, MemfdFlags::empty()),
+    }
+}
+
+fn share_pages(bytes: usize, pages: MemfdFlags) -> io::Result<(File, MmapRegion)> {
+    let file = File::from(memfd_create("millrace-guest", MemfdFlags::CLOEXEC | pages)?);
     file.set_len(bytes as u64)?;
+    if pages.contains(MemfdFlags::HUGETLB) {
+        // Without these pages the first access would be a SIGBUS.
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
+    }
     let offset = FileOffset::new(file.try_clone()?, 0);
     let memory = MmapRegion::from_file(offset, bytes).map_err(io::Error::other)?;
     Ok((file, memory))
