@@ -20,7 +20,7 @@ mod process_arena;
 mod region;
 
 #[cfg(feature = "std")]
-pub use arena::{ArenaBuffer, BufferArena, order_bytes, order_of, region_bytes};
+pub use arena::{ArenaBuffer, BufferArena, ORDERS, order_bytes, order_of, region_bytes};
 #[cfg(feature = "std")]
 pub use region::{Region, huge_bytes};
 

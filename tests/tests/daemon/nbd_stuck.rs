@@ -13,8 +13,8 @@ const MIB: u64 = 1 << 20;
 const EIO: u32 = 5;
 const ENOMEM: u32 = 12;
 
-/// Volume `v` is well, volume `w` is stuck.
-fn config(backend: &str) -> String {
+/// Volume `v` is well, the others are stuck.
+fn config_of(backend: &str, threads: u32, stuck: &[&str]) -> String {
     let part = |name: &str, spec: &str| {
         format!(
             "[[drive]]\nname = \"d-{name}\"\nspec = \"{spec}\"\ntimeout = \"1s\"\n\
@@ -22,9 +22,16 @@ fn config(backend: &str) -> String {
              [[export]]\nvolume = \"{name}\"\nnbd = \"unix:s\"\n"
         )
     };
-    let stuck = "fault:drive=(ram:size=64m),volatile=on,stuck=on,op=read";
-    let server = format!("[server]\nbackend = \"{backend}\"\nthreads = 2\nmemory-max = \"64m\"\n");
-    part("v", "ram:size=64m") + &part("w", stuck) + &server
+    let spec = "fault:drive=(ram:size=64m),volatile=on,stuck=on,op=read";
+    let server =
+        format!("[server]\nbackend = \"{backend}\"\nthreads = {threads}\nmemory-max = \"64m\"\n");
+    let stuck: String = stuck.iter().map(|name| part(name, spec)).collect();
+    part("v", "ram:size=64m") + &stuck + &server
+}
+
+/// Volume `v` is well, volume `w` is stuck.
+fn config(backend: &str) -> String {
+    config_of(backend, 2, &["w"])
 }
 
 fn reads(count: u64) -> Vec<u8> {
@@ -92,6 +99,31 @@ fn large_requests_are_refused_while_a_stuck_drive_keeps_the_memory_for_them() {
         second.send(&vec![1; 32 << 20]).unwrap();
         assert_eq!(second.reply().unwrap(), (ENOMEM, 2), "{backend}: a write");
         assert!(second.read(0, 8 << 20).unwrap() == data, "{backend}: nothing was written");
+    }
+}
+
+#[test]
+fn while_several_volumes_are_stuck_requests_of_all_sizes_are_answered_on_another() {
+    for backend in backends() {
+        let daemon = Daemon::start(&config_of(backend, 1, &["w", "x", "y"]), &["s"]);
+        let socket = daemon.dir().join("s");
+        let connect = |volume| RawNbd::connect(&socket, volume).unwrap();
+        let mut stuck: Vec<RawNbd> = ["w", "x", "y"].map(connect).into();
+        let lens = [1 << 20, 64 << 10, 64 << 10];
+        for (raw, len) in stuck.iter_mut().zip(lens) {
+            raw.send(&(0..40).flat_map(|n| request(READ, n, 0, len)).collect::<Vec<_>>()).unwrap();
+        }
+        for raw in &mut stuck {
+            // Those that got memory time out; the others get no more.
+            (0..40).for_each(|_| assert_eq!(raw.reply().unwrap().0, EIO, "{backend}"));
+        }
+        for len in [4096, 256 << 10, 300 << 10, 1 << 20, 2 << 20, 8 << 20, 32 << 20] {
+            let mut well = connect("v");
+            well.send(&request(READ, 1, 0, len)).unwrap();
+            let (errno, _) = well.reply().unwrap();
+            let is_small = len <= 256 << 10;
+            assert!(errno == 0 || (errno == ENOMEM && !is_small), "{backend}: {len}: {errno}");
+        }
     }
 }
 

@@ -155,7 +155,8 @@ impl Core {
     #[inline]
     fn transfer(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
         let lane = self.exports.list[granted.export].lane;
-        if self.submitter.lanes[lane as usize].is_stuck() {
+        let volume = &self.submitter.lanes[lane as usize];
+        if volume.overdue > 0 && (volume.is_stuck() || self.pool.budget().is_much_stuck()) {
             return self.refuse_stuck(conn, granted, request);
         }
         if request.length >= HOLE_BYTES_MIN && self.answer_hole(conn, granted, request) {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use millrace_block::{Bio, Op, Sector};
 use millrace_machine::payload::{
-    ArenaBuffer, BufferArena, REGION_BYTES, Region, order_bytes, order_of, region_bytes,
+    ArenaBuffer, BufferArena, ORDERS, REGION_BYTES, Region, order_bytes, order_of, region_bytes,
 };
 use millrace_reactor::Handle;
 
@@ -135,6 +135,8 @@ pub(crate) struct Pool {
     /// was last asked to give back what it does not need.
     idle_bytes_max: usize,
     idle_bytes_least: usize,
+    /// For each order how many buffers are in use that no stuck drive keeps.
+    lent: [u32; ORDERS],
     thread: usize,
     /// Something was given back to the budget.
     returned: bool,
@@ -156,6 +158,7 @@ impl Pool {
             arenas: Default::default(),
             idle_bytes_max,
             idle_bytes_least: 0,
+            lent: [0; ORDERS],
             thread,
             returned: false,
             part_freed: false,
@@ -190,12 +193,22 @@ impl Pool {
         order_of(len_bytes).is_some_and(|order| region_bytes(order) <= most_bytes)
     }
 
-    /// Whether waiting for a buffer of this size can end while stuck drives keep what they have.
-    /// Small buffers share their regions with others that do come back.
-    pub(crate) fn fits_beside_stuck(&self, len_bytes: usize) -> bool {
+    /// Whether waiting for a buffer of this size can end while stuck drives keep what they have:
+    /// there is room to map a region if everybody else gives back theirs, or a buffer as long is in
+    /// use and will come back. At most `limit` bytes may be mapped.
+    pub(crate) fn can_wait(&self, len_bytes: usize, limit: usize) -> bool {
+        let stuck_bytes = self.budget.stuck_bytes();
         let Some(order) = order_of(len_bytes) else { return false };
-        order_bytes(order) < region_bytes(order)
-            || self.budget.fits_beside_stuck(region_bytes(order))
+        let limit = limit.min(self.budget.max_bytes());
+        let rivals = match arena_of(order_bytes(order)) {
+            0 => usize::from(order)..=usize::from(order_of(LITTLE_BYTES).unwrap_or(order)),
+            _ => {
+                usize::from(order)..=usize::from(order_of(REGION_BYTES).unwrap_or(order).max(order))
+            }
+        };
+        stuck_bytes == 0
+            || stuck_bytes + region_bytes(order) <= limit
+            || self.lent[rivals].iter().any(|lent| *lent > 0)
     }
 
     /// A buffer of at least `len_bytes`; none if there is no free one and all pools have, or would
@@ -212,6 +225,7 @@ impl Pool {
             }
         };
         self.idle_bytes_least = self.idle_bytes_least.min(self.idle_bytes());
+        self.lent[usize::from(order)] += 1;
         Some(PoolBuffer { memory, part: None, overtakes: false, is_stuck: false })
     }
 
@@ -220,6 +234,8 @@ impl Pool {
         self.leave_part(&mut buffer);
         self.end_overtaking(&mut buffer);
         let (arena, region) = (arena_of(buffer.len()), buffer.memory.region());
+        let order = usize::from(buffer.memory.order());
+        self.lent[order] -= u32::from(!buffer.is_stuck);
         if buffer.is_stuck {
             let (note, bytes) = self.arenas[arena].note_mut(region).expect("it is in use");
             note.stuck -= 1;
@@ -253,6 +269,7 @@ impl Pool {
         self.leave_part(buffer);
         self.end_overtaking(buffer);
         if !std::mem::replace(&mut buffer.is_stuck, true) {
+            self.lent[usize::from(buffer.memory.order())] -= 1;
             let arena = &mut self.arenas[arena_of(buffer.len())];
             let (note, bytes) = arena.note_mut(buffer.memory.region()).expect("it is in use");
             note.stuck += 1;

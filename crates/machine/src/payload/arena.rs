@@ -19,6 +19,8 @@ use super::{BUFFER_BYTES_MIN, REGION_BYTES};
 
 /// The longest power of two: 32 MiB.
 const LONGEST: u8 = 13;
+/// How many orders there are.
+pub const ORDERS: usize = LONGEST as usize + 2;
 /// The last order has room for so much more: the blocks at both ends of a request of 32 MiB.
 const EDGES_BYTES: usize = 256 << 10;
 
@@ -47,6 +49,13 @@ impl ArenaBuffer {
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         order_bytes(self.order)
+    }
+
+    /// Its order: 4 KiB times 2 to this is its length, but for the last one.
+    #[inline]
+    #[must_use]
+    pub fn order(&self) -> u8 {
+        self.order
     }
 
     /// The region that it lies in.

@@ -11,12 +11,17 @@
 
 use crate::nbd::connection::{Connection, Granted};
 use millrace_block::Op;
+use millrace_machine::{Machine, Native};
 
 use super::{Core, Taken};
 use crate::nbd::memory::budget::{MemoryWait, Waiter};
 use crate::nbd::memory::group_parts::{Part, Place};
 use crate::nbd::memory::{PoolBuffer, buffer_bytes};
 use millrace_nbd::{Errno, Request};
+
+/// How long a request waits for room that those who overtake it may take, once stuck drives keep
+/// the rest.
+const LONG_NS: u64 = 2_000_000_000;
 
 /// In whose turn a request gets a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +74,20 @@ impl Core {
                 }
                 Ok(buffer)
             }
-            None => Err(self.wait(conn, bytes)),
+            // What the connection itself holds comes back, and then it is its first request.
+            None if conn.held_bytes > 0 && !is_guaranteed => Err(self.wait(conn, bytes)),
+            None => {
+                let budget = self.pool.budget();
+                let limit = match is_guaranteed {
+                    true => usize::MAX,
+                    false if has_waited_long(conn) => budget.patience_limit(bytes),
+                    false => budget.first_limit(bytes),
+                };
+                match self.pool.can_wait(len_bytes, limit) {
+                    true => Err(self.wait(conn, bytes)),
+                    false => Err(NoBuffer::HeldByStuck),
+                }
+            }
         }
     }
 
@@ -141,9 +159,6 @@ impl Core {
     ) -> Result<(usize, Turn), NoBuffer> {
         if !self.pool.can_ever(bytes) {
             return Err(NoBuffer::TooLong);
-        }
-        if !self.pool.fits_beside_stuck(bytes) {
-            return Err(NoBuffer::HeldByStuck);
         }
         let budget = self.pool.budget();
         let limit = budget.limit(held_bytes);
@@ -246,6 +261,12 @@ impl Core {
         conn.memory_wait = MemoryWait::Volume;
         NoBuffer::Wait
     }
+}
+
+/// Whether a connection has waited for so long that others may be overtaking it all the time.
+fn has_waited_long(conn: &Connection) -> bool {
+    let since_ns = conn.history.stopped_ns;
+    since_ns != 0 && Native::now().saturating_sub(since_ns) > LONG_NS
 }
 
 #[cfg(test)]

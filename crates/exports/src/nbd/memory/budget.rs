@@ -241,22 +241,36 @@ impl Budget {
         self.overtaking_bytes.fetch_sub(bytes, Ordering::Relaxed); // Relaxed: as in `may_overtake`.
     }
 
-    /// Whether a region of so many bytes fits beside the memory that stuck drives keep: if not,
-    /// waiting for it could last as long as the drives are stuck.
-    pub(crate) fn fits_beside_stuck(&self, region_bytes: usize) -> bool {
+    /// Bytes of regions with memory that stuck drives keep.
+    #[inline]
+    pub(crate) fn stuck_bytes(&self) -> usize {
         // Relaxed: the counter guards no other memory; whoever waits is rung when it changes.
-        let stuck_bytes = self.stuck_bytes.load(Ordering::Relaxed);
-        stuck_bytes == 0 || stuck_bytes + region_bytes <= self.first_limit(region_bytes)
+        self.stuck_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The most bytes that stuck drives and a region for a first request of so many bytes may take
+    /// together for further waiting to be of use: longer ones may be overtaken all the time by
+    /// others, which take up a slice.
+    pub(crate) fn patience_limit(&self, bytes: usize) -> usize {
+        match bytes {
+            0..=LITTLE_BYTES => self.first_limit(bytes),
+            _ => self.first_limit(bytes).saturating_sub(self.slice_bytes),
+        }
+    }
+
+    /// Whether stuck drives keep so much that those that left requests unanswered get no more.
+    pub(crate) fn is_much_stuck(&self) -> bool {
+        self.stuck_bytes() >= self.max_bytes / 4
     }
 
     /// Counts a region whose memory a stuck drive keeps.
     pub(crate) fn begin_stuck(&self, bytes: usize) {
-        self.stuck_bytes.fetch_add(bytes, Ordering::Relaxed); // Relaxed: as in `fits_beside_stuck`.
+        self.stuck_bytes.fetch_add(bytes, Ordering::Relaxed); // Relaxed: as in `stuck_bytes`.
     }
 
     /// Counts it no longer.
     pub(crate) fn end_stuck(&self, bytes: usize) {
-        self.stuck_bytes.fetch_sub(bytes, Ordering::Relaxed); // Relaxed: as in `fits_beside_stuck`.
+        self.stuck_bytes.fetch_sub(bytes, Ordering::Relaxed); // Relaxed: as in `stuck_bytes`.
     }
 }
 

@@ -282,8 +282,9 @@ fn what_no_room_is_left_for_beside_a_stuck_drives_memory_is_refused() {
     rig.core.end_memory_wait(&mut conn);
     rig.core.pool.begin_stuck(&mut stuck);
     // Of 64 MiB large requests leave two slices of 8 MiB and 2 MiB: 14 MiB are left.
-    for (mib, expected) in [(32, NoBuffer::HeldByStuck), (16, NoBuffer::HeldByStuck)] {
-        assert_eq!(rig.core.buffer(mib * MIB, &mut conn, 1).unwrap_err(), expected, "{mib} MiB");
+    for mib in [32, 16] {
+        let refused = rig.core.buffer(mib * MIB, &mut conn, 1).unwrap_err();
+        assert_eq!(refused, NoBuffer::HeldByStuck, "{mib} MiB");
         assert_eq!(conn.memory_wait, MemoryWait::None, "{mib} MiB");
     }
     let buffer = rig.core.buffer(8 * MIB, &mut conn, 1).unwrap();
@@ -292,4 +293,27 @@ fn what_no_room_is_left_for_beside_a_stuck_drives_memory_is_refused() {
     conn.held_bytes = 0;
     let buffer = rig.core.buffer(32 * MIB, &mut conn, 1).expect("the drive has answered");
     rig.core.pool.give(buffer);
+}
+
+#[test]
+fn requests_of_any_size_wait_beside_stuck_memory_only_for_buffers_that_come_back() {
+    for len in [4096, 256 << 10, 300 << 10, MIB, 2 * MIB] {
+        let mut rig = rig();
+        let (mut conn, _sockets) = connection(3);
+        let mut held = Vec::new();
+        while let Some(buffer) = rig.core.pool.take(len, usize::MAX) {
+            held.push(buffer);
+        }
+        let others = held.len() / 2;
+        held[others..].iter_mut().for_each(|buffer| rig.core.pool.begin_stuck(buffer));
+        assert_eq!(rig.core.buffer(len, &mut conn, 1).unwrap_err(), NoBuffer::Wait, "{len}");
+        rig.core.end_memory_wait(&mut conn);
+        held.iter_mut().for_each(|buffer| rig.core.pool.begin_stuck(buffer));
+        let refused = rig.core.buffer(len, &mut conn, 1).unwrap_err();
+        assert_eq!((refused, conn.memory_wait), (NoBuffer::HeldByStuck, MemoryWait::None), "{len}");
+        rig.core.pool.give(held.swap_remove(others));
+        let buffer = rig.core.buffer(len, &mut conn, 1).expect("one has come back");
+        rig.core.pool.give(buffer);
+        held.into_iter().for_each(|buffer| rig.core.pool.give(buffer));
+    }
 }
