@@ -412,6 +412,10 @@ impl<M: Machine> ShareQueue<M> {
     #[cold]
     fn take_grants(&mut self, epoch: u64, now_ns: u64) {
         self.met.epoch = epoch;
+        // What waits may have other terms by now, and nothing more may come.
+        if self.view.is_old(&self.shared.groups) {
+            self.renew();
+        }
         let mail = self.shared.mails[self.hctx].lock();
         (self.bound, self.met.bounded) = (mail.bound, mail.bounded);
         for (flow, entry) in self.flows.iter_mut().zip(&mail.entries) {

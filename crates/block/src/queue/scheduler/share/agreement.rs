@@ -329,7 +329,12 @@ impl<M: Machine> Agreement<M> {
                 let served = core::mem::take(&mut total.to_sample);
                 all += served;
                 total.usually_served = total.usually_served * 31 / 32 + served;
-                total.usually_wants = (total.usually_wants * 15 + total.wants).div_ceil(16);
+                let sum = total.usually_wants * 15 + total.wants;
+                // Rounded towards what it wants, so that one that has gone comes to nothing.
+                total.usually_wants = match total.wants > total.usually_wants {
+                    true => sum.div_ceil(16),
+                    false => sum / 16,
+                };
             }
         }
         if is_due && elapsed_ns < WINDOW_NS * 100 {
