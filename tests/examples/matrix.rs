@@ -7,8 +7,8 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "common/text_table.rs"]
-mod text_table;
+#[path = "common/comparison.rs"]
+mod comparison;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use millrace_tests::{MILLRACE, MILLRACE_LAB, client, poll_within, run_within};
 use serde_json::{Value, json};
-use text_table::table;
+
+use comparison::table;
 
 const USAGE: &str = "\
 usage: cargo xtask matrix [--short] [--works NAME,...] [--dir DIR] [--rounds N] [--seconds N] [--json]
@@ -478,16 +479,5 @@ fn write_file(path: &Path) -> Result<(), String> {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if words.iter().any(|word| word == "--help" || word == "-h") {
-        println!("{USAGE}");
-        return ExitCode::SUCCESS;
-    }
-    match run(&words) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("matrix: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    comparison::start("matrix", USAGE, run)
 }

@@ -6,8 +6,8 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "common/text_table.rs"]
-mod text_table;
+#[path = "common/comparison.rs"]
+mod comparison;
 
 use std::io::Write;
 use std::path::Path;
@@ -17,7 +17,8 @@ use std::time::Duration;
 use millrace_tests::guest::{Guest, Image};
 use millrace_tests::{Daemon, client, poll_within};
 use serde_json::{Value, json};
-use text_table::table;
+
+use comparison::table;
 
 const USAGE: &str = "\
 usage: cargo xtask schedulers [--contenders NAME,...] [--seconds N] [--json]
@@ -465,16 +466,5 @@ fn run(words: &[String]) -> Result<(), String> {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if words.iter().any(|word| word == "--help" || word == "-h") {
-        println!("{USAGE}");
-        return ExitCode::SUCCESS;
-    }
-    match run(&words) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("schedulers: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    comparison::start("schedulers", USAGE, run)
 }

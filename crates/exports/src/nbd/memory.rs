@@ -22,16 +22,11 @@ use millrace_machine::payload::{
 };
 use millrace_reactor::Handle;
 
-use self::budget::Budget;
+use self::budget::{Budget, LITTLE_BYTES};
 use self::group_parts::Part;
 
-/// Buffers of up to so many bytes have regions of their own kind: where they are all that may be
-/// had, longer ones have not taken what is free of them.
-const LITTLE_BYTES: usize = 256 << 10;
-/// The longest read; the area of zeroes is as long as all blocks that it may touch.
-pub(crate) const ZERO_BYTES: usize = 32 << 20;
-/// The area of zeroes is longer by the blocks at both ends.
-const EDGES_BYTES: usize = 256 << 10;
+/// Bytes of the area of zeroes: as long as all blocks that the longest read may touch.
+const ZERO_AREA_BYTES: usize = order_bytes(ORDERS as u8 - 1);
 
 /// Has the allocator give back to the system what nobody uses: it keeps what many connections had
 /// for the next ones, for ever.
@@ -49,7 +44,7 @@ pub(crate) struct Zeroes(Region);
 
 impl Zeroes {
     pub(crate) fn new() -> io::Result<Arc<Zeroes>> {
-        Ok(Arc::new(Zeroes(Region::map_sparse(ZERO_BYTES + EDGES_BYTES)?)))
+        Ok(Arc::new(Zeroes(Region::map_sparse(ZERO_AREA_BYTES)?)))
     }
 
     /// The address, for sends only.
@@ -59,7 +54,7 @@ impl Zeroes {
 
     /// A bio over these zeroes for a volume whose drives never touch payload.
     pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
-        assert!(len_bytes as usize <= ZERO_BYTES + EDGES_BYTES);
+        assert!(len_bytes as usize <= ZERO_AREA_BYTES);
         // SAFETY: the mapping outlives every channel of the server; the caller's drives never touch
         // payload, so that nobody writes there.
         unsafe { Bio::foreign(op, sector, self.start(), len_bytes) }
@@ -117,7 +112,7 @@ impl PoolBuffer {
     }
 }
 
-/// What a pool knows of a region.
+/// A pool's note of a region.
 #[derive(Debug)]
 struct RegionNote {
     registered: Option<u16>,
@@ -193,22 +188,21 @@ impl Pool {
         order_of(len_bytes).is_some_and(|order| region_bytes(order) <= most_bytes)
     }
 
-    /// Whether waiting for a buffer of this size can end while stuck drives keep what they have:
-    /// there is room to map a region if everybody else gives back theirs, or a buffer as long is in
-    /// use and will come back. At most `limit` bytes may be mapped.
+    /// Returns true if waiting for a buffer of this size can end while stuck drives keep what they
+    /// have: there is room to map a region once all others are given back, or a buffer as long is
+    /// in use and will come back. At most `limit` bytes may be mapped.
     pub(crate) fn can_wait(&self, len_bytes: usize, limit: usize) -> bool {
         let stuck_bytes = self.budget.stuck_bytes();
         let Some(order) = order_of(len_bytes) else { return false };
         let limit = limit.min(self.budget.max_bytes());
-        let rivals = match arena_of(order_bytes(order)) {
-            0 => usize::from(order)..=usize::from(order_of(LITTLE_BYTES).unwrap_or(order)),
-            _ => {
-                usize::from(order)..=usize::from(order_of(REGION_BYTES).unwrap_or(order).max(order))
-            }
-        };
+        let (arena, region) = (arena_of(order_bytes(order)), region_bytes(order));
+        // Longer buffers of the same regions leave room, too.
+        let serves =
+            |other: u8| arena_of(order_bytes(other)) == arena && region_bytes(other) == region;
+        let mut lent = (0_u8..).zip(self.lent).skip(usize::from(order));
         stuck_bytes == 0
-            || stuck_bytes + region_bytes(order) <= limit
-            || self.lent[rivals].iter().any(|lent| *lent > 0)
+            || stuck_bytes + region <= limit
+            || lent.any(|(other, lent)| lent > 0 && serves(other))
     }
 
     /// A buffer of at least `len_bytes`; none if there is no free one and all pools have, or would
@@ -366,7 +360,8 @@ fn register(handle: &Handle, region: &Region) -> Option<u16> {
     unsafe { handle.register_buffer(region.start().as_ptr(), region.len_bytes()) }
 }
 
-/// Which arena a buffer of so many bytes comes from.
+/// Which arena a buffer of so many bytes comes from. Little ones have regions of their own, so that
+/// longer ones do not use up what is free of those.
 #[inline]
 fn arena_of(buffer_bytes: usize) -> usize {
     usize::from(buffer_bytes > LITTLE_BYTES)

@@ -255,7 +255,7 @@ pub fn order_of(len_bytes: usize) -> Option<u8> {
 /// Bytes of a buffer of an order.
 #[inline]
 #[must_use]
-pub fn order_bytes(order: u8) -> usize {
+pub const fn order_bytes(order: u8) -> usize {
     if order <= LONGEST {
         BUFFER_BYTES_MIN << order
     } else {

@@ -105,31 +105,32 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map_with`; the owner gave out no address that is still in use.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len_bytes) };
+        // Before the address may be another region's.
         if self.len_bytes >= REGION_BYTES {
             let mut advised = ADVISED.lock().unwrap_or_else(PoisonError::into_inner);
             advised.remove(&self.start.as_ptr().addr());
         }
+        // SAFETY: mapped in `map_with`; the owner gave out no address that is still in use.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len_bytes) };
     }
 }
 
-/// Bytes of all regions for which huge pages were asked, and how many of them lie in huge pages.
-/// Reads /proc/self/smaps, so it is nothing for every second.
+/// Bytes of all regions that lie in huge pages. Reads /proc/self/smaps, for which the kernel walks
+/// the page tables: ask rarely.
 ///
 /// # Errors
 /// What the system says if that file cannot be read.
-pub fn huge_bytes() -> io::Result<(usize, usize)> {
+pub fn huge_bytes() -> io::Result<usize> {
     let smaps = std::fs::read_to_string("/proc/self/smaps")?;
     let advised: Vec<(usize, usize)> = {
         let regions = ADVISED.lock().unwrap_or_else(PoisonError::into_inner);
         regions.iter().map(|(start, len)| (*start, *len)).collect()
     };
-    Ok((advised.iter().map(|(_, len)| len).sum(), huge_in(&smaps, &advised)))
+    Ok(huge_in(&smaps, &advised))
 }
 
 /// Bytes in huge pages of the mappings in `smaps` that hold one of these regions. The kernel joins
-/// mappings that lie side by side, and none of those is anything but regions.
+/// adjacent mappings only if huge pages were requested for both, so a mapping holds regions alone.
 fn huge_in(smaps: &str, regions: &[(usize, usize)]) -> usize {
     let (mut sum, mut counts) = (0, false);
     for line in smaps.lines() {

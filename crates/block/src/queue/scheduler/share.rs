@@ -412,7 +412,7 @@ impl<M: Machine> ShareQueue<M> {
     #[cold]
     fn take_grants(&mut self, epoch: u64, now_ns: u64) {
         self.met.epoch = epoch;
-        // What waits may have other terms by now, and nothing more may come.
+        // The terms of waiting chains may have changed, and `insert` may never be called again.
         if self.view.is_old(&self.shared.groups) {
             self.renew();
         }

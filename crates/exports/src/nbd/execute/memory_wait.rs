@@ -56,7 +56,7 @@ impl Core {
     ) -> Result<PoolBuffer, NoBuffer> {
         let Some(bytes) = buffer_bytes(len_bytes) else { return Err(NoBuffer::TooLong) };
         let held_bytes = conn.held_bytes + bytes;
-        // What is guaranteed is nobody else's: no other client of the volume holds it up.
+        // No other client of the volume holds up a request within the connection's guarantee.
         let is_guaranteed = held_bytes <= self.pool.budget().guarantee_bytes();
         let has_lanes = self.submitter.lanes.len() > 1;
         if has_lanes && !is_guaranteed && !self.lane_may_hold(lane, bytes) {
@@ -74,7 +74,7 @@ impl Core {
                 }
                 Ok(buffer)
             }
-            // What the connection itself holds comes back, and then it is its first request.
+            // It is the connection's first request once those before have given theirs back.
             None if conn.held_bytes > 0 && !is_guaranteed => Err(self.wait(conn, bytes)),
             None => {
                 let budget = self.pool.budget();
@@ -263,7 +263,8 @@ impl Core {
     }
 }
 
-/// Whether a connection has waited for so long that others may be overtaking it all the time.
+/// Returns true if a connection has waited for so long that others may be overtaking it all the
+/// time.
 fn has_waited_long(conn: &Connection) -> bool {
     let since_ns = conn.history.stopped_ns;
     since_ns != 0 && Native::now().saturating_sub(since_ns) > LONG_NS

@@ -33,7 +33,7 @@ use crate::mailbox::lock;
 /// The largest request, in bytes.
 const REQUEST_BYTES_MAX: usize = 32 << 20;
 /// A connection that holds at most this much, in bytes, may use the slice for little.
-const LITTLE_BYTES: usize = 256 << 10;
+pub(crate) const LITTLE_BYTES: usize = 256 << 10;
 /// The longest of medium first requests, in bytes.
 const MEDIUM_BYTES: usize = 2 << 20;
 /// A connection may hold one part in so many of what is free.

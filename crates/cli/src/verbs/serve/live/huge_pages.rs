@@ -22,7 +22,7 @@ impl HugePages {
         match *last {
             Some((at, bytes)) if now.duration_since(at) < FRESH => bytes,
             _ => {
-                let bytes = huge_bytes().map_or(0, |(_, huge)| huge as u64);
+                let bytes = huge_bytes().map_or(0, |bytes| bytes as u64);
                 *last = Some((now, bytes));
                 bytes
             }
@@ -30,7 +30,7 @@ impl HugePages {
     }
 }
 
-/// Whether the system gives huge pages to those who ask, in words for the log.
+/// Says in words for the log if the system gives huge pages to those who ask.
 pub fn allowed() -> String {
     let path = "/sys/kernel/mm/transparent_hugepage/enabled";
     let text = std::fs::read_to_string(path).unwrap_or_default();

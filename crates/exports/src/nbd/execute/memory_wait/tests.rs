@@ -57,7 +57,7 @@ fn a_request_above_the_volumes_part_waits_for_the_volume_or_learns_that_it_is_st
         (conn.memory_wait, rig.core.submitter.lanes[1].memory_waiters.len()),
         (MemoryWait::None, 1)
     );
-    // What the connection is guaranteed comes, also behind clients that hold all of that part.
+    // A request within the connection's guarantee gets memory, though others hold all of that part.
     let buffers = [0, 1].map(|lane| rig.core.buffer(4096, &mut conn, lane).unwrap());
     assert_eq!(conn.held_bytes, 8192);
     buffers.into_iter().for_each(|buffer| rig.core.pool.give(buffer));
