@@ -178,7 +178,7 @@ impl Server {
     pub fn halt(&mut self, drain_timeout: Duration) -> StopReport {
         self.shared.ending.stop.give(drain_timeout);
         self.shared.mailboxes.iter().for_each(Mailbox::ring);
-        let volumes = self.shared.exports.volumes.iter().cloned();
+        let volumes = self.shared.exports.volumes.iter().map(|one| Arc::clone(&one.volume));
         let mut limit = StopLimit::new(volumes, drain_timeout);
         let mut report = StopReport::default();
         loop {
@@ -267,7 +267,7 @@ impl Service for Worker {
     type Report = StopReport;
 
     fn fallback_reason(&mut self) -> Option<String> {
-        self.ctx.reactor().fallback_reason().map(str::to_owned)
+        self.core.ctx.reactor().fallback_reason().map(str::to_owned)
     }
 
     fn serve(&mut self) -> Result<(), Error> {

@@ -19,14 +19,16 @@ pub(crate) mod progress;
 pub(crate) mod replies;
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
-use millrace_block::GroupId;
+use millrace_block::{GroupId, Status};
 use millrace_machine::{Machine, Native};
 
 use self::hole_search::HoleSearch;
 use self::input::Input;
 use self::progress::Progress;
 use self::replies::{BATCH_REPLIES, ReplyQueue, SentReplies};
+use super::exports::Export;
 use super::memory::Pool;
 use super::memory::budget::MemoryWait;
 use super::ring::{Ring, shut_down};
@@ -75,8 +77,8 @@ pub(crate) struct Negotiation {
     pub(crate) sent: usize,
     /// The client was told to go on with TLS.
     pub(crate) starts_tls: bool,
-    /// The session, or none for a client that ended it, once the answers are sent.
-    pub(crate) then: Option<Option<Session>>,
+    /// The session and its export, or none for a client that ended it, once the answers are sent.
+    pub(crate) then: Option<Option<(Session, Arc<Export>)>>,
     /// Counts the connection among those that negotiate.
     pub(crate) counted: Option<Negotiating>,
 }
@@ -143,8 +145,10 @@ impl Turn {
 pub(crate) struct Granted {
     pub(crate) session: Session,
     pub(crate) rules: Rules,
-    /// Index in the server's list of exports.
-    pub(crate) export: usize,
+    /// The thread's lane of its volume.
+    pub(crate) lane: u32,
+    /// The volume's drives never touch payload.
+    pub(crate) no_payload: bool,
     /// Bytes of a block of it.
     pub(crate) block_bytes: u32,
     /// The client's group.
@@ -181,8 +185,8 @@ pub(crate) struct ClientHistory {
     pub(crate) stopped_ns: u64,
     /// Which lists of the worker it is on.
     pub(crate) lists: Lists,
-    /// The client's place in its group, given up when the connection goes.
-    pub(crate) seat: Option<Seat>,
+    /// The export, and the client's place in its group, which is given up with the connection.
+    pub(crate) export: Option<(Arc<Export>, Seat)>,
 }
 
 /// One connection.
@@ -346,6 +350,14 @@ impl Connection {
             MemoryWait::Queued => pool.budget().leave(pool.thread(), self.serial),
             MemoryWait::Group => pool.leave_part_line(self.serial),
             MemoryWait::None | MemoryWait::Own | MemoryWait::Volume | MemoryWait::GroupTurn => {}
+        }
+    }
+
+    /// Counts a drive's failure against the client's export.
+    #[cold]
+    pub(crate) fn note_fault(&self, status: Status) {
+        if let Some((export, _)) = &self.history.export {
+            export.faults.note(status);
         }
     }
 

@@ -28,6 +28,7 @@ use millrace_block::{Op, OpFlags, Status};
 use millrace_nbd::status::Extent;
 use millrace_nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
 use millrace_nbd::{Command, Errno, Reply, Request, StatusQuery};
+use millrace_runtime::IoContext;
 
 /// Most extents in a block status reply.
 const EXTENTS_MAX: usize = 1024;
@@ -38,6 +39,7 @@ const STUCK: &str = "the drive does not answer";
 
 /// What the connections of a thread share.
 pub(crate) struct Core {
+    pub(crate) ctx: IoContext,
     pub(crate) exports: Arc<Exports>,
     /// The requests of the connections at the block layer.
     pub(crate) submitter: Submitter,
@@ -135,7 +137,7 @@ impl Core {
         Ticket {
             owner: Owner { conn: conn.index as u32, serial: conn.serial, group: granted.group },
             state: TicketState::Filling,
-            lane: self.exports.list[granted.export].lane,
+            lane: granted.lane,
             reply: Reply::new(request, &granted.session),
             op,
             flags: if fua { OpFlags::FUA } else { OpFlags::NONE },
@@ -154,7 +156,7 @@ impl Core {
     /// A read or a write.
     #[inline]
     fn transfer(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
-        let lane = self.exports.list[granted.export].lane;
+        let lane = granted.lane;
         let volume = &self.submitter.lanes[lane as usize];
         if volume.overdue > 0 && (volume.is_stuck() || self.pool.budget().is_much_stuck()) {
             return self.refuse_stuck(conn, granted, request);
@@ -166,7 +168,7 @@ impl Core {
             return self.transfer_unaligned(conn, granted, request);
         }
         let op = if request.command == Command::Read { Op::Read } else { Op::Write };
-        let memory = if self.exports.list[granted.export].no_payload {
+        let memory = if granted.no_payload {
             Memory::Zeroes
         } else {
             match self.payload_buffer(conn, granted, (op, request.length as usize)) {
@@ -203,7 +205,7 @@ impl Core {
             let why = "zeroes that stay allocated are not faster than a write";
             return self.refuse(conn, granted, request, (Errno::Enotsup, why));
         }
-        let lane = self.exports.list[granted.export].lane as usize;
+        let lane = granted.lane as usize;
         if self.submitter.lanes[lane].is_stuck() {
             return self.refuse_stuck(conn, granted, request);
         }
@@ -228,14 +230,15 @@ impl Core {
         let Some(context_id) = granted.session.base_allocation else {
             return self.refuse(conn, granted, req, (Errno::Einval, "no context was selected"));
         };
-        let lane = self.exports.list[granted.export].lane;
+        let lane = granted.lane;
         let mut buffer = match self.buffer(STATUS_BYTES, conn, lane) {
             Ok(buffer) => buffer,
             Err(none) => return self.without_buffer(conn, granted, req, none),
         };
         let most = if req.has(CMD_FLAG_REQ_ONE) { 1 } else { EXTENTS_MAX };
         let (sector, end) = (req.offset >> 9, (req.offset + req.length).div_ceil(512));
-        let extents = self.exports.volumes[lane as usize].extents(sector, end - sector, most);
+        let extents =
+            self.submitter.lanes[lane as usize].served.volume.extents(sector, end - sector, most);
         // Of the first sector, the client may have left out the beginning.
         let mut before = req.offset & 511;
         let extents = extents.into_iter().map(|extent| Extent {
@@ -267,7 +270,7 @@ impl Core {
         granted: &Granted,
         request: &Request,
     ) -> Taken {
-        self.exports.list[granted.export].faults.note(Status::TimedOut);
+        conn.note_fault(Status::TimedOut);
         self.refuse(conn, granted, request, (Errno::Eio, STUCK))
     }
 
@@ -275,9 +278,7 @@ impl Core {
     #[cold]
     pub(crate) fn fail(&mut self, conn: &mut Connection, reply: &Reply, status: Status) {
         self.counts.errors += 1;
-        if let Some(granted) = &conn.granted {
-            self.exports.list[granted.export].faults.note(status);
-        }
+        conn.note_fault(status);
         let errno = errno_of(status).unwrap_or(Errno::Eio);
         conn.out.push(|buffer| reply.failure(buffer, errno, status.text()));
     }

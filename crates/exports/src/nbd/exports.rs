@@ -1,9 +1,10 @@
 //! Exports as the server's threads see them: what clients are told, and the volume behind each.
 //!
-//! Made once from the configuration and shared by all threads; only sizes may grow, and each
-//! negotiation tells that of its moment. A *lane* is a volume by its index:
-//! exports of the same volume share one, so a thread has one channel per volume. Called by start-up
-//! and by the request path.
+//! [`Exports`] is what is served at one moment: made of the configuration, shared by all threads,
+//! and replaced as a whole when exports or listeners come and go. A connection keeps its own
+//! [`Export`], so a replaced list concerns new connections only. Sizes may grow, and each
+//! negotiation tells the size of its moment. Exports of the same volume share a [`ServedVolume`].
+//! Called by start-up and by the request path.
 //!
 //! Invariant: every `ExportInfo` here was validated; the catalog of a listener names existing
 //! exports, the default one first.
@@ -11,7 +12,10 @@
 pub(crate) mod ranges;
 
 use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_block::{Error, ErrorKind, QueueLimits, Status, Volume};
 use millrace_machine::Native;
@@ -31,27 +35,60 @@ const BLOCK_PREFERRED_MIN: u32 = 4096;
 /// Most sectors of an export: clients take its size in bytes as a file offset.
 const SECTORS_MAX: u64 = i64::MAX as u64 >> 9;
 
+/// A volume that is exported, as all I/O threads see it.
+pub(crate) struct ServedVolume {
+    pub(crate) volume: Arc<Volume<Native>>,
+    /// Ranges that are being written, where that matters.
+    pub(crate) ranges: Ranges,
+    /// A client was granted an export of it, so there may be something to flush.
+    was_used: AtomicBool,
+}
+
+impl ServedVolume {
+    /// A thread makes a lane of the volume.
+    pub(crate) fn note_used(&self) {
+        // Relaxed: read when the threads stop, and a thread's own lanes are known to it.
+        self.was_used.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if clients may have left something to flush.
+    pub(crate) fn was_used(&self) -> bool {
+        // Relaxed: as in `note_used`.
+        self.was_used.load(Ordering::Relaxed)
+    }
+}
+
 /// One export.
 pub(crate) struct Export {
     pub(crate) info: ExportInfo,
-    /// Index of its volume in [`Exports::volumes`].
-    pub(crate) lane: u32,
+    pub(crate) served: Arc<ServedVolume>,
     /// The volume's drives never touch payload.
     pub(crate) no_payload: bool,
-    /// What the volume's drives failed at.
+    /// Requests that the volume's drives failed.
     pub(crate) faults: Faults,
     /// The group of its clients.
     pub(crate) group: ClientGroup,
-    /// Names of those that may use it, if not everybody may.
+    /// Names of the clients that may use it, if not everybody may.
     tls_allow: Option<Vec<String>>,
 }
 
-/// All exports of a server.
+impl Export {
+    /// Bytes that clients are told it has at this moment.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        told_bytes(&self.served.volume)
+    }
+}
+
+impl fmt::Debug for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Export").field("name", &self.info.name).finish_non_exhaustive()
+    }
+}
+
+/// All exports of a server at one moment.
 pub(crate) struct Exports {
-    pub(crate) list: Vec<Export>,
-    pub(crate) volumes: Vec<Arc<Volume<Native>>>,
-    /// What is being written of each volume, where that matters.
-    pub(crate) ranges: Vec<Ranges>,
+    pub(crate) list: Vec<Arc<Export>>,
+    pub(crate) volumes: Vec<Arc<ServedVolume>>,
     pub(crate) catalogs: Vec<ListenerCatalog>,
 }
 
@@ -59,11 +96,7 @@ pub(crate) struct Exports {
 pub(crate) struct ListenerCatalog {
     /// The listener's address, for the log.
     pub(crate) address: String,
-    infos: Vec<ExportInfo>,
-    /// The volume of each, whose size may grow.
-    volumes: Vec<Arc<Volume<Native>>>,
-    /// Index in [`Exports::list`] of each.
-    pub(crate) exports: Vec<usize>,
+    exports: Vec<Arc<Export>>,
     /// Users and groups whose clients are let in; none: everybody who reaches it.
     pub(crate) allow: Option<Allow>,
     /// TLS for its clients, if there is any.
@@ -73,7 +106,6 @@ pub(crate) struct ListenerCatalog {
 /// The exports of a listener that one client may see.
 pub(crate) struct Visible<'a> {
     catalog: &'a ListenerCatalog,
-    list: &'a [Export],
     /// The names in the client's certificate, if it showed one.
     peer: Option<&'a PeerNames>,
     /// Why the client was refused the export that it named last, if it was.
@@ -81,14 +113,18 @@ pub(crate) struct Visible<'a> {
 }
 
 impl Visible<'_> {
+    /// The export of an index that the negotiation has chosen.
+    pub(crate) fn export(&self, index: usize) -> Option<&Arc<Export>> {
+        self.catalog.exports.get(index)
+    }
+
     /// Why the client was refused an export that is there, if it was.
     pub(crate) fn take_refused(self) -> Option<String> {
         self.refused.into_inner()
     }
 
     fn may_use(&self, index: usize) -> bool {
-        let export = self.catalog.exports.get(index).and_then(|export| self.list.get(*export));
-        match export.and_then(|export| export.tls_allow.as_ref()) {
+        match self.catalog.exports.get(index).and_then(|export| export.tls_allow.as_ref()) {
             None => true,
             Some(names) => self.peer.is_some_and(|peer| names.iter().any(|name| peer.has(name))),
         }
@@ -126,15 +162,15 @@ impl Catalog for Visible<'_> {
 
 impl Catalog for ListenerCatalog {
     fn len(&self) -> usize {
-        self.infos.len()
+        self.exports.len()
     }
 
     fn get(&self, index: usize) -> Option<&ExportInfo> {
-        self.infos.get(index)
+        self.exports.get(index).map(|export| &export.info)
     }
 
     fn size_bytes(&self, index: usize) -> u64 {
-        self.volumes.get(index).map_or(0, |volume| told_bytes(volume))
+        self.exports.get(index).map_or(0, |export| export.size_bytes())
     }
 }
 
@@ -147,13 +183,9 @@ impl Exports {
         listeners: &[ListenConfig],
         threads: u16,
     ) -> Result<Exports, Error> {
-        let (mut list, mut volumes) = (Vec::new(), Vec::<Arc<Volume<Native>>>::new());
+        let (mut list, mut volumes) = (Vec::new(), VolumeTable::new(threads));
         for config in configs {
-            let known = volumes.iter().position(|volume| Arc::ptr_eq(volume, &config.volume));
-            let lane = known.unwrap_or(volumes.len());
-            if known.is_none() {
-                volumes.push(Arc::clone(&config.volume));
-            }
+            let served = volumes.find_or_add(&config.volume);
             let no_payload = config.volume.limits().features.no_payload;
             let group = config.group.clone();
             let tls_allow = config.tls_allow.clone();
@@ -161,13 +193,12 @@ impl Exports {
             info.validate().map_err(|error| {
                 Error::new(ErrorKind::InvalidSetting, format!("export {:?}: {error}", info.name))
             })?;
-            let (lane, faults) = (lane as u32, Faults::default());
-            list.push(Export { info, lane, no_payload, faults, group, tls_allow });
+            let faults = Faults::default();
+            list.push(Arc::new(Export { info, served, no_payload, faults, group, tls_allow }));
         }
-        let catalogs = listeners.iter().map(|listener| catalog(listener, &list, &volumes));
+        let catalogs = listeners.iter().map(|listener| catalog(listener, &list));
         let catalogs = catalogs.collect::<Result<Vec<_>, Error>>()?;
-        let ranges = volumes.iter().map(|_| Ranges::new(threads.into())).collect();
-        Ok(Exports { list, volumes, ranges, catalogs })
+        Ok(Exports { list, volumes: volumes.list, catalogs })
     }
 
     /// What a client sees of a listener's exports; `peer` are the names in its certificate.
@@ -177,16 +208,42 @@ impl Exports {
         peer: Option<&'a PeerNames>,
     ) -> Visible<'a> {
         let refused = RefCell::default();
-        Visible { catalog: &self.catalogs[listener], list: &self.list, peer, refused }
+        Visible { catalog: &self.catalogs[listener], peer, refused }
     }
 
     /// A drive failed at a request whose client is gone: it counts for the volume's first export.
     #[cold]
-    pub(crate) fn note_fault(&self, lane: usize, status: Status) {
+    pub(crate) fn note_fault(&self, served: &Arc<ServedVolume>, status: Status) {
         let mut exports = self.list.iter();
-        if let Some(export) = exports.find(|export| export.lane as usize == lane) {
+        if let Some(export) = exports.find(|export| Arc::ptr_eq(&export.served, served)) {
             export.faults.note(status);
         }
+    }
+}
+
+/// Volumes by their address, so that exports of one share it.
+struct VolumeTable {
+    list: Vec<Arc<ServedVolume>>,
+    numbers: HashMap<*const Volume<Native>, usize>,
+    threads: u16,
+}
+
+impl VolumeTable {
+    /// Without volumes yet, of a server with so many I/O threads.
+    fn new(threads: u16) -> VolumeTable {
+        VolumeTable { list: Vec::new(), numbers: HashMap::new(), threads }
+    }
+
+    fn find_or_add(&mut self, volume: &Arc<Volume<Native>>) -> Arc<ServedVolume> {
+        let number = *self.numbers.entry(Arc::as_ptr(volume)).or_insert_with(|| {
+            self.list.push(Arc::new(ServedVolume {
+                volume: Arc::clone(volume),
+                ranges: Ranges::new(self.threads.into()),
+                was_used: AtomicBool::new(false),
+            }));
+            self.list.len() - 1
+        });
+        Arc::clone(&self.list[number])
     }
 }
 
@@ -196,31 +253,24 @@ fn told_bytes(volume: &Volume<Native>) -> u64 {
     volume.capacity().min(SECTORS_MAX) << 9
 }
 
-fn catalog(
-    listener: &ListenConfig,
-    list: &[Export],
-    volumes: &[Arc<Volume<Native>>],
-) -> Result<ListenerCatalog, Error> {
+fn catalog(listener: &ListenConfig, list: &[Arc<Export>]) -> Result<ListenerCatalog, Error> {
     let wrong = |text: String| Error::new(ErrorKind::InvalidSetting, text);
     if listener.exports.is_empty() {
         return Err(wrong(format!("{}: no export is served there", listener.listen)));
     }
-    let mut infos = Vec::<ExportInfo>::new();
+    let (mut exports, mut names) = (Vec::<Arc<Export>>::new(), HashSet::new());
     for index in &listener.exports {
         let export = list.get(*index).ok_or_else(|| {
             wrong(format!("{}: export {index} of {} there are", listener.listen, list.len()))
         })?;
-        if infos.iter().any(|info| info.name == export.info.name) {
-            let name = &export.info.name;
+        let name = export.info.name.as_str();
+        if !names.insert(name) {
             return Err(wrong(format!("{}: two exports are called {name:?}", listener.listen)));
         }
-        infos.push(export.info.clone());
+        exports.push(Arc::clone(export));
     }
-    let exports = listener.exports.clone();
-    let of = |export: &usize| volumes[list[*export].lane as usize].clone();
-    let (address, volumes) = (listener.listen.to_string(), exports.iter().map(of).collect());
     let (allow, tls) = (listener.access.allow.clone(), listener.tls.clone());
-    Ok(ListenerCatalog { address, infos, volumes, exports, allow, tls })
+    Ok(ListenerCatalog { address: listener.listen.to_string(), exports, allow, tls })
 }
 
 /// What clients may do with an export.
@@ -358,7 +408,7 @@ mod tests {
         let listeners = [ListenConfig::new(listen, vec![2, 1])];
         let exports = Exports::new(configs.into(), &listeners, 1).unwrap();
         let catalog = &exports.catalogs[0];
-        assert_eq!((catalog.len(), &catalog.exports[..]), (2, &[2, 1][..]));
+        assert_eq!(catalog.len(), 2);
         let names = [0, 1, 2].map(|index| catalog.get(index).map(|info| info.name.as_str()));
         assert_eq!(names, [Some("c"), Some("b"), None]);
         assert_eq!([0, 1, 2].map(|index| catalog.size_bytes(index)), [1 << 20, 2 << 20, 0]);
@@ -366,7 +416,6 @@ mod tests {
             ["", "b", "c", "a"].map(|name| catalog.find(name)),
             [Some(0), Some(1), Some(0), None]
         );
-        let lanes: Vec<u32> = exports.list.iter().map(|export| export.lane).collect();
-        assert_eq!((lanes, exports.ranges.len()), (vec![0, 1, 2], 3));
+        assert_eq!(exports.volumes.len(), 3);
     }
 }

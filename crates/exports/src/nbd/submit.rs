@@ -11,6 +11,7 @@
 pub(crate) mod bounce;
 mod claims;
 pub(crate) mod lane;
+pub(crate) mod lanes;
 pub(crate) mod overdue;
 pub(crate) mod throttled_tickets;
 pub(crate) mod ticket;
@@ -20,9 +21,9 @@ use std::sync::Arc;
 use millrace_block::{Bio, Op, Reject, Status};
 use millrace_machine::{Machine, Native};
 
-use self::lane::{CHANNEL_DEPTH, Lane};
+use self::lane::CHANNEL_DEPTH;
+use self::lanes::Lanes;
 use self::ticket::{Claim, Memory, Ticket, TicketState, Tickets};
-use super::exports::Exports;
 use super::memory::Zeroes;
 
 /// Longest part of a discard or zeroing given to the block layer at once: 1 TiB.
@@ -30,7 +31,7 @@ const PART_SECTORS: u64 = 1 << 31;
 
 /// The requests of an I/O thread at the block layer.
 pub(crate) struct Submitter {
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) lanes: Lanes,
     pub(crate) tickets: Tickets,
     /// Tickets that are done and their outcome, until their connections are looked up.
     pub(crate) done: Vec<(u32, Status)>,
@@ -40,7 +41,6 @@ pub(crate) struct Submitter {
     pub(crate) retry: Vec<usize>,
     /// Writes that wait for their ranges have got some, perhaps of other threads.
     pub(crate) ranges_changed: bool,
-    exports: Arc<Exports>,
     zeroes: Arc<Zeroes>,
     /// Number of the I/O thread.
     thread: usize,
@@ -49,21 +49,15 @@ pub(crate) struct Submitter {
 }
 
 impl Submitter {
-    /// The submitter of thread number `thread`, over its lanes, one for each volume of `exports`.
-    pub(crate) fn new(
-        exports: Arc<Exports>,
-        zeroes: Arc<Zeroes>,
-        lanes: Vec<Lane>,
-        thread: usize,
-    ) -> Submitter {
+    /// The submitter of thread number `thread`, without lanes.
+    pub(crate) fn new(zeroes: Arc<Zeroes>, thread: usize) -> Submitter {
         Submitter {
-            lanes,
+            lanes: Lanes::default(),
             tickets: Tickets::default(),
             done: Vec::with_capacity(CHANNEL_DEPTH as usize),
             fresh: false,
             retry: Vec::with_capacity(256),
             ranges_changed: false,
-            exports,
             zeroes,
             thread,
             // A thousand clients to a thread, before numbers are used twice; 0 is nobody's.
@@ -153,10 +147,10 @@ impl Submitter {
 
     /// Starts what was submitted and gathers what is done.
     pub(crate) fn poll(&mut self) {
-        for index in 0..self.lanes.len() {
+        for index in 0..self.lanes.numbers() {
             loop {
                 let done = &mut self.done;
-                let lane = &mut self.lanes[index];
+                let Some(lane) = self.lanes.get_mut(index) else { break };
                 let polled = lane.channel.poll(|completion| {
                     done.push((completion.user_data as u32, completion.status));
                 });

@@ -13,6 +13,7 @@ use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config, Reactor};
 
 use super::connection::Connection;
+use super::execute::Core;
 use super::exports::Exports;
 use super::listen::{Listen, Listener};
 use super::memory::Pool;
@@ -133,7 +134,11 @@ impl Rig {
         let listeners = config.listeners.iter().map(bind);
         let listeners: Vec<Listener> = listeners.collect();
         let shared = Arc::new(share(&config, Arc::new(exports.unwrap()), &listeners).unwrap());
-        let worker = Worker::new(&shared, 0).unwrap();
+        let mut worker = Worker::new(&shared, 0).unwrap();
+        for served in &shared.exports.volumes {
+            let Core { ctx, submitter, .. } = &mut worker.core;
+            submitter.lanes.open(ctx, served).unwrap();
+        }
         Rig { worker: Some(worker), shared, _listeners: listeners, _dir: dir }
     }
 

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use millrace_block::{Error, Stamp};
+use millrace_block::Error;
 use millrace_machine::{LOOK_NS, Machine, Native};
 use millrace_reactor::Completion;
 use millrace_runtime::{IoConfig, IoContext};
@@ -34,7 +34,6 @@ use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
 use super::server_state::{FlushPart, Negotiating, ServerState};
 use super::stats::ServerStats;
 use super::submit::Submitter;
-use super::submit::lane::{CHANNEL_DEPTH, Lane};
 use super::submit::ticket::{Memory, Ticket, TicketState};
 use crate::nbd::memory::budget::MemoryWait;
 
@@ -47,7 +46,6 @@ const ACCEPT_RETRY_NS: u64 = 100_000_000;
 
 /// An I/O thread.
 pub(crate) struct Worker {
-    pub(crate) ctx: IoContext,
     pub(crate) core: Core,
     pub(crate) ring: Ring,
     pub(crate) shared: Arc<ServerState>,
@@ -91,17 +89,13 @@ impl Worker {
         let config = IoConfig { number: number as u16, reactor: shared.reactor };
         let mut ctx = IoContext::new(config)?;
         shared.mailboxes[number].set_bell(Arc::clone(ctx.bell()));
-        let mut lanes = Vec::new();
-        for volume in &shared.exports.volumes {
-            let channel = ctx.channel(volume, CHANNEL_DEPTH, Stamp::Batch)?;
-            lanes.push(Lane::new(channel));
-        }
         let handle = ctx.reactor().handle();
         let budget = Arc::clone(&shared.budget);
         let pool = Pool::new(budget, handle.clone(), shared.idle_bytes_max, number);
         let (exports, zeroes) = (Arc::clone(&shared.exports), Arc::clone(&shared.zeroes));
-        let submitter = Submitter::new(Arc::clone(&exports), Arc::clone(&zeroes), lanes, number);
+        let submitter = Submitter::new(Arc::clone(&zeroes), number);
         let core = Core {
+            ctx,
             exports,
             submitter,
             pool,
@@ -112,7 +106,6 @@ impl Worker {
             secure: TlsTurn::default(),
         };
         Ok(Worker {
-            ctx,
             core,
             ring: Ring::new(handle),
             shared: Arc::clone(shared),
@@ -149,12 +142,13 @@ impl Worker {
     pub(crate) fn turn(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
         let deadline_ns = self.deadline(limit_ns);
         self.client_timers.clock.expect(deadline_ns);
-        let (core, shared, number) = (&self.core, &self.shared, self.number);
+        let Core { ctx, submitter, .. } = &mut self.core;
+        let (shared, number) = (&self.shared, self.number);
         let (seen, unfinished) = (self.seen_changes, !self.unfinished.is_empty());
         let stopping = limit_ns.is_some();
-        self.ctx.turn(deadline_ns, || {
+        ctx.turn(deadline_ns, || {
             unfinished
-                || core.submitter.lanes.iter().any(|lane| lane.channel.has_work())
+                || submitter.lanes.iter().any(|lane| lane.channel.has_work())
                 || !shared.mailboxes[number].is_empty()
                 || shared.changes() != seen
                 || (!stopping && shared.ending.stop.is_given())
@@ -360,7 +354,7 @@ impl Worker {
     }
 
     fn timers(&mut self) {
-        for lane in &mut self.core.submitter.lanes {
+        for lane in self.core.submitter.lanes.iter_mut() {
             if lane.channel.in_flight() > 0 {
                 lane.channel.tick();
             }
@@ -379,6 +373,7 @@ impl Worker {
             return;
         }
         self.client_timers.give_back_unused(&mut self.core.pool, now_ns);
+        self.client_timers.end_unused_lanes(&mut self.core, now_ns);
         self.run_client_timers(now_ns);
         while let Some((deadline_ns, index, serial)) = self.handshakes.front().copied() {
             if deadline_ns > now_ns {
@@ -407,7 +402,7 @@ impl Worker {
         for (deadline_ns, ..) in &mut self.handshakes {
             *deadline_ns = deadline_ns.saturating_add(pause_ns);
         }
-        for lane in &mut self.core.submitter.lanes {
+        for lane in self.core.submitter.lanes.iter_mut() {
             lane.look_ns = lane.look_ns.saturating_add(pause_ns);
         }
         self.client_timers.forgive(pause_ns);
@@ -474,6 +469,13 @@ impl Worker {
         let Some(conn) = self.conns[index].take() else { return };
         client_log::left(self.number, &conn);
         self.ring.close(conn.fd);
+        if let Some(granted) = &conn.granted {
+            let lane = &mut self.core.submitter.lanes[granted.lane as usize];
+            lane.clients -= 1;
+            if lane.clients == 0 {
+                self.client_timers.expect_unused_lane();
+            }
+        }
         if conn.in_flight > 0 {
             // Drives have the rest; its memory comes back without the connection.
             self.core.submitter.drop_waiting_of(conn.serial, &mut self.core.pool);
@@ -495,7 +497,7 @@ impl Worker {
     pub(crate) fn publish(&mut self) {
         self.core.counts.requests_in_flight = self.core.submitter.tickets.in_use() as u64;
         self.core.counts.buffers_in_use = self.core.pool.in_use() as u64;
-        self.core.counts.system_calls = self.ctx.reactor().counters().system_calls;
+        self.core.counts.system_calls = self.core.ctx.reactor().counters().system_calls;
         self.shared.published[self.number].publish(self.core.counts);
     }
 }

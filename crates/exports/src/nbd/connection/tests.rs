@@ -50,8 +50,14 @@ fn ragged_is_what_begins_or_ends_within_a_block_of_a_client_that_never_asked_for
         for block_sizes in BOTH {
             let session = Session { block_sizes, ..session() };
             let rules = Rules::new(&info(block_bytes), &session);
-            let granted =
-                Granted { session, rules, export: 0, block_bytes, group: GroupId::DEFAULT };
+            let granted = Granted {
+                session,
+                rules,
+                lane: 0,
+                no_payload: false,
+                block_bytes,
+                group: GroupId::DEFAULT,
+            };
             for offset in [0, 1, 511, 512, 4095, 4096, 4608] {
                 for length in [1, 512, 513, 4096, 8192, 8704] {
                     let block_bytes = u64::from(block_bytes);
@@ -238,7 +244,7 @@ fn pumped(rig: &mut Rig, change: impl FnOnce(&mut Connection)) -> (bool, bool, b
     shut_down(conn.fd);
     let mut ended = Vec::new();
     while worker.ring.pending() > 0 {
-        worker.ctx.turn(Some(Native::now() + 1_000_000), || false).unwrap();
+        worker.core.ctx.turn(Some(Native::now() + 1_000_000), || false).unwrap();
         worker.ring.take(&mut ended);
     }
     found

@@ -25,24 +25,22 @@ impl Core {
         granted: &Granted,
         request: &Request,
     ) -> bool {
-        let export = &self.exports.list[granted.export];
         // Without payload there is little to save, and such drives are there to get their requests.
         let has_chunks = granted.session.style() != ReplyStyle::Simple;
-        if request.command != Command::Read || !has_chunks || export.no_payload {
+        if request.command != Command::Read || !has_chunks || granted.no_payload {
             return false;
         }
         if !conn.history.holes.is_due() {
             return false;
         }
         // Limits count what goes through the layer.
-        let lane = &mut self.submitter.lanes[export.lane as usize];
+        let lane = &mut self.submitter.lanes[granted.lane as usize];
         if lane.channel.is_limited(granted.group, Op::Read) {
             return false;
         }
-        let volume = &self.exports.volumes[export.lane as usize];
         let length = request.length as u32;
         let (sector, end) = (request.offset >> 9, (request.offset + request.length).div_ceil(512));
-        let is_hole = volume.reads_as_zeroes(sector, (end - sector) as u32);
+        let is_hole = lane.served.volume.reads_as_zeroes(sector, (end - sector) as u32);
         if !is_hole {
             conn.history.holes.note_data();
             return false;

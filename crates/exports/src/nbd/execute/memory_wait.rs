@@ -58,7 +58,7 @@ impl Core {
         let held_bytes = conn.held_bytes + bytes;
         // No other client of the volume holds up a request within the connection's guarantee.
         let is_guaranteed = held_bytes <= self.pool.budget().guarantee_bytes();
-        let has_lanes = self.submitter.lanes.len() > 1;
+        let has_lanes = self.submitter.lanes.count() > 1;
         if has_lanes && !is_guaranteed && !self.lane_may_hold(lane, bytes) {
             return Err(self.wait_for_lane(conn, lane));
         }
@@ -101,7 +101,7 @@ impl Core {
         granted: &Granted,
         (op, len_bytes): (Op, usize),
     ) -> Result<PoolBuffer, NoBuffer> {
-        let lane = self.exports.list[granted.export].lane;
+        let lane = granted.lane;
         let channel = &mut self.submitter.lanes[lane as usize].channel;
         let bytes = buffer_bytes(len_bytes).unwrap_or(usize::MAX);
         let is_guaranteed =
@@ -245,7 +245,7 @@ impl Core {
         let held_bytes = self.submitter.lanes[lane as usize].held_bytes;
         let free_bytes = budget.max_bytes().saturating_sub(budget.mapped_bytes());
         let free_bytes = (free_bytes + self.pool.idle_bytes()) / threads;
-        let least_bytes = budget.max_bytes() / (4 * threads * self.submitter.lanes.len());
+        let least_bytes = budget.max_bytes() / (4 * threads * self.submitter.lanes.count());
         held_bytes == 0 || held_bytes + bytes <= free_bytes.max(least_bytes)
     }
 

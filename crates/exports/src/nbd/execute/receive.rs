@@ -15,10 +15,10 @@ use millrace_machine::{Machine, Native};
 use super::{Core, Taken};
 use crate::nbd::connection::client_log;
 use crate::nbd::connection::input::COPY_BYTES_MAX;
-use crate::nbd::connection::{Connection, Granted, Incoming, Phase};
+use crate::nbd::connection::{Connection, Granted, Incoming, Negotiation, Phase};
 use crate::nbd::memory::budget::MemoryWait;
 use crate::nbd::submit::ticket::{Memory, Ticket};
-use millrace_nbd::{Catalog, Parsed, Progress, ProtocolError, Rules, Verdict, check, parse};
+use millrace_nbd::{Parsed, Progress, ProtocolError, Rules, Verdict, check, parse};
 
 impl Core {
     /// A receive of `conn` completed.
@@ -87,6 +87,10 @@ impl Core {
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer());
         let catalog = self.exports.visible(negotiation.listener, peer);
         let fed = negotiation.handshake.feed(&catalog, conn.input.bytes(), &mut negotiation.out);
+        let chosen = match &fed {
+            Ok((_, Progress::Ready(session))) => catalog.export(session.export).cloned(),
+            _ => None,
+        };
         if let Some(why) = catalog.take_refused() {
             self.secure.not_allowed(self.pool.thread(), conn, &why);
         }
@@ -97,7 +101,9 @@ impl Core {
                 match progress {
                     Progress::NeedMore => {}
                     Progress::StartTls => negotiation.starts_tls = true,
-                    Progress::Ready(session) => negotiation.then = Some(Some(session)),
+                    Progress::Ready(session) => {
+                        negotiation.then = Some(chosen.map(|export| (session, export)));
+                    }
                     Progress::Closed => negotiation.then = Some(None),
                 }
                 self.negotiated(conn);
@@ -138,25 +144,33 @@ impl Core {
 
     /// Ends the negotiation once its last answer is sent.
     fn negotiated(&mut self, conn: &mut Connection) {
-        let Some(negotiation) = &conn.negotiation else { return };
-        let (Some(then), true) = (negotiation.then, negotiation.out.is_empty()) else { return };
-        let listener = negotiation.listener;
-        conn.negotiation = None;
-        let Some(session) = then else {
+        let is_over = |one: &Negotiation| one.then.is_some() && one.out.is_empty();
+        if !conn.negotiation.as_deref().is_some_and(is_over) {
+            return;
+        }
+        let Some(then) = conn.negotiation.take().and_then(|one| one.then) else { return };
+        let Some((session, export)) = then else {
             return conn.kill(&mut self.submitter.tickets, &mut self.pool);
         };
-        let catalog = &self.exports.catalogs[listener];
-        let export = catalog.exports[session.export];
-        let info = &self.exports.list[export].info;
+        let info = &export.info;
+        let lane = match self.submitter.lanes.open(&mut self.ctx, &export.served) {
+            Ok(lane) => lane,
+            Err(error) => {
+                client_log::broken(self.pool.thread(), conn, format!("{}: {error}", info.name));
+                return conn.kill(&mut self.submitter.tickets, &mut self.pool);
+            }
+        };
+        self.submitter.lanes[lane].clients += 1;
         client_log::granted(self.pool.thread(), conn, &info.name, session.style());
         let rules = Rules::new(info, &session);
         // Or a little more than it was told, if the volume grew in between.
-        let rules = Rules { size_bytes: catalog.size_bytes(session.export), ..rules };
-        let block_bytes = self.exports.list[export].info.block_min;
-        let seat = self.exports.list[export].group.enter();
+        let rules = Rules { size_bytes: export.size_bytes(), ..rules };
+        let (block_bytes, no_payload) = (info.block_min, export.no_payload);
+        let seat = export.group.enter();
         let group = seat.group();
-        conn.history.seat = Some(seat);
-        conn.granted = Some(Granted { session, rules, export, block_bytes, group });
+        conn.history.export = Some((export, seat));
+        let lane = lane as u32;
+        conn.granted = Some(Granted { session, rules, lane, no_payload, block_bytes, group });
         conn.phase = Phase::Transmission;
     }
 
@@ -224,7 +238,7 @@ impl Core {
         }
         let since_ns = std::mem::take(&mut conn.history.stopped_ns);
         if since_ns > 0 {
-            let lane = self.exports.list[granted.export].lane as usize;
+            let lane = granted.lane as usize;
             let ns = Native::now().saturating_sub(since_ns);
             self.submitter.lanes[lane].channel.count_back_pressure(granted.group, ns);
         }

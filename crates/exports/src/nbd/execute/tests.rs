@@ -61,7 +61,8 @@ fn granted() -> Granted {
     Granted {
         session,
         rules: Rules::new(&info, &session),
-        export: 0,
+        lane: 0,
+        no_payload: false,
         block_bytes: 512,
         group: GroupId::DEFAULT,
     }
@@ -135,7 +136,7 @@ fn block_status_begins_at_the_requests_first_byte_and_ends_at_its_last() {
 #[test]
 fn faults_of_clients_that_are_gone_count_for_their_volume() {
     let mut rig = Rig::new(&["null:size=1m", "null:size=1m"], |_| ());
-    rig.core.exports.note_fault(1, Status::IoError);
+    rig.core.exports.note_fault(&rig.shared.exports.volumes[1], Status::IoError);
     let counts = |rig: &Rig| {
         rig.shared.exports.list.iter().map(|one| one.faults.report("").count).collect::<Vec<_>>()
     };
@@ -145,6 +146,9 @@ fn faults_of_clients_that_are_gone_count_for_their_volume() {
     rig.core.fail(&mut conn, &reply, Status::IoError);
     assert_eq!((counts(&rig), rig.core.counts.errors), (vec![0, 1], 1));
     conn.granted = Some(granted());
+    let export = Arc::clone(&rig.shared.exports.list[0]);
+    let seat = export.group.enter();
+    conn.history.export = Some((export, seat));
     rig.core.fail(&mut conn, &reply, Status::TimedOut);
     assert_eq!((counts(&rig), rig.core.counts.errors), (vec![1, 1], 2));
     conn.in_flight = 0;

@@ -29,7 +29,7 @@ impl Core {
         let op = if request.command == Command::Read { Op::Read } else { Op::Write };
         let edges_at = unaligned.cover as usize;
         let mut bounce = None;
-        let memory = if self.exports.list[granted.export].no_payload {
+        let memory = if granted.no_payload {
             Memory::Zeroes
         } else {
             let edges = if op == Op::Write { 2 * unaligned.block_bytes as usize } else { 0 };
@@ -76,7 +76,7 @@ impl Core {
         if ticket.op == Op::Discard && length == 0 {
             (ticket.op, ticket.then_flush) = (Op::Flush, false);
         }
-        let no_payload = self.exports.list[granted.export].no_payload;
+        let no_payload = granted.no_payload;
         if ticket.op == Op::WriteZeroes && no_payload {
             let sectors = unaligned.sectors();
             (ticket.sector, ticket.left_sectors) = (sectors.start, sectors.end - sectors.start);

@@ -3,8 +3,9 @@
 //! To write a part of a block the server reads it, changes it and writes it back. Whatever else is
 //! written to that block meanwhile would be lost, so such a write has its blocks for itself. One
 //! [`Ranges`] for each volume, shared by all I/O threads. Nobody pays for it until the first such
-//! write *starts* it: from then on each thread enters its writes here, those in flight too, and
-//! says so (`confirm`); only then a range is given to one writer alone. Called by claims.rs.
+//! write *starts* it: from then on each thread that has a lane of the volume (`enter_lane`) enters
+//! its writes here, those in flight too, and says so (`confirm`); only then a range is given to one
+//! writer alone. Called by claims.rs and with lanes.
 //!
 //! Invariants: ranges that overlap are held at the same time only by writers of whole blocks; those
 //! that wait come in order, and nobody overtakes one that waits for the same block. Discards and
@@ -56,7 +57,7 @@ struct Table {
     waiting: VecDeque<Entry>,
     /// Tickets of each thread that waited and now hold their range.
     ready: Vec<Vec<u32>>,
-    /// Threads that have not confirmed.
+    /// Lanes that have not confirmed.
     unconfirmed: usize,
 }
 
@@ -86,9 +87,15 @@ pub(crate) struct Ranges(Mutex<Table>);
 
 impl Ranges {
     pub(crate) fn new(threads: usize) -> Ranges {
-        let table =
-            Table { ready: vec![Vec::new(); threads], unconfirmed: threads, ..Table::default() };
-        Ranges(Mutex::new(table))
+        Ranges(Mutex::new(Table { ready: vec![Vec::new(); threads], ..Table::default() }))
+    }
+
+    /// A thread has a lane of the volume from now on, without a write in it; returns true if it is
+    /// to enter its writes from the first one on.
+    pub(crate) fn enter_lane(&self) -> bool {
+        let mut table = lock(&self.0);
+        table.unconfirmed += usize::from(!table.started);
+        table.started
     }
 
     /// From now on writes are entered.
@@ -107,8 +114,8 @@ impl Ranges {
         lock(&self.0).held.push(Entry { key, sectors, mode: Mode::Shared });
     }
 
-    /// A thread has entered all of its writes and will enter each new one; true if somebody who
-    /// waited goes on.
+    /// A thread has entered all of its writes and will enter each new one, or its lane goes before
+    /// it has done so, without a write in it; true if somebody who waited goes on.
     pub(crate) fn confirm(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed -= 1;
@@ -150,6 +157,13 @@ impl Ranges {
 mod tests {
     use super::*;
 
+    /// Ranges of a volume of which so many threads have a lane.
+    fn ranges(threads: usize) -> Ranges {
+        let ranges = Ranges::new(threads);
+        (0..threads).for_each(|_| assert!(!ranges.enter_lane()));
+        ranges
+    }
+
     fn ready(ranges: &Ranges, thread: usize) -> Vec<u32> {
         let mut ready = Vec::new();
         ranges.take_ready(thread, &mut ready);
@@ -158,7 +172,7 @@ mod tests {
 
     #[test]
     fn range_is_given_to_one_alone_only_when_all_threads_have_entered_theirs() {
-        let ranges = Ranges::new(2);
+        let ranges = ranges(2);
         ranges.start();
         assert!(!ranges.confirm());
         assert!(!ranges.claim((0, 1), 0..8, Mode::Exclusive), "thread 1 may have a write there");
@@ -171,7 +185,7 @@ mod tests {
 
     #[test]
     fn only_those_wait_who_overlap_and_in_their_order() {
-        let ranges = Ranges::new(1);
+        let ranges = ranges(1);
         ranges.confirm();
         assert!(ranges.claim((0, 1), 0..8, Mode::Shared));
         assert!(ranges.claim((0, 2), 4..12, Mode::Shared), "whole blocks need no order");
@@ -187,7 +201,7 @@ mod tests {
 
     #[test]
     fn whoever_gives_up_waiting_lets_those_behind_go_on() {
-        let ranges = Ranges::new(1);
+        let ranges = ranges(1);
         ranges.confirm();
         assert!(ranges.claim((0, 1), 0..8, Mode::Exclusive));
         assert!(!ranges.claim((0, 2), 0..16, Mode::Exclusive));
@@ -219,7 +233,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_comes_once_and_only_to_its_own_thread() {
-        let ranges = Ranges::new(2);
+        let ranges = ranges(2);
         assert!(!ranges.is_started());
         ranges.start();
         assert!(ranges.is_started());
@@ -240,7 +254,7 @@ mod tests {
 
     #[test]
     fn others_stay_ready_when_one_gives_up() {
-        let ranges = Ranges::new(1);
+        let ranges = ranges(1);
         ranges.confirm();
         assert!(ranges.claim((0, 1), 0..8, Mode::Exclusive));
         assert!(!ranges.claim((0, 2), 0..4, Mode::Exclusive));
@@ -251,5 +265,17 @@ mod tests {
         assert_eq!(ready(&ranges, 0), [2]);
         assert!(ranges.release((0, 2)));
         assert_eq!(ready(&ranges, 0), [4]);
+    }
+
+    #[test]
+    fn lanes_that_come_or_go_hold_up_no_writer() {
+        let ranges = ranges(2);
+        ranges.start();
+        assert!(ranges.enter_lane(), "a third one enters its writes from the first on");
+        assert!(!ranges.claim((0, 1), 0..8, Mode::Exclusive), "two may have writes there");
+        assert!(!ranges.confirm());
+        assert!(ranges.confirm(), "the other one goes without a write");
+        assert_eq!(ready(&ranges, 0), [1]);
+        assert!(ranges.claim((0, 2), 8..16, Mode::Exclusive));
     }
 }

@@ -8,6 +8,8 @@
 //!
 //! Invariant: between reading a block and writing it back nobody else of the server writes it.
 
+use std::sync::Arc;
+
 use super::Submitter;
 use super::ticket::{Claim, Ticket, TicketState};
 use crate::nbd::exports::ranges::Mode;
@@ -20,14 +22,15 @@ impl Submitter {
         ticket.waits.claim = Claim::Waits;
         let lane = ticket.lane as usize;
         let mode = if ticket.bounce.is_some() { Mode::Exclusive } else { Mode::Shared };
-        if mode == Mode::Exclusive && !self.exports.ranges[lane].is_started() {
-            self.exports.ranges[lane].start();
+        let served = Arc::clone(&self.lanes[lane].served);
+        if mode == Mode::Exclusive && !served.ranges.is_started() {
+            served.ranges.start();
             self.ranges_changed = true;
         }
         self.follow_ranges_of(lane);
         let ticket = self.tickets.get(id);
         let key = (self.thread, id);
-        let holds = self.exports.ranges[lane].claim(key, ticket.sectors(), mode);
+        let holds = served.ranges.claim(key, ticket.sectors(), mode);
         ticket.waits.claim = if holds { Claim::Held } else { Claim::Waits };
         holds
     }
@@ -35,17 +38,18 @@ impl Submitter {
     /// A ticket that was entered is over.
     #[cold]
     pub(crate) fn release(&mut self, id: u32, ticket: &Ticket) {
-        let ranges = &self.exports.ranges[ticket.lane as usize];
+        let ranges = &self.lanes[ticket.lane as usize].served.ranges;
         self.ranges_changed |= ranges.release((self.thread, id));
     }
 
     /// Enters the writes in flight of a lane, if that has become necessary.
     fn follow_ranges_of(&mut self, lane: usize) {
-        let ranges = &self.exports.ranges[lane];
-        if self.lanes[lane].tracks || !ranges.is_started() {
+        let its = &mut self.lanes[lane];
+        if its.tracks || !its.served.ranges.is_started() {
             return;
         }
-        self.lanes[lane].tracks = true;
+        its.tracks = true;
+        let ranges = &its.served.ranges;
         for (id, ticket) in self.tickets.iter_mut() {
             let is_known =
                 ticket.state == TicketState::Filling || ticket.waits.claim != Claim::None;
@@ -61,7 +65,7 @@ impl Submitter {
     #[cold]
     fn resume_ready(&mut self, lane: usize) {
         let mut ready = Vec::new();
-        self.exports.ranges[lane].take_ready(self.thread, &mut ready);
+        self.lanes[lane].served.ranges.take_ready(self.thread, &mut ready);
         for id in ready {
             self.tickets.get(id).waits.claim = Claim::Held;
             self.submit(id);
@@ -70,8 +74,9 @@ impl Submitter {
 
     /// Follows what other threads entered or released.
     pub(crate) fn follow_ranges(&mut self) {
-        for lane in 0..self.lanes.len() {
-            if self.exports.ranges[lane].is_started() {
+        for lane in 0..self.lanes.numbers() {
+            let its = self.lanes.get_mut(lane);
+            if its.is_some_and(|lane| lane.served.ranges.is_started()) {
                 self.follow_ranges_of(lane);
                 self.resume_ready(lane);
             }

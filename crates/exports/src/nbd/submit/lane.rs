@@ -1,17 +1,20 @@
 //! A volume as one I/O thread sees it: its channel, what waits for that, what its drives hold.
 //!
-//! Owned by the thread's `Submitter`, one for each volume, which submits and collects; overdue.rs
-//! looks for requests that no drive answers.
+//! Owned by the thread's `Submitter`, which submits and collects; overdue.rs looks for requests
+//! that no drive answers. A thread has a lane of a volume from its first client on, so volumes
+//! without clients cost neither memory nor time; lanes.rs keeps them.
 //!
 //! Invariants: `held_bytes` is the sum of the pool's buffers of this lane's started tickets, of
 //! those too whose clients have their answer or are gone; `overdue` counts the latter kind. Both
 //! are bounded, so drives that hang keep no memory from other volumes.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use millrace_block::{Channel, GroupId, Volume};
 use millrace_machine::{Machine, Native};
 
+use super::super::exports::ServedVolume;
 use super::throttled_tickets::ThrottledTickets;
 use super::ticket::{Ticket, TicketState};
 
@@ -23,6 +26,9 @@ const OVERDUE_MAX: u32 = 64;
 /// A volume on this thread.
 pub(crate) struct Lane {
     pub(crate) channel: Channel<Native>,
+    pub(crate) served: Arc<ServedVolume>,
+    /// Connections of this thread to exports of the volume.
+    pub(crate) clients: u32,
     /// Tickets that the channel had no room for.
     pub(crate) waiting: VecDeque<u32>,
     /// Tickets of groups that the channel has room for no more of.
@@ -44,10 +50,12 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(channel: Channel<Native>) -> Lane {
+    pub(crate) fn new(channel: Channel<Native>, served: &Arc<ServedVolume>) -> Lane {
         let timeout_ns = longest_timeout(channel.volume());
         Lane {
             channel,
+            served: Arc::clone(served),
+            clients: 0,
             waiting: VecDeque::new(),
             held_back: ThrottledTickets::default(),
             timeout_ns,
@@ -55,7 +63,7 @@ impl Lane {
             started: 0,
             overdue: 0,
             held_bytes: 0,
-            tracks: false,
+            tracks: served.ranges.enter_lane(),
             memory_waiters: Vec::new(),
         }
     }
@@ -87,6 +95,16 @@ impl Lane {
     pub(crate) fn start(&mut self, ticket: &Ticket) {
         self.started += 1;
         self.held_bytes += ticket.memory.pool_bytes();
+    }
+
+    /// Returns true if nothing of the lane is left: no client, no request, no memory that a drive
+    /// may still use.
+    pub(crate) fn is_unused(&self) -> bool {
+        let waits = self.memory_waiters.len() + self.waiting.len();
+        (self.clients, self.started, self.overdue, waits) == (0, 0, 0, 0)
+            && self.held_back.is_empty()
+            && self.channel.in_flight() == 0
+            && self.channel.quarantined_bios() == 0
     }
 
     /// Counts a started ticket that is over.

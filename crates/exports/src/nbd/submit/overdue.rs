@@ -71,7 +71,10 @@ impl Submitter {
     /// Lets go of what a connection leaves behind that no drive has: tickets that wait for room or
     /// for a limit of their group.
     pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut Pool) {
-        for lane in 0..self.lanes.len() {
+        for lane in 0..self.lanes.numbers() {
+            if self.lanes.get_mut(lane).is_none() {
+                continue;
+            }
             self.drop_waiting(lane, pool, |ticket| ticket.owner.serial == serial);
             let tickets = &mut self.tickets;
             let is_left = |bio: &Bio| tickets.get(bio.user_data() as u32).owner.serial == serial;

@@ -14,12 +14,13 @@
 
 use std::collections::VecDeque;
 
-use millrace_machine::RunningClock;
+use millrace_machine::{Machine, Native, RunningClock};
 
 use super::Worker;
 use crate::nbd::connection::Connection;
 use crate::nbd::connection::client_log;
 use crate::nbd::connection::progress::LOOKS;
+use crate::nbd::execute::Core;
 use crate::nbd::memory::Pool;
 use crate::nbd::ring::is_gone;
 
@@ -30,7 +31,7 @@ const CATCH_UP_NS: u64 = 2_000_000;
 const PRESSED_NS: u64 = 4_000_000_000;
 /// How often connections that wait for something else are asked whether their client is there.
 const UNWATCHED_NS: u64 = 500_000_000;
-/// How long memory is kept that nobody uses.
+/// How long memory, and a lane without clients, is kept that nobody uses.
 const IDLE_NS: u64 = 2_000_000_000;
 
 /// When an I/O thread looks at its clients again, and what for.
@@ -46,6 +47,8 @@ pub(crate) struct ClientTimers {
     pressed_ns: u64,
     /// When to give unused memory back.
     idle_ns: u64,
+    /// When to end lanes without clients, if there is one.
+    lanes_ns: Option<u64>,
     /// Connections that may not hear of their clients' leaving, and when to ask.
     unwatched: Vec<usize>,
     unwatched_ns: u64,
@@ -60,6 +63,7 @@ impl ClientTimers {
             rates_ns: 0,
             pressed_ns: 0,
             idle_ns: 0,
+            lanes_ns: None,
             unwatched: Vec::with_capacity(256),
             unwatched_ns: 0,
         }
@@ -98,6 +102,21 @@ impl ClientTimers {
         self.pressed_ns = 0;
     }
 
+    /// The last client of a lane has left: it goes after a while.
+    #[cold]
+    pub(crate) fn expect_unused_lane(&mut self) {
+        self.lanes_ns.get_or_insert_with(|| Native::now() + IDLE_NS);
+    }
+
+    /// Ends lanes whose clients left a while ago.
+    pub(crate) fn end_unused_lanes(&mut self, core: &mut Core, now_ns: u64) {
+        if self.lanes_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            let ended = core.submitter.lanes.end_unused(&mut core.ctx);
+            core.submitter.ranges_changed |= ended.ranges_changed;
+            self.lanes_ns = ended.left.then_some(now_ns + IDLE_NS);
+        }
+    }
+
     /// Gives memory of the pool back that was not used for a while.
     pub(crate) fn give_back_unused(&mut self, pool: &mut Pool, now_ns: u64) {
         if pool.idle_bytes() > 0 && self.idle_ns <= now_ns {
@@ -117,7 +136,8 @@ impl Worker {
         let rates = is_wanted.then_some(self.client_timers.rates_ns);
         let unwatched =
             (!self.client_timers.unwatched.is_empty()).then_some(self.client_timers.unwatched_ns);
-        [clients, idle, rates, unwatched].into_iter().flatten().min()
+        let lanes = self.client_timers.lanes_ns;
+        [clients, idle, rates, unwatched, lanes].into_iter().flatten().min()
     }
 
     /// While others wait for memory: ends connections that hold much and whose clients hardly move.

@@ -17,6 +17,7 @@ use super::Worker;
 use super::flush::Flush;
 use crate::nbd::connection::progress::LOOKS;
 use crate::nbd::connection::{Connection, Phase, client_log};
+use crate::nbd::execute::Core;
 use crate::nbd::ring::{close_now, shut_down_input};
 use crate::stop::{FLUSH_NS, Progress, TURN_NS, goes_on};
 
@@ -54,6 +55,7 @@ impl Worker {
         let mut limit = self.shared.ending.stop.deadline();
         let ended = served
             .and_then(|()| self.drain(&mut limit, &mut report))
+            .map(|()| open_used_lanes(self, &mut report.failures))
             .and_then(|()| self.flush(&mut limit).run(&mut report.failures));
         self.flush_part = None;
         if let Err(error) = ended.and_then(|()| self.flush(&mut limit).await_others(CUT_OFF_NS)) {
@@ -94,8 +96,7 @@ impl Worker {
     /// Goes on with requests that nobody waits for any more as long as caches get on: what they
     /// write after the flush would be in memory at the end, like what was acknowledged and lost.
     fn carry_out(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
-        let shared = Arc::clone(&self.shared);
-        let volumes = &shared.exports.volumes;
+        let volumes = &self.core.submitter.lanes.volumes();
         let mut progress: Vec<Progress> =
             volumes.iter().map(|one| Progress::watched(one)).collect();
         while !self.is_idle() && goes_on(volumes, &mut progress, limit.left_with_ns(CUT_OFF_NS)) {
@@ -122,7 +123,7 @@ impl Worker {
         Flush {
             limit,
             more_ns: CUT_OFF_NS + FLUSH_NS,
-            ctx: &mut self.ctx,
+            ctx: &mut self.core.ctx,
             lanes: &mut self.core.submitter.lanes,
             shared: &self.shared,
         }
@@ -140,20 +141,34 @@ impl Worker {
 
     /// Drops channels, ring, connections and buffers in this order.
     pub(crate) fn let_go(self, left_ns: u64) {
-        let Worker { ctx, mut core, ring, shared, number, conns, .. } = self;
+        let Worker { core, ring, shared, number, conns, .. } = self;
+        let Core { ctx, mut submitter, pool, zeroes, .. } = core;
         // Each would wait on its own for drives that have had their time.
-        core.submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
-        core.submitter.lanes.clear();
+        submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
+        submitter.lanes.clear();
         drop(ctx);
         while let Some((fd, _)) = shared.mailboxes[number].take() {
             close_now(fd);
             shared.dismiss();
         }
         // The ring waited for everything it could; what is left may still be written to.
-        if ring.pending() > 0 || core.submitter.tickets.in_use() > 0 {
+        if ring.pending() > 0 || submitter.tickets.in_use() > 0 {
             std::mem::forget(conns);
-            std::mem::forget(Arc::clone(&core.zeroes));
-            std::mem::forget(core.pool);
+            std::mem::forget(Arc::clone(&zeroes));
+            std::mem::forget(pool);
+        }
+    }
+}
+
+/// Thread 0 flushes volumes that no thread may have a lane of any more.
+fn open_used_lanes(worker: &mut Worker, failures: &mut Vec<String>) {
+    if worker.number != 0 {
+        return;
+    }
+    let Core { ctx, submitter, exports, .. } = &mut worker.core;
+    for served in exports.volumes.iter().filter(|served| served.was_used()) {
+        if let Err(error) = submitter.lanes.open(ctx, served) {
+            failures.push(format!("{}: no flush: {error}", served.volume.name()));
         }
     }
 }

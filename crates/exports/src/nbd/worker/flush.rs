@@ -11,7 +11,7 @@ use millrace_machine::{Deadline, Machine, Native};
 use millrace_runtime::IoContext;
 
 use crate::nbd::server_state::ServerState;
-use crate::nbd::submit::lane::Lane;
+use crate::nbd::submit::lanes::Lanes;
 use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS, goes_on};
 
 /// A volume that is being flushed.
@@ -25,7 +25,7 @@ struct VolumeFlush {
 /// What an I/O thread flushes, and until when.
 pub(crate) struct Flush<'a> {
     pub(crate) ctx: &'a mut IoContext,
-    pub(crate) lanes: &'a mut [Lane],
+    pub(crate) lanes: &'a mut Lanes,
     pub(crate) shared: &'a ServerState,
     /// The limit of the stop; flushes are given up `more_ns` later.
     pub(crate) limit: &'a mut Deadline<Native>,
@@ -44,9 +44,9 @@ impl Flush<'_> {
                 self.ctx.turn(Some(Native::now() + TURN_NS), has_work)?;
             }
         }
-        for (lane, volume) in self.lanes.iter().zip(&self.shared.exports.volumes) {
+        for lane in self.lanes.iter() {
             if lane.overdue > 0 {
-                let (count, name) = (lane.overdue, volume.name());
+                let (count, name) = (lane.overdue, lane.served.volume.name());
                 failures.push(format!("{name}: {count} requests its drives never answered"));
             }
         }
@@ -56,11 +56,12 @@ impl Flush<'_> {
     /// Asks every volume that can be written for a flush; returns those that took it.
     fn submit_flushes(&mut self, failures: &mut Vec<String>) -> Vec<VolumeFlush> {
         let mut asked = Vec::new();
-        for lane in 0..self.lanes.len() {
-            if self.lanes[lane].channel.volume().limits().features.read_only {
+        for lane in 0..self.lanes.numbers() {
+            let Some(its) = self.lanes.get_mut(lane) else { continue };
+            if its.served.volume.limits().features.read_only {
                 continue;
             }
-            let progress = Progress::of(&self.shared.exports.volumes[lane]);
+            let progress = Progress::of(&its.served.volume);
             if self.submit_flush(lane, failures) {
                 asked.push(VolumeFlush { lane, progress, again_ns: None });
             }
@@ -73,7 +74,7 @@ impl Flush<'_> {
         let flush = Bio::flush().with_user_data(FLUSH_USER_DATA);
         let submitted = self.lanes[lane].channel.submit(flush);
         if let Err(rejected) = &submitted {
-            let name = self.shared.exports.volumes[lane].name();
+            let name = self.lanes[lane].served.volume.name();
             failures.push(format!("{name}: no flush: {:?}", rejected.reason));
         }
         submitted.is_ok()
@@ -82,7 +83,7 @@ impl Flush<'_> {
     /// Asks a volume for the next flush after one that failed, when that is due; whether one is
     /// still to be waited for.
     fn goes_on(&mut self, asked: &mut VolumeFlush, failures: &mut Vec<String>) -> bool {
-        let volume = &self.shared.exports.volumes[asked.lane];
+        let volume = &self.lanes[asked.lane].served.volume;
         if asked.progress.is_over(volume, self.limit.left_with_ns(self.more_ns), 0) {
             failures.push(asked.progress.failure(volume));
             return false;
@@ -96,13 +97,14 @@ impl Flush<'_> {
 
     /// Serves all volumes and takes those off the list whose flush is answered.
     fn take_flushed(&mut self, asked: &mut Vec<VolumeFlush>, failures: &mut Vec<String>) {
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
+        for index in 0..self.lanes.numbers() {
+            let Some(lane) = self.lanes.get_mut(index) else { continue };
             let mut outcome = None;
             lane.channel.poll(|done| {
                 outcome = outcome.or((done.user_data == FLUSH_USER_DATA).then_some(done.status));
             });
             let Some(status) = outcome else { continue };
-            let volume = &self.shared.exports.volumes[index];
+            let volume = &lane.served.volume;
             asked.retain_mut(|asked| {
                 if asked.lane != index {
                     return true;
@@ -126,7 +128,7 @@ impl Flush<'_> {
         let more_ns = self.more_ns.saturating_add(more_ns);
         let (lanes, shared, limit) = (&mut *self.lanes, self.shared, &mut *self.limit);
         let done = || shared.all_flushed();
-        let volumes = &shared.exports.volumes;
+        let volumes = &lanes.volumes();
         let mut progress: Vec<Progress> = volumes.iter().map(|one| Progress::of(one)).collect();
         while !done() && goes_on(volumes, &mut progress, limit.left_with_ns(more_ns)) {
             lanes.iter_mut().for_each(|lane| {

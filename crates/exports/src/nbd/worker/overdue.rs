@@ -22,8 +22,9 @@ impl Worker {
         }
         let now_ns = Native::now();
         let mut answered = false;
-        for lane in 0..self.core.submitter.lanes.len() {
-            if self.core.submitter.lanes[lane].is_look_due(now_ns) {
+        for lane in 0..self.core.submitter.lanes.numbers() {
+            let its = self.core.submitter.lanes.get_mut(lane);
+            if its.is_some_and(|lane| lane.is_look_due(now_ns)) {
                 if !std::mem::replace(&mut answered, true) {
                     // Requests that drives have done are not overdue, however late that is found.
                     self.core.submitter.poll();
@@ -62,7 +63,8 @@ impl Worker {
         self.core.submitter.lanes[lane].overdue += 1;
         let conn = self.conns[number].as_mut().filter(|conn| conn.serial == serial);
         let Some(conn) = conn else {
-            self.core.exports.note_fault(lane, Status::TimedOut);
+            let served = &self.core.submitter.lanes[lane].served;
+            self.core.exports.note_fault(served, Status::TimedOut);
             return;
         };
         conn.held_bytes -= bytes;

@@ -12,6 +12,7 @@ use super::super::tests::{MIB, Rig, connection, request, ticket};
 use super::super::{Observer, ServerStats};
 use super::*;
 use crate::nbd::connection::client_log::tests::logged;
+use crate::nbd::submit::lanes::EndedLanes;
 use millrace_nbd::Command;
 use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
 
@@ -189,7 +190,7 @@ fn a_wait_for_a_client_to_catch_up_ends_when_it_is_cancelled_and_no_other_does()
 fn a_turn_does_not_sleep_while_something_is_left_to_do() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let (_client, index) = rig.by_hand("0");
-    let sleeps = |rig: &mut Rig| rig.ctx.reactor().counters().sleeps;
+    let sleeps = |rig: &mut Rig| rig.core.ctx.reactor().counters().sleeps;
     let before = sleeps(&mut rig);
     rig.until("it sleeps for want of anything to do", |rig| sleeps(rig) > before);
     let (coming, _theirs) = UnixStream::pair().unwrap();
@@ -250,14 +251,14 @@ fn an_order_to_stop_ends_the_sleep_of_a_thread_that_serves_and_not_of_one_that_d
         });
         while !rig.shared.ending.stop.is_given() {
             rig.turn(None).unwrap();
-            sleeps.store(rig.ctx.reactor().counters().sleeps, Ordering::SeqCst);
+            sleeps.store(rig.core.ctx.reactor().counters().sleeps, Ordering::SeqCst);
         }
         assert!(told.join().unwrap() >= 3);
     });
     // Nothing else would end this one.
     rig.turn(None).unwrap();
-    let before = rig.ctx.reactor().counters().sleeps;
-    rig.until("it sleeps", |rig| rig.ctx.reactor().counters().sleeps > before);
+    let before = rig.core.ctx.reactor().counters().sleeps;
+    rig.until("it sleeps", |rig| rig.core.ctx.reactor().counters().sleeps > before);
 }
 
 #[test]
@@ -461,4 +462,43 @@ fn a_send_that_fails_ends_its_connection_and_one_that_moved_something_does_not()
     assert_eq!(rig.core.counts.sends, 4, "nobody's");
     rig.conns.clear();
     rig.touched.clear();
+}
+
+fn end_unused(rig: &mut Rig) -> EndedLanes {
+    let Core { ctx, submitter, .. } = &mut rig.core;
+    submitter.lanes.end_unused(ctx)
+}
+
+#[test]
+fn a_lane_comes_with_its_first_client_and_goes_when_nothing_of_it_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = |name: &str| format!("file:path={}/{name},size=1m", dir.path().display());
+    let mut rig = Rig::new(&[&spec("a"), &spec("b")], |_| ());
+    // Those that a rig begins with have no client.
+    assert_eq!(
+        (end_unused(&mut rig), rig.core.submitter.lanes.count()),
+        (EndedLanes::default(), 0)
+    );
+    let (mut client, _) = rig.by_hand("1");
+    let (_second, _) = rig.by_hand("1");
+    assert_eq!((rig.core.submitter.lanes.count(), rig.core.submitter.lanes[0].clients), (1, 2));
+    assert_eq!(rig.call(&mut client, &request(Command::Write, 0, 512), &[1; 512]), 0);
+    drop((client, _second));
+    rig.until("both are gone", |rig| rig.conns.iter().flatten().next().is_none());
+    assert_eq!(
+        (end_unused(&mut rig), rig.core.submitter.lanes.count()),
+        (EndedLanes::default(), 0)
+    );
+    // The number is used again, and the volume is flushed at the end although no client is left.
+    let (mut client, _) = rig.by_hand("0");
+    assert_eq!(rig.call(&mut client, &request(Command::Read, 0, 512), &[]), 0);
+    rig.receive(&mut client, 512);
+    drop(client);
+    rig.until("it is gone", |rig| rig.conns.iter().flatten().next().is_none());
+    end_unused(&mut rig);
+    let shared = Arc::clone(&rig.shared);
+    assert!(rig.finish().is_clean());
+    let flushes = |volume: usize| shared.exports.volumes[volume].volume.drives()[0].stats().ops;
+    let flushes = [0, 1].map(|volume| flushes(volume)[Op::Flush as usize].ios);
+    assert_eq!(flushes, [1, 1]);
 }

@@ -25,14 +25,14 @@ fn every_write_in_flight_is_entered_when_the_first_ragged_one_starts() {
     let waits = enter(&mut rig, Op::Write, 40, started, Claim::Waits);
     rig.core.submitter.follow_ranges_of(0);
     assert!(!rig.core.submitter.lanes[0].tracks, "nobody has started it");
-    rig.core.exports.ranges[0].start();
+    rig.core.exports.volumes[0].ranges.start();
     rig.core.submitter.follow_ranges_of(0);
     assert!(rig.core.submitter.lanes[0].tracks);
     let claims =
         [write, read, filling, waits].map(|id| rig.core.submitter.tickets.get(id).waits.claim);
     assert_eq!(claims, [Claim::Held, Claim::None, Claim::None, Claim::Waits]);
     for (sector, free) in [(10, false), (20, true), (30, true), (40, true)] {
-        let ranges = &rig.core.exports.ranges[0];
+        let ranges = &rig.core.exports.volumes[0].ranges;
         assert_eq!(
             ranges.claim((0, 900 + sector as u32), sector..sector + 1, Mode::Exclusive),
             free

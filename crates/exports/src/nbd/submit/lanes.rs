@@ -1,0 +1,140 @@
+//! The lanes of an I/O thread, by number.
+//!
+//! Owned by the thread's `Submitter`. A number is that of a lane for as long as there is a client
+//! or a ticket of it, and may then become that of another one; tickets and connections name their
+//! lane by it.
+
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+
+use millrace_block::{Error, Stamp, Volume};
+use millrace_machine::Native;
+use millrace_runtime::IoContext;
+
+use super::super::exports::ServedVolume;
+use super::lane::{CHANNEL_DEPTH, Lane};
+
+/// The outcome of [`Lanes::end_unused`].
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EndedLanes {
+    /// A lane without clients is left, since it has something in flight.
+    pub(crate) left: bool,
+    /// A write that waited for its range goes on, perhaps on another thread.
+    pub(crate) ranges_changed: bool,
+}
+
+/// The lanes of an I/O thread.
+#[derive(Default)]
+pub(crate) struct Lanes(Vec<Option<Box<Lane>>>);
+
+impl Lanes {
+    /// Numbers above all that are in use.
+    #[inline]
+    pub(crate) fn numbers(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The lane of a number, if there is one.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, number: usize) -> Option<&mut Lane> {
+        self.0.get_mut(number)?.as_deref_mut()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.iter().count()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lane> {
+        self.0.iter().flatten().map(|lane| &**lane)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+        self.0.iter_mut().flatten().map(|lane| &mut **lane)
+    }
+
+    /// Their volumes.
+    pub(crate) fn volumes(&self) -> Vec<Arc<Volume<Native>>> {
+        self.iter().map(|lane| Arc::clone(&lane.served.volume)).collect()
+    }
+
+    /// The number of a volume's lane, if there is one.
+    fn find(&self, served: &Arc<ServedVolume>) -> Option<usize> {
+        let is_its = |lane: &Option<Box<Lane>>| {
+            lane.as_ref().is_some_and(|l| Arc::ptr_eq(&l.served, served))
+        };
+        self.0.iter().position(is_its)
+    }
+
+    /// The number of a volume's lane, which is made if the thread has none.
+    ///
+    /// # Errors
+    /// If a drive cannot open the thread's queue.
+    pub(crate) fn open(
+        &mut self,
+        ctx: &mut IoContext,
+        served: &Arc<ServedVolume>,
+    ) -> Result<usize, Error> {
+        if let Some(number) = self.find(served) {
+            return Ok(number);
+        }
+        let channel = ctx.channel(&served.volume, CHANNEL_DEPTH, Stamp::Batch)?;
+        served.note_used();
+        Ok(self.add(Lane::new(channel, served)))
+    }
+
+    /// Ends the lanes that nothing is left of.
+    pub(crate) fn end_unused(&mut self, ctx: &mut IoContext) -> EndedLanes {
+        let mut ended = EndedLanes::default();
+        for number in 0..self.numbers() {
+            let Some(lane) = self.get_mut(number) else { continue };
+            if !lane.is_unused() {
+                ended.left |= lane.clients == 0;
+            } else if let Some(lane) = self.remove(number) {
+                let Lane { channel, served, tracks, .. } = *lane;
+                ended.ranges_changed |= !tracks && served.ranges.confirm();
+                drop(channel);
+                ctx.leave(&served.volume);
+            }
+        }
+        ended
+    }
+
+    /// Adds a lane; returns its number.
+    fn add(&mut self, lane: Lane) -> usize {
+        let number = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
+        if number == self.0.len() {
+            self.0.push(None);
+        }
+        self.0[number] = Some(Box::new(lane));
+        number
+    }
+
+    /// Takes a lane out that is unused.
+    fn remove(&mut self, number: usize) -> Option<Box<Lane>> {
+        let lane = self.0[number].take();
+        while self.0.pop_if(|last| last.is_none()).is_some() {}
+        lane
+    }
+
+    /// Takes all lanes out.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Index<usize> for Lanes {
+    type Output = Lane;
+
+    #[inline]
+    fn index(&self, number: usize) -> &Lane {
+        self.0[number].as_ref().expect("the lane of a client or a ticket is there")
+    }
+}
+
+impl IndexMut<usize> for Lanes {
+    #[inline]
+    fn index_mut(&mut self, number: usize) -> &mut Lane {
+        self.0[number].as_mut().expect("the lane of a client or a ticket is there")
+    }
+}
