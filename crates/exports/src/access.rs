@@ -37,6 +37,11 @@ impl SocketAccess {
     pub fn is_of_a_file(&self) -> bool {
         self.mode.is_some() || self.owner.is_some() || self.group.is_some()
     }
+
+    /// Whether a socket's file is the same with other access, whoever is let in after connecting.
+    pub(crate) fn has_same_file(&self, other: &SocketAccess) -> bool {
+        (self.mode, self.owner, self.group) == (other.mode, other.owner, other.group)
+    }
 }
 
 /// Users and groups that are let in; one of either is enough.

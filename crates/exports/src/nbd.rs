@@ -10,6 +10,9 @@
 //! Payload lies in the thread's pool (memory.rs) and is never copied, but for small writes out of
 //! the receive buffer. Long reads of holes need neither bio nor payload (holes.rs).
 
+mod changes;
+mod client_report;
+mod clients;
 mod config;
 mod connection;
 mod execute;
@@ -39,14 +42,16 @@ use self::listen::Listener;
 use self::memory::Zeroes;
 use self::memory::budget::Budget;
 use self::renewal::Renewal;
-use self::server_state::{Connections, ServerState, ShutdownState};
+use self::server_state::{Connections, ServedExports, ServerState, ShutdownState};
 use self::worker::Worker;
 use crate::counters::{Counters, PublishedCounters};
 use crate::descriptors;
 use crate::io_threads::{IoThreads, Place, Service, cpu_of};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mailbox, lock};
 use crate::stop::StopLimit;
 
+pub use self::changes::{ExportChange, RemovedVolumes};
+pub use self::client_report::ClientReport;
 pub use self::config::{ExportConfig, ListenConfig, ServerConfig};
 pub use self::inherited_sockets::{handed_over_address, handed_over_names};
 pub use self::listen::Listen;
@@ -69,8 +74,6 @@ pub struct Server {
     addresses: Vec<Listen>,
     notes: Vec<String>,
     _renewal: Option<Renewal>,
-    /// Dropped, it closes the sockets and removes their files.
-    listeners: Vec<Listener>,
 }
 
 impl Server {
@@ -95,7 +98,8 @@ impl Server {
         let listeners = config.listeners.iter().map(|one| Listener::bind(&one.listen, &one.access));
         let listeners = listeners.collect::<Result<Vec<_>, Error>>()?;
         descriptors::make_room(config.connections_max);
-        let shared = Arc::new(share(&config, exports, &listeners)?);
+        let addresses = listeners.iter().map(Listener::address).collect();
+        let shared = Arc::new(share(&config, exports, listeners)?);
         let places = (0..usize::from(config.threads)).map(|number| {
             let (name, shared) = (format!("millrace-io{number}"), Arc::clone(&shared));
             let place = Place { name, cpu: cpu_of(&config.cpus, number) };
@@ -103,14 +107,8 @@ impl Server {
         });
         let renewal = Renewal::start(&config.listeners)?;
         let (threads, notes) = IoThreads::start(&shared.ending.failed, places);
-        let mut server = Server {
-            threads,
-            addresses: listeners.iter().map(Listener::address).collect(),
-            notes: Vec::new(),
-            _renewal: renewal,
-            listeners,
-            shared,
-        };
+        let mut server =
+            Server { threads, addresses, notes: Vec::new(), _renewal: renewal, shared };
         server.notes = notes?;
         server.notes.dedup();
         Ok(server)
@@ -178,7 +176,8 @@ impl Server {
     pub fn halt(&mut self, drain_timeout: Duration) -> StopReport {
         self.shared.ending.stop.give(drain_timeout);
         self.shared.mailboxes.iter().for_each(Mailbox::ring);
-        let volumes = self.shared.exports.volumes.iter().map(|one| Arc::clone(&one.volume));
+        let exports = self.shared.exports();
+        let volumes = exports.volumes.iter().map(|one| Arc::clone(&one.volume));
         let mut limit = StopLimit::new(volumes, drain_timeout);
         let mut report = StopReport::default();
         loop {
@@ -192,7 +191,7 @@ impl Server {
                 break;
             }
         }
-        self.listeners.clear();
+        lock(&self.shared.sockets).clear();
         report
     }
 
@@ -222,8 +221,8 @@ impl Observer {
     /// The I/O errors of every export so far, in the order of the configuration.
     #[must_use]
     pub fn errors(&self) -> Vec<ExportErrors> {
-        let exports = self.0.exports.list.iter();
-        exports.map(|export| export.faults.report(&export.info.name)).collect()
+        let exports = self.0.exports();
+        exports.list.iter().map(|export| export.faults.report(&export.info.name)).collect()
     }
 }
 
@@ -238,7 +237,7 @@ impl Drop for Server {
 fn share(
     config: &ServerConfig,
     exports: Arc<Exports>,
-    listeners: &[Listener],
+    listeners: Vec<Listener>,
 ) -> Result<ServerState, Error> {
     let zeroes = Zeroes::new()
         .map_err(|error| Error::new(ErrorKind::System, format!("no memory for zeroes: {error}")))?;
@@ -246,7 +245,7 @@ fn share(
     let memory = usize::try_from(config.memory_max_bytes).unwrap_or(usize::MAX);
     let reactor = Config { backend: config.backend, ..config.spin_config() };
     Ok(ServerState {
-        exports,
+        served: ServedExports::new(exports, threads),
         reactor,
         budget: Budget::new(memory, config.connections_max),
         idle_bytes_max: memory / (2 * threads),
@@ -254,7 +253,7 @@ fn share(
         handshake_timeout_ns: config.handshake_timeout_ns,
         stall_timeout_ns: AtomicU64::new(STALL_TIMEOUT_NS),
         connections: Connections::new(config.connections_max),
-        listeners: listeners.iter().map(Listener::fd).collect(),
+        sockets: Mutex::new(listeners.into_iter().map(Some).collect()),
         failed_accepts: Mutex::new(Vec::new()),
         mailboxes: (0..threads).map(|_| Mailbox::default()).collect(),
         published: (0..threads).map(|_| PublishedCounters::default()).collect(),

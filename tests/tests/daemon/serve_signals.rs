@@ -89,10 +89,10 @@ fn verbose_log_says_who_connects_what_is_granted_and_why_a_client_is_disconnecte
     daemon.terminate();
     let stderr = daemon.stderr();
     let lines = [
-        format!("client 0.1 connected to unix:{}", socket.display()),
-        "client 0.1 uses export \"v\", structured replies".to_owned(),
-        "client 0.1 is gone".to_owned(),
-        "client 1.1 is disconnected: unknown client flags in 0xffffffff".to_owned(),
+        format!("client 1 connected to unix:{}", socket.display()),
+        "client 1 uses export \"v\", structured replies".to_owned(),
+        "client 1 is gone".to_owned(),
+        "client 1001 is disconnected: unknown client flags in 0xffffffff".to_owned(),
     ];
     for line in lines {
         assert_eq!(stderr.matches(&line).count(), 1, "{line}: {stderr}");

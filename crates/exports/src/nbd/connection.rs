@@ -31,7 +31,7 @@ use self::replies::{BATCH_REPLIES, ReplyQueue, SentReplies};
 use super::exports::Export;
 use super::memory::Pool;
 use super::memory::budget::MemoryWait;
-use super::ring::{Ring, shut_down};
+use super::ring::{Ring, shut_down, shut_down_input};
 use super::server_state::Negotiating;
 use super::submit::ticket::{Memory, Ticket, Tickets};
 use super::tls::TlsSession;
@@ -185,6 +185,11 @@ pub(crate) struct ClientHistory {
     pub(crate) stopped_ns: u64,
     /// Which lists of the worker it is on.
     pub(crate) lists: Lists,
+    /// When it connected, in nanoseconds.
+    pub(crate) connected_ns: u64,
+    /// Requests that were taken, and bytes that these read and wrote.
+    pub(crate) requests: u64,
+    pub(crate) bytes: u64,
     /// The export, and the client's place in its group, which is given up with the connection.
     pub(crate) export: Option<(Arc<Export>, Seat)>,
 }
@@ -245,7 +250,7 @@ impl Connection {
             memory_wait: MemoryWait::None,
             held_bytes: 0,
             turn: Turn::default(),
-            history: ClientHistory::default(),
+            history: ClientHistory { connected_ns: Native::now(), ..ClientHistory::default() },
         })
     }
 
@@ -310,6 +315,12 @@ impl Connection {
         }
         self.phase = Phase::Draining;
         self.abandon_input(tickets, pool);
+    }
+
+    /// Takes no more requests, and ends when those in flight are answered.
+    pub(crate) fn end_session(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
+        self.drain(tickets, pool);
+        shut_down_input(self.fd);
     }
 
     /// Answers nothing any more and makes what is outstanding on the socket complete.

@@ -15,16 +15,17 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use millrace_block::{Error, ErrorKind, QueueLimits, Status, Volume};
 use millrace_machine::Native;
 
 use self::ranges::Ranges;
 use super::config::{ExportConfig, ListenConfig};
+use super::listen::Listen;
 use super::tls::ListenTls;
 use crate::faults::Faults;
-use crate::{Allow, ClientGroup};
+use crate::{ClientGroup, SocketAccess};
 use millrace_nbd::{Catalog, ExportInfo, TransmissionFlags};
 use millrace_tls::PeerNames;
 
@@ -42,13 +43,26 @@ pub(crate) struct ServedVolume {
     pub(crate) ranges: Ranges,
     /// A client was granted an export of it, so there may be something to flush.
     was_used: AtomicBool,
+    /// Lanes that I/O threads have of it.
+    lanes: AtomicU32,
 }
 
 impl ServedVolume {
     /// A thread makes a lane of the volume.
-    pub(crate) fn note_used(&self) {
+    pub(crate) fn enter_lane(&self) {
         // Relaxed: read when the threads stop, and a thread's own lanes are known to it.
         self.was_used.store(true, Ordering::Relaxed);
+        self.lanes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A thread's lane of the volume is gone, and its channel with it.
+    pub(crate) fn leave_lane(&self) {
+        self.lanes.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Returns true if some thread has a lane of it.
+    pub(crate) fn has_lanes(&self) -> bool {
+        self.lanes.load(Ordering::SeqCst) > 0
     }
 
     /// Returns true if clients may have left something to flush.
@@ -64,8 +78,8 @@ pub(crate) struct Export {
     pub(crate) served: Arc<ServedVolume>,
     /// The volume's drives never touch payload.
     pub(crate) no_payload: bool,
-    /// Requests that the volume's drives failed.
-    pub(crate) faults: Faults,
+    /// Requests that the volume's drives failed, counted on when other settings change.
+    pub(crate) faults: Arc<Faults>,
     /// The group of its clients.
     pub(crate) group: ClientGroup,
     /// Names of the clients that may use it, if not everybody may.
@@ -73,6 +87,14 @@ pub(crate) struct Export {
 }
 
 impl Export {
+    fn key(&self) -> ExportKey {
+        ExportKey {
+            name: self.info.name.clone(),
+            volume_address: Arc::as_ptr(&self.served.volume).addr(),
+            read_only: self.info.flags.contains(TransmissionFlags::READ_ONLY),
+        }
+    }
+
     /// Bytes that clients are told it has at this moment.
     pub(crate) fn size_bytes(&self) -> u64 {
         told_bytes(&self.served.volume)
@@ -85,20 +107,32 @@ impl fmt::Debug for Export {
     }
 }
 
+/// An export to its clients: one with equal parts goes on where the other one ended.
+#[derive(PartialEq, Eq, Hash)]
+struct ExportKey {
+    name: String,
+    volume_address: usize,
+    read_only: bool,
+}
+
 /// All exports of a server at one moment.
+#[derive(Default)]
 pub(crate) struct Exports {
     pub(crate) list: Vec<Arc<Export>>,
     pub(crate) volumes: Vec<Arc<ServedVolume>>,
-    pub(crate) catalogs: Vec<ListenerCatalog>,
+    /// By the listener's number; none for listeners that are gone, whose numbers nobody gets again.
+    catalogs: Vec<Option<Arc<ListenerCatalog>>>,
+    places: HashMap<ExportKey, usize>,
 }
 
 /// The exports of one listener.
 pub(crate) struct ListenerCatalog {
+    pub(crate) listen: Listen,
     /// The listener's address, for the log.
     pub(crate) address: String,
     exports: Vec<Arc<Export>>,
-    /// Users and groups whose clients are let in; none: everybody who reaches it.
-    pub(crate) allow: Option<Allow>,
+    /// Its file, and users and groups whose clients are let in.
+    pub(crate) access: SocketAccess,
     /// TLS for its clients, if there is any.
     pub(crate) tls: Option<ListenTls>,
 }
@@ -183,7 +217,22 @@ impl Exports {
         listeners: &[ListenConfig],
         threads: u16,
     ) -> Result<Exports, Error> {
-        let (mut list, mut volumes) = (Vec::new(), VolumeTable::new(threads));
+        Exports::default().followed_by(configs, listeners, threads)
+    }
+
+    /// Other exports, which share with these what both have. Listeners of the same address keep
+    /// their numbers.
+    ///
+    /// # Errors
+    /// As [`Exports::new`].
+    pub(crate) fn followed_by(
+        &self,
+        configs: Vec<ExportConfig>,
+        listeners: &[ListenConfig],
+        threads: u16,
+    ) -> Result<Exports, Error> {
+        let (mut list, mut volumes) = (Vec::new(), VolumeTable::new(&self.volumes, threads));
+        let mut places = HashMap::new();
         for config in configs {
             let served = volumes.find_or_add(&config.volume);
             let no_payload = config.volume.limits().features.no_payload;
@@ -193,22 +242,63 @@ impl Exports {
             info.validate().map_err(|error| {
                 Error::new(ErrorKind::InvalidSetting, format!("export {:?}: {error}", info.name))
             })?;
-            let faults = Faults::default();
-            list.push(Arc::new(Export { info, served, no_payload, faults, group, tls_allow }));
+            let export =
+                Export { info, served, no_payload, faults: Arc::default(), group, tls_allow };
+            places.entry(export.key()).or_insert(list.len());
+            list.push(Arc::new(self.kept(export)));
         }
-        let catalogs = listeners.iter().map(|listener| catalog(listener, &list));
-        let catalogs = catalogs.collect::<Result<Vec<_>, Error>>()?;
-        Ok(Exports { list, volumes: volumes.list, catalogs })
+        let mut catalogs: Vec<_> = self.catalogs.iter().map(|_| None).collect();
+        for listener in listeners {
+            let catalog = Some(Arc::new(catalog(listener, &list)?));
+            match self.number_of(&listener.listen) {
+                Some(number) => catalogs[number] = catalog,
+                None => catalogs.push(catalog),
+            }
+        }
+        Ok(Exports { list, volumes: volumes.list, catalogs, places })
     }
 
-    /// What a client sees of a listener's exports; `peer` are the names in its certificate.
+    /// An export that counts the failures of the one of these that it goes on with.
+    fn kept(&self, export: Export) -> Export {
+        match self.places.get(&export.key()) {
+            Some(place) => Export { faults: Arc::clone(&self.list[*place].faults), ..export },
+            None => export,
+        }
+    }
+
+    /// Whether clients of an export that was served may go on.
+    pub(crate) fn keeps(&self, export: &Export) -> bool {
+        self.places.contains_key(&export.key())
+    }
+
+    /// The number of the listener of an address.
+    pub(crate) fn number_of(&self, listen: &Listen) -> Option<usize> {
+        let is_its = |one: &Option<Arc<ListenerCatalog>>| {
+            one.as_ref().is_some_and(|one| one.listen == *listen)
+        };
+        self.catalogs.iter().position(is_its)
+    }
+
+    /// The exports of a listener, unless it is gone.
+    pub(crate) fn catalog(&self, listener: usize) -> Option<&ListenerCatalog> {
+        self.catalogs.get(listener)?.as_deref()
+    }
+
+    /// The numbers of all listeners.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = usize> {
+        let catalogs = self.catalogs.iter().enumerate();
+        catalogs.filter(|(_, catalog)| catalog.is_some()).map(|(number, _)| number)
+    }
+
+    /// The exports of a listener that a client may see; `peer` are the names in its certificate.
+    /// `None` if the listener is gone.
     pub(crate) fn visible<'a>(
         &'a self,
         listener: usize,
         peer: Option<&'a PeerNames>,
-    ) -> Visible<'a> {
+    ) -> Option<Visible<'a>> {
         let refused = RefCell::default();
-        Visible { catalog: &self.catalogs[listener], peer, refused }
+        self.catalog(listener).map(|catalog| Visible { catalog, peer, refused })
     }
 
     /// A drive failed at a request whose client is gone: it counts for the volume's first export.
@@ -224,26 +314,32 @@ impl Exports {
 /// Volumes by their address, so that exports of one share it.
 struct VolumeTable {
     list: Vec<Arc<ServedVolume>>,
-    numbers: HashMap<*const Volume<Native>, usize>,
+    known: HashMap<*const Volume<Native>, (Arc<ServedVolume>, bool)>,
     threads: u16,
 }
 
 impl VolumeTable {
-    /// Without volumes yet, of a server with so many I/O threads.
-    fn new(threads: u16) -> VolumeTable {
-        VolumeTable { list: Vec::new(), numbers: HashMap::new(), threads }
+    /// Without volumes yet, of a server with so many I/O threads that had others `before`.
+    fn new(before: &[Arc<ServedVolume>], threads: u16) -> VolumeTable {
+        let known =
+            before.iter().map(|one| (Arc::as_ptr(&one.volume), (Arc::clone(one), false))).collect();
+        VolumeTable { list: Vec::new(), known, threads }
     }
 
     fn find_or_add(&mut self, volume: &Arc<Volume<Native>>) -> Arc<ServedVolume> {
-        let number = *self.numbers.entry(Arc::as_ptr(volume)).or_insert_with(|| {
-            self.list.push(Arc::new(ServedVolume {
+        let (served, is_listed) = self.known.entry(Arc::as_ptr(volume)).or_insert_with(|| {
+            let served = ServedVolume {
                 volume: Arc::clone(volume),
                 ranges: Ranges::new(self.threads.into()),
                 was_used: AtomicBool::new(false),
-            }));
-            self.list.len() - 1
+                lanes: AtomicU32::new(0),
+            };
+            (Arc::new(served), false)
         });
-        Arc::clone(&self.list[number])
+        if !std::mem::replace(is_listed, true) {
+            self.list.push(Arc::clone(served));
+        }
+        Arc::clone(served)
     }
 }
 
@@ -269,8 +365,9 @@ fn catalog(listener: &ListenConfig, list: &[Arc<Export>]) -> Result<ListenerCata
         }
         exports.push(Arc::clone(export));
     }
-    let (allow, tls) = (listener.access.allow.clone(), listener.tls.clone());
-    Ok(ListenerCatalog { address: listener.listen.to_string(), exports, allow, tls })
+    let (access, tls) = (listener.access.clone(), listener.tls.clone());
+    let (listen, address) = (listener.listen.clone(), listener.listen.to_string());
+    Ok(ListenerCatalog { listen, address, exports, access, tls })
 }
 
 /// What clients may do with an export.
@@ -407,7 +504,7 @@ mod tests {
         let listen = crate::nbd::Listen::Unix("/s".into());
         let listeners = [ListenConfig::new(listen, vec![2, 1])];
         let exports = Exports::new(configs.into(), &listeners, 1).unwrap();
-        let catalog = &exports.catalogs[0];
+        let catalog = exports.catalog(0).unwrap();
         assert_eq!(catalog.len(), 2);
         let names = [0, 1, 2].map(|index| catalog.get(index).map(|info| info.name.as_str()));
         assert_eq!(names, [Some("c"), Some("b"), None]);

@@ -175,12 +175,12 @@ pub(crate) fn peer_of(fd: RawFd) -> Option<std::net::SocketAddr> {
     rustix::net::getpeername(socket).ok()??.try_into().ok()
 }
 
-/// The process at the other end of a Unix socket.
-pub(crate) fn pid_of(fd: RawFd) -> Option<i32> {
+/// The process at the other end of a Unix socket, and its user.
+pub(crate) fn process_of(fd: RawFd) -> Option<(i32, u32)> {
     // SAFETY: the caller's descriptor, open for the call.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
     let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
-    Some(peer.pid.as_raw_nonzero().get())
+    Some((peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()))
 }
 
 /// The bytes of a piece of a connection's replies.

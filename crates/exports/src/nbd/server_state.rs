@@ -1,17 +1,21 @@
 //! What the I/O threads of a server share: limits, mailboxes, counters, the order to stop.
 //!
 //! Made by start-up; read by all threads. A connection that thread 0 accepted for another thread
-//! goes into that thread's mailbox, and its doorbell is rung.
+//! goes into that thread's mailbox, and its doorbell is rung. The list of exports is replaced as a
+//! whole (changes.rs); each thread takes the new one when it is rung.
 //!
-//! Lock order: mailbox and bell locks are taken alone, and for a few instructions. Invariant: a
+//! Lock order: all locks are taken alone, and for a few instructions. Invariant: a
 //! connection counts against the limit from [`ServerState::admit`] to [`ServerState::dismiss`].
 
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
+use super::client_report::ClientReport;
 use super::exports::Exports;
+use super::listen::Listener;
 use super::memory::Zeroes;
 use super::memory::budget::Budget;
 use super::stats;
@@ -79,9 +83,69 @@ impl fmt::Debug for Negotiating {
     }
 }
 
+/// The exports of a server, which are replaced as a whole, and the threads that serve them.
+pub(crate) struct ServedExports {
+    current: Mutex<Arc<Exports>>,
+    /// How often they were replaced.
+    version: AtomicU64,
+    /// The version that each thread serves.
+    by_thread: Vec<AtomicU64>,
+}
+
+impl ServedExports {
+    /// The first ones, of so many threads.
+    pub(crate) fn new(exports: Arc<Exports>, threads: usize) -> ServedExports {
+        let by_thread = (0..threads).map(|_| AtomicU64::new(0)).collect();
+        ServedExports { current: Mutex::new(exports), version: AtomicU64::new(0), by_thread }
+    }
+
+    /// The exports of this moment.
+    pub(crate) fn current(&self) -> Arc<Exports> {
+        Arc::clone(&lock(&self.current))
+    }
+
+    /// Replaces the exports; returns their version. Threads have to be rung.
+    pub(crate) fn replace(&self, exports: Arc<Exports>) -> u64 {
+        let mut current = lock(&self.current);
+        *current = exports;
+        // Under the lock: the version that a thread reads is that of the exports that it takes.
+        self.version.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// The exports and their version, if a thread does not serve these yet.
+    pub(crate) fn newer(&self, thread: usize) -> Option<(Arc<Exports>, u64)> {
+        let served = self.by_thread[thread].load(Ordering::SeqCst);
+        if self.version.load(Ordering::SeqCst) == served {
+            return None;
+        }
+        let current = lock(&self.current);
+        Some((Arc::clone(&current), self.version.load(Ordering::SeqCst)))
+    }
+
+    /// A thread has done all that serving this version takes.
+    pub(crate) fn note_served(&self, thread: usize, version: u64) {
+        self.by_thread[thread].store(version, Ordering::SeqCst);
+    }
+
+    /// Returns true if all threads serve this version, or a later one.
+    pub(crate) fn is_served(&self, version: u64) -> bool {
+        self.by_thread.iter().all(|served| served.load(Ordering::SeqCst) >= version)
+    }
+}
+
+/// A message to an I/O thread.
+pub(crate) enum ThreadMessage {
+    /// A connection that thread 0 accepted on the listener of this number.
+    Connection(RawFd, usize),
+    /// Report all clients.
+    Report(Sender<ClientReport>),
+    /// Disconnect the client of this number, and report it.
+    Disconnect(u16, Sender<ClientReport>),
+}
+
 /// What the I/O threads of a server share.
 pub(crate) struct ServerState {
-    pub(crate) exports: Arc<Exports>,
+    pub(crate) served: ServedExports,
     pub(crate) reactor: millrace_reactor::Config,
     pub(crate) budget: Arc<Budget>,
     pub(crate) idle_bytes_max: usize,
@@ -90,9 +154,10 @@ pub(crate) struct ServerState {
     /// How long a client may neither read nor send while it has to.
     pub(crate) stall_timeout_ns: AtomicU64,
     pub(crate) connections: Connections,
-    pub(crate) listeners: Vec<RawFd>,
+    /// By the listener's number. Dropped, a socket is closed and its file removed.
+    pub(crate) sockets: Mutex<Vec<Option<Listener>>>,
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
-    pub(crate) mailboxes: Vec<Mailbox<(RawFd, usize)>>,
+    pub(crate) mailboxes: Vec<Mailbox<ThreadMessage>>,
     pub(crate) published: Vec<PublishedCounters<{ stats::FIELDS }>>,
     /// Raised whenever something changed that other threads are to look at: a wait for memory or
     /// for a range, or that some was given back.
@@ -101,6 +166,16 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
+    /// The exports of this moment.
+    pub(crate) fn exports(&self) -> Arc<Exports> {
+        self.served.current()
+    }
+
+    /// The socket of a listener, unless it is closed.
+    pub(crate) fn socket(&self, listener: usize) -> Option<RawFd> {
+        lock(&self.sockets).get(listener)?.as_ref().map(Listener::fd)
+    }
+
     /// Counts a new connection; false if there are too many.
     pub(crate) fn admit(&self) -> bool {
         // Relaxed: a counter that guards no other memory.

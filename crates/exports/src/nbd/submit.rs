@@ -24,6 +24,7 @@ use millrace_machine::{Machine, Native};
 use self::lane::CHANNEL_DEPTH;
 use self::lanes::Lanes;
 use self::ticket::{Claim, Memory, Ticket, TicketState, Tickets};
+use super::client_report::client_number;
 use super::memory::Zeroes;
 
 /// Longest part of a discard or zeroing given to the block layer at once: 1 TiB.
@@ -60,8 +61,7 @@ impl Submitter {
             ranges_changed: false,
             zeroes,
             thread,
-            // A thousand clients to a thread, before numbers are used twice; 0 is nobody's.
-            tenants: (thread as u16).wrapping_mul(1000).wrapping_add(1),
+            tenants: client_number(thread, 0),
         }
     }
 

@@ -18,7 +18,7 @@ use super::exports::Exports;
 use super::listen::{Listen, Listener};
 use super::memory::Pool;
 use super::memory::budget::Budget;
-use super::server_state::ServerState;
+use super::server_state::{ServerState, ThreadMessage};
 use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
 use super::worker::Worker;
 use super::{ExportConfig, ListenConfig, Server, ServerConfig, StopReport, share};
@@ -96,7 +96,6 @@ pub(crate) fn ticket(op: Op, serial: u64, memory: Memory) -> Ticket {
 pub(crate) struct Rig {
     worker: Option<Worker>,
     pub(crate) shared: Arc<ServerState>,
-    _listeners: Vec<Listener>,
     _dir: tempfile::TempDir,
 }
 
@@ -133,13 +132,13 @@ impl Rig {
         let bind = |one: &ListenConfig| Listener::bind(&one.listen, &one.access).unwrap();
         let listeners = config.listeners.iter().map(bind);
         let listeners: Vec<Listener> = listeners.collect();
-        let shared = Arc::new(share(&config, Arc::new(exports.unwrap()), &listeners).unwrap());
+        let shared = Arc::new(share(&config, Arc::new(exports.unwrap()), listeners).unwrap());
         let mut worker = Worker::new(&shared, 0).unwrap();
-        for served in &shared.exports.volumes {
+        for served in &shared.exports().volumes {
             let Core { ctx, submitter, .. } = &mut worker.core;
             submitter.lanes.open(ctx, served).unwrap();
         }
-        Rig { worker: Some(worker), shared, _listeners: listeners, _dir: dir }
+        Rig { worker: Some(worker), shared, _dir: dir }
     }
 
     /// One turn that does not sleep.
@@ -161,7 +160,7 @@ impl Rig {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
         assert!(self.shared.admit());
-        self.shared.mailboxes[0].put((ours.into_raw_fd(), 0));
+        self.shared.mailboxes[0].put(ThreadMessage::Connection(ours.into_raw_fd(), 0));
         self.step();
         let newest = self.conns.iter().flatten().max_by_key(|conn| conn.serial).unwrap().index;
         (theirs, newest)

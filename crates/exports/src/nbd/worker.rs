@@ -24,14 +24,15 @@ use millrace_machine::{LOOK_NS, Machine, Native};
 use millrace_reactor::Completion;
 use millrace_runtime::{IoConfig, IoContext};
 
-use self::client_timers::ClientTimers;
+use self::client_timers::{ClientTimers, LANE_IDLE_NS};
+use super::clients;
 use super::connection::client_log;
 use super::connection::{Connection, Phase};
 use super::execute::Core;
 use super::execute::tls::TlsTurn;
 use super::memory::{Pool, trim_heap};
 use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
-use super::server_state::{FlushPart, Negotiating, ServerState};
+use super::server_state::{FlushPart, Negotiating, ServerState, ThreadMessage};
 use super::stats::ServerStats;
 use super::submit::Submitter;
 use super::submit::ticket::{Memory, Ticket, TicketState};
@@ -92,7 +93,7 @@ impl Worker {
         let handle = ctx.reactor().handle();
         let budget = Arc::clone(&shared.budget);
         let pool = Pool::new(budget, handle.clone(), shared.idle_bytes_max, number);
-        let (exports, zeroes) = (Arc::clone(&shared.exports), Arc::clone(&shared.zeroes));
+        let (exports, zeroes) = (shared.exports(), Arc::clone(&shared.zeroes));
         let submitter = Submitter::new(Arc::clone(&zeroes), number);
         let core = Core {
             ctx,
@@ -154,10 +155,11 @@ impl Worker {
                 || (!stopping && shared.ending.stop.is_given())
         })?;
         self.follow_changes();
+        follow_exports(self);
         self.core.secure.start_turn();
         self.take_unfinished();
         self.take_completions();
-        self.adopt();
+        self.take_messages();
         self.timers();
         loop {
             self.core.submitter.fresh = false;
@@ -280,9 +282,8 @@ impl Worker {
 
     fn accept_all(&mut self) {
         if self.number == 0 {
-            for (index, fd) in self.shared.listeners.iter().enumerate() {
-                self.ring.accept(index, *fd);
-            }
+            let exports = Arc::clone(&self.core.exports);
+            exports.listeners().for_each(|listener| accept_on(self, listener));
         }
     }
 
@@ -296,13 +297,15 @@ impl Worker {
         if result < 0 {
             self.accepting.again_ns = Some(Native::now() + ACCEPT_RETRY_NS);
             self.shared.accept_failed(listener);
-            let address = &self.shared.exports.catalogs[listener].address;
-            self.core.secure.not_accepted(address, -result);
+            if let Some(catalog) = self.core.exports.catalog(listener) {
+                self.core.secure.not_accepted(&catalog.address, -result);
+            }
             return;
         }
-        self.ring.accept(listener, self.shared.listeners[listener]);
-        let catalog = &self.shared.exports.catalogs[listener];
-        if let Some(Err(who)) = catalog.allow.as_ref().map(|allow| allow.check(result)) {
+        accept_on(self, listener);
+        let exports = Arc::clone(&self.core.exports);
+        let Some(catalog) = exports.catalog(listener) else { return close_now(result) };
+        if let Some(Err(who)) = catalog.access.allow.as_ref().map(|allow| allow.check(result)) {
             self.core.counts.refused += 1;
             self.core.secure.stranger(&catalog.address, &who);
             return close_now(result);
@@ -317,23 +320,32 @@ impl Worker {
         if thread == self.number {
             self.open(result, listener);
         } else {
-            self.shared.mailboxes[thread].put((result, listener));
+            self.shared.mailboxes[thread].put(ThreadMessage::Connection(result, listener));
         }
     }
 
-    /// Takes over connections that thread 0 accepted.
-    fn adopt(&mut self) {
-        while let Some((fd, listener)) = self.shared.mailboxes[self.number].take() {
-            if self.shared.ending.stop.is_given() {
-                close_now(fd);
-                self.shared.dismiss();
-            } else {
-                self.open(fd, listener);
+    /// Takes over connections that thread 0 accepted, and answers operators.
+    fn take_messages(&mut self) {
+        while let Some(message) = self.shared.mailboxes[self.number].take() {
+            match message {
+                ThreadMessage::Connection(fd, _) if self.shared.ending.stop.is_given() => {
+                    close_now(fd);
+                    self.shared.dismiss();
+                }
+                ThreadMessage::Connection(fd, listener) => self.open(fd, listener),
+                ThreadMessage::Report(to) => clients::report(self, &to),
+                ThreadMessage::Disconnect(number, to) => clients::disconnect(self, number, &to),
             }
         }
     }
 
     fn open(&mut self, fd: RawFd, listener: usize) {
+        let exports = Arc::clone(&self.core.exports);
+        let Some(catalog) = exports.catalog(listener) else {
+            // The listener was removed meanwhile.
+            self.shared.dismiss();
+            return close_now(fd);
+        };
         set_tcp_options(fd);
         set_send_buffer(fd);
         let index = self.free.pop().unwrap_or(self.conns.len());
@@ -344,7 +356,6 @@ impl Worker {
         self.core.counts.connections += 1;
         let conn =
             self.conns[index].insert(Connection::new(fd, index, self.accepting.serial, listener));
-        let catalog = &self.shared.exports.catalogs[listener];
         let mode = catalog.tls.as_ref().map(|tls| tls.mode).unwrap_or_default();
         conn.expect(mode, Negotiating::new(&self.shared));
         client_log::connected(self.number, conn, &catalog.address);
@@ -391,7 +402,7 @@ impl Worker {
         if self.accepting.again_ns.is_some_and(|at_ns| at_ns <= now_ns) {
             self.accepting.again_ns = None;
             for listener in self.shared.take_failed_accepts() {
-                self.ring.accept(listener, self.shared.listeners[listener]);
+                accept_on(self, listener);
             }
         }
     }
@@ -473,7 +484,10 @@ impl Worker {
             let lane = &mut self.core.submitter.lanes[granted.lane as usize];
             lane.clients -= 1;
             if lane.clients == 0 {
-                self.client_timers.expect_unused_lane();
+                let export = conn.history.export.as_ref();
+                let stays = export.is_some_and(|(export, _)| self.core.exports.keeps(export));
+                let at_ns = if stays { Native::now() + LANE_IDLE_NS } else { 0 };
+                self.client_timers.expect_unused_lane(at_ns);
             }
         }
         if conn.in_flight > 0 {
@@ -500,6 +514,40 @@ impl Worker {
         self.core.counts.system_calls = self.core.ctx.reactor().counters().system_calls;
         self.shared.published[self.number].publish(self.core.counts);
     }
+}
+
+/// Accepts on a listener, unless it is closed.
+fn accept_on(worker: &Worker, listener: usize) {
+    if let Some(socket) = worker.shared.socket(listener) {
+        worker.ring.accept(listener, socket);
+    }
+}
+
+/// Serves other exports from now on, if there are others.
+fn follow_exports(worker: &mut Worker) {
+    let Some((exports, version)) = worker.shared.served.newer(worker.number) else { return };
+    let before = std::mem::replace(&mut worker.core.exports, Arc::clone(&exports));
+    if worker.number == 0 {
+        let is_gone = |listener: &usize| exports.catalog(*listener).is_none();
+        before.listeners().filter(is_gone).for_each(|gone| worker.ring.cancel_accept(gone));
+        let is_new = |listener: &usize| before.catalog(*listener).is_none();
+        exports.listeners().filter(is_new).for_each(|listener| accept_on(worker, listener));
+    }
+    for conn in worker.conns.iter_mut().flatten() {
+        let goes_on = match (&conn.history.export, &conn.negotiation) {
+            (Some((export, _)), _) => exports.keeps(export),
+            (None, Some(negotiation)) => exports.catalog(negotiation.listener).is_some(),
+            (None, None) => true,
+        };
+        if !goes_on {
+            client_log::ended(worker.number, conn, "its export was removed");
+            conn.end_session(&mut worker.core.submitter.tickets, &mut worker.core.pool);
+            conn.touch(&mut worker.touched);
+        }
+    }
+    // Lanes that have no client any more may be of volumes that are gone.
+    worker.client_timers.expect_unused_lane(0);
+    worker.shared.served.note_served(worker.number, version);
 }
 
 /// Whether this is the connection of a ticket, and it has no answer yet.

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, clippy::unwrap_used, missing_docs, unsafe_code)]
 
 mod server_bounds;
+mod server_changes;
 mod server_commands;
 mod server_holes;
 mod server_hostile;

@@ -1,30 +1,19 @@
 //! What clients do, for the log: they connect, are granted an export, break rules, and leave.
 //!
-//! Events of `tracing` at level debug; the program shows them with `-v`. A client's number is that
-//! of its I/O thread and, behind a dot, of the connection on that thread. Called by the worker and
+//! Events of `tracing` at level debug; the program shows them with `-v`. A client's number is the
+//! one that operators see everywhere (client_report.rs). Called by the worker and
 //! the request path where a connection changes its state; nothing on the way of a request comes
 //! here.
 
 use std::fmt;
 
 use super::Connection;
-use crate::nbd::ring::{peer_of, pid_of};
+use crate::nbd::client_report::client_number;
+use crate::nbd::ring::{peer_of, process_of};
 use millrace_nbd::ReplyStyle;
 
-/// A client's number in the log.
-struct Client {
-    thread: usize,
-    serial: u64,
-}
-
-impl fmt::Display for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.thread, self.serial)
-    }
-}
-
-fn client(thread: usize, conn: &Connection) -> Client {
-    Client { thread, serial: conn.serial }
+fn client(thread: usize, conn: &Connection) -> u16 {
+    client_number(thread, conn.index)
 }
 
 /// Where a client is, in words behind its number; nothing where the socket does not say.
@@ -35,9 +24,18 @@ fn whence(conn: &Connection) -> String {
 /// Where a client is, or which process it is if it is on this machine.
 fn named(conn: &Connection) -> String {
     let from = whence(conn);
-    match pid_of(conn.fd).filter(|_| from.is_empty()) {
-        Some(pid) => format!(" (process {pid})"),
+    match process_of(conn.fd).filter(|_| from.is_empty()) {
+        Some((pid, _)) => format!(" (process {pid})"),
         None => from,
+    }
+}
+
+/// Where a client is, for a table of clients.
+pub(crate) fn peer(conn: &Connection) -> String {
+    match (peer_of(conn.fd), process_of(conn.fd)) {
+        (Some(address), _) => address.to_string(),
+        (None, Some((pid, uid))) => format!("process {pid}, user {uid}"),
+        (None, None) => "unknown".to_owned(),
     }
 }
 
@@ -181,8 +179,8 @@ pub(crate) mod tests {
             ended(3, &conn, "it is bad");
             left(3, &conn);
         });
-        let expected = "client 3.7 connected to unix:/s\nclient 3.7 uses export \"x\", extended \
-                        replies\nclient 3.7 is disconnected: it is bad\nclient 3.7 is gone\n";
+        let expected = "client 3001 connected to unix:/s\nclient 3001 uses export \"x\", extended \
+                        replies\nclient 3001 is disconnected: it is bad\nclient 3001 is gone\n";
         assert_eq!(log, expected);
     }
 }

@@ -18,7 +18,7 @@ use crate::nbd::connection::input::COPY_BYTES_MAX;
 use crate::nbd::connection::{Connection, Granted, Incoming, Negotiation, Phase};
 use crate::nbd::memory::budget::MemoryWait;
 use crate::nbd::submit::ticket::{Memory, Ticket};
-use millrace_nbd::{Parsed, Progress, ProtocolError, Rules, Verdict, check, parse};
+use millrace_nbd::{Command, Parsed, Progress, ProtocolError, Rules, Verdict, check, parse};
 
 impl Core {
     /// A receive of `conn` completed.
@@ -85,7 +85,9 @@ impl Core {
             return;
         };
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer());
-        let catalog = self.exports.visible(negotiation.listener, peer);
+        let Some(catalog) = self.exports.visible(negotiation.listener, peer) else {
+            return conn.kill(&mut self.submitter.tickets, &mut self.pool);
+        };
         let fed = negotiation.handshake.feed(&catalog, conn.input.bytes(), &mut negotiation.out);
         let chosen = match &fed {
             Ok((_, Progress::Ready(session))) => catalog.export(session.export).cloned(),
@@ -217,6 +219,10 @@ impl Core {
                 }
             };
             self.counts.requests += 1;
+            conn.history.requests += 1;
+            if matches!(request.command, Command::Read | Command::Write) {
+                conn.history.bytes += request.length;
+            }
             if conn.phase != Phase::Transmission {
                 // The request ended the session, and with it what was received.
                 return;

@@ -136,9 +136,9 @@ fn block_status_begins_at_the_requests_first_byte_and_ends_at_its_last() {
 #[test]
 fn faults_of_clients_that_are_gone_count_for_their_volume() {
     let mut rig = Rig::new(&["null:size=1m", "null:size=1m"], |_| ());
-    rig.core.exports.note_fault(&rig.shared.exports.volumes[1], Status::IoError);
+    rig.core.exports.note_fault(&rig.shared.exports().volumes[1], Status::IoError);
     let counts = |rig: &Rig| {
-        rig.shared.exports.list.iter().map(|one| one.faults.report("").count).collect::<Vec<_>>()
+        rig.shared.exports().list.iter().map(|one| one.faults.report("").count).collect::<Vec<_>>()
     };
     assert_eq!(counts(&rig), [0, 1]);
     let (mut conn, _sockets) = connection(1);
@@ -146,7 +146,7 @@ fn faults_of_clients_that_are_gone_count_for_their_volume() {
     rig.core.fail(&mut conn, &reply, Status::IoError);
     assert_eq!((counts(&rig), rig.core.counts.errors), (vec![0, 1], 1));
     conn.granted = Some(granted());
-    let export = Arc::clone(&rig.shared.exports.list[0]);
+    let export = Arc::clone(&rig.shared.exports().list[0]);
     let seat = export.group.enter();
     conn.history.export = Some((export, seat));
     rig.core.fail(&mut conn, &reply, Status::TimedOut);

@@ -129,8 +129,8 @@ impl Core {
     #[cold]
     pub(super) fn start_tls(&mut self, conn: &mut Connection) {
         let Some(negotiation) = &conn.negotiation else { return };
-        let catalog = &self.exports.catalogs[negotiation.listener];
-        let Some(tls) = &catalog.tls else { return };
+        let catalog = self.exports.catalog(negotiation.listener);
+        let Some(tls) = catalog.and_then(|catalog| catalog.tls.as_ref()) else { return };
         match tls.session() {
             Ok(session) => conn.tls = Some(Box::new(TlsSession::new(session))),
             Err(error) => self.refuse_secure(conn, &error),
@@ -216,8 +216,10 @@ impl Core {
     #[cold]
     pub(super) fn note_hang_up(&mut self, conn: &Connection) {
         let (Some(tls), Some(negotiation)) = (&conn.tls, &conn.negotiation) else { return };
-        if !tls.told && self.secure.may_show(Instant::now()) {
-            let catalog = &self.exports.catalogs[negotiation.listener];
+        if !tls.told
+            && let Some(catalog) = self.exports.catalog(negotiation.listener)
+            && self.secure.may_show(Instant::now())
+        {
             let why = "it hung up during the handshake of TLS; it may not accept this certificate";
             let why = blamed(catalog.tls.as_ref(), &why);
             client_log::refused(self.pool.thread(), conn, &catalog.address, why);
@@ -229,9 +231,9 @@ impl Core {
     pub(super) fn refuse_secure(&mut self, conn: &mut Connection, error: &dyn Display) {
         self.counts.protocol_errors += 1;
         let listener = conn.negotiation.as_ref().map(|negotiation| negotiation.listener);
-        match listener {
-            Some(listener) if self.secure.may_show(Instant::now()) => {
-                let catalog = &self.exports.catalogs[listener];
+        let catalog = listener.and_then(|listener| self.exports.catalog(listener));
+        match catalog {
+            Some(catalog) if self.secure.may_show(Instant::now()) => {
                 let why = blamed(catalog.tls.as_ref(), error);
                 client_log::refused(self.pool.thread(), conn, &catalog.address, why);
             }

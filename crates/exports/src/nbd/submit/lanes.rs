@@ -79,7 +79,7 @@ impl Lanes {
             return Ok(number);
         }
         let channel = ctx.channel(&served.volume, CHANNEL_DEPTH, Stamp::Batch)?;
-        served.note_used();
+        served.enter_lane();
         Ok(self.add(Lane::new(channel, served)))
     }
 
@@ -95,6 +95,7 @@ impl Lanes {
                 ended.ranges_changed |= !tracks && served.ranges.confirm();
                 drop(channel);
                 ctx.leave(&served.volume);
+                served.leave_lane();
             }
         }
         ended

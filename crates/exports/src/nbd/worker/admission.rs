@@ -28,8 +28,9 @@ impl Worker {
             self.shared.admit_instead();
             return true;
         }
-        let address = &self.shared.exports.catalogs[listener].address;
-        self.core.secure.crowded(address, fd, self.shared.connections.max);
+        if let Some(catalog) = self.core.exports.catalog(listener) {
+            self.core.secure.crowded(&catalog.address, fd, self.shared.connections.max);
+        }
         false
     }
 
@@ -48,11 +49,10 @@ impl Worker {
             let Some(conn) = conn.filter(|conn| conn.phase == Phase::Handshake) else { continue };
             self.core.counts.handshake_timeouts += 1;
             let why = "its handshake is not over, and its place is needed for a new client";
-            if let Some(negotiation) =
-                conn.negotiation.as_ref().filter(|_| self.core.secure.shows())
-            {
-                let address = &self.shared.exports.catalogs[negotiation.listener].address;
-                client_log::refused(self.number, conn, address, why);
+            let listener = conn.negotiation.as_ref().map(|negotiation| negotiation.listener);
+            let catalog = listener.and_then(|listener| self.core.exports.catalog(listener));
+            if let Some(catalog) = catalog.filter(|_| self.core.secure.shows()) {
+                client_log::refused(self.number, conn, &catalog.address, why);
             } else {
                 client_log::ended(self.number, conn, why);
             }

@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 
-use millrace_machine::{Machine, Native, RunningClock};
+use millrace_machine::RunningClock;
 
 use super::Worker;
 use crate::nbd::connection::Connection;
@@ -31,8 +31,12 @@ const CATCH_UP_NS: u64 = 2_000_000;
 const PRESSED_NS: u64 = 4_000_000_000;
 /// How often connections that wait for something else are asked whether their client is there.
 const UNWATCHED_NS: u64 = 500_000_000;
-/// How long memory, and a lane without clients, is kept that nobody uses.
+/// Time between two looks at lanes without clients that have requests in flight.
+const LANE_LOOK_NS: u64 = 100_000_000;
+/// How long memory is kept that nobody uses.
 const IDLE_NS: u64 = 2_000_000_000;
+/// How long a lane without clients is kept for the next one.
+pub(crate) const LANE_IDLE_NS: u64 = 2_000_000_000;
 
 /// When an I/O thread looks at its clients again, and what for.
 pub(crate) struct ClientTimers {
@@ -102,10 +106,10 @@ impl ClientTimers {
         self.pressed_ns = 0;
     }
 
-    /// The last client of a lane has left: it goes after a while.
+    /// The last client of a lane has left: lanes without clients end at this time.
     #[cold]
-    pub(crate) fn expect_unused_lane(&mut self) {
-        self.lanes_ns.get_or_insert_with(|| Native::now() + IDLE_NS);
+    pub(crate) fn expect_unused_lane(&mut self, at_ns: u64) {
+        self.lanes_ns = Some(self.lanes_ns.map_or(at_ns, |known_ns| known_ns.min(at_ns)));
     }
 
     /// Ends lanes whose clients left a while ago.
@@ -113,7 +117,7 @@ impl ClientTimers {
         if self.lanes_ns.is_some_and(|at_ns| at_ns <= now_ns) {
             let ended = core.submitter.lanes.end_unused(&mut core.ctx);
             core.submitter.ranges_changed |= ended.ranges_changed;
-            self.lanes_ns = ended.left.then_some(now_ns + IDLE_NS);
+            self.lanes_ns = ended.left.then_some(now_ns + LANE_LOOK_NS);
         }
     }
 

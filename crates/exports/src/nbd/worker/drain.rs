@@ -18,7 +18,8 @@ use super::flush::Flush;
 use crate::nbd::connection::progress::LOOKS;
 use crate::nbd::connection::{Connection, Phase, client_log};
 use crate::nbd::execute::Core;
-use crate::nbd::ring::{close_now, shut_down_input};
+use crate::nbd::ring::close_now;
+use crate::nbd::server_state::ThreadMessage;
 use crate::stop::{FLUSH_NS, Progress, TURN_NS, goes_on};
 
 /// Longest time between the deadline and the end of all connections.
@@ -71,15 +72,13 @@ impl Worker {
         report: &mut StopReport,
     ) -> Result<(), Error> {
         if self.number == 0 {
-            for listener in 0..self.shared.listeners.len() {
-                self.ring.cancel_accept(listener);
-            }
+            let exports = Arc::clone(&self.core.exports);
+            exports.listeners().for_each(|listener| self.ring.cancel_accept(listener));
         }
         // What is in flight is answered now, whatever the limits of groups.
         self.core.submitter.lanes.iter_mut().for_each(|lane| lane.channel.lift_limits());
         for conn in self.conns.iter_mut().flatten() {
-            conn.drain(&mut self.core.submitter.tickets, &mut self.core.pool);
-            shut_down_input(conn.fd);
+            conn.end_session(&mut self.core.submitter.tickets, &mut self.core.pool);
             conn.touch(&mut self.touched);
         }
         self.turn_until_idle(limit, 0)?;
@@ -147,9 +146,11 @@ impl Worker {
         submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
         submitter.lanes.clear();
         drop(ctx);
-        while let Some((fd, _)) = shared.mailboxes[number].take() {
-            close_now(fd);
-            shared.dismiss();
+        while let Some(message) = shared.mailboxes[number].take() {
+            if let ThreadMessage::Connection(fd, _) = message {
+                close_now(fd);
+                shared.dismiss();
+            }
         }
         // The ring waited for everything it could; what is left may still be written to.
         if ring.pending() > 0 || submitter.tickets.in_use() > 0 {
@@ -229,7 +230,7 @@ mod tests {
         assert!(!rig.is_idle());
         drop(client);
         rig.until("it is gone", |rig| rig.is_idle());
-        rig.ring.accept(0, rig.shared.listeners[0]);
+        rig.ring.accept(0, rig.shared.socket(0).unwrap());
         assert!(!rig.is_idle());
     }
 
@@ -308,7 +309,7 @@ mod tests {
         let said = logged(|| report = rig.finish());
         assert!(report.is_clean(), "{report:?}");
         let process = format!(" (process {}) does not read its replies", std::process::id());
-        assert!(said.contains("client 0.") && said.contains(&process), "{said}");
+        assert!(said.contains("client 1 ") && said.contains(&process), "{said}");
         assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 

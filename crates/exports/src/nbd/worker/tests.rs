@@ -37,13 +37,15 @@ fn connections_are_dealt_out_in_turn_and_those_above_the_limit_closed() {
     let log = logged(|| clients.extend((0..5).map(|_| accept(&mut rig, 0))));
     let why = "a client is refused: 3 connections are open, as many as there may be";
     assert_eq!(log.matches(why).count(), 2, "{log}");
-    assert!(log.contains(&rig.shared.exports.catalogs[0].address), "{log}");
+    assert!(log.contains(&rig.core.exports.catalog(0).unwrap().address), "{log}");
     assert_eq!(rig.ring.pending(), 5, "each accept is followed by another");
     let counts = rig.core.counts;
     assert_eq!((counts.accepted, counts.refused, counts.connections), (3, 2, 2));
     let closed: Vec<_> = clients.iter().map(is_closed).collect();
     assert_eq!(closed, [false, false, false, true, true]);
-    let (fd, listener) = rig.shared.mailboxes[1].take().unwrap();
+    let Some(ThreadMessage::Connection(fd, listener)) = rig.shared.mailboxes[1].take() else {
+        panic!("there is a second connection");
+    };
     assert_eq!(listener, 0);
     close_now(fd);
     rig.shared.dismiss();
@@ -108,10 +110,10 @@ fn a_connection_that_comes_while_the_server_stops_is_closed() {
     assert_eq!((rig.ring.pending(), rig.accepting.again_ns), (0, None));
     let (ours, theirs) = UnixStream::pair().unwrap();
     assert!(rig.shared.admit());
-    rig.shared.mailboxes[0].put((ours.into_raw_fd(), 0));
+    rig.shared.mailboxes[0].put(ThreadMessage::Connection(ours.into_raw_fd(), 0));
     rig.shared.ending.stop.give(std::time::Duration::ZERO);
     let late = accept(&mut rig, 0);
-    rig.adopt();
+    rig.take_messages();
     assert!(is_closed(&late) && is_closed(&theirs));
     rig.accepted(0, -libc::EMFILE);
     assert_eq!((rig.ring.pending(), rig.accepting.again_ns), (0, None));
@@ -199,7 +201,7 @@ fn a_turn_does_not_sleep_while_something_is_left_to_do() {
     let left: [&dyn Fn(&mut Rig); 3] = [
         &|rig| rig.unfinished.push(index),
         &|rig| rig.seen_changes = rig.shared.changes().wrapping_sub(1),
-        &|rig| rig.shared.mailboxes[0].put((fd, 0)),
+        &|rig| rig.shared.mailboxes[0].put(ThreadMessage::Connection(fd, 0)),
     ];
     for (number, leave) in left.into_iter().enumerate() {
         // What the last one has led to is over.
@@ -498,7 +500,7 @@ fn a_lane_comes_with_its_first_client_and_goes_when_nothing_of_it_is_left() {
     end_unused(&mut rig);
     let shared = Arc::clone(&rig.shared);
     assert!(rig.finish().is_clean());
-    let flushes = |volume: usize| shared.exports.volumes[volume].volume.drives()[0].stats().ops;
+    let flushes = |volume: usize| shared.exports().volumes[volume].volume.drives()[0].stats().ops;
     let flushes = [0, 1].map(|volume| flushes(volume)[Op::Flush as usize].ios);
     assert_eq!(flushes, [1, 1]);
 }

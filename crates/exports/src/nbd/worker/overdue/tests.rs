@@ -122,7 +122,8 @@ fn a_request_is_overdue_at_one_look_more_than_there_are_per_timeout() {
         "of another volume"
     );
     assert_eq!(rig.core.submitter.tickets.get(filling).state, TicketState::Filling);
-    let faults = |rig: &Rig, export: usize| rig.shared.exports.list[export].faults.report("").count;
+    let faults =
+        |rig: &Rig, export: usize| rig.shared.exports().list[export].faults.report("").count;
     assert_eq!((faults(&rig, 0), faults(&rig, 1)), (0, 0), "no export was granted to it");
     rig.look_for_overdue(0);
     assert_eq!(rig.core.submitter.lanes[0].overdue, 1, "once");
@@ -152,7 +153,7 @@ fn what_a_client_leaves_overdue_counts_for_the_first_export_of_its_volume() {
     let (mut rig, _sockets) = rig();
     let id = started(&mut rig, 1, 99);
     rig.give_up(id);
-    let faults = |export: usize| rig.shared.exports.list[export].faults.report("").count;
+    let faults = |export: usize| rig.shared.exports().list[export].faults.report("").count;
     assert_eq!((faults(0), faults(1)), (0, 1));
     assert_eq!(rig.core.counts.errors, 0, "nobody was answered");
     let conn = rig.conns[0].as_ref().unwrap();

@@ -1,0 +1,101 @@
+//! Reports of the clients for operators, and the end of a client on request.
+//!
+//! Each I/O thread answers for its own clients between two turns, so a report
+//! costs requests nothing. Called by whoever owns the server.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use millrace_block::GroupId;
+use millrace_machine::{Machine, Native};
+
+use super::Observer;
+use super::client_report::{ClientReport, client_number};
+use super::connection::{Connection, Phase, client_log};
+use super::memory::budget::MemoryWait;
+use super::server_state::ThreadMessage;
+use super::worker::Worker;
+
+/// How long I/O threads may take to answer: one may hang in a drive.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Observer {
+    /// All clients of NBD, by number; none of a thread that hangs.
+    #[must_use]
+    pub fn clients(&self) -> Vec<ClientReport> {
+        let mut clients = self.ask(ThreadMessage::Report);
+        clients.sort_by_key(|client| client.number);
+        clients
+    }
+
+    /// Disconnects the client of a number, once what it has in flight is answered; a client that
+    /// still negotiates at once. Returns its report, or `None` if there is no such client.
+    #[must_use]
+    pub fn disconnect(&self, number: u16) -> Option<ClientReport> {
+        self.ask(|to| ThreadMessage::Disconnect(number, to)).pop()
+    }
+
+    /// The answers of all threads to a message.
+    fn ask(&self, message: impl Fn(Sender<ClientReport>) -> ThreadMessage) -> Vec<ClientReport> {
+        let (to, from): (_, Receiver<ClientReport>) = channel();
+        self.0.mailboxes.iter().for_each(|mailbox| mailbox.put(message(to.clone())));
+        drop(to);
+        let mut reports = Vec::new();
+        // Ends when each thread has dropped its end.
+        while let Ok(report) = from.recv_timeout(ANSWER_TIMEOUT) {
+            reports.push(report);
+        }
+        reports
+    }
+}
+
+/// Sends a report of each client of a thread.
+pub(crate) fn report(worker: &Worker, to: &Sender<ClientReport>) {
+    for conn in worker.conns.iter().flatten().filter(|conn| conn.phase != Phase::Dead) {
+        // Whoever asked may have given up.
+        let _ = to.send(report_of(worker.number, conn));
+    }
+}
+
+/// Ends the client of a number, if it is this thread's.
+pub(crate) fn disconnect(worker: &mut Worker, number: u16, to: &Sender<ClientReport>) {
+    let thread = worker.number;
+    let is_it = |conn: &&mut Box<Connection>| client_number(thread, conn.index) == number;
+    let Some(conn) = worker.conns.iter_mut().flatten().find(is_it) else { return };
+    let _ = to.send(report_of(thread, conn));
+    client_log::ended(thread, conn, "an operator disconnects it");
+    conn.end_session(&mut worker.core.submitter.tickets, &mut worker.core.pool);
+    conn.touch(&mut worker.touched);
+}
+
+fn report_of(thread: usize, conn: &Connection) -> ClientReport {
+    let (export, group) = match (&conn.history.export, &conn.granted) {
+        (Some((export, _)), Some(granted)) => (export.info.name.clone(), granted.group),
+        _ => (String::new(), GroupId::DEFAULT),
+    };
+    let name = conn.tls.as_ref().and_then(|tls| tls.session.peer()).map(ToString::to_string);
+    let peer = client_log::peer(conn);
+    ClientReport {
+        number: client_number(thread, conn.index),
+        peer: name.map_or_else(|| peer.clone(), |name| format!("{peer}, {name}")),
+        export,
+        connected_ns: Native::now().saturating_sub(conn.history.connected_ns),
+        requests: conn.history.requests,
+        bytes: conn.history.bytes,
+        in_flight: conn.in_flight,
+        group,
+        waits_for: waits_for(conn),
+    }
+}
+
+/// The reason for which no request of a client is taken now.
+fn waits_for(conn: &Connection) -> &'static str {
+    match conn.memory_wait {
+        MemoryWait::None if conn.waits_to_send() => "the client to read its replies",
+        MemoryWait::None if conn.history.stopped_ns != 0 => "earlier requests",
+        MemoryWait::None => "",
+        MemoryWait::Volume => "requests that the volume's drives do not answer",
+        MemoryWait::Group | MemoryWait::GroupTurn => "its group's limits",
+        MemoryWait::Own | MemoryWait::Queued => "memory",
+    }
+}
