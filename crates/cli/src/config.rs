@@ -9,6 +9,7 @@ mod controller;
 mod cost;
 mod document;
 pub mod group;
+mod line_index;
 mod listener;
 mod paths;
 mod plan;

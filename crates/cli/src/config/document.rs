@@ -8,6 +8,7 @@ use millrace_console::words::nearest;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
+use super::line_index::LineIndex;
 use super::problem::Problems;
 
 /// A value and the line it stands in.
@@ -27,7 +28,7 @@ pub struct Section<'a> {
     prefix: String,
     /// Where it begins.
     pub line: usize,
-    text: &'a str,
+    lines: &'a LineIndex,
     entries: Vec<Entry<'a>>,
     known: Vec<&'static str>,
 }
@@ -45,7 +46,8 @@ pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTab
         Err(error) => {
             let at = error.span().map_or(0, |span| span.start);
             let what = error.message().replace('\n', "; ");
-            let (line, order) = (line_of(text, at), order_hint(text, at));
+            let line = LineIndex::new(text).line_of(at);
+            let order = order_hint(text, line);
             problems.add(line, format!("not valid TOML: {what}{order}"));
             None
         }
@@ -54,8 +56,8 @@ pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTab
 
 /// What to do about a `[[volume]]` that stands below a table of its own, `[volume.cache]`: for TOML
 /// that table makes `volume` something else than a list.
-fn order_hint(text: &str, at: usize) -> String {
-    let line = text.lines().nth(line_of(text, at) - 1).unwrap_or_default().trim();
+fn order_hint(text: &str, number: usize) -> String {
+    let line = text.lines().nth(number - 1).unwrap_or_default().trim();
     let name = line.strip_prefix("[[").and_then(|rest| rest.split("]]").next()).map(str::trim);
     let Some(name) = name else { return String::new() };
     let of_it = |line: &str| {
@@ -63,7 +65,7 @@ fn order_hint(text: &str, at: usize) -> String {
         let table = table.trim();
         table.strip_prefix(name)?.starts_with('.').then(|| table.to_owned())
     };
-    let above = text.lines().take(line_of(text, at) - 1).find_map(of_it);
+    let above = text.lines().take(number - 1).find_map(of_it);
     above.map_or_else(String::new, |table| {
         format!(
             "; put [{table}] below the [[{name}]] that it is of: TOML reads it as a part of that"
@@ -71,26 +73,20 @@ fn order_hint(text: &str, at: usize) -> String {
     })
 }
 
-/// The line of a byte offset, from 1.
-fn line_of(text: &str, at: usize) -> usize {
-    let before = &text.as_bytes()[..at.min(text.len())];
-    1 + before.iter().filter(|byte| **byte == b'\n').count()
-}
-
 impl<'a> Section<'a> {
-    /// The document itself.
-    pub fn root(text: &'a str, table: &'a Spanned<DeTable<'a>>) -> Self {
-        Self::new("the file".to_owned(), 1, text, table.get_ref())
+    /// The document itself, with the index of its text.
+    pub fn root(lines: &'a LineIndex, table: &'a Spanned<DeTable<'a>>) -> Self {
+        Self::new("the file".to_owned(), 1, lines, table.get_ref())
     }
 
-    fn new(title: String, line: usize, text: &'a str, table: &'a DeTable<'a>) -> Self {
+    fn new(title: String, line: usize, lines: &'a LineIndex, table: &'a DeTable<'a>) -> Self {
         let entry = |(key, value): (&Spanned<DeString<'a>>, &'a Spanned<DeValue<'a>>)| Entry {
             key: key.get_ref().to_string(),
-            line: line_of(text, key.span().start),
+            line: lines.line_of(key.span().start),
             value,
         };
         let entries = table.iter().map(entry).collect();
-        Section { title, prefix: String::new(), line, text, entries, known: Vec::new() }
+        Section { title, prefix: String::new(), line, lines, entries, known: Vec::new() }
     }
 
     fn take(&mut self, key: &'static str) -> Option<Entry<'a>> {
@@ -169,8 +165,8 @@ impl<'a> Section<'a> {
             problems.add(entry.line, format!("{key} must be a section: write [{key}]"));
             return None;
         };
-        let line = line_of(self.text, entry.value.span().start);
-        Some(Section::new(format!("[{key}]"), line, self.text, table))
+        let line = self.lines.line_of(entry.value.span().start);
+        Some(Section::new(format!("[{key}]"), line, self.lines, table))
     }
 
     /// Takes a table out that stands in this section: `key = { ... }` or `key.... = ...`.
@@ -183,7 +179,7 @@ impl<'a> Section<'a> {
             return None;
         };
         let prefix = format!("{key}.");
-        Some(Section { prefix, ..Section::new(title, entry.line, self.text, table) })
+        Some(Section { prefix, ..Section::new(title, entry.line, self.lines, table) })
     }
 
     /// Takes all `[[key]]` sections out.
@@ -195,10 +191,10 @@ impl<'a> Section<'a> {
             _ => vec![entry.value],
         };
         for item in items {
-            let line = line_of(self.text, item.span().start);
+            let line = self.lines.line_of(item.span().start);
             match item.get_ref() {
                 DeValue::Table(table) if entry.value.get_ref().is_array() => {
-                    sections.push(Section::new(format!("[[{key}]]"), line, self.text, table));
+                    sections.push(Section::new(format!("[[{key}]]"), line, self.lines, table));
                 }
                 _ => problems.add(line, format!("{key} is a list of sections: write [[{key}]]")),
             }
@@ -291,7 +287,7 @@ impl<'a> Section<'a> {
         };
         let mut list = Vec::new();
         for item in items {
-            let line = line_of(self.text, item.span().start);
+            let line = self.lines.line_of(item.span().start);
             let Some(text) = scalar(item.get_ref()) else {
                 problems
                     .add(line, format!("{key} is a list of words, but holds a list or section"));

@@ -4,6 +4,8 @@
 //! drive, one name per listener. Called by `config::load`; touches no file but what tells the
 //! machine's NUMA nodes and no socket, so `--check` is this far and opening starts from here.
 
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -135,16 +137,17 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> ServePlan {
     unique("drive", raw.drives.iter().map(|drive| &drive.name), problems);
     unique("volume", raw.volumes.iter().map(|volume| &volume.name), problems);
     volumes(&raw, &mut checked, problems);
+    let known: HashSet<&str> = raw.volumes.iter().map(|one| one.name.value.as_str()).collect();
+    let mut places = ListenerPlaces::default();
     for export in &raw.exports {
         let wanted = &export.volume;
-        let known = checked.config.volume_number(&wanted.value).is_some();
-        if !known && !raw.lost.contains(&wanted.value) {
+        if !known.contains(wanted.value.as_str()) && !raw.lost.contains(&wanted.value) {
             let names = checked.config.volumes.iter().map(|volume| volume.name.as_str());
             let like = nearest(&wanted.value, names);
             let text = format!("volume: there is no volume \"{}\"{like}", wanted.value);
             problems.add(wanted.line, text);
         }
-        add_export(export, &mut checked, problems);
+        add_export(export, &mut checked, &mut places, problems);
     }
     add_listener_settings(&raw, &mut checked, problems);
     members::check_exports(&raw, problems);
@@ -166,17 +169,20 @@ fn unique<'a>(
     names: impl Iterator<Item = &'a Located<String>>,
     problems: &mut Problems,
 ) {
-    let mut seen: Vec<&Located<String>> = Vec::new();
+    let mut first_lines: HashMap<&str, usize> = HashMap::new();
     for name in names {
-        match seen.iter().find(|other| other.value == name.value) {
-            Some(first) => {
+        match first_lines.entry(&name.value) {
+            Entry::Occupied(first) => {
                 let text = format!(
                     "name = \"{}\": the {what} of line {} has this name; choose another",
-                    name.value, first.line
+                    name.value,
+                    first.get()
                 );
                 problems.add(name.line, text);
             }
-            None => seen.push(name),
+            Entry::Vacant(free) => {
+                free.insert(name.line);
+            }
         }
     }
 }
@@ -184,11 +190,18 @@ fn unique<'a>(
 /// Resolves each volume's drives; a drive belongs to one volume, once.
 fn volumes(raw: &RawConfig, checked: &mut ServePlan, problems: &mut Problems) {
     let mut users: Vec<Option<&Located<String>>> = vec![None; raw.drives.len()];
+    // The first drive of a name that stands twice.
+    let places: HashMap<&str, usize> = raw
+        .drives
+        .iter()
+        .enumerate()
+        .rev()
+        .map(|(at, one)| (one.name.value.as_str(), at))
+        .collect();
     for volume in &raw.volumes {
         let mut drives = Vec::new();
         for wanted in &volume.drives.value {
-            let found = raw.drives.iter().position(|drive| drive.name.value == wanted.value);
-            let Some(place) = found else {
+            let Some(place) = places.get(wanted.value.as_str()).copied() else {
                 if raw.lost.contains(&wanted.value) {
                     continue;
                 }
@@ -280,23 +293,41 @@ fn layout(volume: &RawVolume, problems: &mut Problems) -> Layout {
     }
 }
 
+/// Places of addresses and names among what is planned, so that finding one takes no search.
+#[derive(Default)]
+struct ListenerPlaces {
+    /// Numbers of listeners in [`ServePlan::listeners`].
+    listeners: HashMap<Listen, usize>,
+    /// Export names of each listener, by its number.
+    names: HashSet<(usize, String)>,
+    /// Lines of sockets for virtual machines.
+    guests: HashMap<PathBuf, usize>,
+}
+
 /// A socket is one export's, for one protocol.
-fn check_socket(guests: &Located<GuestConfig>, checked: &ServePlan, problems: &mut Problems) {
+fn check_socket(
+    guests: &Located<GuestConfig>,
+    (checked, places): (&ServePlan, &mut ListenerPlaces),
+    problems: &mut Problems,
+) {
     let path = guests.value.path();
-    let nbd = checked.listeners.iter().find(|listener| match &listener.address {
-        Listen::Unix(other) => other == path,
-        Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => false,
-    });
-    let line = checked.guests().find(|(_, other, _)| other.path() == path).map(|(.., line)| line);
-    if let Some(line) = line.or(nbd.map(|listener| listener.line)) {
+    let nbd = places.listeners.get(&Listen::Unix(path.to_owned()));
+    let nbd = nbd.map(|listener| checked.listeners[*listener].line);
+    if let Some(line) = places.guests.get(path).copied().or(nbd) {
         let text = format!(
             "vhost-user-blk: the socket of line {line}; a virtual disk has a socket of its own"
         );
         problems.add(guests.line, text);
     }
+    places.guests.entry(path.to_owned()).or_insert(guests.line);
 }
 
-fn add_export(raw: &RawExport, checked: &mut ServePlan, problems: &mut Problems) {
+fn add_export(
+    raw: &RawExport,
+    checked: &mut ServePlan,
+    places: &mut ListenerPlaces,
+    problems: &mut Problems,
+) {
     let wanted = &raw.volume;
     let name = raw.name.as_ref().unwrap_or(wanted);
     let description = raw.description.clone().unwrap_or_default();
@@ -308,12 +339,12 @@ fn add_export(raw: &RawExport, checked: &mut ServePlan, problems: &mut Problems)
     }
     let name = name.clone();
     for listen in raw.nbd.iter().flat_map(|nbd| &nbd.value) {
-        add_listener(listen, &name, checked, problems);
+        add_listener(listen, &name, (checked, places), problems);
     }
     let guests = raw.vhost.check(problems);
     raw.vhost.warn(&checked.file, &mut checked.warnings);
     if let Some(guests) = &guests {
-        check_socket(guests, checked, problems);
+        check_socket(guests, (checked, places), problems);
     }
     checked.lines.exports.push(raw.tls_allow.as_ref().map_or(wanted.line, |list| list.line));
     checked.lines.guests.push(guests.as_ref().map(|guests| guests.line));
@@ -334,22 +365,23 @@ fn add_export(raw: &RawExport, checked: &mut ServePlan, problems: &mut Problems)
 fn add_listener(
     listen: &Located<Listen>,
     name: &Located<String>,
-    checked: &mut ServePlan,
+    (checked, places): (&mut ServePlan, &mut ListenerPlaces),
     problems: &mut Problems,
 ) {
     let export = checked.config.exports.len();
-    let same = checked.listeners.iter_mut().find(|other| other.address == listen.value);
-    let Some(listener) = same else {
+    let number = places.listeners.get(&listen.value).copied();
+    let place = number.unwrap_or(checked.listeners.len());
+    let is_new = places.names.insert((place, name.value.clone()));
+    let Some(number) = number else {
+        places.listeners.insert(listen.value.clone(), place);
         let (address, line) = (listen.value.clone(), listen.line);
         let exports = vec![export];
         let (tls, tls_line, access_line) = (None, line, line);
         checked.listeners.push(ListenerPlan { address, line, exports, tls, tls_line, access_line });
         return;
     };
-    let clash = listener.exports.iter().any(|other| {
-        *other == export || checked.config.exports.get(*other).is_some_and(|e| e.name == name.value)
-    });
-    if clash {
+    let listener = &mut checked.listeners[number];
+    if !is_new {
         let text = format!(
             "nbd: an export named \"{}\" is on this listener already (line {}); \
              give this one another name = \"...\" or another listener",
@@ -362,16 +394,18 @@ fn add_listener(
 
 /// Puts the settings of addresses where the exports' addresses find them.
 fn add_listener_settings(raw: &RawConfig, checked: &mut ServePlan, problems: &mut Problems) {
-    let settings = &raw.listeners;
-    for (at, one) in settings.iter().enumerate() {
+    let mut settings = HashMap::new();
+    let named: HashSet<Listen> = checked.listeners.iter().map(|one| one.address.clone()).collect();
+    for one in &raw.listeners {
         let address = &one.address.value;
         let text = address.to_string();
-        if let Some(other) = settings[..at].iter().find(|other| other.address.value == *address) {
-            let line = other.address.line;
+        let first = *settings.entry(address).or_insert(one);
+        if !std::ptr::eq(first, one) {
+            let line = first.address.line;
             let text = format!("address: {text} has a [[listener]] at line {line} already");
             problems.add(one.address.line, text);
         }
-        if !checked.listeners.iter().any(|listener| listener.address == *address) {
+        if !named.contains(address) {
             let names: Vec<String> =
                 checked.listeners.iter().map(|one| one.address.to_string()).collect();
             let like = nearest(&text, names.iter().map(String::as_str));
@@ -385,8 +419,12 @@ fn add_listener_settings(raw: &RawConfig, checked: &mut ServePlan, problems: &mu
         });
     }
     for listener in &mut checked.listeners {
-        listener.tls = checked.config.tls_of(&listener.address).cloned();
-        let own = settings.iter().find(|one| one.address.value == listener.address);
+        let own = settings.get(&listener.address).copied();
+        listener.tls = match own.map(|own| &own.tls.value) {
+            Some(ListenerTls::Off) => None,
+            Some(ListenerTls::Own(tls)) => Some(tls.clone()),
+            Some(ListenerTls::OfServer) | None => checked.config.server.tls.clone(),
+        };
         let line = match own.map(|own| &own.tls) {
             Some(Located { value: ListenerTls::Own(_), line }) => Some(*line),
             _ => raw.server.tls.as_ref().map(|tls| tls.line),
@@ -400,15 +438,18 @@ fn add_listener_settings(raw: &RawConfig, checked: &mut ServePlan, problems: &mu
 /// Warns of drives and volumes that nobody can reach.
 fn warn_of_idle(raw: &RawConfig, checked: &mut ServePlan) {
     let file = &checked.file;
+    let used: HashSet<&str> = checked.config.drives().map(|drive| drive.name.as_str()).collect();
+    let exports = checked.config.exports.iter();
+    let exported: HashSet<&str> = exports.map(|export| export.volume.as_str()).collect();
     for drive in &raw.drives {
-        if !checked.config.drives().any(|used| used.name == drive.name.value) {
+        if !used.contains(drive.name.value.as_str()) {
             let (name, line) = (&drive.name.value, drive.name.line);
             let text = format!("{file}:{line}: drive \"{name}\" is in no volume; it is not opened");
             checked.warnings.push(text);
         }
     }
     for (volume, line) in checked.config.volumes.iter().zip(&checked.lines.volumes) {
-        if !checked.config.exports.iter().any(|export| export.volume == volume.name) {
+        if !exported.contains(volume.name.as_str()) {
             let text = format!("{file}:{line}: volume \"{}\" is not exported", volume.name);
             checked.warnings.push(text);
         }

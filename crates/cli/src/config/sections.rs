@@ -21,6 +21,7 @@ use super::controller::{self, RawController};
 use super::cost;
 use super::document::{Located, Section, parse, printable};
 use super::group::{self, RawGroup, RawMembership};
+use super::line_index::LineIndex;
 use super::listener::{self, RawListener};
 use super::paths;
 use super::problem::Problems;
@@ -236,7 +237,8 @@ pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
     let Some(table) = parse(text, problems) else {
         return RawConfig { has_exports: true, ..RawConfig::default() };
     };
-    let mut root = Section::root(text, &table);
+    let lines = LineIndex::new(text);
+    let mut root = Section::root(&lines, &table);
     let controllers = root.sections("controller", problems);
     let groups = root.sections("group", problems);
     let drives = root.sections("drive", problems);

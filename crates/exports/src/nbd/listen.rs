@@ -17,7 +17,7 @@ use super::inherited_sockets;
 use crate::{SocketAccess, UnixSocket};
 
 /// Where a server listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Listen {
     /// A Unix socket at this path.
     Unix(PathBuf),

@@ -3,6 +3,8 @@
 //! The second step of `[[group]]` sections and of the keys `group` and `group-each` of an export.
 //! Called by sections.rs for these keys and by plan.rs for the rest.
 
+use std::collections::HashSet;
+
 use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, ServeConfig, VolumeConfig};
 use millrace_console::words::nearest;
 use millrace_drives::usual_times;
@@ -157,10 +159,9 @@ pub fn volumes_of<'a>(
     config: &'a ServeConfig,
     group: &'a str,
 ) -> impl Iterator<Item = &'a VolumeConfig> {
-    config.volumes.iter().filter(move |volume| {
-        let mut exports = config.exports.iter();
-        exports.any(|export| export.group_name() == group && export.volume == volume.name)
-    })
+    let exports = config.exports.iter().filter(|export| export.group_name() == group);
+    let used: HashSet<&str> = exports.map(|export| export.volume.as_str()).collect();
+    config.volumes.iter().filter(move |volume| used.contains(volume.name.as_str()))
 }
 
 /// Warns of latency targets that nothing keeps, since a drive has another scheduler, or that a

@@ -12,9 +12,11 @@ use anyhow::{anyhow, bail};
 use millrace::Listen;
 use millrace_drives::Spec;
 
-use super::source::TEXT_BYTES_MAX;
 use crate::config::words::{self, LayoutWord};
 use crate::verbs::serve::check::probe;
+
+/// Longest file that is looked into for sections of a configuration.
+const LOOK_BYTES_MAX: u64 = 1 << 20;
 
 /// How files are served that no configuration names.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -196,7 +198,7 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
             _ => return Err(missing(file, &error)),
         },
     };
-    if meta.is_file() && meta.len() <= TEXT_BYTES_MAX && is_configuration(file) {
+    if meta.is_file() && meta.len() <= LOOK_BYTES_MAX && is_configuration(file) {
         bail!("{shown}: this looks like a configuration; to serve what it says: --config {shown}");
     }
     if meta.is_file() && meta.len() < 512 {

@@ -1,0 +1,57 @@
+//! `LineIndex`: line numbers of byte offsets in a text.
+//!
+//! Made once for a configuration, so that finding the line of a key costs the same at the end of a
+//! long text as at its beginning. Used by document.rs.
+
+/// Ends of the lines of a text.
+#[derive(Debug)]
+pub struct LineIndex {
+    /// Offsets of the line feeds, ascending.
+    line_feeds: Vec<usize>,
+}
+
+impl LineIndex {
+    /// The index of a text.
+    pub fn new(text: &str) -> LineIndex {
+        LineIndex { line_feeds: text.match_indices('\n').map(|(at, _)| at).collect() }
+    }
+
+    /// The line of a byte offset, from 1. Offsets behind the text belong to its last line.
+    pub fn line_of(&self, at: usize) -> usize {
+        1 + self.line_feeds.partition_point(|line_feed| *line_feed < at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Counts from the beginning of the text.
+    fn counted(text: &str, at: usize) -> usize {
+        let before = &text.as_bytes()[..at.min(text.len())];
+        1 + before.iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    #[test]
+    fn a_line_feed_belongs_to_the_line_that_it_ends() {
+        let lines = LineIndex::new("a\n\nb\n");
+        let found: Vec<usize> = (0..7).map(|at| lines.line_of(at)).collect();
+        assert_eq!(found, [1, 1, 2, 3, 3, 4, 4]);
+        assert_eq!(LineIndex::new("").line_of(0), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn every_offset_has_the_line_that_counting_gives(
+            text in "[a\n\r\u{e9}]{0,60}",
+            beyond in 0usize..5,
+        ) {
+            let lines = LineIndex::new(&text);
+            for at in 0..text.len() + beyond {
+                prop_assert_eq!(lines.line_of(at), counted(&text, at), "offset {} of {:?}", at, text);
+            }
+        }
+    }
+}
