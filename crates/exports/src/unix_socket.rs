@@ -10,6 +10,7 @@
 //! path, and takes the next one if it is not: so the file may go with its lock, and two servers
 //! never have it.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -26,7 +27,7 @@ use crate::SocketAccess;
 use crate::mailbox::lock as lock_list;
 
 /// Files of all sockets of this process, and of their locks, by device and inode.
-static FILES: Mutex<Vec<(PathBuf, (u64, u64))>> = Mutex::new(Vec::new());
+static FILES: Mutex<BTreeMap<PathBuf, (u64, u64)>> = Mutex::new(BTreeMap::new());
 
 /// Removes the files of all sockets that this process listens on, for an end of the process that
 /// drops nothing: one that cannot wait for its threads.
@@ -60,7 +61,7 @@ impl Drop for OwnFile {
             // If it cannot be removed, the next server finds it refused and replaces it.
             let _ = std::fs::remove_file(&self.path);
         }
-        lock_list(&FILES).retain(|(path, _)| *path != self.path);
+        lock_list(&FILES).remove(&self.path);
     }
 }
 

@@ -4,6 +4,7 @@
 //! opening.rs opens what they say, and `serve/config.rs` has what is served of it. A drive stands
 //! in its volume, since it belongs to one volume, once.
 
+use std::collections::HashSet;
 use std::error::Error;
 use std::fmt;
 
@@ -144,13 +145,12 @@ fn unique<'a>(
     names: impl Iterator<Item = &'a str>,
     part: impl Fn(usize) -> Part,
 ) -> Result<(), StartError> {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen = HashSet::new();
     for (at, name) in names.enumerate() {
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             let text = format!("{what} {name}: another {what} has this name; choose another");
             return Err(StartError::invalid(part(at), text));
         }
-        seen.push(name);
     }
     Ok(())
 }

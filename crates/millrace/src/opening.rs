@@ -17,7 +17,7 @@ use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
 use crate::assemble::places::Places;
 use crate::assemble::{DriveOptions, Host, unused_space};
 use crate::cache::cache_over;
-use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
+use crate::config::{DriveConfig, OpenConfig, Part, StartError};
 use crate::created::{Created, FileId, Unfinished};
 use crate::groups::open_groups;
 
@@ -85,6 +85,8 @@ impl Opened {
 /// has made.
 pub struct Opening<'a> {
     config: &'a OpenConfig,
+    /// All drives, in the order of opening, each with the number of its volume.
+    drives: Vec<(&'a DriveConfig, usize)>,
     host: Host,
     /// For each drive, the CPU of its worker.
     workers: Vec<Option<CpuId>>,
@@ -121,7 +123,11 @@ impl<'a> Opening<'a> {
             created: Created::default(),
         };
         let (disks, places, created) = (Vec::new(), Places::default(), Unfinished::default());
-        Ok(Opening { config, host, workers, disks, places, created, opened })
+        let volumes = config.volumes.iter().enumerate();
+        let drives =
+            volumes.flat_map(|(at, volume)| volume.drives.iter().map(move |one| (one, at)));
+        let drives = drives.collect();
+        Ok(Opening { config, drives, host, workers, disks, places, created, opened })
     }
 
     /// Ends [`Opening::open_next`] early, with an error, once `cancel` is set: where it waits for a
@@ -141,7 +147,7 @@ impl<'a> Opening<'a> {
     /// The drive that [`Opening::open_next`] opens; none if all are open.
     #[must_use]
     pub fn next_drive(&self) -> Option<&'a DriveConfig> {
-        self.config.drives().nth(self.disks.len())
+        self.drives.get(self.disks.len()).map(|(drive, _)| *drive)
     }
 
     /// Opens the next drive. Gives the file that it is on, if it is on one.
@@ -199,12 +205,7 @@ impl<'a> Opening<'a> {
 
     /// The I/O threads of the volume that a drive belongs to.
     fn io_threads_of(&self, drive: usize) -> u16 {
-        let mut before = 0;
-        let is_its = |volume: &VolumeConfig| {
-            before += volume.drives.len();
-            drive < before
-        };
-        let volume = self.config.volumes.iter().position(is_its);
+        let volume = self.drives.get(drive).map(|(_, volume)| *volume);
         let threads = volume.and_then(|volume| self.config.io_threads.get(volume)).copied();
         let is_cached = volume.is_some_and(|volume| self.config.volumes[volume].cache.is_some());
         // A cache's flusher has a queue of each drive, too.
@@ -240,6 +241,7 @@ fn pinning(topology: &Topology, busy: &[CpuId]) -> Pinning {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::VolumeConfig;
 
     #[test]
     fn workers_are_pinned_only_beside_threads_that_are_and_where_a_cpu_is_left() {

@@ -6,6 +6,8 @@
 //! clusters say what a drive is when they are asked. Called by opening.rs and assemble.rs, and by
 //! programs that only look at drives.
 
+use std::collections::HashMap;
+
 use millrace_block::ErrorKind;
 use millrace_drives::{Place, Spec, SpecError, file_place};
 
@@ -14,7 +16,17 @@ use crate::assemble::{DriveOptions, Host, OpenedDrive, SetupError, open_drive};
 /// Drives, in the order of opening, and where they keep their data.
 #[derive(Debug, Default)]
 pub struct Places {
-    drives: Vec<(String, Option<Place>)>,
+    /// Names.
+    drives: Vec<String>,
+    /// The drives at each place, by its identity.
+    users: HashMap<(u64, u64), PlaceUsers>,
+}
+
+/// Numbers of drives at one place.
+#[derive(Debug)]
+struct PlaceUsers {
+    first: usize,
+    first_writer: Option<usize>,
 }
 
 impl Places {
@@ -24,18 +36,28 @@ impl Places {
     /// `SameFile` if it is in the way of another drive; it is entered in any case.
     pub fn take(&mut self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
         let free = self.check(name, place);
-        self.drives.push((name.to_owned(), place));
+        let number = self.drives.len();
+        self.drives.push(name.to_owned());
+        if let Some(place) = place {
+            let none = PlaceUsers { first: number, first_writer: None };
+            let users = self.users.entry(place.identity).or_insert(none);
+            let writer = (!place.read_only).then_some(number);
+            users.first_writer = users.first_writer.or(writer);
+        }
         free
     }
 
     /// Refuses a place where a drive keeps its data already.
     fn check(&self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
         let Some(place) = place else { return Ok(()) };
-        let is_other = |known: &(String, Option<Place>)| {
-            known.1.is_some_and(|known| known.clashes_with(&place))
-        };
-        let Some(other) = self.drives.iter().position(is_other) else { return Ok(()) };
-        let (name, other_name) = (name.to_owned(), self.drives[other].0.clone());
+        // As `Place::clashes_with`: only readers share a place.
+        let users = self.users.get(&place.identity);
+        let other = users.and_then(|users| match place.read_only {
+            true => users.first_writer,
+            false => Some(users.first),
+        });
+        let Some(other) = other else { return Ok(()) };
+        let (name, other_name) = (name.to_owned(), self.drives[other].clone());
         Err(SetupError::SameFile { name, other, other_name })
     }
 

@@ -4,6 +4,7 @@
 //! and the rules over all of it: who listens where, and how many I/O threads a volume's drives have
 //! queues for. Called by serve.rs and servers.rs.
 
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use millrace_block::ControllerConfig;
@@ -175,16 +176,20 @@ impl ServeConfig {
     /// The addresses of NBD in the order in which exports name them, each with its exports.
     #[must_use]
     pub fn listeners(&self) -> Vec<ListenConfig> {
-        let mut listeners: Vec<ListenConfig> = Vec::new();
+        let (mut listeners, mut places) = (Vec::<ListenConfig>::new(), HashMap::new());
+        let settings = self.settings();
         for (number, export) in self.exports.iter().enumerate() {
             for listen in &export.nbd {
-                match listeners.iter_mut().find(|known| known.listen == *listen) {
-                    Some(known) => known.exports.push(number),
-                    None => listeners.push(ListenConfig {
-                        access: self.access_of(listen),
-                        ..ListenConfig::new(listen.clone(), vec![number])
-                    }),
+                let place = *places.entry(listen).or_insert(listeners.len());
+                if let Some(known) = listeners.get_mut(place) {
+                    known.exports.push(number);
+                    continue;
                 }
+                let access = settings.get(listen).map(|one| one.access.clone());
+                listeners.push(ListenConfig {
+                    access: access.unwrap_or_default(),
+                    ..ListenConfig::new(listen.clone(), vec![number])
+                });
             }
         }
         listeners
@@ -199,7 +204,7 @@ impl ServeConfig {
             controllers: self.controllers.clone(),
             groups: self.groups.clone(),
             volumes: self.volumes.clone(),
-            io_threads: self.volumes.iter().map(|volume| self.threads_of(&volume.name)).collect(),
+            io_threads: self.io_threads(),
             pinned_cpus: self.server.cpus.iter().copied().chain(pinned).map(CpuId).collect(),
         }
     }
@@ -210,14 +215,31 @@ impl ServeConfig {
     /// # Errors
     /// The first one, with its part.
     pub fn validate(&self) -> Result<(), StartError> {
+        let volumes: HashSet<&str> = self.volumes.iter().map(|one| one.name.as_str()).collect();
+        let groups: HashSet<&str> = self.groups.iter().map(|one| one.name.as_str()).collect();
+        // The first export of each group, with a group for each client and without.
+        let mut first_of = HashMap::new();
+        for export in &self.exports {
+            first_of.entry((export.group_name(), export.group_each)).or_insert(export);
+        }
         for (number, export) in self.exports.iter().enumerate() {
             let wrong = |what: &str| {
                 StartError::invalid(Part::Export(number), format!("export {}: {what}", export.name))
             };
-            if self.volume_number(&export.volume).is_none() {
+            if !volumes.contains(export.volume.as_str()) {
                 return Err(wrong(&format!("there is no volume {}", export.volume)));
             }
-            self.check_group(export).map_err(|text| wrong(&text))?;
+            let name = export.group_name();
+            if name != DEFAULT_GROUP && !groups.contains(name) {
+                return Err(wrong(&format!("there is no group {name}")));
+            }
+            if let Some(other) = first_of.get(&(name, !export.group_each)) {
+                return Err(wrong(&format!(
+                    "group {name} has a group for each client here, and none at export {}; name \
+                     two groups",
+                    other.name
+                )));
+            }
             self.check_tls_allow(export).map_err(|text| wrong(&text))?;
             if export.nbd.is_empty() && export.guests.is_none() {
                 return Err(wrong("nothing serves it; give it an address of NBD or a socket"));
@@ -232,24 +254,6 @@ impl ServeConfig {
         self.check_listeners()
     }
 
-    /// Whether the group of an export is there, and goes with how other exports use it.
-    fn check_group(&self, export: &ExportConfig) -> Result<(), String> {
-        let name = export.group_name();
-        if name != DEFAULT_GROUP && !self.groups.iter().any(|group| group.name == name) {
-            return Err(format!("there is no group {name}"));
-        }
-        let differs = |other: &&ExportConfig| {
-            other.group_name() == name && other.group_each != export.group_each
-        };
-        match self.exports.iter().find(differs) {
-            Some(other) => Err(format!(
-                "group {name} has a group for each client here, and none at export {}; name two groups",
-                other.name
-            )),
-            None => Ok(()),
-        }
-    }
-
     /// I/O threads of NBD, if there is anything for them to do.
     pub(super) fn nbd_threads(&self) -> u16 {
         match self.exports.iter().all(|export| export.nbd.is_empty()) {
@@ -258,11 +262,16 @@ impl ServeConfig {
         }
     }
 
-    /// I/O threads that have queues of the drives of a volume.
-    fn threads_of(&self, volume: &str) -> u16 {
-        let exports = self.exports.iter().filter(|export| export.volume == volume);
-        let guests = exports.filter_map(|export| export.guests.as_ref());
-        self.nbd_threads() + guests.map(GuestConfig::thread_count).sum::<u16>()
+    /// For each volume, the I/O threads that have queues of its drives.
+    fn io_threads(&self) -> Vec<u16> {
+        let mut of_guests: HashMap<&str, u16> = HashMap::new();
+        for export in &self.exports {
+            let threads = export.guests.as_ref().map_or(0, GuestConfig::thread_count);
+            *of_guests.entry(&export.volume).or_default() += threads;
+        }
+        let of_guests = |name: &str| of_guests.get(name).copied().unwrap_or(0);
+        let nbd = self.nbd_threads();
+        self.volumes.iter().map(|volume| nbd + of_guests(&volume.name)).collect()
     }
 }
 

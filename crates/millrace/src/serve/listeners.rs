@@ -4,6 +4,7 @@
 //! certificates. Called by config.rs when it checks and by servers.rs when it starts; calls
 //! `millrace-tls`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use millrace_exports::SocketAccess;
@@ -55,6 +56,11 @@ impl ListenerConfig {
 }
 
 impl ServeConfig {
+    /// The settings of addresses that have some of their own; the first ones of each.
+    pub(super) fn settings(&self) -> HashMap<&Listen, &ListenerConfig> {
+        self.listener_settings.iter().rev().map(|one| (&one.listen, one)).collect()
+    }
+
     /// The settings of an address, if it has some of its own.
     fn settings_of(&self, listen: &Listen) -> Option<&ListenerConfig> {
         self.listener_settings.iter().find(|one| one.listen == *listen)

@@ -3,14 +3,16 @@
 //! Starts and stops them together, and asks them together what there is to know. Made of a
 //! configuration and of the volumes that were opened for it.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, ScopedJoinHandle};
 use std::time::Duration;
 
-use millrace_block::Error;
+use millrace_block::{Error, Volume};
 use millrace_exports::nbd::{self, Listen, Observer, StopReport};
 use millrace_exports::vhost::{Say, VhostConfig, VhostExport, VhostObserver, VhostServer};
 use millrace_exports::virtio;
+use millrace_machine::Native;
 
 use super::config::{ExportConfig, ServeConfig};
 use super::groups::ServedGroups;
@@ -192,11 +194,14 @@ fn nbd_config(
     listeners: Vec<nbd::ListenConfig>,
     (opened, groups): (&Opened, &ServedGroups),
 ) -> Result<nbd::ServerConfig, Error> {
+    let volumes: HashMap<&str, &Arc<Volume<Native>>> =
+        opened.volumes.iter().map(|volume| (volume.name(), volume)).collect();
     let export = |export: &ExportConfig| {
+        let volume = volumes.get(export.volume.as_str());
         Ok(nbd::ExportConfig {
             name: export.name.clone(),
             description: export.description.clone(),
-            volume: Arc::clone(opened.volume(&export.volume)?),
+            volume: Arc::clone(volume.map_or_else(|| opened.volume(&export.volume), |v| Ok(*v))?),
             read_only: export.read_only,
             group: groups.of_export(export),
             tls_allow: export.tls_allow.clone(),

@@ -5,13 +5,15 @@
 //! are as the plan has them, quoted for a shell, and names and sockets are percent-encoded as an
 //! NBD URI needs them. Called by `serve`.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::Path;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use millrace::{
-    CacheMode, DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket, Volume,
+    CacheMode, DriveConfig, DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket,
+    Volume,
 };
 use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing};
 use millrace_console::{counted, quoted, visible};
@@ -86,17 +88,18 @@ pub fn serving(
     text.push_str(&groups(plan));
     text.push_str(&caches(plan));
     text.push_str(&controllers(plan));
+    let named = opened.volumes.iter().map(|volume| (volume.name(), &**volume)).collect();
     for (listener, export) in pairs(plan) {
-        let access = access(export, opened);
+        let access = access(export, &named);
         let (uri, group) = (uri(listener, export, None), membership(export));
         let _ = writeln!(text, "export \"{}\" at {uri}{access}{group}", export.name);
     }
-    text.push_str(&machines(plan, opened));
+    text.push_str(&machines(plan, &named));
     if workers.threads() > 0 {
         let _ = writeln!(text, "drives' workers, {}", workers.describe());
     }
     if let Some((listener, export)) = pairs(plan).find(|(listener, _)| has_uri(listener)) {
-        let volume = volume_of(export, opened);
+        let volume = volume_of(export, &named);
         let size_bytes = volume.capacity() << SECTOR_SHIFT;
         let named = tls_host::of(listener);
         if !named.remark.is_empty() {
@@ -154,22 +157,24 @@ fn groups(plan: &ServePlan) -> String {
     format!("{}\n\n", table.trim_fmt())
 }
 
-fn volume_of<'a>(export: &ExportConfig, opened: &'a Opened) -> &'a Volume {
-    opened.volume(&export.volume).expect("a plan's exports name volumes of the plan")
+type VolumesByName<'a> = HashMap<&'a str, &'a Volume>;
+
+fn volume_of<'a>(export: &ExportConfig, volumes: &VolumesByName<'a>) -> &'a Volume {
+    volumes.get(export.volume.as_str()).expect("a plan's exports name volumes of the plan")
 }
 
 /// Access of clients where it is limited: an export of drives that take no writes takes none
 /// either.
-fn access(export: &ExportConfig, opened: &Opened) -> &'static str {
-    let features = &volume_of(export, opened).limits().features;
+fn access(export: &ExportConfig, volumes: &VolumesByName<'_>) -> &'static str {
+    let features = &volume_of(export, volumes).limits().features;
     if export.read_only || features.read_only { ", read-only" } else { "" }
 }
 
 /// A line for each export to virtual machines.
-fn machines(plan: &ServePlan, opened: &Opened) -> String {
+fn machines(plan: &ServePlan, volumes: &VolumesByName<'_>) -> String {
     let mut text = String::new();
     for (export, guests, _) in plan.guests() {
-        let (access, group) = (access(export, opened), membership(export));
+        let (access, group) = (access(export, volumes), membership(export));
         let path = guests.path().to_string_lossy();
         let threads = usize::from(guests.thread_count());
         let cpus: Vec<String> = guests.pinned_cpus().map(|cpu| cpu.to_string()).collect();
@@ -251,10 +256,10 @@ fn caches(plan: &ServePlan) -> String {
 
 fn drives(plan: &ServePlan, opened: &Opened) -> String {
     let mut table = table(&["drive", "size", "queues", "what"]);
+    let configs: HashMap<&str, &DriveConfig> =
+        plan.config.drives().map(|drive| (drive.name.as_str(), drive)).collect();
     for disk in opened.volumes.iter().flat_map(|volume| volume.drives()) {
-        let Some(drive) = plan.config.drives().find(|drive| drive.name == disk.name()) else {
-            continue;
-        };
+        let Some(drive) = configs.get(disk.name()) else { continue };
         let size = bytes_for_people(disk.capacity() << 9);
         let queues = queues(disk, &design(drive.options.stack, drive.options.scheduler));
         let spec = drive.spec.to_string();

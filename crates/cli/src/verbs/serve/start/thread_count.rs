@@ -6,6 +6,7 @@
 //! the kernel for each I/O thread with io_uring, else those that the process's pool keeps.
 //! docs/configuration.md has the same sum for people.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use millrace::{DriveConfig, Opened};
@@ -64,10 +65,9 @@ fn has_io_uring() -> bool {
 
 fn needed(plan: &ServePlan, opened: &Opened, (has_views, has_ring): (bool, bool)) -> ThreadCount {
     let config = &plan.config;
-    let has_files = |name: &str| {
-        let volume = config.volumes.iter().find(|volume| volume.name == name);
-        volume.is_some_and(|volume| volume.drives.iter().any(on_ring))
-    };
+    let files = config.volumes.iter().filter(|volume| volume.drives.iter().any(on_ring));
+    let files: HashSet<&str> = files.map(|volume| volume.name.as_str()).collect();
+    let has_files = |name: &str| files.contains(name);
     let nbd: Vec<_> = config.exports.iter().filter(|export| !export.nbd.is_empty()).collect();
     let nbd_threads = if nbd.is_empty() { 0 } else { usize::from(config.server.threads) };
     let nbd_files = nbd.iter().any(|export| has_files(&export.volume));
