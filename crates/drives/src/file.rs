@@ -173,8 +173,6 @@ pub(crate) struct FileState {
     pub(crate) file: File,
     /// Behind the file, which is closed before it counts as free.
     _held: Option<Held>,
-    /// For questions about holes, which move the file position; none where they cannot be asked.
-    map: Option<File>,
     /// Operations in flight that change the allocation. They lock the file against questions about
     /// holes, for as long as they take.
     pub(crate) allocating: AtomicU64,
@@ -186,7 +184,8 @@ pub(crate) struct FileState {
     /// Transfers end at multiples of this, in bytes.
     pub(crate) transfer_unit: u64,
     pub(crate) bounce_bytes: usize,
-    pub(crate) zeroes: Buffer,
+    /// What is written where the file system cannot zero a range; one for all drives.
+    pub(crate) zeroes: &'static Buffer,
     pub(crate) no_punch: AtomicBool,
     /// A sync has failed. The system reports a lost write once, to one of those who share the file,
     /// so no later flush can vouch for what was acknowledged before.
@@ -194,6 +193,14 @@ pub(crate) struct FileState {
     pub(crate) no_zero_range: AtomicBool,
     pub(crate) counters: Arc<FileCounters>,
     pub(crate) lent: LentMemory,
+}
+
+impl FileState {
+    /// The file, for questions about holes; none where they cannot be asked. They move the file
+    /// position, which no I/O uses.
+    fn map(&self) -> Option<&File> {
+        (!self.geometry.is_block).then_some(&self.file)
+    }
 }
 
 /// A drive in a file or on a block device.
@@ -366,12 +373,12 @@ impl Driver<Native> for FileDriver {
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         let data = vec![Extent { nr_sectors, hole: false, zero: false }];
-        let Some(map) = &self.shared.map else { return data };
+        let Some(map) = self.shared.map() else { return data };
         extents_of(map, sector, nr_sectors).unwrap_or(data)
     }
 
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
-        let Some(map) = &self.shared.map else { return false };
+        let Some(map) = self.shared.map() else { return false };
         // Relaxed: a late look costs a wait.
         if self.shared.allocating.load(Ordering::Relaxed) > 0 {
             return false;

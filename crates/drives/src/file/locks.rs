@@ -7,6 +7,7 @@
 //! block/file-posix.c (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`) and docs/system/images.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -35,10 +36,10 @@ const READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
-/// Files that drives of this process have locked (device and inode), once for each drive.
-static HELD: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+/// Files that drives of this process have locked (device and inode), and the number of such drives.
+static HELD: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
 
-fn held() -> MutexGuard<'static, Vec<(u64, u64)>> {
+fn held() -> MutexGuard<'static, BTreeMap<(u64, u64), usize>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -49,8 +50,11 @@ pub(super) struct Held((u64, u64));
 impl Drop for Held {
     fn drop(&mut self) {
         let mut all = held();
-        if let Some(place) = all.iter().position(|one| *one == self.0) {
-            all.swap_remove(place);
+        if let Some(drives) = all.get_mut(&self.0) {
+            *drives -= 1;
+            if *drives == 0 {
+                all.remove(&self.0);
+            }
         }
     }
 }
@@ -70,7 +74,7 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<Held, Error> {
     for _ in 0..TRIES {
         found = match attempt(file, FileAccess::of(config)) {
             Ok(None) => {
-                held().push(identity);
+                *held().entry(identity).or_default() += 1;
                 return Ok(Held(identity));
             }
             Ok(Some(found)) => found,
@@ -78,7 +82,7 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<Held, Error> {
         };
         // A drive that is open here lets go when its program wants it to, not by and by. What a
         // drive that was closed leaves to its ring is in the list no more.
-        if held().contains(&identity) {
+        if held().contains_key(&identity) {
             return Err(Error::new(ErrorKind::Busy, used_here(path)));
         }
         if config.cancel.sleep(PAUSE) {
@@ -293,7 +297,7 @@ mod tests {
         });
         drop(FileDriver::open(config(false)).unwrap());
         letting_go.join().unwrap();
-        assert!(!held().contains(&identity(&path)));
+        assert!(!held().contains_key(&identity(&path)));
     }
 
     fn identity(path: &Path) -> (u64, u64) {

@@ -63,21 +63,18 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         let _ = probe::can_allocate(&file, PUNCH);
     }
     let warnings = format::note(&config.path, geometry.store_bytes).into_iter().collect();
-    let map = || open_store(&config.path, OpenOptions::new().read(true), 0).ok();
-    let map = if geometry.is_block { None } else { map() };
     let dma_alignment = align.map_or(0, |align| align.memory.max(1) - 1);
     let unit = align.map_or(1, |_| geometry.logical);
     let shared = FileState {
         file,
         _held: held,
-        map,
         allocating: AtomicU64::new(0),
         size_bytes: AtomicU64::new(geometry.size_bytes),
         geometry,
         memory_masks: (dma_alignment as usize, unit as usize - 1),
         transfer_unit: unit.into(),
         bounce_bytes: (MAX_SECTORS as usize) << 9,
-        zeroes: Buffer::new(ZEROES_BYTES),
+        zeroes: zeroes(),
         no_punch: AtomicBool::new(no_punch),
         no_zero_range: AtomicBool::new(no_zero_range),
         sync_failed: AtomicBool::new(false),
@@ -89,6 +86,12 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         made.keep();
     }
     Ok(FileDriver { config, shared, share, dma_alignment, notes, warnings })
+}
+
+/// The zeroes of all drives.
+fn zeroes() -> &'static Buffer {
+    static ZEROES: OnceLock<Buffer> = OnceLock::new();
+    ZEROES.get_or_init(|| Buffer::new(ZEROES_BYTES))
 }
 
 pub(super) fn system(path: &Path, doing: &str, error: &io::Error) -> Error {

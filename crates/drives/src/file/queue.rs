@@ -256,7 +256,7 @@ impl FileQueue {
         if flight.discards {
             return Some(Status::NotSupported);
         }
-        flight.fall_back_to_zeroes(&shared.zeroes);
+        flight.fall_back_to_zeroes(shared.zeroes);
         None
     }
 }
@@ -276,7 +276,7 @@ impl DriverQueue<Native> for FileQueue {
         flight.fill(work, rq);
         flight.discards = rq.op() == Op::Discard;
         if work == Work::Zeroes {
-            flight.fall_back_to_zeroes(&self.shared.zeroes);
+            flight.fall_back_to_zeroes(self.shared.zeroes);
         }
         if rq.op().has_data() && !self.align(index) {
             self.flights[index].work = Work::Idle;

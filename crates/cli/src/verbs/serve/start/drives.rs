@@ -5,6 +5,7 @@
 //! for with a word.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -15,8 +16,9 @@ use super::startup::Startup;
 use crate::config::ServePlan;
 use crate::verbs::serve::check::{lost_file, probe, start_error};
 
-/// Longest time that a file may be locked before a person hears of it.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// From one look at the drive that is being opened to the next. A person hears of a drive that is
+/// the same at two looks.
+const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Opens all drives of a plan and makes its volumes.
 ///
@@ -30,38 +32,47 @@ pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
     let mut opening =
         Opening::new(&config).map_err(problem)?.cancelled_by(startup.cancel().clone());
     let mut noted = 0;
-    while let Some(drive) = opening.next_drive() {
-        let spec = drive.spec.to_string();
-        startup.step(format!("opening drive {} ({})", visible(&drive.name), visible(&spec)))?;
-        saying_what_it_waits_for(drive, startup, || opening.open_next()).map_err(problem)?;
-        let made = opening.created().after(noted);
-        noted += made.paths().count();
-        startup.made(made);
-    }
+    let current = Mutex::new(None);
+    let (done, waiting) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let current = &current;
+        // Without a thread nothing is said.
+        let _ =
+            thread::Builder::new().spawn_scoped(scope, move || watch(current, &waiting, startup));
+        let _done = done;
+        while let Some(drive) = opening.next_drive() {
+            let spec = drive.spec.to_string();
+            startup.step(format!("opening drive {} ({})", visible(&drive.name), visible(&spec)))?;
+            *current.lock().unwrap_or_else(PoisonError::into_inner) = Some(drive);
+            opening.open_next().map_err(problem)?;
+            let made = opening.created().after(noted);
+            noted += made.paths().count();
+            startup.made(made);
+        }
+        anyhow::Ok(())
+    })?;
     startup.step("making the volumes")?;
     Ok(opening.finish().map_err(problem)?)
 }
 
-/// Opens a drive; says meanwhile what it waits for, if that takes long.
-fn saying_what_it_waits_for<T>(
-    drive: &DriveConfig,
-    startup: &Startup,
-    open: impl FnOnce() -> T,
-) -> T {
-    let Some(awaited) = probe::awaited(&drive.spec) else { return open() };
-    let (opened, waiting) = mpsc::channel::<()>();
-    thread::scope(|scope| {
-        let say = move || {
-            if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                tracing::info!("drive {}: waiting {awaited}", drive.name);
-                // What is wrong with a start that has ended is said by whoever ends it.
-                let _ = startup.step(format!("drive {} was waiting {awaited}", drive.name));
-            }
+/// Says what a drive waits for whose opening takes long, until `waiting` has no sender any more.
+fn watch(current: &Mutex<Option<&DriveConfig>>, waiting: &mpsc::Receiver<()>, startup: &Startup) {
+    let mut seen: Option<(&DriveConfig, bool)> = None;
+    while waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        let Some(drive) = *current.lock().unwrap_or_else(PoisonError::into_inner) else { continue };
+        let said = match seen {
+            Some((last, said)) if std::ptr::eq(last, drive) => said || say(drive, startup),
+            _ => false,
         };
-        // Without a thread nothing is said.
-        let _ = thread::Builder::new().spawn_scoped(scope, say);
-        let result = open();
-        drop(opened);
-        result
-    })
+        seen = Some((drive, said));
+    }
+}
+
+/// Says what a drive waits for, if that is known.
+fn say(drive: &DriveConfig, startup: &Startup) -> bool {
+    let Some(awaited) = probe::awaited(&drive.spec) else { return false };
+    tracing::info!("drive {}: waiting {awaited}", drive.name);
+    // What is wrong with a start that has ended is said by whoever ends it.
+    let _ = startup.step(format!("drive {} was waiting {awaited}", drive.name));
+    true
 }
