@@ -12,6 +12,7 @@ pub(crate) mod direct;
 pub(crate) mod dispatch;
 pub(crate) mod freeze;
 pub(crate) mod handover;
+pub(crate) mod lazy_queues;
 pub(crate) mod queues;
 pub(crate) mod runner;
 pub(crate) mod scheduled;
@@ -29,7 +30,7 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use millrace_machine::{CpuId, Lock, Machine, Meter, NodeId, Order, Word};
+use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Word};
 
 use crate::account::DiskStats;
 use crate::account::failures::{Failure, FailureLog, Failures};
@@ -44,12 +45,13 @@ use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector};
 use crate::chain::bio_set::{BioSet, BioSetRef};
 use crate::chain::slot::{BioList, Waited};
+use crate::disk::lazy_queues::{DiskQueues, LazyQueues, QueueShape};
 use crate::disk::worker_state::WorkerState;
 use crate::queue::controller::queues_max;
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::queue::io_thread::IoThread;
 use crate::queue::request::Tag;
-use crate::queue::{HardwareQueue, Route, Serve, SoftwareQueue, Spread};
+use crate::queue::{Route, Serve, Spread};
 
 use baseline::Baseline;
 use baseline::lanes::Lanes;
@@ -180,9 +182,8 @@ pub struct Disk<M: Machine> {
     pub(crate) kind: QueueKind,
     /// Flags that the driver sees: FUA only if it takes it, PREFLUSH never.
     pub(crate) flags_taken: OpFlags,
-    pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
-    pub(crate) hctxs: Box<[HardwareQueue<M>]>,
-    pub(crate) path: SubmitPath,
+    /// Its software and hardware queues.
+    pub(crate) queues: LazyQueues<M>,
     /// The design that it follows instead of the multi-queue one.
     pub(crate) baseline: Option<Baseline<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
@@ -238,35 +239,26 @@ impl<M: Machine> Disk<M> {
         };
         let hw = HwQueues { count: queues_max(config.tag_settings(), hw), ..hw };
         let baseline = baseline::of(&*driver, &mut config, hw, (&topology, threads))?;
-        let lanes = baseline::lanes(baseline.as_ref());
         let (ctxs, shared) = queues::queue_counts(&config, hw, &topology, threads);
         let worker = queues::worker_queue(&config, hw, &topology, shared);
-        let hctxs = match lanes {
-            Some(lanes) => lanes.open(&config, hw),
-            None => {
-                let count = shared.max(worker.map_or(0, |hctx| usize::from(hctx) + 1));
-                queues::hardware_queues(&config, hw, (ctxs, count))
+        let shape = QueueShape { hw, shared: (ctxs, shared), worker };
+        let queues = match hw.kind {
+            // Machines of the laboratory have them before a measurement begins.
+            QueueKind::OwnerOnly if baseline.is_none() && M::THREADS_MOVE => {
+                LazyQueues::later(shape)
+            }
+            kind => {
+                let queues = DiskQueues::new(&config, &shape, baseline.as_ref());
+                if kind == QueueKind::AnyThread {
+                    queues.open_all(&*driver)?;
+                }
+                LazyQueues::made(shape, queues)
             }
         };
-        if M::Meter::is_on() {
-            hctxs.iter().for_each(|hctx| hctx.serve.meter());
-        }
-        if hw.kind == QueueKind::AnyThread {
-            for (index, hctx) in hctxs.iter().enumerate() {
-                let depth = hctx.tags.depth_with_reserved();
-                hctx.serve.enter().queue = Some(driver.open_queue(index as u16, depth)?);
-            }
-        }
         let flush =
             FlushState { issued: false, pending: BioList::new(), pending_hctx: 0, moves: 0 };
-        let is_pairs = lanes.is_none() && queues::one_to_one(&config, ctxs, shared);
-        let feeds = if is_pairs { 1 } else { hctxs.len() };
-        let path = match &baseline {
-            Some(baseline) => baseline.stack.submit_path(&config, &hctxs[0]),
-            None => queues::path_of(&config, (ctxs, shared), &hctxs[0]),
-        };
         Ok(Arc::new_cyclic(|this| Disk {
-            path,
+            queues,
             limits,
             sizes: LiveSizes {
                 capacity: M::Word::new(capacity),
@@ -278,13 +270,11 @@ impl<M: Machine> Disk<M> {
                 true => OpFlags::NOUNMAP.with(OpFlags::FUA),
                 false => OpFlags::NOUNMAP,
             },
-            ctxs: (0..ctxs).map(|_| SoftwareQueue::new(feeds, worker)).collect(),
             baseline,
             flush: M::Lock::new("flush", flush),
             abandoned: M::Lock::new("abandoned", Vec::new()),
             accounts: Accounts::new(),
             worker_state: worker.map(WorkerState::new),
-            hctxs,
             config,
             this: Weak::clone(this),
         }))
@@ -293,7 +283,8 @@ impl<M: Machine> Disk<M> {
     /// Has its serve locks count, too, until nobody asks for lock statistics any more; to be called
     /// after that began. A disk that is made meanwhile does so by itself.
     pub fn meter_locks(&self) {
-        self.hctxs.iter().for_each(|hctx| hctx.serve.meter());
+        let queues = self.queues.get();
+        queues.iter().flat_map(|queues| &queues.hctxs).for_each(|hctx| hctx.serve.meter());
     }
 
     /// Its name.
@@ -345,20 +336,29 @@ impl<M: Machine> Disk<M> {
         self.kind
     }
 
+    /// Whether a thread may wait with its channel until it has I/O for the drive: opening the queue
+    /// then is quick and waits for nobody.
+    #[must_use]
+    pub fn may_open_late(&self) -> bool {
+        self.kind == QueueKind::AnyThread || self.driver.may_open_late()
+    }
+
     /// How many software and hardware queues it has; a hardware queue that several threads are
     /// inside at once is one.
     #[must_use]
     pub fn queue_count(&self) -> (usize, usize) {
         let lanes = baseline::lanes(self.baseline.as_ref());
-        (self.ctxs.len(), lanes.map_or(self.hctxs.len(), Lanes::queues))
+        let (ctxs, hctxs) = self.queues.shape().counts();
+        (ctxs, lanes.map_or(hctxs, Lanes::queues))
     }
 
     /// Tags in use at this moment; of a set that it shares with other drives, by all of them.
     #[must_use]
     pub fn tags_in_use(&self) -> u32 {
-        match self.hctxs.iter().position(|h| !Arc::ptr_eq(&h.tags, &self.hctxs[0].tags)) {
-            None => self.hctxs[0].tags.in_use(),
-            Some(_) => self.hctxs.iter().map(|h| h.tags.in_use()).sum(),
+        let Some(DiskQueues { hctxs, .. }) = self.queues.get() else { return 0 };
+        match hctxs.iter().position(|h| !Arc::ptr_eq(&h.tags, &hctxs[0].tags)) {
+            None => hctxs[0].tags.in_use(),
+            Some(_) => hctxs.iter().map(|h| h.tags.in_use()).sum(),
         }
     }
 
@@ -421,7 +421,8 @@ impl<M: Machine> Disk<M> {
 
     /// Makes the calling thread the owner of a queue that belongs to threads, and opens it there.
     pub(crate) fn own(&self, hctx: u16, thread: &IoThread<M>) -> Result<(), Error> {
-        let (queue, owner) = (&self.hctxs[usize::from(hctx)], thread.owner);
+        self.make_queues();
+        let (queue, owner) = (&self.hctxs()[usize::from(hctx)], thread.owner);
         if self.kind == QueueKind::OwnerOnly && !queue.is_owned_by(owner) {
             if !queue.reserve() {
                 let text = format!("{}: queue {hctx} belongs to another thread", self.name());
@@ -441,10 +442,13 @@ impl<M: Machine> Disk<M> {
     /// nothing in flight in them; what others have inserted and nobody has served yet is answered
     /// with `Aborted`.
     pub fn bring_down(&self, thread: &IoThread<M>) {
-        let queues = (0..).zip(&self.hctxs).take(self.owned_queues());
+        if self.queues.get().is_none() {
+            return;
+        }
+        let queues = (0..).zip(self.hctxs()).take(self.owned_queues());
         for (index, hctx) in queues.filter(|(_, hctx)| hctx.give_up(thread)) {
             let mut left = BioList::new();
-            hctx.take_pending(|ctx| left.append(self.ctxs[ctx].ctx.lock().list(index)));
+            hctx.take_pending(|ctx| left.append(self.ctxs()[ctx].ctx.lock().list(index)));
             let mut serve = hctx.serve.enter();
             left.append(&mut self.empty_queue(index, &mut serve));
             drop(serve);
@@ -471,7 +475,7 @@ impl<M: Machine> Disk<M> {
             if let Some(scheduling) = &mut serve.scheduling {
                 scheduling.taken_back(rq.tag());
             }
-            let chain = self.hctxs[usize::from(index)].tags.take_apart(rq);
+            let chain = self.hctxs()[usize::from(index)].tags.take_apart(rq);
             if chain.op() == Op::Flush {
                 // It was next, and never issued: with it go those that wait for it.
                 let mut flush = self.flush.lock();
@@ -488,13 +492,15 @@ impl<M: Machine> Disk<M> {
     /// Hardware queues that are not a worker's own.
     pub(crate) fn owned_queues(&self) -> usize {
         let workers = self.kind == QueueKind::OwnerOnly && self.worker_state.is_some();
-        self.hctxs.len() - usize::from(workers)
+        let count = self.queues.get().map(|queues| queues.hctxs.len());
+        count.unwrap_or_else(|| self.queues.shape().counts().1) - usize::from(workers)
     }
 
     /// Queues and account of a channel of the calling thread; `thread` is its number if it is an
     /// I/O thread. Where threads stay on their CPU, a queue that anybody may run belongs to the
     /// CPU, else to the thread: to the first thread that comes, as long as there are queues.
     pub(crate) fn join(&self, thread: Option<u16>) -> (Route, Arc<DiskStats<M>>) {
+        self.make_queues();
         let cpu = M::cpu();
         let topology = M::topology();
         let node = topology.node_of(cpu).0 as usize;
@@ -506,10 +512,10 @@ impl<M: Machine> Disk<M> {
         let route = match self.kind {
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 let lanes = baseline::lanes(self.baseline.as_ref());
-                let count = lanes.map_or(self.ctxs.len(), Lanes::count);
+                let count = lanes.map_or(self.ctxs().len(), Lanes::count);
                 let routes = (0..count).map(|more| route(self, (place + more) % count, node));
                 // Counted once for all routes: thousands of threads may come.
-                let mut open = alloc::vec![0; self.hctxs.len()];
+                let mut open = alloc::vec![0; self.hctxs().len()];
                 stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
                 let users = |route: &Route| {
                     open[usize::from(route.hctx)] + usize::from(self.is_workers(route.hctx))
@@ -528,15 +534,15 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> Route {
     if let Some(lanes) = baseline::lanes(disk.baseline.as_ref()) {
         return lanes.route(place);
     }
-    let ctx = disk.config.software_queues.index(place, node, disk.ctxs.len());
+    let ctx = disk.config.software_queues.index(place, node, disk.ctxs().len());
     let hctx = match (disk.config.software_queues, disk.config.hardware_queues) {
         // A thread submits to the queue that it owns, or to one that some thread does: where
         // its CPU is has no say in it.
         _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
         // One software queue feeds whichever hardware queue the submitter's place names.
-        (Spread::One, hardware) => hardware.index(place, node, disk.hctxs.len()),
-        (Spread::Node, Spread::Core) => place % disk.hctxs.len(),
-        _ => disk.driver.map(ctx, disk.ctxs.len(), disk.hctxs.len()),
+        (Spread::One, hardware) => hardware.index(place, node, disk.hctxs().len()),
+        (Spread::Node, Spread::Core) => place % disk.hctxs().len(),
+        _ => disk.driver.map(ctx, disk.ctxs().len(), disk.hctxs().len()),
     };
     Route { ctx: ctx as u16, hctx: hctx as u16, number: 0 }
 }
@@ -544,8 +550,9 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> Route {
 impl<M: Machine> Drop for Disk<M> {
     /// Bios that are still inside belong to sets that were leaked because of them.
     fn drop(&mut self) {
-        self.ctxs.iter().for_each(|ctx| ctx.ctx.lock().leak());
-        for hctx in &self.hctxs {
+        let Some(queues) = self.queues.get() else { return };
+        queues.ctxs.iter().for_each(|ctx| ctx.ctx.lock().leak());
+        for hctx in &queues.hctxs {
             let mut serve = hctx.serve.enter();
             serve.staged.leak();
             core::mem::forget(serve.scheduling.take());

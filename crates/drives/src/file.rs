@@ -323,6 +323,11 @@ impl Driver<Native> for FileDriver {
         within(self.shared.geometry.tags, queues)
     }
 
+    fn may_open_late(&self) -> bool {
+        // A thread without io_uring must refuse such a drive at the start.
+        self.config.aio != Aio::Uring
+    }
+
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let path = self.config.path.display();
         let current = owner_queues::opener(&path, index)?;

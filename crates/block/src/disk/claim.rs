@@ -41,7 +41,8 @@ impl<M: Machine> Disk<M> {
 
     /// The queue that a thread owns, if it owns one.
     pub(crate) fn queue_of(&self, owner: u64) -> Option<u16> {
-        let queues = self.hctxs.iter().take(self.owned_queues());
+        let hctxs = &self.queues.get()?.hctxs;
+        let queues = hctxs.iter().take(self.owned_queues());
         queues.zip(0..).find(|(hctx, _)| hctx.is_owned_by(owner)).map(|(_, number)| number)
     }
 }

@@ -32,6 +32,7 @@ impl<M: Machine> Disk<M> {
     /// Whether nothing is queued or in flight. Meaningful while frozen.
     #[must_use]
     pub fn is_drained(&self) -> bool {
+        self.make_queues();
         // A flush that others joined goes back from a queue's end to a software queue, perhaps
         // behind this look: so no flush may be there before and after it, nor pass meanwhile. What
         // a worker left behind moves in this way, too.
@@ -70,12 +71,14 @@ impl<M: Machine> Disk<M> {
 
     /// Hands nothing to the driver from now on; bios queue up inside.
     pub fn quiesce(&self) {
-        self.hctxs.iter().for_each(|hctx| hctx.change(|serve| serve.quiesced = true));
+        self.make_queues();
+        self.hctxs().iter().for_each(|hctx| hctx.change(|serve| serve.quiesced = true));
     }
 
     /// Hands requests to the driver again, at the next poll of a channel.
     pub fn unquiesce(&self) {
-        for hctx in &self.hctxs {
+        self.make_queues();
+        for hctx in self.hctxs() {
             hctx.change(|serve| serve.quiesced = false);
             hctx.mark_own();
             hctx.ring();
@@ -84,15 +87,16 @@ impl<M: Machine> Disk<M> {
 }
 
 fn set_frozen<M: Machine>(disk: &Disk<M>, frozen: bool) {
+    disk.make_queues();
     match &disk.baseline {
         Some(baseline) if frozen => baseline.stack.freeze(),
         Some(baseline) => baseline.stack.unfreeze(),
         None => {}
     }
-    for ctx in &disk.ctxs {
+    for ctx in disk.ctxs() {
         ctx.ctx.lock().frozen = frozen;
     }
-    for hctx in &disk.hctxs {
+    for hctx in disk.hctxs() {
         hctx.change(|serve| serve.frozen = frozen);
     }
 }
@@ -101,14 +105,14 @@ fn set_frozen<M: Machine>(disk: &Disk<M>, frozen: bool) {
 fn worker_moves<M: Machine>(disk: &Disk<M>) -> u64 {
     let mut moves = 0;
     if let Some(worker_state) = &disk.worker_state {
-        disk.hctxs[usize::from(worker_state.hctx)].change(|serve| moves = serve.moves);
+        disk.hctxs()[usize::from(worker_state.hctx)].change(|serve| moves = serve.moves);
     }
     moves
 }
 
 /// Whether no queue holds anything.
 fn has_empty_queues<M: Machine>(disk: &Disk<M>) -> bool {
-    disk.ctxs.iter().all(|ctx| ctx.ctx.lock().is_empty())
+    disk.ctxs().iter().all(|ctx| ctx.ctx.lock().is_empty())
         && disk.baseline.iter().all(|baseline| baseline.stack.is_empty())
-        && disk.hctxs.iter().all(HardwareQueue::is_empty)
+        && disk.hctxs().iter().all(HardwareQueue::is_empty)
 }

@@ -218,6 +218,12 @@ pub trait Driver<M: Machine>: Send + Sync {
         let _ = thread;
         self.open_queue(index, depth)
     }
+    /// Whether its queues, which belong to threads, may be opened when their thread first needs
+    /// them, after the start: opening one is quick, waits for nobody, and takes nothing that may be
+    /// short beyond what the first queues of such drives on the thread take.
+    fn may_open_late(&self) -> bool {
+        false
+    }
     /// Whether this is a disk over a volume: its queues, which belong to threads, are polled by
     /// their owners also when no request is in flight, and asked for [`DriverQueue::has_work`].
     fn is_stacked(&self) -> bool {

@@ -95,7 +95,7 @@ impl Worker {
         let pool = Pool::new(budget, handle.clone(), shared.idle_bytes_max, number);
         let (exports, zeroes) = (shared.exports(), Arc::clone(&shared.zeroes));
         let submitter = Submitter::new(Arc::clone(&zeroes), number);
-        let core = Core {
+        let mut core = Core {
             ctx,
             exports,
             submitter,
@@ -106,6 +106,7 @@ impl Worker {
             threads: shared.mailboxes.len(),
             secure: TlsTurn::default(),
         };
+        core.submitter.lanes.open_early(&mut core.ctx, &core.exports.volumes)?;
         Ok(Worker {
             core,
             ring: Ring::new(handle),
@@ -545,6 +546,7 @@ fn follow_exports(worker: &mut Worker) {
             conn.touch(&mut worker.touched);
         }
     }
+    worker.core.submitter.lanes.keep_only(&exports.volumes);
     // Lanes that have no client any more may be of volumes that are gone.
     worker.client_timers.expect_unused_lane(0);
     worker.shared.served.note_served(worker.number, version);

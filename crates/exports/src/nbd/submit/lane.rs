@@ -1,8 +1,8 @@
 //! A volume as one I/O thread sees it: its channel, what waits for that, what its drives hold.
 //!
 //! Owned by the thread's `Submitter`, which submits and collects; overdue.rs looks for requests
-//! that no drive answers. A thread has a lane of a volume from its first client on, so volumes
-//! without clients cost neither memory nor time; lanes.rs keeps them.
+//! that no drive answers. A thread has a lane of most volumes from its first client on only, so
+//! volumes without clients cost neither memory nor time; lanes.rs keeps them.
 //!
 //! Invariants: `held_bytes` is the sum of the pool's buffers of this lane's started tickets, of
 //! those too whose clients have their answer or are gone; `overdue` counts the latter kind. Both
@@ -29,6 +29,8 @@ pub(crate) struct Lane {
     pub(crate) served: Arc<ServedVolume>,
     /// Connections of this thread to exports of the volume.
     pub(crate) clients: u32,
+    /// Kept without clients: another time its drives may be slow to open, or refused.
+    pub(crate) is_kept: bool,
     /// Tickets that the channel had no room for.
     pub(crate) waiting: VecDeque<u32>,
     /// Tickets of groups that the channel has room for no more of.
@@ -56,6 +58,7 @@ impl Lane {
             channel,
             served: Arc::clone(served),
             clients: 0,
+            is_kept: false,
             waiting: VecDeque::new(),
             held_back: ThrottledTickets::default(),
             timeout_ns,
@@ -102,6 +105,7 @@ impl Lane {
     pub(crate) fn is_unused(&self) -> bool {
         let waits = self.memory_waiters.len() + self.waiting.len();
         (self.clients, self.started, self.overdue, waits) == (0, 0, 0, 0)
+            && !self.is_kept
             && self.held_back.is_empty()
             && self.channel.in_flight() == 0
             && self.channel.quarantined_bios() == 0

@@ -4,15 +4,21 @@
 //! or a ticket of it, and may then become that of another one; tickets and connections name their
 //! lane by it.
 
+use std::collections::HashSet;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use millrace_block::{Error, Stamp, Volume};
 use millrace_machine::Native;
+use millrace_reactor::POOL_THREADS_KEPT;
 use millrace_runtime::IoContext;
 
 use super::super::exports::ServedVolume;
 use super::lane::{CHANNEL_DEPTH, Lane};
+
+/// Volumes that a thread opens early although it could wait: as many as there are threads for
+/// files from the start, of which each drive may bring one.
+const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 
 /// The outcome of [`Lanes::end_unused`].
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +70,38 @@ impl Lanes {
             lane.as_ref().is_some_and(|l| Arc::ptr_eq(&l.served, served))
         };
         self.0.iter().position(is_its)
+    }
+
+    /// Opens what a server has before it is ready: lanes of drives that may be slow to open or
+    /// refused, and those of a few other volumes, since with them come the threads that help with
+    /// files.
+    ///
+    /// # Errors
+    /// If a drive cannot open the thread's queue.
+    pub(crate) fn open_early(
+        &mut self,
+        ctx: &mut IoContext,
+        volumes: &[Arc<ServedVolume>],
+    ) -> Result<(), Error> {
+        let mut others = OPEN_EARLY;
+        for served in volumes {
+            let may_wait = served.volume.disks().iter().all(|disk| disk.may_open_late());
+            if may_wait && others == 0 {
+                continue;
+            }
+            others -= usize::from(may_wait);
+            let number = self.open(ctx, served)?;
+            self[number].is_kept = !may_wait;
+        }
+        Ok(())
+    }
+
+    /// Lets lanes of volumes go that are not among these.
+    pub(crate) fn keep_only(&mut self, volumes: &[Arc<ServedVolume>]) {
+        let kept: HashSet<_> = volumes.iter().map(Arc::as_ptr).collect();
+        for lane in self.iter_mut() {
+            lane.is_kept &= kept.contains(&Arc::as_ptr(&lane.served));
+        }
     }
 
     /// The number of a volume's lane, which is made if the thread has none.
