@@ -1,5 +1,6 @@
 //! The verbs of the command line, a module each. Called by cli.rs.
 
+pub mod connect;
 pub mod ctl;
 pub mod locks;
 pub mod serve;

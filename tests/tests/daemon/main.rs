@@ -4,6 +4,7 @@
 mod cache_clients;
 mod cache_durability;
 mod cache_views;
+mod control_access;
 mod ctl_resize;
 mod ctl_set;
 mod ctl_why;

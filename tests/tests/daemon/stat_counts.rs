@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use millrace_tests::known_load::{CONFIG, on_each_drive, serve};
 use millrace_tests::serving::{pattern, succeed};
-use millrace_tests::{Daemon, metrics, poll_within, run, tempdir};
+use millrace_tests::{Daemon, metrics, poll_within, run};
 use serde_json::Value;
 
 fn binary(daemon: &Daemon) -> PathBuf {
@@ -159,11 +159,11 @@ fn add(sum: &mut Value, later: &Value) {
 #[test]
 fn a_daemon_that_is_not_there_is_an_error_that_says_where_and_what_to_do() {
     let mut daemon = serve("");
-    let dir = tempdir();
-    let output = run(Command::new(binary(&daemon)).current_dir(dir.path()).arg("stat"));
+    let mut command = Command::new(binary(&daemon));
+    let output = run(command.current_dir(daemon.dir()).args(["stat", "--connect", "none"]));
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
-    let start = "millrace: unix:millrace-data/control.sock: there is no socket; start `millrace";
+    let start = "millrace: unix:none: there is no socket; start `millrace";
     assert!(text.starts_with(start) && text.contains("--connect unix:PATH"), "{text}");
     let mut command = stat(&daemon);
     daemon.kill9();

@@ -8,7 +8,6 @@ mod toml;
 mod why;
 
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
@@ -18,9 +17,8 @@ use millrace_console::{say, visible};
 use serde_json::{Value, json};
 
 use crate::config::words::bytes_for_people;
-use crate::verbs::stat::{CONNECT_DEFAULT, socket};
+use crate::verbs::connect::Connect;
 use crate::views::Set;
-use crate::views::client::Client;
 use crate::views::growth::VolumeGrowth;
 use crate::views::report::{Drive, Report, Volume};
 
@@ -67,15 +65,16 @@ warns at its start and in `millrace stat` until the volume is acknowledged.
 Exit status: 0 if it is, 2 if the volume has nothing to acknowledge.
 ";
 
-/// Where `--connect` goes, which belongs to each request.
+/// Place of `--connect`, which belongs to each request.
 const EXAMPLES: &str = "\
 Examples:
-  millrace ctl resize vol0              asks the daemon in ./millrace-data
+  millrace ctl resize vol0              asks the daemon that is found
   millrace ctl get --connect unix:/run/millrace/fast.sock.control
 
 Each request takes --connect unix:PATH behind its name: the daemon's control socket, which `serve` \
-prints as `control at unix:PATH`. It lies beside the first Unix socket of an export, with .control \
-after its name.
+prints as `control at unix:PATH`. Without it the variable MILLRACE_CONTROL names the socket; without \
+both, the first daemon is asked that has one in ./millrace-data, the working folder, \
+$XDG_RUNTIME_DIR/millrace or /run/millrace.
 ";
 
 /// Why a volume is as before although a drive has grown.
@@ -159,9 +158,8 @@ struct GetArgs {
 /// The daemon that is asked, and how its answer is printed.
 #[derive(Debug, clap::Args)]
 struct Daemon {
-    /// The daemon's control socket, unix:PATH
-    #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
-    connect: PathBuf,
+    #[command(flatten)]
+    connect: Connect,
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
@@ -177,7 +175,7 @@ fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
         return Ok((key, value));
     }
     // Which groups there are helps to say what is wrong; without a daemon the key does alone.
-    let report = Client::connect(&args.daemon.connect).and_then(|mut client| client.stats());
+    let report = args.daemon.connect.client().and_then(|mut client| client.stats());
     if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
         bail!(hint);
     }
@@ -209,7 +207,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn acknowledge(args: &AcknowledgeArgs) -> Result<ExitCode> {
-    Client::connect(&args.daemon.connect)?.acknowledge(&args.volume)?;
+    args.daemon.connect.client()?.acknowledge(&args.volume)?;
     say(&match args.daemon.json {
         true => format!("{}\n", json!({ "volume": args.volume })),
         false => format!("{}: acknowledged\n", visible(&args.volume)),
@@ -230,7 +228,7 @@ fn set(args: &SetArgs) -> Result<ExitCode> {
             bail!("{key} is given twice; give it once");
         }
     }
-    let changed = Client::connect(&args.daemon.connect)?.set(&asked)?;
+    let changed = args.daemon.connect.client()?.set(&asked)?;
     if args.daemon.json {
         say(&format!("{}\n", json!(changed)));
         return Ok(ExitCode::SUCCESS);
@@ -245,7 +243,7 @@ fn set(args: &SetArgs) -> Result<ExitCode> {
 }
 
 fn get(args: &GetArgs) -> Result<ExitCode> {
-    let report = Client::connect(&args.daemon.connect)?.stats()?;
+    let report = args.daemon.connect.client()?.stats()?;
     let target: Vec<&str> = args.target.iter().map(String::as_str).collect();
     let (volumes, shown) = match target[..] {
         [] => (report.volumes.iter().collect(), report.groups.iter().collect()),
@@ -314,7 +312,7 @@ fn volume_text(report: &Report, volume: &Volume) -> String {
 }
 
 fn resize(args: &ResizeArgs) -> Result<ExitCode> {
-    let resized = Client::connect(&args.daemon.connect)?.resize(&args.volume)?;
+    let resized = args.daemon.connect.client()?.resize(&args.volume)?;
     match args.daemon.json {
         true => say(&format!("{}\n", json!(resized))),
         false => say(&describe(&resized)),

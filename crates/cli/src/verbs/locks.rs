@@ -4,7 +4,6 @@
 //! and ends them: after the time asked for, at Ctrl-C, or by being gone. The table is that of
 //! `bench --locks`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -15,8 +14,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::verbs::stat::{CONNECT_DEFAULT, socket};
-use crate::views::client::Client;
+use crate::verbs::connect::Connect;
 
 /// How often it is looked whether to go on.
 const TURN: Duration = Duration::from_millis(50);
@@ -25,7 +23,7 @@ const ASK: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace locks                        for five seconds, the daemon that serves ./millrace-data
+  millrace locks                        for five seconds, the daemon that is found
   millrace locks --for 1m --connect unix:/run/millrace/fast.sock.control
   millrace locks --json | jq '.locks[] | select(.site == null)'
 
@@ -52,9 +50,8 @@ pub struct Args {
     /// How long to count, such as 5 (seconds) or 1m; Ctrl-C ends it earlier
     #[arg(long = "for", value_name = "TIME", value_parser = duration, default_value = "5s")]
     length: Duration,
-    /// The daemon's control socket, unix:PATH
-    #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
-    connect: PathBuf,
+    #[command(flatten)]
+    connect: Connect,
     /// Print all columns; without it those that fit 80
     #[arg(short = 'x', long)]
     extended: bool,
@@ -69,7 +66,7 @@ pub struct Args {
 /// If the daemon is not there, refuses, or goes away.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
-    let mut client = Client::connect(&args.connect)?;
+    let mut client = args.connect.client()?;
     client.locks_start()?;
     let (began, mut asked) = (Instant::now(), Instant::now());
     while signals.pending().next().is_none() {

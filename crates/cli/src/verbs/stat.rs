@@ -13,24 +13,20 @@ mod guests;
 mod table;
 
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use millrace_console::Form;
 use serde_json::{Value, json};
 
+use super::connect::Connect;
 use super::serve::live::dirty_marks::warning;
-use crate::config::words::{self, ControlWord};
-use crate::views::client::Client;
+use crate::config::words;
 use crate::views::report::Report;
-
-/// The control socket of the daemon that is started without a configuration.
-pub const CONNECT_DEFAULT: &str = "unix:millrace-data/control.sock";
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace stat                         once, since the daemon in ./millrace-data began to serve
+  millrace stat                         once, since the daemon began to serve
   millrace stat 1                       and then every second, until Ctrl-C
   millrace stat 1 -x                    with all columns, and the 99th percentile
   millrace stat 1 --clients             with a row for each client of a volume
@@ -52,9 +48,8 @@ pub struct Args {
     /// Number of reports; without it, reports go on until Ctrl-C
     #[arg(value_parser = words::whole::<u64>(1..=u64::MAX))]
     count: Option<u64>,
-    /// The daemon's control socket, unix:PATH
-    #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
-    connect: PathBuf,
+    #[command(flatten)]
+    connect: Connect,
     /// Print all of iostat -x's columns and p99; without it those that fit 80 columns
     #[arg(short = 'x', long)]
     extended: bool,
@@ -131,18 +126,6 @@ fn long_help() -> String {
     format!("{EXAMPLES}\n{helps}")
 }
 
-/// A control socket, as arguments name it.
-///
-/// # Errors
-/// What to write instead.
-pub fn socket(text: &str) -> Result<PathBuf, String> {
-    let with_scheme = if text.contains(':') { text.to_owned() } else { format!("unix:{text}") };
-    match words::control(&with_scheme, std::path::Path::new(""))? {
-        ControlWord::At(path) => Ok(path),
-        ControlWord::Off => Err("write unix:PATH".to_owned()),
-    }
-}
-
 /// Seconds on the command line.
 ///
 /// # Errors
@@ -159,7 +142,7 @@ pub fn interval(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// If the daemon is not there, or goes away.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut client = Client::connect(&args.connect)?;
+    let mut client = args.connect.client()?;
     let count = match args.interval {
         None => 1,
         Some(_) => args.count.unwrap_or(u64::MAX),

@@ -9,7 +9,6 @@ mod draw;
 mod model;
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -22,13 +21,14 @@ use ratatui::crossterm::execute;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::verbs::stat::{CONNECT_DEFAULT, interval, socket};
+use crate::verbs::connect::Connect;
+use crate::verbs::stat::interval;
 use crate::views::client::Client;
 use model::Model;
 
 const EXAMPLES: &str = "\
 Examples:
-  millrace top                          the daemon that serves ./millrace-data
+  millrace top                          the daemon that is found: see --connect
   millrace top 0.5 --connect unix:/run/millrace/fast.sock.control
 
 Keys:
@@ -50,9 +50,8 @@ pub struct Args {
     /// Seconds between two reports
     #[arg(value_parser = interval, default_value = "1")]
     interval: Duration,
-    /// The daemon's control socket, unix:PATH
-    #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
-    connect: PathBuf,
+    #[command(flatten)]
+    connect: Connect,
 }
 
 /// Shows the daemon until q or Ctrl-C.
@@ -60,7 +59,7 @@ pub struct Args {
 /// # Errors
 /// If the daemon is not there or goes away, or there is no terminal.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut client = Client::connect(&args.connect)?;
+    let mut client = args.connect.client()?;
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("top needs a terminal; `millrace stat` writes to files and pipes");
     }

@@ -3,15 +3,15 @@
 //! Owns one connection, blocking, with a time limit. Checks the daemon's greeting, then asks one
 //! question after the other. Errors say which path was tried and what to do.
 
-use std::fs::DirEntry;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use millrace_console::visible;
+use nix::unistd::{Group, User};
 use serde_json::{Value, json};
 
 use super::growth::VolumeGrowth;
@@ -25,11 +25,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest wait for the greeting, which is sent at once: other servers may wait for a question.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The control socket of a daemon without a configuration of the user's; where it is not there, one
-/// of the working folder is meant.
-const DEFAULT_PATH: &str = "millrace-data/control.sock";
-
-/// What to do about a socket that is none.
+/// Advice for a path that is no control socket.
 const CONNECT: &str = "name the daemon's control socket, which it prints when it starts as \
                        \"control at ...\": --connect unix:PATH";
 
@@ -46,20 +42,18 @@ impl Client {
     /// # Errors
     /// If nobody serves there, or not this protocol.
     pub fn connect(path: &Path) -> anyhow::Result<Client> {
-        let here = (path == Path::new(DEFAULT_PATH) && !path.exists()).then(sockets_here);
-        let path = match here.as_deref() {
-            None | Some([]) => path,
-            Some([only]) => only,
-            Some(several) => {
-                let list: Vec<String> =
-                    several.iter().map(|path| format!("unix:{}", path.display())).collect();
-                bail!(
-                    "there are several daemons' control sockets here: --connect one of {}",
-                    list.join(", ")
-                )
-            }
-        };
-        let socket = UnixStream::connect(path).map_err(|error| nobody(path, &error))?;
+        let socket = UnixStream::connect(path).map_err(|error| {
+            let (path, why) = (path.display(), why_not(path, &error));
+            anyhow::anyhow!("unix:{path}: {why}; start `millrace serve`, or {CONNECT}")
+        })?;
+        Client::greeted(socket, path)
+    }
+
+    /// A connection over a socket that was reached at a path.
+    ///
+    /// # Errors
+    /// If no daemon is at the other end, or one of another protocol.
+    pub fn greeted(socket: UnixStream, path: &Path) -> anyhow::Result<Client> {
         socket.set_read_timeout(Some(GREETING_TIMEOUT))?;
         socket.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         let socket = BufReader::new(socket);
@@ -266,30 +260,28 @@ fn other(path: &Path, why: &str) -> anyhow::Error {
     anyhow::anyhow!("unix:{}: {why}; {CONNECT}", path.display())
 }
 
-/// The control sockets in the working folder, as daemons put them beside those of clients.
-fn sockets_here() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(".").into_iter().flatten().flatten();
-    let is_control = |entry: &DirEntry| {
-        let ends = entry.file_name().as_encoded_bytes().ends_with(b".control");
-        ends && entry.file_type().is_ok_and(|kind| kind.is_socket())
-    };
-    let mut found: Vec<PathBuf> =
-        entries.filter(is_control).map(|entry| entry.file_name().into()).collect();
-    found.sort();
-    found
-}
-
-fn nobody(path: &Path, error: &std::io::Error) -> anyhow::Error {
-    let is_socket = std::fs::metadata(path).map(|meta| meta.file_type().is_socket());
-    if let Ok(false) = is_socket {
-        return other(path, "this is no socket");
+/// Reason for which no server was reached at a path.
+pub fn why_not(path: &Path, error: &io::Error) -> String {
+    let meta = std::fs::metadata(path);
+    if meta.as_ref().is_ok_and(|meta| !meta.file_type().is_socket()) {
+        return "this is no socket".to_owned();
     }
-    let path = path.display();
-    let why = match error.kind() {
-        ErrorKind::NotFound => "there is no socket",
-        ErrorKind::ConnectionRefused => "nobody serves this socket any more",
-        ErrorKind::PermissionDenied => "it belongs to another user",
-        _ => return anyhow::anyhow!("unix:{path}: cannot connect: {error}"),
-    };
-    anyhow::anyhow!("unix:{path}: {why}; start `millrace serve`, or {CONNECT}")
+    match (error.kind(), meta) {
+        (ErrorKind::NotFound, _) => "there is no socket".to_owned(),
+        (ErrorKind::ConnectionRefused, _) => "nobody serves this socket any more".to_owned(),
+        (ErrorKind::PermissionDenied, Ok(meta)) => {
+            let user = User::from_uid(meta.uid().into()).ok().flatten().map(|user| user.name);
+            let group = Group::from_gid(meta.gid().into()).ok().flatten().map(|group| group.name);
+            format!(
+                "only root, user {} and, by its mode {:03o}, group {} may open it",
+                user.unwrap_or_else(|| meta.uid().to_string()),
+                meta.mode() & 0o777,
+                group.unwrap_or_else(|| meta.gid().to_string())
+            )
+        }
+        (ErrorKind::PermissionDenied, Err(_)) => {
+            "this user may not look into its folder".to_owned()
+        }
+        _ => format!("cannot connect: {error}"),
+    }
 }

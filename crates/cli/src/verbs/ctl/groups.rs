@@ -17,7 +17,6 @@ use serde_json::json;
 use super::{Daemon, SetArgs, pair};
 use crate::config::group;
 use crate::views::SetGroup;
-use crate::views::client::Client;
 use crate::views::report::Report;
 use crate::views::settings::Group;
 
@@ -34,7 +33,7 @@ pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
         }
     }
     let asked = SetGroup { group: name.to_owned(), settings };
-    let changed = Client::connect(&daemon.connect)?.set_group(&asked)?;
+    let changed = daemon.connect.client()?.set_group(&asked)?;
     if daemon.json {
         say(&format!("{}\n", json!(changed)));
         return Ok(ExitCode::SUCCESS);

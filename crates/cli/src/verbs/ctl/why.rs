@@ -18,7 +18,6 @@ use serde_json::json;
 use super::Daemon;
 use crate::verbs::stat::groups::{self, GroupRow};
 use crate::verbs::stat::interval;
-use crate::views::client::Client;
 use crate::views::report::Report;
 use crate::views::settings::Group;
 use causes::{Cause, DRIVE, Explained};
@@ -79,7 +78,7 @@ struct Why {
 /// # Errors
 /// If the daemon is not there, or has no such volume or export.
 pub fn run(args: &WhyArgs) -> Result<ExitCode> {
-    let mut client = Client::connect(&args.daemon.connect)?;
+    let mut client = args.daemon.connect.client()?;
     let before = client.stats()?;
     let volume = volume_of(&before, &args.name)?;
     std::thread::sleep(args.seconds);

@@ -17,9 +17,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::words;
-use crate::verbs::stat::{CONNECT_DEFAULT, socket};
+use crate::verbs::connect::Connect;
 use crate::views::TraceStart;
-use crate::views::client::Client;
 use crate::views::report::TraceStatus;
 
 /// How often it is looked whether to go on.
@@ -33,9 +32,8 @@ pub struct Args {
     /// Write the files NAME.blktrace.0, NAME.blktrace.1, ...; none of them may exist
     #[arg(short, long, value_name = "NAME", default_value = "millrace")]
     output: PathBuf,
-    /// The daemon's control socket, unix:PATH
-    #[arg(long, value_name = "unix:PATH", value_parser = socket, default_value = CONNECT_DEFAULT)]
-    connect: PathBuf,
+    #[command(flatten)]
+    connect: Connect,
     /// Record only the drives of this volume
     #[arg(long, value_name = "NAME")]
     volume: Option<String>,
@@ -76,7 +74,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
 /// If the daemon is not there, refuses, or cannot write.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
-    let mut client = Client::connect(&args.connect)?;
+    let mut client = args.connect.client()?;
     let name = std::path::absolute(&args.output)
         .with_context(|| format!("--output {}", args.output.display()))?;
     let start = TraceStart {

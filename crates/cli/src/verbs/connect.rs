@@ -1,0 +1,238 @@
+//! The daemon that a verb asks: `--connect`, else the variable `MILLRACE_CONTROL`, else a search.
+//!
+//! Owns the option and the order of the places that are searched: the first place with a served
+//! control socket wins, and an error lists all of them. A folder below the working folder may be
+//! another user's, with a server that only looks like a daemon: its sockets are trusted if root or
+//! the user of this program listens there, by the credentials that the kernel keeps. Called by each
+//! verb that has a daemon to ask.
+
+use std::fs::DirEntry;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow, bail};
+use millrace_console::visible;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+
+use crate::config::words::{self, ControlWord};
+use crate::views::client::{Client, why_not};
+
+/// The variable that names a control socket.
+const VARIABLE: &str = "MILLRACE_CONTROL";
+/// The variable with the folder of a user's sockets.
+const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
+
+/// The option of each verb that asks a daemon.
+#[derive(Debug, clap::Args)]
+pub struct Connect {
+    /// The daemon's control socket, unix:PATH [default: that in MILLRACE_CONTROL, else one in
+    /// ./millrace-data, ., $XDG_RUNTIME_DIR/millrace or /run/millrace]
+    #[arg(long, value_name = "unix:PATH", value_parser = socket)]
+    connect: Option<PathBuf>,
+}
+
+impl Connect {
+    /// Connects to the daemon.
+    ///
+    /// # Errors
+    /// If no daemon is found, or the socket that is named is none of a daemon.
+    pub fn client(&self) -> Result<Client> {
+        let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
+        match (&self.connect, variable(VARIABLE)) {
+            (Some(path), _) => Client::connect(path),
+            (None, Some(text)) => {
+                let path = socket(&text)
+                    .map_err(|why| anyhow!("{VARIABLE}=\"{}\": {why}", visible(&text)))?;
+                Client::connect(&path)
+            }
+            (None, None) => search(&places(variable(RUNTIME_DIR).as_deref())),
+        }
+    }
+}
+
+/// A control socket, as arguments name it.
+///
+/// # Errors
+/// What to write instead.
+fn socket(text: &str) -> Result<PathBuf, String> {
+    let with_scheme = if text.contains(':') { text.to_owned() } else { format!("unix:{text}") };
+    match words::control(&with_scheme, Path::new(""))? {
+        ControlWord::At(path) => Ok(path),
+        ControlWord::Off => Err("write unix:PATH".to_owned()),
+    }
+}
+
+/// A folder in which a daemon may have its control socket.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    folder: PathBuf,
+    /// Anybody may have made the folder, so the user of the server decides.
+    is_anybodys: bool,
+}
+
+/// The places in their order, with the folder of this user's sockets if the system has one.
+fn places(runtime_dir: Option<&str>) -> Vec<Place> {
+    let own = runtime_dir.map(Path::new).filter(|folder| folder.is_absolute());
+    let place = |folder: PathBuf| Place { is_anybodys: folder.is_relative(), folder };
+    let fixed = ["millrace-data", "."].map(|folder| place(folder.into()));
+    let of_user = own.map(|folder| place(folder.join("millrace")));
+    fixed.into_iter().chain(of_user).chain([place("/run/millrace".into())]).collect()
+}
+
+/// The daemon at the first place that has one.
+fn search(places: &[Place]) -> Result<Client> {
+    let mut passed = Vec::new();
+    for place in places {
+        let sockets = sockets_in(&place.folder);
+        let mut served = Vec::new();
+        match &sockets {
+            Ok(sockets) if !sockets.is_empty() => {}
+            Ok(_) => passed.push(format!("{}: no control socket", place.folder.display())),
+            Err(why) => passed.push(format!("{}: {why}", place.folder.display())),
+        }
+        for path in sockets.unwrap_or_default() {
+            let reached = UnixStream::connect(&path).map_err(|error| why_not(&path, &error));
+            let trusted = reached.and_then(|socket| match place.is_anybodys {
+                true => trusted(&socket, geteuid().as_raw()).map(|()| socket),
+                false => Ok(socket),
+            });
+            match trusted {
+                Ok(socket) => served.push((path, socket)),
+                Err(why) => passed.push(format!("{}: {why}", path.display())),
+            }
+        }
+        if served.len() > 1 {
+            let list = served.iter().map(|(path, _)| format!("unix:{}", path.display()));
+            let list = list.collect::<Vec<_>>().join(", ");
+            bail!("several daemons serve here; choose one with --connect: {list}");
+        }
+        if let Some((path, socket)) = served.pop() {
+            for line in passed.iter().filter(|line| line.ends_with(UNTRUSTED)) {
+                tracing::warn!("unix:{line}; unix:{} is asked instead", path.display());
+            }
+            return Client::greeted(socket, &path);
+        }
+    }
+    Err(anyhow!(
+        "no daemon found: start `millrace serve`, or name its control socket with --connect \
+         unix:PATH or {VARIABLE}; places that were searched:\n  {}",
+        passed.join("\n  ")
+    ))
+}
+
+/// End of the line about a socket that may pretend to be a daemon's.
+const UNTRUSTED: &str = "neither root nor you: trusted only with --connect";
+
+/// Refuses a server that neither root nor the user `own` has started.
+fn trusted(socket: &UnixStream, own: u32) -> Result<(), String> {
+    match socket_peercred(socket) {
+        Ok(server) => is_trusted(server.uid.as_raw(), own),
+        Err(error) => Err(format!("the system does not say who listens there: {error}")),
+    }
+}
+
+fn is_trusted(server: u32, own: u32) -> Result<(), String> {
+    match server == 0 || server == own {
+        true => Ok(()),
+        false => Err(format!("user {server} listens there, {UNTRUSTED}")),
+    }
+}
+
+/// The control sockets in a folder, by the names that daemons give them; or why nobody can tell.
+fn sockets_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = std::fs::read_dir(folder).map_err(|error: io::Error| match error.kind() {
+        ErrorKind::NotFound => "no such folder".to_owned(),
+        ErrorKind::PermissionDenied => "this user may not look into it".to_owned(),
+        _ => error.to_string(),
+    })?;
+    let is_control = |entry: &DirEntry| {
+        let name = entry.file_name();
+        let is_named = name == "control.sock" || name.as_encoded_bytes().ends_with(b".control");
+        is_named && entry.file_type().is_ok_and(|kind| kind.is_socket())
+    };
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .filter(is_control)
+        .map(|entry| match folder == Path::new(".") {
+            true => entry.file_name().into(),
+            false => entry.path(),
+        })
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_is_searched_near_first_then_of_the_user_then_of_the_system() {
+        let order = |runtime_dir| {
+            let places = places(runtime_dir);
+            let shown = |place: &Place| format!("{} {}", place.folder.display(), place.is_anybodys);
+            places.iter().map(shown).collect::<Vec<_>>()
+        };
+        let (near, system) = (["millrace-data true", ". true"], "/run/millrace false");
+        assert_eq!(order(None), [near[0], near[1], system]);
+        let own = "/run/user/7/millrace false";
+        assert_eq!(order(Some("/run/user/7")), [near[0], near[1], own, system]);
+        assert_eq!(order(Some("not/absolute")), order(None));
+    }
+
+    #[test]
+    fn a_server_near_is_trusted_if_it_is_of_root_or_of_this_user() {
+        assert_eq!((is_trusted(0, 1000), is_trusted(1000, 1000)), (Ok(()), Ok(())));
+        let why = "user 1001 listens there, neither root nor you: trusted only with --connect";
+        assert_eq!(is_trusted(1001, 1000), Err(why.to_owned()));
+        assert_eq!(is_trusted(1001, 0), Err(why.to_owned()));
+        let dir = tempfile::tempdir().unwrap();
+        let _server = UnixListener::bind(dir.path().join("s")).unwrap();
+        let socket = UnixStream::connect(dir.path().join("s")).unwrap();
+        assert_eq!(trusted(&socket, geteuid().as_raw()), Ok(()));
+    }
+
+    #[test]
+    fn sockets_are_found_by_their_names_and_each_place_without_one_is_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let bind = |name: &str| UnixListener::bind(dir.path().join(name)).unwrap();
+        let servers = ["b.sock.control", "control.sock", "b.sock"].map(bind);
+        std::fs::write(dir.path().join("a.control"), "").unwrap();
+        let found = sockets_in(dir.path()).unwrap();
+        assert_eq!(found, ["b.sock.control", "control.sock"].map(|name| dir.path().join(name)));
+        let place = |folder: PathBuf| Place { folder, is_anybodys: true };
+        let said = search(&[place(dir.path().into())]).err().unwrap().to_string();
+        assert!(said.starts_with("several daemons serve here; choose one with --connect: unix:"));
+        drop(servers);
+        let missing = dir.path().join("none");
+        let empty = dir.path().join("empty");
+        std::fs::create_dir(&empty).unwrap();
+        let said = search(&[dir.path().into(), missing.clone(), empty.clone()].map(place));
+        let said = said.err().unwrap().to_string();
+        let lines: Vec<&str> = said.lines().skip(1).map(str::trim).collect();
+        let at = |path: &Path, why: &str| format!("{}: {why}", path.display());
+        let dead = "nobody serves this socket any more";
+        assert_eq!(
+            lines,
+            [
+                at(&found[0], dead),
+                at(&found[1], dead),
+                at(&missing, "no such folder"),
+                at(&empty, "no control socket"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_socket_is_named_with_and_without_its_scheme() {
+        assert_eq!(socket("unix:/a"), Ok("/a".into()));
+        assert_eq!(socket("a/b"), Ok("a/b".into()));
+        assert!(socket("off").is_ok_and(|path| path == Path::new("off")));
+        assert!(socket("tcp:7").is_err());
+    }
+}

@@ -1,0 +1,157 @@
+//! Places where a verb finds the daemon's control socket.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use millrace_tests::serving::succeed;
+use millrace_tests::{Daemon, client, millrace, run, tempdir};
+use tempfile::TempDir;
+
+/// A user and group of no other test.
+const STRANGER: &str = "54321";
+
+/// A volume with this name, and keys of `[server]`.
+fn config(volume: &str, server: &str) -> String {
+    format!(
+        "[[drive]]\nname = \"d\"\nspec = \"ram:size=1m\"\n[[volume]]\nname = \"{volume}\"\n\
+         drives = [\"d\"]\n[[export]]\nvolume = \"{volume}\"\nnbd = \"unix:s\"\n[server]\n{server}\n"
+    )
+}
+
+/// Serves a volume with the control socket at `control`, in a folder that others may look into.
+fn serve(volume: &str, control: &str, more: &str) -> Daemon {
+    let dir = tempdir();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir_all(dir.path().join(control).parent().unwrap()).unwrap();
+    let server = format!("control = \"unix:{control}\"\n{more}");
+    Daemon::start_in(dir, &config(volume, &server), &[control], &[])
+}
+
+/// A verb in a folder, with no daemon named.
+fn verb(dir: &Path, words: &[&str]) -> Command {
+    let mut command = millrace();
+    command.args(words).current_dir(dir).env_remove("MILLRACE_CONTROL");
+    command.env("XDG_RUNTIME_DIR", dir.join("no-such-folder"));
+    command
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
+}
+
+/// The program in a folder where every user may run it.
+fn program_for_all() -> (TempDir, PathBuf) {
+    let dir = tempdir();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = dir.path().join("millrace");
+    fs::copy(millrace().get_program(), &program).unwrap();
+    (dir, program)
+}
+
+/// A command of a user who is not root, in these groups; none where that takes more than there is.
+fn as_stranger(program: &Path, groups: &str) -> Option<Command> {
+    let setpriv = client("setpriv").filter(|_| is_root());
+    if setpriv.is_none() {
+        millrace_require::skip("a user of its own takes root and setpriv");
+    }
+    let mut command = Command::new(setpriv?);
+    command.args([format!("--reuid={STRANGER}"), format!("--regid={STRANGER}")]);
+    match groups {
+        "" => command.arg("--clear-groups"),
+        groups => command.arg(format!("--groups={groups}")),
+    };
+    command.arg(program);
+    Some(command)
+}
+
+#[test]
+fn a_verb_finds_the_daemon_by_option_by_variable_and_in_each_folder() {
+    let named = serve("named", "c", "");
+    let near = serve("near", "millrace-data/control.sock", "");
+    let beside = serve("beside", "x.sock.control", "");
+    let of_user = serve("of-user", "millrace/control.sock", "");
+    let nowhere = tempdir();
+    let volume = |command: &mut Command| {
+        let text = succeed(command.arg("get"));
+        text.lines().next().unwrap_or_default().trim_end_matches(':').to_owned()
+    };
+    let ctl = |dir: &Path| verb(dir, &["ctl"]);
+    let socket = format!("unix:{}", named.dir().join("c").display());
+    let mut by_option = ctl(near.dir());
+    by_option.env("MILLRACE_CONTROL", "unix:/no-such-socket");
+    assert_eq!(
+        succeed(by_option.args(["get", "--connect", &socket])).lines().next(),
+        Some("named:")
+    );
+    assert_eq!(volume(ctl(near.dir()).env("MILLRACE_CONTROL", &socket)), "named");
+    assert_eq!(volume(&mut ctl(near.dir())), "near");
+    assert_eq!(volume(&mut ctl(beside.dir())), "beside");
+    assert_eq!(volume(ctl(nowhere.path()).env("XDG_RUNTIME_DIR", of_user.dir())), "of-user");
+    // The nearest is asked.
+    assert_eq!(volume(ctl(beside.dir()).env("XDG_RUNTIME_DIR", of_user.dir())), "beside");
+    let mut wrong = ctl(nowhere.path());
+    let output = run(wrong.arg("get").env("MILLRACE_CONTROL", "tcp:7"));
+    assert!(said(&output).starts_with("millrace: MILLRACE_CONTROL=\"tcp:7\": "), "{output:?}");
+}
+
+#[test]
+fn without_a_daemon_each_place_is_listed_and_two_at_one_place_are_a_choice() {
+    let mut dead = serve("dead", "millrace-data/control.sock", "");
+    dead.kill9();
+    for words in [&["stat"][..], &["top"], &["locks"], &["trace", "record"], &["ctl", "get"]] {
+        let output = run(&mut verb(dead.dir(), words));
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {text}");
+        assert!(text.starts_with("millrace: no daemon found: start `millrace serve`"), "{text}");
+        for line in [
+            "\n  millrace-data/control.sock: nobody serves this socket any more\n",
+            "\n  .: no control socket\n",
+            "/no-such-folder/millrace: no such folder\n",
+            "\n  /run/millrace: ",
+        ] {
+            assert!(text.contains(line), "{words:?}: no {line:?} in {text}");
+        }
+    }
+    let one = serve("one", "a.control", "");
+    let second = config("two", &format!("control = \"unix:{}/b.control\"", one.dir().display()));
+    let _two = Daemon::start(&second, &["s"]);
+    let output = run(&mut verb(one.dir(), &["stat"]));
+    let choice =
+        "several daemons serve here; choose one with --connect: unix:a.control, unix:b.control";
+    assert!(said(&output).contains(choice), "{output:?}");
+}
+
+#[test]
+fn a_server_of_another_user_is_not_trusted_unless_it_is_named() {
+    let (_folder, program) = program_for_all();
+    let Some(mut command) = as_stranger(&program, "") else { return };
+    let dir = tempdir();
+    fs::create_dir(dir.path().join("millrace-data")).unwrap();
+    fs::write(
+        dir.path().join("m.toml"),
+        config("v", "control = \"unix:millrace-data/control.sock\""),
+    )
+    .unwrap();
+    for place in [dir.path().to_owned(), dir.path().join("millrace-data")] {
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let daemon = Daemon::start_command(dir, command.args(["serve", "m.toml"]), &["s"]);
+    let output = run(&mut verb(daemon.dir(), &["stat"]));
+    let text = said(&output);
+    let line =
+        format!("millrace-data/control.sock: user {STRANGER} listens there, neither root nor");
+    assert!(output.status.code() == Some(2) && text.contains(&line), "{text}");
+    let socket = "unix:millrace-data/control.sock";
+    succeed(&mut verb(daemon.dir(), &["stat", "--connect", socket]));
+    // Another daemon is asked instead, with a warning.
+    let other = serve("other", "millrace/control.sock", "");
+    let output = run(verb(daemon.dir(), &["ctl", "get"]).env("XDG_RUNTIME_DIR", other.dir()));
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("other:"), "{output:?}");
+    assert!(said(&output).contains(&line) && said(&output).contains(" is asked instead"));
+}
