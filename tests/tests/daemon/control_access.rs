@@ -1,7 +1,8 @@
-//! Places where a verb finds the daemon's control socket.
+//! Ways to the control socket: places where a verb finds the daemon, and users that may read or
+//! also change something.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -154,4 +155,71 @@ fn a_server_of_another_user_is_not_trusted_unless_it_is_named() {
     let output = run(verb(daemon.dir(), &["ctl", "get"]).env("XDG_RUNTIME_DIR", other.dir()));
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("other:"), "{output:?}");
     assert!(said(&output).contains(&line) && said(&output).contains(" is asked instead"));
+}
+
+#[test]
+fn a_user_of_the_control_group_reads_and_is_refused_changes_with_the_reason() {
+    let (_folder, program) = program_for_all();
+    let (monitor, admin) = ("54001", "54002");
+    let Some(_) = as_stranger(&program, "") else { return };
+    let more = format!("control-group = {monitor}\ncontrol-admin-group = {admin}\n");
+    let daemon = serve("v", "c", &more);
+    let socket = format!("unix:{}", daemon.dir().join("c").display());
+    let ask = |groups: &str, words: &[&str]| {
+        let mut command = as_stranger(&program, groups).expect("there was one before");
+        run(command.args(words).args(["--connect", &socket]).current_dir("/"))
+    };
+    for words in [
+        &["stat", "--json"][..],
+        &["ctl", "get"],
+        &["ctl", "why", "v", "0.1"],
+        &["locks", "--for", "100ms"],
+    ] {
+        let output = ask(monitor, words);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    }
+    let name = daemon.dir().join("t").display().to_string();
+    let output = ask(monitor, &["trace", "record", "--duration", "100ms", "-o", &name]);
+    assert!(output.status.success(), "{output:?}");
+    for words in [
+        &["ctl", "set", "v", "scheduler=deadline"][..],
+        &["ctl", "set", "group", "default", "weight=7"],
+        &["ctl", "resize", "v"],
+        &["ctl", "acknowledge", "v"],
+    ] {
+        let output = ask(monitor, words);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {text}");
+        assert!(text.contains("this client may only read: it is process "), "{words:?}: {text}");
+        let who =
+            format!(" of user {STRANGER} and group {STRANGER}; changes are for root and group");
+        assert!(text.contains(&who) && text.contains("54002 (control-admin-group)"), "{text}");
+    }
+    let set = ["ctl", "set", "v", "scheduler=deadline"];
+    let output = ask(&format!("{monitor},{admin}"), &set);
+    assert!(output.status.success(), "{output:?}");
+    // Neither group: the socket's file says for whom it is.
+    let output = ask("", &["stat"]);
+    let line = "only root, user root and, by its mode 660, group 54001 may open it";
+    assert!(said(&output).contains(line), "{output:?}");
+}
+
+#[test]
+fn the_daemon_s_own_user_may_change_it_and_an_admin_group_alone_may_open_the_socket() {
+    let (_folder, program) = program_for_all();
+    let Some(mut command) = as_stranger(&program, "54002") else { return };
+    let dir = tempdir();
+    chown(dir.path(), Some(STRANGER.parse().unwrap()), None).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let text = config("v", "control = \"unix:c\"\ncontrol-admin-group = 54002");
+    fs::write(dir.path().join("m.toml"), text).unwrap();
+    let daemon = Daemon::start_command(dir, command.args(["serve", "m.toml"]), &["c"]);
+    let socket = format!("unix:{}", daemon.dir().join("c").display());
+    let set = ["ctl", "set", "v", "scheduler=deadline", "--connect", &socket];
+    let own = run(as_stranger(&program, "").unwrap().args(set).current_dir("/"));
+    assert!(own.status.success(), "{own:?}");
+    let mut member = Command::new(client("setpriv").unwrap());
+    member.args(["--reuid=54400", "--regid=54002", "--clear-groups"]).arg(&program);
+    let member = run(member.args(set).current_dir("/"));
+    assert!(member.status.success(), "{member:?}");
 }

@@ -166,7 +166,8 @@ fn user(text: &str) -> Result<u32, String> {
     }
 }
 
-fn group(text: &str) -> Result<u32, String> {
+/// Reads the name or number of a group.
+pub fn group(text: &str) -> Result<u32, String> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }

@@ -41,6 +41,8 @@ pub struct ServePlan {
     pub control: Option<Located<ControlWord>>,
     /// What the file of the control socket is like, if it is not for this user alone.
     pub control_access: Option<Located<SocketAccess>>,
+    /// The group whose members may change anything over the control socket.
+    pub control_admin_group: Option<Located<u32>>,
     /// Where metrics are served.
     pub metrics: Option<Located<SocketAddr>>,
     /// Folder of marks of dirty caches.
@@ -128,6 +130,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> ServePlan {
         listeners: Vec::new(),
         control: raw.server.control.clone(),
         control_access: raw.server.control_access.clone(),
+        control_admin_group: raw.server.control_admin_group.clone(),
         metrics: raw.server.metrics.clone(),
         state: raw.server.state.clone(),
         warnings: Vec::new(),

@@ -183,6 +183,8 @@ pub struct RawServer {
     pub control: Option<Located<ControlWord>>,
     /// What the file of the control socket is like.
     pub control_access: Option<Located<SocketAccess>>,
+    /// The group whose members may change anything over the control socket.
+    pub control_admin_group: Option<Located<u32>>,
     /// Where metrics are served.
     pub metrics: Option<Located<SocketAddr>>,
     /// Folder of marks of dirty caches.
@@ -502,6 +504,7 @@ fn server_section(mut section: Section<'_>, base: &Path, problems: &mut Problems
         spin_ns: section.word("spin", problems, words::spin).and_then(|t| t.value),
         control: section.word("control", problems, |text| words::control(text, base)),
         control_access: listener::file_access(&mut section, problems),
+        control_admin_group: section.word("control-admin-group", problems, listener::group),
         metrics: section.word("metrics", problems, words::metrics),
         state: section.word("state", problems, |text| words::folder(text, base)),
         tls: listener::tls(&mut section, base, problems),

@@ -63,6 +63,18 @@ pub enum Verb {
     Acknowledge(Acknowledge),
 }
 
+impl Verb {
+    /// True for verbs that change what the daemon does for its clients; all others only look.
+    pub fn changes(&self) -> bool {
+        match self {
+            Verb::Version | Verb::Stats => false,
+            Verb::TraceStart(_) | Verb::TraceStatus | Verb::TraceStop => false,
+            Verb::LocksStart | Verb::LocksStatus | Verb::LocksStop => false,
+            Verb::Resize(_) | Verb::Set(_) | Verb::SetGroup(_) | Verb::Acknowledge(_) => true,
+        }
+    }
+}
+
 /// What is to be recorded; what is not given excludes nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -311,6 +323,18 @@ mod tests {
         }
         assert_eq!(refusal(&"[".repeat(60_000)).kind, "bad-request");
         assert_eq!(refusal(&" ".repeat(LINE_BYTES_MAX + 1)).message, too_long().message);
+    }
+
+    #[test]
+    fn recordings_and_lock_statistics_count_as_reading() {
+        let verb = |line: &str| parse(line.as_bytes()).verb.unwrap();
+        for name in ["version", "stats", "trace-status", "trace-stop", "locks-start"] {
+            assert!(!verb(&format!("{{\"verb\":{name:?}}}")).changes(), "{name}");
+        }
+        assert!(!verb(r#"{"verb":"trace-start","name":"/t"}"#).changes());
+        for name in ["resize", "set", "acknowledge"] {
+            assert!(verb(&format!("{{\"verb\":{name:?},\"volume\":\"v\"}}")).changes(), "{name}");
+        }
     }
 
     #[test]

@@ -7,10 +7,11 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use millrace::Allow;
 use rustix::event::PollFlags;
 use serde_json::Value;
 
@@ -71,17 +72,22 @@ pub struct Session {
     owed_since: Option<Instant>,
     /// Nothing more is read: what is to be sent is the last.
     last: bool,
+    /// Refusal of verbs that change anything; none for a client that may use them.
+    read_only: Option<Refusal>,
 }
 
 impl Session {
-    /// A client of the control socket, with the greeting on its way.
+    /// A client of the control socket, with the greeting on its way. Verbs that change anything are
+    /// for clients that `admins` admits.
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn control(socket: UnixStream) -> io::Result<Session> {
+    pub fn control(socket: UnixStream, admins: &Allow) -> io::Result<Session> {
         socket.set_nonblocking(true)?;
+        let read_only = admins.check(socket.as_raw_fd()).err().map(|who| denied(admins, &who));
         let mut session = Session::new(Socket::Control(socket));
         session.output = protocol::line(&protocol::greeting());
+        session.read_only = read_only;
         Ok(session)
     }
 
@@ -96,7 +102,8 @@ impl Session {
 
     fn new(socket: Socket) -> Session {
         let (input, output) = (Vec::new(), Vec::new());
-        Session { socket, input, output, sent: 0, owed_since: Some(Instant::now()), last: false }
+        let owed_since = Some(Instant::now());
+        Session { socket, input, output, sent: 0, owed_since, last: false, read_only: None }
     }
 
     /// Whether it is of the control socket.
@@ -221,9 +228,27 @@ impl Session {
         };
         let request = protocol::parse(&self.input[..end]);
         self.input.drain(..=end);
-        let outcome = request.verb.and_then(|verb| answers.answer(&verb));
+        let outcome = request.verb.and_then(|verb| match &self.read_only {
+            Some(refusal) if verb.changes() => Err(refusal.clone()),
+            _ => answers.answer(&verb),
+        });
         Some(protocol::reply(&request.id, outcome))
     }
+}
+
+/// The refusal of changes for a client that is not among the admins.
+fn denied(admins: &Allow, who: &str) -> Refusal {
+    let users = admins.users.iter().map(|user| match user {
+        0 => "root".to_owned(),
+        user => format!("user {user}"),
+    });
+    let users = users.collect::<Vec<_>>().join(", ");
+    let group = match admins.groups.first() {
+        Some(group) => format!("group {group} (control-admin-group)"),
+        None => "the members of control-admin-group, which is not set".to_owned(),
+    };
+    let text = format!("this client may only read: {who}; changes are for {users} and {group}");
+    Refusal::new("denied", text)
 }
 
 /// Tells a client that there are too many; it is not waited for.
@@ -233,5 +258,25 @@ pub fn turn_away(socket: &UnixStream, clients_max: usize) {
     if socket.set_nonblocking(true).is_ok() {
         // Whoever does not get it sees the connection closed.
         let _ = (&mut &*socket).write(&line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_a_change_says_who_may_and_who_asked() {
+        let who = "it is process 7 of user 1000 and group 1000";
+        let mut admins = Allow { users: vec![0, 997], groups: Vec::new() };
+        let refusal = denied(&admins, who);
+        let begin = "this client may only read: it is process 7 of user 1000 and group 1000; \
+                     changes are for root, user 997 and ";
+        let not_set = "the members of control-admin-group, which is not set";
+        let message = format!("{begin}{not_set}");
+        assert_eq!(refusal, Refusal { kind: "denied", message });
+        admins.groups.push(998);
+        let text = format!("{begin}group 998 (control-admin-group)");
+        assert_eq!(denied(&admins, who).message, text);
     }
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use millrace::Allow;
 use millrace_exports::nbd::UnixSocket;
 use millrace_machine::{LOOK_NS, Machine, Native, RunningClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,6 +36,8 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 pub struct Sockets {
     /// The control socket.
     pub control: Option<UnixSocket>,
+    /// Clients of the control socket that may change anything.
+    pub admins: Allow,
     /// Where metrics are served.
     pub metrics: Option<TcpListener>,
 }
@@ -171,7 +174,9 @@ impl Loop {
                 }
             };
             match self.sessions.iter().filter(|session| session.is_control()).count() {
-                ..CLIENTS_MAX => self.sessions.extend(Session::control(socket)),
+                ..CLIENTS_MAX => {
+                    self.sessions.extend(Session::control(socket, &self.sockets.admins));
+                }
                 _ => turn_away(&socket, CLIENTS_MAX),
             }
         }

@@ -39,7 +39,8 @@ fn serve() -> Served {
     let metrics = TcpListener::bind("127.0.0.1:0").unwrap();
     let http = metrics.local_addr().unwrap();
     let control = Some(UnixSocket::bind_private(&path).unwrap());
-    let sockets = Sockets { control, metrics: Some(metrics) };
+    let admins = Allow { users: vec![rustix::process::geteuid().as_raw()], ..Allow::default() };
+    let sockets = Sockets { control, admins, metrics: Some(metrics) };
     Served { _views: Views::start(sockets, Arc::new(Fixed)).unwrap(), path, http, _dir: dir }
 }
 

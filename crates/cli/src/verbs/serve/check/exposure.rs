@@ -158,9 +158,31 @@ fn of_guests(plan: &ServePlan) -> impl Iterator<Item = Warning> {
 fn of_control(plan: &ServePlan) -> Option<Warning> {
     let access = plan.control_access.as_ref()?;
     let path = view_sockets::control(plan).path?;
-    let may = "change schedulers and groups, and record what clients do";
+    let may = "see and record what clients do";
     let text = open_to_host("control-mode", &access.value, may)?;
     Some((Place::Line(access.line), format!("control: unix:{}: {text}", path.display())))
+}
+
+/// A note of members of `control-group` who could change anything in earlier builds, or of members
+/// of `control-admin-group` who may not open the socket.
+pub fn control_note(plan: &ServePlan) -> Option<String> {
+    let access = plan.control_access.as_ref()?;
+    let group = access.value.group?;
+    let text = match &plan.control_admin_group {
+        None => {
+            "control-group: its members may read counters and make recordings; changes (`ctl set`, \
+             `resize`, `acknowledge`), which earlier builds let them make, are for root and the \
+             daemon's user, and for the members of control-admin-group if that is set"
+        }
+        Some(admins) if admins.value != group => {
+            "control-group: the socket's file is for this group; a member of control-admin-group \
+             must be in this group, too, to open it"
+        }
+        Some(_) => return None,
+    };
+    let mut note = Problems::new(&plan.file);
+    note.add(access.line, text);
+    Some(note.to_string())
 }
 
 fn of_metrics(plan: &ServePlan, flag: Option<SocketAddr>) -> Option<Warning> {
@@ -326,12 +348,32 @@ mod tests {
         assert!(said.len() == 1 && said[0].starts_with(begin), "{said:?}");
         let said = warned("\"unix:s\"", "[server]\ncontrol-mode = 0o606\n");
         let begin = "m.toml:11: control: unix:/no-such-folder/s.control: control-mode = 0o606 lets \
-                     every user of this host change schedulers and groups";
+                     every user of this host see and record what clients do";
         assert!(said.len() == 1 && said[0].starts_with(begin), "{said:?}");
         assert_eq!(
             warned("\"unix:s\"", "[server]\ncontrol = \"off\"\ncontrol-mode = 0o606\n"),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn a_control_group_is_noted_unless_its_members_are_the_admins() {
+        let note = |keys: &str| {
+            let export = "[[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n";
+            let text = format!("{DRIVE}{export}[server]\n{keys}");
+            control_note(&config::load("m.toml", &text, Path::new("")).unwrap())
+        };
+        assert_eq!(note(""), None);
+        assert_eq!(note("control-admin-group = 7\n"), None);
+        assert_eq!(note("control-group = 7\ncontrol-admin-group = 7\n"), None);
+        let said = note("control-group = 7\n").unwrap();
+        let begin = "m.toml:11: control-group: its members may read counters and make recordings; ";
+        assert!(
+            said.starts_with(begin) && said.contains("are for root and the daemon's"),
+            "{said}"
+        );
+        let said = note("control-group = 7\ncontrol-admin-group = 8\n").unwrap();
+        assert!(said.ends_with("must be in this group, too, to open it"), "{said}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use millrace_block::Layout;
 use millrace_console::visible;
 use millrace_drives::{Place as DataPlace, measure as measure_drive};
 
+use super::exposure;
 use super::lost_file;
 use super::probe::{self, Patience};
 use super::start_error;
@@ -69,7 +70,8 @@ pub fn measure(
     }
     found.state(plan);
     found.sockets(plan, made);
-    unknown_sockets(plan).for_each(|text| tracing::info!("{text}"));
+    let notes = unknown_sockets(plan).chain(exposure::control_note(plan));
+    notes.for_each(|text| tracing::info!("{text}"));
     found.ports(plan, metrics_flag);
     found
 }

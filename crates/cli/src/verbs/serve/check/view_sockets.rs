@@ -7,9 +7,10 @@ use std::fmt::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use millrace::{Listen, VhostSocket};
+use millrace::{Allow, Listen, SocketAccess, VhostSocket};
 use millrace_console::visible;
 use millrace_exports::nbd::{UnixSocket, handed_over_names};
+use rustix::process::geteuid;
 
 use super::probe::{self, Patience};
 use crate::config::words::{ControlWord, control_beside};
@@ -48,6 +49,24 @@ pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
         matches!(guests.socket, VhostSocket::Connect(_)) && guests.path() == socket
     });
     ControlSocket { path: control_beside(socket), line, beside: own.then_some((key, socket)) }
+}
+
+/// Clients of the control socket that may change anything: root, the user of this process, and the
+/// members of `control-admin-group`.
+fn admins(plan: &ServePlan) -> Allow {
+    let mut users = vec![0, geteuid().as_raw()];
+    users.dedup();
+    Allow { users, groups: plan.control_admin_group.iter().map(|group| group.value).collect() }
+}
+
+/// File of the control socket. Members of `control-admin-group` may open it where nothing else is
+/// said about it.
+fn control_file(plan: &ServePlan) -> SocketAccess {
+    match (&plan.control_access, &plan.control_admin_group) {
+        (Some(access), _) => access.value.clone(),
+        (None, Some(group)) => SocketAccess { group: Some(group.value), ..SocketAccess::default() },
+        (None, None) => SocketAccess::with_mode(Some(0o600)),
+    }
 }
 
 /// Where metrics are served, where that was said, and how a message begins: the flag has the word.
@@ -114,18 +133,15 @@ pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Socket
             return Err(problem(Place::Line(line), text));
         }
     }
-    let control = path.map(|path| match &plan.control_access {
-        None => UnixSocket::bind_private(&path),
-        Some(access) => UnixSocket::bind_with(&path, &access.value),
-    });
-    let control = control.transpose();
+    let file = control_file(plan);
+    let control = path.map(|path| UnixSocket::bind_with(&path, &file)).transpose();
     let control =
         control.map_err(|error| problem(Place::Line(line), format!("control: {error}")))?;
     let metrics = metrics(plan, metrics_flag).map(|(address, place, key)| {
         TcpListener::bind(address)
             .map_err(|error| problem(place, format!("{key}{address}: {}", probe::no_tcp(&error))))
     });
-    Ok(Sockets { control, metrics: metrics.transpose()? })
+    Ok(Sockets { control, admins: admins(plan), metrics: metrics.transpose()? })
 }
 
 /// Where they are, for people; logs what is missing.
