@@ -27,11 +27,28 @@ pub fn address(daemon: &Daemon) -> String {
 /// If it is not there.
 #[must_use]
 pub fn get(address: &str, path: &str) -> String {
+    let (head, body) = answer(address, path);
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    body
+}
+
+/// The status with which a page is answered.
+///
+/// # Panics
+///
+/// If nobody answers.
+#[must_use]
+pub fn status(address: &str, path: &str) -> u16 {
+    let (head, _) = answer(address, path);
+    let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+    status.unwrap_or_else(|| panic!("no status in {head}"))
+}
+
+fn answer(address: &str, path: &str) -> (String, String) {
     let mut socket = TcpStream::connect(address).expect("somebody serves there");
     write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("it reads");
     let mut text = String::new();
     socket.read_to_string(&mut text).expect("it answers in UTF-8");
     let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    body.to_owned()
+    (head.to_owned(), body.to_owned())
 }

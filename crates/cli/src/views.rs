@@ -39,4 +39,9 @@ pub trait Answers: Send + Sync {
 
     /// The counters as Prometheus reads them.
     fn metrics(&self) -> String;
+
+    /// A line for each drive that is not well; none from a daemon that is.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
 }

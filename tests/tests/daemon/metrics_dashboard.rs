@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use millrace_tests::raw_nbd::RawNbd;
-use millrace_tests::serving::pattern;
-use millrace_tests::{Daemon, known_load, metrics, poll_within, run_within, tempdir};
+use millrace_tests::raw_nbd::{RawNbd, request};
+use millrace_tests::serving::{pattern, succeed};
+use millrace_tests::{Daemon, known_load, metrics, millrace, poll_within, run_within, tempdir};
 use serde_json::Value;
 
 const CONFIG: &str = "[[drive]]\nname = \"<b>d0</b>\"\nspec = \"ram:size=64m\"\n\
@@ -40,24 +40,27 @@ fn chromium() -> Option<&'static str> {
     found
 }
 
+/// The dashboard of a daemon after some seconds of the browser's own time; none without a browser.
+fn dashboard(address: &str, size: &str) -> Option<String> {
+    let profile = tempdir();
+    let mut command = Command::new(chromium()?);
+    command
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000"])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(format!("--window-size={size}"))
+        .args(["--dump-dom", &format!("http://{address}/")])
+        .env("HOME", profile.path());
+    let output = run_within(&mut command, Duration::from_secs(180));
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 #[test]
 fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
-    let Some(chromium) = chromium() else { return };
     let daemon = Daemon::start(CONFIG, &["s"]);
-    let url = format!("http://{}/", metrics::address(&daemon));
     let mut raw = RawNbd::connect(&daemon.dir().join("s"), "vol").unwrap();
     raw.write(0, &pattern(4096, 1)).unwrap();
-    for (width, height) in [(390, 844), (1400, 900)] {
-        let profile = tempdir();
-        let mut command = Command::new(chromium);
-        command
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000"])
-            .arg(format!("--user-data-dir={}", profile.path().display()))
-            .arg(format!("--window-size={width},{height}"))
-            .args(["--dump-dom", &url])
-            .env("HOME", profile.path());
-        let output = run_within(&mut command, Duration::from_secs(180));
-        let page = String::from_utf8_lossy(&output.stdout).into_owned();
+    for size in ["390,844", "1400,900"] {
+        let Some(page) = dashboard(&metrics::address(&daemon), size) else { return };
         for text in ["serving for 0:0", "<td>vol</td>", "1 volume, 1 drive"] {
             assert!(page.contains(text), "no {text} in {page}");
         }
@@ -82,6 +85,58 @@ fn a_daemon_that_serves_is_healthy_and_its_dashboard_explains_its_terms() {
     let page = metrics::get(&address, "/");
     for part in ["now", "\"log\"", "<abbr tabindex=\"0\" title=\"", "the way through a socket"] {
         assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_failing_drive_is_named_by_health_the_log_stat_metrics_and_the_dashboard() {
+    let spec =
+        |name: &str, spec: &str| format!("[[drive]]\nname = \"{name}\"\nspec = \"{spec}\"\n");
+    let config = format!(
+        "{}{}[[volume]]\nname = \"vol\"\nchunk = \"4k\"\ndrives = [\"d0\", \"d1\"]\n[[export]]\n\
+         volume = \"vol\"\nnbd = \"unix:s\"\n[server]\nmetrics = \"127.0.0.1:0\"\n",
+        spec("d0", "ram:size=1m"),
+        spec("d1", "fault:drive=(ram:size=1m),dead=on"),
+    );
+    let daemon = Daemon::start(&config, &["s"]);
+    let address = metrics::address(&daemon);
+    assert_eq!(metrics::get(&address, "/healthz"), "ok\n");
+    let mut raw = RawNbd::connect(&daemon.dir().join("s"), "vol").unwrap();
+    // Chunk n lies on drive n % 2.
+    for chunk in 0..50 {
+        raw.send(&request(0, chunk, chunk << 12, 4096)).unwrap();
+        let (error, _) = raw.reply().unwrap();
+        assert_eq!(error == 0, chunk % 2 == 0, "chunk {chunk}");
+        if error == 0 {
+            raw.receive(&mut [0; 4096]).unwrap();
+        }
+    }
+    let said = "drive d1: 25 failed requests in the last minute";
+    let degraded = format!("degraded: {said}\n");
+    let is_counted = || (metrics::get(&address, "/healthz") == degraded).then_some(());
+    let counted = poll_within(Duration::from_secs(10), is_counted);
+    assert!(counted.is_some(), "{}", metrics::get(&address, "/healthz"));
+    assert_eq!(metrics::status(&address, "/healthz"), 200);
+    assert_eq!(metrics::status(&address, "/healthz?strict"), 503);
+    let page = metrics::get(&address, "/metrics");
+    for sample in [
+        "millrace_drive_failed_last_minute{drive=\"d1\",volume=\"vol\"} 25",
+        "millrace_drive_failed_last_minute{drive=\"d0\",volume=\"vol\"} 0",
+        "millrace_drive_errors_total{drive=\"d1\",volume=\"vol\",op=\"read\"} 25",
+    ] {
+        assert!(page.contains(sample), "no {sample} in {page}");
+    }
+    let mut stat = millrace();
+    let table = succeed(stat.arg("stat").current_dir(daemon.dir()));
+    assert!(table.contains("\ndrive d1: 25 of 25 read I/Os failed\n"), "{table}");
+    let in_log = || daemon.stderr().contains("drive d1: ").then_some(());
+    assert!(poll_within(Duration::from_secs(10), in_log).is_some(), "{}", daemon.stderr());
+    let Some(page) = dashboard(&address, "1400,900") else { return };
+    for part in [
+        "<span class=\"alarm\">d1: 25, 25 in the last minute</span>",
+        "<span class=\"alarm\">25</span>",
+    ] {
+        assert!(page.contains(part), "no {part} in {page}");
     }
 }
 

@@ -38,24 +38,35 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
         Some("HEAD") => true,
         _ => return Some(problem("405 Method Not Allowed\r\nAllow: GET, HEAD")),
     };
-    let path = request.path.unwrap_or("/").split(['?', '#']).next();
+    let (path, query) =
+        request.path.map_or(("/", ""), |path| path.split_once('?').unwrap_or((path, "")));
     let mut response = match path {
-        Some("/metrics") => response("200 OK", METRICS_TYPE, &answers.metrics()),
-        Some("/stats.json") => match answers.answer(&Verb::Stats) {
+        "/metrics" => response("200 OK", METRICS_TYPE, &answers.metrics()),
+        "/stats.json" => match answers.answer(&Verb::Stats) {
             Ok(stats) => response("200 OK", "application/json", &stats.to_string()),
             Err(_) => problem("500 Internal Server Error"),
         },
-        Some("/healthz") => match answers.answer(&Verb::Version) {
-            Ok(_) => response("200 OK", PLAIN, "ok\n"),
-            Err(_) => problem("503 Service Unavailable"),
-        },
-        Some("/") => response("200 OK", HTML, DASHBOARD),
+        "/healthz" => {
+            let is_strict = query.split('&').any(|word| word == "strict");
+            let degraded = if is_strict { "503 Service Unavailable" } else { "200 OK" };
+            health(&answers.problems(), degraded)
+        }
+        "/" => response("200 OK", HTML, DASHBOARD),
         _ => problem("404 Not Found"),
     };
     if head && let Some(end) = response.windows(4).position(|four| four == b"\r\n\r\n") {
         response.truncate(end + 4);
     }
     Some(response)
+}
+
+/// A daemon that answers is live, whatever its drives do; `degraded` is the status where one of
+/// them is not well.
+fn health(problems: &[String], degraded: &str) -> Vec<u8> {
+    match problems {
+        [] => response("200 OK", PLAIN, "ok\n"),
+        problems => response(degraded, PLAIN, &format!("degraded: {}\n", problems.join("; "))),
+    }
 }
 
 fn problem(status: &str) -> Vec<u8> {
@@ -114,24 +125,22 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_answers_is_healthy() {
+    fn health_names_failing_drives_and_is_an_error_only_for_a_strict_question() {
         let text = text("GET /healthz HTTP/1.1\r\n\r\n");
         assert!(
             text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("\r\n\r\nok\n"),
             "{text}"
         );
-        struct Mute;
-        impl Answers for Mute {
-            fn answer(&self, _verb: &Verb) -> Result<serde_json::Value, Refusal> {
-                Err(Refusal::new("internal", "nothing"))
-            }
-
-            fn metrics(&self) -> String {
-                String::new()
-            }
+        let problems = ["drive d1: 25 failed requests in the last minute", "drive d2: no server"];
+        let line = "\r\n\r\ndegraded: drive d1: 25 failed requests in the last minute; drive d2: no \
+                    server\n";
+        for status in ["200 OK", "503 Service Unavailable"] {
+            let answer = health(&problems.map(str::to_owned), status);
+            let answer = String::from_utf8(answer).unwrap();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{answer}");
+            assert!(answer.ends_with(line), "{answer}");
         }
-        let answer = answer(b"GET /healthz HTTP/1.1\r\n\r\n", &Mute).expect("an answer");
-        assert!(answer.starts_with(b"HTTP/1.1 503 "));
+        assert!(health(&[], "503 Service Unavailable").starts_with(b"HTTP/1.1 200 OK\r\n"));
     }
 
     #[test]

@@ -42,12 +42,15 @@ const DRIVE_COUNTERS: [Metric<Drive, u64>; 7] = [
     ("tag_waits", "Times that no tag was free.", |drive| drive.counts.tag_waits),
 ];
 
-const DRIVE_GAUGES: [Metric<Drive, u64>; 4] = [
+const DRIVE_GAUGES: [Metric<Drive, u64>; 5] = [
     ("in_flight", "I/Os queued or in the drive now.", |drive| drive.in_flight),
     ("tags_in_use", "Tags in use now, by all drives that share them.", |drive| {
         drive.tags_in_use.into()
     }),
     ("waiting", "Lists of I/Os that wait for the drive's worker now.", |drive| drive.waiting),
+    ("failed_last_minute", "Requests that the drive failed in the last minute.", |drive| {
+        drive.failed_last_minute
+    }),
     ("size_bytes", "Size of the drive.", |drive| drive.size_bytes),
 ];
 

@@ -90,6 +90,8 @@ pub struct Drive {
     /// Why it is not whole now, in words; such as connections to its server that are missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// Requests that it failed in the last minute.
+    pub failed_last_minute: u64,
     /// What it did so far.
     pub counts: Counts,
     /// By operation.
@@ -335,6 +337,13 @@ impl Queue {
         };
         let ops = ops.map(ended).collect();
         Queue { queue, requests: stats.requests, batches: stats.batches.to_vec(), ops }
+    }
+}
+
+impl Drive {
+    /// I/Os that failed so far.
+    pub fn failed(&self) -> u64 {
+        self.ops.iter().map(|op| op.errors).sum()
     }
 }
 

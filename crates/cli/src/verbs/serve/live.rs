@@ -6,6 +6,7 @@
 pub mod daemon;
 pub mod dirty_data;
 pub mod dirty_marks;
+mod failed_requests;
 pub mod group_counts;
 pub mod group_settings;
 pub mod huge_pages;

@@ -68,6 +68,8 @@ pub struct Row {
     pub in_flight: u64,
     /// Tags in use at the end.
     pub tags_in_use: u32,
+    /// I/Os that failed since the daemon began to serve.
+    pub failed: u64,
     /// Of a drive, what its driver counted of its own, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub driver: BTreeMap<String, u64>,
@@ -195,6 +197,7 @@ fn row(kind: &'static str, drive: &Drive, before: Option<&Report>, seconds: f64)
         util: (service_ns as f64 / 1e7 / seconds).min(100.0),
         in_flight: drive.in_flight,
         tags_in_use: drive.tags_in_use,
+        failed: drive.failed(),
         read: read.columns(seconds),
         write: write.columns(seconds),
         discard: discard.columns(seconds),

@@ -130,6 +130,7 @@ mod tests {
             util: 99.999,
             in_flight: 7,
             tags_in_use: 7,
+            failed: 0,
         }
     }
 

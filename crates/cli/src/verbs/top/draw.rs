@@ -4,6 +4,8 @@
 //! and names; narrower ones lose columns, the least asked for first, and their head and keys take
 //! more lines. Owns nothing. Called by top.rs for each frame.
 
+use std::cmp::Reverse;
+
 use millrace_console::{shortened, wrapped};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -15,19 +17,21 @@ use super::model::{Line as Listed, LowerTable, Model, Sort};
 use crate::verbs::stat::caches::CacheRow;
 use crate::verbs::stat::columns::Row;
 use crate::verbs::stat::groups::{GroupRow, short};
+use crate::views::report::Report;
 
 /// A column: its name, its width, how soon it is given up (0 never), and its value.
 type Column<T> = (&'static str, u16, u8, fn(&T) -> String);
 
-const COLUMNS: [Column<Row>; 8] = [
+const COLUMNS: [Column<Row>; 9] = [
     ("r/s", 6, 0, |row| short(row.read.per_second)),
     ("w/s", 6, 0, |row| short(row.write.per_second)),
-    ("rMB/s", 6, 3, |row| short(row.read.kib_per_second * 1024.0 / 1e6)),
-    ("wMB/s", 6, 3, |row| short(row.write.kib_per_second * 1024.0 / 1e6)),
+    ("rMB/s", 6, 4, |row| short(row.read.kib_per_second * 1024.0 / 1e6)),
+    ("wMB/s", 6, 4, |row| short(row.write.kib_per_second * 1024.0 / 1e6)),
     ("r_p99", 6, 1, |row| time(row.read.p99_ms)),
     ("w_p99", 6, 1, |row| time(row.write.p99_ms)),
-    ("aqu-sz", 6, 4, |row| short(row.aqu_sz)),
-    ("%util", 5, 2, |row| format!("{:.0}", row.util)),
+    ("aqu-sz", 6, 5, |row| short(row.aqu_sz)),
+    ("%util", 5, 3, |row| format!("{:.0}", row.util)),
+    (ERRORS, 5, 2, |row| counted_errors(row.failed)),
 ];
 const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
     ("r/s", 6, 0, |row| short(row.reads)),
@@ -47,8 +51,12 @@ const CACHE_COLUMNS: [Column<CacheRow>; 8] = [
     ("KiB/wb", 6, 4, CacheRow::request_kib),
     ("dirty", 6, 0, CacheRow::dirty_mib),
     ("%max", 4, 3, CacheRow::dirty_percent),
-    ("err", 5, 2, |row| row.cache.writes.errors.to_string()),
+    (ERRORS, 5, 2, |row| counted_errors(row.cache.writes.errors)),
 ];
+/// The column of failures, which is red where there are any.
+const ERRORS: &str = "err";
+/// Drives that failed requests and are named in the head.
+const FAILING_MAX: usize = 3;
 const NAME_WIDTH: u16 = 12;
 /// From here on there is a graph.
 const GRAPH_WIDTH: u16 = 76;
@@ -142,7 +150,7 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
         format!("requests/s {}", short(model.server_rate(|server| server.requests))),
         format!("in flight {}", server.requests_in_flight),
         format!("errors/s {}", short(model.server_rate(|server| server.errors))),
-        format!("failed by drives {failed}"),
+        format!("failed by drives {failed}{}", failing_drives(report)),
     ];
     if !report.caches.is_empty() {
         let dirty: u64 = report.caches.iter().map(|cache| cache.dirty_bytes).sum();
@@ -165,6 +173,24 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     all.extend(lines(&second, width).into_iter().map(Line::raw));
     all.extend(lines(&third, width).into_iter().map(|line| Line::styled(line, alarm)));
     all
+}
+
+/// The drives that failed most, with their counts, in parentheses; nothing where none did.
+fn failing_drives(report: &Report) -> String {
+    let mut failing: Vec<(u64, &str)> =
+        report.drives.iter().map(|drive| (drive.failed(), &*drive.name)).collect();
+    failing.retain(|(failed, _)| *failed > 0);
+    failing.sort_by_key(|(failed, _)| Reverse(*failed));
+    let named = failing.iter().take(FAILING_MAX);
+    let named = named.map(|(failed, name)| format!("{} {failed}", name.escape_debug()));
+    let more = (failing.len() > FAILING_MAX).then(|| "...".to_owned());
+    let named: Vec<String> = named.chain(more).collect();
+    if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
+}
+
+/// A count of failures that fits its column.
+fn counted_errors(count: u64) -> String {
+    if count < 100_000 { count.to_string() } else { short(count as f64) }
 }
 
 /// The columns that fit beside a name.
@@ -202,7 +228,12 @@ fn table<T: Listed>(
     head.extend(columns.iter().map(|column| right(column.0.to_owned(), column.1)));
     let lines = rows.iter().map(|row| {
         let mut cells = vec![Cell::from(cut(&row.name().escape_debug().to_string()))];
-        cells.extend(columns.iter().map(|column| right((column.3)(row), column.1)));
+        cells.extend(columns.iter().map(|column| {
+            let text = (column.3)(row);
+            let is_alarm = column.0 == ERRORS && text != "0";
+            let style = if is_alarm { Style::new().fg(Color::Red) } else { Style::new() };
+            right(text, column.1).style(style)
+        }));
         if graph > 0 {
             let graph = Cell::from(model.graph(*row, graph)).style(Style::new().fg(Color::Cyan));
             cells.push(graph);
@@ -248,7 +279,7 @@ mod tests {
     use super::super::model::tests::report;
     use super::*;
     use crate::views::caches::CacheCounts;
-    use crate::views::report::Report;
+    use crate::views::report::Export;
 
     /// The screen as lines of text.
     fn screen(model: &Model, width: u16, height: u16) -> Vec<String> {
@@ -281,13 +312,13 @@ mod tests {
         assert!(lines[1].starts_with("clients 3  accepted 5  refused 0"), "{text}");
         assert!(lines[2].starts_with("requests/s 10.0k  in flight 0"), "{text}");
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
-        let head = "Volume r/s w/s rMB/s wMB/s r_p99 w_p99 aqu-sz %util I/Os";
+        let head = "Volume r/s w/s rMB/s wMB/s r_p99 w_p99 aqu-sz %util err I/Os";
         assert_eq!(words(3), head.split(' ').collect::<Vec<_>>(), "{text}");
         assert_eq!(words(4)[..4], ["v", "6000", "0", "24.6"], "{text}");
         assert_eq!(words(6)[0], "Drive", "{text}");
         assert_eq!(
             words(7),
-            ["d3", "3000", "0", "12.3", "0", "1.1ms", "-", "3.15", "0", "\u{2581}\u{2588}"]
+            ["d3", "3000", "0", "12.3", "0", "1.1ms", "-", "3.15", "0", "0", "\u{2581}\u{2588}"]
         );
         assert_eq!(words(10)[0], "d0", "{text}");
         assert!(lines[23].starts_with("q quit"), "{text}");
@@ -301,6 +332,30 @@ mod tests {
         let lines = screen(&model, 80, 24);
         assert!(lines[2].contains("dirty 3.00 MiB"), "{lines:?}");
         assert!(!screen(&self::model(1), 80, 24)[2].contains("dirty"));
+    }
+
+    #[test]
+    fn a_drive_that_fails_is_named_beside_the_total_and_has_its_count_in_a_column() {
+        let failing = |drive: u64, failed: u64| {
+            let mut report = report(3600, 6, 100);
+            report.exports = vec![Export { errors: failed, ..Export::default() }];
+            report.drives[drive as usize].ops[0].errors = failed;
+            report
+        };
+        let mut model = Model::new(Duration::from_secs(1));
+        model.update(failing(1, 25));
+        let text = screen(&model, 100, 24).join("\n");
+        assert!(text.contains("failed by drives 25 (d1 25)"), "{text}");
+        let row = text.lines().find(|line| line.starts_with("d1 ")).unwrap();
+        assert_eq!(words_of(row)[9], "25", "{text}");
+        let mut report = failing(2, 1_234_567);
+        (3..6).for_each(|drive: u64| report.drives[drive as usize].ops[0].errors = drive);
+        let names = failing_drives(&report);
+        assert_eq!(names, " (d2 1234567, d5 5, d4 4, ...)");
+        assert_eq!(
+            (counted_errors(99_999), counted_errors(1_234_567)),
+            ("99999".into(), "1.2M".into())
+        );
     }
 
     #[test]

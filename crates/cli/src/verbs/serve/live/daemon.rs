@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::dirty_marks::DirtyMarks;
+use super::failed_requests::{FailedRequests, drive_problem};
 use super::group_counts;
 use super::group_settings;
 use super::huge_pages::HugePages;
@@ -50,6 +51,7 @@ pub struct LiveDaemon {
     cached: Vec<(String, String)>,
     marks: Arc<DirtyMarks>,
     huge_pages: HugePages,
+    failed: FailedRequests,
 }
 
 impl LiveDaemon {
@@ -83,12 +85,14 @@ impl LiveDaemon {
             cached: group_settings::cached(&plan.config),
             marks,
             huge_pages: HugePages::default(),
+            failed: FailedRequests::default(),
         }
     }
 
-    /// Ends lock statistics whose client has gone away, and looks at latency targets; to be called
-    /// once a second.
+    /// Ends lock statistics whose client has gone away, and looks at latency targets and failures;
+    /// to be called once a second.
     pub fn tick(&self) {
+        self.failed_last_minute();
         self.lock_statistics.end_if_silent();
         self.targets.look(&self.servers.groups, &self.volumes, Instant::now());
     }
@@ -101,6 +105,11 @@ impl LiveDaemon {
     /// All drives, in the order of the volumes.
     pub fn disks(&self) -> impl Iterator<Item = &Arc<Disk<Native>>> {
         self.volumes.iter().flat_map(|volume| volume.drives())
+    }
+
+    /// Requests that each drive failed in the last minute.
+    fn failed_last_minute(&self) -> Vec<u64> {
+        self.failed.look(self.disks().map(|disk| disk.failures().count), Instant::now())
     }
 
     fn report(&self) -> report::Report {
@@ -117,7 +126,14 @@ impl LiveDaemon {
         });
         report::Report {
             uptime_ns: u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
-            drives: drives.zip(&self.schedulers).map(configured).collect(),
+            drives: drives
+                .zip(&self.schedulers)
+                .zip(self.failed_last_minute())
+                .map(|(drive, failed_last_minute)| report::Drive {
+                    failed_last_minute,
+                    ..configured(drive)
+                })
+                .collect(),
             volumes: self.volumes.iter().map(|one| volume(one)).collect(),
             groups: group_settings::list(groups, self.targets.said(groups)),
             group_counts: group_counts::counts(groups, &self.volumes),
@@ -193,6 +209,14 @@ impl Answers for LiveDaemon {
     fn metrics(&self) -> String {
         views::prometheus(&self.report())
     }
+
+    fn problems(&self) -> Vec<String> {
+        let drives = self.disks().zip(self.failed_last_minute());
+        let problem = |(disk, failed): (&Arc<Disk<Native>>, u64)| {
+            drive_problem(disk.name(), failed, disk.failures().trouble.as_deref())
+        };
+        drives.filter_map(problem).collect()
+    }
 }
 
 /// A drive with the scheduler that it had at the start.
@@ -221,6 +245,7 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
         tags_in_use: disk.tags_in_use(),
         scheduler: volume_settings::scheduler_of(disk).to_owned(),
         scheduler_configured: String::new(),
+        failed_last_minute: 0,
         driver: millrace_block::driver_counts(disk)
             .into_iter()
             .map(|(k, n)| (k.to_owned(), n))

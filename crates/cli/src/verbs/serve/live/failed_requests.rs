@@ -1,0 +1,111 @@
+//! Failed requests of each drive in the last minute.
+//!
+//! Owns a window for each drive, fed with the drive's own count of failures: once a second by the
+//! watch, and whenever a view asks. A drive that fails nothing has an empty window. The kernel
+//! keeps no such count: SMART has totals only, which stay high after a drive has recovered.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Length of the window.
+const WINDOW: Duration = Duration::from_secs(60);
+/// Failures that are so close together are counted as one moment.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// The windows of all drives, in their order.
+#[derive(Debug, Default)]
+pub struct FailedRequests(Mutex<Vec<FailureWindow>>);
+
+impl FailedRequests {
+    /// Takes in the count of failures of each drive so far; those of the last minute, drive by
+    /// drive.
+    pub fn look(&self, counts: impl Iterator<Item = u64>, now: Instant) -> Vec<u64> {
+        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = Vec::new();
+        for (drive, count) in counts.enumerate() {
+            if windows.len() == drive {
+                windows.push(FailureWindow::default());
+            }
+            failed.push(windows[drive].look(count, now));
+        }
+        failed
+    }
+}
+
+/// Failures of one drive.
+#[derive(Debug, Default)]
+struct FailureWindow {
+    count: u64,
+    recent: VecDeque<(Instant, u64)>,
+}
+
+impl FailureWindow {
+    fn look(&mut self, count: u64, now: Instant) -> u64 {
+        let new = count.saturating_sub(self.count);
+        self.count = count;
+        match self.recent.back_mut() {
+            _ if new == 0 => {}
+            Some((since, failed)) if now.saturating_duration_since(*since) < MOMENT => {
+                *failed += new;
+            }
+            _ => self.recent.push_back((now, new)),
+        }
+        while let Some((at, _)) = self.recent.front()
+            && now.saturating_duration_since(*at) >= WINDOW
+        {
+            self.recent.pop_front();
+        }
+        self.recent.iter().map(|(_, failed)| failed).sum()
+    }
+}
+
+/// A line about a drive that is not well: it failed requests in the last minute, or has said itself
+/// why it is not whole.
+pub fn drive_problem(drive: &str, failed: u64, trouble: Option<&str>) -> Option<String> {
+    let requests = if failed == 1 { "request" } else { "requests" };
+    let failures = (failed > 0).then(|| format!("{failed} failed {requests} in the last minute"));
+    let words: Vec<&str> = failures.as_deref().into_iter().chain(trouble).collect();
+    (!words.is_empty()).then(|| format!("drive {drive}: {}", words.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_counted_for_a_minute_and_then_forgotten() {
+        let (failed, start) = (FailedRequests::default(), Instant::now());
+        let look = |counts: [u64; 2], ms| {
+            failed.look(counts.into_iter(), start + Duration::from_millis(ms))
+        };
+        assert_eq!(look([0, 3], 0), [0, 3]);
+        assert_eq!(look([1, 3], 500), [1, 3]);
+        assert_eq!(look([25, 3], 1_400), [25, 3]);
+        assert_eq!(look([25, 3], 59_999), [25, 3]);
+        assert_eq!(look([25, 3], 60_000), [25, 0]);
+        assert_eq!(look([26, 3], 60_500), [1, 0]);
+        assert_eq!(look([26, 3], 120_499), [1, 0]);
+        assert_eq!(look([26, 3], 120_500), [0, 0]);
+    }
+
+    #[test]
+    fn a_storm_of_looks_keeps_one_entry_a_second() {
+        let (mut window, start) = (FailureWindow::default(), Instant::now());
+        for at in 0..100_000 {
+            window.look(at + 1, start + Duration::from_millis(at));
+        }
+        assert!(window.recent.len() <= 61, "{}", window.recent.len());
+    }
+
+    #[test]
+    fn a_problem_names_the_drive_its_failures_and_its_trouble() {
+        let said = |failed, trouble| drive_problem("d1", failed, trouble);
+        assert_eq!(said(0, None), None);
+        assert_eq!(said(25, None).unwrap(), "drive d1: 25 failed requests in the last minute");
+        assert_eq!(said(1, None).unwrap(), "drive d1: 1 failed request in the last minute");
+        assert_eq!(said(0, Some("no server")).unwrap(), "drive d1: no server");
+        let both = "drive d1: 2 failed requests in the last minute, no server";
+        assert_eq!(said(2, Some("no server")).unwrap(), both);
+    }
+}
