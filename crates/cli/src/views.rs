@@ -25,7 +25,8 @@ mod thread;
 
 pub use prometheus::render as prometheus;
 pub use protocol::{
-    Acknowledge, CONTROL_VERSION, Refusal, Resize, Set, SetGroup, TraceStart, Verb, greeting,
+    Acknowledge, CONTROL_VERSION, LogLevel, Refusal, Resize, Set, SetGroup, TraceStart, Verb,
+    greeting,
 };
 pub use thread::{Sockets, Views};
 

@@ -1,6 +1,7 @@
 //! Logging: what the program says of its own accord, by `tracing`, on standard error.
 //!
-//! Owns the flags `-v` and `--log-format`, the variable `MILLRACE_LOG`, and how a line looks.
+//! Owns the flags `-v` and `--log-format`, the variable `MILLRACE_LOG`, the filter that a daemon
+//! may be told to change, and how a line looks.
 //! Results of a verb go to standard output and never through here. A line for a person at a
 //! terminal is the message alone; elsewhere it begins with the time and the level; as JSON it also
 //! has the event's fields (drive, op, sector). Installed once by program.rs before the verb runs;
@@ -10,9 +11,9 @@
 use std::fmt::{self, Write};
 use std::io::{self, IsTerminal};
 use std::str::FromStr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -24,12 +25,16 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, reload};
 
 use crate::visible::visible;
 use crate::{name, output_queue};
 
 /// What filters lines if `-v` is not given.
 const VARIABLE: &str = "MILLRACE_LOG";
+
+/// The filter that lines pass, with its text, once logging has started.
+static FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
 
 /// How lines look, once that is decided: an error that ends the program follows it.
 static FORMAT: OnceLock<Format> = OnceLock::new();
@@ -61,8 +66,10 @@ pub struct Args {
 /// If `MILLRACE_LOG` is no filter.
 pub fn install(args: Args) -> anyhow::Result<()> {
     let variable = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
-    let targets = filter(args.verbose, variable.as_deref())?;
+    let text = filter(args.verbose, variable.as_deref());
+    let (targets, handle) = reload::Layer::new(read_filter(VARIABLE, text)?);
     FORMAT.get_or_init(|| args.log_format);
+    FILTER.get_or_init(|| (handle, Mutex::new(text.to_owned())));
     let registry = tracing_subscriber::registry().with(targets);
     let layer = tracing_subscriber::fmt::layer().with_writer(Log).log_internal_errors(false);
     let installed = match args.log_format {
@@ -111,19 +118,38 @@ fn has_journal() -> bool {
     std::env::var_os("JOURNAL_STREAM").is_some()
 }
 
-/// What may pass: `-v` wins over the variable.
-fn filter(verbose: u8, variable: Option<&str>) -> anyhow::Result<Targets> {
+/// The filter that holds now, in the words of `MILLRACE_LOG`.
+pub fn level() -> String {
+    let text = FILTER.get().map(|(_, text)| text.lock().unwrap_or_else(PoisonError::into_inner));
+    text.map_or_else(String::new, |text| text.clone())
+}
+
+/// Filters lines by `text` from now on, in the words of `MILLRACE_LOG`; the filter before.
+///
+/// # Errors
+/// If the text is no filter.
+pub fn set_level(text: &str) -> anyhow::Result<String> {
+    let targets = read_filter("log-level", text)?;
+    let Some((handle, now)) = FILTER.get() else { bail!("log-level: there is no log") };
+    let mut now = now.lock().unwrap_or_else(PoisonError::into_inner);
+    handle.reload(targets).context("log-level: cannot change the filter")?;
+    Ok(std::mem::replace(&mut *now, text.to_owned()))
+}
+
+/// The filter at the start: `-v` wins over the variable.
+fn filter(verbose: u8, variable: Option<&str>) -> &str {
     match (verbose, variable) {
-        (0, None) => Ok(Targets::new().with_default(LevelFilter::INFO)),
-        (0, Some(text)) => read_filter(text),
-        (1, _) => Ok(Targets::new().with_default(LevelFilter::DEBUG)),
-        _ => Ok(Targets::new().with_default(LevelFilter::TRACE)),
+        (0, None) => "info",
+        (0, Some(text)) => text,
+        (1, _) => "debug",
+        _ => "trace",
     }
 }
 
-/// What the variable says: LEVEL for all, MODULE=LEVEL for one. A word alone is never a module,
-/// since a misspelt level would then silence everything else, warnings of failing drives with it.
-fn read_filter(text: &str) -> anyhow::Result<Targets> {
+/// Reads a filter, of which `source` is the name in errors: LEVEL for all, MODULE=LEVEL for one. A
+/// word alone is never a module, since a misspelt level would then silence everything else,
+/// warnings of failing drives with it.
+fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
     let mut targets = Targets::new().with_default(LevelFilter::INFO);
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (module, level) = match part.split_once('=') {
@@ -134,7 +160,7 @@ fn read_filter(text: &str) -> anyhow::Result<Targets> {
         let known = LevelFilter::from_str(level).ok().filter(|_| !level.is_empty());
         let level = known.ok_or_else(|| {
             anyhow!(
-                "{VARIABLE}=\"{}\": \"{}\" is no level; write off, error, warn, info, debug or \
+                "{source}=\"{}\": \"{}\" is no level; write off, error, warn, info, debug or \
                  trace, or MODULE=LEVEL with commas between",
                 visible(text),
                 visible(level)
@@ -223,7 +249,7 @@ mod tests {
         let writer = sink.clone();
         let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
         let subscriber = tracing_subscriber::registry()
-            .with(filter(verbose, None).unwrap())
+            .with(read_filter(VARIABLE, filter(verbose, None)).unwrap())
             .with(layer.event_format(Line { stamped }));
         tracing::subscriber::with_default(subscriber, log);
         let bytes = sink.0.lock().unwrap().clone();
@@ -256,13 +282,13 @@ mod tests {
     #[test]
     fn the_variable_filters_unless_the_flag_is_given() {
         let debug = |verbose, variable| {
-            let targets = filter(verbose, variable).unwrap();
+            let targets = read_filter(VARIABLE, filter(verbose, variable)).unwrap();
             targets.would_enable("millrace", &Level::DEBUG)
         };
         assert!(!debug(0, None));
         assert!(debug(1, None) && debug(2, Some("error")));
         assert!(debug(0, Some("debug")) && debug(0, Some(" warn,millrace=debug ")));
-        let targets = filter(0, Some("elsewhere=debug")).unwrap();
+        let targets = read_filter(VARIABLE, "elsewhere=debug").unwrap();
         assert!(targets.would_enable("millrace", &Level::WARN), "what it does not name stays");
     }
 
@@ -271,7 +297,7 @@ mod tests {
         for (text, word) in
             [("bogus", "bogus"), ("verbose", "verbose"), ("millrace=loud", "loud"), ("a=", "")]
         {
-            let refused = filter(0, Some(text)).unwrap_err().to_string();
+            let refused = read_filter(VARIABLE, text).unwrap_err().to_string();
             let said = format!("MILLRACE_LOG=\"{text}\": \"{word}\" is no level; write off, error");
             assert!(refused.starts_with(&said), "{refused}");
             assert!(refused.ends_with("MODULE=LEVEL with commas between"), "{refused}");

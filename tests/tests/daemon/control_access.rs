@@ -3,11 +3,13 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use millrace_tests::serving::succeed;
-use millrace_tests::{Daemon, client, millrace, run, tempdir};
+use millrace_tests::{Daemon, client, millrace, poll_within, run, tempdir};
 use tempfile::TempDir;
 
 /// A user and group of no other test.
@@ -222,4 +224,30 @@ fn the_daemon_s_own_user_may_change_it_and_an_admin_group_alone_may_open_the_soc
     member.args(["--reuid=54400", "--regid=54002", "--clear-groups"]).arg(&program);
     let member = run(member.args(set).current_dir("/"));
     assert!(member.status.success(), "{member:?}");
+}
+
+#[test]
+fn the_log_level_changes_while_the_daemon_serves_and_versions_are_told() {
+    let daemon = serve("v", "c", "");
+    let ctl = |words: &[&str]| {
+        let mut command = verb(daemon.dir(), &["ctl"]);
+        run(command.args(words).args(["--connect", "unix:c"]))
+    };
+    let printed = |words: &[&str]| String::from_utf8_lossy(&ctl(words).stdout).into_owned();
+    let clients_are_logged = || {
+        let before = daemon.stderr().len();
+        drop(UnixStream::connect(daemon.dir().join("s")).unwrap());
+        let is_logged = || daemon.stderr()[before..].contains(" DEBUG ").then_some(());
+        poll_within(Duration::from_secs(2), is_logged).is_some()
+    };
+    assert_eq!(printed(&["log-level"]), "log level info\n");
+    assert!(!clients_are_logged());
+    assert_eq!(printed(&["log-level", "debug"]), "log level debug, before info\n");
+    assert!(clients_are_logged());
+    let output = ctl(&["log-level", "loud"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("\"loud\" is no level; write off, error, warn"), "{output:?}");
+    let text = printed(&["version"]);
+    let process = format!(", process {}, at unix:c\n", daemon.pid());
+    assert!(text.starts_with("program  millrace ") && text.ends_with(&process), "{text}");
 }

@@ -4,7 +4,9 @@
 //! answer. The daemon decides: what it refuses is an error here, with its reason.
 
 mod groups;
+mod log_level;
 mod toml;
+mod version;
 mod why;
 
 use std::fmt::Write;
@@ -105,6 +107,10 @@ enum Request {
     Why(why::WhyArgs),
     /// Forget that an earlier daemon ended with a dirty cache of a volume, once that is checked
     Acknowledge(AcknowledgeArgs),
+    /// Show or change how much the daemon logs
+    LogLevel(log_level::LogLevelArgs),
+    /// Print the versions of this program and of the daemon
+    Version(version::VersionArgs),
 }
 
 /// Arguments of `ctl resize`.
@@ -203,6 +209,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Request::Get(args) => get(args),
         Request::Why(args) => why::run(args),
         Request::Acknowledge(args) => acknowledge(args),
+        Request::LogLevel(args) => log_level::run(args),
+        Request::Version(args) => version::run(args),
     }
 }
 

@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use super::growth::VolumeGrowth;
 use super::locks::Locks;
 use super::report::{Report, TraceStatus};
-use super::settings::{GroupChange, VolumeChange};
-use super::{Acknowledge, CONTROL_VERSION, Resize, Set, SetGroup, TraceStart};
+use super::settings::{GroupChange, LogLevelChange, VolumeChange};
+use super::{Acknowledge, CONTROL_VERSION, LogLevel, Resize, Set, SetGroup, TraceStart};
 
 /// Longest wait for an answer, which takes milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,6 +34,10 @@ pub struct Client {
     socket: BufReader<UnixStream>,
     path: PathBuf,
     asked: u64,
+    /// Version of the daemon's program.
+    version: String,
+    /// Process of the daemon.
+    pid: u64,
 }
 
 impl Client {
@@ -57,19 +61,23 @@ impl Client {
         socket.set_read_timeout(Some(GREETING_TIMEOUT))?;
         socket.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         let socket = BufReader::new(socket);
-        let mut client = Client { socket, path: path.to_owned(), asked: 0 };
+        let (path_owned, version) = (path.to_owned(), String::new());
+        let mut client = Client { socket, path: path_owned, asked: 0, version, pid: 0 };
         client.expect_greeting()?;
         let greeting = client.line()?;
         client.socket.get_ref().set_read_timeout(Some(ANSWER_TIMEOUT))?;
         if let Some(message) = greeting["error"]["message"].as_str() {
             bail!("unix:{}: the daemon refuses: {}", path.display(), visible(message));
         }
+        client.version = visible(greeting["millrace"].as_str().unwrap_or("?")).into_owned();
+        client.pid = greeting["pid"].as_u64().unwrap_or(0);
         match greeting["control"].as_u64() {
             Some(version) if version == u64::from(CONTROL_VERSION) => Ok(client),
             Some(version) => bail!(
-                "unix:{}: the daemon speaks version {version} of the control protocol, this program \
-                 {CONTROL_VERSION}; use the millrace that the daemon is of",
-                path.display()
+                "unix:{}: the daemon, millrace {}, speaks version {version} of the control \
+                 protocol, this program {CONTROL_VERSION}; use the millrace that the daemon is of",
+                path.display(),
+                client.version
             ),
             None => Err(other(path, "this is no control socket of millrace")),
         }
@@ -96,6 +104,11 @@ impl Client {
             }
             _ => Err(other(&self.path, "this is no control socket of millrace")),
         }
+    }
+
+    /// The daemon's version, process and control socket.
+    pub fn daemon(&self) -> (&str, u64, &Path) {
+        (&self.version, self.pid, &self.path)
     }
 
     /// All counters.
@@ -192,6 +205,15 @@ impl Client {
     /// If the daemon has gone, or refuses: there is no such group, or it cannot have that.
     pub fn set_group(&mut self, asked: &SetGroup) -> anyhow::Result<GroupChange> {
         let answer = self.ask("set-group", &json!(asked))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Tells the level of the log, or changes it.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses: there is no such level.
+    pub fn log_level(&mut self, asked: &LogLevel) -> anyhow::Result<LogLevelChange> {
+        let answer = self.ask("log-level", &json!(asked))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 

@@ -17,7 +17,7 @@ pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-const VERBS: [&str; 12] = [
+const VERBS: [&str; 13] = [
     "version",
     "stats",
     "trace-start",
@@ -30,6 +30,7 @@ const VERBS: [&str; 12] = [
     "set",
     "set-group",
     "acknowledge",
+    "log-level",
 ];
 /// Fields of a request that belong to no verb.
 const COMMON: [&str; 2] = ["id", "verb"];
@@ -61,6 +62,8 @@ pub enum Verb {
     SetGroup(SetGroup),
     /// Forget that an earlier daemon ended with a dirty cache of a volume.
     Acknowledge(Acknowledge),
+    /// Tell or change how much is logged.
+    LogLevel(LogLevel),
 }
 
 impl Verb {
@@ -70,6 +73,7 @@ impl Verb {
             Verb::Version | Verb::Stats => false,
             Verb::TraceStart(_) | Verb::TraceStatus | Verb::TraceStop => false,
             Verb::LocksStart | Verb::LocksStatus | Verb::LocksStop => false,
+            Verb::LogLevel(asked) => asked.level.is_some(),
             Verb::Resize(_) | Verb::Set(_) | Verb::SetGroup(_) | Verb::Acknowledge(_) => true,
         }
     }
@@ -118,6 +122,15 @@ pub struct Resize {
 pub struct Acknowledge {
     /// Its name.
     pub volume: String,
+}
+
+/// Level of the log from now on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogLevel {
+    /// A level, or modules with theirs, as `MILLRACE_LOG` has them; none: only tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
 }
 
 /// What a volume is to be set to; what is not given stays.
@@ -228,6 +241,7 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
         "set" => return arguments(name, fields).map(Verb::Set),
         "set-group" => return arguments(name, fields).map(Verb::SetGroup),
         "acknowledge" => return arguments(name, fields).map(Verb::Acknowledge),
+        "log-level" => return arguments(name, fields).map(Verb::LogLevel),
         other => {
             let text = format!("there is no verb {other:?}; there are {known}");
             return Err(Refusal::new("unknown-verb", text));
@@ -314,7 +328,7 @@ mod tests {
         assert_eq!(refusal(r#"{"verb":"stat"}"#).kind, "unknown-verb");
         let text = "there is no verb \"stat\"; there are version, stats, trace-start, \
                     trace-status, trace-stop, locks-start, locks-status, locks-stop, resize, set, \
-                    set-group, acknowledge";
+                    set-group, acknowledge, log-level";
         assert_eq!(refusal(r#"{"verb":"stat"}"#).message, text);
         let text = "stats takes no \"drive\"; remove it";
         assert_eq!(refusal(r#"{"verb":"stats","drive":"d0"}"#).message, text);
@@ -332,6 +346,8 @@ mod tests {
             assert!(!verb(&format!("{{\"verb\":{name:?}}}")).changes(), "{name}");
         }
         assert!(!verb(r#"{"verb":"trace-start","name":"/t"}"#).changes());
+        assert!(!verb(r#"{"verb":"log-level"}"#).changes());
+        assert!(verb(r#"{"verb":"log-level","level":"debug"}"#).changes());
         for name in ["resize", "set", "acknowledge"] {
             assert!(verb(&format!("{{\"verb\":{name:?},\"volume\":\"v\"}}")).changes(), "{name}");
         }

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use millrace::{Cache, ExportFailures, Observers, Opened, Space};
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
+use millrace_console::{logging, visible};
 use millrace_exports::nbd::{Observer, ServerStats};
 use millrace_exports::vhost::VhostObserver;
 use millrace_machine::Native;
@@ -31,8 +32,8 @@ use super::volume_settings;
 use crate::config::ServePlan;
 use crate::views::caches::CacheCounts;
 use crate::views::guests::GuestThread;
-use crate::views::settings::GroupChange;
-use crate::views::{self, Answers, Refusal, SetGroup, Verb, report};
+use crate::views::settings::{GroupChange, LogLevelChange};
+use crate::views::{self, Answers, LogLevel, Refusal, SetGroup, Verb, report};
 
 /// Handles to all that the views read or change.
 pub struct LiveDaemon {
@@ -203,6 +204,7 @@ impl Answers for LiveDaemon {
             Verb::Acknowledge(asked) => self.marks.acknowledge(&asked.volume).map(nothing),
             Verb::Set(asked) => volume_settings::set(&self.volumes, asked).and_then(value),
             Verb::SetGroup(asked) => self.set_group(asked).and_then(value),
+            Verb::LogLevel(asked) => log_level(asked).and_then(value),
         }
     }
 
@@ -222,6 +224,17 @@ impl Answers for LiveDaemon {
 /// A drive with the scheduler that it had at the start.
 fn configured((drive, scheduler): (report::Drive, &&'static str)) -> report::Drive {
     report::Drive { scheduler_configured: (*scheduler).to_owned(), ..drive }
+}
+
+/// Tells the level of the log, or changes it and says so.
+fn log_level(asked: &LogLevel) -> Result<LogLevelChange, Refusal> {
+    let Some(level) = &asked.level else {
+        return Ok(LogLevelChange { level: logging::level(), before: None });
+    };
+    let refused = |error: anyhow::Error| Refusal::new("bad-request", error.to_string());
+    let before = logging::set_level(level).map_err(refused)?;
+    tracing::info!("log level {} from now on, before {}", visible(level), visible(&before));
+    Ok(LogLevelChange { level: level.clone(), before: Some(before) })
 }
 
 fn nothing((): ()) -> Value {

@@ -1,0 +1,60 @@
+//! `millrace ctl version`: versions of this program and of a running daemon.
+//!
+//! After an upgrade of the package the daemon that runs is the former one until it is restarted.
+//! Called by ctl.rs.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use millrace_console::{say, visible};
+use serde_json::json;
+
+use super::Daemon;
+use crate::views::CONTROL_VERSION;
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace ctl version
+  millrace ctl version --json --connect unix:/run/millrace/control.sock
+
+Exit status: 0 if both have one version, 1 if not, 2 if no daemon is found.
+";
+
+/// This program's version.
+const OWN: &str = env!("CARGO_PKG_VERSION");
+
+/// Arguments of `ctl version`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct VersionArgs {
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Says which versions there are; 1 if they differ.
+///
+/// # Errors
+/// If the daemon is not there.
+pub fn run(args: &VersionArgs) -> Result<ExitCode> {
+    let client = args.daemon.connect.client()?;
+    let (version, pid, path) = client.daemon();
+    let is_same = version == OWN;
+    let path = visible(&path.to_string_lossy()).into_owned();
+    say(&match args.daemon.json {
+        true => {
+            let daemon = json!({ "version": version, "pid": pid, "control_socket": path });
+            let line = json!({ "version": OWN, "control": CONTROL_VERSION, "daemon": daemon });
+            format!("{line}\n")
+        }
+        false => {
+            let differ = "\nthe versions differ: restart the daemon to run the version of this \
+                          program";
+            let end = if is_same { "" } else { differ };
+            format!(
+                "program  millrace {OWN}, control protocol {CONTROL_VERSION}\n\
+                 daemon   millrace {version}, process {pid}, at unix:{path}{end}\n"
+            )
+        }
+    });
+    Ok(if is_same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
