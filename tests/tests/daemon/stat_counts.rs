@@ -88,6 +88,8 @@ fn the_first_report_has_exactly_the_ios_and_bytes_of_the_load() {
     load(&daemon, 1);
     let report = json(&succeed(stat(&daemon).arg("--json")));
     check(&report["rows"]);
+    assert!(report["server"]["huge_page_bytes"].is_u64(), "{report}");
+    assert!(report["server"]["requests"].as_u64() > Some(0), "{report}");
     let report_of_all = json(&succeed(stat(&daemon).args(["--json", "--queues", "--clients"])));
     let rows = report_of_all["rows"].as_array().unwrap();
     let of = |kind: &str| rows.iter().filter(|row| row["kind"] == kind).collect::<Vec<_>>();

@@ -116,6 +116,7 @@ fn as_json(report: &Report, rows: &[columns::Row]) -> Value {
         "volumes": volumes,
         "caches": caches,
         "unacknowledged": unacknowledged,
+        "server": report.server,
         "rows": rows,
     })
 }
