@@ -33,6 +33,26 @@ struct Entry<M: Machine> {
     gates: Option<Arc<Gates<M>>>,
     /// How often its limits were changed.
     turns: u64,
+    /// Its number is for the next group that is opened.
+    is_closed: bool,
+}
+
+impl<M: Machine> Entry<M> {
+    fn new(config: GroupConfig, gates: Option<Arc<Gates<M>>>) -> Entry<M> {
+        Entry { config, gates, turns: 0, is_closed: false }
+    }
+
+    /// Gives it other settings; what has gone through its limits is paid for at the new rate.
+    fn change(&mut self, config: GroupConfig) {
+        if self.config.limits != config.limits {
+            self.turns += 1;
+            let tolls = (&Tolls::new(&self.config.limits), &Tolls::new(&config.limits));
+            let now_ns = M::now();
+            let gates = self.gates.as_ref().map(|gates| gates.changed(tolls, now_ns));
+            self.gates = Some(Arc::new(gates.unwrap_or_else(|| Gates::new(now_ns))));
+        }
+        self.config = config;
+    }
 }
 
 struct Table<M: Machine> {
@@ -53,8 +73,7 @@ impl<M: Machine> Groups<M> {
     pub fn new() -> Arc<Groups<M>> {
         let config = GroupConfig::new("default");
         let by_name = BTreeMap::from([(config.name.clone(), GroupId::DEFAULT)]);
-        let table =
-            Table { entries: alloc::vec![Entry { config, gates: None, turns: 0 }], by_name };
+        let table = Table { entries: alloc::vec![Entry::new(config, None)], by_name };
         Arc::new(Groups { version: M::Word::new(1), table: M::Lock::new("groups", table) })
     }
 
@@ -69,16 +88,52 @@ impl<M: Machine> Groups<M> {
         if table.by_name.contains_key(&config.name) {
             return wrong(format!("group {}: there is one of that name already", config.name));
         }
-        if table.entries.len() >= GROUPS_MAX {
+        let closed = table.entries.iter().position(|entry| entry.is_closed);
+        if closed.is_none() && table.entries.len() >= GROUPS_MAX {
             return wrong(format!("group {}: there are {GROUPS_MAX} groups already", config.name));
         }
-        let id = GroupId(table.entries.len() as u16);
+        let id = GroupId(closed.unwrap_or(table.entries.len()) as u16);
         table.check_parent(id, &config)?;
         table.by_name.insert(config.name.clone(), id);
-        let gates = (!config.limits.is_none()).then(|| Arc::new(Gates::new(M::now())));
-        table.entries.push(Entry { config, gates, turns: 0 });
+        match closed {
+            Some(at) => {
+                table.entries[at].change(config);
+                table.entries[at].is_closed = false;
+            }
+            None => {
+                let gates = (!config.limits.is_none()).then(|| Arc::new(Gates::new(M::now())));
+                table.entries.push(Entry::new(config, gates));
+            }
+        }
         self.changed();
         Ok(id)
+    }
+
+    /// Closes a group that nobody is in any more; its number is for the next one that is opened.
+    /// I/Os of it that are still on their way go on without limits.
+    ///
+    /// # Errors
+    /// `InvalidSetting` if there is no such group, or it is the default one, or the parent of one.
+    pub fn close(&self, id: GroupId) -> Result<(), Error> {
+        let mut table = self.table.lock();
+        let entry = table.entries.get(usize::from(id.0)).filter(|entry| !entry.is_closed);
+        let Some(name) = entry.map(|entry| entry.config.name.clone()) else {
+            return wrong(format!("group {}: there is none of that number", id.0));
+        };
+        if id == GroupId::DEFAULT {
+            return wrong(format!("group {name}: the default group stays"));
+        }
+        let is_child = |entry: &&Entry<M>| !entry.is_closed && entry.config.parent == Some(id);
+        if let Some(child) = table.entries.iter().find(is_child) {
+            let child = &child.config.name;
+            return wrong(format!("group {name}: it is the parent of {child}; remove that first"));
+        }
+        table.by_name.remove(&name);
+        let entry = &mut table.entries[usize::from(id.0)];
+        entry.change(GroupConfig::new(name));
+        entry.is_closed = true;
+        self.changed();
+        Ok(())
     }
 
     /// Gives a group other settings, which hold from the next batch of each channel on. It keeps
@@ -89,21 +144,14 @@ impl<M: Machine> Groups<M> {
     /// As [`Groups::open`], and if there is no such group; nothing changes then.
     pub fn set(&self, id: GroupId, mut config: GroupConfig) -> Result<(), Error> {
         let mut table = self.table.lock();
-        let Some(entry) = table.entries.get(usize::from(id.0)) else {
+        let entry = table.entries.get(usize::from(id.0)).filter(|entry| !entry.is_closed);
+        let Some(entry) = entry else {
             return wrong(format!("group {}: there is none of that number", id.0));
         };
         config.name.clone_from(&entry.config.name);
         config.validate()?;
         table.check_parent(id, &config)?;
-        let entry = &mut table.entries[usize::from(id.0)];
-        if entry.config.limits != config.limits {
-            entry.turns += 1;
-            let tolls = (&Tolls::new(&entry.config.limits), &Tolls::new(&config.limits));
-            let now_ns = M::now();
-            let gates = entry.gates.as_ref().map(|gates| gates.changed(tolls, now_ns));
-            entry.gates = Some(Arc::new(gates.unwrap_or_else(|| Gates::new(now_ns))));
-        }
-        entry.config = config;
+        table.entries[usize::from(id.0)].change(config);
         self.changed();
         Ok(())
     }
@@ -121,12 +169,13 @@ impl<M: Machine> Groups<M> {
         table.entries.get(usize::from(id.0)).map(|entry| entry.config.clone())
     }
 
-    /// All groups in the order in which they were opened, the default one first.
+    /// All groups by number, which is the order in which they were opened as long as none was
+    /// closed; the default one first.
     #[must_use]
     pub fn list(&self) -> Vec<(GroupId, GroupConfig)> {
         let table = self.table.lock();
-        let entries = table.entries.iter().zip(0..);
-        entries.map(|(entry, id)| (GroupId(id), entry.config.clone())).collect()
+        let open = table.entries.iter().zip(0..).filter(|(entry, _)| !entry.is_closed);
+        open.map(|(entry, id)| (GroupId(id), entry.config.clone())).collect()
     }
 
     /// How far ahead of now the limits of groups are booked, in nanoseconds: an I/O that comes now
@@ -160,7 +209,8 @@ impl<M: Machine> Table<M> {
     fn check_parent(&self, id: GroupId, config: &GroupConfig) -> Result<(), Error> {
         let Some(parent) = config.parent else { return Ok(()) };
         let name = &config.name;
-        let Some(above) = self.entries.get(usize::from(parent.0)) else {
+        let above = self.entries.get(usize::from(parent.0)).filter(|entry| !entry.is_closed);
+        let Some(above) = above else {
             return wrong(format!("group {name}: there is no group {} to be its parent", parent.0));
         };
         if parent == id {
@@ -183,7 +233,7 @@ impl<M: Machine> Table<M> {
                  name {top} as the parent"
             ));
         }
-        let is_child = |entry: &&Entry<M>| entry.config.parent == Some(id);
+        let is_child = |entry: &&Entry<M>| !entry.is_closed && entry.config.parent == Some(id);
         match self.entries.iter().find(is_child) {
             None => Ok(()),
             Some(child) => wrong(format!(
@@ -211,6 +261,29 @@ mod tests {
 
     fn text<T>(result: Result<T, Error>) -> String {
         result.err().map(|error| alloc::string::ToString::to_string(&error)).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_closed_group_gives_its_number_to_the_next_and_nothing_else() {
+        let groups = Groups::<Native>::new();
+        let limits = GroupLimits { iops: Some(500), ..GroupLimits::default() };
+        let gold = groups.open(GroupConfig { limits, ..GroupConfig::new("gold") }).unwrap();
+        let one = groups.open(child("one", gold)).unwrap();
+        assert!(text(groups.close(gold)).contains("it is the parent of one; remove that first"));
+        assert!(text(groups.close(GroupId::DEFAULT)).contains("the default group stays"));
+        groups.close(one).unwrap();
+        let version = groups.version();
+        groups.close(gold).unwrap();
+        assert!(groups.version() > version);
+        assert_eq!((groups.find("gold"), groups.list().len()), (None, 1));
+        assert!(text(groups.close(gold)).contains("none of that number"));
+        assert!(text(groups.set(gold, GroupConfig::new("gold"))).contains("none of that number"));
+        assert!(text(groups.open(child("below", gold))).contains("to be its parent"));
+        assert_eq!(groups.config(gold).unwrap().limits, GroupLimits::default());
+        let next = groups.open(GroupConfig::new("next")).unwrap();
+        assert_eq!((next, groups.find("next")), (gold, Some(gold)));
+        assert_eq!(groups.open(GroupConfig::new("gold")).unwrap(), one);
+        assert_eq!(groups.open(GroupConfig::new("third")).unwrap(), GroupId(3));
     }
 
     #[test]
