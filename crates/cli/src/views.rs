@@ -11,6 +11,7 @@
 
 pub mod caches;
 pub mod client;
+pub mod clients;
 pub mod groups;
 pub mod growth;
 pub mod guests;

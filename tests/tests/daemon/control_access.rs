@@ -1,5 +1,5 @@
-//! Ways to the control socket: places where a verb finds the daemon, and users that may read or
-//! also change something.
+//! Ways to the control socket: places where a verb finds the daemon, users that may read or also
+//! change something, and who is connected.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use millrace_clients::nbd::Client;
+use millrace_nbd::client::{Address, NbdUri};
+use millrace_nbd::{Command as NbdCommand, Request};
 use millrace_tests::serving::succeed;
 use millrace_tests::{Daemon, client, millrace, poll_within, run, tempdir};
 use tempfile::TempDir;
@@ -250,4 +253,42 @@ fn the_log_level_changes_while_the_daemon_serves_and_versions_are_told() {
     let text = printed(&["version"]);
     let process = format!(", process {}, at unix:c\n", daemon.pid());
     assert!(text.starts_with("program  millrace ") && text.ends_with(&process), "{text}");
+}
+
+#[test]
+fn clients_are_listed_and_the_one_that_is_named_is_disconnected() {
+    let daemon = serve("v", "c", "");
+    let ctl = |words: &[&str]| {
+        let mut command = verb(daemon.dir(), &["ctl"]);
+        run(command.args(words).args(["--connect", "unix:c"]))
+    };
+    let printed = |words: &[&str]| String::from_utf8_lossy(&ctl(words).stdout).into_owned();
+    assert_eq!(printed(&["clients"]), "no client is connected\n");
+    let connect = || {
+        let address = Address::Unix { path: daemon.dir().join("s") };
+        Client::connect(&NbdUri { address, name: "v".to_owned() }).unwrap()
+    };
+    let read = Request { cookie: 1, flags: 0, command: NbdCommand::Read, offset: 0, length: 8192 };
+    let (mut first, mut second) = (connect(), connect());
+    assert_eq!(first.call(&read, vec![0; 8192]).unwrap().errno, None);
+    let text = printed(&["clients"]);
+    let rows: Vec<&str> = text.lines().collect();
+    assert!(rows[0].trim_start().starts_with("client  export  group"), "{text}");
+    let mine = rows.iter().find(|row| row.contains("8 KiB")).expect("the one that has read");
+    let process = format!("process {}, user ", std::process::id());
+    assert!(mine.contains(&process) && mine.contains("  v  ") && rows.len() == 3, "{text}");
+    assert_eq!(printed(&["clients", "other"]), "no client is connected\n");
+    let json: serde_json::Value = serde_json::from_str(&printed(&["clients", "--json"])).unwrap();
+    let clients = json["clients"].as_array().unwrap();
+    let reader = clients.iter().find(|client| client["bytes"] == 8192).unwrap();
+    assert_eq!((&reader["requests"], &reader["group"]), (&1.into(), &"default".into()));
+    let number = reader["client"].to_string();
+    let text = printed(&["disconnect", &number]);
+    assert!(text.starts_with(&format!("client {number} ({process}")), "{text}");
+    assert!(text.ends_with(") of export v is disconnected\n"), "{text}");
+    assert!(first.call(&read, vec![0; 8192]).is_err());
+    assert_eq!(second.call(&read, vec![0; 8192]).unwrap().errno, None);
+    let output = ctl(&["disconnect", "777"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("no client 777; `millrace ctl clients` shows"), "{output:?}");
 }

@@ -3,6 +3,7 @@
 //! Owns the list of such requests, each one question on the control socket, and what is said of the
 //! answer. The daemon decides: what it refuses is an error here, with its reason.
 
+mod clients;
 mod groups;
 mod log_level;
 mod toml;
@@ -107,6 +108,10 @@ enum Request {
     Why(why::WhyArgs),
     /// Forget that an earlier daemon ended with a dirty cache of a volume, once that is checked
     Acknowledge(AcknowledgeArgs),
+    /// Show who is connected: number, export, group, requests, peer
+    Clients(clients::ClientsArgs),
+    /// End the connection of a client
+    Disconnect(clients::DisconnectArgs),
     /// Show or change how much the daemon logs
     LogLevel(log_level::LogLevelArgs),
     /// Print the versions of this program and of the daemon
@@ -209,6 +214,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Request::Get(args) => get(args),
         Request::Why(args) => why::run(args),
         Request::Acknowledge(args) => acknowledge(args),
+        Request::Clients(args) => clients::show(args),
+        Request::Disconnect(args) => clients::disconnect(args),
         Request::LogLevel(args) => log_level::run(args),
         Request::Version(args) => version::run(args),
     }

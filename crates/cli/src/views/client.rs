@@ -14,6 +14,7 @@ use millrace_console::visible;
 use nix::unistd::{Group, User};
 use serde_json::{Value, json};
 
+use super::clients::{Clients, ConnectedClient, Disconnect};
 use super::growth::VolumeGrowth;
 use super::locks::Locks;
 use super::report::{Report, TraceStatus};
@@ -188,6 +189,24 @@ impl Client {
     pub fn acknowledge(&mut self, volume: &str) -> anyhow::Result<()> {
         let asked = Acknowledge { volume: volume.to_owned() };
         self.ask("acknowledge", &json!(asked)).map(|_| ())
+    }
+
+    /// The clients of NBD.
+    ///
+    /// # Errors
+    /// If the daemon has gone.
+    pub fn clients(&mut self) -> anyhow::Result<Clients> {
+        let answer = self.ask("clients", &json!({}))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Ends the connection of a client.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or has no such client.
+    pub fn disconnect(&mut self, client: u16) -> anyhow::Result<ConnectedClient> {
+        let answer = self.ask("disconnect", &json!(Disconnect { client }))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
     }
 
     /// Changes settings of a volume.

@@ -11,13 +11,15 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::clients::Disconnect;
+
 /// Version of the protocol. It grows when a client for an older one would misunderstand; verbs and
 /// fields that are added leave it as it is.
 pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-const VERBS: [&str; 13] = [
+const VERBS: [&str; 15] = [
     "version",
     "stats",
     "trace-start",
@@ -31,6 +33,8 @@ const VERBS: [&str; 13] = [
     "set-group",
     "acknowledge",
     "log-level",
+    "clients",
+    "disconnect",
 ];
 /// Fields of a request that belong to no verb.
 const COMMON: [&str; 2] = ["id", "verb"];
@@ -64,17 +68,22 @@ pub enum Verb {
     Acknowledge(Acknowledge),
     /// Tell or change how much is logged.
     LogLevel(LogLevel),
+    /// All clients of NBD.
+    Clients,
+    /// End the connection of a client.
+    Disconnect(Disconnect),
 }
 
 impl Verb {
     /// True for verbs that change what the daemon does for its clients; all others only look.
     pub fn changes(&self) -> bool {
         match self {
-            Verb::Version | Verb::Stats => false,
+            Verb::Version | Verb::Stats | Verb::Clients => false,
             Verb::TraceStart(_) | Verb::TraceStatus | Verb::TraceStop => false,
             Verb::LocksStart | Verb::LocksStatus | Verb::LocksStop => false,
             Verb::LogLevel(asked) => asked.level.is_some(),
-            Verb::Resize(_) | Verb::Set(_) | Verb::SetGroup(_) | Verb::Acknowledge(_) => true,
+            Verb::Resize(_) | Verb::Set(_) | Verb::SetGroup(_) => true,
+            Verb::Acknowledge(_) | Verb::Disconnect(_) => true,
         }
     }
 }
@@ -231,6 +240,7 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
     let verb = match name {
         "version" => Verb::Version,
         "stats" => Verb::Stats,
+        "clients" => Verb::Clients,
         "trace-start" => return arguments(name, fields).map(Box::new).map(Verb::TraceStart),
         "trace-status" => Verb::TraceStatus,
         "trace-stop" => Verb::TraceStop,
@@ -242,6 +252,7 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
         "set-group" => return arguments(name, fields).map(Verb::SetGroup),
         "acknowledge" => return arguments(name, fields).map(Verb::Acknowledge),
         "log-level" => return arguments(name, fields).map(Verb::LogLevel),
+        "disconnect" => return arguments(name, fields).map(Verb::Disconnect),
         other => {
             let text = format!("there is no verb {other:?}; there are {known}");
             return Err(Refusal::new("unknown-verb", text));
@@ -328,7 +339,7 @@ mod tests {
         assert_eq!(refusal(r#"{"verb":"stat"}"#).kind, "unknown-verb");
         let text = "there is no verb \"stat\"; there are version, stats, trace-start, \
                     trace-status, trace-stop, locks-start, locks-status, locks-stop, resize, set, \
-                    set-group, acknowledge, log-level";
+                    set-group, acknowledge, log-level, clients, disconnect";
         assert_eq!(refusal(r#"{"verb":"stat"}"#).message, text);
         let text = "stats takes no \"drive\"; remove it";
         assert_eq!(refusal(r#"{"verb":"stats","drive":"d0"}"#).message, text);
@@ -348,6 +359,8 @@ mod tests {
         assert!(!verb(r#"{"verb":"trace-start","name":"/t"}"#).changes());
         assert!(!verb(r#"{"verb":"log-level"}"#).changes());
         assert!(verb(r#"{"verb":"log-level","level":"debug"}"#).changes());
+        assert!(!verb(r#"{"verb":"clients"}"#).changes());
+        assert!(verb(r#"{"verb":"disconnect","client":1}"#).changes());
         for name in ["resize", "set", "acknowledge"] {
             assert!(verb(&format!("{{\"verb\":{name:?},\"volume\":\"v\"}}")).changes(), "{name}");
         }
@@ -359,6 +372,7 @@ mod tests {
             let more = match name {
                 "trace-start" => ",\"name\":\"/t\"",
                 "resize" | "set" | "acknowledge" => ",\"volume\":\"v\"",
+                "disconnect" => ",\"client\":1001",
                 "set-group" => ",\"group\":\"g\",\"settings\":{\"weight\":\"7\"}",
                 _ => "",
             };

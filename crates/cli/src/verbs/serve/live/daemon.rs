@@ -31,6 +31,7 @@ use super::trace_recording::TraceRecording;
 use super::volume_settings;
 use crate::config::ServePlan;
 use crate::views::caches::CacheCounts;
+use crate::views::clients::{Clients, ConnectedClient};
 use crate::views::guests::GuestThread;
 use crate::views::settings::{GroupChange, LogLevelChange};
 use crate::views::{self, Answers, LogLevel, Refusal, SetGroup, Verb, report};
@@ -165,6 +166,22 @@ impl LiveDaemon {
         group_settings::set(groups, asked, warn)
     }
 
+    fn clients(&self) -> Clients {
+        let groups = &self.servers.groups;
+        let clients = self.servers.nbd.as_ref().map(Observer::clients).unwrap_or_default();
+        let named = clients.into_iter().map(|client| ConnectedClient::new(client, groups));
+        Clients { clients: named.collect() }
+    }
+
+    fn disconnect(&self, number: u16) -> Result<ConnectedClient, Refusal> {
+        let gone = self.servers.nbd.as_ref().and_then(|nbd| nbd.disconnect(number));
+        let gone = gone.map(|client| ConnectedClient::new(client, &self.servers.groups));
+        gone.ok_or_else(|| {
+            let text = format!("there is no client {number}; `millrace ctl clients` shows them");
+            Refusal::new("not-found", text)
+        })
+    }
+
     fn guests(&self) -> Vec<GuestThread> {
         let exports = self.servers.vhost.iter().flat_map(VhostObserver::stats);
         let thread = |name: &str, at, stats: &_| GuestThread::new(name, at, stats);
@@ -194,6 +211,8 @@ impl Answers for LiveDaemon {
         match verb {
             Verb::Version => Ok(views::greeting()),
             Verb::Stats => value(self.report()),
+            Verb::Clients => value(self.clients()),
+            Verb::Disconnect(asked) => self.disconnect(asked.client).and_then(value),
             Verb::TraceStart(start) => self.recording.start(&self.volumes, start).map(nothing),
             Verb::TraceStatus => self.recording.status().and_then(value),
             Verb::TraceStop => self.recording.stop().and_then(value),
