@@ -179,7 +179,7 @@ fn a_wrong_command_line_says_so_at_once() {
         (&["serve", "."], &["this is a folder; name a file or a block device"]),
         (&["serve", "/dev/zero"], &["neither a regular file nor a block device"]),
         (&["serve", "--config", "/dev/zero"], &["this is no regular file, not a configuration"]),
-        (&["serve", "big.toml"], &["more than 1 MiB is no configuration"]),
+        (&["serve", "big.toml"], &["more than 256 MiB is no configuration"]),
         (&["serve", "d.img", "--layout", "mirror"], &["a volume has no mirrors yet"]),
         (&["serve", "d.img", "--nbd", "s"], &["'--nbd <ADDR>'", "write \"unix:PATH\""]),
         (&["serve", "--read-only"], &["--read-only goes with files", "disk.img --read-only"]),

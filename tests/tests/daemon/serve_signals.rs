@@ -85,7 +85,7 @@ fn verbose_log_says_who_connects_what_is_granted_and_why_a_client_is_disconnecte
     drop(client);
     let mut other = UnixStream::connect(&socket).unwrap();
     other.write_all(&[0xff; 4]).unwrap();
-    has_said(&daemon, "1.1 is gone");
+    has_said(&daemon, "1001 is gone");
     daemon.terminate();
     let stderr = daemon.stderr();
     let lines = [
