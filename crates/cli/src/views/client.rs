@@ -326,3 +326,19 @@ pub fn why_not(path: &Path, error: &io::Error) -> String {
         _ => format!("cannot connect: {error}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_of_another_protocol_is_refused_with_both_versions() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let greeting = json!({ "control": CONTROL_VERSION + 1, "millrace": "9.8", "verbs": [] });
+        theirs.write_all(format!("{greeting}\n").as_bytes()).unwrap();
+        let said = Client::greeted(ours, Path::new("c")).err().unwrap().to_string();
+        let expected = "unix:c: the daemon, millrace 9.8, speaks version 2 of the control protocol, \
+                        this program 1; use the millrace that the daemon is of";
+        assert_eq!(said, expected);
+    }
+}

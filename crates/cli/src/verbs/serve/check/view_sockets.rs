@@ -162,3 +162,34 @@ pub fn describe(sockets: &Sockets) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn admins_are_root_the_daemon_s_user_and_the_group_which_may_open_the_socket() {
+        let plan = |keys: &str| {
+            let text = format!(
+                "[[drive]]\nname = \"d\"\nspec = \"null:\"\n[[volume]]\nname = \"v\"\n\
+                 drives = [\"d\"]\n[[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n\
+                 [server]\n{keys}"
+            );
+            config::load("m.toml", &text, Path::new("")).unwrap()
+        };
+        let file = |keys: &str| {
+            let SocketAccess { mode, group, .. } = control_file(&plan(keys));
+            (mode, group)
+        };
+        assert_eq!(file(""), (Some(0o600), None));
+        assert_eq!(file("control-admin-group = 7\n"), (None, Some(7)));
+        assert_eq!(file("control-group = 6\ncontrol-admin-group = 7\n"), (None, Some(6)));
+        assert_eq!(file("control-mode = 0o666\n"), (Some(0o666), None));
+        let own = geteuid().as_raw();
+        let users = if own == 0 { vec![0] } else { vec![0, own] };
+        let expected = Allow { users: users.clone(), groups: vec![7] };
+        assert_eq!(admins(&plan("control-group = 6\ncontrol-admin-group = 7\n")), expected);
+        assert_eq!(admins(&plan("")), Allow { users, groups: Vec::new() });
+    }
+}
