@@ -2,12 +2,13 @@
 //!
 //! protocol.rs is what a line on the control socket means, report.rs what the counters look like on
 //! it (groups.rs those of groups, caches.rs those of caches, locks.rs those of locks, growth.rs
-//! what growing came to), prometheus.rs the same for Prometheus; thread.rs serves both sockets from
-//! one thread that sleeps when nobody asks, session.rs is one client of it, http.rs the little of
-//! HTTP that it speaks. client.rs is the other end of the control socket. `serve` starts the thread
-//! and answers ([`Answers`]); a new verb is a variant of [`Verb`], its name in `protocol::verb`,
-//! and its arm there. Nothing here is on the way of an I/O: counters are read, never written. The
-//! protocol is described in docs/control.md.
+//! what growing came to, history.rs samples of the last hour), prometheus.rs the same for
+//! Prometheus; thread.rs serves both sockets from one thread that sleeps when nobody asks,
+//! session.rs is one client of it, http.rs the little of HTTP that it speaks. client.rs is the
+//! other end of the control socket. `serve` starts the thread and answers ([`Answers`]); a new verb
+//! is a variant of [`Verb`], its name in `protocol::verb`, and its arm there. Nothing here is on
+//! the way of an I/O: counters are read, never written. The protocol is described in
+//! docs/control.md.
 
 pub mod caches;
 pub mod client;
@@ -15,6 +16,7 @@ pub mod clients;
 pub mod groups;
 pub mod growth;
 pub mod guests;
+pub mod history;
 mod http;
 pub mod locks;
 mod prometheus;
@@ -26,8 +28,8 @@ mod thread;
 
 pub use prometheus::render as prometheus;
 pub use protocol::{
-    Acknowledge, CONTROL_VERSION, LogLevel, Refusal, Resize, Set, SetGroup, TraceStart, Verb,
-    greeting,
+    Acknowledge, CONTROL_VERSION, HistoryRange, LogLevel, Refusal, Resize, Set, SetGroup,
+    TraceStart, Verb, greeting,
 };
 pub use thread::{Sockets, Views};
 

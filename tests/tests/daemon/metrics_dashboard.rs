@@ -140,6 +140,37 @@ fn a_failing_drive_is_named_by_health_the_log_stat_metrics_and_the_dashboard() {
     }
 }
 
+#[test]
+fn the_past_is_kept_for_whoever_comes_later() {
+    let daemon = known_load::serve("metrics = \"127.0.0.1:0\"\n");
+    let address = metrics::address(&daemon);
+    let _raw = known_load::on_each_drive(&daemon);
+    let past = |seconds: usize| -> Value {
+        let text = metrics::get(&address, &format!("/history.json?seconds={seconds}"));
+        serde_json::from_str(&text).unwrap()
+    };
+    let sum = |values: &Value| {
+        values.as_array().unwrap().iter().map(|value| value.as_u64().unwrap()).sum::<u64>()
+    };
+    // The load comes with one sample or two, and quiet seconds follow.
+    let is_over = || {
+        let past = past(60);
+        let samples = past["samples"].as_array()?;
+        let rates = samples.iter().map(|one| one["reads"].as_u64().unwrap());
+        (rates.sum::<u64>() > 0 && samples.last()?["reads"] == 0).then_some(past.clone())
+    };
+    let past_minute = poll_within(Duration::from_secs(20), is_over);
+    let past_minute = past_minute.unwrap_or_else(|| panic!("{}", past(60)));
+    let samples = past_minute["samples"].as_array().unwrap();
+    assert!(samples.iter().any(|one| one["p99_ns"].as_u64() > Some(0)), "{past_minute}");
+    for kind in ["volumes", "drives", "groups"] {
+        let series = &past_minute[kind][0];
+        assert!(sum(&series["ios"]) > 0, "{kind}: {past_minute}");
+        assert_eq!(series["ios"].as_array().unwrap().len(), samples.len(), "{kind}");
+    }
+    assert_eq!(past(1)["samples"].as_array().unwrap().len(), 1);
+}
+
 /// The queries of Grafana's dashboard: of its panels, and of its variables.
 fn queries(dashboard: &Value) -> Vec<&str> {
     let variables = dashboard["templating"]["list"].as_array().unwrap();

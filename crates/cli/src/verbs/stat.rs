@@ -112,6 +112,7 @@ fn as_json(report: &Report, rows: &[columns::Row]) -> Value {
     let volumes: Vec<Value> = volumes.collect();
     let (caches, unacknowledged) = (&report.caches, &report.unacknowledged);
     json!({
+        "daemon": report.daemon,
         "uptime_ns": report.uptime_ns,
         "volumes": volumes,
         "caches": caches,

@@ -1,12 +1,12 @@
-//! The little of HTTP that a metrics page needs: GET and HEAD of four paths, one a
-//! connection: Prometheus's metrics, a dashboard, the counters that it shows, and whether the
-//! daemon is alive.
+//! The little of HTTP that a metrics page needs: GET and HEAD of five paths, one a connection:
+//! Prometheus's metrics, a dashboard, the counters and the past that it shows, and the daemon's
+//! health.
 //!
 //! Pure functions from the bytes received so far to a whole response, or to none while the head of
 //! the request is not complete. `httparse` reads the head; its limits are here. Bodies of requests
 //! are not read. Called by session.rs.
 
-use super::{Answers, Verb};
+use super::{Answers, HistoryRange, Verb};
 
 /// Longest head of a request in bytes.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
@@ -46,6 +46,13 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
             Ok(stats) => response("200 OK", "application/json", &stats.to_string()),
             Err(_) => problem("500 Internal Server Error"),
         },
+        "/history.json" => {
+            let seconds = query.strip_prefix("seconds=").and_then(|word| word.parse().ok());
+            match answers.answer(&Verb::History(HistoryRange { seconds })) {
+                Ok(history) => response("200 OK", "application/json", &history.to_string()),
+                Err(_) => problem("500 Internal Server Error"),
+            }
+        }
         "/healthz" => {
             let is_strict = query.split('&').any(|word| word == "strict");
             let degraded = if is_strict { "503 Service Unavailable" } else { "200 OK" };
@@ -71,7 +78,7 @@ fn health(problems: &[String], degraded: &str) -> Vec<u8> {
 
 fn problem(status: &str) -> Vec<u8> {
     let text = status.lines().next().unwrap_or(status);
-    let paths = "there are /, /metrics, /stats.json and /healthz";
+    let paths = "there are /, /metrics, /stats.json, /history.json and /healthz";
     response(status, PLAIN, &format!("{text}; {paths}\n"))
 }
 
@@ -121,7 +128,10 @@ mod tests {
         assert!(page.contains("\r\nContent-Security-Policy: default-src 'none'; "));
         // Nothing from elsewhere.
         assert!(!page.contains("://"), "the page names another server");
-        assert!(text("GET /stats.json HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n{\"uptime_ns\":1}"));
+        for page in ["stats.json", "history.json?seconds=9"] {
+            let text = text(&format!("GET /{page} HTTP/1.1\r\n\r\n"));
+            assert!(text.ends_with("\r\n\r\n{\"uptime_ns\":1}"), "{text}");
+        }
     }
 
     #[test]

@@ -19,9 +19,10 @@ pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 16] = [
     "version",
     "stats",
+    "history",
     "trace-start",
     "trace-status",
     "trace-stop",
@@ -46,6 +47,8 @@ pub enum Verb {
     Version,
     /// All counters.
     Stats,
+    /// Samples of the last hour.
+    History(HistoryRange),
     /// Record what drives do.
     TraceStart(Box<TraceStart>),
     /// How that goes; whoever asks still wants it.
@@ -78,7 +81,7 @@ impl Verb {
     /// True for verbs that change what the daemon does for its clients; all others only look.
     pub fn changes(&self) -> bool {
         match self {
-            Verb::Version | Verb::Stats | Verb::Clients => false,
+            Verb::Version | Verb::Stats | Verb::History(_) | Verb::Clients => false,
             Verb::TraceStart(_) | Verb::TraceStatus | Verb::TraceStop => false,
             Verb::LocksStart | Verb::LocksStatus | Verb::LocksStop => false,
             Verb::LogLevel(asked) => asked.level.is_some(),
@@ -131,6 +134,15 @@ pub struct Resize {
 pub struct Acknowledge {
     /// Its name.
     pub volume: String,
+}
+
+/// How far back samples are wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HistoryRange {
+    /// Seconds; none: two minutes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<usize>,
 }
 
 /// Level of the log from now on.
@@ -241,6 +253,7 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
         "version" => Verb::Version,
         "stats" => Verb::Stats,
         "clients" => Verb::Clients,
+        "history" => return arguments(name, fields).map(Verb::History),
         "trace-start" => return arguments(name, fields).map(Box::new).map(Verb::TraceStart),
         "trace-status" => Verb::TraceStatus,
         "trace-stop" => Verb::TraceStop,
@@ -337,7 +350,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_what_to_do() {
         assert_eq!(refusal(r#"{"verb":"stat"}"#).kind, "unknown-verb");
-        let text = "there is no verb \"stat\"; there are version, stats, trace-start, \
+        let text = "there is no verb \"stat\"; there are version, stats, history, trace-start, \
                     trace-status, trace-stop, locks-start, locks-status, locks-stop, resize, set, \
                     set-group, acknowledge, log-level, clients, disconnect";
         assert_eq!(refusal(r#"{"verb":"stat"}"#).message, text);

@@ -20,6 +20,8 @@ use super::settings::Group;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
+    /// The daemon itself.
+    pub daemon: DaemonIdentity,
     /// How long the daemon serves, in nanoseconds.
     pub uptime_ns: u64,
     /// Drives, in the order of the volumes.
@@ -43,6 +45,20 @@ pub struct Report {
     pub server: Server,
     /// I/O threads of exports to virtual machines.
     pub guests: Vec<GuestThread>,
+}
+
+/// The daemon that answers, and when.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DaemonIdentity {
+    /// Name of its host.
+    pub host: String,
+    /// Version of its program.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Time of day there, in milliseconds since 1970.
+    pub unix_ms: u64,
 }
 
 /// Processor time of the daemon's threads that run now, added up, so far.

@@ -14,6 +14,8 @@ pub mod latency_targets;
 pub mod lock_statistics;
 pub mod processor_time;
 pub mod resize;
+mod sample_ring;
+mod sampler;
 pub mod trace_recording;
 pub mod volume_settings;
 pub mod watch;

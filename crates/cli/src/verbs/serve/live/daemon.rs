@@ -15,6 +15,7 @@ use millrace_console::{logging, visible};
 use millrace_exports::nbd::{Observer, ServerStats};
 use millrace_exports::vhost::VhostObserver;
 use millrace_machine::Native;
+use rustix::system::uname;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -27,6 +28,7 @@ use super::latency_targets::LatencyTargets;
 use super::lock_statistics::LockStatistics;
 use super::processor_time;
 use super::resize;
+use super::sampler::{Sampler, unix_ms};
 use super::trace_recording::TraceRecording;
 use super::volume_settings;
 use crate::config::ServePlan;
@@ -35,6 +37,9 @@ use crate::views::clients::{Clients, ConnectedClient};
 use crate::views::guests::GuestThread;
 use crate::views::settings::{GroupChange, LogLevelChange};
 use crate::views::{self, Answers, LogLevel, Refusal, SetGroup, Verb, report};
+
+/// Seconds of samples in an answer unless more or fewer are asked for.
+const HISTORY_S: usize = 120;
 
 /// Handles to all that the views read or change.
 pub struct LiveDaemon {
@@ -54,6 +59,7 @@ pub struct LiveDaemon {
     marks: Arc<DirtyMarks>,
     huge_pages: HugePages,
     failed: FailedRequests,
+    sampler: Sampler,
 }
 
 impl LiveDaemon {
@@ -88,13 +94,15 @@ impl LiveDaemon {
             marks,
             huge_pages: HugePages::default(),
             failed: FailedRequests::default(),
+            sampler: Sampler::new(),
         }
     }
 
-    /// Ends lock statistics whose client has gone away, and looks at latency targets and failures;
-    /// to be called once a second.
+    /// Ends lock statistics whose client has gone away, looks at latency targets and failures, and
+    /// takes a sample of all counters; to be called once a second.
     pub fn tick(&self) {
         self.failed_last_minute();
+        self.sampler.look(&self.volumes, &self.caches, &self.servers.groups);
         self.lock_statistics.end_if_silent();
         self.targets.look(&self.servers.groups, &self.volumes, Instant::now());
     }
@@ -127,6 +135,12 @@ impl LiveDaemon {
             ..export.clone()
         });
         report::Report {
+            daemon: report::DaemonIdentity {
+                host: uname().nodename().to_string_lossy().into_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                pid: std::process::id(),
+                unix_ms: unix_ms(),
+            },
             uptime_ns: u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
             drives: drives
                 .zip(&self.schedulers)
@@ -213,6 +227,7 @@ impl Answers for LiveDaemon {
             Verb::Stats => value(self.report()),
             Verb::Clients => value(self.clients()),
             Verb::Disconnect(asked) => self.disconnect(asked.client).and_then(value),
+            Verb::History(range) => value(self.sampler.last(range.seconds.unwrap_or(HISTORY_S))),
             Verb::TraceStart(start) => self.recording.start(&self.volumes, start).map(nothing),
             Verb::TraceStatus => self.recording.status().and_then(value),
             Verb::TraceStop => self.recording.stop().and_then(value),

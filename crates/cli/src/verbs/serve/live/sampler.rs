@@ -1,0 +1,263 @@
+//! A look at all counters once a second, for the hour of samples.
+//!
+//! Owns the counters of the last look, from which the next one takes the difference. A volume that
+//! nobody uses costs the sum of its clients' counters and nothing else, so that an idle daemon
+//! stays idle. Called by the watch; sample_ring.rs keeps the samples.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use millrace::{Cache, ServedGroups};
+use millrace_block::{
+    Disk, GroupId, Op, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot, Volume,
+};
+use millrace_machine::Native;
+
+use super::sample_ring::{Reading, SampleRing};
+use crate::views::history::{HEAT_ROWS, History, Sample};
+
+/// The samples, and what the next one is compared with.
+#[derive(Debug)]
+pub struct Sampler(Mutex<Samples>);
+
+#[derive(Debug)]
+struct Samples {
+    ring: SampleRing,
+    last: Counters,
+}
+
+/// Counters at one look.
+#[derive(Debug)]
+struct Counters {
+    at: Instant,
+    volumes: Vec<VolumeCounters>,
+}
+
+#[derive(Debug, Default, Clone)]
+struct VolumeCounters {
+    clients: TenantSnapshot,
+    drives: Vec<DriveCounters>,
+    groups: Vec<(GroupId, u64)>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct DriveCounters {
+    ios: u64,
+    in_flight: u64,
+    /// I/Os with times, and their time by stage.
+    timed: u64,
+    stage_ns: [u64; 4],
+}
+
+impl Sampler {
+    /// No samples yet, of a daemon whose counters are 0.
+    pub fn new() -> Sampler {
+        let last = Counters { at: Instant::now(), volumes: Vec::new() };
+        Sampler(Mutex::new(Samples { ring: SampleRing::default(), last }))
+    }
+
+    /// Takes a sample.
+    pub fn look(
+        &self,
+        volumes: &[Arc<Volume<Native>>],
+        caches: &[Arc<Cache<Native>>],
+        groups: &ServedGroups,
+    ) {
+        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Samples { ring, last } = &mut *samples;
+        let is_cached =
+            |volume: &Volume<Native>| caches.iter().any(|one| one.below().name() == volume.name());
+        let read = |(at, volume): (usize, &Arc<Volume<Native>>)| {
+            // A cache has work for drives while clients are quiet.
+            let before = last.volumes.get(at).filter(|_| !is_cached(volume));
+            VolumeCounters::read(volume, before)
+        };
+        let volumes_now = volumes.iter().enumerate().map(read).collect();
+        let now = Counters { at: Instant::now(), volumes: volumes_now };
+        let since = now.at.saturating_duration_since(last.at);
+        let readings = readings(volumes, groups, (last, &now), since);
+        ring.push(sample(last, &now, since), readings);
+        *last = now;
+    }
+
+    /// The last so many seconds.
+    pub fn last(&self, seconds: usize) -> History {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).ring.last(seconds)
+    }
+}
+
+impl VolumeCounters {
+    /// Reads the counters of a volume; those of its drives and groups are as `before` while its
+    /// clients do nothing.
+    fn read(volume: &Volume<Native>, before: Option<&VolumeCounters>) -> VolumeCounters {
+        let mut clients = TenantSnapshot::default();
+        volume.tenants().iter().for_each(|(_, stats)| clients.merge(stats));
+        let is_quiet = |before: &&VolumeCounters| {
+            let was_quiet = before.drives.iter().all(|drive| drive.in_flight == 0);
+            let is_empty =
+                |disk: &Arc<Disk<Native>>| disk.tags_in_use() == 0 && disk.waiting() == 0;
+            let did_nothing = clients.ios() == before.clients.ios();
+            did_nothing && was_quiet && volume.drives().iter().all(is_empty)
+        };
+        if let Some(before) = before.filter(is_quiet) {
+            return VolumeCounters { clients, ..before.clone() };
+        }
+        let drives = volume.drives().iter().map(|disk| DriveCounters::new(&disk.stats()));
+        let groups = volume.group_stats().into_iter().map(|(group, stats)| (group, stats.ios()));
+        VolumeCounters { clients, drives: drives.collect(), groups: groups.collect() }
+    }
+}
+
+impl DriveCounters {
+    fn new(stats: &StatsSnapshot) -> DriveCounters {
+        let mut counters = DriveCounters {
+            ios: stats.ios(),
+            in_flight: stats.in_flight(),
+            ..DriveCounters::default()
+        };
+        for op in &stats.ops {
+            counters.timed += op.total.count();
+            for (sum, stage) in
+                counters.stage_ns.iter_mut().zip([&op.q2g, &op.g2i, &op.i2d, &op.service])
+            {
+                *sum += stage.sum_ns();
+            }
+        }
+        counters
+    }
+}
+
+/// So many in a time, as a rate of a second.
+fn rate(count: u64, since: Duration) -> u64 {
+    (count as f64 / since.as_secs_f64().max(1e-3)).round() as u64
+}
+
+/// Totals between two looks.
+fn sample(last: &Counters, now: &Counters, since: Duration) -> Sample {
+    let mut sample = Sample { unix_ms: unix_ms(), ..Sample::default() };
+    let (mut latency, mut timed) = (Snapshot::default(), 0);
+    let empty = VolumeCounters::default();
+    for (at, volume) in now.volumes.iter().enumerate() {
+        let before = last.volumes.get(at).unwrap_or(&empty);
+        for (op, (is, was)) in
+            Op::ALL.into_iter().zip(volume.clients.ops.iter().zip(&before.clients.ops))
+        {
+            let ios = rate(is.ios.saturating_sub(was.ios), since);
+            let bytes = rate(is.sectors.saturating_sub(was.sectors) << SECTOR_SHIFT, since);
+            match op {
+                Op::Read => {
+                    sample.reads += ios;
+                    sample.read_bytes += bytes;
+                }
+                Op::Write => {
+                    sample.writes += ios;
+                    sample.write_bytes += bytes;
+                }
+                _ => {}
+            }
+            latency.merge(&is.total.since(&was.total));
+        }
+        for (at, drive) in volume.drives.iter().enumerate() {
+            let before = before.drives.get(at).copied().unwrap_or_default();
+            timed += drive.timed.saturating_sub(before.timed);
+            for (stage, sum) in sample.stage_ns.iter_mut().enumerate() {
+                *sum += drive.stage_ns[stage].saturating_sub(before.stage_ns[stage]);
+            }
+        }
+    }
+    sample.stage_ns = sample.stage_ns.map(|ns| ns / timed.max(1));
+    (sample.p50_ns, sample.p99_ns) = (latency.quantile_ns(0.5), latency.quantile_ns(0.99));
+    sample.heat = heat(&latency, since);
+    sample
+}
+
+/// I/Os by latency, in rows of powers of two from a microsecond.
+fn heat(latency: &Snapshot, since: Duration) -> Vec<(u8, u32)> {
+    let mut rows = [0; HEAT_ROWS];
+    for (start_ns, count) in latency.buckets() {
+        let row = (start_ns / 1000).max(1).ilog2() as usize;
+        rows[row.min(HEAT_ROWS - 1)] += count;
+    }
+    let rows = rows.into_iter().enumerate().filter(|(_, count)| *count > 0);
+    rows.map(|(row, count)| (row as u8, rate(count, since).max(1) as u32)).collect()
+}
+
+/// I/Os of volumes, drives and groups between two looks.
+fn readings(
+    volumes: &[Arc<Volume<Native>>],
+    groups: &ServedGroups,
+    (last, now): (&Counters, &Counters),
+    since: Duration,
+) -> [Vec<Reading>; 3] {
+    let per_second = |is: u64, was: u64| rate(is.saturating_sub(was), since) as u32;
+    let (mut of_volumes, mut of_drives) = (Vec::new(), Vec::new());
+    let mut of_groups: HashMap<GroupId, u64> = HashMap::new();
+    let empty = VolumeCounters::default();
+    for (at, (volume, is)) in volumes.iter().zip(&now.volumes).enumerate() {
+        let was = last.volumes.get(at).unwrap_or(&empty);
+        let mut in_flight = 0;
+        for (at, (disk, drive)) in volume.drives().iter().zip(&is.drives).enumerate() {
+            let before = was.drives.get(at).copied().unwrap_or_default();
+            let ios = per_second(drive.ios, before.ios);
+            in_flight += drive.in_flight as u32;
+            of_drives.push((disk.name().to_owned(), ios, drive.in_flight as u32));
+        }
+        let ios = per_second(is.clients.ios(), was.clients.ios());
+        of_volumes.push((volume.name().to_owned(), ios, in_flight));
+        let before: HashMap<GroupId, u64> = was.groups.iter().copied().collect();
+        for (group, ios) in &is.groups {
+            let before = before.get(group).copied().unwrap_or(0);
+            *of_groups.entry(*group).or_default() += ios.saturating_sub(before);
+        }
+    }
+    let group = |(id, config): (GroupId, millrace_block::GroupConfig)| {
+        let ios = of_groups.get(&id).copied().unwrap_or(0);
+        (config.name, rate(ios, since) as u32, 0)
+    };
+    let of_groups = groups.table().list().into_iter().map(group).collect();
+    [of_volumes, of_drives, of_groups]
+}
+
+/// The time of day, in milliseconds since 1970.
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_fall_into_rows_of_powers_of_two() {
+        let buckets = [(1, 1), (900, 2), (2_100, 3), (1 << 33, 4)];
+        let rows = heat(&Snapshot::from_parts(&buckets, 0, 0), Duration::from_secs(1));
+        assert_eq!(rows, [(0, 3), (1, 3), (HEAT_ROWS as u8 - 1, 4)]);
+        assert_eq!(rate(1500, Duration::from_millis(1500)), 1000);
+    }
+
+    #[test]
+    fn a_sample_is_the_difference_of_two_looks() {
+        let look = |ios: u64, at: Instant| {
+            let mut clients = TenantSnapshot::default();
+            clients.ops[0].ios = ios;
+            clients.ops[0].sectors = ios * 8;
+            clients.ops[0].total.add(5_000, ios);
+            let drive = DriveCounters {
+                ios,
+                in_flight: 3,
+                timed: ios,
+                stage_ns: [0, ios, ios * 2, ios * 3],
+            };
+            let volume = VolumeCounters { clients, drives: vec![drive], groups: Vec::new() };
+            Counters { at, volumes: vec![volume] }
+        };
+        let start = Instant::now();
+        let (last, now) = (look(100, start), look(300, start + Duration::from_secs(2)));
+        let sample = sample(&last, &now, Duration::from_secs(2));
+        assert_eq!((sample.reads, sample.writes, sample.read_bytes), (100, 0, 100 * 4096));
+        assert_eq!((sample.stage_ns, &sample.heat[..]), ([0, 1, 2, 3], &[(2, 100)][..]));
+        assert!((4_000..6_000).contains(&sample.p50_ns), "{sample:?}");
+    }
+}
