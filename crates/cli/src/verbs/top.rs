@@ -32,20 +32,37 @@ Examples:
   millrace top 0.5 --connect unix:/run/millrace/fast.sock.control
 
 Keys:
-  q             ends
+";
+
+const KEYS: &str = "  q             ends
   tab           the lower table shows hardware queues (DRIVE:N), then clients, then groups, then
                 caches if there are some, then drives again
   s  r          sort by the next column; reverse the order
   +  -          double or halve the interval
   space         hold the display, or let it go on
   up  down      move through the lower table; page up and page down move faster
+  ?             explain keys and columns";
 
-`millrace stat --help` explains the columns; MB are 1,000,000 bytes; the graph shows I/Os a \
-second. A terminal with fewer than 76 columns shows fewer columns and no graph.";
+const COLUMNS: &str = "\
+r/s w/s       reads and writes that completed, a second, after merging
+rMB/s wMB/s   1,000,000 bytes that they moved, a second
+r_p99 w_p99   99 % of reads and writes took no longer
+aqu-sz        I/Os waiting or in the drive, on average
+%util         time that I/Os spent in the drive, in percent of the interval
+err           I/Os that failed since the daemon began, in red
+flight        I/Os that wait or are in the drive now
+r_avg w_avg   mean time of reads and writes
+f/s d/s       flushes; discards and writes of zeroes, a second
+I/Os          I/Os a second over time, the newest at the right; the highest of a row is full
+The column by which rows are sorted has an arrow. A dash stands where there is no figure.";
+
+const END: &str = "\
+`millrace stat --help` defines the columns. A terminal with fewer than 76 columns shows fewer columns \
+and no graph; one with 105 or more shows more columns.";
 
 /// Arguments of `top`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = format!("{EXAMPLES}{KEYS}\n\nColumns:\n{COLUMNS}\n\n{END}"))]
 pub struct Args {
     /// Seconds between two reports
     #[arg(value_parser = interval, default_value = "1")]
@@ -65,6 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut model = Model::new(args.interval);
     model.update(client.stats()?);
+    model.recall(&client.history(model.seconds_recalled())?);
     give_back_at_signals()?;
     let mut terminal = ratatui::try_init()?;
     let shown = show(&mut terminal, &mut client, &mut model);
@@ -123,9 +141,17 @@ fn show(
 
 /// Does what a key asks for; false if that is to end.
 fn pressed(key: KeyEvent, model: &mut Model) -> bool {
+    let is_interrupt =
+        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    if model.is_explained() && !is_interrupt {
+        // Any key goes back to the tables.
+        model.explain();
+        return true;
+    }
     match key.code {
+        KeyCode::Char('?' | 'h') => model.explain(),
         KeyCode::Char('q') | KeyCode::Esc => return false,
-        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+        _ if is_interrupt => return false,
         KeyCode::Tab => model.next_below(),
         KeyCode::Char('s') => model.sort_by_next(),
         KeyCode::Char('r') => model.reverse(),

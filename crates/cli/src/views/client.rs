@@ -16,10 +16,13 @@ use serde_json::{Value, json};
 
 use super::clients::{Clients, ConnectedClient, Disconnect};
 use super::growth::VolumeGrowth;
+use super::history::History;
 use super::locks::Locks;
 use super::report::{Report, TraceStatus};
 use super::settings::{GroupChange, LogLevelChange, VolumeChange};
-use super::{Acknowledge, CONTROL_VERSION, LogLevel, Resize, Set, SetGroup, TraceStart};
+use super::{
+    Acknowledge, CONTROL_VERSION, HistoryRange, LogLevel, Resize, Set, SetGroup, TraceStart,
+};
 
 /// Longest wait for an answer, which takes milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,6 +42,8 @@ pub struct Client {
     version: String,
     /// Process of the daemon.
     pid: u64,
+    /// Verbs that the daemon knows.
+    verbs: Vec<String>,
 }
 
 impl Client {
@@ -62,8 +67,8 @@ impl Client {
         socket.set_read_timeout(Some(GREETING_TIMEOUT))?;
         socket.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         let socket = BufReader::new(socket);
-        let (path_owned, version) = (path.to_owned(), String::new());
-        let mut client = Client { socket, path: path_owned, asked: 0, version, pid: 0 };
+        let (path_owned, version, verbs) = (path.to_owned(), String::new(), Vec::new());
+        let mut client = Client { socket, path: path_owned, asked: 0, version, pid: 0, verbs };
         client.expect_greeting()?;
         let greeting = client.line()?;
         client.socket.get_ref().set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -72,6 +77,7 @@ impl Client {
         }
         client.version = visible(greeting["millrace"].as_str().unwrap_or("?")).into_owned();
         client.pid = greeting["pid"].as_u64().unwrap_or(0);
+        client.verbs = serde_json::from_value(greeting["verbs"].clone()).unwrap_or_default();
         match greeting["control"].as_u64() {
             Some(version) if version == u64::from(CONTROL_VERSION) => Ok(client),
             Some(version) => bail!(
@@ -118,6 +124,19 @@ impl Client {
     /// If the daemon has gone, or refuses.
     pub fn stats(&mut self) -> anyhow::Result<Report> {
         let answer = self.ask("stats", &json!({}))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Samples of the last so many seconds; none from a daemon that keeps none.
+    ///
+    /// # Errors
+    /// If the daemon has gone.
+    pub fn history(&mut self, seconds: usize) -> anyhow::Result<History> {
+        if !self.verbs.iter().any(|verb| verb == "history") {
+            return Ok(History::default());
+        }
+        let range = HistoryRange { seconds: Some(seconds) };
+        let answer = self.ask("history", &json!(range))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 

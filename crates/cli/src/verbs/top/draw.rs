@@ -11,9 +11,10 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table};
+use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, Wrap};
 
 use super::model::{Line as Listed, LowerTable, Model, Sort};
+use super::{COLUMNS as COLUMNS_HELP, KEYS as KEYS_HELP};
 use crate::verbs::stat::caches::CacheRow;
 use crate::verbs::stat::columns::Row;
 use crate::verbs::stat::groups::{GroupRow, short};
@@ -22,24 +23,34 @@ use crate::views::report::Report;
 /// A column: its name, its width, how soon it is given up (0 never), and its value.
 type Column<T> = (&'static str, u16, u8, fn(&T) -> String);
 
-const COLUMNS: [Column<Row>; 9] = [
+const COLUMNS: [Column<Row>; 14] = [
     ("r/s", 6, 0, |row| short(row.read.per_second)),
     ("w/s", 6, 0, |row| short(row.write.per_second)),
     ("rMB/s", 6, 4, |row| short(row.read.kib_per_second * 1024.0 / 1e6)),
     ("wMB/s", 6, 4, |row| short(row.write.kib_per_second * 1024.0 / 1e6)),
     ("r_p99", 6, 1, |row| time(row.read.p99_ms)),
     ("w_p99", 6, 1, |row| time(row.write.p99_ms)),
-    ("aqu-sz", 6, 5, |row| short(row.aqu_sz)),
-    ("%util", 5, 3, |row| format!("{:.0}", row.util)),
+    ("aqu-sz", 7, 5, |row| short(row.aqu_sz)),
+    ("%util", 5, 3, |row| figure(is_disk(row).then(|| format!("{:.0}", row.util)))),
     (ERRORS, 5, 2, |row| counted_errors(row.failed)),
+    ("flight", 6, EXTRA, |row| figure(is_disk(row).then(|| row.in_flight.to_string()))),
+    ("r_avg", 6, EXTRA + 1, |row| time(row.read.await_ms)),
+    ("w_avg", 6, EXTRA + 1, |row| time(row.write.await_ms)),
+    ("f/s", 6, EXTRA + 2, |row| short(row.flush.per_second)),
+    ("d/s", 6, EXTRA + 2, |row| short(row.discard.per_second)),
 ];
+/// Columns that are given up as soon as this, or sooner, are for screens with room for a graph
+/// beside them.
+const EXTRA: u8 = 10;
+/// Room that a graph has before there are extra columns.
+const GRAPH_ROOM: u16 = 24;
 const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
     ("r/s", 6, 0, |row| short(row.reads)),
     ("w/s", 6, 0, |row| short(row.writes)),
     ("MB/s", 6, 3, |row| short((row.read_kib + row.write_kib) * 1024.0 / 1e6)),
     ("p99", 6, 1, |row| time(row.p99_ms)),
-    ("%want", 5, 4, |row| format!("{:.0}", row.wanted_percent)),
-    ("%got", 5, 4, |row| format!("{:.0}", row.got_percent)),
+    ("%want", 5, 4, |row| share(row, row.wanted_percent)),
+    ("%got", 5, 4, |row| share(row, row.got_percent)),
     ("held", 6, 2, |row| short(row.held())),
     ("by", 10, 2, |row| shortened(row.by().unwrap_or("-"), 10)),
 ];
@@ -63,10 +74,30 @@ const GRAPH_WIDTH: u16 = 76;
 /// Rows of volumes that are shown at most, for drives to have room.
 const VOLUMES_MAX: usize = 5;
 const KEYS: [&str; 7] =
-    ["q quit", "tab other tables", "s sort", "r reverse", "space hold", "+/- interval", "up/down"];
+    ["? help", "q quit", "tab other tables", "s sort", "r reverse", "space hold", "+/- interval"];
+
+/// A figure, or a dash where there is none.
+fn figure(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
+}
+
+/// True for rows whose figures are of drives, not only of I/Os that came back.
+fn is_disk(row: &Row) -> bool {
+    matches!(row.kind, "volume" | "drive")
+}
+
+/// The share of a group, if it does anything.
+fn share(group: &GroupRow, percent: f64) -> String {
+    let is_active = group.ios > 0.0 || group.held() > 0.0;
+    figure(is_active.then(|| format!("{percent:.0}")))
+}
 
 /// Draws everything.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
+    if model.is_explained() {
+        let text = format!("Keys:\n{KEYS_HELP}\n\nColumns:\n{COLUMNS_HELP}\n\nAny key goes back.");
+        return frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), frame.area());
+    }
     let width = frame.area().width;
     let volumes = model.rows("volume");
     let shown = volumes.len().min(VOLUMES_MAX);
@@ -131,9 +162,14 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
         (_, true) => format!("sorted by {}, reversed", sort.name()),
     };
     let failed: u64 = report.exports.iter().map(|export| export.errors).sum();
+    let failing = failing_drives(report);
     let up = format!("up {}", clock(report.uptime_ns / 1_000_000_000));
     let every = format!("every {:.1} s", model.interval().as_secs_f64());
-    let mut first = vec!["millrace".to_owned(), up, every, order];
+    let host = Some(&report.daemon.host).filter(|host| !host.is_empty());
+    let host = host.map(|host| format!("on {}", host.escape_debug()));
+    let since = model.is_since_start().then(|| "all since the start".to_owned());
+    let mut first = vec!["millrace".to_owned()];
+    first.extend(host.into_iter().chain([up, every, order]).chain(since));
     if model.is_held() {
         first.push("HELD".to_owned());
     }
@@ -148,15 +184,16 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     ];
     let mut third = vec![
         format!("requests/s {}", short(model.server_rate(|server| server.requests))),
-        format!("in flight {}", server.requests_in_flight),
+        format!("in flight {}", model.in_flight()),
         format!("errors/s {}", short(model.server_rate(|server| server.errors))),
-        format!("failed by drives {failed}{}", failing_drives(report)),
+        format!("failed by drives {failed}{failing}"),
     ];
     if !report.caches.is_empty() {
         let dirty: u64 = report.caches.iter().map(|cache| cache.dirty_bytes).sum();
         third.push(format!("dirty {} MiB", short(dirty as f64 / f64::from(1 << 20))));
     }
-    let alarm = if failed > 0 { Style::new().fg(Color::Red) } else { Style::new() };
+    let is_alarm = failed > 0 || !failing.is_empty();
+    let alarm = if is_alarm { Style::new().fg(Color::Red) } else { Style::new() };
     let name = |line: String| match (line.strip_prefix("millrace"), line.strip_suffix("HELD")) {
         (Some(rest), None) => {
             Line::from(vec![Span::styled("millrace", bold), Span::raw(rest.to_owned())])
@@ -197,7 +234,9 @@ fn counted_errors(count: u64) -> String {
 fn columns<T>(all: &[Column<T>], width: u16) -> Vec<&Column<T>> {
     let mut columns: Vec<&Column<T>> = all.iter().collect();
     let wide = |columns: &[&Column<T>]| columns.iter().map(|column| column.1 + 1).sum::<u16>();
-    while NAME_WIDTH + wide(&columns) > width {
+    let extra = |columns: &[&Column<T>]| columns.iter().any(|column| column.2 >= EXTRA);
+    let graph = |columns: &[&Column<T>]| if extra(columns) { GRAPH_ROOM } else { 0 };
+    while NAME_WIDTH + wide(&columns) + graph(&columns) > width {
         let Some(first) = columns.iter().map(|column| column.2).filter(|order| *order > 0).max()
         else {
             break;
@@ -217,7 +256,10 @@ fn table<T: Listed>(
     let numbers: u16 = columns.iter().map(|column| column.1 + 1).sum();
     let (graph, name) = match area.width >= GRAPH_WIDTH {
         true => {
-            let name = NAME_WIDTH.max(title.chars().count().min(24) as u16);
+            let room = area.width.saturating_sub(numbers + 1 + GRAPH_ROOM);
+            let name = NAME_WIDTH
+                .max((model.longest_name() as u16).min(room))
+                .max(title.len().min(24) as u16);
             (usize::from(area.width.saturating_sub(name + numbers + 1)), name)
         }
         false => (0, area.width.saturating_sub(numbers)),
@@ -225,7 +267,13 @@ fn table<T: Listed>(
     let right = |text: String, width: u16| Cell::from(format!("{text:>0$}", usize::from(width)));
     let cut = |text: &str| shortened(text, usize::from(name));
     let mut head = vec![Cell::from(cut(title))];
-    head.extend(columns.iter().map(|column| right(column.0.to_owned(), column.1)));
+    let (sort, reversed) = model.sorted();
+    let marked = |name: &str| match (sorted_by(name) == Some(sort), reversed) {
+        (false, _) => name.to_owned(),
+        (true, false) => format!("{name}\u{25bc}"),
+        (true, true) => format!("{name}\u{25b2}"),
+    };
+    head.extend(columns.iter().map(|column| right(marked(column.0), column.1)));
     let lines = rows.iter().map(|row| {
         let mut cells = vec![Cell::from(cut(&row.name().escape_debug().to_string()))];
         cells.extend(columns.iter().map(|column| {
@@ -248,6 +296,18 @@ fn table<T: Listed>(
     }
     let head = TableRow::new(head).style(Style::new().add_modifier(Modifier::REVERSED));
     frame.render_widget(Table::new(lines, widths).header(head), area);
+}
+
+/// The order that is by this column, and perhaps by another that is added to it.
+fn sorted_by(column: &str) -> Option<Sort> {
+    let sort = match column {
+        "r/s" | "w/s" | "hit/s" | "wr/s" => Sort::Ios,
+        "rMB/s" | "wMB/s" | "MB/s" => Sort::Bytes,
+        "r_p99" | "w_p99" | "p99" => Sort::P99,
+        "aqu-sz" | "held" | "dirty" => Sort::Queue,
+        _ => return None,
+    };
+    Some(sort)
 }
 
 /// Milliseconds in the unit that fits.
@@ -312,7 +372,7 @@ mod tests {
         assert!(lines[1].starts_with("clients 3  accepted 5  refused 0"), "{text}");
         assert!(lines[2].starts_with("requests/s 10.0k  in flight 0"), "{text}");
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
-        let head = "Volume r/s w/s rMB/s wMB/s r_p99 w_p99 aqu-sz %util err I/Os";
+        let head = "Volume r/s\u{25bc} w/s\u{25bc} rMB/s wMB/s r_p99 w_p99 aqu-sz %util err I/Os";
         assert_eq!(words(3), head.split(' ').collect::<Vec<_>>(), "{text}");
         assert_eq!(words(4)[..4], ["v", "6000", "0", "24.6"], "{text}");
         assert_eq!(words(6)[0], "Drive", "{text}");
@@ -321,7 +381,7 @@ mod tests {
             ["d3", "3000", "0", "12.3", "0", "1.1ms", "-", "3.15", "0", "0", "\u{2581}\u{2588}"]
         );
         assert_eq!(words(10)[0], "d0", "{text}");
-        assert!(lines[23].starts_with("q quit"), "{text}");
+        assert!(lines[23].starts_with("? help  q quit"), "{text}");
     }
 
     #[test]
@@ -332,6 +392,58 @@ mod tests {
         let lines = screen(&model, 80, 24);
         assert!(lines[2].contains("dirty 3.00 MiB"), "{lines:?}");
         assert!(!screen(&self::model(1), 80, 24)[2].contains("dirty"));
+    }
+
+    #[test]
+    fn a_wide_screen_has_more_columns_and_still_a_graph() {
+        let head = |width: u16| {
+            let lines = screen(&model(4), width, 24);
+            let line = lines.iter().find(|line| line.starts_with("Volume")).unwrap();
+            (words_of(line).len(), lines[7].trim_end().chars().count() <= usize::from(width))
+        };
+        assert_eq!([80, 104, 105, 140, 250].map(head), [11, 11, 12, 16, 16].map(|n| (n, true)));
+    }
+
+    #[test]
+    fn columns_that_rows_are_sorted_by_have_an_arrow() {
+        let mut model = model(4);
+        let marked = |model: &Model| {
+            let line = screen(model, 80, 24).remove(3);
+            let words =
+                line.split_whitespace().filter(|word| word.ends_with(['\u{25bc}', '\u{25b2}']));
+            words.collect::<Vec<_>>().join(" ")
+        };
+        let orders = [(); 5].map(|()| {
+            let words = marked(&model);
+            model.sort_by_next();
+            words
+        });
+        assert_eq!(
+            orders,
+            [
+                "r/s\u{25bc} w/s\u{25bc}",
+                "rMB/s\u{25bc} wMB/s\u{25bc}",
+                "r_p99\u{25bc} w_p99\u{25bc}",
+                "aqu-sz\u{25bc}",
+                ""
+            ]
+        );
+        model.reverse();
+        assert_eq!(marked(&model), "r/s\u{25b2} w/s\u{25b2}");
+    }
+
+    #[test]
+    fn a_question_mark_explains_keys_and_columns() {
+        let mut model = model(4);
+        model.explain();
+        let text = screen(&model, 100, 40).join("\n");
+        for part in
+            ["Keys:", "ends", "Columns:", "aqu-sz        I/Os waiting", "Any key goes back."]
+        {
+            assert!(text.contains(part), "no {part} in {text}");
+        }
+        model.explain();
+        assert!(screen(&model, 80, 24)[0].starts_with("millrace  up"));
     }
 
     #[test]
@@ -376,7 +488,7 @@ mod tests {
         (0..4).for_each(|_| model.next_below());
         let lines = screen(&model, 80, 24);
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
-        let head = "Cache hit/s %hit wr/s wb/s KiB/wb dirty %max err I/Os";
+        let head = "Cache hit/s\u{25bc} %hit wr/s\u{25bc} wb/s KiB/wb dirty %max err I/Os";
         assert_eq!(words(6), head.split(' ').collect::<Vec<_>>(), "{lines:?}");
         let row = ["v", "300", "75", "200", "160", "128", "1.50", "50", "0"];
         assert_eq!(words(7)[..9], row, "{lines:?}");
@@ -394,7 +506,7 @@ mod tests {
         (0..3).for_each(|_| model.next_below());
         let lines = screen(&model, 80, 24);
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
-        let head = "Group r/s w/s MB/s p99 %want %got held by I/Os";
+        let head = "Group r/s\u{25bc} w/s\u{25bc} MB/s p99 %want %got held by I/Os";
         assert_eq!(words(6), head.split(' ').collect::<Vec<_>>(), "{lines:?}");
         assert_eq!(words(7)[..7], ["gold", "2000", "0", "8.19", "1.1ms", "80", "67"], "{lines:?}");
         assert_eq!(words(8)[7..9], ["1049", "limit"], "{lines:?}");
@@ -422,7 +534,11 @@ mod tests {
         assert_eq!(lines[2].trim_end(), "clients 3  accepted 5  refused 0", "{text}");
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
         let volume = lines.iter().position(|line| line.starts_with("Volume")).unwrap();
-        assert_eq!(words(volume), ["Volume", "r/s", "w/s", "r_p99", "w_p99"], "{text}");
+        assert_eq!(
+            words(volume),
+            ["Volume", "r/s\u{25bc}", "w/s\u{25bc}", "r_p99", "w_p99"],
+            "{text}"
+        );
         assert_eq!(words(volume + 1), ["v", "780.0k", "0", "1.1ms", "-"], "{text}");
         let drive = lines.iter().position(|line| line.starts_with("Drive ")).unwrap();
         assert!(

@@ -9,10 +9,11 @@ use std::time::Duration;
 use crate::verbs::stat::caches::{self, CacheRow};
 use crate::verbs::stat::columns::{self, Row};
 use crate::verbs::stat::groups::{self, GroupRow};
+use crate::views::history::{History, KEPT_S};
 use crate::views::report::{Report, Server};
 
 /// Points of a graph that are kept.
-pub const HISTORY: usize = 64;
+pub const HISTORY: usize = 512;
 
 /// What rows are sorted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,6 +134,7 @@ pub struct Model {
     sort: Sort,
     reversed: bool,
     held: bool,
+    explained: bool,
     below: LowerTable,
     first: usize,
 }
@@ -190,6 +192,7 @@ impl Model {
             sort: Sort::Ios,
             reversed: false,
             held: false,
+            explained: false,
             below: LowerTable::Drives,
             first: 0,
         }
@@ -216,6 +219,51 @@ impl Model {
             }
         }
         self.report = report;
+    }
+
+    /// Seconds of the daemon's past that graphs have room for.
+    pub fn seconds_recalled(&self) -> usize {
+        (self.interval.as_secs_f64() * HISTORY as f64).ceil().min(KEPT_S as f64) as usize
+    }
+
+    /// Puts the daemon's past into the graphs, in place of the first report's point, which is an
+    /// average since the daemon began.
+    pub fn recall(&mut self, past: &History) {
+        let rows = self.rows.iter().map(|row| (row.kind, row.key()));
+        let groups = self.groups.iter().map(|row| ("group", row.key()));
+        let mut recalled = Vec::new();
+        for (kind, key) in rows.chain(groups) {
+            let series = match kind {
+                "volume" => &past.volumes,
+                "drive" => &past.drives,
+                "group" => &past.groups,
+                _ => continue,
+            };
+            if let Some(series) = series.iter().find(|series| series.name == key.2) {
+                recalled.push((key, at_interval(&series.ios, self.interval)));
+            }
+        }
+        self.history.extend(recalled);
+    }
+
+    /// True until a second report makes figures those of an interval.
+    pub fn is_since_start(&self) -> bool {
+        self.before.1 >= self.report.uptime_ns as f64 / 1e9
+    }
+
+    /// I/Os that wait or are in a drive now.
+    pub fn in_flight(&self) -> u64 {
+        self.report.drives.iter().map(|drive| drive.in_flight).sum()
+    }
+
+    /// True while keys and columns are explained.
+    pub fn is_explained(&self) -> bool {
+        self.explained
+    }
+
+    /// Explains keys and columns, or goes back to the tables.
+    pub fn explain(&mut self) {
+        self.explained = !self.explained;
     }
 
     /// The last report.
@@ -292,6 +340,15 @@ impl Model {
         self.first.min(self.lower_rows().saturating_sub(room))
     }
 
+    /// Length of the longest name in both tables.
+    pub fn longest_name(&self) -> usize {
+        let rows = self.rows.iter().filter(|row| [self.below.kind(), "volume"].contains(&row.kind));
+        let names = rows.map(|row| row.name.as_str());
+        let groups = self.groups.iter().filter(|_| self.below == LowerTable::Groups);
+        let names = names.chain(groups.map(|group| group.name.as_str()));
+        names.map(|name| name.chars().count()).max().unwrap_or(0)
+    }
+
     fn lower_rows(&self) -> usize {
         match self.below {
             LowerTable::Groups => self.groups.len(),
@@ -346,6 +403,19 @@ impl Model {
     }
 }
 
+/// Values of one a second as those of intervals, the newest last.
+fn at_interval(values: &[u32], interval: Duration) -> VecDeque<f64> {
+    let seconds = interval.as_secs_f64();
+    let points = ((values.len() as f64 / seconds) as usize).min(HISTORY);
+    let mean = |point: usize| {
+        let end = values.len() - (point as f64 * seconds) as usize;
+        let start = values.len().saturating_sub(((point + 1) as f64 * seconds) as usize);
+        let part = &values[start.min(end - 1)..end];
+        part.iter().map(|value| f64::from(*value)).sum::<f64>() / part.len() as f64
+    };
+    (0..points).rev().map(mean).collect()
+}
+
 /// Kind, volume and name.
 type Key = (&'static str, String, String);
 
@@ -353,6 +423,7 @@ type Key = (&'static str, String, String);
 pub mod tests {
     use super::*;
     use crate::verbs::stat::groups::tests::group;
+    use crate::views::history::Series;
     use crate::views::report::{
         Client, Connections, Drive, OpCounts, OpTotals, Queue, Times, Volume,
     };
@@ -441,6 +512,26 @@ pub mod tests {
         model.hold();
         model.update(report(9, 2, 9999));
         assert_eq!(model.report().uptime_ns, 4_000_000_000);
+    }
+
+    #[test]
+    fn graphs_begin_with_the_daemon_s_past_at_the_interval_of_the_screen() {
+        let mut model = Model::new(Duration::from_secs(2));
+        model.update(report(9, 2, 5));
+        let ios = vec![0, 0, 8, 8, 4, 4];
+        let series =
+            |name: &str| Series { name: name.into(), ios: ios.clone(), ..Series::default() };
+        let drives = vec![series("d1"), series("gone")];
+        model.recall(&History { drives, groups: vec![series("gold")], ..History::default() });
+        let drives = model.rows("drive");
+        let drive = |name: &str| *drives.iter().find(|row| row.name == name).unwrap();
+        assert_eq!(model.graph(drive("d1"), 9), "\u{2581}\u{2588}\u{2585}");
+        assert_eq!(model.graph(drive("d0"), 9).chars().count(), 1, "none of its past is known");
+        assert_eq!(model.graph(model.groups()[0], 9), "\u{2581}\u{2588}\u{2585}");
+        assert_eq!(at_interval(&[1, 2], Duration::from_millis(500)), [1.0, 1.0, 2.0, 2.0]);
+        assert_eq!(at_interval(&[], Duration::from_secs(1)), [0.0; 0]);
+        assert_eq!(at_interval(&[1; 9], Duration::from_secs(60)), [0.0; 0]);
+        assert_eq!(at_interval(&[7; 3600], Duration::from_secs(1)).len(), HISTORY);
     }
 
     #[test]
