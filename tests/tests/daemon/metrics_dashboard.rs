@@ -61,15 +61,15 @@ fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
     raw.write(0, &pattern(4096, 1)).unwrap();
     for size in ["390,844", "1400,900"] {
         let Some(page) = dashboard(&metrics::address(&daemon), size) else { return };
-        for text in ["serving for 0:0", "<td>vol</td>", "1 volume, 1 drive"] {
+        for text in ["version 0.", " UTC, serving for 0:0", "<td>vol</td>", "1 volume, 1 drive"] {
             assert!(page.contains(text), "no {text} in {page}");
         }
         // A name is text, whatever it looks like.
         assert!(page.contains("<td>&lt;b&gt;d0&lt;/b&gt;</td>"), "{page}");
         assert!(!page.contains("does not answer<"), "{page}");
         // A group's row is since the daemon began; why it took its time, of the last seconds.
-        let groups = page.split("id=\"groups\"").nth(1).unwrap();
-        let (groups, why) = groups.split_once("id=\"why\"").unwrap();
+        let why = page.split("id=\"why\"").nth(1).unwrap();
+        let (why, groups) = why.split_once("id=\"groups\"").unwrap();
         assert!(groups.contains(">wanted<") && why.contains(">went to<"), "{page}");
         let caches = page.split("id=\"caches\"").nth(1).unwrap();
         assert!(!page.contains("id=\"cached\" hidden"), "{page}");
@@ -83,7 +83,13 @@ fn a_daemon_that_serves_is_healthy_and_its_dashboard_explains_its_terms() {
     let address = metrics::address(&daemon);
     assert_eq!(metrics::get(&address, "/healthz"), "ok\n");
     let page = metrics::get(&address, "/");
-    for part in ["now", "\"log\"", "<abbr tabindex=\"0\" title=\"", "the way through a socket"] {
+    for part in [
+        "now",
+        "\"log\"",
+        "stronger: more",
+        "<abbr tabindex=\"0\" title=\"",
+        "the way through a socket",
+    ] {
         assert!(page.contains(part), "{part}");
     }
 }
