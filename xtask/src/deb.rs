@@ -1,9 +1,10 @@
 //! `cargo xtask deb`: a Debian package of the build with profile `dist`.
 //!
-//! Owns what is in the package and where: the program, the unit (not started, since it needs a
-//! configuration), manual pages, completions, an example configuration, the documents, and scripts
-//! that make the user `millrace`. Everything is laid out under `target/deb` and packed by
-//! dpkg-deb, so no root is needed. Called by `main`; calls cargo, the program and dpkg-deb.
+//! Owns what is in the package and where: the program, the units (not started, since the
+//! configuration is to be edited), users, manual pages (manual.rs makes that of the configuration),
+//! completions, the configuration to begin with, the documents, and scripts. Everything is laid out
+//! under `target/deb` and packed by dpkg-deb, so no root is needed. Called by `main`; calls cargo,
+//! the program and dpkg-deb.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,20 +13,24 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Files of the repository, and where they go: path here, folder there.
-const FILES: [(&str, &str); 11] = [
-    ("docs/millrace.service", "usr/lib/systemd/system"),
-    ("docs/millrace.socket", "usr/lib/systemd/system"),
-    ("docs/example.toml", "usr/share/doc/millrace/examples"),
-    ("docs/grafana.json", "usr/share/doc/millrace/examples"),
-    ("docs/backends.md", "usr/share/doc/millrace"),
-    ("docs/configuration.md", "usr/share/doc/millrace"),
-    ("docs/control.md", "usr/share/doc/millrace"),
-    ("docs/tls.md", "usr/share/doc/millrace"),
-    ("docs/vm.md", "usr/share/doc/millrace"),
-    ("README.md", "usr/share/doc/millrace"),
-    ("CHANGELOG.md", "usr/share/doc/millrace"),
+mod manual;
+
+/// Files of the repository, and where they go: path here, path there.
+const FILES: [(&str, &str); 8] = [
+    ("docs/millrace.service", "usr/lib/systemd/system/millrace.service"),
+    ("docs/millrace.socket", "usr/lib/systemd/system/millrace.socket"),
+    ("docs/millrace.sysusers", "usr/lib/sysusers.d/millrace.conf"),
+    (EXAMPLE, CONFIGURATION),
+    (EXAMPLE, "usr/share/doc/millrace/examples/millrace.toml"),
+    ("docs/grafana.json", "usr/share/doc/millrace/examples/grafana.json"),
+    ("README.md", "usr/share/doc/millrace/README.md"),
+    ("CHANGELOG.md", "usr/share/doc/millrace/CHANGELOG.md"),
 ];
+/// The configuration to begin with: the administrator's from then on.
+const EXAMPLE: &str = "docs/example.toml";
+const CONFIGURATION: &str = "etc/millrace.toml";
+/// Folder of the documents, beside README.md as in the repository, so that its links work.
+const DOCUMENTS: &str = "usr/share/doc/millrace/docs";
 /// Shells, and where their completions are looked for.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/millrace"),
@@ -40,29 +45,39 @@ Files: *
 Copyright: The millrace developers
 License: Apache-2.0 or MIT
 ";
-/// The user of the unit. Nothing is started: /etc/millrace.toml is the administrator's to write.
+/// Users, then what is to be done next. Nothing is started or restarted: /etc/millrace.toml is the
+/// administrator's to edit, and clients decide when a daemon may go. A daemon whose program was
+/// replaced is found by the kernel's word for that.
 const POSTINST: &str = "\
 #!/bin/sh
 set -e
 if [ \"$1\" = configure ]; then
-    if ! getent passwd millrace >/dev/null; then
-        useradd --system --user-group --no-create-home --home-dir /nonexistent \\
-            --shell /usr/sbin/nologin millrace
-    fi
-    getent group kvm >/dev/null || groupadd --system kvm
+    systemd-sysusers millrace.conf
     install -d -o millrace -g millrace -m 0750 /srv/millrace
     if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
-    if [ ! -e /etc/millrace.toml ]; then
-        echo \"millrace: write /etc/millrace.toml (see /usr/share/doc/millrace/examples), then\"
-        echo \"millrace: systemctl enable --now millrace\"
+    if [ -z \"$2\" ]; then
+        echo \"millrace: edit /etc/millrace.toml, then: systemctl enable --now millrace\"
+    fi
+    running=
+    for exe in /proc/[0-9]*/exe; do
+        if [ \"$(readlink \"$exe\" || true)\" = \"/usr/bin/millrace (deleted)\" ]; then
+            pid=${exe#/proc/}
+            running=\"$running ${pid%/exe}\"
+        fi
+    done
+    if [ -n \"$running\" ]; then
+        echo \"millrace: the former program still runs, and clients go on: process$running\"
+        echo \"millrace: for the new one, when clients can wait: systemctl restart millrace\"
+        echo \"millrace: (stop and start a daemon that is not the unit's)\"
     fi
 fi
 ";
+/// The socket first: a client would start the daemon again.
 const PRERM: &str = "\
 #!/bin/sh
 set -e
 if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl disable --now millrace.service || true
+    systemctl disable --now millrace.socket millrace.service || true
 fi
 ";
 /// Drives in /srv/millrace are never removed, nor the user who owns them.
@@ -115,8 +130,11 @@ fn lay_out(root: &Path, folder: &Path, binary: &Path) -> Result<()> {
     copy(binary, &program, 0o755)?;
     output(Command::new("strip").arg("--strip-unneeded").arg(&program))?;
     for (from, to) in FILES {
-        let name = Path::new(from).file_name().context("a file's name")?;
-        copy(&root.join(from), &folder.join(to).join(name), 0o644)?;
+        copy(&root.join(from), &folder.join(to), 0o644)?;
+    }
+    for file in documents(root)? {
+        let name = file.file_name().context("a document's name")?;
+        copy(&file, &folder.join(DOCUMENTS).join(name), 0o644)?;
     }
     write(&folder.join("usr/share/doc/millrace/copyright"), COPYRIGHT, 0o644)?;
     for (shell, to) in COMPLETIONS {
@@ -125,10 +143,31 @@ fn lay_out(root: &Path, folder: &Path, binary: &Path) -> Result<()> {
     }
     let pages = folder.join("usr/share/man/man1");
     output(Command::new(&program).arg("man").arg(&pages))?;
-    for page in fs::read_dir(&pages).context("cannot list the manual pages")? {
+    let reference = root.join("docs/configuration.md");
+    let reference = fs::read_to_string(reference).context("docs/configuration.md")?;
+    let page = manual::ManualPage {
+        name: "millrace.toml",
+        section: 5,
+        about: "configuration of millrace serve",
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    let of_file = folder.join("usr/share/man/man5");
+    write(&of_file.join("millrace.toml.5"), manual::render(&page, &reference), 0o644)?;
+    for page in [pages, of_file].iter().flat_map(fs::read_dir).flatten() {
         output(Command::new("gzip").args(["-9", "-n"]).arg(page?.path()))?;
     }
     Ok(())
+}
+
+/// The documents of users, in the repository.
+fn documents(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut list = Vec::new();
+    for entry in fs::read_dir(root.join("docs")).context("docs")? {
+        list.push(entry?.path());
+    }
+    list.retain(|file| file.extension().is_some_and(|end| end == "md"));
+    list.sort();
+    Ok(list)
 }
 
 /// Writes what dpkg wants to know, and its scripts.
@@ -138,14 +177,16 @@ fn control(folder: &Path, binary: &Path, architecture: &str, version: &str) -> R
     let text = format!(
         "Package: millrace\nVersion: {version}\nArchitecture: {architecture}\n\
          Maintainer: The millrace developers <millrace@localhost>\nInstalled-Size: {kib}\n\
-         Depends: libc6 (>= {libc}), libgcc-s1, passwd\nSuggests: qemu-system-x86, nbd-client, fio\n\
-         Section: admin\nPriority: optional\n\
+         Depends: libc6 (>= {libc}), libgcc-s1, \
+         systemd | systemd-standalone-sysusers | systemd-sysusers\n\
+         Suggests: qemu-system-x86, nbd-client, fio\nSection: admin\nPriority: optional\n\
          Description: multi-queue block layer in user space\n \
          Serves files, block devices and memory, alone or as volumes, over NBD and as disks of\n \
          virtual machines (vhost-user-blk), without a kernel module; measures them in fio's words\n \
          and records their I/O in blktrace's format.\n"
     );
     write(&folder.join("DEBIAN/control"), &text, 0o644)?;
+    write(&folder.join("DEBIAN/conffiles"), format!("/{CONFIGURATION}\n"), 0o644)?;
     for (name, script) in [("postinst", POSTINST), ("prerm", PRERM), ("postrm", POSTRM)] {
         write(&folder.join("DEBIAN").join(name), script, 0o755)?;
     }
@@ -214,5 +255,7 @@ mod tests {
         for (file, _) in FILES {
             assert!(root.join(file).exists(), "{file}");
         }
+        let documents = documents(root).unwrap();
+        assert!(documents.len() > 7, "{documents:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! docs/millrace.service: systemd understands every line, and it stays as closed as it is.
+//! docs/millrace.service, .socket and .sysusers: systemd understands every line, and the service
+//! stays as closed as it is.
 
 use std::fs;
 use std::path::Path;
@@ -37,4 +38,14 @@ fn systemd_takes_the_unit_as_it_is_and_finds_it_closed() {
     let table = String::from_utf8_lossy(&rated.stdout);
     let complaints = String::from_utf8_lossy(&rated.stderr);
     assert!(rated.status.success(), "{table}{complaints}");
+}
+
+#[test]
+fn systemd_understands_the_users_and_groups() {
+    let Some(sysusers) = client("systemd-sysusers") else { return };
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let file = own.with_file_name("docs").join("millrace.sysusers");
+    let tried = run(Command::new(sysusers).arg("--dry-run").arg(file));
+    let complaints = String::from_utf8_lossy(&tried.stderr);
+    assert!(tried.status.success() && !complaints.contains("millrace.sysusers:"), "{complaints}");
 }

@@ -454,3 +454,13 @@ fn keys_for_virtual_machines_are_checked() {
     let wrong = found("vhost-user-blk = \"unix:m\"\nrole = \"client\"\nsocket-mode = \"0660\"\n");
     assert!(wrong.contains("the socket is the frontend's"), "{wrong}");
 }
+
+#[test]
+fn the_packaged_example_is_valid_where_its_group_is_there() {
+    let text = include_str!("../../../../docs/example.toml");
+    let group = "\"millrace-monitor\"";
+    assert!(text.contains(&format!("\ncontrol-group = {group}\n")));
+    let plan = plan(&text.replace(group, "7").replace("\"millrace-admin\"", "8"));
+    let access = plan.control_access.map(|access| access.value.group);
+    assert_eq!((access, plan.warnings), (Some(Some(7)), Vec::new()));
+}
