@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::boxed::Box;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
 use crate::lock_meter::NativeMeter;
@@ -72,7 +72,7 @@ unsafe impl Machine for Native {
     }
 
     fn topology() -> Topology {
-        crate::topology_from(Path::new("/sys/devices/system"), &allowed_cpus())
+        known_topology(allowed_cpus())
     }
 
     #[inline]
@@ -122,6 +122,19 @@ unsafe impl Machine for Native {
 }
 
 /// CPUs of the process: those of its first thread, whatever the calling one is pinned to.
+/// The topology of the CPUs that the process may use. It is read once for each set of them: every
+/// disk and channel asks, and the files of the nodes take a dozen system calls.
+fn known_topology(allowed: Vec<CpuId>) -> Topology {
+    static KNOWN: Mutex<Option<(Vec<CpuId>, Topology)>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, topology)) = known.as_ref().filter(|(cpus, _)| *cpus == allowed) {
+        return topology.clone();
+    }
+    let topology = crate::topology_from(Path::new("/sys/devices/system"), &allowed);
+    *known = Some((allowed, topology.clone()));
+    topology
+}
+
 fn allowed_cpus() -> Vec<CpuId> {
     let set = allowed_set();
     // SAFETY: CPU_ISSET reads inside the set for numbers below CPU_SETSIZE.

@@ -10,6 +10,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use millrace_block::Buffer;
 
@@ -112,8 +114,21 @@ fn device(file: &File, rdev: u64) -> io::Result<Geometry> {
 /// How far merging goes on a device, or on the one under a file system: as far as its queue says.
 /// File systems that are on no one block device (overlays, networks) have the usual numbers.
 fn merge_bytes_of(dev: u64) -> u32 {
+    /// The device that was asked last, its answer, and when.
+    static LAST: Mutex<Option<(u64, u32, Instant)>> = Mutex::new(None);
+    /// As long as a start with thousands of files on one device takes.
+    const FRESH: Duration = Duration::from_secs(1);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((known, bytes, asked)) = *last
+        && known == dev
+        && asked.elapsed() < FRESH
+    {
+        return bytes;
+    }
     let number = |name| queue_number(dev, name).unwrap_or(0);
-    merge_bytes(number("optimal_io_size"), number("max_sectors_kb") << 10)
+    let bytes = merge_bytes(number("optimal_io_size"), number("max_sectors_kb") << 10);
+    *last = Some((dev, bytes, Instant::now()));
+    bytes
 }
 
 /// How far merging goes: to the I/O that the device likes best, or `MERGE_BYTES` if it likes none,
