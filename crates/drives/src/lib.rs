@@ -22,7 +22,9 @@ pub use common::cancel::Cancel;
 pub use common::measurement::Measured;
 pub use common::payload::{copy_from_request, copy_to_request};
 pub use common::place::Place;
-pub use common::procfs::{Holder, flock_holder, may_lock_memory, memory_bytes};
+pub use common::procfs::{
+    Holder, flock_holder, marked_process, may_lock_memory, memory_bytes, process_mark,
+};
 pub use common::store_file::open_store;
 pub use common::values::{size_bytes, size_text, time_ns};
 pub use common::words::{Words, nearest};

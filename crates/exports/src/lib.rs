@@ -22,4 +22,4 @@ pub mod virtio;
 pub use self::access::{Allow, SocketAccess};
 pub use self::client_groups::{ClientGroup, GroupSeats, Seat};
 pub use self::faults::ExportErrors;
-pub use self::unix_socket::{UnixSocket, remove_socket_files};
+pub use self::unix_socket::{UnixSocket, remove_socket_files, socket_holder};

@@ -5,21 +5,22 @@
 //! that answers is left alone.
 //!
 //! Invariants: only a socket file made here is removed, and only while it is still the same file;
-//! whoever checks, removes and binds `PATH` holds the lock of `PATH.lock` before and as long as it
-//! listens. Whoever has the lock looks whether the file that it locked is still the one at that
-//! path, and takes the next one if it is not: so the file may go with its lock, and two servers
-//! never have it.
+//! whoever checks, removes and binds `PATH` has locked `PATH.lock` meanwhile, and leaves a mark of
+//! its process there as long as it listens. No descriptor is spent on that. A mark of a process that
+//! runs is respected, one of a process that is gone is not. Whoever has the lock looks whether the
+//! file that it locked is still the one at that path, and takes the next one if it is not: so the
+//! file may go, and two servers never have it.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
-use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use millrace_block::{Error, ErrorKind};
-use millrace_drives::{flock_holder, open_store};
+use millrace_drives::{Holder, flock_holder, marked_process, open_store, process_mark};
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::net;
 
@@ -27,16 +28,35 @@ use crate::SocketAccess;
 use crate::mailbox::lock as lock_list;
 
 /// Files of all sockets of this process, and of their locks, by device and inode.
-static FILES: Mutex<BTreeMap<PathBuf, (u64, u64)>> = Mutex::new(BTreeMap::new());
+static FILES: Mutex<BTreeMap<PathBuf, OwnFileId>> = Mutex::new(BTreeMap::new());
 
 /// Removes the files of all sockets that this process listens on, for an end of the process that
 /// drops nothing: one that cannot wait for its threads.
 pub fn remove_socket_files() {
     for (path, file) in std::mem::take(&mut *lock_list(&FILES)) {
-        if identity(&path) == Some(file) {
+        if file.is_at(&path) {
             // If it cannot be removed, the next server finds it refused and replaces it.
             let _ = std::fs::remove_file(&path);
         }
+    }
+}
+
+/// A file of a socket, to be told from another one that has taken its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OwnFileId {
+    /// The socket itself, by device and inode, which it keeps while it is open.
+    Socket((u64, u64)),
+    /// The file with the mark. It is closed, so another file may have got its inode: this one says
+    /// whose it is.
+    Mark((u64, u64)),
+}
+
+impl OwnFileId {
+    /// Whether the file at a path is this one.
+    fn is_at(self, path: &Path) -> bool {
+        let (OwnFileId::Socket(id) | OwnFileId::Mark(id)) = self;
+        let has_mark = || std::fs::read(path).is_ok_and(|text| text == process_mark().as_bytes());
+        identity(path) == Some(id) && (matches!(self, OwnFileId::Socket(_)) || has_mark())
     }
 }
 
@@ -44,20 +64,20 @@ pub fn remove_socket_files() {
 #[derive(Debug)]
 struct OwnFile {
     path: PathBuf,
-    identity: Option<(u64, u64)>,
+    id: Option<OwnFileId>,
 }
 
 impl OwnFile {
-    fn at(path: &Path) -> OwnFile {
-        let identity = identity(path);
-        lock_list(&FILES).extend(identity.map(|identity| (path.to_owned(), identity)));
-        OwnFile { path: path.to_owned(), identity }
+    fn at(path: &Path, kind: fn((u64, u64)) -> OwnFileId) -> OwnFile {
+        let id = identity(path).map(kind);
+        lock_list(&FILES).extend(id.map(|id| (path.to_owned(), id)));
+        OwnFile { path: path.to_owned(), id }
     }
 }
 
 impl Drop for OwnFile {
     fn drop(&mut self) {
-        if self.identity.is_some() && identity(&self.path) == self.identity {
+        if self.id.is_some_and(|id| id.is_at(&self.path)) {
             // If it cannot be removed, the next server finds it refused and replaces it.
             let _ = std::fs::remove_file(&self.path);
         }
@@ -65,6 +85,8 @@ impl Drop for OwnFile {
     }
 }
 
+/// More than a mark has.
+const MARK_BYTES_MAX: u64 = 100;
 /// Connections that may wait to be accepted on a private socket.
 const BACKLOG: i32 = 16;
 
@@ -74,15 +96,16 @@ pub struct UnixSocket {
     /// Dropped before the socket is closed.
     file: OwnFile,
     socket: UnixListener,
-    /// Dropped last: what goes before is done under it.
-    _lock: LockFile,
+    /// The file with the mark of this process; dropped last.
+    _mark: OwnFile,
 }
 
-/// The locked file beside a socket's path; it goes when this is dropped.
+/// The locked file beside a socket's path, with the mark of this process, for as long as the socket
+/// is being made.
 #[derive(Debug)]
 struct LockFile {
     /// Dropped first: the file is removed while it is locked.
-    _own: OwnFile,
+    own: OwnFile,
     _file: File,
 }
 
@@ -134,7 +157,9 @@ impl UnixSocket {
             }
             other => other?,
         };
-        Ok(UnixSocket { file: OwnFile::at(path), socket, _lock: lock })
+        let file = OwnFile::at(path, OwnFileId::Socket);
+        // Unlocked: the mark is enough from now on.
+        Ok(UnixSocket { file, socket, _mark: lock.own })
     }
 }
 
@@ -154,8 +179,7 @@ fn who_is_at(path: &Path) -> String {
         let what = if kind.is_dir() { "a folder" } else { "a file that is no socket" };
         return format!("there is {what}; move it away, or choose another path");
     }
-    let lock = open_store(&beside(path), OpenOptions::new().read(true), 0);
-    match lock.ok().and_then(|file| flock_holder(&file)) {
+    match socket_holder(path) {
         Some(holder) if holder.is_this() => {
             "in use by this process already; choose another path".to_owned()
         }
@@ -227,11 +251,27 @@ fn beside(path: &Path) -> PathBuf {
     beside.into()
 }
 
-/// The open and locked file beside a socket's path; `AddrInUse` if another server has it.
+/// The process that listens at a path, as far as the file beside that tells. Connects to nobody.
+#[must_use]
+pub fn socket_holder(path: &Path) -> Option<Holder> {
+    let file = open_store(&beside(path), OpenOptions::new().read(true), 0).ok()?;
+    // A server of an older version keeps the file locked.
+    read_mark(&file).or_else(|| flock_holder(&file))
+}
+
+/// The process whose mark is in a file, if it still runs.
+fn read_mark(file: &File) -> Option<Holder> {
+    let mut mark = String::new();
+    file.take(MARK_BYTES_MAX).read_to_string(&mut mark).ok()?;
+    marked_process(&mark)
+}
+
+/// The open and locked file beside a socket's path; `AddrInUse` if another server has it, or has
+/// left its mark there and still runs.
 fn lock(path: &Path) -> io::Result<LockFile> {
     let path = beside(path);
     let mut options = OpenOptions::new();
-    options.write(true).create(true).mode(0o600);
+    options.read(true).write(true).create(true).mode(0o600);
     loop {
         let opened = open_store(&path, &mut options, libc::O_NOFOLLOW);
         let locked = opened.and_then(|file| lock_file(&file).map(|()| file));
@@ -241,7 +281,12 @@ fn lock(path: &Path) -> io::Result<LockFile> {
         })?;
         let meta = file.metadata()?;
         if identity(&path) == Some((meta.dev(), meta.ino())) {
-            return Ok(LockFile { _own: OwnFile::at(&path), _file: file });
+            if read_mark(&file).is_some() {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            file.set_len(0)?;
+            file.write_all_at(process_mark().as_bytes(), 0)?;
+            return Ok(LockFile { own: OwnFile::at(&path, OwnFileId::Mark), _file: file });
         }
         // Its last owner removed it after it was opened here.
     }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 
 /// A process that has something.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +16,47 @@ pub struct Holder {
     pub pid: u32,
     /// The name of its program, if it is known.
     pub name: Option<String>,
+}
+
+/// A mark of this process for a file: its number, when it was started, and the number of the boot.
+/// No later process has the same.
+#[must_use]
+pub fn process_mark() -> &'static str {
+    static MARK: OnceLock<String> = OnceLock::new();
+    MARK.get_or_init(|| {
+        let pid = std::process::id();
+        format!("{pid} {} {}\n", started(pid).unwrap_or(0), boot_id())
+    })
+}
+
+/// The number of this boot of the system; empty where it is not told.
+fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
+/// The process of a mark, if it still runs.
+#[must_use]
+pub fn marked_process(mark: &str) -> Option<Holder> {
+    let mut words = mark.split_whitespace();
+    let (pid, start) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let is_it = words.next().unwrap_or_default() == boot_id() && started(pid) == Some(start);
+    is_it.then(|| Holder::of(pid))
+}
+
+/// When a process was started, in ticks since the system was; none if it does not run any more.
+fn started(pid: u32) -> Option<u64> {
+    started_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn started_in(stat: &str) -> Option<u64> {
+    // `4711 (name) S 1 ...`; a name may hold anything.
+    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+    // One that has ended stays in the list until its parent has asked for it.
+    let is_over = words.next().is_none_or(|state| matches!(state, "Z" | "X" | "x"));
+    // The 22nd of the line.
+    let start = words.nth(18)?.parse().ok()?;
+    (!is_over).then_some(start)
 }
 
 impl Holder {
@@ -126,6 +168,29 @@ mod tests {
         assert_eq!(locker(table, |id| id == "fe:01:77"), Some(4711));
         assert_eq!(locker(table, |id| id == "fe:01:78"), None);
         assert_eq!(locker(table, |id| id == "fe:01:79"), None);
+    }
+
+    #[test]
+    fn a_mark_names_a_process_as_long_as_that_runs() {
+        let this = marked_process(process_mark()).expect("it runs");
+        assert!(this.is_this());
+        let pid = std::process::id();
+        let start = started(pid).unwrap();
+        let other_start = format!("{pid} {} {}", start + 1, boot_id());
+        let other_boot = format!("{pid} {start} x");
+        for mark in ["", "x y", "1", "0 0", "99999999 5", &other_start, &other_boot] {
+            assert_eq!(marked_process(mark), None, "{mark:?}");
+        }
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let id = child.id();
+        while std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|s| !s.contains(") Z"))
+        {
+            std::thread::yield_now();
+        }
+        assert_eq!(started(id), None, "it has ended, and nobody has asked for it");
+        child.wait().unwrap();
+        let line = "7 (a) b) c) S 1 7 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 12345 9 9";
+        assert_eq!(started_in(line), Some(12_345));
     }
 
     #[test]

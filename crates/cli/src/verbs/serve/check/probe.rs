@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use millrace_drives::{
     FileAccess, Holder, Spec, flock_holder, lock_refusal, open_store, size_bytes, size_text,
 };
+use millrace_exports::socket_holder;
 use rustix::fs::{Access, Mode, OFlags, access, ftruncate, open};
 use rustix::process::{Resource, getrlimit};
 
@@ -75,10 +76,7 @@ pub fn socket(path: &Path, patience: Patience) -> Option<String> {
         let what = if kind.is_dir() { "a folder" } else { "a file that is no socket" };
         return Some(format!("there is {what}; move it away, or choose another path"));
     }
-    let mut lock = path.as_os_str().to_owned();
-    lock.push(".lock");
-    let lock = PathBuf::from(lock);
-    if let Some(holder) = patience.wait_for(|| holder_of(&lock)) {
+    if let Some(holder) = patience.wait_for(|| socket_holder(path)) {
         return Some(format!("in use by {holder}; stop that, or choose another path"));
     }
     (!may_make_files(folder)).then(|| {
