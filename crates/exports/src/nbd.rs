@@ -177,7 +177,8 @@ impl Server {
         self.shared.ending.stop.give(drain_timeout);
         self.shared.mailboxes.iter().for_each(Mailbox::ring);
         let exports = self.shared.exports();
-        let volumes = exports.volumes.iter().map(|one| Arc::clone(&one.volume));
+        let used = exports.volumes.iter().filter(|served| served.was_used());
+        let volumes = used.map(|served| Arc::clone(&served.volume));
         let mut limit = StopLimit::new(volumes, drain_timeout);
         let mut report = StopReport::default();
         loop {

@@ -106,7 +106,8 @@ impl Worker {
             threads: shared.mailboxes.len(),
             secure: TlsTurn::default(),
         };
-        core.submitter.lanes.open_early(&mut core.ctx, &core.exports.volumes)?;
+        let place = (number, core.threads);
+        core.submitter.lanes.open_early(&mut core.ctx, place, &core.exports.volumes)?;
         Ok(Worker {
             core,
             ring: Ring::new(handle),

@@ -16,7 +16,7 @@ use millrace_runtime::IoContext;
 use super::super::exports::ServedVolume;
 use super::lane::{CHANNEL_DEPTH, Lane};
 
-/// Volumes that a thread opens early although it could wait: as many as there are threads for
+/// Volumes that threads open early although they could wait: as many as there are threads for
 /// files from the start, of which each drive may bring one.
 const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 
@@ -81,17 +81,22 @@ impl Lanes {
     pub(crate) fn open_early(
         &mut self,
         ctx: &mut IoContext,
+        (thread, threads): (usize, usize),
         volumes: &[Arc<ServedVolume>],
     ) -> Result<(), Error> {
-        let mut others = OPEN_EARLY;
-        for served in volumes {
-            let may_wait = served.volume.disks().iter().all(|disk| disk.may_open_late());
-            if may_wait && others == 0 {
-                continue;
-            }
-            others -= usize::from(may_wait);
+        let may_wait = |served: &&Arc<ServedVolume>| {
+            served.volume.disks().iter().all(|disk| disk.may_open_late())
+        };
+        let (others, kept): (Vec<_>, Vec<_>) = volumes.iter().partition(may_wait);
+        for served in kept {
             let number = self.open(ctx, served)?;
-            self[number].is_kept = !may_wait;
+            self[number].is_kept = true;
+        }
+        // Of few volumes, since a disk has tables for every thread as soon as one uses it.
+        let few = &others[..others.len().min(OPEN_EARLY)];
+        let part = OPEN_EARLY.div_ceil(threads).min(few.len());
+        for served in few.iter().cycle().skip(thread * part).take(part) {
+            self.open(ctx, served)?;
         }
         Ok(())
     }
