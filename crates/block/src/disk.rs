@@ -12,7 +12,7 @@ pub(crate) mod direct;
 pub(crate) mod dispatch;
 pub(crate) mod freeze;
 pub(crate) mod handover;
-pub(crate) mod lazy_queues;
+pub(crate) mod made_later;
 pub(crate) mod queues;
 pub(crate) mod runner;
 pub(crate) mod scheduled;
@@ -45,7 +45,6 @@ use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector};
 use crate::chain::bio_set::{BioSet, BioSetRef};
 use crate::chain::slot::{BioList, Waited};
-use crate::disk::lazy_queues::{DiskQueues, LazyQueues, QueueShape};
 use crate::disk::worker_state::WorkerState;
 use crate::queue::controller::queues_max;
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
@@ -55,6 +54,7 @@ use crate::queue::{Route, Serve, Spread};
 
 use baseline::Baseline;
 use baseline::lanes::Lanes;
+use queues::{DiskQueues, LazyQueues, QueueShape, make_queues};
 
 pub use baseline::request_lock::{QueuePlug, RequestLock};
 pub use config::{DiskConfig, Entrance, Inside, Stack};
@@ -126,6 +126,11 @@ impl<M: Machine> Accounts<M> {
     #[cold]
     pub(crate) fn note_failure(&self, failure: Failure) {
         self.rare.lock().failures.note(failure);
+    }
+
+    /// Whether no thread has an account yet, or had one.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.ledger.lock().opened() == 0
     }
 
     /// An account for what the calling thread does through a hardware queue.
@@ -248,7 +253,10 @@ impl<M: Machine> Disk<M> {
                 LazyQueues::later(shape)
             }
             kind => {
-                let queues = DiskQueues::new(&config, &shape, baseline.as_ref());
+                let queues = match &baseline {
+                    Some(baseline) => baseline::queues(baseline, &config, &shape),
+                    None => DiskQueues::multi_queue(&config, &shape),
+                };
                 if kind == QueueKind::AnyThread {
                     queues.open_all(&*driver)?;
                 }
@@ -336,19 +344,12 @@ impl<M: Machine> Disk<M> {
         self.kind
     }
 
-    /// Whether a thread may wait with its channel until it has I/O for the drive: opening the queue
-    /// then is quick and waits for nobody.
-    #[must_use]
-    pub fn may_open_late(&self) -> bool {
-        self.kind == QueueKind::AnyThread || self.driver.may_open_late()
-    }
-
     /// How many software and hardware queues it has; a hardware queue that several threads are
     /// inside at once is one.
     #[must_use]
     pub fn queue_count(&self) -> (usize, usize) {
         let lanes = baseline::lanes(self.baseline.as_ref());
-        let (ctxs, hctxs) = self.queues.shape().counts();
+        let (ctxs, hctxs) = self.queues.shape.counts();
         (ctxs, lanes.map_or(hctxs, Lanes::queues))
     }
 
@@ -421,8 +422,8 @@ impl<M: Machine> Disk<M> {
 
     /// Makes the calling thread the owner of a queue that belongs to threads, and opens it there.
     pub(crate) fn own(&self, hctx: u16, thread: &IoThread<M>) -> Result<(), Error> {
-        self.make_queues();
-        let (queue, owner) = (&self.hctxs()[usize::from(hctx)], thread.owner);
+        make_queues(self);
+        let (queue, owner) = (&self.queues.hctxs()[usize::from(hctx)], thread.owner);
         if self.kind == QueueKind::OwnerOnly && !queue.is_owned_by(owner) {
             if !queue.reserve() {
                 let text = format!("{}: queue {hctx} belongs to another thread", self.name());
@@ -445,10 +446,10 @@ impl<M: Machine> Disk<M> {
         if self.queues.get().is_none() {
             return;
         }
-        let queues = (0..).zip(self.hctxs()).take(self.owned_queues());
+        let queues = (0..).zip(self.queues.hctxs()).take(self.owned_queues());
         for (index, hctx) in queues.filter(|(_, hctx)| hctx.give_up(thread)) {
             let mut left = BioList::new();
-            hctx.take_pending(|ctx| left.append(self.ctxs()[ctx].ctx.lock().list(index)));
+            hctx.take_pending(|ctx| left.append(self.queues.ctxs()[ctx].ctx.lock().list(index)));
             let mut serve = hctx.serve.enter();
             left.append(&mut self.empty_queue(index, &mut serve));
             drop(serve);
@@ -475,7 +476,7 @@ impl<M: Machine> Disk<M> {
             if let Some(scheduling) = &mut serve.scheduling {
                 scheduling.taken_back(rq.tag());
             }
-            let chain = self.hctxs()[usize::from(index)].tags.take_apart(rq);
+            let chain = self.queues.hctxs()[usize::from(index)].tags.take_apart(rq);
             if chain.op() == Op::Flush {
                 // It was next, and never issued: with it go those that wait for it.
                 let mut flush = self.flush.lock();
@@ -493,14 +494,14 @@ impl<M: Machine> Disk<M> {
     pub(crate) fn owned_queues(&self) -> usize {
         let workers = self.kind == QueueKind::OwnerOnly && self.worker_state.is_some();
         let count = self.queues.get().map(|queues| queues.hctxs.len());
-        count.unwrap_or_else(|| self.queues.shape().counts().1) - usize::from(workers)
+        count.unwrap_or_else(|| self.queues.shape.counts().1) - usize::from(workers)
     }
 
     /// Queues and account of a channel of the calling thread; `thread` is its number if it is an
     /// I/O thread. Where threads stay on their CPU, a queue that anybody may run belongs to the
     /// CPU, else to the thread: to the first thread that comes, as long as there are queues.
     pub(crate) fn join(&self, thread: Option<u16>) -> (Route, Arc<DiskStats<M>>) {
-        self.make_queues();
+        make_queues(self);
         let cpu = M::cpu();
         let topology = M::topology();
         let node = topology.node_of(cpu).0 as usize;
@@ -512,10 +513,10 @@ impl<M: Machine> Disk<M> {
         let route = match self.kind {
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 let lanes = baseline::lanes(self.baseline.as_ref());
-                let count = lanes.map_or(self.ctxs().len(), Lanes::count);
+                let count = lanes.map_or(self.queues.ctxs().len(), Lanes::count);
                 let routes = (0..count).map(|more| route(self, (place + more) % count, node));
                 // Counted once for all routes: thousands of threads may come.
-                let mut open = alloc::vec![0; self.hctxs().len()];
+                let mut open = alloc::vec![0; self.queues.hctxs().len()];
                 stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
                 let users = |route: &Route| {
                     open[usize::from(route.hctx)] + usize::from(self.is_workers(route.hctx))
@@ -534,15 +535,15 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> Route {
     if let Some(lanes) = baseline::lanes(disk.baseline.as_ref()) {
         return lanes.route(place);
     }
-    let ctx = disk.config.software_queues.index(place, node, disk.ctxs().len());
+    let ctx = disk.config.software_queues.index(place, node, disk.queues.ctxs().len());
     let hctx = match (disk.config.software_queues, disk.config.hardware_queues) {
         // A thread submits to the queue that it owns, or to one that some thread does: where
         // its CPU is has no say in it.
         _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
         // One software queue feeds whichever hardware queue the submitter's place names.
-        (Spread::One, hardware) => hardware.index(place, node, disk.hctxs().len()),
-        (Spread::Node, Spread::Core) => place % disk.hctxs().len(),
-        _ => disk.driver.map(ctx, disk.ctxs().len(), disk.hctxs().len()),
+        (Spread::One, hardware) => hardware.index(place, node, disk.queues.hctxs().len()),
+        (Spread::Node, Spread::Core) => place % disk.queues.hctxs().len(),
+        _ => disk.driver.map(ctx, disk.queues.ctxs().len(), disk.queues.hctxs().len()),
     };
     Route { ctx: ctx as u16, hctx: hctx as u16, number: 0 }
 }

@@ -42,6 +42,7 @@ pub use bio::{Bio, OPS, Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment}
 pub use channel::completion::{Again, Completion, Reject, Rejected};
 pub use channel::worker::{WORKER_SPIN_NS, Worker};
 pub use channel::{Channel, ChannelConfig};
+pub use disk::claim::{is_unused, may_open_late};
 pub use disk::runner::Stamp;
 pub use disk::{
     Disk, DiskConfig, Entrance, Inside, QueuePlug, RequestLock, Stack, cuts_requests,

@@ -89,7 +89,7 @@ impl<M: Machine> Member<M> {
 
     /// The channel's own queue of the drive.
     pub(crate) fn hctx(&self) -> &HardwareQueue<M> {
-        &self.disk.hctxs()[usize::from(self.route.hctx)]
+        &self.disk.queues.hctxs()[usize::from(self.route.hctx)]
     }
 
     /// A visit of the channel's thread to that queue.
@@ -115,7 +115,7 @@ impl<M: Machine> Member<M> {
     #[inline(always)]
     pub(crate) fn flush(&mut self, run: &mut Runner<M>) -> u32 {
         self.served_here = true;
-        if self.disk.path() == SubmitPath::Direct && self.plug.is_short() {
+        if self.disk.queues.path() == SubmitPath::Direct && self.plug.is_short() {
             let Some(bio) = self.plug.take_last() else { return 0 };
             self.count();
             match direct::issue_single(&mut self.visit(run), bio) {

@@ -22,6 +22,7 @@ use crate::disk::baseline::lanes::{Lanes, SharedQueueStack};
 use crate::disk::baseline::raw::RawStack;
 use crate::disk::baseline::sq::SingleQueueStack;
 use crate::disk::baseline::stack::BaselineStack;
+use crate::disk::queues::{DiskQueues, QueueShape, hardware_queues, one_to_one};
 use crate::disk::{DiskConfig, Inside, Stack};
 use crate::queue::Spread;
 use crate::queue::driver::{Driver, HwQueues};
@@ -36,6 +37,22 @@ pub(crate) struct Baseline<M: Machine> {
 /// The lanes that a disk's hardware queues are, in a baseline that has some.
 pub(crate) fn lanes<M: Machine>(baseline: Option<&Baseline<M>>) -> Option<&Lanes> {
     baseline.and_then(|baseline| baseline.stack.lanes())
+}
+
+/// The queues of a disk that follows a baseline.
+pub(crate) fn queues<M: Machine>(
+    baseline: &Baseline<M>,
+    config: &DiskConfig<M>,
+    shape: &QueueShape,
+) -> DiskQueues<M> {
+    let lanes = baseline.stack.lanes();
+    let hctxs = match lanes {
+        Some(lanes) => lanes.open(config, shape.hw),
+        None => hardware_queues(config, shape.hw, shape.counts()),
+    };
+    let is_pairs = lanes.is_none() && one_to_one(config, shape.shared.0, shape.shared.1);
+    let path = baseline.stack.submit_path(config, &hctxs[0]);
+    DiskQueues::new(shape, hctxs, (is_pairs, path))
 }
 
 /// The baseline that a disk's settings name, if they do; adapts the spread of queues to it.

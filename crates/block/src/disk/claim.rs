@@ -14,6 +14,19 @@ use crate::disk::Disk;
 use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::IoThread;
 
+/// Returns true if a thread may wait with its channel until it has I/O for the drive: opening the
+/// queue then is quick and waits for nobody.
+#[must_use]
+pub fn may_open_late<M: Machine>(disk: &Disk<M>) -> bool {
+    disk.kind == QueueKind::AnyThread || disk.driver.may_open_late()
+}
+
+/// Returns true if no thread has come to a disk yet, so that all its counters are 0. Cheap.
+#[must_use]
+pub fn is_unused<M: Machine>(disk: &Disk<M>) -> bool {
+    disk.accounts.is_unused()
+}
+
 impl<M: Machine> Disk<M> {
     /// Makes the calling thread the owner of the first queue that nobody owns, and opens that
     /// there. Nothing to do if it owns one already, or any thread may run the drive's queues.

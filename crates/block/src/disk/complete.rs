@@ -124,9 +124,10 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
         // Admitted before: a freeze does not stop it. Which software queue does not matter, but it
         // goes through the hardware queue of its submitter, who is there to poll for it.
-        let (hctx, bell) = (&self.disk.hctxs()[usize::from(target)], BioSet::bell_of(&first));
+        let (hctx, bell) =
+            (&self.disk.queues.hctxs()[usize::from(target)], BioSet::bell_of(&first));
         count_handed(self.disk, target, 1);
-        self.disk.ctxs()[usize::from(hctx.own_ctx)].ctx.lock().list(target).push_back(first);
+        self.disk.queues.ctxs()[usize::from(hctx.own_ctx)].ctx.lock().list(target).push_back(first);
         self.disk.flush.lock().moves += 1;
         hctx.mark_own();
         let is_here = target == self.hctx.number;

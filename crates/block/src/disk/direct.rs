@@ -34,7 +34,7 @@ pub(crate) fn is_plain<M: Machine>(
     serve: &mut Serve<M>,
     list: &BioList<M>,
 ) -> bool {
-    visit.disk.path() == SubmitPath::Direct
+    visit.disk.queues.path() == SubmitPath::Direct
         && is_free(visit, serve)
         && (serve.scheduling.is_none() || passes(serve, list))
 }

@@ -55,7 +55,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// queue that no other hardware queue takes from is private to whoever serves, and passed by.
     #[inline(always)]
     fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut Serve<M>) {
-        if self.disk.path() != SubmitPath::Queues {
+        if self.disk.queues.path() != SubmitPath::Queues {
             self.work(Stage::Insert, list.len());
             if !serve.frozen {
                 serve.inserted_ns = M::now();
@@ -65,7 +65,7 @@ impl<'a, M: Machine> Visit<'a, M> {
             }
             return;
         }
-        let mut ctx = self.disk.ctxs()[usize::from(ctx)].ctx.lock();
+        let mut ctx = self.disk.queues.ctxs()[usize::from(ctx)].ctx.lock();
         if ctx.frozen {
             return;
         }
@@ -86,7 +86,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     #[inline(never)]
     pub(crate) fn insert(&mut self, ctx: u16, list: &mut BioList<M>) -> Option<CtxGuard<'a, M>> {
         list.mark_inserted(M::now());
-        let mut queue = self.disk.ctxs()[usize::from(ctx)].ctx.lock();
+        let mut queue = self.disk.queues.ctxs()[usize::from(ctx)].ctx.lock();
         if queue.frozen {
             drop(queue);
             list.unmark_inserted();

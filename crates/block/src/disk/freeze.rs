@@ -8,6 +8,7 @@
 use millrace_machine::{Deadline, Lock, Machine, Parker};
 
 use crate::disk::Disk;
+use crate::disk::queues::make_queues;
 use crate::queue::HardwareQueue;
 
 /// Time between two looks whether a disk is drained, at first and at most.
@@ -32,7 +33,7 @@ impl<M: Machine> Disk<M> {
     /// Whether nothing is queued or in flight. Meaningful while frozen.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.make_queues();
+        make_queues(self);
         // A flush that others joined goes back from a queue's end to a software queue, perhaps
         // behind this look: so no flush may be there before and after it, nor pass meanwhile. What
         // a worker left behind moves in this way, too.
@@ -71,14 +72,14 @@ impl<M: Machine> Disk<M> {
 
     /// Hands nothing to the driver from now on; bios queue up inside.
     pub fn quiesce(&self) {
-        self.make_queues();
-        self.hctxs().iter().for_each(|hctx| hctx.change(|serve| serve.quiesced = true));
+        make_queues(self);
+        self.queues.hctxs().iter().for_each(|hctx| hctx.change(|serve| serve.quiesced = true));
     }
 
     /// Hands requests to the driver again, at the next poll of a channel.
     pub fn unquiesce(&self) {
-        self.make_queues();
-        for hctx in self.hctxs() {
+        make_queues(self);
+        for hctx in self.queues.hctxs() {
             hctx.change(|serve| serve.quiesced = false);
             hctx.mark_own();
             hctx.ring();
@@ -87,16 +88,16 @@ impl<M: Machine> Disk<M> {
 }
 
 fn set_frozen<M: Machine>(disk: &Disk<M>, frozen: bool) {
-    disk.make_queues();
+    make_queues(disk);
     match &disk.baseline {
         Some(baseline) if frozen => baseline.stack.freeze(),
         Some(baseline) => baseline.stack.unfreeze(),
         None => {}
     }
-    for ctx in disk.ctxs() {
+    for ctx in disk.queues.ctxs() {
         ctx.ctx.lock().frozen = frozen;
     }
-    for hctx in disk.hctxs() {
+    for hctx in disk.queues.hctxs() {
         hctx.change(|serve| serve.frozen = frozen);
     }
 }
@@ -105,14 +106,14 @@ fn set_frozen<M: Machine>(disk: &Disk<M>, frozen: bool) {
 fn worker_moves<M: Machine>(disk: &Disk<M>) -> u64 {
     let mut moves = 0;
     if let Some(worker_state) = &disk.worker_state {
-        disk.hctxs()[usize::from(worker_state.hctx)].change(|serve| moves = serve.moves);
+        disk.queues.hctxs()[usize::from(worker_state.hctx)].change(|serve| moves = serve.moves);
     }
     moves
 }
 
 /// Whether no queue holds anything.
 fn has_empty_queues<M: Machine>(disk: &Disk<M>) -> bool {
-    disk.ctxs().iter().all(|ctx| ctx.ctx.lock().is_empty())
+    disk.queues.ctxs().iter().all(|ctx| ctx.ctx.lock().is_empty())
         && disk.baseline.iter().all(|baseline| baseline.stack.is_empty())
-        && disk.hctxs().iter().all(HardwareQueue::is_empty)
+        && disk.queues.hctxs().iter().all(HardwareQueue::is_empty)
 }

@@ -40,7 +40,8 @@ impl<M: Machine> Disk<M> {
 /// Whether something was left for a worker that is gone.
 pub(crate) fn is_orphaned<M: Machine>(disk: &Disk<M>) -> bool {
     disk.worker_state.as_ref().is_some_and(|worker_state| {
-        !worker_state.is_taken() && disk.hctxs()[usize::from(worker_state.hctx)].has_pending()
+        !worker_state.is_taken()
+            && disk.queues.hctxs()[usize::from(worker_state.hctx)].has_pending()
     })
 }
 
@@ -65,7 +66,7 @@ impl<M: Machine> Visit<'_, M> {
         self.trace().begin_insert(list);
         list.mark_inserted(M::now());
         {
-            let mut queue = disk.ctxs()[usize::from(ctx)].ctx.lock();
+            let mut queue = disk.queues.ctxs()[usize::from(ctx)].ctx.lock();
             if queue.frozen {
                 drop(queue);
                 return list.unmark_inserted();
@@ -74,7 +75,7 @@ impl<M: Machine> Visit<'_, M> {
             queue.list(worker_state.hctx).append(list);
         }
         count_handed(disk, worker_state.hctx, chains);
-        let theirs = &disk.hctxs()[usize::from(worker_state.hctx)];
+        let theirs = &disk.queues.hctxs()[usize::from(worker_state.hctx)];
         theirs.mark_pending(ctx.into());
         theirs.ring();
     }
@@ -90,7 +91,7 @@ impl<M: Machine> Visit<'_, M> {
             Visit::new(disk, worker_state.hctx, self.run, &stats).run_queue();
             return;
         }
-        let theirs = &disk.hctxs()[usize::from(worker_state.hctx)];
+        let theirs = &disk.queues.hctxs()[usize::from(worker_state.hctx)];
         if !theirs.has_pending() {
             return;
         }
@@ -99,14 +100,18 @@ impl<M: Machine> Visit<'_, M> {
         theirs.change(|serve| {
             let mut left = BioList::new();
             theirs.take_pending(|ctx| {
-                left.append(disk.ctxs()[ctx].ctx.lock().list(worker_state.hctx))
+                left.append(disk.queues.ctxs()[ctx].ctx.lock().list(worker_state.hctx))
             });
             moved = !left.is_empty();
             serve.moves += u64::from(moved);
             // Relaxed: a measure.
             worker_state.handed.fetch_add(u64::from(left.len()).wrapping_neg(), Order::Relaxed);
             // Admitted before: a freeze does not stop it.
-            disk.ctxs()[usize::from(ctx)].ctx.lock().list(self.hctx.number).append(&mut left);
+            disk.queues.ctxs()[usize::from(ctx)]
+                .ctx
+                .lock()
+                .list(self.hctx.number)
+                .append(&mut left);
         });
         if !moved {
             return;
@@ -121,11 +126,11 @@ impl<M: Machine> Visit<'_, M> {
         let (disk, hctx) = (self.disk, self.hctx);
         if !disk.is_workers(hctx.number) {
             return hctx.take_pending(|ctx| {
-                serve.staged.append(disk.ctxs()[ctx].ctx.lock().list(hctx.number));
+                serve.staged.append(disk.queues.ctxs()[ctx].ctx.lock().list(hctx.number));
             });
         }
         let mut fresh = BioList::new();
-        hctx.take_pending(|ctx| fresh.append(disk.ctxs()[ctx].ctx.lock().list(hctx.number)));
+        hctx.take_pending(|ctx| fresh.append(disk.queues.ctxs()[ctx].ctx.lock().list(hctx.number)));
         if !fresh.is_empty() {
             serve.taken += u64::from(fresh.len());
             serve.holds_handed = true;

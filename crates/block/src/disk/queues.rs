@@ -1,15 +1,134 @@
 //! How many queues a disk has, whose they are, and how a batch gets through them.
 //!
-//! From the disk's settings, what the driver has, and the machine; asked once, by `Disk::new`.
+//! From the disk's settings, what the driver has, and the machine: the shape is known to
+//! `Disk::new`; the queues are made then, or when the first thread needs them. A disk with one
+//! hardware queue for each I/O thread has tables for every one of them, a megabyte for 64 threads,
+//! and a disk that nobody uses has none.
 
 use alloc::boxed::Box;
 
-use millrace_machine::{Machine, Topology};
+use millrace_machine::{Machine, Meter, Topology};
 
-use crate::disk::{DiskConfig, SubmitPath};
+use crate::bio::error::Error;
+use crate::disk::made_later::MadeLater;
+use crate::disk::{Disk, DiskConfig, SubmitPath};
 use crate::queue::controller::queue_tags;
-use crate::queue::driver::{HwQueues, QueueKind};
-use crate::queue::{HardwareQueue, Spread};
+use crate::queue::driver::{Driver, HwQueues, QueueKind};
+use crate::queue::{HardwareQueue, SoftwareQueue, Spread};
+
+/// What is known of the queues of a disk before they are made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QueueShape {
+    /// What the driver has.
+    pub(crate) hw: HwQueues,
+    /// Software queues, and hardware queues without that of a worker.
+    pub(crate) shared: (usize, usize),
+    /// The hardware queue of a worker.
+    pub(crate) worker: Option<u16>,
+}
+
+impl QueueShape {
+    /// Software queues, and hardware queues with that of a worker.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let (ctxs, shared) = self.shared;
+        (ctxs, shared.max(self.worker.map_or(0, |hctx| usize::from(hctx) + 1)))
+    }
+}
+
+/// The queues of a disk.
+pub(crate) struct DiskQueues<M: Machine> {
+    pub(crate) ctxs: Box<[SoftwareQueue<M>]>,
+    pub(crate) hctxs: Box<[HardwareQueue<M>]>,
+    path: SubmitPath,
+}
+
+impl<M: Machine> DiskQueues<M> {
+    /// The queues of the multi-queue design.
+    pub(crate) fn multi_queue(config: &DiskConfig<M>, shape: &QueueShape) -> Self {
+        let hctxs = hardware_queues(config, shape.hw, shape.counts());
+        let path = path_of(config, shape.shared, &hctxs[0]);
+        let is_pairs = one_to_one(config, shape.shared.0, shape.shared.1);
+        Self::new(shape, hctxs, (is_pairs, path))
+    }
+
+    /// Software queues for these hardware queues, be they pairs or not.
+    pub(crate) fn new(
+        shape: &QueueShape,
+        hctxs: Box<[HardwareQueue<M>]>,
+        (is_pairs, path): (bool, SubmitPath),
+    ) -> Self {
+        if M::Meter::is_on() {
+            hctxs.iter().for_each(|hctx| hctx.serve.meter());
+        }
+        let feeds = if is_pairs { 1 } else { hctxs.len() };
+        let ctx = |_| SoftwareQueue::new(feeds, shape.worker);
+        DiskQueues { ctxs: (0..shape.shared.0).map(ctx).collect(), hctxs, path }
+    }
+
+    /// Opens all hardware queues, which any thread may run.
+    ///
+    /// # Errors
+    /// If the driver cannot open one.
+    pub(crate) fn open_all(&self, driver: &dyn Driver<M>) -> Result<(), Error> {
+        for (index, hctx) in self.hctxs.iter().enumerate() {
+            let depth = hctx.tags.depth_with_reserved();
+            hctx.serve.enter().queue = Some(driver.open_queue(index as u16, depth)?);
+        }
+        Ok(())
+    }
+}
+
+/// The place of a disk's queues.
+pub(crate) struct LazyQueues<M: Machine> {
+    pub(crate) shape: QueueShape,
+    queues: MadeLater<M, DiskQueues<M>>,
+}
+
+impl<M: Machine> LazyQueues<M> {
+    /// Queues of this shape, to be made later.
+    pub(crate) fn later(shape: QueueShape) -> Self {
+        let (ctxs, hctxs) = (Box::new([]), Box::new([]));
+        let empty = DiskQueues { ctxs, hctxs, path: SubmitPath::Queues };
+        LazyQueues { shape, queues: MadeLater::later(empty) }
+    }
+
+    /// Queues that are there.
+    pub(crate) fn made(shape: QueueShape, queues: DiskQueues<M>) -> Self {
+        LazyQueues { shape, queues: MadeLater::made(queues) }
+    }
+
+    /// The queues, if they are made.
+    pub(crate) fn get(&self) -> Option<&DiskQueues<M>> {
+        self.queues.get()
+    }
+
+    /// The software queues, which are made.
+    #[inline(always)]
+    pub(crate) fn ctxs(&self) -> &[SoftwareQueue<M>] {
+        &self.queues.known().ctxs
+    }
+
+    /// The hardware queues, which are made.
+    #[inline(always)]
+    pub(crate) fn hctxs(&self) -> &[HardwareQueue<M>] {
+        &self.queues.known().hctxs
+    }
+
+    /// The way of a batch of whoever serves to the driver, once they are made.
+    #[inline(always)]
+    pub(crate) fn path(&self) -> SubmitPath {
+        self.queues.known().path
+    }
+}
+
+/// Makes the queues of a disk, unless they are there. Only those of the multi-queue design are made
+/// late.
+pub(crate) fn make_queues<M: Machine>(disk: &Disk<M>) {
+    let lazy = &disk.queues;
+    if lazy.get().is_none() {
+        lazy.queues.make(|| DiskQueues::multi_queue(&disk.config, &lazy.shape));
+    }
+}
 
 /// Software and hardware queues of a disk.
 pub(crate) fn queue_counts<M: Machine>(
@@ -168,6 +287,18 @@ mod tests {
         for spreads in [(Spread::One, Spread::Core), (Spread::Node, Spread::Core)] {
             assert_eq!(path(owned, spreads, few), SubmitPath::Queues);
         }
+    }
+
+    #[test]
+    fn queues_that_are_made_later_have_the_shape_that_was_known() {
+        let config = spread::<Native>(Spread::Core, Spread::Core);
+        let (hw, shared) = (queues(QueueKind::OwnerOnly, 3), (2, 2));
+        let shape = QueueShape { hw, shared, worker: Some(2) };
+        let lazy = LazyQueues::<Native>::later(shape);
+        assert!(lazy.get().is_none());
+        lazy.queues.make(|| DiskQueues::multi_queue(&config, &shape));
+        assert_eq!((lazy.ctxs().len(), lazy.hctxs().len()), shape.counts());
+        assert_eq!((shape.counts(), lazy.path()), ((2, 3), SubmitPath::Direct));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::account::hold::Hold;
 use crate::bio::Op;
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
+use crate::disk::queues::make_queues;
 use crate::disk::visit::Visit;
 use crate::disk::{Disk, UNBOUNDED, abort};
 use crate::group::Groups;
@@ -41,11 +42,11 @@ impl<M: Machine> Disk<M> {
     /// # Panics
     /// If a program's own scheduler, which is to go, keeps chains that wait, or gives back others.
     pub fn set_scheduler(&self, kind: SchedulerKind) -> Result<(), Error> {
-        self.make_queues();
+        make_queues(self);
         match kind {
-            SchedulerKind::None => self.hctxs().iter().for_each(|hctx| change(hctx, None)),
+            SchedulerKind::None => self.queues.hctxs().iter().for_each(|hctx| change(hctx, None)),
             SchedulerKind::Deadline => {
-                let deadline = Deadline::new(DeadlineConfig::default(), self.hctxs().len())
+                let deadline = Deadline::new(DeadlineConfig::default(), self.queues.hctxs().len())
                     .with_groups(self.config.groups.clone())
                     .accounting_to(&holds_of(self));
                 set_all(self, Some(kind), |hctx| deadline.queue(hctx))?;
@@ -91,7 +92,7 @@ impl<M: Machine> Disk<M> {
         &self,
         make: impl FnMut(u16) -> Box<dyn Scheduler<M>>,
     ) -> Result<(), Error> {
-        self.make_queues();
+        make_queues(self);
         set_all(self, None, make)?;
         // Relaxed: a size.
         self.sizes.piece_sectors.store(UNBOUNDED, Order::Relaxed);
@@ -114,16 +115,16 @@ impl<M: Machine> Disk<M> {
 
 /// How many hardware queues a drive has, and how many tags those have together.
 fn tags_of<M: Machine>(disk: &Disk<M>) -> DriveTags {
-    let first = &disk.hctxs()[0].tags;
-    let is_own = |at: &usize| *at == 0 || !Arc::ptr_eq(&disk.hctxs()[*at].tags, first);
-    let sets = (0..disk.hctxs().len()).filter(is_own).count() as u32;
+    let first = &disk.queues.hctxs()[0].tags;
+    let is_own = |at: &usize| *at == 0 || !Arc::ptr_eq(&disk.queues.hctxs()[*at].tags, first);
+    let sets = (0..disk.queues.hctxs().len()).filter(is_own).count() as u32;
     let tags = first.depth_with_reserved().saturating_mul(sets);
-    DriveTags { queues: disk.hctxs().len(), tags }
+    DriveTags { queues: disk.queues.hctxs().len(), tags }
 }
 
 /// What held I/Os in a drive's scheduler.
 fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveHolds<M>> {
-    disk.accounts.holds(disk.hctxs().len())
+    disk.accounts.holds(disk.queues.hctxs().len())
 }
 
 /// The drive's part in a scheduler that bounds its requests.
@@ -146,7 +147,7 @@ fn set_all<M: Machine>(
         return Err(Error::new(ErrorKind::InvalidSetting, text));
     }
     let holds = holds_of(disk);
-    for hctx in disk.hctxs() {
+    for hctx in disk.queues.hctxs() {
         let depth = hctx.tags.depth_with_reserved() as usize;
         let scheduling = Scheduling::new(kind, make(hctx.number), depth, &holds);
         change(hctx, Some(Box::new(scheduling)));

@@ -32,7 +32,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         run: &'a mut Runner<M>,
         stats: &'a DiskStats<M>,
     ) -> Self {
-        Visit { disk, hctx: &disk.hctxs()[usize::from(hctx)], run, stats }
+        Visit { disk, hctx: &disk.queues.hctxs()[usize::from(hctx)], run, stats }
     }
 
     /// Charges for a stage of the way from a software queue to the driver.

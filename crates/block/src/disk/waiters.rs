@@ -113,7 +113,7 @@ impl<'a, M: Machine> Visit<'a, M> {
             let Some(drive) = waiter.drive.upgrade() else { continue };
             let drive: Arc<dyn Any + Send + Sync> = drive;
             if let Ok(disk) = drive.downcast::<Disk<M>>() {
-                disk.hctxs()[usize::from(waiter.hctx)].stop_waiting();
+                disk.queues.hctxs()[usize::from(waiter.hctx)].stop_waiting();
                 let woken = &mut self.run.woken;
                 // A queue that waits again while its own completions end is woken with each round,
                 // and run once.
@@ -131,7 +131,7 @@ impl<'a, M: Machine> Visit<'a, M> {
 
 impl<M: Machine> TagUser for Disk<M> {
     fn look_for_tag(&self, hctx: u16) {
-        let hctx = &self.hctxs()[usize::from(hctx)];
+        let hctx = &self.queues.hctxs()[usize::from(hctx)];
         hctx.stop_waiting();
         hctx.mark_own();
         hctx.ring();

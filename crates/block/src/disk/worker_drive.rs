@@ -14,6 +14,7 @@ use crate::bio::error::Error;
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioList;
 use crate::disk::Disk;
+use crate::disk::queues::make_queues;
 use crate::disk::runner::Runner;
 use crate::disk::timeouts;
 use crate::disk::visit::Visit;
@@ -46,8 +47,8 @@ impl<M: Machine> WorkerDrive<M> {
         else {
             return Ok(None);
         };
-        disk.make_queues();
-        let hctx = &disk.hctxs()[usize::from(worker_state.hctx)];
+        make_queues(disk);
+        let hctx = &disk.queues.hctxs()[usize::from(worker_state.hctx)];
         if disk.kind == QueueKind::OwnerOnly {
             if hctx.has_owner() {
                 // The last worker is about to go.
@@ -76,7 +77,7 @@ impl<M: Machine> WorkerDrive<M> {
     }
 
     fn queue(&self) -> &HardwareQueue<M> {
-        &self.disk.hctxs()[usize::from(self.hctx)]
+        &self.disk.queues.hctxs()[usize::from(self.hctx)]
     }
 
     /// Whether something was put there since the last turn, unless the thread that kept that turn
@@ -122,7 +123,7 @@ impl<M: Machine> WorkerDrive<M> {
         if worker_state.owner.compare_exchange(owner, 0, Order::SeqCst, Order::SeqCst).is_err() {
             return;
         }
-        for ctx in self.disk.ctxs() {
+        for ctx in self.disk.queues.ctxs() {
             // Whoever waits for these looks at the worker's state when it wakes. Whoever inserts
             // after this look sees that the worker is gone: the lock orders them.
             let mut ctx = ctx.ctx.lock();
@@ -159,7 +160,7 @@ impl<M: Machine> WorkerDrive<M> {
                 worker_state.settled.store(serve.taken, Order::Relaxed);
             }
             serve.moves += u64::from(!left.is_empty());
-            let mut ctx = disk.ctxs()[usize::from(hctx.own_ctx)].ctx.lock();
+            let mut ctx = disk.queues.ctxs()[usize::from(hctx.own_ctx)].ctx.lock();
             ctx.list(self.hctx).append(&mut left);
             ring_all(ctx.list(self.hctx));
         });

@@ -50,7 +50,8 @@ mod tests {
         ) {
             let lines = LineIndex::new(&text);
             for at in 0..text.len() + beyond {
-                prop_assert_eq!(lines.line_of(at), counted(&text, at), "offset {} of {:?}", at, text);
+                let expected = counted(&text, at);
+                prop_assert_eq!(lines.line_of(at), expected, "offset {} of {:?}", at, text);
             }
         }
     }

@@ -364,7 +364,7 @@ fn wait_apart<M: Machine>(
     now_ns: u64,
 ) -> Result<(), BioRef<M>> {
     let hctx = visit.hctx;
-    let mut ctx = visit.disk.ctxs()[0].ctx.lock();
+    let mut ctx = visit.disk.queues.ctxs()[0].ctx.lock();
     if ctx.frozen {
         return Err(bio);
     }

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-use millrace_block::{Error, Stamp, Volume};
+use millrace_block::{Error, Stamp, Volume, may_open_late};
 use millrace_machine::Native;
 use millrace_reactor::POOL_THREADS_KEPT;
 use millrace_runtime::IoContext;
@@ -85,7 +85,7 @@ impl Lanes {
         volumes: &[Arc<ServedVolume>],
     ) -> Result<(), Error> {
         let may_wait = |served: &&Arc<ServedVolume>| {
-            served.volume.disks().iter().all(|disk| disk.may_open_late())
+            served.volume.disks().iter().all(|disk| may_open_late(disk))
         };
         let (others, kept): (Vec<_>, Vec<_>) = volumes.iter().partition(may_wait);
         for served in kept {

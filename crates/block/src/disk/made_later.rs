@@ -1,0 +1,108 @@
+//! `MadeLater`: a value that is made when the first thread needs it, and read without a lock.
+//!
+//! Holds the queues of a disk. Made once, under a lock; whatever runs on the way of an I/O reads it
+//! as if it had been there from the start.
+//!
+//! Invariant: a caller of `known` has called `make` before, or holds something that only exists
+//! since another thread did, and that came from there under a lock or through a word: of a disk a
+//! route, an owned queue, a bio or a waiter. All others call `get`.
+#![allow(unsafe_code)]
+
+use core::cell::UnsafeCell;
+
+use millrace_machine::{Lock, Machine, Order, Word};
+
+/// A value that is there from some moment on.
+pub(crate) struct MadeLater<M: Machine, T> {
+    /// Written once, by whoever holds `making`, before `is_made` becomes 1.
+    value: UnsafeCell<T>,
+    is_made: M::Word,
+    making: M::Lock<()>,
+}
+
+// SAFETY: the value is written only before anybody may read it, and Sync from then on.
+unsafe impl<M: Machine, T: Send + Sync> Sync for MadeLater<M, T> {}
+
+impl<M: Machine, T> MadeLater<M, T> {
+    /// A value to be made later, with an empty one in its place.
+    pub(crate) fn later(empty: T) -> Self {
+        Self::with(empty, 0)
+    }
+
+    /// A value that is there.
+    pub(crate) fn made(value: T) -> Self {
+        Self::with(value, 1)
+    }
+
+    fn with(value: T, is_made: u64) -> Self {
+        MadeLater {
+            value: UnsafeCell::new(value),
+            is_made: M::Word::new(is_made),
+            making: M::Lock::new("made-later", ()),
+        }
+    }
+
+    /// The value, if it is made.
+    pub(crate) fn get(&self) -> Option<&T> {
+        // Acquire pairs with the Release in `make`.
+        let is_made = self.is_made.load(Order::Acquire) == 1;
+        // SAFETY: nobody writes it any more.
+        is_made.then(|| unsafe { &*self.value.get() })
+    }
+
+    /// The value, which is made: see the invariant above.
+    #[inline(always)]
+    pub(crate) fn known(&self) -> &T {
+        // SAFETY: by the invariant, whoever asks comes after the Release in `make`, and nobody
+        // writes the value any more.
+        unsafe { &*self.value.get() }
+    }
+
+    /// Makes it, unless it is made.
+    #[cold]
+    pub(crate) fn make(&self, make: impl FnOnce() -> T) {
+        let making = self.making.lock();
+        // Relaxed: under the lock.
+        if self.is_made.load(Order::Relaxed) == 0 {
+            // SAFETY: whoever reads it has seen the word below, which only the holder of the lock
+            // sets.
+            unsafe { *self.value.get() = make() };
+            // Release pairs with the Acquire in `get`.
+            self.is_made.store(1, Order::Release);
+        }
+        drop(making);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use core::sync::atomic::{AtomicU32, Ordering};
+
+    use millrace_machine::Native;
+
+    use super::*;
+
+    #[test]
+    fn a_value_is_made_once_by_whichever_thread_comes_first() {
+        let (later, count) = (MadeLater::<Native, u32>::later(0), AtomicU32::new(0));
+        assert_eq!(later.get(), None);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    later.make(|| 7 + count.fetch_add(1, Ordering::SeqCst));
+                    assert_eq!((later.get(), *later.known()), (Some(&7), 7));
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), 1);
+    }
+
+    #[test]
+    fn a_value_that_is_there_is_not_made() {
+        let made = MadeLater::<Native, &str>::made("there");
+        made.make(|| "other");
+        assert_eq!(made.get(), Some(&"there"));
+    }
+}
