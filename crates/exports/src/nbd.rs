@@ -40,7 +40,7 @@ use millrace_reactor::Config;
 use self::exports::Exports;
 use self::listen::Listener;
 use self::memory::Zeroes;
-use self::memory::budget::Budget;
+use self::memory::budget::MemoryBudget;
 use self::renewal::Renewal;
 use self::server_state::{Connections, ServedExports, ServerState, ShutdownState};
 use self::worker::Worker;
@@ -248,7 +248,7 @@ fn share(
     Ok(ServerState {
         served: ServedExports::new(exports, threads),
         reactor,
-        budget: Budget::new(memory, config.connections_max),
+        budget: MemoryBudget::new(memory, config.connections_max),
         idle_bytes_max: memory / (2 * threads),
         zeroes,
         handshake_timeout_ns: config.handshake_timeout_ns,

@@ -12,7 +12,7 @@ use millrace_machine::{Machine, Native};
 use super::Observer;
 use super::client_report::{ClientReport, client_number};
 use super::connection::{Connection, Phase, client_log};
-use super::memory::budget::MemoryWait;
+use super::memory::waiting_line::MemoryWait;
 use super::server_state::ThreadMessage;
 use super::worker::Worker;
 
@@ -94,8 +94,7 @@ fn waits_for(conn: &Connection) -> &'static str {
         MemoryWait::None if conn.waits_to_send() => "the client to read its replies",
         MemoryWait::None if conn.history.stopped_ns != 0 => "earlier requests",
         MemoryWait::None => "",
-        MemoryWait::Volume => "requests that the volume's drives do not answer",
-        MemoryWait::Group | MemoryWait::GroupTurn => "its group's limits",
-        MemoryWait::Own | MemoryWait::Queued => "memory",
+        MemoryWait::Buffers => "the memory of earlier requests",
+        MemoryWait::Queued => "memory",
     }
 }

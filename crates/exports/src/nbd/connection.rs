@@ -30,7 +30,7 @@ use self::progress::Progress;
 use self::replies::{BATCH_REPLIES, ReplyQueue, SentReplies};
 use super::exports::Export;
 use super::memory::Pool;
-use super::memory::budget::MemoryWait;
+use super::memory::waiting_line::MemoryWait;
 use super::ring::{Ring, shut_down, shut_down_input};
 use super::server_state::Negotiating;
 use super::submit::ticket::{Memory, Ticket, Tickets};
@@ -355,12 +355,11 @@ impl Connection {
         }
     }
 
-    /// Takes the connection off the lists of those that wait for memory.
+    /// The connection's request waits for memory no longer.
     pub(crate) fn stop_waiting(&mut self, pool: &mut Pool) {
-        match std::mem::replace(&mut self.memory_wait, MemoryWait::None) {
-            MemoryWait::Queued => pool.budget().leave(pool.thread(), self.serial),
-            MemoryWait::Group => pool.leave_part_line(self.serial),
-            MemoryWait::None | MemoryWait::Own | MemoryWait::Volume | MemoryWait::GroupTurn => {}
+        if std::mem::replace(&mut self.memory_wait, MemoryWait::None) == MemoryWait::Queued {
+            let thread = pool.thread();
+            pool.budget().change_line(|line| line.leave(thread, self.serial));
         }
     }
 

@@ -46,8 +46,6 @@ pub(crate) struct Core {
     pub(crate) pool: Pool,
     pub(crate) zeroes: Arc<Zeroes>,
     pub(crate) counts: ServerStats,
-    /// The list of connections that wait for memory has changed: other threads should know.
-    pub(crate) waiters_changed: bool,
     /// I/O threads of the server.
     pub(crate) threads: usize,
     /// What handshakes of TLS may take of this turn.
@@ -171,9 +169,9 @@ impl Core {
         let memory = if granted.no_payload {
             Memory::Zeroes
         } else {
-            match self.payload_buffer(conn, granted, (op, request.length as usize)) {
+            match self.buffer(conn, granted, request, request.length as usize) {
                 Ok(buffer) => Memory::Buffer(buffer),
-                Err(none) => return self.without_buffer(conn, granted, request, none),
+                Err(taken) => return taken,
             }
         };
         let ticket = self.ticket(conn, granted, request, op);
@@ -230,15 +228,17 @@ impl Core {
         let Some(context_id) = granted.session.base_allocation else {
             return self.refuse(conn, granted, req, (Errno::Einval, "no context was selected"));
         };
-        let lane = granted.lane;
-        let mut buffer = match self.buffer(STATUS_BYTES, conn, lane) {
+        let mut buffer = match self.buffer(conn, granted, req, STATUS_BYTES) {
             Ok(buffer) => buffer,
-            Err(none) => return self.without_buffer(conn, granted, req, none),
+            Err(taken) => return taken,
         };
         let most = if req.has(CMD_FLAG_REQ_ONE) { 1 } else { EXTENTS_MAX };
         let (sector, end) = (req.offset >> 9, (req.offset + req.length).div_ceil(512));
-        let extents =
-            self.submitter.lanes[lane as usize].served.volume.extents(sector, end - sector, most);
+        let extents = self.submitter.lanes[granted.lane as usize].served.volume.extents(
+            sector,
+            end - sector,
+            most,
+        );
         // Of the first sector, the client may have left out the beginning.
         let mut before = req.offset & 511;
         let extents = extents.into_iter().map(|extent| Extent {
@@ -283,19 +283,13 @@ impl Core {
         conn.out.push(|buffer| reply.failure(buffer, errno, status.text()));
     }
 
-    /// What a request's payload lies in waits for no limit of its group any more.
-    #[inline]
-    pub(crate) fn leave_part(&mut self, memory: &mut Memory) {
-        if let Memory::Buffer(buffer) = memory {
-            self.pool.leave_part(buffer);
-        }
-    }
-
     /// Answers a request that is over.
     #[inline]
     pub(crate) fn answer(&mut self, conn: &mut Connection, ticket: Ticket, status: Status) {
         let Ticket { reply, mut memory, op, len_bytes, head_bytes, .. } = ticket;
-        self.leave_part(&mut memory);
+        if let Memory::Buffer(buffer) = &mut memory {
+            self.pool.leave_account(buffer);
+        }
         if !status.is_ok() {
             self.fail(conn, &reply, status);
             return conn.give_back(memory, &mut self.pool);

@@ -1,8 +1,8 @@
 //! Payload memory: each I/O thread's pool, and the shared area of zeroes.
 //!
-//! A [`Pool`] belongs to one I/O thread and hands out buffers of its two arenas; what all pools
-//! have mapped is counted by one [`Budget`]. A region without a buffer in use goes back to the
-//! system when it was not needed for a while, or when somebody waits for memory.
+//! A [`Pool`] belongs to one I/O thread and hands out buffers of its arenas; what all pools
+//! have mapped is counted by one [`MemoryBudget`]. A region without a buffer in use goes back to
+//! the system when it was not needed for a while, or when somebody waits for memory.
 //! Called by the request path; calls the arenas and the reactor's table of registered buffers.
 //!
 //! Invariants: a buffer is in one pair of hands (it is not `Clone`), and its region stays mapped
@@ -11,7 +11,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod budget;
-pub(crate) mod group_parts;
+pub(crate) mod waiting_line;
 
 use std::io;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use millrace_machine::payload::{
 };
 use millrace_reactor::Handle;
 
-use self::budget::{Budget, LITTLE_BYTES};
-use self::group_parts::Part;
+use self::budget::{MemoryBudget, MemoryPart, STUCK};
+use self::waiting_line::{GroupAccount, SIZE_CLASSES, Waiter, size_class};
 
 /// Bytes of the area of zeroes: as long as all blocks that the longest read may touch.
 const ZERO_AREA_BYTES: usize = order_bytes(ORDERS as u8 - 1);
@@ -65,10 +65,8 @@ impl Zeroes {
 #[derive(Debug)]
 pub(crate) struct PoolBuffer {
     memory: ArenaBuffer,
-    /// The part of a group with limits that it counts in.
-    part: Option<Part>,
-    /// It counts in the account of requests that overtook others.
-    overtakes: bool,
+    /// The account of a group with limits that it counts in.
+    account: Option<GroupAccount>,
     /// Its request was answered while a stuck drive may still touch the memory.
     is_stuck: bool,
 }
@@ -122,27 +120,21 @@ struct RegionNote {
 
 /// The buffers of one I/O thread.
 pub(crate) struct Pool {
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     handle: Handle,
-    /// Little buffers, and longer ones.
-    arenas: [BufferArena<RegionNote>; 2],
+    /// One for each size class, so that longer buffers do not use up what is free for smaller ones.
+    arenas: [BufferArena<RegionNote>; SIZE_CLASSES],
     /// How many bytes of regions without a buffer in use are kept, and the fewest since the pool
     /// was last asked to give back what it does not need.
     idle_bytes_max: usize,
     idle_bytes_least: usize,
-    /// For each order how many buffers are in use that no stuck drive keeps.
-    lent: [u32; ORDERS],
     thread: usize,
-    /// Something was given back to the budget.
-    returned: bool,
-    /// Connections that wait for parts of groups have reason to try again.
-    part_freed: bool,
 }
 
 impl Pool {
     /// The pool of I/O thread `thread`, which keeps at most `idle_bytes_max` unused.
     pub(crate) fn new(
-        budget: Arc<Budget>,
+        budget: Arc<MemoryBudget>,
         handle: Handle,
         idle_bytes_max: usize,
         thread: usize,
@@ -153,10 +145,7 @@ impl Pool {
             arenas: Default::default(),
             idle_bytes_max,
             idle_bytes_least: 0,
-            lent: [0; ORDERS],
             thread,
-            returned: false,
-            part_freed: false,
         }
     }
 
@@ -167,7 +156,7 @@ impl Pool {
 
     /// The account of all pools.
     #[inline]
-    pub(crate) fn budget(&self) -> &Arc<Budget> {
+    pub(crate) fn budget(&self) -> &Arc<MemoryBudget> {
         &self.budget
     }
 
@@ -179,62 +168,65 @@ impl Pool {
     /// Bytes of regions without a buffer in use.
     #[inline]
     pub(crate) fn idle_bytes(&self) -> usize {
-        self.arenas[0].idle_bytes() + self.arenas[1].idle_bytes()
+        self.arenas.iter().map(BufferArena::idle_bytes).sum()
     }
 
-    /// Whether a buffer of this size could ever be had.
-    pub(crate) fn can_ever(&self, len_bytes: usize) -> bool {
-        let most_bytes = self.budget.limit(usize::MAX);
-        order_of(len_bytes).is_some_and(|order| region_bytes(order) <= most_bytes)
-    }
-
-    /// Returns true if waiting for a buffer of this size can end while stuck drives keep what they
-    /// have: there is room to map a region once all others are given back, or a buffer as long is
-    /// in use and will come back. At most `limit` bytes may be mapped.
-    pub(crate) fn can_wait(&self, len_bytes: usize, limit: usize) -> bool {
-        let stuck_bytes = self.budget.stuck_bytes();
-        let Some(order) = order_of(len_bytes) else { return false };
-        let limit = limit.min(self.budget.max_bytes());
-        let (arena, region) = (arena_of(order_bytes(order)), region_bytes(order));
-        // Longer buffers of the same regions leave room, too.
-        let serves =
-            |other: u8| arena_of(order_bytes(other)) == arena && region_bytes(other) == region;
-        let mut lent = (0_u8..).zip(self.lent).skip(usize::from(order));
-        stuck_bytes == 0
-            || stuck_bytes + region <= limit
-            || lent.any(|(other, lent)| lent > 0 && serves(other))
-    }
-
-    /// A buffer of at least `len_bytes`; none if there is no free one and all pools have, or would
-    /// have, more than `limit` bytes mapped.
+    /// A buffer for a connection; none if it is not the connection's turn, or its part of the
+    /// memory has no room. The budget is not asked for what the pool has while nobody waits.
     #[inline]
-    pub(crate) fn take(&mut self, len_bytes: usize, limit: usize) -> Option<PoolBuffer> {
-        let order = order_of(len_bytes)?;
-        let arena = arena_of(order_bytes(order));
-        let memory = match self.arenas[arena].take(order) {
-            Some(memory) => memory,
-            None => {
-                self.map(order, limit)?;
-                self.arenas[arena].take(order)?
-            }
+    pub(crate) fn take(&mut self, waiter: Waiter, part: MemoryPart) -> Option<PoolBuffer> {
+        let (order, arena) = (order_of(waiter.bytes)?, waiter.class());
+        let is_shared = part == MemoryPart::Shared;
+        // What is free in regions that windows have mapped is for windows.
+        let may_reuse = !is_shared || !self.budget.is_overfull();
+        let found = may_reuse.then(|| self.arenas[arena].take(order)).flatten();
+        let asks = is_shared && (waiter.account.is_some() || self.budget.has_waiters());
+        let memory = match found {
+            Some(memory) if !asks => memory,
+            found => self.ask(waiter, part, found)?,
         };
         self.idle_bytes_least = self.idle_bytes_least.min(self.idle_bytes());
-        self.lent[usize::from(order)] += 1;
-        Some(PoolBuffer { memory, part: None, overtakes: false, is_stuck: false })
+        Some(PoolBuffer { memory, account: waiter.account, is_stuck: false })
+    }
+
+    /// Asks the budget for memory that was found, or else for a region to map.
+    #[cold]
+    fn ask(
+        &mut self,
+        waiter: Waiter,
+        part: MemoryPart,
+        found: Option<ArenaBuffer>,
+    ) -> Option<ArenaBuffer> {
+        let (order, arena) = (order_of(waiter.bytes)?, waiter.class());
+        let bytes = if found.is_some() { 0 } else { region_bytes(order) };
+        if !self.budget.admit(waiter, part, bytes) {
+            self.trim_for_others();
+            if !self.budget.admit(waiter, part, bytes) {
+                found.map(|memory| self.arenas[arena].give(memory));
+                return None;
+            }
+        }
+        if found.is_some() {
+            return found;
+        }
+        let handle = &self.handle;
+        let note = |region: &Region| RegionNote { registered: register(handle, region), stuck: 0 };
+        if self.arenas[arena].map(order, note).is_err() {
+            self.budget.revoke(waiter, bytes);
+            return None;
+        }
+        self.arenas[arena].take(order)
     }
 
     /// Takes a buffer back.
     pub(crate) fn give(&mut self, mut buffer: PoolBuffer) {
-        self.leave_part(&mut buffer);
-        self.end_overtaking(&mut buffer);
-        let (arena, region) = (arena_of(buffer.len()), buffer.memory.region());
-        let order = usize::from(buffer.memory.order());
-        self.lent[order] -= u32::from(!buffer.is_stuck);
+        self.leave_account(&mut buffer);
+        let (arena, region) = (size_class(buffer.len()), buffer.memory.region());
         if buffer.is_stuck {
             let (note, bytes) = self.arenas[arena].note_mut(region).expect("it is in use");
             note.stuck -= 1;
             if note.stuck == 0 {
-                self.budget.end_stuck(bytes);
+                self.budget.recount(bytes, STUCK, arena);
             }
         }
         if self.arenas[arena].give(buffer.memory) && self.idle_bytes() > self.idle_bytes_max {
@@ -242,33 +234,23 @@ impl Pool {
         }
     }
 
-    /// The buffer's request overtook others that wait.
-    pub(crate) fn begin_overtaking(&mut self, buffer: &mut PoolBuffer) {
-        buffer.overtakes = true;
-        self.budget.begin_overtaking(buffer.len());
-    }
-
-    /// The buffer counts among those of overtakers no longer, if it did.
+    /// The buffer's request waits for limits no longer, and counts in no account.
     #[inline]
-    pub(crate) fn end_overtaking(&mut self, buffer: &mut PoolBuffer) {
-        if std::mem::take(&mut buffer.overtakes) {
-            self.budget.end_overtaking(buffer.len());
-            // Others on the list may overtake now.
-            self.returned = true;
+    pub(crate) fn leave_account(&mut self, buffer: &mut PoolBuffer) {
+        if let Some(account) = buffer.account.take() {
+            self.budget.change_line(|line| line.credit(account, buffer.len()));
         }
     }
 
     /// The buffer's request is answered, but a drive that does not answer keeps the memory.
     pub(crate) fn begin_stuck(&mut self, buffer: &mut PoolBuffer) {
-        self.leave_part(buffer);
-        self.end_overtaking(buffer);
+        self.leave_account(buffer);
         if !std::mem::replace(&mut buffer.is_stuck, true) {
-            self.lent[usize::from(buffer.memory.order())] -= 1;
-            let arena = &mut self.arenas[arena_of(buffer.len())];
-            let (note, bytes) = arena.note_mut(buffer.memory.region()).expect("it is in use");
+            let (arena, region) = (size_class(buffer.len()), buffer.memory.region());
+            let (note, bytes) = self.arenas[arena].note_mut(region).expect("it is in use");
             note.stuck += 1;
             if note.stuck == 1 {
-                self.budget.begin_stuck(bytes);
+                self.budget.recount(bytes, arena, STUCK);
             }
         }
     }
@@ -284,51 +266,23 @@ impl Pool {
         self.idle_bytes_least = self.idle_bytes();
     }
 
-    /// While others wait for memory: gives back what is unused, but for one region of little
-    /// buffers where the budget has slices for those, as small requests would map it anew at once.
-    /// True if something was given back since the last call.
-    pub(crate) fn trim_for_others(&mut self) -> bool {
-        if self.idle_bytes() > 0 {
-            let kept_bytes = if self.budget.has_slices() { REGION_BYTES } else { 0 };
-            self.unmap_idle(usize::MAX, kept_bytes);
-        }
-        std::mem::take(&mut self.returned)
+    /// Gives back what is unused, but for one region of the smallest buffers if connections have
+    /// windows: their next requests would map it anew at once.
+    pub(crate) fn trim_for_others(&mut self) {
+        let kept_bytes = if self.budget.window_bytes > 0 { REGION_BYTES } else { 0 };
+        self.unmap_idle(usize::MAX, kept_bytes);
     }
 
-    /// Unmaps regions without a buffer in use, `most_bytes` at most, but for the last of little
-    /// buffers if so many bytes of those are to be kept.
+    /// Unmaps regions without a buffer in use, `most_bytes` at most, but for the last of the
+    /// smallest buffers if so many bytes of those are to be kept.
     fn unmap_idle(&mut self, mut most_bytes: usize, kept_bytes: usize) {
-        for (arena, kept_bytes) in [(1, 0), (0, kept_bytes)] {
+        for (arena, kept_bytes) in [(2, 0), (1, 0), (0, kept_bytes)] {
             while self.arenas[arena].mapped_bytes() > kept_bytes
                 && let Some(region) = self.arenas[arena].find_idle(|bytes| bytes <= most_bytes)
             {
                 most_bytes -= self.unmap(arena, region);
             }
         }
-    }
-
-    /// Maps a region with room for a buffer of an order; none if all pools have, or would have,
-    /// more than `limit` bytes.
-    #[cold]
-    fn map(&mut self, order: u8, limit: usize) -> Option<()> {
-        let bytes = region_bytes(order);
-        if !self.budget.take(bytes, limit) {
-            if limit == 0 {
-                // What is unused here is somebody else's turn.
-                return None;
-            }
-            self.trim();
-            if !self.budget.take(bytes, limit) {
-                return None;
-            }
-        }
-        let handle = &self.handle;
-        let note = |region: &Region| RegionNote { registered: register(handle, region), stuck: 0 };
-        let mapped = self.arenas[arena_of(order_bytes(order))].map(order, note);
-        if mapped.is_err() {
-            self.budget.give(bytes);
-        }
-        mapped.ok()
     }
 
     /// Unmaps a region that is not in use; returns its bytes.
@@ -343,8 +297,8 @@ impl Pool {
             return 0;
         };
         self.idle_bytes_least = self.idle_bytes_least.min(self.idle_bytes());
-        self.budget.give(bytes);
-        self.returned = true;
+        self.budget.unmap(arena, bytes);
+        self.budget.announce();
         bytes
     }
 }
@@ -360,16 +314,11 @@ fn register(handle: &Handle, region: &Region) -> Option<u16> {
     unsafe { handle.register_buffer(region.start().as_ptr(), region.len_bytes()) }
 }
 
-/// Which arena a buffer of so many bytes comes from. Little ones have regions of their own, so that
-/// longer ones do not use up what is free of those.
-#[inline]
-fn arena_of(buffer_bytes: usize) -> usize {
-    usize::from(buffer_bytes > LITTLE_BYTES)
-}
-
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.budget.give(self.arenas.iter().map(BufferArena::mapped_bytes).sum());
+        // None of it is stuck: tickets keep such buffers, and a pool with tickets left is leaked.
+        let arenas = self.arenas.iter().enumerate();
+        arenas.for_each(|(class, arena)| self.budget.unmap(class, arena.mapped_bytes()));
     }
 }
 

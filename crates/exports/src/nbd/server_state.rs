@@ -17,7 +17,7 @@ use super::client_report::ClientReport;
 use super::exports::Exports;
 use super::listen::Listener;
 use super::memory::Zeroes;
-use super::memory::budget::Budget;
+use super::memory::budget::MemoryBudget;
 use super::stats;
 use crate::counters::PublishedCounters;
 use crate::io_threads::Failed;
@@ -147,7 +147,7 @@ pub(crate) enum ThreadMessage {
 pub(crate) struct ServerState {
     pub(crate) served: ServedExports,
     pub(crate) reactor: millrace_reactor::Config,
-    pub(crate) budget: Arc<Budget>,
+    pub(crate) budget: Arc<MemoryBudget>,
     pub(crate) idle_bytes_max: usize,
     pub(crate) zeroes: Arc<Zeroes>,
     pub(crate) handshake_timeout_ns: u64,

@@ -17,7 +17,8 @@ use super::execute::Core;
 use super::exports::Exports;
 use super::listen::{Listen, Listener};
 use super::memory::Pool;
-use super::memory::budget::Budget;
+use super::memory::budget::MemoryBudget;
+use super::memory::waiting_line::Waiter;
 use super::server_state::{ServerState, ThreadMessage};
 use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
 use super::worker::Worker;
@@ -36,7 +37,7 @@ pub(crate) fn volume(spec: &str, threads: u16, timeout_ns: u64) -> Arc<Volume<Na
 }
 
 /// A pool with a reactor of its own.
-pub(crate) fn pool(budget: &Arc<Budget>, idle_bytes_max: usize) -> (Reactor, Pool) {
+pub(crate) fn pool(budget: &Arc<MemoryBudget>, idle_bytes_max: usize) -> (Reactor, Pool) {
     let config = Config { backend: Backend::Epoll, ..Config::default() };
     let reactor = Reactor::new(config).unwrap();
     let pool = Pool::new(Arc::clone(budget), reactor.handle(), idle_bytes_max, 0);
@@ -47,6 +48,11 @@ pub(crate) fn pool(budget: &Arc<Budget>, idle_bytes_max: usize) -> (Reactor, Poo
 pub(crate) fn connection(serial: u64) -> (Box<Connection>, [UnixStream; 2]) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     (Connection::new(ours.as_raw_fd(), 0, serial, 0), [ours, theirs])
+}
+
+/// A connection that wants so many bytes.
+pub(crate) fn waiter(thread: usize, serial: u64, bytes: usize) -> Waiter {
+    Waiter { thread, index: 0, serial, bytes, account: None }
 }
 
 pub(crate) fn session() -> Session {

@@ -36,7 +36,7 @@ use super::server_state::{FlushPart, Negotiating, ServerState, ThreadMessage};
 use super::stats::ServerStats;
 use super::submit::Submitter;
 use super::submit::ticket::{Memory, Ticket, TicketState};
-use crate::nbd::memory::budget::MemoryWait;
+use crate::nbd::memory::waiting_line::MemoryWait;
 
 /// Connections that must have ended before the heap is trimmed: when none is left, and else. Each
 /// has some 200 KiB of it.
@@ -102,7 +102,6 @@ impl Worker {
             pool,
             zeroes,
             counts: ServerStats::default(),
-            waiters_changed: false,
             threads: shared.mailboxes.len(),
             secure: TlsTurn::default(),
         };
@@ -421,6 +420,23 @@ impl Worker {
         self.client_timers.forgive(pause_ns);
     }
 
+    /// Looks at what other threads did with ranges, if they did something.
+    pub(crate) fn follow_changes(&mut self) {
+        let changes = self.shared.changes();
+        if changes != self.seen_changes {
+            self.seen_changes = changes;
+            self.core.submitter.follow_ranges();
+        }
+    }
+
+    /// Tells all other threads that there is something to look at.
+    pub(crate) fn ring_others(&self) {
+        // Before the bells. This thread has one more turn, too: what it gave back may be its own.
+        self.shared.note_change();
+        let others = self.shared.mailboxes.iter().enumerate();
+        others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
+    }
+
     /// Turns completed bios into replies.
     fn answer(&mut self) {
         let mut done = std::mem::take(&mut self.core.submitter.done);
@@ -438,7 +454,7 @@ impl Worker {
                 conn.give_back(ticket.memory, &mut self.core.pool);
             } else {
                 self.core.answer(conn, ticket, status);
-                if conn.memory_wait == MemoryWait::Own {
+                if conn.memory_wait == MemoryWait::Buffers {
                     self.core.submitter.retry.push(conn.index);
                 }
             }

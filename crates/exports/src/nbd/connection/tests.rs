@@ -3,9 +3,8 @@
 use millrace_block::Op;
 
 use super::*;
-use crate::nbd::memory::budget::{Budget, FirstRequest, Waiter};
-use crate::nbd::memory::group_parts::{Part, Place};
-use crate::nbd::tests::{MIB, Rig, connection, pool, request, session, ticket};
+use crate::nbd::memory::budget::{MemoryBudget, MemoryPart};
+use crate::nbd::tests::{MIB, Rig, connection, pool, request, session, ticket, waiter};
 use millrace_nbd::{Command, ExportInfo, TransmissionFlags};
 
 const PHASES: [Phase; 4] = [Phase::Handshake, Phase::Transmission, Phase::Draining, Phase::Dead];
@@ -144,14 +143,14 @@ fn a_client_is_waited_for_deaf_or_over_by_what_is_outstanding_on_its_socket() {
 #[test]
 fn a_write_that_is_incomplete_is_given_up_when_nothing_can_be_received_into_it() {
     for (kills, busy) in [(false, false), (false, true), (true, false), (true, true)] {
-        let budget = Budget::new(8 * MIB, 1);
+        let budget = MemoryBudget::new(8 * MIB, 1);
         let (_reactor, mut pool) = pool(&budget, 0);
         let mut tickets = Tickets::default();
         let (mut conn, _sockets) = connection(9);
-        let buffer = pool.take(4096, usize::MAX).unwrap();
+        let buffer = pool.take(waiter(0, 0, 4096), MemoryPart::Window).unwrap();
         let id = tickets.insert(ticket(Op::Write, 9, Memory::Buffer(buffer)));
-        budget.join(Waiter { thread: 0, index: 0, serial: 9 }, FirstRequest::Large);
-        budget.join(Waiter { thread: 0, index: 0, serial: 10 }, FirstRequest::Large);
+        let waiters = [9, 10].map(|serial| waiter(0, serial, 4 * MIB));
+        budget.change_line(|line| line.waiters.extend(waiters));
         (conn.phase, conn.input.busy, conn.memory_wait) =
             (Phase::Transmission, busy, MemoryWait::Queued);
         (conn.incoming, conn.in_flight, conn.held_bytes) = (incoming(Some(id)), 3, 8192);
@@ -162,7 +161,7 @@ fn a_write_that_is_incomplete_is_given_up_when_nothing_can_be_received_into_it()
             false => conn.drain(&mut tickets, &mut pool),
         }
         assert_eq!(conn.phase, if kills { Phase::Dead } else { Phase::Draining });
-        assert_eq!(budget.first().unwrap().serial, 10, "it waits for memory no longer");
+        assert_eq!(budget.next(2).unwrap().serial, 10, "it waits for memory no longer");
         if busy {
             assert_eq!((conn.in_flight, tickets.in_use(), pool.in_use()), (3, 1, 1));
             assert_eq!(conn.input.bytes().len(), 5);
@@ -180,7 +179,7 @@ fn a_write_that_is_incomplete_is_given_up_when_nothing_can_be_received_into_it()
 
 #[test]
 fn a_negotiation_is_not_drained_but_ended_and_the_socket_with_it() {
-    let (_reactor, mut pool) = pool(&Budget::new(2 * MIB, 1), 0);
+    let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
     let (mut conn, sockets) = connection(1);
     conn.drain(&mut Tickets::default(), &mut pool);
     assert_eq!(conn.phase, Phase::Dead);
@@ -189,35 +188,19 @@ fn a_negotiation_is_not_drained_but_ended_and_the_socket_with_it() {
 }
 
 #[test]
-fn only_a_turn_is_left_on_the_budgets_list() {
-    let budget = Budget::new(8 * MIB, 1);
+fn connection_that_waits_for_its_turn_leaves_the_line_and_others_hear_of_it() {
+    let budget = MemoryBudget::new(8 * MIB, 1);
     let (_reactor, mut pool) = pool(&budget, 0);
     let (mut conn, _sockets) = connection(9);
-    budget.join(Waiter { thread: 0, index: 0, serial: 9 }, FirstRequest::Large);
-    for memory_wait in [MemoryWait::Own, MemoryWait::Volume, MemoryWait::None, MemoryWait::Queued] {
-        assert!(budget.is_wanted());
+    budget.change_line(|line| line.waiters.push_back(waiter(0, 9, 4096)));
+    assert!(budget.take_news());
+    for memory_wait in [MemoryWait::Buffers, MemoryWait::None, MemoryWait::Queued] {
+        assert!(budget.is_wanted() && !budget.take_news());
         conn.memory_wait = memory_wait;
         conn.stop_waiting(&mut pool);
         assert_eq!(conn.memory_wait, MemoryWait::None);
     }
-    assert!(!budget.is_wanted());
-}
-
-#[test]
-fn a_connection_that_goes_leaves_the_line_of_its_group_to_those_behind_it() {
-    let budget = Budget::new(8 * MIB, 1);
-    let (_reactor, mut pool) = pool(&budget, 0);
-    let (mut conn, _sockets) = connection(9);
-    let part = Part { group: GroupId::DEFAULT, is_read: true };
-    for serial in [9, 10] {
-        let waiter = Waiter { thread: 0, index: 0, serial };
-        pool.join_part_line(part, (waiter, 4096), Place::Last);
-    }
-    assert!(pool.take_part_freed() && budget.parts.is_wanted());
-    conn.memory_wait = MemoryWait::Group;
-    conn.stop_waiting(&mut pool);
-    assert!(pool.take_part_freed(), "the next one may go on");
-    assert!(!budget.parts.leave(0, 10) && !budget.parts.is_wanted());
+    assert!(!budget.is_wanted() && budget.take_news());
 }
 
 #[test]
@@ -263,7 +246,7 @@ fn a_pump_sends_what_has_gathered_and_receives_where_there_is_room() {
     };
     assert_eq!(pump(both), (true, true, false), "one send at a time");
     assert_eq!(pump(|conn| conn.input.busy = true), (false, true, false));
-    assert_eq!(pump(|conn| conn.memory_wait = MemoryWait::Own), (false, false, false));
+    assert_eq!(pump(|conn| conn.memory_wait = MemoryWait::Buffers), (false, false, false));
     assert_eq!(pump(|conn| conn.turn.has_more = true), (false, false, false));
     assert_eq!(pump(|conn| conn.in_flight = 256), (false, false, false));
     assert_eq!(pump(|conn| conn.phase = Phase::Dead), (false, false, false));

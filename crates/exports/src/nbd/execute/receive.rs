@@ -16,7 +16,7 @@ use super::{Core, Taken};
 use crate::nbd::connection::client_log;
 use crate::nbd::connection::input::COPY_BYTES_MAX;
 use crate::nbd::connection::{Connection, Granted, Incoming, Negotiation, Phase};
-use crate::nbd::memory::budget::MemoryWait;
+use crate::nbd::memory::waiting_line::MemoryWait;
 use crate::nbd::submit::ticket::{Memory, Ticket};
 use millrace_nbd::{Command, Parsed, Progress, ProtocolError, Rules, Verdict, check, parse};
 
@@ -239,9 +239,7 @@ impl Core {
     /// A request of a connection is taken that waited for room or memory.
     #[cold]
     fn goes_on(&mut self, conn: &mut Connection, granted: &Granted) {
-        if conn.memory_wait != MemoryWait::None {
-            self.end_memory_wait(conn);
-        }
+        conn.stop_waiting(&mut self.pool);
         let since_ns = std::mem::take(&mut conn.history.stopped_ns);
         if since_ns > 0 {
             let lane = granted.lane as usize;

@@ -34,9 +34,9 @@ impl Core {
         } else {
             let edges = if op == Op::Write { 2 * unaligned.block_bytes as usize } else { 0 };
             bounce = (op == Op::Write).then(|| first_bounce(unaligned, edges_at)).flatten();
-            match self.payload_buffer(conn, granted, (op, edges_at + edges)) {
+            match self.buffer(conn, granted, request, edges_at + edges) {
                 Ok(buffer) => Memory::Buffer(buffer),
-                Err(none) => return self.without_buffer(conn, granted, request, none),
+                Err(taken) => return taken,
             }
         };
         self.counts.payload.bounced += 1;
@@ -81,9 +81,9 @@ impl Core {
             let sectors = unaligned.sectors();
             (ticket.sector, ticket.left_sectors) = (sectors.start, sectors.end - sectors.start);
         } else if ticket.op == Op::WriteZeroes {
-            match self.buffer(2 * unaligned.block_bytes as usize, conn, ticket.lane) {
+            match self.buffer(conn, granted, request, 2 * unaligned.block_bytes as usize) {
                 Ok(buffer) => ticket.memory = Memory::Buffer(buffer),
-                Err(none) => return self.without_buffer(conn, granted, request, none),
+                Err(taken) => return taken,
             }
             ticket.bounce = first_bounce(unaligned, 0);
             self.counts.payload.bounced += 1;

@@ -4,15 +4,16 @@ use millrace_reactor::{Config, Reactor};
 use proptest::prelude::*;
 
 use super::*;
-use crate::nbd::tests::{MIB, pool};
+use crate::nbd::tests::{MIB, pool, waiter};
 
 const KIB: usize = 1 << 10;
 
-/// Everything that is counted, against what is held: bytes, and regions of stuck drives.
-fn check(pool: &Pool, held: &[PoolBuffer]) {
+/// Everything that is counted, against what is held. Returns the bytes of regions that stuck drives
+/// keep.
+fn check(pool: &Pool, held: &[PoolBuffer]) -> usize {
     let mut regions: Vec<(usize, u32, bool)> = Vec::new();
     for buffer in held {
-        let (arena, region) = (arena_of(buffer.len()), buffer.memory.region());
+        let (arena, region) = (size_class(buffer.len()), buffer.memory.region());
         match regions.iter_mut().find(|known| (known.0, known.1) == (arena, region)) {
             Some(known) => known.2 |= buffer.is_stuck,
             None => regions.push((arena, region, buffer.is_stuck)),
@@ -20,7 +21,7 @@ fn check(pool: &Pool, held: &[PoolBuffer]) {
     }
     let bytes_of = |(arena, region, _): &(usize, u32, bool)| {
         let in_it = |buffer: &&PoolBuffer| {
-            (arena_of(buffer.len()), buffer.memory.region()) == (*arena, *region)
+            (size_class(buffer.len()), buffer.memory.region()) == (*arena, *region)
         };
         held.iter().find(in_it).unwrap().len().max(REGION_BYTES)
     };
@@ -31,11 +32,7 @@ fn check(pool: &Pool, held: &[PoolBuffer]) {
     assert_eq!(pool.budget().mapped_bytes(), mapped);
     assert_eq!(pool.idle_bytes() + used, mapped);
     assert!(pool.idle_bytes_least <= pool.idle_bytes());
-    assert_eq!(pool.budget().stuck_bytes(), stuck);
-    for (order, lent) in (0_u8..).zip(pool.lent) {
-        let of_order = |buffer: &&PoolBuffer| buffer.memory.order() == order && !buffer.is_stuck;
-        assert_eq!(held.iter().filter(of_order).count(), lent as usize, "order {order}");
-    }
+    stuck
 }
 
 proptest! {
@@ -44,14 +41,15 @@ proptest! {
     fn buffers_never_overlap_and_every_figure_adds_up(
         steps in proptest::collection::vec((0usize..10, any::<u16>()), 1..300),
     ) {
-        let budget = Budget::new(24 * MIB, 4);
+        let budget = MemoryBudget::new(24 * MIB, 4);
         let (_reactor, mut pool) = pool(&budget, 6 * MIB);
         let (mut held, mut marks): (Vec<PoolBuffer>, Vec<u8>) = (Vec::new(), Vec::new());
         for (step, number) in steps {
             match step {
                 0..6 => {
                     let len = 1 + usize::from(number) % (4096 << (2 * step));
-                    let Some(mut buffer) = pool.take(len, usize::MAX) else { continue };
+                    let taken = pool.take(waiter(0, 0, len), MemoryPart::Window);
+                    let Some(mut buffer) = taken else { continue };
                     prop_assert!(buffer.len() >= len && buffer.start().addr() % 4096 == 0);
                     let mark = number as u8 | 1;
                     buffer.fill(0, &[mark]);
@@ -76,7 +74,9 @@ proptest! {
                     prop_assert!(pool.idle_bytes() <= 6 * MIB);
                 }
             }
-            check(&pool, &held);
+            let rest = 24 * MIB - check(&pool, &held);
+            let fits = |bytes| budget.refusal(bytes, MemoryPart::Shared).is_none();
+            prop_assert_eq!([fits(rest), fits(rest + 1)], [rest > 0, false], "{} bytes", rest);
         }
         held.into_iter().for_each(|buffer| pool.give(buffer));
         check(&pool, &[]);
@@ -87,17 +87,20 @@ proptest! {
 
 #[test]
 fn little_buffers_of_all_sizes_share_regions_and_longer_ones_have_others() {
-    let budget = Budget::new(8 * MIB, 4);
+    let budget = MemoryBudget::new(8 * MIB, 4);
     let (_reactor, mut pool) = pool(&budget, 8 * MIB);
-    let mut held: Vec<_> =
-        [4, 8, 16, 256, 64].map(|kib| pool.take(kib * KIB, usize::MAX).unwrap()).into();
+    let mut held: Vec<_> = [4, 8, 16, 256, 64]
+        .map(|kib| pool.take(waiter(0, 0, kib * KIB), MemoryPart::Window).unwrap())
+        .into();
     assert_eq!((budget.mapped_bytes(), pool.in_use()), (2 * MIB, 5));
     check(&pool, &held);
-    held.push(pool.take(512 * KIB, usize::MAX).unwrap());
+    held.push(pool.take(waiter(0, 0, 512 * KIB), MemoryPart::Window).unwrap());
     assert_eq!(budget.mapped_bytes(), 4 * MIB, "what is free of that is for little ones");
-    held.extend([MIB, 512 * KIB].map(|len| pool.take(len, usize::MAX).unwrap()));
+    held.extend(
+        [MIB, 512 * KIB].map(|len| pool.take(waiter(0, 0, len), MemoryPart::Window).unwrap()),
+    );
     assert_eq!(budget.mapped_bytes(), 4 * MIB);
-    held.push(pool.take(4 * MIB, usize::MAX).unwrap());
+    held.push(pool.take(waiter(0, 0, 4 * MIB), MemoryPart::Window).unwrap());
     assert_eq!(budget.mapped_bytes(), 8 * MIB);
     check(&pool, &held);
     held.into_iter().for_each(|buffer| pool.give(buffer));
@@ -105,24 +108,39 @@ fn little_buffers_of_all_sizes_share_regions_and_longer_ones_have_others() {
 }
 
 #[test]
-fn what_lies_idle_makes_room_for_another_kind_unless_that_is_somebody_elses_turn() {
-    let budget = Budget::new(2 * MIB, 4);
+fn what_lies_idle_makes_room_for_another_kind() {
+    let budget = MemoryBudget::new(2 * MIB, 4);
     let (_reactor, mut pool) = pool(&budget, 2 * MIB);
-    let small = pool.take(4 * KIB, usize::MAX).unwrap();
-    assert!(pool.take(MIB, usize::MAX).is_none(), "it is in use");
+    let small = pool.take(waiter(0, 0, 4 * KIB), MemoryPart::Shared).unwrap();
+    assert!(pool.take(waiter(0, 0, MIB), MemoryPart::Shared).is_none(), "it is in use");
     pool.give(small);
-    assert!(pool.take(MIB, 0).is_none());
-    assert_eq!(pool.idle_bytes(), 2 * MIB, "it stays for others");
-    let small = pool.take(4 * KIB, 0).expect("what is mapped is there");
-    pool.give(small);
-    assert_eq!(pool.take(MIB, usize::MAX).unwrap().len(), MIB);
+    assert_eq!(pool.take(waiter(0, 0, MIB), MemoryPart::Shared).unwrap().len(), MIB);
+}
+
+#[test]
+fn what_is_free_beyond_the_shared_part_is_for_windows() {
+    let budget = MemoryBudget::new(64 * MIB, 1024);
+    let (_reactor, mut pool) = pool(&budget, 0);
+    let shared: Vec<_> =
+        (0..24).map(|_| pool.take(waiter(0, 0, 256 * KIB), MemoryPart::Shared).unwrap()).collect();
+    let long = pool.take(waiter(0, 0, 32 * MIB), MemoryPart::Window).unwrap();
+    let more: Vec<_> =
+        (0..40).map(|_| pool.take(waiter(0, 0, 256 * KIB), MemoryPart::Window).unwrap()).collect();
+    assert_eq!(budget.mapped_bytes(), 48 * MIB);
+    let window = pool.take(waiter(0, 0, 4 * KIB), MemoryPart::Window).unwrap();
+    assert!(pool.take(waiter(0, 0, 4 * KIB), MemoryPart::Shared).is_none(), "its region has room");
+    pool.give(long);
+    assert!(pool.take(waiter(0, 0, 4 * KIB), MemoryPart::Shared).is_some());
+    pool.give(window);
+    shared.into_iter().chain(more).for_each(|buffer| pool.give(buffer));
 }
 
 #[test]
 fn unused_regions_above_the_bound_go_back_at_once() {
-    let budget = Budget::new(8 * MIB, 4);
+    let budget = MemoryBudget::new(8 * MIB, 4);
     let (_reactor, mut pool) = pool(&budget, 2 * MIB);
-    let buffers = [2 * MIB, 4 * KIB, 4 * MIB].map(|len| pool.take(len, usize::MAX).unwrap());
+    let buffers = [2 * MIB, 4 * KIB, 4 * MIB]
+        .map(|len| pool.take(waiter(0, 0, len), MemoryPart::Window).unwrap());
     let mut idle = Vec::new();
     for buffer in buffers {
         pool.give(buffer);
@@ -134,13 +152,14 @@ fn unused_regions_above_the_bound_go_back_at_once() {
 
 #[test]
 fn what_was_not_needed_since_the_last_call_is_given_back() {
-    let budget = Budget::new(16 * MIB, 4);
+    let budget = MemoryBudget::new(16 * MIB, 4);
     let (_reactor, mut pool) = pool(&budget, 16 * MIB);
-    let buffers: Vec<_> = (0..4).map(|_| pool.take(2 * MIB, usize::MAX).unwrap()).collect();
+    let buffers: Vec<_> =
+        (0..4).map(|_| pool.take(waiter(0, 0, 2 * MIB), MemoryPart::Window).unwrap()).collect();
     buffers.into_iter().for_each(|buffer| pool.give(buffer));
     pool.give_back_unneeded();
     assert_eq!(pool.idle_bytes(), 8 * MIB, "all of it was in use a moment ago");
-    let one = pool.take(2 * MIB, usize::MAX).unwrap();
+    let one = pool.take(waiter(0, 0, 2 * MIB), MemoryPart::Window).unwrap();
     pool.give(one);
     pool.give_back_unneeded();
     assert_eq!(pool.idle_bytes(), 2 * MIB, "one was needed, three were not");
@@ -149,57 +168,50 @@ fn what_was_not_needed_since_the_last_call_is_given_back() {
 }
 
 #[test]
-fn while_others_wait_a_region_of_little_buffers_is_kept_if_there_are_slices_for_it() {
-    for (max, kept) in [(256 * MIB, 2 * MIB), (64 * MIB, 2 * MIB), (63 * MIB, 0)] {
-        let budget = Budget::new(max, 4);
+fn while_others_wait_a_region_of_the_smallest_buffers_is_kept_if_there_are_windows() {
+    for (max, kept) in [(256 * MIB, 2 * MIB), (64 * MIB, 2 * MIB), (32 * MIB, 0)] {
+        let budget = MemoryBudget::new(max, 4);
         let (_reactor, mut pool) = pool(&budget, 16 * MIB);
-        assert!(!pool.trim_for_others(), "there is nothing");
-        let mut buffers: Vec<_> =
-            (0..513).map(|_| pool.take(4 * KIB, usize::MAX).unwrap()).collect();
-        buffers.push(pool.take(MIB, usize::MAX).unwrap());
+        let mut buffers: Vec<_> = (0..513)
+            .map(|_| pool.take(waiter(0, 0, 4 * KIB), MemoryPart::Window).unwrap())
+            .collect();
+        buffers.push(pool.take(waiter(0, 0, MIB), MemoryPart::Window).unwrap());
         buffers.into_iter().for_each(|buffer| pool.give(buffer));
-        assert_eq!(pool.idle_bytes(), 6 * MIB);
-        assert!(pool.trim_for_others());
-        assert_eq!(pool.idle_bytes(), kept, "{max}");
-        assert!(!pool.trim_for_others(), "it was said once");
+        assert_eq!((pool.idle_bytes(), budget.take_news()), (6 * MIB, false));
+        pool.trim_for_others();
+        assert_eq!((pool.idle_bytes(), budget.take_news()), (kept, true), "{max}");
+        pool.trim_for_others();
+        assert!(!budget.take_news(), "nothing has changed");
         check(&pool, &[]);
     }
 }
 
 #[test]
 fn regions_in_use_stay_when_others_wait() {
-    let budget = Budget::new(8 * MIB, 4);
+    let budget = MemoryBudget::new(8 * MIB, 4);
     let (_reactor, mut pool) = pool(&budget, 8 * MIB);
-    let (used, idle) =
-        (pool.take(4 * KIB, usize::MAX).unwrap(), pool.take(MIB, usize::MAX).unwrap());
+    let [used, idle] =
+        [4 * KIB, MIB].map(|len| pool.take(waiter(0, 0, len), MemoryPart::Window).unwrap());
     pool.give(idle);
-    assert!(pool.trim_for_others());
+    pool.trim_for_others();
     assert_eq!(budget.mapped_bytes(), 2 * MIB);
     pool.give(used);
 }
 
 #[test]
-fn a_buffer_that_no_pool_could_ever_have_is_known() {
-    let budget = Budget::new(8 * MIB, 4);
-    let (_reactor, pool) = pool(&budget, 0);
-    let lens = [1, MIB, 8 * MIB, 8 * MIB + 1, 32 * MIB, 64 * MIB];
-    assert_eq!(lens.map(|len| pool.can_ever(len)), [true, true, true, false, false, false]);
-}
-
-#[test]
 fn a_pool_knows_its_thread() {
     let reactor = Reactor::new(Config::default()).unwrap();
-    assert_eq!(Pool::new(Budget::new(MIB, 1), reactor.handle(), 0, 3).thread(), 3);
+    assert_eq!(Pool::new(MemoryBudget::new(MIB, 1), reactor.handle(), 0, 3).thread(), 3);
 }
 
 #[test]
 fn the_ring_knows_regions_of_up_to_2_mib() {
     let reactor = Reactor::new(Config::default()).unwrap();
-    let mut own = Pool::new(Budget::new(128 * MIB, 4), reactor.handle(), 0, 0);
+    let mut own = Pool::new(MemoryBudget::new(128 * MIB, 4), reactor.handle(), 0, 0);
     // Whether the ring takes such regions at all is for the system to say.
     let mut takes = None;
     for (len, small) in [(4 * KIB, true), (512 * KIB, true), (2 * MIB, true), (4 * MIB, false)] {
-        let buffer = own.take(len, usize::MAX).unwrap();
+        let buffer = own.take(waiter(0, 0, len), MemoryPart::Window).unwrap();
         let known = reactor.handle().fixed_buffer(buffer.start(), buffer.len()).is_some();
         let takes = *takes.get_or_insert(known);
         assert_eq!(known, small && takes, "{len}");
@@ -221,9 +233,10 @@ fn a_region_that_goes_back_is_unmapped() {
         };
         maps.lines().filter_map(ends).any(|range| range.contains(&at))
     };
-    let budget = Budget::new(256 * MIB, 4);
+    let budget = MemoryBudget::new(256 * MIB, 4);
     let (_reactor, mut pool) = pool(&budget, 0);
-    let buffers: Vec<_> = (0..4).map(|_| pool.take(32 * MIB, usize::MAX).unwrap()).collect();
+    let buffers: Vec<_> =
+        (0..4).map(|_| pool.take(waiter(0, 0, 32 * MIB), MemoryPart::Window).unwrap()).collect();
     let places: Vec<_> = buffers.iter().map(|buffer| buffer.start().addr()).collect();
     assert!(places.iter().all(|at| is_mapped(*at)));
     buffers.into_iter().for_each(|buffer| pool.give(buffer));

@@ -141,12 +141,14 @@ mod tests {
 
     use super::super::ticket::Memory;
     use super::*;
-    use crate::nbd::tests::{Rig, ticket, volume};
+    use crate::nbd::memory::budget::MemoryPart;
+    use crate::nbd::tests::{Rig, ticket, volume, waiter};
 
     #[test]
     fn a_lane_counts_what_is_started_and_is_stuck_with_64_overdue() {
         let mut rig = Rig::new(&["null:size=1m"], |_| ());
-        let buffer = rig.core.pool.take(4096, usize::MAX).expect("the pool is empty");
+        let buffer =
+            rig.core.pool.take(waiter(0, 0, 4096), MemoryPart::Window).expect("the pool is empty");
         let mut ticket = ticket(Op::Read, 1, Memory::Buffer(buffer));
         ticket.state = TicketState::Started(0);
         let lane = &mut rig.core.submitter.lanes[0];

@@ -159,7 +159,8 @@ impl Tickets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nbd::tests::ticket;
+    use crate::nbd::memory::budget::{MemoryBudget, MemoryPart};
+    use crate::nbd::tests::{ticket, waiter};
 
     #[test]
     fn tickets_keep_their_numbers_and_free_ones_are_used_first() {
@@ -180,9 +181,11 @@ mod tests {
 
     #[test]
     fn only_buffers_take_up_memory_of_the_pool() {
-        let budget = crate::nbd::memory::budget::Budget::new(2 << 20, 1);
+        let budget = MemoryBudget::new(2 << 20, 1);
         let (_reactor, mut pool) = crate::nbd::tests::pool(&budget, 0);
-        let buffer = Memory::Buffer(pool.take(5000, usize::MAX).expect("the pool is empty"));
+        let buffer = Memory::Buffer(
+            pool.take(waiter(0, 0, 5000), MemoryPart::Window).expect("the pool is empty"),
+        );
         assert_eq!(
             [Memory::None, Memory::Zeroes, buffer].map(|one| one.pool_bytes()),
             [0, 0, 8192]

@@ -3,10 +3,10 @@
 //! A connection that receives only when its client has caught up, or when replies have left, does
 //! so after [`CATCH_UP_NS`] anyway: the client may be one that reads nothing before it has sent a
 //! long write. A connection whose send, or whose receive of a payload that has begun, moves nothing
-//! for the stall timeout is closed. While others wait for memory, so is one that holds more than it
-//! is guaranteed and moves too little (progress.rs). One that waits for drives or memory
-//! has no operation on its socket that would tell of a client that leaves, so it is asked now and
-//! then. What nobody used for a while goes back to the system. Called by the worker's turn.
+//! for the stall timeout is closed. While others wait for memory, so is one that holds more than
+//! its window and moves too little (progress.rs). One that waits for drives or memory has no
+//! operation on its socket that would tell of a client that leaves, so it is asked now and then.
+//! What nobody used for a while goes back to the system. Called by the worker's turn.
 //!
 //! Invariants: the list of those that catch up is in the order of time; an entry whose connection
 //! waits no longer, or waits anew, is passed over. A stall is found by looking a few times per
@@ -136,8 +136,7 @@ impl Worker {
         let clients = self.client_timers.deadline(&self.conns, self.core.counts.connections);
         let pool = &self.core.pool;
         let idle = (pool.idle_bytes() > 0).then_some(self.client_timers.idle_ns);
-        let is_wanted = pool.budget().is_wanted() || pool.budget().parts.is_wanted();
-        let rates = is_wanted.then_some(self.client_timers.rates_ns);
+        let rates = pool.budget().has_waiters().then_some(self.client_timers.rates_ns);
         let unwatched =
             (!self.client_timers.unwatched.is_empty()).then_some(self.client_timers.unwatched_ns);
         let lanes = self.client_timers.lanes_ns;
@@ -147,14 +146,14 @@ impl Worker {
     /// While others wait for memory: ends connections that hold much and whose clients hardly move.
     fn end_slow(&mut self, now_ns: u64) {
         let budget = self.core.pool.budget();
-        if !budget.is_wanted() && !budget.parts.is_wanted() {
+        if !budget.has_waiters() {
             self.client_timers.pressed_ns = 0;
             return;
         }
         if self.client_timers.rates_ns > now_ns {
             return;
         }
-        let guarantee_bytes = budget.guarantee_bytes();
+        let window_bytes = budget.window_bytes;
         let period_ns = PRESSED_NS.min(self.shared.stall_timeout());
         if self.client_timers.pressed_ns == 0 {
             self.client_timers.pressed_ns = now_ns;
@@ -162,7 +161,7 @@ impl Worker {
         self.client_timers.rates_ns = now_ns + (period_ns / u64::from(LOOKS)).max(1);
         let times = (self.client_timers.pressed_ns, now_ns);
         for conn in self.conns.iter_mut().flatten() {
-            let is_watched = conn.waits_for_client() && conn.held_bytes > guarantee_bytes;
+            let is_watched = conn.waits_for_client() && conn.held_bytes > window_bytes;
             if !is_watched {
                 conn.history.progress.restart_rate(now_ns);
             } else if conn.history.progress.is_slow(times, period_ns) {

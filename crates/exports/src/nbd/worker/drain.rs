@@ -195,8 +195,9 @@ mod tests {
 
     use super::*;
     use crate::nbd::connection::client_log::tests::logged;
+    use crate::nbd::memory::budget::MemoryPart;
     use crate::nbd::submit::ticket::Memory;
-    use crate::nbd::tests::{Rig, header, request, ticket};
+    use crate::nbd::tests::{Rig, header, request, ticket, waiter};
     use millrace_nbd::Command;
 
     #[test]
@@ -239,7 +240,11 @@ mod tests {
         for is_busy in [false, true] {
             let mut rig = Rig::new(&["null:size=1m"], |_| ());
             let shared = Arc::clone(&rig.shared);
-            let buffer = rig.core.pool.take(4096, usize::MAX).expect("the pool is empty");
+            let buffer = rig
+                .core
+                .pool
+                .take(waiter(0, 0, 4096), MemoryPart::Window)
+                .expect("the pool is empty");
             if is_busy {
                 rig.core.submitter.tickets.insert(ticket(Op::Read, 1, Memory::Buffer(buffer)));
             } else {

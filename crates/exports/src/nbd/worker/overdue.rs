@@ -11,7 +11,7 @@ use millrace_machine::{Machine, Native};
 
 use super::Worker;
 use crate::nbd::execute::Core;
-use crate::nbd::memory::budget::MemoryWait;
+use crate::nbd::memory::waiting_line::MemoryWait;
 use crate::nbd::submit::ticket::{Memory, TicketState};
 
 impl Worker {
@@ -56,8 +56,6 @@ impl Worker {
         ticket.state = TicketState::Overdue;
         if let Memory::Buffer(buffer) = &mut ticket.memory {
             self.core.pool.begin_stuck(buffer);
-            // Some who wait for memory, also on other threads, may have to be refused now.
-            self.core.waiters_changed = true;
         }
         self.core.submitter.lanes[lane].started -= 1;
         self.core.submitter.lanes[lane].overdue += 1;

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use millrace_block::{Op, Status};
 
 use super::super::ring::Backlog;
-use super::super::tests::{MIB, Rig, connection, request, ticket};
+use super::super::tests::{MIB, Rig, connection, request, ticket, waiter};
 use super::super::{Observer, ServerStats};
 use super::*;
 use crate::nbd::connection::client_log::tests::logged;
+use crate::nbd::memory::budget::MemoryPart;
 use crate::nbd::submit::lanes::EndedLanes;
 use millrace_nbd::Command;
 use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
@@ -314,7 +315,7 @@ fn memory_goes_back_with_the_last_connection() {
         rig.conns.push(Some(Connection::new(ours.into_raw_fd(), index, 1, 0)));
     }
     rig.core.counts.connections = 2;
-    let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+    let buffer = rig.core.pool.take(waiter(0, 0, 4096), MemoryPart::Window).unwrap();
     rig.core.pool.give(buffer);
     rig.close(0);
     assert_eq!(
@@ -393,9 +394,9 @@ fn what_is_done_goes_to_its_connection_and_else_its_memory_to_the_pool() {
     ] {
         let mut rig = Rig::new(&["null:size=1m"], |_| ());
         let (mut conn, _sockets) = connection(1);
-        let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+        let buffer = rig.core.pool.take(waiter(0, 0, 4096), MemoryPart::Window).unwrap();
         (conn.phase, conn.in_flight, conn.held_bytes) = (phase, 3, 8192);
-        (conn.negotiation, conn.memory_wait) = (None, MemoryWait::Own);
+        (conn.negotiation, conn.memory_wait) = (None, MemoryWait::Buffers);
         rig.conns.push(Some(conn));
         let ticket = ticket(Op::Write, serial, Memory::Buffer(buffer));
         let ticket = Ticket { state: TicketState::Started(0), ..ticket };

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::nbd::memory::budget::Budget;
-use crate::nbd::tests::{MIB, pool};
+use crate::nbd::memory::budget::{MemoryBudget, MemoryPart};
+use crate::nbd::tests::{MIB, pool, waiter};
 
 const KIB: usize = 1 << 10;
 
@@ -45,7 +45,7 @@ fn headers_that_touch_are_one_piece_and_payload_is_one_of_its_own() {
 
 #[test]
 fn the_header_of_a_single_long_reply_goes_ahead() {
-    let (_reactor, mut pool) = pool(&Budget::new(2 * MIB, 1), 0);
+    let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
     for (len, pieces_sent) in [(32 * KIB - 17, 2), (32 * KIB - 16, 1), (MIB, 1), (2000, 2)] {
         let mut out = outgoing();
         push_long(&mut out, 16, len);
@@ -62,7 +62,7 @@ fn the_header_of_a_single_long_reply_goes_ahead() {
 
 #[test]
 fn replies_gather_while_others_are_sent_and_are_counted_when_they_are_out() {
-    let (_reactor, mut pool) = pool(&Budget::new(2 * MIB, 1), 0);
+    let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
     let mut out = outgoing();
     assert!(!out.has_gathered() && !out.has_rest());
     out.push(|_| 16);
@@ -86,11 +86,11 @@ fn replies_gather_while_others_are_sent_and_are_counted_when_they_are_out() {
 
 #[test]
 fn buffers_go_back_with_their_batch_and_what_a_send_has_stays() {
-    let budget = Budget::new(8 * MIB, 1);
+    let budget = MemoryBudget::new(8 * MIB, 1);
     let (_reactor, mut pool) = pool(&budget, 0);
     let mut out = outgoing();
     let push = |out: &mut ReplyQueue, pool: &mut Pool, len| {
-        let buffer = pool.take(len, usize::MAX).unwrap();
+        let buffer = pool.take(waiter(0, 0, len), MemoryPart::Window).unwrap();
         let place = (buffer.start(), len);
         out.push_with(|_| 16, place, Some(buffer));
     };
@@ -132,7 +132,7 @@ proptest! {
     fn sends_of_any_length_give_every_byte_once_and_in_order(
         steps in proptest::collection::vec((0usize..4, 1usize..60_000), 1..80),
     ) {
-        let (_reactor, mut pool) = pool(&Budget::new(2 * MIB, 1), 0);
+        let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
         let mut out = outgoing();
         // What is to come: which reply, and which of its bytes.
         let (mut left, mut total, mut moved) = (VecDeque::new(), 0, 0);

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::nbd::memory::budget::Budget;
+use crate::nbd::memory::budget::{MemoryBudget, MemoryPart};
 use crate::nbd::submit::ticket::{Memory, Ticket};
-use crate::nbd::tests::{MIB, pool};
+use crate::nbd::tests::{MIB, pool, waiter};
 
 #[test]
 fn ragged_range_knows_its_blocks() {
@@ -26,10 +26,11 @@ fn ragged_range_knows_its_blocks() {
 
 /// Does a write or zeroes step by step on `disk`, with whole blocks only.
 fn bounced(disk: &mut [u8], op: Op, offset: u64, data: &[u8], block_bytes: u32) -> usize {
-    let (_reactor, mut pool) = pool(&Budget::new(2 * MIB, 1), 0);
+    let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
     let unaligned = Unaligned::new(offset, data.len() as u64, block_bytes);
     let cover = if op == Op::Write { unaligned.cover as usize } else { 0 };
-    let mut buffer = pool.take(cover + 2 * block_bytes as usize, usize::MAX).unwrap();
+    let mut buffer =
+        pool.take(waiter(0, 0, cover + 2 * block_bytes as usize), MemoryPart::Window).unwrap();
     if op == Op::Write {
         buffer.fill(unaligned.head as usize, data);
     }
@@ -95,8 +96,8 @@ proptest! {
 
 #[test]
 fn steps_of_a_bounce_read_and_write_one_block_and_keep_fua_for_writes() {
-    let (_reactor, mut pool) = pool(&Budget::new(2 * MIB, 1), 0);
-    let buffer = pool.take(8192, usize::MAX).unwrap();
+    let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
+    let buffer = pool.take(waiter(0, 0, 8192), MemoryPart::Window).unwrap();
     let mut bounce = first_bounce(Unaligned::new(511, 1026, 512), 2048).unwrap();
     for (step, op, sector, at) in [
         (Step::ReadFirst, Op::Read, 0, 2048),

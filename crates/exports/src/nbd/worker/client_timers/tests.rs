@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::nbd::connection::Phase;
-use crate::nbd::memory::budget::{FirstRequest, Waiter};
-use crate::nbd::tests::{MIB, Rig, connection, header, request};
+use crate::nbd::memory::budget::MemoryPart;
+use crate::nbd::tests::{MIB, Rig, connection, header, request, waiter};
 use millrace_nbd::Command;
 
 const S: u64 = 1_000_000_000;
@@ -37,10 +37,6 @@ fn a_deaf_connection_is_listed_once() {
     assert_eq!(client_timers.unwatched, [0]);
 }
 
-fn turn(serial: u64) -> Waiter {
-    Waiter { thread: 1, index: 0, serial }
-}
-
 #[test]
 fn the_next_look_is_the_earliest_of_those_that_there_is_reason_for() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
@@ -50,16 +46,16 @@ fn the_next_look_is_the_earliest_of_those_that_there_is_reason_for() {
     assert_eq!(rig.client_timer_deadline(), None);
     rig.core.counts.connections = 1;
     assert_eq!(rig.client_timer_deadline(), Some(50));
-    let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+    let buffer = rig.core.pool.take(waiter(0, 0, 4096), MemoryPart::Window).unwrap();
     assert_eq!(rig.client_timer_deadline(), Some(50), "none of its memory is unused");
     rig.core.pool.give(buffer);
     assert_eq!(rig.client_timer_deadline(), Some(40));
-    rig.shared.budget.join(turn(5), FirstRequest::Large);
+    rig.shared.budget.change_line(|line| line.waiters.push_back(waiter(1, 5, 4 * MIB)));
     assert_eq!(rig.client_timer_deadline(), Some(30));
     rig.client_timers.unwatched.push(0);
     assert_eq!(rig.client_timer_deadline(), Some(20));
     rig.client_timers.unwatched.clear();
-    rig.shared.budget.leave(1, 5);
+    rig.shared.budget.change_line(|line| line.leave(1, 5));
     rig.core.counts.connections = 0;
 }
 
@@ -72,7 +68,7 @@ fn unused_memory_is_looked_at_every_two_seconds() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     give_back_unused(&mut rig, 7 * S);
     assert_eq!(rig.client_timers.idle_ns, 0, "there is none");
-    let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+    let buffer = rig.core.pool.take(waiter(0, 0, 4096), MemoryPart::Window).unwrap();
     rig.core.pool.give(buffer);
     let idle = |rig: &mut Rig, now_ns| {
         give_back_unused(rig, now_ns);
@@ -122,17 +118,17 @@ fn clients_are_looked_at_four_times_per_timeout_and_ended_when_they_stood_still_
 }
 
 #[test]
-fn under_pressure_a_slow_client_is_ended_if_it_holds_more_than_its_guarantee() {
+fn under_pressure_a_slow_client_is_ended_if_it_holds_more_than_its_window() {
     for (memory, ends) in [(64 << 20, true), (1 << 30, false)] {
         let mut rig = Rig::new(&["ram:size=8m"], |config| {
             (config.memory_max_bytes, config.connections_max) = (memory, 16);
         });
-        // Its write of 4 MiB is above 512 KiB, and below 8 MiB.
+        // Its write of 4 MiB is above 1 MiB, and below 15 MiB.
         let (_slow, slow) = half_a_write(&mut rig);
         let from_ns = rig.client_timers.look_ns + 1000 * S;
         rig.end_slow(from_ns);
         assert_eq!(rig.client_timers.pressed_ns, 0, "nobody waits");
-        rig.shared.budget.join(turn(5), FirstRequest::Large);
+        rig.shared.budget.change_line(|line| line.waiters.push_back(waiter(1, 5, 4 * MIB)));
         let mut ended = Vec::new();
         for at_s in 1..=6 {
             rig.end_slow(from_ns + at_s * S - 1);
@@ -143,7 +139,7 @@ fn under_pressure_a_slow_client_is_ended_if_it_holds_more_than_its_guarantee() {
         let expected = if ends { [0, 0, 0, 0, 1, 1] } else { [0; 6] };
         assert_eq!(ended, expected, "four seconds after the first look");
         assert_eq!(phase(&rig, slow) == Phase::Dead, ends);
-        rig.shared.budget.leave(1, 5);
+        rig.shared.budget.change_line(|line| line.leave(1, 5));
         rig.end_slow(from_ns + 8 * S);
         assert_eq!(rig.client_timers.pressed_ns, 0);
     }
@@ -152,14 +148,14 @@ fn under_pressure_a_slow_client_is_ended_if_it_holds_more_than_its_guarantee() {
 #[test]
 fn rates_are_looked_at_four_times_in_the_shorter_of_four_seconds_and_the_stall_timeout() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
-    rig.shared.budget.join(turn(5), FirstRequest::Large);
+    rig.shared.budget.change_line(|line| line.waiters.push_back(waiter(1, 5, 4 * MIB)));
     for (timeout_ns, next_ns) in [(30 * S, S), (2 * S, S / 2), (0, 1)] {
         rig.shared.stall_timeout_ns.store(timeout_ns, std::sync::atomic::Ordering::Relaxed);
         rig.client_timers.rates_ns = 0;
         rig.end_slow(1000 * S);
         assert_eq!(rig.client_timers.rates_ns, 1000 * S + next_ns);
     }
-    rig.shared.budget.leave(1, 5);
+    rig.shared.budget.change_line(|line| line.leave(1, 5));
 }
 
 #[test]

@@ -4,9 +4,10 @@ use millrace_block::Op;
 
 use super::*;
 use crate::nbd::connection::Phase;
+use crate::nbd::memory::budget::MemoryPart;
 use crate::nbd::submit::overdue::LOOKS;
 use crate::nbd::submit::ticket::{Claim, Memory, Ticket};
-use crate::nbd::tests::{Rig, connection, ticket};
+use crate::nbd::tests::{Rig, connection, ticket, waiter};
 
 /// Two volumes, and connection 0 of serial 1.
 fn rig() -> (Rig, [std::os::unix::net::UnixStream; 2]) {
@@ -37,7 +38,7 @@ fn drop_waiting_of(rig: &mut Rig, serial: u64) {
 
 /// A read of a client that the block layer has.
 fn started(rig: &mut Rig, lane: u32, serial: u64) -> u32 {
-    let buffer = rig.core.pool.take(4096, usize::MAX).unwrap();
+    let buffer = rig.core.pool.take(waiter(0, 0, 4096), MemoryPart::Window).unwrap();
     let ticket = ticket(Op::Read, serial, Memory::Buffer(buffer));
     let ticket = Ticket { lane, state: TicketState::Started(0), ..ticket };
     rig.core.submitter.lanes[lane as usize].start(&ticket);
@@ -165,7 +166,7 @@ fn what_a_client_leaves_overdue_counts_for_the_first_export_of_its_volume() {
 #[test]
 fn a_connection_that_waits_is_tried_again_when_its_request_is_overdue() {
     let (mut rig, _sockets) = rig();
-    for (memory_wait, retries) in [(MemoryWait::None, 0), (MemoryWait::Own, 1)] {
+    for (memory_wait, retries) in [(MemoryWait::None, 0), (MemoryWait::Buffers, 1)] {
         let id = started(&mut rig, 0, 1);
         let conn = rig.conns[0].as_mut().unwrap();
         (conn.memory_wait, conn.held_bytes) = (memory_wait, 4096);

@@ -1,0 +1,82 @@
+//! Size classes, and whom the accounts of groups hold up.
+
+use super::*;
+use crate::nbd::tests::{MIB, waiter};
+
+const WRITES: GroupAccount = GroupAccount { group: GroupId(1), is_read: false };
+const READS: GroupAccount = GroupAccount { group: GroupId(1), is_read: true };
+
+fn account(group: u16) -> GroupAccount {
+    GroupAccount { group: GroupId(group), is_read: false }
+}
+
+/// A connection that wants so many MiB, which count in an account.
+fn limited(serial: u64, account: GroupAccount, mib: usize) -> Waiter {
+    Waiter { account: Some(account), ..waiter(0, serial, mib * MIB) }
+}
+
+/// Serials of those whom memory would help, of a server of 64 MiB.
+fn contenders(line: &WaitingLine) -> Vec<u64> {
+    line.contenders(64 * MIB, None).map(|one| one.serial).collect()
+}
+
+#[test]
+fn classes_end_with_256_kib_and_2_mib() {
+    let bytes = [4096, 256 << 10, (256 << 10) + 1, 2 * MIB, 2 * MIB + 1, 32 * MIB];
+    assert_eq!(bytes.map(size_class), [0, 0, 1, 1, 2, 2]);
+}
+
+#[test]
+fn account_holds_an_eighth_or_one_request_of_any_size() {
+    let mut line = WaitingLine::default();
+    let has_room = |line: &WaitingLine, account, mib| {
+        line.contenders(64 * MIB, Some(limited(1, account, mib))).count() == 1
+    };
+    assert!(has_room(&line, WRITES, 32), "one request of any size");
+    line.charge(limited(0, WRITES, 6));
+    assert_eq!([2, 3].map(|mib| has_room(&line, WRITES, mib)), [true, false], "8 of 64 MiB");
+    assert!(has_room(&line, READS, 8), "reads have an account of their own");
+    line.credit(WRITES, 6 * MIB);
+    assert!(has_room(&line, WRITES, 32));
+}
+
+#[test]
+fn all_accounts_hold_half_and_the_first_that_waits_for_that_keeps_later_ones_back() {
+    let mut line = WaitingLine::default();
+    (1..=4).for_each(|group| line.charge(limited(0, account(group), 7)));
+    line.waiters.extend([limited(1, account(5), 5), limited(2, account(6), 1)]);
+    line.waiters.push_back(waiter(0, 3, MIB));
+    assert_eq!(
+        contenders(&line),
+        [3],
+        "28 of 32 MiB are held, and a request without limits goes on"
+    );
+    line.credit(account(1), 7 * MIB);
+    assert_eq!(contenders(&line), [1, 2, 3]);
+}
+
+#[test]
+fn full_account_keeps_its_group_in_order_and_nobody_else() {
+    let mut line = WaitingLine::default();
+    line.charge(limited(0, WRITES, 8));
+    line.waiters.extend([limited(1, WRITES, 8), waiter(0, 2, MIB), limited(3, READS, 1)]);
+    line.waiters.push_back(limited(4, WRITES, 0));
+    assert_eq!(contenders(&line), [2, 3]);
+    line.credit(WRITES, 4 * MIB);
+    assert_eq!(contenders(&line), [2, 3], "a small request does not pass a large one of its group");
+    line.credit(WRITES, 4 * MIB);
+    assert_eq!(contenders(&line), [1, 2, 3]);
+    line.leave(0, 1);
+    assert_eq!(contenders(&line), [2, 3, 4]);
+}
+
+#[test]
+fn connection_in_the_line_keeps_its_place_when_limits_change() {
+    let mut line = WaitingLine::default();
+    line.charge(limited(0, WRITES, 8));
+    line.waiters.extend([limited(1, WRITES, 8), limited(2, WRITES, 8)]);
+    assert!(line.renew(waiter(0, 1, 8 * MIB)) && !line.renew(waiter(0, 3, MIB)));
+    assert!(!line.renew(waiter(1, 1, MIB)), "of another thread");
+    assert_eq!(contenders(&line), [1]);
+    assert_eq!(line.waiters.len(), 2);
+}
