@@ -29,7 +29,7 @@ mod thread;
 pub use prometheus::render as prometheus;
 pub use protocol::{
     Acknowledge, CONTROL_VERSION, HistoryRange, LogLevel, Refusal, Resize, Set, SetGroup,
-    TraceStart, Verb, greeting,
+    StatsQuery, TraceStart, Verb, greeting,
 };
 pub use thread::{Sockets, Views};
 
@@ -41,8 +41,8 @@ pub trait Answers: Send + Sync {
     /// Why there is none.
     fn answer(&self, verb: &Verb) -> Result<serde_json::Value, Refusal>;
 
-    /// The counters as Prometheus reads them.
-    fn metrics(&self) -> String;
+    /// Counters as Prometheus reads them.
+    fn metrics(&self, query: StatsQuery) -> String;
 
     /// A line for each drive that is not well; none from a daemon that is.
     fn problems(&self) -> Vec<String> {

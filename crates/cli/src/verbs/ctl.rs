@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 
 use crate::config::words::bytes_for_people;
 use crate::verbs::connect::Connect;
-use crate::views::Set;
 use crate::views::growth::VolumeGrowth;
 use crate::views::report::{Drive, Report, Volume};
+use crate::views::{Set, StatsQuery};
 
 const SET_EXAMPLES: &str = "\
 Examples:
@@ -186,7 +186,7 @@ fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
         return Ok((key, value));
     }
     // Which groups there are helps to say what is wrong; without a daemon the key does alone.
-    let report = args.daemon.connect.client().and_then(|mut client| client.stats());
+    let report = args.daemon.connect.client().and_then(|mut client| client.stats(StatsQuery::ALL));
     if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
         bail!(hint);
     }
@@ -258,7 +258,7 @@ fn set(args: &SetArgs) -> Result<ExitCode> {
 }
 
 fn get(args: &GetArgs) -> Result<ExitCode> {
-    let report = args.daemon.connect.client()?.stats()?;
+    let report = args.daemon.connect.client()?.stats(StatsQuery::ALL)?;
     let target: Vec<&str> = args.target.iter().map(String::as_str).collect();
     let (volumes, shown) = match target[..] {
         [] => (report.volumes.iter().collect(), report.groups.iter().collect()),

@@ -12,6 +12,7 @@ pub mod groups;
 mod guests;
 mod table;
 
+use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -21,7 +22,9 @@ use serde_json::{Value, json};
 
 use super::connect::Connect;
 use super::serve::live::dirty_marks::warning;
+use super::serve::live::shown_volumes::VOLUMES_SHOWN;
 use crate::config::words;
+use crate::views::StatsQuery;
 use crate::views::report::Report;
 
 const EXAMPLES: &str = "\
@@ -30,6 +33,7 @@ Examples:
   millrace stat 1                       and then every second, until Ctrl-C
   millrace stat 1 -x                    with all columns, and the 99th percentile
   millrace stat 1 --clients             with a row for each client of a volume
+  millrace stat --all                   with idle volumes, also where there are many
   millrace stat 1 --guests              the queues and I/O threads of virtual machines
   millrace stat 1 --groups              groups of clients: shares, and what holds them
   millrace stat 0.5 10 --json           ten reports as lines of JSON, half a second apart
@@ -65,6 +69,9 @@ pub struct Args {
     /// Print what groups of clients got and what held their I/Os instead
     #[arg(long, conflicts_with_all = ["queues", "clients", "guests"])]
     groups: bool,
+    /// Show idle volumes, too, where there are more than 64 volumes
+    #[arg(long)]
+    all: bool,
     /// Print one line of JSON for each report
     #[arg(long)]
     json: bool,
@@ -96,15 +103,29 @@ impl Args {
             "client" => self.clients,
             _ => true,
         });
+        let idle = if self.all { 0 } else { leave_out_idle(&mut rows, report.idle.volumes) };
         match self.json {
-            true => format!("{}\n", as_json(report, &rows)),
-            false => table::table(&rows, form) + &caches::table(report, before, form),
+            true => format!("{}\n", as_json(report, &rows, idle)),
+            false => table::table(&rows, idle, form) + &caches::table(report, before, form),
         }
     }
 }
 
+/// Leaves out the rows of volumes that did nothing in the interval, where there are many volumes;
+/// gives the number of idle volumes, with those that the daemon left out.
+fn leave_out_idle(rows: &mut Vec<columns::Row>, left_out: usize) -> usize {
+    let volumes = rows.iter().filter(|row| row.kind == "volume").count();
+    if volumes + left_out <= VOLUMES_SHOWN {
+        return left_out;
+    }
+    let busy: HashSet<String> =
+        rows.iter().filter(|row| row.is_busy()).map(|row| row.volume.clone()).collect();
+    rows.retain(|row| busy.contains(&row.volume));
+    left_out + volumes - busy.len()
+}
+
 /// A report as a line of JSON.
-fn as_json(report: &Report, rows: &[columns::Row]) -> Value {
+fn as_json(report: &Report, rows: &[columns::Row], idle: usize) -> Value {
     let volumes = report.volumes.iter().map(|volume| {
         let (size_bytes, unused_bytes) = (volume.size_bytes, volume.unused_bytes);
         json!({ "name": volume.name, "size_bytes": size_bytes, "unused_bytes": unused_bytes })
@@ -118,6 +139,7 @@ fn as_json(report: &Report, rows: &[columns::Row]) -> Value {
         "caches": caches,
         "unacknowledged": unacknowledged,
         "server": report.server,
+        "idle_volumes": idle,
         "rows": rows,
     })
 }
@@ -151,7 +173,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let (start, mut before) = (Instant::now(), None);
     for number in 0..count {
-        let report = client.stats()?;
+        let report = client.stats(StatsQuery { all: args.all })?;
         if !args.json && before.is_none() {
             // Not among the rows, which programs read.
             report.unacknowledged.iter().for_each(|volume| tracing::warn!("{}", warning(volume)));

@@ -23,6 +23,7 @@ use signal_hook::iterator::Signals;
 
 use crate::verbs::connect::Connect;
 use crate::verbs::stat::interval;
+use crate::views::StatsQuery;
 use crate::views::client::Client;
 use model::Model;
 
@@ -69,6 +70,15 @@ pub struct Args {
     interval: Duration,
     #[command(flatten)]
     connect: Connect,
+    /// Show idle volumes, too, where there are more than 64 volumes
+    #[arg(long)]
+    all: bool,
+}
+
+impl Args {
+    fn query(&self) -> StatsQuery {
+        StatsQuery { all: self.all }
+    }
 }
 
 /// Shows the daemon until q or Ctrl-C.
@@ -81,11 +91,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("top needs a terminal; `millrace stat` writes to files and pipes");
     }
     let mut model = Model::new(args.interval);
-    model.update(client.stats()?);
+    model.update(client.stats(args.query())?);
     model.recall(&client.history(model.seconds_recalled())?);
     give_back_at_signals()?;
     let mut terminal = ratatui::try_init()?;
-    let shown = show(&mut terminal, &mut client, &mut model);
+    let shown = show(&mut terminal, (&mut client, args.query()), &mut model);
     give_back();
     // It would say on a terminal that has gone that it cannot show the cursor there.
     std::mem::forget(terminal);
@@ -113,7 +123,7 @@ fn give_back_at_signals() -> anyhow::Result<()> {
 
 fn show(
     terminal: &mut DefaultTerminal,
-    client: &mut Client,
+    (client, query): (&mut Client, StatsQuery),
     model: &mut Model,
 ) -> anyhow::Result<()> {
     let mut next = Instant::now() + model.interval();
@@ -133,7 +143,7 @@ fn show(
             }
         }
         if Instant::now() >= next {
-            model.update(client.stats()?);
+            model.update(client.stats(query)?);
             next = Instant::now() + model.interval();
         }
     }

@@ -21,7 +21,8 @@ use super::locks::Locks;
 use super::report::{Report, TraceStatus};
 use super::settings::{GroupChange, LogLevelChange, VolumeChange};
 use super::{
-    Acknowledge, CONTROL_VERSION, HistoryRange, LogLevel, Resize, Set, SetGroup, TraceStart,
+    Acknowledge, CONTROL_VERSION, HistoryRange, LogLevel, Resize, Set, SetGroup, StatsQuery,
+    TraceStart,
 };
 
 /// Longest wait for an answer, which takes milliseconds.
@@ -118,12 +119,14 @@ impl Client {
         (&self.version, self.pid, &self.path)
     }
 
-    /// All counters.
+    /// Counters; those of idle volumes, too, if the query says so.
     ///
     /// # Errors
     /// If the daemon has gone, or refuses.
-    pub fn stats(&mut self) -> anyhow::Result<Report> {
-        let answer = self.ask("stats", &json!({}))?;
+    pub fn stats(&mut self, query: StatsQuery) -> anyhow::Result<Report> {
+        // An older daemon knows no query, and gives all counters.
+        let query = if query.all { json!(query) } else { json!({}) };
+        let answer = self.ask("stats", &query)?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 

@@ -6,7 +6,10 @@
 //! the request is not complete. `httparse` reads the head; its limits are here. Bodies of requests
 //! are not read. Called by session.rs.
 
-use super::{Answers, HistoryRange, Verb};
+use super::{Answers, HistoryRange, StatsQuery, Verb};
+
+/// Words of a query that ask for idle volumes, too.
+const ALL: [&str; 4] = ["all", "all=", "all=1", "all=true"];
 
 /// Longest head of a request in bytes.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
@@ -38,11 +41,13 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
         Some("HEAD") => true,
         _ => return Some(problem("405 Method Not Allowed\r\nAllow: GET, HEAD")),
     };
-    let (path, query) =
-        request.path.map_or(("/", ""), |path| path.split_once('?').unwrap_or((path, "")));
+    let target = request.path.unwrap_or("/").split('#').next().unwrap_or("/");
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let has = |words: &[&str]| query.split('&').any(|word| words.contains(&word));
+    let stats_query = StatsQuery { all: has(&ALL) };
     let mut response = match path {
-        "/metrics" => response("200 OK", METRICS_TYPE, &answers.metrics()),
-        "/stats.json" => match answers.answer(&Verb::Stats) {
+        "/metrics" => response("200 OK", METRICS_TYPE, &answers.metrics(stats_query)),
+        "/stats.json" => match answers.answer(&Verb::Stats(stats_query)) {
             Ok(stats) => response("200 OK", "application/json", &stats.to_string()),
             Err(_) => problem("500 Internal Server Error"),
         },
@@ -54,8 +59,7 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
             }
         }
         "/healthz" => {
-            let is_strict = query.split('&').any(|word| word == "strict");
-            let degraded = if is_strict { "503 Service Unavailable" } else { "200 OK" };
+            let degraded = if has(&["strict"]) { "503 Service Unavailable" } else { "200 OK" };
             health(&answers.problems(), degraded)
         }
         "/" => response("200 OK", HTML, DASHBOARD),
@@ -105,8 +109,8 @@ mod tests {
             Ok(serde_json::json!({ "uptime_ns": 1 }))
         }
 
-        fn metrics(&self) -> String {
-            "up 1\n".to_owned()
+        fn metrics(&self, query: StatsQuery) -> String {
+            if query.all { "up 1\nall 1\n" } else { "up 1\n" }.to_owned()
         }
     }
 
@@ -119,6 +123,17 @@ mod tests {
         let text = text("GET /metrics?x HTTP/1.1\r\nHost: a\r\n\r\n");
         assert!(text.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4;"));
         assert!(text.contains("\r\nContent-Length: 5\r\n") && text.ends_with("\r\n\r\nup 1\n"));
+    }
+
+    #[test]
+    fn idle_volumes_are_asked_for_by_a_word_of_the_query() {
+        let has_all = |path: &str| text(&format!("GET {path} HTTP/1.1\r\n\r\n")).contains("all 1");
+        for path in ["/metrics?all", "/metrics?x&all=1", "/metrics?all=#top"] {
+            assert!(has_all(path), "{path}");
+        }
+        for path in ["/metrics", "/metrics?", "/metrics?all=0", "/metrics?ball", "/metrics#?all"] {
+            assert!(!has_all(path), "{path}");
+        }
     }
 
     #[test]

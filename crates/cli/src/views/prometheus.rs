@@ -122,6 +122,13 @@ pub fn render(report: &Report) -> String {
         page.family(&name, "counter", help);
         page.sample(&name, &[], seconds(ns));
     }
+    let name = "millrace_idle_volumes";
+    page.family(
+        name,
+        "gauge",
+        "Volumes left out, as they have done nothing; /metrics?all has them.",
+    );
+    page.sample(name, &[], report.idle.volumes);
     drives(&mut page, report);
     volumes(&mut page, report);
     ended(&mut page, report);

@@ -45,8 +45,8 @@ const COMMON: [&str; 2] = ["id", "verb"];
 pub enum Verb {
     /// What runs here: the greeting once more.
     Version,
-    /// All counters.
-    Stats,
+    /// Counters.
+    Stats(StatsQuery),
     /// Samples of the last hour.
     History(HistoryRange),
     /// Record what drives do.
@@ -81,7 +81,7 @@ impl Verb {
     /// True for verbs that change what the daemon does for its clients; all others only look.
     pub fn changes(&self) -> bool {
         match self {
-            Verb::Version | Verb::Stats | Verb::History(_) | Verb::Clients => false,
+            Verb::Version | Verb::Stats(_) | Verb::History(_) | Verb::Clients => false,
             Verb::TraceStart(_) | Verb::TraceStatus | Verb::TraceStop => false,
             Verb::LocksStart | Verb::LocksStatus | Verb::LocksStop => false,
             Verb::LogLevel(asked) => asked.level.is_some(),
@@ -89,6 +89,20 @@ impl Verb {
             Verb::Acknowledge(_) | Verb::Disconnect(_) => true,
         }
     }
+}
+
+/// Counters that are asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatsQuery {
+    /// Those of idle volumes, too, where there are many volumes.
+    #[serde(default)]
+    pub all: bool,
+}
+
+impl StatsQuery {
+    /// The counters of all volumes, however many there are.
+    pub const ALL: StatsQuery = StatsQuery { all: true };
 }
 
 /// What is to be recorded; what is not given excludes nothing.
@@ -251,7 +265,7 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
     };
     let verb = match name {
         "version" => Verb::Version,
-        "stats" => Verb::Stats,
+        "stats" => return arguments(name, fields).map(Verb::Stats),
         "clients" => Verb::Clients,
         "history" => return arguments(name, fields).map(Verb::History),
         "trace-start" => return arguments(name, fields).map(Box::new).map(Verb::TraceStart),
@@ -330,10 +344,19 @@ mod tests {
     #[test]
     fn a_verb_is_read_with_the_id_that_its_reply_repeats() {
         let request = parse(br#"{"verb":"stats","id":7}"#);
-        assert_eq!(request, Request { id: json!(7), verb: Ok(Verb::Stats) });
+        assert_eq!(request, Request { id: json!(7), verb: Ok(Verb::Stats(StatsQuery::default())) });
         let request = parse(b" {\"id\":\"a\", \"verb\" : \"version\"}\r");
         assert_eq!(request, Request { id: json!("a"), verb: Ok(Verb::Version) });
         assert_eq!(reply(&json!("a"), Ok(json!(1))), b"{\"id\":\"a\",\"ok\":1}\n");
+    }
+
+    #[test]
+    fn stats_are_those_of_volumes_in_use_unless_all_are_asked_for() {
+        let asked = |line: &str| parse(line.as_bytes()).verb;
+        let query = |all| Ok(Verb::Stats(StatsQuery { all }));
+        assert_eq!(asked(r#"{"verb":"stats","id":1}"#), query(false));
+        assert_eq!(asked(r#"{"verb":"stats","all":false}"#), query(false));
+        assert_eq!(asked(r#"{"verb":"stats","all":true}"#), query(true));
     }
 
     #[test]
@@ -354,7 +377,9 @@ mod tests {
                     trace-status, trace-stop, locks-start, locks-status, locks-stop, resize, set, \
                     set-group, acknowledge, log-level, clients, disconnect";
         assert_eq!(refusal(r#"{"verb":"stat"}"#).message, text);
-        let text = "stats takes no \"drive\"; remove it";
+        let text = "version takes no \"drive\"; remove it";
+        assert_eq!(refusal(r#"{"verb":"version","drive":"d0"}"#).message, text);
+        let text = "stats: unknown field `drive`, expected `all`";
         assert_eq!(refusal(r#"{"verb":"stats","drive":"d0"}"#).message, text);
         for line in ["", "{", "[]", "7", "{}", r#"{"verb":7}"#, r#"{"verb":"stats","id":[]}"#] {
             assert_eq!(refusal(line).kind, "bad-request", "{line}");

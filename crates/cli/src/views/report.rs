@@ -28,6 +28,9 @@ pub struct Report {
     pub drives: Vec<Drive>,
     /// Volumes.
     pub volumes: Vec<Volume>,
+    /// What is left out of these lists and of the exports: idle volumes, where there are many.
+    #[serde(skip_serializing_if = "IdleCounts::is_none")]
+    pub idle: IdleCounts,
     /// Groups: the default one, those of the configuration, those of clients.
     pub groups: Vec<Group>,
     /// What they did, in the same order.
@@ -59,6 +62,26 @@ pub struct DaemonIdentity {
     pub pid: u32,
     /// Time of day there, in milliseconds since 1970.
     pub unix_ms: u64,
+}
+
+/// Volumes that have done nothing since the daemon began, with their drives and exports.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IdleCounts {
+    /// Volumes.
+    pub volumes: usize,
+    /// Their drives.
+    pub drives: usize,
+    /// Exports of them that had no errors.
+    pub exports: usize,
+}
+
+impl IdleCounts {
+    /// Returns true if nothing is left out.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == IdleCounts::default()
+    }
 }
 
 /// Processor time of the daemon's threads that run now, added up, so far.

@@ -18,6 +18,7 @@ use serde_json::json;
 use super::Daemon;
 use crate::verbs::stat::groups::{self, GroupRow};
 use crate::verbs::stat::interval;
+use crate::views::StatsQuery;
 use crate::views::report::Report;
 use crate::views::settings::Group;
 use causes::{Cause, DRIVE, Explained};
@@ -79,10 +80,10 @@ struct Why {
 /// If the daemon is not there, or has no such volume or export.
 pub fn run(args: &WhyArgs) -> Result<ExitCode> {
     let mut client = args.daemon.connect.client()?;
-    let before = client.stats()?;
+    let before = client.stats(StatsQuery::ALL)?;
     let volume = volume_of(&before, &args.name)?;
     std::thread::sleep(args.seconds);
-    let now = client.stats()?;
+    let now = client.stats(StatsQuery::ALL)?;
     let mut why = why(&volume, &now, &before);
     if volume != args.name {
         let (export, volume) = (visible(&args.name), visible(&volume));

@@ -5,7 +5,7 @@
 //! `HELP` says how each column that iostat defines by what the kernel counts is defined here, by
 //! what the layer counts. The names are those of sysstat 12.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use millrace_block::{Op, Snapshot};
 use serde::Serialize;
@@ -75,6 +75,14 @@ pub struct Row {
     pub driver: BTreeMap<String, u64>,
 }
 
+impl Row {
+    /// Whether something was done in the interval, or is under way.
+    pub fn is_busy(&self) -> bool {
+        let ops = [&self.read, &self.write, &self.discard, &self.flush];
+        self.in_flight > 0 || ops.iter().any(|op| op.ios > 0 || op.merges > 0)
+    }
+}
+
 /// One kind of operation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Columns {
@@ -119,12 +127,20 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
     let since_ns = before.map_or(0, |before| before.uptime_ns);
     let seconds = now.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9;
     let mut rows = Vec::new();
+    let mut drives_of: HashMap<&str, Vec<&Drive>> = HashMap::new();
+    now.drives.iter().for_each(|drive| drives_of.entry(&drive.volume).or_default().push(drive));
+    let earlier_drives = before.iter().flat_map(|before| &before.drives);
+    let earlier_drives: HashMap<&str, &Drive> =
+        earlier_drives.map(|drive| (drive.name.as_str(), drive)).collect();
+    let earlier_volumes = before.iter().flat_map(|before| &before.volumes);
+    let earlier_volumes: HashMap<&str, &Volume> =
+        earlier_volumes.map(|volume| (volume.name.as_str(), volume)).collect();
     for volume in &now.volumes {
-        let drives: Vec<&Drive> =
-            now.drives.iter().filter(|drive| drive.volume == volume.name).collect();
+        let drives = drives_of.remove(volume.name.as_str()).unwrap_or_default();
+        let earlier_of = |drive: &Drive| earlier_drives.get(drive.name.as_str()).copied();
         let of_drives: Vec<Row> =
-            drives.iter().map(|drive| row("drive", drive, before, seconds)).collect();
-        let earlier = before.and_then(|b| b.volumes.iter().find(|e| e.name == volume.name));
+            drives.iter().map(|drive| row("drive", drive, earlier_of(drive), seconds)).collect();
+        let earlier = earlier_volumes.get(volume.name.as_str()).copied();
         let ended = earlier.map(|earlier| earlier.ops.as_slice());
         let mut whole = row_of_ended(&volume.name, (&volume.ops, ended), volume, seconds);
         whole.kind = "volume";
@@ -134,7 +150,7 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
         rows.push(whole);
         rows.extend(of_drives);
         for drive in drives {
-            let earlier = before.and_then(|b| b.drives.iter().find(|e| e.name == drive.name));
+            let earlier = earlier_of(drive);
             for queue in &drive.queues {
                 let of = |earlier: &&report::Queue| earlier.queue == queue.queue;
                 let earlier = earlier.and_then(|e| e.queues.iter().find(of)).map(|e| &e.ops[..]);
@@ -167,13 +183,11 @@ fn row_of_ended(
         ops: ops.iter().map(OpCounts::from).collect(),
         ..Drive::default()
     };
-    let before = before.map(|ops| Report { drives: vec![drive(ops)], ..Report::default() });
-    row("client", &drive(now), before.as_ref(), seconds)
+    row("client", &drive(now), before.map(drive).as_ref(), seconds)
 }
 
-/// A row of what a drive has done since the report `before`.
-fn row(kind: &'static str, drive: &Drive, before: Option<&Report>, seconds: f64) -> Row {
-    let earlier = before.and_then(|before| before.drives.iter().find(|e| e.name == drive.name));
+/// A row of what a drive has done since it was as in `earlier`.
+fn row(kind: &'static str, drive: &Drive, earlier: Option<&Drive>, seconds: f64) -> Row {
     let sums = |wanted: &[Op]| {
         let mut sum = Sum::default();
         let ops = drive.ops.iter().filter(|op| wanted.iter().any(|one| one.name() == op.op));

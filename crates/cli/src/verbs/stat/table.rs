@@ -5,7 +5,7 @@
 //! indented; the short form cuts long ones in the middle. A line below the table names each volume
 //! and drive that failed I/Os.
 
-use millrace_console::{Form, fitted, shortened};
+use millrace_console::{Form, counted, fitted, shortened};
 
 use super::columns::Row;
 
@@ -42,8 +42,9 @@ const COLUMNS: [Column; 24] = [
     ("w_p99", None, |row| row.write.p99_ms),
 ];
 
-/// The rows under a line of names, then who failed I/Os, with an empty line after them.
-pub fn table(rows: &[Row], form: Form) -> String {
+/// The rows under a line of names, then who failed I/Os and the number of idle volumes that have no
+/// rows, with an empty line after them.
+pub fn table(rows: &[Row], idle: usize, form: Form) -> String {
     let name_width = match form {
         Form::Short => NAME_WIDTH,
         Form::Whole => rows.iter().map(|row| label(row).chars().count()).max().unwrap_or(0).max(6),
@@ -70,6 +71,9 @@ pub fn table(rows: &[Row], form: Form) -> String {
         text.push('\n');
     }
     rows.iter().filter_map(failures).for_each(|line| text += &line);
+    if idle > 0 {
+        text += &format!("{} not shown: idle; --all shows all\n", counted(idle, "volume"));
+    }
     text.push('\n');
     text
 }
@@ -144,7 +148,7 @@ mod tests {
     fn the_whole_form_has_all_of_iostats_columns_under_their_names() {
         let read = Columns { per_second: 1234.5, p99_ms: 0.25, ..Columns::default() };
         let rows = [row("volume", "v", read.clone()), row("drive", "a-long-name-of-a-drive", read)];
-        let text = table(&rows, Form::Whole);
+        let text = table(&rows, 0, Form::Whole);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4);
         assert!(lines.iter().take(3).all(|line| line.len() == lines[0].len()), "{text}");
@@ -168,7 +172,7 @@ mod tests {
         rows[1].flush.errors = 3;
         rows[1].flush.ios = 4;
         for form in [Form::Short, Form::Whole] {
-            let text = table(&rows, form);
+            let text = table(&rows, 0, form);
             let below: Vec<&str> = text.lines().skip(4).collect();
             assert_eq!(below, ["drive d0: 5 of 32 read I/Os, 3 of 4 flush I/Os failed", ""]);
         }
@@ -183,11 +187,12 @@ mod tests {
             ..Columns::default()
         };
         let rows = [row("volume", "v", Columns::default()), row("queue", &"n".repeat(99), read)];
-        let text = table(&rows, Form::Short);
+        let text = table(&rows, 3, Form::Short);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         let cells = ["r/s", "rkB/s", "r_await", "w/s", "aqu-sz", "%util"];
         let expected = ["99999999", "999999999", "999999", "99999999", "0.50", "100.0"];
         assert_eq!(cells.map(|name| at(&text, 2, name)), expected);
+        assert!(text.ends_with("\n3 volumes not shown: idle; --all shows all\n\n"), "{text}");
         assert!(text.lines().nth(2).unwrap().starts_with("    nn\u{2026}nnnnnn "), "{text}");
     }
 }

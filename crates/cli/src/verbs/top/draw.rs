@@ -170,6 +170,9 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     let since = model.is_since_start().then(|| "all since the start".to_owned());
     let mut first = vec!["millrace".to_owned()];
     first.extend(host.into_iter().chain([up, every, order]).chain(since));
+    if report.idle.volumes > 0 {
+        first.push(format!("idle volumes {}", report.idle.volumes));
+    }
     if model.is_held() {
         first.push("HELD".to_owned());
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::views::session::PATIENCE;
-use crate::views::{Refusal, Verb};
+use crate::views::{Refusal, StatsQuery, Verb};
 
 /// Answers `stats` with a long value and `version` with a short one.
 struct Fixed;
@@ -21,7 +21,7 @@ impl Answers for Fixed {
         }
     }
 
-    fn metrics(&self) -> String {
+    fn metrics(&self, _query: StatsQuery) -> String {
         "up 1\n".to_owned()
     }
 }

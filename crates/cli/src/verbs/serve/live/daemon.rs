@@ -29,6 +29,7 @@ use super::lock_statistics::LockStatistics;
 use super::processor_time;
 use super::resize;
 use super::sampler::{Sampler, unix_ms};
+use super::shown_volumes::ShownVolumes;
 use super::trace_recording::TraceRecording;
 use super::volume_settings;
 use crate::config::ServePlan;
@@ -36,7 +37,7 @@ use crate::views::caches::CacheCounts;
 use crate::views::clients::{Clients, ConnectedClient};
 use crate::views::guests::GuestThread;
 use crate::views::settings::{GroupChange, LogLevelChange};
-use crate::views::{self, Answers, LogLevel, Refusal, SetGroup, Verb, report};
+use crate::views::{self, Answers, LogLevel, Refusal, SetGroup, StatsQuery, Verb, report};
 
 /// Seconds of samples in an answer unless more or fewer are asked for.
 const HISTORY_S: usize = 120;
@@ -122,18 +123,30 @@ impl LiveDaemon {
         self.failed.look(self.disks().map(|disk| disk.failures().count), Instant::now())
     }
 
-    fn report(&self) -> report::Report {
+    /// The counters that a query asks for.
+    fn report(&self, query: StatsQuery) -> report::Report {
         let groups = &self.servers.groups;
-        let drives = self
-            .volumes
-            .iter()
-            .flat_map(|volume| volume.drives().iter().map(|disk| drive(volume.name(), disk)));
+        let shown = ShownVolumes::of(&self.volumes, query);
+        let drives = self.volumes.iter().flat_map(|volume| {
+            let is_shown = shown.has(volume.name());
+            volume.drives().iter().map(move |disk| (volume.name(), disk, is_shown))
+        });
+        let drives = drives.zip(&self.schedulers).zip(self.failed_last_minute());
+        let drives = drives.filter(|(((.., is_shown), _), _)| *is_shown);
+        let drives = drives.map(|(((volume, disk, _), scheduler), failed_last_minute)| {
+            let configured = configured((drive(volume, disk), scheduler));
+            report::Drive { failed_last_minute, ..configured }
+        });
         let failures = self.servers.failures();
         let exports = self.exports.iter().zip(failures).map(|(export, failed)| report::Export {
             errors: failed.count,
             last_error: failed.last.to_owned(),
             ..export.clone()
         });
+        let exports: Vec<_> =
+            exports.filter(|one| one.errors > 0 || shown.has(&one.volume)).collect();
+        let mut idle = shown.idle;
+        idle.exports = self.exports.len() - exports.len();
         report::Report {
             daemon: report::DaemonIdentity {
                 host: uname().nodename().to_string_lossy().into_owned(),
@@ -142,20 +155,14 @@ impl LiveDaemon {
                 unix_ms: unix_ms(),
             },
             uptime_ns: u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX),
-            drives: drives
-                .zip(&self.schedulers)
-                .zip(self.failed_last_minute())
-                .map(|(drive, failed_last_minute)| report::Drive {
-                    failed_last_minute,
-                    ..configured(drive)
-                })
-                .collect(),
-            volumes: self.volumes.iter().map(|one| volume(one)).collect(),
+            drives: drives.collect(),
+            volumes: shown.volumes.iter().map(|one| volume(one)).collect(),
+            idle,
             groups: group_settings::list(groups, self.targets.said(groups)),
-            group_counts: group_counts::counts(groups, &self.volumes),
+            group_counts: group_counts::counts(groups, &shown.volumes),
             caches: self.caches.iter().map(|cache| CacheCounts::new(cache)).collect(),
             unacknowledged: self.marks.lost(),
-            exports: exports.collect(),
+            exports,
             guests: self.guests(),
             processor: processor_time::of_process(),
             server: server(
@@ -224,7 +231,7 @@ impl Answers for LiveDaemon {
     fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
         match verb {
             Verb::Version => Ok(views::greeting()),
-            Verb::Stats => value(self.report()),
+            Verb::Stats(query) => value(self.report(*query)),
             Verb::Clients => value(self.clients()),
             Verb::Disconnect(asked) => self.disconnect(asked.client).and_then(value),
             Verb::History(range) => value(self.sampler.last(range.seconds.unwrap_or(HISTORY_S))),
@@ -242,8 +249,8 @@ impl Answers for LiveDaemon {
         }
     }
 
-    fn metrics(&self) -> String {
-        views::prometheus(&self.report())
+    fn metrics(&self, query: StatsQuery) -> String {
+        views::prometheus(&self.report(query))
     }
 
     fn problems(&self) -> Vec<String> {
