@@ -1,21 +1,22 @@
 //! A look at all counters once a second, for the hour of samples.
 //!
 //! Owns the counters of the last look, from which the next one takes the difference. A volume that
-//! nobody uses costs the sum of its clients' counters and nothing else, so that an idle daemon
-//! stays idle. Called by the watch; sample_ring.rs keeps the samples.
+//! nobody has used yet costs a look at its drives' locks, and no memory. A volume whose clients are
+//! quiet costs the sum of their counters. So an idle daemon stays idle, with 10,000 disks, too.
+//! Called by the watch; sample_ring.rs keeps the samples.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use millrace::{Cache, ServedGroups};
 use millrace_block::{
-    Disk, GroupId, Op, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot, Volume,
+    Disk, GroupId, Op, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot, Volume, is_unused,
 };
 use millrace_machine::Native;
 
 use super::sample_ring::{Reading, SampleRing};
-use crate::views::history::{HEAT_ROWS, History, Sample};
+use crate::views::history::{HEAT_ROWS, History, SERIES_MAX, Sample};
 
 /// The samples, and what the next one is compared with.
 #[derive(Debug)]
@@ -31,7 +32,8 @@ struct Samples {
 #[derive(Debug)]
 struct Counters {
     at: Instant,
-    volumes: Vec<VolumeCounters>,
+    /// `None` of a volume that nobody has used yet: its histograms of zeroes would be 10 KiB.
+    volumes: Vec<Option<VolumeCounters>>,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -66,12 +68,15 @@ impl Sampler {
     ) {
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Samples { ring, last } = &mut *samples;
-        let is_cached =
-            |volume: &Volume<Native>| caches.iter().any(|one| one.below().name() == volume.name());
+        let cached: HashSet<&str> = caches.iter().map(|cache| cache.below().name()).collect();
         let read = |(at, volume): (usize, &Arc<Volume<Native>>)| {
+            if !was_used(volume) {
+                return None;
+            }
             // A cache has work for drives while clients are quiet.
-            let before = last.volumes.get(at).filter(|_| !is_cached(volume));
-            VolumeCounters::read(volume, before)
+            let before = last.volumes.get(at).and_then(Option::as_ref);
+            let before = before.filter(|_| !cached.contains(volume.name()));
+            Some(VolumeCounters::read(volume, before))
         };
         let volumes_now = volumes.iter().enumerate().map(read).collect();
         let now = Counters { at: Instant::now(), volumes: volumes_now };
@@ -85,6 +90,11 @@ impl Sampler {
     pub fn last(&self, seconds: usize) -> History {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).ring.last(seconds)
     }
+}
+
+/// Whether a thread has come to a drive of a volume.
+fn was_used(volume: &Volume<Native>) -> bool {
+    !volume.drives().iter().chain(volume.disks()).all(|disk| is_unused(disk))
 }
 
 impl VolumeCounters {
@@ -139,7 +149,8 @@ fn sample(last: &Counters, now: &Counters, since: Duration) -> Sample {
     let (mut latency, mut timed) = (Snapshot::default(), 0);
     let empty = VolumeCounters::default();
     for (at, volume) in now.volumes.iter().enumerate() {
-        let before = last.volumes.get(at).unwrap_or(&empty);
+        let Some(volume) = volume else { continue };
+        let before = last.volumes.get(at).and_then(Option::as_ref).unwrap_or(&empty);
         for (op, (is, was)) in
             Op::ALL.into_iter().zip(volume.clients.ops.iter().zip(&before.clients.ops))
         {
@@ -183,7 +194,8 @@ fn heat(latency: &Snapshot, since: Duration) -> Vec<(u8, u32)> {
     rows.map(|(row, count)| (row as u8, rate(count, since).max(1) as u32)).collect()
 }
 
-/// I/Os of volumes, drives and groups between two looks.
+/// I/Os of volumes, drives and groups between two looks. Where there are more volumes than series,
+/// a volume begins to count when it is first used.
 fn readings(
     volumes: &[Arc<Volume<Native>>],
     groups: &ServedGroups,
@@ -195,7 +207,15 @@ fn readings(
     let mut of_groups: HashMap<GroupId, u64> = HashMap::new();
     let empty = VolumeCounters::default();
     for (at, (volume, is)) in volumes.iter().zip(&now.volumes).enumerate() {
-        let was = last.volumes.get(at).unwrap_or(&empty);
+        let Some(is) = is else {
+            if volumes.len() <= SERIES_MAX {
+                of_volumes.push((volume.name().to_owned(), 0, 0));
+                let drives = volume.drives().iter();
+                of_drives.extend(drives.map(|disk| (disk.name().to_owned(), 0, 0)));
+            }
+            continue;
+        };
+        let was = last.volumes.get(at).and_then(Option::as_ref).unwrap_or(&empty);
         let mut in_flight = 0;
         for (at, (disk, drive)) in volume.drives().iter().zip(&is.drives).enumerate() {
             let before = was.drives.get(at).copied().unwrap_or_default();
@@ -251,7 +271,7 @@ mod tests {
                 stage_ns: [0, ios, ios * 2, ios * 3],
             };
             let volume = VolumeCounters { clients, drives: vec![drive], groups: Vec::new() };
-            Counters { at, volumes: vec![volume] }
+            Counters { at, volumes: vec![None, Some(volume)] }
         };
         let start = Instant::now();
         let (last, now) = (look(100, start), look(300, start + Duration::from_secs(2)));

@@ -10,7 +10,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use millrace::{DriveWorkers, Servers};
-use millrace_block::{Failure, Failures, Op};
+use millrace_block::{Disk, Failure, Failures, Op, is_unused};
+use millrace_machine::Native;
 use signal_hook::consts::SIGTERM;
 
 use super::daemon::LiveDaemon;
@@ -154,8 +155,11 @@ impl Watch {
             watch.daemon.caches().iter().map(|cache| DirtySnapshot::now(cache)).collect()
         };
         let inside = |watch: &Watch| -> Vec<(u64, u64)> {
-            let stats = watch.daemon.disks().map(|disk| disk.stats());
-            stats.map(|stats| (stats.in_flight(), stats.ios())).collect()
+            let inside_drive = |disk: &Arc<Disk<Native>>| {
+                let stats = (!is_unused(disk)).then(|| disk.stats());
+                stats.map_or((0, 0), |stats| (stats.in_flight(), stats.ios()))
+            };
+            watch.daemon.disks().map(inside_drive).collect()
         };
         let (mut before, mut was_inside, mut looks) = (owed(self), inside(self), 0);
         while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
