@@ -6,10 +6,10 @@
 //!
 //! Invariants: only a socket file made here is removed, and only while it is still the same file;
 //! whoever checks, removes and binds `PATH` has locked `PATH.lock` meanwhile, and leaves a mark of
-//! its process there as long as it listens. No descriptor is spent on that. A mark of a process that
-//! runs is respected, one of a process that is gone is not. Whoever has the lock looks whether the
-//! file that it locked is still the one at that path, and takes the next one if it is not: so the
-//! file may go, and two servers never have it.
+//! its process there as long as it listens. No descriptor is spent on that. The mark of a process
+//! that runs is respected, one of a process that is gone is not. Whoever has the lock looks whether
+//! the file that it locked is still the one at that path, and takes the next one if it is not: so
+//! the file may go, and two servers never have it.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};

@@ -37,6 +37,7 @@ mod serve_config;
 mod serve_endings;
 mod serve_files;
 mod serve_idle;
+mod serve_many;
 mod serve_messages;
 mod serve_placement;
 mod serve_serving;
