@@ -324,8 +324,8 @@ impl Driver<Native> for FileDriver {
     }
 
     fn may_open_late(&self) -> bool {
-        // A thread without io_uring must refuse such a drive at the start.
-        self.config.aio != Aio::Uring
+        // A start refuses a drive that must have io_uring, or threads, where there are none.
+        !matches!(self.config.aio, Aio::Uring | Aio::Threads)
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {

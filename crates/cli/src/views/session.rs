@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use millrace::Allow;
+use millrace_console::visible;
 use rustix::event::PollFlags;
 use serde_json::Value;
 
@@ -23,6 +24,8 @@ pub const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10
 /// Requests of one client in a turn; then the others have theirs.
 const REQUESTS_A_TURN: usize = 16;
 const READ_BYTES: usize = 4096;
+/// Most bytes of a request that the log shows.
+const LOGGED_BYTES_MAX: usize = 500;
 
 /// A connected socket that never blocks.
 enum Socket {
@@ -74,6 +77,8 @@ pub struct Session {
     last: bool,
     /// Refusal of verbs that change anything; none for a client that may use them.
     read_only: Option<Refusal>,
+    /// The client's process and user, for the log.
+    peer: String,
 }
 
 impl Session {
@@ -85,7 +90,10 @@ impl Session {
     pub fn control(socket: UnixStream, admins: &Allow) -> io::Result<Session> {
         socket.set_nonblocking(true)?;
         let read_only = admins.check(socket.as_raw_fd()).err().map(|who| denied(admins, &who));
+        let peer = rustix::net::sockopt::socket_peercred(&socket)?;
         let mut session = Session::new(Socket::Control(socket));
+        session.peer =
+            format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw());
         session.output = protocol::line(&protocol::greeting());
         session.read_only = read_only;
         Ok(session)
@@ -103,12 +111,23 @@ impl Session {
     fn new(socket: Socket) -> Session {
         let (input, output) = (Vec::new(), Vec::new());
         let owed_since = Some(Instant::now());
-        Session { socket, input, output, sent: 0, owed_since, last: false, read_only: None }
+        let (last, read_only, peer) = (false, None, String::new());
+        Session { socket, input, output, sent: 0, owed_since, last, read_only, peer }
     }
 
     /// Whether it is of the control socket.
     pub fn is_control(&self) -> bool {
         matches!(self.socket, Socket::Control(_))
+    }
+
+    /// Returns true for a client of the control socket that may only read.
+    pub fn is_reader(&self) -> bool {
+        self.is_control() && self.read_only.is_some()
+    }
+
+    /// Returns true for a client of the metrics page whose request has not come yet.
+    pub fn awaits_page_request(&self) -> bool {
+        !self.is_control() && self.output.is_empty()
     }
 
     /// The socket and what it is waited for.
@@ -227,10 +246,19 @@ impl Session {
             });
         };
         let request = protocol::parse(&self.input[..end]);
-        self.input.drain(..=end);
-        let outcome = request.verb.and_then(|verb| match &self.read_only {
-            Some(refusal) if verb.changes() => Err(refusal.clone()),
-            _ => answers.answer(&verb),
+        let line: Vec<u8> = self.input.drain(..=end).take(LOGGED_BYTES_MAX.min(end)).collect();
+        let outcome = request.verb.and_then(|verb| {
+            let changes = verb.changes();
+            let outcome = match &self.read_only {
+                Some(refusal) if changes => Err(refusal.clone()),
+                _ => answers.answer(&verb),
+            };
+            if changes {
+                let (line, peer) = (String::from_utf8_lossy(&line), &self.peer);
+                let refused = if outcome.is_ok() { "" } else { ", which is refused" };
+                tracing::info!("control: {peer} asks for {}{refused}", visible(&line));
+            }
+            outcome
         });
         Some(protocol::reply(&request.id, outcome))
     }

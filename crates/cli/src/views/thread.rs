@@ -9,7 +9,7 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -173,11 +173,15 @@ impl Loop {
                     break;
                 }
             };
-            match self.sessions.iter().filter(|session| session.is_control()).count() {
-                ..CLIENTS_MAX => {
-                    self.sessions.extend(Session::control(socket, &self.sockets.admins));
-                }
-                _ => turn_away(&socket, CLIENTS_MAX),
+            let count = self.sessions.iter().filter(|session| session.is_control()).count();
+            let admins = &self.sockets.admins;
+            // Those that may only read keep nobody out who may do more.
+            let has_place = count < CLIENTS_MAX
+                || admins.check(socket.as_raw_fd()).is_ok()
+                    && drop_oldest(&mut self.sessions, Session::is_reader);
+            match has_place {
+                true => self.sessions.extend(Session::control(socket, admins)),
+                false => turn_away(&socket, CLIENTS_MAX),
             }
         }
         while let Some(metrics) = &self.sockets.metrics {
@@ -188,9 +192,11 @@ impl Loop {
                     break;
                 }
             };
-            match self.sessions.iter().filter(|session| !session.is_control()).count() {
-                ..CLIENTS_MAX => self.sessions.extend(Session::metrics(socket)),
-                _ => drop(socket),
+            let count = self.sessions.iter().filter(|session| !session.is_control()).count();
+            // Clients that ask for nothing keep nobody out who does.
+            if count < CLIENTS_MAX || drop_oldest(&mut self.sessions, Session::awaits_page_request)
+            {
+                self.sessions.extend(Session::metrics(socket));
             }
         }
     }
@@ -210,6 +216,12 @@ impl Loop {
             }
         }
     }
+}
+
+/// Drops the oldest session of a kind, which the last one comes after; false if there is none.
+fn drop_oldest(sessions: &mut Vec<Session>, is_kind: impl Fn(&Session) -> bool) -> bool {
+    let oldest = sessions.iter().position(is_kind);
+    oldest.map(|at| sessions.remove(at)).is_some()
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use millrace_machine::{Machine, Native};
 use super::Observer;
 use super::client_report::{ClientReport, client_number};
 use super::connection::{Connection, Phase, client_log};
+use super::execute::Core;
 use super::memory::waiting_line::MemoryWait;
 use super::server_state::ThreadMessage;
 use super::worker::Worker;
@@ -29,7 +30,8 @@ impl Observer {
     }
 
     /// Disconnects the client of a number, once what it has in flight is answered; a client that
-    /// still negotiates at once. Returns its report, or `None` if there is no such client.
+    /// still negotiates, or for which this is called again, at once. Returns its report, or `None`
+    /// if there is no such client.
     #[must_use]
     pub fn disconnect(&self, number: u16) -> Option<ClientReport> {
         self.ask(|to| ThreadMessage::Disconnect(number, to)).pop()
@@ -64,7 +66,12 @@ pub(crate) fn disconnect(worker: &mut Worker, number: u16, to: &Sender<ClientRep
     let Some(conn) = worker.conns.iter_mut().flatten().find(is_it) else { return };
     let _ = to.send(report_of(thread, conn));
     client_log::ended(thread, conn, "an operator disconnects it");
-    conn.end_session(&mut worker.core.submitter.tickets, &mut worker.core.pool);
+    let Core { submitter, pool, .. } = &mut worker.core;
+    match conn.phase {
+        // Asked for once more: its requests, or its reading of replies, take too long.
+        Phase::Draining => conn.kill(&mut submitter.tickets, pool),
+        _ => conn.end_session(&mut submitter.tickets, pool),
+    }
     conn.touch(&mut worker.touched);
 }
 
@@ -91,6 +98,7 @@ fn report_of(thread: usize, conn: &Connection) -> ClientReport {
 /// The reason for which no request of a client is taken now.
 fn waits_for(conn: &Connection) -> &'static str {
     match conn.memory_wait {
+        _ if conn.phase == Phase::Draining => "its last replies to leave",
         MemoryWait::None if conn.waits_to_send() => "the client to read its replies",
         MemoryWait::None if conn.history.stopped_ns != 0 => "earlier requests",
         MemoryWait::None => "",

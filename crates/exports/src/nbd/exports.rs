@@ -48,10 +48,14 @@ pub(crate) struct ServedVolume {
 }
 
 impl ServedVolume {
-    /// A thread makes a lane of the volume.
-    pub(crate) fn enter_lane(&self) {
+    /// A client may use the volume.
+    pub(crate) fn note_used(&self) {
         // Relaxed: read when the threads stop, and a thread's own lanes are known to it.
         self.was_used.store(true, Ordering::Relaxed);
+    }
+
+    /// A thread makes a lane of the volume.
+    pub(crate) fn enter_lane(&self) {
         self.lanes.fetch_add(1, Ordering::SeqCst);
     }
 

@@ -30,7 +30,7 @@ Examples:
   millrace ctl clients                shows the numbers
   millrace ctl disconnect 1001        ends the connection of client 1001
 
-Its requests in flight are answered first. Many clients connect again at once; to keep one out, see \
+Its requests in flight are answered first, unless it is asked for again. Many clients connect again at once; to keep one out, see \
 allow-users of [[listener]], or tls-allow of [[export]].
 Exit status: 0 if it is disconnected, 2 if there is no such client.
 ";
@@ -79,12 +79,18 @@ pub fn disconnect(args: &DisconnectArgs) -> Result<ExitCode> {
     let client = args.daemon.connect.client()?.disconnect(args.client)?;
     say(&match args.daemon.json {
         true => format!("{}\n", json!(client)),
-        false => format!(
-            "client {} ({}) of export {} is disconnected\n",
-            client.client,
-            visible(&client.peer),
-            or_dash(&client.export)
-        ),
+        false => {
+            let after = match client.in_flight {
+                0 => String::new(),
+                count => format!(
+                    " when its {count} requests in flight are answered; the same command again \
+                     does not wait for them"
+                ),
+            };
+            let (number, peer) = (client.client, visible(&client.peer));
+            let export = or_dash(&client.export);
+            format!("client {number} ({peer}) of export {export} is disconnected{after}\n")
+        }
     });
     Ok(ExitCode::SUCCESS)
 }

@@ -44,10 +44,8 @@ impl Core {
         }
         let Some(buffer) = self.pool.take(waiter, part) else {
             return Err(match self.pool.budget().refusal(bytes, part) {
-                Some(why) if conn.held_bytes == 0 => {
-                    self.refuse(conn, granted, request, (Errno::Enomem, why))
-                }
-                _ => self.wait(conn, waiter),
+                Some(why) => self.refuse(conn, granted, request, (Errno::Enomem, why)),
+                None => self.wait(conn, waiter),
             });
         };
         conn.held_bytes = held_bytes;

@@ -163,6 +163,7 @@ impl Core {
             }
         };
         self.submitter.lanes[lane].clients += 1;
+        export.served.note_used();
         client_log::granted(self.pool.thread(), conn, &info.name, session.style());
         let rules = Rules::new(info, &session);
         // Or a little more than it was told, if the volume grew in between.

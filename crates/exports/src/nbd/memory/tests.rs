@@ -136,6 +136,20 @@ fn what_is_free_beyond_the_shared_part_is_for_windows() {
 }
 
 #[test]
+fn what_the_pool_has_is_for_those_whose_turn_it_is() {
+    let budget = MemoryBudget::new(8 * MIB, 4);
+    let (_reactor, mut pool) = pool(&budget, 2 * MIB);
+    let used = pool.take(waiter(0, 0, MIB), MemoryPart::Shared).unwrap();
+    budget.change_line(|line| line.waiters.push_back(waiter(1, 7, MIB)));
+    assert!(pool.take(waiter(0, 1, MIB), MemoryPart::Shared).is_none());
+    assert_eq!((pool.in_use(), budget.mapped_bytes()), (1, 2 * MIB));
+    budget.change_line(|line| line.leave(1, 7));
+    let next = pool.take(waiter(0, 1, MIB), MemoryPart::Shared).unwrap();
+    assert_eq!(budget.mapped_bytes(), 2 * MIB, "the same region");
+    [used, next].into_iter().for_each(|buffer| pool.give(buffer));
+}
+
+#[test]
 fn unused_regions_above_the_bound_go_back_at_once() {
     let budget = MemoryBudget::new(8 * MIB, 4);
     let (_reactor, mut pool) = pool(&budget, 2 * MIB);

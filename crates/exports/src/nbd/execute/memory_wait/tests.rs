@@ -227,6 +227,11 @@ fn what_no_room_is_left_for_beside_a_stuck_drives_memory_is_refused() {
         let refused = trial.read(&mut conn, 1, mib * MIB).unwrap_err();
         assert_eq!(refused, Without::Refused(Errno::Enomem), "{mib} MiB");
     }
+    let mut holder = connection(4).0;
+    let little = trial.read(&mut holder, 1, 4096).unwrap();
+    assert_eq!(trial.read(&mut holder, 1, 32 * MIB).unwrap_err(), Without::Waits);
+    assert_eq!(holder.memory_wait, MemoryWait::Buffers, "what it holds comes back first");
+    trial.give(little);
     let buffer = trial.read(&mut conn, 1, 8 * MIB).unwrap();
     trial.give(buffer);
     trial.give(stuck);
