@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use millrace_authority::{Authority, Validity};
 use millrace_tests::{MILLRACE, MILLRACE_LAB, client, poll_within, run_within};
 use serde_json::{Value, json};
 
@@ -31,6 +32,10 @@ Measures millrace and a rival in turn and prints the ratio of their IOPS, the wo
   nbd-file     NBD over a file, direct I/O, and qemu-nbd with --cache=none --aio=io_uring
   nbd-cached   NBD over a file through the page cache, and nbdkit's file plugin
   nbd-ram      NBD over memory, and nbdkit's memory plugin
+  nbd-tls      NBD over memory with TLS, and nbdkit's memory plugin
+  cache-hits   NBD over a volume with a write-back cache in memory that holds all that is used, and
+               qemu-nbd with --cache=writeback
+  cache-misses the same with a cache of a quarter of what is used
   vhost        vhost-user-blk over a file, and qemu-storage-daemon with io_uring
 
   --short        twelve cells in about three minutes
@@ -45,8 +50,18 @@ Needs fio, qemu-nbd, qemu-storage-daemon and nbdkit. MILLRACE_BIN and MILLRACE_L
 programs to measure, such as target/release/millrace and target/release/millrace-lab. All cells take
 about two hours.";
 
-const WORKS: [&str; 7] =
-    ["file", "file-huge", "stripe", "nbd-file", "nbd-cached", "nbd-ram", "vhost"];
+const WORKS: [&str; 10] = [
+    "file",
+    "file-huge",
+    "stripe",
+    "nbd-file",
+    "nbd-cached",
+    "nbd-ram",
+    "nbd-tls",
+    "cache-hits",
+    "cache-misses",
+    "vhost",
+];
 const KINDS: [&str; 4] = ["read", "randread", "write", "randwrite"];
 /// Cells of `--short`: what a first look should see.
 const SHORT: [(&str, &str, &str, u32, u32); 12] = [
@@ -64,6 +79,8 @@ const SHORT: [(&str, &str, &str, u32, u32); 12] = [
     ("vhost", "randread", "4k", 32, 1),
 ];
 const FILE_BYTES: u64 = 1 << 30;
+/// Bytes that are used where a cache is to hold them.
+const HOT_BYTES: u64 = 128 << 20;
 /// How long a server may take to listen, and a run to end beside its length.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -90,12 +107,15 @@ struct Setting {
     seconds: u64,
     rounds: usize,
     dir: PathBuf,
+    /// Certificates of servers and clients.
+    authority: Authority,
 }
 
 fn all_cells() -> Vec<Cell> {
     let mut cells = Vec::new();
-    let mut add = |work, sizes: &[&'static str], depths: &[u32], jobs: &[u32]| {
-        for rw in KINDS {
+    let mut add = |work: &'static str, sizes: &[&'static str], depths: &[u32], jobs: &[u32]| {
+        let is_random = work.starts_with("cache") || work == "nbd-tls";
+        for rw in KINDS.into_iter().filter(|rw| !is_random || rw.starts_with("rand")) {
             for bs in sizes {
                 for depth in depths {
                     for jobs in jobs {
@@ -113,6 +133,10 @@ fn all_cells() -> Vec<Cell> {
     for work in ["nbd-file", "nbd-cached", "nbd-ram"] {
         add(work, &sizes, &[1, 8, 64], &[1, 4]);
     }
+    add("nbd-tls", &["4k", "64k"], &[1, 64], &[1, 4]);
+    for work in ["cache-hits", "cache-misses"] {
+        add(work, &["4k"], &[1, 64], &[1, 4]);
+    }
     add("vhost", &["4k", "128k"], &[1, 32, 128], &[1]);
     cells
 }
@@ -124,8 +148,8 @@ fn short_cells() -> Vec<Cell> {
 /// The rival of a kind of work.
 fn rival(work: &str) -> &'static str {
     match work {
-        "nbd-file" => "qemu-nbd",
-        "nbd-cached" | "nbd-ram" => "nbdkit",
+        "nbd-file" | "cache-hits" | "cache-misses" => "qemu-nbd",
+        "nbd-cached" | "nbd-ram" | "nbd-tls" => "nbdkit",
         "vhost" => "qemu-storage-daemon",
         _ => "fio",
     }
@@ -180,33 +204,47 @@ impl Drop for Server {
 }
 
 /// Both sides' servers for a kind of work: ours, then the rival's.
-fn servers(work: &str, dir: &Path) -> Result<Vec<Server>, String> {
+fn servers(work: &str, setting: &Setting) -> Result<Vec<Server>, String> {
+    let dir = &setting.dir;
     let sockets = ["ours", "rival"].map(|side| dir.join(format!("{work}-{side}.s")));
     let [our_file, rival_file] = [0, 1].map(|n| dir.join(format!("f{n}")).display().to_string());
     let [our_socket, rival_socket] = sockets.clone().map(|path| path.display().to_string());
     let (spec, listen) = match work {
         "nbd-file" => (format!("file:path={our_file}"), "nbd"),
         "nbd-cached" => (format!("file:path={our_file},direct=false"), "nbd"),
-        "nbd-ram" => ("ram:size=1g".to_owned(), "nbd"),
+        "nbd-ram" | "nbd-tls" => ("ram:size=1g".to_owned(), "nbd"),
+        "cache-hits" | "cache-misses" => (format!("file:path={our_file}"), "nbd"),
         "vhost" => (format!("file:path={our_file}"), "vhost-user-blk"),
         _ => return Ok(Vec::new()),
     };
     let config = dir.join(format!("{work}.toml"));
+    let certificates = setting.authority.folder().display();
+    let more = match work {
+        "cache-hits" | "cache-misses" => "cache = { size = \"256m\" }\n".to_owned(),
+        _ => String::new(),
+    };
+    let server = match work {
+        "nbd-tls" => format!(
+            "[server]\ntls = {{ certificate = \"{certificates}/server-cert.pem\", \
+             key = \"{certificates}/server-key.pem\" }}\n"
+        ),
+        _ => String::new(),
+    };
     let text = format!(
-        "[[drive]]\nname = \"d\"\nspec = \"{spec}\"\n[[volume]]\nname = \"v\"\ndrives = [\"d\"]\n\
-         [[export]]\nvolume = \"v\"\n{listen} = \"unix:{our_socket}\"\n"
+        "{server}[[drive]]\nname = \"d\"\nspec = \"{spec}\"\n[[volume]]\nname = \"v\"\n\
+         drives = [\"d\"]\n{more}[[export]]\nvolume = \"v\"\n{listen} = \"unix:{our_socket}\"\n"
     );
     std::fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;
     let mut ours = Command::new(MILLRACE.path());
     ours.arg("serve").arg(&config);
     let mut theirs = Command::new(rival(work));
     match work {
-        "nbd-file" => theirs.args([
+        "nbd-file" | "cache-hits" | "cache-misses" => theirs.args([
             "-t",
             "-f",
             "raw",
-            "--cache=none",
-            "--aio=io_uring",
+            if work == "nbd-file" { "--cache=none" } else { "--cache=writeback" },
+            if work == "nbd-file" { "--aio=io_uring" } else { "--aio=threads" },
             "-e",
             "8",
             "-k",
@@ -215,6 +253,15 @@ fn servers(work: &str, dir: &Path) -> Result<Vec<Server>, String> {
         ]),
         "nbd-cached" => theirs.args(["-f", "-U", &rival_socket, "file", &rival_file]),
         "nbd-ram" => theirs.args(["-f", "-U", &rival_socket, "memory", "1G"]),
+        "nbd-tls" => theirs.args([
+            "-f",
+            "--tls=require",
+            &format!("--tls-certificates={certificates}"),
+            "-U",
+            &rival_socket,
+            "memory",
+            "1G",
+        ]),
         _ => theirs.args([
             "--blockdev",
             &format!("driver=file,filename={rival_file},node-name=d,aio=io_uring,cache.direct=on"),
@@ -246,7 +293,8 @@ fn output_of(mut command: Command, limit: Duration) -> Result<Value, String> {
 fn fio(cell: &Cell, setting: &Setting, own: &[String]) -> Result<(Sample, f64), String> {
     let mut command = Command::new("fio");
     command.args(["--name=m", "--time_based", "--group_reporting", "--output-format=json"]);
-    command.args(["--norandommap", "--thread", &format!("--size={FILE_BYTES}")]);
+    let bytes = if cell.work == "cache-hits" { HOT_BYTES } else { FILE_BYTES };
+    command.args(["--norandommap", "--thread", &format!("--size={bytes}")]);
     command.args([format!("--rw={}", cell.rw), format!("--bs={}", cell.bs)]);
     command.args([format!("--iodepth={}", cell.depth), format!("--runtime={}", setting.seconds)]);
     command.args(own);
@@ -318,7 +366,13 @@ fn run_side(
         _ => {
             let name = if side == 0 { "v" } else { "" };
             let socket = servers[side].socket.display();
-            let uri = format!("--uri=nbd+unix:///{name}?socket={socket}");
+            let uri = match cell.work {
+                "nbd-tls" => format!(
+                    "--uri=nbds+unix:///{name}?socket={socket}&tls-certificates={}",
+                    setting.authority.folder().join("client-folder").display()
+                ),
+                _ => format!("--uri=nbd+unix:///{name}?socket={socket}"),
+            };
             fio(cell, setting, &["--ioengine=nbd".into(), uri, format!("--numjobs={}", cell.jobs)])
         }
     }?;
@@ -395,7 +449,10 @@ fn lines(rows: &[Row]) -> Vec<Vec<String>> {
 }
 
 fn run(words: &[String]) -> Result<(), String> {
-    let mut setting = Setting { seconds: 2, rounds: 3, dir: std::env::temp_dir() };
+    let authority = Authority::new("matrix");
+    authority.issue("server", &["localhost"], Validity::Now);
+    authority.client_folder(&authority, "client", Validity::Now);
+    let mut setting = Setting { seconds: 2, rounds: 3, dir: std::env::temp_dir(), authority };
     let (mut cells, mut works, mut is_json) = (all_cells(), WORKS.to_vec(), false);
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -436,7 +493,7 @@ fn run(words: &[String]) -> Result<(), String> {
         if of_work.is_empty() {
             continue;
         }
-        let servers = servers(work, dir.path())?;
+        let servers = servers(work, &setting)?;
         for cell in of_work {
             rows.push(
                 measure(cell, &setting, &servers).map_err(|error| format!("{work}: {error}"))?,

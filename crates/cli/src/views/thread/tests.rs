@@ -163,6 +163,26 @@ fn metrics_are_served_beside_it() {
 }
 
 #[test]
+fn connections_that_ask_for_nothing_keep_no_page_from_others() {
+    let served = serve();
+    let idle: Vec<TcpStream> = (0..3 * CLIENTS_MAX)
+        .map(|_| {
+            let mut socket = TcpStream::connect(served.http).unwrap();
+            socket.write_all(b"GET /st").unwrap();
+            socket
+        })
+        .collect();
+    for _ in 0..10 {
+        let mut socket = TcpStream::connect(served.http).unwrap();
+        socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut page = String::new();
+        socket.read_to_string(&mut page).unwrap();
+        assert!(page.ends_with("up 1\n"), "{page}");
+    }
+    drop(idle);
+}
+
+#[test]
 fn dropping_it_ends_the_thread_and_removes_the_socket() {
     let served = serve();
     let Served { _views: views, path, _dir: dir, .. } = served;
