@@ -450,8 +450,8 @@ fn lines(rows: &[Row]) -> Vec<Vec<String>> {
 
 fn run(words: &[String]) -> Result<(), String> {
     let authority = Authority::new("matrix");
-    authority.issue("server", &["localhost"], Validity::Now);
-    authority.client_folder(&authority, "client", Validity::Now);
+    let _ = authority.issue("server", &["localhost"], Validity::Now);
+    let _ = authority.client_folder(&authority, "client", Validity::Now);
     let mut setting = Setting { seconds: 2, rounds: 3, dir: std::env::temp_dir(), authority };
     let (mut cells, mut works, mut is_json) = (all_cells(), WORKS.to_vec(), false);
     let mut words = words.iter();
