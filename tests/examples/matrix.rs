@@ -107,7 +107,7 @@ struct Setting {
     seconds: u64,
     rounds: usize,
     dir: PathBuf,
-    /// Certificates of servers and clients.
+    /// The certificate of servers, and of their CA.
     authority: Authority,
 }
 
@@ -363,16 +363,17 @@ fn run_side(
             let socket = servers[side].socket.display();
             bench(cell, setting, &["--connect".into(), format!("vhost-user:{socket}")])
         }
+        // fio has no way to name certificates.
+        ("nbd-tls", _) => {
+            let (socket, ca) = (servers[side].socket.display(), setting.authority.ca());
+            let name = if side == 0 { "v" } else { "" };
+            let uri = format!("nbd:uri=nbds+unix:///{name}?socket={socket}");
+            bench(cell, setting, &["--drive".into(), format!("{uri},tls-ca={}", ca.display())])
+        }
         _ => {
             let name = if side == 0 { "v" } else { "" };
             let socket = servers[side].socket.display();
-            let uri = match cell.work {
-                "nbd-tls" => format!(
-                    "--uri=nbds+unix:///{name}?socket={socket}&tls-certificates={}",
-                    setting.authority.folder().join("client-folder").display()
-                ),
-                _ => format!("--uri=nbd+unix:///{name}?socket={socket}"),
-            };
+            let uri = format!("--uri=nbd+unix:///{name}?socket={socket}");
             fio(cell, setting, &["--ioengine=nbd".into(), uri, format!("--numjobs={}", cell.jobs)])
         }
     }?;
@@ -451,7 +452,6 @@ fn lines(rows: &[Row]) -> Vec<Vec<String>> {
 fn run(words: &[String]) -> Result<(), String> {
     let authority = Authority::new("matrix");
     let _ = authority.issue("server", &["localhost"], Validity::Now);
-    let _ = authority.client_folder(&authority, "client", Validity::Now);
     let mut setting = Setting { seconds: 2, rounds: 3, dir: std::env::temp_dir(), authority };
     let (mut cells, mut works, mut is_json) = (all_cells(), WORKS.to_vec(), false);
     let mut words = words.iter();
