@@ -128,7 +128,7 @@ impl<M: Machine> Accounts<M> {
         self.rare.lock().failures.note(failure);
     }
 
-    /// Whether no thread has an account yet, or had one.
+    /// Returns true if no thread has, or had, an account.
     pub(crate) fn is_unused(&self) -> bool {
         self.ledger.lock().opened() == 0
     }

@@ -184,7 +184,7 @@ pub(crate) struct FileState {
     /// Transfers end at multiples of this, in bytes.
     pub(crate) transfer_unit: u64,
     pub(crate) bounce_bytes: usize,
-    /// What is written where the file system cannot zero a range; one for all drives.
+    /// Zeroes to write where the file system cannot zero a range; one buffer for all drives.
     pub(crate) zeroes: &'static Buffer,
     pub(crate) no_punch: AtomicBool,
     /// A sync has failed. The system reports a lost write once, to one of those who share the file,

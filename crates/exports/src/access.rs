@@ -38,7 +38,8 @@ impl SocketAccess {
         self.mode.is_some() || self.owner.is_some() || self.group.is_some()
     }
 
-    /// Whether a socket's file is the same with other access, whoever is let in after connecting.
+    /// Returns true if a socket's file is the same with other access; clients that are let in after
+    /// connecting may differ.
     pub(crate) fn has_same_file(&self, other: &SocketAccess) -> bool {
         (self.mode, self.owner, self.group) == (other.mode, other.owner, other.group)
     }

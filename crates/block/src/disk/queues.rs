@@ -16,10 +16,10 @@ use crate::queue::controller::queue_tags;
 use crate::queue::driver::{Driver, HwQueues, QueueKind};
 use crate::queue::{HardwareQueue, SoftwareQueue, Spread};
 
-/// What is known of the queues of a disk before they are made.
+/// Counts of the queues of a disk, which are known before the queues are made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueShape {
-    /// What the driver has.
+    /// Hardware queues of the driver.
     pub(crate) hw: HwQueues,
     /// Software queues, and hardware queues without that of a worker.
     pub(crate) shared: (usize, usize),

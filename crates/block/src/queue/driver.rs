@@ -218,9 +218,9 @@ pub trait Driver<M: Machine>: Send + Sync {
         let _ = thread;
         self.open_queue(index, depth)
     }
-    /// Whether its queues, which belong to threads, may be opened when their thread first needs
-    /// them, after the start: opening one is quick, waits for nobody, and takes nothing that may be
-    /// short beyond what the first queues of such drives on the thread take.
+    /// Returns true if its queues, which belong to threads, may be opened when their thread first
+    /// needs them, after the start: opening one is quick, waits for nobody, and takes nothing that
+    /// may be short beyond what the first queues of such drives on the thread take.
     fn may_open_late(&self) -> bool {
         false
     }

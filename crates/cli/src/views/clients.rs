@@ -35,7 +35,7 @@ pub struct ConnectedClient {
     pub export: String,
     /// Its group; empty while it negotiates.
     pub group: String,
-    /// How long it has been connected, in nanoseconds.
+    /// Time since it connected, in nanoseconds.
     pub connected_ns: u64,
     /// Requests that it has sent.
     pub requests: u64,
@@ -43,7 +43,7 @@ pub struct ConnectedClient {
     pub bytes: u64,
     /// Requests that are not answered yet.
     pub in_flight: u32,
-    /// What its next request waits for; empty if it does not wait.
+    /// Reason for which its next request waits; empty if it does not wait.
     pub waits_for: String,
 }
 

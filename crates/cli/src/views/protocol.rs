@@ -95,7 +95,7 @@ impl Verb {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatsQuery {
-    /// Those of idle volumes, too, where there are many volumes.
+    /// Counters of idle volumes, too, where there are many volumes.
     #[serde(default)]
     pub all: bool,
 }
@@ -150,7 +150,7 @@ pub struct Acknowledge {
     pub volume: String,
 }
 
-/// How far back samples are wanted.
+/// Range of the samples that are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryRange {

@@ -28,7 +28,7 @@ pub struct Report {
     pub drives: Vec<Drive>,
     /// Volumes.
     pub volumes: Vec<Volume>,
-    /// What is left out of these lists and of the exports: idle volumes, where there are many.
+    /// Numbers of idle volumes, drives and exports that are left out, where there are many.
     #[serde(skip_serializing_if = "IdleCounts::is_none")]
     pub idle: IdleCounts,
     /// Groups: the default one, those of the configuration, those of clients.

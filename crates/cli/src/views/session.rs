@@ -254,9 +254,12 @@ impl Session {
                 _ => answers.answer(&verb),
             };
             if changes {
-                let (line, peer) = (String::from_utf8_lossy(&line), &self.peer);
-                let refused = if outcome.is_ok() { "" } else { ", which is refused" };
-                tracing::info!("control: {peer} asks for {}{refused}", visible(&line));
+                let (text, peer) = (String::from_utf8_lossy(&line), &self.peer);
+                match &outcome {
+                    Ok(_) => tracing::info!("control: {peer} has asked for {}", visible(&text)),
+                    // A client that may only read could fill the log.
+                    Err(_) => tracing::debug!("control: {peer} was refused {}", visible(&text)),
+                }
             }
             outcome
         });

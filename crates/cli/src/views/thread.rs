@@ -175,7 +175,7 @@ impl Loop {
             };
             let count = self.sessions.iter().filter(|session| session.is_control()).count();
             let admins = &self.sockets.admins;
-            // Those that may only read keep nobody out who may do more.
+            // Clients that may only read keep nobody out who may do more.
             let has_place = count < CLIENTS_MAX
                 || admins.check(socket.as_raw_fd()).is_ok()
                     && drop_oldest(&mut self.sessions, Session::is_reader);

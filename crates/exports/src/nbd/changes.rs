@@ -117,7 +117,8 @@ impl Server {
     }
 }
 
-/// Volumes that a change took away, for whoever closes them.
+/// Volumes that a change took away. The server does not flush them any more: whoever closes them
+/// does that first.
 pub struct RemovedVolumes(Vec<Arc<ServedVolume>>);
 
 impl RemovedVolumes {

@@ -23,7 +23,7 @@ pub struct ClientReport {
     pub peer: String,
     /// The name of its export; empty while it negotiates.
     pub export: String,
-    /// How long it has been connected, in nanoseconds.
+    /// Time since it connected, in nanoseconds.
     pub connected_ns: u64,
     /// Requests it has sent.
     pub requests: u64,
@@ -33,6 +33,6 @@ pub struct ClientReport {
     pub in_flight: u32,
     /// Its group.
     pub group: GroupId,
-    /// What its next request waits for; empty if it does not wait.
+    /// Reason for which its next request waits; empty if it does not wait.
     pub waits_for: &'static str,
 }

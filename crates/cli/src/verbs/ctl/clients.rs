@@ -66,6 +66,10 @@ pub fn show(args: &ClientsArgs) -> Result<ExitCode> {
     }
     say(&match args.daemon.json {
         true => format!("{}\n", json!(clients)),
+        false if clients.clients.is_empty() => match &args.export {
+            Some(export) => format!("no client of an export {} is connected\n", visible(export)),
+            None => "no client is connected\n".to_owned(),
+        },
         false => table(&clients),
     });
     Ok(ExitCode::SUCCESS)
@@ -96,9 +100,6 @@ pub fn disconnect(args: &DisconnectArgs) -> Result<ExitCode> {
 }
 
 fn table(clients: &Clients) -> String {
-    if clients.clients.is_empty() {
-        return "no client is connected\n".to_owned();
-    }
     let mut table = Table::new();
     table.load_style(NOTHING).set_header([
         "client",
@@ -192,6 +193,5 @@ mod tests {
         );
         assert_eq!(rows[2][..4], ["1001", "-", "-", "00:00:00"]);
         assert!(!text.contains('\u{1b}'), "{text:?}");
-        assert_eq!(table(&Clients::default()), "no client is connected\n");
     }
 }

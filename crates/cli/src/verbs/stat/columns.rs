@@ -76,7 +76,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Whether something was done in the interval, or is under way.
+    /// Returns true if something was done in the interval, or is under way.
     pub fn is_busy(&self) -> bool {
         let ops = [&self.read, &self.write, &self.discard, &self.flush];
         self.in_flight > 0 || ops.iter().any(|op| op.ios > 0 || op.merges > 0)

@@ -25,7 +25,7 @@ pub(crate) fn size_class(buffer_bytes: usize) -> usize {
     CLASS_BYTES.iter().filter(|longest| buffer_bytes > **longest).count()
 }
 
-/// What a connection's next request waits for.
+/// State of a connection whose next request waits for memory, or does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryWait {
     None,

@@ -92,7 +92,7 @@ impl Sampler {
     }
 }
 
-/// Whether a thread has come to a drive of a volume.
+/// Returns true if some thread has used a drive of a volume.
 fn was_used(volume: &Volume<Native>) -> bool {
     !volume.drives().iter().chain(volume.disks()).all(|disk| is_unused(disk))
 }

@@ -17,9 +17,9 @@ pub const VOLUMES_SHOWN: usize = 64;
 
 /// Volumes of a report, and the number of those left out.
 pub struct ShownVolumes<'a> {
-    /// Those that it has, in the order of the configuration.
+    /// The volumes that are shown, in the order of the configuration.
     pub volumes: Vec<Arc<Volume<Native>>>,
-    /// What is left out; exports are for the caller to count.
+    /// Numbers of what is left out, but for exports, which the caller counts.
     pub idle: IdleCounts,
     left_out: HashSet<&'a str>,
 }
@@ -42,13 +42,13 @@ impl<'a> ShownVolumes<'a> {
         }
     }
 
-    /// Whether the volume of a name is shown.
+    /// Returns true if the volume of a name is shown.
     pub fn has(&self, volume: &str) -> bool {
         !self.left_out.contains(volume)
     }
 }
 
-/// Whether nobody has used a volume yet, and nothing is wrong with its drives.
+/// Returns true if nobody has used a volume yet, and nothing is wrong with its drives.
 fn is_idle(volume: &Volume<Native>) -> bool {
     let did_nothing = |disk: &Arc<Disk<Native>>| {
         is_unused(disk) || {
