@@ -14,10 +14,17 @@ use millrace_machine::{Lock, Machine, Order, Word};
 
 /// A value that is there from some moment on.
 pub(crate) struct MadeLater<M: Machine, T> {
-    /// Written once, by whoever holds `making`, before `is_made` becomes 1.
+    /// Written once, by whoever holds the lock of `making`.
     value: UnsafeCell<T>,
+    /// None for a value that was there from the start.
+    making: Option<Making<M>>,
+}
+
+/// The state of a value that is made later.
+struct Making<M: Machine> {
+    /// 1 once the value is written.
     is_made: M::Word,
-    making: M::Lock<()>,
+    lock: M::Lock<()>,
 }
 
 // SAFETY: the value is written only before anybody may read it, and Sync from then on.
@@ -26,28 +33,21 @@ unsafe impl<M: Machine, T: Send + Sync> Sync for MadeLater<M, T> {}
 impl<M: Machine, T> MadeLater<M, T> {
     /// A value to be made later, with an empty one in its place.
     pub(crate) fn later(empty: T) -> Self {
-        Self::with(empty, 0)
+        let (is_made, lock) = (M::Word::new(0), M::Lock::new("made-later", ()));
+        MadeLater { value: UnsafeCell::new(empty), making: Some(Making { is_made, lock }) }
     }
 
     /// A value that is there.
     pub(crate) fn made(value: T) -> Self {
-        Self::with(value, 1)
-    }
-
-    fn with(value: T, is_made: u64) -> Self {
-        MadeLater {
-            value: UnsafeCell::new(value),
-            is_made: M::Word::new(is_made),
-            making: M::Lock::new("made-later", ()),
-        }
+        MadeLater { value: UnsafeCell::new(value), making: None }
     }
 
     /// The value, if it is made.
     pub(crate) fn get(&self) -> Option<&T> {
         // Acquire pairs with the Release in `make`.
-        let is_made = self.is_made.load(Order::Acquire) == 1;
+        let is_made = |making: &Making<M>| making.is_made.load(Order::Acquire) == 1;
         // SAFETY: nobody writes it any more.
-        is_made.then(|| unsafe { &*self.value.get() })
+        self.making.as_ref().is_none_or(is_made).then(|| unsafe { &*self.value.get() })
     }
 
     /// The value, which is made: see the invariant above.
@@ -61,16 +61,17 @@ impl<M: Machine, T> MadeLater<M, T> {
     /// Makes it, unless it is made.
     #[cold]
     pub(crate) fn make(&self, make: impl FnOnce() -> T) {
-        let making = self.making.lock();
+        let Some(Making { is_made, lock }) = &self.making else { return };
+        let held = lock.lock();
         // Relaxed: under the lock.
-        if self.is_made.load(Order::Relaxed) == 0 {
+        if is_made.load(Order::Relaxed) == 0 {
             // SAFETY: whoever reads it has seen the word below, which only the holder of the lock
             // sets.
             unsafe { *self.value.get() = make() };
             // Release pairs with the Acquire in `get`.
-            self.is_made.store(1, Order::Release);
+            is_made.store(1, Order::Release);
         }
-        drop(making);
+        drop(held);
     }
 }
 
