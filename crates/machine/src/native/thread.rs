@@ -24,6 +24,8 @@ use crate::{CpuId, Machine, Native, Thread};
 const TRIAL_STACK_BYTES: usize = 64 << 10;
 /// How long such threads may take to be gone.
 const GONE_NS: u64 = 200_000_000;
+/// How often a refused thread is tried again, 5 ms apart.
+const REFUSED_RETRIES: u32 = 30;
 
 /// A joined-on-demand thread.
 #[derive(Debug)]
@@ -87,11 +89,18 @@ impl Native {
         let closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
         let mut threads = Vec::new();
         let mut refused = None;
+        // A thread that was joined still counts until the kernel has put it away, which takes a
+        // while on a busy machine: a refusal is final when it lasts.
+        let mut retries = REFUSED_RETRIES;
         while threads.len() < count && refused.is_none() {
             let gate = Arc::clone(&gate);
             let wait = move || drop(gate.lock());
             match Builder::new().stack_size(TRIAL_STACK_BYTES).spawn(wait) {
                 Ok(thread) => threads.push(thread),
+                Err(_) if retries > 0 => {
+                    retries -= 1;
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 Err(error) => refused = Some((threads.len(), error)),
             }
         }
@@ -100,7 +109,6 @@ impl Native {
             // A thread that does nothing does not panic.
             let _ = thread.join();
         }
-        // A thread that was joined still counts until the kernel has put it away.
         let patience_ns = Native::now() + GONE_NS;
         while tasks() > before && Native::now() < patience_ns {
             std::thread::sleep(Duration::from_millis(1));
