@@ -17,13 +17,14 @@ mod http;
 mod protocol;
 
 use libfuzzer_sys::fuzz_target;
-use protocol::{Refusal, Verb};
+use protocol::{HistoryRange, Refusal, StatsQuery, Verb};
 use serde_json::{Value, json};
 
 /// As the daemon's, of which it has the name and the shape.
 pub trait Answers {
     fn answer(&self, verb: &Verb) -> Result<Value, Refusal>;
-    fn metrics(&self) -> String;
+    fn metrics(&self, query: StatsQuery) -> String;
+    fn problems(&self) -> Vec<String>;
 }
 
 struct Daemon;
@@ -32,13 +33,17 @@ impl Answers for Daemon {
     fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
         match verb {
             Verb::Version => Ok(protocol::greeting()),
-            Verb::Stats => Ok(json!({ "uptime_ns": 1 })),
+            Verb::Stats(_) => Ok(json!({ "uptime_ns": 1 })),
             _ => Err(Refusal::new("busy", "a recording is under way")),
         }
     }
 
-    fn metrics(&self) -> String {
+    fn metrics(&self, _: StatsQuery) -> String {
         "up 1\n".to_owned()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        vec!["drive d0: 1 failed request in the last minute".to_owned()]
     }
 }
 

@@ -28,8 +28,8 @@ mod thread;
 
 pub use prometheus::render as prometheus;
 pub use protocol::{
-    Acknowledge, CONTROL_VERSION, HistoryRange, LogLevel, Refusal, Resize, Set, SetGroup,
-    StatsQuery, TraceStart, Verb, greeting,
+    Acknowledge, CONTROL_VERSION, Disconnect, HistoryRange, LogLevel, Refusal, Resize, Set,
+    SetGroup, StatsQuery, TraceStart, Verb, greeting,
 };
 pub use thread::{Sockets, Views};
 

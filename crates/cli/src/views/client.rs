@@ -14,15 +14,15 @@ use millrace_console::visible;
 use nix::unistd::{Group, User};
 use serde_json::{Value, json};
 
-use super::clients::{Clients, ConnectedClient, Disconnect};
+use super::clients::{Clients, ConnectedClient};
 use super::growth::VolumeGrowth;
 use super::history::History;
 use super::locks::Locks;
 use super::report::{Report, TraceStatus};
 use super::settings::{GroupChange, LogLevelChange, VolumeChange};
 use super::{
-    Acknowledge, CONTROL_VERSION, HistoryRange, LogLevel, Resize, Set, SetGroup, StatsQuery,
-    TraceStart,
+    Acknowledge, CONTROL_VERSION, Disconnect, HistoryRange, LogLevel, Resize, Set, SetGroup,
+    StatsQuery, TraceStart,
 };
 
 /// Longest wait for an answer, which takes milliseconds.

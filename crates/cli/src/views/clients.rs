@@ -7,14 +7,6 @@ use millrace::ServedGroups;
 use millrace_exports::nbd::ClientReport;
 use serde::{Deserialize, Serialize};
 
-/// The client that is to be disconnected.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Disconnect {
-    /// Its number.
-    pub client: u16,
-}
-
 /// The clients of NBD at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

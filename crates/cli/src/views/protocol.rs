@@ -11,8 +11,6 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::clients::Disconnect;
-
 /// Version of the protocol. It grows when a client for an older one would misunderstand; verbs and
 /// fields that are added leave it as it is.
 pub const CONTROL_VERSION: u32 = 1;
@@ -148,6 +146,14 @@ pub struct Resize {
 pub struct Acknowledge {
     /// Its name.
     pub volume: String,
+}
+
+/// The client that is to be disconnected.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disconnect {
+    /// Its number.
+    pub client: u16,
 }
 
 /// Range of the samples that are wanted.
