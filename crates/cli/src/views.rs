@@ -21,6 +21,7 @@ mod http;
 pub mod locks;
 mod prometheus;
 mod protocol;
+pub mod reload_report;
 pub mod report;
 mod session;
 pub mod settings;
@@ -28,7 +29,7 @@ mod thread;
 
 pub use prometheus::render as prometheus;
 pub use protocol::{
-    Acknowledge, CONTROL_VERSION, Disconnect, HistoryRange, LogLevel, Refusal, Resize, Set,
+    Acknowledge, CONTROL_VERSION, Disconnect, HistoryRange, LogLevel, Refusal, Reload, Resize, Set,
     SetGroup, StatsQuery, TraceStart, Verb, greeting,
 };
 pub use thread::{Sockets, Views};

@@ -157,6 +157,8 @@ pub struct VhostServer {
     exports: Vec<RunningExport>,
     failed: Failed,
     notes: Vec<String>,
+    backend: Backend,
+    say: Say,
 }
 
 impl VhostServer {
@@ -169,25 +171,60 @@ impl VhostServer {
         config.exports.iter().try_for_each(check)?;
         let endpoints = config.exports.iter().map(|export| bind(&export.socket));
         let endpoints = endpoints.collect::<Result<Vec<_>, Error>>()?;
-        let mut server =
-            VhostServer { exports: Vec::new(), failed: Failed::default(), notes: Vec::new() };
-        for export in &config.exports {
-            server.start_threads(export, &config)?;
+        let VhostConfig { exports, backend, say } = config;
+        let (failed, running) = (Failed::default(), Vec::new());
+        let mut server = VhostServer { exports: running, failed, notes: Vec::new(), backend, say };
+        for export in &exports {
+            server.start_threads(export)?;
         }
         // Only now that all of them can serve does the first frontend get an answer.
-        for (index, (export, endpoint)) in config.exports.iter().zip(endpoints).enumerate() {
-            server.exports[index].start_control(export, endpoint)?;
+        for (running, (export, endpoint)) in
+            server.exports.iter_mut().zip(exports.iter().zip(endpoints))
+        {
+            running.start_control(export, endpoint)?;
         }
         server.notes.dedup();
-        foreseen_shortage(&config.exports).iter().for_each(|text| (config.say)(text));
+        foreseen_shortage(&exports).iter().for_each(|text| (server.say)(text));
         Ok(server)
     }
 
+    /// Starts one more export while the others serve, and returns when it serves.
+    ///
+    /// # Errors
+    /// As [`VhostServer::start`]; nothing of the export is left running then.
+    pub fn add(&mut self, export: &VhostExport) -> Result<(), Error> {
+        check(export)?;
+        let endpoint = bind(&export.socket)?;
+        let before = self.exports.len();
+        let started = self.start_threads(export).and_then(|()| {
+            let running = self.exports.last_mut().expect("an export that starts is in the list");
+            running.start_control(export, endpoint)
+        });
+        if started.is_err() {
+            let _ = end_exports(self.exports.drain(before..).collect(), Duration::ZERO);
+        }
+        started
+    }
+
+    /// Stops the exports of these names as [`VhostServer::stop`] does, while the others serve; what
+    /// went wrong.
+    #[must_use]
+    pub fn remove(&mut self, names: &[&str], drain_timeout: Duration) -> Vec<String> {
+        let is_removed = |running: &mut RunningExport| names.contains(&running.name.as_str());
+        end_exports(self.exports.extract_if(.., is_removed).collect(), drain_timeout)
+    }
+
+    /// Returns true if a frontend is connected to the export of this name.
+    #[must_use]
+    pub fn has_frontend(&self, name: &str) -> bool {
+        self.exports.iter().any(|running| running.name == name && running.link.is_connected())
+    }
+
     /// Starts the I/O threads of an export and waits until they serve.
-    fn start_threads(&mut self, export: &VhostExport, config: &VhostConfig) -> Result<(), Error> {
-        let log = Log::new(&export.name, &config.say);
+    fn start_threads(&mut self, export: &VhostExport) -> Result<(), Error> {
+        let log = Log::new(&export.name, &self.say);
         let count = export.thread_count();
-        let settings = settings(export, config.backend);
+        let settings = settings(export, self.backend);
         let lock = (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ()));
         let common = Arc::new(Common::new(Arc::clone(&export.volume), settings, log, lock));
         let link = FrontendLink::new()
@@ -249,31 +286,38 @@ impl VhostServer {
         self.halt(drain_timeout)
     }
 
-    fn halt(&mut self, drain_timeout: Duration) -> Vec<String> {
-        let mut limit = Deadline::after(drain_timeout);
-        for export in &self.exports {
-            export.common.stop.give(drain_timeout);
-            export.thread_states.iter().for_each(|state| state.orders.ring());
-        }
-        let mut failures = Vec::new();
-        for mut export in self.exports.drain(..) {
-            let name = &export.name;
-            if !export.has_ended(&mut limit) {
-                let text = "an I/O thread is stuck in a drive or in what a frontend shares, and is left \
-                            behind";
-                failures.push(format!("export {name}: {text}"));
-            } else if let Err(text) = export.threads.join().in_words() {
-                failures.push(format!("export {name}: {text}"));
-            }
-            // Only now, so that guests hear of the last answers.
-            export.link.shut_down();
-            if !export.control.into_iter().fold(true, |whole, thread| thread.join() & whole) {
-                failures.push(format!("export {name}: its control thread panicked"));
-            }
-            failures.extend(export.threads.reports().flatten());
-        }
-        failures
+    /// [`VhostServer::stop`] for an owner that keeps the server, which has no exports then.
+    #[must_use]
+    pub fn halt(&mut self, drain_timeout: Duration) -> Vec<String> {
+        end_exports(std::mem::take(&mut self.exports), drain_timeout)
     }
+}
+
+/// Stops exports, all at the same time; what went wrong.
+fn end_exports(exports: Vec<RunningExport>, drain_timeout: Duration) -> Vec<String> {
+    let mut limit = Deadline::after(drain_timeout);
+    for export in &exports {
+        export.common.stop.give(drain_timeout);
+        export.thread_states.iter().for_each(|state| state.orders.ring());
+    }
+    let mut failures = Vec::new();
+    for mut export in exports {
+        let name = &export.name;
+        if !export.has_ended(&mut limit) {
+            let text = "an I/O thread is stuck in a drive or in what a frontend shares, and is left \
+                        behind";
+            failures.push(format!("export {name}: {text}"));
+        } else if let Err(text) = export.threads.join().in_words() {
+            failures.push(format!("export {name}: {text}"));
+        }
+        // Only now, so that guests hear of the last answers.
+        export.link.shut_down();
+        if !export.control.into_iter().fold(true, |whole, thread| thread.join() & whole) {
+            failures.push(format!("export {name}: its control thread panicked"));
+        }
+        failures.extend(export.threads.reports().flatten());
+    }
+    failures
 }
 
 impl Drop for VhostServer {

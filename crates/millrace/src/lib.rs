@@ -148,12 +148,15 @@ pub use millrace_cache::{
 pub use millrace_drives::{Spec, Words, nearest, open_on};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};
+#[cfg(feature = "serve")]
+pub use opening::MoreVolumes;
 pub use opening::{Opened, Opening};
 #[cfg(feature = "serve")]
 pub use serve::{
-    Allow, ExportConfig, ExportFailures, GuestConfig, Identity, Listen, ListenerConfig,
-    ListenerTls, Observers, PeerNames, Say, ServeConfig, ServedGroups, Server, ServerConfig,
-    ServerFiles, Servers, SocketAccess, StopReport, Threads, TlsConfig, VhostSocket,
+    Allow, ConfigDifference, ExportConfig, ExportFailures, GuestConfig, Identity, Listen,
+    ListenerConfig, ListenerTls, Observers, PeerNames, ReloadError, ReloadOptions, Reloaded, Say,
+    SchedulerChange, ServeConfig, ServedGroups, Server, ServerConfig, ServerFiles, Servers,
+    SocketAccess, StopReport, Threads, TlsConfig, VhostSocket,
 };
 pub use serving::{check_scheduler, check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};

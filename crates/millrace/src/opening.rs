@@ -7,6 +7,8 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "serve")]
+use millrace_block::Controller;
 use millrace_block::{Disk, Error, ErrorKind, Groups, Volume};
 use millrace_cache::Cache;
 use millrace_drives::Cancel;
@@ -37,6 +39,74 @@ pub struct Opened {
     pub warnings: Vec<String>,
     /// Files that were not there before, for a program that fails later and takes them back.
     pub created: Created,
+    /// What drives that are opened later share with these.
+    /// `None` only while drives are being opened.
+    site: Option<OpenSite>,
+}
+
+/// What drives that are opened one after the other share.
+struct OpenSite {
+    host: Host,
+    /// Where the drives that are open keep their data.
+    places: Places,
+    /// Drives that were opened so far: the number of the next one in traces.
+    opened: usize,
+}
+
+/// Volumes that were opened in addition to others.
+#[cfg(feature = "serve")]
+pub struct MoreVolumes {
+    /// In the order of the configuration.
+    pub volumes: Vec<Arc<Volume<Native>>>,
+    /// The cache of each volume that has one, with the number of its flusher's queue.
+    pub caches: Vec<(Arc<Cache<Native>>, u16)>,
+    /// Remarks for a person.
+    pub notes: Vec<String>,
+    /// What is hardly meant, such as that a drive's file is a qcow2 image.
+    pub warnings: Vec<String>,
+    /// Files that were not there before.
+    pub(crate) created: Created,
+}
+
+#[cfg(feature = "serve")]
+impl Opened {
+    /// Opens further volumes, which share groups, controllers and traces with these. They are not
+    /// in the list of [`Opened::volumes`] yet.
+    ///
+    /// # Errors
+    /// As [`Opened::open`].
+    pub(crate) fn open_more(&mut self, config: &OpenConfig) -> Result<MoreVolumes, StartError> {
+        let site = self.site.take().expect("drives are opened by one caller at a time");
+        let mut opening = Opening::at(config, site);
+        let mut open = || {
+            while opening.next_drive().is_some() {
+                opening.open_next()?;
+            }
+            opening.make_volumes()
+        };
+        let made = open();
+        let created = if made.is_ok() { opening.created.keep() } else { Created::default() };
+        let Opening { mut site, mut notes, warnings, disks, .. } = opening;
+        let opened = made.map(|(volumes, caches)| {
+            notes.extend(volumes.iter().filter_map(|volume| unused_space(volume)));
+            MoreVolumes { volumes, caches, notes, warnings, created }
+        });
+        if opened.is_err() {
+            site.places.forget(|name| disks.iter().any(|disk| disk.name() == name));
+        }
+        self.site = Some(site);
+        opened
+    }
+
+    /// Forgets drives that were closed, whose files others may have from now on.
+    pub(crate) fn forget_drives(&mut self, is_closed: impl Fn(&str) -> bool) {
+        self.site.iter_mut().for_each(|site| site.places.forget(&is_closed));
+    }
+
+    /// Controllers that drives which are opened later may name.
+    pub(crate) fn controllers(&mut self) -> &mut Vec<Arc<Controller<Native>>> {
+        &mut self.site.as_mut().expect("drives are opened by one caller at a time").host.controllers
+    }
 }
 
 impl Opened {
@@ -81,20 +151,24 @@ impl Opened {
     }
 }
 
+/// Volumes, and the cache of each that has one, with the number of its flusher's queue.
+type VolumesAndCaches = (Vec<Arc<Volume<Native>>>, Vec<(Arc<Cache<Native>>, u16)>);
+
 /// Drives that are being opened. Dropped before [`Opening::finish`], it removes the files that it
 /// has made.
 pub struct Opening<'a> {
     config: &'a OpenConfig,
     /// All drives, in the order of opening, each with the number of its volume.
     drives: Vec<(&'a DriveConfig, usize)>,
-    host: Host,
+    site: OpenSite,
     /// For each drive, the CPU of its worker.
     workers: Vec<Option<CpuId>>,
     disks: Vec<Arc<Disk<Native>>>,
-    /// Where the drives that are open keep their data.
-    places: Places,
     created: Unfinished,
-    opened: Opened,
+    groups: Arc<Groups<Native>>,
+    pinning: Pinning,
+    notes: Vec<String>,
+    warnings: Vec<String>,
 }
 
 impl<'a> Opening<'a> {
@@ -108,33 +182,39 @@ impl<'a> Opening<'a> {
         let host = Host::new(0, &config.controllers);
         let mut host = host.map_err(|error| StartError::new(Part::Whole, error))?;
         let groups = open_groups(&config.groups);
-        let groups = groups.map_err(|error| StartError::new(Part::Whole, error))?;
-        host.groups = Some(Arc::clone(&groups));
+        host.groups = Some(groups.map_err(|error| StartError::new(Part::Whole, error))?);
+        Ok(Opening::at(config, OpenSite { host, places: Places::default(), opened: 0 }))
+    }
+
+    /// Begins to open volumes that share a site with those that are open; the configuration has
+    /// the new volumes only, and its groups and controllers are not looked at.
+    fn at(config: &'a OpenConfig, site: OpenSite) -> Opening<'a> {
+        let groups = site.host.groups.clone().unwrap_or_else(Groups::new);
         let topology = Native::topology();
         let cpus = worker_cpus(&topology, &config.pinned_cpus);
-        let workers = workers(config, &host, &mut WorkerCpus::new(&cpus, &topology));
-        let opened = Opened {
-            volumes: Vec::new(),
-            caches: Vec::new(),
+        let workers = workers(config, &site.host, &mut WorkerCpus::new(&cpus, &topology));
+        let volumes = config.volumes.iter().enumerate();
+        let drives =
+            volumes.flat_map(|(at, volume)| volume.drives.iter().map(move |one| (one, at)));
+        Opening {
+            config,
+            drives: drives.collect(),
+            site,
+            workers,
+            disks: Vec::new(),
+            created: Unfinished::default(),
             groups,
             pinning: pinning(&topology, &config.pinned_cpus),
             notes: Vec::new(),
             warnings: Vec::new(),
-            created: Created::default(),
-        };
-        let (disks, places, created) = (Vec::new(), Places::default(), Unfinished::default());
-        let volumes = config.volumes.iter().enumerate();
-        let drives =
-            volumes.flat_map(|(at, volume)| volume.drives.iter().map(move |one| (one, at)));
-        let drives = drives.collect();
-        Ok(Opening { config, drives, host, workers, disks, places, created, opened })
+        }
     }
 
     /// Ends [`Opening::open_next`] early, with an error, once `cancel` is set: where it waits for a
     /// lock, a server or a cluster.
     #[must_use]
     pub fn cancelled_by(mut self, cancel: Cancel) -> Opening<'a> {
-        self.host.cancel = cancel;
+        self.site.host.cancel = cancel;
         self
     }
 
@@ -160,14 +240,16 @@ impl<'a> Opening<'a> {
     pub fn open_next(&mut self) -> Result<Option<FileId>, StartError> {
         let number = self.disks.len();
         let drive = self.next_drive().expect("the caller asks for as many drives as there are");
-        let options =
-            DriveOptions { worker: self.workers[number], minor: number as u32, ..drive.options };
-        self.host.io_threads = self.io_threads_of(number);
-        let opened = self.places.open((&drive.name, &drive.spec), &options, &self.host);
+        let minor = self.site.opened as u32;
+        let options = DriveOptions { worker: self.workers[number], minor, ..drive.options };
+        let io_threads = self.io_threads_of(number);
+        let OpenSite { host, places, opened } = &mut self.site;
+        (host.io_threads, *opened) = (io_threads, *opened + 1);
+        let opened = places.open((&drive.name, &drive.spec), &options, host);
         let mut opened = opened.map_err(|error| StartError::new(Part::Drive(number), error))?;
         self.created.take(&mut opened.created);
-        self.opened.notes.append(&mut opened.notes);
-        self.opened.warnings.append(&mut opened.warnings);
+        self.notes.append(&mut opened.notes);
+        self.warnings.append(&mut opened.warnings);
         self.disks.push(opened.disk);
         Ok(opened.identity)
     }
@@ -180,27 +262,33 @@ impl<'a> Opening<'a> {
     /// # Panics
     /// If a drive is not open yet.
     pub fn finish(mut self) -> Result<Opened, StartError> {
+        let (volumes, caches) = self.make_volumes()?;
+        let Opening { site, mut created, groups, pinning, mut notes, warnings, .. } = self;
+        notes.extend(volumes.iter().filter_map(|volume| unused_space(volume)));
+        let (created, site) = (created.keep(), Some(site));
+        Ok(Opened { volumes, caches, groups, pinning, notes, warnings, created, site })
+    }
+
+    /// Makes the volumes of the drives, with their caches.
+    fn make_volumes(&mut self) -> Result<VolumesAndCaches, StartError> {
         assert!(self.next_drive().is_none(), "all drives are open");
-        let mut disks = self.disks.drain(..);
+        let (mut volumes, mut caches, mut disks) = (Vec::new(), Vec::new(), self.disks.iter());
         for (number, volume) in self.config.volumes.iter().enumerate() {
-            let members = disks.by_ref().take(volume.drives.len()).collect();
+            let members = disks.by_ref().take(volume.drives.len()).cloned().collect();
             let made =
                 Volume::with_serving(volume.name.as_str(), volume.layout, members, volume.serving)
                     .map_err(|error| StartError::new(Part::Volume(number), error))?;
             let Some(cache) = volume.cache else {
-                self.opened.volumes.push(made);
+                volumes.push(made);
                 continue;
             };
             let threads = self.config.io_threads.get(number).copied().unwrap_or(1).max(1);
             let (cached, cache) = cache_over(made, cache, threads)
                 .map_err(|error| StartError::new(Part::Volume(number), error))?;
-            self.opened.volumes.push(cached);
-            self.opened.caches.push((cache, threads));
+            volumes.push(cached);
+            caches.push((cache, threads));
         }
-        let unused = self.opened.volumes.iter().filter_map(|volume| unused_space(volume));
-        self.opened.notes.extend(unused);
-        self.opened.created = self.created.keep();
-        Ok(self.opened)
+        Ok((volumes, caches))
     }
 
     /// The I/O threads of the volume that a drive belongs to.

@@ -8,10 +8,13 @@
 //! [`Servers::start`].
 
 mod config;
+mod difference;
 mod groups;
 mod listeners;
+mod reload;
 mod servers;
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 pub use millrace_exports::nbd::{Listen, StopReport};
@@ -21,8 +24,11 @@ use millrace_runtime::DriveWorkers;
 pub use millrace_tls::{Identity, PeerNames, ServerFiles};
 
 pub use self::config::{ExportConfig, GuestConfig, ServeConfig, ServerConfig};
+pub use self::difference::{ConfigDifference, SchedulerChange};
 pub use self::groups::ServedGroups;
 pub use self::listeners::{ListenerConfig, ListenerTls, TlsConfig};
+use self::reload::VolumeQueues;
+pub use self::reload::{ReloadError, ReloadOptions, Reloaded};
 pub use self::servers::{ExportFailures, Observers, Servers};
 use crate::config::{Part, StartError};
 use crate::opening::Opened;
@@ -67,6 +73,10 @@ pub struct Server {
     servers: Servers,
     workers: DriveWorkers,
     opened: Opened,
+    /// What is served.
+    config: ServeConfig,
+    /// Queues of the drives of each volume.
+    queues: HashMap<String, VolumeQueues>,
 }
 
 impl Server {
@@ -84,12 +94,30 @@ impl Server {
             .map_err(|error| StartError::new(Part::Whole, error))
             .and_then(|workers| Ok((workers, Servers::start(config, &opened, say)?)));
         match started {
-            Ok((workers, servers)) => Ok(Server { servers, workers, opened }),
+            Ok((workers, servers)) => Ok(Server::of_parts(config, opened, workers, servers)),
             Err(error) => {
                 opened.created.remove();
                 Err(error)
             }
         }
+    }
+
+    /// A server of parts that were opened and started one after the other, for this configuration.
+    #[must_use]
+    pub fn of_parts(
+        config: &ServeConfig,
+        opened: Opened,
+        workers: DriveWorkers,
+        servers: Servers,
+    ) -> Server {
+        let (queues, config) = (VolumeQueues::of(config), config.clone());
+        Server { servers, workers, opened, config, queues }
+    }
+
+    /// The threads that serve drives for others.
+    #[must_use]
+    pub fn workers(&self) -> &DriveWorkers {
+        &self.workers
     }
 
     /// The volumes, and remarks on their drives.
@@ -107,13 +135,25 @@ impl Server {
     /// Answers what is in flight for at most `timeout`, flushes every volume, and ends. What a
     /// cache holds is written out as long as its drives take some of it.
     #[must_use]
-    pub fn stop(self, timeout: Duration) -> StopReport {
-        let Server { servers, mut workers, opened } = self;
-        let mut report = servers.stop(timeout);
-        // After all that could hand something over to them.
-        report.failures.extend(workers.stop().err().map(|error| error.to_string()));
-        drop(opened);
+    pub fn stop(mut self, timeout: Duration) -> StopReport {
+        let mut report = self.halt(timeout);
+        report.failures.extend(self.join());
         report
+    }
+
+    /// The first part of [`Server::stop`]: all but the end of threads, which hang if a drive does.
+    #[must_use]
+    pub fn halt(&mut self, timeout: Duration) -> StopReport {
+        self.servers.halt(timeout)
+    }
+
+    /// The second part of [`Server::stop`]: ends the threads of servers, then those that could be
+    /// handed something over by them; what went wrong.
+    #[must_use]
+    pub fn join(&mut self) -> Vec<String> {
+        let servers = self.servers.join().err();
+        let workers = self.workers.stop().err().map(|error| error.to_string());
+        servers.into_iter().chain(workers).collect()
     }
 }
 

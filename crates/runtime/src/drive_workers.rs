@@ -98,29 +98,50 @@ pub fn disks_by_worker<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Ar
 /// What the threads share with whoever started them.
 #[derive(Default)]
 struct Shared {
-    stop: AtomicBool,
     /// Why the first one ended that was not told to.
     failure: Mutex<Option<Error>>,
     system_calls: AtomicU64,
 }
 
 impl Shared {
-    fn stops(&self) -> bool {
-        self.stop.load(Ordering::SeqCst)
-    }
-
     fn fail(&self, error: Error) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert(error);
     }
 }
 
+/// A thread and the drives that it serves.
+struct WorkerThread {
+    thread: <Native as Machine>::Thread,
+    cpu: CpuId,
+    disks: Vec<Arc<Disk<Native>>>,
+    /// `None` of a thread that never said it was up.
+    bell: Option<Arc<Doorbell<Native>>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl WorkerThread {
+    fn names(&self) -> String {
+        let names: Vec<&str> = self.disks.iter().map(|disk| disk.name()).collect();
+        names.join(" ")
+    }
+
+    fn order_stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.bell.iter().for_each(|bell| bell.ring());
+    }
+}
+
+/// The number of a thread that is up, with its bell, or why it is not.
+type WorkerUp = (usize, Result<Arc<Doorbell<Native>>, Error>);
+
 /// Threads that serve drives for their submitters. Dropped, they stop.
 pub struct DriveWorkers {
-    threads: Vec<(<Native as Machine>::Thread, CpuId, Vec<String>)>,
+    threads: Vec<WorkerThread>,
+    reactor: Config,
     pinning: Pinning,
-    bells: Vec<Arc<Doorbell<Native>>>,
-    flushers: Vec<CacheFlusher>,
+    /// With the address of its cache.
+    flushers: Vec<(usize, CacheFlusher)>,
     shared: Arc<Shared>,
 }
 
@@ -137,23 +158,33 @@ impl DriveWorkers {
         reactor: Config,
         pinning: Pinning,
     ) -> Result<DriveWorkers, Error> {
-        let shared = Arc::new(Shared::default());
-        let mut workers = DriveWorkers {
-            threads: Vec::new(),
-            pinning,
-            bells: Vec::new(),
-            flushers: Vec::new(),
-            shared,
-        };
+        let (threads, flushers, shared) = (Vec::new(), Vec::new(), Arc::default());
+        let mut workers = DriveWorkers { threads, reactor, pinning, flushers, shared };
+        workers.add(disks)?;
+        Ok(workers)
+    }
+
+    /// Starts the workers of more disks, on threads of their own.
+    ///
+    /// # Errors
+    /// As [`DriveWorkers::start`]; none of the new threads is left running then.
+    pub fn add(&mut self, disks: &[Arc<Disk<Native>>]) -> Result<(), Error> {
+        let before = self.threads.len();
         let (up, ups) = channel();
         let mut failed = None;
-        for (number, (cpu, mine)) in disks_by_worker(disks).into_iter().enumerate() {
-            let names = mine.iter().map(|disk| disk.name().to_owned()).collect();
-            let (shared, up) = (Arc::clone(&workers.shared), up.clone());
-            let body = move || run(&mine, reactor, &shared, up);
-            let pinned = (pinning == Pinning::Pinned).then_some(cpu);
+        for (number, (cpu, mine)) in (before..).zip(disks_by_worker(disks)) {
+            let (shared, up) = (Arc::clone(&self.shared), up.clone());
+            let (reactor, stop) = (self.reactor, Arc::new(AtomicBool::new(false)));
+            let body = {
+                let (mine, stop) = (mine.clone(), Arc::clone(&stop));
+                move || run(&mine, reactor, (&shared, &stop), (number, up))
+            };
+            let pinned = (self.pinning == Pinning::Pinned).then_some(cpu);
             match Native::try_spawn(&format!("millrace-drive{number}"), pinned, body) {
-                Ok(thread) => workers.threads.push((thread, cpu, names)),
+                Ok(thread) => {
+                    let bell = None;
+                    self.threads.push(WorkerThread { thread, cpu, disks: mine, bell, stop });
+                }
                 Err(error) => {
                     failed = Some(Error::new(ErrorKind::System, error.to_string()));
                     break;
@@ -162,19 +193,42 @@ impl DriveWorkers {
         }
         drop(up);
         // All of them, so that each can be woken to stop if one could not start.
-        let told: Vec<_> = ups.iter().collect();
-        let silent = told.len() < workers.threads.len();
-        for outcome in told {
+        let mut silent = self.threads.len() - before;
+        for (number, outcome) in ups {
+            silent -= 1;
             match outcome {
-                Ok(bell) => workers.bells.push(bell),
+                Ok(bell) => self.threads[number].bell = Some(bell),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
         // A thread that is gone without a word has panicked.
-        match failed.or_else(|| silent.then(died)) {
-            Some(error) => Err(error),
-            None => Ok(workers),
+        match failed.or_else(|| (silent > 0).then(died)) {
+            Some(error) => {
+                let _ = self.end_threads(before);
+                Err(error)
+            }
+            None => Ok(()),
         }
+    }
+
+    /// Takes disks from their workers, so that they can be closed. Other disks of the same threads
+    /// are served by their submitters until they have a thread again.
+    ///
+    /// # Errors
+    /// That a thread hangs with a drive and is left behind, or that none could be started for the
+    /// other disks.
+    pub fn remove(&mut self, disks: &[Arc<Disk<Native>>]) -> Result<(), Error> {
+        let is_removed =
+            |disk: &Arc<Disk<Native>>| disks.iter().any(|removed| Arc::ptr_eq(removed, disk));
+        let (left, kept) = self.threads.drain(..).partition(|one| one.disks.iter().any(is_removed));
+        let left: Vec<WorkerThread> = left;
+        let first = kept.len();
+        self.threads = kept;
+        let others = left.iter().flat_map(|one| &one.disks).filter(|disk| !is_removed(disk));
+        let others: Vec<_> = others.cloned().collect();
+        self.threads.extend(left);
+        let ended = self.end_threads(first);
+        ended.and(self.add(&others))
     }
 
     /// Starts the flusher of a cache, which ends before the workers do; `number` is that of its
@@ -188,8 +242,17 @@ impl DriveWorkers {
         number: u16,
         reactor: Config,
     ) -> Result<(), Error> {
-        self.flushers.push(CacheFlusher::start(cache, number, reactor)?);
+        self.flushers.push((address(cache), CacheFlusher::start(cache, number, reactor)?));
         Ok(())
+    }
+
+    /// Stops the flusher of a cache, if it has one.
+    ///
+    /// # Errors
+    /// As [`CacheFlusher::stop`].
+    pub fn remove_flusher(&mut self, cache: &Arc<Cache<Native>>) -> Result<(), Error> {
+        let place = self.flushers.iter().position(|(its, _)| *its == address(cache));
+        place.map_or(Ok(()), |place| self.flushers.swap_remove(place).1.stop())
     }
 
     /// How many threads there are.
@@ -202,9 +265,9 @@ impl DriveWorkers {
     /// `on CPU 1: d0 d2; on CPU 2: d1 d3`, or `not pinned: d0 d2; d1 d3`.
     #[must_use]
     pub fn describe(&self) -> String {
-        let one = |(_, cpu, names): &(_, CpuId, Vec<String>)| match self.pinning {
-            Pinning::Pinned => format!("on CPU {}: {}", cpu.0, names.join(" ")),
-            Pinning::Free => names.join(" "),
+        let one = |one: &WorkerThread| match self.pinning {
+            Pinning::Pinned => format!("on CPU {}: {}", one.cpu.0, one.names()),
+            Pinning::Free => one.names(),
         };
         let all = self.threads.iter().map(one).collect::<Vec<_>>().join("; ");
         match self.pinning {
@@ -232,11 +295,15 @@ impl DriveWorkers {
     /// # Errors
     /// Why a thread ended before, or that it panicked, or hangs with a drive and is left behind.
     pub fn stop(&mut self) -> Result<(), Error> {
-        let flushed = self.flushers.drain(..).map(|mut flusher| flusher.stop());
+        let flushed = self.flushers.drain(..).map(|(_, mut flusher)| flusher.stop());
         let flushed = flushed.fold(Ok(()), Result::and);
-        self.shared.stop.store(true, Ordering::SeqCst);
-        self.bells.iter().for_each(|bell| bell.ring());
-        let threads = self.threads.drain(..).map(|(thread, ..)| thread);
+        self.end_threads(0).and(flushed)
+    }
+
+    /// Stops the threads from number `first` on.
+    fn end_threads(&mut self, first: usize) -> Result<(), Error> {
+        self.threads[first..].iter().for_each(WorkerThread::order_stop);
+        let threads = self.threads.drain(first..).map(|one| one.thread);
         let joined = join_within(threads.collect(), HANG);
         match (self.failure(), joined) {
             (Some(error), _) => Err(error),
@@ -245,9 +312,14 @@ impl DriveWorkers {
                 let text = "a drive's worker hangs with its drive, and is left behind";
                 Err(Error::new(ErrorKind::System, text))
             }
-            (None, Joined::Ended) => flushed,
+            (None, Joined::Ended) => Ok(()),
         }
     }
+}
+
+/// Tells caches apart.
+fn address(cache: &Arc<Cache<Native>>) -> usize {
+    Arc::as_ptr(cache) as usize
 }
 
 impl Drop for DriveWorkers {
@@ -276,8 +348,8 @@ impl Drop for OnPanic<'_> {
 fn run(
     disks: &[Arc<Disk<Native>>],
     reactor: Config,
-    shared: &Shared,
-    up: Sender<Result<Arc<Doorbell<Native>>, Error>>,
+    (shared, stop): (&Shared, &AtomicBool),
+    (number, up): (usize, Sender<WorkerUp>),
 ) {
     let _on_panic = OnPanic(shared);
     let made = IoContext::new(IoConfig { number: 0, reactor }).and_then(|mut io| {
@@ -289,15 +361,15 @@ fn run(
         Ok(made) => made,
         Err(error) => {
             // Start-up may have given up already because of another thread.
-            let _ = up.send(Err(error));
+            let _ = up.send((number, Err(error)));
             return;
         }
     };
-    let _ = up.send(Ok(Arc::clone(io.bell())));
+    let _ = up.send((number, Ok(Arc::clone(io.bell()))));
     drop(up);
     let shareable = disks.iter().all(|disk| disk.kind() == QueueKind::AnyThread);
     let spin_ns = if shareable { WORKER_SPIN_NS } else { 0 };
-    let served = serve(&mut worker, &mut io, spin_ns, shared).and_then(|()| {
+    let served = serve(&mut worker, &mut io, spin_ns, stop).and_then(|()| {
         worker.close();
         drain(&mut worker, &mut io)
     });
@@ -315,21 +387,22 @@ fn serve(
     worker: &mut Worker<Native>,
     io: &mut IoContext,
     spin_ns: u64,
-    shared: &Shared,
+    stop: &AtomicBool,
 ) -> Result<(), Error> {
+    let stops = || stop.load(Ordering::SeqCst);
     let mut share = CpuShare::new();
-    while !shared.stops() {
+    while !stops() {
         worker.turn();
         let deadline_ns = worker.sleep_until();
         if spin_ns > 0 && share.may_poll() {
             let spin_ns = Native::now().saturating_add(spin_ns);
             let until_ns = deadline_ns.map_or(spin_ns, |deadline_ns| deadline_ns.min(spin_ns));
-            let polled = share.poll(until_ns, || worker.has_work() || shared.stops());
+            let polled = share.poll(until_ns, || worker.has_work() || stops());
             if polled.came || (until_ns < spin_ns && Native::now() >= until_ns) {
                 continue;
             }
         }
-        io.turn(deadline_ns, || worker.has_work() || shared.stops())?;
+        io.turn(deadline_ns, || worker.has_work() || stops())?;
     }
     Ok(())
 }

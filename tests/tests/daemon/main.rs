@@ -40,6 +40,7 @@ mod serve_idle;
 mod serve_many;
 mod serve_messages;
 mod serve_placement;
+mod serve_reload;
 mod serve_serving;
 mod serve_signals;
 mod serve_unit;

@@ -71,6 +71,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "descriptors",
             "faults",
             "stop",
+            "last_flush",
             "mailbox",
             "client_groups",
             "io_threads",

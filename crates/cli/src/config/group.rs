@@ -106,7 +106,7 @@ pub fn set(group: &mut GroupConfig, key: &str, text: &str) -> Result<(), String>
             (known.read)(group, text).map_err(|error| format!("{key} = \"{text}\": {error}"))
         }
         None => {
-            let known = || std::iter::once("parent").chain(KEYS.iter().map(|key| key.name));
+            let known = keys;
             let like = nearest(key, known());
             let known: Vec<&str> = known().collect();
             Err(format!(
@@ -129,6 +129,11 @@ pub fn settings(group: &GroupConfig) -> Vec<(&'static str, String)> {
     let is_said = |key: &&Key| key.name == "weight" || (key.word)(group) != (key.word)(&usual);
     let keys = KEYS.iter().filter(is_said).map(|key| (key.name, (key.word)(group)));
     parent.into_iter().chain(keys).collect()
+}
+
+/// All keys but the name.
+pub fn keys() -> impl Iterator<Item = &'static str> {
+    std::iter::once("parent").chain(KEYS.iter().map(|key| key.name))
 }
 
 /// The word of a key in a group's settings.

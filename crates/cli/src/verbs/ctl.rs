@@ -6,6 +6,7 @@
 mod clients;
 mod groups;
 mod log_level;
+mod reload;
 mod toml;
 mod version;
 mod why;
@@ -112,6 +113,8 @@ enum Request {
     Clients(clients::ClientsArgs),
     /// End the connection of a client
     Disconnect(clients::DisconnectArgs),
+    /// Serve the configuration as it is now, without a restart
+    Reload(reload::ReloadArgs),
     /// Show or change how much the daemon logs
     LogLevel(log_level::LogLevelArgs),
     /// Print the versions of this program and of the daemon
@@ -216,6 +219,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Request::Acknowledge(args) => acknowledge(args),
         Request::Clients(args) => clients::show(args),
         Request::Disconnect(args) => clients::disconnect(args),
+        Request::Reload(args) => reload::run(args),
         Request::LogLevel(args) => log_level::run(args),
         Request::Version(args) => version::run(args),
     }

@@ -9,6 +9,7 @@
 
 mod check;
 pub mod live;
+mod reload;
 mod start;
 
 use std::net::SocketAddr;
@@ -20,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace::{CacheMode, DriveWorkers, Listen, Opened, Servers, VolumeConfig};
+use millrace::{CacheMode, Listen, Server, Servers, VolumeConfig};
 use millrace_console::{lost_output, output_queue, say};
 use millrace_exports::remove_socket_files;
 use millrace_machine::Native;
@@ -36,6 +37,7 @@ use live::dirty_data::{self, DaemonEnd};
 use live::dirty_marks::{self, DirtyMarks};
 use live::huge_pages;
 use live::watch::{Watch, log_lost};
+use reload::StartedWith;
 use start::images::ImageArgs;
 use start::report::{self, DataOwner};
 use start::signals::{self, Signals};
@@ -66,8 +68,8 @@ Examples:
 `millrace stat` shows what it does meanwhile.
 
 Signals: SIGTERM, SIGINT and SIGQUIT finish what is in flight, flush, and exit with 0; a second \
-one, half a second later or more, exits at once with 1. SIGHUP and SIGUSR2 are ignored with a line \
-in the log. SIGUSR1 cuts the power of all `fault` drives with a volatile cache (for tests).
+one, half a second later or more, exits at once with 1. SIGHUP reads the configuration again, as \
+`millrace ctl reload` does. SIGUSR2 is ignored with a line in the log. SIGUSR1 cuts the power of all `fault` drives with a volatile cache (for tests).
 
 The log goes to standard error, with all warnings and notes, and results to standard output. \
 MILLRACE_LOG=debug, or -v, logs more.";
@@ -145,7 +147,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let _ = give_back.send(signals);
     };
     Native::try_spawn("millrace-signals", None, waiting).context(FEW_THREADS)?;
-    let served = serve(plan, &source, args.metrics, (&startup, &given_back, &done));
+    let started_with = StartedWith::new(&source, &plan, args.threads, args.backend);
+    let served = serve((plan, started_with), &source, args.metrics, (&startup, &given_back, &done));
     match startup.undo() {
         Some(said) if served.is_err() => {
             tracing::info!("{said}");
@@ -157,7 +160,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Opens and serves a plan until a signal.
 fn serve(
-    mut plan: ServePlan,
+    (mut plan, started_with): (ServePlan, StartedWith),
     source: &Source,
     metrics: Option<SocketAddr>,
     (startup, signals, done): (&Startup, &Receiver<Signals>, &Receiver<()>),
@@ -169,10 +172,10 @@ fn serve(
     }
     let marks = Arc::new(open_marks(&plan, startup)?);
     let mut opened = drives::open(&plan, startup)?;
-    mark_dirty_caches(&opened, &marks);
+    marks.keep_for(opened.caches.iter().map(|(cache, _)| cache));
     startup.step("starting the drives' workers")?;
     thread_count::check(&plan, &opened, metrics)?;
-    let mut workers = opened
+    let workers = opened
         .start_workers(plan.config.server.backend)
         .context("cannot start the drives' workers; serving = \"inline\" does without")?;
     startup.step("binding sockets and starting the servers' threads")?;
@@ -190,16 +193,19 @@ fn serve(
     marks.lost().iter().for_each(|volume| tracing::warn!("{}", dirty_marks::warning(volume)));
     say(&report::serving(&plan, &opened, &workers, owner));
     say(&view_sockets::describe(&sockets));
-    let daemon = LiveDaemon::new(&plan, &opened, (server.observers(), Arc::clone(&marks)));
+    let server = Server::of_parts(&plan.config, opened, workers, server);
+    let reloader = Box::new(move |daemon: &_, asked: &_| started_with.reload(daemon, asked));
+    let daemon = LiveDaemon::new(&plan.config, server, (Arc::clone(&marks), reloader));
     let daemon = Arc::new(daemon);
+    startup.reload_by(&daemon);
     let views = Views::start(sockets, daemon.clone());
     let views = views.context("cannot start the thread of the control socket")?;
     signals::tell_manager(signals::DaemonPhase::Ready);
     say(&format!("ready {}\n", std::process::id()));
     let mut watch = Watch::new(&daemon);
-    watch.watch(&server, &workers, done);
+    watch.watch(done);
     let signals = signals.recv().context("the thread of signals panicked")?;
-    let code = stop(server, &mut workers, signals, (watch, daemon, marks));
+    let code = stop(signals, (watch, daemon, marks));
     // Last, so that whoever watches sees it stop.
     drop(views);
     Ok(code)
@@ -218,17 +224,6 @@ fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks>
         problems.add(state.line, format!("state: {error:#}"));
         problems.into()
     })
-}
-
-/// Has each cache mark its volume before it is dirty for the first time; volumes without a mark,
-/// as those that write through, stay without.
-fn mark_dirty_caches(opened: &Opened, marks: &Arc<DirtyMarks>) {
-    for (cache, _) in &opened.caches {
-        let (marks, volume) = (Arc::clone(marks), cache.below().name().to_owned());
-        if marks.is_kept() {
-            cache.before_first_dirty(Arc::new(move || marks.mark(&volume)));
-        }
-    }
 }
 
 /// As many descriptors as the system allows: a guest brings three for each of its queues, a client
@@ -251,8 +246,6 @@ fn take_real_ports(plan: &mut ServePlan, server: &Servers) {
 /// Stops in this order: servers, report, threads. Drives and their threads may hang with what is
 /// below them, and what was lost is to be known all the same.
 fn stop(
-    mut server: Servers,
-    workers: &mut DriveWorkers,
     signals: Signals,
     (mut watch, daemon, marks): (Watch, Arc<LiveDaemon>, Arc<DirtyMarks>),
 ) -> ExitCode {
@@ -270,6 +263,7 @@ fn stop(
             log_lost(&daemon, DaemonEnd::SecondSignal);
         }
     });
+    let Some(mut server) = daemon.take_server() else { return ExitCode::FAILURE };
     let (stopping, done) = std::sync::mpsc::channel::<()>();
     let mut hang = Vec::new();
     let outcome = std::thread::scope(|scope| {
@@ -278,7 +272,7 @@ fn stop(
         let _ = thread::Builder::new().spawn_scoped(scope, move || watch.watch_stop(&done));
         let mut outcome = server.halt(DRAIN_TIMEOUT);
         if outcome.is_clean() {
-            hang = end_threads(&mut server, workers);
+            hang = server.join();
             outcome.failures.extend(hang.iter().cloned());
         }
         drop(stopping);
@@ -297,7 +291,7 @@ fn stop(
     // The control socket, too: whoever waits for it to go need not wait for a drive.
     remove_socket_files();
     if hang.is_empty() {
-        hang = end_threads(&mut server, workers);
+        hang = server.join();
         hang.iter().for_each(|failure| tracing::error!("{failure}"));
     }
     if hang.is_empty() {
@@ -306,11 +300,4 @@ fn stop(
     // Closing a drive that hangs would hang.
     output_queue::finish();
     std::process::exit(1);
-}
-
-/// Ends the threads of servers, then those that could be handed something over by them; what went
-/// wrong.
-fn end_threads(server: &mut Servers, workers: &mut DriveWorkers) -> Vec<String> {
-    let servers = server.join().err();
-    servers.into_iter().chain(workers.stop().err().map(|error| error.to_string())).collect()
 }

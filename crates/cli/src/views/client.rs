@@ -18,15 +18,18 @@ use super::clients::{Clients, ConnectedClient};
 use super::growth::VolumeGrowth;
 use super::history::History;
 use super::locks::Locks;
+use super::reload_report::ReloadReport;
 use super::report::{Report, TraceStatus};
 use super::settings::{GroupChange, LogLevelChange, VolumeChange};
 use super::{
-    Acknowledge, CONTROL_VERSION, Disconnect, HistoryRange, LogLevel, Resize, Set, SetGroup,
-    StatsQuery, TraceStart,
+    Acknowledge, CONTROL_VERSION, Disconnect, HistoryRange, LogLevel, Reload, Resize, Set,
+    SetGroup, StatsQuery, TraceStart,
 };
 
 /// Longest wait for an answer, which takes milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for the answer to a reload: a cache that goes is written to its drives first.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Longest wait for the greeting, which is sent at once: other servers may wait for a question.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -228,6 +231,17 @@ impl Client {
     /// If the daemon has gone, or has no such client.
     pub fn disconnect(&mut self, client: u16) -> anyhow::Result<ConnectedClient> {
         let answer = self.ask("disconnect", &json!(Disconnect { client }))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Has the daemon serve another configuration.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses: the reasons are those of a start, or that a client is in
+    /// the way.
+    pub fn reload(&mut self, asked: &Reload) -> anyhow::Result<ReloadReport> {
+        self.socket.get_ref().set_read_timeout(Some(RELOAD_TIMEOUT))?;
+        let answer = self.ask("reload", &json!(asked))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 

@@ -17,7 +17,7 @@ pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 17] = [
     "version",
     "stats",
     "history",
@@ -34,6 +34,7 @@ const VERBS: [&str; 16] = [
     "log-level",
     "clients",
     "disconnect",
+    "reload",
 ];
 /// Fields of a request that belong to no verb.
 const COMMON: [&str; 2] = ["id", "verb"];
@@ -73,6 +74,8 @@ pub enum Verb {
     Clients,
     /// End the connection of a client.
     Disconnect(Disconnect),
+    /// Serve another configuration.
+    Reload(Reload),
 }
 
 impl Verb {
@@ -84,7 +87,7 @@ impl Verb {
             Verb::LocksStart | Verb::LocksStatus | Verb::LocksStop => false,
             Verb::LogLevel(asked) => asked.level.is_some(),
             Verb::Resize(_) | Verb::Set(_) | Verb::SetGroup(_) => true,
-            Verb::Acknowledge(_) | Verb::Disconnect(_) => true,
+            Verb::Acknowledge(_) | Verb::Disconnect(_) | Verb::Reload(_) => true,
         }
     }
 }
@@ -154,6 +157,24 @@ pub struct Acknowledge {
 pub struct Disconnect {
     /// Its number.
     pub client: u16,
+}
+
+/// The configuration that is to be served from now on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reload {
+    /// Its file, an absolute path; none: the file that the daemon was started with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    /// Only find out whether it can be served, and what would change.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Disconnect clients of exports that it does not have.
+    #[serde(default)]
+    pub disconnect: bool,
+    /// Remove volumes also if what they hold cannot be written: it is lost.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// Range of the samples that are wanted.
@@ -286,6 +307,7 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
         "acknowledge" => return arguments(name, fields).map(Verb::Acknowledge),
         "log-level" => return arguments(name, fields).map(Verb::LogLevel),
         "disconnect" => return arguments(name, fields).map(Verb::Disconnect),
+        "reload" => return arguments(name, fields).map(Verb::Reload),
         other => {
             let text = format!("there is no verb {other:?}; there are {known}");
             return Err(Refusal::new("unknown-verb", text));

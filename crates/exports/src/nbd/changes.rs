@@ -18,6 +18,7 @@ use super::Server;
 use super::config::{ExportConfig, ListenConfig};
 use super::exports::{Exports, ServedVolume};
 use super::listen::{Listen, Listener};
+use super::renewal::Renewal;
 use crate::mailbox::lock;
 
 /// How long I/O threads may take to serve other exports: one may hang in a drive.
@@ -28,6 +29,9 @@ const LOOK: Duration = Duration::from_micros(200);
 /// Exports and listeners that a running server is to have from now on.
 pub struct ExportChange {
     exports: Arc<Exports>,
+    renewal: Option<Renewal>,
+    /// Addresses in the order of the configuration.
+    listens: Vec<Listen>,
     /// By the numbers of the listeners; those that stay have none here.
     bound: Vec<(usize, Listener)>,
 }
@@ -79,14 +83,17 @@ impl Server {
                 None => bound.push((number, Listener::bind(&one.listen, &one.access)?)),
             }
         }
-        Ok(ExportChange { exports: Arc::new(exports), bound })
+        let renewal = Renewal::start(listeners)?;
+        let listens = listeners.iter().map(|one| one.listen.clone()).collect();
+        Ok(ExportChange { exports: Arc::new(exports), renewal, listens, bound })
     }
 
     /// Makes a change that was prepared. Returns when all I/O threads serve the new exports, or
     /// when one hangs for too long; requests of clients that are disconnected may be in flight
     /// then.
-    pub fn apply(&self, change: ExportChange) -> RemovedVolumes {
-        let ExportChange { exports, bound } = change;
+    pub fn apply(&mut self, change: ExportChange) -> RemovedVolumes {
+        let ExportChange { exports, renewal, listens, bound } = change;
+        self._renewal = renewal;
         let before = self.shared.exports();
         let mut sockets = lock(&self.shared.sockets);
         for (number, listener) in bound {
@@ -111,6 +118,11 @@ impl Server {
                 *socket = None;
             }
         }
+        let address = |listen: &Listen| {
+            let socket = exports.number_of(listen).and_then(|number| sockets.get(number)?.as_ref());
+            socket.map_or_else(|| listen.clone(), Listener::address)
+        };
+        self.addresses = listens.iter().map(address).collect();
         let kept: HashSet<_> = exports.volumes.iter().map(Arc::as_ptr).collect();
         let is_gone = |one: &&Arc<ServedVolume>| !kept.contains(&Arc::as_ptr(one));
         RemovedVolumes(before.volumes.iter().filter(is_gone).cloned().collect())

@@ -112,7 +112,13 @@ fn what_went_wrong_and_what_there_is_to_know_is_passed_on() {
             _size: export.volume.watch_size(|_| {}),
             seat: ClientGroup::default().enter(),
         };
-        let server = VhostServer { exports: vec![running], failed, notes: vec!["a note".into()] };
+        let server = VhostServer {
+            exports: vec![running],
+            failed,
+            notes: vec!["a note".into()],
+            backend: Backend::Epoll,
+            say: Arc::new(|_: &str| ()),
+        };
         assert_eq!(server.notes(), ["a note"]);
         assert!(server.exports[0].threads.wait(Duration::from_secs(20)));
         assert_eq!(server.failed(), io != Played::Serves, "{io:?}");

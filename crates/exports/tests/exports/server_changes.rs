@@ -72,7 +72,7 @@ impl Sockets {
 fn an_export_and_a_listener_come_and_go_while_a_client_of_another_works() {
     let dir = Sockets::new();
     let [kept, other] = [(); 2].map(|()| volume("ram:size=4m", THREADS));
-    let server = start(vec![export("kept", &kept)], vec![listener(&dir.path("a"), &[0])]);
+    let mut server = start(vec![export("kept", &kept)], vec![listener(&dir.path("a"), &[0])]);
     let (stop, path) = (Arc::new(AtomicBool::new(false)), dir.path("a"));
     let stopped = Arc::clone(&stop);
     let works = std::thread::spawn(move || {
@@ -116,7 +116,7 @@ fn what_is_in_flight_is_answered_before_the_client_of_a_removed_export_is_discon
     let slow = "model:units=1,read=50ms,write=50ms,latency=1us,size=4m,depth=8,queues=2";
     let volumes = [volume("ram:size=4m", THREADS), volume(slow, THREADS)];
     let both = || vec![export("kept", &volumes[0]), export("slow", &volumes[1])];
-    let server = start(both(), vec![listener(&dir.path("a"), &[0, 1])]);
+    let mut server = start(both(), vec![listener(&dir.path("a"), &[0, 1])]);
     let mut client = connect(&dir.path("a"), "slow").unwrap();
     client.submit(&request(Command::Read, 0, 4096), vec![0; 4096]).unwrap();
     client.flush().unwrap();
@@ -219,7 +219,7 @@ proptest! {
             (numbers, exports, listeners)
         };
         let (_, exports, listeners) = lists(&steps[0]);
-        let server = start(exports, listeners);
+        let mut server = start(exports, listeners);
         let mut clients: Vec<(usize, Client)> = Vec::new();
         for step in &steps {
             let (numbers, exports, listeners) = lists(step);

@@ -19,14 +19,14 @@ pub struct Places {
     /// Names.
     drives: Vec<String>,
     /// The drives at each place, by its identity.
-    users: HashMap<(u64, u64), PlaceUsers>,
+    users: HashMap<(u64, u64), Vec<PlaceUser>>,
 }
 
-/// Numbers of drives at one place.
+/// A drive at a place.
 #[derive(Debug)]
-struct PlaceUsers {
-    first: usize,
-    first_writer: Option<usize>,
+struct PlaceUser {
+    number: usize,
+    read_only: bool,
 }
 
 impl Places {
@@ -38,27 +38,31 @@ impl Places {
         let free = self.check(name, place);
         let number = self.drives.len();
         self.drives.push(name.to_owned());
-        if let Some(place) = place {
-            let none = PlaceUsers { first: number, first_writer: None };
-            let users = self.users.entry(place.identity).or_insert(none);
-            let writer = (!place.read_only).then_some(number);
-            users.first_writer = users.first_writer.or(writer);
+        if let Some(Place { identity, read_only }) = place {
+            self.users.entry(identity).or_default().push(PlaceUser { number, read_only });
         }
         free
+    }
+
+    /// Forgets drives that are closed; numbers are not used again.
+    #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers change.
+    pub(crate) fn forget(&mut self, is_closed: impl Fn(&str) -> bool) {
+        let drives = &self.drives;
+        self.users.retain(|_, users| {
+            users.retain(|user| !is_closed(&drives[user.number]));
+            !users.is_empty()
+        });
     }
 
     /// Refuses a place where a drive keeps its data already.
     fn check(&self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
         let Some(place) = place else { return Ok(()) };
         // As `Place::clashes_with`: only readers share a place.
-        let users = self.users.get(&place.identity);
-        let other = users.and_then(|users| match place.read_only {
-            true => users.first_writer,
-            false => Some(users.first),
-        });
-        let Some(other) = other else { return Ok(()) };
-        let (name, other_name) = (name.to_owned(), self.drives[other].clone());
-        Err(SetupError::SameFile { name, other, other_name })
+        let mut users = self.users.get(&place.identity).into_iter().flatten();
+        let other = users.find(|user| !(user.read_only && place.read_only));
+        let Some(PlaceUser { number: other, .. }) = other else { return Ok(()) };
+        let (name, other_name) = (name.to_owned(), self.drives[*other].clone());
+        Err(SetupError::SameFile { name, other: *other, other_name })
     }
 
     /// Opens the next drive.

@@ -263,7 +263,7 @@ impl ServeConfig {
     }
 
     /// For each volume, the I/O threads that have queues of its drives.
-    fn io_threads(&self) -> Vec<u16> {
+    pub(super) fn io_threads(&self) -> Vec<u16> {
         let mut of_guests: HashMap<&str, u16> = HashMap::new();
         for export in &self.exports {
             let threads = export.guests.as_ref().map_or(0, GuestConfig::thread_count);

@@ -27,12 +27,20 @@ impl ServedGroups {
         config: &ServeConfig,
         groups: &Arc<Groups<Native>>,
     ) -> Result<ServedGroups, StartError> {
+        ServedGroups { groups: Arc::clone(groups), seats: Vec::new() }.followed_by(config)
+    }
+
+    /// These groups for other exports: seats of a group stay.
+    pub(super) fn followed_by(&self, config: &ServeConfig) -> Result<ServedGroups, StartError> {
+        let groups = &self.groups;
         let mut served = ServedGroups { groups: Arc::clone(groups), seats: Vec::new() };
         for (at, export) in config.exports.iter().enumerate().filter(|(_, one)| one.group_each) {
             let wrong = |error| StartError::new(Part::Export(at), error);
             let group = find_group(groups, export.group_name()).map_err(wrong)?;
-            if served.seats_of(group).is_none() {
-                served.seats.push(GroupSeats::new(groups, group).map_err(wrong)?);
+            match self.seats_of(group) {
+                _ if served.seats_of(group).is_some() => {}
+                Some(seats) => served.seats.push(Arc::clone(seats)),
+                None => served.seats.push(GroupSeats::new(groups, group).map_err(wrong)?),
             }
         }
         Ok(served)
@@ -45,6 +53,21 @@ impl ServedGroups {
             Some(seats) => ClientGroup::Each(Arc::clone(seats)),
             None => ClientGroup::Shared(group),
         }
+    }
+
+    /// The group of a client in words that a configuration has: that above it for a client with a
+    /// group of its own.
+    pub(super) fn configured_name(&self, group: GroupId) -> String {
+        let Some(config) = self.groups.config(group) else { return String::new() };
+        let above = config.parent.filter(|parent| self.seats_of(*parent).is_some());
+        above.and_then(|parent| self.groups.config(parent)).unwrap_or(config).name
+    }
+
+    /// Closes a group that no client is in.
+    pub(super) fn close(&self, name: &str) -> Result<(), Error> {
+        let group = find_group(&self.groups, name)?;
+        self.seats_of(group).map_or(Ok(()), |seats| seats.close())?;
+        self.groups.close(group)
     }
 
     fn seats_of(&self, group: GroupId) -> Option<&Arc<GroupSeats>> {

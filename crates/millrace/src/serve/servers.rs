@@ -4,6 +4,7 @@
 //! configuration and of the volumes that were opened for it.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, ScopedJoinHandle};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use millrace_exports::vhost::{Say, VhostConfig, VhostExport, VhostObserver, Vhos
 use millrace_exports::virtio;
 use millrace_machine::Native;
 
-use super::config::{ExportConfig, ServeConfig};
+use super::config::{ExportConfig, GuestConfig, ServeConfig};
 use super::groups::ServedGroups;
 use crate::config::{Part, StartError};
 use crate::opening::Opened;
@@ -24,13 +25,24 @@ const VHOST_TENANTS: u16 = 50_000;
 
 /// What serves.
 pub struct Servers {
-    nbd: Option<nbd::Server>,
-    vhost: Option<VhostServer>,
-    /// Exports there are.
+    pub(super) nbd: Option<nbd::Server>,
+    pub(super) vhost: VhostServer,
+    /// Exports to virtual machines that run.
+    guests: Vec<RunningGuests>,
+    /// Numbers of the exports in the configuration that each server has, in its order.
+    places: [Vec<usize>; 2],
     exports: usize,
-    /// Which of them those to virtual machines are.
-    places: Vec<usize>,
-    groups: ServedGroups,
+    pub(super) groups: ServedGroups,
+    /// Tenants that virtual machines had so far.
+    tenants: u16,
+}
+
+/// An export to virtual machines that runs.
+struct RunningGuests {
+    export: String,
+    volume: String,
+    /// Numbers of its I/O threads among those that have queues of the volume's drives.
+    threads: Range<u16>,
 }
 
 /// Requests of an export that failed because of drives.
@@ -49,11 +61,11 @@ pub struct Observers {
     /// Counters of NBD.
     pub nbd: Option<Observer>,
     /// Counters of virtual machines.
-    pub vhost: Option<VhostObserver>,
+    pub vhost: VhostObserver,
     /// Groups of clients.
     pub groups: ServedGroups,
     exports: usize,
-    places: Vec<usize>,
+    places: [Vec<usize>; 2],
 }
 
 impl Observers {
@@ -61,11 +73,12 @@ impl Observers {
     /// configuration, over both servers.
     #[must_use]
     pub fn failures(&self) -> Vec<ExportFailures> {
-        let nbd = self.nbd.iter().flat_map(Observer::errors).enumerate();
-        let vhost = self.vhost.iter().flat_map(VhostObserver::errors);
         let mut all = vec![ExportFailures::default(); self.exports];
-        for (place, errors) in nbd.chain(self.places.iter().copied().zip(vhost)) {
-            let one = &mut all[place];
+        let nbd = self.nbd.as_ref().map(Observer::errors).unwrap_or_default();
+        let [nbd_places, vhost_places] = &self.places;
+        let vhost = vhost_places.iter().zip(self.vhost.errors());
+        for (place, errors) in nbd_places.iter().zip(nbd).chain(vhost) {
+            let one = &mut all[*place];
             one.export = errors.export;
             one.count += errors.count;
             if !errors.last.is_empty() {
@@ -73,6 +86,68 @@ impl Observers {
             }
         }
         all
+    }
+}
+
+/// Exports and listeners of NBD as its server takes them, and their numbers in the configuration.
+pub(super) struct NbdParts {
+    pub(super) exports: Vec<nbd::ExportConfig>,
+    pub(super) listeners: Vec<nbd::ListenConfig>,
+    pub(super) places: Vec<usize>,
+}
+
+impl NbdParts {
+    /// Those of a configuration whose volumes are open. Reads certificates.
+    pub(super) fn new(
+        config: &ServeConfig,
+        volumes: &[Arc<Volume<Native>>],
+        groups: &ServedGroups,
+    ) -> Result<NbdParts, StartError> {
+        let volumes: HashMap<&str, _> = volumes.iter().map(|one| (one.name(), one)).collect();
+        let (mut exports, mut places) = (Vec::new(), Vec::new());
+        for (at, export) in config.exports.iter().enumerate() {
+            if export.nbd.is_empty() {
+                continue;
+            }
+            let volume = volumes.get(export.volume.as_str()).ok_or_else(|| {
+                let text = format!("no volume {} was opened", export.volume);
+                StartError::invalid(Part::Export(at), text)
+            })?;
+            places.push(at);
+            exports.push(nbd::ExportConfig {
+                name: export.name.clone(),
+                description: export.description.clone(),
+                volume: Arc::clone(volume),
+                read_only: export.read_only,
+                group: groups.of_export(export),
+                tls_allow: export.tls_allow.clone(),
+            });
+        }
+        let mut listeners = config.load_listeners()?;
+        for listener in &mut listeners {
+            for export in &mut listener.exports {
+                // Its export names it as an address of NBD.
+                *export = places.binary_search(export).unwrap_or(0);
+            }
+        }
+        Ok(NbdParts { exports, listeners, places })
+    }
+
+    /// Starts a server of them.
+    pub(super) fn start(self, config: &ServeConfig) -> Result<nbd::Server, StartError> {
+        let server = &config.server;
+        let started = nbd::Server::start(nbd::ServerConfig {
+            exports: self.exports,
+            listeners: self.listeners,
+            threads: server.threads,
+            cpus: server.cpus.clone(),
+            backend: server.backend,
+            connections_max: server.connections_max,
+            handshake_timeout_ns: server.handshake_timeout_ns,
+            memory_max_bytes: server.memory_max_bytes,
+            spin_ns: server.spin_ns,
+        });
+        started.map_err(|error| failed(config, error))
     }
 }
 
@@ -84,24 +159,33 @@ impl Servers {
     /// If a socket cannot be bound or a thread cannot serve; the part is the socket's if it is one.
     pub fn start(config: &ServeConfig, opened: &Opened, say: Say) -> Result<Servers, StartError> {
         config.validate()?;
-        let failed = |error| failed(config, error);
         let groups = ServedGroups::new(config, &opened.groups)?;
-        let vhost = vhost_config(config, (opened, &groups), say).map_err(failed)?;
-        let nbd = (config.nbd_threads() > 0)
-            .then(|| {
-                let listeners = config.load_listeners()?;
-                let config = nbd_config(config, listeners, (opened, &groups));
-                config.and_then(nbd::Server::start).map_err(failed)
-            })
-            .transpose()?;
-        let vhost = (!vhost.exports.is_empty())
-            .then(|| VhostServer::start(vhost))
-            .transpose()
-            .map_err(failed)?;
-        let exports = config.exports.iter().enumerate();
-        let places = exports.filter(|(_, export)| export.guests.is_some()).map(|(at, _)| at);
-        let (exports, places) = (config.exports.len(), places.collect());
-        Ok(Servers { nbd, vhost, exports, places, groups })
+        let parts = NbdParts::new(config, &opened.volumes, &groups)?;
+        let nbd_places = parts.places.clone();
+        let has_nbd = !parts.exports.is_empty();
+        let nbd = has_nbd.then(|| parts.start(config)).transpose()?;
+        let (mut guests, mut exports) = (Vec::new(), Vec::new());
+        let mut tenants = 0;
+        for export in &config.exports {
+            let volume = opened.volume(&export.volume);
+            let volume = volume.map_err(|error| StartError::new(Part::Whole, error))?;
+            let same = guests.iter().filter(|one: &&RunningGuests| one.volume == export.volume);
+            // Each thread has a hardware queue of its own of the volume's drives, behind those of
+            // NBD.
+            let before: u16 = same.map(|one| one.threads.len() as u16).sum();
+            let first = config.nbd_threads() + before;
+            let Some((running, export)) = vhost_export(export, (volume, &groups), (first, tenants))
+            else {
+                continue;
+            };
+            tenants += 1;
+            guests.push(running);
+            exports.push(export);
+        }
+        let vhost = VhostConfig { exports, backend: config.server.backend, say };
+        let vhost = VhostServer::start(vhost).map_err(|error| failed(config, error))?;
+        let (exports, places) = (config.exports.len(), [nbd_places, guest_places(config)]);
+        Ok(Servers { nbd, vhost, guests, places, exports, groups, tenants })
     }
 
     /// Where NBD is served, with real ports, in the order of [`ServeConfig::listeners`].
@@ -114,8 +198,7 @@ impl Servers {
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let nbd = self.nbd.iter().flat_map(|server| server.notes());
-        let vhost = self.vhost.iter().flat_map(|server| server.notes());
-        let mut notes: Vec<String> = nbd.chain(vhost).cloned().collect();
+        let mut notes: Vec<String> = nbd.chain(self.vhost.notes()).cloned().collect();
         notes.dedup();
         notes
     }
@@ -123,8 +206,7 @@ impl Servers {
     /// Whether an I/O thread died.
     #[must_use]
     pub fn failed(&self) -> bool {
-        self.nbd.as_ref().is_some_and(nbd::Server::failed)
-            || self.vhost.as_ref().is_some_and(VhostServer::failed)
+        self.nbd.as_ref().is_some_and(nbd::Server::failed) || self.vhost.failed()
     }
 
     /// What reads their counters.
@@ -132,11 +214,65 @@ impl Servers {
     pub fn observers(&self) -> Observers {
         Observers {
             nbd: self.nbd.as_ref().map(nbd::Server::observer),
-            vhost: self.vhost.as_ref().map(VhostServer::observer),
+            vhost: self.vhost.observer(),
             groups: self.groups.clone(),
             exports: self.exports,
             places: self.places.clone(),
         }
+    }
+
+    /// Starts an export to virtual machines while the others serve. The volume's drives have queues
+    /// for the I/O threads of these numbers.
+    pub(super) fn add_guests(
+        &mut self,
+        config: &ServeConfig,
+        export: &ExportConfig,
+        (volume, queues): (&Arc<Volume<Native>>, Range<u16>),
+    ) -> Result<(), StartError> {
+        let Some(first) = self.free_queues(export, queues) else {
+            let name = &export.name;
+            let text = format!("export {name}: the drives of its volume have no queues left");
+            return Err(StartError::invalid(Part::Whole, text));
+        };
+        let new = vhost_export(export, (volume, &self.groups), (first, self.tenants));
+        let Some((running, new)) = new else { return Ok(()) };
+        self.vhost.add(&new).map_err(|error| failed(config, error))?;
+        self.guests.push(running);
+        self.tenants = self.tenants.wrapping_add(1);
+        Ok(())
+    }
+
+    /// The first of as many queues of a volume's drives as the I/O threads of an export to virtual
+    /// machines need, among those of `queues` that no other export has.
+    pub(super) fn free_queues(&self, export: &ExportConfig, queues: Range<u16>) -> Option<u16> {
+        let count = export.guests.as_ref().map_or(0, GuestConfig::thread_count);
+        let is_free = |first: u16| {
+            let its = first..first + count;
+            let others = self.guests.iter().filter(|one| one.volume == export.volume);
+            let mut others = others.filter(|one| one.export != export.name);
+            !others.any(|one| one.threads.start < its.end && its.start < one.threads.end)
+        };
+        let mut firsts = queues.start..=queues.end.checked_sub(count)?;
+        firsts.find(|first| is_free(*first))
+    }
+
+    /// Stops exports to virtual machines while the others serve; what went wrong.
+    pub(super) fn remove_guests(&mut self, names: &[&str], timeout: Duration) -> Vec<String> {
+        self.guests.retain(|one| !names.contains(&one.export.as_str()));
+        self.vhost.remove(names, timeout)
+    }
+
+    /// Takes note of the exports that are served from now on.
+    pub(super) fn follow(&mut self, config: &ServeConfig, nbd_places: Vec<usize>) {
+        // Exports to virtual machines are in the order in which they were started.
+        let place = |one: &RunningGuests| {
+            let is_its =
+                |export: &ExportConfig| export.name == one.export && export.guests.is_some();
+            config.exports.iter().position(is_its)
+        };
+        let vhost_places = self.guests.iter().filter_map(place).collect();
+        self.places = [nbd_places, vhost_places];
+        self.exports = config.exports.len();
     }
 
     /// Answers what is in flight for at most `timeout`, flushes as `Server::stop` does, and ends.
@@ -150,12 +286,9 @@ impl Servers {
     /// The first part of [`Servers::stop`]: all but the end of threads, which hang if a drive does.
     #[must_use]
     pub fn halt(&mut self, timeout: Duration) -> StopReport {
-        let vhost = Mutex::new(self.vhost.take());
-        let stop_vhost = || {
-            let server = vhost.lock().unwrap_or_else(PoisonError::into_inner).take();
-            server.map_or_else(Vec::new, |server| server.stop(timeout))
-        };
-        let nbd = &mut self.nbd;
+        let Servers { nbd, vhost, .. } = self;
+        let vhost = Mutex::new(vhost);
+        let stop_vhost = || vhost.lock().unwrap_or_else(PoisonError::into_inner).halt(timeout);
         std::thread::scope(|scope| {
             // Without a thread for it, one server is stopped after the other.
             let stopping = Builder::new().spawn_scoped(scope, stop_vhost).ok();
@@ -175,8 +308,14 @@ impl Servers {
     }
 }
 
+/// Numbers of the exports to virtual machines.
+fn guest_places(config: &ServeConfig) -> Vec<usize> {
+    let exports = config.exports.iter().enumerate();
+    exports.filter(|(_, export)| export.guests.is_some()).map(|(at, _)| at).collect()
+}
+
 /// The error of a server that did not start, with the part of the socket that it names.
-fn failed(config: &ServeConfig, error: Error) -> StartError {
+pub(super) fn failed(config: &ServeConfig, error: Error) -> StartError {
     let text = error.to_string();
     let named = |address: &str| text.strip_prefix(address).is_some_and(|at| at.starts_with(": "));
     let nbd = config.listeners().iter().position(|one| named(&one.listen.to_string()));
@@ -189,70 +328,38 @@ fn failed(config: &ServeConfig, error: Error) -> StartError {
     StartError::new(part, error)
 }
 
-fn nbd_config(
-    config: &ServeConfig,
-    listeners: Vec<nbd::ListenConfig>,
-    (opened, groups): (&Opened, &ServedGroups),
-) -> Result<nbd::ServerConfig, Error> {
-    let volumes: HashMap<&str, &Arc<Volume<Native>>> =
-        opened.volumes.iter().map(|volume| (volume.name(), volume)).collect();
-    let export = |export: &ExportConfig| {
-        let volume = volumes.get(export.volume.as_str());
-        Ok(nbd::ExportConfig {
-            name: export.name.clone(),
-            description: export.description.clone(),
-            volume: Arc::clone(volume.map_or_else(|| opened.volume(&export.volume), |v| Ok(*v))?),
-            read_only: export.read_only,
-            group: groups.of_export(export),
-            tls_allow: export.tls_allow.clone(),
-        })
-    };
-    let server = &config.server;
-    Ok(nbd::ServerConfig {
-        exports: config.exports.iter().map(export).collect::<Result<_, Error>>()?,
-        listeners,
-        threads: server.threads,
-        cpus: server.cpus.clone(),
-        backend: server.backend,
-        connections_max: server.connections_max,
-        handshake_timeout_ns: server.handshake_timeout_ns,
-        memory_max_bytes: server.memory_max_bytes,
-        spin_ns: server.spin_ns,
-    })
-}
-
-fn vhost_config(
-    config: &ServeConfig,
-    (opened, groups): (&Opened, &ServedGroups),
-    say: Say,
-) -> Result<VhostConfig, Error> {
-    let mut exports: Vec<VhostExport> = Vec::new();
-    for (index, export) in config.exports.iter().enumerate() {
-        let Some(guests) = &export.guests else { continue };
-        let volume = opened.volume(&export.volume)?;
-        // Each thread has a hardware queue of its own of the volume's drives, behind those of NBD.
-        let same = exports.iter().filter(|other| Arc::ptr_eq(&other.volume, volume));
-        let before: u16 = same.map(VhostExport::thread_count).sum();
-        let mut serial = guests.serial.clone().unwrap_or_else(|| export.name.clone());
-        while serial.len() > virtio::ID_BYTES {
-            serial.pop();
-        }
-        exports.push(VhostExport {
-            name: export.name.clone(),
-            volume: Arc::clone(volume),
-            read_only: export.read_only,
-            socket: guests.socket.clone(),
-            queues: guests.queues,
-            threads: guests.threads,
-            cpus: guests.cpus.clone(),
-            first_thread: config.nbd_threads() + before,
-            serial,
-            poll_max_ns: guests.poll_max_ns,
-            wait_max_ns: guests.batch_wait_ns,
-            event_idx: guests.event_idx,
-            tenant: VHOST_TENANTS.wrapping_add(index as u16),
-            group: groups.of_export(export),
-        });
+/// An export to virtual machines as its server takes it, whose threads have numbers from `first`
+/// on; none if it is served to no virtual machines.
+fn vhost_export(
+    export: &ExportConfig,
+    (volume, groups): (&Arc<Volume<Native>>, &ServedGroups),
+    (first, tenants): (u16, u16),
+) -> Option<(RunningGuests, VhostExport)> {
+    let guests = export.guests.as_ref()?;
+    let mut serial = guests.serial.clone().unwrap_or_else(|| export.name.clone());
+    while serial.len() > virtio::ID_BYTES {
+        serial.pop();
     }
-    Ok(VhostConfig { exports, backend: config.server.backend, say })
+    let running = RunningGuests {
+        export: export.name.clone(),
+        volume: export.volume.clone(),
+        threads: first..first + guests.thread_count(),
+    };
+    let vhost = VhostExport {
+        name: export.name.clone(),
+        volume: Arc::clone(volume),
+        read_only: export.read_only,
+        socket: guests.socket.clone(),
+        queues: guests.queues,
+        threads: guests.threads,
+        cpus: guests.cpus.clone(),
+        first_thread: first,
+        serial,
+        poll_max_ns: guests.poll_max_ns,
+        wait_max_ns: guests.batch_wait_ns,
+        event_idx: guests.event_idx,
+        tenant: VHOST_TENANTS.wrapping_add(tenants),
+        group: groups.of_export(export),
+    };
+    Some((running, vhost))
 }

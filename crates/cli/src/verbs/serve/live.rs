@@ -16,6 +16,7 @@ pub mod processor_time;
 pub mod resize;
 mod sample_ring;
 mod sampler;
+pub mod served_lists;
 pub mod shown_volumes;
 pub mod trace_recording;
 pub mod volume_settings;

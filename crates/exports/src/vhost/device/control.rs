@@ -66,6 +66,11 @@ impl FrontendLink {
         Ok(FrontendLink { stream: Mutex::default(), changes: Mutex::default(), stop })
     }
 
+    /// Returns true if a frontend is connected.
+    pub(crate) fn is_connected(&self) -> bool {
+        lock(&self.stream).is_some()
+    }
+
     /// Ends the connection, and the thread.
     pub(crate) fn shut_down(&self) {
         // An eventfd that nobody reads takes a one.

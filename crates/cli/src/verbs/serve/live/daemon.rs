@@ -6,139 +6,169 @@
 //! asks costs the I/O threads no more than the transfer of the cache lines that are read. Called by
 //! the thread of `views`; made by `serve` when all stands.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use millrace::{Cache, ExportFailures, Observers, Opened, Space};
+use millrace::{ServeConfig, Server, Space};
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
 use millrace_console::{logging, visible};
 use millrace_exports::nbd::{Observer, ServerStats};
-use millrace_exports::vhost::VhostObserver;
 use millrace_machine::Native;
 use rustix::system::uname;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::dirty_marks::DirtyMarks;
-use super::failed_requests::{FailedRequests, drive_problem};
+use super::failed_requests::drive_problem;
 use super::group_counts;
 use super::group_settings;
 use super::huge_pages::HugePages;
-use super::latency_targets::LatencyTargets;
 use super::lock_statistics::LockStatistics;
 use super::processor_time;
 use super::resize;
 use super::sampler::{Sampler, unix_ms};
+use super::served_lists::{ServedLists, places_before};
 use super::shown_volumes::ShownVolumes;
 use super::trace_recording::TraceRecording;
 use super::volume_settings;
-use crate::config::ServePlan;
 use crate::views::caches::CacheCounts;
 use crate::views::clients::{Clients, ConnectedClient};
 use crate::views::guests::GuestThread;
+use crate::views::reload_report::ReloadReport;
 use crate::views::settings::{GroupChange, LogLevelChange};
-use crate::views::{self, Answers, LogLevel, Refusal, SetGroup, StatsQuery, Verb, report};
+use crate::views::{self, Answers, LogLevel, Refusal, Reload, SetGroup, StatsQuery, Verb, report};
 
 /// Seconds of samples in an answer unless more or fewer are asked for.
 const HISTORY_S: usize = 120;
+/// How long a reload waits for readers of lists that are no longer served, and how often it looks.
+const READERS_TIMEOUT: Duration = Duration::from_secs(1);
+const READERS_LOOK: Duration = Duration::from_micros(100);
 
-/// Handles to all that the views read or change.
+/// Has a daemon take another configuration.
+pub type Reloader =
+    Box<dyn Fn(&LiveDaemon, &Reload) -> Result<ReloadReport, Refusal> + Send + Sync>;
+
+/// What runs, for the views: they read and change it through the lists of the moment.
 pub struct LiveDaemon {
     started: Instant,
-    volumes: Vec<Arc<Volume<Native>>>,
-    caches: Vec<Arc<Cache<Native>>>,
-    /// Without their errors.
-    exports: Vec<report::Export>,
-    servers: Observers,
-    /// Schedulers of the drives at the start.
-    schedulers: Vec<&'static str>,
+    reloader: Reloader,
+    /// `None` once it stops.
+    server: Mutex<Option<Server>>,
+    lists: Mutex<Arc<ServedLists>>,
     recording: TraceRecording,
     lock_statistics: LockStatistics,
-    targets: LatencyTargets,
-    /// Groups of exports of volumes that have a cache, with the volumes.
-    cached: Vec<(String, String)>,
     marks: Arc<DirtyMarks>,
     huge_pages: HugePages,
-    failed: FailedRequests,
     sampler: Sampler,
 }
 
 impl LiveDaemon {
     /// A daemon that begins to serve.
     pub fn new(
-        plan: &ServePlan,
-        opened: &Opened,
-        (servers, marks): (Observers, Arc<DirtyMarks>),
+        config: &ServeConfig,
+        server: Server,
+        (marks, reloader): (Arc<DirtyMarks>, Reloader),
     ) -> LiveDaemon {
-        let exports = plan.config.exports.iter().map(|export| report::Export {
-            name: export.name.clone(),
-            volume: export.volume.clone(),
-            read_only: export.read_only,
-            ..report::Export::default()
-        });
         LiveDaemon {
             started: Instant::now(),
-            exports: exports.collect(),
-            schedulers: opened
-                .volumes
-                .iter()
-                .flat_map(|volume| volume.drives())
-                .map(|disk| volume_settings::scheduler_of(disk))
-                .collect(),
-            volumes: opened.volumes.clone(),
-            caches: opened.caches.iter().map(|(cache, _)| Arc::clone(cache)).collect(),
-            servers,
+            reloader,
+            lists: Mutex::new(Arc::new(ServedLists::new(config, &server))),
+            server: Mutex::new(Some(server)),
             recording: TraceRecording::default(),
             lock_statistics: LockStatistics::default(),
-            targets: LatencyTargets::new(plan),
-            cached: group_settings::cached(&plan.config),
             marks,
             huge_pages: HugePages::default(),
-            failed: FailedRequests::default(),
             sampler: Sampler::new(),
         }
+    }
+
+    /// What is served now. Whoever keeps it keeps drives open that are removed.
+    pub fn lists(&self) -> Arc<ServedLists> {
+        Arc::clone(&self.lists.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes another configuration, as its reloader does.
+    ///
+    /// # Errors
+    /// Why not; everything is as before then.
+    pub fn reload(&self, asked: &Reload) -> Result<ReloadReport, Refusal> {
+        (self.reloader)(self, asked)
+    }
+
+    /// Has the views read what is served from now on.
+    pub fn follow(&self, server: &Server, config: &ServeConfig) {
+        let before = self.lists();
+        let mut lists = ServedLists::new(config, server);
+        let names = |lists: &ServedLists| -> [Vec<String>; 2] {
+            let volumes = lists.volumes.iter().map(|volume| volume.name().to_owned());
+            [volumes.collect(), lists.disks().map(|disk| disk.name().to_owned()).collect()]
+        };
+        let ([volumes_before, drives_before], [volumes, drives]) = (names(&before), names(&lists));
+        let places = places_before(&drives_before, &drives);
+        lists.failed = before.failed.followed_by(places.into_iter());
+        self.sampler.follow(places_before(&volumes_before, &volumes).into_iter());
+        drop(before);
+        self.replace_lists(lists);
+    }
+
+    /// Has the views read other lists, and waits until nobody reads the ones of before, whose
+    /// drives may be closed then.
+    fn replace_lists(&self, lists: ServedLists) {
+        let mut place = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::replace(&mut *place, Arc::new(lists));
+        drop(place);
+        let deadline = Instant::now() + READERS_TIMEOUT;
+        while Arc::get_mut(&mut before).is_none() && Instant::now() < deadline {
+            std::thread::sleep(READERS_LOOK);
+        }
+    }
+
+    /// The server, for one caller at a time; a reload has it for as long as it takes.
+    pub fn server(&self) -> MutexGuard<'_, Option<Server>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server of a daemon that stops. Waits for a reload that is under way.
+    pub fn take_server(&self) -> Option<Server> {
+        self.server().take()
+    }
+
+    /// Why the daemon cannot go on: a thread that it needs has ended.
+    pub fn failure(&self) -> Option<String> {
+        // A reload that is under way says itself what fails.
+        let server = self.server.try_lock().ok()?;
+        let server = server.as_ref()?;
+        let failed = server.servers().failed().then(|| "an I/O thread has died".to_owned());
+        failed.or_else(|| server.workers().failure().map(|error| error.to_string()))
     }
 
     /// Ends lock statistics whose client has gone away, looks at latency targets and failures, and
     /// takes a sample of all counters; to be called once a second.
     pub fn tick(&self) {
-        self.failed_last_minute();
-        self.sampler.look(&self.volumes, &self.caches, &self.servers.groups);
+        let lists = self.lists();
+        failed_last_minute(&lists);
+        self.sampler.look(&lists.volumes, &lists.caches, &lists.servers.groups);
         self.lock_statistics.end_if_silent();
-        self.targets.look(&self.servers.groups, &self.volumes, Instant::now());
-    }
-
-    /// The requests of each export that failed because of drives.
-    pub fn failed_exports(&self) -> Vec<ExportFailures> {
-        self.servers.failures()
-    }
-
-    /// All drives, in the order of the volumes.
-    pub fn disks(&self) -> impl Iterator<Item = &Arc<Disk<Native>>> {
-        self.volumes.iter().flat_map(|volume| volume.drives())
-    }
-
-    /// Requests that each drive failed in the last minute.
-    fn failed_last_minute(&self) -> Vec<u64> {
-        self.failed.look(self.disks().map(|disk| disk.failures().count), Instant::now())
+        lists.targets.look(&lists.servers.groups, &lists.volumes, Instant::now());
     }
 
     /// The counters that a query asks for.
     fn report(&self, query: StatsQuery) -> report::Report {
-        let groups = &self.servers.groups;
-        let shown = ShownVolumes::of(&self.volumes, query);
-        let drives = self.volumes.iter().flat_map(|volume| {
+        let lists = &*self.lists();
+        let groups = &lists.servers.groups;
+        let shown = ShownVolumes::of(&lists.volumes, query);
+        let drives = lists.volumes.iter().flat_map(|volume| {
             let is_shown = shown.has(volume.name());
             volume.drives().iter().map(move |disk| (volume.name(), disk, is_shown))
         });
-        let drives = drives.zip(&self.schedulers).zip(self.failed_last_minute());
+        let drives = drives.zip(&lists.schedulers).zip(failed_last_minute(lists));
         let drives = drives.filter(|(((.., is_shown), _), _)| *is_shown);
         let drives = drives.map(|(((volume, disk, _), scheduler), failed_last_minute)| {
             let configured = configured((drive(volume, disk), scheduler));
             report::Drive { failed_last_minute, ..configured }
         });
-        let failures = self.servers.failures();
-        let exports = self.exports.iter().zip(failures).map(|(export, failed)| report::Export {
+        let failures = lists.servers.failures();
+        let exports = lists.exports.iter().zip(failures).map(|(export, failed)| report::Export {
             errors: failed.count,
             last_error: failed.last.to_owned(),
             ..export.clone()
@@ -146,7 +176,7 @@ impl LiveDaemon {
         let exports: Vec<_> =
             exports.filter(|one| one.errors > 0 || shown.has(&one.volume)).collect();
         let mut idle = shown.idle;
-        idle.exports = self.exports.len() - exports.len();
+        idle.exports = lists.exports.len() - exports.len();
         report::Report {
             daemon: report::DaemonIdentity {
                 host: uname().nodename().to_string_lossy().into_owned(),
@@ -158,15 +188,15 @@ impl LiveDaemon {
             drives: drives.collect(),
             volumes: shown.volumes.iter().map(|one| volume(one)).collect(),
             idle,
-            groups: group_settings::list(groups, self.targets.said(groups)),
+            groups: group_settings::list(groups, lists.targets.said(groups)),
             group_counts: group_counts::counts(groups, &shown.volumes),
-            caches: self.caches.iter().map(|cache| CacheCounts::new(cache)).collect(),
+            caches: lists.caches.iter().map(|cache| CacheCounts::new(cache)).collect(),
             unacknowledged: self.marks.lost(),
             exports,
-            guests: self.guests(),
+            guests: guests(lists),
             processor: processor_time::of_process(),
             server: server(
-                &self.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default(),
+                &lists.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default(),
                 self.huge_pages.bytes(Instant::now()),
             ),
         }
@@ -175,12 +205,13 @@ impl LiveDaemon {
 
 impl LiveDaemon {
     fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
-        let groups = &self.servers.groups;
+        let lists = self.lists();
+        let groups = &lists.servers.groups;
         let sets = |key: &str| asked.settings.contains_key(key);
         let warn = |config: &_| {
-            let mut said = group_settings::ignored_by_caches(&self.cached, config, sets);
+            let mut said = group_settings::ignored_by_caches(&lists.cached, config, sets);
             if sets("latency-target") {
-                said.extend(self.targets.at_once(groups, &self.volumes, config));
+                said.extend(lists.targets.at_once(groups, &lists.volumes, config));
             }
             said
         };
@@ -188,64 +219,70 @@ impl LiveDaemon {
     }
 
     fn clients(&self) -> Clients {
-        let groups = &self.servers.groups;
-        let clients = self.servers.nbd.as_ref().map(Observer::clients).unwrap_or_default();
-        let named = clients.into_iter().map(|client| ConnectedClient::new(client, groups));
+        let servers = &self.lists().servers;
+        let clients = servers.nbd.as_ref().map(Observer::clients).unwrap_or_default();
+        let named = clients.into_iter().map(|one| ConnectedClient::new(one, &servers.groups));
         Clients { clients: named.collect() }
     }
 
     fn disconnect(&self, number: u16) -> Result<ConnectedClient, Refusal> {
-        let gone = self.servers.nbd.as_ref().and_then(|nbd| nbd.disconnect(number));
-        let gone = gone.map(|client| ConnectedClient::new(client, &self.servers.groups));
+        let servers = &self.lists().servers;
+        let gone = servers.nbd.as_ref().and_then(|nbd| nbd.disconnect(number));
+        let gone = gone.map(|client| ConnectedClient::new(client, &servers.groups));
         gone.ok_or_else(|| {
             let text = format!("there is no client {number}; `millrace ctl clients` shows them");
             Refusal::new("not-found", text)
         })
     }
 
-    fn guests(&self) -> Vec<GuestThread> {
-        let exports = self.servers.vhost.iter().flat_map(VhostObserver::stats);
-        let thread = |name: &str, at, stats: &_| GuestThread::new(name, at, stats);
-        exports
-            .flat_map(|(name, threads)| {
-                let threads = threads.iter().enumerate();
-                threads.map(|(at, stats)| thread(&name, at, stats)).collect::<Vec<_>>()
-            })
-            .collect()
-    }
-}
-
-impl LiveDaemon {
     /// The marks of dirty caches.
-    pub fn marks(&self) -> &DirtyMarks {
+    pub fn marks(&self) -> &Arc<DirtyMarks> {
         &self.marks
     }
 
-    /// The caches of volumes.
-    pub fn caches(&self) -> &[Arc<Cache<Native>>] {
-        &self.caches
+    /// Returns true if a trace is being recorded.
+    pub fn is_recording(&self) -> bool {
+        self.recording.is_active()
     }
+}
+
+/// Requests that each drive failed in the last minute.
+fn failed_last_minute(lists: &ServedLists) -> Vec<u64> {
+    lists.failed.look(lists.disks().map(|disk| disk.failures().count), Instant::now())
+}
+
+fn guests(lists: &ServedLists) -> Vec<GuestThread> {
+    let thread = |name: &str, at, stats: &_| GuestThread::new(name, at, stats);
+    let exports = lists.servers.vhost.stats().into_iter();
+    exports
+        .flat_map(|(name, threads)| {
+            let threads = threads.iter().enumerate();
+            threads.map(|(at, stats)| thread(&name, at, stats)).collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 impl Answers for LiveDaemon {
     fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
+        let volumes = || self.lists().volumes.clone();
         match verb {
             Verb::Version => Ok(views::greeting()),
             Verb::Stats(query) => value(self.report(*query)),
             Verb::Clients => value(self.clients()),
             Verb::Disconnect(asked) => self.disconnect(asked.client).and_then(value),
             Verb::History(range) => value(self.sampler.last(range.seconds.unwrap_or(HISTORY_S))),
-            Verb::TraceStart(start) => self.recording.start(&self.volumes, start).map(nothing),
+            Verb::TraceStart(start) => self.recording.start(&volumes(), start).map(nothing),
             Verb::TraceStatus => self.recording.status().and_then(value),
             Verb::TraceStop => self.recording.stop().and_then(value),
-            Verb::LocksStart => self.lock_statistics.start(&self.volumes).map(nothing),
+            Verb::LocksStart => self.lock_statistics.start(&volumes()).map(nothing),
             Verb::LocksStatus => self.lock_statistics.status().and_then(value),
             Verb::LocksStop => self.lock_statistics.stop().and_then(value),
-            Verb::Resize(asked) => resize::resize(&self.volumes, &asked.volume).and_then(value),
+            Verb::Resize(asked) => resize::resize(&volumes(), &asked.volume).and_then(value),
             Verb::Acknowledge(asked) => self.marks.acknowledge(&asked.volume).map(nothing),
-            Verb::Set(asked) => volume_settings::set(&self.volumes, asked).and_then(value),
+            Verb::Set(asked) => volume_settings::set(&volumes(), asked).and_then(value),
             Verb::SetGroup(asked) => self.set_group(asked).and_then(value),
             Verb::LogLevel(asked) => log_level(asked).and_then(value),
+            Verb::Reload(asked) => self.reload(asked).and_then(value),
         }
     }
 
@@ -254,7 +291,8 @@ impl Answers for LiveDaemon {
     }
 
     fn problems(&self) -> Vec<String> {
-        let drives = self.disks().zip(self.failed_last_minute());
+        let lists = &*self.lists();
+        let drives = lists.disks().zip(failed_last_minute(lists));
         let problem = |(disk, failed): (&Arc<Disk<Native>>, u64)| {
             drive_problem(disk.name(), failed, disk.failures().trouble.as_deref())
         };

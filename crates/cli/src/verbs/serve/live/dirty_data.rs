@@ -71,7 +71,7 @@ pub fn at_the_end(cache: &Cache<Native>, end: DaemonEnd) -> Option<String> {
 /// True if a daemon that has stopped has lost data of a volume, or may have: its cache could not be
 /// written, or a failure of the stop is not known to be another volume's.
 pub fn is_lost(daemon: &LiveDaemon, volume: &str, failures: &[String]) -> bool {
-    let caches = daemon.caches();
+    let caches = &daemon.lists().caches;
     let owes = |cache: &Cache<Native>| cache.below().name() == volume && cache.at_risk().is_some();
     let others = || caches.iter().map(|cache| cache.below().name()).filter(|name| *name != volume);
     let is_others = |text: &str| {

@@ -11,13 +11,15 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
+use millrace::Cache;
 use millrace_console::shell_word;
 use millrace_drives::flock_holder;
+use millrace_machine::Native;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use crate::views::Refusal;
@@ -189,8 +191,43 @@ impl DirtyMarks {
         marks.volumes.iter().filter(is_lost).map(|(volume, _)| volume.clone()).collect()
     }
 
+    /// Is ready to mark these volumes from now on, too.
+    ///
+    /// # Errors
+    /// If the file cannot be written; then nothing has changed.
+    pub fn add<'a>(&self, volumes: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
+        let Some(mut marks) = self.lock() else { return Ok(()) };
+        let before = marks.volumes.len();
+        marks.volumes.extend(volumes.map(|volume| (volume.to_owned(), Mark::Clean)));
+        if marks.volumes.len() == before {
+            return Ok(());
+        }
+        marks.write().inspect_err(|_| marks.volumes.truncate(before))
+    }
+
+    /// Forgets volumes that are closed, whose caches were written. Marks of earlier daemons stay.
+    pub fn remove(&self, is_closed: impl Fn(&str) -> bool) {
+        let Some(mut marks) = self.lock() else { return };
+        let before = marks.volumes.len();
+        marks.volumes.retain(|(name, mark)| *mark == Mark::Lost || !is_closed(name));
+        if marks.volumes.len() < before
+            && let Err(error) = marks.write()
+        {
+            tracing::warn!("state: {error:#}; a mark of a volume that is closed stays in it");
+        }
+    }
+
+    /// Has caches mark their volumes before these are dirty for the first time; volumes without a
+    /// mark, as those that write through, stay without.
+    pub fn keep_for<'a>(self: &Arc<Self>, caches: impl Iterator<Item = &'a Arc<Cache<Native>>>) {
+        for cache in caches.filter(|_| self.is_kept()) {
+            let (marks, volume) = (Arc::clone(self), cache.below().name().to_owned());
+            cache.before_first_dirty(Arc::new(move || marks.mark(&volume)));
+        }
+    }
+
     /// True if there is a folder for the marks.
-    pub fn is_kept(&self) -> bool {
+    fn is_kept(&self) -> bool {
         self.0.is_some()
     }
 

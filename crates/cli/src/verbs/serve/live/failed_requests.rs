@@ -33,8 +33,19 @@ impl FailedRequests {
     }
 }
 
+impl FailedRequests {
+    /// The windows for other drives, whose numbers among these are given.
+    pub fn followed_by(&self, before: impl Iterator<Item = Option<usize>>) -> FailedRequests {
+        let windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let window = |before: Option<usize>| {
+            before.and_then(|at| windows.get(at)).cloned().unwrap_or_default()
+        };
+        FailedRequests(Mutex::new(before.map(window).collect()))
+    }
+}
+
 /// Failures of one drive.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct FailureWindow {
     count: u64,
     recent: VecDeque<(Instant, u64)>,

@@ -11,12 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace::{GroupConfig, LatencyTarget, SchedulerKind, ServedGroups};
+use millrace::{GroupConfig, LatencyTarget, SchedulerKind, ServeConfig, ServedGroups};
 use millrace_block::{Disk, GroupId, Op, Snapshot, Volume};
 use millrace_drives::{UsualTimes, usual_times};
 use millrace_machine::Native;
 
-use crate::config::ServePlan;
 use crate::config::group::targets::TargetQuery;
 
 /// Time for which a target is missed before that is said.
@@ -114,10 +113,10 @@ fn judged_ns(target: LatencyTarget, window: &Snapshot) -> u64 {
 
 impl LatencyTargets {
     /// Of a daemon that begins to serve.
-    pub fn new(plan: &ServePlan) -> LatencyTargets {
-        let usual = plan.config.drives();
+    pub fn new(config: &ServeConfig) -> LatencyTargets {
+        let usual = config.drives();
         let usual = usual.filter_map(|one| Some((one.name.clone(), usual_times(&one.spec)?)));
-        let users = plan.config.exports.iter();
+        let users = config.exports.iter();
         LatencyTargets {
             usual: usual.collect(),
             users: users.map(|one| (one.group_name().to_owned(), one.volume.clone())).collect(),
@@ -137,7 +136,7 @@ impl LatencyTargets {
         let (group, table) = (config.name.as_str(), groups.table().list());
         let id = table.iter().find(|(_, one)| one.name == group).map(|(id, _)| *id);
         let is_of = |other: &GroupId| {
-            let parent = table.get(usize::from(other.0)).and_then(|(_, one)| one.parent);
+            let parent = groups.table().config(*other).and_then(|one| one.parent);
             id == Some(*other) || (id.is_some() && id == parent)
         };
         let uses = |volume: &Volume<Native>| {

@@ -86,6 +86,14 @@ impl Sampler {
         *last = now;
     }
 
+    /// Goes on with other volumes, whose numbers among those of now are given.
+    pub fn follow(&self, before: impl Iterator<Item = Option<usize>>) {
+        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut volumes = std::mem::take(&mut samples.last.volumes);
+        let taken = before.map(|at| volumes.get_mut(at?)?.take());
+        samples.last.volumes = taken.collect();
+    }
+
     /// The last so many seconds.
     pub fn last(&self, seconds: usize) -> History {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).ring.last(seconds)

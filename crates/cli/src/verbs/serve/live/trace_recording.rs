@@ -77,6 +77,12 @@ impl TraceRecording {
         Ok(())
     }
 
+    /// Returns true if something is being recorded.
+    pub fn is_active(&self) -> bool {
+        let place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        place.as_ref().is_some_and(|recorder| !recorder.has_ended())
+    }
+
     /// The counts of the recording so far.
     ///
     /// # Errors

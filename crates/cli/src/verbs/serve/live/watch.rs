@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use millrace::{DriveWorkers, Servers};
 use millrace_block::{Disk, Failure, Failures, Op, is_unused};
 use millrace_machine::Native;
 use signal_hook::consts::SIGTERM;
 
 use super::daemon::LiveDaemon;
 use super::dirty_data::{self, DaemonEnd, DirtySnapshot};
+use super::served_lists::{ServedLists, places_before};
 
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -27,10 +27,38 @@ const STOP_LOOKS: u32 = 5;
 /// The daemon, and the lines about it that were logged so far.
 pub struct Watch {
     daemon: Arc<LiveDaemon>,
-    exports: Vec<FailureLog>,
-    drives: Vec<FailureLog>,
-    caches: Vec<FailureLog>,
-    stuck: Vec<StuckDrives>,
+    exports: NamedLogs<FailureLog>,
+    drives: NamedLogs<FailureLog>,
+    caches: NamedLogs<FailureLog>,
+    stuck: NamedLogs<StuckDrives>,
+    is_stopping: bool,
+}
+
+/// What was logged of each of several things, in the order of the lists of the moment.
+#[derive(Debug)]
+struct NamedLogs<T> {
+    names: Vec<String>,
+    logs: Vec<T>,
+}
+
+impl<T> Default for NamedLogs<T> {
+    fn default() -> Self {
+        NamedLogs { names: Vec::new(), logs: Vec::new() }
+    }
+}
+
+impl<T: Clone + Default> NamedLogs<T> {
+    /// The logs of the things of these names, which may be others than at the last look.
+    fn of<'a>(&mut self, names: impl Iterator<Item = &'a str> + Clone) -> &mut [T] {
+        if !names.clone().eq(self.names.iter().map(String::as_str)) {
+            let names: Vec<String> = names.map(str::to_owned).collect();
+            let places = places_before(&self.names, &names);
+            let log = |place: Option<usize>| place.map(|at| self.logs[at].clone());
+            self.logs = places.into_iter().map(|place| log(place).unwrap_or_default()).collect();
+            self.names = names;
+        }
+        &mut self.logs
+    }
 }
 
 /// The drives of a cache that were stuck at the last look, and looks until others are said.
@@ -81,25 +109,22 @@ impl FailureLog {
 impl Watch {
     /// A watch over a daemon of which nothing was said yet.
     pub fn new(daemon: &Arc<LiveDaemon>) -> Watch {
-        let exports = vec![FailureLog::default(); daemon.failed_exports().len()];
-        let drives = vec![FailureLog::default(); daemon.disks().count()];
-        let caches = vec![FailureLog::default(); daemon.caches().len()];
-        let stuck = vec![StuckDrives::default(); daemon.caches().len()];
-        Watch { daemon: Arc::clone(daemon), exports, drives, caches, stuck }
+        let daemon = Arc::clone(daemon);
+        let (exports, drives) = (NamedLogs::default(), NamedLogs::default());
+        let (caches, stuck) = (NamedLogs::default(), NamedLogs::default());
+        Watch { daemon, exports, drives, caches, stuck, is_stopping: false }
     }
 
     /// Looks after the server until the other end of `done` is dropped. A server that has lost an
     /// I/O thread, or a drive's worker, is stopped as by SIGTERM.
-    pub fn watch(&mut self, server: &Servers, workers: &DriveWorkers, done: &Receiver<()>) {
+    pub fn watch(&mut self, done: &Receiver<()>) {
         // What went wrong while threads started is said before anything is served for long.
         self.look();
         while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
             self.look();
             self.daemon.tick();
             self.daemon.marks().look();
-            let failure = workers.failure().map(|error| error.to_string());
-            let failed = server.failed().then(|| "an I/O thread has died".to_owned());
-            if let Some(failure) = failed.or(failure) {
+            if let Some(failure) = self.daemon.failure() {
                 tracing::error!("{failure}; the daemon stops");
                 // If it cannot be raised, the next look tries again.
                 let _ = signal_hook::low_level::raise(SIGTERM);
@@ -109,7 +134,9 @@ impl Watch {
 
     /// Logs what has failed since it was said last, but for what was said just before.
     fn look(&mut self) {
-        for (said, disk) in self.drives.iter_mut().zip(self.daemon.disks()) {
+        let lists = self.daemon.lists();
+        let drives = self.drives.of(lists.disks().map(|disk| disk.name()));
+        for (said, disk) in drives.iter_mut().zip(lists.disks()) {
             let drive = disk.name();
             for news in disk.take_news() {
                 tracing::warn!(drive, "drive {drive}: {news}");
@@ -117,21 +144,10 @@ impl Watch {
             let failures = disk.failures();
             log_drive(disk.name(), &failures, said.news(failures.count));
         }
-        for (said, cache) in self.caches.iter_mut().zip(self.daemon.caches()) {
-            if said.news(cache.stats().write_errors) > 0
-                && let Some(text) = dirty_data::while_served(cache)
-            {
-                tracing::warn!(volume = cache.below().name(), "{text}");
-            }
-        }
-        for (stuck, cache) in self.stuck.iter_mut().zip(self.daemon.caches()) {
-            for drive in stuck.news(cache.stuck_drives()) {
-                let text = dirty_data::while_stuck(cache, drive);
-                tracing::warn!(volume = cache.below().name(), "{text}");
-            }
-        }
-        let exports = self.daemon.failed_exports();
-        for (said, failures) in self.exports.iter_mut().zip(exports) {
+        self.look_at_caches(&lists);
+        let names = lists.exports.iter().map(|export| export.name.as_str());
+        let exports = self.exports.of(names).iter_mut();
+        for (said, failures) in exports.zip(lists.servers.failures()) {
             let (export, last) = (failures.export, failures.last);
             match said.news(failures.count) {
                 0 => {}
@@ -146,20 +162,41 @@ impl Watch {
         }
     }
 
+    /// Logs what caches could not write, and their drives that are stuck. A daemon that stops says
+    /// that otherwise.
+    fn look_at_caches(&mut self, lists: &ServedLists) {
+        if self.is_stopping {
+            return;
+        }
+        let names = lists.caches.iter().map(|cache| cache.below().name());
+        for (said, cache) in self.caches.of(names.clone()).iter_mut().zip(&lists.caches) {
+            if said.news(cache.stats().write_errors) > 0
+                && let Some(text) = dirty_data::while_served(cache)
+            {
+                tracing::warn!(volume = cache.below().name(), "{text}");
+            }
+        }
+        for (stuck, cache) in self.stuck.of(names).iter_mut().zip(&lists.caches) {
+            for drive in stuck.news(cache.stuck_drives()) {
+                let text = dirty_data::while_stuck(cache, drive);
+                tracing::warn!(volume = cache.below().name(), "{text}");
+            }
+        }
+    }
+
     /// Looks after a daemon that stops until the other end of `done` is dropped: logs what fails,
     /// and every few seconds what caches still owe.
     pub fn watch_stop(&mut self, done: &Receiver<()>) {
-        self.caches.clear();
-        self.stuck.clear();
+        self.is_stopping = true;
         let owed = |watch: &Watch| -> Vec<DirtySnapshot> {
-            watch.daemon.caches().iter().map(|cache| DirtySnapshot::now(cache)).collect()
+            watch.daemon.lists().caches.iter().map(|cache| DirtySnapshot::now(cache)).collect()
         };
         let inside = |watch: &Watch| -> Vec<(u64, u64)> {
             let inside_drive = |disk: &Arc<Disk<Native>>| {
                 let stats = (!is_unused(disk)).then(|| disk.stats());
                 stats.map_or((0, 0), |stats| (stats.in_flight(), stats.ios()))
             };
-            watch.daemon.disks().map(inside_drive).collect()
+            watch.daemon.lists().disks().map(inside_drive).collect()
         };
         let (mut before, mut was_inside, mut looks) = (owed(self), inside(self), 0);
         while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
@@ -169,15 +206,15 @@ impl Watch {
                 continue;
             }
             let (now, seconds) = (owed(self), PERIOD.as_secs() * u64::from(STOP_LOOKS));
-            let mut said = String::new();
-            for (cache, both) in self.daemon.caches().iter().zip(before.iter().zip(&now)) {
+            let (mut said, lists) = (String::new(), self.daemon.lists());
+            for (cache, both) in lists.caches.iter().zip(before.iter().zip(&now)) {
                 if let Some(text) = dirty_data::while_stopping(cache, both, seconds) {
                     tracing::info!(volume = cache.below().name(), "{text}");
                     said.push_str(&text);
                 }
             }
             let is_inside = inside(self);
-            let drives = self.daemon.disks().zip(was_inside.iter().zip(&is_inside));
+            let drives = lists.disks().zip(was_inside.iter().zip(&is_inside));
             for (disk, (was, is)) in drives {
                 let (drive, ios) = (disk.name(), is.0);
                 let is_said = said.contains(&format!("drive {drive} has answered nothing"));
@@ -195,7 +232,7 @@ impl Watch {
 
     /// Logs what was not said yet, and what caches could not write: the daemon has stopped.
     pub fn last_look(&mut self) {
-        self.drives.iter_mut().chain(&mut self.exports).for_each(|said| said.quiet = 0);
+        self.drives.logs.iter_mut().chain(&mut self.exports.logs).for_each(|said| said.quiet = 0);
         self.look();
         log_lost(&self.daemon, DaemonEnd::Stopped);
     }
@@ -203,7 +240,7 @@ impl Watch {
 
 /// Logs what caches have in memory only: the daemon ends.
 pub fn log_lost(daemon: &LiveDaemon, end: DaemonEnd) {
-    for cache in daemon.caches() {
+    for cache in &daemon.lists().caches {
         if let Some(text) = dirty_data::at_the_end(cache, end) {
             tracing::error!(volume = cache.below().name(), "{text}");
         }

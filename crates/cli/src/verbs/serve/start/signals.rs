@@ -39,6 +39,8 @@ enum SignalRequest {
     Stop,
     /// Cut the power of fault drives.
     PowerCut,
+    /// Read the configuration again.
+    Reload,
     /// Nothing, but the sender may expect something: what to say to that.
     Nothing(&'static str),
 }
@@ -95,9 +97,7 @@ impl Signals {
     fn next(&mut self) -> SignalRequest {
         match self.0.forever().next() {
             Some(SIGUSR1) => SignalRequest::PowerCut,
-            Some(SIGHUP) => SignalRequest::Nothing(
-                "SIGHUP is ignored: the configuration cannot be reloaded; SIGTERM stops the daemon",
-            ),
+            Some(SIGHUP) => SignalRequest::Reload,
             Some(SIGUSR2) => SignalRequest::Nothing("SIGUSR2 is ignored: it has no meaning here"),
             _ => SignalRequest::Stop,
         }
@@ -116,6 +116,7 @@ impl Signals {
                         tracing::info!("{line}");
                     }
                 }
+                SignalRequest::Reload => startup.reload(),
                 SignalRequest::PowerCut => {
                     cuts += 1;
                     say(&cut_power(cuts));

@@ -38,6 +38,8 @@ pub struct Source {
     pub name: String,
     /// The TOML text.
     pub text: String,
+    /// Its file, if it has one.
+    pub file: Option<PathBuf>,
     /// Where its relative paths lie; empty for the working folder.
     pub base: PathBuf,
     /// The data folder, if the default is served: it is made when it is missing.
@@ -74,6 +76,7 @@ impl Source {
             None if images => Ok(Source {
                 name: String::new(),
                 text: images::configuration(args.files, args.images)?,
+                file: None,
                 base: PathBuf::new(),
                 data_dir: None,
             }),
@@ -81,7 +84,11 @@ impl Source {
         }
     }
 
-    fn file(file: &Path) -> anyhow::Result<Source> {
+    /// A configuration in a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no text.
+    pub fn file(file: &Path) -> anyhow::Result<Source> {
         let name = file.display().to_string();
         let failed = |error: &std::io::Error| {
             let more = match error.kind() {
@@ -99,13 +106,13 @@ impl Source {
         let opened = std::fs::File::open(file).map_err(|error| failed(&error))?;
         let text = bounded(opened, &name)?;
         let base = file.parent().unwrap_or(Path::new("")).to_owned();
-        Ok(Source { name, text, base, data_dir: None })
+        Ok(Source { name, text, file: Some(file.to_owned()), base, data_dir: None })
     }
 
     fn standard_input() -> anyhow::Result<Source> {
         let name = "standard input".to_owned();
         let text = bounded(std::io::stdin().lock(), &name)?;
-        Ok(Source { name, text, base: PathBuf::new(), data_dir: None })
+        Ok(Source { name, text, file: None, base: PathBuf::new(), data_dir: None })
     }
 
     fn embedded(folder: &str) -> Source {
@@ -118,7 +125,7 @@ impl Source {
             DEFAULT_FOLDER => BUILT_IN.to_owned(),
             _ => format!("{BUILT_IN} with --data-dir {folder}"),
         };
-        Source { name, text, base: PathBuf::new(), data_dir: Some(folder.into()) }
+        Source { name, text, file: None, base: PathBuf::new(), data_dir: Some(folder.into()) }
     }
 }
 

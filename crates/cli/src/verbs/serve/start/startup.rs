@@ -8,7 +8,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,15 +17,20 @@ use millrace_console::output_queue;
 use millrace_drives::Cancel;
 use millrace_exports::remove_socket_files;
 
+use crate::verbs::serve::live::daemon::LiveDaemon;
+use crate::views::Reload;
+
 /// Longest time that the main thread may take to undo its start by itself.
 const UNDO: Duration = Duration::from_secs(1);
 
 /// A start, from the first drive until the daemon serves.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Startup {
     state: Mutex<StartState>,
     changed: Condvar,
     cancel: Cancel,
+    /// The daemon, once it serves.
+    daemon: OnceLock<Weak<LiveDaemon>>,
 }
 
 #[derive(Debug, Default)]
@@ -109,6 +114,22 @@ impl Startup {
         state.phase = StartPhase::Over;
         self.changed.notify_all();
         stopped.then_some(said)
+    }
+
+    /// From now on this daemon takes another configuration when it is asked by a signal.
+    pub fn reload_by(&self, daemon: &Arc<LiveDaemon>) {
+        let _ = self.daemon.set(Arc::downgrade(daemon));
+    }
+
+    /// Has the daemon read its configuration again; the log says what came of it.
+    pub fn reload(&self) {
+        let Some(daemon) = self.daemon.get().and_then(Weak::upgrade) else {
+            tracing::info!("SIGHUP is ignored: the daemon does not serve yet");
+            return;
+        };
+        if let Err(refusal) = daemon.reload(&Reload::default()) {
+            tracing::error!("SIGHUP: nothing has changed: {}", refusal.message);
+        }
     }
 
     /// Ends the start, if the daemon does not serve yet: returns when it does or when the main

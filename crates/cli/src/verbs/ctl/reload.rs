@@ -1,0 +1,84 @@
+//! `millrace ctl reload`: a running daemon takes another configuration.
+//!
+//! The daemon reads the file, with its own rights, and decides; here its answer is printed as the
+//! difference. Called by ctl.rs.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use millrace_console::{say, visible};
+use serde_json::json;
+
+use super::Daemon;
+use crate::views::Reload;
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace ctl reload --dry-run       what would change, and can it be served?
+  millrace ctl reload                 the file that the daemon was started with, as it is now
+  millrace ctl reload new.toml
+  millrace ctl reload --disconnect    also if clients use an export that goes
+
+Prints a line for each part that comes (+), goes (-) or changes (~). Volumes, drives, exports, \
+addresses, groups and controllers come and go; weights, limits and schedulers change; clients of \
+exports that stay notice nothing. It is all or nothing: if a drive cannot be opened, a socket not \
+bound, or a volume that goes not be flushed, everything is as before. [server] threads, backend, \
+limits, and where the daemon is asked change with a restart only.
+Exit status: 0 if the configuration is served (with --dry-run: could be), 2 if the daemon refused.
+";
+
+/// Arguments of `ctl reload`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ReloadArgs {
+    /// The configuration [default: the file that the daemon was started with]
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Change nothing; say what would change and whether it can
+    #[arg(long)]
+    dry_run: bool,
+    /// Disconnect clients of exports that go
+    #[arg(long)]
+    disconnect: bool,
+    /// Remove a volume also if what it holds cannot be written, which is lost
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Has the daemon take the configuration.
+///
+/// # Errors
+/// If the daemon is not there, or refuses.
+pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
+    let file = args.file.as_deref().map(std::path::absolute).transpose();
+    let asked = Reload {
+        file: file.context("cannot tell the working folder")?,
+        dry_run: args.dry_run,
+        disconnect: args.disconnect,
+        force: args.force,
+    };
+    let report = args.daemon.connect.client()?.reload(&asked)?;
+    if args.daemon.json {
+        say(&format!("{}\n", json!(report)));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = String::new();
+    for change in &report.changes {
+        let _ = writeln!(text, "{}", visible(&change.to_string()));
+    }
+    for warning in &report.warnings {
+        let _ = writeln!(text, "warning: {}", visible(warning));
+    }
+    let file = visible(&report.file);
+    let _ = match (report.changes.is_empty(), report.dry_run) {
+        (true, _) => writeln!(text, "{file}: is served as it is; nothing to change"),
+        (false, true) => writeln!(text, "{file}: can be served; nothing was changed"),
+        (false, false) => writeln!(text, "{file}: served from now on"),
+    };
+    say(&text);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,66 @@
+//! `ServedLists`: what the views read of volumes, caches and exports that are served now.
+//!
+//! Made anew by each reload, and never changed: a view takes the list of the moment and reads
+//! counters through it. A list keeps its drives open, so nobody keeps one for long. Used by
+//! daemon.rs and reload.rs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use millrace::{Cache, Observers, ServeConfig, Server, Words};
+use millrace_block::{Disk, Volume};
+use millrace_machine::Native;
+
+use super::failed_requests::FailedRequests;
+use super::group_settings;
+use super::latency_targets::LatencyTargets;
+use crate::views::report;
+
+/// Handles to all that the views read or change.
+pub struct ServedLists {
+    pub volumes: Vec<Arc<Volume<Native>>>,
+    pub caches: Vec<Arc<Cache<Native>>>,
+    /// Without their errors.
+    pub exports: Vec<report::Export>,
+    pub servers: Observers,
+    /// Schedulers of the drives as the configuration has them.
+    pub schedulers: Vec<&'static str>,
+    pub targets: LatencyTargets,
+    /// Groups of exports of volumes that have a cache, with the volumes.
+    pub cached: Vec<(String, String)>,
+    pub failed: FailedRequests,
+}
+
+impl ServedLists {
+    /// The lists of a server of this configuration.
+    pub fn new(config: &ServeConfig, server: &Server) -> ServedLists {
+        let exports = config.exports.iter().map(|export| report::Export {
+            name: export.name.clone(),
+            volume: export.volume.clone(),
+            read_only: export.read_only,
+            ..report::Export::default()
+        });
+        let opened = server.opened();
+        ServedLists {
+            exports: exports.collect(),
+            schedulers: config.drives().map(|drive| drive.options.scheduler.word()).collect(),
+            volumes: opened.volumes.clone(),
+            caches: opened.caches.iter().map(|(cache, _)| Arc::clone(cache)).collect(),
+            servers: server.servers().observers(),
+            targets: LatencyTargets::new(config),
+            cached: group_settings::cached(config),
+            failed: FailedRequests::default(),
+        }
+    }
+
+    /// All drives, in the order of the volumes.
+    pub fn disks(&self) -> impl Iterator<Item = &Arc<Disk<Native>>> + Clone {
+        self.volumes.iter().flat_map(|volume| volume.drives())
+    }
+}
+
+/// For each of `now`, the place that it has in `before`.
+pub fn places_before(before: &[String], now: &[String]) -> Vec<Option<usize>> {
+    let places: HashMap<&str, usize> = before.iter().map(String::as_str).zip(0..).collect();
+    now.iter().map(|name| places.get(name.as_str()).copied()).collect()
+}

@@ -1,0 +1,240 @@
+//! A daemon takes another configuration: `millrace ctl reload`, and SIGHUP.
+//!
+//! Reads the file, refuses what only a restart changes, has the library do the rest
+//! (`millrace::Server::reload`), then replaces the lists that the views read. Called by the daemon
+//! on the thread of the control socket, or on that of signals, one reload at a time.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use millrace::{
+    ConfigDifference, Listen, MoreVolumes, ReloadError, ReloadOptions, VolumeConfig, Words,
+};
+use millrace_exports::SocketAccess;
+use millrace_reactor::Backend;
+
+use super::check::{lost_file, start_error, warnings};
+use super::live::daemon::LiveDaemon;
+use super::live::dirty_marks::DirtyMarks;
+use super::start::source::Source;
+use crate::config::group;
+use crate::config::{self, ServePlan};
+use crate::views::reload_report::{ReloadChange, ReloadReport};
+use crate::views::{Refusal, Reload};
+
+/// What a daemon was started with, and what of it only a restart changes.
+#[derive(Debug, Clone)]
+pub struct StartedWith {
+    /// The file of its configuration, if it has one.
+    file: Option<PathBuf>,
+    /// Where relative paths of its configuration lie.
+    base: PathBuf,
+    threads: Option<u16>,
+    backend: Option<Backend>,
+    fixed: FixedSettings,
+}
+
+/// Settings of a plan that only a restart changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FixedSettings {
+    control: String,
+    control_access: Option<SocketAccess>,
+    control_admin_group: Option<u32>,
+    metrics: Option<SocketAddr>,
+    state: Option<PathBuf>,
+}
+
+impl FixedSettings {
+    fn of(plan: &ServePlan) -> FixedSettings {
+        FixedSettings {
+            control: plan
+                .control
+                .as_ref()
+                .map_or_else(String::new, |one| format!("{:?}", one.value)),
+            control_access: plan.control_access.as_ref().map(|one| one.value.clone()),
+            control_admin_group: plan.control_admin_group.as_ref().map(|one| one.value),
+            metrics: plan.metrics.as_ref().map(|one| one.value),
+            state: plan.state.as_ref().map(|one| one.value.clone()),
+        }
+    }
+
+    /// Keys whose values differ.
+    fn differing(&self, other: &FixedSettings) -> Vec<&'static str> {
+        let keys = [
+            ("control", self.control != other.control),
+            (
+                "control-mode, control-owner or control-group",
+                self.control_access != other.control_access,
+            ),
+            ("control-admin-group", self.control_admin_group != other.control_admin_group),
+            ("metrics", self.metrics != other.metrics),
+            ("state", self.state != other.state),
+        ];
+        keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+    }
+}
+
+impl StartedWith {
+    /// Of a daemon that serves this plan, made of this source and of arguments that go before it.
+    pub fn new(
+        source: &Source,
+        plan: &ServePlan,
+        threads: Option<u16>,
+        backend: Option<Backend>,
+    ) -> StartedWith {
+        let (file, base) = (source.file.clone(), source.base.clone());
+        StartedWith { file, base, threads, backend, fixed: FixedSettings::of(plan) }
+    }
+
+    /// The plan in a file, with relative paths written as those of the start are.
+    fn plan(&self, file: Option<&Path>) -> Result<ServePlan, Refusal> {
+        let Some(file) = file.or(self.file.as_deref()) else {
+            let text = "the daemon was started without a configuration file; name one: millrace ctl \
+                        reload FILE";
+            return Err(Refusal::new("bad-request", text));
+        };
+        let bad = |text: String| Refusal::new("bad-config", text);
+        let mut source = Source::file(file).map_err(|error| bad(format!("{error:#}")))?;
+        source.base = self.as_at_start(&source.base);
+        let plan = config::load(&source.name, &source.text, &source.base);
+        let mut plan = plan.map_err(|problems| bad(problems.to_string()))?;
+        let server = &mut plan.config.server;
+        server.threads = self.threads.unwrap_or(server.threads);
+        server.backend = self.backend.unwrap_or(server.backend);
+        Ok(plan)
+    }
+
+    /// A folder as the start would have named it: below the working folder if it did so.
+    fn as_at_start(&self, base: &Path) -> PathBuf {
+        let here = std::env::current_dir().unwrap_or_default();
+        match (self.base.is_relative(), base.strip_prefix(&here)) {
+            (true, Ok(below)) => below.to_owned(),
+            (true, Err(_)) => base.to_owned(),
+            (false, _) => std::path::absolute(base).unwrap_or_else(|_| base.to_owned()),
+        }
+    }
+
+    /// Has the daemon serve another configuration from now on, or go on as before.
+    ///
+    /// # Errors
+    /// `bad-config` if it is wrong, `refused` if it cannot be served or somebody is in the way.
+    pub fn reload(&self, daemon: &LiveDaemon, asked: &Reload) -> Result<ReloadReport, Refusal> {
+        let plan = self.plan(asked.file.as_deref())?;
+        let fixed = self.fixed.differing(&FixedSettings::of(&plan));
+        if !fixed.is_empty() {
+            let text = format!(
+                "{}: [server] {} cannot change while the daemon runs: restart it",
+                plan.file,
+                fixed.join(", ")
+            );
+            return Err(Refusal::new("refused", text));
+        }
+        let bad = |text: String| Refusal::new("refused", text);
+        lost_file::check(&plan).map_err(|problems| bad(problems.to_string()))?;
+        let mut server = daemon.server();
+        let Some(server) = server.as_mut() else { return Err(bad("the daemon stops".to_owned())) };
+        let difference = ConfigDifference::new(&server.config(), &plan.config);
+        if !difference.removed_volumes.is_empty() && daemon.is_recording() {
+            let text = "a trace is being recorded, which keeps drives open: end it first";
+            return Err(Refusal::new("busy", text));
+        }
+        let marks = daemon.marks();
+        let options = ReloadOptions {
+            dry_run: asked.dry_run,
+            disconnect: asked.disconnect,
+            force: asked.force,
+            before_serving: &|more| match asked.dry_run {
+                true => Ok(()),
+                false => mark_caches(more, marks),
+            },
+        };
+        let reloaded = server.reload(&plan.config, &options).map_err(|error| {
+            let caches = &daemon.lists().caches;
+            marks.remove(|name| !caches.iter().any(|cache| cache.below().name() == name));
+            bad(match error {
+                ReloadError::Start(error) => start_error::to_problems(&plan, &error).to_string(),
+                other => other.to_string(),
+            })
+        })?;
+        let report = ReloadReport {
+            file: plan.file.clone(),
+            dry_run: asked.dry_run,
+            changes: changes(&reloaded.difference),
+            warnings: plan.warnings.iter().cloned().chain(reloaded.warnings).collect(),
+        };
+        if !asked.dry_run {
+            daemon.follow(server, &plan.config);
+            marks.remove(|name| plan.config.volume_number(name).is_none());
+            warnings::on_plan(&plan, None);
+            log(&report, &reloaded.notes);
+        }
+        Ok(report)
+    }
+}
+
+/// Has caches that are new mark their volumes before these are dirty for the first time.
+fn mark_caches(more: &MoreVolumes, marks: &Arc<DirtyMarks>) -> Result<(), String> {
+    let caches = || more.caches.iter().map(|(cache, _)| cache);
+    marks.add(caches().map(|cache| cache.below().name())).map_err(|error| format!("{error:#}"))?;
+    marks.keep_for(caches());
+    Ok(())
+}
+
+fn log(report: &ReloadReport, notes: &[String]) {
+    let file = &report.file;
+    if report.changes.is_empty() {
+        tracing::info!("{file}: read again; nothing has changed");
+    }
+    for change in &report.changes {
+        tracing::info!("{file}: {change}");
+    }
+    report.warnings.iter().for_each(|text| tracing::warn!("{text}"));
+    notes.iter().for_each(|text| tracing::info!("{text}"));
+}
+
+/// A difference as lines: what comes, what goes, what changes.
+fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
+    let ConfigDifference { added_volumes, removed_volumes, added_groups, removed_groups, .. } =
+        difference;
+    let ConfigDifference { added_exports, removed_exports, changed_exports, .. } = difference;
+    let mut lines = Vec::new();
+    let mut add = |change: char, section: &str, names: Vec<String>| {
+        lines.extend(names.into_iter().map(|name| ReloadChange::new(change, section, name)));
+    };
+    let drives = |volumes: &[VolumeConfig]| -> Vec<String> {
+        let drives = volumes.iter().flat_map(|volume| &volume.drives);
+        drives.map(|drive| drive.name.clone()).collect()
+    };
+    let listens = |all: &[Listen]| all.iter().map(ToString::to_string).collect();
+    add('+', "controller", difference.added_controllers.clone());
+    add('+', "drive", drives(added_volumes));
+    add('+', "volume", names(added_volumes, |one| &one.name));
+    add('+', "group", names(added_groups, |one| &one.name));
+    add('+', "listener", listens(&difference.added_listeners));
+    add('+', "export", names(added_exports, |one| &one.name));
+    add('-', "export", names(removed_exports, |one| &one.name));
+    add('-', "listener", listens(&difference.removed_listeners));
+    add('-', "group", names(removed_groups, |one| &one.name));
+    add('-', "volume", names(removed_volumes, |one| &one.name));
+    add('-', "drive", drives(removed_volumes));
+    add('-', "controller", difference.removed_controllers.clone());
+    add('~', "export", names(changed_exports, |one| &one.name));
+    lines.extend(difference.schedulers.iter().map(|one| ReloadChange {
+        detail: format!("scheduler {} -> {}", one.before.word(), one.now.word()),
+        ..ReloadChange::new('~', "drive", &one.drive)
+    }));
+    for (before, now) in &difference.changed_groups {
+        let words = |key: &&str| [group::word(before, key), group::word(now, key)];
+        let changed = group::keys().map(|key| (key, words(&key)));
+        let changed = changed.filter(|(_, [before, now])| before != now);
+        let changed = changed.map(|(key, [before, now])| format!("{key} {before} -> {now}"));
+        let detail = changed.collect::<Vec<_>>().join(", ");
+        lines.push(ReloadChange { detail, ..ReloadChange::new('~', "group", &now.name) });
+    }
+    lines
+}
+
+fn names<T>(all: &[T], name: fn(&T) -> &String) -> Vec<String> {
+    all.iter().map(|one| name(one).clone()).collect()
+}

@@ -1,0 +1,55 @@
+//! What a reload changes, on the control socket.
+//!
+//! Plain data for serde, as report.rs: what the daemon answers to `reload`. Made by the daemon's
+//! live/reload.rs, printed by `millrace ctl reload` and logged. Fields may be added.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The answer to `reload`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReloadReport {
+    /// The configuration that was read.
+    pub file: String,
+    /// Nothing was changed, as was asked.
+    pub dry_run: bool,
+    /// What is other than before: in the order of the sections of a configuration.
+    pub changes: Vec<ReloadChange>,
+    /// What is allowed but hardly meant, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// One part of a configuration that comes, goes or changes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReloadChange {
+    /// `+` for one that comes, `-` for one that goes, `~` for one that changes.
+    pub change: String,
+    /// Its section: drive, volume, export, group, listener or controller.
+    pub section: String,
+    /// Its name.
+    pub name: String,
+    /// The settings that change, with their values before and afterwards; empty if it comes or
+    /// goes.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+}
+
+impl ReloadChange {
+    /// A part that comes or goes.
+    pub fn new(change: char, section: &str, name: impl Into<String>) -> ReloadChange {
+        let (change, section) = (change.to_string(), section.to_owned());
+        ReloadChange { change, section, name: name.into(), detail: String::new() }
+    }
+}
+
+impl fmt::Display for ReloadChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ReloadChange { change, section, name, detail } = self;
+        write!(f, "{change} {section} {name}")?;
+        if detail.is_empty() { Ok(()) } else { write!(f, " {detail}") }
+    }
+}

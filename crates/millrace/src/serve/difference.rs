@@ -1,0 +1,286 @@
+//! `ConfigDifference`: what a configuration has that a running one lacks, and the other way round.
+//!
+//! Pure: compares two [`ServeConfig`]s and finds what cannot change while the daemon serves, such
+//! as the number of I/O threads. Called by reload.rs, which makes the difference true, and shown by
+//! programs.
+
+use std::collections::{HashMap, HashSet};
+
+use millrace_block::SchedulerKind;
+use millrace_exports::nbd::Listen;
+
+use super::config::{ExportConfig, ServeConfig, ServerConfig};
+use crate::config::VolumeConfig;
+use crate::groups::{DEFAULT_GROUP, GroupConfig};
+
+/// The difference between the configuration that is served and another one.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ConfigDifference {
+    /// Volumes of the other one only, with their drives.
+    pub added_volumes: Vec<VolumeConfig>,
+    /// Volumes of this one only.
+    pub removed_volumes: Vec<VolumeConfig>,
+    /// Drives whose scheduler changes.
+    pub schedulers: Vec<SchedulerChange>,
+    /// Groups of the other one only.
+    pub added_groups: Vec<GroupConfig>,
+    /// Groups of this one only.
+    pub removed_groups: Vec<GroupConfig>,
+    /// Groups that change: as they are, and as they will be.
+    pub changed_groups: Vec<(GroupConfig, GroupConfig)>,
+    /// Exports of the other one only.
+    pub added_exports: Vec<ExportConfig>,
+    /// Exports of this one only, whose clients are disconnected.
+    pub removed_exports: Vec<ExportConfig>,
+    /// Exports whose clients go on, and which change: as they will be.
+    pub changed_exports: Vec<ExportConfig>,
+    /// Addresses of NBD of the other one only.
+    pub added_listeners: Vec<Listen>,
+    /// Addresses of NBD of this one only.
+    pub removed_listeners: Vec<Listen>,
+    /// Names of controllers of the other one only.
+    pub added_controllers: Vec<String>,
+    /// Names of controllers of this one only.
+    pub removed_controllers: Vec<String>,
+    /// Settings that cannot change while volumes are served, in words.
+    pub refused: Vec<String>,
+}
+
+/// Another scheduler for a drive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SchedulerChange {
+    /// The volume.
+    pub volume: String,
+    /// The drive's name.
+    pub drive: String,
+    /// Its scheduler now.
+    pub before: SchedulerKind,
+    /// Its scheduler from then on.
+    pub now: SchedulerKind,
+}
+
+impl ConfigDifference {
+    /// Compares what is served, with its settings of now, with another configuration.
+    #[must_use]
+    pub fn new(served: &ServeConfig, other: &ServeConfig) -> ConfigDifference {
+        let mut found = ConfigDifference::default();
+        found.compare_servers(&served.server, &other.server);
+        found.compare_controllers(served, other);
+        found.compare_volumes(served, other);
+        found.compare_groups(served, other);
+        found.compare_exports(served, other);
+        let listens = |config: &ServeConfig| -> Vec<Listen> {
+            config.listeners().into_iter().map(|one| one.listen).collect()
+        };
+        let (before, now) = (listens(served), listens(other));
+        found.removed_listeners = missing(&before, &now);
+        found.added_listeners = missing(&now, &before);
+        found
+    }
+
+    /// Returns true if both are the same.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == ConfigDifference::default()
+    }
+
+    fn compare_servers(&mut self, served: &ServerConfig, other: &ServerConfig) {
+        let keys = [
+            ("threads", served.threads != other.threads),
+            ("cpus", served.cpus != other.cpus),
+            ("backend", served.backend != other.backend),
+            ("connections-max", served.connections_max != other.connections_max),
+            ("handshake-timeout", served.handshake_timeout_ns != other.handshake_timeout_ns),
+            ("memory-max", served.memory_max_bytes != other.memory_max_bytes),
+            ("spin", served.spin_ns != other.spin_ns),
+        ];
+        for (key, _) in keys.iter().filter(|(_, differs)| *differs) {
+            let text = format!("[server] {key} cannot change while the daemon runs: restart it");
+            self.refused.push(text);
+        }
+    }
+
+    fn compare_controllers(&mut self, served: &ServeConfig, other: &ServeConfig) {
+        for one in &other.controllers {
+            match served.controllers.iter().find(|known| known.name == one.name) {
+                Some(known) if known != one => self.refused.push(format!(
+                    "controller {}: it cannot change while drives use it: give the new one another \
+                     name",
+                    one.name
+                )),
+                Some(_) => {}
+                None => self.added_controllers.push(one.name.clone()),
+            }
+        }
+        let names: HashSet<&str> = other.controllers.iter().map(|one| one.name.as_str()).collect();
+        let removed = served.controllers.iter().filter(|one| !names.contains(one.name.as_str()));
+        self.removed_controllers = removed.map(|one| one.name.clone()).collect();
+    }
+
+    fn compare_volumes(&mut self, served: &ServeConfig, other: &ServeConfig) {
+        let known: HashMap<&str, _> =
+            served.volumes.iter().map(|one| (one.name.as_str(), one)).collect();
+        let names: HashSet<&str> = other.volumes.iter().map(|one| one.name.as_str()).collect();
+        for volume in &other.volumes {
+            let Some(before) = known.get(volume.name.as_str()) else {
+                self.added_volumes.push(volume.clone());
+                continue;
+            };
+            if without_schedulers(before) != without_schedulers(volume) {
+                self.refused.push(format!(
+                    "volume {}: of a volume that is served only the scheduler can change: remove \
+                     the volume and its exports, reload, and add it again",
+                    volume.name
+                ));
+                continue;
+            }
+            for (before, now) in before.drives.iter().zip(&volume.drives) {
+                let (kind, drive) = (now.options.scheduler, now.name.clone());
+                let before = before.options.scheduler;
+                if before != kind {
+                    let volume = volume.name.clone();
+                    self.schedulers.push(SchedulerChange { volume, drive, before, now: kind });
+                }
+            }
+        }
+        let removed = served.volumes.iter().filter(|one| !names.contains(one.name.as_str()));
+        self.removed_volumes = removed.cloned().collect();
+        let used: HashSet<&str> = served.drives().map(|one| one.name.as_str()).collect();
+        let clashing = self.added_volumes.iter().flat_map(|volume| &volume.drives);
+        let clashing = clashing.filter(|drive| used.contains(drive.name.as_str()));
+        self.refused.extend(clashing.map(|drive| {
+            format!(
+                "drive {}: a volume that is served has a drive of this name: take another name, or \
+                 remove that volume, reload, and add this one then",
+                drive.name
+            )
+        }));
+    }
+
+    fn compare_groups(&mut self, served: &ServeConfig, other: &ServeConfig) {
+        // The default group is there always.
+        let default = GroupConfig::new(DEFAULT_GROUP);
+        let all = |config: &ServeConfig| -> Vec<GroupConfig> {
+            let has_default = config.groups.iter().any(|group| group.name == DEFAULT_GROUP);
+            let default = (!has_default).then(|| default.clone());
+            config.groups.iter().cloned().chain(default).collect()
+        };
+        let (served, other) = (all(served), all(other));
+        for group in &other {
+            match served.iter().find(|known| known.name == group.name) {
+                Some(known) if known != group => {
+                    self.changed_groups.push((known.clone(), group.clone()));
+                }
+                Some(_) => {}
+                None => self.added_groups.push(group.clone()),
+            }
+        }
+        let is_removed = |group: &GroupConfig| other.iter().all(|it| it.name != group.name);
+        self.removed_groups = served.into_iter().filter(is_removed).collect();
+    }
+
+    fn compare_exports(&mut self, served: &ServeConfig, other: &ServeConfig) {
+        let key =
+            |export: &ExportConfig| (export.name.clone(), export.volume.clone(), export.read_only);
+        let mut known: HashMap<_, &ExportConfig> =
+            served.exports.iter().rev().map(|one| (key(one), one)).collect();
+        for export in &other.exports {
+            let Some(before) = known.remove(&key(export)) else {
+                self.added_exports.push(export.clone());
+                continue;
+            };
+            if before == export {
+                continue;
+            }
+            let as_guests_see =
+                |one: &ExportConfig| (one.guests.clone(), one.group.clone(), one.group_each);
+            let is_of_guests = before.guests.is_some() && export.guests.is_some();
+            if is_of_guests && as_guests_see(before) != as_guests_see(export) {
+                self.refused.push(format!(
+                    "export {}: what virtual machines see of an export cannot change while it is \
+                     served: remove it, reload, and add it again",
+                    export.name
+                ));
+                continue;
+            }
+            self.changed_exports.push(export.clone());
+        }
+        let is_removed = |export: &&ExportConfig| known.contains_key(&key(export));
+        self.removed_exports = served.exports.iter().filter(is_removed).cloned().collect();
+    }
+}
+
+/// Those of `all` that are not among `others`.
+fn missing(all: &[Listen], others: &[Listen]) -> Vec<Listen> {
+    all.iter().filter(|one| !others.contains(one)).cloned().collect()
+}
+
+/// A volume as it is without the settings that can change while it is served.
+fn without_schedulers(volume: &VolumeConfig) -> VolumeConfig {
+    let mut volume = volume.clone();
+    volume.drives.iter_mut().for_each(|one| one.options.scheduler = SchedulerKind::None);
+    volume
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DriveConfig;
+
+    fn config(volumes: &[&str]) -> ServeConfig {
+        let drive = |name: &str| DriveConfig::new(name, "null:size=1m".parse().unwrap());
+        let export = |name: &&str| ExportConfig {
+            name: (*name).to_owned(),
+            volume: (*name).to_owned(),
+            nbd: vec![Listen::Unix("s".into())],
+            ..ExportConfig::default()
+        };
+        ServeConfig {
+            volumes: volumes
+                .iter()
+                .map(|name| VolumeConfig::new(*name, vec![drive(name)]))
+                .collect(),
+            exports: volumes.iter().map(export).collect(),
+            ..ServeConfig::default()
+        }
+    }
+
+    #[test]
+    fn what_comes_goes_and_changes_is_found() {
+        let (served, mut other) = (config(&["a", "b"]), config(&["b", "c"]));
+        assert!(ConfigDifference::new(&served, &served).is_empty());
+        other.volumes[0].drives[0].options.scheduler = SchedulerKind::Fair;
+        other.exports[0].description = "text".to_owned();
+        other.exports[1].nbd.push(Listen::Unix("t".into()));
+        other.groups = vec![GroupConfig::new("gold")];
+        let found = ConfigDifference::new(&served, &other);
+        let names = |volumes: &[VolumeConfig]| -> Vec<String> {
+            volumes.iter().map(|one| one.name.clone()).collect()
+        };
+        assert_eq!(names(&found.added_volumes), ["c"]);
+        assert_eq!(names(&found.removed_volumes), ["a"]);
+        assert_eq!((found.schedulers[0].drive.as_str(), found.schedulers.len()), ("b", 1));
+        assert_eq!(found.changed_exports[0].name, "b");
+        assert_eq!(found.added_listeners, [Listen::Unix("t".into())]);
+        assert_eq!((found.added_groups[0].name.as_str(), found.refused.len()), ("gold", 0));
+        let back = ConfigDifference::new(&other, &served);
+        assert_eq!(back.removed_listeners, [Listen::Unix("t".into())]);
+        assert_eq!(back.removed_groups.len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_change_is_refused_with_its_name() {
+        let (served, mut other) = (config(&["a"]), config(&["a"]));
+        other.server.threads += 1;
+        other.volumes[0].drives[0].spec = "null:size=2m".parse().unwrap();
+        let found = ConfigDifference::new(&served, &other);
+        assert!(found.refused[0].starts_with("[server] threads cannot change"));
+        assert!(found.refused[1].starts_with("volume a: "), "{:?}", found.refused);
+        // A drive that moves to another volume is open still.
+        let mut moved = config(&["b"]);
+        moved.volumes.push(served.volumes[0].clone());
+        moved.volumes[0].drives[0].name = "a".to_owned();
+        let found = ConfigDifference::new(&served, &moved);
+        assert!(found.refused[0].starts_with("drive a: a volume that is served has a drive"));
+    }
+}

@@ -1,0 +1,309 @@
+//! Another configuration for a server that runs: all of it or nothing.
+//!
+//! [`Server::reload`] compares the configurations (difference.rs), refuses what cannot change or
+//! would disconnect clients unasked, and prepares everything that can fail: drives are opened,
+//! sockets bound, threads started. Volumes that go are flushed before they are closed; if that
+//! fails they stay, and so does everything else. Then servers switch, which cannot fail. Called by
+//! the owner of the server, on any thread; I/O goes on meanwhile.
+
+mod prepare;
+mod removal;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use millrace_block::{Disk, GroupId, Volume};
+use millrace_exports::nbd;
+use millrace_machine::Native;
+use millrace_reactor::Config;
+
+use self::prepare::{Prepared, PreparedNbd};
+use super::Server;
+use super::config::{ExportConfig, ServeConfig};
+use super::difference::ConfigDifference;
+use crate::config::{Part, StartError, VolumeConfig};
+use crate::groups::{DEFAULT_GROUP, GroupConfig, open_groups};
+use crate::opening::MoreVolumes;
+
+/// How a configuration is to be taken.
+#[derive(Clone, Copy)]
+pub struct ReloadOptions<'a> {
+    /// Open drives and bind sockets as for a reload, and change nothing.
+    pub dry_run: bool,
+    /// Disconnect clients of exports that go; without it they keep their exports, and the reload is
+    /// refused.
+    pub disconnect: bool,
+    /// Remove volumes also if what they hold cannot be written: it is lost.
+    pub force: bool,
+    /// Looks at volumes that are open and not served yet; an error refuses the reload.
+    pub before_serving: &'a dyn Fn(&MoreVolumes) -> Result<(), String>,
+}
+
+impl Default for ReloadOptions<'_> {
+    /// All or nothing, and nobody is disconnected.
+    fn default() -> Self {
+        ReloadOptions {
+            dry_run: false,
+            disconnect: false,
+            force: false,
+            before_serving: &|_| Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for ReloadOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReloadOptions")
+            .field("dry_run", &self.dry_run)
+            .field("disconnect", &self.disconnect)
+            .field("force", &self.force)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a reload has done, or would do.
+#[derive(Debug, Clone, Default)]
+pub struct Reloaded {
+    /// What has changed.
+    pub difference: ConfigDifference,
+    /// Remarks on what was opened, and what went wrong without consequences.
+    pub notes: Vec<String>,
+    /// What is hardly meant, or was lost by force.
+    pub warnings: Vec<String>,
+}
+
+/// Why a configuration was not taken. Everything is as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReloadError {
+    /// Parts of it cannot change while volumes are served, or clients are in the way.
+    #[error("{}", .0.join("; "))]
+    Refused(Vec<String>),
+    /// It is wrong, or a part of it cannot be opened or served.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+/// Numbers of I/O threads that have queues of a volume's drives.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct VolumeQueues {
+    /// I/O threads of NBD, from 0 on.
+    nbd: u16,
+    /// I/O threads in all.
+    all: u16,
+}
+
+impl VolumeQueues {
+    /// Those of each volume of a configuration, by its name.
+    pub(super) fn of(config: &ServeConfig) -> HashMap<String, VolumeQueues> {
+        let nbd = config.nbd_threads();
+        let volumes = config.volumes.iter().zip(config.io_threads());
+        volumes.map(|(volume, all)| (volume.name.clone(), VolumeQueues { nbd, all })).collect()
+    }
+
+    fn of_guests(&self) -> Range<u16> {
+        self.nbd..self.all
+    }
+}
+
+impl Server {
+    /// The configuration that is served, with the settings of groups and drives of now.
+    #[must_use]
+    pub fn config(&self) -> ServeConfig {
+        let mut config = self.config.clone();
+        let is_configured = |group: &GroupConfig| {
+            group.name == DEFAULT_GROUP || self.config.groups.iter().any(|it| it.name == group.name)
+        };
+        config.groups = self.servers.groups.list().into_iter().filter(is_configured).collect();
+        for (volume, settings) in self.opened.volumes.iter().zip(&mut config.volumes) {
+            for (disk, drive) in volume.drives().iter().zip(&mut settings.drives) {
+                drive.options.scheduler = disk.scheduler().unwrap_or_default();
+            }
+        }
+        config
+    }
+
+    /// Serves another configuration from now on, or nothing else than before. Clients of exports
+    /// that stay notice nothing.
+    ///
+    /// # Errors
+    /// Why not; everything is as before then.
+    pub fn reload(
+        &mut self,
+        new: &ServeConfig,
+        options: &ReloadOptions<'_>,
+    ) -> Result<Reloaded, ReloadError> {
+        new.validate()?;
+        new.to_open().validate()?;
+        open_groups(&new.groups).map_err(|error| StartError::new(Part::Whole, error))?;
+        let difference = ConfigDifference::new(&self.config(), new);
+        let refused = self.refusals(&difference, new, options);
+        if !refused.is_empty() {
+            return Err(ReloadError::Refused(refused));
+        }
+        let prepared = self.prepare(new, (&difference, options))?;
+        let mut reloaded = Reloaded {
+            notes: prepared.more.notes.clone(),
+            warnings: prepared.more.warnings.clone(),
+            difference,
+        };
+        if options.dry_run {
+            self.undo(prepared);
+            return Ok(reloaded);
+        }
+        if let Err(failures) = self.let_go(new, &mut reloaded, options) {
+            self.undo(prepared);
+            return Err(ReloadError::Refused(failures));
+        }
+        self.switch(new, prepared, &mut reloaded);
+        Ok(reloaded)
+    }
+
+    /// What forbids a change.
+    fn refusals(
+        &self,
+        difference: &ConfigDifference,
+        new: &ServeConfig,
+        options: &ReloadOptions<'_>,
+    ) -> Vec<String> {
+        let mut refused = difference.refused.clone();
+        let clients = self.servers.nbd.as_ref().map(|nbd| nbd.observer().clients());
+        let clients = clients.unwrap_or_default();
+        for export in difference.removed_exports.iter().filter(|_| !options.disconnect) {
+            let name = &export.name;
+            let is_its = |client: &&nbd::ClientReport| client.export == *name;
+            let mut its: Vec<String> = clients
+                .iter()
+                .filter(is_its)
+                .map(|client| format!("client {} ({})", client.number, client.peer))
+                .collect();
+            if self.servers.vhost.has_frontend(name) {
+                its.push("a virtual machine".to_owned());
+            }
+            if !its.is_empty() {
+                let its = its.join(", ");
+                refused.push(format!(
+                    "export {name} is in use by {its}; disconnect them first, or reload with \
+                     --disconnect"
+                ));
+            }
+        }
+        for group in &difference.removed_groups {
+            let is_kept = |client: &&nbd::ClientReport| {
+                let of_export = |one: &ExportConfig| one.name == client.export;
+                !difference.removed_exports.iter().any(of_export)
+            };
+            let mut its = clients.iter().filter(is_kept);
+            let is_in =
+                |group_id: GroupId| self.servers.groups.configured_name(group_id) == group.name;
+            if let Some(client) = its.find(|client| is_in(client.group)) {
+                refused.push(format!(
+                    "group {}: client {} of export {} is in it; disconnect that client first",
+                    group.name, client.number, client.export
+                ));
+            }
+        }
+        for export in difference.added_exports.iter().chain(&difference.changed_exports) {
+            let Some(queues) = self.queues.get(&export.volume) else { continue };
+            let is_removed = |one: &VolumeConfig| one.name == export.volume;
+            if difference.removed_volumes.iter().any(is_removed) {
+                continue;
+            }
+            let has_room = self.servers.free_queues(export, queues.of_guests()).is_some();
+            if (!export.nbd.is_empty() && queues.nbd < new.nbd_threads()) || !has_room {
+                refused.push(format!(
+                    "export {}: the drives of volume {} were opened with queues for {} I/O threads, \
+                     and this export needs more: remove the volume, reload, and add both again",
+                    export.name, export.volume, queues.all
+                ));
+            }
+        }
+        refused
+    }
+
+    /// Puts in force what was made ready.
+    fn switch(&mut self, new: &ServeConfig, prepared: Prepared, reloaded: &mut Reloaded) {
+        let Prepared { more, nbd, nbd_places, .. } = prepared;
+        match (nbd, &mut self.servers.nbd) {
+            (PreparedNbd::Change(change), Some(nbd)) => drop(nbd.apply(change)),
+            (PreparedNbd::Start(server), place) => *place = Some(server),
+            _ => {}
+        }
+        let mut opened = std::mem::take(&mut self.opened.volumes);
+        opened.extend(more.volumes);
+        self.opened.caches.extend(more.caches);
+        let numbers: HashMap<&str, usize> =
+            new.volumes.iter().map(|one| one.name.as_str()).zip(0..).collect();
+        let is_kept = |volume: &Arc<Volume<Native>>| numbers.contains_key(volume.name());
+        let (mut kept, removed): (Vec<_>, Vec<_>) = opened.into_iter().partition(is_kept);
+        kept.sort_by_key(|volume| numbers[volume.name()]);
+        self.opened.volumes = kept;
+        self.change_settings(reloaded);
+        self.end_workers(&removed, &mut reloaded.warnings);
+        let drives: Vec<String> = drive_names(&removed).map(str::to_owned).collect();
+        drop(removed);
+        self.opened.forget_drives(|name| drives.iter().any(|drive| drive == name));
+        let removed = reloaded.difference.removed_controllers.clone();
+        self.opened.controllers().retain(|one| !removed.contains(&one.config().name));
+        self.queues.retain(|name, _| numbers.contains_key(name.as_str()));
+        for (name, queues) in VolumeQueues::of(new) {
+            self.queues.entry(name).or_insert(queues);
+        }
+        self.servers.follow(new, nbd_places);
+        self.config = new.clone();
+    }
+
+    /// Gives groups and drives their new settings, and closes groups that go.
+    fn change_settings(&mut self, reloaded: &mut Reloaded) {
+        let difference = &reloaded.difference;
+        let notes = &mut reloaded.warnings;
+        let changed: Vec<GroupConfig> =
+            difference.changed_groups.iter().map(|(_, now)| now.clone()).collect();
+        for group in parents_first(&changed) {
+            let set = self.servers.groups.set(group);
+            notes.extend(set.err().map(|error| format!("group {}: {error}", group.name)));
+        }
+        for change in &difference.schedulers {
+            let volume = self.opened.volumes.iter().find(|one| one.name() == change.volume);
+            let disk = volume
+                .and_then(|volume| volume.drives().iter().find(|disk| disk.name() == change.drive));
+            let set = disk.map_or(Ok(()), |disk| disk.set_scheduler(change.now));
+            notes.extend(set.err().map(|error| format!("drive {}: {error}", change.drive)));
+        }
+        let (children, tops): (Vec<_>, Vec<_>) =
+            difference.removed_groups.iter().partition(|group| group.parent.is_some());
+        for group in children.into_iter().chain(tops) {
+            let closed = self.servers.groups.close(&group.name);
+            notes.extend(closed.err().map(|error| format!("group {}: {error}", group.name)));
+        }
+    }
+
+    /// Ends the threads of volumes that are about to be closed; `failures` gets what went wrong.
+    fn end_workers(&mut self, volumes: &[Arc<Volume<Native>>], failures: &mut Vec<String>) {
+        let is_its = |name: &str| volumes.iter().any(|volume| volume.name() == name);
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            self.opened.caches.drain(..).partition(|(cache, _)| is_its(cache.below().name()));
+        self.opened.caches = kept;
+        for (cache, _) in gone {
+            failures.extend(self.workers.remove_flusher(&cache).err().map(|it| it.to_string()));
+        }
+        let disks: Vec<Arc<Disk<Native>>> =
+            volumes.iter().flat_map(|volume| volume.drives().iter().cloned()).collect();
+        failures.extend(self.workers.remove(&disks).err().map(|it| it.to_string()));
+    }
+
+    fn reactor(&self) -> Config {
+        Config { backend: self.config.server.backend, ..Config::default() }
+    }
+}
+
+fn drive_names(volumes: &[Arc<Volume<Native>>]) -> impl Iterator<Item = &str> {
+    volumes.iter().flat_map(|volume| volume.drives().iter().map(|disk| disk.name()))
+}
+
+fn parents_first(groups: &[GroupConfig]) -> impl Iterator<Item = &GroupConfig> {
+    let tops = groups.iter().filter(|group| group.parent.is_none());
+    tops.chain(groups.iter().filter(|group| group.parent.is_some()))
+}

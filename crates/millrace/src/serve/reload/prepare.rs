@@ -1,0 +1,251 @@
+//! What a reload makes ready before it changes anything: groups, drives, threads, sockets.
+//!
+//! Everything here can fail, and is undone then. Called by reload.rs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_block::{Controller, Error, Volume};
+use millrace_exports::nbd::{self, ExportChange};
+use millrace_machine::{CpuId, Native};
+
+use super::{ReloadOptions, VolumeQueues, drive_names, parents_first};
+use crate::assemble::SetupError;
+use crate::config::{OpenConfig, Part, StartError, VolumeConfig};
+use crate::opening::MoreVolumes;
+use crate::serve::Server;
+use crate::serve::config::ServeConfig;
+use crate::serve::difference::ConfigDifference;
+use crate::serve::servers::{NbdParts, failed};
+
+/// A part of a change that is ready, and not in force yet.
+pub(super) struct Prepared {
+    pub(super) more: MoreVolumes,
+    /// Names of groups that were opened.
+    pub(super) groups: Vec<String>,
+    /// Number of controllers before.
+    pub(super) controllers: usize,
+    /// Exports to virtual machines that were started.
+    pub(super) guests: Vec<String>,
+    pub(super) nbd: PreparedNbd,
+    pub(super) nbd_places: Vec<usize>,
+}
+
+/// What becomes of the server of NBD.
+pub(super) enum PreparedNbd {
+    None,
+    Change(ExportChange),
+    Start(nbd::Server),
+}
+
+impl Server {
+    /// Makes ready what is new; if that fails, undoes what was made.
+    pub(super) fn prepare(
+        &mut self,
+        new: &ServeConfig,
+        (difference, options): (&ConfigDifference, &ReloadOptions<'_>),
+    ) -> Result<Prepared, StartError> {
+        let controllers = self.opened.controllers().len();
+        let mut groups = Vec::new();
+        let opened = self.open_more(new, difference, &mut groups);
+        let more = opened.and_then(|more| match (options.before_serving)(&more) {
+            Ok(()) => Ok(more),
+            Err(text) => {
+                let MoreVolumes { mut created, .. } = more;
+                created.remove();
+                Err(StartError::invalid(Part::Whole, text))
+            }
+        });
+        let more = match more {
+            Ok(more) => more,
+            Err(error) => {
+                self.forget(difference.added_volumes.iter());
+                self.close_groups(&groups);
+                self.opened.controllers().truncate(controllers);
+                return Err(error);
+            }
+        };
+        let (guests, nbd) = (Vec::new(), PreparedNbd::None);
+        let nbd_places = Vec::new();
+        let mut prepared = Prepared { more, groups, controllers, guests, nbd, nbd_places };
+        match self.prepare_servers(new, (difference, options), &mut prepared) {
+            Ok(()) => Ok(prepared),
+            Err(error) => {
+                self.undo(prepared);
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens controllers, groups and volumes that are new; `groups` gets the names of the groups.
+    fn open_more(
+        &mut self,
+        new: &ServeConfig,
+        difference: &ConfigDifference,
+        groups: &mut Vec<String>,
+    ) -> Result<MoreVolumes, StartError> {
+        let whole = |error: Error| StartError::new(Part::Whole, error);
+        for config in &new.controllers {
+            if difference.added_controllers.contains(&config.name) {
+                let controller = Controller::new(config.clone()).map_err(whole)?;
+                self.opened.controllers().push(controller);
+            }
+        }
+        let table = Arc::clone(self.servers.groups.table());
+        for config in parents_first(&difference.added_groups) {
+            let config = config.for_layer(&table).map_err(whole)?;
+            let name = config.name.clone();
+            table.open(config).map_err(whole)?;
+            groups.push(name);
+        }
+        let of_new = VolumeQueues::of(new);
+        let queues = |volume: &VolumeConfig| of_new[&volume.name].all;
+        let config = OpenConfig {
+            io_threads: difference.added_volumes.iter().map(queues).collect(),
+            volumes: difference.added_volumes.clone(),
+            pinned_cpus: new.server.cpus.iter().copied().map(CpuId).collect(),
+            ..OpenConfig::default()
+        };
+        self.opened.open_more(&config).map_err(|error| self.renumbered(new, difference, error))
+    }
+
+    /// An error of the new volumes with the numbers that their parts have in the whole
+    /// configuration.
+    fn renumbered(
+        &self,
+        new: &ServeConfig,
+        difference: &ConfigDifference,
+        error: StartError,
+    ) -> StartError {
+        let drive_of = |name: &str| new.drives().position(|drive| drive.name == name);
+        let part = match error.part {
+            Part::Volume(at) => {
+                let name = difference.added_volumes.get(at).map(|volume| &volume.name);
+                let number = name.and_then(|name| new.volume_number(name));
+                number.map_or(Part::Whole, Part::Volume)
+            }
+            Part::Drive(at) => {
+                let mut drives = difference.added_volumes.iter().flat_map(|volume| &volume.drives);
+                let number = drives.nth(at).and_then(|drive| drive_of(&drive.name));
+                number.map_or(Part::Whole, Part::Drive)
+            }
+            part => part,
+        };
+        match *error.source {
+            SetupError::SameFile { name, other_name, .. } => match drive_of(&other_name) {
+                Some(other) => {
+                    let source = SetupError::SameFile { name, other, other_name };
+                    StartError { part, source: Box::new(source) }
+                }
+                None => {
+                    let text = format!(
+                        "drive {name}: its file, export or image is that of drive {other_name}, \
+                         which is open until this reload is done: remove that one, reload, and \
+                         add this one then"
+                    );
+                    StartError::invalid(part, text)
+                }
+            },
+            source => StartError { part, source: Box::new(source) },
+        }
+    }
+
+    /// Starts threads for what is new, and binds sockets. In a dry run no thread is started.
+    fn prepare_servers(
+        &mut self,
+        new: &ServeConfig,
+        (difference, options): (&ConfigDifference, &ReloadOptions<'_>),
+        prepared: &mut Prepared,
+    ) -> Result<(), StartError> {
+        let whole = |error| StartError::new(Part::Whole, error);
+        let more = &prepared.more;
+        let mut volumes = self.opened.volumes.clone();
+        volumes.extend(more.volumes.iter().cloned());
+        if !options.dry_run {
+            let reactor = self.reactor();
+            let disks = more.volumes.iter().flat_map(|volume| volume.drives().iter().cloned());
+            self.workers.add(&disks.collect::<Vec<_>>()).map_err(whole)?;
+            for (cache, number) in &more.caches {
+                self.workers.add_flusher(cache, *number, reactor).map_err(whole)?;
+            }
+        }
+        let groups = self.servers.groups.followed_by(new)?;
+        let parts = NbdParts::new(new, &volumes, &groups)?;
+        prepared.nbd_places.clone_from(&parts.places);
+        prepared.nbd = match &self.servers.nbd {
+            Some(nbd) => {
+                let change = nbd.prepare(parts.exports, &parts.listeners);
+                PreparedNbd::Change(change.map_err(|error| failed(new, error))?)
+            }
+            None if parts.exports.is_empty() || options.dry_run => PreparedNbd::None,
+            None => PreparedNbd::Start(parts.start(new)?),
+        };
+        // The seats of groups that guests enter.
+        let before = std::mem::replace(&mut self.servers.groups, groups);
+        let started = match options.dry_run {
+            true => Ok(()),
+            false => self.start_guests(new, (difference, &volumes), &mut prepared.guests),
+        };
+        if options.dry_run || started.is_err() {
+            self.servers.groups = before;
+        }
+        started
+    }
+
+    /// Starts exports to virtual machines that are new; `started` gets their names.
+    fn start_guests(
+        &mut self,
+        new: &ServeConfig,
+        (difference, volumes): (&ConfigDifference, &[Arc<Volume<Native>>]),
+        started: &mut Vec<String>,
+    ) -> Result<(), StartError> {
+        let changed = difference.changed_exports.iter().filter(|export| {
+            let mut before = self.config.exports.iter();
+            before.all(|before| before.name != export.name || before.guests.is_none())
+        });
+        let exports: Vec<_> = difference.added_exports.iter().chain(changed).collect();
+        let of_new = VolumeQueues::of(new);
+        for export in exports {
+            let Some(volume) = volumes.iter().find(|volume| volume.name() == export.volume) else {
+                continue;
+            };
+            let queues = self.queues.get(&export.volume).or_else(|| of_new.get(&export.volume));
+            let queues = queues.cloned().unwrap_or_default();
+            self.servers.add_guests(new, export, (volume, queues.of_guests()))?;
+            started.push(export.name.clone());
+        }
+        Ok(())
+    }
+
+    /// Closes what was made ready.
+    pub(super) fn undo(&mut self, prepared: Prepared) {
+        let Prepared { more, groups, controllers, guests, nbd, .. } = prepared;
+        drop(nbd);
+        let names: Vec<&str> = guests.iter().map(String::as_str).collect();
+        let _ = self.servers.remove_guests(&names, Duration::ZERO);
+        if let Ok(groups) = self.servers.groups.followed_by(&self.config) {
+            self.servers.groups = groups;
+        }
+        self.end_workers(&more.volumes, &mut Vec::new());
+        let MoreVolumes { volumes, caches, mut created, .. } = more;
+        let names: Vec<String> = drive_names(&volumes).map(str::to_owned).collect();
+        drop((caches, volumes));
+        self.opened.forget_drives(|name| names.iter().any(|drive| drive == name));
+        created.remove();
+        self.close_groups(&groups);
+        self.opened.controllers().truncate(controllers);
+    }
+
+    fn close_groups(&self, names: &[String]) {
+        // Children stand behind their parents.
+        for name in names.iter().rev() {
+            let _ = self.servers.groups.close(name);
+        }
+    }
+
+    fn forget<'a>(&mut self, volumes: impl Iterator<Item = &'a VolumeConfig>) {
+        let drives: Vec<&str> =
+            volumes.flat_map(|one| &one.drives).map(|one| one.name.as_str()).collect();
+        self.opened.forget_drives(|name| drives.contains(&name));
+    }
+}

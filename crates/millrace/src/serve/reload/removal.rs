@@ -1,0 +1,128 @@
+//! Volumes that go with a reload: no longer served, then flushed, and served again if that fails.
+//!
+//! Called by reload.rs once everything new is ready, and before anything new is in force.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use millrace_block::Volume;
+use millrace_exports::flush_volume;
+use millrace_machine::Native;
+use millrace_reactor::Config;
+
+use super::{ReloadOptions, Reloaded};
+use crate::serve::Server;
+use crate::serve::config::ServeConfig;
+use crate::serve::servers::NbdParts;
+
+/// How long requests and the flush of a volume that is removed may take, as long as nothing gets
+/// on.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two looks at whether a volume is unused.
+const LOOK: Duration = Duration::from_millis(1);
+
+impl Server {
+    /// Stops serving the volumes that go and flushes them. If that fails, serves them again.
+    ///
+    /// # Errors
+    /// Why a volume cannot go.
+    pub(super) fn let_go(
+        &mut self,
+        new: &ServeConfig,
+        reloaded: &mut Reloaded,
+        options: &ReloadOptions<'_>,
+    ) -> Result<(), Vec<String>> {
+        let difference = &reloaded.difference;
+        let is_removed =
+            |name: &str| difference.removed_volumes.iter().any(|volume| volume.name == name);
+        let guests: Vec<String> = self
+            .config
+            .exports
+            .iter()
+            .filter(|export| {
+                export.guests.is_some()
+                    && !new
+                        .exports
+                        .iter()
+                        .any(|one| one.name == export.name && one.guests == export.guests)
+            })
+            .map(|export| export.name.clone())
+            .collect();
+        let names: Vec<&str> = guests.iter().map(String::as_str).collect();
+        let mut failures = self.servers.remove_guests(&names, REMOVAL_TIMEOUT);
+        if !difference.removed_volumes.is_empty() {
+            let mut without = self.config.clone();
+            without.exports.retain(|export| !is_removed(&export.volume));
+            let removed = self.opened.volumes.iter().filter(|volume| is_removed(volume.name()));
+            let removed: Vec<_> = removed.cloned().collect();
+            failures.extend(self.serve_nbd(&without, &removed));
+            if failures.is_empty() {
+                failures.extend(flush_all(&removed, self.reactor()));
+            }
+        }
+        if failures.is_empty() {
+            return Ok(());
+        }
+        if options.force {
+            reloaded.warnings.append(&mut failures);
+            return Ok(());
+        }
+        let config = self.config.clone();
+        failures.extend(self.serve_nbd(&config, &[]));
+        for export in config.exports.iter().filter(|export| guests.contains(&export.name)) {
+            let volume = self.opened.volumes.iter().find(|one| one.name() == export.volume);
+            let queues = self.queues.get(&export.volume).cloned().unwrap_or_default();
+            let Some(volume) = volume.cloned() else { continue };
+            let again = self.servers.add_guests(&config, export, (&volume, queues.of_guests()));
+            failures.extend(again.err().map(|error| error.to_string()));
+        }
+        Err(failures)
+    }
+
+    /// Has NBD serve the exports of a configuration whose volumes are open, and waits until the
+    /// volumes that it serves no longer are unused; what went wrong.
+    fn serve_nbd(&mut self, config: &ServeConfig, removed: &[Arc<Volume<Native>>]) -> Vec<String> {
+        let Some(nbd) = &mut self.servers.nbd else { return Vec::new() };
+        let change = NbdParts::new(config, &self.opened.volumes, &self.servers.groups)
+            .map_err(|error| error.to_string())
+            .and_then(|parts| {
+                nbd.prepare(parts.exports, &parts.listeners).map_err(|error| error.to_string())
+            });
+        let change = match change {
+            Ok(change) => change,
+            Err(text) => return vec![text],
+        };
+        let gone = nbd.apply(change);
+        let deadline = Instant::now() + REMOVAL_TIMEOUT;
+        while !removed.is_empty() && !gone.are_unused() {
+            if Instant::now() > deadline {
+                let names: Vec<&str> = removed.iter().map(|volume| volume.name()).collect();
+                let seconds = REMOVAL_TIMEOUT.as_secs();
+                return vec![format!(
+                    "{}: requests are in flight that the drives have not answered for {seconds} s",
+                    names.join(", ")
+                )];
+            }
+            std::thread::sleep(LOOK);
+        }
+        Vec::new()
+    }
+}
+
+/// Flushes volumes at the same time, so that one that is slow holds up no other; what failed.
+fn flush_all(volumes: &[Arc<Volume<Native>>], reactor: Config) -> Vec<String> {
+    std::thread::scope(|scope| {
+        let flush = |volume| flush_volume(volume, reactor, REMOVAL_TIMEOUT).err();
+        let flushes = volumes.iter().map(|volume| {
+            let started = std::thread::Builder::new().spawn_scoped(scope, move || flush(volume));
+            (volume, started)
+        });
+        let flushes: Vec<_> = flushes.collect();
+        let ends = flushes.into_iter().map(|(volume, started)| match started {
+            Ok(thread) => thread.join().unwrap_or_else(|_| Some("a flush panicked".to_owned())),
+            // Without a thread for it, one after the other.
+            Err(_) => flush(volume),
+        });
+        ends.flatten().collect()
+    })
+}
