@@ -31,10 +31,12 @@ fn printed(daemon: &Daemon, arguments: &str) -> String {
 
 #[test]
 fn serve_says_that_a_volume_has_a_cache_and_what_a_crash_loses() {
-    let daemon = served();
+    let mut daemon = served();
     let line = "volume \"v\": write-back cache of 16 MiB, at most 4 MiB of it dirty; a crash loses \
                 what no flush has covered\n";
     assert!(daemon.stdout().contains(line), "{}", daemon.stdout());
+    // While it runs, a check says what a reload would change.
+    assert_eq!(daemon.terminate().code(), Some(0));
     let mut check = millrace();
     let checked = run(check.current_dir(daemon.dir()).args(["serve", "--check", "millrace.toml"]));
     let checked = String::from_utf8(checked.stdout).unwrap();

@@ -39,6 +39,7 @@ mod serve_files;
 mod serve_idle;
 mod serve_many;
 mod serve_messages;
+mod serve_operations;
 mod serve_placement;
 mod serve_reload;
 mod serve_serving;

@@ -302,6 +302,19 @@ fn sighup_reads_the_file_again_and_a_dry_run_changes_nothing() {
     let said = succeed(&mut reload(&daemon, &["--dry-run", "--json"]));
     let report: Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&report["dry_run"], &report["changes"][0]["change"]), (&true.into(), &"+".into()));
+    let check = || {
+        let mut command = millrace();
+        run(command.current_dir(daemon.dir()).args(["serve", "millrace.toml", "--check"]))
+    };
+    let output = check();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && said.contains("+ export other\n"), "{said}");
+    fs::write(daemon.dir().join("millrace.toml"), both.replace("= 2", "= 3")).unwrap();
+    let output = check();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("[server] threads cannot change"), "{said}");
+    fs::write(daemon.dir().join("millrace.toml"), &both).unwrap();
     daemon.signal(libc::SIGHUP);
     let is_served = || (names(&daemon)[0].len() == 2).then_some(());
     poll_within(Duration::from_secs(5), is_served).unwrap();

@@ -31,7 +31,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::config::words;
 use crate::config::{self, Problems, ServePlan};
 use crate::views::Views;
-use check::{findings, start_error, view_sockets, warnings};
+use check::{findings, running, start_error, view_sockets, warnings};
 use live::daemon::LiveDaemon;
 use live::dirty_data::{self, DaemonEnd};
 use live::dirty_marks::{self, DirtyMarks};
@@ -86,7 +86,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
     config: Option<PathBuf>,
     /// Check the configuration, change nothing, say what would be served, and exit: with 1 if it
-    /// cannot start on this host, since a drive or socket is missing, in use or not allowed
+    /// cannot start on this host, since a drive or socket is missing, in use or not allowed. While
+    /// its daemon runs: say what `millrace ctl reload` would change, and whether it can
     #[arg(long)]
     check: bool,
     /// Print the configuration and exit
@@ -128,6 +129,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     server.threads = args.threads.unwrap_or(server.threads);
     server.backend = args.backend.unwrap_or(server.backend);
     if args.check {
+        if let Some(checked) = running::check(&plan, source.file.as_deref())? {
+            return Ok(checked);
+        }
         warnings::on_plan(&plan, args.metrics);
         let found = findings::measure(&plan, source.data_dir.as_deref(), args.metrics);
         say(&report::checked(&plan, &found));

@@ -117,6 +117,11 @@ impl Client {
         }
     }
 
+    /// Returns true if the daemon knows a verb.
+    pub fn knows(&self, verb: &str) -> bool {
+        self.verbs.iter().any(|known| known == verb)
+    }
+
     /// The daemon's version, process and control socket.
     pub fn daemon(&self) -> (&str, u64, &Path) {
         (&self.version, self.pid, &self.path)

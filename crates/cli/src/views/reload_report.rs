@@ -22,6 +22,20 @@ pub struct ReloadReport {
     pub warnings: Vec<String>,
 }
 
+impl ReloadReport {
+    /// Lines for a person: what changes, what is hardly meant, and what became of the file.
+    pub fn text(&self) -> String {
+        let mut text: String = self.changes.iter().map(|change| format!("{change}\n")).collect();
+        text.extend(self.warnings.iter().map(|warning| format!("warning: {warning}\n")));
+        let became = match (self.changes.is_empty(), self.dry_run) {
+            (true, _) => "is served as it is; nothing to change",
+            (false, true) => "can be served; nothing was changed",
+            (false, false) => "served from now on",
+        };
+        format!("{text}{}: {became}\n", self.file)
+    }
+}
+
 /// One part of a configuration that comes, goes or changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -3,7 +3,6 @@
 //! The daemon reads the file, with its own rights, and decides; here its answer is printed as the
 //! difference. Called by ctl.rs.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -66,19 +65,6 @@ pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
         say(&format!("{}\n", json!(report)));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut text = String::new();
-    for change in &report.changes {
-        let _ = writeln!(text, "{}", visible(&change.to_string()));
-    }
-    for warning in &report.warnings {
-        let _ = writeln!(text, "warning: {}", visible(warning));
-    }
-    let file = visible(&report.file);
-    let _ = match (report.changes.is_empty(), report.dry_run) {
-        (true, _) => writeln!(text, "{file}: is served as it is; nothing to change"),
-        (false, true) => writeln!(text, "{file}: can be served; nothing was changed"),
-        (false, false) => writeln!(text, "{file}: served from now on"),
-    };
-    say(&text);
+    report.text().lines().for_each(|line| say(&format!("{}\n", visible(line))));
     Ok(ExitCode::SUCCESS)
 }

@@ -7,6 +7,7 @@ pub mod exposure;
 pub mod findings;
 pub mod lost_file;
 pub mod probe;
+pub mod running;
 pub mod start_error;
 pub mod view_sockets;
 pub mod warnings;

@@ -1,0 +1,45 @@
+//! `--check` of a configuration whose daemon runs: what a reload would change, and whether it can.
+//!
+//! Drives that the daemon has locked and sockets that it has bound would count as in use, so the
+//! daemon is asked. It is known by the control socket that the configuration says. Called by
+//! `serve`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use millrace_console::{say, visible};
+
+use super::view_sockets;
+use crate::config::ServePlan;
+use crate::views::Reload;
+use crate::views::client::Client;
+
+/// Asks the daemon of a configuration, if it runs; the exit status.
+///
+/// # Errors
+/// If the folder of the file cannot be told.
+pub fn check(plan: &ServePlan, file: Option<&Path>) -> anyhow::Result<Option<ExitCode>> {
+    let (Some(file), Some(socket)) = (file, view_sockets::control(plan).path) else {
+        return Ok(None);
+    };
+    // Nobody there, or no daemon of this version: the host is looked at as for a start.
+    let Ok(mut client) = Client::connect(&socket) else { return Ok(None) };
+    if !client.knows("reload") {
+        return Ok(None);
+    }
+    let (_, pid, _) = client.daemon();
+    say(&format!("daemon {pid} runs with this control socket; a reload would do this:\n"));
+    let file = std::path::absolute(file).context("cannot tell the working folder")?;
+    let asked = Reload { file: Some(file), dry_run: true, ..Reload::default() };
+    Ok(Some(match client.reload(&asked) {
+        Ok(report) => {
+            report.text().lines().for_each(|line| say(&format!("{}\n", visible(line))));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }))
+}
