@@ -4,3 +4,5 @@
 
 mod examples;
 mod programs;
+#[cfg(feature = "serve")]
+mod reload;

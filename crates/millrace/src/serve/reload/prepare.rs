@@ -226,6 +226,9 @@ impl Server {
         if let Ok(groups) = self.servers.groups.followed_by(&self.config) {
             self.servers.groups = groups;
         }
+        for (cache, _) in &more.caches {
+            let _ = self.workers.remove_flusher(cache);
+        }
         self.end_workers(&more.volumes, &mut Vec::new());
         let MoreVolumes { volumes, caches, mut created, .. } = more;
         let names: Vec<String> = drive_names(&volumes).map(str::to_owned).collect();
