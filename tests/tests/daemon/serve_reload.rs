@@ -13,6 +13,7 @@ use millrace_tests::control::Control;
 use millrace_tests::raw_nbd::{RawNbd, request};
 use millrace_tests::serving::{backends, pattern, succeed};
 use millrace_tests::{Daemon, millrace, poll_within, require_clients, run, tempdir};
+use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
 /// A volume of one file drive, all of one name, with its export at `unix:s`.
@@ -141,7 +142,7 @@ fn a_configuration_that_cannot_be_served_changes_nothing() {
     let mut daemon = served(&kept);
     fs::write(daemon.dir().join("taken.img"), vec![0; 1 << 20]).unwrap();
     let holder = fs::File::open(daemon.dir().join("taken.img")).unwrap();
-    holder.lock().unwrap();
+    flock(&holder, FlockOperation::LockExclusive).unwrap();
     let before = names(&daemon);
     let with = |more: &str| format!("{kept}{}{more}", volume("new"));
     let cases = [

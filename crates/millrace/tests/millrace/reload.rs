@@ -15,6 +15,7 @@ use millrace::{
     SocketAccess, Threads, VhostSocket, VolumeConfig,
 };
 use proptest::prelude::*;
+use rustix::fs::{FlockOperation, flock};
 
 /// A step: which of the parts are there, and what is wrong with it.
 #[derive(Debug, Clone)]
@@ -170,12 +171,16 @@ fn is_as(server: &Server, config: &ServeConfig, dir: &Path) {
     for name in ["stripe0", "cached0", "grouped0", "guests0", "there"] {
         let Ok(file) = File::open(dir.join(format!("{name}.img"))) else { continue };
         let is_open = config.drives().any(|drive| drive.name == name);
-        assert_eq!(file.try_lock().is_err(), is_open, "{name}");
+        let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(locked.is_err(), is_open, "{name}");
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(64)
+    })]
 
     #[test]
     fn each_configuration_is_taken_whole_or_not_at_all(steps in steps()) {
