@@ -8,6 +8,7 @@ pub mod cache;
 mod controller;
 mod cost;
 mod document;
+pub mod edit;
 pub mod group;
 mod line_index;
 mod listener;

@@ -29,8 +29,8 @@ mod thread;
 
 pub use prometheus::render as prometheus;
 pub use protocol::{
-    Acknowledge, CONTROL_VERSION, Disconnect, HistoryRange, LogLevel, Refusal, Reload, Resize, Set,
-    SetGroup, StatsQuery, TraceStart, Verb, greeting,
+    Acknowledge, AddSection, CONTROL_VERSION, Disconnect, HistoryRange, LogLevel, Refusal, Reload,
+    RemoveSection, Resize, Set, SetGroup, StatsQuery, TraceStart, Verb, greeting,
 };
 pub use thread::{Sockets, Views};
 

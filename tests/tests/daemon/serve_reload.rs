@@ -352,3 +352,59 @@ fn settings_that_were_set_live_are_part_of_the_difference() {
     assert!(said.contains("- group gold\n"), "{said}");
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }
+
+#[test]
+fn sections_come_and_go_one_by_one_and_are_saved() {
+    let config = format!("# by hand\n{}{}", server("auto"), volume("kept"));
+    let mut daemon = served(&config);
+    let ctl = |args: &str| {
+        let mut command = millrace();
+        command.current_dir(daemon.dir()).arg("ctl").args(args.split_whitespace());
+        run(command.args(["--connect", "unix:c"]))
+    };
+    let done = |args: &str| {
+        let output = ctl(args);
+        assert!(output.status.success(), "{args}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let refused = |args: &str, text: &str| {
+        let output = ctl(args);
+        assert_eq!(output.status.code(), Some(2), "{args}: {output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(text), "{args}: {said}");
+    };
+    let file = daemon.dir().join("millrace.toml");
+    done("add drive new spec=file:path=new.img,size=4m");
+    refused("add export new volume=new nbd=unix:s", "there is no volume");
+    refused("add volume new drives=new layout=odd", "layout");
+    done("add volume new drives=new cache.size=4m --dry-run");
+    assert_eq!(names(&daemon)[0], ["kept"]);
+    assert!(done("add volume new drives=new cache.size=4m").contains("+ volume new\n"));
+    assert!(done("add export new volume=new nbd=unix:s").contains("+ export new\n"));
+    done("add group gold weight=300");
+    done("set group gold weight=400");
+    refused("add group gold", "group \"gold\" is there already");
+    assert_eq!(fs::read_to_string(&file).unwrap(), config, "nothing is written unasked");
+    connect(&daemon, "new").write(0, &[5; 4096]).unwrap();
+    done("save");
+    let saved = fs::read_to_string(&file).unwrap();
+    assert!(saved.starts_with("# by hand\n") && saved.contains("weight = 400"), "{saved}");
+    assert!(done("reload").contains("nothing to change"));
+    fs::write(&file, saved.clone() + "# edited\n").unwrap();
+    refused("save", "edited since the daemon read it");
+    done("save copy.toml");
+    refused("save copy.toml", "this file is there already");
+    refused("save /tmp/millrace-elsewhere.toml", "save it there");
+    assert_eq!(fs::read_to_string(daemon.dir().join("copy.toml")).unwrap(), saved);
+    refused("remove volume new", "there is no volume \"new\"");
+    let is_gone = || ctl("remove export new").status.success().then_some(());
+    poll_within(Duration::from_secs(5), is_gone).unwrap();
+    done("remove volume new");
+    done("remove drive new");
+    refused("remove drive new", "there is no drive \"new\"");
+    assert_eq!(open_images(&daemon), ["kept.img"]);
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+    // The copy serves what was there when it was saved.
+    let daemon_of_copy = Daemon::start(&saved.replace("=new.img", "=again.img"), &["s", "c"]);
+    assert_eq!(names(&daemon_of_copy)[0], ["kept", "new"]);
+}

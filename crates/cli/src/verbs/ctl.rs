@@ -4,9 +4,11 @@
 //! answer. The daemon decides: what it refuses is an error here, with its reason.
 
 mod clients;
+mod edit;
 mod groups;
 mod log_level;
 mod reload;
+mod save;
 mod toml;
 mod version;
 mod why;
@@ -115,6 +117,12 @@ enum Request {
     Disconnect(clients::DisconnectArgs),
     /// Serve the configuration as it is now, without a restart
     Reload(reload::ReloadArgs),
+    /// Add a drive, volume, export or group to what is served
+    Add(edit::AddArgs),
+    /// Remove a drive, volume, export or group from what is served
+    Remove(edit::RemoveArgs),
+    /// Write what is served to the configuration file
+    Save(save::SaveArgs),
     /// Show or change how much the daemon logs
     LogLevel(log_level::LogLevelArgs),
     /// Print the versions of this program and of the daemon
@@ -220,6 +228,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Request::Clients(args) => clients::show(args),
         Request::Disconnect(args) => clients::disconnect(args),
         Request::Reload(args) => reload::run(args),
+        Request::Add(args) => edit::add(args),
+        Request::Remove(args) => edit::remove(args),
+        Request::Save(args) => save::run(args),
         Request::LogLevel(args) => log_level::run(args),
         Request::Version(args) => version::run(args),
     }

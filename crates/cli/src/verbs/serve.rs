@@ -37,7 +37,7 @@ use live::dirty_data::{self, DaemonEnd};
 use live::dirty_marks::{self, DirtyMarks};
 use live::huge_pages;
 use live::watch::{Watch, log_lost};
-use reload::StartedWith;
+use reload::ConfigReloader;
 use start::images::ImageArgs;
 use start::report::{self, DataOwner};
 use start::signals::{self, Signals};
@@ -151,8 +151,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let _ = give_back.send(signals);
     };
     Native::try_spawn("millrace-signals", None, waiting).context(FEW_THREADS)?;
-    let started_with = StartedWith::new(&source, &plan, args.threads, args.backend);
-    let served = serve((plan, started_with), &source, args.metrics, (&startup, &given_back, &done));
+    let reloader = ConfigReloader::new(&source, &plan, args.threads, args.backend);
+    let served = serve((plan, reloader), &source, args.metrics, (&startup, &given_back, &done));
     match startup.undo() {
         Some(said) if served.is_err() => {
             tracing::info!("{said}");
@@ -164,7 +164,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Opens and serves a plan until a signal.
 fn serve(
-    (mut plan, started_with): (ServePlan, StartedWith),
+    (mut plan, reloader): (ServePlan, ConfigReloader),
     source: &Source,
     metrics: Option<SocketAddr>,
     (startup, signals, done): (&Startup, &Receiver<Signals>, &Receiver<()>),
@@ -198,8 +198,8 @@ fn serve(
     say(&report::serving(&plan, &opened, &workers, owner));
     say(&view_sockets::describe(&sockets));
     let server = Server::of_parts(&plan.config, opened, workers, server);
-    let reloader = Box::new(move |daemon: &_, asked: &_| started_with.reload(daemon, asked));
-    let daemon = LiveDaemon::new(&plan.config, server, (Arc::clone(&marks), reloader));
+    let marks_of_daemon = (Arc::clone(&marks), Box::new(reloader) as _);
+    let daemon = LiveDaemon::new(&plan.config, server, marks_of_daemon);
     let daemon = Arc::new(daemon);
     startup.reload_by(&daemon);
     let views = Views::start(sockets, daemon.clone());

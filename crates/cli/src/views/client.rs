@@ -18,7 +18,7 @@ use super::clients::{Clients, ConnectedClient};
 use super::growth::VolumeGrowth;
 use super::history::History;
 use super::locks::Locks;
-use super::reload_report::ReloadReport;
+use super::reload_report::{ReloadReport, RunningConfiguration};
 use super::report::{Report, TraceStatus};
 use super::settings::{GroupChange, LogLevelChange, VolumeChange};
 use super::{
@@ -247,6 +247,25 @@ impl Client {
     pub fn reload(&mut self, asked: &Reload) -> anyhow::Result<ReloadReport> {
         self.socket.get_ref().set_read_timeout(Some(RELOAD_TIMEOUT))?;
         let answer = self.ask("reload", &json!(asked))?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// Has the daemon serve one more section, or one less; `verb` is `add` or `remove`.
+    ///
+    /// # Errors
+    /// As [`Client::reload`].
+    pub fn edit(&mut self, verb: &str, asked: &Value) -> anyhow::Result<ReloadReport> {
+        self.socket.get_ref().set_read_timeout(Some(RELOAD_TIMEOUT))?;
+        let answer = self.ask(verb, asked)?;
+        serde_json::from_value(answer).with_context(|| self.broken())
+    }
+
+    /// The configuration that is served.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses.
+    pub fn configuration(&mut self) -> anyhow::Result<RunningConfiguration> {
+        let answer = self.ask("configuration", &json!({}))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 

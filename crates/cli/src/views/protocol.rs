@@ -17,7 +17,7 @@ pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 20] = [
     "version",
     "stats",
     "history",
@@ -35,6 +35,9 @@ const VERBS: [&str; 17] = [
     "clients",
     "disconnect",
     "reload",
+    "add",
+    "remove",
+    "configuration",
 ];
 /// Fields of a request that belong to no verb.
 const COMMON: [&str; 2] = ["id", "verb"];
@@ -76,6 +79,12 @@ pub enum Verb {
     Disconnect(Disconnect),
     /// Serve another configuration.
     Reload(Reload),
+    /// Serve the configuration of now with one more section.
+    Add(AddSection),
+    /// Serve the configuration of now without a section.
+    Remove(RemoveSection),
+    /// The configuration of now as TOML.
+    Configuration,
 }
 
 impl Verb {
@@ -83,6 +92,8 @@ impl Verb {
     pub fn changes(&self) -> bool {
         match self {
             Verb::Version | Verb::Stats(_) | Verb::History(_) | Verb::Clients => false,
+            // Paths and sockets of everybody.
+            Verb::Configuration | Verb::Add(_) | Verb::Remove(_) => true,
             Verb::TraceStart(_) | Verb::TraceStatus | Verb::TraceStop => false,
             Verb::LocksStart | Verb::LocksStatus | Verb::LocksStop => false,
             Verb::LogLevel(asked) => asked.level.is_some(),
@@ -173,6 +184,41 @@ pub struct Reload {
     #[serde(default)]
     pub disconnect: bool,
     /// Remove volumes also if what they hold cannot be written: it is lost.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A section that comes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddSection {
+    /// drive, volume, export or group.
+    pub section: String,
+    /// Its name.
+    pub name: String,
+    /// Keys and words as in a configuration; `cache.size` is a key of `[volume.cache]`.
+    #[serde(default, deserialize_with = "words")]
+    pub settings: BTreeMap<String, String>,
+    /// Only find out whether it can be served.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// A section that goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveSection {
+    /// drive, volume, export or group.
+    pub section: String,
+    /// Its name.
+    pub name: String,
+    /// As for `reload`.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// As for `reload`.
+    #[serde(default)]
+    pub disconnect: bool,
+    /// As for `reload`.
     #[serde(default)]
     pub force: bool,
 }
@@ -308,6 +354,9 @@ fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
         "log-level" => return arguments(name, fields).map(Verb::LogLevel),
         "disconnect" => return arguments(name, fields).map(Verb::Disconnect),
         "reload" => return arguments(name, fields).map(Verb::Reload),
+        "add" => return arguments(name, fields).map(Verb::Add),
+        "remove" => return arguments(name, fields).map(Verb::Remove),
+        "configuration" => Verb::Configuration,
         other => {
             let text = format!("there is no verb {other:?}; there are {known}");
             return Err(Refusal::new("unknown-verb", text));

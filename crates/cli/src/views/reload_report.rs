@@ -4,6 +4,7 @@
 //! live/reload.rs, printed by `millrace ctl reload` and logged. Fields may be added.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,20 @@ pub struct ReloadReport {
     /// What is allowed but hardly meant, in words.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+/// The answer to `configuration`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunningConfiguration {
+    /// The file that it was read from last, an absolute path; none if it was never in a file.
+    pub file: Option<PathBuf>,
+    /// The text of that file when it was read.
+    pub as_read: Option<String>,
+    /// Folder below which its relative paths lie, an absolute path.
+    pub folder: PathBuf,
+    /// What is served now, as TOML.
+    pub text: String,
 }
 
 impl ReloadReport {

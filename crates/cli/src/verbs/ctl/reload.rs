@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::Daemon;
 use crate::views::Reload;
+use crate::views::reload_report::ReloadReport;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,10 +62,14 @@ pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
         force: args.force,
     };
     let report = args.daemon.connect.client()?.reload(&asked)?;
-    if args.daemon.json {
-        say(&format!("{}\n", json!(report)));
-        return Ok(ExitCode::SUCCESS);
+    show(&report, &args.daemon)
+}
+
+/// Prints what has changed.
+pub fn show(report: &ReloadReport, daemon: &Daemon) -> Result<ExitCode> {
+    match daemon.json {
+        true => say(&format!("{}\n", json!(report))),
+        false => report.text().lines().for_each(|line| say(&format!("{}\n", visible(line)))),
     }
-    report.text().lines().for_each(|line| say(&format!("{}\n", visible(line))));
     Ok(ExitCode::SUCCESS)
 }

@@ -6,33 +6,44 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace::{
-    ConfigDifference, Listen, MoreVolumes, ReloadError, ReloadOptions, VolumeConfig, Words,
+    ConfigDifference, Listen, MoreVolumes, ReloadError, ReloadOptions, Server, VolumeConfig, Words,
 };
 use millrace_exports::SocketAccess;
 use millrace_reactor::Backend;
 
 use super::check::{lost_file, start_error, warnings};
-use super::live::daemon::LiveDaemon;
+use super::live::daemon::{LiveDaemon, Reloader};
 use super::live::dirty_marks::DirtyMarks;
 use super::start::source::Source;
-use crate::config::group;
-use crate::config::{self, ServePlan};
-use crate::views::reload_report::{ReloadChange, ReloadReport};
-use crate::views::{Refusal, Reload};
+use crate::config::{self, ServePlan, edit, group};
+use crate::views::reload_report::{ReloadChange, ReloadReport, RunningConfiguration};
+use crate::views::{AddSection, Refusal, Reload, RemoveSection};
 
-/// What a daemon was started with, and what of it only a restart changes.
-#[derive(Debug, Clone)]
-pub struct StartedWith {
-    /// The file of its configuration, if it has one.
-    file: Option<PathBuf>,
+/// Name in messages of a configuration that was changed part by part.
+const RUNNING: &str = "running configuration";
+
+/// The configuration of a daemon: what it was started with, and what it serves now.
+#[derive(Debug)]
+pub struct ConfigReloader {
+    running: Mutex<RunningText>,
     /// Where relative paths of its configuration lie.
     base: PathBuf,
     threads: Option<u16>,
     backend: Option<Backend>,
     fixed: FixedSettings,
+}
+
+/// The text of what is served, but for what `ctl set` has changed.
+#[derive(Debug, Clone)]
+struct RunningText {
+    /// The file of the configuration, if it has one.
+    file: Option<PathBuf>,
+    /// The text of that file when it was read.
+    as_read: Option<String>,
+    text: String,
 }
 
 /// Settings of a plan that only a restart changes.
@@ -75,30 +86,42 @@ impl FixedSettings {
     }
 }
 
-impl StartedWith {
+impl ConfigReloader {
     /// Of a daemon that serves this plan, made of this source and of arguments that go before it.
     pub fn new(
         source: &Source,
         plan: &ServePlan,
         threads: Option<u16>,
         backend: Option<Backend>,
-    ) -> StartedWith {
-        let (file, base) = (source.file.clone(), source.base.clone());
-        StartedWith { file, base, threads, backend, fixed: FixedSettings::of(plan) }
+    ) -> ConfigReloader {
+        let running = RunningText::of(source);
+        let (running, base) = (Mutex::new(running), source.base.clone());
+        ConfigReloader { running, base, threads, backend, fixed: FixedSettings::of(plan) }
     }
 
-    /// The plan in a file, with relative paths written as those of the start are.
-    fn plan(&self, file: Option<&Path>) -> Result<ServePlan, Refusal> {
-        let Some(file) = file.or(self.file.as_deref()) else {
+    fn running(&self) -> MutexGuard<'_, RunningText> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The configuration in a file, with relative paths written as those of the start are.
+    fn source(&self, file: Option<&Path>) -> Result<Source, Refusal> {
+        let of_start = self.running().file.clone();
+        let Some(file) = file.or(of_start.as_deref()) else {
             let text = "the daemon was started without a configuration file; name one: millrace ctl \
                         reload FILE";
             return Err(Refusal::new("bad-request", text));
         };
-        let bad = |text: String| Refusal::new("bad-config", text);
-        let mut source = Source::file(file).map_err(|error| bad(format!("{error:#}")))?;
+        let source = Source::file(file);
+        let mut source =
+            source.map_err(|error| Refusal::new("bad-config", format!("{error:#}")))?;
         source.base = self.as_at_start(&source.base);
-        let plan = config::load(&source.name, &source.text, &source.base);
-        let mut plan = plan.map_err(|problems| bad(problems.to_string()))?;
+        Ok(source)
+    }
+
+    /// The plan of a configuration, with what arguments of the start say instead.
+    fn plan(&self, name: &str, text: &str, base: &Path) -> Result<ServePlan, Refusal> {
+        let plan = config::load(name, text, base);
+        let mut plan = plan.map_err(|problems| Refusal::new("bad-config", problems.to_string()))?;
         let server = &mut plan.config.server;
         server.threads = self.threads.unwrap_or(server.threads);
         server.backend = self.backend.unwrap_or(server.backend);
@@ -118,10 +141,15 @@ impl StartedWith {
     /// Has the daemon serve another configuration from now on, or go on as before.
     ///
     /// # Errors
-    /// `bad-config` if it is wrong, `refused` if it cannot be served or somebody is in the way.
-    pub fn reload(&self, daemon: &LiveDaemon, asked: &Reload) -> Result<ReloadReport, Refusal> {
-        let plan = self.plan(asked.file.as_deref())?;
-        let fixed = self.fixed.differing(&FixedSettings::of(&plan));
+    /// `refused` if it cannot be served or somebody is in the way, `busy` while a trace is
+    /// recorded.
+    fn take(
+        &self,
+        daemon: &LiveDaemon,
+        (plan, text): (&ServePlan, RunningText),
+        asked: &Reload,
+    ) -> Result<ReloadReport, Refusal> {
+        let fixed = self.fixed.differing(&FixedSettings::of(plan));
         if !fixed.is_empty() {
             let text = format!(
                 "{}: [server] {} cannot change while the daemon runs: restart it",
@@ -131,7 +159,7 @@ impl StartedWith {
             return Err(Refusal::new("refused", text));
         }
         let bad = |text: String| Refusal::new("refused", text);
-        lost_file::check(&plan).map_err(|problems| bad(problems.to_string()))?;
+        lost_file::check(plan).map_err(|problems| bad(problems.to_string()))?;
         let mut server = daemon.server();
         let Some(server) = server.as_mut() else { return Err(bad("the daemon stops".to_owned())) };
         let difference = ConfigDifference::new(&server.config(), &plan.config);
@@ -153,7 +181,7 @@ impl StartedWith {
             let caches = &daemon.lists().caches;
             marks.remove(|name| !caches.iter().any(|cache| cache.below().name() == name));
             bad(match error {
-                ReloadError::Start(error) => start_error::to_problems(&plan, &error).to_string(),
+                ReloadError::Start(error) => start_error::to_problems(plan, &error).to_string(),
                 other => other.to_string(),
             })
         })?;
@@ -166,10 +194,91 @@ impl StartedWith {
         if !asked.dry_run {
             daemon.follow(server, &plan.config);
             marks.remove(|name| plan.config.volume_number(name).is_none());
-            warnings::on_plan(&plan, None);
+            warnings::on_plan(plan, None);
             log(&report, &reloaded.notes);
+            *self.running() = text;
         }
         Ok(report)
+    }
+
+    /// Has the daemon serve the configuration of now with another text.
+    fn take_text(
+        &self,
+        daemon: &LiveDaemon,
+        edit: impl FnOnce(&str) -> anyhow::Result<String>,
+        asked: &Reload,
+    ) -> Result<ReloadReport, Refusal> {
+        let mut text = self.with_settings(daemon)?;
+        text.text =
+            edit(&text.text).map_err(|error| Refusal::new("bad-request", format!("{error:#}")))?;
+        let plan = self.plan(RUNNING, &text.text, &self.base)?;
+        self.take(daemon, (&plan, text), asked)
+    }
+
+    /// The text of what is served, with what `ctl set` has changed.
+    fn with_settings(&self, daemon: &LiveDaemon) -> Result<RunningText, Refusal> {
+        let mut running = self.running().clone();
+        let plan = self.plan(RUNNING, &running.text, &self.base)?;
+        let Some(now) = daemon.server().as_ref().map(Server::config) else { return Ok(running) };
+        let broken = |error: anyhow::Error| Refusal::new("internal", format!("{error:#}"));
+        let text = &mut running.text;
+        for (before, now) in ConfigDifference::new(&plan.config, &now).changed_groups {
+            let change = |key| {
+                let (before, word) = (group::word(&before, key), group::word(&now, key));
+                let word_of = |word: String| (word != "none").then_some(word);
+                (before != word).then(|| (key, word_of(word)))
+            };
+            let keys: Vec<_> = group::keys().filter_map(change).collect();
+            *text = edit::change(text, "group", &now.name, &keys).map_err(broken)?;
+        }
+        for (before, now) in plan.config.drives().zip(now.drives()) {
+            if before.options.scheduler != now.options.scheduler {
+                let word = now.options.scheduler.word().to_owned();
+                let keys = [("scheduler", Some(word))];
+                *text = edit::change(text, "drive", &now.name, &keys).map_err(broken)?;
+            }
+        }
+        Ok(running)
+    }
+}
+
+impl RunningText {
+    fn of(source: &Source) -> RunningText {
+        let (file, text) = (source.file.clone(), source.text.clone());
+        RunningText { as_read: file.is_some().then(|| text.clone()), file, text }
+    }
+}
+
+impl Reloader for ConfigReloader {
+    fn reload(&self, daemon: &LiveDaemon, asked: &Reload) -> Result<ReloadReport, Refusal> {
+        let source = self.source(asked.file.as_deref())?;
+        let plan = self.plan(&source.name, &source.text, &source.base)?;
+        self.take(daemon, (&plan, RunningText::of(&source)), asked)
+    }
+
+    fn add(&self, daemon: &LiveDaemon, asked: &AddSection) -> Result<ReloadReport, Refusal> {
+        let AddSection { section, name, settings, dry_run } = asked;
+        let add = |text: &str| edit::add(text, section, name, settings);
+        self.take_text(daemon, add, &Reload { dry_run: *dry_run, ..Reload::default() })
+    }
+
+    fn remove(&self, daemon: &LiveDaemon, asked: &RemoveSection) -> Result<ReloadReport, Refusal> {
+        let RemoveSection { section, name, dry_run, disconnect, force } = asked;
+        let (dry_run, disconnect, force) = (*dry_run, *disconnect, *force);
+        let how = Reload { file: None, dry_run, disconnect, force };
+        self.take_text(daemon, |text| edit::remove(text, section, name), &how)
+    }
+
+    fn configuration(&self, daemon: &LiveDaemon) -> Result<RunningConfiguration, Refusal> {
+        let RunningText { file, as_read, text } = self.with_settings(daemon)?;
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let here = std::env::current_dir().unwrap_or_default();
+        Ok(RunningConfiguration {
+            file: file.as_deref().map(absolute),
+            as_read,
+            folder: here.join(&self.base),
+            text,
+        })
     }
 }
 

@@ -34,9 +34,12 @@ use super::volume_settings;
 use crate::views::caches::CacheCounts;
 use crate::views::clients::{Clients, ConnectedClient};
 use crate::views::guests::GuestThread;
-use crate::views::reload_report::ReloadReport;
+use crate::views::reload_report::{ReloadReport, RunningConfiguration};
 use crate::views::settings::{GroupChange, LogLevelChange};
-use crate::views::{self, Answers, LogLevel, Refusal, Reload, SetGroup, StatsQuery, Verb, report};
+use crate::views::{
+    self, AddSection, Answers, LogLevel, Refusal, Reload, RemoveSection, SetGroup, StatsQuery,
+    Verb, report,
+};
 
 /// Seconds of samples in an answer unless more or fewer are asked for.
 const HISTORY_S: usize = 120;
@@ -44,14 +47,37 @@ const HISTORY_S: usize = 120;
 const READERS_TIMEOUT: Duration = Duration::from_secs(1);
 const READERS_LOOK: Duration = Duration::from_micros(100);
 
-/// Has a daemon take another configuration.
-pub type Reloader =
-    Box<dyn Fn(&LiveDaemon, &Reload) -> Result<ReloadReport, Refusal> + Send + Sync>;
+/// The configuration of a daemon, and changes of it.
+pub trait Reloader: Send + Sync {
+    /// Has a daemon take the configuration in a file.
+    ///
+    /// # Errors
+    /// Why not; everything is as before then.
+    fn reload(&self, daemon: &LiveDaemon, asked: &Reload) -> Result<ReloadReport, Refusal>;
+
+    /// Has a daemon take one more section.
+    ///
+    /// # Errors
+    /// As [`Reloader::reload`].
+    fn add(&self, daemon: &LiveDaemon, asked: &AddSection) -> Result<ReloadReport, Refusal>;
+
+    /// Has a daemon take one section less.
+    ///
+    /// # Errors
+    /// As [`Reloader::reload`].
+    fn remove(&self, daemon: &LiveDaemon, asked: &RemoveSection) -> Result<ReloadReport, Refusal>;
+
+    /// What a daemon serves now.
+    ///
+    /// # Errors
+    /// If it cannot be written as TOML.
+    fn configuration(&self, daemon: &LiveDaemon) -> Result<RunningConfiguration, Refusal>;
+}
 
 /// What runs, for the views: they read and change it through the lists of the moment.
 pub struct LiveDaemon {
     started: Instant,
-    reloader: Reloader,
+    reloader: Box<dyn Reloader>,
     /// `None` once it stops.
     server: Mutex<Option<Server>>,
     lists: Mutex<Arc<ServedLists>>,
@@ -67,7 +93,7 @@ impl LiveDaemon {
     pub fn new(
         config: &ServeConfig,
         server: Server,
-        (marks, reloader): (Arc<DirtyMarks>, Reloader),
+        (marks, reloader): (Arc<DirtyMarks>, Box<dyn Reloader>),
     ) -> LiveDaemon {
         LiveDaemon {
             started: Instant::now(),
@@ -92,7 +118,7 @@ impl LiveDaemon {
     /// # Errors
     /// Why not; everything is as before then.
     pub fn reload(&self, asked: &Reload) -> Result<ReloadReport, Refusal> {
-        (self.reloader)(self, asked)
+        self.reloader.reload(self, asked)
     }
 
     /// Has the views read what is served from now on.
@@ -283,6 +309,9 @@ impl Answers for LiveDaemon {
             Verb::SetGroup(asked) => self.set_group(asked).and_then(value),
             Verb::LogLevel(asked) => log_level(asked).and_then(value),
             Verb::Reload(asked) => self.reload(asked).and_then(value),
+            Verb::Add(asked) => self.reloader.add(self, asked).and_then(value),
+            Verb::Remove(asked) => self.reloader.remove(self, asked).and_then(value),
+            Verb::Configuration => self.reloader.configuration(self).and_then(value),
         }
     }
 

@@ -1,0 +1,111 @@
+//! `millrace ctl add` and `ctl remove`: one section more or less of what is served.
+//!
+//! Each is a reload of the configuration of now with that section added or removed. The file stays
+//! as it is until `ctl save`. Called by ctl.rs.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::{Daemon, pair, reload};
+use crate::config::edit::SECTIONS;
+use crate::views::{AddSection, RemoveSection};
+
+const ADD_EXAMPLES: &str = "\
+Examples:
+  millrace ctl add drive b spec=file:path=/srv/b.img
+  millrace ctl add volume b drives=b cache.size=64m
+  millrace ctl add export b volume=b nbd=unix:/run/millrace/b.sock
+  millrace ctl add group gold weight=400 iops=20k
+
+Keys and values are those of the section in the configuration; commas separate the drives of a \
+volume. A drive is opened when a volume has it. Nothing is written to the configuration file: \
+`millrace ctl save` does that.
+Exit status: 0 if it is served (with --dry-run: could be), 2 if the daemon refused.
+";
+
+const REMOVE_EXAMPLES: &str = "\
+Examples:
+  millrace ctl remove export b
+  millrace ctl remove export b --disconnect    also if clients use it
+  millrace ctl remove volume b
+  millrace ctl remove drive b
+
+A volume is flushed before it goes. Nothing is written to the configuration file: `millrace ctl \
+save` does that.
+Exit status: 0 if it is gone (with --dry-run: could go), 2 if the daemon refused.
+";
+
+/// Arguments of `ctl add`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ADD_EXAMPLES)]
+pub struct AddArgs {
+    /// drive, volume, export or group
+    #[arg(value_parser = SECTIONS)]
+    section: String,
+    /// Its name
+    name: String,
+    /// Its settings
+    #[arg(value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    /// Change nothing; say whether it can be served
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Arguments of `ctl remove`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = REMOVE_EXAMPLES)]
+pub struct RemoveArgs {
+    /// drive, volume, export or group
+    #[arg(value_parser = SECTIONS)]
+    section: String,
+    /// Its name
+    name: String,
+    /// Change nothing; say whether it can go
+    #[arg(long)]
+    dry_run: bool,
+    /// Disconnect clients of an export that goes
+    #[arg(long)]
+    disconnect: bool,
+    /// Remove a volume also if what it holds cannot be written, which is lost
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Has the daemon take one more section.
+///
+/// # Errors
+/// If the daemon is not there, or refuses.
+pub fn add(args: &AddArgs) -> Result<ExitCode> {
+    let settings = args.settings.iter().map(|text| pair(text, "drives=b"));
+    let asked = AddSection {
+        section: args.section.clone(),
+        name: args.name.clone(),
+        settings: settings.collect::<Result<_>>()?,
+        dry_run: args.dry_run,
+    };
+    let report = args.daemon.connect.client()?.edit("add", &json!(asked))?;
+    reload::show(&report, &args.daemon)
+}
+
+/// Has the daemon take one section less.
+///
+/// # Errors
+/// If the daemon is not there, or refuses.
+pub fn remove(args: &RemoveArgs) -> Result<ExitCode> {
+    let asked = RemoveSection {
+        section: args.section.clone(),
+        name: args.name.clone(),
+        dry_run: args.dry_run,
+        disconnect: args.disconnect,
+        force: args.force,
+    };
+    let report = args.daemon.connect.client()?.edit("remove", &json!(asked))?;
+    reload::show(&report, &args.daemon)
+}

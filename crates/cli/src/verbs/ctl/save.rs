@@ -1,0 +1,110 @@
+//! `millrace ctl save`: what a daemon serves, written to a configuration file.
+//!
+//! The daemon gives the text, with the comments of sections that are as they were; this program
+//! writes it, with the rights of its caller. Called by ctl.rs.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow, bail};
+use millrace_console::{say, visible};
+use serde_json::json;
+
+use super::Daemon;
+use crate::views::Reload;
+use crate::views::reload_report::RunningConfiguration;
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace ctl save              to the file that the daemon read last
+  millrace ctl save new.toml     to a new file beside it
+
+Writes what `ctl add`, `remove` and `set` have changed; sections that are as they were keep their \
+comments. A file that was edited since the daemon read it stays as it is.
+Exit status: 0 if it is written, 2 if not.
+";
+
+/// Arguments of `ctl save`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct SaveArgs {
+    /// A file that is not there yet [default: the file that the daemon read last]
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+/// Writes it.
+///
+/// # Errors
+/// If the daemon is not there or refuses, or the file cannot be written or must not be.
+pub fn run(args: &SaveArgs) -> Result<ExitCode> {
+    let mut client = args.daemon.connect.client()?;
+    let running = client.configuration()?;
+    let file = args.file.as_deref().map(std::path::absolute).transpose()?;
+    let no_file =
+        || anyhow!("the daemon has no configuration file; name one: millrace ctl save FILE");
+    let file = file.or_else(|| running.file.clone()).ok_or_else(no_file)?;
+    check(&running, &file)?;
+    replace(&file, &running.text)?;
+    if running.file.as_ref() == Some(&file) {
+        // From now on the file is as it was read.
+        client.reload(&Reload::default())?;
+    }
+    let shown = file.display().to_string();
+    say(&match args.daemon.json {
+        true => format!("{}\n", json!({ "file": shown })),
+        false => format!("{}: written\n", visible(&shown)),
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses to write over what the daemon has not read, or where relative paths mean other files.
+fn check(running: &RunningConfiguration, file: &Path) -> Result<()> {
+    let is_its = running.file.as_deref() == Some(file);
+    let shown = file.display();
+    match (is_its, fs::read_to_string(file)) {
+        (true, Ok(text)) if running.as_read.as_ref() != Some(&text) => bail!(
+            "{shown}: edited since the daemon read it: `millrace ctl reload` takes the edits, or save \
+             to another file and compare"
+        ),
+        (false, Ok(_)) => bail!("{shown}: this file is there already; name a new one"),
+        _ => {}
+    }
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    let (its, wanted) = (fs::canonicalize(&running.folder), fs::canonicalize(folder));
+    if its.ok() != wanted.ok() {
+        bail!(
+            "{shown}: relative paths of the configuration lie in {}; save it there",
+            running.folder.display()
+        );
+    }
+    Ok(())
+}
+
+/// Writes a file as a whole, or leaves what is there.
+fn replace(file: &Path, text: &str) -> Result<()> {
+    let failed = || format!("{}: cannot be written", file.display());
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    // A link stays one.
+    let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    let new = target.with_file_name(name);
+    let write = || -> std::io::Result<()> {
+        let mut written = fs::File::create_new(&new)?;
+        if let Ok(meta) = fs::metadata(file) {
+            written.set_permissions(meta.permissions())?;
+        }
+        written.write_all(text.as_bytes())?;
+        written.sync_all()?;
+        fs::rename(&new, &target)
+    };
+    let written = write();
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written.with_context(failed)
+}
