@@ -29,7 +29,9 @@ const RUNNING: &str = "running configuration";
 #[derive(Debug)]
 pub struct ConfigReloader {
     running: Mutex<RunningText>,
-    /// Where relative paths of its configuration lie.
+    /// Held by whoever changes the configuration.
+    change: Mutex<()>,
+    /// Where relative paths of its configuration lay at the start.
     base: PathBuf,
     threads: Option<u16>,
     backend: Option<Backend>,
@@ -43,6 +45,8 @@ struct RunningText {
     file: Option<PathBuf>,
     /// The text of that file when it was read.
     as_read: Option<String>,
+    /// Where its relative paths lie.
+    base: PathBuf,
     text: String,
 }
 
@@ -96,7 +100,8 @@ impl ConfigReloader {
     ) -> ConfigReloader {
         let running = RunningText::of(source);
         let (running, base) = (Mutex::new(running), source.base.clone());
-        ConfigReloader { running, base, threads, backend, fixed: FixedSettings::of(plan) }
+        let (change, fixed) = (Mutex::default(), FixedSettings::of(plan));
+        ConfigReloader { running, change, base, threads, backend, fixed }
     }
 
     fn running(&self) -> MutexGuard<'_, RunningText> {
@@ -208,17 +213,18 @@ impl ConfigReloader {
         edit: impl FnOnce(&str) -> anyhow::Result<String>,
         asked: &Reload,
     ) -> Result<ReloadReport, Refusal> {
+        let _change = self.change.lock();
         let mut text = self.with_settings(daemon)?;
         text.text =
             edit(&text.text).map_err(|error| Refusal::new("bad-request", format!("{error:#}")))?;
-        let plan = self.plan(RUNNING, &text.text, &self.base)?;
+        let plan = self.plan(RUNNING, &text.text, &text.base)?;
         self.take(daemon, (&plan, text), asked)
     }
 
     /// The text of what is served, with what `ctl set` has changed.
     fn with_settings(&self, daemon: &LiveDaemon) -> Result<RunningText, Refusal> {
         let mut running = self.running().clone();
-        let plan = self.plan(RUNNING, &running.text, &self.base)?;
+        let plan = self.plan(RUNNING, &running.text, &running.base)?;
         let Some(now) = daemon.server().as_ref().map(Server::config) else { return Ok(running) };
         let broken = |error: anyhow::Error| Refusal::new("internal", format!("{error:#}"));
         let text = &mut running.text;
@@ -244,13 +250,14 @@ impl ConfigReloader {
 
 impl RunningText {
     fn of(source: &Source) -> RunningText {
-        let (file, text) = (source.file.clone(), source.text.clone());
-        RunningText { as_read: file.is_some().then(|| text.clone()), file, text }
+        let (file, base, text) = (source.file.clone(), source.base.clone(), source.text.clone());
+        RunningText { as_read: file.is_some().then(|| text.clone()), file, base, text }
     }
 }
 
 impl Reloader for ConfigReloader {
     fn reload(&self, daemon: &LiveDaemon, asked: &Reload) -> Result<ReloadReport, Refusal> {
+        let _change = self.change.lock();
         let source = self.source(asked.file.as_deref())?;
         let plan = self.plan(&source.name, &source.text, &source.base)?;
         self.take(daemon, (&plan, RunningText::of(&source)), asked)
@@ -270,13 +277,13 @@ impl Reloader for ConfigReloader {
     }
 
     fn configuration(&self, daemon: &LiveDaemon) -> Result<RunningConfiguration, Refusal> {
-        let RunningText { file, as_read, text } = self.with_settings(daemon)?;
+        let RunningText { file, as_read, base, text } = self.with_settings(daemon)?;
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let here = std::env::current_dir().unwrap_or_default();
         Ok(RunningConfiguration {
             file: file.as_deref().map(absolute),
             as_read,
-            folder: here.join(&self.base),
+            folder: here.join(base),
             text,
         })
     }
