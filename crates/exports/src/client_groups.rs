@@ -86,14 +86,6 @@ impl fmt::Debug for GroupSeats {
 }
 
 impl GroupSeats {
-    /// Closes the groups of clients, of which none is there any more.
-    ///
-    /// # Errors
-    /// As [`Groups::close`].
-    pub fn close(&self) -> Result<(), Error> {
-        lock(&self.state).seats.drain(..).try_for_each(|(group, _)| self.groups.close(group))
-    }
-
     /// Seats under a group of the table. Its limits and latency target become those of each client.
     ///
     /// # Errors

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_block::{Bio, Stamp, Status, Volume, is_unused};
+use millrace_block::{Bio, Error, ErrorKind, Stamp, Status, Volume, is_unused};
 use millrace_machine::{Deadline, Machine, Native};
 use millrace_reactor::Config;
 use millrace_runtime::{IoConfig, IoContext};
@@ -28,7 +28,12 @@ pub fn flush_volume(
     if volume.limits().features.read_only || all.all(|disk| is_unused(disk)) {
         return Ok(());
     }
-    let failed = |error| format!("{}: flush: {error}", volume.name());
+    let failed = |error: Error| match error.kind() {
+        ErrorKind::Busy => {
+            format!("{}: requests are in flight that the drives have not answered", volume.name())
+        }
+        _ => format!("{}: flush: {error}", volume.name()),
+    };
     let mut ctx = IoContext::new(IoConfig { number: 0, reactor }).map_err(failed)?;
     let mut channel = ctx.channel(volume, 1, Stamp::Batch).map_err(failed)?;
     let mut progress = Progress::watched(volume);

@@ -12,10 +12,14 @@ use millrace_block::Controller;
 use millrace_block::{Disk, Error, ErrorKind, Groups, Volume};
 use millrace_cache::Cache;
 use millrace_drives::Cancel;
+#[cfg(feature = "serve")]
+use millrace_drives::Place;
 use millrace_machine::{Cpu, CpuId, Machine, Native, Topology};
 use millrace_reactor::{Backend, Config};
 use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
 
+#[cfg(feature = "serve")]
+use crate::assemble::SetupError;
 use crate::assemble::places::Places;
 use crate::assemble::{DriveOptions, Host, unused_space};
 use crate::cache::cache_over;
@@ -96,6 +100,11 @@ impl Opened {
         }
         self.site = Some(site);
         opened
+    }
+
+    /// Refuses a place where an open drive keeps its data.
+    pub(crate) fn is_free(&self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
+        self.site.as_ref().map_or(Ok(()), |site| site.places.check(name, place))
     }
 
     /// Forgets drives that were closed, whose files others may have from now on.

@@ -3,7 +3,7 @@
 //! Clients of exports that stay are fio and raw NBD; what is served is looked at with nbdinfo, with
 //! `stat --json`, and by the files that the daemon has open. Each test runs the real binary.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -141,7 +141,7 @@ fn a_configuration_that_cannot_be_served_changes_nothing() {
     let kept = server("auto") + &volume("kept") + "[[group]]\nname = \"gold\"\nweight = 200\n";
     let mut daemon = served(&kept);
     fs::write(daemon.dir().join("taken.img"), vec![0; 1 << 20]).unwrap();
-    let holder = fs::File::open(daemon.dir().join("taken.img")).unwrap();
+    let holder = File::open(daemon.dir().join("taken.img")).unwrap();
     flock(&holder, FlockOperation::LockExclusive).unwrap();
     let before = names(&daemon);
     let with = |more: &str| format!("{kept}{}{more}", volume("new"));
@@ -149,7 +149,7 @@ fn a_configuration_that_cannot_be_served_changes_nothing() {
         (kept.replace("threads = 2", "threads = 3"), "[server] threads cannot change"),
         (kept.replace("control = \"unix:c\"", "control = \"unix:d\""), "control cannot change"),
         (kept.replace("weight = 200", "weight = 0"), "weight"),
-        (kept.replace("kept.img", "other.img"), "volume kept: of a volume that is served only"),
+        (kept.replace("kept.img", "other.img"), "volume kept: drive kept (file:path="),
         (with("[[listener]]\n"), "millrace.toml:"),
         (with("").replace("nbd = \"unix:s\"\n[[group", "nbd = \"unix:no/s\"\n[[group"), "no/s"),
         (with("").replace("path=new.img,size=8m", "path=taken.img"), "taken.img"),
@@ -186,7 +186,7 @@ fn an_export_in_use_goes_only_when_its_clients_may_be_disconnected() {
     let guest = UnixStream::connect(daemon.dir().join("vm")).unwrap();
     let both_told = || {
         let said = refused(&daemon, &kept, &[]);
-        let guest_is_told = said.contains("export g is in use by a virtual machine");
+        let guest_is_told = said.contains("export g is in use by whoever is connected");
         (guest_is_told && said.contains("export other is in use by client ")).then_some(())
     };
     poll_within(Duration::from_secs(5), both_told).unwrap();
@@ -230,12 +230,14 @@ fn a_volume_that_cannot_be_flushed_stays_until_it_is_forced_to_go() {
     assert!(marks().contains("dirty \"bad\""), "{}", marks());
     let is_refused = || {
         let said = refused(&daemon, &kept, &[]);
-        said.contains("bad: flush: ").then_some(said)
+        said.contains("volume bad: 4096 bytes are in its cache only").then_some(said)
     };
     poll_within(Duration::from_secs(20), is_refused).unwrap();
     assert_eq!(connect(&daemon, "bad").read(0, 4096).unwrap(), [3; 4096], "it is served as before");
     let said = succeed(&mut reload(&daemon, &["--force"]));
     assert!(said.contains("warning: bad: flush: ") && said.contains("- volume bad\n"), "{said}");
+    let lost = "warning: volume bad: 4096 bytes lost, the first 4096 from byte 0 on";
+    assert!(said.contains(lost), "{said}");
     assert_eq!(names(&daemon)[0], ["kept"]);
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }
@@ -407,4 +409,119 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     // The copy serves what was there when it was saved.
     let daemon_of_copy = Daemon::start(&saved.replace("=new.img", "=again.img"), &["s", "c"]);
     assert_eq!(names(&daemon_of_copy)[0], ["kept", "new"]);
+}
+
+#[test]
+fn an_export_that_loses_the_way_of_its_clients_is_in_use() {
+    let nbd = "nbd = \"unix:s\"\n";
+    let guests = "vhost-user-blk = \"unix:vm\"\nqueues = 1\n";
+    let both = volume("both") + guests;
+    let kept = server("auto") + &volume("kept");
+    let mut daemon = served(&(kept.clone() + &both));
+    let mut client = connect(&daemon, "both");
+    let said = refused(&daemon, &(kept.clone() + &both.replace(nbd, "")), &[]);
+    assert!(said.contains("export both is in use by client "), "{said}");
+    let guest = UnixStream::connect(daemon.dir().join("vm")).unwrap();
+    let is_refused = || {
+        let said = refused(&daemon, &(kept.clone() + &both.replace(guests, "")), &["--dry-run"]);
+        said.contains("export both is in use by whoever").then_some(())
+    };
+    poll_within(Duration::from_secs(5), is_refused).unwrap();
+    client.write(0, &[1; 512]).unwrap();
+    drop(guest);
+    let is_gone = || {
+        fs::write(daemon.dir().join("millrace.toml"), kept.clone() + &both.replace(guests, ""))
+            .unwrap();
+        let output = run(&mut reload(&daemon, &[]));
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    };
+    let said = poll_within(Duration::from_secs(5), is_gone).unwrap();
+    assert!(said.contains("~ export both vhost-user-blk unix:"), "{said}");
+    client.write(0, &[2; 512]).unwrap();
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+}
+
+#[test]
+fn a_group_of_each_client_goes_and_comes_back() {
+    let kept = server("auto") + &volume("kept");
+    let each = volume("other") + "group = \"each\"\ngroup-each = true\n";
+    let shared = volume("other") + "group = \"each\"\n";
+    let group = "[[group]]\nname = \"each\"\nweight = 50\n";
+    let mut daemon = served(&(kept.clone() + group + &each));
+    for round in 0..3 {
+        let mut client = connect(&daemon, "other");
+        client.write(0, &[round; 512]).unwrap();
+        drop(client);
+        let without = kept.clone() + &volume("other");
+        let is_taken = |config: &str| {
+            fs::write(daemon.dir().join("millrace.toml"), config).unwrap();
+            let output = run(&mut reload(&daemon, &[]));
+            output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+        };
+        if round == 1 {
+            // The group stays, and its clients share it.
+            let config = kept.clone() + group + &shared;
+            poll_within(Duration::from_secs(5), || is_taken(&config)).unwrap();
+            assert_eq!(names(&daemon)[3], ["default", "each"]);
+        }
+        let said = poll_within(Duration::from_secs(5), || is_taken(&without)).unwrap();
+        assert!(said.contains("- group each\n") && !said.contains("warning"), "{said}");
+        assert_eq!(names(&daemon)[3], ["default"]);
+        reload_to(&daemon, &(kept.clone() + group + &each));
+    }
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+}
+
+#[test]
+fn another_spelling_of_a_path_is_no_change_and_a_dry_run_leaves_files_as_they_are() {
+    let kept = server("auto") + &volume("kept");
+    let mut daemon = served(&kept);
+    let dir = daemon.dir().display().to_string();
+    std::os::unix::fs::symlink(daemon.dir(), daemon.dir().join("link")).unwrap();
+    for (name, socket) in [("./kept.img", "./s"), ("link/kept.img", "link/s")] {
+        let other = kept.replace("=kept.img", &format!("={name}"));
+        let other = other.replace("unix:s", &format!("unix:{socket}"));
+        let said = reload_to(&daemon, &other.replace("unix:c", &format!("unix:{dir}/c")));
+        assert!(said.ends_with("nothing to change\n"), "{name}: {said}");
+    }
+    File::create(daemon.dir().join("small.img")).unwrap().set_len(4096).unwrap();
+    let more = kept + &volume("small").replace("size=8m", "size=8m,grow=on");
+    fs::write(daemon.dir().join("millrace.toml"), &more).unwrap();
+    succeed(&mut reload(&daemon, &["--dry-run"]));
+    assert_eq!(fs::metadata(daemon.dir().join("small.img")).unwrap().len(), 4096);
+    succeed(&mut reload(&daemon, &[]));
+    assert_eq!(fs::metadata(daemon.dir().join("small.img")).unwrap().len(), 8 << 20);
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
+}
+
+#[test]
+fn a_stuck_volume_keeps_nobody_from_asking_and_goes_by_force() {
+    let kept = server("auto") + &volume("kept");
+    let stuck = "[[drive]]\nname = \"x\"\nspec = \"fault:drive=(ram:size=8m),op=write,stuck=true\"\n\
+                 [[volume]]\nname = \"x\"\ndrives = [\"x\"]\n[[export]]\nvolume = \"x\"\nnbd = \"unix:s\"\n";
+    let mut daemon = served(&(kept.clone() + stuck));
+    let mut client = connect(&daemon, "x");
+    client.send(&request(1, 1, 0, 4096)).unwrap();
+    client.send(&[1; 4096]).unwrap();
+    fs::write(daemon.dir().join("millrace.toml"), &kept).unwrap();
+    let mut slow = reload(&daemon, &["--disconnect"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut asked = 0;
+    while slow.try_wait().unwrap().is_none() {
+        assert_eq!(Control::connect(&daemon).ok("version")["control"], 1);
+        asked += 1;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let output = slow.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("x: requests are in flight"), "{said}");
+    assert!(asked > 20, "{asked} answers while the reload waited");
+    assert_eq!(names(&daemon)[0], ["kept", "x"]);
+    let said = refused(&daemon, &kept, &["--disconnect"]);
+    assert!(said.contains("x: requests are in flight"), "again: {said}");
+    let said = succeed(&mut reload(&daemon, &["--force", "--disconnect"]));
+    assert!(said.contains("warning: x: ") && said.contains("- volume x\n"), "{said}");
+    assert!(client.is_closed_by_server());
+    let mut other = connect(&daemon, "kept");
+    other.write(0, &[1; 512]).unwrap();
+    daemon.kill9();
 }

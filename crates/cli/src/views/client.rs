@@ -308,7 +308,8 @@ impl Client {
         sent.map_err(|error| self.gone(&error))?;
         let mut reply = self.line()?;
         if let Some(message) = reply["error"]["message"].as_str() {
-            let (path, message) = (self.path.display(), visible(message));
+            let lines: Vec<_> = message.lines().map(visible).collect();
+            let (path, message) = (self.path.display(), lines.join("\n"));
             bail!("unix:{path}: the daemon refuses {verb}: {message}");
         }
         match reply["id"].as_u64() == Some(self.asked) {

@@ -88,6 +88,11 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// True for verbs whose answer may take as long as drives do.
+    pub fn takes_long(&self) -> bool {
+        matches!(self, Verb::Reload(_) | Verb::Add(_) | Verb::Remove(_))
+    }
+
     /// True for verbs that change what the daemon does for its clients; all others only look.
     pub fn changes(&self) -> bool {
         match self {
@@ -452,7 +457,8 @@ mod tests {
         assert_eq!(refusal(r#"{"verb":"stat"}"#).kind, "unknown-verb");
         let text = "there is no verb \"stat\"; there are version, stats, history, trace-start, \
                     trace-status, trace-stop, locks-start, locks-status, locks-stop, resize, set, \
-                    set-group, acknowledge, log-level, clients, disconnect";
+                    set-group, acknowledge, log-level, clients, disconnect, reload, add, remove, \
+                    configuration";
         assert_eq!(refusal(r#"{"verb":"stat"}"#).message, text);
         let text = "version takes no \"drive\"; remove it";
         assert_eq!(refusal(r#"{"verb":"version","drive":"d0"}"#).message, text);
@@ -488,6 +494,7 @@ mod tests {
                 "trace-start" => ",\"name\":\"/t\"",
                 "resize" | "set" | "acknowledge" => ",\"volume\":\"v\"",
                 "disconnect" => ",\"client\":1001",
+                "add" | "remove" => ",\"section\":\"drive\",\"name\":\"d\"",
                 "set-group" => ",\"group\":\"g\",\"settings\":{\"weight\":\"7\"}",
                 _ => "",
             };

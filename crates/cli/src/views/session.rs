@@ -9,6 +9,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use millrace::Allow;
@@ -79,6 +82,15 @@ pub struct Session {
     read_only: Option<Refusal>,
     /// The client's process and user, for the log.
     peer: String,
+    /// The answer that another thread is at.
+    pending: Option<PendingAnswer>,
+}
+
+/// An answer that takes long, so that other clients are not kept waiting.
+struct PendingAnswer {
+    /// Readable when the answer is there.
+    done: UnixStream,
+    reply: Receiver<Vec<u8>>,
 }
 
 impl Session {
@@ -112,7 +124,8 @@ impl Session {
         let (input, output) = (Vec::new(), Vec::new());
         let owed_since = Some(Instant::now());
         let (last, read_only, peer) = (false, None, String::new());
-        Session { socket, input, output, sent: 0, owed_since, last, read_only, peer }
+        let pending = None;
+        Session { socket, input, output, sent: 0, owed_since, last, read_only, peer, pending }
     }
 
     /// Whether it is of the control socket.
@@ -132,6 +145,9 @@ impl Session {
 
     /// The socket and what it is waited for.
     pub fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
+        if let Some(pending) = &self.pending {
+            return (pending.done.as_fd(), PollFlags::IN);
+        }
         let fd = match &self.socket {
             Socket::Control(socket) => socket.as_fd(),
             Socket::Metrics(socket) => socket.as_fd(),
@@ -150,17 +166,29 @@ impl Session {
     }
 
     /// Sends and receives what is possible without waiting.
-    pub fn turn(&mut self, answers: &dyn Answers) -> SessionState {
+    pub fn turn(&mut self, answers: &Arc<dyn Answers>) -> SessionState {
         self.try_turn(answers).unwrap_or(SessionState::Over)
     }
 
-    fn try_turn(&mut self, answers: &dyn Answers) -> io::Result<SessionState> {
+    fn try_turn(&mut self, answers: &Arc<dyn Answers>) -> io::Result<SessionState> {
+        if let Some(pending) = &self.pending {
+            match pending.reply.try_recv() {
+                Ok(reply) => self.reply(reply),
+                Err(TryRecvError::Empty) => return Ok(SessionState::Stay),
+                Err(TryRecvError::Disconnected) => return Ok(SessionState::Over),
+            }
+            self.pending = None;
+        }
         for _ in 0..REQUESTS_A_TURN {
             if !self.send()? {
                 return Ok(SessionState::Stay);
             }
             if self.take_request(answers) {
                 continue;
+            }
+            if self.pending.is_some() {
+                self.owed_since = None;
+                return Ok(SessionState::Stay);
             }
             if self.last {
                 return Ok(SessionState::Over);
@@ -172,6 +200,10 @@ impl Session {
         // More may lie in the buffer, for which no socket will wake the thread: a reply that is
         // under way will.
         if self.output.is_empty() && self.take_request(answers) {
+            return Ok(SessionState::Stay);
+        }
+        if self.pending.is_some() {
+            self.owed_since = None;
             return Ok(SessionState::Stay);
         }
         match self.is_control() && self.input.is_empty() {
@@ -220,23 +252,28 @@ impl Session {
     }
 
     /// Answers the first request in the input, if it is there as a whole.
-    fn take_request(&mut self, answers: &dyn Answers) -> bool {
+    fn take_request(&mut self, answers: &Arc<dyn Answers>) -> bool {
         let reply = match self.socket {
             Socket::Control(_) => self.take_line(answers),
             Socket::Metrics(_) if self.input.is_empty() => None,
-            Socket::Metrics(_) => http::answer(&self.input, answers).inspect(|_| {
+            Socket::Metrics(_) => http::answer(&self.input, &**answers).inspect(|_| {
                 // One request a connection.
                 self.input = Vec::new();
                 self.last = true;
             }),
         };
         let Some(reply) = reply else { return false };
-        (self.output, self.sent) = (reply, 0);
-        self.owed_since = Some(Instant::now());
+        self.reply(reply);
         true
     }
 
-    fn take_line(&mut self, answers: &dyn Answers) -> Option<Vec<u8>> {
+    /// Begins to send a reply.
+    fn reply(&mut self, reply: Vec<u8>) {
+        (self.output, self.sent) = (reply, 0);
+        self.owed_since = Some(Instant::now());
+    }
+
+    fn take_line(&mut self, answers: &Arc<dyn Answers>) -> Option<Vec<u8>> {
         let Some(end) = self.input.iter().position(|byte| *byte == b'\n') else {
             // Where a line that is too long ends is not waited for.
             return (self.input.len() > LINE_BYTES_MAX).then(|| {
@@ -247,23 +284,61 @@ impl Session {
         };
         let request = protocol::parse(&self.input[..end]);
         let line: Vec<u8> = self.input.drain(..=end).take(LOGGED_BYTES_MAX.min(end)).collect();
-        let outcome = request.verb.and_then(|verb| {
-            let changes = verb.changes();
-            let outcome = match &self.read_only {
-                Some(refusal) if changes => Err(refusal.clone()),
-                _ => answers.answer(&verb),
-            };
-            if changes {
-                let (text, peer) = (String::from_utf8_lossy(&line), &self.peer);
-                match &outcome {
-                    Ok(_) => tracing::info!("control: {peer} has asked for {}", visible(&text)),
-                    // A client that may only read could fill the log.
-                    Err(_) => tracing::debug!("control: {peer} was refused {}", visible(&text)),
+        let (id, verb) = match (request.id, request.verb) {
+            (id, Ok(verb)) => (id, verb),
+            (id, Err(refusal)) => return Some(protocol::reply(&id, Err(refusal))),
+        };
+        if let Some(refusal) = self.read_only.as_ref().filter(|_| verb.changes()) {
+            // A client that may only read could fill the log.
+            let (text, peer) = (String::from_utf8_lossy(&line), &self.peer);
+            tracing::debug!("control: {peer} was refused {}", visible(&text));
+            return Some(protocol::reply(&id, Err(refusal.clone())));
+        }
+        let (takes_long, peer) = (verb.takes_long(), self.peer.clone());
+        let of_thread = Arc::clone(answers);
+        let answer = move || {
+            let outcome = of_thread.answer(&verb);
+            let (text, changes) = (String::from_utf8_lossy(&line), verb.changes());
+            match &outcome {
+                Ok(_) if changes => {
+                    tracing::info!("control: {peer} has asked for {}", visible(&text));
                 }
+                Err(refusal) if takes_long => {
+                    let why = refusal.message.replace('\n', "; ");
+                    tracing::warn!("control: {peer} was refused {}: {why}", visible(&text));
+                }
+                _ => {}
             }
-            outcome
-        });
-        Some(protocol::reply(&request.id, outcome))
+            protocol::reply(&id, outcome)
+        };
+        if !takes_long {
+            return Some(answer());
+        }
+        self.answer_later(answer)
+    }
+
+    /// Has a thread of its own find an answer; the answer if there cannot be one.
+    fn answer_later(
+        &mut self,
+        answer: impl FnOnce() -> Vec<u8> + Send + 'static,
+    ) -> Option<Vec<u8>> {
+        let Ok((done, end)) = UnixStream::pair() else { return Some(answer()) };
+        let (to, reply) = channel();
+        let body = move || {
+            // Nobody waits any more for a client that has gone.
+            let _ = to.send(answer());
+            drop(end);
+        };
+        match thread::Builder::new().name("millrace-change".to_owned()).spawn(body) {
+            Ok(_) => {
+                self.pending = Some(PendingAnswer { done, reply });
+                None
+            }
+            Err(error) => {
+                let text = format!("no thread for it: {error}");
+                Some(protocol::reply(&Value::Null, Err(Refusal::new("io", text))))
+            }
+        }
     }
 }
 

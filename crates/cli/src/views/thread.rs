@@ -111,7 +111,7 @@ impl Loop {
             self.sessions.iter_mut().for_each(|session| session.forgive(pause));
         }
         let (listeners, sessions) = ready.split_at(2);
-        let (now, answers, mut sessions) = (Instant::now(), &*self.answers, sessions.iter());
+        let (now, answers, mut sessions) = (Instant::now(), &self.answers, sessions.iter());
         self.sessions.retain_mut(|session| {
             let ready = sessions.next().is_some_and(|ready| *ready);
             match ready {

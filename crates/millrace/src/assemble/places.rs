@@ -55,7 +55,7 @@ impl Places {
     }
 
     /// Refuses a place where a drive keeps its data already.
-    fn check(&self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
+    pub(crate) fn check(&self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
         let Some(place) = place else { return Ok(()) };
         // As `Place::clashes_with`: only readers share a place.
         let mut users = self.users.get(&place.identity).into_iter().flatten();

@@ -10,6 +10,7 @@ use millrace_block::SchedulerKind;
 use millrace_exports::nbd::Listen;
 
 use super::config::{ExportConfig, ServeConfig, ServerConfig};
+use crate::assemble::DriveOptions;
 use crate::config::VolumeConfig;
 use crate::groups::{DEFAULT_GROUP, GroupConfig};
 
@@ -32,8 +33,8 @@ pub struct ConfigDifference {
     pub added_exports: Vec<ExportConfig>,
     /// Exports of this one only, whose clients are disconnected.
     pub removed_exports: Vec<ExportConfig>,
-    /// Exports whose clients go on, and which change: as they will be.
-    pub changed_exports: Vec<ExportConfig>,
+    /// Exports that change and whose clients go on: as they are, and as they will be.
+    pub changed_exports: Vec<(ExportConfig, ExportConfig)>,
     /// Addresses of NBD of the other one only.
     pub added_listeners: Vec<Listen>,
     /// Addresses of NBD of this one only.
@@ -126,11 +127,13 @@ impl ConfigDifference {
                 self.added_volumes.push(volume.clone());
                 continue;
             };
-            if without_schedulers(before) != without_schedulers(volume) {
+            let fixed = fixed_keys(before, volume);
+            if !fixed.is_empty() {
                 self.refused.push(format!(
-                    "volume {}: of a volume that is served only the scheduler can change: remove \
-                     the volume and its exports, reload, and add it again",
-                    volume.name
+                    "volume {}: {} cannot change while it is served; remove the volume and its \
+                     exports, reload, and add them again",
+                    volume.name,
+                    fixed.join(", ")
                 ));
                 continue;
             }
@@ -197,13 +200,13 @@ impl ConfigDifference {
             let is_of_guests = before.guests.is_some() && export.guests.is_some();
             if is_of_guests && as_guests_see(before) != as_guests_see(export) {
                 self.refused.push(format!(
-                    "export {}: what virtual machines see of an export cannot change while it is \
-                     served: remove it, reload, and add it again",
+                    "export {}: its group and the keys of vhost-user-blk cannot change while \
+                     virtual machines are served; remove the export, reload, and add it again",
                     export.name
                 ));
                 continue;
             }
-            self.changed_exports.push(export.clone());
+            self.changed_exports.push((before.clone(), export.clone()));
         }
         let is_removed = |export: &&ExportConfig| known.contains_key(&key(export));
         self.removed_exports = served.exports.iter().filter(is_removed).cloned().collect();
@@ -215,11 +218,28 @@ fn missing(all: &[Listen], others: &[Listen]) -> Vec<Listen> {
     all.iter().filter(|one| !others.contains(one)).cloned().collect()
 }
 
-/// A volume as it is without the settings that can change while it is served.
-fn without_schedulers(volume: &VolumeConfig) -> VolumeConfig {
-    let mut volume = volume.clone();
-    volume.drives.iter_mut().for_each(|one| one.options.scheduler = SchedulerKind::None);
-    volume
+/// Keys in which two volumes of one name differ, but for those that can change while one is served.
+fn fixed_keys(before: &VolumeConfig, now: &VolumeConfig) -> Vec<String> {
+    let names = |volume: &VolumeConfig| -> Vec<String> {
+        volume.drives.iter().map(|drive| drive.name.clone()).collect()
+    };
+    let keys = [
+        ("drives", names(before) != names(now)),
+        ("layout", before.layout != now.layout),
+        ("serving", before.serving != now.serving),
+        ("cache", before.cache != now.cache),
+    ];
+    let keys = keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key.to_owned());
+    let drives = before.drives.iter().zip(&now.drives).filter(|(before, now)| {
+        let scheduler = before.options.scheduler;
+        let options = DriveOptions { scheduler, ..now.options };
+        before.name == now.name && (before.spec != now.spec || before.options != options)
+    });
+    let drives = drives.map(|(before, now)| match before.spec == now.spec {
+        true => format!("queues of drive {}", now.name),
+        false => format!("drive {} ({} -> {})", now.name, before.spec, now.spec),
+    });
+    keys.chain(drives).collect()
 }
 
 #[cfg(test)]
@@ -260,7 +280,7 @@ mod tests {
         assert_eq!(names(&found.added_volumes), ["c"]);
         assert_eq!(names(&found.removed_volumes), ["a"]);
         assert_eq!((found.schedulers[0].drive.as_str(), found.schedulers.len()), ("b", 1));
-        assert_eq!(found.changed_exports[0].name, "b");
+        assert_eq!(found.changed_exports[0].1.name, "b");
         assert_eq!(found.added_listeners, [Listen::Unix("t".into())]);
         assert_eq!((found.added_groups[0].name.as_str(), found.refused.len()), ("gold", 0));
         let back = ConfigDifference::new(&other, &served);

@@ -63,11 +63,26 @@ impl ServedGroups {
         above.and_then(|parent| self.groups.config(parent)).unwrap_or(config).name
     }
 
-    /// Closes a group that no client is in.
+    /// Closes a group that no client is in, with those that were made for its clients.
     pub(super) fn close(&self, name: &str) -> Result<(), Error> {
         let group = find_group(&self.groups, name)?;
-        self.seats_of(group).map_or(Ok(()), |seats| seats.close())?;
+        self.children(group).try_for_each(|child| self.groups.close(child))?;
         self.groups.close(group)
+    }
+
+    /// Closes the groups of clients that have left, where `now` gives clients none any more.
+    pub(super) fn close_left(&self, now: &ServedGroups) {
+        for seats in self.seats.iter().filter(|seats| now.seats_of(seats.group()).is_none()) {
+            let left = self.children(seats.group()).filter(|child| seats.is_left(*child));
+            // Closed with its parent, or in use by one that was made just now.
+            left.for_each(|child| drop(self.groups.close(child)));
+        }
+    }
+
+    /// Groups below another one.
+    fn children(&self, group: GroupId) -> impl Iterator<Item = GroupId> + use<> {
+        let all = self.groups.list().into_iter();
+        all.filter(move |(_, config)| config.parent == Some(group)).map(|(child, _)| child)
     }
 
     fn seats_of(&self, group: GroupId) -> Option<&Arc<GroupSeats>> {

@@ -171,25 +171,33 @@ impl Server {
         let mut refused = difference.refused.clone();
         let clients = self.servers.nbd.as_ref().map(|nbd| nbd.observer().clients());
         let clients = clients.unwrap_or_default();
-        for export in difference.removed_exports.iter().filter(|_| !options.disconnect) {
+        let removed = difference.removed_exports.iter().map(|export| (export, true, true));
+        let changed = difference.changed_exports.iter().map(|(before, now)| {
+            let loses_nbd = !before.nbd.is_empty() && now.nbd.is_empty();
+            (before, loses_nbd, before.guests.is_some() && now.guests.is_none())
+        });
+        for (export, loses_nbd, loses_guests) in
+            removed.chain(changed).filter(|_| !options.disconnect)
+        {
             let name = &export.name;
-            let is_its = |client: &&nbd::ClientReport| client.export == *name;
+            let is_its = |client: &&nbd::ClientReport| loses_nbd && client.export == *name;
             let mut its: Vec<String> = clients
                 .iter()
                 .filter(is_its)
                 .map(|client| format!("client {} ({})", client.number, client.peer))
                 .collect();
-            if self.servers.vhost.has_frontend(name) {
-                its.push("a virtual machine".to_owned());
+            if loses_guests && self.servers.vhost.has_frontend(name) {
+                its.push("whoever is connected to its vhost-user socket".to_owned());
             }
             if !its.is_empty() {
                 let its = its.join(", ");
                 refused.push(format!(
-                    "export {name} is in use by {its}; disconnect them first, or reload with \
-                     --disconnect"
+                    "export {name} is in use by {its}; `millrace ctl disconnect N` ends a client \
+                     of NBD, --disconnect all of them"
                 ));
             }
         }
+        refused.extend(self.unwritable(difference).filter(|_| !options.force));
         for group in &difference.removed_groups {
             let is_kept = |client: &&nbd::ClientReport| {
                 let of_export = |one: &ExportConfig| one.name == client.export;
@@ -200,12 +208,14 @@ impl Server {
                 |group_id: GroupId| self.servers.groups.configured_name(group_id) == group.name;
             if let Some(client) = its.find(|client| is_in(client.group)) {
                 refused.push(format!(
-                    "group {}: client {} of export {} is in it; disconnect that client first",
+                    "group {}: client {} of export {} is in it; end that client first: millrace ctl \
+                     disconnect {1}",
                     group.name, client.number, client.export
                 ));
             }
         }
-        for export in difference.added_exports.iter().chain(&difference.changed_exports) {
+        let changed = difference.changed_exports.iter().map(|(_, now)| now);
+        for export in difference.added_exports.iter().chain(changed) {
             let Some(queues) = self.queues.get(&export.volume) else { continue };
             let is_removed = |one: &VolumeConfig| one.name == export.volume;
             if difference.removed_volumes.iter().any(is_removed) {
@@ -223,9 +233,36 @@ impl Server {
         refused
     }
 
+    /// Volumes that are to go and that hold what their drives are known not to take, in words.
+    fn unwritable<'a>(
+        &'a self,
+        difference: &'a ConfigDifference,
+    ) -> impl Iterator<Item = String> + 'a {
+        let is_removed = |name: &str| difference.removed_volumes.iter().any(|it| it.name == name);
+        let caches = self.opened.caches.iter().map(|(cache, _)| cache);
+        let caches = caches.filter(move |cache| is_removed(cache.below().name()));
+        caches.filter_map(|cache| {
+            let (volume, disks) = (cache.below().name(), cache.below().disks());
+            let risk = cache.at_risk()?;
+            let stuck = cache.stuck_drives();
+            let failing = risk.drives.iter().filter(|of| of.failed.is_some()).map(|of| of.drive);
+            let mut drives: Vec<usize> = failing.chain(stuck).collect();
+            drives.dedup();
+            let names: Vec<&str> = drives.iter().map(|drive| disks[*drive].name()).collect();
+            (!names.is_empty()).then(|| {
+                format!(
+                    "volume {volume}: {} bytes are in its cache only, which drive {} does not take; \
+                     repair the drive, or lose them with --force",
+                    risk.bytes,
+                    names.join(", ")
+                )
+            })
+        })
+    }
+
     /// Puts in force what was made ready.
     fn switch(&mut self, new: &ServeConfig, prepared: Prepared, reloaded: &mut Reloaded) {
-        let Prepared { more, nbd, nbd_places, .. } = prepared;
+        let Prepared { more, nbd, nbd_places, groups_before, .. } = prepared;
         match (nbd, &mut self.servers.nbd) {
             (PreparedNbd::Change(change), Some(nbd)) => drop(nbd.apply(change)),
             (PreparedNbd::Start(server), place) => *place = Some(server),
@@ -241,6 +278,7 @@ impl Server {
         kept.sort_by_key(|volume| numbers[volume.name()]);
         self.opened.volumes = kept;
         self.change_settings(reloaded);
+        groups_before.iter().for_each(|before| before.close_left(&self.servers.groups));
         self.end_workers(&removed, &mut reloaded.warnings);
         let drives: Vec<String> = drive_names(&removed).map(str::to_owned).collect();
         drop(removed);
@@ -263,7 +301,7 @@ impl Server {
             difference.changed_groups.iter().map(|(_, now)| now.clone()).collect();
         for group in parents_first(&changed) {
             let set = self.servers.groups.set(group);
-            notes.extend(set.err().map(|error| format!("group {}: {error}", group.name)));
+            notes.extend(set.err().map(|error| error.to_string()));
         }
         for change in &difference.schedulers {
             let volume = self.opened.volumes.iter().find(|one| one.name() == change.volume);
@@ -276,7 +314,7 @@ impl Server {
             difference.removed_groups.iter().partition(|group| group.parent.is_some());
         for group in children.into_iter().chain(tops) {
             let closed = self.servers.groups.close(&group.name);
-            notes.extend(closed.err().map(|error| format!("group {}: {error}", group.name)));
+            notes.extend(closed.err().map(|error| error.to_string()));
         }
     }
 

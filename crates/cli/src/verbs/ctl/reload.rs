@@ -3,10 +3,10 @@
 //! The daemon reads the file, with its own rights, and decides; here its answer is printed as the
 //! difference. Called by ctl.rs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use millrace_console::{say, visible};
 use serde_json::json;
 
@@ -54,6 +54,9 @@ pub struct ReloadArgs {
 /// # Errors
 /// If the daemon is not there, or refuses.
 pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
+    if args.file.as_deref() == Some(Path::new("-")) {
+        bail!("-: the daemon reads the configuration itself, from a file; name one");
+    }
     let file = args.file.as_deref().map(std::path::absolute).transpose();
     let asked = Reload {
         file: file.context("cannot tell the working folder")?,

@@ -4,13 +4,16 @@
 //! (`millrace::Server::reload`), then replaces the lists that the views read. Called by the daemon
 //! on the thread of the control socket, or on that of signals, one reload at a time.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace::{
-    ConfigDifference, Listen, MoreVolumes, ReloadError, ReloadOptions, Server, VolumeConfig, Words,
+    ConfigDifference, ExportConfig, Listen, MoreVolumes, ReloadError, ReloadOptions, ServeConfig,
+    Server, Spec, VhostSocket, VolumeConfig, Words,
 };
+use millrace_drives::file_place;
 use millrace_exports::SocketAccess;
 use millrace_reactor::Backend;
 
@@ -151,13 +154,13 @@ impl ConfigReloader {
     fn take(
         &self,
         daemon: &LiveDaemon,
-        (plan, text): (&ServePlan, RunningText),
+        (plan, text): (&mut ServePlan, RunningText),
         asked: &Reload,
     ) -> Result<ReloadReport, Refusal> {
         let fixed = self.fixed.differing(&FixedSettings::of(plan));
         if !fixed.is_empty() {
             let text = format!(
-                "{}: [server] {} cannot change while the daemon runs: restart it",
+                "{}: [server] {} cannot change while the daemon runs; restart it for that",
                 plan.file,
                 fixed.join(", ")
             );
@@ -167,7 +170,10 @@ impl ConfigReloader {
         lost_file::check(plan).map_err(|problems| bad(problems.to_string()))?;
         let mut server = daemon.server();
         let Some(server) = server.as_mut() else { return Err(bad("the daemon stops".to_owned())) };
-        let difference = ConfigDifference::new(&server.config(), &plan.config);
+        let served = server.config();
+        adopt_spelling(&mut plan.config, &served);
+        let plan = &*plan;
+        let difference = ConfigDifference::new(&served, &plan.config);
         if !difference.removed_volumes.is_empty() && daemon.is_recording() {
             let text = "a trace is being recorded, which keeps drives open: end it first";
             return Err(Refusal::new("busy", text));
@@ -187,6 +193,10 @@ impl ConfigReloader {
             marks.remove(|name| !caches.iter().any(|cache| cache.below().name() == name));
             bad(match error {
                 ReloadError::Start(error) => start_error::to_problems(plan, &error).to_string(),
+                ReloadError::Refused(why) => {
+                    let lines = why.iter().map(|text| format!("{}: {text}", plan.file));
+                    lines.collect::<Vec<_>>().join("\n")
+                }
                 other => other.to_string(),
             })
         })?;
@@ -217,8 +227,8 @@ impl ConfigReloader {
         let mut text = self.with_settings(daemon)?;
         text.text =
             edit(&text.text).map_err(|error| Refusal::new("bad-request", format!("{error:#}")))?;
-        let plan = self.plan(RUNNING, &text.text, &text.base)?;
-        self.take(daemon, (&plan, text), asked)
+        let mut plan = self.plan(RUNNING, &text.text, &text.base)?;
+        self.take(daemon, (&mut plan, text), asked)
     }
 
     /// The text of what is served, with what `ctl set` has changed.
@@ -259,8 +269,8 @@ impl Reloader for ConfigReloader {
     fn reload(&self, daemon: &LiveDaemon, asked: &Reload) -> Result<ReloadReport, Refusal> {
         let _change = self.change.lock();
         let source = self.source(asked.file.as_deref())?;
-        let plan = self.plan(&source.name, &source.text, &source.base)?;
-        self.take(daemon, (&plan, RunningText::of(&source)), asked)
+        let mut plan = self.plan(&source.name, &source.text, &source.base)?;
+        self.take(daemon, (&mut plan, RunningText::of(&source)), asked)
     }
 
     fn add(&self, daemon: &LiveDaemon, asked: &AddSection) -> Result<ReloadReport, Refusal> {
@@ -287,6 +297,68 @@ impl Reloader for ConfigReloader {
             text,
         })
     }
+}
+
+/// Writes paths as the configuration that is served has them, where both name one file: `./a.img`
+/// is `a.img`, in whatever folder the configuration lies.
+fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
+    let known: HashMap<&str, &Spec> =
+        served.drives().map(|drive| (drive.name.as_str(), &drive.spec)).collect();
+    for drive in config.volumes.iter_mut().flat_map(|volume| &mut volume.drives) {
+        let Some(spec) = known.get(drive.name.as_str()) else { continue };
+        let other_keys = |spec: &Spec| {
+            let mut spec = spec.clone();
+            spec.options.retain(|(key, _)| key != "path");
+            spec
+        };
+        let file = |spec| Some(file_place(spec).ok()??.identity);
+        let same_keys = drive.spec != **spec && other_keys(&drive.spec) == other_keys(spec);
+        if same_keys && file(spec).is_some() && file(&drive.spec) == file(spec) {
+            drive.spec = (*spec).clone();
+        }
+    }
+    let sockets: HashMap<PathBuf, &PathBuf> = served
+        .exports
+        .iter()
+        .flat_map(|export| {
+            let nbd = export.nbd.iter().filter_map(|listen| match listen {
+                Listen::Unix(path) => Some(path),
+                _ => None,
+            });
+            let guests = export.guests.as_ref().map(|guests| match &guests.socket {
+                VhostSocket::Listen(path, _) | VhostSocket::Connect(path) => path,
+            });
+            nbd.chain(guests)
+        })
+        .map(|path| (place_of_socket(path), path))
+        .collect();
+    let adopt = |path: &mut PathBuf| {
+        if let Some(known) = sockets.get(&place_of_socket(path)) {
+            path.clone_from(known);
+        }
+    };
+    let of_nbd = config.exports.iter_mut().flat_map(|export| &mut export.nbd);
+    let of_listeners = config.listener_settings.iter_mut().map(|one| &mut one.listen);
+    for listen in of_nbd.chain(of_listeners) {
+        if let Listen::Unix(path) = listen {
+            adopt(path);
+        }
+    }
+    for guests in config.exports.iter_mut().filter_map(|export| export.guests.as_mut()) {
+        match &mut guests.socket {
+            VhostSocket::Listen(path, _) | VhostSocket::Connect(path) => adopt(path),
+        }
+    }
+}
+
+/// Where a socket lies, whatever its folder is called.
+fn place_of_socket(path: &Path) -> PathBuf {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::canonicalize(folder.unwrap_or(Path::new(".")));
+    folder.map_or_else(
+        |_| path.to_owned(),
+        |folder| folder.join(path.file_name().unwrap_or_default()),
+    )
 }
 
 /// Has caches that are new mark their volumes before these are dirty for the first time.
@@ -335,7 +407,10 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
     add('-', "volume", names(removed_volumes, |one| &one.name));
     add('-', "drive", drives(removed_volumes));
     add('-', "controller", difference.removed_controllers.clone());
-    add('~', "export", names(changed_exports, |one| &one.name));
+    lines.extend(changed_exports.iter().map(|(before, now)| ReloadChange {
+        detail: export_changes(before, now).join(", "),
+        ..ReloadChange::new('~', "export", &now.name)
+    }));
     lines.extend(difference.schedulers.iter().map(|one| ReloadChange {
         detail: format!("scheduler {} -> {}", one.before.word(), one.now.word()),
         ..ReloadChange::new('~', "drive", &one.drive)
@@ -349,6 +424,31 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
         lines.push(ReloadChange { detail, ..ReloadChange::new('~', "group", &now.name) });
     }
     lines
+}
+
+/// Keys of an export that change.
+fn export_changes(before: &ExportConfig, now: &ExportConfig) -> Vec<String> {
+    let listens = |export: &ExportConfig| -> String {
+        let all: Vec<String> = export.nbd.iter().map(ToString::to_string).collect();
+        if all.is_empty() { "none".to_owned() } else { all.join(" ") }
+    };
+    let guests = |export: &ExportConfig| {
+        let path = export.guests.as_ref().map(|guests| guests.path().display().to_string());
+        path.map_or_else(|| "none".to_owned(), |path| format!("unix:{path}"))
+    };
+    let words = |name: &str, before: String, now: String| {
+        (before != now).then(|| format!("{name} {before} -> {now}"))
+    };
+    let group = |export: &ExportConfig| export.group_name().to_owned();
+    let changes = [
+        words("nbd", listens(before), listens(now)),
+        words("vhost-user-blk", guests(before), guests(now)),
+        words("group", group(before), group(now)).map(|text| text + " for its next clients"),
+        (before.group_each != now.group_each).then(|| "group-each".to_owned()),
+        (before.description != now.description).then(|| "description".to_owned()),
+        (before.tls_allow != now.tls_allow).then(|| "tls-allow".to_owned()),
+    ];
+    changes.into_iter().flatten().collect()
 }
 
 fn names<T>(all: &[T], name: fn(&T) -> &String) -> Vec<String> {

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_block::{Controller, Error, Volume};
+use millrace_block::{Controller, Error, SECTOR_SHIFT, Volume};
+use millrace_drives::Spec;
 use millrace_exports::nbd::{self, ExportChange};
 use millrace_machine::{CpuId, Native};
 
@@ -16,6 +17,7 @@ use crate::opening::MoreVolumes;
 use crate::serve::Server;
 use crate::serve::config::ServeConfig;
 use crate::serve::difference::ConfigDifference;
+use crate::serve::groups::ServedGroups;
 use crate::serve::servers::{NbdParts, failed};
 
 /// A part of a change that is ready, and not in force yet.
@@ -29,6 +31,8 @@ pub(super) struct Prepared {
     pub(super) guests: Vec<String>,
     pub(super) nbd: PreparedNbd,
     pub(super) nbd_places: Vec<usize>,
+    /// Groups as they were served before, unless they are so still.
+    pub(super) groups_before: Option<ServedGroups>,
 }
 
 /// What becomes of the server of NBD.
@@ -47,7 +51,7 @@ impl Server {
     ) -> Result<Prepared, StartError> {
         let controllers = self.opened.controllers().len();
         let mut groups = Vec::new();
-        let opened = self.open_more(new, difference, &mut groups);
+        let opened = self.open_more(new, (difference, options), &mut groups);
         let more = opened.and_then(|more| match (options.before_serving)(&more) {
             Ok(()) => Ok(more),
             Err(text) => {
@@ -67,7 +71,9 @@ impl Server {
         };
         let (guests, nbd) = (Vec::new(), PreparedNbd::None);
         let nbd_places = Vec::new();
-        let mut prepared = Prepared { more, groups, controllers, guests, nbd, nbd_places };
+        let groups_before = None;
+        let mut prepared =
+            Prepared { more, groups, controllers, guests, nbd, nbd_places, groups_before };
         match self.prepare_servers(new, (difference, options), &mut prepared) {
             Ok(()) => Ok(prepared),
             Err(error) => {
@@ -81,7 +87,7 @@ impl Server {
     fn open_more(
         &mut self,
         new: &ServeConfig,
-        difference: &ConfigDifference,
+        (difference, options): (&ConfigDifference, &ReloadOptions<'_>),
         groups: &mut Vec<String>,
     ) -> Result<MoreVolumes, StartError> {
         let whole = |error: Error| StartError::new(Part::Whole, error);
@@ -102,11 +108,41 @@ impl Server {
         let queues = |volume: &VolumeConfig| of_new[&volume.name].all;
         let config = OpenConfig {
             io_threads: difference.added_volumes.iter().map(queues).collect(),
-            volumes: difference.added_volumes.clone(),
+            volumes: match options.dry_run {
+                true => self.measured(new, difference)?,
+                false => difference.added_volumes.clone(),
+            },
             pinned_cpus: new.server.cpus.iter().copied().map(CpuId).collect(),
             ..OpenConfig::default()
         };
         self.opened.open_more(&config).map_err(|error| self.renumbered(new, difference, error))
+    }
+
+    /// Volumes of drives that are as large as the new ones would be, and that nothing is done to:
+    /// opening a file may make it larger.
+    fn measured(
+        &self,
+        new: &ServeConfig,
+        difference: &ConfigDifference,
+    ) -> Result<Vec<VolumeConfig>, StartError> {
+        let (mut volumes, mut number) = (difference.added_volumes.clone(), 0);
+        for drive in volumes.iter_mut().flat_map(|volume| &mut volume.drives) {
+            let name = drive.name.clone();
+            let measured = millrace_drives::measure(&drive.spec)
+                .map_err(|source| SetupError::Drive { name, source })
+                .and_then(|measured| {
+                    self.opened.is_free(&drive.name, measured.place).map(|()| measured)
+                })
+                .map_err(|error| {
+                    self.renumbered(new, difference, StartError::new(Part::Drive(number), error))
+                })?;
+            let bytes = (measured.size_bytes >> SECTOR_SHIFT << SECTOR_SHIFT).max(4096);
+            let size = ("size".to_owned(), bytes.to_string());
+            drive.spec = Spec::from_pairs("null", std::iter::once(size))
+                .map_err(|error| StartError::invalid(Part::Whole, error.to_string()))?;
+            number += 1;
+        }
+        Ok(volumes)
     }
 
     /// An error of the new volumes with the numbers that their parts have in the whole
@@ -180,16 +216,12 @@ impl Server {
             None if parts.exports.is_empty() || options.dry_run => PreparedNbd::None,
             None => PreparedNbd::Start(parts.start(new)?),
         };
-        // The seats of groups that guests enter.
-        let before = std::mem::replace(&mut self.servers.groups, groups);
-        let started = match options.dry_run {
-            true => Ok(()),
-            false => self.start_guests(new, (difference, &volumes), &mut prepared.guests),
-        };
-        if options.dry_run || started.is_err() {
-            self.servers.groups = before;
+        if options.dry_run {
+            return Ok(());
         }
-        started
+        // The seats of groups that guests enter.
+        prepared.groups_before = Some(std::mem::replace(&mut self.servers.groups, groups));
+        self.start_guests(new, (difference, &volumes), &mut prepared.guests)
     }
 
     /// Starts exports to virtual machines that are new; `started` gets their names.
@@ -199,10 +231,8 @@ impl Server {
         (difference, volumes): (&ConfigDifference, &[Arc<Volume<Native>>]),
         started: &mut Vec<String>,
     ) -> Result<(), StartError> {
-        let changed = difference.changed_exports.iter().filter(|export| {
-            let mut before = self.config.exports.iter();
-            before.all(|before| before.name != export.name || before.guests.is_none())
-        });
+        let changed = difference.changed_exports.iter();
+        let changed = changed.filter(|(before, _)| before.guests.is_none()).map(|(_, now)| now);
         let exports: Vec<_> = difference.added_exports.iter().chain(changed).collect();
         let of_new = VolumeQueues::of(new);
         for export in exports {
@@ -219,12 +249,12 @@ impl Server {
 
     /// Closes what was made ready.
     pub(super) fn undo(&mut self, prepared: Prepared) {
-        let Prepared { more, groups, controllers, guests, nbd, .. } = prepared;
+        let Prepared { more, groups, controllers, guests, nbd, groups_before, .. } = prepared;
         drop(nbd);
         let names: Vec<&str> = guests.iter().map(String::as_str).collect();
         let _ = self.servers.remove_guests(&names, Duration::ZERO);
-        if let Ok(groups) = self.servers.groups.followed_by(&self.config) {
-            self.servers.groups = groups;
+        if let Some(before) = groups_before {
+            self.servers.groups = before;
         }
         for (cache, _) in &more.caches {
             let _ = self.workers.remove_flusher(cache);

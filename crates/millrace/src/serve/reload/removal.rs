@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_block::Volume;
+use millrace_block::{Disk, Volume, is_unused};
 use millrace_exports::flush_volume;
 use millrace_machine::Native;
 use millrace_reactor::Config;
@@ -65,7 +65,12 @@ impl Server {
         }
         if options.force {
             reloaded.warnings.append(&mut failures);
+            reloaded.warnings.extend(self.lost(new));
+            self.cut_off(new);
             return Ok(());
+        }
+        if options.disconnect {
+            failures.push("clients of exports that were to go were disconnected".to_owned());
         }
         let config = self.config.clone();
         failures.extend(self.serve_nbd(&config, &[]));
@@ -77,6 +82,33 @@ impl Server {
             failures.extend(again.err().map(|error| error.to_string()));
         }
         Err(failures)
+    }
+
+    /// What caches of volumes that a configuration lacks hold, which is lost with them, in words.
+    fn lost(&self, new: &ServeConfig) -> Vec<String> {
+        let caches = self.opened.caches.iter().map(|(cache, _)| cache);
+        let gone = caches.filter(|cache| new.volume_number(cache.below().name()).is_none());
+        let lost = gone.filter_map(|cache| {
+            let (volume, risk) = (cache.below().name(), cache.at_risk()?);
+            Some(format!(
+                "volume {volume}: {} bytes lost, the first {} from byte {} on: acknowledged to \
+                 clients and not known to be written; check what is on it before it is used again",
+                risk.bytes, risk.first.1, risk.first.0
+            ))
+        });
+        lost.collect()
+    }
+
+    /// Ends clients of exports that a configuration lacks, whose requests nobody will answer.
+    fn cut_off(&self, new: &ServeConfig) {
+        let Some(nbd) = &self.servers.nbd else { return };
+        let observer = nbd.observer();
+        let is_gone = |name: &str| !new.exports.iter().any(|export| export.name == name);
+        for client in observer.clients().iter().filter(|client| is_gone(&client.export)) {
+            // The second call does not wait for answers.
+            let _ = observer.disconnect(client.number);
+            let _ = observer.disconnect(client.number);
+        }
     }
 
     /// Has NBD serve the exports of a configuration whose volumes are open, and waits until the
@@ -97,11 +129,7 @@ impl Server {
         while !removed.is_empty() && !gone.are_unused() {
             if Instant::now() > deadline {
                 let names: Vec<&str> = removed.iter().map(|volume| volume.name()).collect();
-                let seconds = REMOVAL_TIMEOUT.as_secs();
-                return vec![format!(
-                    "{}: requests are in flight that the drives have not answered for {seconds} s",
-                    names.join(", ")
-                )];
+                return vec![in_flight(&names.join(", "))];
             }
             std::thread::sleep(LOOK);
         }
@@ -109,10 +137,33 @@ impl Server {
     }
 }
 
+/// Waits until nothing of a volume is at its drives. A client that was cut off earlier may have
+/// left a request there, which its thread waits for still.
+fn wait_idle(volume: &Volume<Native>) -> Result<(), String> {
+    let is_idle = |disk: &Arc<Disk<Native>>| {
+        is_unused(disk) || (disk.tags_in_use() == 0 && disk.waiting() == 0)
+    };
+    let deadline = Instant::now() + REMOVAL_TIMEOUT;
+    while !volume.drives().iter().chain(volume.disks()).all(is_idle) {
+        if Instant::now() > deadline {
+            return Err(in_flight(volume.name()));
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+fn in_flight(volumes: &str) -> String {
+    let seconds = REMOVAL_TIMEOUT.as_secs();
+    format!("{volumes}: requests are in flight that the drives have not answered for {seconds} s")
+}
+
 /// Flushes volumes at the same time, so that one that is slow holds up no other; what failed.
 fn flush_all(volumes: &[Arc<Volume<Native>>], reactor: Config) -> Vec<String> {
     std::thread::scope(|scope| {
-        let flush = |volume| flush_volume(volume, reactor, REMOVAL_TIMEOUT).err();
+        let flush = |volume: &Arc<Volume<Native>>| {
+            flush_volume(volume, reactor, REMOVAL_TIMEOUT).and_then(|()| wait_idle(volume)).err()
+        };
         let flushes = volumes.iter().map(|volume| {
             let started = std::thread::Builder::new().spawn_scoped(scope, move || flush(volume));
             (volume, started)

@@ -20,16 +20,14 @@ use crate::views::client::Client;
 /// # Errors
 /// If the folder of the file cannot be told.
 pub fn check(plan: &ServePlan, file: Option<&Path>) -> anyhow::Result<Option<ExitCode>> {
-    let (Some(file), Some(socket)) = (file, view_sockets::control(plan).path) else {
-        return Ok(None);
-    };
+    let Some(file) = file else { return Ok(None) };
     // Nobody there, or no daemon of this version: the host is looked at as for a start.
-    let Ok(mut client) = Client::connect(&socket) else { return Ok(None) };
-    if !client.knows("reload") {
-        return Ok(None);
-    }
-    let (_, pid, _) = client.daemon();
-    say(&format!("daemon {pid} runs with this control socket; a reload would do this:\n"));
+    let places = view_sockets::control_places(plan);
+    let mut found = places.iter().filter_map(|socket| Client::connect(socket).ok());
+    let Some(mut client) = found.find(|client| client.knows("reload")) else { return Ok(None) };
+    let (_, pid, socket) = client.daemon();
+    let socket = socket.display().to_string();
+    say(&format!("daemon {pid} runs, with unix:{}; a reload would do this:\n", visible(&socket)));
     let file = std::path::absolute(file).context("cannot tell the working folder")?;
     let asked = Reload { file: Some(file), dry_run: true, ..Reload::default() };
     Ok(Some(match client.reload(&asked) {

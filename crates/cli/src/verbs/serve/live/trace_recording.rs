@@ -77,10 +77,12 @@ impl TraceRecording {
         Ok(())
     }
 
-    /// Returns true if something is being recorded.
+    /// Returns true if something is being recorded. A recording that has ended by itself is
+    /// forgotten: it keeps drives open.
     pub fn is_active(&self) -> bool {
-        let place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        place.as_ref().is_some_and(|recorder| !recorder.has_ended())
+        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(place.take_if(|recorder| recorder.has_ended()));
+        place.is_some()
     }
 
     /// The counts of the recording so far.
