@@ -54,13 +54,16 @@ pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
 /// Places where the daemon of a plan may have its control socket: it lies beside what was the first
 /// socket when that daemon started.
 pub fn control_places(plan: &ServePlan) -> Vec<PathBuf> {
+    let own = control(plan).path.into_iter();
+    if plan.control.is_some() {
+        return own.collect();
+    }
     let beside = plan.listeners.iter().filter_map(|listener| match &listener.address {
         Listen::Unix(path) => control_beside(path),
         Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => None,
     });
     let of_guests = plan.guests().filter_map(|(_, guests, _)| control_beside(guests.path()));
-    let all: Vec<PathBuf> = control(plan).path.into_iter().chain(beside).chain(of_guests).collect();
-    if plan.control.is_some() { all.into_iter().take(1).collect() } else { all }
+    own.chain(beside).chain(of_guests).collect()
 }
 
 /// Clients of the control socket that may change anything: root, the user of this process, and the
