@@ -16,7 +16,7 @@ use millrace_machine::{Lock, Machine, Order, Word};
 pub(crate) struct MadeLater<M: Machine, T> {
     /// Written once, by whoever holds the lock of `making`.
     value: UnsafeCell<T>,
-    /// None for a value that was there from the start.
+    /// Absent for a value that was there from the start.
     making: Option<Making<M>>,
 }
 

@@ -151,7 +151,7 @@ impl Client {
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 
-    /// Has the daemon record.
+    /// Makes the daemon record.
     ///
     /// # Errors
     /// If the daemon has gone, or refuses.
@@ -177,7 +177,7 @@ impl Client {
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 
-    /// Has the daemon take lock statistics.
+    /// Makes the daemon take lock statistics.
     ///
     /// # Errors
     /// If the daemon has gone, or refuses.
@@ -203,7 +203,7 @@ impl Client {
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 
-    /// Has the daemon look whether a volume's drives have grown.
+    /// Makes the daemon look whether a volume's drives have grown.
     ///
     /// # Errors
     /// If the daemon has gone, or refuses: there is no such volume, or it cannot grow so.
@@ -212,7 +212,7 @@ impl Client {
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 
-    /// Has the daemon forget that an earlier one ended with a dirty cache of a volume.
+    /// Makes the daemon forget that an earlier one ended with a dirty cache of a volume.
     ///
     /// # Errors
     /// If the daemon has gone, or refuses: there is no such mark.
@@ -239,7 +239,7 @@ impl Client {
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 
-    /// Has the daemon serve another configuration.
+    /// Makes the daemon serve another configuration.
     ///
     /// # Errors
     /// If the daemon has gone, or refuses: the reasons are those of a start, or that a client is in
@@ -250,7 +250,7 @@ impl Client {
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 
-    /// Has the daemon serve one more section, or one less; `verb` is `add` or `remove`.
+    /// Makes the daemon serve one more section, or one less; `verb` is `add` or `remove`.
     ///
     /// # Errors
     /// As [`Client::reload`].

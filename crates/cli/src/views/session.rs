@@ -187,7 +187,6 @@ impl Session {
                 continue;
             }
             if self.pending.is_some() {
-                self.owed_since = None;
                 return Ok(SessionState::Stay);
             }
             if self.last {
@@ -199,11 +198,8 @@ impl Session {
         }
         // More may lie in the buffer, for which no socket will wake the thread: a reply that is
         // under way will.
-        if self.output.is_empty() && self.take_request(answers) {
-            return Ok(SessionState::Stay);
-        }
-        if self.pending.is_some() {
-            self.owed_since = None;
+        let has_reply = self.output.is_empty() && self.take_request(answers);
+        if has_reply || self.pending.is_some() {
             return Ok(SessionState::Stay);
         }
         match self.is_control() && self.input.is_empty() {
@@ -332,6 +328,7 @@ impl Session {
         match thread::Builder::new().name("millrace-change".to_owned()).spawn(body) {
             Ok(_) => {
                 self.pending = Some(PendingAnswer { done, reply });
+                self.owed_since = None;
                 None
             }
             Err(error) => {

@@ -39,6 +39,8 @@ pub struct ConfigDifference {
     pub added_listeners: Vec<Listen>,
     /// Addresses of NBD of this one only.
     pub removed_listeners: Vec<Listen>,
+    /// Addresses of NBD of both whose TLS changes, for the next clients.
+    pub changed_listeners: Vec<Listen>,
     /// Names of controllers of the other one only.
     pub added_controllers: Vec<String>,
     /// Names of controllers of this one only.
@@ -76,6 +78,9 @@ impl ConfigDifference {
         let (before, now) = (listens(served), listens(other));
         found.removed_listeners = missing(&before, &now);
         found.added_listeners = missing(&now, &before);
+        let both = now.into_iter().filter(|listen| before.contains(listen));
+        found.changed_listeners =
+            both.filter(|listen| served.tls_of(listen) != other.tls_of(listen)).collect();
         found
     }
 
@@ -236,7 +241,7 @@ fn fixed_keys(before: &VolumeConfig, now: &VolumeConfig) -> Vec<String> {
         before.name == now.name && (before.spec != now.spec || before.options != options)
     });
     let drives = drives.map(|(before, now)| match before.spec == now.spec {
-        true => format!("queues of drive {}", now.name),
+        true => format!("settings of drive {}", now.name),
         false => format!("drive {} ({} -> {})", now.name, before.spec, now.spec),
     });
     keys.chain(drives).collect()
@@ -245,7 +250,7 @@ fn fixed_keys(before: &VolumeConfig, now: &VolumeConfig) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DriveConfig;
+    use crate::{DriveConfig, Identity, ListenerConfig, ListenerTls, ServerFiles, TlsConfig};
 
     fn config(volumes: &[&str]) -> ServeConfig {
         let drive = |name: &str| DriveConfig::new(name, "null:size=1m".parse().unwrap());
@@ -284,6 +289,18 @@ mod tests {
         assert_eq!(found.added_listeners, [Listen::Unix("t".into())]);
         assert_eq!((found.added_groups[0].name.as_str(), found.refused.len()), ("gold", 0));
         let back = ConfigDifference::new(&other, &served);
+        let mut tls = served.clone();
+        let mut listener = ListenerConfig::new(Listen::Unix("s".into()));
+        listener.tls = ListenerTls::Own(TlsConfig {
+            files: ServerFiles {
+                identity: Identity { certificate: "c".into(), key: "k".into() },
+                client_ca: None,
+            },
+            required: true,
+        });
+        tls.listener_settings.push(listener);
+        let found = ConfigDifference::new(&served, &tls);
+        assert_eq!(found.changed_listeners, [Listen::Unix("s".into())]);
         assert_eq!(back.removed_listeners, [Listen::Unix("t".into())]);
         assert_eq!(back.removed_groups.len(), 1);
     }

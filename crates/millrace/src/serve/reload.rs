@@ -247,6 +247,7 @@ impl Server {
             let stuck = cache.stuck_drives();
             let failing = risk.drives.iter().filter(|of| of.failed.is_some()).map(|of| of.drive);
             let mut drives: Vec<usize> = failing.chain(stuck).collect();
+            drives.sort_unstable();
             drives.dedup();
             let names: Vec<&str> = drives.iter().map(|drive| disks[*drive].name()).collect();
             (!names.is_empty()).then(|| {

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::json;
 
+use super::reload::RemovalArgs;
 use super::{Daemon, pair, reload};
 use crate::config::edit::SECTIONS;
 use crate::views::{AddSection, RemoveSection};
@@ -65,20 +66,13 @@ pub struct RemoveArgs {
     section: String,
     /// Its name
     name: String,
-    /// Change nothing; say whether it can go
-    #[arg(long)]
-    dry_run: bool,
-    /// Disconnect clients of an export that goes
-    #[arg(long)]
-    disconnect: bool,
-    /// Remove a volume also if what it holds cannot be written, which is lost
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    how: RemovalArgs,
     #[command(flatten)]
     daemon: Daemon,
 }
 
-/// Has the daemon take one more section.
+/// Asks the daemon to add a section.
 ///
 /// # Errors
 /// If the daemon is not there, or refuses.
@@ -94,7 +88,7 @@ pub fn add(args: &AddArgs) -> Result<ExitCode> {
     reload::show(&report, &args.daemon)
 }
 
-/// Has the daemon take one section less.
+/// Asks the daemon to remove a section.
 ///
 /// # Errors
 /// If the daemon is not there, or refuses.
@@ -102,9 +96,9 @@ pub fn remove(args: &RemoveArgs) -> Result<ExitCode> {
     let asked = RemoveSection {
         section: args.section.clone(),
         name: args.name.clone(),
-        dry_run: args.dry_run,
-        disconnect: args.disconnect,
-        force: args.force,
+        dry_run: args.how.dry_run,
+        disconnect: args.how.disconnect,
+        force: args.how.force,
     };
     let report = args.daemon.connect.client()?.edit("remove", &json!(asked))?;
     reload::show(&report, &args.daemon)

@@ -36,20 +36,27 @@ pub struct ReloadArgs {
     /// The configuration [default: the file that the daemon was started with]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Change nothing; say what would change and whether it can
-    #[arg(long)]
-    dry_run: bool,
-    /// Disconnect clients of exports that go
-    #[arg(long)]
-    disconnect: bool,
-    /// Remove a volume also if what it holds cannot be written, which is lost
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    how: RemovalArgs,
     #[command(flatten)]
     daemon: Daemon,
 }
 
-/// Has the daemon take the configuration.
+/// How parts of what is served may go.
+#[derive(Debug, clap::Args)]
+pub struct RemovalArgs {
+    /// Change nothing; say what would change and whether it can
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Disconnect clients of exports that go
+    #[arg(long)]
+    pub disconnect: bool,
+    /// Remove a volume also if what it holds cannot be written, which is lost
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Asks the daemon to serve the configuration.
 ///
 /// # Errors
 /// If the daemon is not there, or refuses.
@@ -60,9 +67,9 @@ pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
     let file = args.file.as_deref().map(std::path::absolute).transpose();
     let asked = Reload {
         file: file.context("cannot tell the working folder")?,
-        dry_run: args.dry_run,
-        disconnect: args.disconnect,
-        force: args.force,
+        dry_run: args.how.dry_run,
+        disconnect: args.how.disconnect,
+        force: args.how.force,
     };
     let report = args.daemon.connect.client()?.reload(&asked)?;
     show(&report, &args.daemon)

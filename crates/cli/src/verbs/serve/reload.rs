@@ -146,7 +146,7 @@ impl ConfigReloader {
         }
     }
 
-    /// Has the daemon serve another configuration from now on, or go on as before.
+    /// Makes the daemon serve another configuration, or leaves it as it is.
     ///
     /// # Errors
     /// `refused` if it cannot be served or somebody is in the way, `busy` while a trace is
@@ -216,7 +216,7 @@ impl ConfigReloader {
         Ok(report)
     }
 
-    /// Has the daemon serve the configuration of now with another text.
+    /// Makes the daemon serve its configuration with an edit.
     fn take_text(
         &self,
         daemon: &LiveDaemon,
@@ -407,6 +407,10 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
     add('-', "volume", names(removed_volumes, |one| &one.name));
     add('-', "drive", drives(removed_volumes));
     add('-', "controller", difference.removed_controllers.clone());
+    lines.extend(difference.changed_listeners.iter().map(|listen| ReloadChange {
+        detail: "TLS for its next clients".to_owned(),
+        ..ReloadChange::new('~', "listener", listen.to_string())
+    }));
     lines.extend(changed_exports.iter().map(|(before, now)| ReloadChange {
         detail: export_changes(before, now).join(", "),
         ..ReloadChange::new('~', "export", &now.name)

@@ -49,25 +49,25 @@ const READERS_LOOK: Duration = Duration::from_micros(100);
 
 /// The configuration of a daemon, and changes of it.
 pub trait Reloader: Send + Sync {
-    /// Has a daemon take the configuration in a file.
+    /// Makes a daemon serve the configuration in a file.
     ///
     /// # Errors
     /// Why not; everything is as before then.
     fn reload(&self, daemon: &LiveDaemon, asked: &Reload) -> Result<ReloadReport, Refusal>;
 
-    /// Has a daemon take one more section.
+    /// Adds a section to what a daemon serves.
     ///
     /// # Errors
     /// As [`Reloader::reload`].
     fn add(&self, daemon: &LiveDaemon, asked: &AddSection) -> Result<ReloadReport, Refusal>;
 
-    /// Has a daemon take one section less.
+    /// Removes a section from what a daemon serves.
     ///
     /// # Errors
     /// As [`Reloader::reload`].
     fn remove(&self, daemon: &LiveDaemon, asked: &RemoveSection) -> Result<ReloadReport, Refusal>;
 
-    /// What a daemon serves now.
+    /// Returns what a daemon serves now.
     ///
     /// # Errors
     /// If it cannot be written as TOML.

@@ -121,7 +121,7 @@ impl Startup {
         let _ = self.daemon.set(Arc::downgrade(daemon));
     }
 
-    /// Has the daemon read its configuration again; the log says what came of it.
+    /// Makes the daemon read its configuration again; the log says what came of it.
     pub fn reload(&self) {
         let Some(daemon) = self.daemon.get().and_then(Weak::upgrade) else {
             tracing::info!("SIGHUP is ignored: the daemon does not serve yet");
