@@ -41,7 +41,7 @@ pub use model::{
 };
 pub use nbd::{NbdConfig, NbdDriver, NbdTls, OnServerRestart, TlsIdentity};
 pub use null::NullDriver;
-pub use open::{Opened, check, file_place, measure, open, open_on, open_with};
+pub use open::{OpenOptions, Opened, check, file_place, measure, open, open_on, open_with};
 pub use ram::{RamConfig, RamDriver};
 pub use rbd::{ImageName, RbdConfig, RbdDriver};
 pub use spec::{Spec, SpecError, drivers, known_keys};

@@ -10,6 +10,7 @@ use millrace_machine::Native;
 use millrace_reactor::{Backend, Config, SpinRule};
 
 use super::listen::Listen;
+use super::on_demand::ExportRequests;
 use super::tls::ListenTls;
 use crate::{ClientGroup, SocketAccess};
 
@@ -32,6 +33,24 @@ pub struct ExportConfig {
     pub group: ClientGroup,
     /// Names in certificates of the clients that may see and use it; none: all clients may.
     pub tls_allow: Option<Vec<String>>,
+    /// It was opened because a client asked for it: no listener lists it.
+    pub on_demand: bool,
+}
+
+impl ExportConfig {
+    /// An export that everybody may read and write.
+    #[must_use]
+    pub fn new(name: impl Into<String>, volume: Arc<Volume<Native>>) -> ExportConfig {
+        ExportConfig {
+            name: name.into(),
+            description: String::new(),
+            volume,
+            read_only: false,
+            group: ClientGroup::default(),
+            tls_allow: None,
+            on_demand: false,
+        }
+    }
 }
 
 /// A socket and the exports that are offered on it.
@@ -41,6 +60,9 @@ pub struct ListenConfig {
     pub listen: Listen,
     /// Indices into [`ServerConfig::exports`]; the first is the default export.
     pub exports: Vec<usize>,
+    /// Clients may ask for exports that are not on the list: they go to
+    /// [`ServerConfig::requests`].
+    pub on_demand: bool,
     /// Users that may connect, if it is a Unix socket.
     pub access: SocketAccess,
     /// TLS for its clients, if there is any.
@@ -51,7 +73,13 @@ impl ListenConfig {
     /// A socket for everybody who reaches it, without TLS.
     #[must_use]
     pub fn new(listen: Listen, exports: Vec<usize>) -> ListenConfig {
-        ListenConfig { listen, exports, access: SocketAccess::default(), tls: None }
+        ListenConfig {
+            listen,
+            exports,
+            on_demand: false,
+            access: SocketAccess::default(),
+            tls: None,
+        }
     }
 }
 
@@ -78,6 +106,8 @@ pub struct ServerConfig {
     /// waits are that short, and lets others have its CPU; 0: never; none: for 100 us, as long as
     /// more is done that way.
     pub spin_ns: Option<u64>,
+    /// Where clients wait for exports that are opened on demand.
+    pub requests: ExportRequests,
 }
 
 impl Default for ServerConfig {
@@ -92,6 +122,7 @@ impl Default for ServerConfig {
             handshake_timeout_ns: 10_000_000_000,
             memory_max_bytes: 256 << 20,
             spin_ns: None,
+            requests: ExportRequests::default(),
         }
     }
 }

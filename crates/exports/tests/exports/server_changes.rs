@@ -20,14 +20,7 @@ use proptest::prelude::*;
 const THREADS: u16 = 2;
 
 fn export(name: &str, volume: &Arc<Volume<Native>>) -> ExportConfig {
-    ExportConfig {
-        name: name.to_owned(),
-        description: String::new(),
-        volume: Arc::clone(volume),
-        read_only: false,
-        group: ClientGroup::default(),
-        tls_allow: None,
-    }
+    ExportConfig::new(name, Arc::clone(volume))
 }
 
 fn listener(path: &Path, exports: &[usize]) -> ListenConfig {
