@@ -226,7 +226,7 @@ impl Observer {
     #[must_use]
     pub fn errors(&self) -> Vec<ExportErrors> {
         let exports = self.0.exports();
-        exports.list.iter().map(|export| export.faults.report(&export.info.name)).collect()
+        exports.list.iter().map(|export| export.faults.report(&export.name)).collect()
     }
 }
 

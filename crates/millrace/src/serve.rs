@@ -124,6 +124,13 @@ impl Server {
         Server { servers, workers, opened, config, queues, files: OpenFiles::default() }
     }
 
+    /// The configuration as it was last given, without what was set since, and with the files of
+    /// directories that are open.
+    #[must_use]
+    pub fn configured(&self) -> &ServeConfig {
+        &self.config
+    }
+
     /// The threads that serve drives for others.
     #[must_use]
     pub fn workers(&self) -> &DriveWorkers {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use millrace::{
     CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ListenerConfig, ListenerTls,
-    ServeConfig, SocketAccess, TlsConfig, VolumeConfig, default_layout, default_serving,
+    OnDemand, ServeConfig, SocketAccess, TlsConfig, VolumeConfig, default_layout, default_serving,
 };
 use millrace_block::{Layout, ServingConfig};
 use millrace_console::words::nearest;
@@ -144,7 +144,8 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> ServePlan {
     let mut places = ListenerPlaces::default();
     for export in &raw.exports {
         let wanted = &export.volume;
-        if !known.contains(wanted.value.as_str()) && !raw.lost.contains(&wanted.value) {
+        let is_known = known.contains(wanted.value.as_str()) || export.directory.is_some();
+        if !is_known && !raw.lost.contains(&wanted.value) {
             let names = checked.config.volumes.iter().map(|volume| volume.name.as_str());
             let like = nearest(&wanted.value, names);
             let text = format!("volume: there is no volume \"{}\"{like}", wanted.value);
@@ -332,7 +333,10 @@ fn add_export(
     problems: &mut Problems,
 ) {
     let wanted = &raw.volume;
-    let name = raw.name.as_ref().unwrap_or(wanted);
+    let of_directory = raw.directory.as_ref().and_then(|one| one.path.file_name());
+    let of_directory = of_directory
+        .map(|name| Located { value: name.to_string_lossy().into_owned(), line: wanted.line });
+    let name = raw.name.as_ref().or(of_directory.as_ref()).unwrap_or(wanted);
     let description = raw.description.clone().unwrap_or_default();
     for (key, text) in [("name", &name.value), ("description", &description)] {
         if text.len() > EXPORT_NAME_BYTES_MAX || text.contains('\0') {
@@ -361,6 +365,7 @@ fn add_export(
         tls_allow: raw.tls_allow.as_ref().map(|list| list.value.clone()),
         nbd: raw.nbd.iter().flat_map(|nbd| &nbd.value).map(|at| at.value.clone()).collect(),
         guests: guests.map(|guests| guests.value),
+        on_demand: raw.directory.clone().map(OnDemand::Directory),
     });
 }
 

@@ -9,7 +9,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use millrace::{
-    CacheConfig, CostModel, DriveOptions, Listen, ServerConfig, SocketAccess, TlsConfig,
+    CacheConfig, CostModel, DriveOptions, ExportDirectory, Listen, ServerConfig, SocketAccess,
+    TlsConfig,
 };
 use millrace_block::{SchedulerKind, Serving, Spread};
 use millrace_console::words::nearest;
@@ -144,8 +145,10 @@ pub struct RawVolume {
 
 /// An `[[export]]`.
 pub struct RawExport {
-    /// The volume by name.
+    /// The volume by name; its line is that of the directory if it is one.
     pub volume: Located<String>,
+    /// The directory whose files are exports.
+    pub directory: Option<ExportDirectory>,
     /// Where it is served.
     pub nbd: Option<Located<Vec<Located<Listen>>>>,
     /// How virtual machines get it.
@@ -443,6 +446,7 @@ fn volume(mut section: Section<'_>, problems: &mut Problems) -> Option<RawVolume
 
 fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawExport> {
     let volume = section.string("volume", problems);
+    let directory = section.word("directory", problems, |text| words::folder(text, base));
     let before = problems.count();
     let nbd = section.list("nbd", problems, |text| words::address(text, base));
     if let Some(nbd) = nbd.as_ref().filter(|nbd| nbd.value.is_empty()) {
@@ -452,8 +456,26 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
         }
     }
     let name = section.string("name", problems).map(|name| printable(name, problems));
-    let read_only = section.flag("read-only", problems).unwrap_or(false);
+    let read_only = section.flag("read-only", problems).unwrap_or(directory.is_some());
     let description = section.string("description", problems).map(|text| text.value);
+    let files = section.table("files", problems);
+    let (volume, directory) = match (volume, directory) {
+        (Some(_), Some(directory)) => {
+            let text = "directory: an export has either a volume or a directory; remove one";
+            problems.add(directory.line, text);
+            return None;
+        }
+        (None, Some(at)) => {
+            let (value, line) = (String::new(), at.line);
+            (Some(Located { value, line }), Some(directory_of(at.value, files, problems)))
+        }
+        (volume, None) => {
+            if let Some(files) = files {
+                problems.add(files.line, "files: only with directory = \"...\"; add that");
+            }
+            (volume, None)
+        }
+    };
     if volume.is_none() {
         section.missing("it names no volume; add volume = \"...\"", problems);
     }
@@ -477,6 +499,7 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
     let name = name.flatten();
     Some(RawExport {
         volume: volume?,
+        directory,
         nbd,
         vhost,
         name,
@@ -485,6 +508,27 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
         tls_allow,
         membership,
     })
+}
+
+/// A directory and the settings of its files.
+fn directory_of(
+    path: PathBuf,
+    files: Option<Section<'_>>,
+    problems: &mut Problems,
+) -> ExportDirectory {
+    let mut directory = ExportDirectory::new(path);
+    let Some(mut files) = files else { return directory };
+    directory.options = Queues::read(&mut files, problems).over(Queues::default());
+    if let Some(cost) = cost::read(&mut files, problems) {
+        directory.options.cost = cost;
+    }
+    directory.cache = cache::read(&mut files, problems);
+    for key in ["direct", "aio", "lock"] {
+        let text = files.word(key, problems, |text| Ok(text.to_owned()));
+        directory.file_keys.extend(text.map(|text| (key.to_owned(), text.value)));
+    }
+    files.finish(problems);
+    directory
 }
 
 fn server_section(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> RawServer {

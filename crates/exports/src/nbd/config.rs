@@ -21,7 +21,8 @@ const SPIN_NS: u64 = 100_000;
 /// A volume under a name.
 #[derive(Clone)]
 pub struct ExportConfig {
-    /// The name clients ask for.
+    /// Its name in reports and logs, and the name that clients ask for unless `on_demand` has
+    /// another one.
     pub name: String,
     /// Text for people, possibly empty.
     pub description: String,
@@ -33,8 +34,9 @@ pub struct ExportConfig {
     pub group: ClientGroup,
     /// Names in certificates of the clients that may see and use it; none: all clients may.
     pub tls_allow: Option<Vec<String>>,
-    /// It was opened because a client asked for it: no listener lists it.
-    pub on_demand: bool,
+    /// The name that clients ask for, of an export that was opened because one did: no listener
+    /// lists it.
+    pub on_demand: Option<String>,
 }
 
 impl ExportConfig {
@@ -48,7 +50,7 @@ impl ExportConfig {
             read_only: false,
             group: ClientGroup::default(),
             tls_allow: None,
-            on_demand: false,
+            on_demand: None,
         }
     }
 }

@@ -97,6 +97,8 @@ impl ServedVolume {
 
 /// One export.
 pub(crate) struct Export {
+    /// Its name in reports and logs.
+    pub(crate) name: String,
     pub(crate) info: ExportInfo,
     pub(crate) served: Arc<ServedVolume>,
     /// The volume's drives never touch payload.
@@ -114,7 +116,7 @@ pub(crate) struct Export {
 impl Export {
     fn key(&self) -> ExportKey {
         ExportKey {
-            name: self.info.name.clone(),
+            name: self.name.clone(),
             volume_address: Arc::as_ptr(&self.served.volume).addr(),
             read_only: self.info.flags.contains(TransmissionFlags::READ_ONLY),
         }
@@ -128,7 +130,7 @@ impl Export {
 
 impl fmt::Debug for Export {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Export").field("name", &self.info.name).finish_non_exhaustive()
+        f.debug_struct("Export").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -309,14 +311,22 @@ impl Exports {
             let served = volumes.find_or_add(&config.volume);
             let no_payload = config.volume.limits().features.no_payload;
             let group = config.group.clone();
-            let (tls_allow, config_on_demand) = (config.tls_allow.clone(), config.on_demand);
+            let tls_allow = config.tls_allow.clone();
+            let (name, is_on_demand) = (config.name.clone(), config.on_demand.is_some());
             let info = describe(config)?;
             info.validate().map_err(|error| {
                 Error::new(ErrorKind::InvalidSetting, format!("export {:?}: {error}", info.name))
             })?;
-            let (faults, is_on_demand) = (Arc::default(), config_on_demand);
-            let export =
-                Export { info, served, no_payload, faults, group, tls_allow, is_on_demand };
+            let export = Export {
+                name,
+                info,
+                served,
+                no_payload,
+                faults: Arc::default(),
+                group,
+                tls_allow,
+                is_on_demand,
+            };
             places.entry(export.key()).or_insert(list.len());
             list.push(Arc::new(self.kept(export)));
         }
@@ -347,7 +357,7 @@ impl Exports {
     /// These exports without one that no listener has on its list.
     pub(crate) fn without(&self, name: &str) -> Exports {
         let mut all = self.cloned();
-        let is_it = |export: &Arc<Export>| export.is_on_demand && export.info.name == name;
+        let is_it = |export: &Arc<Export>| export.is_on_demand && export.name == name;
         if let Some(at) = all.list.iter().position(is_it) {
             let gone = all.list.remove(at);
             all.volumes.retain(|served| !Arc::ptr_eq(served, &gone.served));
@@ -367,7 +377,7 @@ impl Exports {
 
     /// The export of this name that was added on demand.
     pub(crate) fn on_demand(&self, name: &str) -> Option<Arc<Export>> {
-        let is_it = |export: &&Arc<Export>| export.is_on_demand && export.info.name == name;
+        let is_it = |export: &&Arc<Export>| export.is_on_demand && export.name == name;
         self.list.iter().find(is_it).cloned()
     }
 
@@ -512,7 +522,7 @@ fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
         return Err(Error::new(ErrorKind::InvalidSetting, text));
     }
     Ok(ExportInfo {
-        name: config.name,
+        name: config.on_demand.unwrap_or(config.name),
         description: config.description,
         size_bytes: sectors << 9,
         flags: flags_of(limits, access),

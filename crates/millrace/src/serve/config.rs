@@ -104,6 +104,19 @@ impl ExportDirectory {
     }
 }
 
+impl ExportConfig {
+    /// The name that clients ask for, of a file of a directory: its own without the directory's.
+    pub(super) fn name_on_demand(&self) -> Option<String> {
+        match &self.on_demand {
+            Some(OnDemand::File(parent)) => {
+                let name = self.name.strip_prefix(parent.as_str())?.strip_prefix('/')?;
+                Some(name.to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
 /// How an export is served to virtual machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestConfig {

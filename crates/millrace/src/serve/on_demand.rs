@@ -126,6 +126,12 @@ impl Server {
         changes
     }
 
+    /// Returns true if files of directories are open.
+    #[must_use]
+    pub fn has_open_files(&self) -> bool {
+        !self.files.files.is_empty()
+    }
+
     /// A configuration with the files that are open, as far as it has their directories.
     #[must_use]
     pub fn with_open_files(&self, config: &ServeConfig) -> ServeConfig {
@@ -318,7 +324,7 @@ impl Server {
             description: export.description.clone(),
             read_only: export.read_only,
             group: self.servers.groups.of_export(export),
-            on_demand: true,
+            on_demand: export.name_on_demand(),
             ..nbd::ExportConfig::new(export.name.as_str(), Arc::clone(&more.volumes[0]))
         };
         let server = self.servers.nbd.as_mut().ok_or("no NBD server runs")?;

@@ -127,7 +127,7 @@ impl NbdParts {
                 read_only: export.read_only,
                 group: groups.of_export(export),
                 tls_allow: export.tls_allow.clone(),
-                on_demand: export.on_demand.is_some(),
+                on_demand: export.name_on_demand(),
             });
         }
         let mut listeners = config.load_listeners()?;

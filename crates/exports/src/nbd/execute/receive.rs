@@ -199,13 +199,13 @@ impl Core {
         let lane = match self.submitter.lanes.open(&mut self.ctx, &export.served) {
             Ok(lane) => lane,
             Err(error) => {
-                client_log::broken(self.pool.thread(), conn, format!("{}: {error}", info.name));
+                client_log::broken(self.pool.thread(), conn, format!("{}: {error}", export.name));
                 return conn.kill(&mut self.submitter.tickets, &mut self.pool);
             }
         };
         self.submitter.lanes[lane].clients += 1;
         export.served.note_used();
-        client_log::granted(self.pool.thread(), conn, &info.name, session.style());
+        client_log::granted(self.pool.thread(), conn, &export.name, session.style());
         let rules = Rules::new(info, &session);
         // Or a little more than it was told, if the volume grew in between.
         let rules = Rules { size_bytes: export.size_bytes(), ..rules };
