@@ -56,6 +56,7 @@ pub use self::client_report::ClientReport;
 pub use self::config::{ExportConfig, ListenConfig, ServerConfig};
 pub use self::inherited_sockets::{handed_over_address, handed_over_names};
 pub use self::listen::Listen;
+pub use self::memory::trim_heap;
 pub use self::on_demand::{ExportRequest, ExportRequests, RequestedExport};
 pub use self::renewal::log_expiries;
 pub use self::stats::{PayloadCounts, ServerStats};

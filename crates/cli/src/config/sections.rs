@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use millrace::{
     CacheConfig, CostModel, DriveOptions, ExportDirectory, Listen, ServerConfig, SocketAccess,
@@ -33,6 +34,9 @@ use super::words::{self, ControlWord, LayoutWord, MILLISECOND_NS, SECOND_NS};
 const TIMEOUTS_NS: RangeInclusive<u64> = 0..=24 * 3600 * SECOND_NS;
 /// How long a client may take to say what it wants.
 const HANDSHAKES_NS: RangeInclusive<u64> = MILLISECOND_NS..=3600 * SECOND_NS;
+
+/// How long a file of a directory stays open without clients.
+const CLOSE_AFTER_NS: RangeInclusive<u64> = 0..=24 * 3600 * SECOND_NS;
 
 /// What has become of the key `stack`.
 const STACK_MOVED: &str = "a setting of `millrace-lab bench --stack`; every drive of the daemon has \
@@ -523,6 +527,10 @@ fn directory_of(
         directory.options.cost = cost;
     }
     directory.cache = cache::read(&mut files, problems);
+    let close_after = |text: &str| words::duration(text, &CLOSE_AFTER_NS);
+    if let Some(time) = files.word("close-after", problems, close_after) {
+        directory.close_after = Duration::from_nanos(time.value);
+    }
     for key in ["direct", "aio", "lock"] {
         let text = files.word(key, problems, |text| Ok(text.to_owned()));
         directory.file_keys.extend(text.map(|text| (key.to_owned(), text.value)));

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use millrace_block::ControllerConfig;
 use millrace_cache::CacheConfig;
@@ -24,6 +25,9 @@ use super::listeners::{ListenerConfig, TlsConfig};
 const THREADS_DEFAULT_MAX: usize = 4;
 /// Queues of a guest where nobody says how many and the machine has fewer CPUs.
 const QUEUES_DEFAULT_MIN: usize = 16;
+
+/// How long a file of a directory stays open without clients where nobody says how long.
+const CLOSE_AFTER: Duration = Duration::from_secs(10);
 
 /// All that is opened and served.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -89,6 +93,8 @@ pub struct ExportDirectory {
     pub file_keys: Vec<(String, String)>,
     /// The cache over each file, if there is to be one.
     pub cache: Option<CacheConfig>,
+    /// How long a file stays open after its last client has left.
+    pub close_after: Duration,
 }
 
 impl ExportDirectory {
@@ -100,6 +106,7 @@ impl ExportDirectory {
             options: DriveOptions::default(),
             file_keys: Vec::new(),
             cache: None,
+            close_after: CLOSE_AFTER,
         }
     }
 }
@@ -314,6 +321,20 @@ impl ServeConfig {
             return Err(StartError::invalid(Part::Whole, "nothing is exported"));
         }
         self.check_listeners()
+    }
+
+    /// Looks whether the directories of exports are there.
+    ///
+    /// # Errors
+    /// The first one that is not, with its part.
+    pub fn check_directories(&self) -> Result<(), StartError> {
+        for (number, export) in self.exports.iter().enumerate() {
+            if let Some(OnDemand::Directory(directory)) = &export.on_demand {
+                let wrong = |text: String| StartError::invalid(Part::Export(number), text);
+                directory.check().map_err(wrong)?;
+            }
+        }
+        Ok(())
     }
 
     /// I/O threads of NBD, if there is anything for them to do.

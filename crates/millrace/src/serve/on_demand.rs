@@ -24,8 +24,6 @@ use super::reload::{VolumeQueues, flush_and_wait};
 use crate::config::{DriveConfig, OpenConfig, StartError, VolumeConfig};
 use crate::opening::MoreVolumes;
 
-/// How long a file stays open after its last client has left.
-const IDLE: Duration = Duration::from_secs(10);
 /// How long a list of a directory is good for.
 const LIST_AGE: Duration = Duration::from_secs(1);
 
@@ -42,6 +40,8 @@ struct OpenFile {
     identity: (u64, u64),
     /// Since when nobody uses it.
     unused_since: Option<Instant>,
+    /// How long it stays open then.
+    close_after: Duration,
 }
 
 /// Looks at volumes that are open and not served yet; an error refuses them.
@@ -116,12 +116,15 @@ impl Server {
                 continue;
             }
             let since = *file.unused_since.get_or_insert(now);
-            if now - since >= IDLE {
+            if now - since >= file.close_after {
                 over.push(name.clone());
             }
         }
         for name in over {
             changes.failures.extend(self.close_file(&name, &mut changes.closed).err());
+        }
+        if !changes.closed.is_empty() {
+            nbd::trim_heap();
         }
         changes
     }
@@ -303,7 +306,8 @@ impl Server {
             self.queues.insert(key.to_owned(), queues);
         }
         self.follow_files();
-        let open = OpenFile { identity: found.identity, unused_since: None };
+        let close_after = directory.close_after;
+        let open = OpenFile { identity: found.identity, unused_since: None, close_after };
         self.files.files.insert(key.to_owned(), open);
         Ok(())
     }

@@ -105,14 +105,11 @@ impl NbdParts {
         volumes: &[Arc<Volume<Native>>],
         groups: &ServedGroups,
     ) -> Result<NbdParts, StartError> {
+        config.check_directories()?;
         let volumes: HashMap<&str, _> = volumes.iter().map(|one| (one.name(), one)).collect();
         let (mut exports, mut places) = (Vec::new(), Vec::new());
         for (at, export) in config.exports.iter().enumerate() {
-            if let Some(OnDemand::Directory(directory)) = &export.on_demand {
-                directory.check().map_err(|text| StartError::invalid(Part::Export(at), text))?;
-                continue;
-            }
-            if export.nbd.is_empty() {
+            if export.nbd.is_empty() || matches!(export.on_demand, Some(OnDemand::Directory(_))) {
                 continue;
             }
             let volume = volumes.get(export.volume.as_str()).ok_or_else(|| {

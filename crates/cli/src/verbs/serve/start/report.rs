@@ -84,7 +84,10 @@ pub fn serving(
     workers: &DriveWorkers,
     owner: DataOwner,
 ) -> String {
-    let mut text = format!("{}\n\n{}\n\n", volumes(plan, opened), drives(plan, opened));
+    let mut text = match opened.volumes.is_empty() {
+        true => String::new(),
+        false => format!("{}\n\n{}\n\n", volumes(plan, opened), drives(plan, opened)),
+    };
     text.push_str(&groups(plan));
     text.push_str(&caches(plan));
     text.push_str(&controllers(plan));
