@@ -52,6 +52,8 @@ fn the_keys_of_every_section_are_those_of_the_document() {
     assert_eq!(documented("### `tls`"), tls);
     let cost = known("[[drive]]\nname = \"d\"\nspec = \"null\"\n[drive.cost]");
     assert_eq!(documented("### `cost`"), cost);
+    let files = known("[[export]]\ndirectory = \"d\"\nnbd = \"unix:s\"\n[export.files]");
+    assert_eq!(documented("### `files`"), files);
     let cache = known("[[volume]]\nname = \"v\"\ndrives = [\"d\"]\n[volume.cache]");
     assert_eq!(documented("### `cache`"), cache);
 }
