@@ -20,6 +20,7 @@ mod reference;
 mod sections;
 #[cfg(test)]
 mod tests;
+mod unit_notes;
 mod vhost;
 pub mod words;
 

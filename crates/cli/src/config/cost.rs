@@ -37,9 +37,8 @@ pub fn read(drive: &mut Section<'_>, problems: &mut Problems) -> Option<CostMode
 }
 
 fn rates(section: &mut Section<'_>, keys: Keys, problems: &mut Problems) -> Option<OpRates> {
-    let iops = words::whole::<u64>(1..=1_000_000_000);
-    let random = section.word(keys[0], problems, &iops);
-    let sequential = section.word(keys[1], problems, &iops);
+    let random = section.word(keys[0], problems, iops);
+    let sequential = section.word(keys[1], problems, iops);
     let bytes = section.word(keys[2], problems, bandwidth);
     let random_iops = random?.value;
     Some(OpRates {
@@ -49,9 +48,17 @@ fn rates(section: &mut Section<'_>, keys: Keys, problems: &mut Problems) -> Opti
     })
 }
 
+/// I/Os a second.
+fn iops(text: &str) -> Result<u64, String> {
+    match words::count(text)? {
+        number @ 1..=1_000_000_000 => Ok(number),
+        _ => Err("write I/Os a second, from 1 to 1000m".to_owned()),
+    }
+}
+
 /// Bytes a second.
 fn bandwidth(text: &str) -> Result<u64, String> {
-    match words::size(text)? {
+    match words::rate_bytes_per_s(text)? {
         bytes @ 4096..=0x4_0000_0000_0000 => Ok(bytes),
         _ => Err("write the bytes of a second, from 4k to 1024t".to_owned()),
     }

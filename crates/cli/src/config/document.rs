@@ -219,7 +219,8 @@ impl<'a> Section<'a> {
         match parse(&text) {
             Ok(value) => Some(Located { value, line }),
             Err(error) => {
-                problems.add(line, format!("{}{key} = \"{text}\": {error}", self.prefix));
+                let written = written(entry.value.get_ref(), &text);
+                problems.add(line, format!("{}{key} = {written}: {error}", self.prefix));
                 None
             }
         }
@@ -295,7 +296,10 @@ impl<'a> Section<'a> {
             };
             match parse(&text) {
                 Ok(value) => list.push(Located { value, line }),
-                Err(error) => problems.add(line, format!("{key}: \"{text}\": {error}")),
+                Err(error) => {
+                    problems
+                        .add(line, format!("{key}: {}: {error}", written(item.get_ref(), &text)));
+                }
             }
         }
         Some(Located { value: list, line: entry.line })
@@ -370,6 +374,15 @@ pub fn printable(name: Located<String>, problems: &mut Problems) -> Option<Locat
 
 fn text_of(value: &Spanned<DeValue<'_>>) -> Option<String> {
     value.get_ref().as_str().map(str::to_owned)
+}
+
+/// A value as it stands in the file, for messages.
+fn written(value: &DeValue<'_>, text: &str) -> String {
+    match value {
+        DeValue::String(_) => format!("\"{text}\""),
+        DeValue::Boolean(value) => value.to_string(),
+        _ => text.to_owned(),
+    }
 }
 
 /// A value as the text that a drive spec would have for it; none for lists, sections and dates.

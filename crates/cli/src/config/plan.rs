@@ -21,6 +21,7 @@ use super::document::Located;
 use super::group::members;
 use super::problem::Problems;
 use super::sections::{RawConfig, RawExport, RawVolume};
+use super::unit_notes;
 use super::words::{ControlWord, LayoutWord};
 
 /// Longest name of an export or description in bytes, by the NBD protocol.
@@ -164,6 +165,7 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> ServePlan {
     members::warn_of_caches((file, &raw), &checked.config, &mut checked.warnings);
     members::warn_of_targets((file, &raw), &checked.config, &mut checked.warnings);
     warn_of_idle(&raw, &mut checked);
+    unit_notes::add(file, &raw, &mut checked.warnings);
     checked
 }
 

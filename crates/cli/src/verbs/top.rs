@@ -65,7 +65,7 @@ and no graph; one with 105 or more shows more columns.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}{KEYS}\n\nColumns:\n{COLUMNS}\n\n{END}"))]
 pub struct Args {
-    /// Seconds between two reports
+    /// Time between two reports, such as 1 (second) or 500ms
     #[arg(value_parser = interval, default_value = "1")]
     interval: Duration,
     #[command(flatten)]

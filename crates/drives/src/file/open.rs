@@ -27,7 +27,7 @@ use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, MAX_SECTORS,
 use crate::common::measurement::Measured;
 use crate::common::place::{Place, file_identity};
 use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
-use crate::common::values::size_text;
+use crate::common::units::size_text;
 
 /// Bytes of the shared zeroes.
 const ZEROES_BYTES: usize = 64 << 10;
