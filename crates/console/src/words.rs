@@ -16,6 +16,9 @@ pub use millrace_drives::{
 /// A second in nanoseconds.
 pub const SECOND_NS: u64 = 1_000_000_000;
 
+/// Bytes of a MiB, for rates in reports.
+pub const MIB: f64 = 1_048_576.0;
+
 /// A flag's time above 0 and below three years, such as `5` (seconds), `500ms` or `1m30s`.
 ///
 /// # Errors
