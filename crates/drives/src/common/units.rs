@@ -15,7 +15,8 @@ struct Quantity {
     whole: &'static str,
     /// Unit of a whole number.
     unit: &'static str,
-    most: &'static str,
+    /// A large number that every key of this kind takes.
+    large: &'static str,
 }
 
 const SIZE: Quantity = Quantity {
@@ -23,21 +24,21 @@ const SIZE: Quantity = Quantity {
            with kB, MB, GB, TB (powers of 1000); write 4096, 64k or 10MB",
     whole: "a whole number of bytes",
     unit: "",
-    most: "16383p",
+    large: "1t",
 };
 
 const COUNT: Quantity = Quantity {
     form: "a count is a number, or one with k or m (powers of 1000); write 500, 20k or 1m",
     whole: "a whole number",
     unit: "",
-    most: "18446744073709m",
+    large: "1m",
 };
 
 const TIME: Quantity = Quantity {
     form: "a time is numbers with h, m, s, ms, us or ns; write 10s, 1.5ms or 1m30s",
     whole: "a whole number of nanoseconds",
     unit: "ns",
-    most: "5124095h",
+    large: "10s",
 };
 
 /// A size in bytes: `4096`, `1.5g`, `64KiB`, `10MB`. `k`, `m`, `g`, `t` and `p` are powers of 1024,
@@ -210,7 +211,7 @@ fn scaled(digits: &str, unit: u64, quantity: &Quantity) -> Result<u64, String> {
 
 impl Quantity {
     fn too_large(&self) -> String {
-        format!("more than 64 bits hold; write {} or less", self.most)
+        format!("more than 64 bits hold; write less, such as {}", self.large)
     }
 }
 
@@ -258,8 +259,8 @@ mod tests {
             ("1.3", "this is not a whole number of bytes; write 1"),
             ("1.3k", "this is not a whole number of bytes; write 1331"),
             ("1.00000000000000000001k", "this is not a whole number of bytes; write 1024"),
-            ("16384p", "more than 64 bits hold; write 16383p or less"),
-            ("99999999999999999999", "more than 64 bits hold; write 16383p or less"),
+            ("16384p", "more than 64 bits hold; write less, such as 1t"),
+            ("99999999999999999999", "more than 64 bits hold; write less, such as 1t"),
             (
                 "10mb",
                 "the B of bytes is a capital; write 10MB (powers of 1000) or 10MiB (powers of 1024)",
@@ -308,8 +309,8 @@ mod tests {
             ("1s1s", falls),
             ("0.5ns", "this is not a whole number of nanoseconds; write 1ns"),
             ("1.0000000005s", "this is not a whole number of nanoseconds; write 1000000000ns"),
-            ("5124096h", "more than 64 bits hold; write 5124095h or less"),
-            ("5124095h3600s", "more than 64 bits hold; write 5124095h or less"),
+            ("5124096h", "more than 64 bits hold; write less, such as 10s"),
+            ("5124095h3600s", "more than 64 bits hold; write less, such as 10s"),
         ] {
             assert_eq!(time_ns(text).unwrap_err(), error, "{text}");
         }

@@ -4,7 +4,7 @@
 //! the table; where the rest is too wide still, the settings that change last stand above groups
 //! of rows. Every table has one unit for its times. Called by the verb.
 
-use millrace_console::words::MIB;
+use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
 use millrace_experiments::{LatencyNs, Linux24Row, Row};
 
@@ -17,7 +17,7 @@ const SETTINGS: [Setting; 24] = [
     ("cpus", |row| row.queues.cpus.to_string(), ""),
     ("numjobs", |row| row.jobs.to_string(), ""),
     ("rw", |row| kind(row.rw.name(), row.rw.read_percent()), ""),
-    ("bs", |row| bytes(row.bs), ""),
+    ("bs", |row| size_text(row.bs.into()), ""),
     ("iodepth", |row| row.iodepth.to_string(), ""),
     ("stamp", |row| row.stamp.clone(), ""),
     ("sw-queues", |row| row.queues.software_queues.clone(), ""),
@@ -240,15 +240,6 @@ pub fn settings(row: &Row) -> String {
         (!value.is_empty() && value != *unsaid).then(|| format!("{name}={value}"))
     });
     words.collect::<Vec<_>>().join(" ")
-}
-
-/// A size as it is written: `4k`, `512`.
-pub fn bytes(count: u32) -> String {
-    match count {
-        count if count >= 1 << 20 && count.is_multiple_of(1 << 20) => format!("{}m", count >> 20),
-        count if count >= 1 << 10 && count.is_multiple_of(1 << 10) => format!("{}k", count >> 10),
-        count => count.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -9,14 +9,14 @@ pub mod words;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
-use millrace_console::words::size;
+use millrace_console::words::{size, size_text};
 use millrace_console::{Bar, Grid, Side};
 use millrace_experiments::simulation::{Length, machine, run_rows};
 use millrace_experiments::vm::{Mode, VmBench, VmReport, run_vm_bench};
 use millrace_experiments::{Interrupt, Workload};
 
 use super::args::BenchArgs;
-use super::table::{TimeUnit, bytes, kind};
+use super::table::{TimeUnit, kind};
 use crate::verbs::interrupt::INTERRUPTED;
 
 /// How long a row runs unless told otherwise.
@@ -142,7 +142,7 @@ fn table(reports: &[VmReport]) -> String {
             depth(report),
             report.guest.numjobs.to_string(),
             kind(&report.work.rw, report.work.rwmixread),
-            bytes(report.work.bs),
+            size_text(report.work.bs.into()),
             format!("{:.0}", report.iops),
             unit.text(report.lat_mean_ns as u64),
             format!("{:.2}", report.cost.switches_per_io),

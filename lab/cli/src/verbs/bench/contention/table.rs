@@ -2,11 +2,11 @@
 //!
 //! Pure text out of a result. What all clients share stands in a line above the table.
 
-use millrace_console::words::MIB;
+use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
 use millrace_experiments::load::contention::{ClientRow, ContentionReport};
 
-use crate::verbs::bench::table::{TimeUnit, bytes};
+use crate::verbs::bench::table::TimeUnit;
 
 /// What a column shows of a client: its name, and its value.
 type Column = (String, Side, Box<dyn Fn(&ClientRow) -> String>);
@@ -55,7 +55,7 @@ fn settings() -> Vec<Column> {
         column("group", Side::Left, |row| row.group.clone()),
         column("weight", Side::Right, |row| row.weight.to_string()),
         column("rw", Side::Left, |row| row.rw.clone()),
-        column("bs", Side::Right, |row| bytes(row.bs)),
+        column("bs", Side::Right, |row| size_text(row.bs.into())),
         column("iodepth", Side::Right, |row| row.iodepth.to_string()),
     ]
 }
