@@ -11,7 +11,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// A kind of number, in the words of error messages.
 struct Quantity {
     form: &'static str,
-    /// What a fraction is not.
+    /// Name of a number without a fraction.
     whole: &'static str,
     /// Unit of a whole number.
     unit: &'static str,
