@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use millrace_block::{Disk, DiskConfig, Volume};
-use millrace_exports::ClientGroup;
 use millrace_exports::nbd::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 use millrace_reactor::Backend;
 

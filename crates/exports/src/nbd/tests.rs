@@ -23,7 +23,6 @@ use super::server_state::{ServerState, ThreadMessage};
 use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
 use super::worker::Worker;
 use super::{ExportConfig, ListenConfig, Server, ServerConfig, StopReport, share};
-use crate::ClientGroup;
 use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
 use millrace_nbd::{Command, Reply, ReplyStyle, Request, Session, encode_request};
 

@@ -11,7 +11,7 @@ use crate::server_support::{MIB, pattern, read, request, volume, write};
 use millrace_block::{ErrorKind, Volume};
 use millrace_clients::nbd::Client;
 use millrace_exports::nbd::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
-use millrace_exports::{ClientGroup, SocketAccess};
+use millrace_exports::SocketAccess;
 use millrace_machine::Native;
 use millrace_nbd::Command;
 use millrace_nbd::client::{Address, NbdUri};
