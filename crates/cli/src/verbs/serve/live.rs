@@ -9,6 +9,7 @@ pub mod dirty_marks;
 mod failed_requests;
 pub mod group_counts;
 pub mod group_settings;
+pub mod heap_trim;
 pub mod huge_pages;
 pub mod latency_targets;
 pub mod lock_statistics;

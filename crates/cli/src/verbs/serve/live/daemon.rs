@@ -22,6 +22,7 @@ use super::dirty_marks::DirtyMarks;
 use super::failed_requests::drive_problem;
 use super::group_counts;
 use super::group_settings;
+use super::heap_trim::HeapTrim;
 use super::huge_pages::HugePages;
 use super::lock_statistics::LockStatistics;
 use super::open_files::OpenFilesThread;
@@ -88,6 +89,7 @@ pub struct LiveDaemon {
     huge_pages: HugePages,
     sampler: Sampler,
     open_files: OpenFilesThread,
+    heap_trim: HeapTrim,
 }
 
 impl LiveDaemon {
@@ -98,6 +100,7 @@ impl LiveDaemon {
     ) -> Arc<LiveDaemon> {
         let daemon = Arc::new_cyclic(|daemon| LiveDaemon {
             open_files: OpenFilesThread::new(daemon),
+            heap_trim: HeapTrim::default(),
             started: Instant::now(),
             reloader,
             lists: Mutex::new(Arc::new(ServedLists::new(&server))),
@@ -182,6 +185,8 @@ impl LiveDaemon {
         failed_last_minute(&lists);
         self.sampler.look(&lists.volumes, &lists.caches, &lists.servers.groups);
         self.lock_statistics.end_if_silent();
+        let stats = lists.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default();
+        self.heap_trim.look(stats.accepted.saturating_sub(stats.connections), &lists.volumes);
         lists.targets.look(&lists.servers.groups, &lists.volumes, Instant::now());
     }
 
