@@ -10,6 +10,7 @@ mod cost;
 mod document;
 pub mod edit;
 pub mod group;
+mod key_lines;
 mod line_index;
 mod listener;
 mod paths;
@@ -18,6 +19,7 @@ mod problem;
 #[cfg(test)]
 mod reference;
 mod sections;
+mod server;
 #[cfg(test)]
 mod tests;
 mod vhost;
@@ -27,6 +29,7 @@ use std::path::Path;
 
 pub use plan::{DriveLines, ListenerPlan, ServePlan};
 pub use problem::{BUILT_IN, Place, Problems};
+pub use server::DaemonConfig;
 
 /// Reads a configuration; `file` is its name in messages, `base` where its relative paths lie.
 ///

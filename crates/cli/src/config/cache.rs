@@ -15,7 +15,7 @@ pub fn read(volume: &mut Section<'_>, problems: &mut Problems) -> Option<CacheCo
     for (key, read) in KEYS {
         section.word(key, problems, |text| read(&mut config, text));
     }
-    let line = section.line;
+    let line = section.line();
     section.finish(problems);
     if problems.count() == before
         && let Err(text) = config.validate()

@@ -26,7 +26,7 @@ pub struct RawController {
 
 /// Reads a section.
 pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<RawController> {
-    let name = section.valid_name(problems);
+    let name = section.located_name(problems);
     let number = |text: &str| words::number(text, 1, ControllerConfig::TAGS_MAX);
     if !section.has("tags") {
         section.missing("it has no tags; add tags = 250, or as many as it has", problems);

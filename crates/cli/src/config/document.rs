@@ -1,15 +1,45 @@
-//! A TOML text as sections with keys that know their line.
+//! A TOML text as sections with keys that know their line, and the tables by which they are read.
 //!
-//! Owns nothing but the parsed document. Called by sections.rs, which takes the keys it knows out
-//! of a section; what is left at `finish` is unknown, and the error names the nearest key that was
-//! asked for. So a key is written down once, where it is read.
+//! A section's keys are written down once, as rows of a table: `Key` has the name and what reads the
+//! value into the section's settings. The rows are also the keys that errors call known. Lines stay
+//! aside in `KeyLines`. Called by the file of each section; owns nothing but the parsed document.
+
+use std::path::Path;
 
 use millrace_console::words::nearest;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
+use super::key_lines::{KeyLine, KeyLines};
 use super::line_index::LineIndex;
 use super::problem::Problems;
+
+/// A row of a section's table: a key, and what reads its value into the settings.
+pub struct Key<T> {
+    /// Its name.
+    pub name: &'static str,
+    /// Reads the value.
+    pub read: fn(&mut T, Value<'_, '_>),
+}
+
+/// A row, in short.
+pub const fn key<T>(name: &'static str, read: fn(&mut T, Value<'_, '_>)) -> Key<T> {
+    Key { name, read }
+}
+
+/// The document that sections are of.
+pub struct Document<'a> {
+    lines: LineIndex,
+    /// Where relative paths begin.
+    base: &'a Path,
+}
+
+impl<'a> Document<'a> {
+    /// A text whose relative paths begin at `base`.
+    pub fn new(text: &str, base: &'a Path) -> Document<'a> {
+        Document { lines: LineIndex::new(text), base }
+    }
+}
 
 /// A value and the line it stands in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,9 +56,11 @@ pub struct Section<'a> {
     pub title: String,
     /// What stands before its keys in the text: `cost.`, or nothing.
     prefix: String,
-    /// Where it begins.
-    pub line: usize,
-    lines: &'a LineIndex,
+    /// Line of its heading.
+    begin: usize,
+    /// Lines of the keys that were read.
+    pub lines: KeyLines,
+    document: &'a Document<'a>,
     entries: Vec<Entry<'a>>,
     known: Vec<&'static str>,
 }
@@ -74,25 +106,48 @@ fn order_hint(text: &str, number: usize) -> String {
 }
 
 impl<'a> Section<'a> {
-    /// The document itself, with the index of its text.
-    pub fn root(lines: &'a LineIndex, table: &'a Spanned<DeTable<'a>>) -> Self {
-        Self::new("the file".to_owned(), 1, lines, table.get_ref())
+    /// The document itself.
+    pub fn root(document: &'a Document<'a>, table: &'a Spanned<DeTable<'a>>) -> Self {
+        Self::new("the file".to_owned(), 1, document, table.get_ref())
     }
 
-    fn new(title: String, line: usize, lines: &'a LineIndex, table: &'a DeTable<'a>) -> Self {
+    fn new(title: String, line: usize, document: &'a Document<'a>, table: &'a DeTable<'a>) -> Self {
         let entry = |(key, value): (&Spanned<DeString<'a>>, &'a Spanned<DeValue<'a>>)| Entry {
             key: key.get_ref().to_string(),
-            line: lines.line_of(key.span().start),
+            line: document.lines.line_of(key.span().start),
             value,
         };
         let entries = table.iter().map(entry).collect();
-        Section { title, prefix: String::new(), line, lines, entries, known: Vec::new() }
+        let (prefix, lines) = (String::new(), KeyLines::new(line));
+        Section { title, prefix, begin: line, lines, document, entries, known: Vec::new() }
     }
 
     fn take(&mut self, key: &'static str) -> Option<Entry<'a>> {
         self.known.push(key);
         let place = self.entries.iter().position(|entry| entry.key == key)?;
         Some(self.entries.swap_remove(place))
+    }
+
+    /// Reads the keys of a table that are there into the settings, in the order of the table.
+    pub fn read<T>(&mut self, keys: &[Key<T>], to: &mut T, problems: &mut Problems) {
+        for key in keys {
+            self.read_key(key.name, problems, |value| (key.read)(to, value));
+        }
+    }
+
+    /// Reads a key, if it is there.
+    pub fn read_key(
+        &mut self,
+        key: &'static str,
+        problems: &mut Problems,
+        read: impl FnOnce(Value<'_, 'a>),
+    ) {
+        let Some(entry) = self.take(key) else { return };
+        let (line, before) = (entry.line, problems.count());
+        let mut items = Vec::new();
+        read(Value { base: self.document.base, section: self, entry, items: &mut items, problems });
+        let is_valid = problems.count() == before;
+        self.lines.push(KeyLine { key, line, items, is_valid });
     }
 
     /// Takes a key out that was a setting once, if it is there, and says what has become of it.
@@ -103,46 +158,26 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Whether a key is there that nobody has taken yet.
-    pub fn has(&self, key: &str) -> bool {
-        self.entries.iter().any(|entry| entry.key == key)
-    }
-
-    /// Whether a key that nobody has taken yet is a table.
-    pub fn is_table(&self, key: &str) -> bool {
-        let mut entries = self.entries.iter();
-        entries.any(|entry| entry.key == key && entry.value.get_ref().is_table())
-    }
-
-    /// Notes that a key may stand here.
-    pub fn asks_for(&mut self, key: &'static str) {
-        self.known.push(key);
-    }
-
     /// Its name, if it has one that is text; the key stays there.
     pub fn name(&self) -> Option<String> {
         let entry = self.entries.iter().find(|entry| entry.key == "name")?;
         text_of(entry.value)
     }
 
-    /// Where it begins.
-    pub fn line(&self) -> usize {
-        self.line
-    }
-
-    /// Takes its name out, which is there, not empty, and fits a line of a message.
-    pub fn valid_name(&mut self, problems: &mut Problems) -> Option<Located<String>> {
-        match self.string("name", problems) {
-            Some(name) if name.value.is_empty() => {
-                problems.add(name.line, format!("{}: the name is empty", self.title));
-                None
-            }
-            None => {
-                self.missing("it has no name; add name = \"...\"", problems);
-                None
-            }
-            Some(name) => printable(name, problems),
+    /// Reads its name, which is there, not empty, and fits a line of a message. What is about the
+    /// whole section is at the line of its name from now on.
+    pub fn valid_name(&mut self, problems: &mut Problems) -> Option<String> {
+        let mut name = None;
+        self.read_key("name", problems, |value| value.name(&mut name));
+        self.lines.line = self.lines.at("name");
+        if !self.lines.has_valid("name") && name.is_none() {
+            self.missing("it has no name; add name = \"...\"", problems);
         }
+        if name.as_ref().is_some_and(String::is_empty) {
+            problems.add(self.lines.line, format!("{}: the name is empty", self.title));
+            return None;
+        }
+        name.filter(|_| self.lines.has_valid("name"))
     }
 
     /// Names that stand in sections that nobody has taken.
@@ -165,21 +200,8 @@ impl<'a> Section<'a> {
             problems.add(entry.line, format!("{key} must be a section: write [{key}]"));
             return None;
         };
-        let line = self.lines.line_of(entry.value.span().start);
-        Some(Section::new(format!("[{key}]"), line, self.lines, table))
-    }
-
-    /// Takes a table out that stands in this section: `key = { ... }` or `key.... = ...`.
-    pub fn table(&mut self, key: &'static str, problems: &mut Problems) -> Option<Section<'a>> {
-        let entry = self.take(key)?;
-        let title = format!("{key} of {}", self.title);
-        let DeValue::Table(table) = entry.value.get_ref() else {
-            let text = format!("{title}: several keys with values; write {key}.KEY = VALUE");
-            problems.add(entry.line, text);
-            return None;
-        };
-        let prefix = format!("{key}.");
-        Some(Section { prefix, ..Section::new(title, entry.line, self.lines, table) })
+        let line = self.document.lines.line_of(entry.value.span().start);
+        Some(Section::new(format!("[{key}]"), line, self.document, table))
     }
 
     /// Takes all `[[key]]` sections out.
@@ -191,10 +213,10 @@ impl<'a> Section<'a> {
             _ => vec![entry.value],
         };
         for item in items {
-            let line = self.lines.line_of(item.span().start);
+            let line = self.document.lines.line_of(item.span().start);
             match item.get_ref() {
                 DeValue::Table(table) if entry.value.get_ref().is_array() => {
-                    sections.push(Section::new(format!("[[{key}]]"), line, self.lines, table));
+                    sections.push(Section::new(format!("[[{key}]]"), line, self.document, table));
                 }
                 _ => problems.add(line, format!("{key} is a list of sections: write [[{key}]]")),
             }
@@ -202,118 +224,19 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Takes a value out that `parse` reads from its text; numbers, true and false count as text.
-    pub fn word<T>(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-        parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Option<Located<T>> {
-        let entry = self.take(key)?;
-        let line = entry.line;
-        let Some(text) = scalar(entry.value.get_ref()) else {
-            let text = format!("{}{key} must be one value, not a list or section", self.prefix);
-            problems.add(line, text);
-            return None;
-        };
-        match parse(&text) {
-            Ok(value) => Some(Located { value, line }),
-            Err(error) => {
-                problems.add(line, format!("{}{key} = \"{text}\": {error}", self.prefix));
-                None
-            }
-        }
-    }
-
-    /// Takes a number out that `parse` reads from its digits and their base, or from a text, which
-    /// has none.
-    pub fn digits<T>(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-        parse: impl FnOnce(&str, Option<u32>) -> Result<T, String>,
-    ) -> Option<Located<T>> {
-        let entry = self.take(key)?;
-        let line = entry.line;
-        let (written, parsed) = match entry.value.get_ref() {
-            DeValue::String(text) => (format!("\"{text}\""), parse(text, None)),
-            DeValue::Integer(digits) => {
-                (digits.to_string(), parse(digits.as_str(), Some(digits.radix())))
-            }
-            other => (format!("a {}", other.type_str()), parse("", None)),
-        };
-        let wrong = |error| problems.add(line, format!("{key} = {written}: {error}"));
-        parsed.map_err(wrong).ok().map(|value| Located { value, line })
-    }
-
-    /// Takes a string out.
-    pub fn string(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-    ) -> Option<Located<String>> {
-        let entry = self.take(key)?;
-        match entry.value.get_ref() {
-            DeValue::String(text) => Some(Located { value: text.to_string(), line: entry.line }),
-            other => {
-                let kind = other.type_str();
-                problems.add(entry.line, format!("{key} is a {kind}; write a \"string\""));
-                None
-            }
-        }
-    }
-
-    /// Takes true or false out.
-    pub fn flag(&mut self, key: &'static str, problems: &mut Problems) -> Option<bool> {
-        let entry = self.take(key)?;
-        let value = entry.value.get_ref().as_bool();
-        if value.is_none() {
-            problems.add(entry.line, format!("{key}: write true or false, without quotes"));
-        }
-        value
-    }
-
-    /// Takes a list out, each element by its text; a single value counts as a list of one.
-    pub fn list<T>(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-        mut parse: impl FnMut(&str) -> Result<T, String>,
-    ) -> Option<Located<Vec<Located<T>>>> {
-        let entry = self.take(key)?;
-        let items: Vec<&Spanned<DeValue<'_>>> = match entry.value.get_ref() {
-            DeValue::Array(items) => items.iter().collect(),
-            _ => vec![entry.value],
-        };
-        let mut list = Vec::new();
-        for item in items {
-            let line = self.lines.line_of(item.span().start);
-            let Some(text) = scalar(item.get_ref()) else {
-                problems
-                    .add(line, format!("{key} is a list of words, but holds a list or section"));
-                continue;
-            };
-            match parse(&text) {
-                Ok(value) => list.push(Located { value, line }),
-                Err(error) => problems.add(line, format!("{key}: \"{text}\": {error}")),
-            }
-        }
-        Some(Located { value: list, line: entry.line })
-    }
-
-    /// Takes all keys out that nobody has taken, with their text.
-    pub fn rest(&mut self, problems: &mut Problems) -> Vec<(String, Located<String>)> {
+    /// Takes all keys out that nobody has taken, with their line and text, by line.
+    pub fn rest(&mut self, problems: &mut Problems) -> Vec<(String, usize, String)> {
         let mut rest = Vec::new();
         for entry in std::mem::take(&mut self.entries) {
             match scalar(entry.value.get_ref()) {
-                Some(value) => rest.push((entry.key, Located { value, line: entry.line })),
+                Some(text) => rest.push((entry.key, entry.line, text)),
                 None => {
                     let text = format!("{} must be one value, not a list or section", entry.key);
                     problems.add(entry.line, text);
                 }
             }
         }
-        rest.sort_by_key(|(_, value)| value.line);
+        rest.sort_by_key(|(_, line, _)| *line);
         rest
     }
 
@@ -324,11 +247,11 @@ impl<'a> Section<'a> {
 
     /// Reports a key that is missing.
     pub fn missing(&self, what: &str, problems: &mut Problems) {
-        problems.add(self.line, format!("{}: {what}", self.title));
+        problems.add(self.begin, format!("{}: {what}", self.title));
     }
 
-    /// Reports each key that nobody has taken.
-    pub fn finish(self, problems: &mut Problems) {
+    /// Reports each key that nobody has taken; the lines of the others stay.
+    pub fn finish(self, problems: &mut Problems) -> KeyLines {
         for entry in &self.entries {
             let like = match nearest(&entry.key, self.known.iter().copied()) {
                 none if none.is_empty() => elsewhere(&entry.key),
@@ -338,6 +261,166 @@ impl<'a> Section<'a> {
             let text = format!("unknown key \"{}\" in {}{like}", entry.key, self.title);
             problems.add(entry.line, format!("{text} (known: {known})"));
         }
+        self.lines
+    }
+}
+
+/// The value of a key, for the row of the key to read. Each method puts the value into its place,
+/// or reports what is wrong and leaves the place as it is.
+pub struct Value<'s, 'a> {
+    /// Where relative paths begin.
+    pub base: &'a Path,
+    section: &'s Section<'a>,
+    entry: Entry<'a>,
+    items: &'s mut Vec<usize>,
+    problems: &'s mut Problems,
+}
+
+impl<'s, 'a> Value<'s, 'a> {
+    fn refuse(self, text: String) {
+        self.problems.add(self.entry.line, text);
+    }
+
+    /// The key as it is written, such as `cost.read-iops`.
+    fn full_key(&self) -> String {
+        format!("{}{}", self.section.prefix, self.entry.key)
+    }
+
+    /// Whether the value is a table.
+    pub fn is_table(&self) -> bool {
+        self.entry.value.get_ref().is_table()
+    }
+
+    /// One value, by its text; numbers, true and false count as text.
+    pub fn word<P, V: From<P>>(self, place: &mut V, parse: impl FnOnce(&str) -> Result<P, String>) {
+        self.set(|text| {
+            *place = parse(text)?.into();
+            Ok(())
+        });
+    }
+
+    /// One value with a path or an address, by its text; relative paths begin at the base.
+    pub fn path<P, V: From<P>>(
+        self,
+        place: &mut V,
+        parse: impl FnOnce(&str, &Path) -> Result<P, String>,
+    ) {
+        let base = self.base;
+        self.word(place, |text| parse(text, base));
+    }
+
+    /// One value, by its text, which `set` puts where it belongs.
+    pub fn set(self, set: impl FnOnce(&str) -> Result<(), String>) {
+        let key = self.full_key();
+        let Some(text) = scalar(self.entry.value.get_ref()) else {
+            return self.refuse(format!("{key} must be one value, not a list or section"));
+        };
+        if let Err(error) = set(&text) {
+            self.refuse(format!("{key} = \"{text}\": {error}"));
+        }
+    }
+
+    /// A number by its digits and their base, or a text, which has no base.
+    pub fn digits<P, V: From<P>>(
+        self,
+        place: &mut V,
+        parse: impl FnOnce(&str, Option<u32>) -> Result<P, String>,
+    ) {
+        let (written, parsed) = match self.entry.value.get_ref() {
+            DeValue::String(text) => (format!("\"{text}\""), parse(text, None)),
+            DeValue::Integer(digits) => {
+                (digits.to_string(), parse(digits.as_str(), Some(digits.radix())))
+            }
+            other => (format!("a {}", other.type_str()), parse("", None)),
+        };
+        match parsed {
+            Ok(value) => *place = value.into(),
+            Err(error) => {
+                let key = self.full_key();
+                self.refuse(format!("{key} = {written}: {error}"));
+            }
+        }
+    }
+
+    /// A string.
+    pub fn text<V: From<String>>(self, place: &mut V) {
+        match self.entry.value.get_ref() {
+            DeValue::String(text) => *place = text.to_string().into(),
+            other => {
+                let (key, kind) = (self.full_key(), other.type_str());
+                self.refuse(format!("{key} is a {kind}; write a \"string\""));
+            }
+        }
+    }
+
+    /// A string that fits a line of a message; others would be taken for lines of their own.
+    pub fn name<V: From<String>>(self, place: &mut V) {
+        let text = text_of(self.entry.value).unwrap_or_default();
+        match text.chars().find(|letter| letter.is_control()) {
+            None => self.text(place),
+            Some(wrong) => {
+                let wrong = wrong.escape_debug();
+                *place = text.clone().into();
+                self.refuse(format!(
+                    "name = \"{text}\": {wrong} is a control character; write the name without"
+                ));
+            }
+        }
+    }
+
+    /// True or false.
+    pub fn flag(self, place: &mut bool) {
+        match self.entry.value.get_ref().as_bool() {
+            Some(value) => *place = value,
+            None => {
+                let key = self.full_key();
+                self.refuse(format!("{key}: write true or false, without quotes"));
+            }
+        }
+    }
+
+    /// A list, each item by its text; a single value counts as a list of one.
+    pub fn list<P, V: From<Vec<P>>>(
+        self,
+        place: &mut V,
+        mut parse: impl FnMut(&str) -> Result<P, String>,
+    ) {
+        let key = self.full_key();
+        let items: Vec<&Spanned<DeValue<'_>>> = match self.entry.value.get_ref() {
+            DeValue::Array(items) => items.iter().collect(),
+            _ => vec![self.entry.value],
+        };
+        let mut list = Vec::new();
+        for item in items {
+            let line = self.section.document.lines.line_of(item.span().start);
+            let Some(text) = scalar(item.get_ref()) else {
+                let text = format!("{key} is a list of words, but holds a list or section");
+                self.problems.add(line, text);
+                continue;
+            };
+            match parse(&text) {
+                Ok(value) => {
+                    list.push(value);
+                    self.items.push(line);
+                }
+                Err(error) => self.problems.add(line, format!("{key}: \"{text}\": {error}")),
+            }
+        }
+        *place = list.into();
+    }
+
+    /// A table that stands in the section: `key = { ... }` or `key.... = ...`.
+    pub fn table(self) -> Option<(Section<'a>, &'s mut Problems)> {
+        let key = &self.entry.key;
+        let title = format!("{key} of {}", self.section.title);
+        let DeValue::Table(table) = self.entry.value.get_ref() else {
+            let text = format!("{title}: several keys with values; write {key}.KEY = VALUE");
+            self.refuse(text);
+            return None;
+        };
+        let prefix = format!("{key}.");
+        let section = Section::new(title, self.entry.line, self.section.document, table);
+        Some((Section { prefix, ..section }, self.problems))
     }
 }
 
@@ -354,18 +437,6 @@ fn elsewhere(key: &str) -> String {
         _ => return String::new(),
     };
     format!("; it belongs to {sections}")
-}
-
-/// A name that fits a line of a message; others would be taken for lines of their own.
-pub fn printable(name: Located<String>, problems: &mut Problems) -> Option<Located<String>> {
-    let Some(wrong) = name.value.chars().find(|letter| letter.is_control()) else {
-        return Some(name);
-    };
-    let (value, wrong) = (&name.value, wrong.escape_debug());
-    let text =
-        format!("name = \"{value}\": {wrong} is a control character; write the name without");
-    problems.add(name.line, text);
-    None
 }
 
 fn text_of(value: &Spanned<DeValue<'_>>) -> Option<String> {
@@ -385,4 +456,103 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
         DeValue::Boolean(false) => Some("off".to_owned()),
         DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
     }
+}
+
+/// Keys that are read one by one.
+impl<'a> Section<'a> {
+    /// Whether a key is there that nobody has taken yet.
+    pub fn has(&self, key: &str) -> bool {
+        self.entries.iter().any(|entry| entry.key == key)
+    }
+
+    /// Where it begins.
+    pub fn line(&self) -> usize {
+        self.begin
+    }
+
+    fn located<T>(
+        &mut self,
+        key: &'static str,
+        problems: &mut Problems,
+        read: impl FnOnce(&mut Option<T>, Value<'_, 'a>),
+    ) -> Option<Located<T>> {
+        let mut place = None;
+        self.read_key(key, problems, |value| read(&mut place, value));
+        place.map(|value| Located { value, line: self.lines.at(key) })
+    }
+
+    /// Takes the name out.
+    pub fn located_name(&mut self, problems: &mut Problems) -> Option<Located<String>> {
+        let value = self.valid_name(problems)?;
+        Some(Located { value, line: self.lines.at("name") })
+    }
+
+    /// Takes a table out.
+    pub fn table(&mut self, key: &'static str, problems: &mut Problems) -> Option<Section<'a>> {
+        let mut table = None;
+        self.read_key(key, problems, |value| table = value.table().map(|(section, _)| section));
+        table
+    }
+
+    /// Takes a value out that `parse` reads from its text.
+    pub fn word<T>(
+        &mut self,
+        key: &'static str,
+        problems: &mut Problems,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<Located<T>> {
+        self.located(key, problems, |place, value| value.word(place, parse))
+    }
+
+    /// Takes digits out.
+    pub fn digits<T>(
+        &mut self,
+        key: &'static str,
+        problems: &mut Problems,
+        parse: impl FnOnce(&str, Option<u32>) -> Result<T, String>,
+    ) -> Option<Located<T>> {
+        self.located(key, problems, |place, value| value.digits(place, parse))
+    }
+
+    /// Takes a string out.
+    pub fn string(
+        &mut self,
+        key: &'static str,
+        problems: &mut Problems,
+    ) -> Option<Located<String>> {
+        self.located(key, problems, |place, value| value.text(place))
+    }
+
+    /// Takes true or false out.
+    pub fn flag(&mut self, key: &'static str, problems: &mut Problems) -> Option<bool> {
+        let mut flag = false;
+        self.read_key(key, problems, |value| value.flag(&mut flag));
+        self.lines.has_valid(key).then_some(flag)
+    }
+
+    /// Takes a list out.
+    pub fn list<T>(
+        &mut self,
+        key: &'static str,
+        problems: &mut Problems,
+        parse: impl FnMut(&str) -> Result<T, String>,
+    ) -> Option<Located<Vec<Located<T>>>> {
+        let list: Located<Vec<T>> =
+            self.located(key, problems, |place, value| value.list(place, parse))?;
+        let item = |(at, value)| Located { value, line: self.lines.at_item(key, at) };
+        let value = list.value.into_iter().enumerate().map(item).collect();
+        Some(Located { value, line: list.line })
+    }
+}
+
+/// A name that fits a line of a message.
+pub fn printable(name: Located<String>, problems: &mut Problems) -> Option<Located<String>> {
+    let Some(wrong) = name.value.chars().find(|letter| letter.is_control()) else {
+        return Some(name);
+    };
+    let (value, wrong) = (&name.value, wrong.escape_debug());
+    let text =
+        format!("name = \"{value}\": {wrong} is a control character; write the name without");
+    problems.add(name.line, text);
+    None
 }

@@ -279,7 +279,7 @@ impl RawMembership {
 
 /// Reads a section.
 pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<RawGroup> {
-    let name = section.valid_name(problems);
+    let name = section.located_name(problems);
     let name = name.and_then(|name| {
         let wrong = name.value.chars().find(|letter| matches!(letter, '/' | '='));
         if let Some(wrong) = wrong {

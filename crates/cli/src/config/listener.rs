@@ -1,45 +1,84 @@
 //! `[[listener]]` sections, TLS, and who may connect to a Unix socket.
 //!
-//! Called by sections.rs for the keys and by plan.rs for how they go together with the addresses
-//! that exports name. Users and groups become numbers here; certificates are read at the start.
+//! Owns both tables of keys. Called by sections.rs, and by the other sections that have TLS or a
+//! socket. Users and groups become numbers here; certificates are read at the start.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use millrace::{Allow, Identity, Listen, ListenerTls, ServerFiles, SocketAccess, TlsConfig};
+use millrace::{
+    Allow, Identity, Listen, ListenerConfig, ListenerTls, ServerFiles, SocketAccess, TlsConfig,
+};
 use nix::unistd::{Group, User};
 
-use super::document::{Located, Section};
+use super::document::{Key, Located, Section, Value, key};
+use super::key_lines::KeyLines;
 use super::problem::Problems;
 use super::words;
 
-/// A `[[listener]]`.
-pub struct RawListener {
-    /// The address, which an export names.
-    pub address: Located<Listen>,
-    /// Users who may connect, and the socket's file, if that is said.
-    pub access: Option<Located<SocketAccess>>,
-    /// Its TLS.
-    pub tls: Located<ListenerTls>,
+const KEYS: [Key<ListenerConfig>; 7] = [
+    key("address", |one, value| value.path(&mut one.listen, words::address)),
+    key("mode", |one, value| value.digits(&mut one.access.mode, mode)),
+    key("owner", |one, value| value.word(&mut one.access.owner, user)),
+    key("group", |one, value| value.word(&mut one.access.group, group)),
+    key("allow-users", |one, value| value.list(&mut allow(&mut one.access).users, user)),
+    key("allow-groups", |one, value| value.list(&mut allow(&mut one.access).groups, group)),
+    key("tls", |one, value| {
+        if value.is_table() {
+            one.tls = tls(value).map_or(ListenerTls::Off, ListenerTls::Own);
+            return;
+        }
+        value.word(&mut one.tls, |text| match text {
+            "off" => Ok(ListenerTls::Off),
+            _ => Err("write \"off\", or { certificate = \"...\", key = \"...\" }".to_owned()),
+        });
+    }),
+];
+
+const TLS: [Key<TlsConfig>; 4] = [
+    key("certificate", |tls, value| value.path(&mut tls.files.identity.certificate, pem_file)),
+    key("key", |tls, value| value.path(&mut tls.files.identity.key, pem_file)),
+    key("client-ca", |tls, value| value.path(&mut tls.files.client_ca, pem_file)),
+    key("required", |tls, value| value.flag(&mut tls.required)),
+];
+
+/// Reads a section.
+pub fn read(
+    mut section: Section<'_>,
+    problems: &mut Problems,
+) -> Option<(ListenerConfig, KeyLines)> {
+    let mut config = ListenerConfig::new(Listen::Unix(PathBuf::new()));
+    section.read(&KEYS, &mut config, problems);
+    if !section.lines.has("address") {
+        section.missing("it has no address; add address = \"...\" of an export's nbd", problems);
+    }
+    let lines = section.finish(problems);
+    lines.has_valid("address").then_some((config, lines))
 }
 
-impl RawListener {
-    /// Reads the keys of a section.
-    pub fn read(
-        mut section: Section<'_>,
-        base: &Path,
-        problems: &mut Problems,
-    ) -> Option<RawListener> {
-        let has_address = section.has("address");
-        let address = section.word("address", problems, |text| words::address(text, base));
-        let keys = Keys { mode: "mode", owner: "owner", group: "group" };
-        let access = access_at(&mut section, &keys, problems);
-        let tls = tls_of_listener(&mut section, base, problems);
-        if !has_address {
-            section
-                .missing("it has no address; add address = \"...\" of an export's nbd", problems);
-        }
-        section.finish(problems);
-        Some(RawListener { address: address?, access, tls })
+/// Users and groups who are let in; none but those that are added from now on.
+pub fn allow(access: &mut SocketAccess) -> &mut Allow {
+    access.allow.get_or_insert_default()
+}
+
+/// Reads `tls = { ... }`.
+pub fn tls(value: Value<'_, '_>) -> Option<TlsConfig> {
+    let (mut section, problems) = value.table()?;
+    let identity = Identity { certificate: PathBuf::new(), key: PathBuf::new() };
+    let files = ServerFiles { identity, client_ca: None };
+    let mut tls = TlsConfig { files, required: true };
+    section.read(&TLS, &mut tls, problems);
+    let is_whole = section.lines.has_valid("certificate") && section.lines.has_valid("key");
+    if !is_whole {
+        section.missing("it needs certificate = \"FILE\" and key = \"FILE\"", problems);
+    }
+    section.finish(problems);
+    is_whole.then_some(tls)
+}
+
+fn pem_file(text: &str, base: &Path) -> Result<PathBuf, String> {
+    match text {
+        "" => Err("write the path of a PEM file".to_owned()),
+        path => Ok(base.join(path)),
     }
 }
 
@@ -79,72 +118,9 @@ pub fn access_at(
     Some(Located { value: SocketAccess { mode, owner, group, allow }, line })
 }
 
-/// Reads what the file of the control socket is like.
-pub fn file_access(
-    section: &mut Section<'_>,
-    problems: &mut Problems,
-) -> Option<Located<SocketAccess>> {
-    let mode = section.digits("control-mode", problems, mode);
-    let owner = section.word("control-owner", problems, user);
-    let owning = section.word("control-group", problems, group);
-    let line = [&mode, &owner, &owning].into_iter().flatten().map(|word| word.line).min()?;
-    let value = |word: Option<Located<u32>>| word.map(|word| word.value);
-    let (mode, owner, group) = (value(mode), value(owner), value(owning));
-    Some(Located { value: SocketAccess { mode, owner, group, allow: None }, line })
-}
-
-/// Reads `tls = { ... }`.
-pub fn tls(
-    section: &mut Section<'_>,
-    base: &Path,
-    problems: &mut Problems,
-) -> Option<Located<TlsConfig>> {
-    let mut table = section.table("tls", problems)?;
-    let file = |text: &str| match text {
-        "" => Err("write the path of a PEM file".to_owned()),
-        path => Ok(base.join(path)),
-    };
-    let certificate = table.word("certificate", problems, file);
-    let key = table.word("key", problems, file);
-    let client_ca = table.word("client-ca", problems, file);
-    let required = table.flag("required", problems).unwrap_or(true);
-    if certificate.is_none() || key.is_none() {
-        table.missing("it needs certificate = \"FILE\" and key = \"FILE\"", problems);
-    }
-    let line = table.line();
-    table.finish(problems);
-    let identity = Identity { certificate: certificate?.value, key: key?.value };
-    let files = ServerFiles { identity, client_ca: client_ca.map(|file| file.value) };
-    Some(Located { value: TlsConfig { files, required }, line })
-}
-
-fn tls_of_listener(
-    section: &mut Section<'_>,
-    base: &Path,
-    problems: &mut Problems,
-) -> Located<ListenerTls> {
-    let at_section = |value| Located { value, line: section.line() };
-    if !section.has("tls") {
-        let tls = at_section(ListenerTls::OfServer);
-        section.asks_for("tls");
-        return tls;
-    }
-    let off_here = at_section(ListenerTls::Off);
-    if section.is_table("tls") {
-        let own = |tls: Located<_>| Located { value: ListenerTls::Own(tls.value), line: tls.line };
-        return tls(section, base, problems).map_or(off_here, own);
-    }
-    let off = |text: &str| match text {
-        "off" => Ok(()),
-        _ => Err("write \"off\", or { certificate = \"...\", key = \"...\" }".to_owned()),
-    };
-    section.word("tls", problems, off);
-    off_here
-}
-
 /// The mode of a file: an octal number, or three or four octal digits as text. A decimal number is
 /// none, whatever its digits are: TOML's 660 is 0o1224.
-fn mode(digits: &str, base: Option<u32>) -> Result<u32, String> {
+pub fn mode(digits: &str, base: Option<u32>) -> Result<u32, String> {
     if base.is_some_and(|base| base != 8) {
         return Err("this number is not octal; write the mode as 0o660, or \"0660\"".to_owned());
     }
@@ -155,7 +131,8 @@ fn mode(digits: &str, base: Option<u32>) -> Result<u32, String> {
     mode.ok_or_else(|| wrong.to_owned())
 }
 
-fn user(text: &str) -> Result<u32, String> {
+/// Reads the name or number of a user.
+pub fn user(text: &str) -> Result<u32, String> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }
@@ -238,7 +215,7 @@ mod tests {
                 VhostSocket::Listen(_, access) => access.mode,
                 VhostSocket::Connect(_) => None,
             },
-            _ => plan.control_access.as_ref().unwrap().value.mode,
+            _ => plan.daemon.control_access.mode,
         };
         for key in ["mode", "socket-mode", "control-mode"] {
             for (value, mode) in [

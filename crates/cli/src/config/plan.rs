@@ -6,12 +6,11 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use millrace::{
     CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ListenerConfig, ListenerTls,
-    ServeConfig, SocketAccess, TlsConfig, VolumeConfig, default_layout, default_serving,
+    ServeConfig, TlsConfig, VolumeConfig, default_layout, default_serving,
 };
 use millrace_block::{Layout, ServingConfig};
 use millrace_console::words::nearest;
@@ -19,9 +18,11 @@ use millrace_console::words::nearest;
 use super::controller;
 use super::document::Located;
 use super::group::members;
+use super::key_lines::KeyLines;
 use super::problem::Problems;
 use super::sections::{RawConfig, RawExport, RawVolume};
-use super::words::{ControlWord, LayoutWord};
+use super::server::DaemonConfig;
+use super::words::LayoutWord;
 
 /// Longest name of an export or description in bytes, by the NBD protocol.
 const EXPORT_NAME_BYTES_MAX: usize = 4096;
@@ -37,16 +38,8 @@ pub struct ServePlan {
     pub lines: Lines,
     /// Addresses of NBD, as `ServeConfig::listeners` has them.
     pub listeners: Vec<ListenerPlan>,
-    /// The control socket, if it is said where, or that there is none.
-    pub control: Option<Located<ControlWord>>,
-    /// What the file of the control socket is like, if it is not for this user alone.
-    pub control_access: Option<Located<SocketAccess>>,
-    /// The group whose members may change anything over the control socket.
-    pub control_admin_group: Option<Located<u32>>,
-    /// Where metrics are served.
-    pub metrics: Option<Located<SocketAddr>>,
-    /// Folder of marks of dirty caches.
-    pub state: Option<Located<PathBuf>>,
+    /// Settings of the daemon itself.
+    pub daemon: DaemonConfig,
     /// What is allowed but perhaps not meant.
     pub warnings: Vec<String>,
 }
@@ -54,6 +47,8 @@ pub struct ServePlan {
 /// Lines of a file at which parts of the configuration stand.
 #[derive(Debug, Default)]
 pub struct Lines {
+    /// `[server]`.
+    pub server: KeyLines,
     /// Drives, in the order in which they are opened.
     pub drives: Vec<DriveLines>,
     /// Volumes.
@@ -123,16 +118,12 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> ServePlan {
         config: ServeConfig {
             controllers: controller::controllers(&raw, problems),
             groups: members::groups(&raw, problems),
-            server: raw.server.over_defaults(),
+            server: raw.server.clone(),
             ..ServeConfig::default()
         },
-        lines: Lines::default(),
+        lines: Lines { server: raw.server_lines.clone(), ..Lines::default() },
         listeners: Vec::new(),
-        control: raw.server.control.clone(),
-        control_access: raw.server.control_access.clone(),
-        control_admin_group: raw.server.control_admin_group.clone(),
-        metrics: raw.server.metrics.clone(),
-        state: raw.server.state.clone(),
+        daemon: raw.daemon.clone(),
         warnings: Vec::new(),
     };
     unique("controller", raw.controllers.iter().map(|controller| &controller.name), problems);
@@ -399,42 +390,38 @@ fn add_listener(
 fn add_listener_settings(raw: &RawConfig, checked: &mut ServePlan, problems: &mut Problems) {
     let mut settings = HashMap::new();
     let named: HashSet<Listen> = checked.listeners.iter().map(|one| one.address.clone()).collect();
-    for one in &raw.listeners {
-        let address = &one.address.value;
+    for (one, lines) in &raw.listeners {
+        let (address, line) = (&one.listen, lines.at("address"));
         let text = address.to_string();
-        let first = *settings.entry(address).or_insert(one);
+        let (first, first_lines) = *settings.entry(address).or_insert((one, lines));
         if !std::ptr::eq(first, one) {
-            let line = first.address.line;
-            let text = format!("address: {text} has a [[listener]] at line {line} already");
-            problems.add(one.address.line, text);
+            let first = first_lines.at("address");
+            let text = format!("address: {text} has a [[listener]] at line {first} already");
+            problems.add(line, text);
         }
         if !named.contains(address) {
             let names: Vec<String> =
                 checked.listeners.iter().map(|one| one.address.to_string()).collect();
             let like = nearest(&text, names.iter().map(String::as_str));
-            let text = format!("address: no export has nbd = \"{text}\"{like}");
-            problems.add(one.address.line, text);
+            problems.add(line, format!("address: no export has nbd = \"{text}\"{like}"));
         }
-        checked.config.listener_settings.push(ListenerConfig {
-            listen: address.clone(),
-            access: one.access.as_ref().map(|access| access.value.clone()).unwrap_or_default(),
-            tls: one.tls.value.clone(),
-        });
+        checked.config.listener_settings.push(one.clone());
     }
     for listener in &mut checked.listeners {
         let own = settings.get(&listener.address).copied();
-        listener.tls = match own.map(|own| &own.tls.value) {
+        listener.tls = match own.map(|(own, _)| &own.tls) {
             Some(ListenerTls::Off) => None,
             Some(ListenerTls::Own(tls)) => Some(tls.clone()),
             Some(ListenerTls::OfServer) | None => checked.config.server.tls.clone(),
         };
-        let line = match own.map(|own| &own.tls) {
-            Some(Located { value: ListenerTls::Own(_), line }) => Some(*line),
-            _ => raw.server.tls.as_ref().map(|tls| tls.line),
+        let at_server = raw.server_lines.has("tls").then(|| raw.server_lines.at("tls"));
+        listener.tls_line = match own {
+            Some((ListenerConfig { tls: ListenerTls::Own(_), .. }, lines)) => lines.at("tls"),
+            _ => at_server.unwrap_or(listener.line),
         };
-        listener.tls_line = line.unwrap_or(listener.line);
-        let access = own.and_then(|own| own.access.as_ref());
-        listener.access_line = access.map_or(listener.line, |access| access.line);
+        let of_access = ["mode", "owner", "group", "allow-users", "allow-groups"];
+        let written = own.and_then(|(_, lines)| lines.first(&of_access));
+        listener.access_line = written.unwrap_or(listener.line);
     }
 }
 

@@ -4,34 +4,29 @@
 //! and the parser of drive specs. What each value means alone is checked here, how values go
 //! together in plan.rs. Goes on after a mistake, so that all are reported at once.
 
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use millrace::{
-    CacheConfig, CostModel, DriveOptions, Listen, ServerConfig, SocketAccess, TlsConfig,
-};
+use millrace::{CacheConfig, CostModel, DriveOptions, Listen, ListenerConfig, ServerConfig};
 use millrace_block::{SchedulerKind, Serving, Spread};
 use millrace_console::words::nearest;
 use millrace_drives::{Spec, SpecError};
-use millrace_reactor::Backend;
 
 use super::cache;
 use super::controller::{self, RawController};
 use super::cost;
-use super::document::{Located, Section, parse, printable};
+use super::document::{Document, Located, Section, parse, printable};
 use super::group::{self, RawGroup, RawMembership};
-use super::line_index::LineIndex;
-use super::listener::{self, RawListener};
+use super::key_lines::KeyLines;
+use super::listener;
 use super::paths;
 use super::problem::Problems;
+use super::server::{DAEMON, DaemonConfig, SERVER};
 use super::vhost::RawVhost;
-use super::words::{self, ControlWord, LayoutWord, MILLISECOND_NS, SECOND_NS};
+use super::words::{self, LayoutWord, SECOND_NS};
 
 /// How long a request may take before it is looked after; 0: for ever.
 const TIMEOUTS_NS: RangeInclusive<u64> = 0..=24 * 3600 * SECOND_NS;
-/// How long a client may take to say what it wants.
-const HANDSHAKES_NS: RangeInclusive<u64> = MILLISECOND_NS..=3600 * SECOND_NS;
 
 /// What has become of the key `stack`.
 const STACK_MOVED: &str = "a setting of `millrace-lab bench --stack`; every drive of the daemon has \
@@ -162,54 +157,6 @@ pub struct RawExport {
     pub membership: RawMembership,
 }
 
-/// The `[server]` section.
-#[derive(Debug, Clone, Default)]
-pub struct RawServer {
-    /// I/O threads.
-    pub threads: Option<u16>,
-    /// CPUs they are pinned to.
-    pub cpus: Vec<u32>,
-    /// What carries the I/O.
-    pub backend: Option<Backend>,
-    /// Most connections.
-    pub connections_max: Option<u32>,
-    /// Most memory for requests in flight, in bytes.
-    pub memory_max_bytes: Option<u64>,
-    /// Time for a handshake.
-    pub handshake_timeout_ns: Option<u64>,
-    /// How long an idle thread polls before it sleeps.
-    pub spin_ns: Option<u64>,
-    /// The control socket, if it is said where, or that there is none.
-    pub control: Option<Located<ControlWord>>,
-    /// What the file of the control socket is like.
-    pub control_access: Option<Located<SocketAccess>>,
-    /// The group whose members may change anything over the control socket.
-    pub control_admin_group: Option<Located<u32>>,
-    /// Where metrics are served.
-    pub metrics: Option<Located<SocketAddr>>,
-    /// Folder of marks of dirty caches.
-    pub state: Option<Located<PathBuf>>,
-    /// TLS of all addresses of NBD.
-    pub tls: Option<Located<TlsConfig>>,
-}
-
-impl RawServer {
-    /// These settings, and the defaults where they say nothing.
-    pub fn over_defaults(&self) -> ServerConfig {
-        let default = ServerConfig::default();
-        ServerConfig {
-            threads: self.threads.unwrap_or(default.threads),
-            cpus: self.cpus.clone(),
-            backend: self.backend.unwrap_or(default.backend),
-            connections_max: self.connections_max.unwrap_or(default.connections_max),
-            handshake_timeout_ns: self.handshake_timeout_ns.unwrap_or(default.handshake_timeout_ns),
-            memory_max_bytes: self.memory_max_bytes.unwrap_or(default.memory_max_bytes),
-            spin_ns: self.spin_ns,
-            tls: self.tls.as_ref().map(|tls| tls.value.clone()),
-        }
-    }
-}
-
 /// A whole file.
 #[derive(Default)]
 pub struct RawConfig {
@@ -224,9 +171,13 @@ pub struct RawConfig {
     /// `[[export]]` sections.
     pub exports: Vec<RawExport>,
     /// `[[listener]]` sections.
-    pub listeners: Vec<RawListener>,
-    /// The `[server]` section.
-    pub server: RawServer,
+    pub listeners: Vec<(ListenerConfig, KeyLines)>,
+    /// The settings of `[server]` that are the library's.
+    pub server: ServerConfig,
+    /// Those that are the daemon's.
+    pub daemon: DaemonConfig,
+    /// Lines of `[server]`.
+    pub server_lines: KeyLines,
     /// Names of sections that are none that there may be, or could not be read: what names one of
     /// them is not wrong itself.
     pub lost: Vec<String>,
@@ -239,8 +190,8 @@ pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
     let Some(table) = parse(text, problems) else {
         return RawConfig { has_exports: true, ..RawConfig::default() };
     };
-    let lines = LineIndex::new(text);
-    let mut root = Section::root(&lines, &table);
+    let document = Document::new(text, base);
+    let mut root = Section::root(&document, &table);
     let controllers = root.sections("controller", problems);
     let groups = root.sections("group", problems);
     let drives = root.sections("drive", problems);
@@ -251,17 +202,22 @@ pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
     let mut lost = root.names_of_unknown();
     root.finish(problems);
     let has_exports = !exports.is_empty() || !problems.is_empty();
+    let (mut config, mut daemon) = (ServerConfig::default(), DaemonConfig::default());
+    let server_lines = server.map(|mut section| {
+        section.read(&SERVER, &mut config, problems);
+        section.read(&DAEMON, &mut daemon, problems);
+        section.finish(problems)
+    });
     RawConfig {
         controllers: whole(controllers, &mut lost, |s| controller::read(s, problems)),
         groups: whole(groups, &mut lost, |s| group::read(s, problems)),
         drives: whole(drives, &mut lost, |s| drive(s, base, problems)),
         volumes: whole(volumes, &mut lost, |s| volume(s, problems)),
         exports: exports.into_iter().filter_map(|s| export(s, base, problems)).collect(),
-        listeners: listeners
-            .into_iter()
-            .filter_map(|s| RawListener::read(s, base, problems))
-            .collect(),
-        server: server.map(|s| server_section(s, base, problems)).unwrap_or_default(),
+        listeners: listeners.into_iter().filter_map(|s| listener::read(s, problems)).collect(),
+        server: config,
+        daemon,
+        server_lines: server_lines.unwrap_or_default(),
         lost,
         has_exports,
     }
@@ -289,7 +245,7 @@ fn whole<'a, T>(
 }
 
 fn drive(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawDrive> {
-    let name = section.valid_name(problems);
+    let name = section.located_name(problems);
     let queues = Queues::read(&mut section, problems);
     let cost = cost::read(&mut section, problems);
     let controller = section.string("controller", problems);
@@ -390,10 +346,10 @@ fn spelled_out(
         return None;
     };
     let pairs = section.rest(problems);
-    let key_lines = pairs.iter().map(|(key, value)| (key.clone(), value.line)).collect();
+    let key_lines = pairs.iter().map(|(key, line, _)| (key.clone(), *line)).collect();
     let (known, unknown): (Vec<_>, Vec<_>) =
-        pairs.into_iter().partition(|(key, _)| driver_keys.contains(&key.as_str()));
-    for (key, value) in &unknown {
+        pairs.into_iter().partition(|(key, ..)| driver_keys.contains(&key.as_str()));
+    for (key, line, _) in &unknown {
         // `spec` would be no help in a drive that has a driver.
         let own = section.known().iter().filter(|key| **key != "spec");
         let words = own.chain(driver_keys.iter().filter(|key| **key != "controller"));
@@ -404,19 +360,20 @@ fn spelled_out(
         };
         let title = format!("[[drive]] with driver = \"{}\"", driver.value);
         let text = format!("unknown key \"{key}\" in {title}{like} (known: {})", words.join(", "));
-        problems.add(value.line, text);
+        problems.add(*line, text);
     }
-    if let Some((key, value)) = known.iter().find(|(key, _)| key.starts_with("controller-")) {
+    if let Some((key, line, value)) = known.iter().find(|(key, ..)| key.starts_with("controller-"))
+    {
         let text = format!(
             "{key} is of a modelled controller, which only a spec can name: write \
              spec = \"{}:controller=NAME,{key}={},...\"; the key controller of [[drive]] names a \
              [[controller]]",
-            driver.value, value.value
+            driver.value, value
         );
-        problems.add(value.line, text);
+        problems.add(*line, text);
         return None;
     }
-    let pairs = known.into_iter().map(|(key, value)| (key, value.value));
+    let pairs = known.into_iter().map(|(key, _, value)| (key, value));
     match Spec::from_pairs(&driver.value, pairs) {
         Ok(spec) => unknown.is_empty().then_some(Written { spec, line, key_lines }),
         Err(error) => {
@@ -427,7 +384,7 @@ fn spelled_out(
 }
 
 fn volume(mut section: Section<'_>, problems: &mut Problems) -> Option<RawVolume> {
-    let name = section.valid_name(problems);
+    let name = section.located_name(problems);
     let layout = section.word("layout", problems, words::layout);
     let chunk_sectors = section.word("chunk", problems, words::chunk_sectors);
     let drives = section.list("drives", problems, |text| Ok(text.to_owned()));
@@ -485,30 +442,4 @@ fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Opt
         tls_allow,
         membership,
     })
-}
-
-fn server_section(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> RawServer {
-    let threads = |text: &str| words::number(text, 1, 1024).map(|n| n as u16);
-    let connections = |text: &str| words::number(text, 1, 1 << 20);
-    let cpus =
-        section.list("cpus", problems, words::cpu).map(|list| list.value).unwrap_or_default();
-    let server = RawServer {
-        threads: section.word("threads", problems, threads).map(|t| t.value),
-        cpus: cpus.into_iter().map(|cpu| cpu.value).collect(),
-        backend: section.word("backend", problems, words::setting).map(|b| b.value),
-        connections_max: section.word("connections-max", problems, connections).map(|c| c.value),
-        memory_max_bytes: section.word("memory-max", problems, words::memory_max).map(|m| m.value),
-        handshake_timeout_ns: section
-            .word("handshake-timeout", problems, |text| words::duration(text, &HANDSHAKES_NS))
-            .map(|t| t.value),
-        spin_ns: section.word("spin", problems, words::spin).and_then(|t| t.value),
-        control: section.word("control", problems, |text| words::control(text, base)),
-        control_access: listener::file_access(&mut section, problems),
-        control_admin_group: section.word("control-admin-group", problems, listener::group),
-        metrics: section.word("metrics", problems, words::metrics),
-        state: section.word("state", problems, |text| words::folder(text, base)),
-        tls: listener::tls(&mut section, base, problems),
-    };
-    section.finish(problems);
-    server
 }

@@ -461,6 +461,5 @@ fn the_packaged_example_is_valid_where_its_group_is_there() {
     let group = "\"millrace-monitor\"";
     assert!(text.contains(&format!("\ncontrol-group = {group}\n")));
     let plan = plan(&text.replace(group, "7").replace("\"millrace-admin\"", "8"));
-    let access = plan.control_access.map(|access| access.value.group);
-    assert_eq!((access, plan.warnings), (Some(Some(7)), Vec::new()));
+    assert_eq!((plan.daemon.control_access.group, plan.warnings), (Some(7), Vec::new()));
 }
