@@ -4,10 +4,9 @@
 //! contradictions. All mistakes are reported at once, each with file, line, key and what to do. No
 //! file but the configuration itself is touched here. Called by `verbs::serve`.
 
-pub mod cache;
 mod controller;
-mod cost;
 mod document;
+mod drive;
 pub mod edit;
 pub mod group;
 mod key_lines;
@@ -23,11 +22,13 @@ mod server;
 #[cfg(test)]
 mod tests;
 mod vhost;
+mod volume;
 pub mod words;
 
 use std::path::Path;
 
-pub use plan::{DriveLines, ListenerPlan, ServePlan};
+pub use key_lines::KeyLines;
+pub use plan::{ListenerPlan, ServePlan};
 pub use problem::{BUILT_IN, Place, Problems};
 pub use server::DaemonConfig;
 

@@ -55,13 +55,14 @@ pub fn controllers(raw: &RawConfig, problems: &mut Problems) -> Vec<ControllerCo
             problems.add(controller.node_line, text);
         }
     }
-    for wanted in raw.drives.iter().filter_map(|drive| drive.controller.as_ref()) {
+    for (drive, lines) in &raw.drives {
+        let Some(wanted) = &drive.spec.controller else { continue };
         let names = || raw.controllers.iter().map(|controller| controller.name.value.as_str());
-        if !raw.lost.contains(&wanted.value) && !names().any(|name| name == wanted.value) {
-            let like = nearest(&wanted.value, names());
+        if !raw.lost.contains(wanted) && !names().any(|name| name == wanted) {
+            let like = nearest(wanted, names());
             let like = if like.is_empty() { "; add [[controller]] with this name" } else { &like };
-            let text = format!("controller: there is no controller \"{}\"{like}", wanted.value);
-            problems.add(wanted.line, text);
+            let text = format!("controller: there is no controller \"{wanted}\"{like}");
+            problems.add(lines.at("controller"), text);
         }
     }
     raw.controllers.iter().map(|controller| controller.config.clone()).collect()
@@ -71,8 +72,8 @@ pub fn controllers(raw: &RawConfig, problems: &mut Problems) -> Vec<ControllerCo
 pub fn warn_of_idle(file: &str, raw: &RawConfig, warnings: &mut Vec<String>) {
     for controller in &raw.controllers {
         let name = &controller.name;
-        let is_it = |wanted: &Located<String>| wanted.value == name.value;
-        if !raw.drives.iter().any(|drive| drive.controller.as_ref().is_some_and(is_it)) {
+        let is_it = |wanted: &String| *wanted == name.value;
+        if !raw.drives.iter().any(|(drive, _)| drive.spec.controller.as_ref().is_some_and(is_it)) {
             let (name, line) = (&name.value, name.line);
             warnings.push(format!("{file}:{line}: controller \"{name}\" is named by no drive"));
         }

@@ -240,6 +240,11 @@ impl<'a> Section<'a> {
         rest
     }
 
+    /// Where relative paths begin.
+    pub fn base(&self) -> &'a Path {
+        self.document.base
+    }
+
     /// The keys that were asked for so far.
     pub fn known(&self) -> &[&'static str] {
         &self.known
@@ -465,11 +470,6 @@ impl<'a> Section<'a> {
         self.entries.iter().any(|entry| entry.key == key)
     }
 
-    /// Where it begins.
-    pub fn line(&self) -> usize {
-        self.begin
-    }
-
     fn located<T>(
         &mut self,
         key: &'static str,
@@ -485,13 +485,6 @@ impl<'a> Section<'a> {
     pub fn located_name(&mut self, problems: &mut Problems) -> Option<Located<String>> {
         let value = self.valid_name(problems)?;
         Some(Located { value, line: self.lines.at("name") })
-    }
-
-    /// Takes a table out.
-    pub fn table(&mut self, key: &'static str, problems: &mut Problems) -> Option<Section<'a>> {
-        let mut table = None;
-        self.read_key(key, problems, |value| table = value.table().map(|(section, _)| section));
-        table
     }
 
     /// Takes a value out that `parse` reads from its text.

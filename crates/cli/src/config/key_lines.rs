@@ -28,6 +28,11 @@ impl KeyLines {
         KeyLines { line, keys: Vec::new() }
     }
 
+    /// Adds a key that was accepted.
+    pub(super) fn note(&mut self, key: &'static str, line: usize) {
+        self.keys.push(KeyLine { key, line, items: Vec::new(), is_valid: true });
+    }
+
     pub(super) fn push(&mut self, key: KeyLine) {
         self.keys.push(key);
     }

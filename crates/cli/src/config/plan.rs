@@ -9,10 +9,9 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use millrace::{
-    CHUNK_SECTORS, DriveConfig, ExportConfig, GuestConfig, Listen, ListenerConfig, ListenerTls,
-    ServeConfig, TlsConfig, VolumeConfig, default_layout, default_serving,
+    DriveConfig, ExportConfig, GuestConfig, Listen, ListenerConfig, ListenerTls, ServeConfig,
+    TlsConfig, VolumeConfig,
 };
-use millrace_block::{Layout, ServingConfig};
 use millrace_console::words::nearest;
 
 use super::controller;
@@ -20,9 +19,8 @@ use super::document::Located;
 use super::group::members;
 use super::key_lines::KeyLines;
 use super::problem::Problems;
-use super::sections::{RawConfig, RawExport, RawVolume};
+use super::sections::{RawConfig, RawExport};
 use super::server::DaemonConfig;
-use super::words::LayoutWord;
 
 /// Longest name of an export or description in bytes, by the NBD protocol.
 const EXPORT_NAME_BYTES_MAX: usize = 4096;
@@ -50,41 +48,24 @@ pub struct Lines {
     /// `[server]`.
     pub server: KeyLines,
     /// Drives, in the order in which they are opened.
-    pub drives: Vec<DriveLines>,
+    pub drives: Vec<KeyLines>,
     /// Volumes.
-    pub volumes: Vec<usize>,
+    pub volumes: Vec<KeyLines>,
     /// Exports: who may use it by certificate, if that is said, else its volume.
     pub exports: Vec<usize>,
     /// For each export, its socket for virtual machines.
     pub guests: Vec<Option<usize>>,
 }
 
-/// Lines of a drive.
-#[derive(Debug, Clone)]
-pub struct DriveLines {
-    /// Where it says what it is.
-    pub line: usize,
-    /// Where each of its driver's keys stands, if they have lines of their own.
-    pub keys: Vec<(String, usize)>,
-}
-
-impl DriveLines {
-    /// The line of a key; that of the drive if the key has none.
-    pub fn of_key(&self, key: &str) -> usize {
-        let line = self.keys.iter().find(|(known, _)| known == key);
-        line.map_or(self.line, |(_, line)| *line)
-    }
-}
-
 impl ServePlan {
     /// The drives, in the order in which they are opened.
-    pub fn drives(&self) -> impl Iterator<Item = (&DriveConfig, &DriveLines)> {
+    pub fn drives(&self) -> impl Iterator<Item = (&DriveConfig, &KeyLines)> {
         self.config.drives().zip(&self.lines.drives)
     }
 
     /// The volumes, with their lines.
     pub fn volumes(&self) -> impl Iterator<Item = (&VolumeConfig, usize)> {
-        self.config.volumes.iter().zip(self.lines.volumes.iter().copied())
+        self.config.volumes.iter().zip(self.lines.volumes.iter().map(|lines| lines.line))
     }
 
     /// The sockets for virtual machines, with their exports and their lines.
@@ -126,12 +107,19 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> ServePlan {
         daemon: raw.daemon.clone(),
         warnings: Vec::new(),
     };
-    unique("controller", raw.controllers.iter().map(|controller| &controller.name), problems);
-    unique("group", raw.groups.iter().map(|group| &group.name), problems);
-    unique("drive", raw.drives.iter().map(|drive| &drive.name), problems);
-    unique("volume", raw.volumes.iter().map(|volume| &volume.name), problems);
+    fn located(name: &Located<String>) -> (&str, usize) {
+        (&name.value, name.line)
+    }
+    unique("controller", raw.controllers.iter().map(|one| located(&one.name)), problems);
+    unique("group", raw.groups.iter().map(|one| located(&one.name)), problems);
+    let drives = raw.drives.iter().map(|(one, lines)| (one.name.as_str(), lines.at("name")));
+    unique("drive", drives, problems);
+    let volume_names = raw.volumes.iter();
+    let volume_names = volume_names.map(|(one, lines)| (one.config.name.as_str(), lines.line));
+    unique("volume", volume_names, problems);
     volumes(&raw, &mut checked, problems);
-    let known: HashSet<&str> = raw.volumes.iter().map(|one| one.name.value.as_str()).collect();
+    let known: HashSet<&str> =
+        raw.volumes.iter().map(|(one, _)| one.config.name.as_str()).collect();
     let mut places = ListenerPlaces::default();
     for export in &raw.exports {
         let wanted = &export.volume;
@@ -158,24 +146,19 @@ pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> ServePlan {
 }
 
 /// Reports names that stand twice.
-fn unique<'a>(
-    what: &str,
-    names: impl Iterator<Item = &'a Located<String>>,
-    problems: &mut Problems,
-) {
+fn unique<'a>(what: &str, names: impl Iterator<Item = (&'a str, usize)>, problems: &mut Problems) {
     let mut first_lines: HashMap<&str, usize> = HashMap::new();
-    for name in names {
-        match first_lines.entry(&name.value) {
+    for (name, line) in names {
+        match first_lines.entry(name) {
             Entry::Occupied(first) => {
                 let text = format!(
-                    "name = \"{}\": the {what} of line {} has this name; choose another",
-                    name.value,
+                    "name = \"{name}\": the {what} of line {} has this name; choose another",
                     first.get()
                 );
-                problems.add(name.line, text);
+                problems.add(line, text);
             }
             Entry::Vacant(free) => {
-                free.insert(name.line);
+                free.insert(line);
             }
         }
     }
@@ -183,107 +166,37 @@ fn unique<'a>(
 
 /// Resolves each volume's drives; a drive belongs to one volume, once.
 fn volumes(raw: &RawConfig, checked: &mut ServePlan, problems: &mut Problems) {
-    let mut users: Vec<Option<&Located<String>>> = vec![None; raw.drives.len()];
+    let mut users: Vec<Option<&str>> = vec![None; raw.drives.len()];
     // The first drive of a name that stands twice.
-    let places: HashMap<&str, usize> = raw
-        .drives
-        .iter()
-        .enumerate()
-        .rev()
-        .map(|(at, one)| (one.name.value.as_str(), at))
-        .collect();
-    for volume in &raw.volumes {
-        let mut drives = Vec::new();
-        for wanted in &volume.drives.value {
-            let Some(place) = places.get(wanted.value.as_str()).copied() else {
-                if raw.lost.contains(&wanted.value) {
+    let places: HashMap<&str, usize> =
+        raw.drives.iter().enumerate().rev().map(|(at, (one, _))| (one.name.as_str(), at)).collect();
+    for (volume, lines) in &raw.volumes {
+        let mut config = volume.config.clone();
+        for (number, wanted) in volume.drives.iter().enumerate() {
+            let line = lines.at_item("drives", number);
+            let Some(place) = places.get(wanted.as_str()).copied() else {
+                if raw.lost.contains(wanted) {
                     continue;
                 }
-                let names = raw.drives.iter().map(|drive| drive.name.value.as_str());
-                let like = nearest(&wanted.value, names);
-                let text = format!("drives: there is no drive \"{}\"{like}", wanted.value);
-                problems.add(wanted.line, text);
+                let like = nearest(wanted, raw.drives.iter().map(|(drive, _)| drive.name.as_str()));
+                problems.add(line, format!("drives: there is no drive \"{wanted}\"{like}"));
                 continue;
             };
             if let Some(user) = users[place] {
                 let text = format!(
-                    "drives: drive \"{}\" is in volume \"{}\" already; a drive is in one volume, once",
-                    wanted.value, user.value
+                    "drives: drive \"{wanted}\" is in volume \"{user}\" already; a drive is in \
+                     one volume, once"
                 );
-                problems.add(wanted.line, text);
+                problems.add(line, text);
                 continue;
             }
-            users[place] = Some(&volume.name);
-            let drive = &raw.drives[place];
-            let (line, keys) = (drive.spec.line, drive.key_lines.clone());
-            checked.lines.drives.push(DriveLines { line, keys });
-            let mut options = drive.queues.over(volume.queues);
-            options.cost = drive.cost.unwrap_or(options.cost);
-            drives.push(DriveConfig {
-                name: drive.name.value.clone(),
-                spec: drive.spec.value.clone(),
-                options,
-            });
+            users[place] = Some(&volume.config.name);
+            let (drive, lines) = &raw.drives[place];
+            checked.lines.drives.push(lines.clone());
+            config.drives.push(drive.clone());
         }
-        checked.lines.volumes.push(volume.name.line);
-        checked.config.volumes.push(VolumeConfig {
-            name: volume.name.value.clone(),
-            layout: layout(volume, problems),
-            serving: serving(volume, &drives, problems),
-            cache: volume.cache,
-            drives,
-        });
-    }
-}
-
-/// How a volume is served: what it says, the defaults where it says nothing, all of it checked.
-fn serving(volume: &RawVolume, drives: &[DriveConfig], problems: &mut Problems) -> ServingConfig {
-    let (raw, default) = (&volume.serving, ServingConfig::default());
-    let value =
-        |key: &Option<Located<u32>>, default: u32| key.as_ref().map_or(default, |k| k.value);
-    let plug_high = value(&raw.plug_high, default.plug_high);
-    let pressure_high = value(&raw.pressure_high, default.pressure_high);
-    let stacks: Vec<_> = drives.iter().map(|drive| drive.options.stack).collect();
-    let config = ServingConfig {
-        serving: raw.mode.as_ref().map_or_else(|| default_serving(&stacks), |mode| mode.value),
-        plug_high,
-        plug_low: value(&raw.plug_low, default.plug_low.min(plug_high)),
-        pressure_high,
-        pressure_low: value(&raw.pressure_low, pressure_high - pressure_high / 8),
-    };
-    if let Err(text) = config.validate() {
-        let keys = [
-            ("plug-high", &raw.plug_high),
-            ("plug-low", &raw.plug_low),
-            ("pressure-high", &raw.pressure_high),
-            ("pressure-low", &raw.pressure_low),
-        ];
-        let named = keys.iter().find(|(key, _)| text.starts_with(key));
-        let line = named.and_then(|(_, at)| at.as_ref()).map_or(volume.name.line, |at| at.line);
-        problems.add(line, text);
-    }
-    config
-}
-
-fn layout(volume: &RawVolume, problems: &mut Problems) -> Layout {
-    let Some(word) = volume.layout.as_ref().map(|layout| layout.value) else {
-        // A chunk says that it is to be a stripe.
-        return match &volume.chunk_sectors {
-            Some(chunk) => Layout::Stripe { chunk_sectors: chunk.value },
-            None => default_layout(volume.drives.value.len()),
-        };
-    };
-    match (word, &volume.chunk_sectors) {
-        (LayoutWord::Linear, Some(chunk)) => {
-            let text = "chunk: a linear volume has none; remove it, or use layout = \"stripe\"";
-            problems.add(chunk.line, text);
-            Layout::Linear
-        }
-        (LayoutWord::Linear, None) => Layout::Linear,
-        (LayoutWord::Stripe, chunk) => {
-            let chunk_sectors = chunk.as_ref().map_or(CHUNK_SECTORS, |chunk| chunk.value);
-            Layout::Stripe { chunk_sectors }
-        }
+        checked.lines.volumes.push(lines.clone());
+        checked.config.volumes.push(config);
     }
 }
 
@@ -431,15 +344,14 @@ fn warn_of_idle(raw: &RawConfig, checked: &mut ServePlan) {
     let used: HashSet<&str> = checked.config.drives().map(|drive| drive.name.as_str()).collect();
     let exports = checked.config.exports.iter();
     let exported: HashSet<&str> = exports.map(|export| export.volume.as_str()).collect();
-    for drive in &raw.drives {
-        if !used.contains(drive.name.value.as_str()) {
-            let (name, line) = (&drive.name.value, drive.name.line);
-            let text = format!("{file}:{line}: drive \"{name}\" is in no volume; it is not opened");
-            checked.warnings.push(text);
-        }
+    for (drive, lines) in raw.drives.iter().filter(|(one, _)| !used.contains(one.name.as_str())) {
+        let (name, line) = (&drive.name, lines.at("name"));
+        let text = format!("{file}:{line}: drive \"{name}\" is in no volume; it is not opened");
+        checked.warnings.push(text);
     }
     for (volume, line) in checked.config.volumes.iter().zip(&checked.lines.volumes) {
         if !exported.contains(volume.name.as_str()) {
+            let line = line.line;
             let text = format!("{file}:{line}: volume \"{}\" is not exported", volume.name);
             checked.warnings.push(text);
         }

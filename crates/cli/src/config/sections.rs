@@ -4,138 +4,22 @@
 //! and the parser of drive specs. What each value means alone is checked here, how values go
 //! together in plan.rs. Goes on after a mistake, so that all are reported at once.
 
-use std::ops::RangeInclusive;
+use std::collections::HashMap;
 use std::path::Path;
 
-use millrace::{CacheConfig, CostModel, DriveOptions, Listen, ListenerConfig, ServerConfig};
-use millrace_block::{SchedulerKind, Serving, Spread};
-use millrace_console::words::nearest;
-use millrace_drives::{Spec, SpecError};
+use millrace::{DriveConfig, DriveOptions, Listen, ListenerConfig, ServerConfig};
 
-use super::cache;
 use super::controller::{self, RawController};
-use super::cost;
 use super::document::{Document, Located, Section, parse, printable};
+use super::drive;
 use super::group::{self, RawGroup, RawMembership};
 use super::key_lines::KeyLines;
 use super::listener;
-use super::paths;
 use super::problem::Problems;
 use super::server::{DAEMON, DaemonConfig, SERVER};
 use super::vhost::RawVhost;
-use super::words::{self, LayoutWord, SECOND_NS};
-
-/// How long a request may take before it is looked after; 0: for ever.
-const TIMEOUTS_NS: RangeInclusive<u64> = 0..=24 * 3600 * SECOND_NS;
-
-/// What has become of the key `stack`.
-const STACK_MOVED: &str = "a setting of `millrace-lab bench --stack`; every drive of the daemon has \
-                           stack mq: delete this key";
-
-/// Queue settings that a drive or a volume may have.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Queues {
-    /// Order in which what waits goes out.
-    pub scheduler: Option<SchedulerKind>,
-    /// Spread of the software queues.
-    pub software: Option<Spread>,
-    /// Spread of the hardware queues.
-    pub hardware: Option<Spread>,
-    /// Tags.
-    pub depth: Option<u32>,
-    /// How long a request may take, in nanoseconds.
-    pub timeout_ns: Option<u64>,
-}
-
-impl Queues {
-    fn read(section: &mut Section<'_>, problems: &mut Problems) -> Self {
-        let depth = |text: &str| words::number(text, 1, 65_536);
-        let timeout = |text: &str| words::duration(text, &TIMEOUTS_NS);
-        section.refuse("stack", problems, STACK_MOVED);
-        Queues {
-            scheduler: section.word("scheduler", problems, words::setting).map(|s| s.value),
-            software: section.word("software-queues", problems, words::setting).map(|s| s.value),
-            hardware: section.word("hardware-queues", problems, words::setting).map(|s| s.value),
-            depth: section.word("queue-depth", problems, depth).map(|d| d.value),
-            timeout_ns: section.word("timeout", problems, timeout).map(|t| t.value),
-        }
-    }
-
-    /// These settings, then `general` where they say nothing, then the defaults.
-    pub fn over(self, general: Queues) -> DriveOptions {
-        let default = DriveOptions::default();
-        DriveOptions {
-            scheduler: self.scheduler.or(general.scheduler).unwrap_or(default.scheduler),
-            software_queues: self.software.or(general.software).unwrap_or(default.software_queues),
-            hardware_queues: self.hardware.or(general.hardware).unwrap_or(default.hardware_queues),
-            queue_depth: self.depth.or(general.depth),
-            timeout_ns: self.timeout_ns.or(general.timeout_ns).unwrap_or(default.timeout_ns),
-            ..default
-        }
-    }
-}
-
-/// Which threads serve a volume, and the watermarks of its plug and its pressure.
-#[derive(Debug, Clone, Default)]
-pub struct RawServing {
-    /// The mode.
-    pub mode: Option<Located<Serving>>,
-    /// The plug's high watermark.
-    pub plug_high: Option<Located<u32>>,
-    /// The plug's low watermark.
-    pub plug_low: Option<Located<u32>>,
-    /// The high pressure point.
-    pub pressure_high: Option<Located<u32>>,
-    /// The low pressure point.
-    pub pressure_low: Option<Located<u32>>,
-}
-
-impl RawServing {
-    fn read(section: &mut Section<'_>, problems: &mut Problems) -> Self {
-        let count = |text: &str| words::number(text, 0, 65_536);
-        RawServing {
-            mode: section.word("serving", problems, words::serving),
-            plug_high: section.word("plug-high", problems, count),
-            plug_low: section.word("plug-low", problems, count),
-            pressure_high: section.word("pressure-high", problems, count),
-            pressure_low: section.word("pressure-low", problems, count),
-        }
-    }
-}
-
-/// A `[[drive]]`.
-pub struct RawDrive {
-    /// Its name and where that stands.
-    pub name: Located<String>,
-    /// What it is.
-    pub spec: Located<Spec>,
-    /// Where each of its driver's keys stands, if they have lines of their own.
-    pub key_lines: Vec<(String, usize)>,
-    /// The controller that it hangs on, by name; the spec has it too.
-    pub controller: Option<Located<String>>,
-    /// Its queues.
-    pub queues: Queues,
-    /// What I/Os cost it, if that is said.
-    pub cost: Option<CostModel>,
-}
-
-/// A `[[volume]]`.
-pub struct RawVolume {
-    /// Its name.
-    pub name: Located<String>,
-    /// Its layout.
-    pub layout: Option<Located<LayoutWord>>,
-    /// Its chunk in sectors.
-    pub chunk_sectors: Option<Located<u32>>,
-    /// Its drives by name.
-    pub drives: Located<Vec<Located<String>>>,
-    /// Queues of drives that say nothing themselves.
-    pub queues: Queues,
-    /// Which threads serve its drives.
-    pub serving: RawServing,
-    /// The cache over it.
-    pub cache: Option<CacheConfig>,
-}
+use super::volume::{self, VolumeDraft};
+use super::words;
 
 /// An `[[export]]`.
 pub struct RawExport {
@@ -165,9 +49,9 @@ pub struct RawConfig {
     /// `[[group]]` sections.
     pub groups: Vec<RawGroup>,
     /// `[[drive]]` sections.
-    pub drives: Vec<RawDrive>,
+    pub drives: Vec<(DriveConfig, KeyLines)>,
     /// `[[volume]]` sections.
-    pub volumes: Vec<RawVolume>,
+    pub volumes: Vec<(VolumeDraft, KeyLines)>,
     /// `[[export]]` sections.
     pub exports: Vec<RawExport>,
     /// `[[listener]]` sections.
@@ -208,11 +92,19 @@ pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
         section.read(&DAEMON, &mut daemon, problems);
         section.finish(problems)
     });
+    let volumes = whole(volumes, &mut lost, |s| volume::read(s, problems));
+    let queues: HashMap<&str, DriveOptions> = volumes
+        .iter()
+        .rev()
+        .flat_map(|(one, _)| one.drives.iter().map(|d| (d.as_str(), one.queues)))
+        .collect();
+    let queues_of = |drive: &str| queues.get(drive).copied().unwrap_or_default();
+    let drives = whole(drives, &mut lost, |s| drive::read(s, queues_of, problems));
     RawConfig {
         controllers: whole(controllers, &mut lost, |s| controller::read(s, problems)),
         groups: whole(groups, &mut lost, |s| group::read(s, problems)),
-        drives: whole(drives, &mut lost, |s| drive(s, base, problems)),
-        volumes: whole(volumes, &mut lost, |s| volume(s, problems)),
+        drives,
+        volumes,
         exports: exports.into_iter().filter_map(|s| export(s, base, problems)).collect(),
         listeners: listeners.into_iter().filter_map(|s| listener::read(s, problems)).collect(),
         server: config,
@@ -242,160 +134,6 @@ fn whole<'a, T>(
         }
     }
     list
-}
-
-fn drive(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawDrive> {
-    let name = section.located_name(problems);
-    let queues = Queues::read(&mut section, problems);
-    let cost = cost::read(&mut section, problems);
-    let controller = section.string("controller", problems);
-    let text = section.string("spec", problems);
-    let driver = section.string("driver", problems);
-    let written = match (text, driver) {
-        (Some(text), None) => {
-            section.finish(problems);
-            in_one_text(text, problems)
-        }
-        (None, Some(driver)) => spelled_out(section, driver, problems),
-        (Some(_), Some(driver)) => {
-            problems.add(driver.line, "a drive has either spec or driver; remove one of them");
-            None
-        }
-        (None, None) => {
-            section.missing("add spec = \"driver:key=value,...\" or driver = \"...\"", problems);
-            None
-        }
-    };
-    let Written { mut spec, line, key_lines } = written?;
-    check_values(&spec, line, &key_lines, problems);
-    paths::resolve(&mut spec, base);
-    let controller = one_controller(&mut spec, line, controller, problems);
-    let spec = Located { value: spec, line };
-    Some(RawDrive { name: name?, spec, key_lines, controller, queues, cost })
-}
-
-/// Reports values of a driver's keys that make no sense, at the line of the key if it has one.
-fn check_values(spec: &Spec, line: usize, key_lines: &[(String, usize)], problems: &mut Problems) {
-    let mut rest = spec.clone();
-    while let Err(error) = millrace_drives::check(&rest) {
-        let key = match &error {
-            SpecError::InvalidValue { key, .. } => key.clone(),
-            // A key that was wrong is missing in the rest.
-            SpecError::MissingKey { key, .. } if spec.get(key).is_some() => return,
-            _ => String::new(),
-        };
-        let at = key_lines.iter().find(|(known, _)| *known == key);
-        problems.add(at.map_or(line, |(_, line)| *line), error.to_string());
-        let before = rest.options.len();
-        rest.options.retain(|(known, _)| *known != key);
-        if rest.options.len() == before {
-            return;
-        }
-    }
-}
-
-/// The controller that a drive names, at its key or in its spec.
-fn one_controller(
-    spec: &mut Spec,
-    line: usize,
-    key: Option<Located<String>>,
-    problems: &mut Problems,
-) -> Option<Located<String>> {
-    let Some(written) = &spec.controller else {
-        spec.controller = key.as_ref().map(|name| name.value.clone());
-        return key;
-    };
-    let Some(key) = key.filter(|key| key.value != *written) else {
-        return Some(Located { value: written.clone(), line });
-    };
-    let name = &key.value;
-    let text = format!("controller = \"{name}\": the spec says @{written}; remove one of them");
-    problems.add(key.line, text);
-    Some(key)
-}
-
-/// A spec as it stands in the file.
-struct Written {
-    spec: Spec,
-    line: usize,
-    key_lines: Vec<(String, usize)>,
-}
-
-fn in_one_text(text: Located<String>, problems: &mut Problems) -> Option<Written> {
-    let line = text.line;
-    match text.value.parse() {
-        Ok(spec) => Some(Written { spec, line, key_lines: Vec::new() }),
-        Err(error) => {
-            problems.add(line, format!("spec = \"{}\": {error}", text.value));
-            None
-        }
-    }
-}
-
-/// A drive whose driver's keys stand beside its own.
-fn spelled_out(
-    mut section: Section<'_>,
-    driver: Located<String>,
-    problems: &mut Problems,
-) -> Option<Written> {
-    let line = driver.line;
-    let Some(driver_keys) = millrace_drives::known_keys(&driver.value) else {
-        let error = Spec::from_pairs(&driver.value, std::iter::empty()).err();
-        let why = error.map_or_else(|| "unknown driver".to_owned(), |error| error.to_string());
-        problems.add(line, format!("driver = \"{}\": {why}", driver.value));
-        return None;
-    };
-    let pairs = section.rest(problems);
-    let key_lines = pairs.iter().map(|(key, line, _)| (key.clone(), *line)).collect();
-    let (known, unknown): (Vec<_>, Vec<_>) =
-        pairs.into_iter().partition(|(key, ..)| driver_keys.contains(&key.as_str()));
-    for (key, line, _) in &unknown {
-        // `spec` would be no help in a drive that has a driver.
-        let own = section.known().iter().filter(|key| **key != "spec");
-        let words = own.chain(driver_keys.iter().filter(|key| **key != "controller"));
-        let words: Vec<&str> = words.copied().collect();
-        let like = match (driver.value.as_str(), key.as_str()) {
-            ("rbd", "pool") => "; write it before the image: image = \"POOL/IMAGE\"".to_owned(),
-            _ => nearest(key, words.iter().copied()),
-        };
-        let title = format!("[[drive]] with driver = \"{}\"", driver.value);
-        let text = format!("unknown key \"{key}\" in {title}{like} (known: {})", words.join(", "));
-        problems.add(*line, text);
-    }
-    if let Some((key, line, value)) = known.iter().find(|(key, ..)| key.starts_with("controller-"))
-    {
-        let text = format!(
-            "{key} is of a modelled controller, which only a spec can name: write \
-             spec = \"{}:controller=NAME,{key}={},...\"; the key controller of [[drive]] names a \
-             [[controller]]",
-            driver.value, value
-        );
-        problems.add(*line, text);
-        return None;
-    }
-    let pairs = known.into_iter().map(|(key, _, value)| (key, value));
-    match Spec::from_pairs(&driver.value, pairs) {
-        Ok(spec) => unknown.is_empty().then_some(Written { spec, line, key_lines }),
-        Err(error) => {
-            problems.add(line, error.to_string());
-            None
-        }
-    }
-}
-
-fn volume(mut section: Section<'_>, problems: &mut Problems) -> Option<RawVolume> {
-    let name = section.located_name(problems);
-    let layout = section.word("layout", problems, words::layout);
-    let chunk_sectors = section.word("chunk", problems, words::chunk_sectors);
-    let drives = section.list("drives", problems, |text| Ok(text.to_owned()));
-    let queues = Queues::read(&mut section, problems);
-    let serving = RawServing::read(&mut section, problems);
-    let cache = cache::read(&mut section, problems);
-    if drives.as_ref().is_none_or(|list| list.value.is_empty()) {
-        section.missing("it has no drive; add drives = [\"...\"]", problems);
-    }
-    section.finish(problems);
-    Some(RawVolume { name: name?, layout, chunk_sectors, drives: drives?, queues, serving, cache })
 }
 
 fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawExport> {

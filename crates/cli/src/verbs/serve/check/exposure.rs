@@ -15,7 +15,7 @@ use millrace_exports::nbd::handed_over_address;
 
 use super::probe::innermost;
 use super::view_sockets;
-use crate::config::{DriveLines, ListenerPlan, Place, Problems, ServePlan};
+use crate::config::{KeyLines, ListenerPlan, Place, Problems, ServePlan};
 
 /// Bits of a mode for users other than the owner and those of the group.
 const OTHERS: u32 = 0o007;
@@ -224,14 +224,14 @@ fn of_keys(plan: &ServePlan) -> Vec<Warning> {
 }
 
 /// Files with keys that a drive uses: of TLS, or of its user of a Ceph cluster.
-fn keys_of_drive(drive: &DriveConfig, lines: &DriveLines) -> Vec<(&'static str, PathBuf, usize)> {
+fn keys_of_drive(drive: &DriveConfig, lines: &KeyLines) -> Vec<(&'static str, PathBuf, usize)> {
     let spec = innermost(&drive.spec);
-    let tls = spec.get("tls-key").map(|path| ("tls-key", path.into(), lines.of_key("tls-key")));
+    let tls = spec.get("tls-key").map(|path| ("tls-key", path.into(), lines.at("tls-key")));
     let keyrings = match spec.driver.as_str() {
         "rbd" => keyrings(&spec),
         _ => Vec::new(),
     };
-    let of_ceph = keyrings.into_iter().map(|path| ("keyring", path, lines.of_key("conf")));
+    let of_ceph = keyrings.into_iter().map(|path| ("keyring", path, lines.at("conf")));
     tls.into_iter().chain(of_ceph).collect()
 }
 
