@@ -8,10 +8,12 @@ mod controller;
 mod document;
 mod drive;
 pub mod edit;
+mod export;
 pub mod group;
 mod key_lines;
 mod line_index;
 mod listener;
+mod names;
 mod paths;
 mod plan;
 mod problem;
@@ -21,8 +23,8 @@ mod sections;
 mod server;
 #[cfg(test)]
 mod tests;
-mod vhost;
 mod volume;
+mod warnings;
 pub mod words;
 
 use std::path::Path;

@@ -18,13 +18,20 @@ use super::problem::Problems;
 pub struct Key<T> {
     /// Its name.
     pub name: &'static str,
+    /// Words with commas between are a list where the value is written on a command line.
+    pub is_list: bool,
     /// Reads the value.
     pub read: fn(&mut T, Value<'_, '_>),
 }
 
-/// A row, in short.
+/// A row of a key with one value.
 pub const fn key<T>(name: &'static str, read: fn(&mut T, Value<'_, '_>)) -> Key<T> {
-    Key { name, read }
+    Key { name, is_list: false, read }
+}
+
+/// A row of a key with a list.
+pub const fn list<T>(name: &'static str, read: fn(&mut T, Value<'_, '_>)) -> Key<T> {
+    Key { name, is_list: true, read }
 }
 
 /// The document that sections are of.
@@ -32,22 +39,29 @@ pub struct Document<'a> {
     lines: LineIndex,
     /// Where relative paths begin.
     base: &'a Path,
+    /// Titles of the sections that have a key.
+    sections_of: fn(&str) -> Vec<&'static str>,
 }
 
 impl<'a> Document<'a> {
     /// A text whose relative paths begin at `base`.
-    pub fn new(text: &str, base: &'a Path) -> Document<'a> {
-        Document { lines: LineIndex::new(text), base }
+    pub fn new(
+        text: &str,
+        base: &'a Path,
+        sections_of: fn(&str) -> Vec<&'static str>,
+    ) -> Document<'a> {
+        Document { lines: LineIndex::new(text), base, sections_of }
     }
-}
 
-/// A value and the line it stands in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Located<T> {
-    /// The value.
-    pub value: T,
-    /// Its line, from 1.
-    pub line: usize,
+    /// For a key that is known in other sections only, often since it was pasted below the wrong
+    /// one: in which.
+    fn elsewhere(&self, key: &str) -> String {
+        match (self.sections_of)(key).split_last() {
+            None => String::new(),
+            Some((last, [])) => format!("; it belongs to {last}"),
+            Some((last, others)) => format!("; it belongs to {} or {last}", others.join(", ")),
+        }
+    }
 }
 
 /// One `[section]` or `[[section]]`, or the whole document.
@@ -259,7 +273,7 @@ impl<'a> Section<'a> {
     pub fn finish(self, problems: &mut Problems) -> KeyLines {
         for entry in &self.entries {
             let like = match nearest(&entry.key, self.known.iter().copied()) {
-                none if none.is_empty() => elsewhere(&entry.key),
+                none if none.is_empty() => self.document.elsewhere(&entry.key),
                 like => like,
             };
             let known = self.known.join(", ");
@@ -429,21 +443,6 @@ impl<'s, 'a> Value<'s, 'a> {
     }
 }
 
-/// For a key that is known in other sections only, often since it was pasted below the wrong one:
-/// in which.
-fn elsewhere(key: &str) -> String {
-    let sections = match key {
-        "scheduler" => "[[drive]] or [[volume]]",
-        "group" | "group-each" => "[[export]]",
-        "weight" | "latency-target" => "[[group]]",
-        "mode" | "owner" => "[[listener]]",
-        "tls" => "[server] or [[listener]]",
-        "tls-allow" => "[[export]]",
-        _ => return String::new(),
-    };
-    format!("; it belongs to {sections}")
-}
-
 fn text_of(value: &Spanned<DeValue<'_>>) -> Option<String> {
     value.get_ref().as_str().map(str::to_owned)
 }
@@ -461,91 +460,4 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
         DeValue::Boolean(false) => Some("off".to_owned()),
         DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
     }
-}
-
-/// Keys that are read one by one.
-impl<'a> Section<'a> {
-    /// Whether a key is there that nobody has taken yet.
-    pub fn has(&self, key: &str) -> bool {
-        self.entries.iter().any(|entry| entry.key == key)
-    }
-
-    fn located<T>(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-        read: impl FnOnce(&mut Option<T>, Value<'_, 'a>),
-    ) -> Option<Located<T>> {
-        let mut place = None;
-        self.read_key(key, problems, |value| read(&mut place, value));
-        place.map(|value| Located { value, line: self.lines.at(key) })
-    }
-
-    /// Takes the name out.
-    pub fn located_name(&mut self, problems: &mut Problems) -> Option<Located<String>> {
-        let value = self.valid_name(problems)?;
-        Some(Located { value, line: self.lines.at("name") })
-    }
-
-    /// Takes a value out that `parse` reads from its text.
-    pub fn word<T>(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-        parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Option<Located<T>> {
-        self.located(key, problems, |place, value| value.word(place, parse))
-    }
-
-    /// Takes digits out.
-    pub fn digits<T>(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-        parse: impl FnOnce(&str, Option<u32>) -> Result<T, String>,
-    ) -> Option<Located<T>> {
-        self.located(key, problems, |place, value| value.digits(place, parse))
-    }
-
-    /// Takes a string out.
-    pub fn string(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-    ) -> Option<Located<String>> {
-        self.located(key, problems, |place, value| value.text(place))
-    }
-
-    /// Takes true or false out.
-    pub fn flag(&mut self, key: &'static str, problems: &mut Problems) -> Option<bool> {
-        let mut flag = false;
-        self.read_key(key, problems, |value| value.flag(&mut flag));
-        self.lines.has_valid(key).then_some(flag)
-    }
-
-    /// Takes a list out.
-    pub fn list<T>(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-        parse: impl FnMut(&str) -> Result<T, String>,
-    ) -> Option<Located<Vec<Located<T>>>> {
-        let list: Located<Vec<T>> =
-            self.located(key, problems, |place, value| value.list(place, parse))?;
-        let item = |(at, value)| Located { value, line: self.lines.at_item(key, at) };
-        let value = list.value.into_iter().enumerate().map(item).collect();
-        Some(Located { value, line: list.line })
-    }
-}
-
-/// A name that fits a line of a message.
-pub fn printable(name: Located<String>, problems: &mut Problems) -> Option<Located<String>> {
-    let Some(wrong) = name.value.chars().find(|letter| letter.is_control()) else {
-        return Some(name);
-    };
-    let (value, wrong) = (&name.value, wrong.escape_debug());
-    let text =
-        format!("name = \"{value}\": {wrong} is a control character; write the name without");
-    problems.add(name.line, text);
-    None
 }

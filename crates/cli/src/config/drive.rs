@@ -26,7 +26,7 @@ const STACK_MOVED: &str = "a setting of `millrace-lab bench --stack`; every driv
                            stack mq: delete this key";
 
 /// Keys that a drive has, or a volume for those of its drives that have not.
-const QUEUES: [Key<DriveOptions>; 5] = [
+pub const QUEUES: [Key<DriveOptions>; 5] = [
     key("scheduler", |queues, value| {
         value.word(&mut queues.scheduler, words::setting::<SchedulerKind>);
     }),
@@ -44,7 +44,7 @@ const QUEUES: [Key<DriveOptions>; 5] = [
     }),
 ];
 
-const KEYS: [Key<DriveDraft>; 4] = [
+pub const KEYS: [Key<DriveDraft>; 4] = [
     key("cost", |drive, value| drive.options.cost = cost(value).unwrap_or_default()),
     key("controller", |drive, value| value.text(&mut drive.controller)),
     key("spec", |drive, value| value.text(&mut drive.spec)),
@@ -67,7 +67,7 @@ const COST: [Key<[OpRates; 2]>; 6] = [
 ];
 
 /// A drive before it is known what it is.
-struct DriveDraft {
+pub struct DriveDraft {
     options: DriveOptions,
     controller: Option<String>,
     spec: Option<String>,

@@ -11,7 +11,8 @@ use millrace::{GroupConfig, LatencyTarget, Words};
 use millrace_console::words::nearest;
 use millrace_drives::size_text;
 
-use super::document::{Located, Section};
+use super::document::Section;
+use super::key_lines::KeyLines;
 use super::problem::Problems;
 use super::words::{self, MILLISECOND_NS, SECOND_NS};
 
@@ -28,7 +29,7 @@ const TARGET_NS: std::ops::RangeInclusive<u64> = 1_000..=60 * SECOND_NS;
 /// The word that takes something away.
 const NONE: &str = "none";
 
-/// A key of a group but its name and its parent.
+/// A key of a group but its name.
 struct Key {
     name: &'static str,
     /// Reads a word into the settings.
@@ -51,7 +52,15 @@ macro_rules! limit {
     };
 }
 
-const KEYS: [Key; 10] = [
+static KEYS: [Key; 11] = [
+    Key {
+        name: "parent",
+        read: |group, text| {
+            group.parent = (text != NONE).then(|| text.to_owned());
+            Ok(())
+        },
+        word: |group| group.parent.clone().unwrap_or_else(none),
+    },
     Key {
         name: "weight",
         read: |group, text| {
@@ -97,49 +106,37 @@ const KEYS: [Key; 10] = [
 /// # Errors
 /// What is wrong with the key or the word.
 pub fn set(group: &mut GroupConfig, key: &str, text: &str) -> Result<(), String> {
-    if key == "parent" {
-        group.parent = (text != NONE).then(|| text.to_owned());
-        return Ok(());
-    }
-    match KEYS.iter().find(|known| known.name == key) {
-        Some(known) => {
-            (known.read)(group, text).map_err(|error| format!("{key} = \"{text}\": {error}"))
-        }
-        None => {
-            let known = keys;
-            let like = nearest(key, known());
-            let known: Vec<&str> = known().collect();
-            Err(format!(
-                "there is no setting \"{key}\" of groups{like} (known: {})",
-                known.join(", ")
-            ))
-        }
-    }
+    let Some(known) = find(key) else {
+        let (like, known) = (nearest(key, keys()), keys().collect::<Vec<_>>().join(", "));
+        return Err(format!("there is no setting \"{key}\" of groups{like} (known: {known})"));
+    };
+    (known.read)(group, text).map_err(|error| format!("{key} = \"{text}\": {error}"))
+}
+
+fn find(key: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|known| known.name == key)
 }
 
 /// Whether groups have a setting of that name.
 pub fn is_key(key: &str) -> bool {
-    key == "parent" || KEYS.iter().any(|known| known.name == key)
+    find(key).is_some()
 }
 
 /// The keys of a group with their words: its weight, and what is not as it would be without.
 pub fn settings(group: &GroupConfig) -> Vec<(&'static str, String)> {
-    let parent = group.parent.clone().map(|parent| ("parent", parent));
     let usual = GroupConfig::new("");
     let is_said = |key: &&Key| key.name == "weight" || (key.word)(group) != (key.word)(&usual);
-    let keys = KEYS.iter().filter(is_said).map(|key| (key.name, (key.word)(group)));
-    parent.into_iter().chain(keys).collect()
+    KEYS.iter().filter(is_said).map(|key| (key.name, (key.word)(group))).collect()
 }
 
 /// All keys but the name.
 pub fn keys() -> impl Iterator<Item = &'static str> {
-    std::iter::once("parent").chain(KEYS.iter().map(|key| key.name))
+    KEYS.iter().map(|key| key.name)
 }
 
 /// The word of a key in a group's settings.
 pub fn word(group: &GroupConfig, key: &str) -> String {
-    let known = KEYS.iter().find(|known| known.name == key);
-    known.map_or_else(|| group.parent.clone().unwrap_or_else(none), |known| (known.word)(group))
+    find(key).map_or_else(none, |known| (known.word)(group))
 }
 
 /// A group as a section of a configuration.
@@ -241,71 +238,28 @@ fn target_text(target: LatencyTarget) -> String {
     }
 }
 
-/// A `[[group]]`.
-pub struct RawGroup {
-    /// Its name.
-    pub name: Located<String>,
-    /// The group that it is under.
-    pub parent: Option<Located<String>>,
-    /// Its settings.
-    pub config: GroupConfig,
-    /// Where its latency target is, if it has one.
-    pub target_line: Option<usize>,
-}
-
-/// The group of an `[[export]]`'s clients.
-#[derive(Debug, Default)]
-pub struct RawMembership {
-    /// Its name.
-    pub group: Option<Located<String>>,
-    /// Each client has a group of its own under it.
-    pub each: Option<Located<bool>>,
-}
-
-impl RawMembership {
-    /// Reads the keys of an export.
-    pub fn read(section: &mut Section<'_>, problems: &mut Problems) -> RawMembership {
-        RawMembership {
-            group: section.string("group", problems),
-            each: section.word("group-each", problems, words::yes_or_no),
-        }
-    }
-
-    /// Whether each client has a group of its own.
-    pub fn is_each(&self) -> bool {
-        self.each.as_ref().is_some_and(|each| each.value)
-    }
-}
-
 /// Reads a section.
-pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<RawGroup> {
-    let name = section.located_name(problems);
-    let name = name.and_then(|name| {
-        let wrong = name.value.chars().find(|letter| matches!(letter, '/' | '='));
-        if let Some(wrong) = wrong {
-            let text = format!(
-                "name = \"{}\": a group has no {wrong} in its name; GROUP/1 is the group of a \
-                 client, and KEY=VALUE a setting of ctl",
-                name.value
-            );
-            problems.add(name.line, text);
-        }
-        wrong.is_none().then_some(name)
-    });
-    let parent = section.string("parent", problems);
+pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<(GroupConfig, KeyLines)> {
+    let name = section.valid_name(problems);
     let mut config = GroupConfig::new("");
-    let mut target_line = None;
-    for key in KEYS {
-        let read = section.word(key.name, problems, |text| (key.read)(&mut config, text));
-        if key.name == "latency-target" {
-            target_line = read.map(|read| read.line);
-        }
+    for key in &KEYS {
+        section.read_key(key.name, problems, |value| match key.name {
+            // Left out rather than `none`, which is the name of a group here.
+            "parent" => value.text(&mut config.parent),
+            _ => value.set(|text| (key.read)(&mut config, text)),
+        });
     }
-    section.finish(problems);
-    let name = name?;
-    config.name.clone_from(&name.value);
-    config.parent = parent.as_ref().map(|parent| parent.value.clone());
-    Some(RawGroup { name, parent, config, target_line })
+    let lines = section.finish(problems);
+    config.name = name?;
+    if let Some(wrong) = config.name.chars().find(|letter| matches!(letter, '/' | '=')) {
+        let text = format!(
+            "name = \"{}\": a group has no {wrong} in its name; GROUP/1 is the group of a client, \
+             and KEY=VALUE a setting of ctl",
+            config.name
+        );
+        problems.add(lines.line, text);
+    }
+    Some((config, lines))
 }
 
 #[cfg(test)]

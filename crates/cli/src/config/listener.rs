@@ -10,18 +10,18 @@ use millrace::{
 };
 use nix::unistd::{Group, User};
 
-use super::document::{Key, Located, Section, Value, key};
+use super::document::{Key, Section, Value, key, list};
 use super::key_lines::KeyLines;
 use super::problem::Problems;
 use super::words;
 
-const KEYS: [Key<ListenerConfig>; 7] = [
+pub const KEYS: [Key<ListenerConfig>; 7] = [
     key("address", |one, value| value.path(&mut one.listen, words::address)),
     key("mode", |one, value| value.digits(&mut one.access.mode, mode)),
     key("owner", |one, value| value.word(&mut one.access.owner, user)),
     key("group", |one, value| value.word(&mut one.access.group, group)),
-    key("allow-users", |one, value| value.list(&mut allow(&mut one.access).users, user)),
-    key("allow-groups", |one, value| value.list(&mut allow(&mut one.access).groups, group)),
+    list("allow-users", |one, value| value.list(&mut allow(&mut one.access).users, user)),
+    list("allow-groups", |one, value| value.list(&mut allow(&mut one.access).groups, group)),
     key("tls", |one, value| {
         if value.is_table() {
             one.tls = tls(value).map_or(ListenerTls::Off, ListenerTls::Own);
@@ -80,42 +80,6 @@ fn pem_file(text: &str, base: &Path) -> Result<PathBuf, String> {
         "" => Err("write the path of a PEM file".to_owned()),
         path => Ok(base.join(path)),
     }
-}
-
-/// What the keys of a socket's file are called.
-pub struct Keys {
-    /// The mode.
-    pub mode: &'static str,
-    /// The user.
-    pub owner: &'static str,
-    /// The group.
-    pub group: &'static str,
-}
-
-/// Reads who may connect to a Unix socket, at the line of the first key; none if no key is there.
-pub fn access_at(
-    section: &mut Section<'_>,
-    keys: &Keys,
-    problems: &mut Problems,
-) -> Option<Located<SocketAccess>> {
-    let mode = section.digits(keys.mode, problems, mode);
-    let owner = section.word(keys.owner, problems, user);
-    let owning = section.word(keys.group, problems, group);
-    let users = section.list("allow-users", problems, user);
-    let groups = section.list("allow-groups", problems, group);
-    let words = [&mode, &owner, &owning].into_iter().flatten().map(|word| word.line);
-    let lists = [&users, &groups].into_iter().flatten().map(|list| list.line);
-    let line = words.chain(lists).min()?;
-    let numbers = |list: Option<Located<Vec<Located<u32>>>>| {
-        list.map(|list| list.value.into_iter().map(|one| one.value).collect::<Vec<u32>>())
-    };
-    let allow = (users.is_some() || groups.is_some()).then(|| Allow {
-        users: numbers(users).unwrap_or_default(),
-        groups: numbers(groups).unwrap_or_default(),
-    });
-    let value = |word: Option<Located<u32>>| word.map(|word| word.value);
-    let (mode, owner, group) = (value(mode), value(owner), value(owning));
-    Some(Located { value: SocketAccess { mode, owner, group, allow }, line })
 }
 
 /// The mode of a file: an octal number, or three or four octal digits as text. A decimal number is
@@ -189,7 +153,7 @@ mod tests {
         assert_eq!(settings.tls, ListenerTls::Off);
         assert!(plan.listeners[0].tls.is_none());
         let tls = plan.listeners[1].tls.as_ref().unwrap();
-        assert_eq!((plan.listeners[1].tls_line, plan.lines.exports[0]), (18, 8));
+        assert_eq!((plan.listeners[1].tls_line, plan.lines.exports[0].line), (18, 8));
         assert_eq!(tls.files.identity.certificate, Path::new("/etc/c.pem"));
         assert!(tls.required);
     }

@@ -6,24 +6,24 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::Path;
 
 use millrace::{
     DriveConfig, ExportConfig, GuestConfig, Listen, ListenerConfig, ListenerTls, ServeConfig,
     TlsConfig, VolumeConfig,
 };
 use millrace_console::words::nearest;
+use millrace_exports::nbd::ListenConfig;
 
 use super::controller;
-use super::document::Located;
-use super::group::members;
+use super::group::members::Members;
 use super::key_lines::KeyLines;
+use super::names::Names;
 use super::problem::Problems;
-use super::sections::{RawConfig, RawExport};
+use super::sections::Sections;
 use super::server::DaemonConfig;
-
-/// Longest name of an export or description in bytes, by the NBD protocol.
-const EXPORT_NAME_BYTES_MAX: usize = 4096;
+use super::volume::VolumeDraft;
+use super::warnings;
 
 /// What is to be served, and how.
 #[derive(Debug)]
@@ -42,19 +42,31 @@ pub struct ServePlan {
     pub warnings: Vec<String>,
 }
 
-/// Lines of a file at which parts of the configuration stand.
+/// Lines of a file at which parts of the configuration stand, in the order of its lists.
 #[derive(Debug, Default)]
 pub struct Lines {
     /// `[server]`.
     pub server: KeyLines,
+    /// Controllers.
+    pub controllers: Vec<KeyLines>,
+    /// Groups.
+    pub groups: Vec<KeyLines>,
     /// Drives, in the order in which they are opened.
     pub drives: Vec<KeyLines>,
     /// Volumes.
     pub volumes: Vec<KeyLines>,
-    /// Exports: who may use it by certificate, if that is said, else its volume.
-    pub exports: Vec<usize>,
-    /// For each export, its socket for virtual machines.
-    pub guests: Vec<Option<usize>>,
+    /// Exports.
+    pub exports: Vec<KeyLines>,
+    /// Settings of addresses.
+    pub listeners: Vec<KeyLines>,
+}
+
+impl Lines {
+    /// The line at which an export has an address.
+    fn at_nbd(&self, config: &ServeConfig, export: usize, address: &Listen) -> usize {
+        let number = config.exports[export].nbd.iter().position(|one| one == address);
+        self.exports[export].at_item("nbd", number.unwrap_or(0))
+    }
 }
 
 impl ServePlan {
@@ -70,8 +82,10 @@ impl ServePlan {
 
     /// The sockets for virtual machines, with their exports and their lines.
     pub fn guests(&self) -> impl Iterator<Item = (&ExportConfig, &GuestConfig, usize)> {
-        let exports = self.config.exports.iter().zip(&self.lines.guests);
-        exports.filter_map(|(export, line)| Some((export, export.guests.as_ref()?, (*line)?)))
+        let exports = self.config.exports.iter().zip(&self.lines.exports);
+        exports.filter_map(|(export, lines)| {
+            Some((export, export.guests.as_ref()?, lines.at("vhost-user-blk")))
+        })
     }
 }
 
@@ -93,267 +107,150 @@ pub struct ListenerPlan {
 }
 
 /// Checks how sections go together.
-pub fn check(file: &str, raw: RawConfig, problems: &mut Problems) -> ServePlan {
-    let mut checked = ServePlan {
-        file: file.to_owned(),
-        config: ServeConfig {
-            controllers: controller::controllers(&raw, problems),
-            groups: members::groups(&raw, problems),
-            server: raw.server.clone(),
-            ..ServeConfig::default()
-        },
-        lines: Lines { server: raw.server_lines.clone(), ..Lines::default() },
-        listeners: Vec::new(),
-        daemon: raw.daemon.clone(),
-        warnings: Vec::new(),
-    };
-    fn located(name: &Located<String>) -> (&str, usize) {
-        (&name.value, name.line)
-    }
-    unique("controller", raw.controllers.iter().map(|one| located(&one.name)), problems);
-    unique("group", raw.groups.iter().map(|one| located(&one.name)), problems);
-    let drives = raw.drives.iter().map(|(one, lines)| (one.name.as_str(), lines.at("name")));
-    unique("drive", drives, problems);
-    let volume_names = raw.volumes.iter();
-    let volume_names = volume_names.map(|(one, lines)| (one.config.name.as_str(), lines.line));
-    unique("volume", volume_names, problems);
-    volumes(&raw, &mut checked, problems);
-    let known: HashSet<&str> =
-        raw.volumes.iter().map(|(one, _)| one.config.name.as_str()).collect();
-    let mut places = ListenerPlaces::default();
-    for export in &raw.exports {
-        let wanted = &export.volume;
-        if !known.contains(wanted.value.as_str()) && !raw.lost.contains(&wanted.value) {
-            let names = checked.config.volumes.iter().map(|volume| volume.name.as_str());
-            let like = nearest(&wanted.value, names);
-            let text = format!("volume: there is no volume \"{}\"{like}", wanted.value);
-            problems.add(wanted.line, text);
+pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePlan {
+    let Sections { mut config, daemon, mut lines, drives, volumes, lost, has_exports } = sections;
+    let names = config.controllers.iter().map(|one| &one.name).zip(&lines.controllers);
+    let names = Names::new("controller", names, &lost, problems);
+    let controllers = config.controllers.iter().zip(&lines.controllers);
+    controller::check(controllers, &names, &drives, problems);
+    let names = config.groups.iter().map(|one| &one.name).zip(&lines.groups);
+    let names = Names::new("group", names, &lost, problems);
+    Members { config: &config, lines: &lines, names: &names }.check(problems);
+    let names = volumes.iter().map(|(one, lines)| (&one.config.name, lines));
+    let names = Names::new("volume", names, &lost, problems);
+    for (export, lines) in config.exports.iter().zip(&lines.exports) {
+        if let Err(text) = names.find(&export.volume) {
+            problems.add(lines.at("volume"), format!("volume: {text}"));
         }
-        add_export(export, &mut checked, &mut places, problems);
     }
-    add_listener_settings(&raw, &mut checked, problems);
-    members::check_exports(&raw, problems);
-    if !raw.has_exports {
+    let names = drives.iter().map(|(one, lines)| (&one.name, lines));
+    let names = Names::new("drive", names, &lost, problems);
+    let unused = self::volumes(&volumes, (&drives, &names), (&mut config, &mut lines), problems);
+    let listeners = listeners(&config, &lines, problems);
+    if !has_exports {
         let text = "nothing is exported; add [[export]] with volume = \"...\" and nbd = \"...\"";
         problems.add(1, text);
     }
-    controller::warn_of_idle(file, &raw, &mut checked.warnings);
-    members::warn_of_idle((file, &raw), &checked.config.exports, &mut checked.warnings);
-    members::warn_of_caches((file, &raw), &checked.config, &mut checked.warnings);
-    members::warn_of_targets((file, &raw), &checked.config, &mut checked.warnings);
-    warn_of_idle(&raw, &mut checked);
-    checked
+    let (file, warnings) = (file.to_owned(), Vec::new());
+    let plan = ServePlan { file, config, daemon, lines, listeners, warnings };
+    check_guests(&plan, problems);
+    ServePlan { warnings: warnings::of(&plan, &unused), ..plan }
 }
 
-/// Reports names that stand twice.
-fn unique<'a>(what: &str, names: impl Iterator<Item = (&'a str, usize)>, problems: &mut Problems) {
-    let mut first_lines: HashMap<&str, usize> = HashMap::new();
-    for (name, line) in names {
-        match first_lines.entry(name) {
-            Entry::Occupied(first) => {
-                let text = format!(
-                    "name = \"{name}\": the {what} of line {} has this name; choose another",
-                    first.get()
-                );
-                problems.add(line, text);
-            }
-            Entry::Vacant(free) => {
-                free.insert(line);
-            }
-        }
-    }
-}
+/// A drive of the file, with its lines.
+pub type LocatedDrive = (DriveConfig, KeyLines);
 
-/// Resolves each volume's drives; a drive belongs to one volume, once.
-fn volumes(raw: &RawConfig, checked: &mut ServePlan, problems: &mut Problems) {
-    let mut users: Vec<Option<&str>> = vec![None; raw.drives.len()];
-    // The first drive of a name that stands twice.
-    let places: HashMap<&str, usize> =
-        raw.drives.iter().enumerate().rev().map(|(at, (one, _))| (one.name.as_str(), at)).collect();
-    for (volume, lines) in &raw.volumes {
-        let mut config = volume.config.clone();
-        for (number, wanted) in volume.drives.iter().enumerate() {
-            let line = lines.at_item("drives", number);
-            let Some(place) = places.get(wanted.as_str()).copied() else {
-                if raw.lost.contains(wanted) {
-                    continue;
+/// Gives each volume its drives, of which each is in one volume, once. Returns those that are in
+/// none.
+fn volumes<'a>(
+    volumes: &'a [(VolumeDraft, KeyLines)],
+    (drives, names): (&'a [LocatedDrive], &Names<'_>),
+    (config, all_lines): (&mut ServeConfig, &mut Lines),
+    problems: &mut Problems,
+) -> Vec<&'a LocatedDrive> {
+    let mut users: Vec<Option<&str>> = vec![None; drives.len()];
+    for (draft, lines) in volumes {
+        let mut volume = draft.config.clone();
+        for (item, wanted) in draft.drives.iter().enumerate() {
+            let place = names.find(wanted).and_then(|place| match place.and_then(|at| users[at]) {
+                Some(user) => Err(format!(
+                    "drive \"{wanted}\" is in volume \"{user}\" already; a drive is in one \
+                     volume, once"
+                )),
+                None => Ok(place),
+            });
+            match place {
+                Ok(Some(place)) => {
+                    users[place] = Some(&draft.config.name);
+                    let (drive, lines) = &drives[place];
+                    all_lines.drives.push(lines.clone());
+                    volume.drives.push(drive.clone());
                 }
-                let like = nearest(wanted, raw.drives.iter().map(|(drive, _)| drive.name.as_str()));
-                problems.add(line, format!("drives: there is no drive \"{wanted}\"{like}"));
-                continue;
-            };
-            if let Some(user) = users[place] {
-                let text = format!(
-                    "drives: drive \"{wanted}\" is in volume \"{user}\" already; a drive is in \
-                     one volume, once"
-                );
-                problems.add(line, text);
-                continue;
+                Ok(None) => {}
+                Err(text) => {
+                    problems.add(lines.at_item("drives", item), format!("drives: {text}"));
+                }
             }
-            users[place] = Some(&volume.config.name);
-            let (drive, lines) = &raw.drives[place];
-            checked.lines.drives.push(lines.clone());
-            config.drives.push(drive.clone());
         }
-        checked.lines.volumes.push(lines.clone());
-        checked.config.volumes.push(config);
+        all_lines.volumes.push(lines.clone());
+        config.volumes.push(volume);
     }
+    let unused = drives.iter().zip(users).filter(|(_, user)| user.is_none());
+    unused.map(|(drive, _)| drive).collect()
 }
 
-/// Places of addresses and names among what is planned, so that finding one takes no search.
-#[derive(Default)]
-struct ListenerPlaces {
-    /// Numbers of listeners in [`ServePlan::listeners`].
-    listeners: HashMap<Listen, usize>,
-    /// Export names of each listener, by its number.
-    names: HashSet<(usize, String)>,
-    /// Lines of sockets for virtual machines.
-    guests: HashMap<PathBuf, usize>,
-}
-
-/// A socket is one export's, for one protocol.
-fn check_socket(
-    guests: &Located<GuestConfig>,
-    (checked, places): (&ServePlan, &mut ListenerPlaces),
-    problems: &mut Problems,
-) {
-    let path = guests.value.path();
-    let nbd = places.listeners.get(&Listen::Unix(path.to_owned()));
-    let nbd = nbd.map(|listener| checked.listeners[*listener].line);
-    if let Some(line) = places.guests.get(path).copied().or(nbd) {
-        let text = format!(
-            "vhost-user-blk: the socket of line {line}; a virtual disk has a socket of its own"
-        );
-        problems.add(guests.line, text);
-    }
-    places.guests.entry(path.to_owned()).or_insert(guests.line);
-}
-
-fn add_export(
-    raw: &RawExport,
-    checked: &mut ServePlan,
-    places: &mut ListenerPlaces,
-    problems: &mut Problems,
-) {
-    let wanted = &raw.volume;
-    let name = raw.name.as_ref().unwrap_or(wanted);
-    let description = raw.description.clone().unwrap_or_default();
-    for (key, text) in [("name", &name.value), ("description", &description)] {
-        if text.len() > EXPORT_NAME_BYTES_MAX || text.contains('\0') {
-            let most = EXPORT_NAME_BYTES_MAX;
-            problems.add(name.line, format!("{key}: at most {most} bytes, and no NUL among them"));
-        }
-    }
-    let name = name.clone();
-    for listen in raw.nbd.iter().flat_map(|nbd| &nbd.value) {
-        add_listener(listen, &name, (checked, places), problems);
-    }
-    let guests = raw.vhost.check(problems);
-    raw.vhost.warn(&checked.file, &mut checked.warnings);
-    if let Some(guests) = &guests {
-        check_socket(guests, (checked, places), problems);
-    }
-    checked.lines.exports.push(raw.tls_allow.as_ref().map_or(wanted.line, |list| list.line));
-    checked.lines.guests.push(guests.as_ref().map(|guests| guests.line));
-    checked.config.exports.push(ExportConfig {
-        name: name.value,
-        description,
-        volume: wanted.value.clone(),
-        read_only: raw.read_only,
-        group: raw.membership.group.as_ref().map(|group| group.value.clone()),
-        group_each: raw.membership.is_each(),
-        tls_allow: raw.tls_allow.as_ref().map(|list| list.value.clone()),
-        nbd: raw.nbd.iter().flat_map(|nbd| &nbd.value).map(|at| at.value.clone()).collect(),
-        guests: guests.map(|guests| guests.value),
-    });
-}
-
-/// Adds the export that comes next to a listener; names differ on one listener.
-fn add_listener(
-    listen: &Located<Listen>,
-    name: &Located<String>,
-    (checked, places): (&mut ServePlan, &mut ListenerPlaces),
-    problems: &mut Problems,
-) {
-    let export = checked.config.exports.len();
-    let number = places.listeners.get(&listen.value).copied();
-    let place = number.unwrap_or(checked.listeners.len());
-    let is_new = places.names.insert((place, name.value.clone()));
-    let Some(number) = number else {
-        places.listeners.insert(listen.value.clone(), place);
-        let (address, line) = (listen.value.clone(), listen.line);
-        let exports = vec![export];
-        let (tls, tls_line, access_line) = (None, line, line);
-        checked.listeners.push(ListenerPlan { address, line, exports, tls, tls_line, access_line });
-        return;
-    };
-    let listener = &mut checked.listeners[number];
-    if !is_new {
-        let text = format!(
-            "nbd: an export named \"{}\" is on this listener already (line {}); \
-             give this one another name = \"...\" or another listener",
-            name.value, listener.line
-        );
-        problems.add(listen.line, text);
-    }
-    listener.exports.push(export);
-}
-
-/// Puts the settings of addresses where the exports' addresses find them.
-fn add_listener_settings(raw: &RawConfig, checked: &mut ServePlan, problems: &mut Problems) {
-    let mut settings = HashMap::new();
-    let named: HashSet<Listen> = checked.listeners.iter().map(|one| one.address.clone()).collect();
-    for (one, lines) in &raw.listeners {
-        let (address, line) = (&one.listen, lines.at("address"));
-        let text = address.to_string();
-        let (first, first_lines) = *settings.entry(address).or_insert((one, lines));
-        if !std::ptr::eq(first, one) {
-            let first = first_lines.at("address");
-            let text = format!("address: {text} has a [[listener]] at line {first} already");
+/// The addresses of NBD with their settings; export names differ on one address.
+fn listeners(config: &ServeConfig, lines: &Lines, problems: &mut Problems) -> Vec<ListenerPlan> {
+    let all = config.listeners();
+    let named: HashSet<&Listen> = all.iter().map(|one| &one.listen).collect();
+    let mut settings: HashMap<&Listen, (&ListenerConfig, &KeyLines)> = HashMap::new();
+    for (own, lines) in config.listener_settings.iter().zip(&lines.listeners) {
+        let (address, line) = (&own.listen, lines.at("address"));
+        if let Some((_, first)) = settings.get(address) {
+            let first = first.at("address");
+            let text = format!("address: {address} has a [[listener]] at line {first} already");
             problems.add(line, text);
         }
+        settings.entry(address).or_insert((own, lines));
         if !named.contains(address) {
-            let names: Vec<String> =
-                checked.listeners.iter().map(|one| one.address.to_string()).collect();
+            let text = address.to_string();
+            let names: Vec<String> = all.iter().map(|one| one.listen.to_string()).collect();
             let like = nearest(&text, names.iter().map(String::as_str));
             problems.add(line, format!("address: no export has nbd = \"{text}\"{like}"));
         }
-        checked.config.listener_settings.push(one.clone());
     }
-    for listener in &mut checked.listeners {
-        let own = settings.get(&listener.address).copied();
-        listener.tls = match own.map(|(own, _)| &own.tls) {
-            Some(ListenerTls::Off) => None,
-            Some(ListenerTls::Own(tls)) => Some(tls.clone()),
-            Some(ListenerTls::OfServer) | None => checked.config.server.tls.clone(),
-        };
-        let at_server = raw.server_lines.has("tls").then(|| raw.server_lines.at("tls"));
-        listener.tls_line = match own {
-            Some((ListenerConfig { tls: ListenerTls::Own(_), .. }, lines)) => lines.at("tls"),
-            _ => at_server.unwrap_or(listener.line),
+    let plan = |one: &ListenConfig| {
+        let line = lines.at_nbd(config, one.exports[0], &one.listen);
+        let mut names = HashSet::new();
+        for number in &one.exports {
+            let name = &config.exports[*number].name;
+            if !names.insert(name) {
+                let text = format!(
+                    "nbd: an export named \"{name}\" is on this listener already (line {line}); \
+                     give this one another name = \"...\" or another listener"
+                );
+                problems.add(lines.at_nbd(config, *number, &one.listen), text);
+            }
+        }
+        let own = settings.get(&one.listen).copied();
+        let at_server = if lines.server.has("tls") { lines.server.at("tls") } else { line };
+        let (tls, tls_line) = match own.map(|(own, lines)| (&own.tls, lines)) {
+            Some((ListenerTls::Off, _)) => (None, at_server),
+            Some((ListenerTls::Own(tls), lines)) => (Some(tls), lines.at("tls")),
+            Some((ListenerTls::OfServer, _)) | None => (config.server.tls.as_ref(), at_server),
         };
         let of_access = ["mode", "owner", "group", "allow-users", "allow-groups"];
-        let written = own.and_then(|(_, lines)| lines.first(&of_access));
-        listener.access_line = written.unwrap_or(listener.line);
-    }
+        let access_line = own.and_then(|(_, lines)| lines.first(&of_access)).unwrap_or(line);
+        ListenerPlan {
+            address: one.listen.clone(),
+            line,
+            exports: one.exports.clone(),
+            tls: tls.cloned(),
+            tls_line,
+            access_line,
+        }
+    };
+    all.iter().map(plan).collect()
 }
 
-/// Warns of drives and volumes that nobody can reach.
-fn warn_of_idle(raw: &RawConfig, checked: &mut ServePlan) {
-    let file = &checked.file;
-    let used: HashSet<&str> = checked.config.drives().map(|drive| drive.name.as_str()).collect();
-    let exports = checked.config.exports.iter();
-    let exported: HashSet<&str> = exports.map(|export| export.volume.as_str()).collect();
-    for (drive, lines) in raw.drives.iter().filter(|(one, _)| !used.contains(one.name.as_str())) {
-        let (name, line) = (&drive.name, lines.at("name"));
-        let text = format!("{file}:{line}: drive \"{name}\" is in no volume; it is not opened");
-        checked.warnings.push(text);
-    }
-    for (volume, line) in checked.config.volumes.iter().zip(&checked.lines.volumes) {
-        if !exported.contains(volume.name.as_str()) {
-            let line = line.line;
-            let text = format!("{file}:{line}: volume \"{}\" is not exported", volume.name);
-            checked.warnings.push(text);
+/// A socket for virtual machines is one export's, and not one of NBD.
+fn check_guests(plan: &ServePlan, problems: &mut Problems) {
+    let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
+        Listen::Unix(path) => Some((path.as_path(), listener.line)),
+        Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => None,
+    });
+    let mut taken: HashMap<&Path, usize> = nbd.collect();
+    for (_, guests, line) in plan.guests() {
+        match taken.entry(guests.path()) {
+            Entry::Occupied(taken) => {
+                let first = taken.get();
+                let text = format!(
+                    "vhost-user-blk: the socket of line {first}; a virtual disk has a socket of its \
+                     own"
+                );
+                problems.add(line, text);
+            }
+            Entry::Vacant(free) => drop(free.insert(line)),
         }
     }
 }

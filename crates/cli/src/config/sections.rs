@@ -1,80 +1,47 @@
-//! First step: a TOML text to sections with values of the right type.
+//! First step: a TOML text to the library's settings, section by section.
 //!
-//! Owns the list of keys of every section. Called by `config::load`; calls document.rs and words.rs
-//! and the parser of drive specs. What each value means alone is checked here, how values go
-//! together in plan.rs. Goes on after a mistake, so that all are reported at once.
+//! Each section has a file of its own with the table of its keys. A value is checked alone here, how
+//! values go together in plan.rs. Goes on after a mistake, so that all are reported at once. Called
+//! by `config::load`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use millrace::{DriveConfig, DriveOptions, Listen, ListenerConfig, ServerConfig};
+use millrace::{DriveConfig, DriveOptions, ServeConfig};
 
-use super::controller::{self, RawController};
-use super::document::{Document, Located, Section, parse, printable};
-use super::drive;
-use super::group::{self, RawGroup, RawMembership};
+use super::document::{Document, Key, Section, parse};
 use super::key_lines::KeyLines;
-use super::listener;
+use super::plan::Lines;
 use super::problem::Problems;
 use super::server::{DAEMON, DaemonConfig, SERVER};
-use super::vhost::RawVhost;
-use super::volume::{self, VolumeDraft};
-use super::words;
+use super::volume::VolumeDraft;
+use super::{controller, drive, export, group, listener, server, volume};
 
-/// An `[[export]]`.
-pub struct RawExport {
-    /// The volume by name.
-    pub volume: Located<String>,
-    /// Where it is served.
-    pub nbd: Option<Located<Vec<Located<Listen>>>>,
-    /// How virtual machines get it.
-    pub vhost: RawVhost,
-    /// Its name, the volume's if not given.
-    pub name: Option<Located<String>>,
-    /// Nobody may write.
-    pub read_only: bool,
-    /// For people.
-    pub description: Option<String>,
-    /// Names in certificates of those that may use it.
-    pub tls_allow: Option<Located<Vec<String>>>,
-    /// The group of its clients.
-    pub membership: RawMembership,
-}
-
-/// A whole file.
+/// A whole file. Settings and lines have volumes and drives only when names are resolved.
 #[derive(Default)]
-pub struct RawConfig {
-    /// `[[controller]]` sections.
-    pub controllers: Vec<RawController>,
-    /// `[[group]]` sections.
-    pub groups: Vec<RawGroup>,
+pub struct Sections {
+    /// Settings of the library.
+    pub config: ServeConfig,
+    /// Settings of the daemon itself.
+    pub daemon: DaemonConfig,
+    /// Lines of both.
+    pub lines: Lines,
     /// `[[drive]]` sections.
     pub drives: Vec<(DriveConfig, KeyLines)>,
     /// `[[volume]]` sections.
     pub volumes: Vec<(VolumeDraft, KeyLines)>,
-    /// `[[export]]` sections.
-    pub exports: Vec<RawExport>,
-    /// `[[listener]]` sections.
-    pub listeners: Vec<(ListenerConfig, KeyLines)>,
-    /// The settings of `[server]` that are the library's.
-    pub server: ServerConfig,
-    /// Those that are the daemon's.
-    pub daemon: DaemonConfig,
-    /// Lines of `[server]`.
-    pub server_lines: KeyLines,
     /// Names of sections that are none that there may be, or could not be read: what names one of
     /// them is not wrong itself.
-    pub lost: Vec<String>,
+    pub lost: HashSet<String>,
     /// There is a section that may be meant for an export.
     pub has_exports: bool,
 }
 
 /// Reads the sections of a text; relative paths are in `base`.
-pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
-    let Some(table) = parse(text, problems) else {
-        return RawConfig { has_exports: true, ..RawConfig::default() };
-    };
-    let document = Document::new(text, base);
+pub fn read(text: &str, base: &Path, problems: &mut Problems) -> Sections {
+    let mut all = Sections { has_exports: true, ..Sections::default() };
+    let Some(table) = parse(text, problems) else { return all };
+    let document = Document::new(text, base, sections_of);
     let mut root = Section::root(&document, &table);
     let controllers = root.sections("controller", problems);
     let groups = root.sections("group", problems);
@@ -83,42 +50,38 @@ pub fn read(text: &str, base: &Path, problems: &mut Problems) -> RawConfig {
     let exports = root.sections("export", problems);
     let listeners = root.sections("listener", problems);
     let server = root.section("server", problems);
-    let mut lost = root.names_of_unknown();
+    all.lost.extend(root.names_of_unknown());
     root.finish(problems);
-    let has_exports = !exports.is_empty() || !problems.is_empty();
-    let (mut config, mut daemon) = (ServerConfig::default(), DaemonConfig::default());
-    let server_lines = server.map(|mut section| {
-        section.read(&SERVER, &mut config, problems);
-        section.read(&DAEMON, &mut daemon, problems);
-        section.finish(problems)
-    });
-    let volumes = whole(volumes, &mut lost, |s| volume::read(s, problems));
-    let queues: HashMap<&str, DriveOptions> = volumes
-        .iter()
-        .rev()
-        .flat_map(|(one, _)| one.drives.iter().map(|d| (d.as_str(), one.queues)))
-        .collect();
+    all.has_exports = !exports.is_empty() || !problems.is_empty();
+    let lost = &mut all.lost;
+    (all.config.controllers, all.lines.controllers) =
+        whole(controllers, lost, |one| controller::read(one, problems)).into_iter().unzip();
+    (all.config.groups, all.lines.groups) =
+        whole(groups, lost, |one| group::read(one, problems)).into_iter().unzip();
+    all.volumes = whole(volumes, lost, |one| volume::read(one, problems));
+    let named = |(volume, _): &'_ (VolumeDraft, _)| {
+        let drives = volume.drives.iter();
+        drives.map(|drive| (drive.clone(), volume.queues)).collect::<Vec<_>>()
+    };
+    let queues: HashMap<String, DriveOptions> = all.volumes.iter().rev().flat_map(named).collect();
     let queues_of = |drive: &str| queues.get(drive).copied().unwrap_or_default();
-    let drives = whole(drives, &mut lost, |s| drive::read(s, queues_of, problems));
-    RawConfig {
-        controllers: whole(controllers, &mut lost, |s| controller::read(s, problems)),
-        groups: whole(groups, &mut lost, |s| group::read(s, problems)),
-        drives,
-        volumes,
-        exports: exports.into_iter().filter_map(|s| export(s, base, problems)).collect(),
-        listeners: listeners.into_iter().filter_map(|s| listener::read(s, problems)).collect(),
-        server: config,
-        daemon,
-        server_lines: server_lines.unwrap_or_default(),
-        lost,
-        has_exports,
+    all.drives = whole(drives, lost, |one| drive::read(one, queues_of, problems));
+    (all.config.exports, all.lines.exports) =
+        exports.into_iter().filter_map(|one| export::read(one, problems)).unzip();
+    (all.config.listener_settings, all.lines.listeners) =
+        listeners.into_iter().filter_map(|one| listener::read(one, problems)).unzip();
+    if let Some(mut section) = server {
+        section.read(&SERVER, &mut all.config.server, problems);
+        section.read(&DAEMON, &mut all.daemon, problems);
+        all.lines.server = section.finish(problems);
     }
+    all
 }
 
 /// The sections that can be read; names of the others are lost.
 fn whole<'a, T>(
     sections: Vec<Section<'a>>,
-    lost: &mut Vec<String>,
+    lost: &mut HashSet<String>,
     mut read: impl FnMut(Section<'a>) -> Option<T>,
 ) -> Vec<T> {
     let mut list = Vec::new();
@@ -136,48 +99,38 @@ fn whole<'a, T>(
     list
 }
 
-fn export(mut section: Section<'_>, base: &Path, problems: &mut Problems) -> Option<RawExport> {
-    let volume = section.string("volume", problems);
-    let before = problems.count();
-    let nbd = section.list("nbd", problems, |text| words::address(text, base));
-    if let Some(nbd) = nbd.as_ref().filter(|nbd| nbd.value.is_empty()) {
-        // Not where what it holds is wrong, and was said to be.
-        if problems.count() == before {
-            problems.add(nbd.line, "nbd: the list is empty; add \"unix:PATH\"");
+/// All sections, as errors call them.
+const TITLES: [&str; 7] = [
+    "[server]",
+    "[[listener]]",
+    "[[drive]]",
+    "[[controller]]",
+    "[[volume]]",
+    "[[export]]",
+    "[[group]]",
+];
+
+/// The keys of a section, and whether each has a list; without `name`, which most sections have.
+pub fn keys(title: &str) -> Vec<(&'static str, bool)> {
+    fn of<T>(keys: &[Key<T>]) -> impl Iterator<Item = (&'static str, bool)> {
+        keys.iter().map(|key| (key.name, key.is_list))
+    }
+    match title {
+        "[server]" => of(&server::SERVER).chain(of(&server::DAEMON)).collect(),
+        "[[listener]]" => of(&listener::KEYS).collect(),
+        "[[drive]]" => of(&drive::QUEUES).chain(of(&drive::KEYS)).collect(),
+        "[[controller]]" => of(&controller::KEYS).collect(),
+        "[[volume]]" => {
+            of(&volume::LAYOUT).chain(of(&drive::QUEUES)).chain(of(&volume::KEYS)).collect()
         }
+        "[[export]]" => of(&export::EXPORT).chain(of(&export::GUESTS)).collect(),
+        "[[group]]" => group::keys().map(|key| (key, false)).collect(),
+        _ => Vec::new(),
     }
-    let name = section.string("name", problems).map(|name| printable(name, problems));
-    let read_only = section.flag("read-only", problems).unwrap_or(false);
-    let description = section.string("description", problems).map(|text| text.value);
-    if volume.is_none() {
-        section.missing("it names no volume; add volume = \"...\"", problems);
-    }
-    let membership = RawMembership::read(&mut section, problems);
-    let tls_allow = section.list("tls-allow", problems, |text| Ok(text.to_owned()));
-    let tls_allow = tls_allow.map(|list| Located {
-        value: list.value.into_iter().map(|one| one.value).collect(),
-        line: list.line,
-    });
-    let for_machines = section.has("vhost-user-blk");
-    let vhost = RawVhost::read(&mut section, base, problems);
-    if nbd.is_none() && !for_machines {
-        let text = "it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for machines";
-        section.missing(text, problems);
-    }
-    section.finish(problems);
-    if name == Some(None) {
-        // Not the volume's name instead: that may be another export's.
-        return None;
-    }
-    let name = name.flatten();
-    Some(RawExport {
-        volume: volume?,
-        nbd,
-        vhost,
-        name,
-        read_only,
-        description,
-        tls_allow,
-        membership,
-    })
+}
+
+/// Titles of the sections that have a key.
+fn sections_of(wanted: &str) -> Vec<&'static str> {
+    let has = |title: &&str| keys(title).iter().any(|(key, _)| *key == wanted);
+    TITLES.into_iter().filter(has).collect()
 }

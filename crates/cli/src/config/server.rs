@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use millrace::{ServerConfig, SocketAccess};
 use millrace_reactor::Backend;
 
-use super::document::{Key, key};
+use super::document::{Key, key, list};
 use super::listener;
 use super::words::{self, ControlWord, MILLISECOND_NS, SECOND_NS};
 
@@ -32,7 +32,7 @@ pub struct DaemonConfig {
 }
 
 pub const SERVER: [Key<ServerConfig>; 8] = [
-    key("cpus", |server, value| value.list(&mut server.cpus, words::cpu)),
+    list("cpus", |server, value| value.list(&mut server.cpus, words::cpu)),
     key("threads", |server, value| value.word(&mut server.threads, words::whole::<u16>(1..=1024))),
     key("backend", |server, value| value.word(&mut server.backend, words::setting::<Backend>)),
     key("connections-max", |server, value| {

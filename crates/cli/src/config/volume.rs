@@ -9,7 +9,7 @@ use millrace::{
 use millrace_block::Layout;
 use millrace_console::cache;
 
-use super::document::{Key, Section, Value, key};
+use super::document::{Key, Section, Value, key, list};
 use super::drive::read_queues;
 use super::key_lines::KeyLines;
 use super::problem::Problems;
@@ -26,7 +26,7 @@ pub struct VolumeDraft {
     pub queues: DriveOptions,
 }
 
-const LAYOUT: [Key<VolumeDraft>; 3] = [
+pub const LAYOUT: [Key<VolumeDraft>; 3] = [
     key("layout", |volume, value| {
         value.word(&mut volume.config.layout, |text| match words::layout(text)? {
             LayoutWord::Linear => Ok(Layout::Linear),
@@ -44,11 +44,11 @@ const LAYOUT: [Key<VolumeDraft>; 3] = [
                 .to_owned()),
         });
     }),
-    key("drives", |volume, value| value.list(&mut volume.drives, |text| Ok(text.to_owned()))),
+    list("drives", |volume, value| value.list(&mut volume.drives, |text| Ok(text.to_owned()))),
 ];
 
 /// Keys after those of queues. A high mark that is given sets the usual low one.
-const KEYS: [Key<VolumeConfig>; 6] = [
+pub const KEYS: [Key<VolumeConfig>; 6] = [
     key("serving", |volume, value| value.word(&mut volume.serving.serving, words::serving)),
     key("plug-high", |volume, value| {
         value.word(&mut volume.serving.plug_high, requests);

@@ -21,9 +21,9 @@ pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
         Part::Volume(number) => problems.add(plan.lines.volumes[number].line, text),
         Part::Listener(number) => problems.add(plan.listeners[number].line, format!("nbd: {text}")),
         Part::ListenerTls(number) => problems.add(plan.listeners[number].tls_line, text),
-        Part::Export(number) => problems.add(plan.lines.exports[number], text),
+        Part::Export(number) => problems.add(plan.lines.exports[number].at("tls-allow"), text),
         Part::Guests(number) => {
-            let line = plan.lines.guests[number].unwrap_or(1);
+            let line = plan.lines.exports[number].at("vhost-user-blk");
             problems.add(line, format!("vhost-user-blk: {text}"));
         }
         _ => problems.add_at(Place::File, text),
