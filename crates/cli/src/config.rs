@@ -39,8 +39,7 @@ pub use server::DaemonConfig;
 /// # Errors
 /// All that is wrong with it.
 pub fn load(file: &str, text: &str, base: &Path) -> Result<ServePlan, Problems> {
-    let mut problems = Problems::new(file);
-    let raw = sections::read(text, base, &mut problems);
-    let checked = plan::check(file, raw, &mut problems);
+    let (sections, mut problems) = sections::read(text, base, Problems::new(file));
+    let checked = plan::check(file, sections, &mut problems);
     problems.unless_any(checked)
 }

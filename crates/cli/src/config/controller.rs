@@ -15,30 +15,23 @@ use super::problem::Problems;
 use super::words;
 
 pub const KEYS: [Key<ControllerConfig>; 3] = [
-    key("tags", |controller, value| {
-        value.word(&mut controller.tags, |text| words::number(text, 1, ControllerConfig::TAGS_MAX));
+    key("tags", |to, at| {
+        at.word(&mut to.tags, words::whole(1..=ControllerConfig::TAGS_MAX.into()))
     }),
-    key("sharing", |controller, value| {
-        value.word(&mut controller.sharing, words::setting::<Sharing>);
-    }),
-    key("node", |controller, value| {
-        value.word(&mut controller.node, |text| words::number(text, 0, 65_535).map(NodeId));
-    }),
+    key("sharing", |to, at| at.word(&mut to.sharing, words::setting)),
+    key("node", |to, at| at.some(&mut to.node, |text| words::whole(0..=65_535)(text).map(NodeId))),
 ];
 
 /// Reads a section.
-pub fn read(
-    mut section: Section<'_>,
-    problems: &mut Problems,
-) -> Option<(ControllerConfig, KeyLines)> {
-    let name = section.valid_name(problems);
+pub fn read(mut section: Section<'_>) -> Option<(ControllerConfig, KeyLines)> {
+    let name = section.name();
     let sharing = Sharing::Controller;
     let mut config = ControllerConfig { name: String::new(), tags: 1, sharing, node: None };
-    section.read(&KEYS, &mut config, problems);
+    section.read(&KEYS, &mut config);
     if !section.lines.has("tags") {
-        section.missing("it has no tags; add tags = 250, or as many as it has", problems);
+        section.missing("it has no tags; add tags = 250, or as many as it has");
     }
-    let lines = section.finish(problems);
+    let lines = section.finish();
     config.name = name?;
     Some((config, lines))
 }

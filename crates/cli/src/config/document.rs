@@ -2,26 +2,27 @@
 //!
 //! A section's keys are written down once, as rows of a table: `Key` has the name and what reads the
 //! value into the section's settings. The rows are also the keys that errors call known. Lines stay
-//! aside in `KeyLines`. Called by the file of each section; owns nothing but the parsed document.
+//! aside in `KeyLines`. Called by the file of each section; owns the problems while sections are
+//! read.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::path::Path;
 
 use millrace_console::words::nearest;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::key_lines::{KeyLine, KeyLines};
+use super::key_lines::KeyLines;
 use super::line_index::LineIndex;
 use super::problem::Problems;
 
 /// A row of a section's table: a key, and what reads its value into the settings.
 pub struct Key<T> {
-    /// Its name.
     pub name: &'static str,
     /// Words with commas between are a list where the value is written on a command line.
     pub is_list: bool,
-    /// Reads the value.
-    pub read: fn(&mut T, Value<'_, '_>),
+    read: fn(&mut T, Value<'_, '_>),
 }
 
 /// A row of a key with one value.
@@ -36,30 +37,34 @@ pub const fn list<T>(name: &'static str, read: fn(&mut T, Value<'_, '_>)) -> Key
 
 /// The document that sections are of.
 pub struct Document<'a> {
-    lines: LineIndex,
+    pub lines: LineIndex,
     /// Where relative paths begin.
-    base: &'a Path,
+    pub base: &'a Path,
     /// Titles of the sections that have a key.
-    sections_of: fn(&str) -> Vec<&'static str>,
+    pub sections_of: fn(&str) -> Vec<&'static str>,
+    pub problems: RefCell<Problems>,
+    /// Names of sections that are none that there may be, or could not be read: what names one of
+    /// them is not wrong itself.
+    pub lost: RefCell<HashSet<String>>,
 }
 
-impl<'a> Document<'a> {
-    /// A text whose relative paths begin at `base`.
-    pub fn new(
-        text: &str,
-        base: &'a Path,
-        sections_of: fn(&str) -> Vec<&'static str>,
-    ) -> Document<'a> {
-        Document { lines: LineIndex::new(text), base, sections_of }
+impl Document<'_> {
+    pub fn problem(&self, line: usize, text: impl Into<String>) {
+        self.problems.borrow_mut().add(line, text);
+    }
+
+    /// Notes that the section of a name could not be read. Whoever names it may have written the
+    /// name without what is wrong in it.
+    pub fn lose(&self, name: &str) {
+        self.lost.borrow_mut().extend([name.to_owned(), name.replace(char::is_control, "")]);
     }
 
     /// For a key that is known in other sections only, often since it was pasted below the wrong
     /// one: in which.
     fn elsewhere(&self, key: &str) -> String {
-        match (self.sections_of)(key).split_last() {
-            None => String::new(),
-            Some((last, [])) => format!("; it belongs to {last}"),
-            Some((last, others)) => format!("; it belongs to {} or {last}", others.join(", ")),
+        match (self.sections_of)(key).join(" or ") {
+            none if none.is_empty() => none,
+            sections => format!("; it belongs to {sections}"),
         }
     }
 }
@@ -67,37 +72,36 @@ impl<'a> Document<'a> {
 /// One `[section]` or `[[section]]`, or the whole document.
 pub struct Section<'a> {
     /// How it is called in messages, such as `[[drive]]`.
-    pub title: String,
+    title: String,
     /// What stands before its keys in the text: `cost.`, or nothing.
     prefix: String,
     /// Line of its heading.
     begin: usize,
     /// Lines of the keys that were read.
     pub lines: KeyLines,
-    document: &'a Document<'a>,
+    pub document: &'a Document<'a>,
     entries: Vec<Entry<'a>>,
     known: Vec<&'static str>,
 }
 
+type TomlValue<'a> = Spanned<DeValue<'a>>;
+
 struct Entry<'a> {
     key: String,
     line: usize,
-    value: &'a Spanned<DeValue<'a>>,
+    value: &'a TomlValue<'a>,
 }
 
 /// Parses a text; a syntax error becomes a problem.
 pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTable<'a>>> {
-    match DeTable::parse(text) {
-        Ok(table) => Some(table),
-        Err(error) => {
-            let at = error.span().map_or(0, |span| span.start);
-            let what = error.message().replace('\n', "; ");
-            let line = LineIndex::new(text).line_of(at);
-            let order = order_hint(text, line);
-            problems.add(line, format!("not valid TOML: {what}{order}"));
-            None
-        }
-    }
+    let wrong = |error: toml::de::Error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let what = error.message().replace('\n', "; ");
+        let line = LineIndex::new(text).line_of(at);
+        let order = order_hint(text, line);
+        problems.add(line, format!("not valid TOML: {what}{order}"));
+    };
+    DeTable::parse(text).map_err(wrong).ok()
 }
 
 /// What to do about a `[[volume]]` that stands below a table of its own, `[volume.cache]`: for TOML
@@ -121,97 +125,81 @@ fn order_hint(text: &str, number: usize) -> String {
 
 impl<'a> Section<'a> {
     /// The document itself.
-    pub fn root(document: &'a Document<'a>, table: &'a Spanned<DeTable<'a>>) -> Self {
-        Self::new("the file".to_owned(), 1, document, table.get_ref())
+    pub fn root(document: &'a Document<'a>, table: &'a DeTable<'a>) -> Self {
+        Self::new("the file".to_owned(), 1, document, table)
     }
 
-    fn new(title: String, line: usize, document: &'a Document<'a>, table: &'a DeTable<'a>) -> Self {
-        let entry = |(key, value): (&Spanned<DeString<'a>>, &'a Spanned<DeValue<'a>>)| Entry {
+    fn new(
+        title: String,
+        begin: usize,
+        document: &'a Document<'a>,
+        table: &'a DeTable<'a>,
+    ) -> Self {
+        let entry = |(key, value): (&Spanned<DeString<'a>>, &'a TomlValue<'a>)| Entry {
             key: key.get_ref().to_string(),
             line: document.lines.line_of(key.span().start),
             value,
         };
         let entries = table.iter().map(entry).collect();
-        let (prefix, lines) = (String::new(), KeyLines::new(line));
-        Section { title, prefix, begin: line, lines, document, entries, known: Vec::new() }
+        let (prefix, lines, known) = (String::new(), KeyLines::new(begin), Vec::new());
+        Section { title, prefix, begin, lines, document, entries, known }
     }
 
-    fn take(&mut self, key: &'static str) -> Option<Entry<'a>> {
-        self.known.push(key);
+    fn take(&mut self, key: &str) -> Option<Entry<'a>> {
         let place = self.entries.iter().position(|entry| entry.key == key)?;
         Some(self.entries.swap_remove(place))
     }
 
     /// Reads the keys of a table that are there into the settings, in the order of the table.
-    pub fn read<T>(&mut self, keys: &[Key<T>], to: &mut T, problems: &mut Problems) {
+    pub fn read<T>(&mut self, keys: &[Key<T>], to: &mut T) {
         for key in keys {
-            self.read_key(key.name, problems, |value| (key.read)(to, value));
+            self.read_key(key.name, |value| (key.read)(to, value));
         }
     }
 
     /// Reads a key, if it is there.
-    pub fn read_key(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-        read: impl FnOnce(Value<'_, 'a>),
-    ) {
+    pub fn read_key(&mut self, key: &'static str, read: impl FnOnce(Value<'_, 'a>)) {
+        self.known.push(key);
         let Some(entry) = self.take(key) else { return };
-        let (line, before) = (entry.line, problems.count());
-        let mut items = Vec::new();
-        read(Value { base: self.document.base, section: self, entry, items: &mut items, problems });
-        let is_valid = problems.count() == before;
-        self.lines.push(KeyLine { key, line, items, is_valid });
+        self.lines.add(key, entry.line);
+        let before = self.problem_count();
+        read(Value { key, entry, section: self });
+        if self.problem_count() > before {
+            self.lines.refuse(key);
+        }
     }
 
     /// Takes a key out that was a setting once, if it is there, and says what has become of it.
-    pub fn refuse(&mut self, key: &str, problems: &mut Problems, instead: &str) {
-        if let Some(place) = self.entries.iter().position(|entry| entry.key == key) {
-            let entry = self.entries.swap_remove(place);
-            problems.add(entry.line, format!("{}{key}: {instead}", self.prefix));
+    pub fn refuse(&mut self, key: &str, instead: &str) {
+        if let Some(entry) = self.take(key) {
+            self.document.problem(entry.line, format!("{}{key}: {instead}", self.prefix));
         }
     }
 
-    /// Its name, if it has one that is text; the key stays there.
-    pub fn name(&self) -> Option<String> {
-        let entry = self.entries.iter().find(|entry| entry.key == "name")?;
-        text_of(entry.value)
-    }
-
-    /// Reads its name, which is there, not empty, and fits a line of a message. What is about the
-    /// whole section is at the line of its name from now on.
-    pub fn valid_name(&mut self, problems: &mut Problems) -> Option<String> {
-        let mut name = None;
-        self.read_key("name", problems, |value| value.name(&mut name));
+    /// Reads its name, which is there, not empty, and fits a line of a message. Text about the whole
+    /// section is at the line of its name from now on.
+    pub fn name(&mut self) -> Option<String> {
+        let mut name: Option<String> = None;
+        self.read_key("name", |value| value.name(&mut name));
         self.lines.line = self.lines.at("name");
-        if !self.lines.has_valid("name") && name.is_none() {
-            self.missing("it has no name; add name = \"...\"", problems);
+        match name {
+            None => self.missing("it has no name; add name = \"...\""),
+            Some(name) if name.is_empty() => {
+                self.problem("name", format!("{}: the name is empty", self.title));
+            }
+            Some(name) if self.lines.has_valid("name") => return Some(name),
+            Some(name) => self.document.lose(&name),
         }
-        if name.as_ref().is_some_and(String::is_empty) {
-            problems.add(self.lines.line, format!("{}: the name is empty", self.title));
-            return None;
-        }
-        name.filter(|_| self.lines.has_valid("name"))
-    }
-
-    /// Names that stand in sections that nobody has taken.
-    pub fn names_of_unknown(&self) -> Vec<String> {
-        let tables = self.entries.iter().flat_map(|entry| match entry.value.get_ref() {
-            DeValue::Array(items) => items.iter().collect(),
-            _ => vec![entry.value],
-        });
-        let name = |value: &Spanned<DeValue<'_>>| match value.get_ref() {
-            DeValue::Table(table) => table.get("name").and_then(text_of),
-            _ => None,
-        };
-        tables.filter_map(name).collect()
+        None
     }
 
     /// Takes the `[key]` section out.
-    pub fn section(&mut self, key: &'static str, problems: &mut Problems) -> Option<Section<'a>> {
+    pub fn section(&mut self, key: &'static str) -> Option<Section<'a>> {
+        self.known.push(key);
         let entry = self.take(key)?;
         let DeValue::Table(table) = entry.value.get_ref() else {
-            problems.add(entry.line, format!("{key} must be a section: write [{key}]"));
+            let text = format!("{key} must be a section: write [{key}]");
+            self.document.problem(entry.line, text);
             return None;
         };
         let line = self.document.lines.line_of(entry.value.span().start);
@@ -219,34 +207,34 @@ impl<'a> Section<'a> {
     }
 
     /// Takes all `[[key]]` sections out.
-    pub fn sections(&mut self, key: &'static str, problems: &mut Problems) -> Vec<Section<'a>> {
+    pub fn sections(&mut self, key: &'static str) -> Vec<Section<'a>> {
+        self.known.push(key);
         let Some(entry) = self.take(key) else { return Vec::new() };
-        let mut sections = Vec::new();
-        let items = match entry.value.get_ref() {
-            DeValue::Array(items) => items.iter().collect(),
-            _ => vec![entry.value],
-        };
-        for item in items {
+        let section = |item: &'a TomlValue<'a>| {
             let line = self.document.lines.line_of(item.span().start);
             match item.get_ref() {
                 DeValue::Table(table) if entry.value.get_ref().is_array() => {
-                    sections.push(Section::new(format!("[[{key}]]"), line, self.document, table));
+                    Some(Section::new(format!("[[{key}]]"), line, self.document, table))
                 }
-                _ => problems.add(line, format!("{key} is a list of sections: write [[{key}]]")),
+                _ => {
+                    let text = format!("{key} is a list of sections: write [[{key}]]");
+                    self.document.problem(line, text);
+                    None
+                }
             }
-        }
-        sections
+        };
+        items(entry.value).into_iter().filter_map(section).collect()
     }
 
     /// Takes all keys out that nobody has taken, with their line and text, by line.
-    pub fn rest(&mut self, problems: &mut Problems) -> Vec<(String, usize, String)> {
+    pub fn rest(&mut self) -> Vec<(String, usize, String)> {
         let mut rest = Vec::new();
         for entry in std::mem::take(&mut self.entries) {
             match scalar(entry.value.get_ref()) {
                 Some(text) => rest.push((entry.key, entry.line, text)),
                 None => {
                     let text = format!("{} must be one value, not a list or section", entry.key);
-                    problems.add(entry.line, text);
+                    self.document.problem(entry.line, text);
                 }
             }
         }
@@ -254,55 +242,75 @@ impl<'a> Section<'a> {
         rest
     }
 
-    /// Where relative paths begin.
-    pub fn base(&self) -> &'a Path {
-        self.document.base
-    }
-
     /// The keys that were asked for so far.
     pub fn known(&self) -> &[&'static str] {
         &self.known
     }
 
+    pub fn problem_count(&self) -> usize {
+        self.document.problems.borrow().count()
+    }
+
+    /// Reports what is wrong at the line of a key.
+    pub fn problem(&self, key: &str, text: impl Into<String>) {
+        self.document.problem(self.lines.at(key), text);
+    }
+
     /// Reports a key that is missing.
-    pub fn missing(&self, what: &str, problems: &mut Problems) {
-        problems.add(self.begin, format!("{}: {what}", self.title));
+    pub fn missing(&self, what: &str) {
+        self.document.problem(self.begin, format!("{}: {what}", self.title));
     }
 
     /// Reports each key that nobody has taken; the lines of the others stay.
-    pub fn finish(self, problems: &mut Problems) -> KeyLines {
+    pub fn finish(self) -> KeyLines {
         for entry in &self.entries {
             let like = match nearest(&entry.key, self.known.iter().copied()) {
                 none if none.is_empty() => self.document.elsewhere(&entry.key),
                 like => like,
             };
-            let known = self.known.join(", ");
-            let text = format!("unknown key \"{}\" in {}{like}", entry.key, self.title);
-            problems.add(entry.line, format!("{text} (known: {known})"));
+            let (key, title, known) = (&entry.key, &self.title, self.known.join(", "));
+            let text = format!("unknown key \"{key}\" in {title}{like} (known: {known})");
+            self.document.problem(entry.line, text);
         }
         self.lines
+    }
+
+    /// Reports each section that nobody has taken, whose names are lost.
+    pub fn finish_root(self) {
+        for item in self.entries.iter().flat_map(|entry| items(entry.value)) {
+            let name = item.get_ref().get("name").and_then(|name| name.get_ref().as_str());
+            name.into_iter().for_each(|name| self.document.lose(name));
+        }
+        self.finish();
+    }
+}
+
+/// The items of a list; a single value counts as a list of one.
+fn items<'a>(value: &'a TomlValue<'a>) -> Vec<&'a TomlValue<'a>> {
+    match value.get_ref() {
+        DeValue::Array(items) => items.iter().collect(),
+        _ => vec![value],
     }
 }
 
 /// The value of a key, for the row of the key to read. Each method puts the value into its place,
 /// or reports what is wrong and leaves the place as it is.
 pub struct Value<'s, 'a> {
-    /// Where relative paths begin.
-    pub base: &'a Path,
-    section: &'s Section<'a>,
+    key: &'static str,
     entry: Entry<'a>,
-    items: &'s mut Vec<usize>,
-    problems: &'s mut Problems,
+    section: &'s mut Section<'a>,
 }
 
-impl<'s, 'a> Value<'s, 'a> {
-    fn refuse(self, text: String) {
-        self.problems.add(self.entry.line, text);
+impl<'a> Value<'_, 'a> {
+    /// Reports what is wrong with it, behind the key as it is written.
+    fn refuse(&self, text: &str) {
+        let key = format!("{}{}", self.section.prefix, self.key);
+        self.section.document.problem(self.entry.line, format!("{key}{text}"));
     }
 
-    /// The key as it is written, such as `cost.read-iops`.
-    fn full_key(&self) -> String {
-        format!("{}{}", self.section.prefix, self.entry.key)
+    /// Where relative paths begin.
+    pub fn base(&self) -> &'a Path {
+        self.section.document.base
     }
 
     /// Whether the value is a table.
@@ -310,40 +318,43 @@ impl<'s, 'a> Value<'s, 'a> {
         self.entry.value.get_ref().is_table()
     }
 
-    /// One value, by its text; numbers, true and false count as text.
-    pub fn word<P, V: From<P>>(self, place: &mut V, parse: impl FnOnce(&str) -> Result<P, String>) {
-        self.set(|text| {
-            *place = parse(text)?.into();
-            Ok(())
-        });
-    }
-
-    /// One value with a path or an address, by its text; relative paths begin at the base.
-    pub fn path<P, V: From<P>>(
-        self,
-        place: &mut V,
-        parse: impl FnOnce(&str, &Path) -> Result<P, String>,
-    ) {
-        let base = self.base;
-        self.word(place, |text| parse(text, base));
-    }
-
-    /// One value, by its text, which `set` puts where it belongs.
+    /// One value, by its text, which `set` puts where it belongs; numbers, true and false count as
+    /// text.
     pub fn set(self, set: impl FnOnce(&str) -> Result<(), String>) {
-        let key = self.full_key();
-        let Some(text) = scalar(self.entry.value.get_ref()) else {
-            return self.refuse(format!("{key} must be one value, not a list or section"));
-        };
-        if let Err(error) = set(&text) {
-            self.refuse(format!("{key} = \"{text}\": {error}"));
+        match scalar(self.entry.value.get_ref()) {
+            None => self.refuse(" must be one value, not a list or section"),
+            Some(text) => {
+                let set = set(&text);
+                set.unwrap_or_else(|error| self.refuse(&format!(" = \"{text}\": {error}")));
+            }
         }
     }
 
-    /// A number by its digits and their base, or a text, which has no base.
-    pub fn digits<P, V: From<P>>(
+    /// One value, by its text.
+    pub fn word<T>(self, place: &mut T, parse: impl FnOnce(&str) -> Result<T, String>) {
+        self.set(|text| parse(text).map(|value| *place = value));
+    }
+
+    /// One value that may be left out, by its text.
+    pub fn some<T>(self, place: &mut Option<T>, parse: impl FnOnce(&str) -> Result<T, String>) {
+        self.word(place, |text| parse(text).map(Some));
+    }
+
+    /// A path or an address, by its text; relative paths begin at the base.
+    pub fn path<P, T: From<P>>(
         self,
-        place: &mut V,
-        parse: impl FnOnce(&str, Option<u32>) -> Result<P, String>,
+        place: &mut T,
+        parse: impl FnOnce(&str, &Path) -> Result<P, String>,
+    ) {
+        let base = self.base();
+        self.word(place, |text| parse(text, base).map(T::from));
+    }
+
+    /// A number by its digits and their base, or a text, which has no base.
+    pub fn digits(
+        self,
+        place: &mut Option<u32>,
+        parse: impl FnOnce(&str, Option<u32>) -> Result<u32, String>,
     ) {
         let (written, parsed) = match self.entry.value.get_ref() {
             DeValue::String(text) => (format!("\"{text}\""), parse(text, None)),
@@ -353,98 +364,75 @@ impl<'s, 'a> Value<'s, 'a> {
             other => (format!("a {}", other.type_str()), parse("", None)),
         };
         match parsed {
-            Ok(value) => *place = value.into(),
-            Err(error) => {
-                let key = self.full_key();
-                self.refuse(format!("{key} = {written}: {error}"));
-            }
+            Ok(value) => *place = Some(value),
+            Err(error) => self.refuse(&format!(" = {written}: {error}")),
         }
     }
 
     /// A string.
-    pub fn text<V: From<String>>(self, place: &mut V) {
+    pub fn text<T: From<String>>(self, place: &mut T) {
         match self.entry.value.get_ref() {
             DeValue::String(text) => *place = text.to_string().into(),
-            other => {
-                let (key, kind) = (self.full_key(), other.type_str());
-                self.refuse(format!("{key} is a {kind}; write a \"string\""));
-            }
+            other => self.refuse(&format!(" is a {}; write a \"string\"", other.type_str())),
         }
     }
 
     /// A string that fits a line of a message; others would be taken for lines of their own.
-    pub fn name<V: From<String>>(self, place: &mut V) {
-        let text = text_of(self.entry.value).unwrap_or_default();
-        match text.chars().find(|letter| letter.is_control()) {
-            None => self.text(place),
-            Some(wrong) => {
-                let wrong = wrong.escape_debug();
-                *place = text.clone().into();
-                self.refuse(format!(
-                    "name = \"{text}\": {wrong} is a control character; write the name without"
-                ));
-            }
+    pub fn name<T: From<String>>(self, place: &mut T) {
+        let text = self.entry.value.get_ref().as_str().unwrap_or_default();
+        if let Some(wrong) = text.chars().find(|letter| letter.is_control()) {
+            let wrong = wrong.escape_debug();
+            self.refuse(&format!(
+                " = \"{text}\": {wrong} is a control character; write the name without"
+            ));
         }
+        self.text(place);
     }
 
     /// True or false.
     pub fn flag(self, place: &mut bool) {
         match self.entry.value.get_ref().as_bool() {
             Some(value) => *place = value,
-            None => {
-                let key = self.full_key();
-                self.refuse(format!("{key}: write true or false, without quotes"));
-            }
+            None => self.refuse(": write true or false, without quotes"),
         }
     }
 
     /// A list, each item by its text; a single value counts as a list of one.
-    pub fn list<P, V: From<Vec<P>>>(
+    pub fn list<P, T: From<Vec<P>>>(
         self,
-        place: &mut V,
+        place: &mut T,
         mut parse: impl FnMut(&str) -> Result<P, String>,
     ) {
-        let key = self.full_key();
-        let items: Vec<&Spanned<DeValue<'_>>> = match self.entry.value.get_ref() {
-            DeValue::Array(items) => items.iter().collect(),
-            _ => vec![self.entry.value],
-        };
-        let mut list = Vec::new();
-        for item in items {
-            let line = self.section.document.lines.line_of(item.span().start);
+        let (document, key, mut list) = (self.section.document, self.key, Vec::new());
+        for item in items(self.entry.value) {
+            let line = document.lines.line_of(item.span().start);
             let Some(text) = scalar(item.get_ref()) else {
                 let text = format!("{key} is a list of words, but holds a list or section");
-                self.problems.add(line, text);
+                document.problem(line, text);
                 continue;
             };
             match parse(&text) {
                 Ok(value) => {
                     list.push(value);
-                    self.items.push(line);
+                    self.section.lines.add(key, line);
                 }
-                Err(error) => self.problems.add(line, format!("{key}: \"{text}\": {error}")),
+                Err(error) => document.problem(line, format!("{key}: \"{text}\": {error}")),
             }
         }
         *place = list.into();
     }
 
     /// A table that stands in the section: `key = { ... }` or `key.... = ...`.
-    pub fn table(self) -> Option<(Section<'a>, &'s mut Problems)> {
-        let key = &self.entry.key;
-        let title = format!("{key} of {}", self.section.title);
+    pub fn table(self) -> Option<Section<'a>> {
+        let (key, title) = (self.key, format!("{} of {}", self.key, self.section.title));
         let DeValue::Table(table) = self.entry.value.get_ref() else {
             let text = format!("{title}: several keys with values; write {key}.KEY = VALUE");
-            self.refuse(text);
+            self.section.document.problem(self.entry.line, text);
             return None;
         };
-        let prefix = format!("{key}.");
         let section = Section::new(title, self.entry.line, self.section.document, table);
-        Some((Section { prefix, ..section }, self.problems))
+        Some(Section { prefix: format!("{key}."), ..section })
     }
-}
-
-fn text_of(value: &Spanned<DeValue<'_>>) -> Option<String> {
-    value.get_ref().as_str().map(str::to_owned)
 }
 
 /// A value as the text that a drive spec would have for it; none for lists, sections and dates.

@@ -13,7 +13,6 @@ use millrace_drives::size_text;
 
 use super::document::Section;
 use super::key_lines::KeyLines;
-use super::problem::Problems;
 use super::words::{self, MILLISECOND_NS, SECOND_NS};
 
 /// Least bandwidth: the page that small requests have.
@@ -239,26 +238,28 @@ fn target_text(target: LatencyTarget) -> String {
 }
 
 /// Reads a section.
-pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<(GroupConfig, KeyLines)> {
-    let name = section.valid_name(problems);
+pub fn read(mut section: Section<'_>) -> Option<(GroupConfig, KeyLines)> {
+    let name = section.name();
     let mut config = GroupConfig::new("");
     for key in &KEYS {
-        section.read_key(key.name, problems, |value| match key.name {
+        section.read_key(key.name, |value| match key.name {
             // Left out rather than `none`, which is the name of a group here.
             "parent" => value.text(&mut config.parent),
             _ => value.set(|text| (key.read)(&mut config, text)),
         });
     }
-    let lines = section.finish(problems);
-    config.name = name?;
-    if let Some(wrong) = config.name.chars().find(|letter| matches!(letter, '/' | '=')) {
+    let wrong = |letter: &char| matches!(letter, '/' | '=');
+    if let Some((name, wrong)) =
+        name.as_ref().and_then(|name| Some((name, name.chars().find(wrong)?)))
+    {
         let text = format!(
-            "name = \"{}\": a group has no {wrong} in its name; GROUP/1 is the group of a client, \
-             and KEY=VALUE a setting of ctl",
-            config.name
+            "name = \"{name}\": a group has no {wrong} in its name; GROUP/1 is the group of a \
+             client, and KEY=VALUE a setting of ctl"
         );
-        problems.add(lines.line, text);
+        section.problem("name", text);
     }
+    let lines = section.finish();
+    config.name = name?;
     Some((config, lines))
 }
 

@@ -8,62 +8,53 @@
 pub struct KeyLines {
     /// Line for everything that is about no key of its own.
     pub line: usize,
-    keys: Vec<KeyLine>,
-}
-
-/// A key that is written.
-#[derive(Debug, Clone)]
-pub(super) struct KeyLine {
-    pub key: &'static str,
-    pub line: usize,
-    /// Lines of the items that were read, if its value is a list.
-    pub items: Vec<usize>,
-    /// False if its value was refused.
-    pub is_valid: bool,
+    /// Each key with its line; behind a key with a list, once more for each item that was read.
+    keys: Vec<(&'static str, usize)>,
+    /// Keys whose value was refused.
+    refused: Vec<&'static str>,
 }
 
 impl KeyLines {
     /// A section that begins at a line.
     pub(super) fn new(line: usize) -> KeyLines {
-        KeyLines { line, keys: Vec::new() }
+        KeyLines { line, ..KeyLines::default() }
     }
 
-    /// Adds a key that was accepted.
-    pub(super) fn note(&mut self, key: &'static str, line: usize) {
-        self.keys.push(KeyLine { key, line, items: Vec::new(), is_valid: true });
+    /// Adds a key, or an item of it.
+    pub(super) fn add(&mut self, key: &'static str, line: usize) {
+        self.keys.push((key, line));
     }
 
-    pub(super) fn push(&mut self, key: KeyLine) {
-        self.keys.push(key);
+    pub(super) fn refuse(&mut self, key: &'static str) {
+        self.refused.push(key);
     }
 
-    fn find(&self, key: &str) -> Option<&KeyLine> {
-        self.keys.iter().find(|known| known.key == key)
+    fn find(&self, wanted: &str) -> impl Iterator<Item = usize> {
+        self.keys.iter().filter(move |(key, _)| *key == wanted).map(|(_, line)| *line)
     }
 
     /// Whether a key is written.
     pub fn has(&self, key: &str) -> bool {
-        self.find(key).is_some()
+        self.find(key).next().is_some()
     }
 
     /// Whether a key is written, and its value was accepted.
     pub fn has_valid(&self, key: &str) -> bool {
-        self.find(key).is_some_and(|key| key.is_valid)
+        self.has(key) && !self.refused.contains(&key)
     }
 
     /// The line of a key; the section's if the key is not written.
     pub fn at(&self, key: &str) -> usize {
-        self.find(key).map_or(self.line, |key| key.line)
-    }
-
-    /// The line of the first of these keys that is written.
-    pub fn first(&self, keys: &[&str]) -> Option<usize> {
-        keys.iter().find_map(|key| self.find(key)).map(|key| key.line)
+        self.find(key).next().unwrap_or(self.line)
     }
 
     /// The line of an item of a list.
     pub fn at_item(&self, key: &str, number: usize) -> usize {
-        let item = self.find(key).and_then(|key| key.items.get(number));
-        item.copied().unwrap_or_else(|| self.at(key))
+        self.find(key).nth(1 + number).unwrap_or_else(|| self.at(key))
+    }
+
+    /// The line of the first of these keys that is written.
+    pub fn first(&self, keys: &[&str]) -> Option<usize> {
+        keys.iter().find_map(|key| self.find(key).next())
     }
 }

@@ -12,46 +12,39 @@ use nix::unistd::{Group, User};
 
 use super::document::{Key, Section, Value, key, list};
 use super::key_lines::KeyLines;
-use super::problem::Problems;
 use super::words;
 
 pub const KEYS: [Key<ListenerConfig>; 7] = [
-    key("address", |one, value| value.path(&mut one.listen, words::address)),
-    key("mode", |one, value| value.digits(&mut one.access.mode, mode)),
-    key("owner", |one, value| value.word(&mut one.access.owner, user)),
-    key("group", |one, value| value.word(&mut one.access.group, group)),
-    list("allow-users", |one, value| value.list(&mut allow(&mut one.access).users, user)),
-    list("allow-groups", |one, value| value.list(&mut allow(&mut one.access).groups, group)),
-    key("tls", |one, value| {
-        if value.is_table() {
-            one.tls = tls(value).map_or(ListenerTls::Off, ListenerTls::Own);
-            return;
-        }
-        value.word(&mut one.tls, |text| match text {
+    key("address", |to, at| at.path(&mut to.listen, words::address)),
+    key("mode", |to, at| at.digits(&mut to.access.mode, mode)),
+    key("owner", |to, at| at.some(&mut to.access.owner, user)),
+    key("group", |to, at| at.some(&mut to.access.group, group)),
+    list("allow-users", |to, at| at.list(&mut allow(&mut to.access).users, user)),
+    list("allow-groups", |to, at| at.list(&mut allow(&mut to.access).groups, group)),
+    key("tls", |to, at| match at.is_table() {
+        true => to.tls = tls(at).map_or(ListenerTls::Off, ListenerTls::Own),
+        false => at.word(&mut to.tls, |text| match text {
             "off" => Ok(ListenerTls::Off),
             _ => Err("write \"off\", or { certificate = \"...\", key = \"...\" }".to_owned()),
-        });
+        }),
     }),
 ];
 
 const TLS: [Key<TlsConfig>; 4] = [
-    key("certificate", |tls, value| value.path(&mut tls.files.identity.certificate, pem_file)),
-    key("key", |tls, value| value.path(&mut tls.files.identity.key, pem_file)),
-    key("client-ca", |tls, value| value.path(&mut tls.files.client_ca, pem_file)),
-    key("required", |tls, value| value.flag(&mut tls.required)),
+    key("certificate", |to, at| at.path(&mut to.files.identity.certificate, pem_file)),
+    key("key", |to, at| at.path(&mut to.files.identity.key, pem_file)),
+    key("client-ca", |to, at| at.path(&mut to.files.client_ca, pem_file)),
+    key("required", |to, at| at.flag(&mut to.required)),
 ];
 
 /// Reads a section.
-pub fn read(
-    mut section: Section<'_>,
-    problems: &mut Problems,
-) -> Option<(ListenerConfig, KeyLines)> {
+pub fn read(mut section: Section<'_>) -> Option<(ListenerConfig, KeyLines)> {
     let mut config = ListenerConfig::new(Listen::Unix(PathBuf::new()));
-    section.read(&KEYS, &mut config, problems);
+    section.read(&KEYS, &mut config);
     if !section.lines.has("address") {
-        section.missing("it has no address; add address = \"...\" of an export's nbd", problems);
+        section.missing("it has no address; add address = \"...\" of an export's nbd");
     }
-    let lines = section.finish(problems);
+    let lines = section.finish();
     lines.has_valid("address").then_some((config, lines))
 }
 
@@ -62,16 +55,16 @@ pub fn allow(access: &mut SocketAccess) -> &mut Allow {
 
 /// Reads `tls = { ... }`.
 pub fn tls(value: Value<'_, '_>) -> Option<TlsConfig> {
-    let (mut section, problems) = value.table()?;
+    let mut section = value.table()?;
     let identity = Identity { certificate: PathBuf::new(), key: PathBuf::new() };
     let files = ServerFiles { identity, client_ca: None };
     let mut tls = TlsConfig { files, required: true };
-    section.read(&TLS, &mut tls, problems);
+    section.read(&TLS, &mut tls);
     let is_whole = section.lines.has_valid("certificate") && section.lines.has_valid("key");
     if !is_whole {
-        section.missing("it needs certificate = \"FILE\" and key = \"FILE\"", problems);
+        section.missing("it needs certificate = \"FILE\" and key = \"FILE\"");
     }
-    section.finish(problems);
+    section.finish();
     is_whole.then_some(tls)
 }
 

@@ -4,13 +4,15 @@
 //! values go together in plan.rs. Goes on after a mistake, so that all are reported at once. Called
 //! by `config::load`.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use millrace::{DriveConfig, DriveOptions, ServeConfig};
+use millrace::{DriveConfig, ServeConfig};
 
 use super::document::{Document, Key, Section, parse};
 use super::key_lines::KeyLines;
+use super::line_index::LineIndex;
 use super::plan::Lines;
 use super::problem::Problems;
 use super::server::{DAEMON, DaemonConfig, SERVER};
@@ -38,65 +40,40 @@ pub struct Sections {
 }
 
 /// Reads the sections of a text; relative paths are in `base`.
-pub fn read(text: &str, base: &Path, problems: &mut Problems) -> Sections {
+pub fn read(text: &str, base: &Path, mut problems: Problems) -> (Sections, Problems) {
     let mut all = Sections { has_exports: true, ..Sections::default() };
-    let Some(table) = parse(text, problems) else { return all };
-    let document = Document::new(text, base, sections_of);
-    let mut root = Section::root(&document, &table);
-    let controllers = root.sections("controller", problems);
-    let groups = root.sections("group", problems);
-    let drives = root.sections("drive", problems);
-    let volumes = root.sections("volume", problems);
-    let exports = root.sections("export", problems);
-    let listeners = root.sections("listener", problems);
-    let server = root.section("server", problems);
-    all.lost.extend(root.names_of_unknown());
-    root.finish(problems);
-    all.has_exports = !exports.is_empty() || !problems.is_empty();
-    let lost = &mut all.lost;
-    (all.config.controllers, all.lines.controllers) =
-        whole(controllers, lost, |one| controller::read(one, problems)).into_iter().unzip();
-    (all.config.groups, all.lines.groups) =
-        whole(groups, lost, |one| group::read(one, problems)).into_iter().unzip();
-    all.volumes = whole(volumes, lost, |one| volume::read(one, problems));
-    let named = |(volume, _): &'_ (VolumeDraft, _)| {
-        let drives = volume.drives.iter();
-        drives.map(|drive| (drive.clone(), volume.queues)).collect::<Vec<_>>()
-    };
-    let queues: HashMap<String, DriveOptions> = all.volumes.iter().rev().flat_map(named).collect();
-    let queues_of = |drive: &str| queues.get(drive).copied().unwrap_or_default();
-    all.drives = whole(drives, lost, |one| drive::read(one, queues_of, problems));
-    (all.config.exports, all.lines.exports) =
-        exports.into_iter().filter_map(|one| export::read(one, problems)).unzip();
-    (all.config.listener_settings, all.lines.listeners) =
-        listeners.into_iter().filter_map(|one| listener::read(one, problems)).unzip();
+    let Some(table) = parse(text, &mut problems) else { return (all, problems) };
+    let (lines, problems, lost) = (LineIndex::new(text), problems.into(), RefCell::default());
+    let document = Document { lines, base, sections_of, problems, lost };
+    let mut root = Section::root(&document, table.get_ref());
+    let controllers = root.sections("controller").into_iter();
+    let groups = root.sections("group").into_iter();
+    let drives = root.sections("drive").into_iter();
+    let volumes = root.sections("volume").into_iter();
+    let exports = root.sections("export").into_iter();
+    let listeners = root.sections("listener").into_iter();
+    let server = root.section("server");
+    root.finish_root();
+    all.has_exports = exports.len() > 0 || !document.problems.borrow().is_empty();
+    let (config, lines) = (&mut all.config, &mut all.lines);
+    (config.controllers, lines.controllers) = controllers.filter_map(controller::read).unzip();
+    (config.groups, lines.groups) = groups.filter_map(group::read).unzip();
+    (config.exports, lines.exports) = exports.filter_map(export::read).unzip();
+    (config.listener_settings, lines.listeners) = listeners.filter_map(listener::read).unzip();
     if let Some(mut section) = server {
-        section.read(&SERVER, &mut all.config.server, problems);
-        section.read(&DAEMON, &mut all.daemon, problems);
-        all.lines.server = section.finish(problems);
+        section.read(&SERVER, &mut config.server);
+        section.read(&DAEMON, &mut all.daemon);
+        lines.server = section.finish();
     }
-    all
-}
-
-/// The sections that can be read; names of the others are lost.
-fn whole<'a, T>(
-    sections: Vec<Section<'a>>,
-    lost: &mut HashSet<String>,
-    mut read: impl FnMut(Section<'a>) -> Option<T>,
-) -> Vec<T> {
-    let mut list = Vec::new();
-    for section in sections {
-        let name = section.name();
-        match read(section) {
-            Some(one) => list.push(one),
-            // Whoever names it may have written the name without what is wrong in it.
-            None => lost.extend(name.into_iter().flat_map(|name| {
-                let plain = name.replace(char::is_control, "");
-                [name, plain]
-            })),
-        }
+    all.volumes = volumes.filter_map(volume::read).collect();
+    let mut queues = HashMap::new();
+    for (volume, _) in all.volumes.iter().rev() {
+        queues.extend(volume.drives.iter().map(|drive| (drive.as_str(), volume.queues)));
     }
-    list
+    let queues_of = |drive: &str| queues.get(drive).copied().unwrap_or_default();
+    all.drives = drives.filter_map(|section| drive::read(section, queues_of)).collect();
+    all.lost = document.lost.into_inner();
+    (all, document.problems.into_inner())
 }
 
 /// All sections, as errors call them.

@@ -3,18 +3,13 @@
 //! Owns both tables of keys, which sections.rs reads. Names of users and groups become numbers here.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use millrace::{ServerConfig, SocketAccess};
-use millrace_reactor::Backend;
 
 use super::document::{Key, key, list};
 use super::listener;
 use super::words::{self, ControlWord, MILLISECOND_NS, SECOND_NS};
-
-/// How long a client may take to say what it wants.
-const HANDSHAKES_NS: RangeInclusive<u64> = MILLISECOND_NS..=3600 * SECOND_NS;
 
 /// Settings of the daemon that the library's server has no use for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,37 +27,27 @@ pub struct DaemonConfig {
 }
 
 pub const SERVER: [Key<ServerConfig>; 8] = [
-    list("cpus", |server, value| value.list(&mut server.cpus, words::cpu)),
-    key("threads", |server, value| value.word(&mut server.threads, words::whole::<u16>(1..=1024))),
-    key("backend", |server, value| value.word(&mut server.backend, words::setting::<Backend>)),
-    key("connections-max", |server, value| {
-        value.word(&mut server.connections_max, |text| words::number(text, 1, 1 << 20));
-    }),
-    key("memory-max", |server, value| {
-        value.word(&mut server.memory_max_bytes, words::memory_max);
-    }),
-    key("handshake-timeout", |server, value| {
-        let time = |text: &str| words::duration(text, &HANDSHAKES_NS);
-        value.word(&mut server.handshake_timeout_ns, time);
-    }),
-    key("spin", |server, value| value.word(&mut server.spin_ns, words::spin)),
-    key("tls", |server, value| server.tls = listener::tls(value)),
+    list("cpus", |to, at| at.list(&mut to.cpus, words::cpu)),
+    key("threads", |to, at| at.word(&mut to.threads, words::whole(1..=1024))),
+    key("backend", |to, at| at.word(&mut to.backend, words::setting)),
+    key("connections-max", |to, at| at.word(&mut to.connections_max, words::whole(1..=1 << 20))),
+    key("memory-max", |to, at| at.word(&mut to.memory_max_bytes, words::memory_max)),
+    key("handshake-timeout", |to, at| at.word(&mut to.handshake_timeout_ns, handshake)),
+    key("spin", |to, at| at.word(&mut to.spin_ns, words::spin)),
+    key("tls", |to, at| to.tls = listener::tls(at)),
 ];
 
 pub const DAEMON: [Key<DaemonConfig>; 7] = [
-    key("control", |daemon, value| value.path(&mut daemon.control, words::control)),
-    key("control-mode", |daemon, value| {
-        value.digits(&mut daemon.control_access.mode, listener::mode);
-    }),
-    key("control-owner", |daemon, value| {
-        value.word(&mut daemon.control_access.owner, listener::user);
-    }),
-    key("control-group", |daemon, value| {
-        value.word(&mut daemon.control_access.group, listener::group);
-    }),
-    key("control-admin-group", |daemon, value| {
-        value.word(&mut daemon.control_admin_group, listener::group);
-    }),
-    key("metrics", |daemon, value| value.word(&mut daemon.metrics, words::metrics)),
-    key("state", |daemon, value| value.path(&mut daemon.state, words::folder)),
+    key("control", |to, at| at.path(&mut to.control, words::control)),
+    key("control-mode", |to, at| at.digits(&mut to.control_access.mode, listener::mode)),
+    key("control-owner", |to, at| at.some(&mut to.control_access.owner, listener::user)),
+    key("control-group", |to, at| at.some(&mut to.control_access.group, listener::group)),
+    key("control-admin-group", |to, at| at.some(&mut to.control_admin_group, listener::group)),
+    key("metrics", |to, at| at.some(&mut to.metrics, words::metrics)),
+    key("state", |to, at| at.path(&mut to.state, words::folder)),
 ];
+
+/// How long a client may take to say what it wants.
+fn handshake(text: &str) -> Result<u64, String> {
+    words::duration(text, &(MILLISECOND_NS..=3600 * SECOND_NS))
+}

@@ -12,7 +12,6 @@ use millrace_console::cache;
 use super::document::{Key, Section, Value, key, list};
 use super::drive::read_queues;
 use super::key_lines::KeyLines;
-use super::problem::Problems;
 use super::words::{self, LayoutWord};
 
 /// A volume whose drives are names.
@@ -27,87 +26,89 @@ pub struct VolumeDraft {
 }
 
 pub const LAYOUT: [Key<VolumeDraft>; 3] = [
-    key("layout", |volume, value| {
-        value.word(&mut volume.config.layout, |text| match words::layout(text)? {
-            LayoutWord::Linear => Ok(Layout::Linear),
-            LayoutWord::Stripe => Ok(Layout::Stripe { chunk_sectors: CHUNK_SECTORS }),
-        });
+    key("layout", |to, at| at.word(&mut to.config.layout, layout)),
+    key("chunk", |to, at| {
+        let layout = to.config.layout;
+        at.word(&mut to.config.layout, |text| chunk(layout, text));
     }),
-    key("chunk", |volume, value| {
-        let layout = volume.config.layout;
-        value.word(&mut volume.config.layout, |text| match layout {
-            Layout::Stripe { .. } => {
-                Ok(Layout::Stripe { chunk_sectors: words::chunk_sectors(text)? })
-            }
-            Layout::Linear => Err("a linear volume has none; remove it, or use layout = \
-                                   \"stripe\""
-                .to_owned()),
-        });
-    }),
-    list("drives", |volume, value| value.list(&mut volume.drives, |text| Ok(text.to_owned()))),
+    list("drives", |to, at| at.list(&mut to.drives, |text| Ok(text.to_owned()))),
 ];
 
 /// Keys after those of queues. A high mark that is given sets the usual low one.
 pub const KEYS: [Key<VolumeConfig>; 6] = [
-    key("serving", |volume, value| value.word(&mut volume.serving.serving, words::serving)),
-    key("plug-high", |volume, value| {
-        value.word(&mut volume.serving.plug_high, requests);
-        volume.serving.plug_low = volume.serving.plug_low.min(volume.serving.plug_high);
+    key("serving", |to, at| at.word(&mut to.serving.serving, words::serving)),
+    key("plug-high", |to, at| {
+        at.word(&mut to.serving.plug_high, requests);
+        to.serving.plug_low = to.serving.plug_low.min(to.serving.plug_high);
     }),
-    key("plug-low", |volume, value| value.word(&mut volume.serving.plug_low, requests)),
-    key("pressure-high", |volume, value| {
-        value.word(&mut volume.serving.pressure_high, requests);
-        let high = volume.serving.pressure_high;
-        volume.serving.pressure_low = high - high / 8;
+    key("plug-low", |to, at| at.word(&mut to.serving.plug_low, requests)),
+    key("pressure-high", |to, at| {
+        at.word(&mut to.serving.pressure_high, requests);
+        to.serving.pressure_low = to.serving.pressure_high - to.serving.pressure_high / 8;
     }),
-    key("pressure-low", |volume, value| value.word(&mut volume.serving.pressure_low, requests)),
-    key("cache", |volume, value| volume.cache = cache(value)),
+    key("pressure-low", |to, at| at.word(&mut to.serving.pressure_low, requests)),
+    key("cache", |to, at| to.cache = cache(at)),
 ];
+
+fn layout(text: &str) -> Result<Layout, String> {
+    match words::layout(text)? {
+        LayoutWord::Linear => Ok(Layout::Linear),
+        LayoutWord::Stripe => Ok(Layout::Stripe { chunk_sectors: CHUNK_SECTORS }),
+    }
+}
+
+fn chunk(layout: Layout, text: &str) -> Result<Layout, String> {
+    if layout == Layout::Linear {
+        let wrong = "a linear volume has none; remove it, or use layout = \"stripe\"";
+        return Err(wrong.to_owned());
+    }
+    words::chunk_sectors(text).map(|chunk_sectors| Layout::Stripe { chunk_sectors })
+}
 
 fn requests(text: &str) -> Result<u32, String> {
     words::number(text, 0, 65_536)
 }
 
 /// Reads a section.
-pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<(VolumeDraft, KeyLines)> {
-    let name = section.valid_name(problems);
+pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
+    let name = section.name();
     let mut volume = VolumeDraft::default();
     volume.config.layout = Layout::Stripe { chunk_sectors: CHUNK_SECTORS };
-    section.read(&LAYOUT, &mut volume, problems);
-    read_queues(&mut section, &mut volume.queues, problems);
-    section.read(&KEYS, &mut volume.config, problems);
-    if volume.drives.is_empty() {
-        section.missing("it has no drive; add drives = [\"...\"]", problems);
+    section.read(&LAYOUT, &mut volume);
+    read_queues(&mut section, &mut volume.queues);
+    section.read(&KEYS, &mut volume.config);
+    let (config, drives) = (&mut volume.config, volume.drives.len());
+    if drives == 0 {
+        section.missing("it has no drive; add drives = [\"...\"]");
     }
-    let lines = section.finish(problems);
-    if !lines.has("layout") && !lines.has("chunk") {
-        volume.config.layout = default_layout(volume.drives.len());
+    if !section.lines.has("layout") && !section.lines.has("chunk") {
+        config.layout = default_layout(drives);
     }
-    let serving = &mut volume.config.serving;
-    if !lines.has("serving") {
-        serving.serving = default_serving(&vec![Stack::Mq; volume.drives.len()]);
+    if !section.lines.has("serving") {
+        config.serving.serving = default_serving(&vec![Stack::Mq; drives]);
     }
-    if let Err(text) = serving.validate() {
+    if let Err(text) = config.serving.validate() {
         // The text begins with the key.
         let key = text.split(' ').next().unwrap_or_default();
-        problems.add(lines.at(key), text.as_str());
+        section.problem(key, text.as_str());
     }
-    volume.config.name = name?;
+    let lines = section.finish();
+    config.name = name?;
     Some((volume, lines))
 }
 
 /// Reads `[volume.cache]`.
 fn cache(value: Value<'_, '_>) -> Option<CacheConfig> {
-    let (mut section, problems) = value.table()?;
-    let (mut config, before) = (CacheConfig::default(), problems.count());
+    let mut section = value.table()?;
+    let (mut config, before) = (CacheConfig::default(), section.problem_count());
     for (key, read) in cache::KEYS {
-        section.read_key(key, problems, |value| value.set(|text| read(&mut config, text)));
+        section.read_key(key, |value| value.set(|text| read(&mut config, text)));
     }
-    let lines = section.finish(problems);
-    if problems.count() == before
+    if section.problem_count() == before
         && let Err(text) = config.validate()
     {
-        problems.add(lines.line, format!("cache: {text}"));
+        section.problem("", format!("cache: {text}"));
     }
+    section.finish();
     Some(config)
 }
