@@ -28,92 +28,74 @@ const TARGET_NS: std::ops::RangeInclusive<u64> = 1_000..=60 * SECOND_NS;
 /// The word that takes something away.
 const NONE: &str = "none";
 
-/// A key of a group but its name.
-struct Key {
-    name: &'static str,
-    /// Reads a word into the settings.
-    read: fn(&mut GroupConfig, &str) -> Result<(), String>,
-    /// The word of the settings.
-    word: fn(&GroupConfig) -> String,
-}
+/// A row: a key but the name, what reads its word into the settings, and what writes the word.
+type Row =
+    (&'static str, fn(&mut GroupConfig, &str) -> Result<(), String>, fn(&GroupConfig) -> String);
 
-/// A limit's key: its place in the settings, with what reads and writes its rate.
+/// A limit's row: its place in the settings, with what reads and writes its rate.
 macro_rules! limit {
     ($name:literal, $field:ident, $read:ident, $write:ident) => {
-        Key {
-            name: $name,
-            read: |group, text| {
-                group.limits.$field = or_none(text, $read)?;
-                Ok(())
-            },
-            word: |group| group.limits.$field.map_or_else(none, $write),
-        }
+        (
+            $name,
+            |to, text| put(&mut to.limits.$field, or_none(text, $read)),
+            |of| of.limits.$field.map_or_else(none, $write),
+        )
     };
 }
 
-static KEYS: [Key; 11] = [
-    Key {
-        name: "parent",
-        read: |group, text| {
-            group.parent = (text != NONE).then(|| text.to_owned());
-            Ok(())
-        },
-        word: |group| group.parent.clone().unwrap_or_else(none),
-    },
-    Key {
-        name: "weight",
-        read: |group, text| {
-            group.weight = words::number(text, 1, 10_000)?;
-            Ok(())
-        },
-        word: |group| group.weight.to_string(),
-    },
-    Key {
-        name: "priority",
-        read: |group, text| {
-            group.priority = words::setting(text)?;
-            Ok(())
-        },
-        word: |group| group.priority.word().to_owned(),
-    },
-    Key {
-        name: "latency-target",
-        read: |group, text| {
-            group.latency_target = or_none(text, latency_target)?;
-            Ok(())
-        },
-        word: |group| group.latency_target.map_or_else(none, target_text),
-    },
+static KEYS: [Row; 11] = [
+    (
+        "parent",
+        |to, text| put(&mut to.parent, or_none(text, |name| Ok(name.to_owned()))),
+        |of| of.parent.clone().unwrap_or_else(none),
+    ),
+    (
+        "weight",
+        |to, text| put(&mut to.weight, words::number(text, 1, 10_000)),
+        |of| of.weight.to_string(),
+    ),
+    (
+        "priority",
+        |to, text| put(&mut to.priority, words::setting(text)),
+        |of| of.priority.word().to_owned(),
+    ),
+    (
+        "latency-target",
+        |to, text| put(&mut to.latency_target, or_none(text, latency_target)),
+        |of| of.latency_target.map_or_else(none, target_text),
+    ),
     limit!("iops", iops, rate, rate_text),
     limit!("read-iops", read_iops, rate, rate_text),
     limit!("write-iops", write_iops, rate, rate_text),
     limit!("bandwidth", bandwidth, bandwidth, size_text),
     limit!("read-bandwidth", read_bandwidth, bandwidth, size_text),
     limit!("write-bandwidth", write_bandwidth, bandwidth, size_text),
-    Key {
-        name: "burst",
-        read: |group, text| {
-            group.limits.burst_ns = words::duration(text, &BURST_NS)?;
-            Ok(())
-        },
-        word: |group| words::time_text(group.limits.burst_ns),
-    },
+    (
+        "burst",
+        |to, text| put(&mut to.limits.burst_ns, words::duration(text, &BURST_NS)),
+        |of| words::time_text(of.limits.burst_ns),
+    ),
 ];
+
+fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *place = value?;
+    Ok(())
+}
 
 /// Sets a key of a group to what a word means, as a section of a configuration would.
 ///
 /// # Errors
 /// What is wrong with the key or the word.
 pub fn set(group: &mut GroupConfig, key: &str, text: &str) -> Result<(), String> {
-    let Some(known) = find(key) else {
+    let Some((_, read, _)) = find(key) else {
         let (like, known) = (nearest(key, keys()), keys().collect::<Vec<_>>().join(", "));
         return Err(format!("there is no setting \"{key}\" of groups{like} (known: {known})"));
     };
-    (known.read)(group, text).map_err(|error| format!("{key} = \"{text}\": {error}"))
+    read(group, text).map_err(|error| format!("{key} = \"{text}\": {error}"))
 }
 
-fn find(key: &str) -> Option<&'static Key> {
-    KEYS.iter().find(|known| known.name == key)
+fn find(key: &str) -> Option<&'static Row> {
+    KEYS.iter().find(|(known, ..)| *known == key)
 }
 
 /// Whether groups have a setting of that name.
@@ -124,18 +106,18 @@ pub fn is_key(key: &str) -> bool {
 /// The keys of a group with their words: its weight, and what is not as it would be without.
 pub fn settings(group: &GroupConfig) -> Vec<(&'static str, String)> {
     let usual = GroupConfig::new("");
-    let is_said = |key: &&Key| key.name == "weight" || (key.word)(group) != (key.word)(&usual);
-    KEYS.iter().filter(is_said).map(|key| (key.name, (key.word)(group))).collect()
+    let is_said = |(key, _, word): &&Row| *key == "weight" || word(group) != word(&usual);
+    KEYS.iter().filter(is_said).map(|(key, _, word)| (*key, word(group))).collect()
 }
 
 /// All keys but the name.
 pub fn keys() -> impl Iterator<Item = &'static str> {
-    KEYS.iter().map(|key| key.name)
+    KEYS.iter().map(|(key, ..)| *key)
 }
 
 /// The word of a key in a group's settings.
 pub fn word(group: &GroupConfig, key: &str) -> String {
-    find(key).map_or_else(none, |known| (known.word)(group))
+    find(key).map_or_else(none, |(_, _, word)| word(group))
 }
 
 /// A group as a section of a configuration.
@@ -241,11 +223,11 @@ fn target_text(target: LatencyTarget) -> String {
 pub fn read(mut section: Section<'_>) -> Option<(GroupConfig, KeyLines)> {
     let name = section.name();
     let mut config = GroupConfig::new("");
-    for key in &KEYS {
-        section.read_key(key.name, |value| match key.name {
+    for (key, read, _) in &KEYS {
+        section.read_key(key, |value| match *key {
             // Left out rather than `none`, which is the name of a group here.
             "parent" => value.text(&mut config.parent),
-            _ => value.set(|text| (key.read)(&mut config, text)),
+            _ => value.set(|text| read(&mut config, text)),
         });
     }
     let wrong = |letter: &char| matches!(letter, '/' | '=');
