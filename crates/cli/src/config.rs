@@ -1,9 +1,10 @@
 //! The configuration of `serve`: a TOML text to a plan that can be opened.
 //!
-//! Two steps: sections.rs reads sections and values, plan.rs resolves names and finds
+//! Two steps: sections.rs reads sections and values, check.rs resolves names and finds
 //! contradictions. All mistakes are reported at once, each with file, line, key and what to do. No
 //! file but the configuration itself is touched here. Called by `verbs::serve`.
 
+mod check;
 mod controller;
 mod document;
 mod drive;
@@ -40,6 +41,6 @@ pub use server::DaemonConfig;
 /// All that is wrong with it.
 pub fn load(file: &str, text: &str, base: &Path) -> Result<ServePlan, Problems> {
     let (sections, mut problems) = sections::read(text, base, Problems::new(file));
-    let checked = plan::check(file, sections, &mut problems);
+    let checked = check::check(file, sections, &mut problems);
     problems.unless_any(checked)
 }

@@ -1,8 +1,9 @@
 //! `[[controller]]`: what drives hang on, and how the drives' names for it are resolved.
 //!
-//! Owns the table of keys, read by sections.rs; plan.rs has the drives' names checked. A controller
-//! is what the block layer is told about tags; the `controller` in a `model:` spec is modelled
-//! hardware, and no business of this file. Touches no file but what tells the machine's NUMA nodes.
+//! Owns the table of keys. Called by sections.rs, and by check.rs for the drives' names. A
+//! controller is what the block layer is told about tags; the `controller` in a `model:` spec is
+//! modelled hardware, and no business of this file. Touches no file but what tells the machine's
+//! NUMA nodes.
 
 use millrace::DriveConfig;
 use millrace_block::{ControllerConfig, Sharing};
@@ -14,7 +15,7 @@ use super::names::Names;
 use super::problem::Problems;
 use super::words;
 
-pub const KEYS: [Key<ControllerConfig>; 3] = [
+pub const KEYS: &[Key<ControllerConfig>] = &[
     key("tags", |to, at| {
         at.word(&mut to.tags, words::whole(1..=ControllerConfig::TAGS_MAX.into()))
     }),
@@ -27,7 +28,7 @@ pub fn read(mut section: Section<'_>) -> Option<(ControllerConfig, KeyLines)> {
     let name = section.name();
     let sharing = Sharing::Controller;
     let mut config = ControllerConfig { name: String::new(), tags: 1, sharing, node: None };
-    section.read(&KEYS, &mut config);
+    section.read(KEYS, &mut config);
     if !section.lines.has("tags") {
         section.missing("it has no tags; add tags = 250, or as many as it has");
     }

@@ -1,9 +1,9 @@
 //! A TOML text as sections with keys that know their line, and the tables by which they are read.
 //!
-//! A section's keys are written down once, as rows of a table: `Key` has the name and what reads the
-//! value into the section's settings. The rows are also the keys that errors call known. Lines stay
-//! aside in `KeyLines`. Called by the file of each section; owns the problems while sections are
-//! read.
+//! A section's keys are written down once, as rows of a table: `Key` has the name and what reads
+//! the value into the section's settings. The rows are also the keys that errors call known. Lines
+//! stay aside in `KeyLines`. Called by the file of each section; owns the problems while sections
+//! are read.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -176,8 +176,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reads its name, which is there, not empty, and fits a line of a message. Text about the whole
-    /// section is at the line of its name from now on.
+    /// Reads its name, which is there, not empty, and fits a line of a message. Text about the
+    /// whole section is at the line of its name from now on.
     pub fn name(&mut self) -> Option<String> {
         let mut name: Option<String> = None;
         self.read_key("name", |value| value.name(&mut name));

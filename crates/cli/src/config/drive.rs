@@ -17,7 +17,7 @@ const STACK_MOVED: &str = "a setting of `millrace-lab bench --stack`; every driv
                            stack mq: delete this key";
 
 /// Keys that a drive has, or a volume for those of its drives that have not.
-pub const QUEUES: [Key<DriveOptions>; 5] = [
+pub const QUEUES: &[Key<DriveOptions>] = &[
     key("scheduler", |to, at| at.word(&mut to.scheduler, words::setting)),
     key("software-queues", |to, at| at.word(&mut to.software_queues, words::setting)),
     key("hardware-queues", |to, at| at.word(&mut to.hardware_queues, words::setting)),
@@ -25,7 +25,7 @@ pub const QUEUES: [Key<DriveOptions>; 5] = [
     key("timeout", |to, at| at.word(&mut to.timeout_ns, timeout)),
 ];
 
-pub const KEYS: [Key<DriveDraft>; 4] = [
+pub const KEYS: &[Key<DriveDraft>] = &[
     key("cost", |to, at| to.options.cost = cost(at).unwrap_or_default()),
     key("controller", |to, at| at.text(&mut to.controller)),
     key("spec", |to, at| at.text(&mut to.spec)),
@@ -34,7 +34,7 @@ pub const KEYS: [Key<DriveDraft>; 4] = [
 
 /// Rates of reads and of writes, as io.cost's model has them: those are what data sheets state and
 /// `millrace-lab bench --calibrate` measures.
-const COST: [Key<[OpRates; 2]>; 6] = [
+const COST: &[Key<[OpRates; 2]>] = &[
     key("read-iops", |[to, _], at| at.set(|text| set_iops(to, text))),
     key("read-sequential-iops", |[to, _], at| at.word(&mut to.sequential_iops, iops)),
     key("read-bandwidth", |[to, _], at| at.word(&mut to.bytes_per_s, bandwidth)),
@@ -54,7 +54,7 @@ pub struct DriveDraft {
 /// Reads the keys of queues.
 pub fn read_queues(section: &mut Section<'_>, to: &mut DriveOptions) {
     section.refuse("stack", STACK_MOVED);
-    section.read(&QUEUES, to);
+    section.read(QUEUES, to);
 }
 
 /// Reads a section of a drive, whose queues begin as its volume has them.
@@ -66,7 +66,7 @@ pub fn read(
     let options = name.as_deref().map_or_else(DriveOptions::default, queues_of);
     let mut draft = DriveDraft { options, controller: None, spec: None, driver: None };
     read_queues(&mut section, &mut draft.options);
-    section.read(&KEYS, &mut draft);
+    section.read(KEYS, &mut draft);
     let read = match (&draft.spec, &draft.driver) {
         (Some(_), Some(_)) => {
             section.problem("driver", "a drive has either spec or driver; remove one of them");
@@ -179,7 +179,7 @@ fn cost(value: Value<'_, '_>) -> Option<CostModel> {
     let mut section = value.table()?;
     let before = section.problem_count();
     let mut rates = [OpRates { random_iops: 0, sequential_iops: 0, bytes_per_s: 0 }; 2];
-    section.read(&COST, &mut rates);
+    section.read(COST, &mut rates);
     let needed = ["read-iops", "read-bandwidth", "write-iops", "write-bandwidth"];
     let missing: Vec<&str> = needed.into_iter().filter(|key| !section.lines.has(key)).collect();
     if !missing.is_empty() {

@@ -37,7 +37,7 @@ impl ExportDraft {
     }
 }
 
-pub const EXPORT: [Key<ExportDraft>; 9] = [
+pub const EXPORT: &[Key<ExportDraft>] = &[
     key("volume", |to, at| at.text(&mut to.config.volume)),
     key("nbd", |to, at| {
         let base = at.base();
@@ -53,7 +53,7 @@ pub const EXPORT: [Key<ExportDraft>; 9] = [
 ];
 
 /// Keys that go with `vhost-user-blk`.
-pub const GUESTS: [Key<ExportDraft>; 14] = [
+pub const GUESTS: &[Key<ExportDraft>] = &[
     key("role", |to, at| at.word(&mut to.is_client, role)),
     key("socket-mode", |to, at| at.digits(&mut to.access.mode, listener::mode)),
     key("socket-owner", |to, at| at.some(&mut to.access.owner, listener::user)),
@@ -74,8 +74,8 @@ pub const GUESTS: [Key<ExportDraft>; 14] = [
 /// Reads a section.
 pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
     let mut draft = ExportDraft::default();
-    section.read(&EXPORT, &mut draft);
-    section.read(&GUESTS, &mut draft);
+    section.read(EXPORT, &mut draft);
+    section.read(GUESTS, &mut draft);
     let has = |key| section.lines.has(key);
     if section.lines.has_valid("nbd") && draft.config.nbd.is_empty() {
         section.problem("nbd", "nbd: the list is empty; add \"unix:PATH\"");

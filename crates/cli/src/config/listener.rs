@@ -14,7 +14,7 @@ use super::document::{Key, Section, Value, key, list};
 use super::key_lines::KeyLines;
 use super::words;
 
-pub const KEYS: [Key<ListenerConfig>; 7] = [
+pub const KEYS: &[Key<ListenerConfig>] = &[
     key("address", |to, at| at.path(&mut to.listen, words::address)),
     key("mode", |to, at| at.digits(&mut to.access.mode, mode)),
     key("owner", |to, at| at.some(&mut to.access.owner, user)),
@@ -30,7 +30,7 @@ pub const KEYS: [Key<ListenerConfig>; 7] = [
     }),
 ];
 
-const TLS: [Key<TlsConfig>; 4] = [
+const TLS: &[Key<TlsConfig>] = &[
     key("certificate", |to, at| at.path(&mut to.files.identity.certificate, pem_file)),
     key("key", |to, at| at.path(&mut to.files.identity.key, pem_file)),
     key("client-ca", |to, at| at.path(&mut to.files.client_ca, pem_file)),
@@ -40,7 +40,7 @@ const TLS: [Key<TlsConfig>; 4] = [
 /// Reads a section.
 pub fn read(mut section: Section<'_>) -> Option<(ListenerConfig, KeyLines)> {
     let mut config = ListenerConfig::new(Listen::Unix(PathBuf::new()));
-    section.read(&KEYS, &mut config);
+    section.read(KEYS, &mut config);
     if !section.lines.has("address") {
         section.missing("it has no address; add address = \"...\" of an export's nbd");
     }
@@ -59,7 +59,7 @@ pub fn tls(value: Value<'_, '_>) -> Option<TlsConfig> {
     let identity = Identity { certificate: PathBuf::new(), key: PathBuf::new() };
     let files = ServerFiles { identity, client_ca: None };
     let mut tls = TlsConfig { files, required: true };
-    section.read(&TLS, &mut tls);
+    section.read(TLS, &mut tls);
     let is_whole = section.lines.has_valid("certificate") && section.lines.has_valid("key");
     if !is_whole {
         section.missing("it needs certificate = \"FILE\" and key = \"FILE\"");

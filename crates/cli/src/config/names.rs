@@ -1,7 +1,7 @@
 //! `Names`: the sections of a kind by their names, for those that name them.
 //!
-//! Reports names that stand twice, and says what is wrong with a name that no section has. Called by
-//! plan.rs, controller.rs and group/members.rs.
+//! Reports names that stand twice, and says what is wrong with a name that no section has. Made by
+//! check.rs, which passes them to controller.rs and group/members.rs.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

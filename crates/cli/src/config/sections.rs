@@ -1,8 +1,8 @@
 //! First step: a TOML text to the library's settings, section by section.
 //!
-//! Each section has a file of its own with the table of its keys. A value is checked alone here, how
-//! values go together in plan.rs. Goes on after a mistake, so that all are reported at once. Called
-//! by `config::load`.
+//! Each section has a file of its own with the table of its keys. A value is checked alone here,
+//! how values go together in check.rs. Goes on after a mistake, so that all are reported at once.
+//! Called by `config::load`.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -61,8 +61,8 @@ pub fn read(text: &str, base: &Path, mut problems: Problems) -> (Sections, Probl
     (config.exports, lines.exports) = exports.filter_map(export::read).unzip();
     (config.listener_settings, lines.listeners) = listeners.filter_map(listener::read).unzip();
     if let Some(mut section) = server {
-        section.read(&SERVER, &mut config.server);
-        section.read(&DAEMON, &mut all.daemon);
+        section.read(SERVER, &mut config.server);
+        section.read(DAEMON, &mut all.daemon);
         lines.server = section.finish();
     }
     all.volumes = volumes.filter_map(volume::read).collect();
@@ -93,14 +93,14 @@ pub fn keys(title: &str) -> Vec<(&'static str, bool)> {
         keys.iter().map(|key| (key.name, key.is_list))
     }
     match title {
-        "[server]" => of(&server::SERVER).chain(of(&server::DAEMON)).collect(),
-        "[[listener]]" => of(&listener::KEYS).collect(),
-        "[[drive]]" => of(&drive::QUEUES).chain(of(&drive::KEYS)).collect(),
-        "[[controller]]" => of(&controller::KEYS).collect(),
+        "[server]" => of(server::SERVER).chain(of(server::DAEMON)).collect(),
+        "[[listener]]" => of(listener::KEYS).collect(),
+        "[[drive]]" => of(drive::QUEUES).chain(of(drive::KEYS)).collect(),
+        "[[controller]]" => of(controller::KEYS).collect(),
         "[[volume]]" => {
-            of(&volume::LAYOUT).chain(of(&drive::QUEUES)).chain(of(&volume::KEYS)).collect()
+            of(volume::LAYOUT).chain(of(drive::QUEUES)).chain(of(volume::KEYS)).collect()
         }
-        "[[export]]" => of(&export::EXPORT).chain(of(&export::GUESTS)).collect(),
+        "[[export]]" => of(export::EXPORT).chain(of(export::GUESTS)).collect(),
         "[[group]]" => group::keys().map(|key| (key, false)).collect(),
         _ => Vec::new(),
     }

@@ -1,6 +1,6 @@
 //! `[server]`: threads and limits of the library's server, and the daemon's own sockets and files.
 //!
-//! Owns both tables of keys, which sections.rs reads. Names of users and groups become numbers here.
+//! Owns both tables of keys, which sections.rs reads.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub struct DaemonConfig {
     pub state: Option<PathBuf>,
 }
 
-pub const SERVER: [Key<ServerConfig>; 8] = [
+pub const SERVER: &[Key<ServerConfig>] = &[
     list("cpus", |to, at| at.list(&mut to.cpus, words::cpu)),
     key("threads", |to, at| at.word(&mut to.threads, words::whole(1..=1024))),
     key("backend", |to, at| at.word(&mut to.backend, words::setting)),
@@ -37,7 +37,7 @@ pub const SERVER: [Key<ServerConfig>; 8] = [
     key("tls", |to, at| to.tls = listener::tls(at)),
 ];
 
-pub const DAEMON: [Key<DaemonConfig>; 7] = [
+pub const DAEMON: &[Key<DaemonConfig>] = &[
     key("control", |to, at| at.path(&mut to.control, words::control)),
     key("control-mode", |to, at| at.digits(&mut to.control_access.mode, listener::mode)),
     key("control-owner", |to, at| at.some(&mut to.control_access.owner, listener::user)),

@@ -1,7 +1,7 @@
 //! `[[volume]]`: how drives are laid out and served, and the cache over them.
 //!
 //! Owns the table of keys, of which those of queues are drive.rs's and those of the cache
-//! millrace-console's. Called by sections.rs; plan.rs finds the drives by their names.
+//! millrace-console's. Called by sections.rs; check.rs finds the drives by their names.
 
 use millrace::{
     CHUNK_SECTORS, CacheConfig, DriveOptions, Stack, VolumeConfig, default_layout, default_serving,
@@ -25,7 +25,7 @@ pub struct VolumeDraft {
     pub queues: DriveOptions,
 }
 
-pub const LAYOUT: [Key<VolumeDraft>; 3] = [
+pub const LAYOUT: &[Key<VolumeDraft>] = &[
     key("layout", |to, at| at.word(&mut to.config.layout, layout)),
     key("chunk", |to, at| {
         let layout = to.config.layout;
@@ -35,7 +35,7 @@ pub const LAYOUT: [Key<VolumeDraft>; 3] = [
 ];
 
 /// Keys after those of queues. A high mark that is given sets the usual low one.
-pub const KEYS: [Key<VolumeConfig>; 6] = [
+pub const KEYS: &[Key<VolumeConfig>] = &[
     key("serving", |to, at| at.word(&mut to.serving.serving, words::serving)),
     key("plug-high", |to, at| {
         at.word(&mut to.serving.plug_high, requests);
@@ -74,9 +74,9 @@ pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
     let name = section.name();
     let mut volume = VolumeDraft::default();
     volume.config.layout = Layout::Stripe { chunk_sectors: CHUNK_SECTORS };
-    section.read(&LAYOUT, &mut volume);
+    section.read(LAYOUT, &mut volume);
     read_queues(&mut section, &mut volume.queues);
-    section.read(&KEYS, &mut volume.config);
+    section.read(KEYS, &mut volume.config);
     let (config, drives) = (&mut volume.config, volume.drives.len());
     if drives == 0 {
         section.missing("it has no drive; add drives = [\"...\"]");

@@ -1,6 +1,6 @@
 //! What a configuration says that is allowed but perhaps not meant: one line of text for each.
 //!
-//! Called by plan.rs for a plan without contradictions that it found. Pure.
+//! Called by check.rs. Pure.
 
 use std::collections::HashSet;
 
@@ -72,9 +72,9 @@ fn shares_of_caches(plan: &ServePlan) -> impl Iterator<Item = Warning> {
     })
 }
 
-/// Latency targets that nothing keeps, since a drive has another scheduler, or that a modelled drive
-/// cannot keep: of those it is known before anything runs. A line for each volume of the group's
-/// exports.
+/// Latency targets that nothing keeps, since a drive has another scheduler, or that a modelled
+/// drive cannot keep: of those it is known before anything runs. A line for each volume of the
+/// group's exports.
 fn targets(plan: &ServePlan) -> impl Iterator<Item = Warning> {
     let groups = plan.config.groups.iter().zip(&plan.lines.groups);
     let targets = groups.filter_map(|(group, lines)| Some((group, group.latency_target?, lines)));

@@ -1,7 +1,7 @@
 //! How groups stand to each other, and who is in them: contradictions found.
 //!
 //! The second step of `[[group]]` sections and of the keys `group` and `group-each` of an export.
-//! Called by plan.rs.
+//! Called by check.rs.
 
 use std::collections::HashSet;
 
