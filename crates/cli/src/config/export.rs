@@ -87,9 +87,7 @@ pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
         let text = "it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for machines";
         section.missing(text);
     }
-    // A name that is wrong is not replaced by the volume's: that may be another export's.
-    let is_named = !has("name") || section.lines.has_valid("name");
-    if !has("name") {
+    if !section.lines.has_valid("name") && draft.config.name.is_empty() {
         draft.config.name.clone_from(&draft.config.volume);
     }
     section.lines.line = section.lines.at("volume");
@@ -102,7 +100,7 @@ pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
         }
     }
     let lines = section.finish();
-    (is_named && lines.has_valid("volume")).then_some((config, lines))
+    lines.has_valid("volume").then_some((config, lines))
 }
 
 /// Puts the socket for virtual machines together, and checks that its keys go together.
