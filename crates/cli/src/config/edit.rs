@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow, bail};
 use millrace::nearest;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, TableLike, Value, value};
 
-use super::sections::keys;
+use super::sections::is_list;
 
 /// Sections that can be added and removed by name.
 pub const SECTIONS: [&str; 4] = ["drive", "volume", "export", "group"];
@@ -119,8 +119,7 @@ fn name_of(table: &Table) -> Option<&str> {
 
 /// A word as a value: a number, true or false, a list or a string.
 fn value_of(section: &str, key: &str, word: &str) -> Value {
-    let keys = keys(&format!("[[{section}]]"));
-    if keys.contains(&(key, true)) && !word.starts_with('[') {
+    if is_list(&format!("[[{section}]]"), key) && !word.starts_with('[') {
         return Value::Array(word.split(',').map(str::trim).collect::<Array>());
     }
     match word.parse::<Value>() {

@@ -90,25 +90,25 @@ pub fn mode(digits: &str, base: Option<u32>) -> Result<u32, String> {
 
 /// Reads the name or number of a user.
 pub fn user(text: &str) -> Result<u32, String> {
-    if let Ok(number) = text.parse() {
-        return Ok(number);
-    }
-    match User::from_name(text) {
-        Ok(Some(user)) => Ok(user.uid.as_raw()),
-        Ok(None) => Err("there is no user of this name; write another, or a number".to_owned()),
-        Err(error) => Err(format!("the system cannot say which user that is: {error}")),
-    }
+    let find = |name: &str| User::from_name(name).map(|user| Some(user?.uid.as_raw()));
+    number_of(text, "user", find)
 }
 
 /// Reads the name or number of a group.
 pub fn group(text: &str) -> Result<u32, String> {
-    if let Ok(number) = text.parse() {
-        return Ok(number);
-    }
-    match Group::from_name(text) {
-        Ok(Some(group)) => Ok(group.gid.as_raw()),
-        Ok(None) => Err("there is no group of this name; write another, or a number".to_owned()),
-        Err(error) => Err(format!("the system cannot say which group that is: {error}")),
+    let find = |name: &str| Group::from_name(name).map(|group| Some(group?.gid.as_raw()));
+    number_of(text, "group", find)
+}
+
+fn number_of(
+    text: &str,
+    kind: &str,
+    find: impl Fn(&str) -> nix::Result<Option<u32>>,
+) -> Result<u32, String> {
+    match text.parse().map_or_else(|_| find(text), |number| Ok(Some(number))) {
+        Ok(Some(number)) => Ok(number),
+        Ok(None) => Err(format!("there is no {kind} of this name; write another, or a number")),
+        Err(error) => Err(format!("the system cannot say which {kind} that is: {error}")),
     }
 }
 

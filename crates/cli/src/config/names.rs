@@ -3,7 +3,6 @@
 //! Reports names that stand twice, and says what is wrong with a name that no section has. Made by
 //! check.rs, which passes them to controller.rs and group/members.rs.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use millrace::DEFAULT_GROUP;
@@ -17,8 +16,8 @@ pub struct Names<'a> {
     /// The kind, such as `drive`.
     kind: &'static str,
     list: Vec<&'a str>,
-    /// The number of the first section of each name.
-    numbers: HashMap<&'a str, usize>,
+    /// The number of the first section of each name, and its line.
+    first: HashMap<&'a str, (usize, usize)>,
     /// Names of sections that could not be read: naming one of them is not wrong.
     lost: &'a HashSet<String>,
 }
@@ -31,23 +30,19 @@ impl<'a> Names<'a> {
         lost: &'a HashSet<String>,
         problems: &mut Problems,
     ) -> Names<'a> {
-        let (mut list, mut numbers, mut first_lines) = (Vec::new(), HashMap::new(), Vec::new());
+        let (mut list, mut first) = (Vec::new(), HashMap::new());
         for (number, (name, lines)) in sections.enumerate() {
             let line = lines.at("name");
             list.push(name.as_str());
-            first_lines.push(line);
-            match numbers.entry(name.as_str()) {
-                Entry::Occupied(first) => {
-                    let first: usize = first_lines[*first.get()];
-                    let text = format!(
-                        "name = \"{name}\": the {kind} of line {first} has this name; choose another"
-                    );
-                    problems.add(line, text);
-                }
-                Entry::Vacant(free) => drop(free.insert(number)),
+            let (other, first) = *first.entry(name.as_str()).or_insert((number, line));
+            if other != number {
+                let text = format!(
+                    "name = \"{name}\": the {kind} of line {first} has this name; choose another"
+                );
+                problems.add(line, text);
             }
         }
-        Names { kind, list, numbers, lost }
+        Names { kind, list, first, lost }
     }
 
     /// The number of the first section of a name; none if that section could not be read.
@@ -55,7 +50,7 @@ impl<'a> Names<'a> {
     /// # Errors
     /// There is no such section. The text names the nearest.
     pub fn find(&self, wanted: &str) -> Result<Option<usize>, String> {
-        if let Some(number) = self.numbers.get(wanted) {
+        if let Some((number, _)) = self.first.get(wanted) {
             return Ok(Some(*number));
         }
         if self.lost.contains(wanted) {

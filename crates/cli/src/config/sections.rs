@@ -76,38 +76,33 @@ pub fn read(text: &str, base: &Path, mut problems: Problems) -> (Sections, Probl
     (all, document.problems.into_inner())
 }
 
-/// All sections, as errors call them.
-const TITLES: [&str; 7] = [
-    "[server]",
-    "[[listener]]",
-    "[[drive]]",
-    "[[controller]]",
-    "[[volume]]",
-    "[[export]]",
-    "[[group]]",
+/// Returns the keys of a section, each with whether it has a list.
+type KeyList = fn() -> Vec<(&'static str, bool)>;
+
+/// All sections as errors call them, with their keys; without `name`, which most sections have.
+const SECTIONS: [(&str, KeyList); 7] = [
+    ("[server]", || names(server::SERVER).chain(names(server::DAEMON)).collect()),
+    ("[[listener]]", || names(listener::KEYS).collect()),
+    ("[[drive]]", || names(drive::QUEUES).chain(names(drive::KEYS)).collect()),
+    ("[[controller]]", || names(controller::KEYS).collect()),
+    ("[[volume]]", || {
+        names(volume::LAYOUT).chain(names(drive::QUEUES)).chain(names(volume::KEYS)).collect()
+    }),
+    ("[[export]]", || names(export::EXPORT).chain(names(export::GUESTS)).collect()),
+    ("[[group]]", || group::keys().map(|key| (key, false)).collect()),
 ];
 
-/// The keys of a section, and whether each has a list; without `name`, which most sections have.
-pub fn keys(title: &str) -> Vec<(&'static str, bool)> {
-    fn of<T>(keys: &[Key<T>]) -> impl Iterator<Item = (&'static str, bool)> {
-        keys.iter().map(|key| (key.name, key.is_list))
-    }
-    match title {
-        "[server]" => of(server::SERVER).chain(of(server::DAEMON)).collect(),
-        "[[listener]]" => of(listener::KEYS).collect(),
-        "[[drive]]" => of(drive::QUEUES).chain(of(drive::KEYS)).collect(),
-        "[[controller]]" => of(controller::KEYS).collect(),
-        "[[volume]]" => {
-            of(volume::LAYOUT).chain(of(drive::QUEUES)).chain(of(volume::KEYS)).collect()
-        }
-        "[[export]]" => of(export::EXPORT).chain(of(export::GUESTS)).collect(),
-        "[[group]]" => group::keys().map(|key| (key, false)).collect(),
-        _ => Vec::new(),
-    }
+fn names<T>(keys: &[Key<T>]) -> impl Iterator<Item = (&'static str, bool)> {
+    keys.iter().map(|key| (key.name, key.is_list))
+}
+
+/// Whether a key of a section has a list.
+pub fn is_list(title: &str, key: &str) -> bool {
+    SECTIONS.iter().any(|(known, keys)| *known == title && keys().contains(&(key, true)))
 }
 
 /// Titles of the sections that have a key.
-fn sections_of(wanted: &str) -> Vec<&'static str> {
-    let has = |title: &&str| keys(title).iter().any(|(key, _)| *key == wanted);
-    TITLES.into_iter().filter(has).collect()
+fn sections_of(key: &str) -> Vec<&'static str> {
+    let has = |(_, keys): &&(_, KeyList)| keys().iter().any(|(known, _)| *known == key);
+    SECTIONS.iter().filter(has).map(|(title, _)| *title).collect()
 }

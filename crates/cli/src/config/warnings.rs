@@ -9,6 +9,7 @@ use millrace_drives::usual_times;
 
 use super::group::members::volumes_of;
 use super::group::targets::{TargetQuery, by_cache};
+use super::key_lines::KeyLines;
 use super::plan::{LocatedDrive, ServePlan};
 
 /// The warnings of a plan. `unused` are drives that no volume names.
@@ -37,28 +38,37 @@ fn without_effect(plan: &ServePlan) -> Vec<Warning> {
     pinned.map(|lines| (lines.at("pin-memory"), text.to_owned())).collect()
 }
 
-fn idle_controllers<'a>(
-    plan: &'a ServePlan,
-    unused: &'a [&LocatedDrive],
-) -> impl Iterator<Item = Warning> + 'a {
-    let drives = plan.config.drives().chain(unused.iter().map(|(drive, _)| drive));
-    let named: HashSet<&str> = drives.filter_map(|one| one.spec.controller.as_deref()).collect();
-    let controllers = plan.config.controllers.iter().zip(&plan.lines.controllers);
-    let idle = controllers.filter(move |(one, _)| !named.contains(one.name.as_str()));
-    idle.map(|(one, lines)| {
-        (lines.line, format!("controller \"{}\" is named by no drive", one.name))
-    })
+/// Sections that nobody names.
+fn idle<'a>(
+    sections: impl Iterator<Item = (&'a String, &'a KeyLines)>,
+    named: impl Iterator<Item = &'a str>,
+    text: impl Fn(&str) -> String,
+) -> Vec<Warning> {
+    let named: HashSet<&str> = named.collect();
+    let idle = sections.filter(|(name, _)| !named.contains(name.as_str()));
+    idle.map(|(name, lines)| (lines.line, text(name))).collect()
 }
 
-fn idle_groups(plan: &ServePlan) -> impl Iterator<Item = Warning> {
+fn idle_controllers(plan: &ServePlan, unused: &[&LocatedDrive]) -> Vec<Warning> {
+    let drives = plan.config.drives().chain(unused.iter().map(|(drive, _)| drive));
+    let named = drives.filter_map(|drive| drive.spec.controller.as_deref());
+    let controllers = plan.config.controllers.iter().map(|one| &one.name);
+    let text = |name: &str| format!("controller \"{name}\" is named by no drive");
+    idle(controllers.zip(&plan.lines.controllers), named, text)
+}
+
+fn idle_groups(plan: &ServePlan) -> Vec<Warning> {
     let parents = plan.config.groups.iter().filter_map(|group| group.parent.as_deref());
     let exports = plan.config.exports.iter().map(|export| export.group_name());
-    let named: HashSet<&str> = parents.chain(exports).chain([DEFAULT_GROUP]).collect();
-    let groups = plan.config.groups.iter().zip(&plan.lines.groups);
-    let idle = groups.filter(move |(group, _)| !named.contains(group.name.as_str()));
-    idle.map(|(group, lines)| {
-        (lines.line, format!("group \"{}\" is named by no export", group.name))
-    })
+    let groups = plan.config.groups.iter().map(|group| &group.name).zip(&plan.lines.groups);
+    let text = |name: &str| format!("group \"{name}\" is named by no export");
+    idle(groups, parents.chain(exports).chain([DEFAULT_GROUP]), text)
+}
+
+fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
+    let exported = plan.config.exports.iter().map(|export| export.volume.as_str());
+    let volumes = plan.config.volumes.iter().map(|volume| &volume.name).zip(&plan.lines.volumes);
+    idle(volumes, exported, |name| format!("volume \"{name}\" is not exported"))
 }
 
 /// Shares and targets of groups where a cache knows no groups: a line for each cached volume of the
@@ -89,11 +99,4 @@ fn targets(plan: &ServePlan) -> impl Iterator<Item = Warning> {
             said.map(|text| (lines.at("latency-target"), text))
         })
     })
-}
-
-fn idle_volumes(plan: &ServePlan) -> impl Iterator<Item = Warning> {
-    let exported: HashSet<&str> =
-        plan.config.exports.iter().map(|export| export.volume.as_str()).collect();
-    let idle = plan.volumes().filter(move |(volume, _)| !exported.contains(volume.name.as_str()));
-    idle.map(|(volume, line)| (line, format!("volume \"{}\" is not exported", volume.name)))
 }
