@@ -4,10 +4,10 @@
 
 use std::collections::HashSet;
 
-use millrace::DEFAULT_GROUP;
+use millrace::{DEFAULT_GROUP, GroupConfig, LatencyTarget, VolumeConfig};
 use millrace_drives::usual_times;
 
-use super::group::members::volumes_of;
+use super::group::members::volumes_by_group;
 use super::group::targets::{TargetQuery, by_cache};
 use super::key_lines::KeyLines;
 use super::plan::{LocatedDrive, ServePlan};
@@ -17,8 +17,7 @@ pub fn of(plan: &ServePlan, unused: &[&LocatedDrive]) -> Vec<String> {
     let mut found = without_effect(plan);
     found.extend(idle_controllers(plan, unused));
     found.extend(idle_groups(plan));
-    found.extend(shares_of_caches(plan));
-    found.extend(targets(plan));
+    found.extend(ignored_settings(plan));
     found.extend(unused.iter().map(|(drive, lines)| {
         let text = format!("drive \"{}\" is in no volume; it is not opened", drive.name);
         (lines.at("name"), text)
@@ -71,32 +70,29 @@ fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
     idle(volumes, exported, |name| format!("volume \"{name}\" is not exported"))
 }
 
-/// Shares and targets of groups where a cache knows no groups: a line for each cached volume of the
-/// group's exports.
-fn shares_of_caches(plan: &ServePlan) -> impl Iterator<Item = Warning> {
-    let groups = plan.config.groups.iter().zip(&plan.lines.groups);
-    groups.flat_map(|(group, lines)| {
-        let cached = volumes_of(&plan.config, &group.name).filter(|one| one.cache.is_some());
-        let said = cached.filter_map(|volume| by_cache(group, &volume.name, |_| true));
-        said.map(|text| (lines.line, text))
-    })
+/// Shares and targets of groups where a cache knows no groups, and latency targets that nothing
+/// keeps: a line for each volume of the group's exports.
+fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
+    let (used, mut shares, mut targets) = (volumes_by_group(&plan.config), Vec::new(), Vec::new());
+    for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {
+        for volume in used.get(group.name.as_str()).into_iter().flatten() {
+            let by_cache = volume.cache.and_then(|_| by_cache(group, &volume.name, |_| true));
+            shares.extend(by_cache.map(|text| (lines.line, text)));
+            let unkept = group.latency_target.and_then(|target| unkept(group, target, volume));
+            targets.extend(unkept.map(|text| (lines.at("latency-target"), text)));
+        }
+    }
+    shares.extend(targets);
+    shares
 }
 
-/// Latency targets that nothing keeps, since a drive has another scheduler, or that a modelled
-/// drive cannot keep: of those it is known before anything runs. A line for each volume of the
-/// group's exports.
-fn targets(plan: &ServePlan) -> impl Iterator<Item = Warning> {
-    let groups = plan.config.groups.iter().zip(&plan.lines.groups);
-    let targets = groups.filter_map(|(group, lines)| Some((group, group.latency_target?, lines)));
-    targets.flat_map(|(group, target, lines)| {
-        volumes_of(&plan.config, &group.name).filter_map(move |volume| {
-            let said = volume.drives.iter().find_map(|drive| {
-                let (drive_name, volume) = (drive.name.as_str(), volume.name.as_str());
-                let asked = TargetQuery { group: &group.name, target, drive: drive_name, volume };
-                let by_model = || asked.by_model(usual_times(&drive.spec)?);
-                asked.by_scheduler(drive.options.scheduler).or_else(by_model)
-            });
-            said.map(|text| (lines.at("latency-target"), text))
-        })
+/// That a drive of a volume has another scheduler than the one that keeps latency targets, or that
+/// a modelled drive cannot keep it, which is known before anything runs.
+fn unkept(group: &GroupConfig, target: LatencyTarget, volume: &VolumeConfig) -> Option<String> {
+    volume.drives.iter().find_map(|drive| {
+        let (group, volume) = (group.name.as_str(), volume.name.as_str());
+        let asked = TargetQuery { group, target, drive: &drive.name, volume };
+        let by_model = || asked.by_model(usual_times(&drive.spec)?);
+        asked.by_scheduler(drive.options.scheduler).or_else(by_model)
     })
 }

@@ -3,7 +3,7 @@
 //! The second step of `[[group]]` sections and of the keys `group` and `group-each` of an export.
 //! Called by check.rs.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, ServeConfig, VolumeConfig};
 
@@ -121,12 +121,17 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The volumes that clients of a group use.
-pub fn volumes_of<'a>(
-    config: &'a ServeConfig,
-    group: &'a str,
-) -> impl Iterator<Item = &'a VolumeConfig> {
-    let exports = config.exports.iter().filter(|export| export.group_name() == group);
-    let used: HashSet<&str> = exports.map(|export| export.volume.as_str()).collect();
-    config.volumes.iter().filter(move |volume| used.contains(volume.name.as_str()))
+/// The volumes that clients of each group use, in the order of the configuration.
+pub fn volumes_by_group(config: &ServeConfig) -> HashMap<&str, Vec<&VolumeConfig>> {
+    let mut users: HashMap<&str, HashSet<&str>> = HashMap::new();
+    for export in &config.exports {
+        users.entry(&export.volume).or_default().insert(export.group_name());
+    }
+    let mut volumes: HashMap<&str, Vec<&VolumeConfig>> = HashMap::new();
+    for volume in &config.volumes {
+        for group in users.get(volume.name.as_str()).into_iter().flatten() {
+            volumes.entry(group).or_default().push(volume);
+        }
+    }
+    volumes
 }
