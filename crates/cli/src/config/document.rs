@@ -38,13 +38,13 @@ pub const fn list<T>(name: &'static str, read: fn(&mut T, Value<'_, '_>)) -> Key
 /// The document that sections are of.
 pub struct Document<'a> {
     pub lines: LineIndex,
-    /// Where relative paths begin.
+    /// Folder of relative paths.
     pub base: &'a Path,
     /// Titles of the sections that have a key.
     pub sections_of: fn(&str) -> Vec<&'static str>,
     pub problems: RefCell<Problems>,
-    /// Names of sections that are none that there may be, or could not be read: what names one of
-    /// them is not wrong itself.
+    /// Names of unknown sections, and of sections that could not be read. A reference to one of
+    /// them is not reported as well.
     pub lost: RefCell<HashSet<String>>,
 }
 
@@ -53,14 +53,13 @@ impl Document<'_> {
         self.problems.borrow_mut().add(line, text);
     }
 
-    /// Notes that the section of a name could not be read. Whoever names it may have written the
-    /// name without what is wrong in it.
+    /// Notes that the section of a name could not be read. References may have the name without its
+    /// control characters.
     pub fn lose(&self, name: &str) {
         self.lost.borrow_mut().extend([name.to_owned(), name.replace(char::is_control, "")]);
     }
 
-    /// For a key that is known in other sections only, often since it was pasted below the wrong
-    /// one: in which.
+    /// Names the sections of a key that was put below a wrong one.
     fn elsewhere(&self, key: &str) -> String {
         match (self.sections_of)(key).join(" or ") {
             none if none.is_empty() => none,
@@ -71,9 +70,9 @@ impl Document<'_> {
 
 /// One `[section]` or `[[section]]`, or the whole document.
 pub struct Section<'a> {
-    /// How it is called in messages, such as `[[drive]]`.
+    /// Name in messages, such as `[[drive]]`.
     title: String,
-    /// What stands before its keys in the text: `cost.`, or nothing.
+    /// Text before its keys in messages: `cost.`, or nothing.
     prefix: String,
     /// Line of its heading.
     begin: usize,
@@ -104,7 +103,7 @@ pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTab
     DeTable::parse(text).map_err(wrong).ok()
 }
 
-/// What to do about a `[[volume]]` that stands below a table of its own, `[volume.cache]`: for TOML
+/// Advice about a `[[volume]]` that stands below a table of its own, `[volume.cache]`: for TOML
 /// that table makes `volume` something else than a list.
 fn order_hint(text: &str, number: usize) -> String {
     let line = text.lines().nth(number - 1).unwrap_or_default().trim();
@@ -226,7 +225,7 @@ impl<'a> Section<'a> {
         items(entry.value).into_iter().filter_map(section).collect()
     }
 
-    /// Takes all keys out that nobody has taken, with their line and text, by line.
+    /// Takes all keys out that no table has, with their lines and texts, ordered by line.
     pub fn rest(&mut self) -> Vec<(String, usize, String)> {
         let mut rest = Vec::new();
         for entry in std::mem::take(&mut self.entries) {
@@ -242,7 +241,7 @@ impl<'a> Section<'a> {
         rest
     }
 
-    /// The keys that were asked for so far.
+    /// Keys that were asked for so far.
     pub fn known(&self) -> &[&'static str] {
         &self.known
     }
@@ -251,7 +250,7 @@ impl<'a> Section<'a> {
         self.document.problems.borrow().count()
     }
 
-    /// Reports what is wrong at the line of a key.
+    /// Reports a problem at the line of a key.
     pub fn problem(&self, key: &str, text: impl Into<String>) {
         self.document.problem(self.lines.at(key), text);
     }
@@ -261,12 +260,15 @@ impl<'a> Section<'a> {
         self.document.problem(self.begin, format!("{}: {what}", self.title));
     }
 
-    /// Reports each key that nobody has taken; the lines of the others stay.
+    /// Reports each key that no table has, and returns the lines of the others.
     pub fn finish(self) -> KeyLines {
         for entry in &self.entries {
-            let like = match nearest(&entry.key, self.known.iter().copied()) {
-                none if none.is_empty() => self.document.elsewhere(&entry.key),
-                like => like,
+            // A key of another section is a better guess than a similar key of this one; a section
+            // is no key.
+            let is_key = !items(entry.value).iter().any(|item| item.get_ref().is_table());
+            let like = match self.document.elsewhere(&entry.key) {
+                elsewhere if is_key && !elsewhere.is_empty() => elsewhere,
+                _ => nearest(&entry.key, self.known.iter().copied()),
             };
             let (key, title, known) = (&entry.key, &self.title, self.known.join(", "));
             let text = format!("unknown key \"{key}\" in {title}{like} (known: {known})");
@@ -275,7 +277,7 @@ impl<'a> Section<'a> {
         self.lines
     }
 
-    /// Reports each section that nobody has taken, whose names are lost.
+    /// Reports each section that there is not; their names are lost.
     pub fn finish_root(self) {
         for item in self.entries.iter().flat_map(|entry| items(entry.value)) {
             let name = item.get_ref().get("name").and_then(|name| name.get_ref().as_str());
@@ -302,24 +304,23 @@ pub struct Value<'s, 'a> {
 }
 
 impl<'a> Value<'_, 'a> {
-    /// Reports what is wrong with it, behind the key as it is written.
+    /// Reports a problem; the text goes behind the key as it is written.
     fn refuse(&self, text: &str) {
         let key = format!("{}{}", self.section.prefix, self.key);
         self.section.document.problem(self.entry.line, format!("{key}{text}"));
     }
 
-    /// Where relative paths begin.
+    /// Folder of relative paths.
     pub fn base(&self) -> &'a Path {
         self.section.document.base
     }
 
-    /// Whether the value is a table.
+    /// True if the value is a table.
     pub fn is_table(&self) -> bool {
         self.entry.value.get_ref().is_table()
     }
 
-    /// One value, by its text, which `set` puts where it belongs; numbers, true and false count as
-    /// text.
+    /// Gives the text of one value to `set`; numbers, true and false count as text.
     pub fn set(self, set: impl FnOnce(&str) -> Result<(), String>) {
         match scalar(self.entry.value.get_ref()) {
             None => self.refuse(" must be one value, not a list or section"),
@@ -330,17 +331,17 @@ impl<'a> Value<'_, 'a> {
         }
     }
 
-    /// One value, by its text.
+    /// Reads one value from its text.
     pub fn word<T>(self, place: &mut T, parse: impl FnOnce(&str) -> Result<T, String>) {
         self.set(|text| parse(text).map(|value| *place = value));
     }
 
-    /// One value that may be left out, by its text.
+    /// Reads one value of a setting that may be absent from its text.
     pub fn some<T>(self, place: &mut Option<T>, parse: impl FnOnce(&str) -> Result<T, String>) {
         self.word(place, |text| parse(text).map(Some));
     }
 
-    /// A path or an address, by its text; relative paths begin at the base.
+    /// Reads a path or an address from its text and the folder of relative paths.
     pub fn path<P, T: From<P>>(
         self,
         place: &mut T,
@@ -350,7 +351,7 @@ impl<'a> Value<'_, 'a> {
         self.word(place, |text| parse(text, base).map(T::from));
     }
 
-    /// A number by its digits and their base, or a text, which has no base.
+    /// Reads a number from its digits and their base, or from a text, which has no base.
     pub fn digits(
         self,
         place: &mut Option<u32>,
@@ -369,7 +370,7 @@ impl<'a> Value<'_, 'a> {
         }
     }
 
-    /// A string.
+    /// Reads a string.
     pub fn text<T: From<String>>(self, place: &mut T) {
         match self.entry.value.get_ref() {
             DeValue::String(text) => *place = text.to_string().into(),
@@ -377,7 +378,7 @@ impl<'a> Value<'_, 'a> {
         }
     }
 
-    /// A string that fits a line of a message; others would be taken for lines of their own.
+    /// Reads a string that fits a line of a message: its lines would be taken for messages.
     pub fn name<T: From<String>>(self, place: &mut T) {
         let text = self.entry.value.get_ref().as_str().unwrap_or_default();
         if let Some(wrong) = text.chars().find(|letter| letter.is_control()) {
@@ -389,7 +390,7 @@ impl<'a> Value<'_, 'a> {
         self.text(place);
     }
 
-    /// True or false.
+    /// Reads true or false.
     pub fn flag(self, place: &mut bool) {
         match self.entry.value.get_ref().as_bool() {
             Some(value) => *place = value,
@@ -397,7 +398,7 @@ impl<'a> Value<'_, 'a> {
         }
     }
 
-    /// A list, each item by its text; a single value counts as a list of one.
+    /// Reads a list, each item from its text; a single value counts as a list of one.
     pub fn list<P, T: From<Vec<P>>>(
         self,
         place: &mut T,
@@ -422,7 +423,7 @@ impl<'a> Value<'_, 'a> {
         *place = list.into();
     }
 
-    /// A table that stands in the section: `key = { ... }` or `key.... = ...`.
+    /// Returns the table of `key = { ... }` or `key.... = ...` as a section of its own.
     pub fn table(self) -> Option<Section<'a>> {
         let (key, title) = (self.key, format!("{} of {}", self.key, self.section.title));
         let DeValue::Table(table) = self.entry.value.get_ref() else {

@@ -12,11 +12,11 @@ use super::key_lines::KeyLines;
 use super::paths;
 use super::words::{self, SECOND_NS};
 
-/// What has become of the key `stack`.
+/// Advice about the former key `stack`.
 const STACK_MOVED: &str = "a setting of `millrace-lab bench --stack`; every drive of the daemon has \
                            stack mq: delete this key";
 
-/// Keys that a drive has, or a volume for those of its drives that have not.
+/// Keys of a drive, or of a volume for those of its drives that do not have them.
 pub const QUEUES: &[Key<DriveOptions>] = &[
     key("scheduler", |to, at| at.word(&mut to.scheduler, words::setting)),
     key("software-queues", |to, at| at.word(&mut to.software_queues, words::setting)),
@@ -43,7 +43,7 @@ const COST: &[Key<[OpRates; 2]>] = &[
     key("write-bandwidth", |[_, to], at| at.word(&mut to.bytes_per_s, bandwidth)),
 ];
 
-/// A drive before it is known what it is.
+/// A drive whose spec has not been read yet.
 pub struct DriveDraft {
     options: DriveOptions,
     controller: Option<String>,
@@ -214,7 +214,7 @@ fn bandwidth(text: &str) -> Result<u64, String> {
     }
 }
 
-/// How long a request may take before it is looked after; 0: for ever.
+/// Time after which a request without an answer is looked after; 0: never.
 fn timeout(text: &str) -> Result<u64, String> {
     words::duration(text, &(0..=24 * 3600 * SECOND_NS))
 }

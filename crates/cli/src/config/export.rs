@@ -135,7 +135,7 @@ fn check_guests(draft: &mut ExportDraft, section: &Section<'_>) {
     }
 }
 
-/// Whether the frontend makes the socket.
+/// Reads `role`: true if the frontend makes the socket.
 fn role(text: &str) -> Result<bool, String> {
     words::choice(text, &[("server", false), ("client", true)])
 }

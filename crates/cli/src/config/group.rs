@@ -98,7 +98,7 @@ fn find(key: &str) -> Option<&'static Row> {
     KEYS.iter().find(|(known, ..)| *known == key)
 }
 
-/// Whether groups have a setting of that name.
+/// True if groups have a setting of that name.
 pub fn is_key(key: &str) -> bool {
     find(key).is_some()
 }

@@ -33,12 +33,12 @@ impl KeyLines {
         self.keys.iter().filter(move |(key, _)| *key == wanted).map(|(_, line)| *line)
     }
 
-    /// Whether a key is written.
+    /// True if a key is written.
     pub fn has(&self, key: &str) -> bool {
         self.find(key).next().is_some()
     }
 
-    /// Whether a key is written, and its value was accepted.
+    /// True if a key is written and its value was accepted.
     pub fn has_valid(&self, key: &str) -> bool {
         self.has(key) && !self.refused.contains(&key)
     }

@@ -13,20 +13,20 @@ use super::server::DaemonConfig;
 /// A drive of the file, with its lines.
 pub type LocatedDrive = (DriveConfig, KeyLines);
 
-/// What is to be served, and how.
+/// A checked configuration.
 #[derive(Debug)]
 pub struct ServePlan {
     /// The file, for messages.
     pub file: String,
-    /// What the library opens and serves.
+    /// Settings of the library.
     pub config: ServeConfig,
-    /// Where parts of it stand in the file.
+    /// Lines of `config`, `daemon` and their keys.
     pub lines: Lines,
     /// Addresses of NBD, as `ServeConfig::listeners` has them.
     pub listeners: Vec<ListenerPlan>,
     /// Settings of the daemon itself.
     pub daemon: DaemonConfig,
-    /// What is allowed but perhaps not meant.
+    /// Settings that are allowed but perhaps not meant, with file and line.
     pub warnings: Vec<String>,
 }
 
@@ -84,7 +84,7 @@ pub struct ListenerPlan {
     pub address: Listen,
     /// Where it stands in the file first.
     pub line: usize,
-    /// What is served there, by place in `ServeConfig::exports`.
+    /// Exports served there, by place in `ServeConfig::exports`.
     pub exports: Vec<usize>,
     /// Its TLS, if it has any.
     pub tls: Option<TlsConfig>,

@@ -110,8 +110,7 @@ const HEADINGS: [&str; 7] = [
     "## `[[export]]`",
 ];
 
-/// What the configuration comes to with one key more, as the document writes its value. A key that
-/// stands there already gets the value instead.
+/// Loads the configuration with one key more, whose value is written as in the document.
 fn with(heading: &str, key: &str, value: &str) -> Result<ServeConfig, Problems> {
     let is_toml =
         value.starts_with('"') || value.starts_with("0o") || matches!(value, "true" | "false");
@@ -122,7 +121,7 @@ fn with(heading: &str, key: &str, value: &str) -> Result<ServeConfig, Problems> 
     load("m.toml", &text, Path::new("")).map(|plan| plan.config)
 }
 
-/// Whether a text of the document is a value and nothing else, and that value.
+/// The value, if a text of the document is a value and nothing else.
 fn literal(text: &str) -> Option<&str> {
     let code = text.strip_prefix('`').and_then(|text| text.strip_suffix('`'));
     code.filter(|code| !code.contains('`')).or_else(|| text.parse::<u64>().ok().map(|_| text))

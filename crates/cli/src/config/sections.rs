@@ -32,8 +32,8 @@ pub struct Sections {
     pub drives: Vec<(DriveConfig, KeyLines)>,
     /// `[[volume]]` sections.
     pub volumes: Vec<(VolumeDraft, KeyLines)>,
-    /// Names of sections that are none that there may be, or could not be read: what names one of
-    /// them is not wrong itself.
+    /// Names of unknown sections, and of sections that could not be read. A reference to one of
+    /// them is not reported as well.
     pub lost: HashSet<String>,
     /// There is a section that may be meant for an export.
     pub has_exports: bool,
@@ -96,7 +96,7 @@ fn names<T>(keys: &[Key<T>]) -> impl Iterator<Item = (&'static str, bool)> {
     keys.iter().map(|key| (key.name, key.is_list))
 }
 
-/// Whether a key of a section has a list.
+/// True if a key of a section has a list.
 pub fn is_list(title: &str, key: &str) -> bool {
     SECTIONS.iter().any(|(known, keys)| *known == title && keys().contains(&(key, true)))
 }

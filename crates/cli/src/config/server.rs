@@ -20,7 +20,7 @@ pub struct DaemonConfig {
     pub control_access: SocketAccess,
     /// The group whose members may change anything over the control socket.
     pub control_admin_group: Option<u32>,
-    /// Where metrics are served.
+    /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
     /// Folder of marks of dirty caches.
     pub state: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub const DAEMON: &[Key<DaemonConfig>] = &[
     key("state", |to, at| at.path(&mut to.state, words::folder)),
 ];
 
-/// How long a client may take to say what it wants.
+/// Time in which a client must have chosen an export.
 fn handshake(text: &str) -> Result<u64, String> {
     words::duration(text, &(MILLISECOND_NS..=3600 * SECOND_NS))
 }

@@ -1,4 +1,4 @@
-//! What a configuration says that is allowed but perhaps not meant: one line of text for each.
+//! Warnings of settings that are allowed but perhaps not meant: one line of text for each.
 //!
 //! Called by check.rs. Pure.
 
@@ -86,8 +86,8 @@ fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     shares
 }
 
-/// That a drive of a volume has another scheduler than the one that keeps latency targets, or that
-/// a modelled drive cannot keep it, which is known before anything runs.
+/// Says that a volume's drive does not keep a latency target: its scheduler is another one, or it
+/// is a modelled drive that takes longer.
 fn unkept(group: &GroupConfig, target: LatencyTarget, volume: &VolumeConfig) -> Option<String> {
     volume.drives.iter().find_map(|drive| {
         let (group, volume) = (group.name.as_str(), volume.name.as_str());

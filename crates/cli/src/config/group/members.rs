@@ -1,4 +1,4 @@
-//! How groups stand to each other, and who is in them: contradictions found.
+//! Contradictions between groups, and between groups and the exports that name them.
 //!
 //! The second step of `[[group]]` sections and of the keys `group` and `group-each` of an export.
 //! Called by check.rs.
@@ -16,7 +16,7 @@ use crate::config::problem::Problems;
 pub struct Members<'a> {
     /// All that is served; the volumes need not be there yet.
     pub config: &'a ServeConfig,
-    /// Where it stands.
+    /// Its lines.
     pub lines: &'a Lines,
     /// The groups by name.
     pub names: &'a Names<'a>,
@@ -84,7 +84,7 @@ impl<'a> Members<'a> {
         ))
     }
 
-    /// Whether clients can have groups of their own under a group.
+    /// Checks that clients can have groups of their own under a group.
     fn check_each(&self, wanted: &str) -> Result<(), String> {
         if wanted == DEFAULT_GROUP {
             return Err(
