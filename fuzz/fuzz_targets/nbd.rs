@@ -70,13 +70,15 @@ fn negotiate(catalog: &dyn Catalog, input: &[u8], piece: usize) -> Outcome {
     let (mut handshake, mut out) = (Handshake::new(), Vec::new());
     handshake.greeting(&mut out);
     let (mut used, mut seen) = (0, 0);
-    while seen < input.len() {
-        seen = input.len().min(seen + piece);
+    let mut is_unsent = false;
+    while seen < input.len() || is_unsent {
+        seen = input.len().min(if is_unsent { seen } else { seen + piece });
         match handshake.feed(catalog, &input[used..seen], &mut out) {
             Ok((bytes, progress)) => {
                 assert!(bytes <= seen - used, "consumed more than given");
                 used += bytes;
-                if progress != Progress::NeedMore {
+                is_unsent = progress == Progress::Unsent;
+                if !is_unsent && progress != Progress::NeedMore {
                     return (out, Some((used, Ok(progress))));
                 }
             }

@@ -24,7 +24,7 @@ const USAGE: &str = "\
 usage: cargo xtask schedulers [--contenders NAME,...] [--seconds N] [--json]
 
 A small client reads 4 KiB, one I/O at a time, beside a bulk client, on a modelled drive that takes
-2 ms for 4 KiB and moves 16 MB/s. Each contender has its own way to protect the small one:
+2 ms for 4 KiB and moves 15.6 MiB/s. Each contender has its own way to protect the small one:
 
   none, deadline, fair, latency   millrace's schedulers, over NBD; with latency, the small client has
                                   latency-target = \"p99 20ms\"

@@ -24,6 +24,7 @@ mod sections;
 mod server;
 #[cfg(test)]
 mod tests;
+mod unit_notes;
 mod volume;
 mod warnings;
 pub mod words;

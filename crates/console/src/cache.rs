@@ -28,7 +28,7 @@ pub const KEYS: [Key; 6] = [
         Ok(())
     }),
     ("read-ahead", |cache, text| {
-        cache.read_ahead_bytes = if text == "0" { 0 } else { words::size(text)? };
+        cache.read_ahead_bytes = words::size(text)?;
         Ok(())
     }),
     ("mode", |cache, text| {

@@ -1,85 +1,33 @@
 //! Words of a configuration and of flags: sizes, times, numbers, names of designs.
 //!
 //! Pure functions from a text to a value or to what is wrong with it and what to write instead, and
-//! from a value to its text. Called by the verbs and by the daemon's configuration.
+//! from a value to its text. The grammar of sizes, rates, counts and times is that of drive specs,
+//! by millrace-drives. Called by the verbs and by the daemon's configuration.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use millrace::{SchedulerKind, Stack, Words};
+pub use millrace_drives::{
+    count, count_text, rate_bytes_per_s, size_bytes as size, size_text, time_ns as duration_ns,
+    time_text,
+};
 
 /// A second in nanoseconds.
 pub const SECOND_NS: u64 = 1_000_000_000;
-/// A millisecond in nanoseconds.
-pub const MILLISECOND_NS: u64 = 1_000_000;
 
-/// A size in bytes: a number with k, m, g or t (powers of 1024) after it, or without.
-///
-/// # Errors
-/// What to write instead.
-pub fn size(text: &str) -> Result<u64, String> {
-    let lower = text.trim().to_ascii_lowercase();
-    let (digits, shift) = match lower.char_indices().next_back() {
-        Some((at, 'k')) => (&lower[..at], 10),
-        Some((at, 'm')) => (&lower[..at], 20),
-        Some((at, 'g')) => (&lower[..at], 30),
-        Some((at, 't')) => (&lower[..at], 40),
-        _ => (&lower[..], 0),
-    };
-    let number: Option<u64> = digits.parse().ok();
-    number
-        .and_then(|n| n.checked_mul(1 << shift))
-        .ok_or_else(|| "not a size; write bytes, or a number with k, m, g or t: 64k, 1g".to_owned())
-}
+/// Bytes of a MiB, for rates in reports.
+pub const MIB: f64 = 1_048_576.0;
 
-/// A time in nanoseconds: a number with ns, us, ms, s, m or h after it; 0 needs none. More than can
-/// be counted is the most that can.
-///
-/// # Errors
-/// What to write instead.
-pub fn duration_ns(text: &str) -> Result<u64, String> {
-    let wrong = || "not a time; write a number with ns, us, ms, s, m or h: 500ms, 30s".to_owned();
-    let text = text.trim();
-    if text == "0" {
-        return Ok(0);
-    }
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let unit_ns: u64 = match &text[unit_at..] {
-        "ns" => 1,
-        "us" => 1_000,
-        "ms" => MILLISECOND_NS,
-        "s" => SECOND_NS,
-        "m" => 60_000_000_000,
-        "h" => 3_600_000_000_000,
-        _ => return Err(wrong()),
-    };
-    let digits = &text[..unit_at];
-    if digits.is_empty() {
-        return Err(wrong());
-    }
-    // Whatever is too long to be counted is longer than any range allows.
-    let number: u64 = digits.parse().unwrap_or(u64::MAX);
-    Ok(number.saturating_mul(unit_ns))
-}
-
-/// A time on the command line: a bare number is seconds, as in fio; others have a unit.
+/// A flag's time above 0 and below three years, such as `5` (seconds), `500ms` or `1m30s`.
 ///
 /// # Errors
 /// What to write instead.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    const UNITS: [(&str, f64); 6] =
-        [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
-    let wrong = || "write a time: 5 (seconds), 500ms or 2m".to_owned();
-    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let unit = if unit.is_empty() { "s" } else { unit };
-    let unit = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
-    if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
-        return Err(wrong());
+    match millrace_drives::time_or_seconds_ns(text)? {
+        ns if (1..=100_000_000 * SECOND_NS).contains(&ns) => Ok(Duration::from_nanos(ns)),
+        _ => Err("write a time above 0 and below three years, such as 5s".to_owned()),
     }
-    let seconds = number.parse::<f64>().map_err(|_| wrong())? * unit;
-    let time = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
-    if time.is_zero() || seconds > 1e8 { Err(wrong()) } else { Ok(time) }
 }
 
 /// A whole number from `min` to `max`.
@@ -162,15 +110,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_times_have_units() {
-        assert_eq!((size("64k"), size("3"), size("1T")), (Ok(65_536), Ok(3), Ok(1 << 40)));
-        assert!(size("64kk").is_err() && size("").is_err() && size("99999999999t").is_err());
-        assert_eq!(duration_ns("500ms"), Ok(500_000_000));
-        assert!(duration_ns("5").is_err() && duration_ns("s").is_err());
-        assert_eq!(duration_ns("99999999999999999999s"), Ok(u64::MAX));
-    }
-
-    #[test]
     fn runs_of_numbers_are_ranges() {
         assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
     }
@@ -183,14 +122,12 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_is_seconds_as_in_fio() {
-        for (text, ms) in
-            [("5", 5_000), ("0.5", 500), ("3s", 3_000), ("500ms", 500), ("2m", 120_000)]
-        {
-            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
-        }
-        for text in ["", "0", ".", "5x", "-1", "1.2.3", "s", "1e3", "inf", "99999999999h"] {
-            assert!(duration(text).is_err(), "{text}");
+    fn a_time_of_a_flag_is_neither_0_nor_endless() {
+        assert_eq!(duration("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        for text in ["0", "0ms", "30000h"] {
+            let error = "write a time above 0 and below three years, such as 5s";
+            assert_eq!(duration(text).unwrap_err(), error, "{text}");
         }
     }
 

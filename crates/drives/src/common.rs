@@ -14,5 +14,6 @@ pub(crate) mod procfs;
 pub(crate) mod store;
 pub(crate) mod store_file;
 pub(crate) mod thread_bound;
+pub(crate) mod units;
 pub(crate) mod values;
 pub(crate) mod words;

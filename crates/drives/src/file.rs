@@ -96,6 +96,9 @@ pub enum Advice {
 pub struct FileConfig {
     /// The file or block device.
     pub path: PathBuf,
+    /// Another path that leads to it while it is being opened, such as that of a descriptor in
+    /// `/proc/self/fd`; `path` is its name in messages then.
+    pub opened_at: Option<PathBuf>,
     /// Size in bytes: a file that is not there or empty is made as long, of a longer one the first
     /// part is used. Without it the file is used as it is.
     pub size_bytes: Option<u64>,
@@ -123,6 +126,7 @@ impl Default for FileConfig {
     fn default() -> Self {
         FileConfig {
             path: PathBuf::new(),
+            opened_at: None,
             size_bytes: None,
             grow: false,
             direct: Direct::Auto,

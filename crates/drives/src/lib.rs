@@ -26,7 +26,10 @@ pub use common::procfs::{
     Holder, flock_holder, marked_process, may_lock_memory, memory_bytes, process_mark,
 };
 pub use common::store_file::open_store;
-pub use common::values::{size_bytes, size_text, time_ns};
+pub use common::units::{
+    count, count_text, rate_bytes_per_s, size_bytes, size_text, time_ns, time_or_seconds_ns,
+    time_text,
+};
 pub use common::words::{Words, nearest};
 pub use controller::{controller_config, controller_of};
 pub use fault::{
@@ -41,7 +44,7 @@ pub use model::{
 };
 pub use nbd::{NbdConfig, NbdDriver, NbdTls, OnServerRestart, TlsIdentity};
 pub use null::NullDriver;
-pub use open::{Opened, check, file_place, measure, open, open_on, open_with};
+pub use open::{OpenOptions, Opened, check, file_place, measure, open, open_on, open_with};
 pub use ram::{RamConfig, RamDriver};
 pub use rbd::{ImageName, RbdConfig, RbdDriver};
 pub use spec::{Spec, SpecError, drivers, known_keys};

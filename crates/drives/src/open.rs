@@ -4,6 +4,7 @@
 //! tells drives apart. Called by the binary for each drive of its configuration, before anything is
 //! served. An error names driver, key and value, or the path.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use millrace_block::{Driver, Error, ErrorKind, Op, Status};
@@ -53,17 +54,26 @@ impl Opened {
 /// # Errors
 /// A value that makes no sense, a key that is missing, or what opening says.
 pub fn open(spec: &Spec, io_threads: u16) -> Result<Opened, SpecError> {
-    open_with(spec, io_threads, &Cancel::default())
+    open_with(spec, io_threads, &OpenOptions::default())
 }
 
-/// As [`open`], but ends early, with an error, once `cancel` is set: waits for locks, servers and
-/// clusters look at it.
+/// How a drive is opened, beyond what its spec says.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Ends the opening early, with an error, once it is set: waits for locks, servers and clusters
+    /// look at it.
+    pub cancel: Cancel,
+    /// Where a file drive finds its file, see [`FileConfig::opened_at`].
+    pub file_at: Option<PathBuf>,
+}
+
+/// As [`open`], with these options.
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_with(spec: &Spec, io_threads: u16, cancel: &Cancel) -> Result<Opened, SpecError> {
-    cancel.check(spec)?;
-    settings_of(spec)?.open(io_threads, cancel)
+pub fn open_with(spec: &Spec, io_threads: u16, options: &OpenOptions) -> Result<Opened, SpecError> {
+    options.cancel.check(spec)?;
+    settings_of(spec)?.open(io_threads, options)
 }
 
 /// Says whether every value of a spec makes sense, of the drives inside it, too; opens nothing.
@@ -117,14 +127,19 @@ fn settings_of(spec: &Spec) -> Result<Settings, SpecError> {
 }
 
 impl Settings {
-    fn open(self, io_threads: u16, cancel: &Cancel) -> Result<Opened, SpecError> {
-        let cancel = cancel.clone();
+    fn open(self, io_threads: u16, options: &OpenOptions) -> Result<Opened, SpecError> {
+        let OpenOptions { cancel, file_at } = options.clone();
         match self {
             Settings::Null(driver) => Ok(Opened::plain(driver)),
             Settings::Ram(config) => Ok(Opened::plain(RamDriver::new(config)?)),
             Settings::Model(config) => Ok(Opened::plain(ModelDriver::new(*config)?)),
             Settings::File(config) => {
-                let file = FileDriver::open(FileConfig { io_threads, cancel, ..config })?;
+                let file = FileDriver::open(FileConfig {
+                    io_threads,
+                    cancel,
+                    opened_at: file_at,
+                    ..config
+                })?;
                 let (notes, warnings) = (file.notes().to_vec(), file.warnings().to_vec());
                 let identity = Some(file.identity());
                 Ok(Opened { notes, warnings, identity, ..Opened::plain(file) })
@@ -141,7 +156,7 @@ impl Settings {
             }
             Settings::Fault { config, dead, inner } => {
                 let Opened { driver, notes, warnings, identity, .. } =
-                    inner.open(io_threads, &cancel)?;
+                    inner.open(io_threads, options)?;
                 let fault = FaultDriver::new(driver, config)?;
                 let control = fault.control();
                 if dead {

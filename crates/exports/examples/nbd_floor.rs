@@ -77,7 +77,9 @@ impl Floor {
             match progress {
                 Progress::Ready(session) => client.session = Some(session),
                 Progress::NeedMore => client.handshake = Some(handshake),
-                Progress::Closed | Progress::StartTls => return,
+                Progress::Unsent | Progress::Pending | Progress::Closed | Progress::StartTls => {
+                    return;
+                }
             }
             if !client.out.is_empty() {
                 client.pieces.push(piece(&client.out));

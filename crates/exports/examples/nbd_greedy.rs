@@ -33,14 +33,7 @@ fn read_at(cookie: u64, offset: u64, length: u64) -> Request {
 fn serve(socket: &Path) -> Server {
     let opened = open(&"ram:size=64m".parse().expect(OWN), 2).expect(OWN);
     let disk = Disk::new(opened.driver, DiskConfig::default()).expect(OWN);
-    let export = ExportConfig {
-        name: "v".to_owned(),
-        description: String::new(),
-        volume: Volume::single(disk).expect(OWN),
-        read_only: false,
-        group: millrace_exports::ClientGroup::default(),
-        tls_allow: None,
-    };
+    let export = ExportConfig::new("v", Volume::single(disk).expect(OWN));
     let listen = ListenConfig::new(Listen::Unix(socket.to_owned()), vec![0]);
     let config = ServerConfig { threads: 2, ..ServerConfig::default() };
     Server::start(ServerConfig { exports: vec![export], listeners: vec![listen], ..config })

@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use millrace_block::{Disk, DiskConfig, Volume};
-use millrace_exports::ClientGroup;
 use millrace_exports::nbd::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
 use millrace_reactor::Backend;
 
@@ -26,17 +25,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let opened = millrace_drives::open(&drive.parse()?, threads)?;
     let config = DiskConfig { io_threads: threads, ..DiskConfig::default() };
     let volume = Volume::single(Disk::new(opened.driver, config)?)?;
-    let (name, description) = ("vol0".to_owned(), drive);
-    let (listen, group) = (Listen::Unix(PathBuf::from(socket)), ClientGroup::default());
+    let listen = Listen::Unix(PathBuf::from(socket));
     let _server = Server::start(ServerConfig {
-        exports: vec![ExportConfig {
-            name,
-            description,
-            volume,
-            read_only: false,
-            group,
-            tls_allow: None,
-        }],
+        exports: vec![ExportConfig { description: drive, ..ExportConfig::new("vol0", volume) }],
         listeners: vec![ListenConfig::new(listen, vec![0])],
         threads,
         backend,

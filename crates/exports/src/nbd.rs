@@ -20,6 +20,7 @@ mod exports;
 mod inherited_sockets;
 mod listen;
 mod memory;
+mod on_demand;
 mod renewal;
 mod ring;
 mod server_state;
@@ -55,6 +56,8 @@ pub use self::client_report::ClientReport;
 pub use self::config::{ExportConfig, ListenConfig, ServerConfig};
 pub use self::inherited_sockets::{handed_over_address, handed_over_names};
 pub use self::listen::Listen;
+pub use self::memory::trim_heap;
+pub use self::on_demand::{ExportRequest, ExportRequests, RequestedExport};
 pub use self::renewal::log_expiries;
 pub use self::stats::{PayloadCounts, ServerStats};
 pub use self::tls::ListenTls;
@@ -193,6 +196,7 @@ impl Server {
             }
         }
         lock(&self.shared.sockets).clear();
+        self.shared.requests.clear();
         report
     }
 
@@ -223,7 +227,7 @@ impl Observer {
     #[must_use]
     pub fn errors(&self) -> Vec<ExportErrors> {
         let exports = self.0.exports();
-        exports.list.iter().map(|export| export.faults.report(&export.info.name)).collect()
+        exports.list.iter().map(|export| export.faults.report(&export.name)).collect()
     }
 }
 
@@ -247,6 +251,7 @@ fn share(
     let reactor = Config { backend: config.backend, ..config.spin_config() };
     Ok(ServerState {
         served: ServedExports::new(exports, threads),
+        requests: config.requests.clone(),
         reactor,
         budget: MemoryBudget::new(memory, config.connections_max),
         idle_bytes_max: memory / (2 * threads),

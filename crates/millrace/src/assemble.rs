@@ -12,7 +12,7 @@ use millrace_block::{
     Controller, ControllerConfig, CostModel, Disk, DiskConfig, Error, ErrorKind, Groups, Layout,
     SchedulerKind, ServingConfig, Spread, Stack, TRACE_RING_EVENTS, Tracer, Volume, blktrace,
 };
-use millrace_drives::{Cancel, FaultControl, Spec, SpecError, controller_of};
+use millrace_drives::{FaultControl, OpenOptions, Spec, SpecError, controller_of};
 use millrace_machine::{CpuId, Machine, Native, NodeId};
 use millrace_runtime::WorkerCpus;
 
@@ -111,8 +111,8 @@ pub struct Host {
     pub groups: Option<Arc<Groups<Native>>>,
     /// What records the drives' events.
     pub tracer: Option<Arc<Tracer<Native>>>,
-    /// Ends the opening of a drive early.
-    pub cancel: Cancel,
+    /// Ends the opening of a drive early, and where a file is found.
+    pub open: OpenOptions,
 }
 
 impl Host {
@@ -124,7 +124,7 @@ impl Host {
         let controllers = controllers.iter().cloned().map(Controller::new);
         let controllers = controllers.collect::<Result<_, _>>()?;
         let tracer = Some(Tracer::new(TRACE_RING_EVENTS));
-        Ok(Host { io_threads, controllers, groups: None, tracer, cancel: Cancel::default() })
+        Ok(Host { io_threads, controllers, groups: None, tracer, open: OpenOptions::default() })
     }
 
     /// The NUMA node of the controller that a drive hangs on, if it is known.
@@ -198,7 +198,7 @@ pub fn open_drive(
     let failed = |source| SetupError::Drive { name: name.to_owned(), source };
     let controller = controller_of(spec, &host.controllers).map_err(failed)?;
     let makes = Unfinished::before(spec);
-    let opened = millrace_drives::open_with(spec, queues, &host.cancel).map_err(failed)?;
+    let opened = millrace_drives::open_with(spec, queues, &host.open).map_err(failed)?;
     let mut created = Unfinished::default();
     created.note(makes, opened.identity);
     let config = DiskConfig {

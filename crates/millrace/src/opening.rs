@@ -5,6 +5,8 @@
 //! assemble/places.rs. Decides which CPUs the drives' workers belong to. Whatever is dropped is
 //! closed again, and a file that it has made is removed.
 
+#[cfg(feature = "serve")]
+use std::path::PathBuf;
 use std::sync::Arc;
 
 #[cfg(feature = "serve")]
@@ -75,12 +77,18 @@ pub struct MoreVolumes {
 #[cfg(feature = "serve")]
 impl Opened {
     /// Opens further volumes, which share groups, controllers and traces with these. They are not
-    /// in the list of [`Opened::volumes`] yet.
+    /// in the list of [`Opened::volumes`] yet. Their files are found at `file_at`, if that is given,
+    /// whatever their paths lead to.
     ///
     /// # Errors
     /// As [`Opened::open`].
-    pub(crate) fn open_more(&mut self, config: &OpenConfig) -> Result<MoreVolumes, StartError> {
-        let site = self.site.take().expect("drives are opened by one caller at a time");
+    pub(crate) fn open_more(
+        &mut self,
+        config: &OpenConfig,
+        file_at: Option<PathBuf>,
+    ) -> Result<MoreVolumes, StartError> {
+        let mut site = self.site.take().expect("drives are opened by one caller at a time");
+        site.host.open.file_at = file_at;
         let mut opening = Opening::at(config, site);
         let mut open = || {
             while opening.next_drive().is_some() {
@@ -223,7 +231,7 @@ impl<'a> Opening<'a> {
     /// lock, a server or a cluster.
     #[must_use]
     pub fn cancelled_by(mut self, cancel: Cancel) -> Opening<'a> {
-        self.site.host.cancel = cancel;
+        self.site.host.open.cancel = cancel;
         self
     }
 

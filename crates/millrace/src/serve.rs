@@ -9,24 +9,32 @@
 
 mod config;
 mod difference;
+mod directories;
 mod groups;
 mod listeners;
+mod on_demand;
 mod reload;
 mod servers;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-pub use millrace_exports::nbd::{Listen, StopReport};
+pub use millrace_exports::nbd::{
+    ExportRequest, ExportRequests, Listen, RequestedExport, StopReport,
+};
 pub use millrace_exports::vhost::{Say, Threads, VhostSocket};
 pub use millrace_exports::{Allow, SocketAccess};
 use millrace_runtime::DriveWorkers;
 pub use millrace_tls::{Identity, PeerNames, ServerFiles};
 
-pub use self::config::{ExportConfig, GuestConfig, ServeConfig, ServerConfig};
+pub use self::config::{
+    ExportConfig, ExportDirectory, GuestConfig, OnDemand, ServeConfig, ServerConfig,
+};
 pub use self::difference::{ConfigDifference, SchedulerChange};
 pub use self::groups::ServedGroups;
 pub use self::listeners::{ListenerConfig, ListenerTls, TlsConfig};
+use self::on_demand::OpenFiles;
+pub use self::on_demand::{BeforeServing, FileChanges};
 use self::reload::VolumeQueues;
 pub use self::reload::{ReloadError, ReloadOptions, Reloaded};
 pub use self::servers::{ExportFailures, Observers, Servers};
@@ -77,6 +85,8 @@ pub struct Server {
     config: ServeConfig,
     /// Queues of the drives of each volume.
     queues: HashMap<String, VolumeQueues>,
+    /// Files of directories that are open.
+    files: OpenFiles,
 }
 
 impl Server {
@@ -111,7 +121,14 @@ impl Server {
         servers: Servers,
     ) -> Server {
         let (queues, config) = (VolumeQueues::of(config), config.clone());
-        Server { servers, workers, opened, config, queues }
+        Server { servers, workers, opened, config, queues, files: OpenFiles::default() }
+    }
+
+    /// The configuration as it was last given, without what was set since, and with the files of
+    /// directories that are open.
+    #[must_use]
+    pub fn configured(&self) -> &ServeConfig {
+        &self.config
     }
 
     /// The threads that serve drives for others.

@@ -133,6 +133,15 @@ impl ExportInfo {
     }
 }
 
+/// An option's demand on a catalog: one export, or the names of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted<'a> {
+    /// The export of this name.
+    Export(&'a str),
+    /// The names of all exports.
+    List,
+}
+
 /// The exports of a server, in a fixed order.
 ///
 /// The order must not change while a negotiation is under way: a [`Session`] holds an index.
@@ -161,6 +170,31 @@ pub trait Catalog {
             return Some(0);
         }
         (0..self.len()).find(|&index| self.get(index).is_some_and(|export| export.name == name))
+    }
+
+    /// Returns true if the negotiation has to wait: the catalog is still finding out about what is
+    /// wanted. It is then asked again, and must have an answer in the end.
+    fn is_pending(&self, wanted: Wanted<'_>) -> bool {
+        let _ = wanted;
+        false
+    }
+
+    /// Why there is no export of a name that `find` did not find, if there is more to say about it
+    /// than that.
+    fn why_missing(&self, name: &str) -> Option<String> {
+        let _ = name;
+        None
+    }
+
+    /// How many exports a list has. All of them are in the catalog, unless it opens exports on
+    /// demand.
+    fn listed(&self) -> usize {
+        self.len()
+    }
+
+    /// Name and description of an export of the list; `None` for one that this client may not see.
+    fn listing(&self, index: usize) -> Option<(&str, &str)> {
+        self.get(index).map(|export| (export.name.as_str(), export.description.as_str()))
     }
 }
 

@@ -15,10 +15,10 @@
 //! FORCEDTLS.
 
 use crate::error::ProtocolError;
-use crate::export::{Catalog, ReplyStyle, Session};
+use crate::export::{Catalog, ReplyStyle, Session, Wanted};
 use crate::option::{
     ContextRequest, InfoRequest, OptionReply, Refusal, UNKNOWN_EXPORT, find, list, no_data,
-    unsupported,
+    unsupported, wanted,
 };
 use crate::wire::{
     EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES, FLAG_FIXED_NEWSTYLE,
@@ -50,6 +50,11 @@ pub const BASE_ALLOCATION_ID: u32 = 1;
 pub enum Progress {
     /// Everything that is complete was handled; the rest needs more bytes.
     NeedMore,
+    /// Part of a long answer is in the output: send it, then feed the rest of the bytes again.
+    Unsent,
+    /// The catalog is still finding out about an export or a list
+    /// ([`is_pending`](Catalog::is_pending)): feed the rest of the bytes again when it knows.
+    Pending,
     /// Transmission begins with the first byte that was not consumed.
     Ready(Session),
     /// The client asked for TLS and gets it: send what is in the output, do the handshake of TLS on
@@ -90,6 +95,8 @@ enum State {
 
 enum Step {
     NeedMore,
+    Unsent,
+    Pending,
     Took(usize),
     Ready(usize, Session),
     StartTls(usize),
@@ -98,9 +105,9 @@ enum Step {
 
 /// Most bytes of all answers of one negotiation over these exports.
 fn answer_bytes_max(catalog: &dyn Catalog) -> usize {
-    let exports = (0..catalog.len()).filter_map(|index| catalog.get(index));
-    let of_each = exports.map(|one| {
-        ANSWER_BYTES_PER_EXPORT.saturating_add(one.name.len()).saturating_add(one.description.len())
+    let exports = (0..catalog.listed()).filter_map(|index| catalog.listing(index));
+    let of_each = exports.map(|(name, description)| {
+        ANSWER_BYTES_PER_EXPORT.saturating_add(name.len()).saturating_add(description.len())
     });
     of_each.fold(ANSWER_BYTES_MAX, usize::saturating_add)
 }
@@ -118,6 +125,8 @@ pub struct Handshake {
     extended: bool,
     /// The export for which `base:allocation` is selected.
     context_export: Option<usize>,
+    /// The export that the answer to a list goes on with.
+    list_from: usize,
     options: u32,
     answer_bytes: usize,
 }
@@ -145,6 +154,7 @@ impl Handshake {
             structured: false,
             extended: false,
             context_export: None,
+            list_from: 0,
             options: 0,
             answer_bytes: 0,
         }
@@ -192,6 +202,8 @@ impl Handshake {
             match step.inspect_err(|_| self.state = State::Over)? {
                 Step::Took(bytes) => used += bytes,
                 Step::NeedMore => return Ok((used, Progress::NeedMore)),
+                Step::Unsent => return Ok((used, Progress::Unsent)),
+                Step::Pending => return Ok((used, Progress::Pending)),
                 Step::Ready(bytes, session) => {
                     self.state = State::Over;
                     return Ok((used + bytes, Progress::Ready(session)));
@@ -203,6 +215,14 @@ impl Handshake {
                 }
             }
         }
+    }
+
+    /// What the option at the front of `input` wants of the catalog, after
+    /// [`Progress::Pending`].
+    pub fn wanted(input: &[u8]) -> Option<Wanted<'_>> {
+        let mut reader = Reader::new(input);
+        let (_magic, option, length) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        wanted(option, reader.bytes(length as usize)?)
     }
 
     fn start_tls(
@@ -287,14 +307,20 @@ impl Handshake {
             return self.too_long(option, length, out);
         }
         let Some(data) = reader.bytes(length as usize) else { return Ok(Step::NeedMore) };
-        self.count_option(catalog)?;
+        let wanted = if self.needs_tls(option).is_none() { wanted(option, data) } else { None };
+        if wanted.is_some_and(|wanted| catalog.is_pending(wanted)) {
+            return Ok(Step::Pending);
+        }
+        if self.list_from == 0 {
+            self.count_option(catalog)?;
+        }
         self.dispatch(catalog, option, data, out)
     }
 
     fn count_option(&mut self, catalog: &dyn Catalog) -> Result<(), ProtocolError> {
         self.options += 1;
         if self.options > OPTIONS_MAX {
-            let exports = u32::try_from(catalog.len()).unwrap_or(u32::MAX);
+            let exports = u32::try_from(catalog.listed()).unwrap_or(u32::MAX);
             let max = OPTIONS_MAX.saturating_add(exports.saturating_mul(OPTIONS_PER_EXPORT));
             if self.options > max {
                 return Err(ProtocolError::TooManyOptions { max });
@@ -354,7 +380,19 @@ impl Handshake {
                 }
                 Err(refusal) => Err(refusal),
             },
-            OPT_LIST => no_data(data).and_then(|()| list(catalog, reply)),
+            OPT_LIST => match no_data(data) {
+                Ok(()) => match list(catalog, self.list_from, reply) {
+                    Some(next) => {
+                        self.list_from = next;
+                        return Ok(Step::Unsent);
+                    }
+                    None => {
+                        self.list_from = 0;
+                        Ok(())
+                    }
+                },
+                Err(refusal) => Err(refusal),
+            },
             OPT_INFO | OPT_GO => match self.info(catalog, data, reply) {
                 Ok(export) if option == OPT_GO => {
                     reply.ack();
@@ -370,7 +408,13 @@ impl Handshake {
         };
         match answer {
             Ok(()) => reply.ack(),
-            Err(refusal) => reply.error(refusal),
+            Err(refusal) => match wanted(option, data) {
+                Some(Wanted::Export(name)) if refusal == UNKNOWN_EXPORT => {
+                    let why = catalog.why_missing(name);
+                    reply.error_saying(refusal.code, why.as_deref().unwrap_or(refusal.why));
+                }
+                _ => reply.error(refusal),
+            },
         }
         Ok(Step::Took(used))
     }

@@ -25,7 +25,7 @@ pub mod transmission;
 pub mod wire;
 
 pub use error::{Errno, ProtocolError};
-pub use export::{Catalog, ExportInfo, ReplyStyle, Session, TransmissionFlags};
+pub use export::{Catalog, ExportInfo, ReplyStyle, Session, TransmissionFlags, Wanted};
 pub use handshake::{Handshake, Progress, TlsMode};
 pub use reply::{Position, REPLY_BYTES_MAX, Reply, ReplyBuffer};
 pub use status::{DescriptorWidth, Extent, StatusError, StatusQuery};

@@ -7,15 +7,16 @@
 //! client sent, so a length of its choosing costs nothing.
 //! Specification: "Option types", "Option reply types", "The `base:` metadata namespace".
 
-use crate::export::{Catalog, ExportInfo};
+use crate::export::{Catalog, ExportInfo, Wanted};
 use crate::wire::{
-    BASE_ALLOCATION, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, OPTION_REPLY_MAGIC,
-    REP_ACK, REP_ERR_INVALID, REP_ERR_TOO_BIG, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO,
-    REP_META_CONTEXT, REP_SERVER, Reader, STRING_BYTES_MAX, string,
+    BASE_ALLOCATION, INFO_BLOCK_SIZE, INFO_DESCRIPTION, INFO_EXPORT, INFO_NAME, OPT_EXPORT_NAME,
+    OPT_GO, OPT_INFO, OPT_LIST, OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT, OPTION_REPLY_MAGIC,
+    REP_ACK, REP_ERR_INVALID, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_INFO, REP_META_CONTEXT,
+    REP_SERVER, Reader, STRING_BYTES_MAX, string,
 };
 
-/// Bytes of the answer to one `OPT_LIST`.
-pub const LIST_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes after which the answer to `OPT_LIST` goes on only when the client has taken these.
+const LIST_PART_BYTES: usize = 64 * 1024;
 
 /// Why an option is answered with an error; the negotiation goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +157,12 @@ impl<'a> OptionReply<'a> {
 
     /// The option is refused.
     pub fn error(&mut self, refusal: Refusal) {
-        self.packet(refusal.code, &[refusal.why.as_bytes()]);
+        self.error_saying(refusal.code, refusal.why);
+    }
+
+    /// The option is refused, with a text of the caller's.
+    pub fn error_saying(&mut self, code: u32, why: &str) {
+        self.packet(code, &[why.as_bytes()]);
     }
 
     /// One export of a list: its name and description.
@@ -164,9 +170,9 @@ impl<'a> OptionReply<'a> {
     /// # Panics
     ///
     /// When a name has 4 GiB or more.
-    pub fn server(&mut self, export: &ExportInfo) {
-        let name_len = u32::try_from(export.name.len()).expect("names are at most 4096 bytes");
-        let (name, text) = (export.name.as_bytes(), export.description.as_bytes());
+    pub fn server(&mut self, name: &str, description: &str) {
+        let name_len = u32::try_from(name.len()).expect("names are at most 4096 bytes");
+        let (name, text) = (name.as_bytes(), description.as_bytes());
         self.packet(REP_SERVER, &[&name_len.to_be_bytes(), name, text]);
     }
 
@@ -199,6 +205,20 @@ impl<'a> OptionReply<'a> {
     }
 }
 
+/// What an option with these data wants of the catalog, if anything. Data that are wrong want
+/// nothing: they are refused when the option is answered.
+pub(super) fn wanted(option: u32, data: &[u8]) -> Option<Wanted<'_>> {
+    match option {
+        OPT_LIST => data.is_empty().then_some(Wanted::List),
+        OPT_EXPORT_NAME => name_of(data).ok().map(Wanted::Export),
+        OPT_INFO | OPT_GO => InfoRequest::parse(data).ok().map(|one| Wanted::Export(one.name)),
+        OPT_LIST_META_CONTEXT | OPT_SET_META_CONTEXT => {
+            ContextRequest::parse(data).ok().map(|one| Wanted::Export(one.name))
+        }
+        _ => None,
+    }
+}
+
 /// The answer to a name that no export has.
 pub(super) const UNKNOWN_EXPORT: Refusal = Refusal { code: REP_ERR_UNKNOWN, why: "no such export" };
 
@@ -218,13 +238,21 @@ pub(super) fn find<'a>(catalog: &'a dyn Catalog, name: &str) -> Option<(usize, &
     Some((index, catalog.get(index)?))
 }
 
-/// Answers `OPT_LIST`, except for the final reply.
-pub(super) fn list(catalog: &dyn Catalog, reply: &mut OptionReply<'_>) -> Result<(), Refusal> {
-    let exports = || (0..catalog.len()).filter_map(|index| catalog.get(index));
-    let bytes: usize = exports().map(|one| one.name.len() + one.description.len() + 24).sum();
-    if bytes > LIST_BYTES_MAX {
-        return Err(Refusal { code: REP_ERR_TOO_BIG, why: "the list is longer than 4 MiB" });
+/// Answers a part of `OPT_LIST`, from the export of this number on, except for the final reply.
+/// Returns the number to go on with, or `None` after the last export.
+pub(super) fn list(
+    catalog: &dyn Catalog,
+    from: usize,
+    reply: &mut OptionReply<'_>,
+) -> Option<usize> {
+    let before = reply.out.len();
+    for index in from..catalog.listed() {
+        if reply.out.len() - before >= LIST_PART_BYTES {
+            return Some(index);
+        }
+        if let Some((name, description)) = catalog.listing(index) {
+            reply.server(name, description);
+        }
     }
-    exports().for_each(|export| reply.server(export));
-    Ok(())
+    None
 }

@@ -197,7 +197,7 @@ impl Bounded {
 /// Rates in their proportion, but fast.
 fn scaled(word: &str, value: &str, mean_bytes: u64) -> Option<String> {
     let (number, all): (fn(&str) -> Option<u64>, u64) = match word {
-        "rate" => (size_bytes, RATED_IOPS * mean_bytes),
+        "rate" => (|text| size_bytes(text).ok(), RATED_IOPS * mean_bytes),
         _ => (|text| text.parse().ok(), RATED_IOPS),
     };
     let rates: Vec<Option<u64>> = value.split(',').map(|part| number(part.trim())).collect();

@@ -34,6 +34,7 @@ mod nbd_tls;
 mod rbd_cluster;
 mod scheduler_promises;
 mod serve_config;
+mod serve_directory;
 mod serve_endings;
 mod serve_files;
 mod serve_idle;

@@ -77,7 +77,7 @@ fn a_wrong_configuration_says_where_and_what_to_do_and_leaves_nothing() {
     let cases = [
         Case {
             config: ("", "", "[server]\ncpus = [0, 65535]\n"),
-            said: &["m.toml:11: cpus: \"65535\": no CPU that this process may use; it may use 0"],
+            said: &["m.toml:11: cpus: 65535: no CPU that this process may use; it may use 0"],
             ..PLAIN
         },
         Case {

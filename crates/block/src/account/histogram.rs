@@ -77,33 +77,30 @@ impl<M: Machine> Histogram<M> {
     /// What was counted so far.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            counts: self.counts.iter().map(Counter::get).collect(),
-            sum_ns: self.sum.get(),
-            max_ns: self.max.get(),
-        }
+        let counts = match self.is_empty() {
+            true => Vec::new(),
+            false => self.counts.iter().map(Counter::get).collect(),
+        };
+        Snapshot { counts, sum_ns: self.sum.get(), max_ns: self.max.get() }
     }
 }
 
 /// What a histogram held at one moment; can be added up.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
+    /// Empty if nothing was counted: most histograms of a disk are, and there are many disks.
     counts: Vec<u64>,
     sum_ns: u64,
     max_ns: u64,
 }
 
-impl Default for Snapshot {
-    fn default() -> Self {
-        Snapshot { counts: alloc::vec![0; BUCKETS], sum_ns: 0, max_ns: 0 }
-    }
-}
-
 impl Snapshot {
     /// Adds another.
     pub fn merge(&mut self, other: &Snapshot) {
-        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
-            *mine += theirs;
+        if self.counts.is_empty() {
+            self.counts.clone_from(&other.counts);
+        } else {
+            self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| *mine += theirs);
         }
         self.sum_ns += other.sum_ns;
         self.max_ns = self.max_ns.max(other.max_ns);
@@ -113,17 +110,22 @@ impl Snapshot {
     /// the time.
     #[must_use]
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {
-        let counts = self.counts.iter().zip(&earlier.counts);
-        Snapshot {
-            counts: counts.map(|(now, then)| now.saturating_sub(*then)).collect(),
-            sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns),
-            max_ns: self.max_ns,
+        let mut counts = self.counts.clone();
+        for (now, then) in counts.iter_mut().zip(&earlier.counts) {
+            *now = now.saturating_sub(*then);
         }
+        if counts.iter().all(|count| *count == 0) {
+            counts = Vec::new();
+        }
+        Snapshot { counts, sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns), max_ns: self.max_ns }
     }
 
     /// Counts `times` I/Os of this length.
     pub fn add(&mut self, value_ns: u64, times: u64) {
-        self.counts[bucket_of(value_ns)] += times;
+        if times > 0 {
+            self.counts.resize(BUCKETS, 0);
+            self.counts[bucket_of(value_ns)] += times;
+        }
         self.sum_ns += value_ns.wrapping_mul(times);
         self.max_ns = self.max_ns.max(value_ns);
     }
@@ -146,6 +148,7 @@ impl Snapshot {
     pub fn from_parts(buckets: &[(u64, u64)], sum_ns: u64, max_ns: u64) -> Snapshot {
         let mut snapshot = Snapshot { sum_ns, max_ns, ..Snapshot::default() };
         for (start_ns, count) in buckets {
+            snapshot.counts.resize(BUCKETS, 0);
             let place = &mut snapshot.counts[bucket_of(*start_ns)];
             *place = place.saturating_add(*count);
         }

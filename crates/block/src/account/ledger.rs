@@ -37,6 +37,15 @@ impl<T: Entry> Ledger<T> {
 
     /// Takes in a new account, which stays open until its thread lets go of it.
     pub(crate) fn open(&mut self, entry: T) -> Arc<T> {
+        self.close_left();
+        let entry = Arc::new(entry);
+        self.open.push(Arc::clone(&entry));
+        self.opened += 1;
+        entry
+    }
+
+    /// Adds the accounts of threads that are gone to what the gone have left behind.
+    fn close_left(&mut self) {
         let closed = &mut self.closed;
         self.open.retain_mut(|entry| {
             // Sees all that its thread has counted, as a look at the count of owners might not.
@@ -46,10 +55,6 @@ impl<T: Entry> Ledger<T> {
             }
             gone.is_none()
         });
-        let entry = Arc::new(entry);
-        self.open.push(Arc::clone(&entry));
-        self.opened += 1;
-        entry
     }
 
     /// What the accounts are about that threads still have.
@@ -69,8 +74,9 @@ impl<T: Entry> Ledger<T>
 where
     T::Sum: Clone,
 {
-    /// Sums by key.
-    pub(crate) fn sums(&self) -> BTreeMap<T::Key, T::Sum> {
+    /// Sums by key. Accounts of threads that are gone take no memory afterwards.
+    pub(crate) fn sums(&mut self) -> BTreeMap<T::Key, T::Sum> {
+        self.close_left();
         let mut sums = self.closed.clone();
         for entry in &self.open {
             entry.add_to(sums.entry(entry.key()).or_default());
@@ -108,7 +114,7 @@ mod tests {
         }
         stays.1.fetch_add(1, Ordering::Relaxed);
         assert_eq!(ledger.sums().into_iter().collect::<Vec<_>>(), [(0, 500), (1, 502)]);
-        assert_eq!((ledger.open.len(), ledger.opened()), (2, 101));
+        assert_eq!((ledger.open.len(), ledger.opened()), (1, 101));
     }
 
     #[test]

@@ -10,7 +10,6 @@ use std::path::Path;
 
 use millrace::{Listen, ListenerConfig, ListenerTls, ServeConfig};
 use millrace_console::words::nearest;
-use millrace_exports::nbd::ListenConfig;
 
 use super::controller;
 use super::group::members::Members;
@@ -19,6 +18,7 @@ use super::names::Names;
 use super::plan::{Lines, ListenerPlan, LocatedDrive, ServePlan};
 use super::problem::Problems;
 use super::sections::Sections;
+use super::unit_notes;
 use super::volume::VolumeDraft;
 use super::warnings;
 
@@ -35,7 +35,9 @@ pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePl
     let names = volumes.iter().map(|(one, lines)| (&one.config.name, lines));
     let names = Names::new("volume", names, &lost, problems);
     for (export, lines) in config.exports.iter().zip(&lines.exports) {
-        if let Err(text) = names.find(&export.volume) {
+        if export.on_demand.is_none()
+            && let Err(text) = names.find(&export.volume)
+        {
             problems.add(lines.at("volume"), format!("volume: {text}"));
         }
     }
@@ -50,7 +52,9 @@ pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePl
     let (file, warnings) = (file.to_owned(), Vec::new());
     let plan = ServePlan { file, config, daemon, lines, listeners, warnings };
     check_guests(&plan, problems);
-    ServePlan { warnings: warnings::of(&plan, &unused), ..plan }
+    let mut warnings = warnings::of(&plan, &unused);
+    unit_notes::add(&plan.file, &drives, &mut warnings);
+    ServePlan { warnings, ..plan }
 }
 
 /// Gives each volume its drives, of which each is in one volume, once. Returns those that are in
@@ -94,8 +98,16 @@ fn volumes<'a>(
 
 /// The addresses of NBD with their settings; export names differ on one address.
 fn listeners(config: &ServeConfig, lines: &Lines, problems: &mut Problems) -> Vec<ListenerPlan> {
-    let all = config.listeners();
-    let named: HashSet<&Listen> = all.iter().map(|one| &one.listen).collect();
+    let (mut all, mut places) = (Vec::<(&Listen, Vec<usize>)>::new(), HashMap::new());
+    for (number, export) in config.exports.iter().enumerate() {
+        for address in &export.nbd {
+            let place = *places.entry(address).or_insert(all.len());
+            if place == all.len() {
+                all.push((address, Vec::new()));
+            }
+            all[place].1.push(number);
+        }
+    }
     let mut settings: HashMap<&Listen, (&ListenerConfig, &KeyLines)> = HashMap::new();
     for (own, lines) in config.listener_settings.iter().zip(&lines.listeners) {
         let (address, line) = (&own.listen, lines.at("address"));
@@ -105,27 +117,27 @@ fn listeners(config: &ServeConfig, lines: &Lines, problems: &mut Problems) -> Ve
             problems.add(line, text);
         }
         settings.entry(address).or_insert((own, lines));
-        if !named.contains(address) {
+        if !places.contains_key(address) {
             let text = address.to_string();
-            let names: Vec<String> = all.iter().map(|one| one.listen.to_string()).collect();
+            let names: Vec<String> = all.iter().map(|(one, _)| one.to_string()).collect();
             let like = nearest(&text, names.iter().map(String::as_str));
             problems.add(line, format!("address: no export has nbd = \"{text}\"{like}"));
         }
     }
-    let plan = |one: &ListenConfig| {
-        let line = lines.at_nbd(config, one.exports[0], &one.listen);
+    let plan = |(address, exports): (&Listen, Vec<usize>)| {
+        let line = lines.at_nbd(config, exports[0], address);
         let mut names = HashSet::new();
-        for number in &one.exports {
+        for number in &exports {
             let name = &config.exports[*number].name;
             if !names.insert(name) {
                 let text = format!(
                     "nbd: an export named \"{name}\" is on this listener already (line {line}); \
                      give this one another name = \"...\" or another listener"
                 );
-                problems.add(lines.at_nbd(config, *number, &one.listen), text);
+                problems.add(lines.at_nbd(config, *number, address), text);
             }
         }
-        let own = settings.get(&one.listen).copied();
+        let own = settings.get(address).copied();
         let at_server = if lines.server.has("tls") { lines.server.at("tls") } else { line };
         let (tls, tls_line) = match own.map(|(own, lines)| (&own.tls, lines)) {
             Some((ListenerTls::Off, _)) => (None, at_server),
@@ -135,15 +147,15 @@ fn listeners(config: &ServeConfig, lines: &Lines, problems: &mut Problems) -> Ve
         let of_access = ["mode", "owner", "group", "allow-users", "allow-groups"];
         let access_line = own.and_then(|(_, lines)| lines.first(&of_access)).unwrap_or(line);
         ListenerPlan {
-            address: one.listen.clone(),
+            address: address.clone(),
             line,
-            exports: one.exports.clone(),
+            exports,
             tls: tls.cloned(),
             tls_line,
             access_line,
         }
     };
-    all.iter().map(plan).collect()
+    all.into_iter().map(plan).collect()
 }
 
 /// A socket for virtual machines is one export's, and not one of NBD.

@@ -325,8 +325,9 @@ impl<'a> Value<'_, 'a> {
         match scalar(self.entry.value.get_ref()) {
             None => self.refuse(" must be one value, not a list or section"),
             Some(text) => {
+                let written = written(self.entry.value.get_ref(), &text);
                 let set = set(&text);
-                set.unwrap_or_else(|error| self.refuse(&format!(" = \"{text}\": {error}")));
+                set.unwrap_or_else(|error| self.refuse(&format!(" = {written}: {error}")));
             }
         }
     }
@@ -417,7 +418,10 @@ impl<'a> Value<'_, 'a> {
                     list.push(value);
                     self.section.lines.add(key, line);
                 }
-                Err(error) => document.problem(line, format!("{key}: \"{text}\": {error}")),
+                Err(error) => {
+                    let written = written(item.get_ref(), &text);
+                    document.problem(line, format!("{key}: {written}: {error}"));
+                }
             }
         }
         *place = list.into();
@@ -433,6 +437,15 @@ impl<'a> Value<'_, 'a> {
         };
         let section = Section::new(title, self.entry.line, self.section.document, table);
         Some(Section { prefix: format!("{key}."), ..section })
+    }
+}
+
+/// A value as it stands in the file, for messages.
+fn written(value: &DeValue<'_>, text: &str) -> String {
+    match value {
+        DeValue::String(_) => format!("\"{text}\""),
+        DeValue::Boolean(value) => value.to_string(),
+        _ => text.to_owned(),
     }
 }
 

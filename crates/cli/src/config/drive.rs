@@ -175,7 +175,7 @@ fn name_controller(spec: &mut Spec, key: Option<String>, section: &Section<'_>) 
 }
 
 /// Reads `cost = { ... }`. The block layer makes costs of the rates.
-fn cost(value: Value<'_, '_>) -> Option<CostModel> {
+pub fn cost(value: Value<'_, '_>) -> Option<CostModel> {
     let mut section = value.table()?;
     let before = section.problem_count();
     let mut rates = [OpRates { random_iops: 0, sequential_iops: 0, bytes_per_s: 0 }; 2];
@@ -202,13 +202,17 @@ fn set_iops(rates: &mut OpRates, text: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// I/Os a second.
 fn iops(text: &str) -> Result<u64, String> {
-    words::whole(1..=1_000_000_000)(text)
+    match words::count(text)? {
+        number @ 1..=1_000_000_000 => Ok(number),
+        _ => Err("write I/Os a second, from 1 to 1000m".to_owned()),
+    }
 }
 
 /// Bytes a second.
 fn bandwidth(text: &str) -> Result<u64, String> {
-    match words::size(text)? {
+    match words::rate_bytes_per_s(text)? {
         bytes @ 4096..=0x4_0000_0000_0000 => Ok(bytes),
         _ => Err("write the bytes of a second, from 4k to 1024t".to_owned()),
     }

@@ -6,14 +6,20 @@
 //! Called by sections.rs.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use millrace::{ExportConfig, GuestConfig, Listen, SocketAccess, Threads, VhostSocket};
+use millrace::{
+    ExportConfig, ExportDirectory, GuestConfig, Listen, OnDemand, SocketAccess, Threads,
+    VhostSocket,
+};
 use millrace_exports::vhost::QUEUES_MAX;
 
-use super::document::{Key, Section, key, list};
+use super::document::{Key, Section, Value, key, list};
+use super::drive::{cost, read_queues};
 use super::key_lines::KeyLines;
 use super::listener::{self, allow};
-use super::words;
+use super::volume::cache;
+use super::words::{self, SECOND_NS};
 
 /// Longest name of an export or description in bytes, by the NBD protocol.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -24,6 +30,7 @@ const SERIAL_BYTES_MAX: usize = 20;
 #[derive(Default)]
 pub struct ExportDraft {
     config: ExportConfig,
+    directory: Option<ExportDirectory>,
     path: PathBuf,
     access: SocketAccess,
     /// The frontend makes the socket, and the daemon connects to it.
@@ -31,6 +38,10 @@ pub struct ExportDraft {
 }
 
 impl ExportDraft {
+    fn directory(&mut self) -> &mut ExportDirectory {
+        self.directory.get_or_insert_with(|| ExportDirectory::new(PathBuf::new()))
+    }
+
     fn guests(&mut self) -> &mut GuestConfig {
         let at = || GuestConfig::new(VhostSocket::Connect(PathBuf::new()));
         self.config.guests.get_or_insert_with(at)
@@ -39,6 +50,10 @@ impl ExportDraft {
 
 pub const EXPORT: &[Key<ExportDraft>] = &[
     key("volume", |to, at| at.text(&mut to.config.volume)),
+    key("directory", |to, at| {
+        to.config.read_only = true;
+        at.path(&mut to.directory().path, words::folder);
+    }),
     key("nbd", |to, at| {
         let base = at.base();
         at.list(&mut to.config.nbd, |text| words::address(text, base));
@@ -46,10 +61,21 @@ pub const EXPORT: &[Key<ExportDraft>] = &[
     key("name", |to, at| at.name(&mut to.config.name)),
     key("read-only", |to, at| at.flag(&mut to.config.read_only)),
     key("description", |to, at| at.text(&mut to.config.description)),
+    key("files", |to, at| files(to.directory(), at)),
     key("group", |to, at| at.text(&mut to.config.group)),
     key("group-each", |to, at| at.word(&mut to.config.group_each, words::yes_or_no)),
     list("tls-allow", |to, at| at.list(&mut to.config.tls_allow, |text| Ok(text.to_owned()))),
     key("vhost-user-blk", |to, at| at.path(&mut to.path, socket)),
+];
+
+/// Keys of `files` after those of queues.
+const FILES: &[Key<ExportDirectory>] = &[
+    key("cost", |to, at| to.options.cost = cost(at).unwrap_or_default()),
+    key("cache", |to, at| to.cache = cache(at)),
+    key("close-after", |to, at| at.word(&mut to.close_after, close_after)),
+    key("direct", |to, at| at.set(|text| add_file_key(to, "direct", text))),
+    key("aio", |to, at| at.set(|text| add_file_key(to, "aio", text))),
+    key("lock", |to, at| at.set(|text| add_file_key(to, "lock", text))),
 ];
 
 /// Keys that go with `vhost-user-blk`.
@@ -80,17 +106,32 @@ pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
     if section.lines.has_valid("nbd") && draft.config.nbd.is_empty() {
         section.problem("nbd", "nbd: the list is empty; add \"unix:PATH\"");
     }
-    if !has("volume") {
+    match (has("volume"), has("directory")) {
+        (true, true) => section.problem(
+            "directory",
+            "directory: an export has either a volume or a directory; remove one",
+        ),
+        (_, false) if has("files") => {
+            section.problem("files", "files: only with directory = \"...\"; add that");
+        }
+        _ => {}
+    }
+    if !has("volume") && !has("directory") {
         section.missing("it names no volume; add volume = \"...\"");
     }
     if !has("nbd") && !has("vhost-user-blk") {
         let text = "it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for machines";
         section.missing(text);
     }
+    let directory = draft.directory.take().filter(|_| has("directory"));
     if !section.lines.has_valid("name") && draft.config.name.is_empty() {
-        draft.config.name.clone_from(&draft.config.volume);
+        let of_directory = directory.as_ref().and_then(|directory| directory.path.file_name());
+        let of_directory = of_directory.map(|name| name.to_string_lossy().into_owned());
+        draft.config.name = of_directory.unwrap_or_else(|| draft.config.volume.clone());
     }
-    section.lines.line = section.lines.at("volume");
+    draft.config.on_demand = directory.map(OnDemand::Directory);
+    let source = if has("volume") { "volume" } else { "directory" };
+    section.lines.line = section.lines.at(source);
     check_guests(&mut draft, &section);
     let config = draft.config;
     for (key, text) in [("name", &config.name), ("description", &config.description)] {
@@ -100,7 +141,25 @@ pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
         }
     }
     let lines = section.finish();
-    lines.has_valid("volume").then_some((config, lines))
+    lines.has_valid(source).then_some((config, lines))
+}
+
+/// Reads `[export.files]`.
+fn files(directory: &mut ExportDirectory, value: Value<'_, '_>) {
+    let Some(mut section) = value.table() else { return };
+    read_queues(&mut section, &mut directory.options);
+    section.read(FILES, directory);
+    section.finish();
+}
+
+fn add_file_key(directory: &mut ExportDirectory, key: &str, text: &str) -> Result<(), String> {
+    directory.file_keys.push((key.to_owned(), text.to_owned()));
+    Ok(())
+}
+
+/// Time that a file of a directory stays open without clients.
+fn close_after(text: &str) -> Result<Duration, String> {
+    words::duration(text, &(0..=24 * 3600 * SECOND_NS)).map(Duration::from_nanos)
 }
 
 /// Puts the socket for virtual machines together, and checks that its keys go together.

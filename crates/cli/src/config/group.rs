@@ -9,11 +9,10 @@ pub mod targets;
 
 use millrace::{GroupConfig, LatencyTarget, Words};
 use millrace_console::words::nearest;
-use millrace_drives::size_text;
 
 use super::document::Section;
 use super::key_lines::KeyLines;
-use super::words::{self, MILLISECOND_NS, SECOND_NS};
+use super::words::{self, MILLISECOND_NS, SECOND_NS, count_text, size_text};
 
 /// Least bandwidth: the page that small requests have.
 const BANDWIDTH_MIN: u64 = 4096;
@@ -64,9 +63,9 @@ static KEYS: [Row; 11] = [
         |to, text| put(&mut to.latency_target, or_none(text, latency_target)),
         |of| of.latency_target.map_or_else(none, target_text),
     ),
-    limit!("iops", iops, rate, rate_text),
-    limit!("read-iops", read_iops, rate, rate_text),
-    limit!("write-iops", write_iops, rate, rate_text),
+    limit!("iops", iops, rate, count_text),
+    limit!("read-iops", read_iops, rate, count_text),
+    limit!("write-iops", write_iops, rate, count_text),
     limit!("bandwidth", bandwidth, bandwidth, size_text),
     limit!("read-bandwidth", read_bandwidth, bandwidth, size_text),
     limit!("write-bandwidth", write_bandwidth, bandwidth, size_text),
@@ -144,45 +143,25 @@ fn or_none<T>(
     if text == NONE { Ok(None) } else { read(text).map(Some) }
 }
 
-/// I/Os a second: a number with k or m (powers of 1000) after it, or without.
+/// I/Os a second.
 fn rate(text: &str) -> Result<u64, String> {
-    let lower = text.trim().to_ascii_lowercase();
-    let (digits, unit) = match lower.char_indices().next_back() {
-        Some((at, 'k')) => (&lower[..at], 1_000),
-        Some((at, 'm')) => (&lower[..at], 1_000_000),
-        _ => (&lower[..], 1),
-    };
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err("write I/Os a second: 500, 20k, 1m; or none".to_owned());
-    }
-    // Whatever is too long to be counted is too much.
-    match digits.parse().unwrap_or(u64::MAX).saturating_mul(unit) {
-        0 => Err("that is below one I/O a second; write 1 or more, or none".to_owned()),
-        number if number <= IOPS_MAX => Ok(number),
-        _ => Err("that is too much; write 1000m I/Os a second at most, or none".to_owned()),
-    }
-}
-
-/// The shortest word of a rate that leaves nothing out.
-fn rate_text(rate: u64) -> String {
-    match rate {
-        _ if rate.is_multiple_of(1_000_000) => format!("{}m", rate / 1_000_000),
-        _ if rate.is_multiple_of(1_000) => format!("{}k", rate / 1_000),
-        _ => rate.to_string(),
+    match words::count(text) {
+        Ok(0) => Err("that is below one I/O a second; write 1 or more, or none".to_owned()),
+        Ok(number) if number <= IOPS_MAX => Ok(number),
+        Ok(_) => Err("that is too much; write 1000m I/Os a second at most, or none".to_owned()),
+        Err(wrong) => Err(format!("{wrong}; or none")),
     }
 }
 
 /// Bytes a second.
 fn bandwidth(text: &str) -> Result<u64, String> {
-    match words::size(text) {
+    match words::rate_bytes_per_s(text) {
         Ok(bytes) if bytes < BANDWIDTH_MIN => {
             Err("that is below one I/O of 4k a second; write 4k or more, or none".to_owned())
         }
         Ok(bytes) if bytes <= BANDWIDTH_MAX => Ok(bytes),
         Ok(_) => Err("that is too much; write 1024t a second at most, or none".to_owned()),
-        _ => {
-            Err("write bytes a second, or a number with k, m or g: 512k, 100m; or none".to_owned())
-        }
+        Err(wrong) => Err(format!("{wrong}; or none")),
     }
 }
 

@@ -67,6 +67,8 @@ fn the_keys_of_every_section_are_those_of_the_document() {
     assert_eq!(documented("### `tls`"), tls);
     let cost = known("[[drive]]\nname = \"d\"\nspec = \"null\"\n[drive.cost]");
     assert_eq!(documented("### `cost`"), cost);
+    let files = known("[[export]]\ndirectory = \"d\"\nnbd = \"unix:s\"\n[export.files]");
+    assert_eq!(documented("### `files`"), files);
     let cache = known("[[volume]]\nname = \"v\"\ndrives = [\"d\"]\n[volume.cache]");
     assert_eq!(documented("### `cache`"), cache);
 }
@@ -99,8 +101,10 @@ const WHOLE: &str = "[server]\n# ## `[server]`\n[[controller]]\nname = \"c\"\nta
                      [[drive]]\nname = \"e\"\nspec = \"null\"\n\
                      [[volume]]\nname = \"v\"\ndrives = [\"d\", \"e\"]\n# ## `[[volume]]`\n\
                      [volume.cache]\n# ### `cache`\n[[export]]\nvolume = \"v\"\ngroup = \"g\"\n\
-                     vhost-user-blk = \"unix:s\"\n# ## `[[export]]`\n";
-const HEADINGS: [&str; 7] = [
+                     vhost-user-blk = \"unix:s\"\n# ## `[[export]]`\n\
+                     [[export]]\ndirectory = \"f\"\nnbd = \"unix:n\"\n\
+                     [export.files]\n# ### `files`\n";
+const HEADINGS: [&str; 8] = [
     "## `[server]`",
     "## `[[controller]]`",
     "## `[[group]]`",
@@ -108,6 +112,7 @@ const HEADINGS: [&str; 7] = [
     "## `[[volume]]`",
     "### `cache`",
     "## `[[export]]`",
+    "### `files`",
 ];
 
 /// Loads the configuration with one key more, whose value is written as in the document.

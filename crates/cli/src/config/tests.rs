@@ -65,7 +65,7 @@ fn a_drive_says_what_it_does_in_a_second_and_the_layer_gets_costs() {
     let found = problems(&whole("cost.read-iop = 1\ncost.write-iops = 0\n", "", ""));
     let missing = "m.toml:4: cost of [[drive]]: add read-iops, read-bandwidth, write-bandwidth; \
                    millrace-lab bench --calibrate DRIVE measures and prints them";
-    let range = "m.toml:5: cost.write-iops = \"0\": write a whole number from 1 to 1000000000";
+    let range = "m.toml:5: cost.write-iops = 0: write I/Os a second, from 1 to 1000m";
     assert!(found.contains(&missing.to_owned()) && found.contains(&range.to_owned()), "{found:?}");
     let like = "unknown key \"read-iop\" in cost of [[drive]]; did you mean \"read-iops\"?";
     assert!(found.iter().any(|problem| problem.contains(like)), "{found:?}");
@@ -85,7 +85,10 @@ fn values_of_drivers_are_checked_with_the_rest_at_the_line_of_their_key() {
         problems(&text)
     };
     let found = drive("path = \"x\"\nsize = \"1x\"\n");
-    assert!(found[0].starts_with("m.toml:5: driver file: size=1x is wrong; write"), "{found:?}");
+    assert!(
+        found[0].starts_with("m.toml:5: driver file: size=1x is wrong; a size is"),
+        "{found:?}"
+    );
     let found = drive("path = \"\"\n");
     assert!(found[0].starts_with("m.toml:4: driver file: path= is wrong; write"), "{found:?}");
     let found = drive("path = \"x\"\ngrow = true\n");
@@ -253,10 +256,10 @@ fn a_section_with_a_wrong_value_is_checked_for_contradictions_all_the_same() {
     let export = "[[export]]\nvolume = \"w\"\nname = 5\nnbd = \"unix:s\"\n";
     let found = problems(&format!("{text}{export}"));
     let expected = [
-        "m.toml:3: tags = \"0\": write",
+        "m.toml:3: tags = 0: write",
         "m.toml:4: node: controller scu: there is no NUMA node 4000",
         "m.toml:6: name = \"scu\": the controller of line 2 has this name",
-        "m.toml:14: chunk = \"1\": a chunk is a power of two",
+        "m.toml:14: chunk = 1: a chunk is a power of two",
         "m.toml:19: volume: there is no volume \"w\"",
         "m.toml:20: name is a integer; write a \"string\"",
     ];
@@ -287,8 +290,22 @@ fn wrong_values_say_what_may_stand_there() {
     assert!(
         found[2].starts_with("m.toml:9: serving = \"per-disk\": there are inline, per-drive, auto")
     );
-    assert!(found[3].starts_with("m.toml:10: timeout = \"5\": not a time"), "{}", found[3]);
+    assert!(found[3].starts_with("m.toml:10: timeout = 5: a time needs its unit; write 5s"));
     assert!(found[4].starts_with("m.toml:14: read-only: write true or false"), "{}", found[4]);
+}
+
+#[test]
+fn values_that_earlier_builds_read_differently_have_a_note() {
+    let warnings = |spec: &str| plan(&whole("", "", "").replace("null:size=1g", spec)).warnings;
+    let bandwidth = "m.toml:3: note: read-bandwidth 500m is 500 MiB/s (524288000 bytes/s); earlier \
+                     builds read it as 500000000 bytes/s; write 500MB for that";
+    assert_eq!(warnings("model:read-bandwidth=500m"), [bandwidth]);
+    assert_eq!(warnings("fault:drive=(model:read-bandwidth=500m)"), [bandwidth]);
+    let size = "m.toml:3: note: size 16MB is 15.3 MiB (16000000 bytes); earlier builds read it as \
+                16777216 bytes; write 16MiB for that";
+    assert_eq!(warnings("null:size=16MB"), [size]);
+    let same = "model:size=16m,buffer=512B,read-bandwidth=500MB,write-bandwidth=4096,page=8KiB";
+    assert_eq!(warnings(same), [""; 0]);
 }
 
 #[test]
@@ -348,7 +365,7 @@ fn the_server_section_is_checked() {
     let server = plan(&text).config.server;
     assert_eq!((server.threads, server.cpus, server.spin_ns), (2, vec![0, 0], Some(20_000)));
     let found = problems(&text.replace("threads = 2", "threads = 0"));
-    assert!(found[0].ends_with("threads = \"0\": write a whole number from 1 to 1024"));
+    assert!(found[0].ends_with("threads = 0: write a whole number from 1 to 1024"));
     let long = "18446744073s";
     let found = problems(&text.replace("5s", long).replace("20us", long));
     assert!(found[0].ends_with("write a time from 1ms to 1h"), "{found:?}");
@@ -359,7 +376,7 @@ fn the_server_section_is_checked() {
     let auto = text.replace("20us", "auto");
     assert_eq!(plan(&auto).config.server.spin_ns, None);
     let found = problems(&text.replace("64m", "1k").replace("[0, 0]", "[0, 65535]"));
-    assert!(found[0].contains(": cpus: \"65535\": no CPU that this process may use"), "{found:?}");
+    assert!(found[0].contains(": cpus: 65535: no CPU that this process may use"), "{found:?}");
     assert!(found[1].contains(": memory-max = \"1k\": write a size of 64m or more"), "{found:?}");
 }
 
@@ -409,7 +426,7 @@ fn controllers_are_checked_each_with_its_line() {
         found[2].contains("unknown key \"share\" in [[controller]]; did you mean \"sharing\"?")
     );
     let found = problems(&text("").replace("250", "65537"));
-    assert_eq!(found[0], "m.toml:3: tags = \"65537\": write a whole number from 1 to 65536");
+    assert_eq!(found[0], "m.toml:3: tags = 65537: write a whole number from 1 to 65536");
     let found = problems(&text("").replace("tags = 250\n", ""));
     assert!(found[0].starts_with("m.toml:1: [[controller]]: it has no tags; add"), "{}", found[0]);
     let both = text("").replace("\"null:", "\"null@hba:");
@@ -478,7 +495,7 @@ fn keys_for_virtual_machines_are_checked() {
     assert!(wrong.contains("write \"shared\", \"queue\", or a number from 1 to 256"), "{wrong}");
     let wrong = found("vhost-user-blk = \"unix:m\"\ncpus = [9999]\n");
     assert!(
-        wrong.contains("m.toml:11: cpus: \"9999\": no CPU that this process may use; it"),
+        wrong.contains("m.toml:11: cpus: 9999: no CPU that this process may use; it"),
         "{wrong}"
     );
     let wrong = found("vhost-user-blk = \"unix:m\"\nsocket-mode = \"rw\"\n");

@@ -98,7 +98,7 @@ pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
 }
 
 /// Reads `[volume.cache]`.
-fn cache(value: Value<'_, '_>) -> Option<CacheConfig> {
+pub fn cache(value: Value<'_, '_>) -> Option<CacheConfig> {
     let mut section = value.table()?;
     let (mut config, before) = (CacheConfig::default(), section.problem_count());
     for (key, read) in cache::KEYS {

@@ -14,13 +14,15 @@ use clap::{Arg, Command};
 use millrace::{CHUNK_SECTORS_MAX, Listen, Words};
 use millrace_block::Serving;
 pub use millrace_console::words::{
-    MILLISECOND_NS, SECOND_NS, bytes_for_people, design, duration_ns, number, ranges, size, whole,
+    SECOND_NS, bytes_for_people, count, count_text, design, duration_ns, number, ranges,
+    rate_bytes_per_s, size, size_text, time_text, whole,
 };
-use millrace_drives::size_text;
 use millrace_machine::{Machine, Native};
 
 use millrace_console::words::nearest;
 
+/// A millisecond in nanoseconds.
+pub const MILLISECOND_NS: u64 = 1_000_000;
 /// The port of NBD.
 const NBD_PORT: u16 = 10809;
 /// The port of Prometheus's exporter of a host's metrics, and so the first of their range.
@@ -75,20 +77,6 @@ pub fn spin(text: &str) -> Result<Option<u64>, String> {
     }
     let time = up_to_a_second(text);
     time.map(Some).map_err(|why| format!("{why}, or auto"))
-}
-
-/// A time as a person would write it.
-pub fn time_text(time_ns: u64) -> String {
-    let units = [
-        ("h", 3_600_000_000_000),
-        ("m", 60_000_000_000),
-        ("s", SECOND_NS),
-        ("ms", MILLISECOND_NS),
-        ("us", 1_000),
-        ("ns", 1),
-    ];
-    let unit = units.iter().find(|(_, unit)| time_ns > 0 && time_ns.is_multiple_of(*unit));
-    unit.map_or_else(|| "0".to_owned(), |(name, unit)| format!("{}{name}", time_ns / unit))
 }
 
 /// Memory for payload in bytes: 64 MiB or more.

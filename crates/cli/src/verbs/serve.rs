@@ -199,8 +199,7 @@ fn serve(
     say(&view_sockets::describe(&sockets));
     let server = Server::of_parts(&plan.config, opened, workers, server);
     let marks_of_daemon = (Arc::clone(&marks), Box::new(reloader) as _);
-    let daemon = LiveDaemon::new(&plan.config, server, marks_of_daemon);
-    let daemon = Arc::new(daemon);
+    let daemon = LiveDaemon::new(server, marks_of_daemon);
     startup.reload_by(&daemon);
     let views = Views::start(sockets, daemon.clone());
     let views = views.context("cannot start the thread of the control socket")?;

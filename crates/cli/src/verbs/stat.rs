@@ -46,7 +46,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = long_help())]
 pub struct Args {
-    /// Seconds between two reports; without it, there is one report
+    /// Time between two reports, such as 1 (second) or 500ms; without it, there is one report
     #[arg(value_parser = interval)]
     interval: Option<Duration>,
     /// Number of reports; without it, reports go on until Ctrl-C
@@ -150,15 +150,14 @@ fn long_help() -> String {
     format!("{EXAMPLES}\n{helps}")
 }
 
-/// Seconds on the command line.
+/// The time between two reports.
 ///
 /// # Errors
 /// What to write instead.
 pub fn interval(text: &str) -> Result<Duration, String> {
-    let seconds: Option<f64> = text.parse().ok();
-    let seconds = seconds.filter(|seconds| (0.01..=1e6).contains(seconds));
-    let seconds = seconds.ok_or_else(|| "write seconds, from 0.01: 1 or 0.5".to_owned())?;
-    Ok(Duration::from_secs_f64(seconds))
+    let time = millrace_console::words::duration(text)?;
+    let is_short = time < Duration::from_millis(10);
+    if is_short { Err("write a time from 10ms, such as 1 or 0.5".to_owned()) } else { Ok(time) }
 }
 
 /// Prints reports until there are enough, or nobody reads them.

@@ -46,7 +46,7 @@ const KEYS: &str = "  q             ends
 
 const COLUMNS: &str = "\
 r/s w/s       reads and writes that completed, a second, after merging
-rMB/s wMB/s   1,000,000 bytes that they moved, a second
+rMiB wMiB     MiB (1,048,576 bytes) that they moved, a second
 r_p99 w_p99   99 % of reads and writes took no longer
 aqu-sz        I/Os waiting or in the drive, on average
 %util         time that I/Os spent in the drive, in percent of the interval
@@ -65,7 +65,7 @@ and no graph; one with 105 or more shows more columns.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}{KEYS}\n\nColumns:\n{COLUMNS}\n\n{END}"))]
 pub struct Args {
-    /// Seconds between two reports
+    /// Time between two reports, such as 1 (second) or 500ms
     #[arg(value_parser = interval, default_value = "1")]
     interval: Duration,
     #[command(flatten)]

@@ -7,8 +7,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
+use super::FileConfig;
 use crate::common::store_file::open_store;
 
 /// What serves the inside of a container.
@@ -44,9 +44,11 @@ const MARKS: [Mark; 15] = [
 const VHD_FOOTER: &[u8] = b"conectix";
 
 /// What to say of a file that is a container; none if it is a plain disk, as far as one can see.
-pub(super) fn note(path: &Path, size_bytes: u64) -> Option<String> {
+pub(super) fn note(config: &FileConfig, size_bytes: u64) -> Option<String> {
     // Not the drive's own descriptor, which may take aligned memory only.
-    let file = open_store(path, OpenOptions::new().read(true), 0).ok()?;
+    let path = &config.path;
+    let at = config.opened_at.as_ref().unwrap_or(path);
+    let file = open_store(at, OpenOptions::new().read(true), 0).ok()?;
     let (what, inside) = container(&file, size_bytes)?;
     let shown = path.display();
     let quoted = format!("'{}'", path.to_string_lossy().replace('\'', "'\\''"));
@@ -86,7 +88,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("it's");
         std::fs::write(&path, bytes).unwrap();
-        note(&path, bytes.len() as u64)
+        note(&FileConfig { path, ..FileConfig::default() }, bytes.len() as u64)
     }
 
     #[test]

@@ -15,7 +15,7 @@ use millrace_block::{Error, ErrorKind, Sector};
 
 use super::open::system;
 use super::{FileConfig, FileState, probe};
-use crate::common::values::size_text;
+use crate::common::units::size_text;
 
 /// See `Driver::revalidate`.
 pub(super) fn revalidate(config: &FileConfig, shared: &FileState) -> Result<Sector, Error> {

@@ -27,7 +27,7 @@ use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, MAX_SECTORS,
 use crate::common::measurement::Measured;
 use crate::common::place::{Place, file_identity};
 use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
-use crate::common::values::size_text;
+use crate::common::units::size_text;
 
 /// Bytes of the shared zeroes.
 const ZEROES_BYTES: usize = 64 << 10;
@@ -62,7 +62,7 @@ pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
         // What the trial may have allocated behind the end is given back.
         let _ = probe::can_allocate(&file, PUNCH);
     }
-    let warnings = format::note(&config.path, geometry.store_bytes).into_iter().collect();
+    let warnings = format::note(&config, geometry.store_bytes).into_iter().collect();
     let dma_alignment = align.map_or(0, |align| align.memory.max(1) - 1);
     let unit = align.map_or(1, |_| geometry.logical);
     let shared = FileState {
@@ -148,7 +148,7 @@ pub(crate) fn measure(config: &FileConfig) -> Result<Measured, Error> {
     let direct = if config.direct == Direct::Off { None } else { open(libc::O_DIRECT).ok() };
     let align = direct.and_then(|file| probe::direct_align(&file));
     let block_bytes = geometry.logical.max(align.map_or(0, |align| align.offset));
-    let warnings = format::note(path, geometry.size_bytes).into_iter().collect();
+    let warnings = format::note(config, geometry.size_bytes).into_iter().collect();
     Ok(Measured { size_bytes, block_bytes, notes, warnings, place })
 }
 
@@ -167,7 +167,7 @@ fn refuse_other_kinds(path: &Path) -> Result<(), Error> {
 
 /// Opens the file, makes it if a size is given; says whether `O_DIRECT` was taken.
 fn open_file(config: &FileConfig) -> Result<(File, bool, Option<CreatedFile>), Error> {
-    let path = &config.path;
+    let path = config.opened_at.as_ref().unwrap_or(&config.path);
     refuse_other_kinds(path)?;
     let is_block = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
     let makes = !config.read_only && config.size_bytes.is_some() && !is_block;

@@ -7,7 +7,7 @@ use super::config::{ModelConfig, ModelContents, ModelTiming};
 use super::controller::{ControllerOptions, ModelController};
 use super::preset::{ModelPreset, model_presets};
 use super::service_times::UsualTimes;
-use crate::common::values::{rate_bytes_per_s, size_bytes};
+use crate::common::units::{rate_bytes_per_s, size_bytes};
 use crate::common::words::nearest;
 use crate::spec::{Spec, SpecError};
 
@@ -61,9 +61,8 @@ fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
         let parse = |text: &str| text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
         spec.value::<f64>(key, parse, "write a number from 0 to 1")
     };
-    let rate = |key| spec.value(key, rate_bytes_per_s, RATE_FORM);
-    let buffer = spec.value("buffer", size_bytes, "write bytes with k, m or g, or 0 for none")?;
-    let page = spec.value("page", size_bytes, "write bytes with k or m, as in 16k")?;
+    let rate = |key| spec.read(key, rate_bytes_per_s);
+    let page = spec.read("page", size_bytes)?;
     let seed = spec.value("seed", |text| text.parse::<u64>().ok(), "write a number")?;
     Ok(ModelTiming {
         units: spec.number("units", ModelTiming::UNITS_MAX.into())?.unwrap_or(base.units),
@@ -75,7 +74,7 @@ fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
         write_command_ns: spec.time("write-command")?.unwrap_or(base.write_command_ns),
         read_bytes_per_s: rate("read-bandwidth")?.unwrap_or(base.read_bytes_per_s),
         write_bytes_per_s: rate("write-bandwidth")?.unwrap_or(base.write_bytes_per_s),
-        buffer_bytes: buffer.unwrap_or(base.buffer_bytes),
+        buffer_bytes: spec.read("buffer", size_bytes)?.unwrap_or(base.buffer_bytes),
         jitter: fraction("jitter")?.unwrap_or(base.jitter),
         tail_share: fraction("tail-share")?.unwrap_or(base.tail_share),
         tail_ns: spec.time("tail")?.unwrap_or(base.tail_ns),
@@ -100,11 +99,9 @@ const FLASH_KEYS: [&str; 12] = [
     "tail",
 ];
 
-const RATE_FORM: &str = "write bytes a second with k, m or g (factors of 1,000), as in 540m";
-
 fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>, SpecError> {
     let tags = spec.number("controller-tags", 1 << 20)?;
-    let bytes_per_s = spec.value("controller-bandwidth", rate_bytes_per_s, RATE_FORM)?;
+    let bytes_per_s = spec.read("controller-bandwidth", rate_bytes_per_s)?;
     let command_ns = spec.time("controller-command")?;
     let Some(name) = spec.get("controller") else {
         let mut lone =
@@ -149,9 +146,9 @@ mod tests {
     fn every_key_reaches_its_setting() {
         let config = config(
             "model:size=1g,block=4k,queues=3,depth=5,data=ram,units=7,page=16k,read=1us,write=2us,\
-             latency=3us,read-command=4us,write-command=5us,read-bandwidth=6m,write-bandwidth=7k,buffer=8k,\
+             latency=3us,read-command=4us,write-command=5us,read-bandwidth=6MB,write-bandwidth=7k,buffer=8k,\
              jitter=0.5,tail-share=0.25,tail=9us,seed=10,controller=every-key,controller-tags=11,\
-             controller-bandwidth=12g,controller-command=13us",
+             controller-bandwidth=12GB,controller-command=13us",
         );
         let head = (config.size_bytes, config.block_size, config.queues, config.depth);
         assert_eq!(head, (1 << 30, 4096, 3, 5));
@@ -165,7 +162,7 @@ mod tests {
             read_command_ns: 4_000,
             write_command_ns: 5_000,
             read_bytes_per_s: 6_000_000,
-            write_bytes_per_s: 7_000,
+            write_bytes_per_s: 7 << 10,
             buffer_bytes: 8 << 10,
             jitter: 0.5,
             tail_share: 0.25,

@@ -8,7 +8,7 @@ use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::ClientSession;
 
 use super::{NbdConfig, OnServerRestart};
-use crate::common::values::size_text;
+use crate::common::units::size_text;
 
 /// What the flags of the first connection bind later ones to.
 pub(crate) fn promised(flags: TransmissionFlags) -> TransmissionFlags {

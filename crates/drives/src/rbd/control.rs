@@ -20,7 +20,7 @@ use millrace_machine::{Deadline, Machine, Native};
 
 use super::image::Image;
 use super::{HeldImage, RbdState};
-use crate::common::values::size_text;
+use crate::common::units::size_text;
 
 /// Time between two looks at an image without a watch, whose changes nobody tells.
 pub(crate) const UNWATCHED_PERIOD: Duration = Duration::from_secs(2);

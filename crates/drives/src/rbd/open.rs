@@ -23,7 +23,7 @@ use super::{HeldImage, ImageFacts, Map, OpenImage, RbdConfig, RbdDriver, RbdStat
 use crate::common::cancel;
 use crate::common::measurement::Measured;
 use crate::common::place::{Place, two_numbers};
-use crate::common::values::size_text;
+use crate::common::units::size_text;
 
 /// What librbd rounds discards to unless the configuration says another number.
 const DISCARD_BYTES: u64 = 64 << 10;

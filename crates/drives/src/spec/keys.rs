@@ -4,7 +4,8 @@
 //! Called by open.rs and by drivers that read their own keys.
 
 use super::{Spec, SpecError};
-use crate::common::values::{size_bytes, switch, time_ns};
+use crate::common::units::{size_bytes, time_ns};
+use crate::common::values::switch;
 
 /// Longest time that a key takes, an hour: sums of such times never overflow.
 const TIME_NS_MAX: u64 = 3_600_000_000_000;
@@ -29,18 +30,31 @@ impl Spec {
         parse: impl FnOnce(&str) -> Option<T>,
         expected: &str,
     ) -> Result<Option<T>, SpecError> {
-        let Some(text) = self.get(key) else { return Ok(None) };
-        parse(text).map(Some).ok_or_else(|| self.invalid(key, expected))
+        self.read(key, |text| parse(text).ok_or_else(|| expected.to_owned()))
+    }
+
+    /// A value by a function that says itself what it expects.
+    pub(crate) fn read<T>(
+        &self,
+        key: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, SpecError> {
+        let parsed = self.get(key).map(parse).transpose();
+        parsed.map_err(|expected| self.invalid(key, &expected))
     }
 
     pub(crate) fn size(&self, key: &str) -> Result<Option<u64>, SpecError> {
-        let sectors = |text: &str| size_bytes(text).filter(|n| *n > 0 && n.is_multiple_of(512));
-        self.value(key, sectors, "write bytes with k, m, g or t, a multiple of 512, as in 4g")
+        self.read(key, |text| match size_bytes(text)? {
+            bytes if bytes > 0 && bytes.is_multiple_of(512) => Ok(bytes),
+            _ => Err("write a multiple of 512, such as 4g".to_owned()),
+        })
     }
 
     pub(crate) fn time(&self, key: &str) -> Result<Option<u64>, SpecError> {
-        let within = |text: &str| time_ns(text).filter(|time_ns| *time_ns <= TIME_NS_MAX);
-        self.value(key, within, "write a time with ns, us, ms, s, m or h, up to 1h, as in 10us")
+        self.read(key, |text| match time_ns(text)? {
+            time_ns if time_ns <= TIME_NS_MAX => Ok(time_ns),
+            _ => Err("write a time up to 1h, such as 10us".to_owned()),
+        })
     }
 
     pub(crate) fn switch(&self, key: &str) -> Result<Option<bool>, SpecError> {
@@ -64,10 +78,9 @@ impl Spec {
     }
 
     pub(crate) fn block(&self) -> Result<Option<u32>, SpecError> {
-        let parse = |text: &str| {
-            let bytes = u32::try_from(size_bytes(text)?).ok()?;
-            (bytes.is_power_of_two() && (512..=65_536).contains(&bytes)).then_some(bytes)
-        };
-        self.value("block", parse, "write a power of two from 512 to 64k")
+        self.read("block", |text| match u32::try_from(size_bytes(text)?) {
+            Ok(bytes) if bytes.is_power_of_two() && (512..=65_536).contains(&bytes) => Ok(bytes),
+            _ => Err("write a power of two from 512 to 64k".to_owned()),
+        })
     }
 }

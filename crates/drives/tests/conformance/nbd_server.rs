@@ -195,7 +195,7 @@ fn negotiate(stream: &mut UnixStream, state: &State, act: Act) -> Option<(Sessio
         let (used, progress) = handshake.feed(&catalog, &input, &mut out).ok()?;
         input.drain(..used);
         match progress {
-            Progress::NeedMore => {}
+            Progress::NeedMore | Progress::Unsent => {}
             Progress::Ready(session) => {
                 say(stream, &mut out, &mut sent, act)?;
                 return Some((session, input));

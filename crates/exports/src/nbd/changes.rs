@@ -103,14 +103,7 @@ impl Server {
             sockets[number] = Some(listener);
         }
         drop(sockets);
-        let version = self.shared.served.replace(Arc::clone(&exports));
-        self.shared.note_change();
-        self.shared.mailboxes.iter().for_each(|mailbox| mailbox.ring());
-        let deadline = Instant::now() + FOLLOW_TIMEOUT;
-        while !self.shared.served.is_served(version) && Instant::now() < deadline && !self.failed()
-        {
-            std::thread::sleep(LOOK);
-        }
+        self.replace(Arc::clone(&exports));
         // No thread accepts there any more.
         let mut sockets = lock(&self.shared.sockets);
         for (number, socket) in sockets.iter_mut().enumerate() {
@@ -126,6 +119,20 @@ impl Server {
         let kept: HashSet<_> = exports.volumes.iter().map(Arc::as_ptr).collect();
         let is_gone = |one: &&Arc<ServedVolume>| !kept.contains(&Arc::as_ptr(one));
         RemovedVolumes(before.volumes.iter().filter(is_gone).cloned().collect())
+    }
+}
+
+impl Server {
+    /// Has all I/O threads serve other exports, and waits until they do.
+    pub(super) fn replace(&self, exports: Arc<Exports>) {
+        let version = self.shared.served.replace(exports);
+        self.shared.note_change();
+        self.shared.mailboxes.iter().for_each(|mailbox| mailbox.ring());
+        let deadline = Instant::now() + FOLLOW_TIMEOUT;
+        while !self.shared.served.is_served(version) && Instant::now() < deadline && !self.failed()
+        {
+            std::thread::sleep(LOOK);
+        }
     }
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn disconnect(worker: &mut Worker, number: u16, to: &Sender<ClientRep
 
 fn report_of(thread: usize, conn: &Connection) -> ClientReport {
     let (export, group) = match (&conn.history.export, &conn.granted) {
-        (Some((export, _)), Some(granted)) => (export.info.name.clone(), granted.group),
+        (Some((export, _)), Some(granted)) => (export.name.clone(), granted.group),
         _ => (String::new(), GroupId::DEFAULT),
     };
     let name = conn.tls.as_ref().and_then(|tls| tls.session.peer()).map(ToString::to_string);

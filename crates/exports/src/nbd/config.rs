@@ -10,6 +10,7 @@ use millrace_machine::Native;
 use millrace_reactor::{Backend, Config, SpinRule};
 
 use super::listen::Listen;
+use super::on_demand::ExportRequests;
 use super::tls::ListenTls;
 use crate::{ClientGroup, SocketAccess};
 
@@ -20,7 +21,8 @@ const SPIN_NS: u64 = 100_000;
 /// A volume under a name.
 #[derive(Clone)]
 pub struct ExportConfig {
-    /// The name clients ask for.
+    /// Its name in reports and logs, and the name that clients ask for unless `on_demand` has
+    /// another one.
     pub name: String,
     /// Text for people, possibly empty.
     pub description: String,
@@ -32,6 +34,25 @@ pub struct ExportConfig {
     pub group: ClientGroup,
     /// Names in certificates of the clients that may see and use it; none: all clients may.
     pub tls_allow: Option<Vec<String>>,
+    /// The name that clients ask for, of an export that was opened because one did: no listener
+    /// lists it.
+    pub on_demand: Option<String>,
+}
+
+impl ExportConfig {
+    /// An export that everybody may read and write.
+    #[must_use]
+    pub fn new(name: impl Into<String>, volume: Arc<Volume<Native>>) -> ExportConfig {
+        ExportConfig {
+            name: name.into(),
+            description: String::new(),
+            volume,
+            read_only: false,
+            group: ClientGroup::default(),
+            tls_allow: None,
+            on_demand: None,
+        }
+    }
 }
 
 /// A socket and the exports that are offered on it.
@@ -41,6 +62,9 @@ pub struct ListenConfig {
     pub listen: Listen,
     /// Indices into [`ServerConfig::exports`]; the first is the default export.
     pub exports: Vec<usize>,
+    /// Clients may ask for exports that are not on the list: they go to
+    /// [`ServerConfig::requests`].
+    pub on_demand: bool,
     /// Users that may connect, if it is a Unix socket.
     pub access: SocketAccess,
     /// TLS for its clients, if there is any.
@@ -51,7 +75,13 @@ impl ListenConfig {
     /// A socket for everybody who reaches it, without TLS.
     #[must_use]
     pub fn new(listen: Listen, exports: Vec<usize>) -> ListenConfig {
-        ListenConfig { listen, exports, access: SocketAccess::default(), tls: None }
+        ListenConfig {
+            listen,
+            exports,
+            on_demand: false,
+            access: SocketAccess::default(),
+            tls: None,
+        }
     }
 }
 
@@ -78,6 +108,8 @@ pub struct ServerConfig {
     /// waits are that short, and lets others have its CPU; 0: never; none: for 100 us, as long as
     /// more is done that way.
     pub spin_ns: Option<u64>,
+    /// Where clients wait for exports that are opened on demand.
+    pub requests: ExportRequests,
 }
 
 impl Default for ServerConfig {
@@ -92,6 +124,7 @@ impl Default for ServerConfig {
             handshake_timeout_ns: 10_000_000_000,
             memory_max_bytes: 256 << 20,
             spin_ns: None,
+            requests: ExportRequests::default(),
         }
     }
 }

@@ -31,6 +31,7 @@ use self::replies::{BATCH_REPLIES, ReplyQueue, SentReplies};
 use super::exports::Export;
 use super::memory::Pool;
 use super::memory::waiting_line::MemoryWait;
+use super::on_demand::Demand;
 use super::ring::{Ring, shut_down, shut_down_input};
 use super::server_state::Negotiating;
 use super::submit::ticket::{Memory, Ticket, Tickets};
@@ -77,10 +78,29 @@ pub(crate) struct Negotiation {
     pub(crate) sent: usize,
     /// The client was told to go on with TLS.
     pub(crate) starts_tls: bool,
+    /// What it asked for that is opened on demand.
+    pub(crate) demand: Demand,
     /// The session and its export, or none for a client that ended it, once the answers are sent.
     pub(crate) then: Option<Option<(Session, Arc<Export>)>>,
     /// Counts the connection among those that negotiate.
     pub(crate) counted: Option<Negotiating>,
+}
+
+impl Negotiation {
+    /// Returns true if nothing is to be received: an export is being opened for the client, or
+    /// answers that it was sent are on their way. There may be no room for more of its options.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self.demand, Demand::Waiting)
+    }
+
+    /// The export that the client gets, or may get.
+    pub(crate) fn export(&self) -> Option<&Arc<Export>> {
+        match (&self.then, &self.demand) {
+            (Some(Some((_, export))), _) => Some(export),
+            (_, Demand::Granted(_, granted)) => Some(granted.export()),
+            _ => None,
+        }
+    }
 }
 
 /// Payload that is being received.
@@ -232,6 +252,7 @@ impl Connection {
             out,
             sent: 0,
             starts_tls: false,
+            demand: Demand::None,
             then: None,
             counted: None,
         };
@@ -427,7 +448,7 @@ impl Connection {
                 self.out.busy = true;
                 ring.send(self.index, self.fd, rest);
             }
-        } else if !self.input.busy {
+        } else if !self.input.busy && !negotiation.waits() {
             self.input.busy = true;
             ring.receive(self.index, self.fd, self.input.room());
         }

@@ -21,6 +21,7 @@ use super::connection::hole_search::HOLE_BYTES_MIN;
 use super::connection::{Connection, Granted, Refusal};
 use super::exports::Exports;
 use super::memory::{Pool, Zeroes};
+use super::server_state::ServerState;
 use super::stats::ServerStats;
 use super::submit::Submitter;
 use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
@@ -48,6 +49,7 @@ pub(crate) struct Core {
     pub(crate) counts: ServerStats,
     /// I/O threads of the server.
     pub(crate) threads: usize,
+    pub(crate) shared: Arc<ServerState>,
     /// What handshakes of TLS may take of this turn.
     pub(crate) secure: TlsTurn,
 }

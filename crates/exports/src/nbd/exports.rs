@@ -23,10 +23,11 @@ use millrace_machine::Native;
 use self::ranges::Ranges;
 use super::config::{ExportConfig, ListenConfig};
 use super::listen::Listen;
+use super::on_demand::Demand;
 use super::tls::ListenTls;
 use crate::faults::Faults;
 use crate::{ClientGroup, SocketAccess};
-use millrace_nbd::{Catalog, ExportInfo, TransmissionFlags};
+use millrace_nbd::{Catalog, ExportInfo, TransmissionFlags, Wanted};
 use millrace_tls::PeerNames;
 
 /// Largest payload that is advertised, in bytes.
@@ -45,6 +46,8 @@ pub(crate) struct ServedVolume {
     was_used: AtomicBool,
     /// Lanes that I/O threads have of it.
     lanes: AtomicU32,
+    /// Clients that were granted an export of it on demand, and have no lane yet.
+    grants: AtomicU32,
 }
 
 impl ServedVolume {
@@ -69,6 +72,22 @@ impl ServedVolume {
         self.lanes.load(Ordering::SeqCst) > 0
     }
 
+    /// A client is to get an export of it.
+    pub(crate) fn enter_grant(&self) {
+        self.grants.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The client has a lane by now, or is gone.
+    pub(crate) fn leave_grant(&self) {
+        self.grants.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Returns true if a client has it, or is about to. Grants come first: a client that turns one
+    /// into a lane is counted at any time.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.grants.load(Ordering::SeqCst) > 0 || self.has_lanes()
+    }
+
     /// Returns true if clients may have left something to flush.
     pub(crate) fn was_used(&self) -> bool {
         // Relaxed: as in `note_used`.
@@ -78,6 +97,8 @@ impl ServedVolume {
 
 /// One export.
 pub(crate) struct Export {
+    /// Its name in reports and logs.
+    pub(crate) name: String,
     pub(crate) info: ExportInfo,
     pub(crate) served: Arc<ServedVolume>,
     /// The volume's drives never touch payload.
@@ -88,12 +109,14 @@ pub(crate) struct Export {
     pub(crate) group: ClientGroup,
     /// Names of the clients that may use it, if not everybody may.
     tls_allow: Option<Vec<String>>,
+    /// It was added when a client asked for it, and is on no listener's list.
+    is_on_demand: bool,
 }
 
 impl Export {
     fn key(&self) -> ExportKey {
         ExportKey {
-            name: self.info.name.clone(),
+            name: self.name.clone(),
             volume_address: Arc::as_ptr(&self.served.volume).addr(),
             read_only: self.info.flags.contains(TransmissionFlags::READ_ONLY),
         }
@@ -107,7 +130,7 @@ impl Export {
 
 impl fmt::Debug for Export {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Export").field("name", &self.info.name).finish_non_exhaustive()
+        f.debug_struct("Export").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -139,6 +162,8 @@ pub(crate) struct ListenerCatalog {
     pub(crate) access: SocketAccess,
     /// TLS for its clients, if there is any.
     pub(crate) tls: Option<ListenTls>,
+    /// There are exports that are opened when a client asks for them.
+    on_demand: bool,
 }
 
 /// The exports of a listener that one client may see.
@@ -148,12 +173,17 @@ pub(crate) struct Visible<'a> {
     peer: Option<&'a PeerNames>,
     /// Why the client was refused the export that it named last, if it was.
     refused: RefCell<Option<String>>,
+    /// What it asked for that is opened on demand.
+    demand: &'a Demand,
 }
 
 impl Visible<'_> {
     /// The export of an index that the negotiation has chosen.
     pub(crate) fn export(&self, index: usize) -> Option<&Arc<Export>> {
-        self.catalog.exports.get(index)
+        match self.demand {
+            Demand::Granted(_, granted) if granted.index() == index => Some(granted.export()),
+            _ => self.catalog.exports.get(index),
+        }
     }
 
     /// Why the client was refused an export that is there, if it was.
@@ -175,11 +205,11 @@ impl Catalog for Visible<'_> {
     }
 
     fn get(&self, index: usize) -> Option<&ExportInfo> {
-        self.catalog.get(index).filter(|_| self.may_use(index))
+        self.export(index).filter(|_| self.may_use(index)).map(|export| &export.info)
     }
 
     fn size_bytes(&self, index: usize) -> u64 {
-        self.catalog.size_bytes(index)
+        self.export(index).map_or(0, |export| export.size_bytes())
     }
 
     /// As it is in the catalog; the empty name is the first export that the client may use.
@@ -193,8 +223,48 @@ impl Catalog for Visible<'_> {
             );
             let why = format!("{who} may not use export {name:?}: see its tls-allow");
             *self.refused.borrow_mut() = Some(why);
+            return None;
         }
-        found
+        match self.demand {
+            Demand::Granted(known, granted) if found.is_none() && known == name => {
+                Some(granted.index())
+            }
+            _ => found,
+        }
+    }
+
+    fn is_pending(&self, wanted: Wanted<'_>) -> bool {
+        let is_known = |name: &str| match self.demand {
+            Demand::Granted(known, _) | Demand::Refused(known, _) => known == name,
+            _ => false,
+        };
+        self.catalog.on_demand
+            && match wanted {
+                Wanted::List => !matches!(self.demand, Demand::Listed(_)),
+                // Names on the list come first, also for clients that may not use them.
+                Wanted::Export(name) => {
+                    !name.is_empty() && !is_known(name) && self.catalog.find(name).is_none()
+                }
+            }
+    }
+
+    fn why_missing(&self, name: &str) -> Option<String> {
+        match self.demand {
+            Demand::Refused(refused, why) if refused == name => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    fn listed(&self) -> usize {
+        let on_demand = if let Demand::Listed(names) = self.demand { names.len() } else { 0 };
+        self.len() + on_demand
+    }
+
+    fn listing(&self, index: usize) -> Option<(&str, &str)> {
+        match (index.checked_sub(self.len()), self.demand) {
+            (Some(at), Demand::Listed(names)) => names.get(at).map(|name| (name.as_str(), "")),
+            _ => self.get(index).map(|info| (info.name.as_str(), info.description.as_str())),
+        }
     }
 }
 
@@ -242,12 +312,21 @@ impl Exports {
             let no_payload = config.volume.limits().features.no_payload;
             let group = config.group.clone();
             let tls_allow = config.tls_allow.clone();
+            let (name, is_on_demand) = (config.name.clone(), config.on_demand.is_some());
             let info = describe(config)?;
             info.validate().map_err(|error| {
                 Error::new(ErrorKind::InvalidSetting, format!("export {:?}: {error}", info.name))
             })?;
-            let export =
-                Export { info, served, no_payload, faults: Arc::default(), group, tls_allow };
+            let export = Export {
+                name,
+                info,
+                served,
+                no_payload,
+                faults: Arc::default(),
+                group,
+                tls_allow,
+                is_on_demand,
+            };
             places.entry(export.key()).or_insert(list.len());
             list.push(Arc::new(self.kept(export)));
         }
@@ -260,6 +339,46 @@ impl Exports {
             }
         }
         Ok(Exports { list, volumes: volumes.list, catalogs, places })
+    }
+
+    /// These exports and one that no listener has on its list.
+    ///
+    /// # Errors
+    /// As [`Exports::new`], for this export.
+    pub(crate) fn with(&self, config: ExportConfig, threads: u16) -> Result<Exports, Error> {
+        let one = Exports::default().followed_by(vec![config], &[], threads)?;
+        let mut all = self.cloned();
+        all.places.extend(one.places.into_keys().map(|key| (key, all.list.len())));
+        all.list.extend(one.list);
+        all.volumes.extend(one.volumes);
+        Ok(all)
+    }
+
+    /// These exports without one that no listener has on its list.
+    pub(crate) fn without(&self, name: &str) -> Exports {
+        let mut all = self.cloned();
+        let is_it = |export: &Arc<Export>| export.is_on_demand && export.name == name;
+        if let Some(at) = all.list.iter().position(is_it) {
+            let gone = all.list.remove(at);
+            all.volumes.retain(|served| !Arc::ptr_eq(served, &gone.served));
+            all.places = all.list.iter().map(|export| export.key()).zip(0..).collect();
+        }
+        all
+    }
+
+    fn cloned(&self) -> Exports {
+        Exports {
+            list: self.list.clone(),
+            volumes: self.volumes.clone(),
+            catalogs: self.catalogs.clone(),
+            places: self.list.iter().map(|export| export.key()).zip(0..).collect(),
+        }
+    }
+
+    /// The export of this name that was added on demand.
+    pub(crate) fn on_demand(&self, name: &str) -> Option<Arc<Export>> {
+        let is_it = |export: &&Arc<Export>| export.is_on_demand && export.name == name;
+        self.list.iter().find(is_it).cloned()
     }
 
     /// An export that counts the failures of the one of these that it goes on with.
@@ -299,10 +418,10 @@ impl Exports {
     pub(crate) fn visible<'a>(
         &'a self,
         listener: usize,
-        peer: Option<&'a PeerNames>,
+        (peer, demand): (Option<&'a PeerNames>, &'a Demand),
     ) -> Option<Visible<'a>> {
         let refused = RefCell::default();
-        self.catalog(listener).map(|catalog| Visible { catalog, peer, refused })
+        self.catalog(listener).map(|catalog| Visible { catalog, peer, refused, demand })
     }
 
     /// A drive failed at a request whose client is gone: it counts for the volume's first export.
@@ -337,6 +456,7 @@ impl VolumeTable {
                 ranges: Ranges::new(self.threads.into()),
                 was_used: AtomicBool::new(false),
                 lanes: AtomicU32::new(0),
+                grants: AtomicU32::new(0),
             };
             (Arc::new(served), false)
         });
@@ -355,7 +475,7 @@ fn told_bytes(volume: &Volume<Native>) -> u64 {
 
 fn catalog(listener: &ListenConfig, list: &[Arc<Export>]) -> Result<ListenerCatalog, Error> {
     let wrong = |text: String| Error::new(ErrorKind::InvalidSetting, text);
-    if listener.exports.is_empty() {
+    if listener.exports.is_empty() && !listener.on_demand {
         return Err(wrong(format!("{}: no export is served there", listener.listen)));
     }
     let (mut exports, mut names) = (Vec::<Arc<Export>>::new(), HashSet::new());
@@ -371,7 +491,7 @@ fn catalog(listener: &ListenConfig, list: &[Arc<Export>]) -> Result<ListenerCata
     }
     let (access, tls) = (listener.access.clone(), listener.tls.clone());
     let (listen, address) = (listener.listen.clone(), listener.listen.to_string());
-    Ok(ListenerCatalog { listen, address, exports, access, tls })
+    Ok(ListenerCatalog { listen, address, exports, access, tls, on_demand: listener.on_demand })
 }
 
 /// What clients may do with an export.
@@ -402,7 +522,7 @@ fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
         return Err(Error::new(ErrorKind::InvalidSetting, text));
     }
     Ok(ExportInfo {
-        name: config.name,
+        name: config.on_demand.unwrap_or(config.name),
         description: config.description,
         size_bytes: sectors << 9,
         flags: flags_of(limits, access),
@@ -452,16 +572,7 @@ mod tests {
     }
 
     fn config(spec: &str, read_only: bool) -> ExportConfig {
-        let volume = crate::nbd::tests::volume(spec, 1, 0);
-        let (name, description) = ("x".to_owned(), String::new());
-        ExportConfig {
-            name,
-            description,
-            volume,
-            read_only,
-            group: ClientGroup::default(),
-            tls_allow: None,
-        }
+        ExportConfig { read_only, ..ExportConfig::new("x", crate::nbd::tests::volume(spec, 1, 0)) }
     }
 
     #[test]

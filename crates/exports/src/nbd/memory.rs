@@ -30,7 +30,7 @@ const ZERO_AREA_BYTES: usize = order_bytes(ORDERS as u8 - 1);
 
 /// Has the allocator give back to the system what nobody uses: it keeps what many connections had
 /// for the next ones, for ever.
-pub(crate) fn trim_heap() {
+pub fn trim_heap() {
     // SAFETY: gives back memory that the allocator counts as free; takes its own locks.
     #[cfg(target_env = "gnu")]
     unsafe {

@@ -18,6 +18,7 @@ use super::exports::Exports;
 use super::listen::Listener;
 use super::memory::Zeroes;
 use super::memory::budget::MemoryBudget;
+use super::on_demand::{Demand, ExportRequests};
 use super::stats;
 use crate::counters::PublishedCounters;
 use crate::io_threads::Failed;
@@ -141,11 +142,14 @@ pub(crate) enum ThreadMessage {
     Report(Sender<ClientReport>),
     /// Disconnect the client of this number, and report it.
     Disconnect(u16, Sender<ClientReport>),
+    /// The connection of this place and serial has what it asked for.
+    Answer { connection: usize, serial: u64, demand: Demand },
 }
 
 /// What the I/O threads of a server share.
 pub(crate) struct ServerState {
     pub(crate) served: ServedExports,
+    pub(crate) requests: ExportRequests,
     pub(crate) reactor: millrace_reactor::Config,
     pub(crate) budget: Arc<MemoryBudget>,
     pub(crate) idle_bytes_max: usize,

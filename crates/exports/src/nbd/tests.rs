@@ -23,7 +23,6 @@ use super::server_state::{ServerState, ThreadMessage};
 use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
 use super::worker::Worker;
 use super::{ExportConfig, ListenConfig, Server, ServerConfig, StopReport, share};
-use crate::ClientGroup;
 use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
 use millrace_nbd::{Command, Reply, ReplyStyle, Request, Session, encode_request};
 
@@ -121,14 +120,10 @@ impl Rig {
         let mut config = ServerConfig { backend: Backend::Epoll, ..ServerConfig::default() };
         change(&mut config);
         for (index, spec) in specs.iter().enumerate() {
-            config.exports.push(ExportConfig {
-                name: index.to_string(),
-                description: String::new(),
-                volume: volume(spec, config.threads, timeout_ns),
-                read_only: false,
-                group: ClientGroup::default(),
-                tls_allow: None,
-            });
+            config.exports.push(ExportConfig::new(
+                index.to_string(),
+                volume(spec, config.threads, timeout_ns),
+            ));
         }
         for name in ["a", "b"] {
             let (listen, exports) = (Listen::Unix(dir.path().join(name)), 0..specs.len());
@@ -266,14 +261,7 @@ fn settings_that_make_no_sense_are_refused_and_the_least_that_does_is_taken() {
     let good = || {
         let listen = Listen::Unix(dir.path().join("s"));
         ServerConfig {
-            exports: vec![ExportConfig {
-                name: "x".to_owned(),
-                description: String::new(),
-                volume: volume("null:size=1m", 1, 1_000_000_000),
-                read_only: false,
-                group: ClientGroup::default(),
-                tls_allow: None,
-            }],
+            exports: vec![ExportConfig::new("x", volume("null:size=1m", 1, 1_000_000_000))],
             listeners: vec![ListenConfig::new(listen, vec![0])],
             memory_max_bytes: 1 << 20,
             ..ServerConfig::default()
@@ -319,16 +307,8 @@ fn start(
     path: &Path,
     change: impl FnOnce(&mut ServerConfig),
 ) -> Server {
-    let (name, description) = (String::new(), String::new());
     let mut config = ServerConfig {
-        exports: vec![ExportConfig {
-            name,
-            description,
-            volume,
-            read_only: false,
-            group: ClientGroup::default(),
-            tls_allow: None,
-        }],
+        exports: vec![ExportConfig::new("", volume)],
         listeners: vec![ListenConfig::new(Listen::Unix(path.to_owned()), vec![0])],
         ..ServerConfig::default()
     };

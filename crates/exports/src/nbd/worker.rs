@@ -103,9 +103,10 @@ impl Worker {
             zeroes,
             counts: ServerStats::default(),
             threads: shared.mailboxes.len(),
+            shared: Arc::clone(shared),
             secure: TlsTurn::default(),
         };
-        let place = (number, core.threads);
+        let place = (number, shared.mailboxes.len());
         core.submitter.lanes.open_early(&mut core.ctx, place, &core.exports.volumes)?;
         Ok(Worker {
             core,
@@ -336,6 +337,13 @@ impl Worker {
                 ThreadMessage::Connection(fd, listener) => self.open(fd, listener),
                 ThreadMessage::Report(to) => clients::report(self, &to),
                 ThreadMessage::Disconnect(number, to) => clients::disconnect(self, number, &to),
+                ThreadMessage::Answer { connection, serial, demand } => {
+                    let conn = self.conns[connection].as_mut();
+                    if let Some(conn) = conn.filter(|conn| conn.serial == serial) {
+                        self.core.answered(conn, demand);
+                        conn.touch(&mut self.touched);
+                    }
+                }
             }
         }
     }
@@ -554,7 +562,10 @@ fn follow_exports(worker: &mut Worker) {
     for conn in worker.conns.iter_mut().flatten() {
         let goes_on = match (&conn.history.export, &conn.negotiation) {
             (Some((export, _)), _) => exports.keeps(export),
-            (None, Some(negotiation)) => exports.catalog(negotiation.listener).is_some(),
+            (None, Some(negotiation)) => {
+                let has_listener = exports.catalog(negotiation.listener).is_some();
+                has_listener && negotiation.export().is_none_or(|export| exports.keeps(export))
+            }
             (None, None) => true,
         };
         if !goes_on {

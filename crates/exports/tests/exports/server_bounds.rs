@@ -33,14 +33,7 @@ fn header(command: Command, offset: u64, length: u64) -> Vec<u8> {
 }
 
 fn config(spec: &str, path: PathBuf) -> ServerConfig {
-    let export = ExportConfig {
-        name: "x".to_owned(),
-        description: String::new(),
-        volume: crate::server_support::volume(spec, 1),
-        read_only: false,
-        group: millrace_exports::ClientGroup::default(),
-        tls_allow: None,
-    };
+    let export = ExportConfig::new("x", crate::server_support::volume(spec, 1));
     let listener = ListenConfig::new(Listen::Unix(path), vec![0]);
     ServerConfig { exports: vec![export], listeners: vec![listener], ..ServerConfig::default() }
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use crate::server_support::{MIB, pattern, read, request, volume, write};
 use millrace_block::{ErrorKind, Volume};
 use millrace_clients::nbd::Client;
+use millrace_exports::SocketAccess;
 use millrace_exports::nbd::{ExportConfig, Listen, ListenConfig, Server, ServerConfig};
-use millrace_exports::{ClientGroup, SocketAccess};
 use millrace_machine::Native;
 use millrace_nbd::Command;
 use millrace_nbd::client::{Address, NbdUri};
@@ -20,14 +20,7 @@ use proptest::prelude::*;
 const THREADS: u16 = 2;
 
 fn export(name: &str, volume: &Arc<Volume<Native>>) -> ExportConfig {
-    ExportConfig {
-        name: name.to_owned(),
-        description: String::new(),
-        volume: Arc::clone(volume),
-        read_only: false,
-        group: ClientGroup::default(),
-        tls_allow: None,
-    }
+    ExportConfig::new(name, Arc::clone(volume))
 }
 
 fn listener(path: &Path, exports: &[usize]) -> ListenConfig {

@@ -213,12 +213,11 @@ fn flush_of_one_connection_follows_writes_of_another() {
 fn read_only_export_refuses_writes_and_serves_reads() {
     let running = serve(&[], |config| {
         config.exports.push(millrace_exports::nbd::ExportConfig {
-            name: "ro".to_owned(),
-            description: String::new(),
-            volume: crate::server_support::volume("ram:size=1m", 2),
             read_only: true,
-            group: millrace_exports::ClientGroup::default(),
-            tls_allow: None,
+            ..millrace_exports::nbd::ExportConfig::new(
+                "ro",
+                crate::server_support::volume("ram:size=1m", 2),
+            )
         });
         config.listeners.iter_mut().for_each(|listener| listener.exports = vec![0]);
     });

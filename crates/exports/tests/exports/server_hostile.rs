@@ -210,14 +210,10 @@ fn stop_answers_what_is_in_flight() {
 fn socket_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_is_not() {
     let running = serve(&["ram:size=1m"], |_| ());
     let mut config = millrace_exports::nbd::ServerConfig::default();
-    config.exports.push(millrace_exports::nbd::ExportConfig {
-        name: "x".to_owned(),
-        description: String::new(),
-        volume: crate::server_support::volume("ram:size=1m", 1),
-        read_only: false,
-        group: millrace_exports::ClientGroup::default(),
-        tls_allow: None,
-    });
+    config.exports.push(millrace_exports::nbd::ExportConfig::new(
+        "x",
+        crate::server_support::volume("ram:size=1m", 1),
+    ));
     let listen = |path| {
         let listen = millrace_exports::nbd::Listen::Unix(path);
         millrace_exports::nbd::ListenConfig::new(listen, vec![0])

@@ -5,14 +5,17 @@
 //! queues for. Called by serve.rs and servers.rs.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use millrace_block::ControllerConfig;
+use millrace_cache::CacheConfig;
 use millrace_exports::nbd::{self, Listen, ListenConfig};
 use millrace_exports::vhost::{POLL_MAX_NS, QUEUES_MAX, Threads, VhostSocket, WAIT_MAX_NS};
 use millrace_machine::{CpuId, Machine, Native};
 use millrace_reactor::Backend;
 
+use crate::assemble::DriveOptions;
 use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 use crate::groups::{DEFAULT_GROUP, GroupConfig};
 
@@ -22,6 +25,9 @@ use super::listeners::{ListenerConfig, TlsConfig};
 const THREADS_DEFAULT_MAX: usize = 4;
 /// Queues of a guest where nobody says how many and the machine has fewer CPUs.
 const QUEUES_DEFAULT_MIN: usize = 16;
+
+/// How long a file of a directory stays open without clients where nobody says how long.
+const CLOSE_AFTER: Duration = Duration::from_secs(10);
 
 /// All that is opened and served.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,6 +67,61 @@ pub struct ExportConfig {
     pub tls_allow: Option<Vec<String>>,
     /// How virtual machines get it, if they do.
     pub guests: Option<GuestConfig>,
+    /// Exports that are opened when a client of NBD asks for them.
+    pub on_demand: Option<OnDemand>,
+}
+
+/// An export that has to do with exports on demand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OnDemand {
+    /// It stands for the files of a directory, and has no volume itself.
+    Directory(ExportDirectory),
+    /// It is a file that a client has asked for, of the export of this name. Servers make these
+    /// themselves.
+    File(String),
+}
+
+/// A directory whose files are exports: each is opened when a client asks for it by its name, and
+/// closed a while after its last client has left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportDirectory {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Settings of the files' drives.
+    pub options: DriveOptions,
+    /// Keys of the driver `file`, such as `direct`, but for `path`, `size` and `read-only`.
+    pub file_keys: Vec<(String, String)>,
+    /// The cache over each file, if there is to be one.
+    pub cache: Option<CacheConfig>,
+    /// How long a file stays open after its last client has left.
+    pub close_after: Duration,
+}
+
+impl ExportDirectory {
+    /// A directory, with the default settings for its files.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> ExportDirectory {
+        ExportDirectory {
+            path: path.into(),
+            options: DriveOptions::default(),
+            file_keys: Vec::new(),
+            cache: None,
+            close_after: CLOSE_AFTER,
+        }
+    }
+}
+
+impl ExportConfig {
+    /// The name that clients ask for, of a file of a directory: its own without the directory's.
+    pub(super) fn name_on_demand(&self) -> Option<String> {
+        match &self.on_demand {
+            Some(OnDemand::File(parent)) => {
+                let name = self.name.strip_prefix(parent.as_str())?.strip_prefix('/')?;
+                Some(name.to_owned())
+            }
+            _ => None,
+        }
+    }
 }
 
 /// How an export is served to virtual machines.
@@ -179,17 +240,23 @@ impl ServeConfig {
         let (mut listeners, mut places) = (Vec::<ListenConfig>::new(), HashMap::new());
         let settings = self.settings();
         for (number, export) in self.exports.iter().enumerate() {
+            if matches!(export.on_demand, Some(OnDemand::File(_))) {
+                continue;
+            }
             for listen in &export.nbd {
                 let place = *places.entry(listen).or_insert(listeners.len());
-                if let Some(known) = listeners.get_mut(place) {
-                    known.exports.push(number);
-                    continue;
+                if place == listeners.len() {
+                    let access = settings.get(listen).map(|one| one.access.clone());
+                    listeners.push(ListenConfig {
+                        access: access.unwrap_or_default(),
+                        ..ListenConfig::new(listen.clone(), Vec::new())
+                    });
                 }
-                let access = settings.get(listen).map(|one| one.access.clone());
-                listeners.push(ListenConfig {
-                    access: access.unwrap_or_default(),
-                    ..ListenConfig::new(listen.clone(), vec![number])
-                });
+                let listener = &mut listeners[place];
+                match export.on_demand {
+                    Some(_) => listener.on_demand = true,
+                    None => listener.exports.push(number),
+                }
             }
         }
         listeners
@@ -226,7 +293,9 @@ impl ServeConfig {
             let wrong = |what: &str| {
                 StartError::invalid(Part::Export(number), format!("export {}: {what}", export.name))
             };
-            if !volumes.contains(export.volume.as_str()) {
+            if let Some(OnDemand::Directory(directory)) = &export.on_demand {
+                check_directory(export, directory).map_err(|text| wrong(&text))?;
+            } else if !volumes.contains(export.volume.as_str()) {
                 return Err(wrong(&format!("there is no volume {}", export.volume)));
             }
             let name = export.group_name();
@@ -254,6 +323,20 @@ impl ServeConfig {
         self.check_listeners()
     }
 
+    /// Looks whether the directories of exports are there.
+    ///
+    /// # Errors
+    /// The first one that is not, with its part.
+    pub fn check_directories(&self) -> Result<(), StartError> {
+        for (number, export) in self.exports.iter().enumerate() {
+            if let Some(OnDemand::Directory(directory)) = &export.on_demand {
+                let wrong = |text: String| StartError::invalid(Part::Export(number), text);
+                directory.check().map_err(wrong)?;
+            }
+        }
+        Ok(())
+    }
+
     /// I/O threads of NBD, if there is anything for them to do.
     pub(super) fn nbd_threads(&self) -> u16 {
         match self.exports.iter().all(|export| export.nbd.is_empty()) {
@@ -273,6 +356,20 @@ impl ServeConfig {
         let nbd = self.nbd_threads();
         self.volumes.iter().map(|volume| nbd + of_guests(&volume.name)).collect()
     }
+}
+
+/// What cannot be said of an export that is a directory.
+fn check_directory(export: &ExportConfig, directory: &ExportDirectory) -> Result<(), String> {
+    if export.guests.is_some() || !export.volume.is_empty() {
+        return Err("the files of a directory are served over NBD; it has no volume and no \
+                    vhost-user socket"
+            .to_owned());
+    }
+    if let Some(cache) = &directory.cache {
+        cache.validate().map_err(|text| format!("cache: {text}"))?;
+    }
+    let spec = directory.spec(Path::new("/"), export.read_only).map_err(|why| why.to_string())?;
+    millrace_drives::check(&spec).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

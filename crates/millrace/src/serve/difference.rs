@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use millrace_block::SchedulerKind;
 use millrace_exports::nbd::Listen;
 
-use super::config::{ExportConfig, ServeConfig, ServerConfig};
+use super::config::{ExportConfig, OnDemand, ServeConfig, ServerConfig};
 use crate::assemble::DriveOptions;
 use crate::config::VolumeConfig;
 use crate::groups::{DEFAULT_GROUP, GroupConfig};
@@ -188,8 +188,13 @@ impl ConfigDifference {
     }
 
     fn compare_exports(&mut self, served: &ServeConfig, other: &ServeConfig) {
-        let key =
-            |export: &ExportConfig| (export.name.clone(), export.volume.clone(), export.read_only);
+        let key = |export: &ExportConfig| {
+            let directory = match &export.on_demand {
+                Some(OnDemand::Directory(directory)) => Some(directory.path.clone()),
+                _ => None,
+            };
+            (export.name.clone(), export.volume.clone(), export.read_only, directory)
+        };
         let mut known: HashMap<_, &ExportConfig> =
             served.exports.iter().rev().map(|one| (key(one), one)).collect();
         for export in &other.exports {

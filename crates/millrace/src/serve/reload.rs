@@ -20,6 +20,7 @@ use millrace_machine::Native;
 use millrace_reactor::Config;
 
 use self::prepare::{Prepared, PreparedNbd};
+pub(super) use self::removal::flush_and_wait;
 use super::Server;
 use super::config::{ExportConfig, ServeConfig};
 use super::difference::ConfigDifference;
@@ -135,6 +136,7 @@ impl Server {
         new: &ServeConfig,
         options: &ReloadOptions<'_>,
     ) -> Result<Reloaded, ReloadError> {
+        let new = &self.with_open_files(new);
         new.validate()?;
         new.to_open().validate()?;
         open_groups(&new.groups).map_err(|error| StartError::new(Part::Whole, error))?;
@@ -292,6 +294,7 @@ impl Server {
         }
         self.servers.follow(new, nbd_places);
         self.config = new.clone();
+        self.forget_closed_files();
     }
 
     /// Gives groups and drives their new settings, and closes groups that go.
@@ -320,7 +323,11 @@ impl Server {
     }
 
     /// Ends the threads of volumes that are about to be closed; `failures` gets what went wrong.
-    fn end_workers(&mut self, volumes: &[Arc<Volume<Native>>], failures: &mut Vec<String>) {
+    pub(super) fn end_workers(
+        &mut self,
+        volumes: &[Arc<Volume<Native>>],
+        failures: &mut Vec<String>,
+    ) {
         let is_its = |name: &str| volumes.iter().any(|volume| volume.name() == name);
         let (gone, kept): (Vec<_>, Vec<_>) =
             self.opened.caches.drain(..).partition(|(cache, _)| is_its(cache.below().name()));
@@ -333,7 +340,7 @@ impl Server {
         failures.extend(self.workers.remove(&disks).err().map(|it| it.to_string()));
     }
 
-    fn reactor(&self) -> Config {
+    pub(super) fn reactor(&self) -> Config {
         Config { backend: self.config.server.backend, ..Config::default() }
     }
 }

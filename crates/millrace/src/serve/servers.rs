@@ -10,12 +10,12 @@ use std::thread::{Builder, ScopedJoinHandle};
 use std::time::Duration;
 
 use millrace_block::{Error, Volume};
-use millrace_exports::nbd::{self, Listen, Observer, StopReport};
+use millrace_exports::nbd::{self, ExportRequests, Listen, Observer, StopReport};
 use millrace_exports::vhost::{Say, VhostConfig, VhostExport, VhostObserver, VhostServer};
 use millrace_exports::virtio;
 use millrace_machine::Native;
 
-use super::config::{ExportConfig, GuestConfig, ServeConfig};
+use super::config::{ExportConfig, GuestConfig, OnDemand, ServeConfig};
 use super::groups::ServedGroups;
 use crate::config::{Part, StartError};
 use crate::opening::Opened;
@@ -33,6 +33,8 @@ pub struct Servers {
     places: [Vec<usize>; 2],
     exports: usize,
     pub(super) groups: ServedGroups,
+    /// Clients that wait for exports on demand.
+    pub(super) requests: ExportRequests,
     /// Tenants that virtual machines had so far.
     tenants: u16,
 }
@@ -103,10 +105,11 @@ impl NbdParts {
         volumes: &[Arc<Volume<Native>>],
         groups: &ServedGroups,
     ) -> Result<NbdParts, StartError> {
+        config.check_directories()?;
         let volumes: HashMap<&str, _> = volumes.iter().map(|one| (one.name(), one)).collect();
         let (mut exports, mut places) = (Vec::new(), Vec::new());
         for (at, export) in config.exports.iter().enumerate() {
-            if export.nbd.is_empty() {
+            if export.nbd.is_empty() || matches!(export.on_demand, Some(OnDemand::Directory(_))) {
                 continue;
             }
             let volume = volumes.get(export.volume.as_str()).ok_or_else(|| {
@@ -121,6 +124,7 @@ impl NbdParts {
                 read_only: export.read_only,
                 group: groups.of_export(export),
                 tls_allow: export.tls_allow.clone(),
+                on_demand: export.name_on_demand(),
             });
         }
         let mut listeners = config.load_listeners()?;
@@ -134,7 +138,11 @@ impl NbdParts {
     }
 
     /// Starts a server of them.
-    pub(super) fn start(self, config: &ServeConfig) -> Result<nbd::Server, StartError> {
+    pub(super) fn start(
+        self,
+        config: &ServeConfig,
+        requests: &ExportRequests,
+    ) -> Result<nbd::Server, StartError> {
         let server = &config.server;
         let started = nbd::Server::start(nbd::ServerConfig {
             exports: self.exports,
@@ -146,6 +154,7 @@ impl NbdParts {
             handshake_timeout_ns: server.handshake_timeout_ns,
             memory_max_bytes: server.memory_max_bytes,
             spin_ns: server.spin_ns,
+            requests: requests.clone(),
         });
         started.map_err(|error| failed(config, error))
     }
@@ -162,11 +171,12 @@ impl Servers {
         let groups = ServedGroups::new(config, &opened.groups)?;
         let parts = NbdParts::new(config, &opened.volumes, &groups)?;
         let nbd_places = parts.places.clone();
-        let has_nbd = !parts.exports.is_empty();
-        let nbd = has_nbd.then(|| parts.start(config)).transpose()?;
+        let has_nbd = !parts.listeners.is_empty();
+        let requests = ExportRequests::default();
+        let nbd = has_nbd.then(|| parts.start(config, &requests)).transpose()?;
         let (mut guests, mut exports) = (Vec::new(), Vec::new());
         let mut tenants = 0;
-        for export in &config.exports {
+        for export in config.exports.iter().filter(|export| export.guests.is_some()) {
             let volume = opened.volume(&export.volume);
             let volume = volume.map_err(|error| StartError::new(Part::Whole, error))?;
             let same = guests.iter().filter(|one: &&RunningGuests| one.volume == export.volume);
@@ -185,7 +195,7 @@ impl Servers {
         let vhost = VhostConfig { exports, backend: config.server.backend, say };
         let vhost = VhostServer::start(vhost).map_err(|error| failed(config, error))?;
         let (exports, places) = (config.exports.len(), [nbd_places, guest_places(config)]);
-        Ok(Servers { nbd, vhost, guests, places, exports, groups, tenants })
+        Ok(Servers { nbd, vhost, guests, places, exports, groups, tenants, requests })
     }
 
     /// Where NBD is served, with real ports, in the order of [`ServeConfig::listeners`].

@@ -1,14 +1,16 @@
 //! Every bound of the protocol core at its edge: the last that is taken, the first that is not.
 
-use super::{answers, catalog, context_data, disk, info_data, negotiate, session, stream};
+use super::{
+    answers, catalog, context_data, disk, feed_whole, info_data, negotiate, session, stream,
+};
 use millrace_nbd::client::{ReplyParsed, ServerReply, parse_reply};
 use millrace_nbd::export::Catalog;
 use millrace_nbd::handshake::{ANSWER_BYTES_MAX, INPUT_BYTES_MAX};
-use millrace_nbd::option::{ContextRequest, InfoRequest, LIST_BYTES_MAX};
+use millrace_nbd::option::{ContextRequest, InfoRequest};
 use millrace_nbd::wire::*;
 use millrace_nbd::{
     Command, ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Request, Rules, Verdict,
-    check,
+    Wanted, check,
 };
 
 /// What is wrong with an export after a change, if something is.
@@ -87,25 +89,63 @@ fn list_of(mut bytes: usize) -> Vec<ExportInfo> {
 }
 
 #[test]
-fn lists_of_4_mib_and_answers_of_8_mib_and_of_each_export_are_sent_and_no_longer_ones() {
-    assert_eq!((LIST_BYTES_MAX, ANSWER_BYTES_MAX), (4 << 20, 8 << 20));
+fn lists_are_sent_in_parts_and_answers_have_8_mib_and_room_for_each_export() {
+    assert_eq!(ANSWER_BYTES_MAX, 8 << 20);
     let listed = |bytes: usize, times| {
-        let mut out = Vec::new();
-        let options = stream(&vec![(OPT_LIST, vec![]); times]);
-        let end = Handshake::new().feed(&list_of(bytes), &options, &mut out);
-        (out, end.map(|(_, progress)| progress))
+        let (options, mut out) = (stream(&vec![(OPT_LIST, vec![]); times]), Vec::new());
+        let mut handshake = Handshake::new();
+        let (part, end) = feed_whole(&mut handshake, &list_of(bytes), &options, &mut out);
+        // The rest of one list, its end, and the first part of the next.
+        assert!(part <= 2 * (64 << 10) + 4096 + 48, "{part}");
+        (out.len(), end)
     };
-    let (out, end) = listed(4 << 20, 1);
-    assert_eq!((out.len(), end), ((4 << 20) + 20, Ok(Progress::NeedMore)));
-    let (out, _) = listed((4 << 20) + 1, 1);
-    assert_eq!(answers(&out)[0].1, REP_ERR_TOO_BIG);
+    assert_eq!(listed(4 << 20, 1), ((4 << 20) + 20, Ok(Progress::NeedMore)));
+    assert_eq!(listed(16 << 20, 1).1, Ok(Progress::NeedMore));
     let of_each = |one: &ExportInfo| 1024 + one.name.len() + one.description.len();
     let max = (8 << 20) + list_of(4 << 20).iter().map(of_each).sum::<usize>();
-    let (out, end) = listed(4 << 20, 3);
-    assert_eq!((out.len(), end), (3 * ((4 << 20) + 20), Ok(Progress::NeedMore)));
-    let (_, end) = listed(4 << 20, 4);
-    assert_eq!(end, Err(ProtocolError::TooManyReplyBytes { max }));
+    assert_eq!(listed(4 << 20, 3), (3 * ((4 << 20) + 20), Ok(Progress::NeedMore)));
+    assert_eq!(listed(4 << 20, 4).1, Err(ProtocolError::TooManyReplyBytes { max }));
     assert!(max < 4 * (4 << 20), "{max}");
+}
+
+/// A catalog that has an export only once it was asked for it.
+struct Opening(Vec<ExportInfo>, bool);
+
+impl Catalog for Opening {
+    fn len(&self) -> usize {
+        if self.1 { self.0.len() } else { 0 }
+    }
+
+    fn get(&self, index: usize) -> Option<&ExportInfo> {
+        self.0.get(index).filter(|_| self.1)
+    }
+
+    fn is_pending(&self, wanted: Wanted<'_>) -> bool {
+        !self.1 && (wanted == Wanted::List || wanted == Wanted::Export("b"))
+    }
+
+    fn why_missing(&self, name: &str) -> Option<String> {
+        (name == "z").then(|| "z: there is no such file".to_owned())
+    }
+}
+
+#[test]
+fn an_option_waits_for_an_export_that_is_being_opened_and_is_answered_once() {
+    let name = |name: &str| info_data(name, &[]);
+    let first = catalog().remove(0).name;
+    let bytes = stream(&[(OPT_INFO, name("z")), (OPT_LIST, vec![]), (OPT_GO, name(&first))]);
+    let (mut catalog, mut handshake, mut out) =
+        (Opening(catalog(), false), Handshake::new(), Vec::new());
+    let (used, progress) = handshake.feed(&catalog, &bytes, &mut out).unwrap();
+    assert_eq!(progress, Progress::Pending);
+    assert_eq!(Handshake::wanted(&bytes[used..]), Some(Wanted::List));
+    assert_eq!(answers(&out).len(), 1);
+    assert!(String::from_utf8_lossy(&out).ends_with("z: there is no such file"));
+    assert_eq!(handshake.feed(&catalog, &bytes[used..], &mut out), Ok((0, Progress::Pending)));
+    catalog.1 = true;
+    let (rest, progress) = handshake.feed(&catalog, &bytes[used..], &mut out).unwrap();
+    assert!(matches!(progress, Progress::Ready(_)), "{progress:?}");
+    assert_eq!(used + rest, bytes.len());
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod values;
 
 use millrace_nbd::wire::put_option;
 use millrace_nbd::{
-    ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Session, TransmissionFlags,
+    Catalog, ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Session, TransmissionFlags,
 };
 
 const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
@@ -76,15 +76,19 @@ fn stream(options: &[(u32, Vec<u8>)]) -> Vec<u8> {
 fn play(input: &[u8], cuts: &[usize]) -> (Vec<u8>, usize, Result<Progress, ProtocolError>) {
     let (catalog, mut handshake, mut out) = (catalog(), Handshake::new(), Vec::new());
     let (mut used, mut seen, mut cut) = (0, 0, 0);
-    while seen < input.len() {
-        let piece = cuts.get(cut).copied().unwrap_or(input.len()).max(1);
-        cut += 1;
-        seen = input.len().min(seen + piece);
+    let mut is_unsent = false;
+    while seen < input.len() || is_unsent {
+        if !is_unsent {
+            let piece = cuts.get(cut).copied().unwrap_or(input.len()).max(1);
+            cut += 1;
+            seen = input.len().min(seen + piece);
+        }
         match handshake.feed(&catalog, &input[used..seen], &mut out) {
             Ok((bytes, progress)) => {
                 assert!(bytes <= seen - used, "consumed more than given");
                 used += bytes;
-                if progress != Progress::NeedMore {
+                is_unsent = progress == Progress::Unsent;
+                if !is_unsent && progress != Progress::NeedMore {
                     return (out, used, Ok(progress));
                 }
             }
@@ -92,6 +96,26 @@ fn play(input: &[u8], cuts: &[usize]) -> (Vec<u8>, usize, Result<Progress, Proto
         }
     }
     (out, used, Ok(Progress::NeedMore))
+}
+
+/// Feeds the bytes, and the rest of them for as long as answers are sent in parts; the longest
+/// part and the end.
+fn feed_whole(
+    handshake: &mut Handshake,
+    catalog: &dyn Catalog,
+    input: &[u8],
+    out: &mut Vec<u8>,
+) -> (usize, Result<Progress, ProtocolError>) {
+    let (mut used, mut longest) = (0, 0);
+    loop {
+        let before = out.len();
+        let end = handshake.feed(catalog, &input[used..], out);
+        longest = longest.max(out.len() - before);
+        match end {
+            Ok((bytes, Progress::Unsent)) => used += bytes,
+            end => return (longest, end.map(|(_, progress)| progress)),
+        }
+    }
 }
 
 /// Plays options in one piece.

@@ -41,7 +41,7 @@ use millrace_console::{Form, shell_word};
 use millrace_experiments::{Interrupt, Queues, Row};
 use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};
 
-pub use args::{BenchArgs, size as args_size};
+pub use args::BenchArgs;
 
 use super::drive_notes::DriveNotes;
 use super::interrupt::{self, INTERRUPTED};

@@ -59,7 +59,7 @@ impl Client {
             _ => return Err(wrong().into()),
         };
         let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number > 0);
-        let numbers = size_bytes(bs).zip(number(depth)).zip(number(weight));
+        let numbers = size_bytes(bs).ok().zip(number(depth)).zip(number(weight));
         let ((bs_bytes, depth), weight) = numbers.ok_or_else(wrong)?;
         if weight > 1000 {
             return Err(format!("{text}: weight {weight}: bfq has 1 to 1000").into());
@@ -167,7 +167,7 @@ impl Settings {
         match key {
             "--dir" => self.dir = value.into(),
             "--millrace" => value.clone_into(&mut self.millrace),
-            "--size" => self.size_bytes = size_bytes(value).ok_or("bytes with k, m or g")?,
+            "--size" => self.size_bytes = size_bytes(value)?,
             "--schedulers" => self.pairs = pairs(value)?,
             "--cells" => self.cells = cells(value)?,
             "--target-us" => self.target_us = value.parse()?,

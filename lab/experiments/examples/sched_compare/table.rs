@@ -30,10 +30,10 @@ const HEAD: [&str; 12] = [
     "p50",
     "p99",
     "p99.9",
-    "MB/s",
+    "MiB/s",
     "server us",
     "CPU us",
-    "ours/kernel: first IOPS, p99, MB/s, CPU",
+    "ours/kernel: first IOPS, p99, MiB/s, CPU",
 ];
 
 /// What was found in a cell by each side, one sample a round.
@@ -83,7 +83,7 @@ fn columns(side: Side<'_>, samples: &[Sample], alone: Option<f64>) -> Vec<String
     ];
     columns.extend([0, 1, 2].map(latency));
     columns.extend([
-        format!("{:.0}", of(bytes) / 1e6),
+        format!("{:.0}", of(bytes) / f64::from(1 << 20)),
         format!("{:.1}", of(|sample| sample.server_us)),
         format!("{:.1}", of(|sample| sample.cpu_us)),
     ]);

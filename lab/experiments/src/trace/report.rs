@@ -131,10 +131,10 @@ impl Report<'_> {
             let there = self.timeline.slots.iter().any(|slot| of(slot) > 0);
             there.then(|| self.series(kind.name(), |slot| Some(self.rate(of(slot)))))
         });
-        let bandwidth = self.series("all", |slot| Some(self.rate(slot.bytes)));
+        let bandwidth = self.series("all", |slot| Some(self.rate(slot.bytes) / f64::from(1 << 20)));
         let panels = vec![
             self.panel("completions", ("IOPS", Unit::Count, Scale::Linear), iops.collect()),
-            self.panel("bandwidth", ("bytes/s", Unit::Count, Scale::Linear), vec![bandwidth]),
+            self.panel("bandwidth", ("MiB/s", Unit::Plain, Scale::Linear), vec![bandwidth]),
         ];
         Figure::new(
             "rates",

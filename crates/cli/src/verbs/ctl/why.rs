@@ -54,7 +54,7 @@ next request is known, so that back pressure is at least what is said.
 pub struct WhyArgs {
     /// Name of a volume, or of an export, which stands for its volume
     name: String,
-    /// Seconds to look
+    /// Time to look, such as 2 (seconds) or 500ms
     #[arg(value_parser = interval, default_value = "2")]
     seconds: Duration,
     #[command(flatten)]

@@ -12,6 +12,7 @@ pub mod group_settings;
 pub mod huge_pages;
 pub mod latency_targets;
 pub mod lock_statistics;
+pub mod open_files;
 pub mod processor_time;
 pub mod resize;
 mod sample_ring;

@@ -146,7 +146,7 @@ impl ConfigReloader {
         let served = server.config();
         adopt_spelling(&mut plan.config, &served);
         let plan = &*plan;
-        let difference = ConfigDifference::new(&served, &plan.config);
+        let difference = ConfigDifference::new(&served, &server.with_open_files(&plan.config));
         if !difference.removed_volumes.is_empty() && daemon.is_recording() {
             let text = "a trace is being recorded, which keeps drives open: end it first";
             return Err(Refusal::new("busy", text));
@@ -180,8 +180,8 @@ impl ConfigReloader {
             warnings: plan.warnings.iter().cloned().chain(reloaded.warnings).collect(),
         };
         if !asked.dry_run {
-            daemon.follow(server, &plan.config);
-            marks.remove(|name| plan.config.volume_number(name).is_none());
+            daemon.follow(server);
+            marks.remove(|name| server.configured().volume_number(name).is_none());
             warnings::on_plan(plan, None);
             log(&report, &reloaded.notes);
             *self.running() = text;
@@ -335,7 +335,7 @@ fn place_of_socket(path: &Path) -> PathBuf {
 }
 
 /// Has caches that are new mark their volumes before these are dirty for the first time.
-fn mark_caches(more: &MoreVolumes, marks: &Arc<DirtyMarks>) -> Result<(), String> {
+pub fn mark_caches(more: &MoreVolumes, marks: &Arc<DirtyMarks>) -> Result<(), String> {
     let caches = || more.caches.iter().map(|(cache, _)| cache);
     marks.add(caches().map(|cache| cache.below().name())).map_err(|error| format!("{error:#}"))?;
     marks.keep_for(caches());

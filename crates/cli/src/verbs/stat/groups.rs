@@ -16,7 +16,7 @@ use crate::views::report::{OpTotals, Report};
 /// What the columns are.
 pub const HELP: &str = "\
 Columns of --groups, over the interval; those marked * come with -x:
-  r/s w/s MB/s    reads, writes and megabytes of the group's clients, a second
+  r/s w/s MiB/s   reads, writes and MiB of the group's clients, a second
   p50* p99        milliseconds that half, and 99 %, of all its I/Os did not exceed
   weight*         as it is set now
   %want           its share of the volumes that it used, by weight among the groups that did
@@ -307,7 +307,7 @@ type Column = (&'static str, bool, fn(&GroupRow) -> String);
 const COLUMNS: [Column; 13] = [
     ("r/s", true, |row| short(row.reads)),
     ("w/s", true, |row| short(row.writes)),
-    ("MB/s", true, |row| short((row.read_kib + row.write_kib) * 1024.0 / 1e6)),
+    ("MiB/s", true, |row| short((row.read_kib + row.write_kib) / 1024.0)),
     ("p50", false, |row| of_ended(row, row.p50_ms)),
     ("p99", true, |row| of_ended(row, row.p99_ms)),
     ("weight", false, |row| row.weight.to_string()),
@@ -417,8 +417,13 @@ pub mod tests {
         );
         assert_eq!((row.at_end.booked_ms, row.by()), (7.0, Some("limit")));
         assert!((row.held() - 104.86).abs() < 0.01, "{}", row.held());
-        let expected =
-            [("r/s", "200"), ("MB/s", "0.82"), ("%got", "100.0"), ("held", "105"), ("by", "limit")];
+        let expected = [
+            ("r/s", "200"),
+            ("MiB/s", "0.78"),
+            ("%got", "100.0"),
+            ("held", "105"),
+            ("by", "limit"),
+        ];
         let text = table(&rows, Form::Short);
         let cells = |line: usize| text.lines().nth(line).unwrap().split_whitespace();
         for (name, value) in expected {

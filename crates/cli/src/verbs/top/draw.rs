@@ -26,8 +26,8 @@ type Column<T> = (&'static str, u16, u8, fn(&T) -> String);
 const COLUMNS: [Column<Row>; 14] = [
     ("r/s", 6, 0, |row| short(row.read.per_second)),
     ("w/s", 6, 0, |row| short(row.write.per_second)),
-    ("rMB/s", 6, 4, |row| short(row.read.kib_per_second * 1024.0 / 1e6)),
-    ("wMB/s", 6, 4, |row| short(row.write.kib_per_second * 1024.0 / 1e6)),
+    ("rMiB", 6, 4, |row| short(row.read.kib_per_second / 1024.0)),
+    ("wMiB", 6, 4, |row| short(row.write.kib_per_second / 1024.0)),
     ("r_p99", 6, 1, |row| time(row.read.p99_ms)),
     ("w_p99", 6, 1, |row| time(row.write.p99_ms)),
     ("aqu-sz", 7, 5, |row| short(row.aqu_sz)),
@@ -47,7 +47,7 @@ const GRAPH_ROOM: u16 = 24;
 const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
     ("r/s", 6, 0, |row| short(row.reads)),
     ("w/s", 6, 0, |row| short(row.writes)),
-    ("MB/s", 6, 3, |row| short((row.read_kib + row.write_kib) * 1024.0 / 1e6)),
+    ("MiB/s", 6, 3, |row| short((row.read_kib + row.write_kib) / 1024.0)),
     ("p99", 6, 1, |row| time(row.p99_ms)),
     ("%want", 5, 4, |row| share(row, row.wanted_percent)),
     ("%got", 5, 4, |row| share(row, row.got_percent)),
@@ -305,7 +305,7 @@ fn table<T: Listed>(
 fn sorted_by(column: &str) -> Option<Sort> {
     let sort = match column {
         "r/s" | "w/s" | "hit/s" | "wr/s" => Sort::Ios,
-        "rMB/s" | "wMB/s" | "MB/s" => Sort::Bytes,
+        "rMiB" | "wMiB" | "MiB/s" => Sort::Bytes,
         "r_p99" | "w_p99" | "p99" => Sort::P99,
         "aqu-sz" | "held" | "dirty" => Sort::Queue,
         _ => return None,
@@ -375,13 +375,13 @@ mod tests {
         assert!(lines[1].starts_with("clients 3  accepted 5  refused 0"), "{text}");
         assert!(lines[2].starts_with("requests/s 10.0k  in flight 0"), "{text}");
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
-        let head = "Volume r/s\u{25bc} w/s\u{25bc} rMB/s wMB/s r_p99 w_p99 aqu-sz %util err I/Os";
+        let head = "Volume r/s\u{25bc} w/s\u{25bc} rMiB wMiB r_p99 w_p99 aqu-sz %util err I/Os";
         assert_eq!(words(3), head.split(' ').collect::<Vec<_>>(), "{text}");
-        assert_eq!(words(4)[..4], ["v", "6000", "0", "24.6"], "{text}");
+        assert_eq!(words(4)[..4], ["v", "6000", "0", "23.4"], "{text}");
         assert_eq!(words(6)[0], "Drive", "{text}");
         assert_eq!(
             words(7),
-            ["d3", "3000", "0", "12.3", "0", "1.1ms", "-", "3.15", "0", "0", "\u{2581}\u{2588}"]
+            ["d3", "3000", "0", "11.7", "0", "1.1ms", "-", "3.15", "0", "0", "\u{2581}\u{2588}"]
         );
         assert_eq!(words(10)[0], "d0", "{text}");
         assert!(lines[23].starts_with("? help  q quit"), "{text}");
@@ -425,7 +425,7 @@ mod tests {
             orders,
             [
                 "r/s\u{25bc} w/s\u{25bc}",
-                "rMB/s\u{25bc} wMB/s\u{25bc}",
+                "rMiB\u{25bc} wMiB\u{25bc}",
                 "r_p99\u{25bc} w_p99\u{25bc}",
                 "aqu-sz\u{25bc}",
                 ""
@@ -509,9 +509,9 @@ mod tests {
         (0..3).for_each(|_| model.next_below());
         let lines = screen(&model, 80, 24);
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
-        let head = "Group r/s\u{25bc} w/s\u{25bc} MB/s p99 %want %got held by I/Os";
+        let head = "Group r/s\u{25bc} w/s\u{25bc} MiB/s p99 %want %got held by I/Os";
         assert_eq!(words(6), head.split(' ').collect::<Vec<_>>(), "{lines:?}");
-        assert_eq!(words(7)[..7], ["gold", "2000", "0", "8.19", "1.1ms", "80", "67"], "{lines:?}");
+        assert_eq!(words(7)[..7], ["gold", "2000", "0", "7.81", "1.1ms", "80", "67"], "{lines:?}");
         assert_eq!(words(8)[7..9], ["1049", "limit"], "{lines:?}");
         for width in [1, 30, 40, 60, 200] {
             screen(&model, width, 24);

@@ -31,7 +31,11 @@ impl Connection {
         if !tls.session.output().is_empty() {
             self.out.busy = true;
             ring.send(self.index, self.fd, tls.session.output());
-        } else if negotiation.out.is_empty() && !self.input.busy && !self.turn.has_more {
+        } else if negotiation.out.is_empty()
+            && !self.input.busy
+            && !self.turn.has_more
+            && !negotiation.waits()
+        {
             self.receive_secure(ring);
         }
     }

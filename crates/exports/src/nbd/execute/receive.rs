@@ -9,6 +9,7 @@
 //! refused request is thrown away, never taken for a header.
 
 use std::fmt::Display;
+use std::sync::Arc;
 
 use millrace_machine::{Machine, Native};
 
@@ -17,8 +18,14 @@ use crate::nbd::connection::client_log;
 use crate::nbd::connection::input::COPY_BYTES_MAX;
 use crate::nbd::connection::{Connection, Granted, Incoming, Negotiation, Phase};
 use crate::nbd::memory::waiting_line::MemoryWait;
+use crate::nbd::on_demand::{Demand, ExportRequest, RequestedExport, WaitingClient};
 use crate::nbd::submit::ticket::{Memory, Ticket};
-use millrace_nbd::{Command, Parsed, Progress, ProtocolError, Rules, Verdict, check, parse};
+use millrace_nbd::{
+    Command, Handshake, Parsed, Progress, ProtocolError, Rules, Verdict, Wanted, check, parse,
+};
+
+/// With this many bytes of answers to send a negotiation waits until they have left.
+const UNSENT_ANSWERS: usize = 64 * 1024;
 
 impl Core {
     /// A receive of `conn` completed.
@@ -81,14 +88,16 @@ impl Core {
     }
 
     fn negotiate(&mut self, conn: &mut Connection) {
-        let Some(negotiation) = conn.negotiation.as_mut().filter(|n| n.then.is_none()) else {
-            return;
+        let is_ready = |one: &&mut Box<Negotiation>| {
+            one.then.is_none() && !one.waits() && one.out.len() < UNSENT_ANSWERS
         };
+        let Some(negotiation) = conn.negotiation.as_mut().filter(is_ready) else { return };
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer());
-        let Some(catalog) = self.exports.visible(negotiation.listener, peer) else {
+        let Negotiation { listener, handshake, out, demand, .. } = &mut **negotiation;
+        let Some(catalog) = self.exports.visible(*listener, (peer, demand)) else {
             return conn.kill(&mut self.submitter.tickets, &mut self.pool);
         };
-        let fed = negotiation.handshake.feed(&catalog, conn.input.bytes(), &mut negotiation.out);
+        let fed = handshake.feed(&catalog, conn.input.bytes(), out);
         let chosen = match &fed {
             Ok((_, Progress::Ready(session))) => catalog.export(session.export).cloned(),
             _ => None,
@@ -101,7 +110,8 @@ impl Core {
             Ok((used, progress)) => {
                 conn.input.consume(used);
                 match progress {
-                    Progress::NeedMore => {}
+                    Progress::NeedMore | Progress::Unsent => {}
+                    Progress::Pending => self.ask(conn),
                     Progress::StartTls => negotiation.starts_tls = true,
                     Progress::Ready(session) => {
                         negotiation.then = Some(chosen.map(|export| (session, export)));
@@ -116,6 +126,35 @@ impl Core {
             }
             Err(error) => self.violated(conn, error),
         }
+    }
+
+    /// Asks for the export, or the list of exports, that the next option wants.
+    fn ask(&mut self, conn: &mut Connection) {
+        let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer()).cloned();
+        let Some(negotiation) = &mut conn.negotiation else { return };
+        let Some(catalog) = self.exports.catalog(negotiation.listener) else { return };
+        let wanted = match Handshake::wanted(conn.input.bytes()) {
+            Some(Wanted::Export(name)) => RequestedExport::Named(name.to_owned()),
+            Some(Wanted::List) => RequestedExport::All,
+            None => return,
+        };
+        negotiation.demand = Demand::Waiting;
+        let client = WaitingClient {
+            shared: Arc::clone(&self.shared),
+            thread: self.pool.thread(),
+            connection: conn.index,
+            serial: conn.serial,
+            is_answered: false,
+        };
+        let listen = catalog.listen.clone();
+        self.shared.requests.put(ExportRequest { listen, wanted, peer, client });
+    }
+
+    /// Takes the answer to a request, and goes on with the negotiation.
+    pub(crate) fn answered(&mut self, conn: &mut Connection, demand: Demand) {
+        let Some(negotiation) = conn.negotiation.as_mut().filter(|one| one.waits()) else { return };
+        negotiation.demand = demand;
+        self.take_input(conn);
     }
 
     /// A send of the negotiation completed.
@@ -150,7 +189,9 @@ impl Core {
         if !conn.negotiation.as_deref().is_some_and(is_over) {
             return;
         }
-        let Some(then) = conn.negotiation.take().and_then(|one| one.then) else { return };
+        // Whole until the end: what was granted on demand counts as used until there is a lane.
+        let Some(mut negotiation) = conn.negotiation.take() else { return };
+        let Some(then) = negotiation.then.take() else { return };
         let Some((session, export)) = then else {
             return conn.kill(&mut self.submitter.tickets, &mut self.pool);
         };
@@ -158,13 +199,13 @@ impl Core {
         let lane = match self.submitter.lanes.open(&mut self.ctx, &export.served) {
             Ok(lane) => lane,
             Err(error) => {
-                client_log::broken(self.pool.thread(), conn, format!("{}: {error}", info.name));
+                client_log::broken(self.pool.thread(), conn, format!("{}: {error}", export.name));
                 return conn.kill(&mut self.submitter.tickets, &mut self.pool);
             }
         };
         self.submitter.lanes[lane].clients += 1;
         export.served.note_used();
-        client_log::granted(self.pool.thread(), conn, &info.name, session.style());
+        client_log::granted(self.pool.thread(), conn, &export.name, session.style());
         let rules = Rules::new(info, &session);
         // Or a little more than it was told, if the volume grew in between.
         let rules = Rules { size_bytes: export.size_bytes(), ..rules };

@@ -66,14 +66,7 @@ pub fn serve_volumes(
     ];
     change(&mut config);
     for (index, volume) in open(config.threads).into_iter().enumerate() {
-        config.exports.push(ExportConfig {
-            name: index.to_string(),
-            description: String::new(),
-            volume,
-            read_only: false,
-            group: millrace_exports::ClientGroup::default(),
-            tls_allow: None,
-        });
+        config.exports.push(ExportConfig::new(index.to_string(), volume));
     }
     Running { server: Server::start(config).unwrap(), dir }
 }
@@ -209,12 +202,8 @@ pub fn serve_groups(groups: &Arc<Groups<Native>>) -> Running {
         for (name, bandwidth) in [("0", Some(4_000_000)), ("1", None)] {
             let group = groups.open(with_bandwidth(name, bandwidth)).unwrap();
             config.exports.push(ExportConfig {
-                name: name.to_owned(),
-                description: String::new(),
-                volume: Arc::clone(&volume),
-                read_only: false,
                 group: ClientGroup::Shared(group),
-                tls_allow: None,
+                ..ExportConfig::new(name, Arc::clone(&volume))
             });
         }
         config.listeners.iter_mut().for_each(|listener| listener.exports = vec![0, 1]);

@@ -115,7 +115,9 @@ impl Server {
             pinned_cpus: new.server.cpus.iter().copied().map(CpuId).collect(),
             ..OpenConfig::default()
         };
-        self.opened.open_more(&config).map_err(|error| self.renumbered(new, difference, error))
+        self.opened
+            .open_more(&config, None)
+            .map_err(|error| self.renumbered(new, difference, error))
     }
 
     /// Volumes of drives that are as large as the new ones would be, and that nothing is done to:
@@ -198,12 +200,7 @@ impl Server {
         let mut volumes = self.opened.volumes.clone();
         volumes.extend(more.volumes.iter().cloned());
         if !options.dry_run {
-            let reactor = self.reactor();
-            let disks = more.volumes.iter().flat_map(|volume| volume.drives().iter().cloned());
-            self.workers.add(&disks.collect::<Vec<_>>()).map_err(whole)?;
-            for (cache, number) in &more.caches {
-                self.workers.add_flusher(cache, *number, reactor).map_err(whole)?;
-            }
+            self.start_workers_of(more).map_err(whole)?;
         }
         let groups = self.servers.groups.followed_by(new)?;
         let parts = NbdParts::new(new, &volumes, &groups)?;
@@ -213,8 +210,8 @@ impl Server {
                 let change = nbd.prepare(parts.exports, &parts.listeners);
                 PreparedNbd::Change(change.map_err(|error| failed(new, error))?)
             }
-            None if parts.exports.is_empty() || options.dry_run => PreparedNbd::None,
-            None => PreparedNbd::Start(parts.start(new)?),
+            None if parts.listeners.is_empty() || options.dry_run => PreparedNbd::None,
+            None => PreparedNbd::Start(parts.start(new, &self.servers.requests)?),
         };
         if options.dry_run {
             return Ok(());
@@ -256,6 +253,22 @@ impl Server {
         if let Some(before) = groups_before {
             self.servers.groups = before;
         }
+        self.close_more(more);
+        self.close_groups(&groups);
+        self.opened.controllers().truncate(controllers);
+    }
+
+    /// Starts the threads of volumes that were opened.
+    pub(in crate::serve) fn start_workers_of(&mut self, more: &MoreVolumes) -> Result<(), Error> {
+        let disks = more.volumes.iter().flat_map(|volume| volume.drives().iter().cloned());
+        self.workers.add(&disks.collect::<Vec<_>>())?;
+        let reactor = self.reactor();
+        let mut flushers = more.caches.iter();
+        flushers.try_for_each(|(cache, number)| self.workers.add_flusher(cache, *number, reactor))
+    }
+
+    /// Closes volumes that were opened and are not served.
+    pub(in crate::serve) fn close_more(&mut self, more: MoreVolumes) {
         for (cache, _) in &more.caches {
             let _ = self.workers.remove_flusher(cache);
         }
@@ -265,8 +278,6 @@ impl Server {
         drop((caches, volumes));
         self.opened.forget_drives(|name| names.iter().any(|drive| drive == name));
         created.remove();
-        self.close_groups(&groups);
-        self.opened.controllers().truncate(controllers);
     }
 
     fn close_groups(&self, names: &[String]) {

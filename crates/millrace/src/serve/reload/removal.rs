@@ -158,12 +158,18 @@ fn in_flight(volumes: &str) -> String {
     format!("{volumes}: requests are in flight that the drives have not answered for {seconds} s")
 }
 
+/// Flushes a volume that nobody uses any more, and waits until its drives are idle.
+pub(in crate::serve) fn flush_and_wait(
+    volume: &Arc<Volume<Native>>,
+    reactor: Config,
+) -> Result<(), String> {
+    flush_volume(volume, reactor, REMOVAL_TIMEOUT).and_then(|()| wait_idle(volume))
+}
+
 /// Flushes volumes at the same time, so that one that is slow holds up no other; what failed.
 fn flush_all(volumes: &[Arc<Volume<Native>>], reactor: Config) -> Vec<String> {
     std::thread::scope(|scope| {
-        let flush = |volume: &Arc<Volume<Native>>| {
-            flush_volume(volume, reactor, REMOVAL_TIMEOUT).and_then(|()| wait_idle(volume)).err()
-        };
+        let flush = |volume: &Arc<Volume<Native>>| flush_and_wait(volume, reactor).err();
         let flushes = volumes.iter().map(|volume| {
             let started = std::thread::Builder::new().spawn_scoped(scope, move || flush(volume));
             (volume, started)

@@ -15,8 +15,7 @@ use millrace::{
 };
 use millrace_block::{Inside, TRACE_RING_EVENTS, TraceStamp};
 use millrace_clients::vhost::Wait;
-use millrace_console::words::duration;
-use millrace_console::words::{whole, word};
+use millrace_console::words::{duration, size, whole, word};
 use millrace_drives::controller_config;
 use millrace_experiments::Rw;
 use millrace_experiments::simulation::{InterfaceKind, Irq, KernelKind};
@@ -518,9 +517,4 @@ fn cpu_count(text: &str) -> Result<u32, String> {
         "all" => Ok(ALL_CPUS),
         text => text.parse().map_err(|_| "a number, or all".to_owned()),
     }
-}
-
-/// A size such as `512`, `4k` or `1m`.
-pub fn size(text: &str) -> Result<u64, String> {
-    millrace_drives::size_bytes(text).ok_or_else(|| "a size such as 512, 4k or 1m".to_owned())
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use millrace::{OpCost, OpRates};
-use millrace_console::words::bytes_for_people;
+use millrace_console::words::{MIB, bytes_for_people};
 use millrace_console::{Bar, Grid, Side};
 use millrace_experiments::load::calibration::{Calibration, RUNS, Run, Target};
 use millrace_experiments::simulation::{Length, SimPlan, machine, run_simulated};
@@ -137,7 +137,7 @@ fn natively_measured(args: &BenchArgs, interrupt: &Interrupt) -> Result<Option<[
 /// Two tables, and lines for the configuration.
 fn text(rows: &[Row; RUNS.len()]) -> String {
     let calibration = Calibration::of(rows);
-    let heads = ["I/O", "iodepth", "numjobs", "IOPS", "MB/s", "us/IO"];
+    let heads = ["I/O", "iodepth", "numjobs", "IOPS", "MiB/s", "us/IO"];
     let side = |head: &str| if head == "I/O" { Side::Left } else { Side::Right };
     let mut runs = Grid::new(heads.map(|head| (head, side(head))));
     for (run, row) in RUNS.iter().zip(rows) {
@@ -146,7 +146,7 @@ fn text(rows: &[Row; RUNS.len()]) -> String {
             row.iodepth.to_string(),
             row.jobs.to_string(),
             format!("{:.0}", row.iops),
-            format!("{:.1}", row.bw_bytes_per_s / 1e6),
+            format!("{:.1}", row.bw_bytes_per_s / MIB),
             format!("{:.2}", 1e6 / row.iops),
         ]);
     }

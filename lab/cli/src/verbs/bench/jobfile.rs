@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use millrace::{
     DriveOptions, Native, Spec, Stack, Volume, VolumeOptions, build_volume, default_serving,
 };
+use millrace_console::words::MIB;
 use millrace_console::{Bar, Grid, Side, WIDTH, counted, shortened};
 use millrace_drives::{Advice, memory_bytes};
 use millrace_experiments::Interrupt;
@@ -372,7 +373,7 @@ fn table(file: &JobFile, reports: &[JobReport]) -> String {
     let mut columns = columns(&lines);
     let mut text = grid(&columns, &lines);
     // Numbers that leave no room for others: the least telling go.
-    for least in ["p50", "max", "MB/s"] {
+    for least in ["p50", "max", "MiB/s"] {
         if text.width() > WIDTH {
             columns.retain(|(name, ..)| !name.starts_with(least));
             text = grid(&columns, &lines);
@@ -420,9 +421,9 @@ fn columns(lines: &[JobLine]) -> Vec<Column> {
         ("I/Os".to_owned(), Side::Right, Box::new(|line| line.ios.to_string())),
         ("IOPS".to_owned(), Side::Right, Box::new(|line| format!("{:.0}", line.iops()))),
         (
-            "MB/s".to_owned(),
+            "MiB/s".to_owned(),
             Side::Right,
-            Box::new(|line| format!("{:.1}", line.bytes_per_s() / 1e6)),
+            Box::new(|line| format!("{:.1}", line.bytes_per_s() / MIB)),
         ),
     ];
     let mut columns = Vec::from(names);
@@ -482,7 +483,7 @@ mod tests {
         };
         let lines = [line];
         let mut columns = columns(&lines);
-        columns.retain(|(name, ..)| !["p50", "max", "MB/s"].iter().any(|l| name.starts_with(l)));
+        columns.retain(|(name, ..)| !["p50", "max", "MiB/s"].iter().any(|l| name.starts_with(l)));
         assert!(grid(&columns, &lines).width() <= WIDTH);
     }
 

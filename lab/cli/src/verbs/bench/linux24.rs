@@ -6,7 +6,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use millrace::{Spec, Stack, Words};
-use millrace_console::words::{whole, word};
+use millrace_console::words::{size, whole, word};
 use millrace_experiments::simulation::{Linux24, LockScope, Readv};
 
 /// How raw I/O is done.
@@ -48,9 +48,16 @@ pub struct Linux24Args {
     /// With --unit, --iovecs or --bounce always, bytes of memory that each job fills and keeps for
     /// its open drive, as a kiobuf had 8792 and later 608: part of this process's memory and of the
     /// row, and of no time, here or simulated [default: 0]
-    #[arg(long, value_delimiter = ',', value_name = "BYTES")]
-    #[arg(value_parser = whole::<u32>(0..=1 << 20), requires = "laboratory")]
+    #[arg(long, value_delimiter = ',', value_name = "SIZE")]
+    #[arg(value_parser = descriptor, requires = "laboratory")]
     pub descriptor: Vec<u32>,
+}
+
+fn descriptor(text: &str) -> Result<u32, String> {
+    match size(text)? {
+        bytes @ 0..=0x10_0000 => Ok(bytes as u32),
+        _ => Err("write a size up to 1m, such as 8792".to_owned()),
+    }
 }
 
 /// Bytes of a unit; none for whole.

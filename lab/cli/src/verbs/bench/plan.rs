@@ -6,18 +6,18 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use millrace::{
     CpuId, Machine, Native, SchedulerKind, Serving, ServingConfig, Spread, Stack, Stamp, Topology,
     Words, check_serving, default_serving, needs_workers, worker_cpus,
 };
-use millrace_console::words::{bytes_for_people, design, ranges};
+use millrace_console::words::{bytes_for_people, design, ranges, size};
 use millrace_drives::{memory_bytes, size_text};
 use millrace_experiments::{Interrupt, Plan, Workload};
 use millrace_machine::{Cpu, NodeId};
 use millrace_reactor::Config;
 
-use super::args::{ALL_CPUS, BenchArgs, size};
+use super::args::{ALL_CPUS, BenchArgs};
 
 /// How long a row runs on this machine unless told otherwise.
 const RUNTIME: Duration = Duration::from_secs(1);
@@ -269,8 +269,8 @@ fn block_sizes(args: &BenchArgs, default_bytes: u32) -> Result<Vec<u32>> {
     }
     let mut sizes = Vec::new();
     for text in &args.workload.bs {
-        match size(text) {
-            Ok(bytes) if bytes >= 512 && bytes % 512 == 0 && bytes <= 1 << 30 => {
+        match size(text).map_err(|wrong| anyhow!("--bs {text}: {wrong}"))? {
+            bytes if bytes >= 512 && bytes % 512 == 0 && bytes <= 1 << 30 => {
                 sizes.push(bytes as u32);
             }
             _ => bail!("--bs {text}: a multiple of 512 up to 1g, such as 4k"),

@@ -4,6 +4,7 @@
 //! the table; where the rest is too wide still, the settings that change last stand above groups
 //! of rows. Every table has one unit for its times. Called by the verb.
 
+use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
 use millrace_experiments::{LatencyNs, Linux24Row, Row};
 
@@ -16,7 +17,7 @@ const SETTINGS: [Setting; 24] = [
     ("cpus", |row| row.queues.cpus.to_string(), ""),
     ("numjobs", |row| row.jobs.to_string(), ""),
     ("rw", |row| kind(row.rw.name(), row.rw.read_percent()), ""),
-    ("bs", |row| bytes(row.bs), ""),
+    ("bs", |row| size_text(row.bs.into()), ""),
     ("iodepth", |row| row.iodepth.to_string(), ""),
     ("stamp", |row| row.stamp.clone(), ""),
     ("sw-queues", |row| row.queues.software_queues.clone(), ""),
@@ -80,7 +81,7 @@ pub fn table(rows: &[Row], form: Form) -> String {
         groups.push(inside.remove(0));
     }
     // Numbers that leave no room for others: the least telling go.
-    for least in ["mean", "p50", "MB/s"] {
+    for least in ["mean", "p50", "MiB/s"] {
         if grid(&inside, &figures, rows).width() > WIDTH {
             figures.retain(|(name, _)| !name.starts_with(least));
         }
@@ -124,12 +125,12 @@ fn grid(settings: &[Setting], figures: &[Figure], rows: &[Row]) -> Grid {
 /// The figures that rows have, in one unit each.
 fn figures(rows: &[Row], form: Form) -> Vec<Figure> {
     let whole = form == Form::Whole;
-    let decimals = usize::from(rows.iter().all(|row| row.bw_bytes_per_s < 100e6));
+    let decimals = usize::from(rows.iter().all(|row| row.bw_bytes_per_s < 100.0 * MIB));
     let mut figures: Vec<Figure> = vec![
         ("IOPS".to_owned(), Box::new(|row| format!("{:.0}", row.iops))),
         (
-            "MB/s".to_owned(),
-            Box::new(move |row| format!("{:.decimals$}", row.bw_bytes_per_s / 1e6)),
+            "MiB/s".to_owned(),
+            Box::new(move |row| format!("{:.decimals$}", row.bw_bytes_per_s / MIB)),
         ),
     ];
     let plain = |(name, value): (&str, Value)| -> Figure { (name.to_owned(), Box::new(value)) };
@@ -241,15 +242,6 @@ pub fn settings(row: &Row) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// A size as it is written: `4k`, `512`.
-pub fn bytes(count: u32) -> String {
-    match count {
-        count if count >= 1 << 20 && count.is_multiple_of(1 << 20) => format!("{}m", count >> 20),
-        count if count >= 1 << 10 && count.is_multiple_of(1 << 10) => format!("{}k", count >> 10),
-        count => count.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -312,9 +304,9 @@ mod tests {
     fn what_all_rows_share_stands_above_them() {
         let text = table(&[row("mq", 1), row("raw", 32)], Form::Short);
         let expected = "numjobs=1 rw=randread bs=4k stamp=batch\n\
-                        iodepth  stack   IOPS  MB/s  mean us  p50 us  p99 us\n\
-                        \u{20}     1  mq     84120   0.0     84.1    80.0   120.0\n\
-                        \u{20}    32  raw    84120   0.0     84.1    80.0   120.0";
+                        iodepth  stack   IOPS  MiB/s  mean us  p50 us  p99 us\n\
+                        \u{20}     1  mq     84120    0.0     84.1    80.0   120.0\n\
+                        \u{20}    32  raw    84120    0.0     84.1    80.0   120.0";
         assert_eq!(text, expected);
     }
 

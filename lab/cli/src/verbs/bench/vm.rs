@@ -9,13 +9,14 @@ pub mod words;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
+use millrace_console::words::{size, size_text};
 use millrace_console::{Bar, Grid, Side};
 use millrace_experiments::simulation::{Length, machine, run_rows};
 use millrace_experiments::vm::{Mode, VmBench, VmReport, run_vm_bench};
 use millrace_experiments::{Interrupt, Workload};
 
-use super::args::{BenchArgs, size};
-use super::table::{TimeUnit, bytes, kind};
+use super::args::BenchArgs;
+use super::table::{TimeUnit, kind};
 use crate::verbs::interrupt::INTERRUPTED;
 
 /// How long a row runs unless told otherwise.
@@ -141,7 +142,7 @@ fn table(reports: &[VmReport]) -> String {
             depth(report),
             report.guest.numjobs.to_string(),
             kind(&report.work.rw, report.work.rwmixread),
-            bytes(report.work.bs),
+            size_text(report.work.bs.into()),
             format!("{:.0}", report.iops),
             unit.text(report.lat_mean_ns as u64),
             format!("{:.2}", report.cost.switches_per_io),
@@ -236,11 +237,8 @@ mod tests {
             ("--machine miot --vm mq,vcpus=2,vcpus=4", "vcpus: given twice; write it once"),
             ("--machine miot --vm ,vcpus=2", "no mode: begin with one of baseline"),
             ("--machine miot --vm mq,vcpus=x", "vcpus=x: write a number"),
-            ("--machine miot --vm mq,polling=5u", "polling=5u: write a time"),
-            (
-                "--machine miot --vm mq,batching=20",
-                "batching=20: write it with its unit, such as 20us",
-            ),
+            ("--machine miot --vm mq,polling=5u", "polling=5u: a time is numbers with h, m"),
+            ("--machine miot --vm mq,batching=20", "batching=20: a time needs its unit; write 20s"),
             ("--machine miot --vm mq,without=sharin", "did you mean sharing? one of preemption"),
             ("--vm mq", "--machine"),
             ("--machine miot --vm mq --stack sq", "cannot be used with"),

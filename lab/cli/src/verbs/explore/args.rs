@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use millrace_console::words::whole;
+use millrace_console::words::{duration, whole};
 use millrace_experiments::explorer::Scenario;
 
 /// Looks for bugs of the block layer: random machines, volumes, workloads and faults, simulated
@@ -93,29 +93,5 @@ impl ExploreArgs {
             (None, None, None) => 1_000,
         };
         Ok(Task::Seeds { first: self.seed.unwrap_or(0), count, time: self.for_time })
-    }
-}
-
-/// Times of people: `90s`, `10m`, `2h`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "a time such as 500ms, 90s, 10m or 2h".to_owned();
-    let (number, unit_ms) = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)]
-        .into_iter()
-        .find_map(|(unit, ms)| text.strip_suffix(unit).map(|number| (number, ms)))
-        .ok_or_else(wrong)?;
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let ms = number.checked_mul(unit_ms).filter(|ms| *ms > 0).ok_or_else(wrong)?;
-    Ok(Duration::from_millis(ms))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_a_unit() {
-        assert_eq!(duration("10m"), Ok(Duration::from_secs(600)));
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert!(duration("10").is_err() && duration("0s").is_err() && duration("m").is_err());
     }
 }

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use clap::Args;
 use millrace_block::Serving;
-use millrace_console::words::duration;
+use millrace_console::words::{duration, size};
 use millrace_console::words::{whole, word};
 use millrace_experiments::replay::Fit;
 use millrace_experiments::trace::Format;
 
 use super::target::{DeviceMapping, TargetSpec};
-use crate::verbs::bench::args_size;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,7 +81,7 @@ pub struct ReplayArgs {
     pub fit: Option<Fit>,
     /// With --fit scale, the size of the traced device [default: found by reading the trace once
     /// before]
-    #[arg(long, value_name = "SIZE", requires = "fit", value_parser = args_size)]
+    #[arg(long, value_name = "SIZE", requires = "fit", value_parser = size)]
     pub trace_size: Option<u64>,
     #[command(flatten)]
     pub stripe: StripeArgs,
@@ -111,7 +110,7 @@ pub struct ReplayArgs {
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct StripeArgs {
     /// Bytes of a stripe's chunk, for several --to [default: 64k]
-    #[arg(long, value_name = "SIZE", value_parser = args_size)]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     pub chunk: Option<u64>,
     /// Which thread serves a stripe's drives: inline (the one that replays), per-drive (a worker
     /// for each drive, from 16 I/Os for each in a batch on, so give --iodepth more than that),

@@ -4,6 +4,7 @@
 //! there only if there is something to say.
 
 use anyhow::{Context, Result};
+use millrace_console::words::MIB;
 use millrace_console::{Grid, Side, fitted};
 use millrace_experiments::replay::{Latency, Lateness, OpReport, Report, Series, StopReason};
 use serde_json::{Value, json};
@@ -75,7 +76,7 @@ fn first_line(head: &Head, report: &Report) -> String {
 
 /// What was done of each operation.
 fn ops(report: &Report) -> String {
-    let heads = ["op", "I/Os", "%", "FUA", "failed", "MB", "IOPS", "MB/s"];
+    let heads = ["op", "I/Os", "%", "FUA", "failed", "MiB", "IOPS", "MiB/s"];
     let side = |head: &str| if head == "op" { Side::Left } else { Side::Right };
     let mut grid = Grid::new(heads.map(|head| (head, side(head))));
     let mut sum = OpReport { op: "all".into(), ..OpReport::default() };
@@ -96,9 +97,9 @@ fn ops(report: &Report) -> String {
             format!("{:.1}", op.ios as f64 * 100.0 / total),
             op.fua.to_string(),
             op.errors.to_string(),
-            fitted(op.bytes as f64 / 1e6, 8),
+            fitted(op.bytes as f64 / MIB, 8),
             fitted(op.iops, 8),
-            fitted(op.bytes_per_s / 1e6, 8),
+            fitted(op.bytes_per_s / MIB, 8),
         ]);
     }
     grid.text()
@@ -168,11 +169,11 @@ fn bars(numbers: &[f64], most: f64) -> String {
 }
 
 fn targets(report: &Report) -> String {
-    let heads = [("target", Side::Left), ("I/Os", Side::Right), ("MB", Side::Right)];
+    let heads = [("target", Side::Left), ("I/Os", Side::Right), ("MiB", Side::Right)];
     let mut grid = Grid::new(heads);
     for target in &report.targets {
-        let megabytes = fitted(target.bytes as f64 / 1e6, 8);
-        grid.row([target.target.clone(), target.ios.to_string(), megabytes]);
+        let moved = fitted(target.bytes as f64 / MIB, 8);
+        grid.row([target.target.clone(), target.ios.to_string(), moved]);
     }
     grid.text()
 }

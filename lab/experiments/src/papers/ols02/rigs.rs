@@ -154,7 +154,7 @@ impl Case {
 
     fn drives(&self, machine: &str) -> Vec<Spec> {
         let command = if self.left_out.has(Ablation::CommandTime) { "0" } else { "150us" };
-        let rate = if self.left_out.has(Ablation::Bandwidth) { "0" } else { "60m" };
+        let rate = if self.left_out.has(Ablation::Bandwidth) { "0" } else { "60MB" };
         // A name for each point on each machine: controllers of one name are one, and points run
         // side by side.
         let mark = format!("{self:?}{machine}");

@@ -52,7 +52,8 @@ impl Profile {
         let names = ["read", "write", "other"];
         let line = |way: usize| self.over_time(names[way], |slot| rate(slot.ios[way]));
         let ios = (0..3).map(line).collect();
-        let line = |way: usize| self.over_time(names[way], |slot| rate(slot.bytes[way]));
+        let mib = |slot: &Slot, way: usize| Some(rate(slot.bytes[way])? / f64::from(1 << 20));
+        let line = |way: usize| self.over_time(names[way], |slot| mib(slot, way));
         let bytes = (0..2).map(line).collect();
         Figure::new(
             "arrivals",
@@ -60,7 +61,7 @@ impl Profile {
             "What arrived in each slot of time, on all devices together.",
             [
                 self.panel("I/Os", ("IOPS", Unit::Count), ios),
-                self.panel("bandwidth", ("bytes/s", Unit::Count), bytes),
+                self.panel("bandwidth", ("MiB/s", Unit::Plain), bytes),
             ],
         )
     }

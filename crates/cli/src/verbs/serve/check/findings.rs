@@ -64,7 +64,8 @@ pub fn measure(
     if let Err(problems) = lost_file::check(plan) {
         found.refuse(&problems.to_string());
     }
-    match plan.config.validate().and_then(|()| plan.config.load_listeners()) {
+    let checked = plan.config.validate().and_then(|()| plan.config.check_directories());
+    match checked.and_then(|()| plan.config.load_listeners()) {
         Ok(listeners) => millrace_exports::nbd::log_expiries(&listeners),
         Err(error) => found.refuse(&start_error::to_problems(plan, &error).to_string()),
     }

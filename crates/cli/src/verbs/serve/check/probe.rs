@@ -98,7 +98,7 @@ pub fn drive(spec: &Spec, patience: Patience) -> Option<String> {
         return Some(format!("{shown}: this is a link to a file that is not there; make that"));
     }
     if !path.exists() {
-        let size = spec.get("size").and_then(size_bytes)?;
+        let size = size_bytes(spec.get("size")?).ok()?;
         return match read_only {
             true => Some(format!(
                 "{shown}: there is no such file, and a drive that is read-only \

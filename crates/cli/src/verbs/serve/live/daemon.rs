@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace::{ServeConfig, Server, Space};
+use millrace::{Server, Space};
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
 use millrace_console::{logging, visible};
 use millrace_exports::nbd::{Observer, ServerStats};
@@ -24,6 +24,7 @@ use super::group_counts;
 use super::group_settings;
 use super::huge_pages::HugePages;
 use super::lock_statistics::LockStatistics;
+use super::open_files::OpenFilesThread;
 use super::processor_time;
 use super::resize;
 use super::sampler::{Sampler, unix_ms};
@@ -86,26 +87,31 @@ pub struct LiveDaemon {
     marks: Arc<DirtyMarks>,
     huge_pages: HugePages,
     sampler: Sampler,
+    open_files: OpenFilesThread,
 }
 
 impl LiveDaemon {
     /// A daemon that begins to serve.
     pub fn new(
-        config: &ServeConfig,
         server: Server,
         (marks, reloader): (Arc<DirtyMarks>, Box<dyn Reloader>),
-    ) -> LiveDaemon {
-        LiveDaemon {
+    ) -> Arc<LiveDaemon> {
+        let daemon = Arc::new_cyclic(|daemon| LiveDaemon {
+            open_files: OpenFilesThread::new(daemon),
             started: Instant::now(),
             reloader,
-            lists: Mutex::new(Arc::new(ServedLists::new(config, &server))),
+            lists: Mutex::new(Arc::new(ServedLists::new(&server))),
             server: Mutex::new(Some(server)),
             recording: TraceRecording::default(),
             lock_statistics: LockStatistics::default(),
             marks,
             huge_pages: HugePages::default(),
             sampler: Sampler::new(),
+        });
+        if let Some(server) = daemon.server().as_ref() {
+            daemon.open_files.start_if_needed(server);
         }
+        daemon
     }
 
     /// What is served now. Whoever keeps it keeps drives open that are removed.
@@ -122,9 +128,10 @@ impl LiveDaemon {
     }
 
     /// Has the views read what is served from now on.
-    pub fn follow(&self, server: &Server, config: &ServeConfig) {
+    pub fn follow(&self, server: &Server) {
+        self.open_files.start_if_needed(server);
         let before = self.lists();
-        let mut lists = ServedLists::new(config, server);
+        let mut lists = ServedLists::new(server);
         let names = |lists: &ServedLists| -> [Vec<String>; 2] {
             let volumes = lists.volumes.iter().map(|volume| volume.name().to_owned());
             [volumes.collect(), lists.disks().map(|disk| disk.name().to_owned()).collect()]

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use millrace::{Cache, Observers, ServeConfig, Server, Words};
+use millrace::{Cache, Observers, Server, Words};
 use millrace_block::{Disk, Volume};
 use millrace_machine::Native;
 
@@ -32,8 +32,9 @@ pub struct ServedLists {
 }
 
 impl ServedLists {
-    /// The lists of a server of this configuration.
-    pub fn new(config: &ServeConfig, server: &Server) -> ServedLists {
+    /// The lists of a server.
+    pub fn new(server: &Server) -> ServedLists {
+        let config = server.configured();
         let exports = config.exports.iter().map(|export| report::Export {
             name: export.name.clone(),
             volume: export.volume.clone(),

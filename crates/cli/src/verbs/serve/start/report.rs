@@ -12,8 +12,8 @@ use std::path::Path;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use millrace::{
-    CacheMode, DriveConfig, DriveWorkers, ExportConfig, Listen, Opened, StopReport, VhostSocket,
-    Volume,
+    CacheMode, DriveConfig, DriveWorkers, ExportConfig, Listen, OnDemand, Opened, StopReport,
+    VhostSocket, Volume,
 };
 use millrace_block::{Disk, Layout, QueueKind, SECTOR_SHIFT, ServingConfig, Sharing};
 use millrace_console::{counted, quoted, visible};
@@ -84,12 +84,25 @@ pub fn serving(
     workers: &DriveWorkers,
     owner: DataOwner,
 ) -> String {
-    let mut text = format!("{}\n\n{}\n\n", volumes(plan, opened), drives(plan, opened));
+    let mut text = match opened.volumes.is_empty() {
+        true => String::new(),
+        false => format!("{}\n\n{}\n\n", volumes(plan, opened), drives(plan, opened)),
+    };
     text.push_str(&groups(plan));
     text.push_str(&caches(plan));
     text.push_str(&controllers(plan));
     let named = opened.volumes.iter().map(|volume| (volume.name(), &**volume)).collect();
     for (listener, export) in pairs(plan) {
+        if let Some(OnDemand::Directory(directory)) = &export.on_demand {
+            let (access, group) =
+                (if export.read_only { ", read-only" } else { "" }, membership(export));
+            let file = ExportConfig { name: "FILE".to_owned(), ..export.clone() };
+            let (name, path, uri) =
+                (&export.name, directory.path.display(), uri(listener, &file, None));
+            let _ =
+                writeln!(text, "export \"{name}\": each FILE in {path} at {uri}{access}{group}");
+            continue;
+        }
         let access = access(export, &named);
         let (uri, group) = (uri(listener, export, None), membership(export));
         let _ = writeln!(text, "export \"{}\" at {uri}{access}{group}", export.name);
@@ -98,7 +111,8 @@ pub fn serving(
     if workers.threads() > 0 {
         let _ = writeln!(text, "drives' workers, {}", workers.describe());
     }
-    if let Some((listener, export)) = pairs(plan).find(|(listener, _)| has_uri(listener)) {
+    let mut with_uri = pairs(plan).filter(|(listener, _)| has_uri(listener));
+    if let Some((listener, export)) = with_uri.find(|(_, export)| export.on_demand.is_none()) {
         let volume = volume_of(export, &named);
         let size_bytes = volume.capacity() << SECTOR_SHIFT;
         let named = tls_host::of(listener);

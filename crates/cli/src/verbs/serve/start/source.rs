@@ -100,8 +100,15 @@ impl Source {
         // Before it is opened: of a pipe, that would wait.
         let meta = std::fs::metadata(file).map_err(|error| failed(&error))?;
         if !meta.is_file() {
-            let what = if meta.is_dir() { "a folder" } else { "no regular file" };
-            bail!("{name}: this is {what}, not a configuration; `serve -` reads standard input");
+            if meta.is_dir() {
+                bail!(
+                    "{name}: this is a directory, not a configuration; to serve its files, write a \
+                     configuration with [[export]] and directory = \"{name}\""
+                );
+            }
+            bail!(
+                "{name}: this is no regular file; `serve -` reads a configuration from standard input"
+            );
         }
         let opened = std::fs::File::open(file).map_err(|error| failed(&error))?;
         let text = bounded(opened, &name)?;
@@ -209,9 +216,12 @@ mod tests {
         std::fs::write(&big, b"a = \"\xff\"").unwrap();
         let error = read(&[&big], None, &plain).unwrap_err();
         assert!(error.contains("no text, at byte 5"), "{error}");
-        for (path, what) in [("/dev/zero", "no regular file"), ("/tmp", "a folder")] {
+        for (path, what, instead) in [
+            ("/dev/zero", "no regular file", "`serve -` reads"),
+            ("/tmp", "a directory", "directory = \"/tmp\""),
+        ] {
             let error = read(&[], Some(Path::new(path)), &plain).unwrap_err();
-            assert!(error.contains(what) && error.contains("serve -"), "{error}");
+            assert!(error.contains(what) && error.contains(instead), "{error}");
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_block::{GroupConfig, GroupId, LatencyTarget, Priority};
-use millrace_console::words::{duration_ns, number, size};
+use millrace_console::words::{count, duration_ns, number, rate_bytes_per_s, size};
 use millrace_drives::nearest;
 use millrace_experiments::Rw;
 use millrace_experiments::load::contention::{CLIENTS_MAX, Client};
@@ -162,12 +162,12 @@ fn apply(config: &mut GroupConfig, key: &str, value: &str) -> Result<(), String>
         "weight" => config.weight = number(value, 1, 10_000)?,
         "priority" => config.priority = priority(value)?,
         "latency-target" => config.latency_target = Some(target(value)?),
-        "iops" => limits.iops = Some(rate(value)?),
-        "read-iops" => limits.read_iops = Some(rate(value)?),
-        "write-iops" => limits.write_iops = Some(rate(value)?),
-        "bandwidth" => limits.bandwidth = Some(size(value)?),
-        "read-bandwidth" => limits.read_bandwidth = Some(size(value)?),
-        "write-bandwidth" => limits.write_bandwidth = Some(size(value)?),
+        "iops" => limits.iops = Some(count(value)?),
+        "read-iops" => limits.read_iops = Some(count(value)?),
+        "write-iops" => limits.write_iops = Some(count(value)?),
+        "bandwidth" => limits.bandwidth = Some(rate_bytes_per_s(value)?),
+        "read-bandwidth" => limits.read_bandwidth = Some(rate_bytes_per_s(value)?),
+        "write-bandwidth" => limits.write_bandwidth = Some(rate_bytes_per_s(value)?),
         _ => limits.burst_ns = duration_ns(value)?,
     }
     Ok(())
@@ -196,17 +196,6 @@ fn target(text: &str) -> Result<LatencyTarget, String> {
         return Err("percentiles are p50 to p99.99".into());
     }
     Ok(LatencyTarget::Percentile((percent * 100.0).round() as u16, ns))
-}
-
-/// I/Os a second: a number, or thousands with k, or millions with m.
-fn rate(text: &str) -> Result<u64, String> {
-    let (digits, unit) = match text.as_bytes().last() {
-        Some(b'k') => (&text[..text.len() - 1], 1_000),
-        Some(b'm') => (&text[..text.len() - 1], 1_000_000),
-        _ => (text, 1),
-    };
-    let rate = digits.parse().ok().and_then(|number: u64| number.checked_mul(unit));
-    rate.ok_or_else(|| "write I/Os a second: 500, 20k or 2m".into())
 }
 
 #[cfg(test)]

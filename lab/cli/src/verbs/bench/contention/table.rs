@@ -2,10 +2,11 @@
 //!
 //! Pure text out of a result. What all clients share stands in a line above the table.
 
+use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
 use millrace_experiments::load::contention::{ClientRow, ContentionReport};
 
-use crate::verbs::bench::table::{TimeUnit, bytes};
+use crate::verbs::bench::table::TimeUnit;
 
 /// What a column shows of a client: its name, and its value.
 type Column = (String, Side, Box<dyn Fn(&ClientRow) -> String>);
@@ -30,17 +31,17 @@ pub fn table(contest: &ContentionReport, form: Form) -> String {
     let mut columns: Vec<Column> = vec![client];
     columns.extend(inside);
     columns.extend(figures(rows, form));
-    for least in ["p50", "MB/s", "p99.9"] {
+    for least in ["p50", "MiB/s", "p99.9"] {
         if form == Form::Short && grid(&columns, rows).width() > WIDTH {
             columns.retain(|(name, ..)| name.split(' ').next() != Some(least));
         }
     }
     format!(
-        "{}\n{}\nall: {:.0} IOPS, {:.1} MB/s; Jain's index of cost by weight: {:.4}",
+        "{}\n{}\nall: {:.0} IOPS, {:.1} MiB/s; Jain's index of cost by weight: {:.4}",
         wrapped(words, WIDTH),
         grid(&columns, rows).text(),
         contest.iops,
-        contest.bw_bytes_per_s / 1e6,
+        contest.bw_bytes_per_s / MIB,
         contest.jain
     )
 }
@@ -54,7 +55,7 @@ fn settings() -> Vec<Column> {
         column("group", Side::Left, |row| row.group.clone()),
         column("weight", Side::Right, |row| row.weight.to_string()),
         column("rw", Side::Left, |row| row.rw.clone()),
-        column("bs", Side::Right, |row| bytes(row.bs)),
+        column("bs", Side::Right, |row| size_text(row.bs.into())),
         column("iodepth", Side::Right, |row| row.iodepth.to_string()),
     ]
 }
@@ -72,7 +73,7 @@ fn figures(rows: &[ClientRow], form: Form) -> Vec<Column> {
     };
     let mut figures = vec![
         column("IOPS", Box::new(|row| format!("{:.0}", row.iops))),
-        column("MB/s", Box::new(|row| format!("{:.1}", row.bw_bytes_per_s / 1e6))),
+        column("MiB/s", Box::new(|row| format!("{:.1}", row.bw_bytes_per_s / MIB))),
     ];
     if form == Form::Whole {
         figures.push(time("mean", |row| row.lat_ns.mean));

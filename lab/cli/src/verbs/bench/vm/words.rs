@@ -3,7 +3,7 @@
 //! Parsed by clap with the other arguments; what makes no sense together the lab says.
 
 use clap::Args;
-use millrace_console::words::duration;
+use millrace_console::words::duration_ns;
 use millrace_drives::nearest;
 use millrace_experiments::vm::{Effect, Mode, VmSetting};
 
@@ -92,8 +92,8 @@ fn set(setting: &mut VmSetting, key: &str, value: &str) -> Result<(), String> {
     match key {
         "vcpus" => setting.vcpus = number()?,
         "threads" => setting.threads = Some(number()?),
-        "batching" => setting.batching_ns = Some(time_ns(value)?),
-        "polling" => setting.polling_ns = time_ns(value)?,
+        "batching" => setting.batching_ns = Some(duration_ns(value)?),
+        "polling" => setting.polling_ns = duration_ns(value)?,
         "without" => {
             let known = || Effect::WORDS.iter().map(|(_, word)| *word);
             let found = Effect::WORDS.iter().find(|(_, word)| *word == value);
@@ -113,15 +113,4 @@ fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
 /// The nearest word, as a question.
 fn meant<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map_or_else(String::new, |near| format!("did you mean {near}? "))
-}
-
-/// A time, or 0 for off. A number alone would be seconds, which nobody means here.
-fn time_ns(text: &str) -> Result<u64, String> {
-    match text {
-        "0" => Ok(0),
-        text if text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Err(format!("write it with its unit, such as {text}us"))
-        }
-        text => Ok(duration(text)?.as_nanos().try_into().unwrap_or(u64::MAX)),
-    }
 }

@@ -1,0 +1,48 @@
+//! Notes about values of drive specs that earlier builds read differently.
+//!
+//! Called by check.rs. Bandwidths with k, m or g were powers of 1000, sizes with kB, MB or GB
+//! powers of 1024. To be deleted, with its line in check.rs, once a release has had it.
+
+use millrace_drives::Spec;
+
+use super::plan::LocatedDrive;
+use super::words::{bytes_for_people, rate_bytes_per_s, size};
+
+/// Adds a note for each such value.
+pub fn add(file: &str, drives: &[LocatedDrive], warnings: &mut Vec<String>) {
+    for (drive, lines) in drives {
+        let mut spec = drive.spec.clone();
+        let inner = |spec: &Spec| spec.get("drive").and_then(|inner| inner.parse::<Spec>().ok());
+        while let Some(inner) = inner(&spec) {
+            spec = inner;
+        }
+        for (key, value) in &spec.options {
+            let line = lines.first(&["drive", key]).unwrap_or(lines.line);
+            let note = note(key, value).map(|note| format!("{file}:{line}: note: {note}"));
+            warnings.extend(note);
+        }
+    }
+}
+
+/// The note about a value, if its meaning changed.
+fn note(key: &str, value: &str) -> Option<String> {
+    let (instead, before, per, now) = match key {
+        "read-bandwidth" | "write-bandwidth" | "controller-bandwidth" => {
+            let instead = format!("{}B", value.to_ascii_uppercase());
+            (instead.clone(), rate_bytes_per_s(&instead), "/s", rate_bytes_per_s(value))
+        }
+        "size" | "block" | "page" | "buffer" => {
+            let stem = value.strip_suffix('B')?;
+            (format!("{stem}iB"), size(stem), "", size(value))
+        }
+        _ => return None,
+    };
+    let (before, now) = (before.ok()?, now.ok()?);
+    (before != now).then(|| {
+        format!(
+            "{key} {value} is {}{per} ({now} bytes{per}); earlier builds read it as {before} \
+             bytes{per}; write {instead} for that",
+            bytes_for_people(now)
+        )
+    })
+}

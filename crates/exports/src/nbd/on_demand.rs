@@ -1,0 +1,228 @@
+//! Exports that are opened when a client asks for them.
+//!
+//! A listener may offer exports that the server does not have yet. The I/O thread that meets such a
+//! name in a negotiation puts an [`ExportRequest`] into the queue and lets the client wait; whoever
+//! owns the server takes it from [`ExportRequests`] on a thread of its own, since opening a file
+//! may take long, adds the export and answers. Lists of names come the same way.
+//!
+//! Invariants: a request is answered once, by its drop at the latest; an export that was granted
+//! counts as used until its client has a lane of the volume, or is gone.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use millrace_block::Error;
+use millrace_tls::PeerNames;
+
+use super::Server;
+use super::config::ExportConfig;
+use super::exports::{Export, Exports};
+use super::listen::Listen;
+use super::server_state::{ServerState, ThreadMessage};
+use crate::mailbox::lock;
+
+/// The queue of requests for exports that a server does not have yet. Clones share it.
+#[derive(Clone, Default)]
+pub struct ExportRequests(Arc<RequestQueue>);
+
+#[derive(Default)]
+struct RequestQueue {
+    waiting: Mutex<VecDeque<ExportRequest>>,
+    came: Condvar,
+}
+
+impl ExportRequests {
+    /// The oldest request; waits for one for at most `timeout`.
+    #[must_use]
+    pub fn next(&self, timeout: Duration) -> Option<ExportRequest> {
+        let waiting = lock(&self.0.waiting);
+        let next = self.0.came.wait_timeout_while(waiting, timeout, |all| all.is_empty());
+        next.unwrap_or_else(PoisonError::into_inner).0.pop_front()
+    }
+
+    /// Refuses all who wait.
+    pub(crate) fn clear(&self) {
+        let refused = std::mem::take(&mut *lock(&self.0.waiting));
+        drop(refused);
+    }
+
+    pub(crate) fn put(&self, request: ExportRequest) {
+        lock(&self.0.waiting).push_back(request);
+        self.0.came.notify_one();
+    }
+}
+
+impl fmt::Debug for ExportRequests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExportRequests").finish_non_exhaustive()
+    }
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RequestedExport {
+    /// The export of this name.
+    Named(String),
+    /// The names of all exports.
+    All,
+}
+
+/// A client that waits for an export, or for a list of exports. Dropped, it is refused.
+pub struct ExportRequest {
+    /// The address that the client has connected to.
+    pub listen: Listen,
+    /// What it asks for.
+    pub wanted: RequestedExport,
+    /// The names in its certificate, if it showed one.
+    pub peer: Option<PeerNames>,
+    pub(crate) client: WaitingClient,
+}
+
+/// The connection that waits for an answer.
+pub(crate) struct WaitingClient {
+    pub(crate) shared: Arc<ServerState>,
+    pub(crate) thread: usize,
+    pub(crate) connection: usize,
+    pub(crate) serial: u64,
+    pub(crate) is_answered: bool,
+}
+
+/// The answer to an [`ExportRequest`], and what a connection knows until then.
+#[derive(Debug, Default)]
+pub(crate) enum Demand {
+    /// Nothing was asked for.
+    #[default]
+    None,
+    /// The request has no answer yet.
+    Waiting,
+    /// The export of this name.
+    Granted(String, GrantedExport),
+    /// Why there is no export of this name.
+    Refused(String, String),
+    /// The names of all exports that are opened on demand.
+    Listed(Arc<Vec<String>>),
+}
+
+impl fmt::Debug for ExportRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ExportRequest { listen, wanted, peer, .. } = self;
+        f.debug_struct("ExportRequest")
+            .field("listen", listen)
+            .field("wanted", wanted)
+            .field("peer", peer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ExportRequest {
+    /// Gives the client an export that the server has by now, under the name that it asked for.
+    pub fn grant(mut self, server: &Server, export: &str) {
+        match server.shared.exports().on_demand(export) {
+            Some(export) => {
+                let name = self.name();
+                self.client.answer(Demand::Granted(name, GrantedExport::new(export)));
+            }
+            None => self.refuse(format!("export {export} is gone")),
+        }
+    }
+
+    /// Tells the client why it does not get the export.
+    pub fn refuse(mut self, why: impl Into<String>) {
+        let name = self.name();
+        self.client.answer(Demand::Refused(name, why.into()));
+    }
+
+    /// Gives the client the names of exports that are opened on demand. One that asked for an
+    /// export is refused.
+    pub fn list(mut self, names: Arc<Vec<String>>) {
+        if self.wanted == RequestedExport::All {
+            self.client.answer(Demand::Listed(names));
+        }
+    }
+
+    fn name(&self) -> String {
+        match &self.wanted {
+            RequestedExport::Named(name) => name.clone(),
+            RequestedExport::All => String::new(),
+        }
+    }
+}
+
+impl Drop for ExportRequest {
+    fn drop(&mut self) {
+        if !self.client.is_answered {
+            self.client.answer(match &self.wanted {
+                RequestedExport::Named(name) => {
+                    Demand::Refused(name.clone(), "the server opens no exports now".to_owned())
+                }
+                RequestedExport::All => Demand::Listed(Arc::default()),
+            });
+        }
+    }
+}
+
+impl WaitingClient {
+    fn answer(&mut self, demand: Demand) {
+        self.is_answered = true;
+        let (connection, serial) = (self.connection, self.serial);
+        self.shared.mailboxes[self.thread].put(ThreadMessage::Answer {
+            connection,
+            serial,
+            demand,
+        });
+    }
+}
+
+/// An export that was opened for a client, which counts as used until this is dropped.
+#[derive(Debug)]
+pub(crate) struct GrantedExport(Arc<Export>);
+
+impl GrantedExport {
+    fn new(export: Arc<Export>) -> GrantedExport {
+        export.served.enter_grant();
+        GrantedExport(export)
+    }
+
+    pub(crate) fn export(&self) -> &Arc<Export> {
+        &self.0
+    }
+
+    /// A number that no export on a list has, and no other one that is open.
+    pub(crate) fn index(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+}
+
+impl Drop for GrantedExport {
+    fn drop(&mut self) {
+        self.0.served.leave_grant();
+    }
+}
+
+impl Server {
+    /// Adds an export that is on no listener's list: clients get it by [`ExportRequest::grant`].
+    ///
+    /// # Errors
+    /// `InvalidSetting` for a bad name or a volume too large for the protocol.
+    pub fn add_on_demand(&mut self, export: ExportConfig) -> Result<(), Error> {
+        let threads = self.shared.mailboxes.len() as u16;
+        let exports = self.shared.exports().with(export, threads)?;
+        self.replace(Arc::new(exports));
+        Ok(())
+    }
+
+    /// Returns true if a client has an export of this name, or is about to get it.
+    #[must_use]
+    pub fn is_used_on_demand(&self, name: &str) -> bool {
+        self.shared.exports().on_demand(name).is_some_and(|export| export.served.is_in_use())
+    }
+
+    /// Takes an export away that was added by [`Server::add_on_demand`] and that nobody uses. Its
+    /// volume is flushed by whoever closes it.
+    pub fn remove_on_demand(&mut self, name: &str) {
+        let exports: Exports = self.shared.exports().without(name);
+        self.replace(Arc::new(exports));
+    }
+}

@@ -1,0 +1,198 @@
+//! The files of a directory as exports: looked up, listed, and never found outside of it.
+//!
+//! A name is resolved below the directory by `openat2(2)` with `RESOLVE_BENEATH`, so neither `..`
+//! nor a symbolic link leads out of it, and the file is opened through the descriptor that came of
+//! that: nobody can exchange it in between. Nothing is opened for reading or writing here. Called by
+//! `on_demand.rs` on the program's own thread, since file systems may take long to answer.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use millrace_drives::{Spec, SpecError};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
+
+use super::config::ExportDirectory;
+
+/// Keys of a file drive that the directory itself gives.
+const OWN_KEYS: [&str; 4] = ["path", "size", "grow", "read-only"];
+
+/// A file of a directory, found and not opened yet.
+pub(super) struct FoundFile {
+    /// Refers to the file, and gives no access to its contents.
+    handle: OwnedFd,
+    /// Device and inode.
+    pub(super) identity: (u64, u64),
+}
+
+impl FoundFile {
+    /// A path that leads to this very file for as long as this value lives.
+    pub(super) fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.handle.as_raw_fd()).into()
+    }
+}
+
+/// The files of a directory.
+#[derive(Debug, Default)]
+pub(super) struct FileList {
+    /// Names of files that can be exports, sorted.
+    pub(super) names: Vec<String>,
+    /// How many other things there are: directories, devices, and names that are not UTF-8.
+    pub(super) skipped: usize,
+}
+
+impl ExportDirectory {
+    /// The spec of the drive of a file.
+    pub(super) fn spec(&self, path: &Path, read_only: bool) -> Result<Spec, SpecError> {
+        let read_only = if read_only { "on" } else { "off" };
+        let own = [
+            ("path".to_owned(), path.to_string_lossy().into_owned()),
+            ("read-only".to_owned(), read_only.to_owned()),
+        ];
+        let others = self.file_keys.iter().filter(|(key, _)| !OWN_KEYS.contains(&key.as_str()));
+        Spec::from_pairs("file", own.into_iter().chain(others.cloned()))
+    }
+
+    /// Looks whether it is a directory.
+    ///
+    /// # Errors
+    /// In words, with its path.
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.open().map(drop).map_err(|error| self.failure(error))
+    }
+
+    fn open(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(CWD, &self.path, flags, Mode::empty())
+    }
+
+    fn failure(&self, error: Errno) -> String {
+        format!("directory {}: {}", self.path.display(), io::Error::from(error))
+    }
+
+    /// The file of a name; `None` if there is none.
+    ///
+    /// # Errors
+    /// Why a client cannot have what is there, in words.
+    pub(super) fn find(&self, name: &str) -> Result<Option<FoundFile>, String> {
+        if !is_file_name(name) {
+            return Ok(None);
+        }
+        let directory = self.open().map_err(|error| self.failure(error))?;
+        let handle = match open_beneath(&directory, OsStr::new(name)) {
+            Ok(handle) => handle,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::XDEV | Errno::LOOP) => {
+                return Err(format!("{name} leads out of its directory, or in a circle"));
+            }
+            Err(error @ (Errno::MFILE | Errno::NFILE)) => {
+                let error = io::Error::from(error);
+                return Err(format!("{name}: {error}: raise the limit (`ulimit -n`)"));
+            }
+            Err(error) => return Err(format!("{name}: {}", io::Error::from(error))),
+        };
+        let file = File::from(handle);
+        let meta = file.metadata().map_err(|error| format!("{name}: {error}"))?;
+        if !meta.is_file() {
+            return Err(format!("{name} is not a regular file"));
+        }
+        let identity = (meta.dev(), meta.ino());
+        Ok(Some(FoundFile { handle: file.into(), identity }))
+    }
+
+    /// The names of its files. Opens and locks none of them.
+    ///
+    /// # Errors
+    /// Why the directory cannot be read, in words.
+    pub(super) fn list(&self) -> Result<FileList, String> {
+        let failed = |error: io::Error| format!("directory {}: {error}", self.path.display());
+        let directory = self.open().map_err(|error| self.failure(error))?;
+        let mut list = FileList::default();
+        for entry in std::fs::read_dir(&self.path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let is_file = match entry.file_type() {
+                Ok(kind) if kind.is_symlink() => open_beneath(&directory, &name)
+                    .and_then(|handle| rustix::fs::fstat(&handle))
+                    .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file()),
+                kind => kind.is_ok_and(|kind| kind.is_file()),
+            };
+            match name.into_string() {
+                Ok(name) if is_file && is_file_name(&name) => list.names.push(name),
+                _ => list.skipped += 1,
+            }
+        }
+        list.names.sort_unstable();
+        Ok(list)
+    }
+}
+
+fn open_beneath(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    openat2(directory, name, flags, Mode::empty(), ResolveFlags::BENEATH)
+}
+
+/// Returns true for a name that a file of a directory may have as an export: one that fits a line
+/// of a log, and is no path.
+fn is_file_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains('/') && !name.contains(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn files_are_found_and_listed_and_nothing_outside_of_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let images = dir.path().join("images");
+        std::fs::create_dir(&images).unwrap();
+        for path in ["images/b", "images/a", "secret"] {
+            std::fs::write(dir.path().join(path), path).unwrap();
+        }
+        std::fs::create_dir(images.join("sub")).unwrap();
+        std::fs::write(images.join("sub/c"), "c").unwrap();
+        symlink("a", images.join("inside")).unwrap();
+        symlink("../secret", images.join("outside")).unwrap();
+        symlink(dir.path().join("secret"), images.join("absolute")).unwrap();
+        symlink("loop", images.join("loop")).unwrap();
+        symlink("none", images.join("dangling")).unwrap();
+        std::fs::write(images.join("new\nline"), "x").unwrap();
+        let directory = ExportDirectory::new(&images);
+        let list = directory.list().unwrap();
+        assert_eq!(list.names, ["a", "b", "inside"]);
+        assert_eq!(list.skipped, 6);
+        let found = directory.find("a").unwrap().unwrap();
+        assert_eq!(std::fs::read_to_string(found.path()).unwrap(), "images/a");
+        let same = directory.find("inside").unwrap().unwrap();
+        assert_eq!(same.identity, found.identity);
+        for name in ["", ".", "..", "../secret", "sub/c", "/etc/passwd", "none", "dangling"] {
+            assert!(directory.find(name).unwrap().is_none(), "{name}");
+        }
+        for (name, why) in [
+            ("outside", "leads out of its directory"),
+            ("absolute", "leads out of its directory"),
+            ("loop", "in a circle"),
+            ("sub", "is not a regular file"),
+        ] {
+            let said = directory.find(name).err().unwrap();
+            assert!(said.contains(why), "{name}: {said}");
+        }
+        // Whatever has the name by now.
+        std::fs::remove_file(images.join("a")).unwrap();
+        symlink("../secret", images.join("a")).unwrap();
+        assert_eq!(std::fs::read_to_string(found.path()).unwrap(), "images/a");
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let said = ExportDirectory::new("/nowhere/images").check().unwrap_err();
+        assert_eq!(said, "directory /nowhere/images: No such file or directory (os error 2)");
+    }
+}
