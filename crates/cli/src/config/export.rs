@@ -123,14 +123,14 @@ pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
         let text = "it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for machines";
         section.missing(text);
     }
-    let directory = draft.directory.take().filter(|_| has("directory"));
+    let source = if has("volume") { "volume" } else { "directory" };
+    let directory = draft.directory.take().filter(|_| source == "directory");
     if !section.lines.has_valid("name") && draft.config.name.is_empty() {
         let of_directory = directory.as_ref().and_then(|directory| directory.path.file_name());
         let of_directory = of_directory.map(|name| name.to_string_lossy().into_owned());
         draft.config.name = of_directory.unwrap_or_else(|| draft.config.volume.clone());
     }
     draft.config.on_demand = directory.map(OnDemand::Directory);
-    let source = if has("volume") { "volume" } else { "directory" };
     section.lines.line = section.lines.at(source);
     check_guests(&mut draft, &section);
     let config = draft.config;
