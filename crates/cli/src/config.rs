@@ -1,41 +1,47 @@
 //! The configuration of `serve`: a TOML text to a plan that can be opened.
 //!
-//! Two steps: sections.rs reads sections and values, plan.rs resolves names and finds
+//! Two steps: sections.rs reads sections and values, check.rs resolves names and finds
 //! contradictions. All mistakes are reported at once, each with file, line, key and what to do. No
 //! file but the configuration itself is touched here. Called by `verbs::serve`.
 
-pub mod cache;
+mod check;
 mod controller;
-mod cost;
 mod document;
+mod drive;
 pub mod edit;
+mod export;
 pub mod group;
+mod key_lines;
 mod line_index;
 mod listener;
+mod names;
 mod paths;
 mod plan;
 mod problem;
 #[cfg(test)]
 mod reference;
 mod sections;
+mod server;
 #[cfg(test)]
 mod tests;
 mod unit_notes;
-mod vhost;
+mod volume;
+mod warnings;
 pub mod words;
 
 use std::path::Path;
 
-pub use plan::{DriveLines, ListenerPlan, ServePlan};
+pub use key_lines::KeyLines;
+pub use plan::{ListenerPlan, ServePlan};
 pub use problem::{BUILT_IN, Place, Problems};
+pub use server::DaemonConfig;
 
 /// Reads a configuration; `file` is its name in messages, `base` where its relative paths lie.
 ///
 /// # Errors
 /// All that is wrong with it.
 pub fn load(file: &str, text: &str, base: &Path) -> Result<ServePlan, Problems> {
-    let mut problems = Problems::new(file);
-    let raw = sections::read(text, base, &mut problems);
-    let checked = plan::check(file, raw, &mut problems);
+    let (sections, mut problems) = sections::read(text, base, Problems::new(file));
+    let checked = check::check(file, sections, &mut problems);
     problems.unless_any(checked)
 }

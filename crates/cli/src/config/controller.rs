@@ -1,80 +1,60 @@
-//! `[[controller]]` sections: what drives hang on, and how the drives' names for it are resolved.
+//! `[[controller]]`: what drives hang on, and how the drives' names for it are resolved.
 //!
-//! Both steps of it, since it is little: `read` makes a section of values, called by sections.rs;
-//! `controllers` finds each drive's by name, called by plan.rs. A controller is what the block
-//! layer is told about tags; the `controller` in a `model:` spec is modelled hardware, and no
-//! business of this file. Touches no file but what tells the machine's NUMA nodes.
+//! Owns the table of keys. Called by sections.rs, and by check.rs for the drives' names. A
+//! controller is what the block layer is told about tags; the `controller` in a `model:` spec is
+//! modelled hardware, and no business of this file. Touches no file but what tells the machine's
+//! NUMA nodes.
 
+use millrace::DriveConfig;
 use millrace_block::{ControllerConfig, Sharing};
-use millrace_console::words::nearest;
 use millrace_machine::{Machine, Native, NodeId};
 
-use super::document::{Located, Section};
+use super::document::{Key, Section, key};
+use super::key_lines::KeyLines;
+use super::names::Names;
 use super::problem::Problems;
-use super::sections::RawConfig;
 use super::words;
 
-/// A `[[controller]]`.
-pub struct RawController {
-    /// Its name.
-    pub name: Located<String>,
-    /// Its settings.
-    pub config: ControllerConfig,
-    /// Where its node stands, or its name if it has none.
-    pub node_line: usize,
-}
+pub const KEYS: &[Key<ControllerConfig>] = &[
+    key("tags", |to, at| {
+        at.word(&mut to.tags, words::whole(1..=ControllerConfig::TAGS_MAX.into()))
+    }),
+    key("sharing", |to, at| at.word(&mut to.sharing, words::setting)),
+    key("node", |to, at| at.some(&mut to.node, |text| words::whole(0..=65_535)(text).map(NodeId))),
+];
 
 /// Reads a section.
-pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<RawController> {
-    let name = section.valid_name(problems);
-    let number = |text: &str| words::number(text, 1, ControllerConfig::TAGS_MAX);
-    if !section.has("tags") {
-        section.missing("it has no tags; add tags = 250, or as many as it has", problems);
+pub fn read(mut section: Section<'_>) -> Option<(ControllerConfig, KeyLines)> {
+    let name = section.name();
+    let sharing = Sharing::Controller;
+    let mut config = ControllerConfig { name: String::new(), tags: 1, sharing, node: None };
+    section.read(KEYS, &mut config);
+    if !section.lines.has("tags") {
+        section.missing("it has no tags; add tags = 250, or as many as it has");
     }
-    let tags = section.word("tags", problems, number);
-    let sharing = section.word("sharing", problems, words::setting);
-    let node = section.word("node", problems, |text| words::number(text, 0, 65_535));
-    section.finish(problems);
-    let (name, tags) = (name?, tags?.value);
-    let config = ControllerConfig {
-        name: name.value.clone(),
-        tags,
-        sharing: sharing.map_or(Sharing::Controller, |sharing| sharing.value),
-        node: node.as_ref().map(|node| NodeId(node.value)),
-    };
-    let node_line = node.map_or(name.line, |node| node.line);
-    Some(RawController { name, config, node_line })
+    let lines = section.finish();
+    config.name = name?;
+    Some((config, lines))
 }
 
 /// Checks the controllers against this machine, and the drives' names for them.
-pub fn controllers(raw: &RawConfig, problems: &mut Problems) -> Vec<ControllerConfig> {
+pub fn check<'a>(
+    controllers: impl Iterator<Item = (&'a ControllerConfig, &'a KeyLines)>,
+    names: &Names<'_>,
+    drives: &[(DriveConfig, KeyLines)],
+    problems: &mut Problems,
+) {
     let topology = Native::topology();
-    for controller in &raw.controllers {
-        if let Err(error) = controller.config.validate(&topology) {
+    for (controller, lines) in controllers {
+        if let Err(error) = controller.validate(&topology) {
             let text = format!("node: {error}; leave it out if it is not known");
-            problems.add(controller.node_line, text);
+            problems.add(lines.at("node"), text);
         }
     }
-    for wanted in raw.drives.iter().filter_map(|drive| drive.controller.as_ref()) {
-        let names = || raw.controllers.iter().map(|controller| controller.name.value.as_str());
-        if !raw.lost.contains(&wanted.value) && !names().any(|name| name == wanted.value) {
-            let like = nearest(&wanted.value, names());
-            let like = if like.is_empty() { "; add [[controller]] with this name" } else { &like };
-            let text = format!("controller: there is no controller \"{}\"{like}", wanted.value);
-            problems.add(wanted.line, text);
-        }
-    }
-    raw.controllers.iter().map(|controller| controller.config.clone()).collect()
-}
-
-/// Warns of controllers that no drive names.
-pub fn warn_of_idle(file: &str, raw: &RawConfig, warnings: &mut Vec<String>) {
-    for controller in &raw.controllers {
-        let name = &controller.name;
-        let is_it = |wanted: &Located<String>| wanted.value == name.value;
-        if !raw.drives.iter().any(|drive| drive.controller.as_ref().is_some_and(is_it)) {
-            let (name, line) = (&name.value, name.line);
-            warnings.push(format!("{file}:{line}: controller \"{name}\" is named by no drive"));
+    for (drive, lines) in drives {
+        let wanted = drive.spec.controller.as_deref();
+        if let Some(Err(text)) = wanted.map(|wanted| names.find(wanted)) {
+            problems.add(lines.at("controller"), format!("controller: {text}"));
         }
     }
 }

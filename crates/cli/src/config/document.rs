@@ -1,60 +1,109 @@
-//! A TOML text as sections with keys that know their line.
+//! A TOML text as sections with keys that know their line, and the tables by which they are read.
 //!
-//! Owns nothing but the parsed document. Called by sections.rs, which takes the keys it knows out
-//! of a section; what is left at `finish` is unknown, and the error names the nearest key that was
-//! asked for. So a key is written down once, where it is read.
+//! A section's keys are written down once, as rows of a table: `Key` has the name and what reads
+//! the value into the section's settings. The rows are also the keys that errors call known. Lines
+//! stay aside in `KeyLines`. Called by the file of each section; owns the problems while sections
+//! are read.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::path::Path;
 
 use millrace_console::words::nearest;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
+use super::key_lines::KeyLines;
 use super::line_index::LineIndex;
 use super::problem::Problems;
 
-/// A value and the line it stands in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Located<T> {
-    /// The value.
-    pub value: T,
-    /// Its line, from 1.
-    pub line: usize,
+/// A row of a section's table: a key, and what reads its value into the settings.
+pub struct Key<T> {
+    pub name: &'static str,
+    /// Words with commas between are a list where the value is written on a command line.
+    pub is_list: bool,
+    read: fn(&mut T, Value<'_, '_>),
 }
 
-/// One `[section]` or `[[section]]`, or the whole document.
-pub struct Section<'a> {
-    /// How it is called in messages, such as `[[drive]]`.
-    pub title: String,
-    /// What stands before its keys in the text: `cost.`, or nothing.
-    prefix: String,
-    /// Where it begins.
-    pub line: usize,
-    lines: &'a LineIndex,
-    entries: Vec<Entry<'a>>,
-    known: Vec<&'static str>,
+/// A row of a key with one value.
+pub const fn key<T>(name: &'static str, read: fn(&mut T, Value<'_, '_>)) -> Key<T> {
+    Key { name, is_list: false, read }
 }
 
-struct Entry<'a> {
-    key: String,
-    line: usize,
-    value: &'a Spanned<DeValue<'a>>,
+/// A row of a key with a list.
+pub const fn list<T>(name: &'static str, read: fn(&mut T, Value<'_, '_>)) -> Key<T> {
+    Key { name, is_list: true, read }
 }
 
-/// Parses a text; a syntax error becomes a problem.
-pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTable<'a>>> {
-    match DeTable::parse(text) {
-        Ok(table) => Some(table),
-        Err(error) => {
-            let at = error.span().map_or(0, |span| span.start);
-            let what = error.message().replace('\n', "; ");
-            let line = LineIndex::new(text).line_of(at);
-            let order = order_hint(text, line);
-            problems.add(line, format!("not valid TOML: {what}{order}"));
-            None
+/// The document that sections are of.
+pub struct Document<'a> {
+    pub lines: LineIndex,
+    /// Folder of relative paths.
+    pub base: &'a Path,
+    /// Titles of the sections that have a key.
+    pub sections_of: fn(&str) -> Vec<&'static str>,
+    pub problems: RefCell<Problems>,
+    /// Names of unknown sections, and of sections that could not be read. A reference to one of
+    /// them is not reported as well.
+    pub lost: RefCell<HashSet<String>>,
+}
+
+impl Document<'_> {
+    pub fn problem(&self, line: usize, text: impl Into<String>) {
+        self.problems.borrow_mut().add(line, text);
+    }
+
+    /// Notes that the section of a name could not be read. References may have the name without its
+    /// control characters.
+    pub fn lose(&self, name: &str) {
+        self.lost.borrow_mut().extend([name.to_owned(), name.replace(char::is_control, "")]);
+    }
+
+    /// Names the sections of a key that was put below a wrong one.
+    fn elsewhere(&self, key: &str) -> String {
+        match (self.sections_of)(key).join(" or ") {
+            none if none.is_empty() => none,
+            sections => format!("; it belongs to {sections}"),
         }
     }
 }
 
-/// What to do about a `[[volume]]` that stands below a table of its own, `[volume.cache]`: for TOML
+/// One `[section]` or `[[section]]`, or the whole document.
+pub struct Section<'a> {
+    /// Name in messages, such as `[[drive]]`.
+    title: String,
+    /// Text before its keys in messages: `cost.`, or nothing.
+    prefix: String,
+    /// Line of its heading.
+    begin: usize,
+    /// Lines of the keys that were read.
+    pub lines: KeyLines,
+    pub document: &'a Document<'a>,
+    entries: Vec<Entry<'a>>,
+    known: Vec<&'static str>,
+}
+
+type TomlValue<'a> = Spanned<DeValue<'a>>;
+
+struct Entry<'a> {
+    key: String,
+    line: usize,
+    value: &'a TomlValue<'a>,
+}
+
+/// Parses a text; a syntax error becomes a problem.
+pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTable<'a>>> {
+    let wrong = |error: toml::de::Error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let what = error.message().replace('\n', "; ");
+        let line = LineIndex::new(text).line_of(at);
+        let order = order_hint(text, line);
+        problems.add(line, format!("not valid TOML: {what}{order}"));
+    };
+    DeTable::parse(text).map_err(wrong).ok()
+}
+
+/// Advice about a `[[volume]]` that stands below a table of its own, `[volume.cache]`: for TOML
 /// that table makes `volume` something else than a list.
 fn order_hint(text: &str, number: usize) -> String {
     let line = text.lines().nth(number - 1).unwrap_or_default().trim();
@@ -74,306 +123,321 @@ fn order_hint(text: &str, number: usize) -> String {
 }
 
 impl<'a> Section<'a> {
-    /// The document itself, with the index of its text.
-    pub fn root(lines: &'a LineIndex, table: &'a Spanned<DeTable<'a>>) -> Self {
-        Self::new("the file".to_owned(), 1, lines, table.get_ref())
+    /// The document itself.
+    pub fn root(document: &'a Document<'a>, table: &'a DeTable<'a>) -> Self {
+        Self::new("the file".to_owned(), 1, document, table)
     }
 
-    fn new(title: String, line: usize, lines: &'a LineIndex, table: &'a DeTable<'a>) -> Self {
-        let entry = |(key, value): (&Spanned<DeString<'a>>, &'a Spanned<DeValue<'a>>)| Entry {
+    fn new(
+        title: String,
+        begin: usize,
+        document: &'a Document<'a>,
+        table: &'a DeTable<'a>,
+    ) -> Self {
+        let entry = |(key, value): (&Spanned<DeString<'a>>, &'a TomlValue<'a>)| Entry {
             key: key.get_ref().to_string(),
-            line: lines.line_of(key.span().start),
+            line: document.lines.line_of(key.span().start),
             value,
         };
         let entries = table.iter().map(entry).collect();
-        Section { title, prefix: String::new(), line, lines, entries, known: Vec::new() }
+        let (prefix, lines, known) = (String::new(), KeyLines::new(begin), Vec::new());
+        Section { title, prefix, begin, lines, document, entries, known }
     }
 
-    fn take(&mut self, key: &'static str) -> Option<Entry<'a>> {
-        self.known.push(key);
+    fn take(&mut self, key: &str) -> Option<Entry<'a>> {
         let place = self.entries.iter().position(|entry| entry.key == key)?;
         Some(self.entries.swap_remove(place))
     }
 
-    /// Takes a key out that was a setting once, if it is there, and says what has become of it.
-    pub fn refuse(&mut self, key: &str, problems: &mut Problems, instead: &str) {
-        if let Some(place) = self.entries.iter().position(|entry| entry.key == key) {
-            let entry = self.entries.swap_remove(place);
-            problems.add(entry.line, format!("{}{key}: {instead}", self.prefix));
+    /// Reads the keys of a table that are there into the settings, in the order of the table.
+    pub fn read<T>(&mut self, keys: &[Key<T>], to: &mut T) {
+        for key in keys {
+            self.read_key(key.name, |value| (key.read)(to, value));
         }
     }
 
-    /// Whether a key is there that nobody has taken yet.
-    pub fn has(&self, key: &str) -> bool {
-        self.entries.iter().any(|entry| entry.key == key)
-    }
-
-    /// Whether a key that nobody has taken yet is a table.
-    pub fn is_table(&self, key: &str) -> bool {
-        let mut entries = self.entries.iter();
-        entries.any(|entry| entry.key == key && entry.value.get_ref().is_table())
-    }
-
-    /// Notes that a key may stand here.
-    pub fn asks_for(&mut self, key: &'static str) {
+    /// Reads a key, if it is there.
+    pub fn read_key(&mut self, key: &'static str, read: impl FnOnce(Value<'_, 'a>)) {
         self.known.push(key);
-    }
-
-    /// Its name, if it has one that is text; the key stays there.
-    pub fn name(&self) -> Option<String> {
-        let entry = self.entries.iter().find(|entry| entry.key == "name")?;
-        text_of(entry.value)
-    }
-
-    /// Where it begins.
-    pub fn line(&self) -> usize {
-        self.line
-    }
-
-    /// Takes its name out, which is there, not empty, and fits a line of a message.
-    pub fn valid_name(&mut self, problems: &mut Problems) -> Option<Located<String>> {
-        match self.string("name", problems) {
-            Some(name) if name.value.is_empty() => {
-                problems.add(name.line, format!("{}: the name is empty", self.title));
-                None
-            }
-            None => {
-                self.missing("it has no name; add name = \"...\"", problems);
-                None
-            }
-            Some(name) => printable(name, problems),
+        let Some(entry) = self.take(key) else { return };
+        self.lines.add(key, entry.line);
+        let before = self.problem_count();
+        read(Value { key, entry, section: self });
+        if self.problem_count() > before {
+            self.lines.refuse(key);
         }
     }
 
-    /// Names that stand in sections that nobody has taken.
-    pub fn names_of_unknown(&self) -> Vec<String> {
-        let tables = self.entries.iter().flat_map(|entry| match entry.value.get_ref() {
-            DeValue::Array(items) => items.iter().collect(),
-            _ => vec![entry.value],
-        });
-        let name = |value: &Spanned<DeValue<'_>>| match value.get_ref() {
-            DeValue::Table(table) => table.get("name").and_then(text_of),
-            _ => None,
-        };
-        tables.filter_map(name).collect()
+    /// Takes a key out that was a setting once, if it is there, and says what has become of it.
+    pub fn refuse(&mut self, key: &str, instead: &str) {
+        if let Some(entry) = self.take(key) {
+            self.document.problem(entry.line, format!("{}{key}: {instead}", self.prefix));
+        }
+    }
+
+    /// Reads its name, which is there, not empty, and fits a line of a message. Text about the
+    /// whole section is at the line of its name from now on.
+    pub fn name(&mut self) -> Option<String> {
+        let mut name: Option<String> = None;
+        self.read_key("name", |value| value.name(&mut name));
+        self.lines.line = self.lines.at("name");
+        match name {
+            None => self.missing("it has no name; add name = \"...\""),
+            Some(name) if name.is_empty() => {
+                self.problem("name", format!("{}: the name is empty", self.title));
+            }
+            Some(name) if self.lines.has_valid("name") => return Some(name),
+            Some(name) => self.document.lose(&name),
+        }
+        None
     }
 
     /// Takes the `[key]` section out.
-    pub fn section(&mut self, key: &'static str, problems: &mut Problems) -> Option<Section<'a>> {
+    pub fn section(&mut self, key: &'static str) -> Option<Section<'a>> {
+        self.known.push(key);
         let entry = self.take(key)?;
         let DeValue::Table(table) = entry.value.get_ref() else {
-            problems.add(entry.line, format!("{key} must be a section: write [{key}]"));
+            let text = format!("{key} must be a section: write [{key}]");
+            self.document.problem(entry.line, text);
             return None;
         };
-        let line = self.lines.line_of(entry.value.span().start);
-        Some(Section::new(format!("[{key}]"), line, self.lines, table))
-    }
-
-    /// Takes a table out that stands in this section: `key = { ... }` or `key.... = ...`.
-    pub fn table(&mut self, key: &'static str, problems: &mut Problems) -> Option<Section<'a>> {
-        let entry = self.take(key)?;
-        let title = format!("{key} of {}", self.title);
-        let DeValue::Table(table) = entry.value.get_ref() else {
-            let text = format!("{title}: several keys with values; write {key}.KEY = VALUE");
-            problems.add(entry.line, text);
-            return None;
-        };
-        let prefix = format!("{key}.");
-        Some(Section { prefix, ..Section::new(title, entry.line, self.lines, table) })
+        let line = self.document.lines.line_of(entry.value.span().start);
+        Some(Section::new(format!("[{key}]"), line, self.document, table))
     }
 
     /// Takes all `[[key]]` sections out.
-    pub fn sections(&mut self, key: &'static str, problems: &mut Problems) -> Vec<Section<'a>> {
+    pub fn sections(&mut self, key: &'static str) -> Vec<Section<'a>> {
+        self.known.push(key);
         let Some(entry) = self.take(key) else { return Vec::new() };
-        let mut sections = Vec::new();
-        let items = match entry.value.get_ref() {
-            DeValue::Array(items) => items.iter().collect(),
-            _ => vec![entry.value],
-        };
-        for item in items {
-            let line = self.lines.line_of(item.span().start);
+        let section = |item: &'a TomlValue<'a>| {
+            let line = self.document.lines.line_of(item.span().start);
             match item.get_ref() {
                 DeValue::Table(table) if entry.value.get_ref().is_array() => {
-                    sections.push(Section::new(format!("[[{key}]]"), line, self.lines, table));
+                    Some(Section::new(format!("[[{key}]]"), line, self.document, table))
                 }
-                _ => problems.add(line, format!("{key} is a list of sections: write [[{key}]]")),
+                _ => {
+                    let text = format!("{key} is a list of sections: write [[{key}]]");
+                    self.document.problem(line, text);
+                    None
+                }
             }
-        }
-        sections
-    }
-
-    /// Takes a value out that `parse` reads from its text; numbers, true and false count as text.
-    pub fn word<T>(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-        parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Option<Located<T>> {
-        let entry = self.take(key)?;
-        let line = entry.line;
-        let Some(text) = scalar(entry.value.get_ref()) else {
-            let text = format!("{}{key} must be one value, not a list or section", self.prefix);
-            problems.add(line, text);
-            return None;
         };
-        match parse(&text) {
-            Ok(value) => Some(Located { value, line }),
-            Err(error) => {
-                let written = written(entry.value.get_ref(), &text);
-                problems.add(line, format!("{}{key} = {written}: {error}", self.prefix));
-                None
+        items(entry.value).into_iter().filter_map(section).collect()
+    }
+
+    /// Takes all keys out that no table has, with their lines and texts, ordered by line.
+    pub fn rest(&mut self) -> Vec<(String, usize, String)> {
+        let mut rest = Vec::new();
+        for entry in std::mem::take(&mut self.entries) {
+            match scalar(entry.value.get_ref()) {
+                Some(text) => rest.push((entry.key, entry.line, text)),
+                None => {
+                    let text = format!("{} must be one value, not a list or section", entry.key);
+                    self.document.problem(entry.line, text);
+                }
+            }
+        }
+        rest.sort_by_key(|(_, line, _)| *line);
+        rest
+    }
+
+    /// Keys that were asked for so far.
+    pub fn known(&self) -> &[&'static str] {
+        &self.known
+    }
+
+    pub fn problem_count(&self) -> usize {
+        self.document.problems.borrow().count()
+    }
+
+    /// Reports a problem at the line of a key.
+    pub fn problem(&self, key: &str, text: impl Into<String>) {
+        self.document.problem(self.lines.at(key), text);
+    }
+
+    /// Reports a key that is missing.
+    pub fn missing(&self, what: &str) {
+        self.document.problem(self.begin, format!("{}: {what}", self.title));
+    }
+
+    /// Reports each key that no table has, and returns the lines of the others.
+    pub fn finish(self) -> KeyLines {
+        for entry in &self.entries {
+            // A key of another section is a better guess than a similar key of this one; a section
+            // is no key.
+            let is_key = !items(entry.value).iter().any(|item| item.get_ref().is_table());
+            let like = match self.document.elsewhere(&entry.key) {
+                elsewhere if is_key && !elsewhere.is_empty() => elsewhere,
+                _ => nearest(&entry.key, self.known.iter().copied()),
+            };
+            let (key, title, known) = (&entry.key, &self.title, self.known.join(", "));
+            let text = format!("unknown key \"{key}\" in {title}{like} (known: {known})");
+            self.document.problem(entry.line, text);
+        }
+        self.lines
+    }
+
+    /// Reports each section that there is not; their names are lost.
+    pub fn finish_root(self) {
+        for item in self.entries.iter().flat_map(|entry| items(entry.value)) {
+            let name = item.get_ref().get("name").and_then(|name| name.get_ref().as_str());
+            name.into_iter().for_each(|name| self.document.lose(name));
+        }
+        self.finish();
+    }
+}
+
+/// The items of a list; a single value counts as a list of one.
+fn items<'a>(value: &'a TomlValue<'a>) -> Vec<&'a TomlValue<'a>> {
+    match value.get_ref() {
+        DeValue::Array(items) => items.iter().collect(),
+        _ => vec![value],
+    }
+}
+
+/// The value of a key, for the row of the key to read. Each method puts the value into its place,
+/// or reports what is wrong and leaves the place as it is.
+pub struct Value<'s, 'a> {
+    key: &'static str,
+    entry: Entry<'a>,
+    section: &'s mut Section<'a>,
+}
+
+impl<'a> Value<'_, 'a> {
+    /// Reports a problem; the text goes behind the key as it is written.
+    fn refuse(&self, text: &str) {
+        let key = format!("{}{}", self.section.prefix, self.key);
+        self.section.document.problem(self.entry.line, format!("{key}{text}"));
+    }
+
+    /// Folder of relative paths.
+    pub fn base(&self) -> &'a Path {
+        self.section.document.base
+    }
+
+    /// True if the value is a table.
+    pub fn is_table(&self) -> bool {
+        self.entry.value.get_ref().is_table()
+    }
+
+    /// Gives the text of one value to `set`; numbers, true and false count as text.
+    pub fn set(self, set: impl FnOnce(&str) -> Result<(), String>) {
+        match scalar(self.entry.value.get_ref()) {
+            None => self.refuse(" must be one value, not a list or section"),
+            Some(text) => {
+                let written = written(self.entry.value.get_ref(), &text);
+                let set = set(&text);
+                set.unwrap_or_else(|error| self.refuse(&format!(" = {written}: {error}")));
             }
         }
     }
 
-    /// Takes a number out that `parse` reads from its digits and their base, or from a text, which
-    /// has none.
-    pub fn digits<T>(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-        parse: impl FnOnce(&str, Option<u32>) -> Result<T, String>,
-    ) -> Option<Located<T>> {
-        let entry = self.take(key)?;
-        let line = entry.line;
-        let (written, parsed) = match entry.value.get_ref() {
+    /// Reads one value from its text.
+    pub fn word<T>(self, place: &mut T, parse: impl FnOnce(&str) -> Result<T, String>) {
+        self.set(|text| parse(text).map(|value| *place = value));
+    }
+
+    /// Reads one value of a setting that may be absent from its text.
+    pub fn some<T>(self, place: &mut Option<T>, parse: impl FnOnce(&str) -> Result<T, String>) {
+        self.word(place, |text| parse(text).map(Some));
+    }
+
+    /// Reads a path or an address from its text and the folder of relative paths.
+    pub fn path<P, T: From<P>>(
+        self,
+        place: &mut T,
+        parse: impl FnOnce(&str, &Path) -> Result<P, String>,
+    ) {
+        let base = self.base();
+        self.word(place, |text| parse(text, base).map(T::from));
+    }
+
+    /// Reads a number from its digits and their base, or from a text, which has no base.
+    pub fn digits(
+        self,
+        place: &mut Option<u32>,
+        parse: impl FnOnce(&str, Option<u32>) -> Result<u32, String>,
+    ) {
+        let (written, parsed) = match self.entry.value.get_ref() {
             DeValue::String(text) => (format!("\"{text}\""), parse(text, None)),
             DeValue::Integer(digits) => {
                 (digits.to_string(), parse(digits.as_str(), Some(digits.radix())))
             }
             other => (format!("a {}", other.type_str()), parse("", None)),
         };
-        let wrong = |error| problems.add(line, format!("{key} = {written}: {error}"));
-        parsed.map_err(wrong).ok().map(|value| Located { value, line })
-    }
-
-    /// Takes a string out.
-    pub fn string(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-    ) -> Option<Located<String>> {
-        let entry = self.take(key)?;
-        match entry.value.get_ref() {
-            DeValue::String(text) => Some(Located { value: text.to_string(), line: entry.line }),
-            other => {
-                let kind = other.type_str();
-                problems.add(entry.line, format!("{key} is a {kind}; write a \"string\""));
-                None
-            }
+        match parsed {
+            Ok(value) => *place = Some(value),
+            Err(error) => self.refuse(&format!(" = {written}: {error}")),
         }
     }
 
-    /// Takes true or false out.
-    pub fn flag(&mut self, key: &'static str, problems: &mut Problems) -> Option<bool> {
-        let entry = self.take(key)?;
-        let value = entry.value.get_ref().as_bool();
-        if value.is_none() {
-            problems.add(entry.line, format!("{key}: write true or false, without quotes"));
+    /// Reads a string.
+    pub fn text<T: From<String>>(self, place: &mut T) {
+        match self.entry.value.get_ref() {
+            DeValue::String(text) => *place = text.to_string().into(),
+            other => self.refuse(&format!(" is a {}; write a \"string\"", other.type_str())),
         }
-        value
     }
 
-    /// Takes a list out, each element by its text; a single value counts as a list of one.
-    pub fn list<T>(
-        &mut self,
-        key: &'static str,
-        problems: &mut Problems,
-        mut parse: impl FnMut(&str) -> Result<T, String>,
-    ) -> Option<Located<Vec<Located<T>>>> {
-        let entry = self.take(key)?;
-        let items: Vec<&Spanned<DeValue<'_>>> = match entry.value.get_ref() {
-            DeValue::Array(items) => items.iter().collect(),
-            _ => vec![entry.value],
-        };
-        let mut list = Vec::new();
-        for item in items {
-            let line = self.lines.line_of(item.span().start);
+    /// Reads a string that fits a line of a message: its lines would be taken for messages.
+    pub fn name<T: From<String>>(self, place: &mut T) {
+        let text = self.entry.value.get_ref().as_str().unwrap_or_default();
+        if let Some(wrong) = text.chars().find(|letter| letter.is_control()) {
+            let wrong = wrong.escape_debug();
+            self.refuse(&format!(
+                " = \"{text}\": {wrong} is a control character; write the name without"
+            ));
+        }
+        self.text(place);
+    }
+
+    /// Reads true or false.
+    pub fn flag(self, place: &mut bool) {
+        match self.entry.value.get_ref().as_bool() {
+            Some(value) => *place = value,
+            None => self.refuse(": write true or false, without quotes"),
+        }
+    }
+
+    /// Reads a list, each item from its text; a single value counts as a list of one.
+    pub fn list<P, T: From<Vec<P>>>(
+        self,
+        place: &mut T,
+        mut parse: impl FnMut(&str) -> Result<P, String>,
+    ) {
+        let (document, key, mut list) = (self.section.document, self.key, Vec::new());
+        for item in items(self.entry.value) {
+            let line = document.lines.line_of(item.span().start);
             let Some(text) = scalar(item.get_ref()) else {
-                problems
-                    .add(line, format!("{key} is a list of words, but holds a list or section"));
+                let text = format!("{key} is a list of words, but holds a list or section");
+                document.problem(line, text);
                 continue;
             };
             match parse(&text) {
-                Ok(value) => list.push(Located { value, line }),
+                Ok(value) => {
+                    list.push(value);
+                    self.section.lines.add(key, line);
+                }
                 Err(error) => {
-                    problems
-                        .add(line, format!("{key}: {}: {error}", written(item.get_ref(), &text)));
+                    let written = written(item.get_ref(), &text);
+                    document.problem(line, format!("{key}: {written}: {error}"));
                 }
             }
         }
-        Some(Located { value: list, line: entry.line })
+        *place = list.into();
     }
 
-    /// Takes all keys out that nobody has taken, with their text.
-    pub fn rest(&mut self, problems: &mut Problems) -> Vec<(String, Located<String>)> {
-        let mut rest = Vec::new();
-        for entry in std::mem::take(&mut self.entries) {
-            match scalar(entry.value.get_ref()) {
-                Some(value) => rest.push((entry.key, Located { value, line: entry.line })),
-                None => {
-                    let text = format!("{} must be one value, not a list or section", entry.key);
-                    problems.add(entry.line, text);
-                }
-            }
-        }
-        rest.sort_by_key(|(_, value)| value.line);
-        rest
+    /// Returns the table of `key = { ... }` or `key.... = ...` as a section of its own.
+    pub fn table(self) -> Option<Section<'a>> {
+        let (key, title) = (self.key, format!("{} of {}", self.key, self.section.title));
+        let DeValue::Table(table) = self.entry.value.get_ref() else {
+            let text = format!("{title}: several keys with values; write {key}.KEY = VALUE");
+            self.section.document.problem(self.entry.line, text);
+            return None;
+        };
+        let section = Section::new(title, self.entry.line, self.section.document, table);
+        Some(Section { prefix: format!("{key}."), ..section })
     }
-
-    /// The keys that were asked for so far.
-    pub fn known(&self) -> &[&'static str] {
-        &self.known
-    }
-
-    /// Reports a key that is missing.
-    pub fn missing(&self, what: &str, problems: &mut Problems) {
-        problems.add(self.line, format!("{}: {what}", self.title));
-    }
-
-    /// Reports each key that nobody has taken.
-    pub fn finish(self, problems: &mut Problems) {
-        for entry in &self.entries {
-            let like = match nearest(&entry.key, self.known.iter().copied()) {
-                none if none.is_empty() => elsewhere(&entry.key),
-                like => like,
-            };
-            let known = self.known.join(", ");
-            let text = format!("unknown key \"{}\" in {}{like}", entry.key, self.title);
-            problems.add(entry.line, format!("{text} (known: {known})"));
-        }
-    }
-}
-
-/// For a key that is known in other sections only, often since it was pasted below the wrong one:
-/// in which.
-fn elsewhere(key: &str) -> String {
-    let sections = match key {
-        "scheduler" => "[[drive]] or [[volume]]",
-        "group" | "group-each" => "[[export]]",
-        "weight" | "latency-target" => "[[group]]",
-        "mode" | "owner" => "[[listener]]",
-        "tls" => "[server] or [[listener]]",
-        "tls-allow" => "[[export]]",
-        _ => return String::new(),
-    };
-    format!("; it belongs to {sections}")
-}
-
-/// A name that fits a line of a message; others would be taken for lines of their own.
-pub fn printable(name: Located<String>, problems: &mut Problems) -> Option<Located<String>> {
-    let Some(wrong) = name.value.chars().find(|letter| letter.is_control()) else {
-        return Some(name);
-    };
-    let (value, wrong) = (&name.value, wrong.escape_debug());
-    let text =
-        format!("name = \"{value}\": {wrong} is a control character; write the name without");
-    problems.add(name.line, text);
-    None
-}
-
-fn text_of(value: &Spanned<DeValue<'_>>) -> Option<String> {
-    value.get_ref().as_str().map(str::to_owned)
 }
 
 /// A value as it stands in the file, for messages.

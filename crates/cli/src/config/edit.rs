@@ -9,10 +9,10 @@ use anyhow::{Result, anyhow, bail};
 use millrace::nearest;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, TableLike, Value, value};
 
+use super::sections::is_list;
+
 /// Sections that can be added and removed by name.
 pub const SECTIONS: [&str; 4] = ["drive", "volume", "export", "group"];
-/// Keys whose words, with commas between, are a list.
-const LISTS: [&str; 3] = ["drives", "cpus", "tls-allow"];
 
 /// A key, and the word that it has from now on; without a word it goes.
 pub type KeyChange<'a> = (&'a str, Option<String>);
@@ -46,7 +46,7 @@ pub fn add(
             let inner = table.entry(outer).or_insert_with(|| Item::Table(Table::new()));
             inner.as_table_like_mut().ok_or_else(|| anyhow!("{outer} is no table"))?
         };
-        place.insert(key, Item::Value(value_of(key, word)));
+        place.insert(key, Item::Value(value_of(section, key, word)));
     }
     table.decor_mut().set_prefix("\n");
     sections.push(table);
@@ -88,7 +88,7 @@ pub fn change(text: &str, section: &str, name: &str, keys: &[KeyChange<'_>]) -> 
     for table in all.iter_mut().filter(|table| name_of(table) == Some(name)) {
         for (key, word) in keys {
             match word {
-                Some(word) => drop(table.insert(key, Item::Value(value_of(key, word)))),
+                Some(word) => drop(table.insert(key, Item::Value(value_of(section, key, word)))),
                 None => drop(table.remove(key)),
             }
         }
@@ -118,8 +118,8 @@ fn name_of(table: &Table) -> Option<&str> {
 }
 
 /// A word as a value: a number, true or false, a list or a string.
-fn value_of(key: &str, word: &str) -> Value {
-    if LISTS.contains(&key) && !word.starts_with('[') {
+fn value_of(section: &str, key: &str, word: &str) -> Value {
+    if is_list(&format!("[[{section}]]"), key) && !word.starts_with('[') {
         return Value::Array(word.split(',').map(str::trim).collect::<Array>());
     }
     match word.parse::<Value>() {
@@ -152,10 +152,16 @@ mod tests {
         let without = remove(TEXT, "export", "a").unwrap();
         assert!(without.starts_with("# all of it\n[server]\nthreads = 2 # few\n"), "{without}");
         assert!(!without.contains("[[export]]"), "{without}");
-        let keys = settings(&[("volume", "a"), ("nbd", "unix:t"), ("read-only", "true")]);
+        let keys = settings(&[
+            ("volume", "a"),
+            ("nbd", "unix:t"),
+            ("read-only", "true"),
+            ("allow-users", "root, 7"),
+        ]);
         let text = add(&without, "export", "a", &keys).unwrap();
         assert!(!text.contains("name = \"a\"\nnbd"), "an export has its volume's name: {text}");
         assert!(text.contains("read-only = true\n"), "{text}");
+        assert!(text.contains("allow-users = [\"root\", \"7\"]\n"), "{text}");
     }
 
     #[test]

@@ -10,8 +10,8 @@ pub mod targets;
 use millrace::{GroupConfig, LatencyTarget, Words};
 use millrace_console::words::nearest;
 
-use super::document::{Located, Section};
-use super::problem::Problems;
+use super::document::Section;
+use super::key_lines::KeyLines;
 use super::words::{self, MILLISECOND_NS, SECOND_NS, count_text, size_text};
 
 /// Least bandwidth: the page that small requests have.
@@ -27,118 +27,96 @@ const TARGET_NS: std::ops::RangeInclusive<u64> = 1_000..=60 * SECOND_NS;
 /// The word that takes something away.
 const NONE: &str = "none";
 
-/// A key of a group but its name and its parent.
-struct Key {
-    name: &'static str,
-    /// Reads a word into the settings.
-    read: fn(&mut GroupConfig, &str) -> Result<(), String>,
-    /// The word of the settings.
-    word: fn(&GroupConfig) -> String,
-}
+/// A row: a key but the name, what reads its word into the settings, and what writes the word.
+type Row =
+    (&'static str, fn(&mut GroupConfig, &str) -> Result<(), String>, fn(&GroupConfig) -> String);
 
-/// A limit's key: its place in the settings, with what reads and writes its rate.
+/// A limit's row: its place in the settings, with what reads and writes its rate.
 macro_rules! limit {
     ($name:literal, $field:ident, $read:ident, $write:ident) => {
-        Key {
-            name: $name,
-            read: |group, text| {
-                group.limits.$field = or_none(text, $read)?;
-                Ok(())
-            },
-            word: |group| group.limits.$field.map_or_else(none, $write),
-        }
+        (
+            $name,
+            |to, text| put(&mut to.limits.$field, or_none(text, $read)),
+            |of| of.limits.$field.map_or_else(none, $write),
+        )
     };
 }
 
-const KEYS: [Key; 10] = [
-    Key {
-        name: "weight",
-        read: |group, text| {
-            group.weight = words::number(text, 1, 10_000)?;
-            Ok(())
-        },
-        word: |group| group.weight.to_string(),
-    },
-    Key {
-        name: "priority",
-        read: |group, text| {
-            group.priority = words::setting(text)?;
-            Ok(())
-        },
-        word: |group| group.priority.word().to_owned(),
-    },
-    Key {
-        name: "latency-target",
-        read: |group, text| {
-            group.latency_target = or_none(text, latency_target)?;
-            Ok(())
-        },
-        word: |group| group.latency_target.map_or_else(none, target_text),
-    },
+static KEYS: [Row; 11] = [
+    (
+        "parent",
+        |to, text| put(&mut to.parent, or_none(text, |name| Ok(name.to_owned()))),
+        |of| of.parent.clone().unwrap_or_else(none),
+    ),
+    (
+        "weight",
+        |to, text| put(&mut to.weight, words::number(text, 1, 10_000)),
+        |of| of.weight.to_string(),
+    ),
+    (
+        "priority",
+        |to, text| put(&mut to.priority, words::setting(text)),
+        |of| of.priority.word().to_owned(),
+    ),
+    (
+        "latency-target",
+        |to, text| put(&mut to.latency_target, or_none(text, latency_target)),
+        |of| of.latency_target.map_or_else(none, target_text),
+    ),
     limit!("iops", iops, rate, count_text),
     limit!("read-iops", read_iops, rate, count_text),
     limit!("write-iops", write_iops, rate, count_text),
     limit!("bandwidth", bandwidth, bandwidth, size_text),
     limit!("read-bandwidth", read_bandwidth, bandwidth, size_text),
     limit!("write-bandwidth", write_bandwidth, bandwidth, size_text),
-    Key {
-        name: "burst",
-        read: |group, text| {
-            group.limits.burst_ns = words::duration(text, &BURST_NS)?;
-            Ok(())
-        },
-        word: |group| words::time_text(group.limits.burst_ns),
-    },
+    (
+        "burst",
+        |to, text| put(&mut to.limits.burst_ns, words::duration(text, &BURST_NS)),
+        |of| words::time_text(of.limits.burst_ns),
+    ),
 ];
+
+fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *place = value?;
+    Ok(())
+}
 
 /// Sets a key of a group to what a word means, as a section of a configuration would.
 ///
 /// # Errors
 /// What is wrong with the key or the word.
 pub fn set(group: &mut GroupConfig, key: &str, text: &str) -> Result<(), String> {
-    if key == "parent" {
-        group.parent = (text != NONE).then(|| text.to_owned());
-        return Ok(());
-    }
-    match KEYS.iter().find(|known| known.name == key) {
-        Some(known) => {
-            (known.read)(group, text).map_err(|error| format!("{key} = \"{text}\": {error}"))
-        }
-        None => {
-            let known = keys;
-            let like = nearest(key, known());
-            let known: Vec<&str> = known().collect();
-            Err(format!(
-                "there is no setting \"{key}\" of groups{like} (known: {})",
-                known.join(", ")
-            ))
-        }
-    }
+    let Some((_, read, _)) = find(key) else {
+        let (like, known) = (nearest(key, keys()), keys().collect::<Vec<_>>().join(", "));
+        return Err(format!("there is no setting \"{key}\" of groups{like} (known: {known})"));
+    };
+    read(group, text).map_err(|error| format!("{key} = \"{text}\": {error}"))
 }
 
-/// Whether groups have a setting of that name.
+fn find(key: &str) -> Option<&'static Row> {
+    KEYS.iter().find(|(known, ..)| *known == key)
+}
+
+/// True if groups have a setting of that name.
 pub fn is_key(key: &str) -> bool {
-    key == "parent" || KEYS.iter().any(|known| known.name == key)
+    find(key).is_some()
 }
 
 /// The keys of a group with their words: its weight, and what is not as it would be without.
 pub fn settings(group: &GroupConfig) -> Vec<(&'static str, String)> {
-    let parent = group.parent.clone().map(|parent| ("parent", parent));
     let usual = GroupConfig::new("");
-    let is_said = |key: &&Key| key.name == "weight" || (key.word)(group) != (key.word)(&usual);
-    let keys = KEYS.iter().filter(is_said).map(|key| (key.name, (key.word)(group)));
-    parent.into_iter().chain(keys).collect()
+    let is_said = |(key, _, word): &&Row| *key == "weight" || word(group) != word(&usual);
+    KEYS.iter().filter(is_said).map(|(key, _, word)| (*key, word(group))).collect()
 }
 
 /// All keys but the name.
 pub fn keys() -> impl Iterator<Item = &'static str> {
-    std::iter::once("parent").chain(KEYS.iter().map(|key| key.name))
+    KEYS.iter().map(|(key, ..)| *key)
 }
 
 /// The word of a key in a group's settings.
 pub fn word(group: &GroupConfig, key: &str) -> String {
-    let known = KEYS.iter().find(|known| known.name == key);
-    known.map_or_else(|| group.parent.clone().unwrap_or_else(none), |known| (known.word)(group))
+    find(key).map_or_else(none, |(_, _, word)| word(group))
 }
 
 /// A group as a section of a configuration.
@@ -220,71 +198,30 @@ fn target_text(target: LatencyTarget) -> String {
     }
 }
 
-/// A `[[group]]`.
-pub struct RawGroup {
-    /// Its name.
-    pub name: Located<String>,
-    /// The group that it is under.
-    pub parent: Option<Located<String>>,
-    /// Its settings.
-    pub config: GroupConfig,
-    /// Where its latency target is, if it has one.
-    pub target_line: Option<usize>,
-}
-
-/// The group of an `[[export]]`'s clients.
-#[derive(Debug, Default)]
-pub struct RawMembership {
-    /// Its name.
-    pub group: Option<Located<String>>,
-    /// Each client has a group of its own under it.
-    pub each: Option<Located<bool>>,
-}
-
-impl RawMembership {
-    /// Reads the keys of an export.
-    pub fn read(section: &mut Section<'_>, problems: &mut Problems) -> RawMembership {
-        RawMembership {
-            group: section.string("group", problems),
-            each: section.word("group-each", problems, words::yes_or_no),
-        }
-    }
-
-    /// Whether each client has a group of its own.
-    pub fn is_each(&self) -> bool {
-        self.each.as_ref().is_some_and(|each| each.value)
-    }
-}
-
 /// Reads a section.
-pub fn read(mut section: Section<'_>, problems: &mut Problems) -> Option<RawGroup> {
-    let name = section.valid_name(problems);
-    let name = name.and_then(|name| {
-        let wrong = name.value.chars().find(|letter| matches!(letter, '/' | '='));
-        if let Some(wrong) = wrong {
-            let text = format!(
-                "name = \"{}\": a group has no {wrong} in its name; GROUP/1 is the group of a \
-                 client, and KEY=VALUE a setting of ctl",
-                name.value
-            );
-            problems.add(name.line, text);
-        }
-        wrong.is_none().then_some(name)
-    });
-    let parent = section.string("parent", problems);
+pub fn read(mut section: Section<'_>) -> Option<(GroupConfig, KeyLines)> {
+    let name = section.name();
     let mut config = GroupConfig::new("");
-    let mut target_line = None;
-    for key in KEYS {
-        let read = section.word(key.name, problems, |text| (key.read)(&mut config, text));
-        if key.name == "latency-target" {
-            target_line = read.map(|read| read.line);
-        }
+    for (key, read, _) in &KEYS {
+        section.read_key(key, |value| match *key {
+            // Left out rather than `none`, which is the name of a group here.
+            "parent" => value.text(&mut config.parent),
+            _ => value.set(|text| read(&mut config, text)),
+        });
     }
-    section.finish(problems);
-    let name = name?;
-    config.name.clone_from(&name.value);
-    config.parent = parent.as_ref().map(|parent| parent.value.clone());
-    Some(RawGroup { name, parent, config, target_line })
+    let wrong = |letter: &char| matches!(letter, '/' | '=');
+    if let Some((name, wrong)) =
+        name.as_ref().and_then(|name| Some((name, name.chars().find(wrong)?)))
+    {
+        let text = format!(
+            "name = \"{name}\": a group has no {wrong} in its name; GROUP/1 is the group of a \
+             client, and KEY=VALUE a setting of ctl"
+        );
+        section.problem("name", text);
+    }
+    let lines = section.finish();
+    config.name = name?;
+    Some((config, lines))
 }
 
 #[cfg(test)]

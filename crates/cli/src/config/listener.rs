@@ -1,150 +1,83 @@
 //! `[[listener]]` sections, TLS, and who may connect to a Unix socket.
 //!
-//! Called by sections.rs for the keys and by plan.rs for how they go together with the addresses
-//! that exports name. Users and groups become numbers here; certificates are read at the start.
+//! Owns both tables of keys. Called by sections.rs, and by the other sections that have TLS or a
+//! socket. Users and groups become numbers here; certificates are read at the start.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use millrace::{Allow, Identity, Listen, ListenerTls, ServerFiles, SocketAccess, TlsConfig};
+use millrace::{
+    Allow, Identity, Listen, ListenerConfig, ListenerTls, ServerFiles, SocketAccess, TlsConfig,
+};
 use nix::unistd::{Group, User};
 
-use super::document::{Located, Section};
-use super::problem::Problems;
+use super::document::{Key, Section, Value, key, list};
+use super::key_lines::KeyLines;
 use super::words;
 
-/// A `[[listener]]`.
-pub struct RawListener {
-    /// The address, which an export names.
-    pub address: Located<Listen>,
-    /// Users who may connect, and the socket's file, if that is said.
-    pub access: Option<Located<SocketAccess>>,
-    /// Its TLS.
-    pub tls: Located<ListenerTls>,
-}
+pub const KEYS: &[Key<ListenerConfig>] = &[
+    key("address", |to, at| at.path(&mut to.listen, words::address)),
+    key("mode", |to, at| at.digits(&mut to.access.mode, mode)),
+    key("owner", |to, at| at.some(&mut to.access.owner, user)),
+    key("group", |to, at| at.some(&mut to.access.group, group)),
+    list("allow-users", |to, at| at.list(&mut allow(&mut to.access).users, user)),
+    list("allow-groups", |to, at| at.list(&mut allow(&mut to.access).groups, group)),
+    key("tls", |to, at| match at.is_table() {
+        true => to.tls = tls(at).map_or(ListenerTls::Off, ListenerTls::Own),
+        false => at.word(&mut to.tls, |text| match text {
+            "off" => Ok(ListenerTls::Off),
+            _ => Err("write \"off\", or { certificate = \"...\", key = \"...\" }".to_owned()),
+        }),
+    }),
+];
 
-impl RawListener {
-    /// Reads the keys of a section.
-    pub fn read(
-        mut section: Section<'_>,
-        base: &Path,
-        problems: &mut Problems,
-    ) -> Option<RawListener> {
-        let has_address = section.has("address");
-        let address = section.word("address", problems, |text| words::address(text, base));
-        let keys = Keys { mode: "mode", owner: "owner", group: "group" };
-        let access = access_at(&mut section, &keys, problems);
-        let tls = tls_of_listener(&mut section, base, problems);
-        if !has_address {
-            section
-                .missing("it has no address; add address = \"...\" of an export's nbd", problems);
-        }
-        section.finish(problems);
-        Some(RawListener { address: address?, access, tls })
+const TLS: &[Key<TlsConfig>] = &[
+    key("certificate", |to, at| at.path(&mut to.files.identity.certificate, pem_file)),
+    key("key", |to, at| at.path(&mut to.files.identity.key, pem_file)),
+    key("client-ca", |to, at| at.path(&mut to.files.client_ca, pem_file)),
+    key("required", |to, at| at.flag(&mut to.required)),
+];
+
+/// Reads a section.
+pub fn read(mut section: Section<'_>) -> Option<(ListenerConfig, KeyLines)> {
+    let mut config = ListenerConfig::new(Listen::Unix(PathBuf::new()));
+    section.read(KEYS, &mut config);
+    if !section.lines.has("address") {
+        section.missing("it has no address; add address = \"...\" of an export's nbd");
     }
+    let lines = section.finish();
+    lines.has_valid("address").then_some((config, lines))
 }
 
-/// What the keys of a socket's file are called.
-pub struct Keys {
-    /// The mode.
-    pub mode: &'static str,
-    /// The user.
-    pub owner: &'static str,
-    /// The group.
-    pub group: &'static str,
-}
-
-/// Reads who may connect to a Unix socket, at the line of the first key; none if no key is there.
-pub fn access_at(
-    section: &mut Section<'_>,
-    keys: &Keys,
-    problems: &mut Problems,
-) -> Option<Located<SocketAccess>> {
-    let mode = section.digits(keys.mode, problems, mode);
-    let owner = section.word(keys.owner, problems, user);
-    let owning = section.word(keys.group, problems, group);
-    let users = section.list("allow-users", problems, user);
-    let groups = section.list("allow-groups", problems, group);
-    let words = [&mode, &owner, &owning].into_iter().flatten().map(|word| word.line);
-    let lists = [&users, &groups].into_iter().flatten().map(|list| list.line);
-    let line = words.chain(lists).min()?;
-    let numbers = |list: Option<Located<Vec<Located<u32>>>>| {
-        list.map(|list| list.value.into_iter().map(|one| one.value).collect::<Vec<u32>>())
-    };
-    let allow = (users.is_some() || groups.is_some()).then(|| Allow {
-        users: numbers(users).unwrap_or_default(),
-        groups: numbers(groups).unwrap_or_default(),
-    });
-    let value = |word: Option<Located<u32>>| word.map(|word| word.value);
-    let (mode, owner, group) = (value(mode), value(owner), value(owning));
-    Some(Located { value: SocketAccess { mode, owner, group, allow }, line })
-}
-
-/// Reads what the file of the control socket is like.
-pub fn file_access(
-    section: &mut Section<'_>,
-    problems: &mut Problems,
-) -> Option<Located<SocketAccess>> {
-    let mode = section.digits("control-mode", problems, mode);
-    let owner = section.word("control-owner", problems, user);
-    let owning = section.word("control-group", problems, group);
-    let line = [&mode, &owner, &owning].into_iter().flatten().map(|word| word.line).min()?;
-    let value = |word: Option<Located<u32>>| word.map(|word| word.value);
-    let (mode, owner, group) = (value(mode), value(owner), value(owning));
-    Some(Located { value: SocketAccess { mode, owner, group, allow: None }, line })
+/// Users and groups who are let in; none but those that are added from now on.
+pub fn allow(access: &mut SocketAccess) -> &mut Allow {
+    access.allow.get_or_insert_default()
 }
 
 /// Reads `tls = { ... }`.
-pub fn tls(
-    section: &mut Section<'_>,
-    base: &Path,
-    problems: &mut Problems,
-) -> Option<Located<TlsConfig>> {
-    let mut table = section.table("tls", problems)?;
-    let file = |text: &str| match text {
-        "" => Err("write the path of a PEM file".to_owned()),
-        path => Ok(base.join(path)),
-    };
-    let certificate = table.word("certificate", problems, file);
-    let key = table.word("key", problems, file);
-    let client_ca = table.word("client-ca", problems, file);
-    let required = table.flag("required", problems).unwrap_or(true);
-    if certificate.is_none() || key.is_none() {
-        table.missing("it needs certificate = \"FILE\" and key = \"FILE\"", problems);
+pub fn tls(value: Value<'_, '_>) -> Option<TlsConfig> {
+    let mut section = value.table()?;
+    let identity = Identity { certificate: PathBuf::new(), key: PathBuf::new() };
+    let files = ServerFiles { identity, client_ca: None };
+    let mut tls = TlsConfig { files, required: true };
+    section.read(TLS, &mut tls);
+    let is_whole = section.lines.has_valid("certificate") && section.lines.has_valid("key");
+    if !is_whole {
+        section.missing("it needs certificate = \"FILE\" and key = \"FILE\"");
     }
-    let line = table.line();
-    table.finish(problems);
-    let identity = Identity { certificate: certificate?.value, key: key?.value };
-    let files = ServerFiles { identity, client_ca: client_ca.map(|file| file.value) };
-    Some(Located { value: TlsConfig { files, required }, line })
+    section.finish();
+    is_whole.then_some(tls)
 }
 
-fn tls_of_listener(
-    section: &mut Section<'_>,
-    base: &Path,
-    problems: &mut Problems,
-) -> Located<ListenerTls> {
-    let at_section = |value| Located { value, line: section.line() };
-    if !section.has("tls") {
-        let tls = at_section(ListenerTls::OfServer);
-        section.asks_for("tls");
-        return tls;
+fn pem_file(text: &str, base: &Path) -> Result<PathBuf, String> {
+    match text {
+        "" => Err("write the path of a PEM file".to_owned()),
+        path => Ok(base.join(path)),
     }
-    let off_here = at_section(ListenerTls::Off);
-    if section.is_table("tls") {
-        let own = |tls: Located<_>| Located { value: ListenerTls::Own(tls.value), line: tls.line };
-        return tls(section, base, problems).map_or(off_here, own);
-    }
-    let off = |text: &str| match text {
-        "off" => Ok(()),
-        _ => Err("write \"off\", or { certificate = \"...\", key = \"...\" }".to_owned()),
-    };
-    section.word("tls", problems, off);
-    off_here
 }
 
 /// The mode of a file: an octal number, or three or four octal digits as text. A decimal number is
 /// none, whatever its digits are: TOML's 660 is 0o1224.
-fn mode(digits: &str, base: Option<u32>) -> Result<u32, String> {
+pub fn mode(digits: &str, base: Option<u32>) -> Result<u32, String> {
     if base.is_some_and(|base| base != 8) {
         return Err("this number is not octal; write the mode as 0o660, or \"0660\"".to_owned());
     }
@@ -155,26 +88,27 @@ fn mode(digits: &str, base: Option<u32>) -> Result<u32, String> {
     mode.ok_or_else(|| wrong.to_owned())
 }
 
-fn user(text: &str) -> Result<u32, String> {
-    if let Ok(number) = text.parse() {
-        return Ok(number);
-    }
-    match User::from_name(text) {
-        Ok(Some(user)) => Ok(user.uid.as_raw()),
-        Ok(None) => Err("there is no user of this name; write another, or a number".to_owned()),
-        Err(error) => Err(format!("the system cannot say which user that is: {error}")),
-    }
+/// Reads the name or number of a user.
+pub fn user(text: &str) -> Result<u32, String> {
+    let find = |name: &str| User::from_name(name).map(|user| Some(user?.uid.as_raw()));
+    number_of(text, "user", find)
 }
 
 /// Reads the name or number of a group.
 pub fn group(text: &str) -> Result<u32, String> {
-    if let Ok(number) = text.parse() {
-        return Ok(number);
-    }
-    match Group::from_name(text) {
-        Ok(Some(group)) => Ok(group.gid.as_raw()),
-        Ok(None) => Err("there is no group of this name; write another, or a number".to_owned()),
-        Err(error) => Err(format!("the system cannot say which group that is: {error}")),
+    let find = |name: &str| Group::from_name(name).map(|group| Some(group?.gid.as_raw()));
+    number_of(text, "group", find)
+}
+
+fn number_of(
+    text: &str,
+    kind: &str,
+    find: impl Fn(&str) -> nix::Result<Option<u32>>,
+) -> Result<u32, String> {
+    match text.parse().map_or_else(|_| find(text), |number| Ok(Some(number))) {
+        Ok(Some(number)) => Ok(number),
+        Ok(None) => Err(format!("there is no {kind} of this name; write another, or a number")),
+        Err(error) => Err(format!("the system cannot say which {kind} that is: {error}")),
     }
 }
 
@@ -212,7 +146,7 @@ mod tests {
         assert_eq!(settings.tls, ListenerTls::Off);
         assert!(plan.listeners[0].tls.is_none());
         let tls = plan.listeners[1].tls.as_ref().unwrap();
-        assert_eq!((plan.listeners[1].tls_line, plan.lines.exports[0]), (18, 8));
+        assert_eq!((plan.listeners[1].tls_line, plan.lines.exports[0].line), (18, 8));
         assert_eq!(tls.files.identity.certificate, Path::new("/etc/c.pem"));
         assert!(tls.required);
     }
@@ -238,7 +172,7 @@ mod tests {
                 VhostSocket::Listen(_, access) => access.mode,
                 VhostSocket::Connect(_) => None,
             },
-            _ => plan.control_access.as_ref().unwrap().value.mode,
+            _ => plan.daemon.control_access.mode,
         };
         for key in ["mode", "socket-mode", "control-mode"] {
             for (value, mode) in [

@@ -1,6 +1,6 @@
 //! What is wrong with a configuration, said so that a person can mend it.
 //!
-//! Owns the list of problems found and the file's name. Filled by document.rs, sections.rs, plan.rs
+//! Owns the list of problems found and the file's name. Filled by document.rs, check.rs
 //! and by `serve` while it opens drives; printed by main. Every problem says where (file and line,
 //! or the flag that went before the file), what (key and value) and what to do; all that can be
 //! found in one go are reported in one.

@@ -7,23 +7,38 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::load;
+use millrace::ServeConfig;
+
+use super::{Problems, load};
 
 const REFERENCE: &str = include_str!("../../../../docs/configuration.md");
 
 type Keys = BTreeSet<String>;
 
-/// The keys of a section of the document, by its heading: the first column of its tables.
-fn documented(heading: &str) -> Keys {
+/// A row of a table of the document.
+struct Row {
+    keys: Vec<String>,
+    values: &'static str,
+    default: &'static str,
+}
+
+/// The rows of a section of the document, by its heading.
+fn rows(heading: &str) -> Vec<Row> {
     let start = REFERENCE.find(&format!("\n{heading}\n")).expect(heading) + 1;
     let section = &REFERENCE[start + heading.len()..];
     let section = section.split("\n#").next().unwrap_or(section);
-    let rows = section.lines().filter(|line| line.starts_with("| `"));
-    let keys = rows.flat_map(|row| {
-        let first = row.trim_start_matches('|').split('|').next().unwrap_or("");
-        first.split(", ").map(|key| key.trim().trim_matches('`').to_owned()).collect::<Vec<_>>()
-    });
-    let list: Vec<String> = keys.collect();
+    let row = |line: &'static str| {
+        let columns: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, keys, values, default, ..] = columns[..] else { panic!("{line}") };
+        let keys = keys.split(", ").map(|key| key.trim_matches('`').to_owned()).collect();
+        Row { keys, values, default }
+    };
+    section.lines().filter(|line| line.starts_with("| `")).map(row).collect()
+}
+
+/// The keys of a section of the document.
+fn documented(heading: &str) -> Keys {
+    let list: Vec<String> = rows(heading).into_iter().flat_map(|row| row.keys).collect();
     let set: Keys = list.iter().cloned().collect();
     assert_eq!(set.len(), list.len(), "{heading}: a key stands there twice");
     set
@@ -79,83 +94,109 @@ fn the_examples_of_the_document_are_in_order() {
     }
 }
 
-/// The `default` of a key, as the document has it.
-fn default_of(heading: &str, key: &str) -> String {
-    let start = REFERENCE.find(&format!("\n{heading}\n")).expect(heading) + 1;
-    let row = format!("\n| `{key}` | ");
-    let rest = &REFERENCE[start..];
-    let at = rest.find(&row).expect(key) + row.len();
-    let column = rest[at..].split(" | ").nth(1).expect("a third column");
-    column.trim_matches('`').to_owned()
+/// A configuration with a section of each kind, below a comment with its heading.
+const WHOLE: &str = "[server]\n# ## `[server]`\n[[controller]]\nname = \"c\"\ntags = 9\n\
+                     # ## `[[controller]]`\n[[group]]\nname = \"g\"\n# ## `[[group]]`\n\
+                     [[drive]]\nname = \"d\"\nspec = \"null\"\n# ## `[[drive]]`\n\
+                     [[drive]]\nname = \"e\"\nspec = \"null\"\n\
+                     [[volume]]\nname = \"v\"\ndrives = [\"d\", \"e\"]\n# ## `[[volume]]`\n\
+                     [volume.cache]\n# ### `cache`\n[[export]]\nvolume = \"v\"\ngroup = \"g\"\n\
+                     vhost-user-blk = \"unix:s\"\n# ## `[[export]]`\n\
+                     [[export]]\ndirectory = \"f\"\nnbd = \"unix:n\"\n\
+                     [export.files]\n# ### `files`\n";
+const HEADINGS: [&str; 8] = [
+    "## `[server]`",
+    "## `[[controller]]`",
+    "## `[[group]]`",
+    "## `[[drive]]`",
+    "## `[[volume]]`",
+    "### `cache`",
+    "## `[[export]]`",
+    "### `files`",
+];
+
+/// Loads the configuration with one key more, whose value is written as in the document.
+fn with(heading: &str, key: &str, value: &str) -> Result<ServeConfig, Problems> {
+    let is_toml =
+        value.starts_with('"') || value.starts_with("0o") || matches!(value, "true" | "false");
+    let quoted = if is_toml { value.to_owned() } else { format!("\"{value}\"") };
+    let place = format!("# {heading}\n");
+    let text = WHOLE.replace("tags = 9\n", if key == "tags" { "" } else { "tags = 9\n" });
+    let text = text.replace(&place, &format!("{key} = {quoted}\n"));
+    load("m.toml", &text, Path::new("")).map(|plan| plan.config)
+}
+
+/// The value, if a text of the document is a value and nothing else.
+fn literal(text: &str) -> Option<&str> {
+    let code = text.strip_prefix('`').and_then(|text| text.strip_suffix('`'));
+    code.filter(|code| !code.contains('`')).or_else(|| text.parse::<u64>().ok().map(|_| text))
 }
 
 #[test]
-fn numbers_that_are_defaults_are_those_of_the_program() {
-    use millrace_drives::size_text;
-    let server = millrace_exports::nbd::ServerConfig::default();
-    let of = |key| default_of("## `[server]`", key);
-    assert_eq!(of("connections-max"), server.connections_max.to_string());
-    assert_eq!(of("memory-max"), size_text(server.memory_max_bytes));
-    assert_eq!(
-        of("handshake-timeout"),
-        format!("{}s", server.handshake_timeout_ns / 1_000_000_000)
-    );
-    let timeout_ns = millrace::DriveOptions::default().timeout_ns;
-    let of = |key| default_of("## `[[drive]]`", key);
-    assert_eq!(of("timeout"), format!("{}s", timeout_ns / 1_000_000_000));
-    let serving = millrace_block::ServingConfig::default();
-    let of = |key| default_of("## `[[volume]]`", key);
-    assert_eq!(of("plug-high"), serving.plug_high.to_string());
-    assert_eq!(of("plug-low"), serving.plug_low.to_string());
-    assert_eq!(of("pressure-high"), serving.pressure_high.to_string());
-    assert_eq!(of("pressure-low"), serving.pressure_low.to_string());
-    assert_eq!(of("chunk"), size_text(u64::from(millrace::CHUNK_SECTORS) << 9));
-    let cache = millrace::CacheConfig::default();
-    let of = |key| default_of("### `cache`", key);
-    assert_eq!(of("size"), size_text(cache.size_bytes));
-    assert_eq!(of("read-ahead"), size_text(cache.read_ahead_bytes));
-    assert_eq!(of("dirty-age"), format!("{}s", cache.dirty_age_ns / 1_000_000_000));
-    assert_eq!(cache.dirty_max(), cache.size_bytes / 2);
-    let file = millrace_drives::FileConfig::default();
-    assert_eq!(default_of("### `file`", "depth"), file.depth.to_string());
-    let ram = millrace_drives::RamConfig::default();
-    assert_eq!(default_of("### `ram`", "depth"), ram.depth.to_string());
-    let null = millrace_drives::NullDriver::default();
-    assert_eq!(default_of("### `null`", "size"), size_text(null.size_bytes));
-    assert_eq!(default_of("### `null`", "depth"), null.depth.to_string());
-}
-
-#[test]
-fn limits_of_numbers_and_times_are_those_of_the_program() {
-    let base = "[[drive]]\nname = \"d\"\nspec = \"null\"\n[[export]]\nvolume = \"v\"\n\
-                nbd = \"unix:s\"\nvhost-user-blk = \"unix:m\"\nEXPORT\n[[volume]]\nname = \"v\"\n\
-                drives = [\"d\"]\nVOLUME\n[server]\nSERVER\n";
-    let ok = |section: &str, key: &str, value: &str| {
-        let line = format!("{key} = \"{value}\"");
-        let text = ["EXPORT", "VOLUME", "SERVER"].iter().fold(base.to_owned(), |text, one| {
-            text.replace(one, if *one == section { &line } else { "" })
-        });
-        load("m.toml", &text, Path::new("")).is_ok()
-    };
-    // The least and the most that the document states, and what is beyond.
-    let cases = [
-        ("SERVER", "threads", "1", "1024", "1025"),
-        ("SERVER", "connections-max", "1", "1048576", "1048577"),
-        ("SERVER", "memory-max", "64m", "1t", "65535k"),
-        ("SERVER", "handshake-timeout", "1ms", "1h", "3601s"),
-        ("SERVER", "spin", "0", "1s", "1001ms"),
-        ("VOLUME", "queue-depth", "1", "65536", "65537"),
-        ("VOLUME", "timeout", "0", "24h", "1441m"),
-        ("VOLUME", "chunk", "4k", "2g", "4g"),
-        ("VOLUME", "plug-high", "16", "65536", "65537"),
-        ("VOLUME", "pressure-high", "128", "65536", "65537"),
-        ("EXPORT", "queues", "1", "256", "257"),
-        ("EXPORT", "threads", "1", "256", "257"),
-        ("EXPORT", "poll-max", "0", "1s", "1001ms"),
-        ("EXPORT", "batch-wait", "0", "1s", "18446744073s"),
-    ];
-    for (section, key, least, most, beyond) in cases {
-        let accepted = [least, most, beyond].map(|value| ok(section, key, value));
-        assert_eq!(accepted, [true, true, false], "{key}");
+fn a_default_of_the_document_changes_nothing_where_it_is_written() {
+    let usual = load("m.toml", WHOLE, Path::new("")).map_err(|why| why.to_string()).unwrap();
+    let mut count = 0;
+    for heading in HEADINGS {
+        for row in rows(heading) {
+            let Some(default) = literal(row.default) else { continue };
+            for key in &row.keys {
+                let config = with(heading, key, default).map_err(|why| why.to_string()).unwrap();
+                assert_eq!(config, usual.config, "{heading}: {key} = {default}");
+                count += 1;
+            }
+        }
     }
+    assert!(count >= 30, "{count} defaults");
+}
+
+/// The least and the most that a text of the document states: `1 to 1024`, or `up to 1s`.
+fn limits(values: &str) -> Option<(&str, &str)> {
+    let (before, after) = values.split_once("to ")?;
+    let most = after.split([',', ' ', ';']).next()?.trim_matches('`');
+    let least = match before.strip_suffix("up ") {
+        Some(_) => "0",
+        None => before.trim_end().rsplit(' ').next()?.trim_matches('`'),
+    };
+    let is_number = |word: &str| word.starts_with(|letter: char| letter.is_ascii_digit());
+    (is_number(least) && is_number(most)).then_some((least, most))
+}
+
+/// A value beyond a limit: one more of a number, twice as much with a unit.
+fn beyond(most: &str) -> String {
+    let unit = most.trim_start_matches(|letter: char| letter.is_ascii_digit());
+    let number: u64 = most.trim_end_matches(unit).parse().expect(most);
+    if unit.is_empty() { (number + 1).to_string() } else { format!("{}{unit}", 2 * number) }
+}
+
+#[test]
+fn limits_of_the_document_are_those_of_the_program() {
+    let mut count = 0;
+    for heading in HEADINGS {
+        for row in rows(heading) {
+            let Some((least, most)) = limits(row.values) else { continue };
+            for key in &row.keys {
+                let values = [least.to_owned(), most.to_owned(), beyond(most)];
+                let accepted = values.map(|value| with(heading, key, &value).is_ok());
+                assert_eq!(accepted, [true, true, false], "{heading}: {key}: {least} to {most}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count >= 20, "{count} limits");
+}
+
+#[test]
+fn defaults_of_drivers_are_those_of_the_document() {
+    use millrace_drives::size_text;
+    let default_of = |driver: &str, key: &str| {
+        let mut rows = rows(&format!("### `{driver}`")).into_iter();
+        rows.find(|row| row.keys == [key]).map(|row| row.default.trim_matches('`')).expect(key)
+    };
+    let null = millrace_drives::NullDriver::default();
+    assert_eq!(default_of("null", "size"), size_text(null.size_bytes));
+    assert_eq!(default_of("null", "depth"), null.depth.to_string());
+    let file = millrace_drives::FileConfig::default();
+    assert_eq!(default_of("file", "depth"), file.depth.to_string());
+    let ram = millrace_drives::RamConfig::default();
+    assert_eq!(default_of("ram", "depth"), ram.depth.to_string());
 }

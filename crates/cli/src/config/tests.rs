@@ -250,6 +250,37 @@ fn mistakes_of_all_kinds_are_told_in_one_round() {
 }
 
 #[test]
+fn a_section_with_a_wrong_value_is_checked_for_contradictions_all_the_same() {
+    let text = format!("{SCU}node = 4000\n{SCU}tags = 5\n").replacen("250", "0", 1);
+    let text = format!("{}{}", text.replacen("tags = 250\n", "", 1), whole("", "chunk = 1\n", ""));
+    let export = "[[export]]\nvolume = \"w\"\nname = 5\nnbd = \"unix:s\"\n";
+    let found = problems(&format!("{text}{export}"));
+    let expected = [
+        "m.toml:3: tags = 0: write",
+        "m.toml:4: node: controller scu: there is no NUMA node 4000",
+        "m.toml:6: name = \"scu\": the controller of line 2 has this name",
+        "m.toml:14: chunk = 1: a chunk is a power of two",
+        "m.toml:19: volume: there is no volume \"w\"",
+        "m.toml:20: name is a integer; write a \"string\"",
+    ];
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found}");
+    }
+}
+
+#[test]
+fn a_key_below_a_wrong_section_is_told_where_it_belongs() {
+    let found = problems(&whole("group-each = true\n", "tls-allow = \"a\"\n", "tags = 7\n"));
+    for (found, section) in found.iter().zip(["[[export]]", "[[export]]", "[[controller]]"]) {
+        assert!(found.contains(&format!("; it belongs to {section} (known: ")), "{found}");
+    }
+    assert_eq!(found.len(), 3);
+    let found = problems(&whole("", "", "").replace("[[drive]]", "[[drives]]"));
+    assert!(found[0].contains("; did you mean \"drive\"? (known: "), "{found:?}");
+}
+
+#[test]
 fn wrong_values_say_what_may_stand_there() {
     let volume = "chunk = \"60k\"\nscheduler = \"mq\"\nserving = \"per-disk\"\ntimeout = 5\n";
     let found = problems(&whole("", volume, "read-only = \"yes\"\n"));
@@ -463,7 +494,10 @@ fn keys_for_virtual_machines_are_checked() {
     let wrong = found("vhost-user-blk = \"unix:m\"\nthreads = \"queues\"\n");
     assert!(wrong.contains("write \"shared\", \"queue\", or a number from 1 to 256"), "{wrong}");
     let wrong = found("vhost-user-blk = \"unix:m\"\ncpus = [9999]\n");
-    assert!(wrong.contains("m.toml:11: cpus: this process may not use CPU 9999"), "{wrong}");
+    assert!(
+        wrong.contains("m.toml:11: cpus: 9999: no CPU that this process may use; it"),
+        "{wrong}"
+    );
     let wrong = found("vhost-user-blk = \"unix:m\"\nsocket-mode = \"rw\"\n");
     assert!(wrong.contains("octal digits"), "{wrong}");
     let wrong = found("vhost-user-blk = \"unix:s\"\n");
@@ -478,6 +512,5 @@ fn the_packaged_example_is_valid_where_its_group_is_there() {
     let group = "\"millrace-monitor\"";
     assert!(text.contains(&format!("\ncontrol-group = {group}\n")));
     let plan = plan(&text.replace(group, "7").replace("\"millrace-admin\"", "8"));
-    let access = plan.control_access.map(|access| access.value.group);
-    assert_eq!((access, plan.warnings), (Some(Some(7)), Vec::new()));
+    assert_eq!((plan.daemon.control_access.group, plan.warnings), (Some(7), Vec::new()));
 }

@@ -1,24 +1,23 @@
 //! Notes about values of drive specs that earlier builds read differently.
 //!
-//! Called by plan.rs. Bandwidths with k, m or g were powers of 1000, sizes with kB, MB or GB powers
-//! of 1024. To be deleted, with its line in plan.rs, once a release has had it.
+//! Called by check.rs. Bandwidths with k, m or g were powers of 1000, sizes with kB, MB or GB
+//! powers of 1024. To be deleted, with its line in check.rs, once a release has had it.
 
 use millrace_drives::Spec;
 
-use super::sections::RawConfig;
+use super::plan::LocatedDrive;
 use super::words::{bytes_for_people, rate_bytes_per_s, size};
 
 /// Adds a note for each such value.
-pub fn add(file: &str, raw: &RawConfig, warnings: &mut Vec<String>) {
-    for drive in &raw.drives {
-        let mut spec = drive.spec.value.clone();
+pub fn add(file: &str, drives: &[LocatedDrive], warnings: &mut Vec<String>) {
+    for (drive, lines) in drives {
+        let mut spec = drive.spec.clone();
         let inner = |spec: &Spec| spec.get("drive").and_then(|inner| inner.parse::<Spec>().ok());
         while let Some(inner) = inner(&spec) {
             spec = inner;
         }
         for (key, value) in &spec.options {
-            let own = drive.key_lines.iter().find(|(known, _)| known == key || known == "drive");
-            let line = own.map_or(drive.spec.line, |(_, line)| *line);
+            let line = lines.first(&["drive", key]).unwrap_or(lines.line);
             let note = note(key, value).map(|note| format!("{file}:{line}: note: {note}"));
             warnings.extend(note);
         }

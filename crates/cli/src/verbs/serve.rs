@@ -216,15 +216,15 @@ fn serve(
 
 /// The marks of dirty caches, in the folder of the configuration.
 fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks> {
-    let Some(state) = &plan.state else { return Ok(DirtyMarks::default()) };
-    startup.step(format!("opening the folder of state = \"{}\"", state.value.display()))?;
+    let Some(state) = &plan.daemon.state else { return Ok(DirtyMarks::default()) };
+    startup.step(format!("opening the folder of state = \"{}\"", state.display()))?;
     let is_dirtied =
         |one: &&VolumeConfig| one.cache.is_some_and(|cache| cache.mode == CacheMode::WriteBack);
     let volumes = plan.config.volumes.iter().filter(is_dirtied);
-    let marks = DirtyMarks::open(Some(&state.value), volumes.map(|volume| volume.name.as_str()));
+    let marks = DirtyMarks::open(Some(state), volumes.map(|volume| volume.name.as_str()));
     marks.map_err(|error| {
         let mut problems = Problems::new(&plan.file);
-        problems.add(state.line, format!("state: {error:#}"));
+        problems.add(plan.lines.server.at("state"), format!("state: {error:#}"));
         problems.into()
     })
 }

@@ -5,7 +5,6 @@
 //! on the thread of the control socket, or on that of signals, one reload at a time.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,14 +13,13 @@ use millrace::{
     Server, Spec, VhostSocket, VolumeConfig, Words,
 };
 use millrace_drives::file_place;
-use millrace_exports::SocketAccess;
 use millrace_reactor::Backend;
 
 use super::check::{lost_file, start_error, warnings};
 use super::live::daemon::{LiveDaemon, Reloader};
 use super::live::dirty_marks::DirtyMarks;
 use super::start::source::Source;
-use crate::config::{self, ServePlan, edit, group};
+use crate::config::{self, DaemonConfig, ServePlan, edit, group};
 use crate::views::reload_report::{ReloadChange, ReloadReport, RunningConfiguration};
 use crate::views::{AddSection, Refusal, Reload, RemoveSection};
 
@@ -38,7 +36,7 @@ pub struct ConfigReloader {
     base: PathBuf,
     threads: Option<u16>,
     backend: Option<Backend>,
-    fixed: FixedSettings,
+    fixed: DaemonConfig,
 }
 
 /// The text of what is served, but for what `ctl set` has changed.
@@ -53,44 +51,19 @@ struct RunningText {
     text: String,
 }
 
-/// Settings of a plan that only a restart changes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct FixedSettings {
-    control: String,
-    control_access: Option<SocketAccess>,
-    control_admin_group: Option<u32>,
-    metrics: Option<SocketAddr>,
-    state: Option<PathBuf>,
-}
-
-impl FixedSettings {
-    fn of(plan: &ServePlan) -> FixedSettings {
-        FixedSettings {
-            control: plan
-                .control
-                .as_ref()
-                .map_or_else(String::new, |one| format!("{:?}", one.value)),
-            control_access: plan.control_access.as_ref().map(|one| one.value.clone()),
-            control_admin_group: plan.control_admin_group.as_ref().map(|one| one.value),
-            metrics: plan.metrics.as_ref().map(|one| one.value),
-            state: plan.state.as_ref().map(|one| one.value.clone()),
-        }
-    }
-
-    /// Keys whose values differ.
-    fn differing(&self, other: &FixedSettings) -> Vec<&'static str> {
-        let keys = [
-            ("control", self.control != other.control),
-            (
-                "control-mode, control-owner or control-group",
-                self.control_access != other.control_access,
-            ),
-            ("control-admin-group", self.control_admin_group != other.control_admin_group),
-            ("metrics", self.metrics != other.metrics),
-            ("state", self.state != other.state),
-        ];
-        keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
-    }
+/// Keys of settings that only a restart changes, where two plans differ.
+fn differing(one: &DaemonConfig, other: &DaemonConfig) -> Vec<&'static str> {
+    let keys = [
+        ("control", one.control != other.control),
+        (
+            "control-mode, control-owner or control-group",
+            one.control_access != other.control_access,
+        ),
+        ("control-admin-group", one.control_admin_group != other.control_admin_group),
+        ("metrics", one.metrics != other.metrics),
+        ("state", one.state != other.state),
+    ];
+    keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
 }
 
 impl ConfigReloader {
@@ -103,7 +76,7 @@ impl ConfigReloader {
     ) -> ConfigReloader {
         let running = RunningText::of(source);
         let (running, base) = (Mutex::new(running), source.base.clone());
-        let (change, fixed) = (Mutex::default(), FixedSettings::of(plan));
+        let (change, fixed) = (Mutex::default(), plan.daemon.clone());
         ConfigReloader { running, change, base, threads, backend, fixed }
     }
 
@@ -157,7 +130,7 @@ impl ConfigReloader {
         (plan, text): (&mut ServePlan, RunningText),
         asked: &Reload,
     ) -> Result<ReloadReport, Refusal> {
-        let fixed = self.fixed.differing(&FixedSettings::of(plan));
+        let fixed = differing(&self.fixed, &plan.daemon);
         if !fixed.is_empty() {
             let text = format!(
                 "{}: [server] {} cannot change while the daemon runs; restart it for that",

@@ -15,7 +15,7 @@ use millrace_exports::nbd::handed_over_address;
 
 use super::probe::innermost;
 use super::view_sockets;
-use crate::config::{DriveLines, ListenerPlan, Place, Problems, ServePlan};
+use crate::config::{KeyLines, ListenerPlan, Place, Problems, ServePlan};
 
 /// Bits of a mode for users other than the owner and those of the group.
 const OTHERS: u32 = 0o007;
@@ -156,32 +156,32 @@ fn of_guests(plan: &ServePlan) -> impl Iterator<Item = Warning> {
 }
 
 fn of_control(plan: &ServePlan) -> Option<Warning> {
-    let access = plan.control_access.as_ref()?;
-    let path = view_sockets::control(plan).path?;
+    let access = &plan.daemon.control_access;
+    let path = view_sockets::control(plan).path.filter(|_| access.is_of_a_file())?;
     let may = "see and record what clients do";
-    let text = open_to_host("control-mode", &access.value, may)?;
-    Some((Place::Line(access.line), format!("control: unix:{}: {text}", path.display())))
+    let text = open_to_host("control-mode", access, may)?;
+    let line = plan.lines.server.first(&["control-mode", "control-owner", "control-group"])?;
+    Some((Place::Line(line), format!("control: unix:{}: {text}", path.display())))
 }
 
 /// A note of members of `control-group` who could change anything in earlier builds, or of members
 /// of `control-admin-group` who may not open the socket.
 pub fn control_note(plan: &ServePlan) -> Option<String> {
-    let access = plan.control_access.as_ref()?;
-    let group = access.value.group?;
-    let text = match &plan.control_admin_group {
+    let group = plan.daemon.control_access.group?;
+    let text = match plan.daemon.control_admin_group {
         None => {
             "control-group: its members may read counters and make recordings; changes (`ctl set`, \
              `resize`, `acknowledge`), which earlier builds let them make, are for root and the \
              daemon's user, and for the members of control-admin-group if that is set"
         }
-        Some(admins) if admins.value != group => {
+        Some(admins) if admins != group => {
             "control-group: the socket's file is for this group; a member of control-admin-group \
              must be in this group, too, to open it"
         }
         Some(_) => return None,
     };
     let mut note = Problems::new(&plan.file);
-    note.add(access.line, text);
+    note.add(plan.lines.server.at("control-group"), text);
     Some(note.to_string())
 }
 
@@ -224,14 +224,14 @@ fn of_keys(plan: &ServePlan) -> Vec<Warning> {
 }
 
 /// Files with keys that a drive uses: of TLS, or of its user of a Ceph cluster.
-fn keys_of_drive(drive: &DriveConfig, lines: &DriveLines) -> Vec<(&'static str, PathBuf, usize)> {
+fn keys_of_drive(drive: &DriveConfig, lines: &KeyLines) -> Vec<(&'static str, PathBuf, usize)> {
     let spec = innermost(&drive.spec);
-    let tls = spec.get("tls-key").map(|path| ("tls-key", path.into(), lines.of_key("tls-key")));
+    let tls = spec.get("tls-key").map(|path| ("tls-key", path.into(), lines.at("tls-key")));
     let keyrings = match spec.driver.as_str() {
         "rbd" => keyrings(&spec),
         _ => Vec::new(),
     };
-    let of_ceph = keyrings.into_iter().map(|path| ("keyring", path, lines.of_key("conf")));
+    let of_ceph = keyrings.into_iter().map(|path| ("keyring", path, lines.at("conf")));
     tls.into_iter().chain(of_ceph).collect()
 }
 

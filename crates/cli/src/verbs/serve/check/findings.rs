@@ -136,14 +136,14 @@ impl Findings {
 
     /// The folder of marks of dirty caches.
     fn state(&mut self, plan: &ServePlan) {
-        let Some(state) = &plan.state else { return };
-        match dirty_marks::check(&state.value) {
+        let Some(state) = &plan.daemon.state else { return };
+        match dirty_marks::check(state) {
             Ok(lost) => {
                 lost.iter().for_each(|one| tracing::warn!("{}", dirty_marks::warning(one)));
             }
             Err(error) => {
                 let mut problem = Problems::new(&plan.file);
-                problem.add(state.line, format!("state: {error:#}"));
+                problem.add(plan.lines.server.at("state"), format!("state: {error:#}"));
                 self.refuse(&problem.to_string());
             }
         }

@@ -12,7 +12,7 @@ use std::path::Path;
 use millrace::VolumeConfig;
 use millrace_block::Layout;
 
-use crate::config::{DriveLines, Problems, ServePlan};
+use crate::config::{KeyLines, Problems, ServePlan};
 
 /// State of the file at a drive's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub fn check(plan: &ServePlan) -> Result<(), Problems> {
     })
 }
 
-fn check_volume(file: &str, volume: &VolumeConfig, lines: &[DriveLines]) -> Result<(), Problems> {
+fn check_volume(file: &str, volume: &VolumeConfig, lines: &[KeyLines]) -> Result<(), Problems> {
     let mut problems = Problems::new(file);
     let drives = &volume.drives;
     let files: Vec<_> = drives.iter().map(|drive| drive.spec.file()).collect();
@@ -71,7 +71,7 @@ fn check_volume(file: &str, volume: &VolumeConfig, lines: &[DriveLines]) -> Resu
         file.display(),
         volume.name
     );
-    problems.add(lines[at].of_key("path"), text);
+    problems.add(lines[at].at("path"), text);
     Err(problems)
 }
 

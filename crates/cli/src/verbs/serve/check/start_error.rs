@@ -18,12 +18,12 @@ pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
             let (line, text) = drive_problem(plan, number, &error.source);
             problems.add(line, text);
         }
-        Part::Volume(number) => problems.add(plan.lines.volumes[number], text),
+        Part::Volume(number) => problems.add(plan.lines.volumes[number].line, text),
         Part::Listener(number) => problems.add(plan.listeners[number].line, format!("nbd: {text}")),
         Part::ListenerTls(number) => problems.add(plan.listeners[number].tls_line, text),
-        Part::Export(number) => problems.add(plan.lines.exports[number], text),
+        Part::Export(number) => problems.add(plan.lines.exports[number].at("tls-allow"), text),
         Part::Guests(number) => {
-            let line = plan.lines.guests[number].unwrap_or(1);
+            let line = plan.lines.exports[number].at("vhost-user-blk");
             problems.add(line, format!("vhost-user-blk: {text}"));
         }
         _ => problems.add_at(Place::File, text),
@@ -44,19 +44,18 @@ fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize,
     let lines = &plan.lines.drives[number];
     let text = text_of(error);
     match error {
-        SetupError::SameFile { other, .. } => {
-            (lines.of_key("path"), same_file(plan, number, *other))
-        }
+        SetupError::SameFile { other, .. } => (lines.at("path"), same_file(plan, number, *other)),
         SetupError::Drive { source: SpecError::InvalidValue { key, .. }, .. } => {
-            (lines.of_key(key), text)
+            (lines.at(key), text)
         }
         SetupError::Drive { source: SpecError::Open(_), .. } => {
             // What the drive itself says may name a key, too, as in `size=4g`.
             let named = |key: &&str| text.contains(&format!(" {key}="));
-            let named = lines.keys.iter().map(|(key, _)| key.as_str()).find(named);
-            let is_remote = lines.keys.iter().any(|(key, _)| key == "uri");
-            let place = if is_remote { "uri" } else { "path" };
-            (lines.of_key(named.unwrap_or(place)), text)
+            let (drive, _) = plan.drives().nth(number).expect("the drive of this number");
+            let keys = millrace_drives::known_keys(&drive.spec.driver).unwrap_or_default();
+            let named = keys.iter().copied().filter(|key| lines.has(key)).find(named);
+            let place = if lines.has("uri") { "uri" } else { "path" };
+            (lines.at(named.unwrap_or(place)), text)
         }
         _ => (lines.line, text),
     }

@@ -29,12 +29,12 @@ pub struct ControlSocket<'a> {
 
 /// Where the control socket is: where the plan says, or beside the first Unix socket of a server.
 pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
-    if let Some(control) = &plan.control {
-        let path = match &control.value {
+    if let Some(control) = &plan.daemon.control {
+        let path = match control {
             ControlWord::At(path) => Some(path.clone()),
             ControlWord::Off => None,
         };
-        return ControlSocket { path, line: control.line, beside: None };
+        return ControlSocket { path, line: plan.lines.server.at("control"), beside: None };
     }
     let sockets = plan.listeners.iter().filter_map(|listener| match &listener.address {
         Listen::Unix(path) => Some(("nbd", path.as_path(), listener.line)),
@@ -55,7 +55,7 @@ pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
 /// socket when that daemon started.
 pub fn control_places(plan: &ServePlan) -> Vec<PathBuf> {
     let own = control(plan).path.into_iter();
-    if plan.control.is_some() {
+    if plan.daemon.control.is_some() {
         return own.collect();
     }
     let beside = plan.listeners.iter().filter_map(|listener| match &listener.address {
@@ -71,16 +71,16 @@ pub fn control_places(plan: &ServePlan) -> Vec<PathBuf> {
 fn admins(plan: &ServePlan) -> Allow {
     let mut users = vec![0, geteuid().as_raw()];
     users.dedup();
-    Allow { users, groups: plan.control_admin_group.iter().map(|group| group.value).collect() }
+    Allow { users, groups: plan.daemon.control_admin_group.into_iter().collect() }
 }
 
 /// File of the control socket. Members of `control-admin-group` may open it where nothing else is
 /// said about it.
 fn control_file(plan: &ServePlan) -> SocketAccess {
-    match (&plan.control_access, &plan.control_admin_group) {
-        (Some(access), _) => access.value.clone(),
-        (None, Some(group)) => SocketAccess { group: Some(group.value), ..SocketAccess::default() },
-        (None, None) => SocketAccess::with_mode(Some(0o600)),
+    match (&plan.daemon.control_access, plan.daemon.control_admin_group) {
+        (access, _) if access.is_of_a_file() => access.clone(),
+        (_, Some(group)) => SocketAccess { group: Some(group), ..SocketAccess::default() },
+        (_, None) => SocketAccess::with_mode(Some(0o600)),
     }
 }
 
@@ -89,9 +89,11 @@ pub fn metrics(
     plan: &ServePlan,
     flag: Option<SocketAddr>,
 ) -> Option<(SocketAddr, Place, &'static str)> {
-    match (flag, &plan.metrics) {
+    match (flag, plan.daemon.metrics) {
         (Some(address), _) => Some((address, Place::Flag("--metrics"), "")),
-        (None, Some(key)) => Some((key.value, Place::Line(key.line), "metrics: ")),
+        (None, Some(address)) => {
+            Some((address, Place::Line(plan.lines.server.at("metrics")), "metrics: "))
+        }
         (None, None) => None,
     }
 }

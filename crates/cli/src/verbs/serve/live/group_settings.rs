@@ -10,7 +10,7 @@ use millrace::{DEFAULT_GROUP, GroupConfig, ServeConfig, ServedGroups};
 use millrace_console::{say, visible};
 
 use crate::config::group;
-use crate::config::group::members::volumes_of;
+use crate::config::group::members::volumes_by_group;
 use crate::config::group::targets::by_cache;
 use crate::views::settings::{Group, GroupChange, GroupSetting};
 use crate::views::{Refusal, SetGroup};
@@ -53,7 +53,9 @@ pub fn set(
 /// The groups that use volumes with a cache, each with such a volume.
 pub fn cached(config: &ServeConfig) -> Vec<(String, String)> {
     let names = config.groups.iter().map(|group| group.name.as_str()).chain([DEFAULT_GROUP]);
-    let volumes = names.flat_map(|group| volumes_of(config, group).map(move |one| (group, one)));
+    let used = volumes_by_group(config);
+    let volumes =
+        names.flat_map(|name| used.get(name).into_iter().flatten().map(move |one| (name, one)));
     let cached = volumes.filter(|(_, volume)| volume.cache.is_some());
     cached.map(|(group, volume)| (group.to_owned(), volume.name.clone())).collect()
 }

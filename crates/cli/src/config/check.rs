@@ -1,0 +1,181 @@
+//! Second step: sections to a plan in which every name is resolved and nothing contradicts.
+//!
+//! Owns the rules between sections: unique names, known drives and controllers, one volume per
+//! drive, one name per listener. Called by `config::load`; touches no file but what tells the
+//! machine's NUMA nodes and no socket, so `--check` is this far and opening starts from here.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use millrace::{Listen, ListenerConfig, ListenerTls, ServeConfig};
+use millrace_console::words::nearest;
+
+use super::controller;
+use super::group::members::Members;
+use super::key_lines::KeyLines;
+use super::names::Names;
+use super::plan::{Lines, ListenerPlan, LocatedDrive, ServePlan};
+use super::problem::Problems;
+use super::sections::Sections;
+use super::unit_notes;
+use super::volume::VolumeDraft;
+use super::warnings;
+
+/// Checks how sections go together.
+pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePlan {
+    let Sections { mut config, daemon, mut lines, drives, volumes, lost, has_exports } = sections;
+    let names = config.controllers.iter().map(|one| &one.name).zip(&lines.controllers);
+    let names = Names::new("controller", names, &lost, problems);
+    let controllers = config.controllers.iter().zip(&lines.controllers);
+    controller::check(controllers, &names, &drives, problems);
+    let names = config.groups.iter().map(|one| &one.name).zip(&lines.groups);
+    let names = Names::new("group", names, &lost, problems);
+    Members { config: &config, lines: &lines, names: &names }.check(problems);
+    let names = volumes.iter().map(|(one, lines)| (&one.config.name, lines));
+    let names = Names::new("volume", names, &lost, problems);
+    for (export, lines) in config.exports.iter().zip(&lines.exports) {
+        if export.on_demand.is_none()
+            && let Err(text) = names.find(&export.volume)
+        {
+            problems.add(lines.at("volume"), format!("volume: {text}"));
+        }
+    }
+    let names = drives.iter().map(|(one, lines)| (&one.name, lines));
+    let names = Names::new("drive", names, &lost, problems);
+    let unused = self::volumes(&volumes, (&drives, &names), (&mut config, &mut lines), problems);
+    let listeners = listeners(&config, &lines, problems);
+    if !has_exports {
+        let text = "nothing is exported; add [[export]] with volume = \"...\" and nbd = \"...\"";
+        problems.add(1, text);
+    }
+    let (file, warnings) = (file.to_owned(), Vec::new());
+    let plan = ServePlan { file, config, daemon, lines, listeners, warnings };
+    check_guests(&plan, problems);
+    let mut warnings = warnings::of(&plan, &unused);
+    unit_notes::add(&plan.file, &drives, &mut warnings);
+    ServePlan { warnings, ..plan }
+}
+
+/// Gives each volume its drives, of which each is in one volume, once. Returns those that are in
+/// none.
+fn volumes<'a>(
+    volumes: &'a [(VolumeDraft, KeyLines)],
+    (drives, names): (&'a [LocatedDrive], &Names<'_>),
+    (config, all_lines): (&mut ServeConfig, &mut Lines),
+    problems: &mut Problems,
+) -> Vec<&'a LocatedDrive> {
+    let mut users: Vec<Option<&str>> = vec![None; drives.len()];
+    for (draft, lines) in volumes {
+        let mut volume = draft.config.clone();
+        for (item, wanted) in draft.drives.iter().enumerate() {
+            let place = names.find(wanted).and_then(|place| match place.and_then(|at| users[at]) {
+                Some(user) => Err(format!(
+                    "drive \"{wanted}\" is in volume \"{user}\" already; a drive is in one \
+                     volume, once"
+                )),
+                None => Ok(place),
+            });
+            match place {
+                Ok(Some(place)) => {
+                    users[place] = Some(&draft.config.name);
+                    let (drive, lines) = &drives[place];
+                    all_lines.drives.push(lines.clone());
+                    volume.drives.push(drive.clone());
+                }
+                Ok(None) => {}
+                Err(text) => {
+                    problems.add(lines.at_item("drives", item), format!("drives: {text}"));
+                }
+            }
+        }
+        all_lines.volumes.push(lines.clone());
+        config.volumes.push(volume);
+    }
+    let unused = drives.iter().zip(users).filter(|(_, user)| user.is_none());
+    unused.map(|(drive, _)| drive).collect()
+}
+
+/// The addresses of NBD with their settings; export names differ on one address.
+fn listeners(config: &ServeConfig, lines: &Lines, problems: &mut Problems) -> Vec<ListenerPlan> {
+    let (mut all, mut places) = (Vec::<(&Listen, Vec<usize>)>::new(), HashMap::new());
+    for (number, export) in config.exports.iter().enumerate() {
+        for address in &export.nbd {
+            let place = *places.entry(address).or_insert(all.len());
+            if place == all.len() {
+                all.push((address, Vec::new()));
+            }
+            all[place].1.push(number);
+        }
+    }
+    let mut settings: HashMap<&Listen, (&ListenerConfig, &KeyLines)> = HashMap::new();
+    for (own, lines) in config.listener_settings.iter().zip(&lines.listeners) {
+        let (address, line) = (&own.listen, lines.at("address"));
+        if let Some((_, first)) = settings.get(address) {
+            let first = first.at("address");
+            let text = format!("address: {address} has a [[listener]] at line {first} already");
+            problems.add(line, text);
+        }
+        settings.entry(address).or_insert((own, lines));
+        if !places.contains_key(address) {
+            let text = address.to_string();
+            let names: Vec<String> = all.iter().map(|(one, _)| one.to_string()).collect();
+            let like = nearest(&text, names.iter().map(String::as_str));
+            problems.add(line, format!("address: no export has nbd = \"{text}\"{like}"));
+        }
+    }
+    let plan = |(address, exports): (&Listen, Vec<usize>)| {
+        let line = lines.at_nbd(config, exports[0], address);
+        let mut names = HashSet::new();
+        for number in &exports {
+            let name = &config.exports[*number].name;
+            if !names.insert(name) {
+                let text = format!(
+                    "nbd: an export named \"{name}\" is on this listener already (line {line}); \
+                     give this one another name = \"...\" or another listener"
+                );
+                problems.add(lines.at_nbd(config, *number, address), text);
+            }
+        }
+        let own = settings.get(address).copied();
+        let at_server = if lines.server.has("tls") { lines.server.at("tls") } else { line };
+        let (tls, tls_line) = match own.map(|(own, lines)| (&own.tls, lines)) {
+            Some((ListenerTls::Off, _)) => (None, at_server),
+            Some((ListenerTls::Own(tls), lines)) => (Some(tls), lines.at("tls")),
+            Some((ListenerTls::OfServer, _)) | None => (config.server.tls.as_ref(), at_server),
+        };
+        let of_access = ["mode", "owner", "group", "allow-users", "allow-groups"];
+        let access_line = own.and_then(|(_, lines)| lines.first(&of_access)).unwrap_or(line);
+        ListenerPlan {
+            address: address.clone(),
+            line,
+            exports,
+            tls: tls.cloned(),
+            tls_line,
+            access_line,
+        }
+    };
+    all.into_iter().map(plan).collect()
+}
+
+/// A socket for virtual machines is one export's, and not one of NBD.
+fn check_guests(plan: &ServePlan, problems: &mut Problems) {
+    let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
+        Listen::Unix(path) => Some((path.as_path(), listener.line)),
+        Listen::Abstract(_) | Listen::Tcp(_) | Listen::Inherited(_) => None,
+    });
+    let mut taken: HashMap<&Path, usize> = nbd.collect();
+    for (_, guests, line) in plan.guests() {
+        match taken.entry(guests.path()) {
+            Entry::Occupied(taken) => {
+                let first = taken.get();
+                let text = format!(
+                    "vhost-user-blk: the socket of line {first}; a virtual disk has a socket of its \
+                     own"
+                );
+                problems.add(line, text);
+            }
+            Entry::Vacant(free) => drop(free.insert(line)),
+        }
+    }
+}

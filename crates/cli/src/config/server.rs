@@ -1,0 +1,53 @@
+//! `[server]`: threads and limits of the library's server, and the daemon's own sockets and files.
+//!
+//! Owns both tables of keys, which sections.rs reads.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use millrace::{ServerConfig, SocketAccess};
+
+use super::document::{Key, key, list};
+use super::listener;
+use super::words::{self, ControlWord, MILLISECOND_NS, SECOND_NS};
+
+/// Settings of the daemon that the library's server has no use for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DaemonConfig {
+    /// The control socket, if it is said where, or that there is none.
+    pub control: Option<ControlWord>,
+    /// Mode, owner and group of the control socket's file, as far as they are said.
+    pub control_access: SocketAccess,
+    /// The group whose members may change anything over the control socket.
+    pub control_admin_group: Option<u32>,
+    /// Address of the metrics.
+    pub metrics: Option<SocketAddr>,
+    /// Folder of marks of dirty caches.
+    pub state: Option<PathBuf>,
+}
+
+pub const SERVER: &[Key<ServerConfig>] = &[
+    list("cpus", |to, at| at.list(&mut to.cpus, words::cpu)),
+    key("threads", |to, at| at.word(&mut to.threads, words::whole(1..=1024))),
+    key("backend", |to, at| at.word(&mut to.backend, words::setting)),
+    key("connections-max", |to, at| at.word(&mut to.connections_max, words::whole(1..=1 << 20))),
+    key("memory-max", |to, at| at.word(&mut to.memory_max_bytes, words::memory_max)),
+    key("handshake-timeout", |to, at| at.word(&mut to.handshake_timeout_ns, handshake)),
+    key("spin", |to, at| at.word(&mut to.spin_ns, words::spin)),
+    key("tls", |to, at| to.tls = listener::tls(at)),
+];
+
+pub const DAEMON: &[Key<DaemonConfig>] = &[
+    key("control", |to, at| at.path(&mut to.control, words::control)),
+    key("control-mode", |to, at| at.digits(&mut to.control_access.mode, listener::mode)),
+    key("control-owner", |to, at| at.some(&mut to.control_access.owner, listener::user)),
+    key("control-group", |to, at| at.some(&mut to.control_access.group, listener::group)),
+    key("control-admin-group", |to, at| at.some(&mut to.control_admin_group, listener::group)),
+    key("metrics", |to, at| at.some(&mut to.metrics, words::metrics)),
+    key("state", |to, at| at.path(&mut to.state, words::folder)),
+];
+
+/// Time in which a client must have chosen an export.
+fn handshake(text: &str) -> Result<u64, String> {
+    words::duration(text, &(MILLISECOND_NS..=3600 * SECOND_NS))
+}

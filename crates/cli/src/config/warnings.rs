@@ -1,0 +1,98 @@
+//! Warnings of settings that are allowed but perhaps not meant: one line of text for each.
+//!
+//! Called by check.rs. Pure.
+
+use std::collections::HashSet;
+
+use millrace::{DEFAULT_GROUP, GroupConfig, LatencyTarget, VolumeConfig};
+use millrace_drives::usual_times;
+
+use super::group::members::volumes_by_group;
+use super::group::targets::{TargetQuery, by_cache};
+use super::key_lines::KeyLines;
+use super::plan::{LocatedDrive, ServePlan};
+
+/// The warnings of a plan. `unused` are drives that no volume names.
+pub fn of(plan: &ServePlan, unused: &[&LocatedDrive]) -> Vec<String> {
+    let mut found = without_effect(plan);
+    found.extend(idle_controllers(plan, unused));
+    found.extend(idle_groups(plan));
+    found.extend(ignored_settings(plan));
+    found.extend(unused.iter().map(|(drive, lines)| {
+        let text = format!("drive \"{}\" is in no volume; it is not opened", drive.name);
+        (lines.at("name"), text)
+    }));
+    found.extend(idle_volumes(plan));
+    let file = &plan.file;
+    found.into_iter().map(|(line, text)| format!("{file}:{line}: {text}")).collect()
+}
+
+type Warning = (usize, String);
+
+/// Keys of older files.
+fn without_effect(plan: &ServePlan) -> Vec<Warning> {
+    let pinned = plan.lines.exports.iter().filter(|lines| lines.has("pin-memory"));
+    let text = "pin-memory has no effect any more, since a balloon or virtio-mem in the guest takes \
+                memory away that is pinned, and its data were corrupted; remove it";
+    pinned.map(|lines| (lines.at("pin-memory"), text.to_owned())).collect()
+}
+
+/// Sections that nobody names.
+fn idle<'a>(
+    sections: impl Iterator<Item = (&'a String, &'a KeyLines)>,
+    named: impl Iterator<Item = &'a str>,
+    text: impl Fn(&str) -> String,
+) -> Vec<Warning> {
+    let named: HashSet<&str> = named.collect();
+    let idle = sections.filter(|(name, _)| !named.contains(name.as_str()));
+    idle.map(|(name, lines)| (lines.line, text(name))).collect()
+}
+
+fn idle_controllers(plan: &ServePlan, unused: &[&LocatedDrive]) -> Vec<Warning> {
+    let drives = plan.config.drives().chain(unused.iter().map(|(drive, _)| drive));
+    let named = drives.filter_map(|drive| drive.spec.controller.as_deref());
+    let controllers = plan.config.controllers.iter().map(|one| &one.name);
+    let text = |name: &str| format!("controller \"{name}\" is named by no drive");
+    idle(controllers.zip(&plan.lines.controllers), named, text)
+}
+
+fn idle_groups(plan: &ServePlan) -> Vec<Warning> {
+    let parents = plan.config.groups.iter().filter_map(|group| group.parent.as_deref());
+    let exports = plan.config.exports.iter().map(|export| export.group_name());
+    let groups = plan.config.groups.iter().map(|group| &group.name).zip(&plan.lines.groups);
+    let text = |name: &str| format!("group \"{name}\" is named by no export");
+    idle(groups, parents.chain(exports).chain([DEFAULT_GROUP]), text)
+}
+
+fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
+    let exported = plan.config.exports.iter().map(|export| export.volume.as_str());
+    let volumes = plan.config.volumes.iter().map(|volume| &volume.name).zip(&plan.lines.volumes);
+    idle(volumes, exported, |name| format!("volume \"{name}\" is not exported"))
+}
+
+/// Shares and targets of groups where a cache knows no groups, and latency targets that nothing
+/// keeps: a line for each volume of the group's exports.
+fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
+    let (used, mut shares, mut targets) = (volumes_by_group(&plan.config), Vec::new(), Vec::new());
+    for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {
+        for volume in used.get(group.name.as_str()).into_iter().flatten() {
+            let by_cache = volume.cache.and_then(|_| by_cache(group, &volume.name, |_| true));
+            shares.extend(by_cache.map(|text| (lines.line, text)));
+            let unkept = group.latency_target.and_then(|target| unkept(group, target, volume));
+            targets.extend(unkept.map(|text| (lines.at("latency-target"), text)));
+        }
+    }
+    shares.extend(targets);
+    shares
+}
+
+/// Says that a volume's drive does not keep a latency target: its scheduler is another one, or it
+/// is a modelled drive that takes longer.
+fn unkept(group: &GroupConfig, target: LatencyTarget, volume: &VolumeConfig) -> Option<String> {
+    volume.drives.iter().find_map(|drive| {
+        let (group, volume) = (group.name.as_str(), volume.name.as_str());
+        let asked = TargetQuery { group, target, drive: &drive.name, volume };
+        let by_model = || asked.by_model(usual_times(&drive.spec)?);
+        asked.by_scheduler(drive.options.scheduler).or_else(by_model)
+    })
+}
