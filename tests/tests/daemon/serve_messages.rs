@@ -176,7 +176,7 @@ fn a_wrong_command_line_says_so_at_once() {
     let cases: &[(&[&str], &[&str])] = &[
         (&["serve", "no.img"], &["no.img: there is no such file or device", "truncate -s 10G"]),
         (&["serve", "no.toml"], &["no.toml: cannot read", "--print-config"]),
-        (&["serve", "."], &["this is a folder; name a file or a block device"]),
+        (&["serve", "."], &["this is a directory; name a file or a block device"]),
         (&["serve", "/dev/zero"], &["neither a regular file nor a block device"]),
         (&["serve", "--config", "/dev/zero"], &["this is no regular file, not a configuration"]),
         (&["serve", "big.toml"], &["more than 256 MiB is no configuration"]),

@@ -158,7 +158,7 @@ fn refuse_other_kinds(path: &Path) -> Result<(), Error> {
     let kind = meta.file_type();
     let what = match (kind.is_file() || kind.is_block_device(), kind.is_dir()) {
         (true, _) => return Ok(()),
-        (_, true) => "a folder",
+        (_, true) => "a directory",
         _ => OTHER_KIND,
     };
     let text = format!("{}: this is {what}; name a file or a block device", path.display());

@@ -107,7 +107,7 @@ impl Source {
                 );
             }
             bail!(
-                "{name}: this is no regular file; `serve -` reads a configuration from standard input"
+                "{name}: this is no regular file, not a configuration; `serve -` reads standard input"
             );
         }
         let opened = std::fs::File::open(file).map_err(|error| failed(&error))?;
