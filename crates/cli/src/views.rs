@@ -1,10 +1,11 @@
 //! Views over a running daemon: its control socket and its metrics page.
 //!
-//! protocol.rs is what a line on the control socket means, report.rs what the counters look like on
-//! it (groups.rs those of groups, caches.rs those of caches, locks.rs those of locks, growth.rs
-//! what growing came to, history.rs samples of the last hour), prometheus.rs the same for
-//! Prometheus; thread.rs serves both sockets from one thread that sleeps when nobody asks,
-//! session.rs is one client of it, http.rs the little of HTTP that it speaks. client.rs is the
+//! protocol.rs is what a line on the control socket means (requests.rs its arguments), report.rs
+//! what the counters look like on it (groups.rs those of groups, caches.rs those of caches, locks.rs
+//! those of locks, growth.rs what growing came to, history.rs samples of the last hour),
+//! prometheus.rs the same for Prometheus; thread.rs serves both sockets from one thread that sleeps
+//! when nobody asks, session.rs is one client of it, http.rs the little of HTTP that it speaks.
+//! client.rs is the
 //! other end of the control socket. `serve` starts the thread and answers ([`Answers`]); a new verb
 //! is a variant of [`Verb`], its name in `protocol::verb`, and its arm there. Nothing here is on
 //! the way of an I/O: counters are read, never written. The protocol is described in
@@ -23,14 +24,16 @@ mod prometheus;
 mod protocol;
 pub mod reload_report;
 pub mod report;
+mod requests;
 mod session;
 pub mod settings;
 mod thread;
 
 pub use prometheus::render as prometheus;
-pub use protocol::{
-    Acknowledge, AddSection, CONTROL_VERSION, Disconnect, HistoryRange, LogLevel, Refusal, Reload,
-    RemoveSection, Resize, Set, SetGroup, StatsQuery, TraceStart, Verb, greeting,
+pub use protocol::{CONTROL_VERSION, Refusal, Verb, greeting};
+pub use requests::{
+    Acknowledge, AddSection, Disconnect, HistoryRange, LogLevel, Reload, RemoveSection, Resize,
+    Set, SetGroup, StatsQuery, TraceStart,
 };
 pub use thread::{Sockets, Views};
 
