@@ -30,6 +30,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::words;
 use crate::config::{self, Problems, ServePlan};
+use crate::verbs::ctl::AnsweringDaemon;
 use crate::views::Views;
 use check::{findings, running, start_error, view_sockets, warnings};
 use live::daemon::LiveDaemon;
@@ -201,7 +202,7 @@ fn serve(
     let marks_of_daemon = (Arc::clone(&marks), Box::new(reloader) as _);
     let daemon = LiveDaemon::new(server, marks_of_daemon);
     startup.reload_by(&daemon);
-    let views = Views::start(sockets, daemon.clone());
+    let views = Views::start(sockets, Arc::new(AnsweringDaemon::new(&daemon)));
     let views = views.context("cannot start the thread of the control socket")?;
     signals::tell_manager(signals::DaemonPhase::Ready);
     say(&format!("ready {}\n", std::process::id()));

@@ -6,7 +6,10 @@
 //! the request is not complete. `httparse` reads the head; its limits are here. Bodies of requests
 //! are not read. Called by session.rs.
 
-use super::{Answers, HistoryRange, StatsQuery, Verb};
+use serde_json::{Map, Value};
+
+use super::requests::{HISTORY, STATS};
+use super::{Answers, StatsQuery};
 
 /// Words of a query that ask for idle volumes, too.
 const ALL: [&str; 4] = ["all", "all=", "all=1", "all=true"];
@@ -47,16 +50,14 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
     let stats_query = StatsQuery { all: has(&ALL) };
     let mut response = match path {
         "/metrics" => response("200 OK", METRICS_TYPE, &answers.metrics(stats_query)),
-        "/stats.json" => match answers.answer(&Verb::Stats(stats_query)) {
-            Ok(stats) => response("200 OK", "application/json", &stats.to_string()),
-            Err(_) => problem("500 Internal Server Error"),
-        },
+        "/stats.json" => {
+            let all = stats_query.all.then(|| ("all".to_owned(), true.into()));
+            json(answers, STATS.name, Map::from_iter(all))
+        }
         "/history.json" => {
-            let seconds = query.strip_prefix("seconds=").and_then(|word| word.parse().ok());
-            match answers.answer(&Verb::History(HistoryRange { seconds })) {
-                Ok(history) => response("200 OK", "application/json", &history.to_string()),
-                Err(_) => problem("500 Internal Server Error"),
-            }
+            let seconds = query.strip_prefix("seconds=").and_then(|word| word.parse::<u64>().ok());
+            let seconds = seconds.map(|seconds| ("seconds".to_owned(), seconds.into()));
+            json(answers, HISTORY.name, Map::from_iter(seconds))
         }
         "/healthz" => {
             let degraded = if has(&["strict"]) { "503 Service Unavailable" } else { "200 OK" };
@@ -69,6 +70,15 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
         response.truncate(end + 4);
     }
     Some(response)
+}
+
+/// The answer to a verb.
+fn json(answers: &dyn Answers, verb: &str, arguments: Map<String, Value>) -> Vec<u8> {
+    let question = answers.ask(verb, arguments);
+    match question.and_then(|question| (question.answer)()) {
+        Ok(answer) => response("200 OK", "application/json", &answer.to_string()),
+        Err(_) => problem("500 Internal Server Error"),
+    }
 }
 
 /// A daemon that answers is live, whatever its drives do; `degraded` is the status where one of
@@ -99,14 +109,19 @@ fn response(status: &str, kind: &str, body: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::Refusal;
+    use crate::views::{Question, Refusal};
     use proptest::prelude::*;
 
     struct Fixed;
 
     impl Answers for Fixed {
-        fn answer(&self, _verb: &Verb) -> Result<serde_json::Value, Refusal> {
-            Ok(serde_json::json!({ "uptime_ns": 1 }))
+        fn greeting(&self) -> Value {
+            Value::Null
+        }
+
+        fn ask(&self, _verb: &str, _arguments: Map<String, Value>) -> Result<Question, Refusal> {
+            let answer = Box::new(|| Ok(serde_json::json!({ "uptime_ns": 1 })));
+            Ok(Question { changes: false, takes_long: false, answer })
         }
 
         fn metrics(&self, query: StatsQuery) -> String {

@@ -1,21 +1,102 @@
-//! Arguments of the control socket's verbs, as both of its ends know them.
+//! Verbs of the control socket as both of its ends know them: name, arguments, type of the answer.
 //!
-//! Plain data for serde; a field that is not known is an error. Read by protocol.rs, written by
-//! client.rs; docs/control.md describes them.
+//! Plain data for serde; an argument that is not known is an error. The daemon has a row for each
+//! verb in verbs/ctl.rs, client.rs asks; docs/control.md describes them. A verb that only one file
+//! of verbs/ctl asks has its constant and its arguments there.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+use super::history::History;
+use super::locks::Locks;
+use super::protocol::{Access, Verb};
+use super::reload_report::{ReloadReport, RunningConfiguration};
+use super::report::{Report, TraceStatus};
+use super::settings::{GroupChange, VolumeChange};
+
+pub const VERSION: Verb<NoArguments, Value> =
+    Verb::new("version", Access::Everybody, "the greeting once more");
+pub const STATS: Verb<StatsQuery, Report> = Verb::new(
+    "stats",
+    Access::Everybody,
+    "counters; with `\"all\":true` those of idle volumes, too, where there are many",
+);
+pub const HISTORY: Verb<HistoryRange, History> = Verb::new(
+    "history",
+    Access::Everybody,
+    "samples of the last `seconds` (120 if not given, 3600 at most)",
+);
+pub const TRACE_START: Verb<TraceStart, NoAnswer> = Verb::new(
+    "trace-start",
+    Access::Everybody,
+    "starts a recording into files of the daemon and answers `{}`",
+);
+pub const TRACE_STATUS: Verb<NoArguments, TraceStatus> = Verb::new(
+    "trace-status",
+    Access::Everybody,
+    "`events` written and `dropped` so far; `files` once the recording has ended",
+);
+pub const TRACE_STOP: Verb<NoArguments, TraceStatus> = Verb::new(
+    "trace-stop",
+    Access::Everybody,
+    "ends the recording and answers as `trace-status` does",
+);
+pub const LOCKS_START: Verb<NoArguments, NoAnswer> =
+    Verb::new("locks-start", Access::Everybody, "starts lock statistics and answers `{}`");
+pub const LOCKS_STATUS: Verb<NoArguments, Locks> =
+    Verb::new("locks-status", Access::Everybody, "the statistics so far");
+pub const LOCKS_STOP: Verb<NoArguments, Locks> = Verb::new(
+    "locks-stop",
+    Access::Everybody,
+    "ends the statistics and answers as `locks-status` does",
+);
+pub const SET: Verb<Set, VolumeChange> =
+    Verb::new("set", Access::Admins, "changes settings of a volume while it is served");
+pub const SET_GROUP: Verb<SetGroup, GroupChange> = Verb::new(
+    "set-group",
+    Access::Admins,
+    "changes settings of a group while its clients are at work",
+);
+pub const RELOAD: Verb<Reload, ReloadReport> = Verb::new(
+    "reload",
+    Access::Admins,
+    "serves another configuration, or the file of the start as it is now",
+)
+.long();
+pub const ADD: Verb<AddSection, ReloadReport> = Verb::new(
+    "add",
+    Access::Admins,
+    "serves the configuration of now with one section more; answers as `reload` does",
+)
+.long();
+pub const REMOVE: Verb<RemoveSection, ReloadReport> = Verb::new(
+    "remove",
+    Access::Admins,
+    "serves the configuration of now without a section; answers as `reload` does",
+)
+.long();
+pub const CONFIGURATION: Verb<NoArguments, RunningConfiguration> =
+    Verb::new("configuration", Access::Admins, "the configuration of now as TOML");
+
+/// Arguments of a verb that takes none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoArguments {}
+
+/// The answer of a verb that has nothing to say: no fields, until some are added.
+pub type NoAnswer = Map<String, Value>;
 
 /// Counters that are asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatsQuery {
-    /// Counters of idle volumes, too, where there are many volumes.
-    #[serde(default)]
+    /// Counters of idle volumes, too, where there are many volumes. Left out if false: daemons of
+    /// former versions know no query, and give all counters.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
 }
 
@@ -53,28 +134,19 @@ pub struct TraceStart {
     pub stamp: Option<String>,
 }
 
-/// Which volume is to grow.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Resize {
-    /// Its name.
-    pub volume: String,
-}
-
-/// Which volume was checked after a daemon ended with a dirty cache of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Acknowledge {
-    /// Its name.
-    pub volume: String,
-}
-
-/// The client that is to be disconnected.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Disconnect {
-    /// Its number.
-    pub client: u16,
+/// How parts of what is served may go.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
+#[serde(default)]
+pub struct RemovalOptions {
+    /// Change nothing; say what would change and whether it can
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Disconnect clients of exports that go
+    #[arg(long)]
+    pub disconnect: bool,
+    /// Remove a volume also if what it holds cannot be written, which is lost
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// The configuration that is to be served from now on.
@@ -84,15 +156,9 @@ pub struct Reload {
     /// Its file, an absolute path; none: the file that the daemon was started with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// Only find out whether it can be served, and what would change.
-    #[serde(default)]
-    pub dry_run: bool,
-    /// Disconnect clients of exports that it does not have.
-    #[serde(default)]
-    pub disconnect: bool,
-    /// Remove volumes also if what they hold cannot be written: it is lost.
-    #[serde(default)]
-    pub force: bool,
+    /// With these options.
+    #[serde(flatten)]
+    pub options: RemovalOptions,
 }
 
 /// A section that comes.
@@ -120,14 +186,8 @@ pub struct RemoveSection {
     /// Its name.
     pub name: String,
     /// As for `reload`.
-    #[serde(default)]
-    pub dry_run: bool,
-    /// As for `reload`.
-    #[serde(default)]
-    pub disconnect: bool,
-    /// As for `reload`.
-    #[serde(default)]
-    pub force: bool,
+    #[serde(flatten)]
+    pub options: RemovalOptions,
 }
 
 /// Range of the samples that are wanted.
@@ -137,15 +197,6 @@ pub struct HistoryRange {
     /// Seconds; none: two minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<usize>,
-}
-
-/// Level of the log from now on.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LogLevel {
-    /// A level, or modules with theirs, as `MILLRACE_LOG` has them; none: only tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub level: Option<String>,
 }
 
 /// What a volume is to be set to; what is not given stays.

@@ -180,7 +180,7 @@ impl Loop {
                 || admins.check(socket.as_raw_fd()).is_ok()
                     && drop_oldest(&mut self.sessions, Session::is_reader);
             match has_place {
-                true => self.sessions.extend(Session::control(socket, admins)),
+                true => self.sessions.extend(Session::control(socket, admins, &*self.answers)),
                 false => turn_away(&socket, CLIENTS_MAX),
             }
         }

@@ -1,6 +1,7 @@
-//! `millrace ctl clients` and `ctl disconnect`: who is connected, and the end of one of them.
+//! `clients` and `disconnect`: who is connected, and the end of one of them.
 //!
-//! Called by ctl.rs.
+//! Arguments, the daemon's part, and `millrace ctl clients` and `disconnect`. Named in the table of
+//! ctl.rs.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,11 +10,23 @@ use anyhow::Result;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use millrace_console::{say, visible};
+use millrace_exports::nbd::Observer;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::Daemon;
 use crate::config::words::bytes_for_people;
+use crate::verbs::serve::live::daemon::LiveDaemon;
 use crate::views::clients::{Clients, ConnectedClient};
+use crate::views::requests::NoArguments;
+use crate::views::{Access, Refusal, Verb};
+
+/// The verb that lists clients.
+pub const CLIENTS: Verb<NoArguments, Clients> =
+    Verb::new("clients", Access::Everybody, "clients, by number");
+/// The verb that ends one.
+pub const DISCONNECT: Verb<Disconnect, ConnectedClient> =
+    Verb::new("disconnect", Access::Admins, "ends the connection of a client");
 
 const CLIENTS_EXAMPLES: &str = "\
 Examples:
@@ -35,6 +48,14 @@ allow-users of [[listener]], or tls-allow of [[export]].
 Exit status: 0 if it is disconnected, 2 if there is no such client.
 ";
 
+/// The client that is to be disconnected.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disconnect {
+    /// Its number.
+    pub client: u16,
+}
+
 /// Arguments of `ctl clients`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CLIENTS_EXAMPLES)]
@@ -55,12 +76,38 @@ pub struct DisconnectArgs {
     daemon: Daemon,
 }
 
+/// The clients of a daemon.
+pub fn of(daemon: &LiveDaemon) -> Clients {
+    let servers = &daemon.lists().servers;
+    let clients = servers.nbd.as_ref().map(Observer::clients).unwrap_or_default();
+    let named = clients.into_iter().map(|one| ConnectedClient::new(one, &servers.groups));
+    Clients { clients: named.collect() }
+}
+
+/// Disconnects a client of a daemon.
+///
+/// # Errors
+/// `not-found` if there is none of that number.
+pub fn answer_disconnect(
+    daemon: &LiveDaemon,
+    asked: &Disconnect,
+) -> Result<ConnectedClient, Refusal> {
+    let servers = &daemon.lists().servers;
+    let number = asked.client;
+    let gone = servers.nbd.as_ref().and_then(|nbd| nbd.disconnect(number));
+    let gone = gone.map(|client| ConnectedClient::new(client, &servers.groups));
+    gone.ok_or_else(|| {
+        let text = format!("there is no client {number}; `millrace ctl clients` shows them");
+        Refusal::new("not-found", text)
+    })
+}
+
 /// Shows the clients.
 ///
 /// # Errors
 /// If the daemon is not there.
 pub fn show(args: &ClientsArgs) -> Result<ExitCode> {
-    let mut clients = args.daemon.connect.client()?.clients()?;
+    let mut clients = args.daemon.connect.client()?.ask(&CLIENTS, &NoArguments {})?;
     if let Some(export) = &args.export {
         clients.clients.retain(|client| client.export == *export);
     }
@@ -80,7 +127,8 @@ pub fn show(args: &ClientsArgs) -> Result<ExitCode> {
 /// # Errors
 /// If the daemon is not there, or has no such client.
 pub fn disconnect(args: &DisconnectArgs) -> Result<ExitCode> {
-    let client = args.daemon.connect.client()?.disconnect(args.client)?;
+    let asked = Disconnect { client: args.client };
+    let client = args.daemon.connect.client()?.ask(&DISCONNECT, &asked)?;
     say(&match args.daemon.json {
         true => format!("{}\n", json!(client)),
         false => {

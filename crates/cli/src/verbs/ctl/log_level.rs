@@ -1,15 +1,25 @@
-//! `millrace ctl log-level`: how much a running daemon logs.
+//! `log-level`: how much a running daemon logs.
 //!
-//! The daemon reads the level as it reads `MILLRACE_LOG`. Called by ctl.rs.
+//! Arguments and answer, the daemon's part, which reads the level as it reads `MILLRACE_LOG`, and
+//! `millrace ctl log-level`. Named in the table of ctl.rs.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use millrace_console::{say, visible};
+use millrace_console::{logging, say, visible};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::Daemon;
-use crate::views::LogLevel;
+use crate::verbs::serve::live::daemon::LiveDaemon;
+use crate::views::{Access, Refusal, Verb};
+
+/// The verb.
+pub const LOG_LEVEL: Verb<LogLevel, LogLevelChange> = Verb::new(
+    "log-level",
+    Access::EverybodyToRead,
+    "the `level` of the log; with `level`, changes it",
+);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,6 +30,26 @@ Examples:
 
 Exit status: 0 if it is set, 2 if the daemon refused.
 ";
+
+/// Level of the log from now on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogLevel {
+    /// A level, or modules with theirs, as `MILLRACE_LOG` has them; none: only tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+}
+
+/// The answer to `log-level`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LogLevelChange {
+    /// The level from now on, in the words of `MILLRACE_LOG`.
+    pub level: String,
+    /// The level before, if it was changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+}
 
 /// Arguments of `ctl log-level`.
 #[derive(Debug, clap::Args)]
@@ -32,13 +62,27 @@ pub struct LogLevelArgs {
     daemon: Daemon,
 }
 
+/// Tells the level of the log, or changes it and says so; for the daemon.
+///
+/// # Errors
+/// `bad-request` if it is none.
+pub fn answer(_daemon: &LiveDaemon, asked: &LogLevel) -> Result<LogLevelChange, Refusal> {
+    let Some(level) = &asked.level else {
+        return Ok(LogLevelChange { level: logging::level(), before: None });
+    };
+    let refused = |error: anyhow::Error| Refusal::new("bad-request", error.to_string());
+    let before = logging::set_level(level).map_err(refused)?;
+    tracing::info!("log level {} from now on, before {}", visible(level), visible(&before));
+    Ok(LogLevelChange { level: level.clone(), before: Some(before) })
+}
+
 /// Shows or sets the level.
 ///
 /// # Errors
 /// If the daemon is not there, or refuses.
 pub fn run(args: &LogLevelArgs) -> Result<ExitCode> {
     let asked = LogLevel { level: args.level.clone() };
-    let answer = args.daemon.connect.client()?.log_level(&asked)?;
+    let answer = args.daemon.connect.client()?.ask(&LOG_LEVEL, &asked)?;
     let level = visible(&answer.level);
     say(&match (&answer.before, args.daemon.json) {
         (_, true) => format!("{}\n", json!(answer)),

@@ -23,6 +23,7 @@ use super::live::dirty_marks::DirtyMarks;
 use super::start::source::Source;
 use crate::config::{self, ServePlan, edit, group};
 use crate::views::reload_report::{ReloadChange, ReloadReport, RunningConfiguration};
+use crate::views::requests::RemovalOptions;
 use crate::views::{AddSection, Refusal, Reload, RemoveSection};
 
 /// Name in messages of a configuration that was changed part by part.
@@ -155,7 +156,7 @@ impl ConfigReloader {
         &self,
         daemon: &LiveDaemon,
         (plan, text): (&mut ServePlan, RunningText),
-        asked: &Reload,
+        asked: RemovalOptions,
     ) -> Result<ReloadReport, Refusal> {
         let fixed = self.fixed.differing(&FixedSettings::of(plan));
         if !fixed.is_empty() {
@@ -174,7 +175,7 @@ impl ConfigReloader {
         adopt_spelling(&mut plan.config, &served);
         let plan = &*plan;
         let difference = ConfigDifference::new(&served, &server.with_open_files(&plan.config));
-        if !difference.removed_volumes.is_empty() && daemon.is_recording() {
+        if !difference.removed_volumes.is_empty() && daemon.recording().is_active() {
             let text = "a trace is being recorded, which keeps drives open: end it first";
             return Err(Refusal::new("busy", text));
         }
@@ -221,7 +222,7 @@ impl ConfigReloader {
         &self,
         daemon: &LiveDaemon,
         edit: impl FnOnce(&str) -> anyhow::Result<String>,
-        asked: &Reload,
+        asked: RemovalOptions,
     ) -> Result<ReloadReport, Refusal> {
         let _change = self.change.lock();
         let mut text = self.with_settings(daemon)?;
@@ -270,20 +271,18 @@ impl Reloader for ConfigReloader {
         let _change = self.change.lock();
         let source = self.source(asked.file.as_deref())?;
         let mut plan = self.plan(&source.name, &source.text, &source.base)?;
-        self.take(daemon, (&mut plan, RunningText::of(&source)), asked)
+        self.take(daemon, (&mut plan, RunningText::of(&source)), asked.options)
     }
 
     fn add(&self, daemon: &LiveDaemon, asked: &AddSection) -> Result<ReloadReport, Refusal> {
         let AddSection { section, name, settings, dry_run } = asked;
         let add = |text: &str| edit::add(text, section, name, settings);
-        self.take_text(daemon, add, &Reload { dry_run: *dry_run, ..Reload::default() })
+        self.take_text(daemon, add, RemovalOptions { dry_run: *dry_run, ..Default::default() })
     }
 
     fn remove(&self, daemon: &LiveDaemon, asked: &RemoveSection) -> Result<ReloadReport, Refusal> {
-        let RemoveSection { section, name, dry_run, disconnect, force } = asked;
-        let (dry_run, disconnect, force) = (*dry_run, *disconnect, *force);
-        let how = Reload { file: None, dry_run, disconnect, force };
-        self.take_text(daemon, |text| edit::remove(text, section, name), &how)
+        let RemoveSection { section, name, options } = asked;
+        self.take_text(daemon, |text| edit::remove(text, section, name), *options)
     }
 
     fn configuration(&self, daemon: &LiveDaemon) -> Result<RunningConfiguration, Refusal> {

@@ -4,21 +4,27 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::views::session::PATIENCE;
-use crate::views::{Refusal, StatsQuery, Verb};
+use crate::views::{Question, Refusal, StatsQuery};
 
 /// Answers `stats` with a long value and `version` with a short one.
 struct Fixed;
 
 impl Answers for Fixed {
-    fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
-        match verb {
-            Verb::Version => Ok(json!("short")),
-            _ => Ok(json!("x".repeat(4 << 20))),
-        }
+    fn greeting(&self) -> Value {
+        json!({ "control": 1 })
+    }
+
+    fn ask(&self, verb: &str, _arguments: Map<String, Value>) -> Result<Question, Refusal> {
+        let answer = match verb {
+            "version" => json!("short"),
+            _ => json!("x".repeat(4 << 20)),
+        };
+        let answer = Box::new(|| Ok(answer));
+        Ok(Question { changes: false, takes_long: false, answer })
     }
 
     fn metrics(&self, _query: StatsQuery) -> String {

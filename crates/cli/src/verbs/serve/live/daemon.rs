@@ -1,22 +1,19 @@
-//! The running daemon as its views see it: answers of the control socket, and metrics.
+//! The running daemon as its views see it.
 //!
-//! Owns handles to the volumes and to the server's counters, and the recording of a trace if there
-//! is one (trace_recording.rs), and lock statistics while they are taken (lock_statistics.rs); has
-//! volumes grow on request (resize.rs). Else counters are read and nothing else, so that whoever
-//! asks costs the I/O threads no more than the transfer of the cache lines that are read. Called by
-//! the thread of `views`; made by `serve` when all stands.
+//! Owns handles to the volumes and to the server's counters, the recording of a trace if there
+//! is one (trace_recording.rs), and lock statistics while they are taken (lock_statistics.rs). Else
+//! counters are read and nothing else, so that a client that asks costs the I/O threads no more
+//! than the transfer of the cache lines that are read. Called by the verbs of verbs/ctl.rs on the
+//! thread of `views`; made by `serve` when all stands.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace::{Server, Space};
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
-use millrace_console::{logging, visible};
 use millrace_exports::nbd::{Observer, ServerStats};
 use millrace_machine::Native;
 use rustix::system::uname;
-use serde::Serialize;
-use serde_json::{Map, Value};
 
 use super::dirty_marks::DirtyMarks;
 use super::failed_requests::drive_problem;
@@ -26,20 +23,18 @@ use super::huge_pages::HugePages;
 use super::lock_statistics::LockStatistics;
 use super::open_files::OpenFilesThread;
 use super::processor_time;
-use super::resize;
 use super::sampler::{Sampler, unix_ms};
 use super::served_lists::{ServedLists, places_before};
 use super::shown_volumes::ShownVolumes;
 use super::trace_recording::TraceRecording;
 use super::volume_settings;
 use crate::views::caches::CacheCounts;
-use crate::views::clients::{Clients, ConnectedClient};
 use crate::views::guests::GuestThread;
+use crate::views::history::History;
 use crate::views::reload_report::{ReloadReport, RunningConfiguration};
-use crate::views::settings::{GroupChange, LogLevelChange};
+use crate::views::settings::GroupChange;
 use crate::views::{
-    self, AddSection, Answers, LogLevel, Refusal, Reload, RemoveSection, SetGroup, StatsQuery,
-    Verb, report,
+    AddSection, HistoryRange, Refusal, Reload, RemoveSection, SetGroup, StatsQuery, report,
 };
 
 /// Seconds of samples in an answer unless more or fewer are asked for.
@@ -119,14 +114,6 @@ impl LiveDaemon {
         Arc::clone(&self.lists.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes another configuration, as its reloader does.
-    ///
-    /// # Errors
-    /// Why not; everything is as before then.
-    pub fn reload(&self, asked: &Reload) -> Result<ReloadReport, Refusal> {
-        self.reloader.reload(self, asked)
-    }
-
     /// Has the views read what is served from now on.
     pub fn follow(&self, server: &Server) {
         self.open_files.start_if_needed(server);
@@ -186,7 +173,7 @@ impl LiveDaemon {
     }
 
     /// The counters that a query asks for.
-    fn report(&self, query: StatsQuery) -> report::Report {
+    pub fn report(&self, query: StatsQuery) -> report::Report {
         let lists = &*self.lists();
         let groups = &lists.servers.groups;
         let shown = ShownVolumes::of(&lists.volumes, query);
@@ -237,7 +224,41 @@ impl LiveDaemon {
 }
 
 impl LiveDaemon {
-    fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
+    /// The volumes that are served.
+    pub fn volumes(&self) -> Vec<Arc<Volume<Native>>> {
+        self.lists().volumes.clone()
+    }
+
+    /// The source of configurations, which changes them.
+    pub fn reloader(&self) -> &dyn Reloader {
+        &*self.reloader
+    }
+
+    /// The marks of dirty caches.
+    pub fn marks(&self) -> &Arc<DirtyMarks> {
+        &self.marks
+    }
+
+    /// The recording of a trace.
+    pub fn recording(&self) -> &TraceRecording {
+        &self.recording
+    }
+
+    /// Lock statistics.
+    pub fn lock_statistics(&self) -> &LockStatistics {
+        &self.lock_statistics
+    }
+
+    /// Samples of the last seconds.
+    pub fn history(&self, range: &HistoryRange) -> History {
+        self.sampler.last(range.seconds.unwrap_or(HISTORY_S))
+    }
+
+    /// Sets what is asked of a group.
+    ///
+    /// # Errors
+    /// As [`group_settings::set`].
+    pub fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
         let lists = self.lists();
         let groups = &lists.servers.groups;
         let sets = |key: &str| asked.settings.contains_key(key);
@@ -251,31 +272,14 @@ impl LiveDaemon {
         group_settings::set(groups, asked, warn)
     }
 
-    fn clients(&self) -> Clients {
-        let servers = &self.lists().servers;
-        let clients = servers.nbd.as_ref().map(Observer::clients).unwrap_or_default();
-        let named = clients.into_iter().map(|one| ConnectedClient::new(one, &servers.groups));
-        Clients { clients: named.collect() }
-    }
-
-    fn disconnect(&self, number: u16) -> Result<ConnectedClient, Refusal> {
-        let servers = &self.lists().servers;
-        let gone = servers.nbd.as_ref().and_then(|nbd| nbd.disconnect(number));
-        let gone = gone.map(|client| ConnectedClient::new(client, &servers.groups));
-        gone.ok_or_else(|| {
-            let text = format!("there is no client {number}; `millrace ctl clients` shows them");
-            Refusal::new("not-found", text)
-        })
-    }
-
-    /// The marks of dirty caches.
-    pub fn marks(&self) -> &Arc<DirtyMarks> {
-        &self.marks
-    }
-
-    /// Returns true if a trace is being recorded.
-    pub fn is_recording(&self) -> bool {
-        self.recording.is_active()
+    /// A line for each drive that is not well.
+    pub fn problems(&self) -> Vec<String> {
+        let lists = &*self.lists();
+        let drives = lists.disks().zip(failed_last_minute(lists));
+        let problem = |(disk, failed): (&Arc<Disk<Native>>, u64)| {
+            drive_problem(disk.name(), failed, disk.failures().trouble.as_deref())
+        };
+        drives.filter_map(problem).collect()
     }
 }
 
@@ -295,69 +299,9 @@ fn guests(lists: &ServedLists) -> Vec<GuestThread> {
         .collect()
 }
 
-impl Answers for LiveDaemon {
-    fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
-        let volumes = || self.lists().volumes.clone();
-        match verb {
-            Verb::Version => Ok(views::greeting()),
-            Verb::Stats(query) => value(self.report(*query)),
-            Verb::Clients => value(self.clients()),
-            Verb::Disconnect(asked) => self.disconnect(asked.client).and_then(value),
-            Verb::History(range) => value(self.sampler.last(range.seconds.unwrap_or(HISTORY_S))),
-            Verb::TraceStart(start) => self.recording.start(&volumes(), start).map(nothing),
-            Verb::TraceStatus => self.recording.status().and_then(value),
-            Verb::TraceStop => self.recording.stop().and_then(value),
-            Verb::LocksStart => self.lock_statistics.start(&volumes()).map(nothing),
-            Verb::LocksStatus => self.lock_statistics.status().and_then(value),
-            Verb::LocksStop => self.lock_statistics.stop().and_then(value),
-            Verb::Resize(asked) => resize::resize(&volumes(), &asked.volume).and_then(value),
-            Verb::Acknowledge(asked) => self.marks.acknowledge(&asked.volume).map(nothing),
-            Verb::Set(asked) => volume_settings::set(&volumes(), asked).and_then(value),
-            Verb::SetGroup(asked) => self.set_group(asked).and_then(value),
-            Verb::LogLevel(asked) => log_level(asked).and_then(value),
-            Verb::Reload(asked) => self.reload(asked).and_then(value),
-            Verb::Add(asked) => self.reloader.add(self, asked).and_then(value),
-            Verb::Remove(asked) => self.reloader.remove(self, asked).and_then(value),
-            Verb::Configuration => self.reloader.configuration(self).and_then(value),
-        }
-    }
-
-    fn metrics(&self, query: StatsQuery) -> String {
-        views::prometheus(&self.report(query))
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let lists = &*self.lists();
-        let drives = lists.disks().zip(failed_last_minute(lists));
-        let problem = |(disk, failed): (&Arc<Disk<Native>>, u64)| {
-            drive_problem(disk.name(), failed, disk.failures().trouble.as_deref())
-        };
-        drives.filter_map(problem).collect()
-    }
-}
-
 /// A drive with the scheduler that it had at the start.
 fn configured((drive, scheduler): (report::Drive, &&'static str)) -> report::Drive {
     report::Drive { scheduler_configured: (*scheduler).to_owned(), ..drive }
-}
-
-/// Tells the level of the log, or changes it and says so.
-fn log_level(asked: &LogLevel) -> Result<LogLevelChange, Refusal> {
-    let Some(level) = &asked.level else {
-        return Ok(LogLevelChange { level: logging::level(), before: None });
-    };
-    let refused = |error: anyhow::Error| Refusal::new("bad-request", error.to_string());
-    let before = logging::set_level(level).map_err(refused)?;
-    tracing::info!("log level {} from now on, before {}", visible(level), visible(&before));
-    Ok(LogLevelChange { level: level.clone(), before: Some(before) })
-}
-
-fn nothing((): ()) -> Value {
-    Value::Object(Map::new())
-}
-
-fn value(answer: impl Serialize) -> Result<Value, Refusal> {
-    serde_json::to_value(answer).map_err(|error| Refusal::new("internal", error.to_string()))
 }
 
 fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
