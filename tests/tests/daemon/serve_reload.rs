@@ -186,7 +186,7 @@ fn an_export_in_use_goes_only_when_its_clients_may_be_disconnected() {
     let guest = UnixStream::connect(daemon.dir().join("vm")).unwrap();
     let both_told = || {
         let said = refused(&daemon, &kept, &[]);
-        let guest_is_told = said.contains("export g is in use by whoever is connected");
+        let guest_is_told = said.contains("export g is in use by client 50000 (process ");
         (guest_is_told && said.contains("export other is in use by client ")).then_some(())
     };
     poll_within(Duration::from_secs(5), both_told).unwrap();
@@ -424,7 +424,7 @@ fn an_export_that_loses_the_way_of_its_clients_is_in_use() {
     let guest = UnixStream::connect(daemon.dir().join("vm")).unwrap();
     let is_refused = || {
         let said = refused(&daemon, &(kept.clone() + &both.replace(guests, "")), &["--dry-run"]);
-        said.contains("export both is in use by whoever").then_some(())
+        said.contains("export both is in use by client 50000 (process ").then_some(())
     };
     poll_within(Duration::from_secs(5), is_refused).unwrap();
     client.write(0, &[1; 512]).unwrap();
