@@ -386,14 +386,28 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     done("add group gold weight=300");
     done("set group gold weight=400");
     refused("add group gold", "group \"gold\" is there already");
+    done("set kept scheduler=fair");
+    let unsaved = "millrace.toml, until `millrace ctl save` or `reload`:\n  + drive new\n  + volume \
+                   new\n  + group gold\n  + export new\n  ~ drive kept scheduler none -> fair\n";
+    assert!(done("get").ends_with(unsaved), "{}", done("get"));
+    assert!(done("get group gold").ends_with("`reload`:\n  + group gold\n"));
+    let get = done("get kept --json");
+    let get: Value = serde_json::from_str(&get).unwrap();
+    assert_eq!(get["unsaved"]["changes"][0]["detail"], "scheduler none -> fair");
+    done("set kept scheduler=none");
     assert_eq!(fs::read_to_string(&file).unwrap(), config, "nothing is written unasked");
     connect(&daemon, "new").write(0, &[5; 4096]).unwrap();
     done("save");
+    assert!(!done("get").contains("changed since"), "the file has all");
     let saved = fs::read_to_string(&file).unwrap();
     assert!(saved.starts_with("# by hand\n") && saved.contains("weight = 400"), "{saved}");
     assert!(done("reload").contains("nothing to change"));
     fs::write(&file, saved.clone() + "# edited\n").unwrap();
     refused("save", "edited since the daemon read it");
+    fs::rename(&file, daemon.dir().join("away")).unwrap();
+    let said = done("get");
+    assert!(said.contains("\nnot compared with the configuration file: "), "{said}");
+    fs::rename(daemon.dir().join("away"), &file).unwrap();
     done("save copy.toml");
     refused("save copy.toml", "this file is there already");
     refused("save /tmp/millrace-elsewhere.toml", "save it there");

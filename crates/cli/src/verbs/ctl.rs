@@ -30,7 +30,7 @@ use crate::verbs::serve::live::daemon::LiveDaemon;
 use crate::verbs::serve::live::volume_settings;
 use crate::views::requests::{
     ADD, CONFIGURATION, HISTORY, LOCKS_START, LOCKS_STATUS, LOCKS_STOP, NoAnswer, RELOAD, REMOVE,
-    SET, SET_GROUP, STATS, TRACE_START, TRACE_STATUS, TRACE_STOP, VERSION,
+    SET, SET_GROUP, STATS, TRACE_START, TRACE_STATUS, TRACE_STOP, UNSAVED, VERSION,
 };
 use crate::views::{self, Answers, ControlVerb, Question, Refusal, StatsQuery};
 
@@ -123,6 +123,7 @@ pub fn control_verbs() -> Vec<ControlVerb<LiveDaemon>> {
         Row::new(ADD, |daemon, asked| daemon.reloader().add(daemon, asked)),
         Row::new(REMOVE, |daemon, asked| daemon.reloader().remove(daemon, asked)),
         Row::new(CONFIGURATION, |daemon, _| daemon.reloader().configuration(daemon)),
+        Row::new(UNSAVED, |daemon, _| Ok(daemon.reloader().unsaved(daemon))),
     ]
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use super::history::History;
 use super::locks::Locks;
 use super::protocol::{Access, Verb};
-use super::reload_report::{ReloadReport, RunningConfiguration};
+use super::reload_report::{ReloadReport, RunningConfiguration, UnsavedChanges};
 use super::report::{Report, TraceStatus};
 use super::settings::{GroupChange, VolumeChange};
 
@@ -81,6 +81,13 @@ pub const REMOVE: Verb<RemoveSection, ReloadReport> = Verb::new(
 .long();
 pub const CONFIGURATION: Verb<NoArguments, RunningConfiguration> =
     Verb::new("configuration", Access::Admins, "the configuration of now as TOML");
+
+pub const UNSAVED: Verb<NoArguments, UnsavedChanges> = Verb::new(
+    "unsaved",
+    Access::Everybody,
+    "the difference between the configuration file and the configuration of now",
+)
+.long();
 
 /// Arguments of a verb that takes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

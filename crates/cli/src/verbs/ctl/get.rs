@@ -1,7 +1,7 @@
 //! `millrace ctl get`: settings of volumes and groups as they are now.
 //!
-//! Prints what `stats` has of them, or with `--toml` lines for the configuration (toml.rs). Called
-//! by ctl.rs.
+//! Prints what `stats` has of them and what differs from the configuration file, or with `--toml`
+//! lines for the configuration (toml.rs). Called by ctl.rs.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 
 use super::{Daemon, groups, toml};
 use crate::views::StatsQuery;
+use crate::views::reload_report::UnsavedChanges;
 use crate::views::report::{Drive, Report, Volume};
-use crate::views::requests::STATS;
+use crate::views::requests::{NoArguments, STATS, UNSAVED};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +23,9 @@ Examples:
   millrace ctl get groups         all groups, those of single clients too
   millrace ctl get group gold
   millrace ctl get --toml         groups, and schedulers that were set, as the configuration has them
+
+The last lines say what differs from the daemon's configuration file: ~ for a setting, with the \
+file's on the left of the arrow, + for what is not in the file, - for what is there only.
 ";
 
 /// Arguments of `ctl get`.
@@ -43,7 +47,8 @@ pub struct GetArgs {
 /// # Errors
 /// If the daemon is not there, or has no such volume or group.
 pub fn run(args: &GetArgs) -> Result<ExitCode> {
-    let report = args.daemon.connect.client()?.ask(&STATS, &StatsQuery::ALL)?;
+    let mut client = args.daemon.connect.client()?;
+    let report = client.ask(&STATS, &StatsQuery::ALL)?;
     let target: Vec<&str> = args.target.iter().map(String::as_str).collect();
     let (volumes, shown) = match target[..] {
         [] => (report.volumes.iter().collect(), report.groups.iter().collect()),
@@ -57,14 +62,17 @@ pub fn run(args: &GetArgs) -> Result<ExitCode> {
         say(&toml::lines(&report)?);
         return Ok(ExitCode::SUCCESS);
     }
+    let unsaved = client.knows(UNSAVED.name).then(|| client.ask(&UNSAVED, &NoArguments {}));
+    let unsaved = unsaved.transpose()?.map(|unsaved| of_target(unsaved, &report, &target));
     if args.daemon.json {
         let volumes: Vec<Value> = volumes.iter().map(|one| volume_json(&report, one)).collect();
-        let answer = match (target.len(), &volumes[..]) {
+        let mut answer = match (target.len(), &volumes[..]) {
             (1, [volume]) => volume.clone(),
             (2, _) => json!(shown[0]),
             (1, _) => json!({ "groups": shown }),
             _ => json!({ "volumes": volumes, "groups": shown }),
         };
+        answer["unsaved"] = json!(unsaved);
         say(&format!("{answer}\n"));
         return Ok(ExitCode::SUCCESS);
     }
@@ -74,9 +82,25 @@ pub fn run(args: &GetArgs) -> Result<ExitCode> {
         _ if shown.is_empty() => String::new(),
         _ => groups::table(&shown),
     });
+    let unsaved = unsaved.map(|unsaved| unsaved.text()).unwrap_or_default();
+    text.extend(unsaved.lines().map(|line| format!("{}\n", visible(line))));
     say(&text);
     groups::warn(shown.iter().flat_map(|group| &group.warnings));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The part of what is not saved that belongs to a target of `get`.
+fn of_target(mut unsaved: UnsavedChanges, report: &Report, target: &[&str]) -> UnsavedChanges {
+    unsaved.changes.retain(|change| match (target, change.section.as_str()) {
+        ([], _) | (["groups"], "group") => true,
+        (["group", name], "group") | ([name], "volume") => change.name == *name,
+        ([name], "drive") => {
+            let is_it = |drive: &Drive| drive.name == change.name && drive.volume == *name;
+            report.drives.iter().any(is_it)
+        }
+        _ => false,
+    });
+    unsaved
 }
 
 /// The volume of a name.

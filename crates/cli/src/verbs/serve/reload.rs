@@ -22,7 +22,9 @@ use super::live::daemon::{LiveDaemon, Reloader};
 use super::live::dirty_marks::DirtyMarks;
 use super::start::source::Source;
 use crate::config::{self, ServePlan, edit, group};
-use crate::views::reload_report::{ReloadChange, ReloadReport, RunningConfiguration};
+use crate::views::reload_report::{
+    ReloadChange, ReloadReport, RunningConfiguration, UnsavedChanges,
+};
 use crate::views::requests::RemovalOptions;
 use crate::views::{AddSection, Refusal, Reload, RemoveSection};
 
@@ -217,6 +219,19 @@ impl ConfigReloader {
         Ok(report)
     }
 
+    /// The differences of what is served from its file, with nothing of them that only admins may
+    /// know: addresses, and paths of sockets.
+    fn changes_since_file(&self, served: &ServeConfig) -> Result<Vec<ReloadChange>, Refusal> {
+        let source = self.source(None)?;
+        let mut plan = self.plan(&source.name, &source.text, &source.base)?;
+        adopt_spelling(&mut plan.config, served);
+        let mut changes = changes(&ConfigDifference::new(&plan.config, served));
+        changes.retain(|change| change.section != "listener");
+        let exports = changes.iter_mut().filter(|change| change.section == "export");
+        exports.for_each(|export| export.detail.clear());
+        Ok(changes)
+    }
+
     /// Makes the daemon serve its configuration with an edit.
     fn take_text(
         &self,
@@ -283,6 +298,17 @@ impl Reloader for ConfigReloader {
     fn remove(&self, daemon: &LiveDaemon, asked: &RemoveSection) -> Result<ReloadReport, Refusal> {
         let RemoveSection { section, name, options } = asked;
         self.take_text(daemon, |text| edit::remove(text, section, name), *options)
+    }
+
+    fn unsaved(&self, daemon: &LiveDaemon) -> UnsavedChanges {
+        let served = daemon.server().as_ref().map(Server::config).unwrap_or_default();
+        let file = self.running().file.as_ref().map(|file| file.display().to_string());
+        let (changes, problem) = match (self.changes_since_file(&served), &file) {
+            (_, None) => (Vec::new(), "the daemon has no configuration file".to_owned()),
+            (Ok(changes), _) => (changes, String::new()),
+            (Err(refusal), _) => (Vec::new(), refusal.message.replace('\n', "; ")),
+        };
+        UnsavedChanges { file, changes, problem }
     }
 
     fn configuration(&self, daemon: &LiveDaemon) -> Result<RunningConfiguration, Refusal> {

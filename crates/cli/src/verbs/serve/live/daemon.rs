@@ -31,7 +31,7 @@ use super::volume_settings;
 use crate::views::caches::CacheCounts;
 use crate::views::guests::GuestThread;
 use crate::views::history::History;
-use crate::views::reload_report::{ReloadReport, RunningConfiguration};
+use crate::views::reload_report::{ReloadReport, RunningConfiguration, UnsavedChanges};
 use crate::views::settings::GroupChange;
 use crate::views::{
     AddSection, HistoryRange, Refusal, Reload, RemoveSection, SetGroup, StatsQuery, report,
@@ -68,6 +68,9 @@ pub trait Reloader: Send + Sync {
     /// # Errors
     /// If it cannot be written as TOML.
     fn configuration(&self, daemon: &LiveDaemon) -> Result<RunningConfiguration, Refusal>;
+
+    /// Compares what a daemon serves now with its configuration file as that is now.
+    fn unsaved(&self, daemon: &LiveDaemon) -> UnsavedChanges;
 }
 
 /// What runs, for the views: they read and change it through the lists of the moment.
