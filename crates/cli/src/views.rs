@@ -4,10 +4,11 @@
 //! requests.rs the verbs with their arguments, report.rs what the counters look like on it
 //! (groups.rs those of groups, caches.rs those of caches, locks.rs those of locks, history.rs
 //! samples of the last hour), prometheus.rs the same for Prometheus; thread.rs serves both sockets
-//! from one thread that sleeps when nobody asks, session.rs is one client of it, http.rs the little
-//! of HTTP that it speaks. client.rs is the other end of the control socket. `serve` starts the
-//! thread and answers ([`Answers`]) with the table of verbs/ctl.rs. Nothing here is on the way of
-//! an I/O: counters are read, never written. The protocol is described in docs/control.md.
+//! from one thread that sleeps when nobody asks (metrics_listener.rs is one of them, which may
+//! change), session.rs is one client of it, http.rs the little of HTTP that it speaks. client.rs is
+//! the other end of the control socket. `serve` starts the thread and answers ([`Answers`]) with
+//! the table of verbs/ctl.rs. Nothing here is on the way of an I/O: counters are read, never
+//! written. The protocol is described in docs/control.md.
 
 pub mod caches;
 pub mod client;
@@ -17,6 +18,7 @@ pub mod guests;
 pub mod history;
 mod http;
 pub mod locks;
+pub mod metrics_listener;
 mod prometheus;
 mod protocol;
 pub mod reload_report;

@@ -4,6 +4,8 @@
 //! `stat --json`, and by the files that the daemon has open. Each test runs the real binary.
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -538,4 +540,55 @@ fn a_stuck_volume_keeps_nobody_from_asking_and_goes_by_force() {
     let mut other = connect(&daemon, "kept");
     other.write(0, &[1; 512]).unwrap();
     daemon.kill9();
+}
+
+#[test]
+fn metrics_come_move_and_go_and_an_address_in_use_changes_nothing() {
+    let config = |metrics: &str| server("auto") + metrics + &volume("kept");
+    let mut daemon = served(&config(""));
+    let free_port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let key = |address: SocketAddr| format!("metrics = \"{address}\"\n");
+    let page = |address: SocketAddr| -> Option<String> {
+        let mut socket = TcpStream::connect(address).ok()?;
+        socket.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").ok()?;
+        let mut text = String::new();
+        socket.read_to_string(&mut text).ok()?;
+        Some(text)
+    };
+    let has_page = |address| page(address).is_some_and(|text| text.contains("millrace_uptime"));
+    let (first, second) = (free_port(), free_port());
+    let mut client = connect(&daemon, "kept");
+    let said = reload_to(&daemon, &config(&key(first)));
+    assert!(said.starts_with(&format!("~ server metrics none -> {first}\n")), "{said}");
+    assert!(has_page(first));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let in_use = taken.local_addr().unwrap();
+    let other = config(&key(in_use)) + &volume("other");
+    let said = refused(&daemon, &other, &[]);
+    let problem = format!("millrace.toml:5: metrics: {in_use}: in use by another server");
+    assert!(said.contains(&problem), "{said}");
+    assert!(has_page(first) && names(&daemon)[0] == ["kept"]);
+    // A part that cannot be served takes nothing else along.
+    let broken = config(&key(second)) + &volume("other").replace(",size=8m", "");
+    assert!(refused(&daemon, &broken, &[]).contains("other.img"));
+    assert!(has_page(first) && page(second).is_none());
+    fs::write(daemon.dir().join("millrace.toml"), config(&key(second))).unwrap();
+    let said = succeed(&mut reload(&daemon, &["--dry-run"]));
+    assert!(said.starts_with(&format!("~ server metrics {first} -> {second}\n")), "{said}");
+    assert!(has_page(first) && page(second).is_none());
+    succeed(&mut reload(&daemon, &[]));
+    let is_closed = |address: SocketAddr| {
+        let refused = || TcpStream::connect(address).is_err().then_some(());
+        poll_within(Duration::from_secs(5), refused)
+    };
+    assert!(has_page(second) && is_closed(first).is_some());
+    let everywhere = SocketAddr::from(([0, 0, 0, 0], second.port()));
+    let said = refused(&daemon, &config(&key(everywhere)), &[]);
+    assert!(said.contains("reload without metrics first"), "{said}");
+    let said = reload_to(&daemon, &config(""));
+    assert!(said.starts_with(&format!("~ server metrics {second} -> none\n")), "{said}");
+    assert!(is_closed(second).is_some());
+    client.write(0, &[1; 512]).unwrap();
+    assert!(daemon.stdout().contains(&format!("metrics at http://{second}/metrics\n")));
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }

@@ -86,7 +86,7 @@ impl ReloadReport {
 pub struct ReloadChange {
     /// `+` for one that comes, `-` for one that goes, `~` for one that changes.
     pub change: String,
-    /// Its section: drive, volume, export, group, listener or controller.
+    /// Its section: drive, volume, export, group, listener, controller or server.
     pub section: String,
     /// Its name.
     pub name: String,

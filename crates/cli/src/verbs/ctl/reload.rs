@@ -25,8 +25,8 @@ Examples:
 Prints a line for each part that comes (+), goes (-) or changes (~). Volumes, drives, exports, \
 addresses, groups and controllers come and go; weights, limits and schedulers change; clients of \
 exports that stay notice nothing. It is all or nothing: if a drive cannot be opened, a socket not \
-bound, or a volume that goes not be flushed, everything is as before. [server] threads, backend, \
-limits, and where the daemon is asked change with a restart only.
+bound, or a volume that goes not be flushed, everything is as before. [server] metrics may come, go \
+and change; threads, backend, limits and control change with a restart only.
 Exit status: 0 if the configuration is served (with --dry-run: could be), 2 if the daemon refused.
 ";
 

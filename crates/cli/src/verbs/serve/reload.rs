@@ -13,15 +13,17 @@ use millrace::{
     ConfigDifference, ExportConfig, Listen, MoreVolumes, ReloadError, ReloadOptions, ServeConfig,
     Server, Spec, VhostSocket, VolumeConfig, Words,
 };
+use millrace_console::say;
 use millrace_drives::file_place;
 use millrace_exports::SocketAccess;
 use millrace_reactor::Backend;
 
-use super::check::{lost_file, start_error, warnings};
+use super::check::{lost_file, start_error, view_sockets, warnings};
 use super::live::daemon::{LiveDaemon, Reloader};
 use super::live::dirty_marks::DirtyMarks;
 use super::start::source::Source;
 use crate::config::{self, ServePlan, edit, group};
+use crate::views::metrics_listener::BoundAddress;
 use crate::views::reload_report::{
     ReloadChange, ReloadReport, RunningConfiguration, UnsavedChanges,
 };
@@ -39,9 +41,19 @@ pub struct ConfigReloader {
     change: Mutex<()>,
     /// Where relative paths of its configuration lay at the start.
     base: PathBuf,
-    threads: Option<u16>,
-    backend: Option<Backend>,
+    flags: StartFlags,
     fixed: FixedSettings,
+}
+
+/// Settings that flags of the start say, whatever a configuration says.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StartFlags {
+    /// `--threads`.
+    pub threads: Option<u16>,
+    /// `--backend`.
+    pub backend: Option<Backend>,
+    /// `--metrics`.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// The text of what is served, but for what `ctl set` has changed.
@@ -62,7 +74,6 @@ struct FixedSettings {
     control: String,
     control_access: Option<SocketAccess>,
     control_admin_group: Option<u32>,
-    metrics: Option<SocketAddr>,
     state: Option<PathBuf>,
 }
 
@@ -75,7 +86,6 @@ impl FixedSettings {
                 .map_or_else(String::new, |one| format!("{:?}", one.value)),
             control_access: plan.control_access.as_ref().map(|one| one.value.clone()),
             control_admin_group: plan.control_admin_group.as_ref().map(|one| one.value),
-            metrics: plan.metrics.as_ref().map(|one| one.value),
             state: plan.state.as_ref().map(|one| one.value.clone()),
         }
     }
@@ -89,7 +99,6 @@ impl FixedSettings {
                 self.control_access != other.control_access,
             ),
             ("control-admin-group", self.control_admin_group != other.control_admin_group),
-            ("metrics", self.metrics != other.metrics),
             ("state", self.state != other.state),
         ];
         keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
@@ -98,16 +107,11 @@ impl FixedSettings {
 
 impl ConfigReloader {
     /// Of a daemon that serves this plan, made of this source and of arguments that go before it.
-    pub fn new(
-        source: &Source,
-        plan: &ServePlan,
-        threads: Option<u16>,
-        backend: Option<Backend>,
-    ) -> ConfigReloader {
+    pub fn new(source: &Source, plan: &ServePlan, flags: StartFlags) -> ConfigReloader {
         let running = RunningText::of(source);
         let (running, base) = (Mutex::new(running), source.base.clone());
         let (change, fixed) = (Mutex::default(), FixedSettings::of(plan));
-        ConfigReloader { running, change, base, threads, backend, fixed }
+        ConfigReloader { running, change, base, flags, fixed }
     }
 
     fn running(&self) -> MutexGuard<'_, RunningText> {
@@ -134,8 +138,8 @@ impl ConfigReloader {
         let plan = config::load(name, text, base);
         let mut plan = plan.map_err(|problems| Refusal::new("bad-config", problems.to_string()))?;
         let server = &mut plan.config.server;
-        server.threads = self.threads.unwrap_or(server.threads);
-        server.backend = self.backend.unwrap_or(server.backend);
+        server.threads = self.flags.threads.unwrap_or(server.threads);
+        server.backend = self.flags.backend.unwrap_or(server.backend);
         Ok(plan)
     }
 
@@ -181,6 +185,7 @@ impl ConfigReloader {
             let text = "a trace is being recorded, which keeps drives open: end it first";
             return Err(Refusal::new("busy", text));
         }
+        let metrics = self.prepare_metrics(plan, daemon)?;
         let marks = daemon.marks();
         let options = ReloadOptions {
             dry_run: asked.dry_run,
@@ -203,32 +208,74 @@ impl ConfigReloader {
                 other => other.to_string(),
             })
         })?;
+        let metrics_change = self.metrics_change(plan, daemon);
         let report = ReloadReport {
             file: plan.file.clone(),
             dry_run: asked.dry_run,
-            changes: changes(&reloaded.difference),
+            changes: changes(&reloaded.difference).into_iter().chain(metrics_change).collect(),
             warnings: plan.warnings.iter().cloned().chain(reloaded.warnings).collect(),
         };
         if !asked.dry_run {
             daemon.follow(server);
             marks.remove(|name| server.configured().volume_number(name).is_none());
-            warnings::on_plan(plan, None);
+            if let Some(bound) = metrics {
+                if let Some(bound) = &bound {
+                    say(&view_sockets::describe_metrics(bound.real()));
+                }
+                daemon.metrics().replace(bound);
+            }
+            warnings::on_plan(plan, self.flags.metrics);
             log(&report, &reloaded.notes);
             *self.running() = text;
         }
         Ok(report)
     }
 
+    /// The address of metrics of a plan.
+    fn metrics_of(&self, plan: &ServePlan) -> Option<SocketAddr> {
+        view_sockets::metrics(plan, self.flags.metrics).map(|(address, ..)| address)
+    }
+
+    /// The change of the address of metrics to that of a plan.
+    fn metrics_change(&self, plan: &ServePlan, daemon: &LiveDaemon) -> Option<ReloadChange> {
+        let (before, now) = (daemon.metrics().address(), self.metrics_of(plan));
+        (before != now).then(|| metrics_change(before, now))
+    }
+
+    /// Binds the address of metrics of a plan if that changes; `Some(None)` if it is to go.
+    fn prepare_metrics(
+        &self,
+        plan: &ServePlan,
+        daemon: &LiveDaemon,
+    ) -> Result<Option<Option<BoundAddress>>, Refusal> {
+        if self.metrics_of(plan) == daemon.metrics().address() {
+            return Ok(None);
+        }
+        let port = |address: Option<SocketAddr>| address.map(|address| address.port());
+        let is_same_port = port(self.metrics_of(plan)) == port(daemon.metrics().address());
+        let bound = view_sockets::bind_metrics(plan, self.flags.metrics);
+        bound.map(Some).map_err(|problems| {
+            let hint = match is_same_port {
+                true => ", or reload without metrics first: they have this port now",
+                false => "",
+            };
+            Refusal::new("refused", format!("{problems}{hint}"))
+        })
+    }
+
     /// The differences of what is served from its file, with nothing of them that only admins may
     /// know: addresses, and paths of sockets.
-    fn changes_since_file(&self, served: &ServeConfig) -> Result<Vec<ReloadChange>, Refusal> {
+    fn changes_since_file(&self, daemon: &LiveDaemon) -> Result<Vec<ReloadChange>, Refusal> {
+        let served = daemon.server().as_ref().map(Server::config).unwrap_or_default();
         let source = self.source(None)?;
         let mut plan = self.plan(&source.name, &source.text, &source.base)?;
-        adopt_spelling(&mut plan.config, served);
-        let mut changes = changes(&ConfigDifference::new(&plan.config, served));
+        adopt_spelling(&mut plan.config, &served);
+        let mut changes = changes(&ConfigDifference::new(&plan.config, &served));
         changes.retain(|change| change.section != "listener");
         let exports = changes.iter_mut().filter(|change| change.section == "export");
         exports.for_each(|export| export.detail.clear());
+        let (in_file, now) = (self.metrics_of(&plan), daemon.metrics().address());
+        changes.extend((in_file != now).then(|| metrics_change(in_file, now)));
         Ok(changes)
     }
 
@@ -301,9 +348,8 @@ impl Reloader for ConfigReloader {
     }
 
     fn unsaved(&self, daemon: &LiveDaemon) -> UnsavedChanges {
-        let served = daemon.server().as_ref().map(Server::config).unwrap_or_default();
         let file = self.running().file.as_ref().map(|file| file.display().to_string());
-        let (changes, problem) = match (self.changes_since_file(&served), &file) {
+        let (changes, problem) = match (self.changes_since_file(daemon), &file) {
             (_, None) => (Vec::new(), "the daemon has no configuration file".to_owned()),
             (Ok(changes), _) => (changes, String::new()),
             (Err(refusal), _) => (Vec::new(), refusal.message.replace('\n', "; ")),
@@ -453,6 +499,15 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
         lines.push(ReloadChange { detail, ..ReloadChange::new('~', "group", &now.name) });
     }
     lines
+}
+
+/// Another address of metrics as a line.
+fn metrics_change(before: Option<SocketAddr>, now: Option<SocketAddr>) -> ReloadChange {
+    let word = |address: Option<SocketAddr>| {
+        address.map_or_else(|| "none".to_owned(), |address| address.to_string())
+    };
+    let detail = format!("{} -> {}", word(before), word(now));
+    ReloadChange { detail, ..ReloadChange::new('~', "server", "metrics") }
 }
 
 /// Keys of an export that change.

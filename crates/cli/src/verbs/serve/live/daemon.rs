@@ -31,6 +31,7 @@ use super::volume_settings;
 use crate::views::caches::CacheCounts;
 use crate::views::guests::GuestThread;
 use crate::views::history::History;
+use crate::views::metrics_listener::MetricsListener;
 use crate::views::reload_report::{ReloadReport, RunningConfiguration, UnsavedChanges};
 use crate::views::settings::GroupChange;
 use crate::views::{
@@ -83,6 +84,7 @@ pub struct LiveDaemon {
     recording: TraceRecording,
     lock_statistics: LockStatistics,
     marks: Arc<DirtyMarks>,
+    metrics: Arc<MetricsListener>,
     huge_pages: HugePages,
     sampler: Sampler,
     open_files: OpenFilesThread,
@@ -92,7 +94,7 @@ impl LiveDaemon {
     /// A daemon that begins to serve.
     pub fn new(
         server: Server,
-        (marks, reloader): (Arc<DirtyMarks>, Box<dyn Reloader>),
+        (marks, reloader, metrics): (Arc<DirtyMarks>, Box<dyn Reloader>, Arc<MetricsListener>),
     ) -> Arc<LiveDaemon> {
         let daemon = Arc::new_cyclic(|daemon| LiveDaemon {
             open_files: OpenFilesThread::new(daemon),
@@ -103,6 +105,7 @@ impl LiveDaemon {
             recording: TraceRecording::default(),
             lock_statistics: LockStatistics::default(),
             marks,
+            metrics,
             huge_pages: HugePages::default(),
             sampler: Sampler::new(),
         });
@@ -240,6 +243,11 @@ impl LiveDaemon {
     /// The marks of dirty caches.
     pub fn marks(&self) -> &Arc<DirtyMarks> {
         &self.marks
+    }
+
+    /// The place of the metrics page.
+    pub fn metrics(&self) -> &MetricsListener {
+        &self.metrics
     }
 
     /// The recording of a trace.
