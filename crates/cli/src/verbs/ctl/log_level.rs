@@ -55,8 +55,8 @@ pub struct LogLevelChange {
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LogLevelArgs {
-    /// off, error, warn, info, debug or trace, or MODULE=LEVEL with commas between; nothing: show
-    /// the level that holds now
+    /// off, error, warn, info, debug or trace, or MODULE=LEVEL with commas between (modules begin
+    /// with millrace, millrace_console or millrace_exports); nothing: show the level of now
     level: Option<String>,
     #[command(flatten)]
     daemon: Daemon,
@@ -90,4 +90,46 @@ pub fn run(args: &LogLevelArgs) -> Result<ExitCode> {
         (None, false) => format!("log level {level}\n"),
     });
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    /// The Rust files below a folder.
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let files = entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
+    }
+
+    #[test]
+    fn the_crates_that_log_are_those_that_a_level_can_be_set_for() {
+        let macros = ["error!", "warn!", "info!", "debug!", "trace!"];
+        let logs = |path: &PathBuf| {
+            let text = fs::read_to_string(path).unwrap();
+            macros.iter().any(|name| text.contains(&format!("tracing::{name}(")))
+        };
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut logging = Vec::new();
+        for folder in fs::read_dir(crates).unwrap().map(|entry| entry.unwrap().path()) {
+            if folder.is_dir() && files(&folder.join("src")).iter().any(logs) {
+                let name = folder.file_name().unwrap().to_str().unwrap();
+                logging.push(format!("millrace_{name}").replace("millrace_cli", "millrace"));
+            }
+        }
+        logging.sort();
+        assert_eq!(logging, logging::LOGGING_CRATES);
+    }
+
+    #[test]
+    fn a_module_that_is_none_is_refused_with_the_nearest() {
+        let refused = logging::set_level("info,millrace_export::nbd=debug").unwrap_err();
+        let text = "there is no module millrace_export::nbd; there are millrace, \
+                    millrace_console, millrace_exports; did you mean \"millrace_exports\"?";
+        assert_eq!(refused.to_string(), text);
+    }
 }
