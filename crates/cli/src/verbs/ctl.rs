@@ -23,11 +23,13 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
-use serde_json::{Map, Value};
+use millrace_console::{ERROR, say};
+use serde_json::{Map, Value, json};
 
 use crate::verbs::connect::Connect;
 use crate::verbs::serve::live::daemon::LiveDaemon;
 use crate::verbs::serve::live::volume_settings;
+use crate::views::client::DaemonRefusal;
 use crate::views::requests::{
     ADD, CONFIGURATION, HISTORY, LOCKS_START, LOCKS_STATUS, LOCKS_STOP, NoAnswer, RELOAD, REMOVE,
     SET, SET_GROUP, STATS, TRACE_START, TRACE_STATUS, TRACE_STOP, UNSAVED, VERSION,
@@ -90,7 +92,7 @@ enum Request {
 struct Daemon {
     #[command(flatten)]
     connect: Connect,
-    /// Print one line of JSON
+    /// Print one line of JSON, also of an error
     #[arg(long)]
     json: bool,
 }
@@ -177,30 +179,45 @@ fn pair(text: &str, example: &str) -> Result<(String, String)> {
 /// Asks, and says what came of it.
 ///
 /// # Errors
-/// If the daemon is not there, or refuses.
+/// If the daemon is not there, or refuses; with `--json` that is printed and no error.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    match &args.request {
-        Request::Resize(args) => resize::run(args),
-        Request::Set(args) => set::run(args),
-        Request::Get(args) => get::run(args),
-        Request::Why(args) => why::run(args),
-        Request::Acknowledge(args) => acknowledge::run(args),
-        Request::Clients(args) => clients::show(args),
-        Request::Disconnect(args) => clients::disconnect(args),
-        Request::Reload(args) => reload::run(args),
-        Request::Add(args) => edit::add(args),
-        Request::Remove(args) => edit::remove(args),
-        Request::Save(args) => save::run(args),
-        Request::LogLevel(args) => log_level::run(args),
-        Request::Version(args) => version::run(args),
+    let (daemon, done) = match &args.request {
+        Request::Resize(args) => (&args.daemon, resize::run(args)),
+        Request::Set(args) => (&args.daemon, set::run(args)),
+        Request::Get(args) => (&args.daemon, get::run(args)),
+        Request::Why(args) => (&args.daemon, why::run(args)),
+        Request::Acknowledge(args) => (&args.daemon, acknowledge::run(args)),
+        Request::Clients(args) => (&args.daemon, clients::show(args)),
+        Request::Disconnect(args) => (&args.daemon, clients::disconnect(args)),
+        Request::Reload(args) => (&args.daemon, reload::run(args)),
+        Request::Add(args) => (&args.daemon, edit::add(args)),
+        Request::Remove(args) => (&args.daemon, edit::remove(args)),
+        Request::Save(args) => (&args.daemon, save::run(args)),
+        Request::LogLevel(args) => (&args.daemon, log_level::run(args)),
+        Request::Version(args) => (&args.daemon, version::run(args)),
+    };
+    match done {
+        Err(error) if daemon.json => {
+            say(&format!("{}\n", failure(&error)));
+            Ok(ExitCode::from(ERROR))
+        }
+        done => done,
     }
+}
+
+/// An error as `--json` prints it: of the daemon, or of this program.
+fn failure(error: &anyhow::Error) -> Value {
+    let (kind, message) = match error.downcast_ref::<DaemonRefusal>() {
+        Some(refusal) => (refusal.kind.as_str(), refusal.message.clone()),
+        None => ("failed", format!("{error:#}")),
+    };
+    json!({ "error": { "kind": kind, "message": message } })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::views::Access;
-    use serde_json::json;
 
     const CONTROL_MD: &str = include_str!("../../../../docs/control.md");
 

@@ -3,6 +3,8 @@
 //! Owns one connection, blocking, with a time limit. Checks the daemon's greeting, then asks one
 //! question after the other. Errors say which path was tried and what to do.
 
+use std::error::Error;
+use std::fmt;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
@@ -30,6 +32,25 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Advice for a path that is no control socket.
 const CONNECT: &str = "name the daemon's control socket, which it prints when it starts as \
                        \"control at ...\": --connect unix:PATH";
+
+/// The error of a request that the daemon refused.
+#[derive(Debug)]
+pub struct DaemonRefusal {
+    /// Its kind, for programs.
+    pub kind: String,
+    /// Its message.
+    pub message: String,
+    /// The message with the daemon's socket and the verb.
+    text: String,
+}
+
+impl fmt::Display for DaemonRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Error for DaemonRefusal {}
 
 /// A connection to a daemon.
 pub struct Client {
@@ -160,8 +181,12 @@ impl Client {
         let mut reply = self.line()?;
         if let Some(message) = reply["error"]["message"].as_str() {
             let lines: Vec<_> = message.lines().map(visible).collect();
-            let (path, message) = (self.path.display(), lines.join("\n"));
-            bail!("unix:{path}: the daemon refuses {verb}: {message}");
+            let (path, shown) = (self.path.display(), lines.join("\n"));
+            return Err(anyhow::Error::new(DaemonRefusal {
+                kind: reply["error"]["kind"].as_str().unwrap_or_default().to_owned(),
+                message: message.to_owned(),
+                text: format!("unix:{path}: the daemon refuses {verb}: {shown}"),
+            }));
         }
         match reply["id"].as_u64() == Some(self.asked) {
             true => Ok(reply["ok"].take()),

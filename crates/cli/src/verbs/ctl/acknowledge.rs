@@ -45,7 +45,7 @@ pub struct AcknowledgeArgs {
     /// The volume's name, as the warning has it
     volume: String,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// Takes the volume's mark away; for the daemon.

@@ -64,7 +64,7 @@ pub struct ClientsArgs {
     /// Only clients of this export
     export: Option<String>,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// Arguments of `ctl disconnect`.
@@ -74,7 +74,7 @@ pub struct DisconnectArgs {
     /// The client's number
     client: u16,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// The clients of a daemon.

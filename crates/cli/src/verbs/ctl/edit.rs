@@ -53,7 +53,7 @@ pub struct AddArgs {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// Arguments of `ctl remove`.
@@ -68,7 +68,7 @@ pub struct RemoveArgs {
     #[command(flatten)]
     options: RemovalOptions,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// Asks the daemon to add a section.

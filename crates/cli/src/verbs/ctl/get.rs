@@ -39,7 +39,7 @@ pub struct GetArgs {
     #[arg(long, conflicts_with_all = ["target", "json"])]
     toml: bool,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// Prints them.

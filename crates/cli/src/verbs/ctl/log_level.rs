@@ -59,7 +59,7 @@ pub struct LogLevelArgs {
     /// with millrace, millrace_console or millrace_exports); nothing: show the level of now
     level: Option<String>,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// Tells the level of the log, or changes it and says so; for the daemon.

@@ -40,7 +40,7 @@ pub struct ReloadArgs {
     #[command(flatten)]
     options: RemovalOptions,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// Asks the daemon to serve the configuration.

@@ -56,7 +56,7 @@ pub struct ResizeArgs {
     /// The volume's name
     volume: String,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// The answer to `resize`.

@@ -38,7 +38,7 @@ pub struct SetArgs {
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// Keys that `set` knows of a volume.

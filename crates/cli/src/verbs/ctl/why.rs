@@ -59,7 +59,7 @@ pub struct WhyArgs {
     #[arg(value_parser = interval, default_value = "2")]
     seconds: Duration,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// The answer.
