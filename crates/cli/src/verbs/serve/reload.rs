@@ -266,11 +266,16 @@ impl ConfigReloader {
     /// The differences of what is served from its file, with nothing of them that only admins may
     /// know: addresses, and paths of sockets.
     fn changes_since_file(&self, daemon: &LiveDaemon) -> Result<Vec<ReloadChange>, Refusal> {
-        let served = daemon.server().as_ref().map(Server::config).unwrap_or_default();
         let source = self.source(None)?;
         let mut plan = self.plan(&source.name, &source.text, &source.base)?;
+        let server = daemon.try_server();
+        let Some(server) = server.as_ref().and_then(|server| server.as_ref()) else {
+            return Err(Refusal::new("busy", "the daemon takes another configuration, or stops"));
+        };
+        let served = server.config();
         adopt_spelling(&mut plan.config, &served);
-        let mut changes = changes(&ConfigDifference::new(&plan.config, &served));
+        let in_file = server.with_open_files(&plan.config);
+        let mut changes = changes(&ConfigDifference::new(&in_file, &served));
         changes.retain(|change| change.section != "listener");
         let exports = changes.iter_mut().filter(|change| change.section == "export");
         exports.for_each(|export| export.detail.clear());

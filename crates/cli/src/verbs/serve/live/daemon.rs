@@ -154,6 +154,11 @@ impl LiveDaemon {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The server, unless a reload has it.
+    pub fn try_server(&self) -> Option<MutexGuard<'_, Option<Server>>> {
+        self.server.try_lock().ok()
+    }
+
     /// The server of a daemon that stops. Waits for a reload that is under way.
     pub fn take_server(&self) -> Option<Server> {
         self.server().take()
@@ -162,7 +167,7 @@ impl LiveDaemon {
     /// Why the daemon cannot go on: a thread that it needs has ended.
     pub fn failure(&self) -> Option<String> {
         // A reload that is under way says itself what fails.
-        let server = self.server.try_lock().ok()?;
+        let server = self.try_server()?;
         let server = server.as_ref()?;
         let failed = server.servers().failed().then(|| "an I/O thread has died".to_owned());
         failed.or_else(|| server.workers().failure().map(|error| error.to_string()))
