@@ -1,46 +1,54 @@
 //! Views over a running daemon: its control socket and its metrics page.
 //!
-//! protocol.rs is what a line on the control socket means, report.rs what the counters look like on
-//! it (groups.rs those of groups, caches.rs those of caches, locks.rs those of locks, growth.rs
-//! what growing came to, history.rs samples of the last hour), prometheus.rs the same for
-//! Prometheus; thread.rs serves both sockets from one thread that sleeps when nobody asks,
-//! session.rs is one client of it, http.rs the little of HTTP that it speaks. client.rs is the
-//! other end of the control socket. `serve` starts the thread and answers ([`Answers`]); a new verb
-//! is a variant of [`Verb`], its name in `protocol::verb`, and its arm there. Nothing here is on
-//! the way of an I/O: counters are read, never written. The protocol is described in
-//! docs/control.md.
+//! protocol.rs is what a line on the control socket means and how a table of verbs answers it,
+//! requests.rs the verbs with their arguments, report.rs what the counters look like on it
+//! (groups.rs those of groups, caches.rs those of caches, locks.rs those of locks, history.rs
+//! samples of the last hour), prometheus.rs the same for Prometheus; thread.rs serves both sockets
+//! from one thread that sleeps when nobody asks (metrics_listener.rs is one of them, which may
+//! change), session.rs is one client of it, http.rs the little of HTTP that it speaks. client.rs is
+//! the other end of the control socket. `serve` starts the thread and answers ([`Answers`]) with
+//! the table of verbs/ctl.rs. Nothing here is on the way of an I/O: counters are read, never
+//! written. The protocol is described in docs/control.md.
 
 pub mod caches;
 pub mod client;
 pub mod clients;
 pub mod groups;
-pub mod growth;
 pub mod guests;
 pub mod history;
 mod http;
 pub mod locks;
+pub mod metrics_listener;
 mod prometheus;
 mod protocol;
 pub mod reload_report;
 pub mod report;
+pub mod requests;
 mod session;
 pub mod settings;
 mod thread;
 
+use serde_json::{Map, Value};
+
 pub use prometheus::render as prometheus;
 pub use protocol::{
-    Acknowledge, AddSection, CONTROL_VERSION, Disconnect, HistoryRange, LogLevel, Refusal, Reload,
-    RemoveSection, Resize, Set, SetGroup, StatsQuery, TraceStart, Verb, greeting,
+    Access, CONTROL_VERSION, ControlVerb, Question, Refusal, Verb, ask, greeting, names,
+};
+pub use requests::{
+    AddSection, HistoryRange, Reload, RemoveSection, Set, SetGroup, StatsQuery, TraceStart,
 };
 pub use thread::{Sockets, Views};
 
-/// What answers a verb and gives the metrics: the daemon.
+/// A daemon as its views ask it.
 pub trait Answers: Send + Sync {
-    /// The value of `ok` in the reply to a verb.
+    /// The first line of the control socket.
+    fn greeting(&self) -> Value;
+
+    /// The question that a verb and its arguments make.
     ///
     /// # Errors
-    /// Why there is none.
-    fn answer(&self, verb: &Verb) -> Result<serde_json::Value, Refusal>;
+    /// If there is no such verb, or it takes no such arguments.
+    fn ask(&self, verb: &str, arguments: Map<String, Value>) -> Result<Question, Refusal>;
 
     /// Counters as Prometheus reads them.
     fn metrics(&self, query: StatsQuery) -> String;

@@ -28,10 +28,14 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
 use crate::visible::visible;
+use crate::words::nearest;
 use crate::{name, output_queue};
 
 /// What filters lines if `-v` is not given.
 const VARIABLE: &str = "MILLRACE_LOG";
+
+/// Crates that log, by the names that modules begin with.
+pub const LOGGING_CRATES: [&str; 3] = ["millrace", "millrace_console", "millrace_exports"];
 
 /// The filter that lines pass, with its text, once logging has started.
 static FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
@@ -127,9 +131,18 @@ pub fn level() -> String {
 /// Filters lines by `text` from now on, in the words of `MILLRACE_LOG`; the filter before.
 ///
 /// # Errors
-/// If the text is no filter.
+/// If the text is no filter, or names a module of a crate that does not log.
 pub fn set_level(text: &str) -> anyhow::Result<String> {
     let targets = read_filter("log-level", text)?;
+    for (module, _) in text.split(',').filter_map(|part| part.split_once('=')) {
+        let module = module.trim();
+        let name = module.split("::").next().unwrap_or(module);
+        if !LOGGING_CRATES.contains(&name) {
+            let like = nearest(name, LOGGING_CRATES);
+            let (module, known) = (visible(module), LOGGING_CRATES.join(", "));
+            bail!("there is no module {module}; there are {known}{like}");
+        }
+    }
     let Some((handle, now)) = FILTER.get() else { bail!("log-level: there is no log") };
     let mut now = now.lock().unwrap_or_else(PoisonError::into_inner);
     handle.reload(targets).context("log-level: cannot change the filter")?;

@@ -8,6 +8,7 @@
 
 mod access;
 mod client_groups;
+mod client_report;
 mod counters;
 mod descriptors;
 mod faults;
@@ -22,6 +23,7 @@ pub mod virtio;
 
 pub use self::access::{Allow, SocketAccess};
 pub use self::client_groups::{ClientGroup, GroupSeats, Seat};
+pub use self::client_report::ClientReport;
 pub use self::faults::ExportErrors;
 pub use self::last_flush::flush_volume;
 pub use self::unix_socket::{UnixSocket, remove_socket_files, socket_holder};

@@ -11,7 +11,7 @@
 //! the receive buffer. Long reads of holes need neither bio nor payload (holes.rs).
 
 mod changes;
-mod client_report;
+mod client_number;
 mod clients;
 mod config;
 mod connection;
@@ -52,7 +52,6 @@ use crate::mailbox::{Mailbox, lock};
 use crate::stop::StopLimit;
 
 pub use self::changes::{ExportChange, RemovedVolumes};
-pub use self::client_report::ClientReport;
 pub use self::config::{ExportConfig, ListenConfig, ServerConfig};
 pub use self::inherited_sockets::{handed_over_address, handed_over_names};
 pub use self::listen::Listen;

@@ -11,6 +11,7 @@
 //! (control.rs). Paper: \[MIOT\]: a dedicated queue and I/O thread for each vCPU.
 
 mod device;
+mod frontends;
 mod io_thread;
 mod local;
 mod log;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use millrace_block::{Error, ErrorKind, SizeWatch, Volume};
+use millrace_block::{Error, ErrorKind, GroupId, SizeWatch, Volume};
 use millrace_machine::{Deadline, Lock, Native, NativeThread, Thread};
 use millrace_reactor::{Backend, Config};
 
@@ -149,6 +150,7 @@ struct RunningExport {
     control: Option<NativeThread>,
     /// Guests hear of a new size of their volume as long as this is here.
     _size: SizeWatch<Native>,
+    tenant: u16,
     seat: Seat,
 }
 
@@ -214,12 +216,6 @@ impl VhostServer {
         end_exports(self.exports.extract_if(.., is_removed).collect(), drain_timeout)
     }
 
-    /// Returns true if a frontend is connected to the export of this name.
-    #[must_use]
-    pub fn has_frontend(&self, name: &str) -> bool {
-        self.exports.iter().any(|running| running.name == name && running.link.is_connected())
-    }
-
     /// Starts the I/O threads of an export and waits until they serve.
     fn start_threads(&mut self, export: &VhostExport) -> Result<(), Error> {
         let log = Log::new(&export.name, &self.say);
@@ -254,6 +250,7 @@ impl VhostServer {
             threads,
             control: None,
             _size,
+            tenant: export.tenant,
             seat: export.group.enter(),
         });
         self.notes.extend(notes?);
@@ -338,6 +335,9 @@ struct ExportObserver {
     name: String,
     common: Arc<Common>,
     thread_states: Arc<[Arc<ThreadState>]>,
+    link: Arc<FrontendLink>,
+    tenant: u16,
+    group: GroupId,
 }
 
 impl ExportObserver {
@@ -346,6 +346,9 @@ impl ExportObserver {
             name: running.name.clone(),
             common: Arc::clone(&running.common),
             thread_states: Arc::clone(&running.thread_states),
+            link: Arc::clone(&running.link),
+            tenant: running.tenant,
+            group: running.seat.group(),
         }
     }
 }
@@ -481,7 +484,7 @@ impl RunningExport {
         };
         let mut id = [0; ID_BYTES];
         id[..export.serial.len()].copy_from_slice(export.serial.as_bytes());
-        let (tenant, group) = (export.tenant, self.seat.group());
+        let (tenant, group) = (self.tenant, self.seat.group());
         let body = move || {
             let make = || {
                 let write_back = AtomicBool::new(true);

@@ -293,4 +293,13 @@ fn clients_are_listed_and_the_one_that_is_named_is_disconnected() {
     let output = ctl(&["disconnect", "777"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("no client 777; `millrace ctl clients` shows"), "{output:?}");
+    let as_json = |words: &[&str]| -> serde_json::Value {
+        let output = ctl(words);
+        assert_eq!((output.status.code(), &output.stderr[..]), (Some(2), &b""[..]), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let error = &as_json(&["disconnect", "777", "--json"])["error"];
+    assert_eq!(error["kind"], "not-found");
+    assert_eq!(error["message"], "there is no client 777; `millrace ctl clients` shows them");
+    assert_eq!(as_json(&["get", "other", "--json"])["error"]["kind"], "failed");
 }

@@ -71,7 +71,10 @@ fn the_scheduler_changes_again_and_again_while_a_client_writes() {
                 let line = |drive| format!("  {drive}: scheduler={now}, before {before}\n");
                 assert_eq!(said, format!("v:\n{}{}", line("d0"), line("d1")));
                 let shown = succeed(&mut ctl(&daemon, "get v"));
-                assert_eq!(shown, format!("v:\n  d0: scheduler={now}\n  d1: scheduler={now}\n"));
+                let expected = format!("v:\n  d0: scheduler={now}\n  d1: scheduler={now}\n");
+                assert!(shown.starts_with(&expected), "{shown}");
+                let is_unsaved = shown.contains("\n  ~ drive d1 scheduler none -> deadline\n");
+                assert_eq!(is_unsaved, now == "deadline", "{shown}");
             }
             over.store(true, Ordering::Relaxed);
             client.join().unwrap();

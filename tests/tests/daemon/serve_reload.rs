@@ -4,6 +4,8 @@
 //! `stat --json`, and by the files that the daemon has open. Each test runs the real binary.
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -186,7 +188,7 @@ fn an_export_in_use_goes_only_when_its_clients_may_be_disconnected() {
     let guest = UnixStream::connect(daemon.dir().join("vm")).unwrap();
     let both_told = || {
         let said = refused(&daemon, &kept, &[]);
-        let guest_is_told = said.contains("export g is in use by whoever is connected");
+        let guest_is_told = said.contains("export g is in use by client 50000 (process ");
         (guest_is_told && said.contains("export other is in use by client ")).then_some(())
     };
     poll_within(Duration::from_secs(5), both_told).unwrap();
@@ -386,14 +388,28 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     done("add group gold weight=300");
     done("set group gold weight=400");
     refused("add group gold", "group \"gold\" is there already");
+    done("set kept scheduler=fair");
+    let unsaved = "millrace.toml, until `millrace ctl save` or `reload`:\n  + drive new\n  + volume \
+                   new\n  + group gold\n  + export new\n  ~ drive kept scheduler none -> fair\n";
+    assert!(done("get").ends_with(unsaved), "{}", done("get"));
+    assert!(done("get group gold").ends_with("`reload`:\n  + group gold\n"));
+    let get = done("get kept --json");
+    let get: Value = serde_json::from_str(&get).unwrap();
+    assert_eq!(get["unsaved"]["changes"][0]["detail"], "scheduler none -> fair");
+    done("set kept scheduler=none");
     assert_eq!(fs::read_to_string(&file).unwrap(), config, "nothing is written unasked");
     connect(&daemon, "new").write(0, &[5; 4096]).unwrap();
     done("save");
+    assert!(!done("get").contains("changed since"), "the file has all");
     let saved = fs::read_to_string(&file).unwrap();
     assert!(saved.starts_with("# by hand\n") && saved.contains("weight = 400"), "{saved}");
     assert!(done("reload").contains("nothing to change"));
     fs::write(&file, saved.clone() + "# edited\n").unwrap();
     refused("save", "edited since the daemon read it");
+    fs::rename(&file, daemon.dir().join("away")).unwrap();
+    let said = done("get");
+    assert!(said.contains("\nnot compared with the configuration file: "), "{said}");
+    fs::rename(daemon.dir().join("away"), &file).unwrap();
     done("save copy.toml");
     refused("save copy.toml", "this file is there already");
     refused("save /tmp/millrace-elsewhere.toml", "save it there");
@@ -424,7 +440,7 @@ fn an_export_that_loses_the_way_of_its_clients_is_in_use() {
     let guest = UnixStream::connect(daemon.dir().join("vm")).unwrap();
     let is_refused = || {
         let said = refused(&daemon, &(kept.clone() + &both.replace(guests, "")), &["--dry-run"]);
-        said.contains("export both is in use by whoever").then_some(())
+        said.contains("export both is in use by client 50000 (process ").then_some(())
     };
     poll_within(Duration::from_secs(5), is_refused).unwrap();
     client.write(0, &[1; 512]).unwrap();
@@ -524,4 +540,55 @@ fn a_stuck_volume_keeps_nobody_from_asking_and_goes_by_force() {
     let mut other = connect(&daemon, "kept");
     other.write(0, &[1; 512]).unwrap();
     daemon.kill9();
+}
+
+#[test]
+fn metrics_come_move_and_go_and_an_address_in_use_changes_nothing() {
+    let config = |metrics: &str| server("auto") + metrics + &volume("kept");
+    let mut daemon = served(&config(""));
+    let free_port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let key = |address: SocketAddr| format!("metrics = \"{address}\"\n");
+    let page = |address: SocketAddr| -> Option<String> {
+        let mut socket = TcpStream::connect(address).ok()?;
+        socket.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").ok()?;
+        let mut text = String::new();
+        socket.read_to_string(&mut text).ok()?;
+        Some(text)
+    };
+    let has_page = |address| page(address).is_some_and(|text| text.contains("millrace_uptime"));
+    let (first, second) = (free_port(), free_port());
+    let mut client = connect(&daemon, "kept");
+    let said = reload_to(&daemon, &config(&key(first)));
+    assert!(said.starts_with(&format!("~ server metrics none -> {first}\n")), "{said}");
+    assert!(has_page(first));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let in_use = taken.local_addr().unwrap();
+    let other = config(&key(in_use)) + &volume("other");
+    let said = refused(&daemon, &other, &[]);
+    let problem = format!("millrace.toml:5: metrics: {in_use}: in use by another server");
+    assert!(said.contains(&problem), "{said}");
+    assert!(has_page(first) && names(&daemon)[0] == ["kept"]);
+    // A part that cannot be served takes nothing else along.
+    let broken = config(&key(second)) + &volume("other").replace(",size=8m", "");
+    assert!(refused(&daemon, &broken, &[]).contains("other.img"));
+    assert!(has_page(first) && page(second).is_none());
+    fs::write(daemon.dir().join("millrace.toml"), config(&key(second))).unwrap();
+    let said = succeed(&mut reload(&daemon, &["--dry-run"]));
+    assert!(said.starts_with(&format!("~ server metrics {first} -> {second}\n")), "{said}");
+    assert!(has_page(first) && page(second).is_none());
+    succeed(&mut reload(&daemon, &[]));
+    let is_closed = |address: SocketAddr| {
+        let refused = || TcpStream::connect(address).is_err().then_some(());
+        poll_within(Duration::from_secs(5), refused)
+    };
+    assert!(has_page(second) && is_closed(first).is_some());
+    let everywhere = SocketAddr::from(([0, 0, 0, 0], second.port()));
+    let said = refused(&daemon, &config(&key(everywhere)), &[]);
+    assert!(said.contains("reload without metrics first"), "{said}");
+    let said = reload_to(&daemon, &config(""));
+    assert!(said.starts_with(&format!("~ server metrics {second} -> none\n")), "{said}");
+    assert!(is_closed(second).is_some());
+    client.write(0, &[1; 512]).unwrap();
+    assert!(daemon.stdout().contains(&format!("metrics at http://{second}/metrics\n")));
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
 }

@@ -135,3 +135,41 @@ fn a_limit_holds_for_a_virtual_disk_whose_rings_are_read_no_further_than_their_b
         assert_eq!(rows[..4], ["slow 0", "slow 1", "free 0", "free 1"], "{backend}: {table}");
     }
 }
+
+#[test]
+fn a_virtual_machine_is_a_client_with_a_number_and_is_disconnected_by_it() {
+    let daemon = served("auto");
+    let mut slow = queues(&daemon, "slow");
+    for queue in &mut slow {
+        (0..DEPTH).for_each(|slot| queue.submit(slot, read(slot)));
+        queue.kick();
+    }
+    let clients = || Control::connect(&daemon).ok("clients")["clients"].clone();
+    let busy = poll_within(Duration::from_secs(5), || {
+        let all = clients();
+        let is_busy = all[0]["waits_for"] == "earlier requests" && all[0]["requests"] != 0;
+        is_busy.then(|| all[0].clone())
+    });
+    let client = busy.expect("one that waits");
+    assert_eq!((&client["export"], &client["group"]), (&"slow".into(), &"vm7".into()));
+    assert_eq!(client["protocol"], "vhost-user-blk");
+    assert!(client["peer"].as_str().unwrap().contains(&format!("process {}", std::process::id())));
+    assert_eq!(client["bytes"].as_u64(), client["requests"].as_u64().map(|count| count * 512));
+    let in_flight = client["in_flight"].as_u64().unwrap();
+    assert!((100..=u64::from(2 * DEPTH)).contains(&in_flight), "{client}");
+    let number = client["client"].to_string();
+    let mut ctl = millrace();
+    ctl.args(["ctl", "disconnect", &number, "--connect", "unix:c"]).current_dir(daemon.dir());
+    let said = millrace_tests::serving::succeed(&mut ctl);
+    assert!(said.starts_with(&format!("client {number} (process ")), "{said}");
+    let is_gone = || clients().as_array().unwrap().is_empty().then_some(());
+    poll_within(Duration::from_secs(10), is_gone).expect("its requests end, and it is gone");
+    // The next one may come, and begins at 0.
+    let mut next = queues(&daemon, "slow");
+    let all = clients();
+    assert_eq!((&all[0]["client"].to_string(), &all[0]["requests"]), (&number, &0.into()));
+    next[0].submit(0, read(0));
+    next[0].kick();
+    let is_answered = || (go_on(&mut next[..1], Duration::from_millis(50)) > 0).then_some(());
+    poll_within(Duration::from_secs(5), is_answered).expect("it is served");
+}

@@ -74,6 +74,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "last_flush",
             "mailbox",
             "client_groups",
+            "client_report",
             "io_threads",
             "unix_socket",
             "virtio",

@@ -15,6 +15,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::verbs::connect::Connect;
+use crate::views::requests::{LOCKS_START, LOCKS_STATUS, LOCKS_STOP, NoArguments};
 
 /// How often it is looked whether to go on.
 const TURN: Duration = Duration::from_millis(50);
@@ -67,7 +68,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
     let mut client = args.connect.client()?;
-    client.locks_start()?;
+    client.ask(&LOCKS_START, &NoArguments {})?;
     let (began, mut asked) = (Instant::now(), Instant::now());
     while signals.pending().next().is_none() {
         let left = args.length.saturating_sub(began.elapsed());
@@ -77,10 +78,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         std::thread::sleep(left.min(TURN));
         if asked.elapsed() >= ASK {
             asked = Instant::now();
-            client.locks_status()?;
+            client.ask(&LOCKS_STATUS, &NoArguments {})?;
         }
     }
-    let locks = client.locks_stop()?;
+    let locks = client.ask(&LOCKS_STOP, &NoArguments {})?;
     let (seconds, lines) = (locks.elapsed_ns as f64 / 1e9, locks.lines());
     if args.json {
         say(&format!("{}\n", json!({ "seconds": seconds, "cpus": locks.cpus, "locks": lines })));

@@ -30,6 +30,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::words;
 use crate::config::{self, Problems, ServePlan};
+use crate::verbs::ctl::AnsweringDaemon;
 use crate::views::Views;
 use check::{findings, running, start_error, view_sockets, warnings};
 use live::daemon::LiveDaemon;
@@ -37,7 +38,7 @@ use live::dirty_data::{self, DaemonEnd};
 use live::dirty_marks::{self, DirtyMarks};
 use live::huge_pages;
 use live::watch::{Watch, log_lost};
-use reload::ConfigReloader;
+use reload::{ConfigReloader, StartFlags};
 use start::images::ImageArgs;
 use start::report::{self, DataOwner};
 use start::signals::{self, Signals};
@@ -151,7 +152,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let _ = give_back.send(signals);
     };
     Native::try_spawn("millrace-signals", None, waiting).context(FEW_THREADS)?;
-    let reloader = ConfigReloader::new(&source, &plan, args.threads, args.backend);
+    let flags = StartFlags { threads: args.threads, backend: args.backend, metrics: args.metrics };
+    let reloader = ConfigReloader::new(&source, &plan, flags);
     let served = serve((plan, reloader), &source, args.metrics, (&startup, &given_back, &done));
     match startup.undo() {
         Some(said) if served.is_err() => {
@@ -178,7 +180,7 @@ fn serve(
     let mut opened = drives::open(&plan, startup)?;
     marks.keep_for(opened.caches.iter().map(|(cache, _)| cache));
     startup.step("starting the drives' workers")?;
-    thread_count::check(&plan, &opened, metrics)?;
+    thread_count::check(&plan, &opened)?;
     let workers = opened
         .start_workers(plan.config.server.backend)
         .context("cannot start the drives' workers; serving = \"inline\" does without")?;
@@ -198,10 +200,10 @@ fn serve(
     say(&report::serving(&plan, &opened, &workers, owner));
     say(&view_sockets::describe(&sockets));
     let server = Server::of_parts(&plan.config, opened, workers, server);
-    let marks_of_daemon = (Arc::clone(&marks), Box::new(reloader) as _);
-    let daemon = LiveDaemon::new(server, marks_of_daemon);
+    let parts = (Arc::clone(&marks), Box::new(reloader) as _, Arc::clone(&sockets.metrics));
+    let daemon = LiveDaemon::new(server, parts);
     startup.reload_by(&daemon);
-    let views = Views::start(sockets, daemon.clone());
+    let views = Views::start(sockets, Arc::new(AnsweringDaemon::new(&daemon)));
     let views = views.context("cannot start the thread of the control socket")?;
     signals::tell_manager(signals::DaemonPhase::Ready);
     say(&format!("ready {}\n", std::process::id()));

@@ -26,6 +26,7 @@ use super::serve::live::shown_volumes::VOLUMES_SHOWN;
 use crate::config::words;
 use crate::views::StatsQuery;
 use crate::views::report::Report;
+use crate::views::requests::STATS;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -172,7 +173,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let (start, mut before) = (Instant::now(), None);
     for number in 0..count {
-        let report = client.stats(StatsQuery { all: args.all })?;
+        let report = client.ask(&STATS, &StatsQuery { all: args.all })?;
         if !args.json && before.is_none() {
             // Not among the rows, which programs read.
             report.unacknowledged.iter().for_each(|volume| tracing::warn!("{}", warning(volume)));

@@ -25,6 +25,7 @@ use crate::verbs::connect::Connect;
 use crate::verbs::stat::interval;
 use crate::views::StatsQuery;
 use crate::views::client::Client;
+use crate::views::requests::STATS;
 use model::Model;
 
 const EXAMPLES: &str = "\
@@ -91,7 +92,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("top needs a terminal; `millrace stat` writes to files and pipes");
     }
     let mut model = Model::new(args.interval);
-    model.update(client.stats(args.query())?);
+    model.update(client.ask(&STATS, &args.query())?);
     model.recall(&client.history(model.seconds_recalled())?);
     give_back_at_signals()?;
     let mut terminal = ratatui::try_init()?;
@@ -143,7 +144,7 @@ fn show(
             }
         }
         if Instant::now() >= next {
-            model.update(client.stats(query)?);
+            model.update(client.ask(&STATS, &query)?);
             next = Instant::now() + model.interval();
         }
     }

@@ -3,6 +3,8 @@
 //! Owns one connection, blocking, with a time limit. Checks the daemon's greeting, then asks one
 //! question after the other. Errors say which path was tried and what to do.
 
+use std::error::Error;
+use std::fmt;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
@@ -12,19 +14,13 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use millrace_console::visible;
 use nix::unistd::{Group, User};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::clients::{Clients, ConnectedClient};
-use super::growth::VolumeGrowth;
 use super::history::History;
-use super::locks::Locks;
-use super::reload_report::{ReloadReport, RunningConfiguration};
-use super::report::{Report, TraceStatus};
-use super::settings::{GroupChange, LogLevelChange, VolumeChange};
-use super::{
-    Acknowledge, CONTROL_VERSION, Disconnect, HistoryRange, LogLevel, Reload, Resize, Set,
-    SetGroup, StatsQuery, TraceStart,
-};
+use super::requests::HISTORY;
+use super::{CONTROL_VERSION, HistoryRange, Verb};
 
 /// Longest wait for an answer, which takes milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,6 +32,25 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Advice for a path that is no control socket.
 const CONNECT: &str = "name the daemon's control socket, which it prints when it starts as \
                        \"control at ...\": --connect unix:PATH";
+
+/// The error of a request that the daemon refused.
+#[derive(Debug)]
+pub struct DaemonRefusal {
+    /// Its kind, for programs.
+    pub kind: String,
+    /// Its message.
+    pub message: String,
+    /// The message with the daemon's socket and the verb.
+    text: String,
+}
+
+impl fmt::Display for DaemonRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Error for DaemonRefusal {}
 
 /// A connection to a daemon.
 pub struct Client {
@@ -75,7 +90,6 @@ impl Client {
         let mut client = Client { socket, path: path_owned, asked: 0, version, pid: 0, verbs };
         client.expect_greeting()?;
         let greeting = client.line()?;
-        client.socket.get_ref().set_read_timeout(Some(ANSWER_TIMEOUT))?;
         if let Some(message) = greeting["error"]["message"].as_str() {
             bail!("unix:{}: the daemon refuses: {}", path.display(), visible(message));
         }
@@ -127,176 +141,34 @@ impl Client {
         (&self.version, self.pid, &self.path)
     }
 
-    /// Counters; those of idle volumes, too, if the query says so.
-    ///
-    /// # Errors
-    /// If the daemon has gone, or refuses.
-    pub fn stats(&mut self, query: StatsQuery) -> anyhow::Result<Report> {
-        // An older daemon knows no query, and gives all counters.
-        let query = if query.all { json!(query) } else { json!({}) };
-        let answer = self.ask("stats", &query)?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
     /// Samples of the last so many seconds; none from a daemon that keeps none.
     ///
     /// # Errors
     /// If the daemon has gone.
     pub fn history(&mut self, seconds: usize) -> anyhow::Result<History> {
-        if !self.verbs.iter().any(|verb| verb == "history") {
-            return Ok(History::default());
+        match self.knows(HISTORY.name) {
+            true => self.ask(&HISTORY, &HistoryRange { seconds: Some(seconds) }),
+            false => Ok(History::default()),
         }
-        let range = HistoryRange { seconds: Some(seconds) };
-        let answer = self.ask("history", &json!(range))?;
+    }
+
+    /// Asks a verb with arguments, and waits for the answer.
+    ///
+    /// # Errors
+    /// If the daemon has gone, or refuses, with its reason.
+    pub fn ask<Q, A>(&mut self, verb: &Verb<Q, A>, arguments: &Q) -> anyhow::Result<A>
+    where
+        Q: Serialize,
+        A: DeserializeOwned,
+    {
+        let limit = if verb.takes_long { RELOAD_TIMEOUT } else { ANSWER_TIMEOUT };
+        self.socket.get_ref().set_read_timeout(Some(limit))?;
+        let answer = self.value(verb.name, &json!(arguments))?;
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 
-    /// Makes the daemon record.
-    ///
-    /// # Errors
-    /// If the daemon has gone, or refuses.
-    pub fn trace_start(&mut self, start: &TraceStart) -> anyhow::Result<()> {
-        self.ask("trace-start", &json!(start)).map(|_| ())
-    }
-
-    /// How that goes; it ends if nobody asks for long.
-    ///
-    /// # Errors
-    /// If the daemon has gone, nothing is recorded, or the recording has failed.
-    pub fn trace_status(&mut self) -> anyhow::Result<TraceStatus> {
-        let answer = self.ask("trace-status", &json!({}))?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
-    /// Ends it.
-    ///
-    /// # Errors
-    /// As [`Client::trace_status`].
-    pub fn trace_stop(&mut self) -> anyhow::Result<TraceStatus> {
-        let answer = self.ask("trace-stop", &json!({}))?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
-    /// Makes the daemon take lock statistics.
-    ///
-    /// # Errors
-    /// If the daemon has gone, or refuses.
-    pub fn locks_start(&mut self) -> anyhow::Result<()> {
-        self.ask("locks-start", &json!({})).map(|_| ())
-    }
-
-    /// What they are so far; it ends if nobody asks for long.
-    ///
-    /// # Errors
-    /// If the daemon has gone, or takes none.
-    pub fn locks_status(&mut self) -> anyhow::Result<Locks> {
-        let answer = self.ask("locks-status", &json!({}))?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
-    /// Ends it.
-    ///
-    /// # Errors
-    /// As [`Client::locks_status`].
-    pub fn locks_stop(&mut self) -> anyhow::Result<Locks> {
-        let answer = self.ask("locks-stop", &json!({}))?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
-    /// Makes the daemon look whether a volume's drives have grown.
-    ///
-    /// # Errors
-    /// If the daemon has gone, or refuses: there is no such volume, or it cannot grow so.
-    pub fn resize(&mut self, volume: &str) -> anyhow::Result<VolumeGrowth> {
-        let answer = self.ask("resize", &json!(Resize { volume: volume.to_owned() }))?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
-    /// Makes the daemon forget that an earlier one ended with a dirty cache of a volume.
-    ///
-    /// # Errors
-    /// If the daemon has gone, or refuses: there is no such mark.
-    pub fn acknowledge(&mut self, volume: &str) -> anyhow::Result<()> {
-        let asked = Acknowledge { volume: volume.to_owned() };
-        self.ask("acknowledge", &json!(asked)).map(|_| ())
-    }
-
-    /// The clients of NBD.
-    ///
-    /// # Errors
-    /// If the daemon has gone.
-    pub fn clients(&mut self) -> anyhow::Result<Clients> {
-        let answer = self.ask("clients", &json!({}))?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
-    /// Ends the connection of a client.
-    ///
-    /// # Errors
-    /// If the daemon has gone, or has no such client.
-    pub fn disconnect(&mut self, client: u16) -> anyhow::Result<ConnectedClient> {
-        let answer = self.ask("disconnect", &json!(Disconnect { client }))?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
-    /// Makes the daemon serve another configuration.
-    ///
-    /// # Errors
-    /// If the daemon has gone, or refuses: the reasons are those of a start, or that a client is in
-    /// the way.
-    pub fn reload(&mut self, asked: &Reload) -> anyhow::Result<ReloadReport> {
-        self.socket.get_ref().set_read_timeout(Some(RELOAD_TIMEOUT))?;
-        let answer = self.ask("reload", &json!(asked))?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
-    /// Makes the daemon serve one more section, or one less; `verb` is `add` or `remove`.
-    ///
-    /// # Errors
-    /// As [`Client::reload`].
-    pub fn edit(&mut self, verb: &str, asked: &Value) -> anyhow::Result<ReloadReport> {
-        self.socket.get_ref().set_read_timeout(Some(RELOAD_TIMEOUT))?;
-        let answer = self.ask(verb, asked)?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
-    /// The configuration that is served.
-    ///
-    /// # Errors
-    /// If the daemon has gone, or refuses.
-    pub fn configuration(&mut self) -> anyhow::Result<RunningConfiguration> {
-        let answer = self.ask("configuration", &json!({}))?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
-    /// Changes settings of a volume.
-    ///
-    /// # Errors
-    /// If the daemon has gone, or refuses: there is no such volume, or a drive cannot have that.
-    pub fn set(&mut self, asked: &Set) -> anyhow::Result<VolumeChange> {
-        let answer = self.ask("set", &json!(asked))?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
-    /// Changes settings of a group.
-    ///
-    /// # Errors
-    /// If the daemon has gone, or refuses: there is no such group, or it cannot have that.
-    pub fn set_group(&mut self, asked: &SetGroup) -> anyhow::Result<GroupChange> {
-        let answer = self.ask("set-group", &json!(asked))?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
-    /// Tells the level of the log, or changes it.
-    ///
-    /// # Errors
-    /// If the daemon has gone, or refuses: there is no such level.
-    pub fn log_level(&mut self, asked: &LogLevel) -> anyhow::Result<LogLevelChange> {
-        let answer = self.ask("log-level", &json!(asked))?;
-        serde_json::from_value(answer).with_context(|| self.broken())
-    }
-
-    fn ask(&mut self, verb: &str, arguments: &Value) -> anyhow::Result<Value> {
+    /// The value of `ok` in the reply to a verb.
+    fn value(&mut self, verb: &str, arguments: &Value) -> anyhow::Result<Value> {
         self.asked += 1;
         let mut request = json!({ "id": self.asked, "verb": verb });
         if let (Some(request), Some(more)) = (request.as_object_mut(), arguments.as_object()) {
@@ -309,8 +181,12 @@ impl Client {
         let mut reply = self.line()?;
         if let Some(message) = reply["error"]["message"].as_str() {
             let lines: Vec<_> = message.lines().map(visible).collect();
-            let (path, message) = (self.path.display(), lines.join("\n"));
-            bail!("unix:{path}: the daemon refuses {verb}: {message}");
+            let (path, shown) = (self.path.display(), lines.join("\n"));
+            return Err(anyhow::Error::new(DaemonRefusal {
+                kind: reply["error"]["kind"].as_str().unwrap_or_default().to_owned(),
+                message: message.to_owned(),
+                text: format!("unix:{path}: the daemon refuses {verb}: {shown}"),
+            }));
         }
         match reply["id"].as_u64() == Some(self.asked) {
             true => Ok(reply["ok"].take()),

@@ -1,13 +1,13 @@
-//! Clients of NBD exports, as the control socket tells them.
+//! Clients of NBD, and virtual machines, as the control socket tells them.
 //!
-//! The server has the numbers (`ClientReport`); here groups have their names. Read by `ctl clients`
-//! and `ctl disconnect`; described in docs/control.md.
+//! The servers have the numbers (`ClientReport`); here groups have their names. Read by `ctl
+//! clients` and `ctl disconnect`; described in docs/control.md.
 
 use millrace::ServedGroups;
-use millrace_exports::nbd::ClientReport;
+use millrace_exports::ClientReport;
 use serde::{Deserialize, Serialize};
 
-/// The clients of NBD at one moment.
+/// The clients at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Clients {
@@ -21,6 +21,8 @@ pub struct Clients {
 pub struct ConnectedClient {
     /// Its number, as in the log, in `stat --clients` and in traces.
     pub client: u16,
+    /// `nbd` or `vhost-user-blk`.
+    pub protocol: String,
     /// Where it is: its process and user, or its address; with its name by certificate.
     pub peer: String,
     /// Its export; empty while it negotiates.
@@ -29,7 +31,7 @@ pub struct ConnectedClient {
     pub group: String,
     /// Time since it connected, in nanoseconds.
     pub connected_ns: u64,
-    /// Requests that it has sent.
+    /// Requests that it has sent; of a virtual machine, those that are answered.
     pub requests: u64,
     /// Bytes that it has read and written.
     pub bytes: u64,
@@ -45,6 +47,7 @@ impl ConnectedClient {
         let group = groups.table().config(report.group).filter(|_| !report.export.is_empty());
         ConnectedClient {
             client: report.number,
+            protocol: report.protocol.to_owned(),
             peer: report.peer,
             export: report.export,
             group: group.map(|group| group.name).unwrap_or_default(),

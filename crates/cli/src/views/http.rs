@@ -6,7 +6,11 @@
 //! the request is not complete. `httparse` reads the head; its limits are here. Bodies of requests
 //! are not read. Called by session.rs.
 
-use super::{Answers, HistoryRange, StatsQuery, Verb};
+use serde_json::{Map, Value};
+
+use super::history::KEPT_S;
+use super::requests::{HISTORY, STATS};
+use super::{Answers, StatsQuery};
 
 /// Words of a query that ask for idle volumes, too.
 const ALL: [&str; 4] = ["all", "all=", "all=1", "all=true"];
@@ -47,21 +51,19 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
     let stats_query = StatsQuery { all: has(&ALL) };
     let mut response = match path {
         "/metrics" => response("200 OK", METRICS_TYPE, &answers.metrics(stats_query)),
-        "/stats.json" => match answers.answer(&Verb::Stats(stats_query)) {
-            Ok(stats) => response("200 OK", "application/json", &stats.to_string()),
-            Err(_) => problem("500 Internal Server Error"),
+        "/stats.json" => {
+            let all = stats_query.all.then(|| ("all".to_owned(), true.into()));
+            json(answers, STATS.name, Map::from_iter(all))
+        }
+        "/history.json" => match history_arguments(query) {
+            Some(arguments) => json(answers, HISTORY.name, arguments),
+            None => wrong_query(&format!("seconds is a whole number from 1 to {KEPT_S}")),
         },
-        "/history.json" => {
-            let seconds = query.strip_prefix("seconds=").and_then(|word| word.parse().ok());
-            match answers.answer(&Verb::History(HistoryRange { seconds })) {
-                Ok(history) => response("200 OK", "application/json", &history.to_string()),
-                Err(_) => problem("500 Internal Server Error"),
-            }
-        }
-        "/healthz" => {
-            let degraded = if has(&["strict"]) { "503 Service Unavailable" } else { "200 OK" };
-            health(&answers.problems(), degraded)
-        }
+        "/healthz" => match query {
+            "" => health(&answers.problems(), "200 OK"),
+            "strict" | "strict=1" => health(&answers.problems(), "503 Service Unavailable"),
+            _ => wrong_query("there is /healthz and /healthz?strict"),
+        },
         "/" => response("200 OK", HTML, DASHBOARD),
         _ => problem("404 Not Found"),
     };
@@ -69,6 +71,29 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
         response.truncate(end + 4);
     }
     Some(response)
+}
+
+/// The arguments of `history` in a query; none if they make no sense.
+fn history_arguments(query: &str) -> Option<Map<String, Value>> {
+    if query.is_empty() {
+        return Some(Map::new());
+    }
+    let seconds = query.strip_prefix("seconds=")?.parse::<usize>().ok();
+    let seconds = seconds.filter(|seconds| (1..=KEPT_S).contains(seconds))?;
+    Some(Map::from_iter([("seconds".to_owned(), seconds.into())]))
+}
+
+fn wrong_query(text: &str) -> Vec<u8> {
+    response("400 Bad Request", PLAIN, &format!("{text}\n"))
+}
+
+/// The answer to a verb.
+fn json(answers: &dyn Answers, verb: &str, arguments: Map<String, Value>) -> Vec<u8> {
+    let question = answers.ask(verb, arguments);
+    match question.and_then(|question| (question.answer)()) {
+        Ok(answer) => response("200 OK", "application/json", &answer.to_string()),
+        Err(_) => problem("500 Internal Server Error"),
+    }
 }
 
 /// A daemon that answers is live, whatever its drives do; `degraded` is the status where one of
@@ -99,14 +124,19 @@ fn response(status: &str, kind: &str, body: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::Refusal;
+    use crate::views::{Question, Refusal};
     use proptest::prelude::*;
 
     struct Fixed;
 
     impl Answers for Fixed {
-        fn answer(&self, _verb: &Verb) -> Result<serde_json::Value, Refusal> {
-            Ok(serde_json::json!({ "uptime_ns": 1 }))
+        fn greeting(&self) -> Value {
+            Value::Null
+        }
+
+        fn ask(&self, _verb: &str, _arguments: Map<String, Value>) -> Result<Question, Refusal> {
+            let answer = Box::new(|| Ok(serde_json::json!({ "uptime_ns": 1 })));
+            Ok(Question { changes: false, takes_long: false, answer })
         }
 
         fn metrics(&self, query: StatsQuery) -> String {
@@ -166,6 +196,27 @@ mod tests {
             assert!(answer.ends_with(line), "{answer}");
         }
         assert!(health(&[], "503 Service Unavailable").starts_with(b"HTTP/1.1 200 OK\r\n"));
+    }
+
+    #[test]
+    fn queries_that_make_no_sense_are_refused_with_what_to_write() {
+        let answer = |path: &str| text(&format!("GET {path} HTTP/1.1\r\n\r\n"));
+        let queries =
+            ["seconds=0", "seconds=3601", "seconds=-1", "seconds=", "second=9", "x&seconds=9"];
+        for query in queries {
+            let text = answer(&format!("/history.json?{query}"));
+            let end = "\r\n\r\nseconds is a whole number from 1 to 3600\n";
+            assert!(text.starts_with("HTTP/1.1 400 ") && text.ends_with(end), "{query}: {text}");
+        }
+        for path in ["/history.json", "/history.json?", "/history.json?seconds=3600"] {
+            assert!(answer(path).starts_with("HTTP/1.1 200 "), "{path}");
+        }
+        for path in ["/healthz?strict", "/healthz?strict=1", "/healthz?"] {
+            assert!(answer(path).ends_with("\r\n\r\nok\n"), "{path}");
+        }
+        for path in ["/healthz?strict=0", "/healthz?strikt", "/healthz?x&strict"] {
+            assert!(answer(path).starts_with("HTTP/1.1 400 "), "{path}");
+        }
     }
 
     #[test]

@@ -1,14 +1,16 @@
-//! The control protocol: a line of JSON to a [`Verb`], and replies to lines of JSON.
+//! The control protocol: lines of JSON, and verbs as rows of a table.
 //!
-//! Owns the names of the verbs, the limits and the version. Pure functions: session.rs brings the
-//! bytes, [`Answers`](super::Answers) the answers. Whatever the bytes are, they give a verb or a
-//! refusal. docs/control.md describes it for whoever writes a client.
+//! Owns the limits, the version, and [`ControlVerb`], a row; verbs/ctl.rs has the table. The list
+//! of verbs in the greeting and in errors, the check of arguments and the rights follow from the
+//! rows. Pure functions: session.rs brings the bytes. Whatever the bytes are, they give a question
+//! or a refusal. docs/control.md describes the protocol for whoever writes a client.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 /// Version of the protocol. It grows when a client for an older one would misunderstand; verbs and
@@ -17,268 +19,143 @@ pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-const VERBS: [&str; 20] = [
-    "version",
-    "stats",
-    "history",
-    "trace-start",
-    "trace-status",
-    "trace-stop",
-    "locks-start",
-    "locks-status",
-    "locks-stop",
-    "resize",
-    "set",
-    "set-group",
-    "acknowledge",
-    "log-level",
-    "clients",
-    "disconnect",
-    "reload",
-    "add",
-    "remove",
-    "configuration",
-];
-/// Fields of a request that belong to no verb.
-const COMMON: [&str; 2] = ["id", "verb"];
-
-/// What a client may ask.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verb {
-    /// What runs here: the greeting once more.
-    Version,
-    /// Counters.
-    Stats(StatsQuery),
-    /// Samples of the last hour.
-    History(HistoryRange),
-    /// Record what drives do.
-    TraceStart(Box<TraceStart>),
-    /// How that goes; whoever asks still wants it.
-    TraceStatus,
-    /// End that.
-    TraceStop,
-    /// Take lock statistics.
-    LocksStart,
-    /// What they are so far; whoever asks still wants them.
-    LocksStatus,
-    /// End that.
-    LocksStop,
-    /// Look whether a volume's drives have grown.
-    Resize(Resize),
-    /// Change settings of a volume.
-    Set(Set),
-    /// Change settings of a group.
-    SetGroup(SetGroup),
-    /// Forget that an earlier daemon ended with a dirty cache of a volume.
-    Acknowledge(Acknowledge),
-    /// Tell or change how much is logged.
-    LogLevel(LogLevel),
-    /// All clients of NBD.
-    Clients,
-    /// End the connection of a client.
-    Disconnect(Disconnect),
-    /// Serve another configuration.
-    Reload(Reload),
-    /// Serve the configuration of now with one more section.
-    Add(AddSection),
-    /// Serve the configuration of now without a section.
-    Remove(RemoveSection),
-    /// The configuration of now as TOML.
-    Configuration,
+/// A verb as both ends know it, with the type `Q` of its arguments and `A` of its answer.
+pub struct Verb<Q, A> {
+    facts: VerbFacts,
+    types: PhantomData<fn(Q) -> A>,
 }
 
-impl Verb {
-    /// True for verbs whose answer may take as long as drives do.
-    pub fn takes_long(&self) -> bool {
-        matches!(self, Verb::Reload(_) | Verb::Add(_) | Verb::Remove(_))
+/// The part of a verb that has no types.
+#[derive(Debug, Clone, Copy)]
+pub struct VerbFacts {
+    /// The name on the socket.
+    pub name: &'static str,
+    /// Clients that may use it.
+    pub access: Access,
+    /// The answer in a line of docs/control.md, which a test compares with it.
+    #[cfg_attr(not(test), expect(dead_code))]
+    pub summary: &'static str,
+    /// True if the answer may take as long as drives do.
+    pub takes_long: bool,
+}
+
+impl<Q, A> Verb<Q, A> {
+    /// A verb for these clients that is answered at once.
+    pub const fn new(name: &'static str, access: Access, summary: &'static str) -> Self {
+        let facts = VerbFacts { name, access, summary, takes_long: false };
+        Verb { facts, types: PhantomData }
     }
 
-    /// True for verbs that change what the daemon does for its clients; all others only look.
-    pub fn changes(&self) -> bool {
+    /// Marks that the answer may take as long as drives do.
+    pub const fn long(mut self) -> Self {
+        self.facts.takes_long = true;
+        self
+    }
+}
+
+impl<Q, A> Deref for Verb<Q, A> {
+    type Target = VerbFacts;
+
+    fn deref(&self) -> &VerbFacts {
+        &self.facts
+    }
+}
+
+/// Clients that a verb is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// All that can open the socket: it changes nothing that the daemon does for its clients.
+    Everybody,
+    /// Everybody without arguments, which only looks; else as `Admins`.
+    EverybodyToRead,
+    /// Root, the daemon's user and the members of `control-admin-group`.
+    Admins,
+}
+
+impl Access {
+    /// True if these arguments are for admins only.
+    fn changes(self, arguments: &Map<String, Value>) -> bool {
         match self {
-            Verb::Version | Verb::Stats(_) | Verb::History(_) | Verb::Clients => false,
-            // Paths and sockets of everybody.
-            Verb::Configuration | Verb::Add(_) | Verb::Remove(_) => true,
-            Verb::TraceStart(_) | Verb::TraceStatus | Verb::TraceStop => false,
-            Verb::LocksStart | Verb::LocksStatus | Verb::LocksStop => false,
-            Verb::LogLevel(asked) => asked.level.is_some(),
-            Verb::Resize(_) | Verb::Set(_) | Verb::SetGroup(_) => true,
-            Verb::Acknowledge(_) | Verb::Disconnect(_) | Verb::Reload(_) => true,
+            Access::Everybody => false,
+            Access::EverybodyToRead => arguments.values().any(|value| !value.is_null()),
+            Access::Admins => true,
         }
     }
 }
 
-/// Counters that are asked for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StatsQuery {
-    /// Counters of idle volumes, too, where there are many volumes.
-    #[serde(default)]
-    pub all: bool,
+/// A row of the table of verbs that a daemon `D` answers.
+pub struct ControlVerb<D> {
+    facts: VerbFacts,
+    read: ReadArguments<D>,
 }
 
-impl StatsQuery {
-    /// The counters of all volumes, however many there are.
-    pub const ALL: StatsQuery = StatsQuery { all: true };
+/// Reads arguments.
+type ReadArguments<D> = Box<dyn Fn(Map<String, Value>) -> Result<Answer<D>, Refusal> + Send + Sync>;
+
+/// Finds an answer, once its arguments are read.
+type Answer<D> = Box<dyn FnOnce(&D) -> Result<Value, Refusal> + Send>;
+
+impl<D: 'static> ControlVerb<D> {
+    /// A verb that `answer` answers.
+    pub fn new<Q, A>(verb: Verb<Q, A>, answer: fn(&D, &Q) -> Result<A, Refusal>) -> Self
+    where
+        Q: DeserializeOwned + Send + 'static,
+        A: Serialize + 'static,
+    {
+        let facts = verb.facts;
+        let read = move |arguments| {
+            let asked: Q = serde_json::from_value(Value::Object(arguments))
+                .map_err(|error| Refusal::new("bad-request", format!("{}: {error}", facts.name)))?;
+            let answer = move |daemon: &D| {
+                serde_json::to_value(answer(daemon, &asked)?)
+                    .map_err(|error| Refusal::new("internal", error.to_string()))
+            };
+            Ok(Box::new(answer) as Answer<D>)
+        };
+        ControlVerb { facts, read: Box::new(read) }
+    }
 }
 
-/// What is to be recorded; what is not given excludes nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TraceStart {
-    /// The files' path, before `.blktrace.N`; absolute.
-    pub name: PathBuf,
-    /// One volume's drives.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub volume: Option<String>,
-    /// Drives by name.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub drives: Vec<String>,
-    /// Letters of events: Q, D, C...
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub actions: Vec<String>,
-    /// Operations: read, write, flush, discard.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ops: Vec<String>,
-    /// Whom I/O is accounted to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tenant: Option<u32>,
-    /// First and one past the last sector on a drive.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sectors: Option<(u64, u64)>,
-    /// Which time events have: batch or event.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stamp: Option<String>,
+impl<D> Deref for ControlVerb<D> {
+    type Target = VerbFacts;
+
+    fn deref(&self) -> &VerbFacts {
+        &self.facts
+    }
 }
 
-/// Which volume is to grow.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Resize {
-    /// Its name.
-    pub volume: String,
+/// A verb with its arguments, put to a daemon.
+pub struct Question {
+    /// True if it is for admins only.
+    pub changes: bool,
+    /// True if the answer may take as long as drives do.
+    pub takes_long: bool,
+    /// Finds the answer, the value of `ok` in the reply.
+    pub answer: Box<dyn FnOnce() -> Result<Value, Refusal> + Send>,
 }
 
-/// Which volume was checked after a daemon ended with a dirty cache of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Acknowledge {
-    /// Its name.
-    pub volume: String,
-}
-
-/// The client that is to be disconnected.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Disconnect {
-    /// Its number.
-    pub client: u16,
-}
-
-/// The configuration that is to be served from now on.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Reload {
-    /// Its file, an absolute path; none: the file that the daemon was started with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub file: Option<PathBuf>,
-    /// Only find out whether it can be served, and what would change.
-    #[serde(default)]
-    pub dry_run: bool,
-    /// Disconnect clients of exports that it does not have.
-    #[serde(default)]
-    pub disconnect: bool,
-    /// Remove volumes also if what they hold cannot be written: it is lost.
-    #[serde(default)]
-    pub force: bool,
-}
-
-/// A section that comes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AddSection {
-    /// drive, volume, export or group.
-    pub section: String,
-    /// Its name.
-    pub name: String,
-    /// Keys and words as in a configuration; `cache.size` is a key of `[volume.cache]`.
-    #[serde(default, deserialize_with = "words")]
-    pub settings: BTreeMap<String, String>,
-    /// Only find out whether it can be served.
-    #[serde(default)]
-    pub dry_run: bool,
-}
-
-/// A section that goes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RemoveSection {
-    /// drive, volume, export or group.
-    pub section: String,
-    /// Its name.
-    pub name: String,
-    /// As for `reload`.
-    #[serde(default)]
-    pub dry_run: bool,
-    /// As for `reload`.
-    #[serde(default)]
-    pub disconnect: bool,
-    /// As for `reload`.
-    #[serde(default)]
-    pub force: bool,
-}
-
-/// Range of the samples that are wanted.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HistoryRange {
-    /// Seconds; none: two minutes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seconds: Option<usize>,
-}
-
-/// Level of the log from now on.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LogLevel {
-    /// A level, or modules with theirs, as `MILLRACE_LOG` has them; none: only tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub level: Option<String>,
-}
-
-/// What a volume is to be set to; what is not given stays.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Set {
-    /// Its name.
-    pub volume: String,
-    /// The scheduler of its drives, by the configuration's word.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scheduler: Option<String>,
-}
-
-/// What a group is to be set to; what is not given stays.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SetGroup {
-    /// Its name.
-    pub group: String,
-    /// Keys and words as in a configuration: numbers may be such.
-    #[serde(deserialize_with = "words")]
-    pub settings: BTreeMap<String, String>,
-}
-
-/// Reads words: strings, and numbers as a file may have them.
-fn words<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
-    let values = BTreeMap::<String, Value>::deserialize(from)?;
-    let word = |(key, value): (String, Value)| match value {
-        Value::String(word) => Ok((key, word)),
-        Value::Number(number) => Ok((key, number.to_string())),
-        other => Err(D::Error::custom(format!(
-            "settings: {key} is {other}; write a word in quotes or a number, \"none\" to take it away"
-        ))),
+/// The question to a daemon that a verb and its arguments make.
+///
+/// # Errors
+/// `unknown-verb`, or `bad-request` if the arguments are not the verb's.
+pub fn ask<D: Send + Sync + 'static>(
+    verbs: &[ControlVerb<D>],
+    daemon: &Arc<D>,
+    (name, arguments): (&str, Map<String, Value>),
+) -> Result<Question, Refusal> {
+    let Some(verb) = verbs.iter().find(|verb| verb.name == name) else {
+        let text = format!("there is no verb {name:?}; there are {}", names(verbs).join(", "));
+        return Err(Refusal::new("unknown-verb", text));
     };
-    values.into_iter().map(word).collect()
+    let changes = verb.access.changes(&arguments);
+    let (answer, daemon) = ((verb.read)(arguments)?, Arc::clone(daemon));
+    let answer = Box::new(move || answer(&daemon));
+    Ok(Question { changes, takes_long: verb.takes_long, answer })
+}
+
+/// The names of verbs.
+pub fn names<D>(verbs: &[ControlVerb<D>]) -> Vec<&'static str> {
+    verbs.iter().map(|verb| verb.name).collect()
 }
 
 /// Why a request has no answer.
@@ -297,13 +174,13 @@ impl Refusal {
     }
 }
 
-/// A request, as far as it could be read.
+/// A line as far as it could be read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// What the client calls it, repeated in the reply; null if it says nothing.
+    /// The client's name for it, repeated in the reply; null if it says nothing.
     pub id: Value,
-    /// What it asks.
-    pub verb: Result<Verb, Refusal>,
+    /// The verb's name and arguments.
+    pub verb: Result<(String, Map<String, Value>), Refusal>,
 }
 
 /// Reads a line, without its newline.
@@ -312,19 +189,24 @@ pub fn parse(line: &[u8]) -> Request {
     if line.len() > LINE_BYTES_MAX {
         return broken(too_long());
     }
-    let fields: Map<String, Value> = match serde_json::from_slice(line) {
+    let mut fields: Map<String, Value> = match serde_json::from_slice(line) {
         Ok(fields) => fields,
         Err(error) => {
             let text = format!("not a JSON object: {error}; write {{\"verb\":\"stats\"}}");
             return broken(Refusal::new("bad-request", text));
         }
     };
-    let id = match fields.get("id") {
-        None => Value::Null,
-        Some(id) if id.is_u64() || id.is_i64() || id.is_string() || id.is_null() => id.clone(),
-        Some(_) => return broken(Refusal::new("bad-request", "id is a whole number or a string")),
+    let id = fields.remove("id").unwrap_or_default();
+    if !(id.is_u64() || id.is_i64() || id.is_string() || id.is_null()) {
+        return broken(Refusal::new("bad-request", "id is a whole number or a string"));
+    }
+    let verb = match fields.remove("verb") {
+        Some(Value::String(name)) => Ok((name, fields)),
+        _ => {
+            let text = "verb is missing or no string; the greeting has the list of verbs";
+            Err(Refusal::new("bad-request", text))
+        }
     };
-    let verb = verb(&fields);
     Request { id, verb }
 }
 
@@ -334,66 +216,13 @@ pub fn too_long() -> Refusal {
     Refusal::new("bad-request", text)
 }
 
-/// The verb of a request, with its arguments.
-fn verb(fields: &Map<String, Value>) -> Result<Verb, Refusal> {
-    let known = VERBS.join(", ");
-    let Some(name) = fields.get("verb").and_then(Value::as_str) else {
-        let text = format!("verb is missing or no string; there are {known}");
-        return Err(Refusal::new("bad-request", text));
-    };
-    let verb = match name {
-        "version" => Verb::Version,
-        "stats" => return arguments(name, fields).map(Verb::Stats),
-        "clients" => Verb::Clients,
-        "history" => return arguments(name, fields).map(Verb::History),
-        "trace-start" => return arguments(name, fields).map(Box::new).map(Verb::TraceStart),
-        "trace-status" => Verb::TraceStatus,
-        "trace-stop" => Verb::TraceStop,
-        "locks-start" => Verb::LocksStart,
-        "locks-status" => Verb::LocksStatus,
-        "locks-stop" => Verb::LocksStop,
-        "resize" => return arguments(name, fields).map(Verb::Resize),
-        "set" => return arguments(name, fields).map(Verb::Set),
-        "set-group" => return arguments(name, fields).map(Verb::SetGroup),
-        "acknowledge" => return arguments(name, fields).map(Verb::Acknowledge),
-        "log-level" => return arguments(name, fields).map(Verb::LogLevel),
-        "disconnect" => return arguments(name, fields).map(Verb::Disconnect),
-        "reload" => return arguments(name, fields).map(Verb::Reload),
-        "add" => return arguments(name, fields).map(Verb::Add),
-        "remove" => return arguments(name, fields).map(Verb::Remove),
-        "configuration" => Verb::Configuration,
-        other => {
-            let text = format!("there is no verb {other:?}; there are {known}");
-            return Err(Refusal::new("unknown-verb", text));
-        }
-    };
-    match fields.keys().find(|key| !COMMON.contains(&key.as_str())) {
-        Some(key) => {
-            let text = format!("{name} takes no {key:?}; remove it");
-            Err(Refusal::new("bad-request", text))
-        }
-        None => Ok(verb),
-    }
-}
-
-/// The arguments of a verb that has some.
-fn arguments<T: for<'de> Deserialize<'de>>(
-    name: &str,
-    fields: &Map<String, Value>,
-) -> Result<T, Refusal> {
-    let own = fields.iter().filter(|(key, _)| !COMMON.contains(&key.as_str()));
-    let own = Value::Object(own.map(|(key, value)| (key.clone(), value.clone())).collect());
-    serde_json::from_value(own)
-        .map_err(|error| Refusal::new("bad-request", format!("{name}: {error}")))
-}
-
-/// What the daemon says first, and to `version`.
-pub fn greeting() -> Value {
+/// The daemon's first line, and its answer to `version`.
+pub fn greeting(verbs: &[&str]) -> Value {
     json!({
         "millrace": env!("CARGO_PKG_VERSION"),
         "control": CONTROL_VERSION,
         "pid": std::process::id(),
-        "verbs": VERBS,
+        "verbs": verbs,
     })
 }
 
@@ -417,50 +246,65 @@ pub fn line(value: &Value) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::views::requests::{REMOVE, SetGroup, StatsQuery, VERSION};
     use proptest::prelude::*;
 
+    /// A daemon that answers with what it was asked.
+    struct Echo;
+
+    fn table() -> Vec<ControlVerb<Echo>> {
+        let stats: Verb<StatsQuery, StatsQuery> = Verb::new("stats", Access::Everybody, "");
+        let set_group: Verb<SetGroup, SetGroup> = Verb::new("set-group", Access::Admins, "");
+        vec![
+            ControlVerb::new(VERSION, |_, _| Ok(json!("short"))),
+            ControlVerb::new(stats, |_, asked| Ok(*asked)),
+            ControlVerb::new(set_group, |_, asked| Ok(asked.clone())),
+            ControlVerb::new(REMOVE, |_, _| Err(Refusal::new("refused", "never"))),
+        ]
+    }
+
+    fn answer(line: &str) -> Result<Value, Refusal> {
+        let verb = parse(line.as_bytes()).verb;
+        let (name, arguments) = verb?;
+        (ask(&table(), &Arc::new(Echo), (&name, arguments))?.answer)()
+    }
+
     fn refusal(line: &str) -> Refusal {
-        parse(line.as_bytes()).verb.unwrap_err()
+        answer(line).unwrap_err()
     }
 
     #[test]
     fn a_verb_is_read_with_the_id_that_its_reply_repeats() {
         let request = parse(br#"{"verb":"stats","id":7}"#);
-        assert_eq!(request, Request { id: json!(7), verb: Ok(Verb::Stats(StatsQuery::default())) });
-        let request = parse(b" {\"id\":\"a\", \"verb\" : \"version\"}\r");
-        assert_eq!(request, Request { id: json!("a"), verb: Ok(Verb::Version) });
+        assert_eq!(request, Request { id: json!(7), verb: Ok(("stats".into(), Map::new())) });
+        let request = parse(b" {\"id\":\"a\", \"verb\" : \"x\", \"b\":1}\r");
+        let arguments = Map::from_iter([("b".to_owned(), json!(1))]);
+        assert_eq!(request, Request { id: json!("a"), verb: Ok(("x".into(), arguments)) });
         assert_eq!(reply(&json!("a"), Ok(json!(1))), b"{\"id\":\"a\",\"ok\":1}\n");
     }
 
     #[test]
     fn stats_are_those_of_volumes_in_use_unless_all_are_asked_for() {
-        let asked = |line: &str| parse(line.as_bytes()).verb;
-        let query = |all| Ok(Verb::Stats(StatsQuery { all }));
-        assert_eq!(asked(r#"{"verb":"stats","id":1}"#), query(false));
-        assert_eq!(asked(r#"{"verb":"stats","all":false}"#), query(false));
-        assert_eq!(asked(r#"{"verb":"stats","all":true}"#), query(true));
+        assert_eq!(answer(r#"{"verb":"stats","id":1}"#), Ok(json!({})));
+        assert_eq!(answer(r#"{"verb":"stats","all":false}"#), Ok(json!({})));
+        assert_eq!(answer(r#"{"verb":"stats","all":true}"#), Ok(json!({"all": true})));
     }
 
     #[test]
     fn settings_of_a_group_are_words_or_numbers() {
-        let request =
-            parse(br#"{"verb":"set-group","group":"g","settings":{"iops":100,"burst":"1s"}}"#);
-        let words = [("burst", "1s"), ("iops", "100")].map(|(k, w)| (k.to_owned(), w.to_owned()));
-        let set = SetGroup { group: "g".into(), settings: words.into() };
-        assert_eq!(request.verb, Ok(Verb::SetGroup(set)));
+        let line = r#"{"verb":"set-group","group":"g","settings":{"iops":100,"burst":"1s"}}"#;
+        let settings = json!({"iops": "100", "burst": "1s"});
+        assert_eq!(answer(line), Ok(json!({"group": "g", "settings": settings})));
         let wrong = refusal(r#"{"verb":"set-group","group":"g","settings":{"iops":null}}"#);
         assert!(wrong.message.contains("settings: iops is null; write a word"), "{wrong:?}");
     }
 
     #[test]
     fn what_is_wrong_is_said_with_what_to_do() {
-        assert_eq!(refusal(r#"{"verb":"stat"}"#).kind, "unknown-verb");
-        let text = "there is no verb \"stat\"; there are version, stats, history, trace-start, \
-                    trace-status, trace-stop, locks-start, locks-status, locks-stop, resize, set, \
-                    set-group, acknowledge, log-level, clients, disconnect, reload, add, remove, \
-                    configuration";
-        assert_eq!(refusal(r#"{"verb":"stat"}"#).message, text);
-        let text = "version takes no \"drive\"; remove it";
+        let unknown = refusal(r#"{"verb":"stat"}"#);
+        let text = "there is no verb \"stat\"; there are version, stats, set-group, remove";
+        assert_eq!(unknown, Refusal::new("unknown-verb", text));
+        let text = "version: unknown field `drive`, there are no fields";
         assert_eq!(refusal(r#"{"verb":"version","drive":"d0"}"#).message, text);
         let text = "stats: unknown field `drive`, expected `all`";
         assert_eq!(refusal(r#"{"verb":"stats","drive":"d0"}"#).message, text);
@@ -472,35 +316,25 @@ mod tests {
     }
 
     #[test]
-    fn recordings_and_lock_statistics_count_as_reading() {
-        let verb = |line: &str| parse(line.as_bytes()).verb.unwrap();
-        for name in ["version", "stats", "trace-status", "trace-stop", "locks-start"] {
-            assert!(!verb(&format!("{{\"verb\":{name:?}}}")).changes(), "{name}");
-        }
-        assert!(!verb(r#"{"verb":"trace-start","name":"/t"}"#).changes());
-        assert!(!verb(r#"{"verb":"log-level"}"#).changes());
-        assert!(verb(r#"{"verb":"log-level","level":"debug"}"#).changes());
-        assert!(!verb(r#"{"verb":"clients"}"#).changes());
-        assert!(verb(r#"{"verb":"disconnect","client":1}"#).changes());
-        for name in ["resize", "set", "acknowledge"] {
-            assert!(verb(&format!("{{\"verb\":{name:?},\"volume\":\"v\"}}")).changes(), "{name}");
-        }
+    fn fields_that_two_verbs_share_are_known_and_others_refused() {
+        let remove = |more: &str| {
+            refusal(&format!(r#"{{"verb":"remove","section":"drive","name":"d"{more}}}"#))
+        };
+        assert_eq!(remove(r#","dry_run":true,"force":true"#).kind, "refused");
+        let unknown = Refusal::new("bad-request", "remove: unknown field `forced`");
+        assert_eq!(remove(r#","forced":true"#), unknown);
+        assert_eq!(remove(r#","force":7"#).kind, "bad-request");
     }
 
     #[test]
-    fn every_verb_that_is_named_is_known() {
-        for name in VERBS {
-            let more = match name {
-                "trace-start" => ",\"name\":\"/t\"",
-                "resize" | "set" | "acknowledge" => ",\"volume\":\"v\"",
-                "disconnect" => ",\"client\":1001",
-                "add" | "remove" => ",\"section\":\"drive\",\"name\":\"d\"",
-                "set-group" => ",\"group\":\"g\",\"settings\":{\"weight\":\"7\"}",
-                _ => "",
-            };
-            let line = format!("{{\"verb\":{name:?}{more}}}");
-            assert!(parse(line.as_bytes()).verb.is_ok(), "{name}");
-        }
+    fn access_and_arguments_decide_whether_a_request_is_for_admins() {
+        let changes =
+            |access: Access, text: &str| access.changes(&serde_json::from_str(text).unwrap());
+        let (with, without) = (r#"{"level":"debug"}"#, r#"{"level":null}"#);
+        let of = |access| [changes(access, with), changes(access, without), changes(access, "{}")];
+        assert_eq!(of(Access::Everybody), [false; 3]);
+        assert_eq!(of(Access::EverybodyToRead), [true, false, false]);
+        assert_eq!(of(Access::Admins), [true; 3]);
     }
 
     /// Bytes, texts like JSON, and requests that are almost right.
@@ -508,7 +342,7 @@ mod tests {
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..300),
             "[\\[\\]{}\":,0-9a-z\\\\ ]{0,80}".prop_map(String::into_bytes),
-            "\\{\"verb\": ?\"(stats|version|trace-start|trace-stop|locks-stop|resize|set|set-group|[a-z]{0,4})\"(,\"id\":(-?[0-9]{1,30}|\"\\PC{0,9}\"))?\\}"
+            "\\{\"verb\": ?\"(stats|version|set-group|remove|[a-z]{0,4})\"(,\"id\":(-?[0-9]{1,30}|\"\\PC{0,9}\"))?\\}"
                 .prop_map(String::into_bytes),
         ]
     }
@@ -516,12 +350,14 @@ mod tests {
     proptest! {
         #[test]
         fn any_line_gives_one_reply_that_is_one_line_of_json(line in hostile()) {
-            let request = parse(&line);
-            let answer = request.verb.map(|verb| json!(format!("{verb:?}")));
-            let reply = reply(&request.id, answer);
+            let Request { id, verb } = parse(&line);
+            let asked = verb.and_then(|(name, arguments)| {
+                ask(&table(), &Arc::new(Echo), (&name, arguments))
+            });
+            let reply = reply(&id, asked.and_then(|question| (question.answer)()));
             prop_assert_eq!(reply.iter().filter(|byte| **byte == b'\n').count(), 1);
             let back: Value = serde_json::from_slice(&reply).unwrap();
-            prop_assert_eq!(&back["id"], &request.id);
+            prop_assert_eq!(&back["id"], &id);
             prop_assert!(back.get("ok").is_some() != back.get("error").is_some());
         }
     }

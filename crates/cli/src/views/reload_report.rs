@@ -37,6 +37,35 @@ pub struct RunningConfiguration {
     pub text: String,
 }
 
+/// The answer to `unsaved`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UnsavedChanges {
+    /// The configuration file; none if there is none.
+    pub file: Option<String>,
+    /// Differences from that file: `+` is served and not in it, `-` is in it only.
+    pub changes: Vec<ReloadChange>,
+    /// Reason for which nobody can tell, in words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub problem: String,
+}
+
+impl UnsavedChanges {
+    /// Lines for a person, none if the file has all.
+    pub fn text(&self) -> String {
+        let Some(file) = self.file.as_ref().filter(|_| self.problem.is_empty()) else {
+            return format!("not compared with the configuration file: {}\n", self.problem);
+        };
+        let lines: String = self.changes.iter().map(|change| format!("  {change}\n")).collect();
+        match lines.is_empty() {
+            true => lines,
+            false => {
+                format!("changed since {file}, until `millrace ctl save` or `reload`:\n{lines}")
+            }
+        }
+    }
+}
+
 impl ReloadReport {
     /// Lines for a person: what changes, what is hardly meant, and what became of the file.
     pub fn text(&self) -> String {
@@ -57,7 +86,7 @@ impl ReloadReport {
 pub struct ReloadChange {
     /// `+` for one that comes, `-` for one that goes, `~` for one that changes.
     pub change: String,
-    /// Its section: drive, volume, export, group, listener or controller.
+    /// Its section: drive, volume, export, group, listener, controller or server.
     pub section: String,
     /// Its name.
     pub name: String,

@@ -20,7 +20,7 @@ use rustix::event::PollFlags;
 use serde_json::Value;
 
 use super::protocol::{self, LINE_BYTES_MAX};
-use super::{Answers, Refusal, http};
+use super::{Answers, Question, Refusal, http};
 
 /// How long a request may take to arrive, and a reply to be taken.
 pub const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10 });
@@ -99,14 +99,18 @@ impl Session {
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn control(socket: UnixStream, admins: &Allow) -> io::Result<Session> {
+    pub fn control(
+        socket: UnixStream,
+        admins: &Allow,
+        answers: &dyn Answers,
+    ) -> io::Result<Session> {
         socket.set_nonblocking(true)?;
         let read_only = admins.check(socket.as_raw_fd()).err().map(|who| denied(admins, &who));
         let peer = rustix::net::sockopt::socket_peercred(&socket)?;
         let mut session = Session::new(Socket::Control(socket));
         session.peer =
             format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw());
-        session.output = protocol::line(&protocol::greeting());
+        session.output = protocol::line(&answers.greeting());
         session.read_only = read_only;
         Ok(session)
     }
@@ -280,21 +284,22 @@ impl Session {
         };
         let request = protocol::parse(&self.input[..end]);
         let line: Vec<u8> = self.input.drain(..=end).take(LOGGED_BYTES_MAX.min(end)).collect();
-        let (id, verb) = match (request.id, request.verb) {
-            (id, Ok(verb)) => (id, verb),
-            (id, Err(refusal)) => return Some(protocol::reply(&id, Err(refusal))),
+        let id = request.id;
+        let asked = request.verb.and_then(|(name, arguments)| answers.ask(&name, arguments));
+        let Question { changes, takes_long, answer } = match asked {
+            Ok(question) => question,
+            Err(refusal) => return Some(protocol::reply(&id, Err(refusal))),
         };
-        if let Some(refusal) = self.read_only.as_ref().filter(|_| verb.changes()) {
+        if let Some(refusal) = self.read_only.as_ref().filter(|_| changes) {
             // A client that may only read could fill the log.
             let (text, peer) = (String::from_utf8_lossy(&line), &self.peer);
             tracing::debug!("control: {peer} was refused {}", visible(&text));
             return Some(protocol::reply(&id, Err(refusal.clone())));
         }
-        let (takes_long, peer) = (verb.takes_long(), self.peer.clone());
-        let of_thread = Arc::clone(answers);
+        let peer = self.peer.clone();
         let answer = move || {
-            let outcome = of_thread.answer(&verb);
-            let (text, changes) = (String::from_utf8_lossy(&line), verb.changes());
+            let outcome = answer();
+            let text = String::from_utf8_lossy(&line);
             match &outcome {
                 Ok(_) if changes => {
                     tracing::info!("control: {peer} has asked for {}", visible(&text));

@@ -55,17 +55,6 @@ pub struct GroupSetting {
     pub before: String,
 }
 
-/// The answer to `log-level`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LogLevelChange {
-    /// The level from now on, in the words of `MILLRACE_LOG`.
-    pub level: String,
-    /// The level before, if it was changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub before: Option<String>,
-}
-
 /// A group as it is now.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -1,11 +1,11 @@
 //! The thread that serves the control socket and the metrics page.
 //!
-//! Owns both listeners and all sessions. It sleeps in one poll(2) over all of them, without a time
-//! limit unless a client owes something, so that an idle daemon stays idle. Clients are bounded in
-//! number; one that cannot be served costs only itself. Time in which the daemon did not run counts
-//! against no client. Started by `serve` when everything else
-//! stands; dropping [`Views`] ends it. It takes no part in I/O, and answers between two calls of
-//! poll: a reply takes well below a millisecond.
+//! Owns all sessions, the control socket, and a share of the metrics page's, which may change. It
+//! sleeps in one poll(2) over all of them, without a time limit unless a client owes something, so
+//! that an idle daemon stays idle. Clients are bounded in number; one that cannot be served costs
+//! only itself. Time in which the daemon did not run counts against no client. Started by `serve`
+//! when everything else stands; dropping [`Views`] ends it. It takes no part in I/O, and answers
+//! between two calls of poll: a reply takes well below a millisecond.
 
 use std::io;
 use std::net::TcpListener;
@@ -21,6 +21,7 @@ use millrace_machine::{LOOK_NS, Machine, Native, RunningClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Answers;
+use super::metrics_listener::MetricsListener;
 use super::session::{Session, SessionState, turn_away};
 
 /// Clients of each socket at a time.
@@ -32,14 +33,13 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// What is listened on.
-#[derive(Default)]
 pub struct Sockets {
     /// The control socket.
     pub control: Option<UnixSocket>,
     /// Clients of the control socket that may change anything.
     pub admins: Allow,
     /// Where metrics are served.
-    pub metrics: Option<TcpListener>,
+    pub metrics: Arc<MetricsListener>,
 }
 
 /// The running thread.
@@ -50,19 +50,13 @@ pub struct Views {
 }
 
 impl Views {
-    /// Serves these sockets from now on; without any, nothing is started.
+    /// Serves these sockets from now on. Without any, the thread waits for a place of metrics.
     ///
     /// # Errors
     /// If the system refuses a thread or a socket.
     pub fn start(sockets: Sockets, answers: Arc<dyn Answers>) -> io::Result<Views> {
-        if sockets.control.is_none() && sockets.metrics.is_none() {
-            return Ok(Views { stop: None, thread: None });
-        }
         if let Some(control) = &sockets.control {
             control.socket().set_nonblocking(true)?;
-        }
-        if let Some(metrics) = &sockets.metrics {
-            metrics.set_nonblocking(true)?;
         }
         let (stop, wake) = UnixStream::pair()?;
         let mut server = Loop::new(sockets, answers);
@@ -105,12 +99,17 @@ impl Loop {
         self.paused_until = self.paused_until.filter(|until| *until > now);
         let limit = self.limit(now);
         self.clock.expect(limit.map(|limit| Native::now() + limit.as_nanos() as u64));
-        let Some(ready) = self.wait(wake, limit) else { return false };
+        // Kept until the next turn, so that a socket that is replaced is closed then.
+        let metrics = self.sockets.metrics.socket();
+        let Some(ready) = self.wait((wake, metrics.as_deref()), limit) else { return false };
         let pause = Duration::from_nanos(self.clock.look(Native::now(), LOOK_NS));
         if !pause.is_zero() {
             self.sessions.iter_mut().for_each(|session| session.forgive(pause));
         }
-        let (listeners, sessions) = ready.split_at(2);
+        let (listeners, sessions) = ready.split_at(3);
+        if listeners[2] {
+            self.sockets.metrics.take_change();
+        }
         let (now, answers, mut sessions) = (Instant::now(), &self.answers, sessions.iter());
         self.sessions.retain_mut(|session| {
             let ready = sessions.next().is_some_and(|ready| *ready);
@@ -120,7 +119,7 @@ impl Loop {
             }
         });
         if listeners.iter().any(|ready| *ready) {
-            self.accept(now);
+            self.accept(metrics.as_deref(), now);
         }
         true
     }
@@ -134,20 +133,25 @@ impl Loop {
         Some(left.min(Duration::from_nanos(LOOK_NS)))
     }
 
-    /// Which of the two listeners, and then of all sessions, are ready; none at the end.
-    fn wait(&self, wake: &UnixStream, limit: Option<Duration>) -> Option<Vec<bool>> {
+    /// Which of the two listeners, the change of metrics, and then of all sessions, are ready; none
+    /// at the end.
+    fn wait(
+        &self,
+        (wake, metrics): (&UnixStream, Option<&TcpListener>),
+        limit: Option<Duration>,
+    ) -> Option<Vec<bool>> {
         let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
         let asked = match self.paused_until {
             Some(_) => PollFlags::empty(),
             None => PollFlags::IN,
         };
         let control = self.sockets.control.as_ref().map(|control| control.socket().as_fd());
-        let metrics = self.sockets.metrics.as_ref().map(|metrics| metrics.as_fd());
-        for listener in [control, metrics] {
+        for listener in [control, metrics.map(TcpListener::as_fd)] {
             // One that is not there is never ready.
             let stand_in = PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::empty());
             fds.push(listener.map_or(stand_in, |fd| PollFd::from_borrowed_fd(fd, asked)));
         }
+        fds.push(PollFd::from_borrowed_fd(self.sockets.metrics.changed(), PollFlags::IN));
         fds.extend(self.sessions.iter().map(|session| {
             let (fd, flags) = session.interest();
             PollFd::from_borrowed_fd(fd, flags)
@@ -164,7 +168,7 @@ impl Loop {
     }
 
     /// Takes all clients that wait.
-    fn accept(&mut self, now: Instant) {
+    fn accept(&mut self, metrics: Option<&TcpListener>, now: Instant) {
         while let Some(control) = &self.sockets.control {
             let socket = match control.socket().accept() {
                 Ok((socket, _)) => socket,
@@ -180,11 +184,11 @@ impl Loop {
                 || admins.check(socket.as_raw_fd()).is_ok()
                     && drop_oldest(&mut self.sessions, Session::is_reader);
             match has_place {
-                true => self.sessions.extend(Session::control(socket, admins)),
+                true => self.sessions.extend(Session::control(socket, admins, &*self.answers)),
                 false => turn_away(&socket, CLIENTS_MAX),
             }
         }
-        while let Some(metrics) = &self.sockets.metrics {
+        while let Some(metrics) = metrics {
             let socket = match metrics.accept() {
                 Ok((socket, _)) => socket,
                 Err(error) => {

@@ -10,12 +10,13 @@ use millrace_block::GroupId;
 use millrace_machine::{Machine, Native};
 
 use super::Observer;
-use super::client_report::{ClientReport, client_number};
+use super::client_number::client_number;
 use super::connection::{Connection, Phase, client_log};
 use super::execute::Core;
 use super::memory::waiting_line::MemoryWait;
 use super::server_state::ThreadMessage;
 use super::worker::Worker;
+use crate::ClientReport;
 
 /// How long I/O threads may take to answer: one may hang in a drive.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -84,6 +85,7 @@ fn report_of(thread: usize, conn: &Connection) -> ClientReport {
     let peer = client_log::peer(conn);
     ClientReport {
         number: client_number(thread, conn.index),
+        protocol: "nbd",
         peer: name.map_or_else(|| peer.clone(), |name| format!("{peer}, {name}")),
         export,
         connected_ns: Native::now().saturating_sub(conn.history.connected_ns),

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
-use super::client_report::ClientReport;
 use super::exports::Exports;
 use super::listen::Listener;
 use super::memory::Zeroes;
 use super::memory::budget::MemoryBudget;
 use super::on_demand::{Demand, ExportRequests};
 use super::stats;
+use crate::ClientReport;
 use crate::counters::PublishedCounters;
 use crate::io_threads::Failed;
 use crate::mailbox::{Mailbox, lock};

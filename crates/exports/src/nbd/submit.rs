@@ -24,7 +24,7 @@ use millrace_machine::{Machine, Native};
 use self::lane::CHANNEL_DEPTH;
 use self::lanes::Lanes;
 use self::ticket::{Claim, Memory, Ticket, TicketState, Tickets};
-use super::client_report::client_number;
+use super::client_number::client_number;
 use super::memory::Zeroes;
 
 /// Longest part of a discard or zeroing given to the block layer at once: 1 TiB.

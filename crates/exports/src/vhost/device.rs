@@ -110,6 +110,11 @@ impl Device {
         std::mem::take(&mut self.whole) && self.answers
     }
 
+    /// Requests and bytes of the device's tenant so far.
+    pub(crate) fn totals(&self) -> [u64; 2] {
+        self.common.totals_of(self.flags.tenant)
+    }
+
     fn refuse<T>(&self, why: impl AsRef<str>) -> Result<T> {
         self.common.log.say_rarely(format!("refused what the frontend asks: {}", why.as_ref()));
         Err(Error::InvalidParam)

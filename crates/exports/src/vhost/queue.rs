@@ -175,6 +175,11 @@ impl Queue {
         self.stats.in_flight as u32
     }
 
+    /// Returns true if a request was taken for which the channel has no room.
+    pub(crate) fn waits(&self) -> bool {
+        self.held.is_some()
+    }
+
     /// Whether requests may be taken.
     #[inline]
     fn is_open(&self) -> bool {

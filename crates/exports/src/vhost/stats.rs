@@ -24,9 +24,11 @@ pub struct QueueStats {
     pub broken: u64,
     /// 1 while the queue is in service; of several queues, how many are.
     pub queues: u64,
+    /// 1 while the queue's next request waits, as the layer takes no more; of several, how many.
+    pub waiting: u64,
 }
 
-const QUEUE_FIELDS: usize = 7;
+const QUEUE_FIELDS: usize = 8;
 
 impl Counters<QUEUE_FIELDS> for QueueStats {
     fn fields(&mut self) -> [&mut u64; QUEUE_FIELDS] {
@@ -38,6 +40,7 @@ impl Counters<QUEUE_FIELDS> for QueueStats {
             &mut self.interrupts,
             &mut self.broken,
             &mut self.queues,
+            &mut self.waiting,
         ]
     }
 }

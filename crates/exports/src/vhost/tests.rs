@@ -110,6 +110,7 @@ fn what_went_wrong_and_what_there_is_to_know_is_passed_on() {
             threads,
             control: Some(control),
             _size: export.volume.watch_size(|_| {}),
+            tenant: 0,
             seat: ClientGroup::default().enter(),
         };
         let server = VhostServer {

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use millrace_block::{Disk, GroupId, Volume};
-use millrace_exports::nbd;
+use millrace_exports::ClientReport;
 use millrace_machine::Native;
 use millrace_reactor::Config;
 
@@ -171,8 +171,7 @@ impl Server {
         options: &ReloadOptions<'_>,
     ) -> Vec<String> {
         let mut refused = difference.refused.clone();
-        let clients = self.servers.nbd.as_ref().map(|nbd| nbd.observer().clients());
-        let clients = clients.unwrap_or_default();
+        let clients = self.servers.observers().clients();
         let removed = difference.removed_exports.iter().map(|export| (export, true, true));
         let changed = difference.changed_exports.iter().map(|(before, now)| {
             let loses_nbd = !before.nbd.is_empty() && now.nbd.is_empty();
@@ -182,26 +181,26 @@ impl Server {
             removed.chain(changed).filter(|_| !options.disconnect)
         {
             let name = &export.name;
-            let is_its = |client: &&nbd::ClientReport| loses_nbd && client.export == *name;
-            let mut its: Vec<String> = clients
+            let is_its = |client: &&ClientReport| {
+                let loses = if client.protocol == "nbd" { loses_nbd } else { loses_guests };
+                loses && client.export == *name
+            };
+            let its: Vec<String> = clients
                 .iter()
                 .filter(is_its)
                 .map(|client| format!("client {} ({})", client.number, client.peer))
                 .collect();
-            if loses_guests && self.servers.vhost.has_frontend(name) {
-                its.push("whoever is connected to its vhost-user socket".to_owned());
-            }
             if !its.is_empty() {
                 let its = its.join(", ");
                 refused.push(format!(
-                    "export {name} is in use by {its}; `millrace ctl disconnect N` ends a client \
-                     of NBD, --disconnect all of them"
+                    "export {name} is in use by {its}; `millrace ctl disconnect N` ends one, \
+                     --disconnect all of them"
                 ));
             }
         }
         refused.extend(self.unwritable(difference).filter(|_| !options.force));
         for group in &difference.removed_groups {
-            let is_kept = |client: &&nbd::ClientReport| {
+            let is_kept = |client: &&ClientReport| {
                 let of_export = |one: &ExportConfig| one.name == client.export;
                 !difference.removed_exports.iter().any(of_export)
             };

@@ -12,7 +12,7 @@ use std::time::Duration;
 use millrace_block::{Error, Volume};
 use millrace_exports::nbd::{self, ExportRequests, Listen, Observer, StopReport};
 use millrace_exports::vhost::{Say, VhostConfig, VhostExport, VhostObserver, VhostServer};
-use millrace_exports::virtio;
+use millrace_exports::{ClientReport, virtio};
 use millrace_machine::Native;
 
 use super::config::{ExportConfig, GuestConfig, OnDemand, ServeConfig};
@@ -71,6 +71,21 @@ pub struct Observers {
 }
 
 impl Observers {
+    /// All clients of NBD and all virtual machines, by number.
+    #[must_use]
+    pub fn clients(&self) -> Vec<ClientReport> {
+        let nbd = self.nbd.as_ref().map(Observer::clients).unwrap_or_default();
+        nbd.into_iter().chain(self.vhost.clients()).collect()
+    }
+
+    /// Disconnects the client of a number, as [`Observer::disconnect`] and
+    /// [`VhostObserver::disconnect`] do. Returns its report, or `None` if there is no such client.
+    #[must_use]
+    pub fn disconnect(&self, number: u16) -> Option<ClientReport> {
+        let of_nbd = self.nbd.as_ref().and_then(|nbd| nbd.disconnect(number));
+        of_nbd.or_else(|| self.vhost.disconnect(number))
+    }
+
     /// The requests that failed because of drives, of each export in the order of the
     /// configuration, over both servers.
     #[must_use]

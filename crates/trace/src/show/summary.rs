@@ -175,16 +175,22 @@ impl Trace {
         };
         let _ = write!(
             text,
-            "\nThroughput (R/W): {}KiB/s / {}KiB/s\nEvents ({}): {} entries\n\
-             Skips: 0 forward (0 -   0.0%)\n",
+            "\nThroughput (R/W): {}KiB/s / {}KiB/s\nEvents ({}): {} entries\n",
             rate(0),
             rate(1),
             self.name,
             self.events
         );
+        // Events that a stream lacks are not counted here, as blkparse does.
+        if self.name != STREAM {
+            text.push_str("Skips: 0 forward (0 -   0.0%)\n");
+        }
         text
     }
 }
+
+/// Name of a trace from standard input, as blkparse has it.
+const STREAM: &str = "stdin";
 
 /// Prefixes of numbers; those of sizes in KiB begin with the second.
 const PREFIXES: [&str; 5] = ["", "K", "M", "G", "P"];

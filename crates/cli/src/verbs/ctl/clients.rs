@@ -1,19 +1,30 @@
-//! `millrace ctl clients` and `ctl disconnect`: who is connected, and the end of one of them.
+//! `clients` and `disconnect`: who is connected, and the end of one of them.
 //!
-//! Called by ctl.rs.
+//! Arguments, the daemon's part, and `millrace ctl clients` and `disconnect`. Named in the table of
+//! ctl.rs.
 
+use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
-use millrace_console::{say, visible};
+use millrace_console::{Grid, Side, say, visible};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::Daemon;
 use crate::config::words::bytes_for_people;
+use crate::verbs::serve::live::daemon::LiveDaemon;
 use crate::views::clients::{Clients, ConnectedClient};
+use crate::views::requests::NoArguments;
+use crate::views::{Access, Refusal, Verb};
+
+/// The verb that lists clients.
+pub const CLIENTS: Verb<NoArguments, Clients> =
+    Verb::new("clients", Access::Everybody, "clients, by number");
+/// The verb that ends one.
+pub const DISCONNECT: Verb<Disconnect, ConnectedClient> =
+    Verb::new("disconnect", Access::Admins, "ends the connection of a client");
 
 const CLIENTS_EXAMPLES: &str = "\
 Examples:
@@ -21,8 +32,9 @@ Examples:
   millrace ctl clients vol0           clients of the export vol0 only
   millrace ctl clients --json
 
-Clients are those of NBD; `millrace stat --guests` shows virtual machines. A client's number is the \
-one in the log, in `stat --clients` and in traces; another client has it later.
+Clients come via NBD or, as virtual machines (vm), via vhost-user-blk; `millrace stat --guests` shows \
+the queues of these. A client's number is the one in the log, in `stat --clients` and in traces; \
+another client has it later. The next virtual machine of an export has the number of the last one.
 ";
 
 const DISCONNECT_EXAMPLES: &str = "\
@@ -30,10 +42,20 @@ Examples:
   millrace ctl clients                shows the numbers
   millrace ctl disconnect 1001        ends the connection of client 1001
 
-Its requests in flight are answered first, unless it is asked for again. Many clients connect again at once; to keep one out, see \
-allow-users of [[listener]], or tls-allow of [[export]].
+Its requests in flight are answered first, unless it is asked for again. Many clients connect again \
+at once; to keep one out, see allow-users of [[listener]], or tls-allow of [[export]]. QEMU connects \
+again only with reconnect-ms of its chardev: without it, the disk of that virtual machine hangs until \
+the machine is restarted.
 Exit status: 0 if it is disconnected, 2 if there is no such client.
 ";
+
+/// The client that is to be disconnected.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disconnect {
+    /// Its number.
+    pub client: u16,
+}
 
 /// Arguments of `ctl clients`.
 #[derive(Debug, clap::Args)]
@@ -42,7 +64,7 @@ pub struct ClientsArgs {
     /// Only clients of this export
     export: Option<String>,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// Arguments of `ctl disconnect`.
@@ -52,7 +74,32 @@ pub struct DisconnectArgs {
     /// The client's number
     client: u16,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
+}
+
+/// The clients of a daemon.
+pub fn of(daemon: &LiveDaemon) -> Clients {
+    let servers = &daemon.lists().servers;
+    let named = |one| ConnectedClient::new(one, &servers.groups);
+    Clients { clients: servers.clients().into_iter().map(named).collect() }
+}
+
+/// Disconnects a client of a daemon.
+///
+/// # Errors
+/// `not-found` if there is none of that number.
+pub fn answer_disconnect(
+    daemon: &LiveDaemon,
+    asked: &Disconnect,
+) -> Result<ConnectedClient, Refusal> {
+    let servers = &daemon.lists().servers;
+    let number = asked.client;
+    let gone =
+        servers.disconnect(number).map(|client| ConnectedClient::new(client, &servers.groups));
+    gone.ok_or_else(|| {
+        let text = format!("there is no client {number}; `millrace ctl clients` shows them");
+        Refusal::new("not-found", text)
+    })
 }
 
 /// Shows the clients.
@@ -60,7 +107,7 @@ pub struct DisconnectArgs {
 /// # Errors
 /// If the daemon is not there.
 pub fn show(args: &ClientsArgs) -> Result<ExitCode> {
-    let mut clients = args.daemon.connect.client()?.clients()?;
+    let mut clients = args.daemon.connect.client()?.ask(&CLIENTS, &NoArguments {})?;
     if let Some(export) = &args.export {
         clients.clients.retain(|client| client.export == *export);
     }
@@ -80,7 +127,8 @@ pub fn show(args: &ClientsArgs) -> Result<ExitCode> {
 /// # Errors
 /// If the daemon is not there, or has no such client.
 pub fn disconnect(args: &DisconnectArgs) -> Result<ExitCode> {
-    let client = args.daemon.connect.client()?.disconnect(args.client)?;
+    let asked = Disconnect { client: args.client };
+    let client = args.daemon.connect.client()?.ask(&DISCONNECT, &asked)?;
     say(&match args.daemon.json {
         true => format!("{}\n", json!(client)),
         false => {
@@ -99,41 +147,43 @@ pub fn disconnect(args: &DisconnectArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A row for each client, in 100 columns with names of usual length; then a line for each that
+/// waits.
 fn table(clients: &Clients) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header([
-        "client",
-        "export",
-        "group",
-        "connected",
-        "requests",
-        "bytes",
-        "in flight",
-        "peer",
-        "waits for",
+    let left = |head| (head, Side::Left);
+    let right = |head| (head, Side::Right);
+    let mut grid = Grid::new([
+        right("client"),
+        left("export"),
+        left("group"),
+        left("via"),
+        right("connected"),
+        right("requests"),
+        right("bytes"),
+        right("in flight"),
+        left("peer"),
     ]);
-    for column in [0, 3, 4, 5, 6] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+    clients.clients.iter().for_each(|client| grid.row(row(client)));
+    let mut text = format!("{}\n", grid.text());
+    for client in clients.clients.iter().filter(|client| !client.waits_for.is_empty()) {
+        let (number, reason) = (client.client, visible(&client.waits_for));
+        let _ = writeln!(text, "client {number} waits for {reason}");
     }
-    for client in &clients.clients {
-        table.add_row(row(client));
-    }
-    format!("{}\n", table.trim_fmt())
+    text
 }
 
 fn row(client: &ConnectedClient) -> [String; 9] {
+    let is_guest = client.protocol == "vhost-user-blk";
     [
         client.client.to_string(),
         or_dash(&client.export),
         or_dash(&client.group),
+        if is_guest { "vm" } else { "nbd" }.to_owned(),
         clock(Duration::from_nanos(client.connected_ns)),
         client.requests.to_string(),
         bytes_for_people(client.bytes),
         client.in_flight.to_string(),
         or_dash(&client.peer),
-        or_dash(&client.waits_for),
     ]
 }
 
@@ -141,12 +191,13 @@ fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { visible(text).into_owned() }
 }
 
-/// A time as days, hours, minutes and seconds, as far as there are some: `2d 03:04:05`.
+/// A time as hours, minutes and seconds, from a day on as days, hours and minutes: `2d 03:04`.
 fn clock(time: Duration) -> String {
-    let seconds = time.as_secs();
-    let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
-    let rest = format!("{hours:02}:{:02}:{:02}", seconds / 60 % 60, seconds % 60);
-    if days > 0 { format!("{days}d {rest}") } else { rest }
+    let (seconds, minutes) = (time.as_secs(), time.as_secs() / 60);
+    match (minutes / 1440, minutes / 60 % 24, minutes % 60) {
+        (0, hours, minutes) => format!("{hours:02}:{minutes:02}:{:02}", seconds % 60),
+        (days, hours, minutes) => format!("{days}d {hours:02}:{minutes:02}"),
+    }
 }
 
 #[cfg(test)]
@@ -160,6 +211,7 @@ mod tests {
             clients: vec![
                 ConnectedClient {
                     client: 1,
+                    protocol: "nbd".into(),
                     export: "vol0".into(),
                     group: "gold".into(),
                     peer: "process 12, user 0".into(),
@@ -170,6 +222,18 @@ mod tests {
                     waits_for: "memory".into(),
                 },
                 ConnectedClient { client: 1001, peer: "a\u{1b}b".into(), ..Default::default() },
+                ConnectedClient {
+                    client: 50_000,
+                    protocol: "vhost-user-blk".into(),
+                    export: "vm-disk-7".into(),
+                    group: "gold".into(),
+                    peer: "process 123456, user 64055".into(),
+                    connected_ns: seconds(93_784),
+                    requests: 12_345_678,
+                    bytes: 1023 << 40,
+                    in_flight: 256,
+                    ..Default::default()
+                },
             ],
         };
         let text = table(&clients);
@@ -177,21 +241,14 @@ mod tests {
             .lines()
             .map(|line| line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect())
             .collect();
-        assert_eq!(
-            rows[1],
-            [
-                "1",
-                "vol0",
-                "gold",
-                "1d 02:03:04",
-                "1500",
-                "3 MiB",
-                "2",
-                "process 12, user 0",
-                "memory"
-            ]
-        );
-        assert_eq!(rows[2][..4], ["1001", "-", "-", "00:00:00"]);
+        let usual =
+            ["1", "vol0", "gold", "nbd", "1d 02:03", "1500", "3 MiB", "2", "process 12, user 0"];
+        assert_eq!(rows[1], usual);
+        assert_eq!(rows[2][..5], ["1001", "-", "-", "nbd", "00:00:00"]);
+        assert_eq!(rows[3][..4], ["50000", "vm-disk-7", "gold", "vm"]);
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(100), "{text}");
+        assert_eq!(text.lines().last(), Some("client 1 waits for memory"));
         assert!(!text.contains('\u{1b}'), "{text:?}");
     }
 }

@@ -6,11 +6,10 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use serde_json::json;
 
-use super::reload::RemovalArgs;
 use super::{Daemon, pair, reload};
 use crate::config::edit::SECTIONS;
+use crate::views::requests::{ADD, REMOVE, RemovalOptions};
 use crate::views::{AddSection, RemoveSection};
 
 const ADD_EXAMPLES: &str = "\
@@ -54,7 +53,7 @@ pub struct AddArgs {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// Arguments of `ctl remove`.
@@ -67,9 +66,9 @@ pub struct RemoveArgs {
     /// Its name
     name: String,
     #[command(flatten)]
-    how: RemovalArgs,
+    options: RemovalOptions,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// Asks the daemon to add a section.
@@ -84,7 +83,7 @@ pub fn add(args: &AddArgs) -> Result<ExitCode> {
         settings: settings.collect::<Result<_>>()?,
         dry_run: args.dry_run,
     };
-    let report = args.daemon.connect.client()?.edit("add", &json!(asked))?;
+    let report = args.daemon.connect.client()?.ask(&ADD, &asked)?;
     reload::show(&report, &args.daemon)
 }
 
@@ -96,10 +95,8 @@ pub fn remove(args: &RemoveArgs) -> Result<ExitCode> {
     let asked = RemoveSection {
         section: args.section.clone(),
         name: args.name.clone(),
-        dry_run: args.how.dry_run,
-        disconnect: args.how.disconnect,
-        force: args.how.force,
+        options: args.options,
     };
-    let report = args.daemon.connect.client()?.edit("remove", &json!(asked))?;
+    let report = args.daemon.connect.client()?.ask(&REMOVE, &asked)?;
     reload::show(&report, &args.daemon)
 }

@@ -14,10 +14,12 @@ use millrace::nearest;
 use millrace_console::{say, visible};
 use serde_json::json;
 
-use super::{Daemon, SetArgs, pair};
+use super::set::SetArgs;
+use super::{Daemon, pair};
 use crate::config::group;
 use crate::views::SetGroup;
 use crate::views::report::Report;
+use crate::views::requests::SET_GROUP;
 use crate::views::settings::Group;
 
 /// Sets what these words say of a group.
@@ -33,7 +35,7 @@ pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
         }
     }
     let asked = SetGroup { group: name.to_owned(), settings };
-    let changed = daemon.connect.client()?.set_group(&asked)?;
+    let changed = daemon.connect.client()?.ask(&SET_GROUP, &asked)?;
     if daemon.json {
         say(&format!("{}\n", json!(changed)));
         return Ok(ExitCode::SUCCESS);

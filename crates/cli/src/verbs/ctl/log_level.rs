@@ -1,15 +1,25 @@
-//! `millrace ctl log-level`: how much a running daemon logs.
+//! `log-level`: how much a running daemon logs.
 //!
-//! The daemon reads the level as it reads `MILLRACE_LOG`. Called by ctl.rs.
+//! Arguments and answer, the daemon's part, which reads the level as it reads `MILLRACE_LOG`, and
+//! `millrace ctl log-level`. Named in the table of ctl.rs.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use millrace_console::{say, visible};
+use millrace_console::{logging, say, visible};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::Daemon;
-use crate::views::LogLevel;
+use crate::verbs::serve::live::daemon::LiveDaemon;
+use crate::views::{Access, Refusal, Verb};
+
+/// The verb.
+pub const LOG_LEVEL: Verb<LogLevel, LogLevelChange> = Verb::new(
+    "log-level",
+    Access::EverybodyToRead,
+    "the `level` of the log; with `level`, changes it",
+);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,15 +31,49 @@ Examples:
 Exit status: 0 if it is set, 2 if the daemon refused.
 ";
 
+/// Level of the log from now on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogLevel {
+    /// A level, or modules with theirs, as `MILLRACE_LOG` has them; none: only tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+}
+
+/// The answer to `log-level`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LogLevelChange {
+    /// The level from now on, in the words of `MILLRACE_LOG`.
+    pub level: String,
+    /// The level before, if it was changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+}
+
 /// Arguments of `ctl log-level`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LogLevelArgs {
-    /// off, error, warn, info, debug or trace, or MODULE=LEVEL with commas between; nothing: show
-    /// the level that holds now
+    /// off, error, warn, info, debug or trace, or MODULE=LEVEL with commas between (modules begin
+    /// with millrace, millrace_console or millrace_exports); nothing: show the level of now
     level: Option<String>,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
+}
+
+/// Tells the level of the log, or changes it and says so; for the daemon.
+///
+/// # Errors
+/// `bad-request` if it is none.
+pub fn answer(_daemon: &LiveDaemon, asked: &LogLevel) -> Result<LogLevelChange, Refusal> {
+    let Some(level) = &asked.level else {
+        return Ok(LogLevelChange { level: logging::level(), before: None });
+    };
+    let refused = |error: anyhow::Error| Refusal::new("bad-request", error.to_string());
+    let before = logging::set_level(level).map_err(refused)?;
+    tracing::info!("log level {} from now on, before {}", visible(level), visible(&before));
+    Ok(LogLevelChange { level: level.clone(), before: Some(before) })
 }
 
 /// Shows or sets the level.
@@ -38,7 +82,7 @@ pub struct LogLevelArgs {
 /// If the daemon is not there, or refuses.
 pub fn run(args: &LogLevelArgs) -> Result<ExitCode> {
     let asked = LogLevel { level: args.level.clone() };
-    let answer = args.daemon.connect.client()?.log_level(&asked)?;
+    let answer = args.daemon.connect.client()?.ask(&LOG_LEVEL, &asked)?;
     let level = visible(&answer.level);
     say(&match (&answer.before, args.daemon.json) {
         (_, true) => format!("{}\n", json!(answer)),
@@ -46,4 +90,46 @@ pub fn run(args: &LogLevelArgs) -> Result<ExitCode> {
         (None, false) => format!("log level {level}\n"),
     });
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    /// The Rust files below a folder.
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let files = entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
+    }
+
+    #[test]
+    fn the_crates_that_log_are_those_that_a_level_can_be_set_for() {
+        let macros = ["error!", "warn!", "info!", "debug!", "trace!"];
+        let logs = |path: &PathBuf| {
+            let text = fs::read_to_string(path).unwrap();
+            macros.iter().any(|name| text.contains(&format!("tracing::{name}(")))
+        };
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let mut logging = Vec::new();
+        for folder in fs::read_dir(crates).unwrap().map(|entry| entry.unwrap().path()) {
+            if folder.is_dir() && files(&folder.join("src")).iter().any(logs) {
+                let name = folder.file_name().unwrap().to_str().unwrap();
+                logging.push(format!("millrace_{name}").replace("millrace_cli", "millrace"));
+            }
+        }
+        logging.sort();
+        assert_eq!(logging, logging::LOGGING_CRATES);
+    }
+
+    #[test]
+    fn a_module_that_is_none_is_refused_with_the_nearest() {
+        let refused = logging::set_level("info,millrace_export::nbd=debug").unwrap_err();
+        let text = "there is no module millrace_export::nbd; there are millrace, \
+                    millrace_console, millrace_exports; did you mean \"millrace_exports\"?";
+        assert_eq!(refused.to_string(), text);
+    }
 }

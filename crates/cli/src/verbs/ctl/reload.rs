@@ -13,6 +13,7 @@ use serde_json::json;
 use super::Daemon;
 use crate::views::Reload;
 use crate::views::reload_report::ReloadReport;
+use crate::views::requests::{RELOAD, RemovalOptions};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,8 +25,8 @@ Examples:
 Prints a line for each part that comes (+), goes (-) or changes (~). Volumes, drives, exports, \
 addresses, groups and controllers come and go; weights, limits and schedulers change; clients of \
 exports that stay notice nothing. It is all or nothing: if a drive cannot be opened, a socket not \
-bound, or a volume that goes not be flushed, everything is as before. [server] threads, backend, \
-limits, and where the daemon is asked change with a restart only.
+bound, or a volume that goes not be flushed, everything is as before. [server] metrics may come, go \
+and change; threads, backend, limits and control change with a restart only.
 Exit status: 0 if the configuration is served (with --dry-run: could be), 2 if the daemon refused.
 ";
 
@@ -37,23 +38,9 @@ pub struct ReloadArgs {
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    how: RemovalArgs,
+    options: RemovalOptions,
     #[command(flatten)]
-    daemon: Daemon,
-}
-
-/// How parts of what is served may go.
-#[derive(Debug, clap::Args)]
-pub struct RemovalArgs {
-    /// Change nothing; say what would change and whether it can
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Disconnect clients of exports that go
-    #[arg(long)]
-    pub disconnect: bool,
-    /// Remove a volume also if what it holds cannot be written, which is lost
-    #[arg(long)]
-    pub force: bool,
+    pub daemon: Daemon,
 }
 
 /// Asks the daemon to serve the configuration.
@@ -65,13 +52,9 @@ pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
         bail!("-: the daemon reads the configuration itself, from a file; name one");
     }
     let file = args.file.as_deref().map(std::path::absolute).transpose();
-    let asked = Reload {
-        file: file.context("cannot tell the working folder")?,
-        dry_run: args.how.dry_run,
-        disconnect: args.how.disconnect,
-        force: args.how.force,
-    };
-    let report = args.daemon.connect.client()?.reload(&asked)?;
+    let asked =
+        Reload { file: file.context("cannot tell the working folder")?, options: args.options };
+    let report = args.daemon.connect.client()?.ask(&RELOAD, &asked)?;
     show(&report, &args.daemon)
 }
 

@@ -15,6 +15,7 @@ use serde_json::json;
 use super::Daemon;
 use crate::views::Reload;
 use crate::views::reload_report::RunningConfiguration;
+use crate::views::requests::{CONFIGURATION, NoArguments, RELOAD};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -34,7 +35,7 @@ pub struct SaveArgs {
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// Writes it.
@@ -43,7 +44,7 @@ pub struct SaveArgs {
 /// If the daemon is not there or refuses, or the file cannot be written or must not be.
 pub fn run(args: &SaveArgs) -> Result<ExitCode> {
     let mut client = args.daemon.connect.client()?;
-    let running = client.configuration()?;
+    let running = client.ask(&CONFIGURATION, &NoArguments {})?;
     let file = args.file.as_deref().map(std::path::absolute).transpose()?;
     let no_file =
         || anyhow!("the daemon has no configuration file; name one: millrace ctl save FILE");
@@ -52,7 +53,7 @@ pub fn run(args: &SaveArgs) -> Result<ExitCode> {
     replace(&file, &running.text)?;
     if running.file.as_ref() == Some(&file) {
         // From now on the file is as it was read.
-        client.reload(&Reload::default())?;
+        client.ask(&RELOAD, &Reload::default())?;
     }
     let shown = file.display().to_string();
     say(&match args.daemon.json {

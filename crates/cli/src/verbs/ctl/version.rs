@@ -28,7 +28,7 @@ const OWN: &str = env!("CARGO_PKG_VERSION");
 #[command(after_help = EXAMPLES)]
 pub struct VersionArgs {
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// Says which versions there are; 1 if they differ.

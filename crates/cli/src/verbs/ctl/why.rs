@@ -20,6 +20,7 @@ use crate::verbs::stat::groups::{self, GroupRow};
 use crate::verbs::stat::interval;
 use crate::views::StatsQuery;
 use crate::views::report::Report;
+use crate::views::requests::STATS;
 use crate::views::settings::Group;
 use causes::{Cause, DRIVE, Explained};
 
@@ -58,7 +59,7 @@ pub struct WhyArgs {
     #[arg(value_parser = interval, default_value = "2")]
     seconds: Duration,
     #[command(flatten)]
-    daemon: Daemon,
+    pub daemon: Daemon,
 }
 
 /// The answer.
@@ -80,10 +81,10 @@ struct Why {
 /// If the daemon is not there, or has no such volume or export.
 pub fn run(args: &WhyArgs) -> Result<ExitCode> {
     let mut client = args.daemon.connect.client()?;
-    let before = client.stats(StatsQuery::ALL)?;
+    let before = client.ask(&STATS, &StatsQuery::ALL)?;
     let volume = volume_of(&before, &args.name)?;
     std::thread::sleep(args.seconds);
-    let now = client.stats(StatsQuery::ALL)?;
+    let now = client.ask(&STATS, &StatsQuery::ALL)?;
     let mut why = why(&volume, &now, &before);
     if volume != args.name {
         let (export, volume) = (visible(&args.name), visible(&volume));
@@ -104,10 +105,10 @@ fn volume_of(report: &Report, name: &str) -> Result<String> {
         }
         None if !report.exports.is_empty() => {
             let exports: Vec<_> = report.exports.iter().map(|one| visible(&one.name)).collect();
-            let volume = super::volume(report, name).map(|volume| volume.name.clone());
+            let volume = super::get::volume(report, name).map(|volume| volume.name.clone());
             volume.map_err(|error| anyhow!("{error}; exports: {}", exports.join(", ")))
         }
-        _ => super::volume(report, name).map(|volume| volume.name.clone()),
+        _ => super::get::volume(report, name).map(|volume| volume.name.clone()),
     }
 }
 

@@ -15,7 +15,6 @@ pub mod latency_targets;
 pub mod lock_statistics;
 pub mod open_files;
 pub mod processor_time;
-pub mod resize;
 mod sample_ring;
 mod sampler;
 pub mod served_lists;

@@ -5,6 +5,7 @@
 //! on the thread of the control socket, or on that of signals, one reload at a time.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,15 +13,20 @@ use millrace::{
     ConfigDifference, ExportConfig, Listen, MoreVolumes, ReloadError, ReloadOptions, ServeConfig,
     Server, Spec, VhostSocket, VolumeConfig, Words,
 };
+use millrace_console::say;
 use millrace_drives::file_place;
 use millrace_reactor::Backend;
 
-use super::check::{lost_file, start_error, warnings};
+use super::check::{lost_file, start_error, view_sockets, warnings};
 use super::live::daemon::{LiveDaemon, Reloader};
 use super::live::dirty_marks::DirtyMarks;
 use super::start::source::Source;
 use crate::config::{self, DaemonConfig, ServePlan, edit, group};
-use crate::views::reload_report::{ReloadChange, ReloadReport, RunningConfiguration};
+use crate::views::metrics_listener::BoundAddress;
+use crate::views::reload_report::{
+    ReloadChange, ReloadReport, RunningConfiguration, UnsavedChanges,
+};
+use crate::views::requests::RemovalOptions;
 use crate::views::{AddSection, Refusal, Reload, RemoveSection};
 
 /// Name in messages of a configuration that was changed part by part.
@@ -34,9 +40,19 @@ pub struct ConfigReloader {
     change: Mutex<()>,
     /// Where relative paths of its configuration lay at the start.
     base: PathBuf,
-    threads: Option<u16>,
-    backend: Option<Backend>,
+    flags: StartFlags,
     fixed: DaemonConfig,
+}
+
+/// Settings that flags of the start say, whatever a configuration says.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StartFlags {
+    /// `--threads`.
+    pub threads: Option<u16>,
+    /// `--backend`.
+    pub backend: Option<Backend>,
+    /// `--metrics`.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// The text of what is served, but for what `ctl set` has changed.
@@ -60,7 +76,6 @@ fn differing(one: &DaemonConfig, other: &DaemonConfig) -> Vec<&'static str> {
             one.control_access != other.control_access,
         ),
         ("control-admin-group", one.control_admin_group != other.control_admin_group),
-        ("metrics", one.metrics != other.metrics),
         ("state", one.state != other.state),
     ];
     keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
@@ -68,16 +83,11 @@ fn differing(one: &DaemonConfig, other: &DaemonConfig) -> Vec<&'static str> {
 
 impl ConfigReloader {
     /// Of a daemon that serves this plan, made of this source and of arguments that go before it.
-    pub fn new(
-        source: &Source,
-        plan: &ServePlan,
-        threads: Option<u16>,
-        backend: Option<Backend>,
-    ) -> ConfigReloader {
+    pub fn new(source: &Source, plan: &ServePlan, flags: StartFlags) -> ConfigReloader {
         let running = RunningText::of(source);
         let (running, base) = (Mutex::new(running), source.base.clone());
         let (change, fixed) = (Mutex::default(), plan.daemon.clone());
-        ConfigReloader { running, change, base, threads, backend, fixed }
+        ConfigReloader { running, change, base, flags, fixed }
     }
 
     fn running(&self) -> MutexGuard<'_, RunningText> {
@@ -104,8 +114,8 @@ impl ConfigReloader {
         let plan = config::load(name, text, base);
         let mut plan = plan.map_err(|problems| Refusal::new("bad-config", problems.to_string()))?;
         let server = &mut plan.config.server;
-        server.threads = self.threads.unwrap_or(server.threads);
-        server.backend = self.backend.unwrap_or(server.backend);
+        server.threads = self.flags.threads.unwrap_or(server.threads);
+        server.backend = self.flags.backend.unwrap_or(server.backend);
         Ok(plan)
     }
 
@@ -128,7 +138,7 @@ impl ConfigReloader {
         &self,
         daemon: &LiveDaemon,
         (plan, text): (&mut ServePlan, RunningText),
-        asked: &Reload,
+        asked: RemovalOptions,
     ) -> Result<ReloadReport, Refusal> {
         let fixed = differing(&self.fixed, &plan.daemon);
         if !fixed.is_empty() {
@@ -147,10 +157,11 @@ impl ConfigReloader {
         adopt_spelling(&mut plan.config, &served);
         let plan = &*plan;
         let difference = ConfigDifference::new(&served, &server.with_open_files(&plan.config));
-        if !difference.removed_volumes.is_empty() && daemon.is_recording() {
+        if !difference.removed_volumes.is_empty() && daemon.recording().is_active() {
             let text = "a trace is being recorded, which keeps drives open: end it first";
             return Err(Refusal::new("busy", text));
         }
+        let metrics = self.prepare_metrics(plan, daemon)?;
         let marks = daemon.marks();
         let options = ReloadOptions {
             dry_run: asked.dry_run,
@@ -173,20 +184,80 @@ impl ConfigReloader {
                 other => other.to_string(),
             })
         })?;
+        let metrics_change = self.metrics_change(plan, daemon);
         let report = ReloadReport {
             file: plan.file.clone(),
             dry_run: asked.dry_run,
-            changes: changes(&reloaded.difference),
+            changes: changes(&reloaded.difference).into_iter().chain(metrics_change).collect(),
             warnings: plan.warnings.iter().cloned().chain(reloaded.warnings).collect(),
         };
         if !asked.dry_run {
             daemon.follow(server);
             marks.remove(|name| server.configured().volume_number(name).is_none());
-            warnings::on_plan(plan, None);
+            if let Some(bound) = metrics {
+                if let Some(bound) = &bound {
+                    say(&view_sockets::describe_metrics(bound.real()));
+                }
+                daemon.metrics().replace(bound);
+            }
+            warnings::on_plan(plan, self.flags.metrics);
             log(&report, &reloaded.notes);
             *self.running() = text;
         }
         Ok(report)
+    }
+
+    /// The address of metrics of a plan.
+    fn metrics_of(&self, plan: &ServePlan) -> Option<SocketAddr> {
+        view_sockets::metrics(plan, self.flags.metrics).map(|(address, ..)| address)
+    }
+
+    /// The change of the address of metrics to that of a plan.
+    fn metrics_change(&self, plan: &ServePlan, daemon: &LiveDaemon) -> Option<ReloadChange> {
+        let (before, now) = (daemon.metrics().address(), self.metrics_of(plan));
+        (before != now).then(|| metrics_change(before, now))
+    }
+
+    /// Binds the address of metrics of a plan if that changes; `Some(None)` if it is to go.
+    fn prepare_metrics(
+        &self,
+        plan: &ServePlan,
+        daemon: &LiveDaemon,
+    ) -> Result<Option<Option<BoundAddress>>, Refusal> {
+        if self.metrics_of(plan) == daemon.metrics().address() {
+            return Ok(None);
+        }
+        let port = |address: Option<SocketAddr>| address.map(|address| address.port());
+        let is_same_port = port(self.metrics_of(plan)) == port(daemon.metrics().address());
+        let bound = view_sockets::bind_metrics(plan, self.flags.metrics);
+        bound.map(Some).map_err(|problems| {
+            let hint = match is_same_port {
+                true => ", or reload without metrics first: they have this port now",
+                false => "",
+            };
+            Refusal::new("refused", format!("{problems}{hint}"))
+        })
+    }
+
+    /// The differences of what is served from its file, with nothing of them that only admins may
+    /// know: addresses, and paths of sockets.
+    fn changes_since_file(&self, daemon: &LiveDaemon) -> Result<Vec<ReloadChange>, Refusal> {
+        let source = self.source(None)?;
+        let mut plan = self.plan(&source.name, &source.text, &source.base)?;
+        let server = daemon.try_server();
+        let Some(server) = server.as_ref().and_then(|server| server.as_ref()) else {
+            return Err(Refusal::new("busy", "the daemon takes another configuration, or stops"));
+        };
+        let served = server.config();
+        adopt_spelling(&mut plan.config, &served);
+        let in_file = server.with_open_files(&plan.config);
+        let mut changes = changes(&ConfigDifference::new(&in_file, &served));
+        changes.retain(|change| change.section != "listener");
+        let exports = changes.iter_mut().filter(|change| change.section == "export");
+        exports.for_each(|export| export.detail.clear());
+        let (in_file, now) = (self.metrics_of(&plan), daemon.metrics().address());
+        changes.extend((in_file != now).then(|| metrics_change(in_file, now)));
+        Ok(changes)
     }
 
     /// Makes the daemon serve its configuration with an edit.
@@ -194,7 +265,7 @@ impl ConfigReloader {
         &self,
         daemon: &LiveDaemon,
         edit: impl FnOnce(&str) -> anyhow::Result<String>,
-        asked: &Reload,
+        asked: RemovalOptions,
     ) -> Result<ReloadReport, Refusal> {
         let _change = self.change.lock();
         let mut text = self.with_settings(daemon)?;
@@ -243,20 +314,28 @@ impl Reloader for ConfigReloader {
         let _change = self.change.lock();
         let source = self.source(asked.file.as_deref())?;
         let mut plan = self.plan(&source.name, &source.text, &source.base)?;
-        self.take(daemon, (&mut plan, RunningText::of(&source)), asked)
+        self.take(daemon, (&mut plan, RunningText::of(&source)), asked.options)
     }
 
     fn add(&self, daemon: &LiveDaemon, asked: &AddSection) -> Result<ReloadReport, Refusal> {
         let AddSection { section, name, settings, dry_run } = asked;
         let add = |text: &str| edit::add(text, section, name, settings);
-        self.take_text(daemon, add, &Reload { dry_run: *dry_run, ..Reload::default() })
+        self.take_text(daemon, add, RemovalOptions { dry_run: *dry_run, ..Default::default() })
     }
 
     fn remove(&self, daemon: &LiveDaemon, asked: &RemoveSection) -> Result<ReloadReport, Refusal> {
-        let RemoveSection { section, name, dry_run, disconnect, force } = asked;
-        let (dry_run, disconnect, force) = (*dry_run, *disconnect, *force);
-        let how = Reload { file: None, dry_run, disconnect, force };
-        self.take_text(daemon, |text| edit::remove(text, section, name), &how)
+        let RemoveSection { section, name, options } = asked;
+        self.take_text(daemon, |text| edit::remove(text, section, name), *options)
+    }
+
+    fn unsaved(&self, daemon: &LiveDaemon) -> UnsavedChanges {
+        let file = self.running().file.as_ref().map(|file| file.display().to_string());
+        let (changes, problem) = match (self.changes_since_file(daemon), &file) {
+            (_, None) => (Vec::new(), "the daemon has no configuration file".to_owned()),
+            (Ok(changes), _) => (changes, String::new()),
+            (Err(refusal), _) => (Vec::new(), refusal.message.replace('\n', "; ")),
+        };
+        UnsavedChanges { file, changes, problem }
     }
 
     fn configuration(&self, daemon: &LiveDaemon) -> Result<RunningConfiguration, Refusal> {
@@ -401,6 +480,15 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
         lines.push(ReloadChange { detail, ..ReloadChange::new('~', "group", &now.name) });
     }
     lines
+}
+
+/// Another address of metrics as a line.
+fn metrics_change(before: Option<SocketAddr>, now: Option<SocketAddr>) -> ReloadChange {
+    let word = |address: Option<SocketAddr>| {
+        address.map_or_else(|| "none".to_owned(), |address| address.to_string())
+    };
+    let detail = format!("{} -> {}", word(before), word(now));
+    ReloadChange { detail, ..ReloadChange::new('~', "server", "metrics") }
 }
 
 /// Keys of an export that change.

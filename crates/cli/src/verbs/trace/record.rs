@@ -20,6 +20,7 @@ use crate::config::words;
 use crate::verbs::connect::Connect;
 use crate::views::TraceStart;
 use crate::views::report::TraceStatus;
+use crate::views::requests::{NoArguments, TRACE_START, TRACE_STATUS, TRACE_STOP};
 
 /// How often it is looked whether to go on.
 const TURN: Duration = Duration::from_millis(50);
@@ -87,7 +88,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         sectors: args.sectors,
         stamp: Some(args.stamp.clone()),
     };
-    client.trace_start(&start)?;
+    client.ask(&TRACE_START, &start)?;
     let (began, mut asked) = (Instant::now(), Instant::now());
     let shows = std::io::stderr().is_terminal();
     while signals.pending().next().is_none() {
@@ -98,7 +99,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         std::thread::sleep(left.map_or(TURN, |left| left.min(TURN)));
         if asked.elapsed() >= ASK {
             asked = Instant::now();
-            let status = client.trace_status()?;
+            let status = client.ask(&TRACE_STATUS, &NoArguments {})?;
             if !status.files.is_empty() {
                 bail!("the daemon has ended the recording: it was not asked for 10 s");
             }
@@ -107,7 +108,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
-    let done = client.trace_stop()?;
+    let done = client.ask(&TRACE_STOP, &NoArguments {})?;
     if shows {
         clear();
     }

@@ -4,21 +4,28 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::views::metrics_listener::BoundAddress;
 use crate::views::session::PATIENCE;
-use crate::views::{Refusal, StatsQuery, Verb};
+use crate::views::{Question, Refusal, StatsQuery};
 
 /// Answers `stats` with a long value and `version` with a short one.
 struct Fixed;
 
 impl Answers for Fixed {
-    fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
-        match verb {
-            Verb::Version => Ok(json!("short")),
-            _ => Ok(json!("x".repeat(4 << 20))),
-        }
+    fn greeting(&self) -> Value {
+        json!({ "control": 1 })
+    }
+
+    fn ask(&self, verb: &str, _arguments: Map<String, Value>) -> Result<Question, Refusal> {
+        let answer = match verb {
+            "version" => json!("short"),
+            _ => json!("x".repeat(4 << 20)),
+        };
+        let answer = Box::new(|| Ok(answer));
+        Ok(Question { changes: false, takes_long: false, answer })
     }
 
     fn metrics(&self, _query: StatsQuery) -> String {
@@ -30,18 +37,21 @@ struct Served {
     _views: Views,
     path: PathBuf,
     http: std::net::SocketAddr,
+    metrics: Arc<MetricsListener>,
     _dir: tempfile::TempDir,
 }
 
 fn serve() -> Served {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c");
-    let metrics = TcpListener::bind("127.0.0.1:0").unwrap();
-    let http = metrics.local_addr().unwrap();
+    let bound = BoundAddress::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let http = bound.real();
+    let metrics = Arc::new(MetricsListener::new(Some(bound)).unwrap());
     let control = Some(UnixSocket::bind_private(&path).unwrap());
     let admins = Allow { users: vec![rustix::process::geteuid().as_raw()], ..Allow::default() };
-    let sockets = Sockets { control, admins, metrics: Some(metrics) };
-    Served { _views: Views::start(sockets, Arc::new(Fixed)).unwrap(), path, http, _dir: dir }
+    let sockets = Sockets { control, admins, metrics: Arc::clone(&metrics) };
+    let _views = Views::start(sockets, Arc::new(Fixed)).unwrap();
+    Served { _views, path, http, metrics, _dir: dir }
 }
 
 impl Served {
@@ -160,6 +170,26 @@ fn metrics_are_served_beside_it() {
     let mut text = String::new();
     client.read_to_string(&mut text).unwrap();
     assert!(text.starts_with("HTTP/1.1 200 ") && text.ends_with("up 1\n"), "{text}");
+}
+
+#[test]
+fn the_metrics_page_moves_and_its_former_address_is_free() {
+    let served = serve();
+    let elsewhere = BoundAddress::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let new = elsewhere.real();
+    served.metrics.replace(Some(elsewhere));
+    let mut client = TcpStream::connect(new).unwrap();
+    client.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut text = String::new();
+    client.read_to_string(&mut text).unwrap();
+    assert!(text.ends_with("up 1\n"), "{text}");
+    assert!(TcpStream::connect(served.http).is_err());
+    served.metrics.replace(None);
+    let is_closed = (0..500).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        TcpStream::connect(new).is_err()
+    });
+    assert!(is_closed);
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! What clients do, for the log: they connect, are granted an export, break rules, and leave.
 //!
 //! Events of `tracing` at level debug; the program shows them with `-v`. A client's number is the
-//! one that operators see everywhere (client_report.rs). Called by the worker and
+//! one that operators see everywhere (client_number.rs). Called by the worker and
 //! the request path where a connection changes its state; nothing on the way of a request comes
 //! here.
 
 use std::fmt;
 
 use super::Connection;
-use crate::nbd::client_report::client_number;
+use crate::client_report::process_words;
+use crate::nbd::client_number::client_number;
 use crate::nbd::ring::{peer_of, process_of};
 use millrace_nbd::ReplyStyle;
 
@@ -34,7 +35,7 @@ fn named(conn: &Connection) -> String {
 pub(crate) fn peer(conn: &Connection) -> String {
     match (peer_of(conn.fd), process_of(conn.fd)) {
         (Some(address), _) => address.to_string(),
-        (None, Some((pid, uid))) => format!("process {pid}, user {uid}"),
+        (None, Some((pid, uid))) => process_words(pid, uid),
         (None, None) => "unknown".to_owned(),
     }
 }

@@ -23,7 +23,10 @@ use rustix::net::{
 };
 use vhost::vhost_user::{BackendReqHandler, Error};
 
+use millrace_machine::{Machine, Native};
+
 use super::Device;
+use crate::client_report::process_words;
 use crate::mailbox::lock;
 use crate::vhost::log::Log;
 use crate::{Allow, UnixSocket, descriptors};
@@ -48,10 +51,42 @@ pub(crate) enum Endpoint {
     Connect(PathBuf),
 }
 
+/// A frontend that is connected.
+#[derive(Debug, Clone)]
+pub(crate) struct Frontend {
+    /// The connection, to shut it down.
+    stream: Arc<UnixStream>,
+    /// Its process and user.
+    pub(crate) peer: String,
+    /// When it connected.
+    pub(crate) since_ns: u64,
+    /// Requests and bytes of its tenant until then.
+    pub(crate) totals_before: [u64; 2],
+}
+
+impl Frontend {
+    /// A frontend that has connected just now, whose tenant had these totals.
+    fn new(stream: UnixStream, totals_before: [u64; 2]) -> Frontend {
+        let peer = rustix::net::sockopt::socket_peercred(&stream);
+        let peer = peer.map_or_else(
+            |_| "unknown".to_owned(),
+            |peer| process_words(peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()),
+        );
+        let stream = Arc::new(stream);
+        Frontend { stream, peer, since_ns: Native::now(), totals_before }
+    }
+
+    /// Ends the connection; another frontend may come.
+    pub(crate) fn disconnect(&self) {
+        // It may be gone already.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
 /// The control thread's connection to its frontend, for other threads.
 pub(crate) struct FrontendLink {
-    /// The connection, if there is one, to shut it down.
-    stream: Mutex<Option<UnixStream>>,
+    /// The frontend, if one is connected.
+    frontend: Mutex<Option<Frontend>>,
     /// The descriptor by which the frontend is notified of changes.
     changes: Mutex<Option<OwnedFd>>,
     /// Readable when the export stops.
@@ -63,21 +98,20 @@ impl FrontendLink {
     /// If there are no descriptors left.
     pub(crate) fn new() -> io::Result<FrontendLink> {
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
-        Ok(FrontendLink { stream: Mutex::default(), changes: Mutex::default(), stop })
+        Ok(FrontendLink { frontend: Mutex::default(), changes: Mutex::default(), stop })
     }
 
-    /// Returns true if a frontend is connected.
-    pub(crate) fn is_connected(&self) -> bool {
-        lock(&self.stream).is_some()
+    /// The frontend, if one is connected.
+    pub(crate) fn frontend(&self) -> Option<Frontend> {
+        lock(&self.frontend).clone()
     }
 
     /// Ends the connection, and the thread.
     pub(crate) fn shut_down(&self) {
         // An eventfd that nobody reads takes a one.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
-        if let Some(stream) = &*lock(&self.stream) {
-            // It may be gone already.
-            let _ = stream.shutdown(std::net::Shutdown::Both);
+        if let Some(frontend) = &*lock(&self.frontend) {
+            frontend.disconnect();
         }
     }
 
@@ -204,7 +238,7 @@ fn serve(
     let Ok(peeked) = stream.try_clone() else {
         return log.say("no descriptors left for a frontend");
     };
-    *lock(&link.stream) = Some(copy);
+    *lock(&link.frontend) = Some(Frontend::new(copy, device.totals()));
     let device = Arc::new(Mutex::new(device));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
     // A stop between the last look and the registration above must not be missed.
@@ -246,7 +280,7 @@ fn serve(
             }
         }
     }
-    *lock(&link.stream) = None;
+    *lock(&link.frontend) = None;
     *lock(&link.changes) = None;
     drop(handler);
     lock(&device).stop_all();

@@ -109,7 +109,8 @@ impl IoThread {
 impl ServedQueue {
     /// Shows others what the queue did so far, and that it is in service or, with 0, is not.
     pub(super) fn publish_stats(&self, queues: u64) {
-        self.counters.publish(QueueStats { queues, ..self.queue.stats });
+        let waiting = self.queue.waits().into();
+        self.counters.publish(QueueStats { queues, waiting, ..self.queue.stats });
     }
 
     /// Lets go of a queue that is empty, and says its base.

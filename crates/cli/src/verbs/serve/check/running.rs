@@ -14,6 +14,7 @@ use super::view_sockets;
 use crate::config::ServePlan;
 use crate::views::Reload;
 use crate::views::client::Client;
+use crate::views::requests::{RELOAD, RemovalOptions};
 
 /// Asks the daemon of a configuration, if it runs; the exit status.
 ///
@@ -24,13 +25,13 @@ pub fn check(plan: &ServePlan, file: Option<&Path>) -> anyhow::Result<Option<Exi
     // Nobody there, or no daemon of this version: the host is looked at as for a start.
     let places = view_sockets::control_places(plan);
     let mut found = places.iter().filter_map(|socket| Client::connect(socket).ok());
-    let Some(mut client) = found.find(|client| client.knows("reload")) else { return Ok(None) };
+    let Some(mut client) = found.find(|client| client.knows(RELOAD.name)) else { return Ok(None) };
     let (_, pid, socket) = client.daemon();
     let socket = socket.display().to_string();
     say(&format!("daemon {pid} runs, with unix:{}; a reload would do this:\n", visible(&socket)));
     let file = std::path::absolute(file).context("cannot tell the working folder")?;
-    let asked = Reload { file: Some(file), dry_run: true, ..Reload::default() };
-    Ok(Some(match client.reload(&asked) {
+    let options = RemovalOptions { dry_run: true, ..RemovalOptions::default() };
+    Ok(Some(match client.ask(&RELOAD, &Reload { file: Some(file), options }) {
         Ok(report) => {
             report.text().lines().for_each(|line| say(&format!("{}\n", visible(line))));
             ExitCode::SUCCESS

@@ -4,8 +4,9 @@
 //! taken is a problem with the line that names it. Called by `serve`.
 
 use std::fmt::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use millrace::{Allow, Listen, SocketAccess, VhostSocket};
 use millrace_console::visible;
@@ -16,6 +17,7 @@ use super::probe::{self, Patience};
 use crate::config::words::{ControlWord, control_beside};
 use crate::config::{Place, Problems, ServePlan};
 use crate::views::Sockets;
+use crate::views::metrics_listener::{BoundAddress, MetricsListener};
 
 /// Where the control socket of a plan is.
 pub struct ControlSocket<'a> {
@@ -98,11 +100,6 @@ pub fn metrics(
     }
 }
 
-/// True if the plan or the flag asks for a socket.
-pub fn has_any(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> bool {
-    control(plan).path.is_some() || metrics(plan, metrics_flag).is_some()
-}
-
 /// Refuses sockets that the service manager hands over and that no export listens on: their clients
 /// would connect and wait for ever.
 ///
@@ -154,11 +151,30 @@ pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Socket
     let control = path.map(|path| UnixSocket::bind_with(&path, &file)).transpose();
     let control =
         control.map_err(|error| problem(Place::Line(line), format!("control: {error}")))?;
-    let metrics = metrics(plan, metrics_flag).map(|(address, place, key)| {
-        TcpListener::bind(address)
-            .map_err(|error| problem(place, format!("{key}{address}: {}", probe::no_tcp(&error))))
-    });
-    Ok(Sockets { control, admins: admins(plan), metrics: metrics.transpose()? })
+    let metrics = MetricsListener::new(bind_metrics(plan, metrics_flag)?);
+    let metrics = metrics.map_err(|error| problem(Place::File, format!("eventfd: {error}")))?;
+    Ok(Sockets { control, admins: admins(plan), metrics: Arc::new(metrics) })
+}
+
+/// Binds the address of metrics, if there is to be one.
+///
+/// # Errors
+/// If it is in use, or the system refuses it.
+pub fn bind_metrics(
+    plan: &ServePlan,
+    metrics_flag: Option<SocketAddr>,
+) -> Result<Option<BoundAddress>, Problems> {
+    let Some((address, place, key)) = metrics(plan, metrics_flag) else { return Ok(None) };
+    BoundAddress::bind(address).map(Some).map_err(|error| {
+        let mut problems = Problems::new(&plan.file);
+        problems.add_at(place, format!("{key}{address}: {}", probe::no_tcp(&error)));
+        problems
+    })
+}
+
+/// Lines that say where metrics are.
+pub fn describe_metrics(address: SocketAddr) -> String {
+    format!("metrics at http://{address}/metrics\ndashboard at http://{address}/\n")
 }
 
 /// Where they are, for people; logs what is missing.
@@ -173,10 +189,8 @@ pub fn describe(sockets: &Sockets) -> String {
             "no control socket; [server] control = \"unix:PATH\" is for `millrace stat`"
         ),
     }
-    if let Some(address) = sockets.metrics.as_ref().and_then(|socket| socket.local_addr().ok()) {
-        let _ = writeln!(text, "metrics at http://{address}/metrics");
-        let _ = writeln!(text, "dashboard at http://{address}/");
-    }
+    let bound = sockets.metrics.socket().and_then(|socket| socket.local_addr().ok());
+    text.extend(bound.map(describe_metrics));
     text
 }
 

@@ -1,22 +1,19 @@
-//! The running daemon as its views see it: answers of the control socket, and metrics.
+//! The running daemon as its views see it.
 //!
-//! Owns handles to the volumes and to the server's counters, and the recording of a trace if there
-//! is one (trace_recording.rs), and lock statistics while they are taken (lock_statistics.rs); has
-//! volumes grow on request (resize.rs). Else counters are read and nothing else, so that whoever
-//! asks costs the I/O threads no more than the transfer of the cache lines that are read. Called by
-//! the thread of `views`; made by `serve` when all stands.
+//! Owns handles to the volumes and to the server's counters, the recording of a trace if there
+//! is one (trace_recording.rs), and lock statistics while they are taken (lock_statistics.rs). Else
+//! counters are read and nothing else, so that a client that asks costs the I/O threads no more
+//! than the transfer of the cache lines that are read. Called by the verbs of verbs/ctl.rs on the
+//! thread of `views`; made by `serve` when all stands.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace::{Server, Space};
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
-use millrace_console::{logging, visible};
 use millrace_exports::nbd::{Observer, ServerStats};
 use millrace_machine::Native;
 use rustix::system::uname;
-use serde::Serialize;
-use serde_json::{Map, Value};
 
 use super::dirty_marks::DirtyMarks;
 use super::failed_requests::drive_problem;
@@ -27,20 +24,19 @@ use super::huge_pages::HugePages;
 use super::lock_statistics::LockStatistics;
 use super::open_files::OpenFilesThread;
 use super::processor_time;
-use super::resize;
 use super::sampler::{Sampler, unix_ms};
 use super::served_lists::{ServedLists, places_before};
 use super::shown_volumes::ShownVolumes;
 use super::trace_recording::TraceRecording;
 use super::volume_settings;
 use crate::views::caches::CacheCounts;
-use crate::views::clients::{Clients, ConnectedClient};
 use crate::views::guests::GuestThread;
-use crate::views::reload_report::{ReloadReport, RunningConfiguration};
-use crate::views::settings::{GroupChange, LogLevelChange};
+use crate::views::history::History;
+use crate::views::metrics_listener::MetricsListener;
+use crate::views::reload_report::{ReloadReport, RunningConfiguration, UnsavedChanges};
+use crate::views::settings::GroupChange;
 use crate::views::{
-    self, AddSection, Answers, LogLevel, Refusal, Reload, RemoveSection, SetGroup, StatsQuery,
-    Verb, report,
+    AddSection, HistoryRange, Refusal, Reload, RemoveSection, SetGroup, StatsQuery, report,
 };
 
 /// Seconds of samples in an answer unless more or fewer are asked for.
@@ -74,6 +70,9 @@ pub trait Reloader: Send + Sync {
     /// # Errors
     /// If it cannot be written as TOML.
     fn configuration(&self, daemon: &LiveDaemon) -> Result<RunningConfiguration, Refusal>;
+
+    /// Compares what a daemon serves now with its configuration file as that is now.
+    fn unsaved(&self, daemon: &LiveDaemon) -> UnsavedChanges;
 }
 
 /// What runs, for the views: they read and change it through the lists of the moment.
@@ -86,6 +85,7 @@ pub struct LiveDaemon {
     recording: TraceRecording,
     lock_statistics: LockStatistics,
     marks: Arc<DirtyMarks>,
+    metrics: Arc<MetricsListener>,
     huge_pages: HugePages,
     sampler: Sampler,
     open_files: OpenFilesThread,
@@ -96,7 +96,7 @@ impl LiveDaemon {
     /// A daemon that begins to serve.
     pub fn new(
         server: Server,
-        (marks, reloader): (Arc<DirtyMarks>, Box<dyn Reloader>),
+        (marks, reloader, metrics): (Arc<DirtyMarks>, Box<dyn Reloader>, Arc<MetricsListener>),
     ) -> Arc<LiveDaemon> {
         let daemon = Arc::new_cyclic(|daemon| LiveDaemon {
             open_files: OpenFilesThread::new(daemon),
@@ -108,6 +108,7 @@ impl LiveDaemon {
             recording: TraceRecording::default(),
             lock_statistics: LockStatistics::default(),
             marks,
+            metrics,
             huge_pages: HugePages::default(),
             sampler: Sampler::new(),
         });
@@ -120,14 +121,6 @@ impl LiveDaemon {
     /// What is served now. Whoever keeps it keeps drives open that are removed.
     pub fn lists(&self) -> Arc<ServedLists> {
         Arc::clone(&self.lists.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Takes another configuration, as its reloader does.
-    ///
-    /// # Errors
-    /// Why not; everything is as before then.
-    pub fn reload(&self, asked: &Reload) -> Result<ReloadReport, Refusal> {
-        self.reloader.reload(self, asked)
     }
 
     /// Has the views read what is served from now on.
@@ -164,6 +157,11 @@ impl LiveDaemon {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The server, unless a reload has it.
+    pub fn try_server(&self) -> Option<MutexGuard<'_, Option<Server>>> {
+        self.server.try_lock().ok()
+    }
+
     /// The server of a daemon that stops. Waits for a reload that is under way.
     pub fn take_server(&self) -> Option<Server> {
         self.server().take()
@@ -172,7 +170,7 @@ impl LiveDaemon {
     /// Why the daemon cannot go on: a thread that it needs has ended.
     pub fn failure(&self) -> Option<String> {
         // A reload that is under way says itself what fails.
-        let server = self.server.try_lock().ok()?;
+        let server = self.try_server()?;
         let server = server.as_ref()?;
         let failed = server.servers().failed().then(|| "an I/O thread has died".to_owned());
         failed.or_else(|| server.workers().failure().map(|error| error.to_string()))
@@ -191,7 +189,7 @@ impl LiveDaemon {
     }
 
     /// The counters that a query asks for.
-    fn report(&self, query: StatsQuery) -> report::Report {
+    pub fn report(&self, query: StatsQuery) -> report::Report {
         let lists = &*self.lists();
         let groups = &lists.servers.groups;
         let shown = ShownVolumes::of(&lists.volumes, query);
@@ -242,7 +240,46 @@ impl LiveDaemon {
 }
 
 impl LiveDaemon {
-    fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
+    /// The volumes that are served.
+    pub fn volumes(&self) -> Vec<Arc<Volume<Native>>> {
+        self.lists().volumes.clone()
+    }
+
+    /// The source of configurations, which changes them.
+    pub fn reloader(&self) -> &dyn Reloader {
+        &*self.reloader
+    }
+
+    /// The marks of dirty caches.
+    pub fn marks(&self) -> &Arc<DirtyMarks> {
+        &self.marks
+    }
+
+    /// The place of the metrics page.
+    pub fn metrics(&self) -> &MetricsListener {
+        &self.metrics
+    }
+
+    /// The recording of a trace.
+    pub fn recording(&self) -> &TraceRecording {
+        &self.recording
+    }
+
+    /// Lock statistics.
+    pub fn lock_statistics(&self) -> &LockStatistics {
+        &self.lock_statistics
+    }
+
+    /// Samples of the last seconds.
+    pub fn history(&self, range: &HistoryRange) -> History {
+        self.sampler.last(range.seconds.unwrap_or(HISTORY_S))
+    }
+
+    /// Sets what is asked of a group.
+    ///
+    /// # Errors
+    /// As [`group_settings::set`].
+    pub fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
         let lists = self.lists();
         let groups = &lists.servers.groups;
         let sets = |key: &str| asked.settings.contains_key(key);
@@ -256,31 +293,14 @@ impl LiveDaemon {
         group_settings::set(groups, asked, warn)
     }
 
-    fn clients(&self) -> Clients {
-        let servers = &self.lists().servers;
-        let clients = servers.nbd.as_ref().map(Observer::clients).unwrap_or_default();
-        let named = clients.into_iter().map(|one| ConnectedClient::new(one, &servers.groups));
-        Clients { clients: named.collect() }
-    }
-
-    fn disconnect(&self, number: u16) -> Result<ConnectedClient, Refusal> {
-        let servers = &self.lists().servers;
-        let gone = servers.nbd.as_ref().and_then(|nbd| nbd.disconnect(number));
-        let gone = gone.map(|client| ConnectedClient::new(client, &servers.groups));
-        gone.ok_or_else(|| {
-            let text = format!("there is no client {number}; `millrace ctl clients` shows them");
-            Refusal::new("not-found", text)
-        })
-    }
-
-    /// The marks of dirty caches.
-    pub fn marks(&self) -> &Arc<DirtyMarks> {
-        &self.marks
-    }
-
-    /// Returns true if a trace is being recorded.
-    pub fn is_recording(&self) -> bool {
-        self.recording.is_active()
+    /// A line for each drive that is not well.
+    pub fn problems(&self) -> Vec<String> {
+        let lists = &*self.lists();
+        let drives = lists.disks().zip(failed_last_minute(lists));
+        let problem = |(disk, failed): (&Arc<Disk<Native>>, u64)| {
+            drive_problem(disk.name(), failed, disk.failures().trouble.as_deref())
+        };
+        drives.filter_map(problem).collect()
     }
 }
 
@@ -300,69 +320,9 @@ fn guests(lists: &ServedLists) -> Vec<GuestThread> {
         .collect()
 }
 
-impl Answers for LiveDaemon {
-    fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
-        let volumes = || self.lists().volumes.clone();
-        match verb {
-            Verb::Version => Ok(views::greeting()),
-            Verb::Stats(query) => value(self.report(*query)),
-            Verb::Clients => value(self.clients()),
-            Verb::Disconnect(asked) => self.disconnect(asked.client).and_then(value),
-            Verb::History(range) => value(self.sampler.last(range.seconds.unwrap_or(HISTORY_S))),
-            Verb::TraceStart(start) => self.recording.start(&volumes(), start).map(nothing),
-            Verb::TraceStatus => self.recording.status().and_then(value),
-            Verb::TraceStop => self.recording.stop().and_then(value),
-            Verb::LocksStart => self.lock_statistics.start(&volumes()).map(nothing),
-            Verb::LocksStatus => self.lock_statistics.status().and_then(value),
-            Verb::LocksStop => self.lock_statistics.stop().and_then(value),
-            Verb::Resize(asked) => resize::resize(&volumes(), &asked.volume).and_then(value),
-            Verb::Acknowledge(asked) => self.marks.acknowledge(&asked.volume).map(nothing),
-            Verb::Set(asked) => volume_settings::set(&volumes(), asked).and_then(value),
-            Verb::SetGroup(asked) => self.set_group(asked).and_then(value),
-            Verb::LogLevel(asked) => log_level(asked).and_then(value),
-            Verb::Reload(asked) => self.reload(asked).and_then(value),
-            Verb::Add(asked) => self.reloader.add(self, asked).and_then(value),
-            Verb::Remove(asked) => self.reloader.remove(self, asked).and_then(value),
-            Verb::Configuration => self.reloader.configuration(self).and_then(value),
-        }
-    }
-
-    fn metrics(&self, query: StatsQuery) -> String {
-        views::prometheus(&self.report(query))
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let lists = &*self.lists();
-        let drives = lists.disks().zip(failed_last_minute(lists));
-        let problem = |(disk, failed): (&Arc<Disk<Native>>, u64)| {
-            drive_problem(disk.name(), failed, disk.failures().trouble.as_deref())
-        };
-        drives.filter_map(problem).collect()
-    }
-}
-
 /// A drive with the scheduler that it had at the start.
 fn configured((drive, scheduler): (report::Drive, &&'static str)) -> report::Drive {
     report::Drive { scheduler_configured: (*scheduler).to_owned(), ..drive }
-}
-
-/// Tells the level of the log, or changes it and says so.
-fn log_level(asked: &LogLevel) -> Result<LogLevelChange, Refusal> {
-    let Some(level) = &asked.level else {
-        return Ok(LogLevelChange { level: logging::level(), before: None });
-    };
-    let refused = |error: anyhow::Error| Refusal::new("bad-request", error.to_string());
-    let before = logging::set_level(level).map_err(refused)?;
-    tracing::info!("log level {} from now on, before {}", visible(level), visible(&before));
-    Ok(LogLevelChange { level: level.clone(), before: Some(before) })
-}
-
-fn nothing((): ()) -> Value {
-    Value::Object(Map::new())
-}
-
-fn value(answer: impl Serialize) -> Result<Value, Refusal> {
-    serde_json::to_value(answer).map_err(|error| Refusal::new("internal", error.to_string()))
 }
 
 fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {

@@ -66,7 +66,7 @@ fn run(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
             None => FileChanges::default(),
         };
         // A recording keeps drives open.
-        if !daemon.is_recording() {
+        if !daemon.recording().is_active() {
             let closed = server.close_unused();
             changes.closed.extend(closed.closed);
             changes.failures.extend(closed.failures);

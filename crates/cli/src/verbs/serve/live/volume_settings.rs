@@ -10,7 +10,6 @@ use millrace_block::{Disk, Volume};
 use millrace_console::{say, visible};
 use millrace_machine::Native;
 
-use super::resize::volume_of;
 use crate::views::settings::{Drive, VolumeChange};
 use crate::views::{Refusal, Set};
 
@@ -45,6 +44,23 @@ pub fn set(volumes: &[Arc<Volume<Native>>], asked: &Set) -> Result<VolumeChange,
     let name = visible(volume.name());
     say(&format!("volume {name}: scheduler {} from now on\n", kind.word()));
     Ok(changed)
+}
+
+/// The volume of a name.
+///
+/// # Errors
+/// `bad-request` if there is none.
+pub fn volume_of<'a>(
+    volumes: &'a [Arc<Volume<Native>>],
+    name: &str,
+) -> Result<&'a Arc<Volume<Native>>, Refusal> {
+    volumes.iter().find(|volume| volume.name() == name).ok_or_else(|| {
+        let known = volumes.iter().map(|volume| format!("{:?}", volume.name()));
+        let known = known.collect::<Vec<_>>().join(", ");
+        let verb = if volumes.len() == 1 { "is" } else { "are" };
+        let text = format!("there is no volume {name:?}; there {verb} {known}");
+        Refusal::new("bad-request", text)
+    })
 }
 
 /// The scheduler of a word.

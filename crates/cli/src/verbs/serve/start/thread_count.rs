@@ -7,7 +7,6 @@
 //! docs/configuration.md has the same sum for people.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
 
 use millrace::{DriveConfig, Opened};
 use millrace_machine::{Native, thread_limits};
@@ -15,7 +14,6 @@ use millrace_reactor::{Backend, Config, POOL_THREADS_KEPT, Reactor};
 
 use crate::config::ServePlan;
 use crate::verbs::serve::check::probe;
-use crate::verbs::serve::check::view_sockets;
 
 /// Threads that run by then: the first one, that of signals, and the writers of both outputs.
 const RUNNING: usize = 4;
@@ -43,9 +41,8 @@ impl ThreadCount {
 ///
 /// # Errors
 /// The number of threads needed, the number allowed, and the limits.
-pub fn check(plan: &ServePlan, opened: &Opened, metrics: Option<SocketAddr>) -> anyhow::Result<()> {
-    let has_ring = plan.config.server.backend != Backend::Epoll && has_io_uring();
-    let needed = needed(plan, opened, (view_sockets::has_any(plan, metrics), has_ring));
+pub fn check(plan: &ServePlan, opened: &Opened) -> anyhow::Result<()> {
+    let needed = needed(plan, opened);
     Native::try_threads(needed.total()).map_err(|(found, error)| {
         let ThreadCount { io, workers, others, helpers } = needed;
         anyhow::anyhow!(
@@ -63,8 +60,9 @@ fn has_io_uring() -> bool {
     Reactor::new(Config { backend: Backend::Uring, entries: 1, ..Config::default() }).is_ok()
 }
 
-fn needed(plan: &ServePlan, opened: &Opened, (has_views, has_ring): (bool, bool)) -> ThreadCount {
+fn needed(plan: &ServePlan, opened: &Opened) -> ThreadCount {
     let config = &plan.config;
+    let has_ring = config.server.backend != Backend::Epoll && has_io_uring();
     let files = config.volumes.iter().filter(|volume| volume.drives.iter().any(on_ring));
     let files: HashSet<&str> = files.map(|volume| volume.name.as_str()).collect();
     let has_files = |name: &str| files.contains(name);
@@ -93,8 +91,8 @@ fn needed(plan: &ServePlan, opened: &Opened, (has_views, has_ring): (bool, bool)
     let caches = opened.caches.iter().map(|(cache, _)| has_files(cache.below().name()));
     with_files += caches.filter(|files| *files).count();
     needed.workers = cpus.len() + opened.caches.len();
-    needed.others +=
-        usize::from(has_views) + usize::from(plan.listeners.iter().any(|one| one.tls.is_some()));
+    // One of them serves the views.
+    needed.others += 1 + usize::from(plan.listeners.iter().any(|one| one.tls.is_some()));
     let pooled = config.volumes.iter().flat_map(|volume| &volume.drives);
     let pooled = pooled.filter(|drive| is_file(drive) && (!has_ring || on_threads(drive)));
     let kept = pooled.count().min(POOL_THREADS_KEPT);

@@ -1,0 +1,71 @@
+//! `acknowledge`: a daemon forgets that an earlier one ended with a dirty cache of a volume.
+//!
+//! Arguments, the daemon's part, and `millrace ctl acknowledge`. Named in the table of ctl.rs.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use millrace_console::{say, visible};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::Daemon;
+use crate::verbs::serve::live::daemon::LiveDaemon;
+use crate::views::requests::NoAnswer;
+use crate::views::{Access, Refusal, Verb};
+
+/// The verb.
+pub const ACKNOWLEDGE: Verb<Acknowledge, NoAnswer> = Verb::new(
+    "acknowledge",
+    Access::Admins,
+    "forgets that an earlier daemon ended with a dirty cache of a volume",
+);
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace ctl acknowledge vol0     after fsck, or the database's own check, of what is on vol0
+
+With [server] state = \"DIR\", a daemon that dies with a dirty cache leaves a mark, and the next one \
+warns at its start and in `millrace stat` until the volume is acknowledged.
+Exit status: 0 if it is, 2 if the volume has nothing to acknowledge.
+";
+
+/// Which volume was checked after a daemon ended with a dirty cache of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Acknowledge {
+    /// Its name.
+    pub volume: String,
+}
+
+/// Arguments of `ctl acknowledge`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct AcknowledgeArgs {
+    /// The volume's name, as the warning has it
+    volume: String,
+    #[command(flatten)]
+    pub daemon: Daemon,
+}
+
+/// Takes the volume's mark away; for the daemon.
+///
+/// # Errors
+/// If there is none, or it cannot be removed.
+pub fn answer(daemon: &LiveDaemon, asked: &Acknowledge) -> Result<NoAnswer, Refusal> {
+    daemon.marks().acknowledge(&asked.volume).map(|()| NoAnswer::new())
+}
+
+/// Asks for it.
+///
+/// # Errors
+/// If the daemon is not there, or refuses: there is no such mark.
+pub fn run(args: &AcknowledgeArgs) -> Result<ExitCode> {
+    let asked = Acknowledge { volume: args.volume.clone() };
+    args.daemon.connect.client()?.ask(&ACKNOWLEDGE, &asked)?;
+    say(&match args.daemon.json {
+        true => format!("{}\n", json!({ "volume": args.volume })),
+        false => format!("{}: acknowledged\n", visible(&args.volume)),
+    });
+    Ok(ExitCode::SUCCESS)
+}

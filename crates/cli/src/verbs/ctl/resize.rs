@@ -1,0 +1,244 @@
+//! `resize`: a volume asks its drives how large they are, and grows while it is served.
+//!
+//! Both ends of the verb: arguments and answer, the daemon's part, and `millrace ctl resize`. Named
+//! in the table of ctl.rs.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use millrace_block::{ErrorKind, SECTOR_SHIFT};
+use millrace_console::{say, visible};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::Daemon;
+use crate::config::words::bytes_for_people;
+use crate::verbs::serve::live::daemon::LiveDaemon;
+use crate::verbs::serve::live::volume_settings::volume_of;
+use crate::views::{Access, Refusal, Verb};
+
+/// The verb.
+pub const RESIZE: Verb<Resize, VolumeGrowth> =
+    Verb::new("resize", Access::Admins, "lets a volume grow by what its drives have grown");
+
+const EXAMPLES: &str = "\
+Examples:
+  truncate -s +1G disk.img              the drive grows,
+  millrace ctl resize vol0              and the daemon in ./millrace-data serves the new size
+  millrace ctl resize vol0 --connect unix:/run/millrace/fast.sock.control --json
+
+A volume that is being served can grow, never shrink. A stripe grows by what its smallest drive \
+has grown; in a linear volume only the last drive may grow. A virtual machine sees the new size at \
+once, an NBD client when it connects again.
+Exit status: 0 if the volume has grown or had nothing to grow by, 2 if the daemon refused.
+";
+
+/// Why a volume is as before although a drive has grown.
+const TOO_LITTLE: &str = "the volume cannot use that: a stripe grows by what its smallest drive has \
+                          grown, in whole chunks\n";
+
+/// Drives that must grow first of which a line is shown.
+const NEEDS_SHOWN: usize = 8;
+
+/// Which volume is to grow.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    /// Its name.
+    pub volume: String,
+}
+
+/// Arguments of `ctl resize`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ResizeArgs {
+    /// The volume's name
+    volume: String,
+    #[command(flatten)]
+    pub daemon: Daemon,
+}
+
+/// The answer to `resize`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VolumeGrowth {
+    /// The volume.
+    pub volume: String,
+    /// Its size before.
+    pub old_bytes: u64,
+    /// Its size from now on.
+    pub new_bytes: u64,
+    /// Its drives, in their order.
+    pub drives: Vec<Drive>,
+    /// If it has not grown: the drives that must grow before it can.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<DriveNeed>,
+}
+
+/// A drive that must grow before its volume can.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DriveNeed {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub has_bytes: u64,
+    /// The least size with which the volume can grow.
+    pub needs_bytes: u64,
+}
+
+/// A drive of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Drive {
+    /// Its name.
+    pub name: String,
+    /// Its size before.
+    pub old_bytes: u64,
+    /// Its size from now on.
+    pub new_bytes: u64,
+}
+
+impl VolumeGrowth {
+    /// What became of the volume of this name.
+    fn new(volume: &str, resized: millrace_block::Resized) -> VolumeGrowth {
+        let drives = resized.drives.into_iter().map(|drive| Drive {
+            name: drive.name,
+            old_bytes: drive.old << SECTOR_SHIFT,
+            new_bytes: drive.new << SECTOR_SHIFT,
+        });
+        let needs = resized.needs.into_iter().map(|need| DriveNeed {
+            name: need.name,
+            has_bytes: need.has << SECTOR_SHIFT,
+            needs_bytes: need.needs << SECTOR_SHIFT,
+        });
+        VolumeGrowth {
+            needs: needs.collect(),
+            volume: volume.to_owned(),
+            old_bytes: resized.old << SECTOR_SHIFT,
+            new_bytes: resized.new << SECTOR_SHIFT,
+            drives: drives.collect(),
+        }
+    }
+}
+
+/// Has the volume grow as far as its drives have; for the daemon, whose views wait for as long as
+/// the drives take to answer. I/O goes on meanwhile.
+///
+/// # Errors
+/// `bad-request` if there is none, `busy` if it is growing already, `refused` if a drive is smaller
+/// or must not grow, `io` if one cannot be asked.
+pub fn answer(daemon: &LiveDaemon, asked: &Resize) -> Result<VolumeGrowth, Refusal> {
+    let (volumes, name) = (daemon.volumes(), asked.volume.as_str());
+    let volume = volume_of(&volumes, name)?;
+    let resized = volume.resize().map_err(|error| {
+        let kind = match error.kind() {
+            ErrorKind::Busy => "busy",
+            ErrorKind::System => "io",
+            _ => "refused",
+        };
+        Refusal::new(kind, format!("volume {name}: {error}"))
+    })?;
+    let resized = VolumeGrowth::new(name, resized);
+    if resized.new_bytes > resized.old_bytes {
+        let (new, old) = (resized.new_bytes, resized.old_bytes);
+        let (new, old) = (bytes_for_people(new), bytes_for_people(old));
+        say(&format!("volume {} has grown to {new}, from {old}\n", visible(name)));
+    }
+    Ok(resized)
+}
+
+/// Asks, and prints what grew.
+///
+/// # Errors
+/// If the daemon is not there, or refuses.
+pub fn run(args: &ResizeArgs) -> Result<ExitCode> {
+    let resized =
+        args.daemon.connect.client()?.ask(&RESIZE, &Resize { volume: args.volume.clone() })?;
+    match args.daemon.json {
+        true => say(&format!("{}\n", json!(resized))),
+        false => say(&describe(&resized)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// For people: the volume, and the drives that have grown.
+fn describe(resized: &VolumeGrowth) -> String {
+    let grown = |old: u64, new: u64| match new > old {
+        true => {
+            format!("{} ({new} bytes), before {}", bytes_for_people(new), bytes_for_people(old))
+        }
+        false => format!("{} ({new} bytes), as before", bytes_for_people(new)),
+    };
+    let (old, new) = (resized.old_bytes, resized.new_bytes);
+    let mut text = format!("{}: {}\n", visible(&resized.volume), grown(old, new));
+    for drive in resized.drives.iter().filter(|drive| drive.new_bytes > drive.old_bytes) {
+        let size = grown(drive.old_bytes, drive.new_bytes);
+        let _ = writeln!(text, "  {}: {size}", visible(&drive.name));
+    }
+    let drives_grew = resized.drives.iter().any(|drive| drive.new_bytes > drive.old_bytes);
+    match (new > old, drives_grew) {
+        (true, _) => {}
+        (false, true) => text.push_str(TOO_LITTLE),
+        (false, false) => text.push_str("no drive has grown\n"),
+    }
+    for need in resized.needs.iter().take(NEEDS_SHOWN) {
+        let (name, has, needs) = (visible(&need.name), need.has_bytes, need.needs_bytes);
+        let _ = writeln!(text, "  {name} must grow first: it has {has} bytes, and needs {needs}");
+    }
+    if resized.needs.len() > NEEDS_SHOWN {
+        let more = resized.needs.len() - NEEDS_SHOWN;
+        let _ = writeln!(text, "  {more} more drives must grow, too");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(volume: [u64; 2], drives: &[(&str, [u64; 2])]) -> String {
+        let drive = |(name, [old_bytes, new_bytes]): &(&str, [u64; 2])| Drive {
+            name: (*name).to_owned(),
+            old_bytes: *old_bytes,
+            new_bytes: *new_bytes,
+        };
+        describe(&VolumeGrowth {
+            volume: "v".to_owned(),
+            old_bytes: volume[0],
+            new_bytes: volume[1],
+            drives: drives.iter().map(drive).collect(),
+            needs: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn drives_that_must_grow_first_are_named_with_what_they_need() {
+        let need =
+            |at: u64| DriveNeed { name: format!("d{at}"), has_bytes: at, needs_bytes: 65536 };
+        let resized =
+            VolumeGrowth { needs: (0..10).map(need).collect(), ..VolumeGrowth::default() };
+        let text = describe(&resized);
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(lines[3], "  d3 must grow first: it has 3 bytes, and needs 65536");
+        assert_eq!((lines.len(), lines[8]), (9, "  2 more drives must grow, too"));
+    }
+
+    #[test]
+    fn what_grew_is_said_with_what_it_was() {
+        let text = said([1 << 20, 2 << 20], &[("d0", [1 << 20, 2 << 20])]);
+        let whole = "2 MiB (2097152 bytes), before 1 MiB\n";
+        assert_eq!(text, format!("v: {whole}  d0: {whole}"));
+    }
+
+    #[test]
+    fn what_did_not_grow_is_said_with_the_reason() {
+        let text = said([1 << 20; 2], &[("d0", [1 << 20; 2])]);
+        assert_eq!(text, "v: 1 MiB (1048576 bytes), as before\nno drive has grown\n");
+        let text = said([2 << 20; 2], &[("d0", [1 << 20, 3 << 20]), ("d1", [1 << 20; 2])]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1], "  d0: 3 MiB (3145728 bytes), before 1 MiB");
+        assert_eq!(lines[2], TOO_LITTLE.trim_end());
+    }
+}

@@ -1,0 +1,93 @@
+//! `millrace ctl set`: settings of a volume; groups.rs has those of a group.
+//!
+//! Called by ctl.rs.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use millrace::nearest;
+use millrace_console::{say, visible};
+use serde_json::json;
+
+use super::{Daemon, groups, pair};
+use crate::views::requests::{SET, STATS};
+use crate::views::{Set, StatsQuery};
+
+const EXAMPLES: &str = "\
+Examples:
+  millrace ctl set vol0 scheduler=deadline    the drives of vol0 serve by sector and by age
+  millrace ctl set vol0 scheduler=none --connect unix:/run/millrace/fast.sock.control --json
+  millrace ctl set group gold weight=400 iops=20k bandwidth=none
+
+A change holds at once, with I/O under way, and until the daemon ends; `millrace ctl get --toml` \
+prints it for the configuration. The scheduler is that of all drives of the volume. A group has the \
+keys of [[group]] but name, in the same words, and none takes a limit away. If a part of a change \
+cannot be, nothing changes.
+Exit status: 0 if it is set, 2 if the daemon refused.
+";
+
+/// Arguments of `ctl set`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct SetArgs {
+    /// The volume's name; or the word group, and before the settings the group's name
+    #[arg(value_name = "VOLUME|group NAME")]
+    pub target: String,
+    /// What to set: scheduler=none of a volume, weight=400 or iops=20k of a group
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
+    #[command(flatten)]
+    pub daemon: Daemon,
+}
+
+/// Keys that `set` knows of a volume.
+const KEYS: [&str; 1] = ["scheduler"];
+
+/// A key of a volume and its value.
+fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
+    let (key, value) = pair(text, "scheduler=deadline")?;
+    if KEYS.contains(&key.as_str()) {
+        return Ok((key, value));
+    }
+    // Which groups there are helps to say what is wrong; without a daemon the key does alone.
+    let report =
+        args.daemon.connect.client().and_then(|mut client| client.ask(&STATS, &StatsQuery::ALL));
+    if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
+        bail!(hint);
+    }
+    let like =
+        nearest(&key, KEYS).map_or_else(String::new, |like| format!("; did you mean {like}?"));
+    bail!("there is no setting {key:?} to change; there is {}{like}", KEYS.join(", "))
+}
+
+/// Sets what the arguments say.
+///
+/// # Errors
+/// If a setting does not exist, the daemon is not there, or refuses.
+pub fn run(args: &SetArgs) -> Result<ExitCode> {
+    if let ("group", Some((name, settings))) = (args.target.as_str(), args.settings.split_first())
+        && !name.contains('=')
+    {
+        return groups::set(&args.daemon, name, settings);
+    }
+    let mut asked = Set { volume: args.target.clone(), ..Set::default() };
+    for text in &args.settings {
+        let (key, value) = setting(args, text)?;
+        if asked.scheduler.replace(value).is_some() {
+            bail!("{key} is given twice; give it once");
+        }
+    }
+    let changed = args.daemon.connect.client()?.ask(&SET, &asked)?;
+    if args.daemon.json {
+        say(&format!("{}\n", json!(changed)));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = format!("{}:\n", visible(&changed.volume));
+    for drive in &changed.drives {
+        let (name, now, before) = (visible(&drive.name), &drive.scheduler, &drive.before);
+        let _ = writeln!(text, "  {name}: scheduler={}, before {}", visible(now), visible(before));
+    }
+    say(&text);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,63 @@
+//! Reports of virtual machines for operators, and the end of a frontend's connection on request.
+//!
+//! An export has one frontend at a time. Its number is the tenant of the export's I/Os, as in
+//! traces. Called by whoever owns the server.
+
+use millrace_block::SECTOR_SHIFT;
+use millrace_machine::{Machine, Native};
+
+use super::device::control::Frontend;
+use super::io_thread::Common;
+use super::stats::QueueStats;
+use super::{ExportObserver, VhostObserver};
+use crate::ClientReport;
+
+impl VhostObserver {
+    /// The frontends that are connected, by the order of exports.
+    #[must_use]
+    pub fn clients(&self) -> Vec<ClientReport> {
+        self.0.iter().filter_map(|seen| Some(seen.report(&seen.link.frontend()?))).collect()
+    }
+
+    /// Ends the connection of the frontend of a number: its queues are stopped, and what is in
+    /// flight is answered. Returns its report, or `None` if there is no such frontend.
+    #[must_use]
+    pub fn disconnect(&self, number: u16) -> Option<ClientReport> {
+        let seen = self.0.iter().find(|seen| seen.tenant == number)?;
+        let frontend = seen.link.frontend()?;
+        let report = seen.report(&frontend);
+        frontend.disconnect();
+        Some(report)
+    }
+}
+
+impl ExportObserver {
+    fn report(&self, frontend: &Frontend) -> ClientReport {
+        let mut queues = QueueStats::default();
+        let threads = self.thread_states.iter().map(|state| state.published.read());
+        threads.flat_map(|thread| thread.queues).for_each(|(_, queue)| queues.add(queue));
+        let (totals, before) = (self.common.totals_of(self.tenant), frontend.totals_before);
+        let [requests, bytes] = [0, 1].map(|at| totals[at].saturating_sub(before[at]));
+        ClientReport {
+            number: self.tenant,
+            protocol: "vhost-user-blk",
+            peer: frontend.peer.clone(),
+            export: self.name.clone(),
+            connected_ns: Native::now().saturating_sub(frontend.since_ns),
+            requests,
+            bytes,
+            in_flight: u32::try_from(queues.in_flight).unwrap_or(u32::MAX),
+            group: self.group,
+            waits_for: if queues.waiting > 0 { "earlier requests" } else { "" },
+        }
+    }
+}
+
+impl Common {
+    /// Requests and bytes of a tenant of the volume so far.
+    pub(super) fn totals_of(&self, tenant: u16) -> [u64; 2] {
+        let tenants = self.volume.tenants();
+        let ops = tenants.iter().filter(|one| one.0 == tenant).flat_map(|(_, its)| &its.ops);
+        ops.fold([0; 2], |[ios, bytes], op| [ios + op.ios, bytes + (op.sectors << SECTOR_SHIFT)])
+    }
+}
