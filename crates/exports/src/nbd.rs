@@ -29,6 +29,7 @@ mod submit;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod visible;
 mod worker;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -85,6 +86,18 @@ impl Server {
     /// `InvalidSetting` for settings that make no sense, `Busy` if another server listens there,
     /// `System` if the system refuses a socket, a ring or memory; nothing is left running.
     pub fn start(config: ServerConfig) -> Result<Server, Error> {
+        Server::start_on_demand(config, &ExportRequests::default())
+    }
+
+    /// As [`Server::start`]; clients that ask for exports that are opened on demand wait in this
+    /// queue.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_on_demand(
+        config: ServerConfig,
+        requests: &ExportRequests,
+    ) -> Result<Server, Error> {
         let wrong = |text: &str| Err(Error::new(ErrorKind::InvalidSetting, text));
         if config.threads == 0 {
             return wrong("a server needs at least one I/O thread");
@@ -101,7 +114,7 @@ impl Server {
         let listeners = listeners.collect::<Result<Vec<_>, Error>>()?;
         descriptors::make_room(config.connections_max);
         let addresses = listeners.iter().map(Listener::address).collect();
-        let shared = Arc::new(share(&config, exports, listeners)?);
+        let shared = Arc::new(share(&config, (exports, requests), listeners)?);
         let places = (0..usize::from(config.threads)).map(|number| {
             let (name, shared) = (format!("millrace-io{number}"), Arc::clone(&shared));
             let place = Place { name, cpu: cpu_of(&config.cpus, number) };
@@ -240,7 +253,7 @@ impl Drop for Server {
 
 fn share(
     config: &ServerConfig,
-    exports: Arc<Exports>,
+    (exports, requests): (Arc<Exports>, &ExportRequests),
     listeners: Vec<Listener>,
 ) -> Result<ServerState, Error> {
     let zeroes = Zeroes::new()
@@ -250,7 +263,7 @@ fn share(
     let reactor = Config { backend: config.backend, ..config.spin_config() };
     Ok(ServerState {
         served: ServedExports::new(exports, threads),
-        requests: config.requests.clone(),
+        requests: requests.clone(),
         reactor,
         budget: MemoryBudget::new(memory, config.connections_max),
         idle_bytes_max: memory / (2 * threads),

@@ -77,8 +77,8 @@ pub struct MoreVolumes {
 #[cfg(feature = "serve")]
 impl Opened {
     /// Opens further volumes, which share groups, controllers and traces with these. They are not
-    /// in the list of [`Opened::volumes`] yet. Their files are found at `file_at`, if that is given,
-    /// whatever their paths lead to.
+    /// in the list of [`Opened::volumes`] yet. Their files are found at `file_at`, if that is
+    /// given, whatever their paths lead to.
     ///
     /// # Errors
     /// As [`Opened::open`].

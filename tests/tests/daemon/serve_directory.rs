@@ -1,4 +1,4 @@
-//! `[[export]] directory = ...`: each file of a directory is an export, opened when it is asked for.
+//! `[[export]] directory = ...`: each file of a directory is an export, opened when a client asks.
 //!
 //! Clients are nbdinfo, qemu-img, qemu-io and raw NBD; what is open is looked at in `/proc`.
 

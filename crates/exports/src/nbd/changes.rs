@@ -136,6 +136,32 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Adds an export that is on no listener's list: clients get it by [`ExportRequest::grant`].
+    ///
+    /// # Errors
+    /// `InvalidSetting` for a bad name or a volume too large for the protocol.
+    pub fn add_on_demand(&mut self, export: ExportConfig) -> Result<(), Error> {
+        let threads = self.shared.mailboxes.len() as u16;
+        let exports = self.shared.exports().with(export, threads)?;
+        self.replace(Arc::new(exports));
+        Ok(())
+    }
+
+    /// Returns true if a client has an export of this name, or is about to get it.
+    #[must_use]
+    pub fn is_used_on_demand(&self, name: &str) -> bool {
+        self.shared.exports().on_demand(name).is_some_and(|export| export.served.is_in_use())
+    }
+
+    /// Takes an export away that was added by [`Server::add_on_demand`] and that nobody uses. Its
+    /// volume is flushed by whoever closes it.
+    pub fn remove_on_demand(&mut self, name: &str) {
+        let exports = self.shared.exports().without(name);
+        self.replace(Arc::new(exports));
+    }
+}
+
 /// Volumes that a change took away. The server does not flush them any more: whoever closes them
 /// does that first.
 pub struct RemovedVolumes(Vec<Arc<ServedVolume>>);

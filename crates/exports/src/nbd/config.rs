@@ -10,7 +10,6 @@ use millrace_machine::Native;
 use millrace_reactor::{Backend, Config, SpinRule};
 
 use super::listen::Listen;
-use super::on_demand::ExportRequests;
 use super::tls::ListenTls;
 use crate::{ClientGroup, SocketAccess};
 
@@ -62,8 +61,8 @@ pub struct ListenConfig {
     pub listen: Listen,
     /// Indices into [`ServerConfig::exports`]; the first is the default export.
     pub exports: Vec<usize>,
-    /// Clients may ask for exports that are not on the list: they go to
-    /// [`ServerConfig::requests`].
+    /// Clients may ask for exports that are not on the list, see
+    /// [`ExportRequests`](super::ExportRequests).
     pub on_demand: bool,
     /// Users that may connect, if it is a Unix socket.
     pub access: SocketAccess,
@@ -108,8 +107,6 @@ pub struct ServerConfig {
     /// waits are that short, and lets others have its CPU; 0: never; none: for 100 us, as long as
     /// more is done that way.
     pub spin_ns: Option<u64>,
-    /// Where clients wait for exports that are opened on demand.
-    pub requests: ExportRequests,
 }
 
 impl Default for ServerConfig {
@@ -124,7 +121,6 @@ impl Default for ServerConfig {
             handshake_timeout_ns: 10_000_000_000,
             memory_max_bytes: 256 << 20,
             spin_ns: None,
-            requests: ExportRequests::default(),
         }
     }
 }

@@ -133,7 +133,9 @@ impl Rig {
         let bind = |one: &ListenConfig| Listener::bind(&one.listen, &one.access).unwrap();
         let listeners = config.listeners.iter().map(bind);
         let listeners: Vec<Listener> = listeners.collect();
-        let shared = Arc::new(share(&config, Arc::new(exports.unwrap()), listeners).unwrap());
+        let requests = super::ExportRequests::default();
+        let shared =
+            Arc::new(share(&config, (Arc::new(exports.unwrap()), &requests), listeners).unwrap());
         let mut worker = Worker::new(&shared, 0).unwrap();
         for served in &shared.exports().volumes {
             let Core { ctx, submitter, .. } = &mut worker.core;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use millrace_block::ControllerConfig;
 use millrace_cache::CacheConfig;
+use millrace_drives::FileAccess;
 use millrace_exports::nbd::{self, Listen, ListenConfig};
 use millrace_exports::vhost::{POLL_MAX_NS, QUEUES_MAX, Threads, VhostSocket, WAIT_MAX_NS};
 use millrace_machine::{CpuId, Machine, Native};
@@ -112,6 +113,11 @@ impl ExportDirectory {
 }
 
 impl ExportConfig {
+    /// What the files of a directory are opened for.
+    pub(super) fn file_access(&self) -> FileAccess {
+        if self.read_only { FileAccess::ReadOnly } else { FileAccess::ReadWrite }
+    }
+
     /// The name that clients ask for, of a file of a directory: its own without the directory's.
     pub(super) fn name_on_demand(&self) -> Option<String> {
         match &self.on_demand {
@@ -368,7 +374,8 @@ fn check_directory(export: &ExportConfig, directory: &ExportDirectory) -> Result
     if let Some(cache) = &directory.cache {
         cache.validate().map_err(|text| format!("cache: {text}"))?;
     }
-    let spec = directory.spec(Path::new("/"), export.read_only).map_err(|why| why.to_string())?;
+    let spec =
+        directory.spec(Path::new("/"), export.file_access()).map_err(|why| why.to_string())?;
     millrace_drives::check(&spec).map_err(|error| error.to_string())
 }
 

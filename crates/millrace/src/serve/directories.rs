@@ -2,8 +2,8 @@
 //!
 //! A name is resolved below the directory by `openat2(2)` with `RESOLVE_BENEATH`, so neither `..`
 //! nor a symbolic link leads out of it, and the file is opened through the descriptor that came of
-//! that: nobody can exchange it in between. Nothing is opened for reading or writing here. Called by
-//! `on_demand.rs` on the program's own thread, since file systems may take long to answer.
+//! that: nobody can exchange it in between. Nothing is opened for reading or writing here. Called
+//! by on_demand.rs on a thread of the program, since file systems may take long to answer.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use millrace_drives::{Spec, SpecError};
+use millrace_drives::{FileAccess, Spec, SpecError};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
@@ -47,8 +47,8 @@ pub(super) struct FileList {
 
 impl ExportDirectory {
     /// The spec of the drive of a file.
-    pub(super) fn spec(&self, path: &Path, read_only: bool) -> Result<Spec, SpecError> {
-        let read_only = if read_only { "on" } else { "off" };
+    pub(super) fn spec(&self, path: &Path, access: FileAccess) -> Result<Spec, SpecError> {
+        let read_only = if access == FileAccess::ReadOnly { "on" } else { "off" };
         let own = [
             ("path".to_owned(), path.to_string_lossy().into_owned()),
             ("read-only".to_owned(), read_only.to_owned()),

@@ -1,9 +1,9 @@
 //! Files of directories that clients have asked for: opened, served, and closed again.
 //!
 //! A file becomes a volume, a drive and an export like those of the configuration, named
-//! `DIRECTORY/FILE`, so that counters, groups, traces and the end of the server know it. Called by
-//! the owner of the server with what [`Server::requests`] gives, and once a second or so to close
-//! what nobody uses; both may wait for file systems and for flushes.
+//! `DIRECTORY/FILE`, so that counters, groups, traces and the end of the server know it. The owner
+//! of the server calls this with what [`Servers::requests`](super::Servers::requests) gives, and
+//! once a second or so to close what nobody uses; both may wait for file systems and for flushes.
 //!
 //! Invariant: clients get such an export from here only, so one that is unused stays unused while
 //! it is being closed.
@@ -13,14 +13,14 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_exports::nbd::{self, ExportRequest, ExportRequests, Listen, RequestedExport};
+use millrace_exports::nbd::{self, ExportRequest, Listen, RequestedExport};
 use millrace_machine::CpuId;
 use millrace_tls::PeerNames;
 
-use super::Server;
 use super::config::{ExportConfig, ExportDirectory, OnDemand, ServeConfig};
 use super::directories::FoundFile;
 use super::reload::{VolumeQueues, flush_and_wait};
+use super::{Server, Servers};
 use crate::config::{DriveConfig, OpenConfig, StartError, VolumeConfig};
 use crate::opening::MoreVolumes;
 
@@ -34,6 +34,67 @@ pub(super) struct OpenFiles {
     files: HashMap<String, OpenFile>,
     /// Names of files, by the names of the exports of their directories.
     lists: HashMap<String, (Instant, Arc<Vec<String>>)>,
+}
+
+impl OpenFiles {
+    /// Forgets files that a configuration does not have any more.
+    pub(super) fn follow(&mut self, config: &ServeConfig) {
+        self.files.retain(|name, _| config.exports.iter().any(|one| one.name == *name));
+        self.lists.clear();
+    }
+
+    /// The names of all files that a client may have, but for those of exports with these names.
+    fn names_for(
+        &mut self,
+        config: &ServeConfig,
+        request: &ExportRequest,
+        failures: &mut Vec<String>,
+    ) -> Arc<Vec<String>> {
+        let now = Instant::now();
+        let mut lists = Vec::new();
+        for (parent, directory) in directories_for(config, (&request.listen, request.peer.as_ref()))
+        {
+            let known = self.lists.get(&parent.name);
+            if let Some((_, list)) = known.filter(|(since, _)| now - *since < LIST_AGE) {
+                lists.push(Arc::clone(list));
+                continue;
+            }
+            match directory.list() {
+                Ok(list) => {
+                    if list.skipped > 0 {
+                        let (name, skipped) = (&parent.name, list.skipped);
+                        failures.push(format!(
+                            "export {name}: {skipped} entries of its directory are no regular \
+                             files with names in UTF-8, and are not listed"
+                        ));
+                    }
+                    let names = Arc::new(list.names);
+                    self.lists.insert(parent.name, (now, Arc::clone(&names)));
+                    lists.push(names);
+                }
+                Err(why) => failures.push(format!("export {}: {why}", parent.name)),
+            }
+        }
+        let on_list = |export: &&ExportConfig| {
+            export.on_demand.is_none() && export.nbd.contains(&request.listen)
+        };
+        let listed = config.exports.iter().filter(on_list).map(|one| one.name.as_str());
+        let listed: Vec<&str> = listed.collect();
+        let is_hidden = |list: &Vec<String>| {
+            listed.iter().any(|name| list.binary_search_by(|one| one.as_str().cmp(name)).is_ok())
+        };
+        match &lists[..] {
+            [one] if !is_hidden(one) => Arc::clone(one),
+            _ => {
+                let mut names: Vec<String> =
+                    lists.iter().flat_map(|list| list.iter().cloned()).collect();
+                names.sort_unstable();
+                names.dedup();
+                names.retain(|name| !listed.contains(&name.as_str()));
+                Arc::new(names)
+            }
+        }
+    }
 }
 
 struct OpenFile {
@@ -67,13 +128,6 @@ impl FileChanges {
 }
 
 impl Server {
-    /// The requests of clients for files of directories. Whoever serves a directory takes them, on
-    /// a thread for that, and gives them to [`Server::answer`]; until then the clients wait.
-    #[must_use]
-    pub fn requests(&self) -> ExportRequests {
-        self.servers.requests.clone()
-    }
-
     /// Answers a client that has asked for a file, which is opened for it if it is not open yet, or
     /// for the names of all files.
     pub fn answer(
@@ -84,7 +138,7 @@ impl Server {
         let mut changes = FileChanges::default();
         match &request.wanted {
             RequestedExport::All => {
-                let names = self.names_for(&request, &mut changes.failures);
+                let names = self.files.names_for(&self.config, &request, &mut changes.failures);
                 request.list(names);
             }
             RequestedExport::Named(name) => {
@@ -159,30 +213,6 @@ impl Server {
         config
     }
 
-    /// Forgets files that a reload has closed.
-    pub(super) fn forget_closed_files(&mut self) {
-        let Server { files, config, .. } = self;
-        files.files.retain(|name, _| config.exports.iter().any(|one| one.name == *name));
-        files.lists.clear();
-    }
-
-    /// The directories that a client may use, in the order of the configuration.
-    fn directories(
-        &self,
-        (listen, peer): (&Listen, Option<&PeerNames>),
-    ) -> Vec<(ExportConfig, ExportDirectory)> {
-        let may_use = |export: &&ExportConfig| match &export.tls_allow {
-            None => true,
-            Some(names) => peer.is_some_and(|peer| names.iter().any(|name| peer.has(name))),
-        };
-        let exports = self.config.exports.iter().filter(|export| export.nbd.contains(listen));
-        let directory = |export: &ExportConfig| match &export.on_demand {
-            Some(OnDemand::Directory(directory)) => Some((export.clone(), directory.clone())),
-            _ => None,
-        };
-        exports.filter(may_use).filter_map(directory).collect()
-    }
-
     /// The name of the export of a file, which is opened if it is not open yet; `None` if there is
     /// no such file.
     fn file_for(
@@ -191,7 +221,7 @@ impl Server {
         before_serving: BeforeServing<'_>,
         changes: &mut FileChanges,
     ) -> Result<Option<String>, String> {
-        for (parent, directory) in self.directories((listen, peer)) {
+        for (parent, directory) in directories_for(&self.config, (listen, peer)) {
             let key = format!("{}/{name}", parent.name);
             let is_used =
                 self.servers.nbd.as_ref().is_some_and(|server| server.is_used_on_demand(&key));
@@ -222,57 +252,6 @@ impl Server {
         Ok(None)
     }
 
-    /// The names of all files that a client may have, but for those of exports with these names.
-    fn names_for(
-        &mut self,
-        request: &ExportRequest,
-        failures: &mut Vec<String>,
-    ) -> Arc<Vec<String>> {
-        let now = Instant::now();
-        let mut lists = Vec::new();
-        for (parent, directory) in self.directories((&request.listen, request.peer.as_ref())) {
-            let known = self.files.lists.get(&parent.name);
-            if let Some((_, list)) = known.filter(|(since, _)| now - *since < LIST_AGE) {
-                lists.push(Arc::clone(list));
-                continue;
-            }
-            match directory.list() {
-                Ok(list) => {
-                    if list.skipped > 0 {
-                        let (name, skipped) = (&parent.name, list.skipped);
-                        failures.push(format!(
-                            "export {name}: {skipped} entries of its directory are no regular \
-                             files with names in UTF-8, and are not listed"
-                        ));
-                    }
-                    let names = Arc::new(list.names);
-                    self.files.lists.insert(parent.name, (now, Arc::clone(&names)));
-                    lists.push(names);
-                }
-                Err(why) => failures.push(format!("export {}: {why}", parent.name)),
-            }
-        }
-        let on_list = |export: &&ExportConfig| {
-            export.on_demand.is_none() && export.nbd.contains(&request.listen)
-        };
-        let listed = self.config.exports.iter().filter(on_list).map(|one| one.name.as_str());
-        let listed: Vec<&str> = listed.collect();
-        let is_hidden = |list: &Vec<String>| {
-            listed.iter().any(|name| list.binary_search_by(|one| one.as_str().cmp(name)).is_ok())
-        };
-        match &lists[..] {
-            [one] if !is_hidden(one) => Arc::clone(one),
-            _ => {
-                let mut names: Vec<String> =
-                    lists.iter().flat_map(|list| list.iter().cloned()).collect();
-                names.sort_unstable();
-                names.dedup();
-                names.retain(|name| !listed.contains(&name.as_str()));
-                Arc::new(names)
-            }
-        }
-    }
-
     /// Opens a file and serves it to those who are granted it.
     fn open_file(
         &mut self,
@@ -280,7 +259,7 @@ impl Server {
         (key, name, found): (&str, &str, &FoundFile),
         before_serving: BeforeServing<'_>,
     ) -> Result<(), String> {
-        let spec = directory.spec(&directory.path.join(name), parent.read_only);
+        let spec = directory.spec(&directory.path.join(name), parent.file_access());
         let spec = spec.map_err(|error| error.to_string())?;
         let drive = DriveConfig { options: directory.options, ..DriveConfig::new(key, spec) };
         let volume = VolumeConfig { cache: directory.cache, ..VolumeConfig::new(key, vec![drive]) };
@@ -305,7 +284,7 @@ impl Server {
         if let Some(queues) = VolumeQueues::of(&self.config).remove(key) {
             self.queues.insert(key.to_owned(), queues);
         }
-        self.follow_files();
+        follow_files(&mut self.servers, &self.config);
         let close_after = directory.close_after;
         let open = OpenFile { identity: found.identity, unused_since: None, close_after };
         self.files.files.insert(key.to_owned(), open);
@@ -350,20 +329,28 @@ impl Server {
         self.queues.remove(key);
         self.config.volumes.retain(|one| one.name != key);
         self.config.exports.retain(|one| one.name != key);
-        self.follow_files();
+        follow_files(&mut self.servers, &self.config);
         self.files.files.remove(key);
         closed.push(key.to_owned());
         failures.pop().map_or(Ok(()), Err)
     }
+}
 
-    fn follow_files(&mut self) {
-        let is_served = |export: &ExportConfig| {
-            !export.nbd.is_empty() && !matches!(export.on_demand, Some(OnDemand::Directory(_)))
-        };
-        let exports = self.config.exports.iter().enumerate();
-        let places = exports.filter(|(_, export)| is_served(export)).map(|(at, _)| at).collect();
-        self.servers.follow(&self.config, places);
-    }
+/// The directories that a client may use, in the order of the configuration.
+fn directories_for(
+    config: &ServeConfig,
+    (listen, peer): (&Listen, Option<&PeerNames>),
+) -> Vec<(ExportConfig, ExportDirectory)> {
+    let may_use = |export: &&ExportConfig| match &export.tls_allow {
+        None => true,
+        Some(names) => peer.is_some_and(|peer| names.iter().any(|name| peer.has(name))),
+    };
+    let exports = config.exports.iter().filter(|export| export.nbd.contains(listen));
+    let directory = |export: &ExportConfig| match &export.on_demand {
+        Some(OnDemand::Directory(directory)) => Some((export.clone(), directory.clone())),
+        _ => None,
+    };
+    exports.filter(may_use).filter_map(directory).collect()
 }
 
 /// The export of a file of a directory.
@@ -386,4 +373,14 @@ fn whole_cause(error: &StartError) -> String {
         source = cause.source();
     }
     text
+}
+
+/// Has the servers' counters follow the exports that they have now.
+fn follow_files(servers: &mut Servers, config: &ServeConfig) {
+    let is_served = |export: &ExportConfig| {
+        !export.nbd.is_empty() && !matches!(export.on_demand, Some(OnDemand::Directory(_)))
+    };
+    let exports = config.exports.iter().enumerate();
+    let places = exports.filter(|(_, export)| is_served(export)).map(|(at, _)| at).collect();
+    servers.follow(config, places);
 }

@@ -293,7 +293,7 @@ impl Server {
         }
         self.servers.follow(new, nbd_places);
         self.config = new.clone();
-        self.forget_closed_files();
+        self.files.follow(&self.config);
     }
 
     /// Gives groups and drives their new settings, and closes groups that go.

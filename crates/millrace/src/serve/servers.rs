@@ -159,7 +159,7 @@ impl NbdParts {
         requests: &ExportRequests,
     ) -> Result<nbd::Server, StartError> {
         let server = &config.server;
-        let started = nbd::Server::start(nbd::ServerConfig {
+        let config_of_nbd = nbd::ServerConfig {
             exports: self.exports,
             listeners: self.listeners,
             threads: server.threads,
@@ -169,8 +169,8 @@ impl NbdParts {
             handshake_timeout_ns: server.handshake_timeout_ns,
             memory_max_bytes: server.memory_max_bytes,
             spin_ns: server.spin_ns,
-            requests: requests.clone(),
-        });
+        };
+        let started = nbd::Server::start_on_demand(config_of_nbd, requests);
         started.map_err(|error| failed(config, error))
     }
 }
@@ -232,6 +232,14 @@ impl Servers {
     #[must_use]
     pub fn failed(&self) -> bool {
         self.nbd.as_ref().is_some_and(nbd::Server::failed) || self.vhost.failed()
+    }
+
+    /// The requests of clients for files of directories. Whoever serves a directory takes them, on
+    /// a thread for that, and gives them to [`Server::answer`](super::Server::answer); until then
+    /// the clients wait.
+    #[must_use]
+    pub fn requests(&self) -> ExportRequests {
+        self.requests.clone()
     }
 
     /// What reads their counters.

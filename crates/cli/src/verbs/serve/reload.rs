@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use millrace::{
-    ConfigDifference, ExportConfig, Listen, MoreVolumes, ReloadError, ReloadOptions, ServeConfig,
-    Server, Spec, VhostSocket, VolumeConfig, Words,
+    ConfigDifference, ExportConfig, Listen, ReloadError, ReloadOptions, ServeConfig, Server, Spec,
+    VhostSocket, VolumeConfig, Words,
 };
 use millrace_console::say;
 use millrace_drives::file_place;
@@ -19,7 +19,7 @@ use millrace_reactor::Backend;
 
 use super::check::{lost_file, start_error, view_sockets, warnings};
 use super::live::daemon::{LiveDaemon, Reloader};
-use super::live::dirty_marks::DirtyMarks;
+use super::live::dirty_marks::mark_caches;
 use super::start::source::Source;
 use crate::config::{self, DaemonConfig, ServePlan, edit, group};
 use crate::views::metrics_listener::BoundAddress;
@@ -411,14 +411,6 @@ fn place_of_socket(path: &Path) -> PathBuf {
         |_| path.to_owned(),
         |folder| folder.join(path.file_name().unwrap_or_default()),
     )
-}
-
-/// Has caches that are new mark their volumes before these are dirty for the first time.
-pub fn mark_caches(more: &MoreVolumes, marks: &Arc<DirtyMarks>) -> Result<(), String> {
-    let caches = || more.caches.iter().map(|(cache, _)| cache);
-    marks.add(caches().map(|cache| cache.below().name())).map_err(|error| format!("{error:#}"))?;
-    marks.keep_for(caches());
-    Ok(())
 }
 
 fn log(report: &ReloadReport, notes: &[String]) {

@@ -20,6 +20,7 @@ use crate::nbd::connection::{Connection, Granted, Incoming, Negotiation, Phase};
 use crate::nbd::memory::waiting_line::MemoryWait;
 use crate::nbd::on_demand::{Demand, ExportRequest, RequestedExport, WaitingClient};
 use crate::nbd::submit::ticket::{Memory, Ticket};
+use crate::nbd::visible::Visible;
 use millrace_nbd::{
     Command, Handshake, Parsed, Progress, ProtocolError, Rules, Verdict, Wanted, check, parse,
 };
@@ -94,7 +95,7 @@ impl Core {
         let Some(negotiation) = conn.negotiation.as_mut().filter(is_ready) else { return };
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer());
         let Negotiation { listener, handshake, out, demand, .. } = &mut **negotiation;
-        let Some(catalog) = self.exports.visible(*listener, (peer, demand)) else {
+        let Some(catalog) = Visible::of(&self.exports, *listener, (peer, demand)) else {
             return conn.kill(&mut self.submitter.tickets, &mut self.pool);
         };
         let fed = handshake.feed(&catalog, conn.input.bytes(), out);

@@ -2,8 +2,8 @@
 //!
 //! The library opens and closes files (`millrace::Server::answer`); this thread of the daemon hands
 //! it the clients' requests, since opening a file may take long, and has the views follow. It is
-//! started with the first configuration that has a directory, ends with the server, and nobody waits
-//! for it.
+//! started with the first configuration that has a directory, and ends with the server; nobody
+//! waits for it.
 
 use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use millrace_console::visible;
 use millrace_machine::Native;
 
 use super::daemon::LiveDaemon;
-use crate::verbs::serve::reload::mark_caches;
+use super::dirty_marks::mark_caches;
 
 /// Time between two looks at files that nobody uses.
 const LOOK: Duration = Duration::from_secs(1);
-/// The same while no file is open.
+/// Time between two looks while no file is open.
 const IDLE_LOOK: Duration = Duration::from_secs(60);
 /// Time for which a warning is not repeated.
 const QUIET: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ impl OpenFilesThread {
             return;
         }
         self.started.get_or_init(|| {
-            let (daemon, requests) = (Weak::clone(&self.daemon), server.requests());
+            let (daemon, requests) = (Weak::clone(&self.daemon), server.servers().requests());
             let body = move || run(&daemon, &requests);
             if let Err(error) = Native::try_spawn("millrace-files", None, body) {
                 tracing::error!("no files of directories can be opened: no thread for it: {error}");

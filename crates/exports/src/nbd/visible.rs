@@ -1,0 +1,127 @@
+//! The exports of a listener as one client sees them: those that its certificate allows, and what
+//! was opened because it asked.
+//!
+//! Made for each step of a negotiation by receive.rs, which hands it to the protocol core as its
+//! catalog.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use millrace_nbd::{Catalog, ExportInfo, Wanted};
+use millrace_tls::PeerNames;
+
+use super::exports::{Export, Exports, ListenerCatalog};
+use super::on_demand::Demand;
+
+/// The exports of a listener that one client may see.
+pub(crate) struct Visible<'a> {
+    catalog: &'a ListenerCatalog,
+    /// The names in the client's certificate, if it showed one.
+    peer: Option<&'a PeerNames>,
+    /// Why the client was refused the export that it named last, if it was.
+    refused: RefCell<Option<String>>,
+    /// What it asked for that is opened on demand.
+    demand: &'a Demand,
+}
+
+impl<'a> Visible<'a> {
+    /// Those of a listener for a client with these names in its certificate, who has asked for
+    /// something that is opened on demand. `None` if the listener is gone.
+    pub(crate) fn of(
+        exports: &'a Exports,
+        listener: usize,
+        (peer, demand): (Option<&'a PeerNames>, &'a Demand),
+    ) -> Option<Visible<'a>> {
+        let refused = RefCell::default();
+        exports.catalog(listener).map(|catalog| Visible { catalog, peer, refused, demand })
+    }
+
+    /// The export of an index that the negotiation has chosen.
+    pub(crate) fn export(&self, index: usize) -> Option<&Arc<Export>> {
+        match self.demand {
+            Demand::Granted(_, granted) if granted.index() == index => Some(granted.export()),
+            _ => self.catalog.exports.get(index),
+        }
+    }
+
+    /// Why the client was refused an export that is there, if it was.
+    pub(crate) fn take_refused(self) -> Option<String> {
+        self.refused.into_inner()
+    }
+
+    fn may_use(&self, index: usize) -> bool {
+        match self.catalog.exports.get(index).and_then(|export| export.tls_allow.as_ref()) {
+            None => true,
+            Some(names) => self.peer.is_some_and(|peer| names.iter().any(|name| peer.has(name))),
+        }
+    }
+}
+
+impl Catalog for Visible<'_> {
+    fn len(&self) -> usize {
+        self.catalog.len()
+    }
+
+    fn get(&self, index: usize) -> Option<&ExportInfo> {
+        self.export(index).filter(|_| self.may_use(index)).map(|export| &export.info)
+    }
+
+    fn size_bytes(&self, index: usize) -> u64 {
+        self.export(index).map_or(0, |export| export.size_bytes())
+    }
+
+    /// As it is in the catalog; the empty name is the first export that the client may use.
+    fn find(&self, name: &str) -> Option<usize> {
+        let is_it = |info: &ExportInfo| name.is_empty() || info.name == name;
+        let found = (0..self.len()).find(|index| self.get(*index).is_some_and(is_it));
+        if found.is_none() && self.catalog.find(name).is_some() {
+            let who = self.peer.map_or_else(
+                || "a client without a certificate".to_owned(),
+                |peer| peer.to_string(),
+            );
+            let why = format!("{who} may not use export {name:?}: see its tls-allow");
+            *self.refused.borrow_mut() = Some(why);
+            return None;
+        }
+        match self.demand {
+            Demand::Granted(known, granted) if found.is_none() && known == name => {
+                Some(granted.index())
+            }
+            _ => found,
+        }
+    }
+
+    fn is_pending(&self, wanted: Wanted<'_>) -> bool {
+        let is_known = |name: &str| match self.demand {
+            Demand::Granted(known, _) | Demand::Refused(known, _) => known == name,
+            _ => false,
+        };
+        self.catalog.on_demand
+            && match wanted {
+                Wanted::List => !matches!(self.demand, Demand::Listed(_)),
+                // Names on the list come first, also for clients that may not use them.
+                Wanted::Export(name) => {
+                    !name.is_empty() && !is_known(name) && self.catalog.find(name).is_none()
+                }
+            }
+    }
+
+    fn why_missing(&self, name: &str) -> Option<String> {
+        match self.demand {
+            Demand::Refused(refused, why) if refused == name => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    fn listed(&self) -> usize {
+        let on_demand = if let Demand::Listed(names) = self.demand { names.len() } else { 0 };
+        self.len() + on_demand
+    }
+
+    fn listing(&self, index: usize) -> Option<(&str, &str)> {
+        match (index.checked_sub(self.len()), self.demand) {
+            (Some(at), Demand::Listed(names)) => names.get(at).map(|name| (name.as_str(), "")),
+            _ => self.get(index).map(|info| (info.name.as_str(), info.description.as_str())),
+        }
+    }
+}
