@@ -369,6 +369,16 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
             drive.spec = (*spec).clone();
         }
     }
+    // Thousands of exports may share a socket.
+    let mut places = HashMap::new();
+    let mut place_of = |path: &Path| match places.get(path) {
+        Some(place) => PathBuf::clone(place),
+        None => {
+            let place = place_of_socket(path);
+            places.insert(path.to_owned(), place.clone());
+            place
+        }
+    };
     let sockets: HashMap<PathBuf, &PathBuf> = served
         .exports
         .iter()
@@ -382,10 +392,10 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
             });
             nbd.chain(guests)
         })
-        .map(|path| (place_of_socket(path), path))
+        .map(|path| (place_of(path), path))
         .collect();
-    let adopt = |path: &mut PathBuf| {
-        if let Some(known) = sockets.get(&place_of_socket(path)) {
+    let mut adopt = |path: &mut PathBuf| {
+        if let Some(known) = sockets.get(&place_of(path)) {
             path.clone_from(known);
         }
     };

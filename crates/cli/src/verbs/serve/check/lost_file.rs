@@ -59,6 +59,10 @@ pub fn check(plan: &ServePlan) -> Result<(), Problems> {
 fn check_volume(file: &str, volume: &VolumeConfig, lines: &[KeyLines]) -> Result<(), Problems> {
     let mut problems = Problems::new(file);
     let drives = &volume.drives;
+    // Of one drive nothing is left that would need it.
+    if drives.len() < 2 {
+        return Ok(());
+    }
     let files: Vec<_> = drives.iter().map(|drive| drive.spec.file()).collect();
     let states: Vec<_> = files.iter().map(|file| file.as_deref().map(state_of)).collect();
     let Some((at, written)) = lost(&states, volume.layout) else { return Ok(()) };
