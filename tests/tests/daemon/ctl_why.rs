@@ -130,7 +130,8 @@ fn held(daemon: &Daemon, reason: &str) -> u64 {
 fn a_volume_that_does_nothing_or_is_not_there_is_said_to() {
     let daemon = Daemon::start(CONFIG, &["s", "c"]);
     let text = succeed(&mut asked(&daemon, "ctl why vol0 0.1"));
-    assert_eq!(text, "No I/O of vol0 completed in 0.1 s.\n");
+    // A busy machine takes longer, and is named as well.
+    assert!(text.starts_with("No I/O of vol0 completed in 0."), "{text}");
     assert_eq!(succeed(&mut asked(&daemon, "stat --groups")), "no group did anything\n\n");
     let output = run(&mut asked(&daemon, "ctl why vol1"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

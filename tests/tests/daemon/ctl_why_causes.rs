@@ -160,7 +160,7 @@ fn a_member_that_is_slow_or_stuck_is_named() {
     assert!(warning(&why, "drive d1: an I/O takes ").contains(" ms there, and "), "{why}");
     let stuck = Setup { drives: &[SLOW, "fault:drive=(ram:size=4g),stuck=true"], volume, ..PLAIN };
     let why = stuck.why(&[("a", ClientIo::read(4096, 4))]);
-    warning(&why, "drive d1: completed nothing in 1.5 s, with ");
+    assert!(warning(&why, "drive d1: completed nothing in 1.").contains(" s, with "), "{why}");
 }
 
 #[test]
@@ -171,7 +171,10 @@ fn a_server_that_is_stuck_or_gone_is_named() {
     let setup = Setup { drives: &[&server.spec(",reconnect=30s")], ..PLAIN };
     let daemon = setup.serve();
     let why = why_of(&daemon, &[("a", ClientIo::read(4096, 2))], || server.signal(libc::SIGSTOP));
-    warning(&why, "drive d0: completed nothing in 1.5 s, with 2 I/Os in flight");
+    assert!(
+        warning(&why, "drive d0: completed nothing in 1.").ends_with("2 I/Os in flight"),
+        "{why}"
+    );
     server.signal(libc::SIGCONT);
     let why = why_of(&daemon, &[("a", ClientIo::read(4096, 2))], || server.kill());
     println!("{}", warning(&why, "drive d0: no connection"));
