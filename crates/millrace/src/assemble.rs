@@ -113,6 +113,8 @@ pub struct Host {
     pub tracer: Option<Arc<Tracer<Native>>>,
     /// Ends the opening of a drive early, and where a file is found.
     pub open: OpenOptions,
+    /// The driver of the next drive, if it is open already.
+    pub(crate) opened: Option<millrace_drives::Opened>,
 }
 
 impl Host {
@@ -124,7 +126,14 @@ impl Host {
         let controllers = controllers.iter().cloned().map(Controller::new);
         let controllers = controllers.collect::<Result<_, _>>()?;
         let tracer = Some(Tracer::new(TRACE_RING_EVENTS));
-        Ok(Host { io_threads, controllers, groups: None, tracer, open: OpenOptions::default() })
+        Ok(Host {
+            io_threads,
+            controllers,
+            groups: None,
+            tracer,
+            open: OpenOptions::default(),
+            opened: None,
+        })
     }
 
     /// The NUMA node of the controller that a drive hangs on, if it is known.
@@ -192,15 +201,30 @@ pub fn open_drive(
     options: &DriveOptions,
     host: &Host,
 ) -> Result<OpenedDrive, SetupError> {
-    let io_threads = host.io_threads.max(1);
     // A worker has a queue of its own beside theirs.
-    let queues = io_threads.saturating_add(u16::from(options.worker.is_some()));
+    let queues = host.io_threads.max(1).saturating_add(u16::from(options.worker.is_some()));
     let failed = |source| SetupError::Drive { name: name.to_owned(), source };
-    let controller = controller_of(spec, &host.controllers).map_err(failed)?;
     let makes = Unfinished::before(spec);
     let opened = millrace_drives::open_with(spec, queues, &host.open).map_err(failed)?;
     let mut created = Unfinished::default();
     created.note(makes, opened.identity);
+    let opened = assemble_drive((name, spec), opened, options, host)?;
+    Ok(OpenedDrive { created: created.keep(), ..opened })
+}
+
+/// Puts an open driver into the layer, as [`open_drive`] does.
+///
+/// # Errors
+/// If the options do not fit it.
+pub(crate) fn assemble_drive(
+    (name, spec): (&str, &Spec),
+    opened: millrace_drives::Opened,
+    options: &DriveOptions,
+    host: &Host,
+) -> Result<OpenedDrive, SetupError> {
+    let io_threads = host.io_threads.max(1);
+    let failed = |source| SetupError::Drive { name: name.to_owned(), source };
+    let controller = controller_of(spec, &host.controllers).map_err(failed)?;
     let config = DiskConfig {
         name: name.to_owned(),
         stack: options.stack,
@@ -228,7 +252,7 @@ pub fn open_drive(
         control.set_name(name);
     }
     let (identity, fault) = (opened.identity, opened.fault);
-    Ok(OpenedDrive { disk, notes, warnings, identity, created: created.keep(), fault })
+    Ok(OpenedDrive { disk, notes, warnings, identity, created: Created::default(), fault })
 }
 
 /// A volume of freshly opened drives, called `d0`, `d1` and so on, and remarks for a person.
@@ -278,7 +302,7 @@ impl Places {
             let name = self.next_name();
             let (worker, minor) = (workers.next(host.node_of(spec)), index as u32);
             let drive = DriveOptions { worker, minor, ..options.drive };
-            let mut drive = self.open((&name, spec), &drive, &host)?;
+            let mut drive = self.open((&name, spec), &drive, &mut host)?;
             created.take(&mut drive.created);
             notes.append(&mut drive.warnings);
             notes.append(&mut drive.notes);

@@ -153,11 +153,12 @@ pub use opening::MoreVolumes;
 pub use opening::{Opened, Opening};
 #[cfg(feature = "serve")]
 pub use serve::{
-    Allow, BeforeServing, ConfigDifference, ExportConfig, ExportDirectory, ExportFailures,
-    ExportRequest, ExportRequests, FileChanges, GuestConfig, Identity, Listen, ListenerConfig,
-    ListenerTls, Observers, OnDemand, PeerNames, ReloadError, ReloadOptions, Reloaded,
-    RequestedExport, Say, SchedulerChange, ServeConfig, ServedGroups, Server, ServerConfig,
-    ServerFiles, Servers, SocketAccess, StopReport, Threads, TlsConfig, VhostSocket,
+    Allow, BeforeServing, ClosingFile, ConfigDifference, ExportConfig, ExportDirectory,
+    ExportFailures, ExportRequest, ExportRequests, FileChanges, FileTask, GuestConfig, Identity,
+    Listen, ListenerConfig, ListenerTls, Observers, OnDemand, PeerNames, ReloadError,
+    ReloadOptions, Reloaded, RequestedExport, Say, SchedulerChange, ServeConfig, ServedGroups,
+    Server, ServerConfig, ServerFiles, Servers, SocketAccess, StopReport, Threads, TlsConfig,
+    VhostSocket,
 };
 pub use serving::{check_scheduler, check_serving, default_serving, needs_workers};
 pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};

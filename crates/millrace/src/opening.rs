@@ -5,8 +5,6 @@
 //! assemble/places.rs. Decides which CPUs the drives' workers belong to. Whatever is dropped is
 //! closed again, and a file that it has made is removed.
 
-#[cfg(feature = "serve")]
-use std::path::PathBuf;
 use std::sync::Arc;
 
 #[cfg(feature = "serve")]
@@ -77,18 +75,18 @@ pub struct MoreVolumes {
 #[cfg(feature = "serve")]
 impl Opened {
     /// Opens further volumes, which share groups, controllers and traces with these. They are not
-    /// in the list of [`Opened::volumes`] yet. Their files are found at `file_at`, if that is
-    /// given, whatever their paths lead to.
+    /// in the list of [`Opened::volumes`] yet. The driver of the first drive may be open
+    /// already.
     ///
     /// # Errors
     /// As [`Opened::open`].
     pub(crate) fn open_more(
         &mut self,
         config: &OpenConfig,
-        file_at: Option<PathBuf>,
+        opened: Option<millrace_drives::Opened>,
     ) -> Result<MoreVolumes, StartError> {
         let mut site = self.site.take().expect("drives are opened by one caller at a time");
-        site.host.open.file_at = file_at;
+        site.host.opened = opened;
         let mut opening = Opening::at(config, site);
         let mut open = || {
             while opening.next_drive().is_some() {

@@ -34,7 +34,7 @@ pub use self::difference::{ConfigDifference, SchedulerChange};
 pub use self::groups::ServedGroups;
 pub use self::listeners::{ListenerConfig, ListenerTls, TlsConfig};
 use self::on_demand::OpenFiles;
-pub use self::on_demand::{BeforeServing, FileChanges};
+pub use self::on_demand::{BeforeServing, ClosingFile, FileChanges, FileTask};
 use self::reload::VolumeQueues;
 pub use self::reload::{ReloadError, ReloadOptions, Reloaded};
 pub use self::servers::{ExportFailures, Observers, Servers};

@@ -179,9 +179,9 @@ pub trait Catalog {
         false
     }
 
-    /// Why there is no export of a name that `find` did not find, if there is more to say about it
-    /// than that.
-    fn why_missing(&self, name: &str) -> Option<String> {
+    /// Why the client cannot have the export of a name that `find` did not find, although there is
+    /// one.
+    fn why_refused(&self, name: &str) -> Option<String> {
         let _ = name;
         None
     }

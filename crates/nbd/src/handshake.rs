@@ -24,8 +24,8 @@ use crate::wire::{
     EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES, FLAG_FIXED_NEWSTYLE,
     FLAG_NO_ZEROES, NBD_MAGIC, OPT_ABORT, OPT_EXPORT_NAME, OPT_EXTENDED_HEADERS, OPT_GO, OPT_INFO,
     OPT_LIST, OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT, OPT_STARTTLS, OPT_STRUCTURED_REPLY,
-    OPTION_HEADER_BYTES, OPTION_MAGIC, REP_ERR_EXT_HEADER_REQD, REP_ERR_TLS_REQD, REP_ERR_TOO_BIG,
-    Reader, STRING_BYTES_MAX, string,
+    OPTION_HEADER_BYTES, OPTION_MAGIC, REP_ERR_EXT_HEADER_REQD, REP_ERR_POLICY, REP_ERR_TLS_REQD,
+    REP_ERR_TOO_BIG, Reader, STRING_BYTES_MAX, string,
 };
 
 /// Longest data of an option that are looked at, in bytes.
@@ -410,8 +410,10 @@ impl Handshake {
             Ok(()) => reply.ack(),
             Err(refusal) => match wanted(option, data) {
                 Some(Wanted::Export(name)) if refusal == UNKNOWN_EXPORT => {
-                    let why = catalog.why_missing(name);
-                    reply.error_saying(refusal.code, why.as_deref().unwrap_or(refusal.why));
+                    match catalog.why_refused(name) {
+                        Some(why) => reply.error_saying(REP_ERR_POLICY, &why),
+                        None => reply.error(refusal),
+                    }
                 }
                 _ => reply.error(refusal),
             },

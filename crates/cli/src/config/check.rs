@@ -45,6 +45,9 @@ pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePl
     let names = Names::new("drive", names, &lost, problems);
     let unused = self::volumes(&volumes, (&drives, &names), (&mut config, &mut lines), problems);
     let listeners = listeners(&config, &lines, problems);
+    for (number, text) in config.directory_problems() {
+        problems.add(lines.exports[number].at("directory"), text);
+    }
     if !has_exports {
         let text = "nothing is exported; add [[export]] with volume = \"...\" and nbd = \"...\"";
         problems.add(1, text);

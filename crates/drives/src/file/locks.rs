@@ -71,7 +71,9 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<Held, Error> {
     // mostly 30 to 50 ms, but the kernel tears rings down when it comes to it, and on a busy
     // machine later.
     let mut found = HeldLock::Flock;
-    for _ in 0..TRIES {
+    // Whoever has found the file already lets nobody wait.
+    let tries = if config.opened_at.is_some() { 1 } else { TRIES };
+    for last in (0..tries).rev().map(|left| left == 0) {
         found = match attempt(file, FileAccess::of(config)) {
             Ok(None) => {
                 *held().entry(identity).or_default() += 1;
@@ -85,7 +87,7 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<Held, Error> {
         if held().contains_key(&identity) {
             return Err(Error::new(ErrorKind::Busy, used_here(path)));
         }
-        if config.cancel.sleep(PAUSE) {
+        if last || config.cancel.sleep(PAUSE) {
             break;
         }
     }

@@ -87,10 +87,9 @@ pub(crate) struct Negotiation {
 }
 
 impl Negotiation {
-    /// Returns true if nothing is to be received: an export is being opened for the client, or
-    /// answers that it was sent are on their way. There may be no room for more of its options.
+    /// Returns true while an export is being opened for the client.
     pub(crate) fn waits(&self) -> bool {
-        matches!(self.demand, Demand::Waiting)
+        matches!(self.demand, Demand::Waiting { .. })
     }
 
     /// The export that the client gets, or may get.
@@ -448,9 +447,13 @@ impl Connection {
                 self.out.busy = true;
                 ring.send(self.index, self.fd, rest);
             }
-        } else if !self.input.busy && !negotiation.waits() {
-            self.input.busy = true;
-            ring.receive(self.index, self.fd, self.input.room());
+        } else if !self.input.busy {
+            let waits = negotiation.waits();
+            // Whoever waits may have sent as many options as there is room for.
+            self.input.busy = !waits || !self.input.room().is_empty();
+            if self.input.busy {
+                ring.receive(self.index, self.fd, self.input.room());
+            }
         }
     }
 

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use millrace_tls::PeerNames;
@@ -84,6 +84,7 @@ pub(crate) struct WaitingClient {
     pub(crate) thread: usize,
     pub(crate) connection: usize,
     pub(crate) serial: u64,
+    pub(crate) waits: Weak<()>,
     pub(crate) is_answered: bool,
 }
 
@@ -93,12 +94,12 @@ pub(crate) enum Demand {
     /// Nothing was asked for.
     #[default]
     None,
-    /// The request has no answer yet.
-    Waiting,
+    /// The request has no answer yet, and looks at this to see whether its client still waits.
+    Waiting { _alive: Arc<()> },
     /// The export of this name.
     Granted(String, GrantedExport),
-    /// Why there is no export of this name.
-    Refused(String, String),
+    /// The client does not get the export of this name: there is none, or the reason.
+    Refused(String, Option<String>),
     /// The names of all exports that are opened on demand.
     Listed(Arc<Vec<String>>),
 }
@@ -126,10 +127,16 @@ impl ExportRequest {
         }
     }
 
-    /// Tells the client why it does not get the export.
+    /// Tells the client why it does not get the export, which is there.
     pub fn refuse(mut self, why: impl Into<String>) {
         let name = self.name();
-        self.client.answer(Demand::Refused(name, why.into()));
+        self.client.answer(Demand::Refused(name, Some(why.into())));
+    }
+
+    /// Tells the client that there is no such export.
+    pub fn refuse_unknown(mut self) {
+        let name = self.name();
+        self.client.answer(Demand::Refused(name, None));
     }
 
     /// Gives the client the names of exports that are opened on demand. One that asked for an
@@ -138,6 +145,12 @@ impl ExportRequest {
         if self.wanted == RequestedExport::All {
             self.client.answer(Demand::Listed(names));
         }
+    }
+
+    /// Returns true if the client has left meanwhile.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.client.waits.strong_count() == 0
     }
 
     fn name(&self) -> String {
@@ -153,7 +166,7 @@ impl Drop for ExportRequest {
         if !self.client.is_answered {
             self.client.answer(match &self.wanted {
                 RequestedExport::Named(name) => {
-                    Demand::Refused(name.clone(), "the server opens no exports now".to_owned())
+                    Demand::Refused(name.clone(), Some("the server opens no files now".to_owned()))
                 }
                 RequestedExport::All => Demand::Listed(Arc::default()),
             });

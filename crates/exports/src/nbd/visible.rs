@@ -106,9 +106,9 @@ impl Catalog for Visible<'_> {
             }
     }
 
-    fn why_missing(&self, name: &str) -> Option<String> {
+    fn why_refused(&self, name: &str) -> Option<String> {
         match self.demand {
-            Demand::Refused(refused, why) if refused == name => Some(why.clone()),
+            Demand::Refused(refused, why) if refused == name => why.clone(),
             _ => None,
         }
     }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use millrace_block::ErrorKind;
 use millrace_drives::{Place, Spec, SpecError, file_place};
 
-use crate::assemble::{DriveOptions, Host, OpenedDrive, SetupError, open_drive};
+use crate::assemble::{DriveOptions, Host, OpenedDrive, SetupError, assemble_drive, open_drive};
 
 /// Drives, in the order of opening, and where they keep their data.
 #[derive(Debug, Default)]
@@ -73,12 +73,17 @@ impl Places {
         &mut self,
         (name, spec): (&str, &Spec),
         options: &DriveOptions,
-        host: &Host,
+        host: &mut Host,
     ) -> Result<OpenedDrive, SetupError> {
-        // A spec that is wrong is refused below.
-        self.check(name, file_place(spec).ok().flatten())?;
-        let opened = open_drive(name, spec, options, host);
-        let opened = opened.map_err(|error| self.explain((name, spec), error))?;
+        let opened = match host.opened.take() {
+            Some(driver) => assemble_drive((name, spec), driver, options, host)?,
+            None => {
+                // A spec that is wrong is refused below.
+                self.check(name, file_place(spec).ok().flatten())?;
+                let opened = open_drive(name, spec, options, host);
+                opened.map_err(|error| self.explain((name, spec), error))?
+            }
+        };
         let read_only = opened.disk.limits().features.read_only;
         let place = opened.identity.map(|identity| Place { identity, read_only });
         self.take(name, place)?;

@@ -299,8 +299,7 @@ impl ServeConfig {
             let wrong = |what: &str| {
                 StartError::invalid(Part::Export(number), format!("export {}: {what}", export.name))
             };
-            if let Some(OnDemand::Directory(directory)) = &export.on_demand {
-                check_directory(export, directory).map_err(|text| wrong(&text))?;
+            if let Some(OnDemand::Directory(_)) = &export.on_demand {
             } else if !volumes.contains(export.volume.as_str()) {
                 return Err(wrong(&format!("there is no volume {}", export.volume)));
             }
@@ -326,7 +325,48 @@ impl ServeConfig {
         if self.exports.is_empty() {
             return Err(StartError::invalid(Part::Whole, "nothing is exported"));
         }
+        if let Some((number, text)) = self.directory_problems().into_iter().next() {
+            return Err(StartError::invalid(Part::Export(number), text));
+        }
         self.check_listeners()
+    }
+
+    /// What is wrong with exports of directories, with the numbers of the exports. Files of a
+    /// directory are volumes and drives called `DIRECTORY/FILE`, so other names do not begin so.
+    #[must_use]
+    pub fn directory_problems(&self) -> Vec<(usize, String)> {
+        let (mut problems, mut names) = (Vec::new(), HashSet::new());
+        let of_files = |name: &str| {
+            let mut exports = self.exports.iter();
+            exports.any(|one| one.name == name && matches!(one.on_demand, Some(OnDemand::File(_))))
+        };
+        for (number, export) in self.exports.iter().enumerate() {
+            let Some(OnDemand::Directory(directory)) = &export.on_demand else { continue };
+            let mut add = |text: String| {
+                problems.push((number, format!("export {}: {text}", export.name)));
+            };
+            if let Err(text) = check_directory(export, directory) {
+                add(text);
+            }
+            if export.name.contains('/') {
+                add("the name of a directory has no slash; give it another name".to_owned());
+            }
+            if !names.insert(&export.name) {
+                add("another directory has this name; give one of them a name of its own"
+                    .to_owned());
+            }
+            let begin = format!("{}/", export.name);
+            let drives = self.drives().map(|drive| &drive.name);
+            let volumes = self.volumes.iter().map(|volume| &volume.name);
+            let exports = self.exports.iter().filter(|one| one.on_demand.is_none());
+            let mut all = drives.chain(volumes).chain(exports.map(|export| &export.name));
+            if let Some(taken) = all.find(|name| name.starts_with(&begin) && !of_files(name)) {
+                add(format!(
+                    "{taken} could be a file of the directory; choose another name for one of them"
+                ));
+            }
+        }
+        problems
     }
 
     /// Looks whether the directories of exports are there.

@@ -104,6 +104,11 @@ impl VolumeQueues {
         volumes.map(|(volume, all)| (volume.name.clone(), VolumeQueues { nbd, all })).collect()
     }
 
+    /// Those of a volume that only NBD serves.
+    pub(super) fn of_nbd(threads: u16) -> VolumeQueues {
+        VolumeQueues { nbd: threads, all: threads }
+    }
+
     fn of_guests(&self) -> Range<u16> {
         self.nbd..self.all
     }
@@ -293,7 +298,7 @@ impl Server {
         }
         self.servers.follow(new, nbd_places);
         self.config = new.clone();
-        self.files.follow(&self.config);
+        self.forget_closed_files();
     }
 
     /// Gives groups and drives their new settings, and closes groups that go.

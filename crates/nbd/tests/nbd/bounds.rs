@@ -124,7 +124,7 @@ impl Catalog for Opening {
         !self.1 && (wanted == Wanted::List || wanted == Wanted::Export("b"))
     }
 
-    fn why_missing(&self, name: &str) -> Option<String> {
+    fn why_refused(&self, name: &str) -> Option<String> {
         (name == "z").then(|| "z: there is no such file".to_owned())
     }
 }

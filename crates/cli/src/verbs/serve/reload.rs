@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use millrace::{
-    ConfigDifference, ExportConfig, Listen, ReloadError, ReloadOptions, ServeConfig, Server, Spec,
-    VhostSocket, VolumeConfig, Words,
+    ConfigDifference, ExportConfig, Listen, OnDemand, ReloadError, ReloadOptions, ServeConfig,
+    Server, Spec, VhostSocket, VolumeConfig, Words,
 };
 use millrace_console::say;
 use millrace_drives::file_place;
@@ -96,6 +96,10 @@ impl ConfigReloader {
 
     /// The configuration in a file, with relative paths written as those of the start are.
     fn source(&self, file: Option<&Path>) -> Result<Source, Refusal> {
+        if let Some(file) = file.filter(|file| !file.is_absolute()) {
+            let text = format!("file: {} is no absolute path", file.display());
+            return Err(Refusal::new("bad-request", text));
+        }
         let of_start = self.running().file.clone();
         let Some(file) = file.or(of_start.as_deref()) else {
             let text = "the daemon was started without a configuration file; name one: millrace ctl \
@@ -252,7 +256,11 @@ impl ConfigReloader {
         adopt_spelling(&mut plan.config, &served);
         let in_file = server.with_open_files(&plan.config);
         let mut changes = changes(&ConfigDifference::new(&in_file, &served));
-        changes.retain(|change| change.section != "listener");
+        let is_open_file = |name: &str| {
+            let mut exports = served.exports.iter();
+            exports.any(|one| one.name == name && matches!(one.on_demand, Some(OnDemand::File(_))))
+        };
+        changes.retain(|one| one.section != "listener" && !is_open_file(&one.name));
         let exports = changes.iter_mut().filter(|change| change.section == "export");
         exports.for_each(|export| export.detail.clear());
         let (in_file, now) = (self.metrics_of(&plan), daemon.metrics().address());

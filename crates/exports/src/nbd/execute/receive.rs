@@ -139,12 +139,15 @@ impl Core {
             Some(Wanted::List) => RequestedExport::All,
             None => return,
         };
-        negotiation.demand = Demand::Waiting;
+        let alive = Arc::new(());
+        let still_waits = Arc::downgrade(&alive);
+        negotiation.demand = Demand::Waiting { _alive: alive };
         let client = WaitingClient {
             shared: Arc::clone(&self.shared),
             thread: self.pool.thread(),
             connection: conn.index,
             serial: conn.serial,
+            waits: still_waits,
             is_answered: false,
         };
         let listen = catalog.listen.clone();

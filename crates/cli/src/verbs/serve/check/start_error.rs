@@ -14,14 +14,25 @@ pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
     let mut problems = Problems::new(&plan.file);
     let text = text_of(&error.source);
     match error.part {
+        // Files of directories that are open are in no file of a configuration.
+        Part::Drive(number) if number >= plan.lines.drives.len() => {
+            problems.add_at(Place::File, text);
+        }
         Part::Drive(number) => {
             let (line, text) = drive_problem(plan, number, &error.source);
             problems.add(line, text);
         }
-        Part::Volume(number) => problems.add(plan.lines.volumes[number].line, text),
+        Part::Volume(number) => match plan.lines.volumes.get(number) {
+            Some(lines) => problems.add(lines.line, text),
+            None => problems.add_at(Place::File, text),
+        },
         Part::Listener(number) => problems.add(plan.listeners[number].line, format!("nbd: {text}")),
         Part::ListenerTls(number) => problems.add(plan.listeners[number].tls_line, text),
-        Part::Export(number) => problems.add(plan.lines.exports[number].at("tls-allow"), text),
+        Part::Export(number) => match plan.lines.exports.get(number) {
+            Some(lines) if lines.has("directory") => problems.add(lines.at("directory"), text),
+            Some(lines) => problems.add(lines.at("tls-allow"), text),
+            None => problems.add_at(Place::File, text),
+        },
         Part::Guests(number) => {
             let line = plan.lines.exports[number].at("vhost-user-blk");
             problems.add(line, format!("vhost-user-blk: {text}"));
@@ -44,7 +55,10 @@ fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize,
     let lines = &plan.lines.drives[number];
     let text = text_of(error);
     match error {
-        SetupError::SameFile { other, .. } => (lines.at("path"), same_file(plan, number, *other)),
+        SetupError::SameFile { other, .. } if *other < plan.lines.drives.len() => {
+            (lines.at("path"), same_file(plan, number, *other))
+        }
+        SetupError::SameFile { .. } => (lines.at("path"), text),
         SetupError::Drive { source: SpecError::InvalidValue { key, .. }, .. } => {
             (lines.at(key), text)
         }

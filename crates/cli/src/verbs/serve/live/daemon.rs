@@ -22,7 +22,7 @@ use super::group_settings;
 use super::heap_trim::HeapTrim;
 use super::huge_pages::HugePages;
 use super::lock_statistics::LockStatistics;
-use super::open_files::OpenFilesThread;
+use super::open_files::OpenFilesThreads;
 use super::processor_time;
 use super::sampler::{Sampler, unix_ms};
 use super::served_lists::{ServedLists, places_before};
@@ -88,7 +88,7 @@ pub struct LiveDaemon {
     metrics: Arc<MetricsListener>,
     huge_pages: HugePages,
     sampler: Sampler,
-    open_files: OpenFilesThread,
+    open_files: OpenFilesThreads,
     heap_trim: HeapTrim,
 }
 
@@ -99,7 +99,7 @@ impl LiveDaemon {
         (marks, reloader, metrics): (Arc<DirtyMarks>, Box<dyn Reloader>, Arc<MetricsListener>),
     ) -> Arc<LiveDaemon> {
         let daemon = Arc::new_cyclic(|daemon| LiveDaemon {
-            open_files: OpenFilesThread::new(daemon),
+            open_files: OpenFilesThreads::new(daemon),
             heap_trim: HeapTrim::default(),
             started: Instant::now(),
             reloader,
@@ -248,6 +248,11 @@ impl LiveDaemon {
     /// The source of configurations, which changes them.
     pub fn reloader(&self) -> &dyn Reloader {
         &*self.reloader
+    }
+
+    /// The threads that open and close files of directories.
+    pub fn open_files(&self) -> &OpenFilesThreads {
+        &self.open_files
     }
 
     /// The marks of dirty caches.

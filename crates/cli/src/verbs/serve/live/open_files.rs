@@ -1,14 +1,18 @@
 //! Files of directories: opened when clients ask for them, and closed when nobody uses them.
 //!
-//! The library opens and closes files (`millrace::Server::answer`); this thread of the daemon hands
-//! it the clients' requests, since opening a file may take long, and has the views follow. It is
-//! started with the first configuration that has a directory, and ends with the server; nobody
-//! waits for it.
+//! The library says what is to be done (`millrace::FileTask`, `millrace::ClosingFile`). A thread
+//! takes the clients' requests, and one for each directory does what asks its file system: one that
+//! does not answer holds up neither other directories nor whoever changes or stops the daemon. The
+//! threads start when they are needed first, and end with the server; nobody waits for them.
 
-use std::sync::{OnceLock, Weak};
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use millrace::{ExportConfig, ExportRequests, FileChanges, OnDemand, Server};
+use millrace::{
+    ClosingFile, ExportConfig, ExportRequests, FileChanges, FileTask, OnDemand, Server,
+};
 use millrace_console::visible;
 use millrace_machine::Native;
 
@@ -23,20 +27,37 @@ const IDLE_LOOK: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(60);
 /// Most warnings in that time.
 const WARNINGS_MAX: usize = 32;
+/// Most tasks that wait for a directory; clients beyond are refused.
+const TASKS_MAX: usize = 4096;
+/// Longest time until the views know of a file that was opened, while more are being opened.
+const FOLLOW: Duration = Duration::from_millis(100);
 
-/// The thread that opens and closes files, once there is a directory.
-pub struct OpenFilesThread {
+/// The threads that open and close files, once there is a directory.
+pub struct OpenFilesThreads {
     daemon: Weak<LiveDaemon>,
     started: OnceLock<()>,
+    directories: Mutex<HashMap<String, SyncSender<Job>>>,
+    warnings: Mutex<RecentWarnings>,
 }
 
-impl OpenFilesThread {
-    /// The thread of a daemon, which does not run yet.
-    pub fn new(daemon: &Weak<LiveDaemon>) -> OpenFilesThread {
-        OpenFilesThread { daemon: Weak::clone(daemon), started: OnceLock::new() }
+/// What is to be done in a directory.
+enum Job {
+    Task(FileTask),
+    Close(ClosingFile),
+}
+
+impl OpenFilesThreads {
+    /// Those of a daemon, which do not run yet.
+    pub fn new(daemon: &Weak<LiveDaemon>) -> OpenFilesThreads {
+        OpenFilesThreads {
+            daemon: Weak::clone(daemon),
+            started: OnceLock::new(),
+            directories: Mutex::default(),
+            warnings: Mutex::default(),
+        }
     }
 
-    /// Starts the thread if the server has a directory and the thread does not run yet.
+    /// Starts taking requests if the server has a directory.
     pub fn start_if_needed(&self, server: &Server) {
         let is_directory =
             |one: &ExportConfig| matches!(one.on_demand, Some(OnDemand::Directory(_)));
@@ -45,41 +66,128 @@ impl OpenFilesThread {
         }
         self.started.get_or_init(|| {
             let (daemon, requests) = (Weak::clone(&self.daemon), server.servers().requests());
-            let body = move || run(&daemon, &requests);
+            let body = move || take_requests(&daemon, &requests);
             if let Err(error) = Native::try_spawn("millrace-files", None, body) {
                 tracing::error!("no files of directories can be opened: no thread for it: {error}");
             }
         });
     }
+
+    /// Gives a job to the thread of its directory. If that has too much to do, the job is dropped,
+    /// and its client refused.
+    fn give(&self, directory: &str, job: Job) {
+        let mut directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        if !directories.contains_key(directory) {
+            let (jobs, to_do) = sync_channel(TASKS_MAX);
+            let daemon = Weak::clone(&self.daemon);
+            let body = move || do_jobs(&daemon, &to_do);
+            if let Err(error) = Native::try_spawn("millrace-files", None, body) {
+                self.warn(&format!("export {directory}: no thread to open its files: {error}"));
+                return;
+            }
+            directories.insert(directory.to_owned(), jobs);
+        }
+        if directories[directory].try_send(job).is_err() {
+            self.warn(&format!("export {directory}: its file system is too slow for its clients"));
+        }
+    }
+
+    fn warn(&self, text: &str) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if warnings.is_new(text, Instant::now()) {
+            tracing::warn!("{}", visible(text));
+        }
+    }
+
+    fn log(&self, changes: &FileChanges) {
+        changes.opened.iter().for_each(|name| tracing::debug!("export {}: opened", visible(name)));
+        changes.closed.iter().for_each(|name| tracing::debug!("export {}: closed", visible(name)));
+        changes.failures.iter().for_each(|text| self.warn(text));
+    }
 }
 
-fn run(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
-    let (mut look, mut warnings) = (IDLE_LOOK, RecentWarnings::default());
+/// Takes requests of clients, and looks for files that nobody uses.
+fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
+    let (mut look, mut looked) = (IDLE_LOOK, Instant::now());
     loop {
         let request = requests.next(look);
         let Some(daemon) = daemon.upgrade() else { return };
         let mut server = daemon.server();
         let Some(server) = server.as_mut() else { return };
-        let marks = daemon.marks();
-        let mut changes = match request {
-            Some(request) => server.answer(request, &|more| mark_caches(more, marks)),
-            None => FileChanges::default(),
-        };
+        let task = request.and_then(|request| server.answer(request));
         // A recording keeps drives open.
-        if !daemon.recording().is_active() {
-            let closed = server.close_unused();
-            changes.closed.extend(closed.closed);
-            changes.failures.extend(closed.failures);
+        let unused = match looked.elapsed() >= LOOK && !daemon.recording().is_active() {
+            true => server.unused_files(),
+            false => Vec::new(),
+        };
+        if looked.elapsed() >= LOOK {
+            looked = Instant::now();
         }
-        if changes.any() {
+        look = if server.has_open_files() || task.is_some() { LOOK } else { IDLE_LOOK };
+        if let Some(task) = task {
+            next_step(&daemon, task, server);
+        }
+        for closing in unused {
+            let directory = closing.directory().to_owned();
+            daemon.open_files().give(&directory, Job::Close(closing));
+        }
+    }
+}
+
+/// Has a task looked into its next directory, or answers its client if there is none.
+fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
+    let directory = task.directory().map(str::to_owned);
+    match directory {
+        Some(directory) => daemon.open_files().give(&directory, Job::Task(task)),
+        None => {
+            let marks = daemon.marks();
+            let changes = server.finish(task, &|more| mark_caches(more, marks));
+            daemon.open_files().log(&changes);
+        }
+    }
+}
+
+/// Does the jobs of one directory.
+fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
+    // Since when the views have not followed what was opened and closed.
+    let mut behind: Option<Instant> = None;
+    loop {
+        let wait = if behind.is_some() { Duration::ZERO } else { IDLE_LOOK };
+        let job = match to_do.recv_timeout(wait) {
+            Ok(job) => Some(job),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let is_last = job.is_none();
+        let (task, closing) = match job {
+            Some(Job::Task(mut task)) => {
+                task.step();
+                (Some(task), None)
+            }
+            Some(Job::Close(mut closing)) => {
+                closing.flush();
+                (None, Some(closing))
+            }
+            None => (None, None),
+        };
+        let Some(daemon) = daemon.upgrade() else { return };
+        let mut server = daemon.server();
+        let Some(server) = server.as_mut() else { return };
+        let open_before = server.configured().exports.len();
+        if let Some(task) = task {
+            next_step(&daemon, task, server);
+        }
+        if let Some(closing) = closing {
+            let changes = server.close(closing);
+            daemon.open_files().log(&changes);
+        }
+        if server.configured().exports.len() != open_before {
+            behind.get_or_insert(Instant::now());
+        }
+        if behind.is_some_and(|since| is_last || since.elapsed() >= FOLLOW) {
+            behind = None;
             daemon.follow(server);
-            marks.remove(|name| server.configured().volume_number(name).is_none());
-        }
-        look = if server.has_open_files() { LOOK } else { IDLE_LOOK };
-        changes.opened.iter().for_each(|name| tracing::debug!("export {}: opened", visible(name)));
-        changes.closed.iter().for_each(|name| tracing::debug!("export {}: closed", visible(name)));
-        for text in changes.failures.iter().filter(|text| warnings.is_new(text, Instant::now())) {
-            tracing::warn!("{}", visible(text));
+            daemon.marks().remove(|name| server.configured().volume_number(name).is_none());
         }
     }
 }
