@@ -9,7 +9,7 @@
 
 use std::fmt::{Display, Write};
 
-use millrace_block::Snapshot;
+use millrace_block::{DiskCounter, Snapshot};
 
 use super::report::{Client, Drive, OpCounts, OpTotals, Queue, Report, Times, Volume};
 
@@ -30,16 +30,6 @@ const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
     ("bytes", "Bytes of the ranges of completed I/Os.", |op| op.bytes),
     ("errors", "I/Os that failed.", |op| op.errors),
     ("merges", "I/Os merged into the request of another.", |op| op.merges),
-];
-
-const DRIVE_COUNTERS: [Metric<Drive, u64>; 7] = [
-    ("queued", "I/Os handed to the drive's queues.", |drive| drive.counts.queued),
-    ("parts", "Of the I/Os queued, parts of split ones.", |drive| drive.counts.parts),
-    ("requests", "Requests handed to the driver, after merging.", |drive| drive.counts.requests),
-    ("dispatches", "Batches of requests handed to the driver.", |drive| drive.counts.dispatches),
-    ("requeues", "Requests that the driver gave back as busy.", |drive| drive.counts.requeues),
-    ("timeouts", "Requests not answered in time.", |drive| drive.counts.timeouts),
-    ("tag_waits", "Times that no tag was free.", |drive| drive.counts.tag_waits),
 ];
 
 const DRIVE_GAUGES: [Metric<Drive, u64>; 5] = [
@@ -156,11 +146,11 @@ fn drives(page: &mut Page, report: &Report) {
             page.sample(&name, &of_drive(drive), value(drive));
         }
     }
-    for (name, help, value) in DRIVE_COUNTERS {
-        let name = format!("millrace_drive_{name}_total");
-        page.family(&name, "counter", help);
+    for counter in DiskCounter::ALL {
+        let name = format!("millrace_drive_{}_total", counter.name());
+        page.family(&name, "counter", counter.help());
         for drive in &report.drives {
-            page.sample(&name, &of_drive(drive), value(drive));
+            page.sample(&name, &of_drive(drive), drive.counts[counter]);
         }
     }
     let ops = || report.drives.iter().flat_map(|drive| drive.ops.iter().map(move |op| (drive, op)));

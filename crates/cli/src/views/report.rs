@@ -6,9 +6,12 @@
 //! smallest value of a bucket in nanoseconds and its count, eight buckets an octave.
 //! Fields may be added; whoever reads ignores those that it does not know.
 
-use millrace_block::{Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot};
-use serde::{Deserialize, Serialize};
+use millrace_block::{
+    DiskCounter, Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot,
+};
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::ops::Index;
 use std::path::PathBuf;
 
 use super::caches::CacheCounts;
@@ -173,25 +176,10 @@ pub struct OpTotals {
     pub total: Times,
 }
 
-/// What happened in a drive's queues so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Counts {
-    /// I/Os handed to its queues.
-    pub queued: u64,
-    /// Of these, parts of I/Os that were split.
-    pub parts: u64,
-    /// Requests handed to the driver, after merging.
-    pub requests: u64,
-    /// Batches in which they were.
-    pub dispatches: u64,
-    /// Requests that the driver gave back as busy.
-    pub requeues: u64,
-    /// Requests not answered in time.
-    pub timeouts: u64,
-    /// Times that no tag was free.
-    pub tag_waits: u64,
-}
+/// What happened in a drive's queues so far: a key for each counter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "BTreeMap<String, u64>")]
+pub struct Counts(pub [u64; DiskCounter::ALL.len()]);
 
 /// One operation on a drive, so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -330,17 +318,24 @@ pub struct Connections {
     pub stalled: u64,
 }
 
-impl From<&StatsSnapshot> for Counts {
-    fn from(stats: &StatsSnapshot) -> Counts {
-        Counts {
-            queued: stats.queued,
-            parts: stats.parts,
-            requests: stats.requests,
-            dispatches: stats.dispatches(),
-            requeues: stats.requeues,
-            timeouts: stats.timeouts,
-            tag_waits: stats.tag_waits,
-        }
+impl Serialize for Counts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(DiskCounter::ALL.map(|counter| (counter.name(), self[counter])))
+    }
+}
+
+impl From<BTreeMap<String, u64>> for Counts {
+    fn from(counts: BTreeMap<String, u64>) -> Counts {
+        let of = |counter: DiskCounter| counts.get(counter.name()).copied();
+        Counts(DiskCounter::ALL.map(|counter| of(counter).unwrap_or_default()))
+    }
+}
+
+impl Index<DiskCounter> for Counts {
+    type Output = u64;
+
+    fn index(&self, counter: DiskCounter) -> &u64 {
+        &self.0[counter as usize]
     }
 }
 
@@ -375,7 +370,7 @@ impl Queue {
             total: Times::from(&stats.total),
         };
         let ops = ops.map(ended).collect();
-        Queue { queue, requests: stats.requests, batches: stats.batches.to_vec(), ops }
+        Queue { queue, requests: stats.requests(), batches: stats.batches.to_vec(), ops }
     }
 }
 
@@ -425,5 +420,22 @@ impl From<&Snapshot> for Times {
 impl From<&Times> for Snapshot {
     fn from(times: &Times) -> Snapshot {
         Snapshot::from_parts(&times.buckets, times.sum_ns, times.max_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{from_value, json};
+
+    #[test]
+    fn counts_of_another_version_are_read_as_far_as_their_names_are_known() {
+        let mut counts = Counts(std::array::from_fn(|counter| counter as u64 + 1));
+        let mut text = json!(counts);
+        assert_eq!(from_value::<Counts>(text.clone()).unwrap(), counts);
+        text["later"] = json!(7);
+        text.as_object_mut().unwrap().remove("parts");
+        counts.0[DiskCounter::Parts as usize] = 0;
+        assert_eq!(from_value::<Counts>(text).unwrap(), counts);
     }
 }

@@ -3,6 +3,7 @@
 //! Each observation is a function of two reports and makes a line or none; `observations` is their
 //! list. Printed by why.rs below the table, and in its JSON.
 
+use millrace_block::DiskCounter;
 use millrace_console::visible;
 
 use super::causes::FLUSH;
@@ -83,8 +84,8 @@ fn trouble(drive: &DriveInterval<'_>) -> Option<String> {
 }
 
 fn timeouts(drive: &DriveInterval<'_>) -> Option<String> {
-    let before = drive.before.map_or(0, |before| before.counts.timeouts);
-    let timeouts = drive.now.counts.timeouts.saturating_sub(before);
+    let before = drive.before.map_or(0, |before| before.counts[DiskCounter::Timeouts]);
+    let timeouts = drive.now.counts[DiskCounter::Timeouts].saturating_sub(before);
     (timeouts > 0).then(|| {
         format!("drive {}: {} not answered in time", drive.name, counted(timeouts, "request"))
     })
@@ -294,7 +295,7 @@ mod tests {
         assert_eq!(of_drives(vec![stuck(3, 8)], vec![stuck(1, 7)]), [""; 0]);
         assert_eq!(of_drives(vec![stuck(3, 7)], vec![stuck(0, 7)]), [""; 0], "they are new");
         let mut late = stuck(0, 7);
-        late.counts.timeouts = 2;
+        late.counts.0[DiskCounter::Timeouts as usize] = 2;
         late.trouble = Some("no connection".into());
         let lines = ["drive d1: no connection", "drive d1: 2 requests not answered in time"];
         assert_eq!(of_drives(vec![late], vec![stuck(0, 7)]), lines);

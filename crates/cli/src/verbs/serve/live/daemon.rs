@@ -345,12 +345,12 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
             .collect(),
         waiting: disk.waiting(),
         trouble: disk.failures().trouble,
-        counts: report::Counts::from(&stats),
+        counts: report::Counts(stats.counts),
         ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),
         // Threads have accounts of queues that they may use, and perhaps never do.
         queues: queues
             .iter()
-            .filter(|(_, stats)| stats.requests > 0 || stats.ios() > 0)
+            .filter(|(_, stats)| stats.requests() > 0 || stats.ios() > 0)
             .map(|(hctx, stats)| report::Queue::new(*hctx, stats))
             .collect(),
     }
