@@ -10,6 +10,7 @@
 use std::fmt::{Display, Write};
 
 use millrace_block::{DiskCounter, Snapshot};
+use millrace_exports::nbd::ServerStats;
 
 use super::report::{Client, Drive, OpCounts, OpTotals, Queue, Report, Times, Volume};
 
@@ -42,37 +43,6 @@ const DRIVE_GAUGES: [Metric<Drive, u64>; 5] = [
         drive.failed_last_minute
     }),
     ("size_bytes", "Size of the drive.", |drive| drive.size_bytes),
-];
-
-const SERVER_COUNTERS: [Metric<Report, u64>; 12] = [
-    ("connections_accepted", "Connections accepted.", |r| r.server.connections.accepted),
-    ("connections_refused", "Connections refused as too many.", |r| r.server.connections.refused),
-    ("protocol_errors", "Connections closed for a breach of the protocol.", |r| {
-        r.server.connections.protocol_errors
-    }),
-    ("handshake_timeouts", "Connections closed as their negotiation took too long.", |r| {
-        r.server.connections.handshake_timeouts
-    }),
-    ("stalled", "Connections closed as their client stood still.", |r| {
-        r.server.connections.stalled
-    }),
-    ("requests", "Requests received.", |r| r.server.requests),
-    ("errors", "Requests answered with an error.", |r| r.server.errors),
-    ("copied_bytes", "Bytes of write payload that were copied.", |r| r.server.copied_bytes),
-    ("bounced", "Requests that began or ended within a block.", |r| r.server.bounced),
-    ("memory_waits", "Times a request had to wait for payload memory.", |r| r.server.memory_waits),
-    ("sends", "Sends completed.", |r| r.server.sends),
-    ("system_calls", "System calls of the I/O threads for data.", |r| r.server.system_calls),
-];
-
-const SERVER_GAUGES: [Metric<Report, u64>; 5] = [
-    ("connections", "Connections open now.", |r| r.server.connections.open),
-    ("requests_in_flight", "Requests in flight now.", |r| r.server.requests_in_flight),
-    ("buffers_in_use", "Payload buffers in use now.", |r| r.server.buffers_in_use),
-    ("buffer_bytes", "Memory mapped for payload now.", |r| r.server.buffer_bytes),
-    ("huge_page_bytes", "Memory for payload and caches that lies in huge pages.", |r| {
-        r.server.huge_page_bytes
-    }),
 ];
 
 const HISTOGRAMS: [Timed; 3] = [
@@ -122,16 +92,16 @@ pub fn render(report: &Report) -> String {
     drives(&mut page, report);
     volumes(&mut page, report);
     ended(&mut page, report);
-    for (name, help, value) in SERVER_COUNTERS {
-        let name = format!("millrace_nbd_{name}_total");
-        page.family(&name, "counter", help);
-        page.sample(&name, &[], value(report));
+    let mut stats = report.server.stats;
+    for counter in ServerStats::ROWS {
+        let end = if counter.kind == "counter" { "_total" } else { "" };
+        let name = format!("millrace_nbd_{}{end}", counter.name);
+        page.family(&name, counter.kind, counter.help);
+        page.sample(&name, &[], (counter.field)(&mut stats));
     }
-    for (name, help, value) in SERVER_GAUGES {
-        let name = format!("millrace_nbd_{name}");
-        page.family(&name, "gauge", help);
-        page.sample(&name, &[], value(report));
-    }
+    let name = "millrace_nbd_huge_page_bytes";
+    page.family(name, "gauge", "Memory for payload and caches that lies in huge pages.");
+    page.sample(name, &[], report.server.huge_page_bytes);
     groups(&mut page, report);
     page.0.push_str(&super::caches::metrics(&report.caches, |labels| braced(labels, None)));
     page.0.push_str(&super::guests::metrics(&report.guests, |labels| braced(labels, None)));

@@ -9,7 +9,9 @@
 use millrace_block::{
     DiskCounter, Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot,
 };
+use millrace_exports::nbd::ServerStats;
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::Index;
 use std::path::PathBuf;
@@ -270,52 +272,34 @@ pub struct Export {
 
 /// The NBD server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(from = "Value", into = "Value")]
 pub struct Server {
-    /// Clients now and so far.
-    pub connections: Connections,
-    /// Requests received.
-    pub requests: u64,
-    /// Requests answered with an error.
-    pub errors: u64,
-    /// Requests in flight now.
-    pub requests_in_flight: u64,
-    /// Payload buffers in use now.
-    pub buffers_in_use: u64,
-    /// Bytes mapped for payload now.
-    pub buffer_bytes: u64,
+    /// Its counters.
+    pub stats: ServerStats,
     /// Bytes of payload memory of all kinds that lay in huge pages in the last ten seconds.
     pub huge_page_bytes: u64,
-    /// Bytes of write payload that were copied.
-    pub copied_bytes: u64,
-    /// Requests that began or ended within a block.
-    pub bounced: u64,
-    /// Times a request had to wait for payload memory.
-    pub memory_waits: u64,
-    /// Receives completed.
-    pub receives: u64,
-    /// Sends completed.
-    pub sends: u64,
-    /// System calls of the I/O threads for data.
-    pub system_calls: u64,
 }
 
-/// Clients of the NBD server.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Connections {
-    /// Open now.
-    pub open: u64,
-    /// Accepted so far.
-    pub accepted: u64,
-    /// Turned away because there were too many.
-    pub refused: u64,
-    /// Closed because the client broke the protocol.
-    pub protocol_errors: u64,
-    /// Closed because the negotiation took too long.
-    pub handshake_timeouts: u64,
-    /// Closed because the client stood still.
-    pub stalled: u64,
+impl From<Server> for Value {
+    fn from(mut server: Server) -> Value {
+        let mut json = json!({"huge_page_bytes": server.huge_page_bytes});
+        for counter in ServerStats::ROWS {
+            let keys = counter.pointer.split('/').skip(1);
+            *keys.fold(&mut json, |at, key| &mut at[key]) =
+                json!((counter.field)(&mut server.stats));
+        }
+        json
+    }
+}
+
+impl From<Value> for Server {
+    fn from(json: Value) -> Server {
+        let at = |pointer| json.pointer(pointer).and_then(Value::as_u64).unwrap_or_default();
+        let huge_page_bytes = at("/huge_page_bytes");
+        let mut stats = ServerStats::default();
+        ServerStats::ROWS.iter().for_each(|one| *(one.field)(&mut stats) = at(one.pointer));
+        Server { stats, huge_page_bytes }
+    }
 }
 
 impl Serialize for Counts {
@@ -426,7 +410,19 @@ impl From<&Times> for Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{from_value, json};
+    use serde_json::from_value;
+
+    #[test]
+    fn counters_of_the_server_are_read_from_where_they_are_written() {
+        let mut server = Server { huge_page_bytes: 99, ..Server::default() };
+        for (number, counter) in (1..).zip(ServerStats::ROWS) {
+            *(counter.field)(&mut server.stats) = number;
+        }
+        let json = json!(server);
+        assert_eq!((&json["connections"]["refused"], &json["requests"]), (&json!(2), &json!(6)));
+        assert_eq!(from_value::<Server>(json).unwrap(), server);
+        assert_eq!(from_value::<Server>(json!({})).unwrap(), Server::default());
+    }
 
     #[test]
     fn counts_of_another_version_are_read_as_far_as_their_names_are_known() {
