@@ -8,6 +8,7 @@
 
 pub(crate) mod at_drive;
 pub(crate) mod decisions;
+pub(crate) mod disk_counter;
 pub(crate) mod failures;
 pub(crate) mod held;
 pub(crate) mod histogram;
@@ -21,6 +22,7 @@ use alloc::boxed::Box;
 
 use millrace_machine::{Counter, Machine};
 
+use crate::account::disk_counter::DiskCounter;
 use crate::account::histogram::{Histogram, bucket_of};
 use crate::account::ledger::Entry;
 use crate::account::stats::{BATCH_SIZES, OpSnapshot, StatsSnapshot};
@@ -56,12 +58,7 @@ struct WaitStats<M: Machine> {
 pub struct DiskStats<M: Machine> {
     hctx: u16,
     ops: Box<[OpStats<M>; OPS]>,
-    pub(crate) queued: M::Counter,
-    pub(crate) parts: M::Counter,
-    pub(crate) requeues: M::Counter,
-    pub(crate) timeouts: M::Counter,
-    pub(crate) tag_waits: M::Counter,
-    pub(crate) requests: M::Counter,
+    counts: [M::Counter; DiskCounter::ALL.len()],
     batches: [M::Counter; BATCH_SIZES],
 }
 
@@ -181,12 +178,7 @@ impl<M: Machine> DiskStats<M> {
         DiskStats {
             hctx,
             ops: ops.try_into().unwrap_or_else(|_| unreachable!("made with that length")),
-            queued: M::Counter::new(),
-            parts: M::Counter::new(),
-            requeues: M::Counter::new(),
-            timeouts: M::Counter::new(),
-            tag_waits: M::Counter::new(),
-            requests: M::Counter::new(),
+            counts: core::array::from_fn(|_| M::Counter::new()),
             batches: core::array::from_fn(|_| M::Counter::new()),
         }
     }
@@ -317,11 +309,16 @@ impl<M: Machine> DiskStats<M> {
         self.ops[op as usize].merges.add(1);
     }
 
+    #[inline(always)]
+    pub(crate) fn add(&self, counter: DiskCounter, count: u64) {
+        self.counts[counter as usize].add(count);
+    }
+
     /// Counts a batch of requests handed to the driver, one or more.
     #[inline(always)]
     pub(crate) fn count_batch(&self, requests: u32) {
         self.batches[(requests | 1).ilog2().min(BATCH_SIZES as u32 - 1) as usize].add(1);
-        self.requests.add(requests.into());
+        self.add(DiskCounter::Requests, requests.into());
     }
 }
 
@@ -338,15 +335,14 @@ impl<M: Machine> Entry for DiskStats<M> {
         for (op, sum) in self.ops.iter().zip(&mut total.ops) {
             op.add_to(sum);
         }
-        for (count, sum) in self.batches.iter().zip(&mut total.batches) {
+        for (count, sum) in self.counts.iter().zip(&mut total.counts) {
             *sum += count.get();
         }
-        total.queued += self.queued.get();
-        total.parts += self.parts.get();
-        total.requeues += self.requeues.get();
-        total.timeouts += self.timeouts.get();
-        total.tag_waits += self.tag_waits.get();
-        total.requests += self.requests.get();
+        for (count, sum) in self.batches.iter().zip(&mut total.batches) {
+            let batches = count.get();
+            *sum += batches;
+            total.counts[DiskCounter::Dispatches as usize] += batches;
+        }
     }
 }
 

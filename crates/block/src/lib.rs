@@ -26,6 +26,7 @@ mod queue;
 mod trace;
 mod volume;
 
+pub use account::disk_counter::DiskCounter;
 pub use account::failures::{Failure, Failures};
 pub use account::held::HeldSnapshot;
 pub use account::histogram::{Snapshot, bucket_of, bucket_start};

@@ -59,7 +59,7 @@ pub use self::listen::Listen;
 pub use self::memory::trim_heap;
 pub use self::on_demand::{ExportRequest, ExportRequests, RequestedExport};
 pub use self::renewal::log_expiries;
-pub use self::stats::{PayloadCounts, ServerStats};
+pub use self::stats::{ServerCounter, ServerStats};
 pub use self::tls::ListenTls;
 pub use self::worker::drain::StopReport;
 pub use crate::{Allow, ExportErrors, SocketAccess, UnixSocket};

@@ -6,7 +6,9 @@
 //! Stages and their names: btt.
 
 use alloc::vec::Vec;
+use core::array;
 
+use crate::account::disk_counter::DiskCounter;
 use crate::account::histogram::Snapshot;
 use crate::bio::OPS;
 
@@ -43,20 +45,9 @@ pub struct OpSnapshot {
 pub struct StatsSnapshot {
     /// By operation, in the order of `Op::ALL`.
     pub ops: Vec<OpSnapshot>,
-    /// Bios handed to the drive's queues so far.
-    pub queued: u64,
-    /// Of these, parts of bios that were split.
-    pub parts: u64,
-    /// Requests that the driver gave back as busy.
-    pub requeues: u64,
-    /// Requests that the drive did not answer in time.
-    pub timeouts: u64,
-    /// Times that a hardware queue began to wait for a tag; of one that has out what its drive
-    /// takes, or has one list for all drives, how often it looked for room in vain.
-    pub tag_waits: u64,
-    /// Requests handed to the driver.
-    pub requests: u64,
-    /// Batches in which they were, by powers of two of their sizes.
+    /// By counter; each has a method of its name.
+    pub counts: [u64; DiskCounter::ALL.len()],
+    /// Batches handed to the driver, by powers of two of their sizes.
     pub batches: [u64; BATCH_SIZES],
 }
 
@@ -64,12 +55,7 @@ impl Default for StatsSnapshot {
     fn default() -> Self {
         StatsSnapshot {
             ops: alloc::vec![OpSnapshot::default(); OPS],
-            queued: 0,
-            parts: 0,
-            requeues: 0,
-            timeouts: 0,
-            tag_waits: 0,
-            requests: 0,
+            counts: [0; DiskCounter::ALL.len()],
             batches: [0; BATCH_SIZES],
         }
     }
@@ -109,13 +95,8 @@ impl StatsSnapshot {
     /// Adds another.
     pub fn merge(&mut self, other: &StatsSnapshot) {
         self.ops.iter_mut().zip(&other.ops).for_each(|(op, other)| op.merge(other));
+        self.counts.iter_mut().zip(&other.counts).for_each(|(sum, other)| *sum += other);
         self.batches.iter_mut().zip(&other.batches).for_each(|(sum, other)| *sum += other);
-        self.queued += other.queued;
-        self.parts += other.parts;
-        self.requeues += other.requeues;
-        self.timeouts += other.timeouts;
-        self.tag_waits += other.tag_waits;
-        self.requests += other.requests;
     }
 
     /// What came in between an earlier moment of the same drive or queue and this one.
@@ -124,13 +105,8 @@ impl StatsSnapshot {
         let ops = self.ops.iter().zip(&earlier.ops);
         StatsSnapshot {
             ops: ops.map(|(now, before)| now.since(before)).collect(),
-            queued: self.queued - earlier.queued,
-            parts: self.parts - earlier.parts,
-            requeues: self.requeues - earlier.requeues,
-            timeouts: self.timeouts - earlier.timeouts,
-            tag_waits: self.tag_waits - earlier.tag_waits,
-            requests: self.requests - earlier.requests,
-            batches: core::array::from_fn(|size| self.batches[size] - earlier.batches[size]),
+            counts: array::from_fn(|counter| self.counts[counter] - earlier.counts[counter]),
+            batches: array::from_fn(|size| self.batches[size] - earlier.batches[size]),
         }
     }
 
@@ -140,16 +116,10 @@ impl StatsSnapshot {
         self.ops.iter().map(|op| op.ios).sum()
     }
 
-    /// Batches handed to the driver.
-    #[must_use]
-    pub fn dispatches(&self) -> u64 {
-        self.batches.iter().sum()
-    }
-
     /// I/Os accepted and not completed, as far as the counters agree at this moment.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
-        self.queued.saturating_sub(self.ios())
+        self.queued().saturating_sub(self.ios())
     }
 
     /// Q to C of all operations.
@@ -180,8 +150,7 @@ mod tests {
             stages.into_iter().chain(ends).for_each(|stage| stage.add(number() << 8, 2));
         }
         stats.batches.iter_mut().for_each(|batches| *batches = number());
-        (stats.queued, stats.parts, stats.requeues) = (number(), number(), number());
-        (stats.timeouts, stats.tag_waits, stats.requests) = (number(), number(), number());
+        stats.counts.iter_mut().for_each(|count| *count = number());
         stats
     }
 
@@ -203,27 +172,24 @@ mod tests {
             assert_eq!(sum.ops[index].ios, one.ios + other.ios);
             assert_eq!(sum.ops[index].total.sum_ns(), one.total.sum_ns() + other.total.sum_ns());
         }
-        let plain = |s: &StatsSnapshot| {
-            [s.queued, s.parts, s.requeues, s.timeouts, s.tag_waits, s.requests]
-        };
-        assert_eq!((plain(&rest), rest.batches), (plain(&second), second.batches));
+        assert_eq!((rest.counts, rest.batches), (second.counts, second.batches));
         assert_eq!(sum.dispatches(), first.dispatches() + second.dispatches());
-        assert_eq!(sum.queued, first.queued + second.queued);
+        assert_eq!(sum.queued(), first.queued() + second.queued());
     }
 
     #[test]
     fn a_drives_sums_are_those_of_all_its_operations() {
         let mut stats = StatsSnapshot::default();
-        assert_eq!((stats.ios(), stats.dispatches(), stats.in_flight()), (0, 0, 0));
+        assert_eq!((stats.ios(), stats.in_flight()), (0, 0));
         for (op, ios) in stats.ops.iter_mut().zip([3, 5, 7, 11, 13]) {
             op.ios = ios;
             op.total.add(ios * 100, ios);
         }
-        (stats.queued, stats.batches[0], stats.batches[8]) = (41, 6, 9);
-        assert_eq!((stats.ios(), stats.dispatches(), stats.in_flight()), (39, 15, 2));
+        stats.counts[DiskCounter::Queued as usize] = 41;
+        assert_eq!((stats.ios(), stats.in_flight()), (39, 2));
         assert_eq!((stats.total().count(), stats.total().max_ns()), (39, 1300));
         // Counters are read one after another: more may be complete than was queued.
-        stats.queued = 38;
+        stats.counts[DiskCounter::Queued as usize] = 38;
         assert_eq!(stats.in_flight(), 0);
     }
 }

@@ -40,8 +40,7 @@ enum Told {
     Merge(Op),
     /// A batch of so many requests went to the driver.
     Batch(u32),
-    /// Queued, parts, requeues, timeouts and waits for a tag.
-    Counters([u64; 5]),
+    Count(DiskCounter, u64),
 }
 
 fn ops() -> impl Strategy<Value = Op> {
@@ -67,7 +66,8 @@ fn told() -> impl Strategy<Value = Told> {
         1 => ops().prop_map(Told::Error),
         1 => ops().prop_map(Told::Merge),
         2 => (1u32..700).prop_map(Told::Batch),
-        1 => prop::array::uniform5(0u64..99).prop_map(Told::Counters),
+        3 => (prop::sample::select(&DiskCounter::ALL[..]), 0u64..99)
+            .prop_map(|(counter, count)| Told::Count(counter, count)),
     ]
 }
 
@@ -99,13 +99,7 @@ fn tell(
         Told::Error(op) => stats.count_error(op),
         Told::Merge(op) => stats.count_merge(op),
         Told::Batch(requests) => stats.count_batch(requests),
-        Told::Counters([queued, parts, requeues, timeouts, tag_waits]) => {
-            stats.queued.add(queued);
-            stats.parts.add(parts);
-            stats.requeues.add(requeues);
-            stats.timeouts.add(timeouts);
-            stats.tag_waits.add(tag_waits);
-        }
+        Told::Count(counter, count) => stats.add(counter, count),
     }
 }
 
@@ -138,15 +132,10 @@ impl Model {
                 let starts = [1, 2, 4, 8, 16, 32, 64, 128, 256];
                 let class = starts.iter().rposition(|start| *start <= requests).unwrap();
                 stats.batches[class] += 1;
-                stats.requests += u64::from(requests);
+                stats.counts[DiskCounter::Dispatches as usize] += 1;
+                stats.counts[DiskCounter::Requests as usize] += u64::from(requests);
             }
-            Told::Counters([queued, parts, requeues, timeouts, tag_waits]) => {
-                stats.queued += queued;
-                stats.parts += parts;
-                stats.requeues += requeues;
-                stats.timeouts += timeouts;
-                stats.tag_waits += tag_waits;
-            }
+            Told::Count(counter, count) => stats.counts[counter as usize] += count,
         }
     }
 

@@ -6,9 +6,10 @@
 
 use alloc::sync::Arc;
 
-use millrace_machine::{Counter, Lock, Machine, Order, Stage, Word};
+use millrace_machine::{Lock, Machine, Order, Stage, Word};
 
 use crate::account::DiskStats;
+use crate::account::disk_counter::DiskCounter;
 use crate::bio::limits::QueueLimits;
 use crate::chain::merge::Merged;
 use crate::chain::slot::{BioList, BioRef};
@@ -148,7 +149,7 @@ impl<M: Machine> Member<M> {
     fn count(&mut self) -> u32 {
         let bios = self.plug.take_count();
         self.outstanding += bios;
-        self.stats.queued.add(bios.into());
+        self.stats.add(DiskCounter::Queued, bios.into());
         bios
     }
 

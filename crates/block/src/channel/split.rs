@@ -12,8 +12,9 @@
 
 use core::mem::ManuallyDrop;
 
-use millrace_machine::{Counter, Machine};
+use millrace_machine::Machine;
 
+use crate::account::disk_counter::DiskCounter;
 use crate::bio::limits::Features;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
@@ -286,7 +287,7 @@ impl<M: Machine> Submission<M> {
         (child.chain_sectors, child.chain_segments) = (part.nr_sectors, 0);
         child.set_stride(part.stride);
         let member = &self.members[usize::from(part.member)];
-        member.stats.parts.add(1);
+        member.stats.add(DiskCounter::Parts, 1);
         if self.checks.traced {
             member.disk.trace(&mut self.run).slot(Action::Split, &child);
         }

@@ -7,8 +7,9 @@
 //! then flush. Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`,
 //! `blk_mq_run_hw_queue`.
 
-use millrace_machine::{Counter, Lock, Machine, Stage};
+use millrace_machine::{Lock, Machine, Stage};
 
+use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::handover::count_handed;
@@ -283,7 +284,7 @@ impl<'a, M: Machine> Visit<'a, M> {
                 let want = (serve.staged.len() + 1).min(64).min(hctx.room(serve));
                 let taken = match want {
                     0 => {
-                        self.stats.tag_waits.add(1);
+                        self.stats.add(DiskCounter::TagWaits, 1);
                         None
                     }
                     want => self.take_tags(&chain, want),
@@ -341,7 +342,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     pub(crate) fn requeue(&mut self, serve: &mut Serve<M>, mut rq: RequestRef<M>) {
         let d_ns = rq.d_ns;
         rq.mark_inserted(d_ns);
-        self.stats.requeues.add(1);
+        self.stats.add(DiskCounter::Requeues, 1);
         self.trace().request(Action::Requeue, &rq, d_ns);
         if rq.outcome == Dispatch::HostBusy {
             self.run.wake_at(d_ns + HOST_BUSY_RETRY_NS);

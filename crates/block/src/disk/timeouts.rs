@@ -9,9 +9,10 @@
 
 use alloc::vec::Vec;
 
-use millrace_machine::{Counter, Lock, Machine};
+use millrace_machine::{Lock, Machine};
 
 use crate::account::EqualIos;
+use crate::account::disk_counter::DiskCounter;
 use crate::account::failures::Failure;
 use crate::bio::Op;
 use crate::bio::status::Status;
@@ -69,7 +70,7 @@ fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>, tag: Tag, 
     if in_flight.lent(tags, tag).is_none_or(|rq| rq.state == State::Abandoned) {
         return;
     }
-    visit.stats.timeouts.add(1);
+    visit.stats.add(DiskCounter::Timeouts, 1);
     in_flight.restart(tag, now_ns);
     let Some(queue) = queue else { return };
     if queue.timeout(tag) == Expired::Extend {

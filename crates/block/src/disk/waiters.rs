@@ -9,8 +9,9 @@
 use alloc::sync::{Arc, Weak};
 use core::any::Any;
 
-use millrace_machine::{Counter, Machine};
+use millrace_machine::Machine;
 
+use crate::account::disk_counter::DiskCounter;
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::Slot;
 use crate::disk::Disk;
@@ -50,7 +51,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     fn join_waiters(&mut self, chain: &Slot<M>) {
         let hctx = self.hctx;
         if hctx.start_waiting() {
-            self.stats.tag_waits.add(1);
+            self.stats.add(DiskCounter::TagWaits, 1);
             self.trace().slot(Action::Sleep, chain);
             let drive = Weak::clone(&self.disk.this);
             hctx.tags.wait(Waiter { drive, hctx: hctx.number });

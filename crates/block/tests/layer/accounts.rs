@@ -84,7 +84,7 @@ fn stages_add_up_and_what_waits_for_a_tag_waits_between_i_and_d() {
         let long: u64 = waited.buckets().filter(|(ns, _)| *ns > most_ns).map(|(_, n)| n).sum();
         assert_eq!(long, 28, "{case}");
         assert_eq!(stats.batches.iter().sum::<u64>(), stats.dispatches());
-        assert_eq!((stats.requests, stats.queued), (32, 32), "{case}");
+        assert_eq!((stats.requests(), stats.queued()), (32, 32), "{case}");
     }
 }
 
@@ -106,7 +106,7 @@ fn what_waits_for_nothing_is_in_no_queue() {
     // One more alone takes the way of a single one.
     reads(&mut channel, 1, 0);
     drain(&mut channel);
-    assert_eq!((disk.stats().batches[0], disk.stats().requests), (1, 21));
+    assert_eq!((disk.stats().batches[0], disk.stats().requests()), (1, 21));
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn assert_no_call(
         let stats = disk.stats();
         counts.parts += stats.ios();
         counts.merges += stats.ops.iter().map(|op| op.merges).sum::<u64>();
-        counts.tag_waits += stats.tag_waits;
+        counts.tag_waits += stats.tag_waits();
     }
     counts
 }

@@ -115,7 +115,7 @@ fn a_worker_is_woken_sends_on_what_it_was_handed_sorted_and_merged_and_wakes_the
             assert!(rig.bell.rings(turn), "{kind:?}");
             assert_eq!(rig.ended(), 5, "{kind:?}");
             let stats = rig.disks[0].stats();
-            assert_eq!((stats.queued, stats.ios()), (waiting, waiting), "{kind:?}");
+            assert_eq!((stats.queued(), stats.ios()), (waiting, waiting), "{kind:?}");
             assert_eq!(stats.ops[Op::Read as usize].merges, 1 + round as u64, "{kind:?}");
         }
     }

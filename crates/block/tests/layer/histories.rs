@@ -521,8 +521,8 @@ impl Rig {
         let stats = self.disk.stats();
         let count = |is: &dyn Fn(&Asked) -> bool| log.iter().filter(|a| is(a)).count() as u64;
         let requests = count(&|a| matches!(a, Asked::Took(_)));
-        assert_eq!((stats.requests, stats.queued), (requests, self.bios.len() as u64));
-        assert_eq!(stats.requeues, count(&|a| matches!(a, Asked::Refused(_))));
+        assert_eq!((stats.requests(), stats.queued()), (requests, self.bios.len() as u64));
+        assert_eq!(stats.requeues(), count(&|a| matches!(a, Asked::Refused(_))));
         let mut batches = [0; BATCH_SIZES];
         for asked in log {
             if let Asked::Committed(count) = asked {
@@ -530,7 +530,7 @@ impl Rig {
             }
         }
         assert_eq!(stats.batches, batches);
-        assert_eq!((stats.timeouts, stats.in_flight()), (0, 0));
+        assert_eq!((stats.timeouts(), stats.in_flight()), (0, 0));
         for op in Op::ALL {
             let of_op = &stats.ops[op as usize];
             let bios: Vec<_> = self.bios.iter().filter(|bio| bio.op == op).collect();

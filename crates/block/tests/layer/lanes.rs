@@ -75,7 +75,7 @@ fn threads_in_lanes_of_one_software_queue_get_their_own_data_through_few_tags() 
         });
         let threads = usize::from(THREADS);
         assert_eq!(knobs.given(Op::Write).len(), threads * 1_600, "{spread:?}");
-        assert_eq!((disk.tags_in_use(), disk.stats().queued), (0, 4 * (1_600 + 100 + 1)));
+        assert_eq!((disk.tags_in_use(), disk.stats().queued()), (0, 4 * (1_600 + 100 + 1)));
     }
 }
 

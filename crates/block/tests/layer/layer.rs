@@ -218,7 +218,7 @@ fn busy_drive_gets_its_requests_again_and_loses_none() {
         knobs.busy.store(5, Ordering::SeqCst);
         (0..20).for_each(|n| channel.submit(Bio::read(n * 32, Buffer::new(512))).expect("room"));
         assert_eq!(channel.wait(20, |done| assert!(done.status.is_ok())), 20, "{stack:?}");
-        assert_eq!(channel.volume().disks()[0].stats().requeues, 5);
+        assert_eq!(channel.volume().disks()[0].stats().requeues(), 5);
     }
 }
 

@@ -147,7 +147,7 @@ fn the_one_list_goes_out_at_sixteen_requests_of_a_drive_by_drive_and_sector() {
     for disk in rig.volume.disks() {
         let stats = disk.stats();
         let ios = stats.ios();
-        assert_eq!((stats.ops[0].merges, stats.queued, stats.requests), (1, ios, ios - 1));
+        assert_eq!((stats.ops[0].merges, stats.queued(), stats.requests()), (1, ios, ios - 1));
     }
 }
 
@@ -190,7 +190,7 @@ fn what_is_split_for_the_one_list_is_split_at_chunks_and_never_merged() {
     assert_eq!(rig.end(), 1);
     assert_eq!(rig.given(0), [(4, 4), (8, 8), (16, 8)]);
     assert_eq!(rig.given(1), [(0, 8), (8, 8), (16, 4)]);
-    let parts: u64 = rig.volume.disks().iter().map(|disk| disk.stats().parts).sum();
+    let parts: u64 = rig.volume.disks().iter().map(|disk| disk.stats().parts()).sum();
     assert_eq!(parts, 6);
     // Nor with a neighbour that is whole, before or after.
     rig.read(chunk(2, 0, 8));
@@ -205,10 +205,10 @@ fn what_is_split_for_the_one_list_is_split_at_chunks_and_never_merged() {
 
 /// Requests of three bios of one drive, of which the last is a neighbour of the first.
 fn requests_of_three(rig: &mut Rig) -> u64 {
-    let before = rig.volume.disks()[0].stats().requests;
+    let before = rig.volume.disks()[0].stats().requests();
     [0, 50, 1].into_iter().for_each(|n| rig.read(chunk(2, 0, n)));
     assert_eq!(rig.end(), 3);
-    rig.volume.disks()[0].stats().requests - before
+    rig.volume.disks()[0].stats().requests() - before
 }
 
 #[test]
@@ -511,7 +511,7 @@ fn flags_become_flushes_around_the_data_wherever_a_drive_needs_them() {
                     Op::WriteZeroes => Bio::write_zeroes(sector, nr as u32),
                 };
                 let parts = |rig: &Rig| {
-                    rig.volume.disks().iter().map(|disk| disk.stats().parts).sum::<u64>()
+                    rig.volume.disks().iter().map(|disk| disk.stats().parts()).sum::<u64>()
                 };
                 let before = parts(&rig);
                 assert_eq!(run(&mut rig.channel, bio.with_flags(flags)).0, Status::Ok, "{case}");
@@ -648,7 +648,7 @@ proptest! {
             parts += model.len() as u64;
             prop_assert_eq!(found, model);
         }
-        let counted: u64 = rig.volume.disks().iter().map(|disk| disk.stats().parts).sum();
+        let counted: u64 = rig.volume.disks().iter().map(|disk| disk.stats().parts()).sum();
         let whole = sector % 8 + nr <= 8 && parts == 1;
         prop_assert_eq!(counted, if whole { 0 } else { parts });
         let read = Bio::read(sector, Buffer::new((nr as usize) << 9));

@@ -203,7 +203,7 @@ fn what_others_put_before_a_queue_is_its_owners_to_start_and_to_look_after() {
         assert!(!owner.has_work() && owner.sleep_until().is_some(), "{stack:?}");
         // Nor may the other say that it takes too long.
         other.tick();
-        assert_eq!(disk.stats().timeouts, 0, "{stack:?}");
+        assert_eq!(disk.stats().timeouts(), 0, "{stack:?}");
         drive.lock().answers = 1;
         assert!(theirs.rings(|| assert_eq!(owner.poll(|_| ()), 0)), "{stack:?}");
         assert!(other.has_work() && owner.sleep_until().is_none(), "{stack:?}");
@@ -265,7 +265,7 @@ fn a_busy_host_is_tried_again_in_a_millisecond_and_a_busy_device_when_it_answers
             assert!(wake_ns > after_ns || refusal == Dispatch::HostBusy, "{stack:?}");
             drive.lock().answers = 1;
             assert_eq!(channel.poll(|done| assert_eq!(done.status, Status::Ok)), 1, "{stack:?}");
-            assert_eq!(disk.stats().requeues, 1);
+            assert_eq!(disk.stats().requeues(), 1);
         }
     }
 }

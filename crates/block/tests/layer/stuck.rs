@@ -116,7 +116,7 @@ fn what_a_busy_drive_refused_goes_out_with_the_completion_that_it_waited_for() {
         (0..2).for_each(|n| channel.submit(read(n * 24)).map_err(|r| r.reason).unwrap());
         // Nobody else would try the second again: no completion is under way, no time is set.
         channel.flush();
-        assert_eq!(volume.disks()[0].stats().requests, 2, "{stack:?}");
+        assert_eq!(volume.disks()[0].stats().requests(), 2, "{stack:?}");
         assert_eq!(channel.poll(|done| assert_eq!(done.status, Status::Ok)), 2, "{stack:?}");
     }
 }
@@ -197,11 +197,11 @@ fn a_drive_that_is_still_at_it_is_asked_again_each_period_and_may_succeed() {
             assert_eq!(timeouts(&drive), [0, 16].repeat(looks), "{stack:?}");
         }
         assert_eq!(channel.poll(|done| panic!("{}", done.status)), 0);
-        assert_eq!((disk.stats().timeouts, disk.failures().count), (6, 0), "{stack:?}");
+        assert_eq!((disk.stats().timeouts(), disk.failures().count), (6, 0), "{stack:?}");
         drive.lock().answers = 2;
         assert_eq!(channel.poll(|done| assert_eq!(done.status, Status::Ok)), 2);
         look(channel);
-        assert_eq!((disk.stats().timeouts, disk.tags_in_use()), (6, 0), "{stack:?}");
+        assert_eq!((disk.stats().timeouts(), disk.tags_in_use()), (6, 0), "{stack:?}");
     }
 }
 
@@ -216,7 +216,7 @@ fn a_request_given_up_on_is_told_once_and_keeps_its_tag_until_the_drive_names_it
         let failure = Failure { op: Op::Read, sector: 16, nr_sectors: 8, status: Status::TimedOut };
         for _ in 0..2 {
             look(channel);
-            assert_eq!((timeouts(&drive), disk.stats().timeouts), (vec![16], 1), "{stack:?}");
+            assert_eq!((timeouts(&drive), disk.stats().timeouts()), (vec![16], 1), "{stack:?}");
             assert_eq!((disk.failures().count, disk.failures().last), (1, vec![failure]));
             assert_eq!((disk.tags_in_use(), channel.quarantined_bios()), (1, 1), "{stack:?}");
             assert!(!disk.is_drained(), "{stack:?}");

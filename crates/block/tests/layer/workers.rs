@@ -121,7 +121,7 @@ fn workers_get_batches_from_the_low_watermark_of_each_drive_on_and_at_the_high_o
     assert_eq!((rig.volume.waiting(), rig.given()), (24, vec![0; 3]), "plugs are full");
     rig.turn();
     assert_eq!((rig.poll(), rig.volume.waiting()), (24, 0));
-    assert_eq!((rig.volume.disks()[2].stats().queued, rig.channel.in_flight()), (24, 0));
+    assert_eq!((rig.volume.disks()[2].stats().queued(), rig.channel.in_flight()), (24, 0));
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn what_a_drive_does_not_answer_times_out_with_its_worker_and_without() {
             }
         }
         assert_eq!((statuses, rig.channel.quarantined_bios()), (vec![Status::TimedOut; 2], 2));
-        assert_eq!(rig.volume.disks()[0].stats().timeouts, 2);
+        assert_eq!(rig.volume.disks()[0].stats().timeouts(), 2);
         rig.hold(false);
         // Nothing is in flight: the memory is looked after all the same.
         while rig.channel.quarantined_bios() > 0 {

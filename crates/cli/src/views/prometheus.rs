@@ -9,7 +9,8 @@
 
 use std::fmt::{Display, Write};
 
-use millrace_block::Snapshot;
+use millrace_block::{DiskCounter, Snapshot};
+use millrace_exports::nbd::ServerStats;
 
 use super::report::{Client, Drive, OpCounts, OpTotals, Queue, Report, Times, Volume};
 
@@ -32,16 +33,6 @@ const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
     ("merges", "I/Os merged into the request of another.", |op| op.merges),
 ];
 
-const DRIVE_COUNTERS: [Metric<Drive, u64>; 7] = [
-    ("queued", "I/Os handed to the drive's queues.", |drive| drive.counts.queued),
-    ("parts", "Of the I/Os queued, parts of split ones.", |drive| drive.counts.parts),
-    ("requests", "Requests handed to the driver, after merging.", |drive| drive.counts.requests),
-    ("dispatches", "Batches of requests handed to the driver.", |drive| drive.counts.dispatches),
-    ("requeues", "Requests that the driver gave back as busy.", |drive| drive.counts.requeues),
-    ("timeouts", "Requests not answered in time.", |drive| drive.counts.timeouts),
-    ("tag_waits", "Times that no tag was free.", |drive| drive.counts.tag_waits),
-];
-
 const DRIVE_GAUGES: [Metric<Drive, u64>; 5] = [
     ("in_flight", "I/Os queued or in the drive now.", |drive| drive.in_flight),
     ("tags_in_use", "Tags in use now, by all drives that share them.", |drive| {
@@ -52,37 +43,6 @@ const DRIVE_GAUGES: [Metric<Drive, u64>; 5] = [
         drive.failed_last_minute
     }),
     ("size_bytes", "Size of the drive.", |drive| drive.size_bytes),
-];
-
-const SERVER_COUNTERS: [Metric<Report, u64>; 12] = [
-    ("connections_accepted", "Connections accepted.", |r| r.server.connections.accepted),
-    ("connections_refused", "Connections refused as too many.", |r| r.server.connections.refused),
-    ("protocol_errors", "Connections closed for a breach of the protocol.", |r| {
-        r.server.connections.protocol_errors
-    }),
-    ("handshake_timeouts", "Connections closed as their negotiation took too long.", |r| {
-        r.server.connections.handshake_timeouts
-    }),
-    ("stalled", "Connections closed as their client stood still.", |r| {
-        r.server.connections.stalled
-    }),
-    ("requests", "Requests received.", |r| r.server.requests),
-    ("errors", "Requests answered with an error.", |r| r.server.errors),
-    ("copied_bytes", "Bytes of write payload that were copied.", |r| r.server.copied_bytes),
-    ("bounced", "Requests that began or ended within a block.", |r| r.server.bounced),
-    ("memory_waits", "Times a request had to wait for payload memory.", |r| r.server.memory_waits),
-    ("sends", "Sends completed.", |r| r.server.sends),
-    ("system_calls", "System calls of the I/O threads for data.", |r| r.server.system_calls),
-];
-
-const SERVER_GAUGES: [Metric<Report, u64>; 5] = [
-    ("connections", "Connections open now.", |r| r.server.connections.open),
-    ("requests_in_flight", "Requests in flight now.", |r| r.server.requests_in_flight),
-    ("buffers_in_use", "Payload buffers in use now.", |r| r.server.buffers_in_use),
-    ("buffer_bytes", "Memory mapped for payload now.", |r| r.server.buffer_bytes),
-    ("huge_page_bytes", "Memory for payload and caches that lies in huge pages.", |r| {
-        r.server.huge_page_bytes
-    }),
 ];
 
 const HISTOGRAMS: [Timed; 3] = [
@@ -132,16 +92,16 @@ pub fn render(report: &Report) -> String {
     drives(&mut page, report);
     volumes(&mut page, report);
     ended(&mut page, report);
-    for (name, help, value) in SERVER_COUNTERS {
-        let name = format!("millrace_nbd_{name}_total");
-        page.family(&name, "counter", help);
-        page.sample(&name, &[], value(report));
+    let mut stats = report.server.stats;
+    for counter in ServerStats::ROWS {
+        let end = if counter.kind == "counter" { "_total" } else { "" };
+        let name = format!("millrace_nbd_{}{end}", counter.name);
+        page.family(&name, counter.kind, counter.help);
+        page.sample(&name, &[], (counter.field)(&mut stats));
     }
-    for (name, help, value) in SERVER_GAUGES {
-        let name = format!("millrace_nbd_{name}");
-        page.family(&name, "gauge", help);
-        page.sample(&name, &[], value(report));
-    }
+    let name = "millrace_nbd_huge_page_bytes";
+    page.family(name, "gauge", "Memory for payload and caches that lies in huge pages.");
+    page.sample(name, &[], report.server.huge_page_bytes);
     groups(&mut page, report);
     page.0.push_str(&super::caches::metrics(&report.caches, |labels| braced(labels, None)));
     page.0.push_str(&super::guests::metrics(&report.guests, |labels| braced(labels, None)));
@@ -156,11 +116,11 @@ fn drives(page: &mut Page, report: &Report) {
             page.sample(&name, &of_drive(drive), value(drive));
         }
     }
-    for (name, help, value) in DRIVE_COUNTERS {
-        let name = format!("millrace_drive_{name}_total");
-        page.family(&name, "counter", help);
+    for counter in DiskCounter::ALL {
+        let name = format!("millrace_drive_{}_total", counter.name());
+        page.family(&name, "counter", counter.help());
         for drive in &report.drives {
-            page.sample(&name, &of_drive(drive), value(drive));
+            page.sample(&name, &of_drive(drive), drive.counts[counter]);
         }
     }
     let ops = || report.drives.iter().flat_map(|drive| drive.ops.iter().map(move |op| (drive, op)));

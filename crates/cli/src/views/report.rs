@@ -6,9 +6,14 @@
 //! smallest value of a bucket in nanoseconds and its count, eight buckets an octave.
 //! Fields may be added; whoever reads ignores those that it does not know.
 
-use millrace_block::{Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot};
-use serde::{Deserialize, Serialize};
+use millrace_block::{
+    DiskCounter, Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot,
+};
+use millrace_exports::nbd::ServerStats;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::ops::Index;
 use std::path::PathBuf;
 
 use super::caches::CacheCounts;
@@ -173,25 +178,10 @@ pub struct OpTotals {
     pub total: Times,
 }
 
-/// What happened in a drive's queues so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Counts {
-    /// I/Os handed to its queues.
-    pub queued: u64,
-    /// Of these, parts of I/Os that were split.
-    pub parts: u64,
-    /// Requests handed to the driver, after merging.
-    pub requests: u64,
-    /// Batches in which they were.
-    pub dispatches: u64,
-    /// Requests that the driver gave back as busy.
-    pub requeues: u64,
-    /// Requests not answered in time.
-    pub timeouts: u64,
-    /// Times that no tag was free.
-    pub tag_waits: u64,
-}
+/// What happened in a drive's queues so far: a key for each counter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "BTreeMap<String, u64>")]
+pub struct Counts(pub [u64; DiskCounter::ALL.len()]);
 
 /// One operation on a drive, so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -282,65 +272,54 @@ pub struct Export {
 
 /// The NBD server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(from = "Value", into = "Value")]
 pub struct Server {
-    /// Clients now and so far.
-    pub connections: Connections,
-    /// Requests received.
-    pub requests: u64,
-    /// Requests answered with an error.
-    pub errors: u64,
-    /// Requests in flight now.
-    pub requests_in_flight: u64,
-    /// Payload buffers in use now.
-    pub buffers_in_use: u64,
-    /// Bytes mapped for payload now.
-    pub buffer_bytes: u64,
+    /// Its counters.
+    pub stats: ServerStats,
     /// Bytes of payload memory of all kinds that lay in huge pages in the last ten seconds.
     pub huge_page_bytes: u64,
-    /// Bytes of write payload that were copied.
-    pub copied_bytes: u64,
-    /// Requests that began or ended within a block.
-    pub bounced: u64,
-    /// Times a request had to wait for payload memory.
-    pub memory_waits: u64,
-    /// Receives completed.
-    pub receives: u64,
-    /// Sends completed.
-    pub sends: u64,
-    /// System calls of the I/O threads for data.
-    pub system_calls: u64,
 }
 
-/// Clients of the NBD server.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Connections {
-    /// Open now.
-    pub open: u64,
-    /// Accepted so far.
-    pub accepted: u64,
-    /// Turned away because there were too many.
-    pub refused: u64,
-    /// Closed because the client broke the protocol.
-    pub protocol_errors: u64,
-    /// Closed because the negotiation took too long.
-    pub handshake_timeouts: u64,
-    /// Closed because the client stood still.
-    pub stalled: u64,
-}
-
-impl From<&StatsSnapshot> for Counts {
-    fn from(stats: &StatsSnapshot) -> Counts {
-        Counts {
-            queued: stats.queued,
-            parts: stats.parts,
-            requests: stats.requests,
-            dispatches: stats.dispatches(),
-            requeues: stats.requeues,
-            timeouts: stats.timeouts,
-            tag_waits: stats.tag_waits,
+impl From<Server> for Value {
+    fn from(mut server: Server) -> Value {
+        let mut json = json!({"huge_page_bytes": server.huge_page_bytes});
+        for counter in ServerStats::ROWS {
+            let keys = counter.pointer.split('/').skip(1);
+            *keys.fold(&mut json, |at, key| &mut at[key]) =
+                json!((counter.field)(&mut server.stats));
         }
+        json
+    }
+}
+
+impl From<Value> for Server {
+    fn from(json: Value) -> Server {
+        let at = |pointer| json.pointer(pointer).and_then(Value::as_u64).unwrap_or_default();
+        let huge_page_bytes = at("/huge_page_bytes");
+        let mut stats = ServerStats::default();
+        ServerStats::ROWS.iter().for_each(|one| *(one.field)(&mut stats) = at(one.pointer));
+        Server { stats, huge_page_bytes }
+    }
+}
+
+impl Serialize for Counts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(DiskCounter::ALL.map(|counter| (counter.name(), self[counter])))
+    }
+}
+
+impl From<BTreeMap<String, u64>> for Counts {
+    fn from(counts: BTreeMap<String, u64>) -> Counts {
+        let of = |counter: DiskCounter| counts.get(counter.name()).copied();
+        Counts(DiskCounter::ALL.map(|counter| of(counter).unwrap_or_default()))
+    }
+}
+
+impl Index<DiskCounter> for Counts {
+    type Output = u64;
+
+    fn index(&self, counter: DiskCounter) -> &u64 {
+        &self.0[counter as usize]
     }
 }
 
@@ -375,7 +354,7 @@ impl Queue {
             total: Times::from(&stats.total),
         };
         let ops = ops.map(ended).collect();
-        Queue { queue, requests: stats.requests, batches: stats.batches.to_vec(), ops }
+        Queue { queue, requests: stats.requests(), batches: stats.batches.to_vec(), ops }
     }
 }
 
@@ -425,5 +404,34 @@ impl From<&Snapshot> for Times {
 impl From<&Times> for Snapshot {
     fn from(times: &Times) -> Snapshot {
         Snapshot::from_parts(&times.buckets, times.sum_ns, times.max_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::from_value;
+
+    #[test]
+    fn counters_of_the_server_are_read_from_where_they_are_written() {
+        let mut server = Server { huge_page_bytes: 99, ..Server::default() };
+        for (number, counter) in (1..).zip(ServerStats::ROWS) {
+            *(counter.field)(&mut server.stats) = number;
+        }
+        let json = json!(server);
+        assert_eq!((&json["connections"]["refused"], &json["requests"]), (&json!(2), &json!(6)));
+        assert_eq!(from_value::<Server>(json).unwrap(), server);
+        assert_eq!(from_value::<Server>(json!({})).unwrap(), Server::default());
+    }
+
+    #[test]
+    fn counts_of_another_version_are_read_as_far_as_their_names_are_known() {
+        let mut counts = Counts(std::array::from_fn(|counter| counter as u64 + 1));
+        let mut text = json!(counts);
+        assert_eq!(from_value::<Counts>(text.clone()).unwrap(), counts);
+        text["later"] = json!(7);
+        text.as_object_mut().unwrap().remove("parts");
+        counts.0[DiskCounter::Parts as usize] = 0;
+        assert_eq!(from_value::<Counts>(text).unwrap(), counts);
     }
 }

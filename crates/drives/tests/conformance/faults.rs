@@ -132,7 +132,7 @@ fn owned_bio_on_a_stuck_drive_times_out_and_its_memory_is_kept_until_the_release
         rig.until("the quarantine to empty", |rig| rig.channel.quarantined_bios() == 0);
         assert!(rig.read(0, 512) == pattern(0, 512, 1));
         assert_eq!(rig.drives.volume.disks()[0].tags_in_use(), 0);
-        assert_eq!(rig.drives.volume.disks()[0].stats().timeouts, 1);
+        assert_eq!(rig.drives.volume.disks()[0].stats().timeouts(), 1);
     });
 }
 
@@ -146,7 +146,7 @@ fn foreign_bio_on_a_stuck_drive_is_answered_on_release_only() {
         let mut memory = buffer_of(&[0u8; 4096]);
         // SAFETY: the buffer outlives the bio, which is waited for here.
         rig.submit(unsafe { Bio::foreign(Op::Read, 0, memory.as_mut_ptr(), 4096) });
-        let stats = |rig: &Rig| rig.drives.volume.disks()[0].stats().timeouts;
+        let stats = |rig: &Rig| rig.drives.volume.disks()[0].stats().timeouts();
         rig.until("the timeout", |rig| stats(rig) > 0);
         rig.step(1_000_000);
         assert!(rig.back.is_empty() && rig.channel.in_flight() == 1);

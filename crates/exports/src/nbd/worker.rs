@@ -308,15 +308,15 @@ impl Worker {
         let exports = Arc::clone(&self.core.exports);
         let Some(catalog) = exports.catalog(listener) else { return close_now(result) };
         if let Some(Err(who)) = catalog.access.allow.as_ref().map(|allow| allow.check(result)) {
-            self.core.counts.refused += 1;
+            self.core.counts.connections_refused += 1;
             self.core.secure.stranger(&catalog.address, &who);
             return close_now(result);
         }
         if !self.admit(result, listener) {
-            self.core.counts.refused += 1;
+            self.core.counts.connections_refused += 1;
             return close_now(result);
         }
-        self.core.counts.accepted += 1;
+        self.core.counts.connections_accepted += 1;
         let thread = self.accepting.next_thread % self.shared.mailboxes.len();
         self.accepting.next_thread += 1;
         if thread == self.number {

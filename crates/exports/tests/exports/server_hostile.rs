@@ -181,7 +181,7 @@ fn more_connections_than_allowed_are_closed_at_once() {
     let running = serve(&["ram:size=1m"], |config| config.connections_max = 2);
     let (mut one, mut two) = (running.unix("0"), running.unix("0"));
     read_to_end(running.raw());
-    running.until("it is counted", |r| r.server.stats().refused == 1);
+    running.until("it is counted", |r| r.server.stats().connections_refused == 1);
     write(&mut one, 0, &pattern(1, 512));
     assert!(read(&mut two, 0, 512) == pattern(1, 512));
     drop(one);

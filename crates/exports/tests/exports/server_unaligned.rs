@@ -112,7 +112,7 @@ fn any_byte_range_reads_back_what_a_plain_array_of_bytes_would() {
             assert!(client.read(0, MIB as usize) == model);
             assert_eq!(client.order(Command::Read, 0, MIB - 10, 11), 22, "the end is the end");
             assert_eq!(client.order(Command::WriteZeroes, 0, MIB - 10, 11), 28);
-            assert!(running.server.stats().payload.bounced > 400);
+            assert!(running.server.stats().bounced > 400);
             drop(client);
             running.until_empty();
             running.stop();
@@ -126,7 +126,7 @@ fn client_that_asked_for_block_sizes_is_held_to_them() {
     let mut client = running.unix("0");
     let done = crate::server_support::call(&mut client, Command::Read, 1, vec![0; 512]);
     assert_eq!(done.errno, Some(Errno::Einval));
-    assert_eq!(running.server.stats().payload.bounced, 0);
+    assert_eq!(running.server.stats().bounced, 0);
 }
 
 #[test]

@@ -180,7 +180,7 @@ fn finish(state: &Arc<RunState>) {
         if tags > 0 && !(keeps && leaves) {
             oracle.accuse("tags", format!("{tags} tags of drive {drive} never came back"));
         }
-        let (queued, ended) = (stats.queued, stats.ios());
+        let (queued, ended) = (stats.queued(), stats.ios());
         if queued != ended && !keeps {
             let text = format!("drive {drive}: {queued} bios were queued, {ended} came back");
             oracle.accuse("accounting", text);

@@ -158,13 +158,13 @@ impl DriveStates {
         let merge = stats.ops.iter().map(|op| op.merges).sum();
         DriveStates {
             drive: drive.to_owned(),
-            start: stats.queued,
-            split: stats.parts,
+            start: stats.queued(),
+            split: stats.parts(),
             merge,
-            ready: stats.queued.saturating_sub(merge),
-            wait: stats.tag_waits,
-            insert: stats.requests + stats.requeues,
-            dispatch: stats.requests,
+            ready: stats.queued().saturating_sub(merge),
+            wait: stats.tag_waits(),
+            insert: stats.requests() + stats.requeues(),
+            dispatch: stats.requests(),
             complete: stats.ios(),
             stages: StackStages {
                 q2g_ns: sum(|op| &op.q2g),

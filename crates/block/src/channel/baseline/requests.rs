@@ -7,8 +7,9 @@
 
 use alloc::boxed::Box;
 
-use millrace_machine::{Counter, Machine, Stage};
+use millrace_machine::{Machine, Stage};
 
+use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::slot::BioRef;
 use crate::channel::baseline::volume_plug::{Drives, VolumePlug};
@@ -92,7 +93,7 @@ impl<M: Machine> Member<M> {
     /// A bio that became a request, or part of one that was plugged before.
     pub(crate) fn count_plugged(&mut self) {
         M::work(Stage::Submit, 1);
-        self.stats.queued.add(1);
+        self.stats.add(DiskCounter::Queued, 1);
     }
 
     /// A bio waits for a tag: the channel looks at its own queue, since whoever has the tags may be

@@ -13,8 +13,9 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use millrace_machine::{Counter, Machine, Stage as Work};
+use millrace_machine::{Machine, Stage as Work};
 
+use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, BioStage, Waited};
@@ -169,7 +170,7 @@ impl<M: Machine> VolumePlug<M> {
         to.run.trace_context.unplug = why;
         let member = &mut to.members[usize::from(slot.member)];
         member.expect_tag();
-        member.stats.tag_waits.add(1);
+        member.stats.add(DiskCounter::TagWaits, 1);
         if slot.waited == Waited::NOT {
             // For the first time; the next ones are looks.
             member.disk.trace(to.run).slot(Action::Sleep, &slot);

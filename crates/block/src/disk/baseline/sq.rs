@@ -13,8 +13,9 @@
 use alloc::collections::VecDeque;
 use core::ops::{Deref, DerefMut};
 
-use millrace_machine::{Counter, Lock, Machine, Stage};
+use millrace_machine::{Lock, Machine, Stage};
 
+use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, Waited};
@@ -332,7 +333,7 @@ fn claim<M: Machine>(
     if let Some(rq) = taken {
         return Ok(Some((bio, rq)));
     }
-    visit.stats.tag_waits.add(1);
+    visit.stats.add(DiskCounter::TagWaits, 1);
     if bio.waited == Waited::NOT {
         // For the first time; the next ones are looks.
         visit.trace().slot(Action::Sleep, &bio);

@@ -176,19 +176,19 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     if model.is_held() {
         first.push("HELD".to_owned());
     }
-    let clients = &server.connections;
-    let dropped = clients.protocol_errors + clients.handshake_timeouts + clients.stalled;
+    let counted = &server.stats;
+    let dropped = counted.protocol_errors + counted.handshake_timeouts + counted.stalled;
     let second = [
-        format!("clients {}", clients.open),
-        format!("accepted {}", clients.accepted),
-        format!("refused {}", clients.refused),
+        format!("clients {}", counted.connections),
+        format!("accepted {}", counted.connections_accepted),
+        format!("refused {}", counted.connections_refused),
         format!("dropped {dropped}"),
-        format!("buffers {} MiB", server.buffer_bytes >> 20),
+        format!("buffers {} MiB", counted.buffer_bytes >> 20),
     ];
     let mut third = vec![
-        format!("requests/s {}", short(model.server_rate(|server| server.requests))),
+        format!("requests/s {}", short(model.server_rate(|server| server.stats.requests))),
         format!("in flight {}", model.in_flight()),
-        format!("errors/s {}", short(model.server_rate(|server| server.errors))),
+        format!("errors/s {}", short(model.server_rate(|server| server.stats.errors))),
         format!("failed by drives {failed}{failing}"),
     ];
     if !report.caches.is_empty() {

@@ -424,9 +424,7 @@ pub mod tests {
     use super::*;
     use crate::verbs::stat::groups::tests::group;
     use crate::views::history::Series;
-    use crate::views::report::{
-        Client, Connections, Drive, OpCounts, OpTotals, Queue, Times, Volume,
-    };
+    use crate::views::report::{Client, Drive, OpCounts, OpTotals, Queue, Times, Volume};
 
     /// A daemon with so many drives; drive n has read `n * reads` times.
     pub fn report(uptime_s: u64, drives: u64, reads: u64) -> Report {
@@ -448,7 +446,9 @@ pub mod tests {
         let total = Times { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
         let ops = vec![OpTotals { op: "read".into(), ios, bytes: ios << 12, errors: 0, total }];
         let clients = [1, 2].map(|client| Client { client, ops: Vec::new() }).into();
-        let connections = Connections { open: 3, accepted: 5, ..Connections::default() };
+        let mut server = Server::default();
+        (server.stats.connections, server.stats.connections_accepted) = (3, 5);
+        server.stats.requests = reads * 10;
         Report {
             uptime_ns: uptime_s * 1_000_000_000,
             drives: (0..drives).map(drive).collect(),
@@ -457,7 +457,7 @@ pub mod tests {
                 group("bulk", 100, reads, reads << 20),
                 group("gold", 400, reads * 2, 0),
             ],
-            server: Server { connections, requests: reads * 10, ..Server::default() },
+            server,
             ..Report::default()
         }
     }
@@ -508,7 +508,7 @@ pub mod tests {
         let drive = (*drives.iter().find(|drive| drive.name == "d1").unwrap()).clone();
         assert_eq!(model.graph(&drive, 9), "\u{2581}\u{2588}\u{2585}\u{2581}");
         assert_eq!(model.graph(&drive, 2), "\u{2585}\u{2581}");
-        assert_eq!(model.server_rate(|server| server.requests), 0.0);
+        assert_eq!(model.server_rate(|server| server.stats.requests), 0.0);
         model.hold();
         model.update(report(9, 2, 9999));
         assert_eq!(model.report().uptime_ns, 4_000_000_000);

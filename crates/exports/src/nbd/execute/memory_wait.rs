@@ -78,7 +78,7 @@ impl Core {
     #[cold]
     fn wait(&mut self, conn: &mut Connection, waiter: Waiter) -> Taken {
         let is_new = conn.memory_wait == MemoryWait::None && waiter.account.is_none();
-        self.counts.payload.memory_waits += u64::from(is_new);
+        self.counts.memory_waits += u64::from(is_new);
         if conn.held_bytes > 0 {
             conn.memory_wait = MemoryWait::Buffers;
         } else if conn.memory_wait != MemoryWait::Queued {

@@ -312,7 +312,7 @@ impl Core {
                 self.submitter.tickets.get(id)
         {
             buffer.fill(*head_bytes as usize + incoming.filled as usize, bytes);
-            self.counts.payload.copied_bytes += len as u64;
+            self.counts.copied_bytes += len as u64;
         }
         incoming.filled += len as u64;
         conn.input.consume(len);

@@ -112,9 +112,7 @@ fn block_status_begins_at_the_requests_first_byte_and_ends_at_its_last() {
     std::thread::scope(|scope| {
         let sending = &mut writer;
         let sent = scope.spawn(move || std::io::Write::write_all(sending, &write));
-        rig.until("it is written", |rig| {
-            rig.core.counts.payload.copied_bytes > 0 || sent.is_finished()
-        });
+        rig.until("it is written", |rig| rig.core.counts.copied_bytes > 0 || sent.is_finished());
         rig.until("all is sent", |_| sent.is_finished());
         sent.join().unwrap().unwrap();
     });

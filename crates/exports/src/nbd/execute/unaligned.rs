@@ -39,7 +39,7 @@ impl Core {
                 Err(taken) => return taken,
             }
         };
-        self.counts.payload.bounced += 1;
+        self.counts.bounced += 1;
         let ticket = self.ticket(conn, granted, request, op);
         let id = self.submitter.tickets.insert(Ticket {
             len_bytes: request.length as u32,
@@ -86,7 +86,7 @@ impl Core {
                 Err(taken) => return taken,
             }
             ticket.bounce = first_bounce(unaligned, 0);
-            self.counts.payload.bounced += 1;
+            self.counts.bounced += 1;
         }
         conn.in_flight += 1;
         let id = self.submitter.tickets.insert(ticket);

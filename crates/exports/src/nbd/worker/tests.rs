@@ -41,7 +41,10 @@ fn connections_are_dealt_out_in_turn_and_those_above_the_limit_closed() {
     assert!(log.contains(&rig.core.exports.catalog(0).unwrap().address), "{log}");
     assert_eq!(rig.ring.pending(), 5, "each accept is followed by another");
     let counts = rig.core.counts;
-    assert_eq!((counts.accepted, counts.refused, counts.connections), (3, 2, 2));
+    assert_eq!(
+        (counts.connections_accepted, counts.connections_refused, counts.connections),
+        (3, 2, 2)
+    );
     let closed: Vec<_> = clients.iter().map(is_closed).collect();
     assert_eq!(closed, [false, false, false, true, true]);
     let Some(ThreadMessage::Connection(fd, listener)) = rig.shared.mailboxes[1].take() else {
@@ -91,7 +94,7 @@ fn a_client_takes_the_place_of_one_that_had_its_time_while_most_are_in_handshake
     clients[1].read_exact(&mut greeting).unwrap();
     let newer = newer.unwrap();
     assert!(!is_closed(&clients[1]) && !is_closed(&newer));
-    assert_eq!((rig.core.counts.refused, rig.core.counts.handshake_timeouts), (1, 1));
+    assert_eq!((rig.core.counts.connections_refused, rig.core.counts.handshake_timeouts), (1, 1));
     assert_eq!(rig.shared.connections.open.load(Ordering::SeqCst), 4);
     // One more has an export: as many negotiate as may.
     let mut out = 3u32.to_be_bytes().to_vec();
@@ -119,7 +122,7 @@ fn a_connection_that_comes_while_the_server_stops_is_closed() {
     rig.accepted(0, -libc::EMFILE);
     assert_eq!((rig.ring.pending(), rig.accepting.again_ns), (0, None));
     let counts = rig.core.counts;
-    assert_eq!((counts.accepted, counts.connections), (0, 0));
+    assert_eq!((counts.connections_accepted, counts.connections), (0, 0));
     assert_eq!(rig.shared.connections.open.load(Ordering::SeqCst), 0);
 }
 
@@ -425,7 +428,7 @@ fn every_request_receive_and_send_is_counted_and_shown_to_others() {
     assert_eq!(rig.call(&mut client, &request(Command::Cache, 0, 512), &[]), 0);
     assert_eq!(rig.call(&mut client, &request(Command::Read, 0, 0), &[]), 22);
     let before = rig.core.counts;
-    assert_eq!((before.requests, before.errors, before.payload.copied_bytes), (3, 1, 1024));
+    assert_eq!((before.requests, before.errors, before.copied_bytes), (3, 1, 1024));
     let read = super::super::tests::header(&request(Command::Read, 512, 1024));
     std::io::Write::write_all(&mut client, &read).unwrap();
     assert!(rig.receive(&mut client, 16 + 1024)[16..] == data);

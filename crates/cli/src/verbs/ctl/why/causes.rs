@@ -6,7 +6,7 @@
 //! I/O that was split each part counts, as at its drives. Back pressure comes before submission, so
 //! that its time is added to that of the I/Os.
 
-use millrace_block::Hold;
+use millrace_block::{DiskCounter, Hold};
 use serde::Serialize;
 
 use crate::verbs::stat::groups::GroupDelta;
@@ -75,8 +75,9 @@ impl AtDrives {
         for drive in now.drives.iter().filter(|drive| drive.volume == volume) {
             let empty = Drive::default();
             let old = before.drives.iter().find(|old| old.name == drive.name).unwrap_or(&empty);
-            sum.tag_waits += drive.counts.tag_waits.saturating_sub(old.counts.tag_waits);
-            sum.requeues += drive.counts.requeues.saturating_sub(old.counts.requeues);
+            let counted = |counter| drive.counts[counter].saturating_sub(old.counts[counter]);
+            sum.tag_waits += counted(DiskCounter::TagWaits);
+            sum.requeues += counted(DiskCounter::Requeues);
             for op in drive.ops.iter().filter(|op| op.op != FLUSH) {
                 let empty = OpCounts::default();
                 let old = old.ops.iter().find(|old| old.op == op.op).unwrap_or(&empty);
@@ -220,7 +221,7 @@ mod tests {
 
     use super::*;
     use crate::verbs::stat::groups::tests::{group, group as counts, report};
-    use crate::views::report::{Counts, OpTotals};
+    use crate::views::report::OpTotals;
     use crate::views::settings::Group;
 
     fn sum(sum_ns: u64) -> Times {
@@ -278,7 +279,9 @@ mod tests {
         for (tag_waits, requeues, reason) in [(3, 3, "no-tag"), (0, 1, "drive-busy")] {
             let plain = group("default", 100, 100, 0);
             let mut now = at_drive(report(1, vec![plain]), 100, 50 * MS, 50 * MS);
-            now.drives[0].counts = Counts { tag_waits, requeues, ..Counts::default() };
+            let counts = &mut now.drives[0].counts.0;
+            counts[DiskCounter::TagWaits as usize] = tag_waits;
+            counts[DiskCounter::Requeues as usize] = requeues;
             let explained = explain("v", &now, &report(0, Vec::new()));
             let mut causes = found(&explained[0]);
             causes.sort_by_key(|cause| cause.0);

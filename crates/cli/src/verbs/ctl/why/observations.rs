@@ -3,6 +3,7 @@
 //! Each observation is a function of two reports and makes a line or none; `observations` is their
 //! list. Printed by why.rs below the table, and in its JSON.
 
+use millrace_block::DiskCounter;
 use millrace_console::visible;
 
 use super::causes::FLUSH;
@@ -83,8 +84,8 @@ fn trouble(drive: &DriveInterval<'_>) -> Option<String> {
 }
 
 fn timeouts(drive: &DriveInterval<'_>) -> Option<String> {
-    let before = drive.before.map_or(0, |before| before.counts.timeouts);
-    let timeouts = drive.now.counts.timeouts.saturating_sub(before);
+    let before = drive.before.map_or(0, |before| before.counts[DiskCounter::Timeouts]);
+    let timeouts = drive.now.counts[DiskCounter::Timeouts].saturating_sub(before);
     (timeouts > 0).then(|| {
         format!("drive {}: {} not answered in time", drive.name, counted(timeouts, "request"))
     })
@@ -179,7 +180,7 @@ impl<'a> Interval<'a> {
     }
 
     fn unaligned(&self) -> Option<String> {
-        let per_s = self.many(self.now.server.bounced, self.before.server.bounced)?;
+        let per_s = self.many(self.now.server.stats.bounced, self.before.server.stats.bounced)?;
         Some(format!(
             "NBD clients send {per_s:.0} requests per second that begin or end within a block: a \
              write of part of a block reads it first, and those on the same block wait for each other"
@@ -218,7 +219,8 @@ impl<'a> Interval<'a> {
     }
 
     fn payload_memory(&self) -> Option<String> {
-        let per_s = self.many(self.now.server.memory_waits, self.before.server.memory_waits)?;
+        let per_s =
+            self.many(self.now.server.stats.memory_waits, self.before.server.stats.memory_waits)?;
         Some(format!(
             "NBD requests waited for payload memory {per_s:.0} times per second: each connection has a \
              part of memory-max in [server], and a larger one leaves room for more"
@@ -294,7 +296,7 @@ mod tests {
         assert_eq!(of_drives(vec![stuck(3, 8)], vec![stuck(1, 7)]), [""; 0]);
         assert_eq!(of_drives(vec![stuck(3, 7)], vec![stuck(0, 7)]), [""; 0], "they are new");
         let mut late = stuck(0, 7);
-        late.counts.timeouts = 2;
+        late.counts.0[DiskCounter::Timeouts as usize] = 2;
         late.trouble = Some("no connection".into());
         let lines = ["drive d1: no connection", "drive d1: 2 requests not answered in time"];
         assert_eq!(of_drives(vec![late], vec![stuck(0, 7)]), lines);
@@ -325,11 +327,11 @@ mod tests {
     #[test]
     fn requests_that_cost_more_than_they_seem_to_are_named() {
         let mut now = Report::default();
-        (now.server.bounced, now.server.memory_waits) = (24, 400);
+        (now.server.stats.bounced, now.server.stats.memory_waits) = (24, 400);
         let found = between(now.clone(), Report::default());
         assert!(found[0].starts_with("NBD clients send 12 requests per second that"), "{found:?}");
         assert!(found[1].starts_with("NBD requests waited for payload memory 200 times"));
-        (now.server.bounced, now.server.memory_waits) = (19, 19);
+        (now.server.stats.bounced, now.server.stats.memory_waits) = (19, 19);
         assert_eq!(between(now, Report::default()), [""; 0]);
         let discards = |pieces| Report {
             drives: vec![drive("a", vec![ops("discard", pieces, 0)]), drive("b", Vec::new())],

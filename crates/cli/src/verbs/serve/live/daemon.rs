@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use millrace::{Server, Space};
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
-use millrace_exports::nbd::{Observer, ServerStats};
+use millrace_exports::nbd::Observer;
 use millrace_machine::Native;
 use rustix::system::uname;
 
@@ -184,7 +184,8 @@ impl LiveDaemon {
         self.sampler.look(&lists.volumes, &lists.caches, &lists.servers.groups);
         self.lock_statistics.end_if_silent();
         let stats = lists.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default();
-        self.heap_trim.look(stats.accepted.saturating_sub(stats.connections), &lists.volumes);
+        self.heap_trim
+            .look(stats.connections_accepted.saturating_sub(stats.connections), &lists.volumes);
         lists.targets.look(&lists.servers.groups, &lists.volumes, Instant::now());
     }
 
@@ -231,10 +232,10 @@ impl LiveDaemon {
             exports,
             guests: guests(lists),
             processor: processor_time::of_process(),
-            server: server(
-                &lists.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default(),
-                self.huge_pages.bytes(Instant::now()),
-            ),
+            server: report::Server {
+                stats: lists.servers.nbd.as_ref().map(Observer::stats).unwrap_or_default(),
+                huge_page_bytes: self.huge_pages.bytes(Instant::now()),
+            },
         }
     }
 }
@@ -350,12 +351,12 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
             .collect(),
         waiting: disk.waiting(),
         trouble: disk.failures().trouble,
-        counts: report::Counts::from(&stats),
+        counts: report::Counts(stats.counts),
         ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),
         // Threads have accounts of queues that they may use, and perhaps never do.
         queues: queues
             .iter()
-            .filter(|(_, stats)| stats.requests > 0 || stats.ios() > 0)
+            .filter(|(_, stats)| stats.requests() > 0 || stats.ios() > 0)
             .map(|(hctx, stats)| report::Queue::new(*hctx, stats))
             .collect(),
     }
@@ -378,30 +379,5 @@ fn volume(volume: &Volume<Native>) -> report::Volume {
                 ops: report::OpTotals::all(stats),
             })
             .collect(),
-    }
-}
-
-fn server(stats: &ServerStats, huge_page_bytes: u64) -> report::Server {
-    report::Server {
-        connections: report::Connections {
-            open: stats.connections,
-            accepted: stats.accepted,
-            refused: stats.refused,
-            protocol_errors: stats.protocol_errors,
-            handshake_timeouts: stats.handshake_timeouts,
-            stalled: stats.stalled,
-        },
-        requests: stats.requests,
-        errors: stats.errors,
-        requests_in_flight: stats.requests_in_flight,
-        buffers_in_use: stats.buffers_in_use,
-        buffer_bytes: stats.buffer_bytes,
-        huge_page_bytes,
-        copied_bytes: stats.payload.copied_bytes,
-        bounced: stats.payload.bounced,
-        memory_waits: stats.payload.memory_waits,
-        receives: stats.receives,
-        sends: stats.sends,
-        system_calls: stats.system_calls,
     }
 }

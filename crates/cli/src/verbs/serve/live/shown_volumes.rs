@@ -53,7 +53,7 @@ fn is_idle(volume: &Volume<Native>) -> bool {
     let did_nothing = |disk: &Arc<Disk<Native>>| {
         is_unused(disk) || {
             let stats = disk.stats();
-            stats.queued == 0 && stats.ios() == 0 && stats.in_flight() == 0
+            stats.queued() == 0 && stats.ios() == 0 && stats.in_flight() == 0
         }
     };
     let is_whole = |disk: &Arc<Disk<Native>>| {

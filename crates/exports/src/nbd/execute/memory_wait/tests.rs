@@ -145,7 +145,7 @@ fn request_within_its_window_comes_whatever_others_hold() {
     assert!(trial.rig.shared.budget.take_news());
     assert_eq!(trial.read(&mut conn, 0, 4 * MIB).unwrap_err(), Without::Waits);
     assert!(!trial.rig.shared.budget.take_news(), "it is in the line already");
-    assert_eq!(trial.rig.core.counts.payload.memory_waits, 1);
+    assert_eq!(trial.rig.core.counts.memory_waits, 1);
     let buffers = [(); 2].map(|()| trial.read(&mut conn, 0, MIB / 2).unwrap());
     assert_eq!(conn.held_bytes, MIB);
     conn.stop_waiting(&mut trial.rig.core.pool);
