@@ -55,6 +55,9 @@ const TURN_BYTES: usize = 256 * 1024;
 /// [`BACKLOG_BYTES`] it is a hint only, and client_timers.rs ends the wait.
 const UNSENT_BYTES: usize = 512 * 1024;
 
+/// Handshake timeouts that a client may wait for an export that is being opened.
+const WAITS_MAX: u64 = 6;
+
 /// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -281,6 +284,14 @@ impl Connection {
             negotiation.handshake = Handshake::with_tls(mode);
             negotiation.counted = Some(counted);
         }
+    }
+
+    /// Returns true if its negotiation may take longer than this timeout: it is not the client who
+    /// lets the server wait.
+    pub(crate) fn may_wait_on(&self, now_ns: u64, timeout_ns: u64) -> bool {
+        self.negotiation.as_ref().is_some_and(|one| one.waits())
+            && now_ns.saturating_sub(self.history.connected_ns)
+                < timeout_ns.saturating_mul(WAITS_MAX)
     }
 
     /// Puts the connection on the list of those to look at before the next turn.

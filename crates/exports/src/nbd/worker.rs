@@ -403,13 +403,8 @@ impl Worker {
             let conn = self.conns[index].as_mut().filter(|conn| conn.serial == serial);
             if let Some(conn) = conn.filter(|conn| conn.phase == Phase::Handshake) {
                 let timeout_ns = self.shared.handshake_timeout_ns;
-                let most_ns = timeout_ns.saturating_mul(WAITS_MAX);
-                // It is not the client who takes so long.
-                if conn.negotiation.as_ref().is_some_and(|one| one.waits())
-                    && now_ns.saturating_sub(conn.history.connected_ns) < most_ns
-                {
-                    let deadline_ns = now_ns.saturating_add(timeout_ns);
-                    self.handshakes.push_back((deadline_ns, index, serial));
+                if conn.may_wait_on(now_ns, timeout_ns) {
+                    self.handshakes.push_back((now_ns + timeout_ns, index, serial));
                     continue;
                 }
                 self.core.counts.handshake_timeouts += 1;
@@ -551,9 +546,6 @@ impl Worker {
         self.shared.published[self.number].publish(self.core.counts);
     }
 }
-
-/// Handshake timeouts that a client may wait for an export that is being opened.
-const WAITS_MAX: u64 = 6;
 
 /// Accepts on a listener, unless it is closed.
 fn accept_on(worker: &Worker, listener: usize) {

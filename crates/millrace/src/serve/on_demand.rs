@@ -39,6 +39,27 @@ pub(super) struct OpenFiles {
     lists: HashMap<String, (Instant, Arc<Vec<String>>)>,
 }
 
+impl OpenFiles {
+    /// Forgets files that the configuration does not have any more.
+    pub(super) fn follow(&mut self, exports: &[ExportConfig]) {
+        self.lists.clear();
+        self.files.retain(|name, _| exports.iter().any(|one| one.name == *name));
+    }
+
+    /// A list that was made lately.
+    fn recent_list(&mut self, key: &str) -> Option<Arc<Vec<String>>> {
+        self.lists.retain(|_, (made, _)| made.elapsed() < LIST_AGE);
+        self.lists.get(key).map(|(_, list)| Arc::clone(list))
+    }
+
+    /// A file that is open gets a client, also if it was about to be closed.
+    fn keep_open(&mut self, key: &str) -> Result<(), String> {
+        let file = self.files.get_mut(key).ok_or("the file was closed; connect again")?;
+        (file.is_closing, file.unused_since) = (false, None);
+        Ok(())
+    }
+}
+
 struct OpenFile {
     identity: (u64, u64),
     /// Since when nobody uses it.
@@ -227,7 +248,9 @@ impl Server {
         }
         let names: Vec<&str> = directories.iter().map(|(one, _)| one.name.as_str()).collect();
         let list_key = format!("{}: {}", request.listen, names.join("/"));
-        if let (RequestedExport::All, Some(list)) = (&request.wanted, self.recent_list(&list_key)) {
+        if let (RequestedExport::All, Some(list)) =
+            (&request.wanted, self.files.recent_list(&list_key))
+        {
             request.list(list);
             return None;
         }
@@ -269,8 +292,8 @@ impl Server {
         let FileTask { request, list_key, names, outcome, failures, .. } = task;
         let mut changes = FileChanges { failures, ..FileChanges::default() };
         let RequestedExport::Named(name) = &request.wanted else {
-            let list = self.recent_list(&list_key).unwrap_or_else(|| {
-                let list = Arc::new(self.unlisted(&request.listen, names));
+            let list = self.files.recent_list(&list_key).unwrap_or_else(|| {
+                let list = Arc::new(unlisted(&self.config, &request.listen, names));
                 self.files.lists.insert(list_key, (Instant::now(), Arc::clone(&list)));
                 list
             });
@@ -283,7 +306,7 @@ impl Server {
                 request.refuse_unknown();
                 return changes;
             }
-            Some(Ok(FoundExport::Open(key))) => self.keep_open(&key).map(|()| key),
+            Some(Ok(FoundExport::Open(key))) => self.files.keep_open(&key).map(|()| key),
             Some(Ok(FoundExport::New(new))) => self.serve_new(*new, before_serving, &mut changes),
             Some(Err(why)) => Err(why),
         };
@@ -381,38 +404,6 @@ impl Server {
         config
     }
 
-    /// Forgets files that the configuration does not have any more.
-    pub(super) fn forget_closed_files(&mut self) {
-        let exports = &self.config.exports;
-        self.files.lists.clear();
-        self.files.files.retain(|name, _| exports.iter().any(|one| one.name == *name));
-    }
-
-    /// The names of a list that no export with a volume has.
-    fn unlisted(&self, listen: &Listen, mut names: Vec<String>) -> Vec<String> {
-        names.sort_unstable();
-        names.dedup();
-        let on_list =
-            |export: &&ExportConfig| export.on_demand.is_none() && export.nbd.contains(listen);
-        let listed = self.config.exports.iter().filter(on_list);
-        let listed: HashSet<&str> = listed.map(|export| export.name.as_str()).collect();
-        names.retain(|name| !listed.contains(name.as_str()));
-        names
-    }
-
-    /// A list that was made lately.
-    fn recent_list(&mut self, key: &str) -> Option<Arc<Vec<String>>> {
-        self.files.lists.retain(|_, (made, _)| made.elapsed() < LIST_AGE);
-        self.files.lists.get(key).map(|(_, list)| Arc::clone(list))
-    }
-
-    /// A file that is open gets a client, also if it was about to be closed.
-    fn keep_open(&mut self, key: &str) -> Result<(), String> {
-        let file = self.files.files.get_mut(key).ok_or("the file was closed; connect again")?;
-        (file.is_closing, file.unused_since) = (false, None);
-        Ok(())
-    }
-
     /// Serves a file that was opened, to those who are granted it; returns its export's name.
     fn serve_new(
         &mut self,
@@ -498,6 +489,18 @@ impl Server {
         follow_files(&mut self.servers, &self.config);
         self.files.files.remove(key);
     }
+}
+
+/// The names of a list that no export with a volume has.
+fn unlisted(config: &ServeConfig, listen: &Listen, mut names: Vec<String>) -> Vec<String> {
+    names.sort_unstable();
+    names.dedup();
+    let on_list =
+        |export: &&ExportConfig| export.on_demand.is_none() && export.nbd.contains(listen);
+    let listed = config.exports.iter().filter(on_list);
+    let listed: HashSet<&str> = listed.map(|export| export.name.as_str()).collect();
+    names.retain(|name| !listed.contains(name.as_str()));
+    names
 }
 
 /// The directories that a client may use, in the order of the configuration, and one that it may

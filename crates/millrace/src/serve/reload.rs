@@ -298,7 +298,7 @@ impl Server {
         }
         self.servers.follow(new, nbd_places);
         self.config = new.clone();
-        self.forget_closed_files();
+        self.files.follow(&self.config.exports);
     }
 
     /// Gives groups and drives their new settings, and closes groups that go.

@@ -63,7 +63,9 @@ impl Server {
         let more = match more {
             Ok(more) => more,
             Err(error) => {
-                self.forget(difference.added_volumes.iter());
+                let drives = difference.added_volumes.iter().flat_map(|volume| &volume.drives);
+                let drives: Vec<&str> = drives.map(|drive| drive.name.as_str()).collect();
+                self.opened.forget_drives(|name| drives.contains(&name));
                 self.close_groups(&groups);
                 self.opened.controllers().truncate(controllers);
                 return Err(error);
@@ -285,11 +287,5 @@ impl Server {
         for name in names.iter().rev() {
             let _ = self.servers.groups.close(name);
         }
-    }
-
-    fn forget<'a>(&mut self, volumes: impl Iterator<Item = &'a VolumeConfig>) {
-        let drives: Vec<&str> =
-            volumes.flat_map(|one| &one.drives).map(|one| one.name.as_str()).collect();
-        self.opened.forget_drives(|name| drives.contains(&name));
     }
 }
