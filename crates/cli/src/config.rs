@@ -15,7 +15,6 @@ mod key_lines;
 mod line_index;
 mod listener;
 mod names;
-mod paths;
 mod plan;
 mod problem;
 #[cfg(test)]

@@ -9,6 +9,7 @@
 mod cache;
 mod control;
 mod queue;
+mod settings;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use millrace_machine::{Native, Topology};
 use cache::Cache;
 pub use control::{Chance, Effect, FaultControl, FaultRule, fault_controls};
 use queue::{FaultQueue, Inner};
+pub(crate) use settings::ROW;
 
 /// Longest discard or write-zeroes of a drive with a volatile cache, in sectors: it counts each.
 const MAX_CACHE_SECTORS: u32 = 64 << 11;

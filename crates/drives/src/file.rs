@@ -18,6 +18,7 @@ mod locks;
 mod open;
 mod probe;
 mod queue;
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -38,9 +39,9 @@ use engine::{Engine, Ring};
 use lent_memory::LentMemory;
 use locks::Held;
 pub use locks::{FileAccess, lock_refusal};
-pub(crate) use open::{measure, place_of};
 use probe::{Geometry, Next};
 use queue::FileQueue;
+pub(crate) use settings::ROW;
 
 use crate::common::cancel::Cancel;
 use crate::common::owner_queues;

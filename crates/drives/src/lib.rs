@@ -1,8 +1,9 @@
 //! Drivers: what a drive's data is kept in, and the I/O threads that file drives need.
 //!
-//! `null` and `model` are generic over the machine; `ram`, `file`, `nbd` and `fault` complete the
-//! set. Drives are named by specs, `driver:key=value,...`. All data I/O of the project goes through
-//! here and through the reactor below. Called by the `millrace` binary, exports and the lab.
+//! `null`, `ram` and `model` are generic over the machine; the others need an operating system.
+//! Drives are named by specs, `driver:key=value,...`, which the rows of `DRIVERS` read. All data
+//! I/O of the project goes through here and through the reactor below. Called by the `millrace`
+//! binary, exports and the lab.
 
 #![doc = include_str!("../README.md")]
 
@@ -14,6 +15,7 @@ mod model;
 mod nbd;
 mod null;
 mod open;
+mod open_on;
 mod ram;
 mod rbd;
 mod spec;
@@ -44,7 +46,17 @@ pub use model::{
 };
 pub use nbd::{NbdConfig, NbdDriver, NbdTls, OnServerRestart, TlsIdentity};
 pub use null::NullDriver;
-pub use open::{OpenOptions, Opened, check, file_place, measure, open, open_on, open_with};
+pub use open::{OpenOptions, Opened, check, file_place, measure, open, open_with};
+pub use open_on::open_on;
 pub use ram::{RamConfig, RamDriver};
 pub use rbd::{ImageName, RbdConfig, RbdDriver};
 pub use spec::{Spec, SpecError, drivers, known_keys};
+
+/// All drivers, in the order in which messages list them: for each a `mod` above and its row here.
+const DRIVERS: &[&open::DriverRow] =
+    &[&null::ROW, &ram::ROW, &model::ROW, &file::ROW, &nbd::ROW, &rbd::ROW, &fault::ROW];
+
+/// The row of the driver of this name.
+fn driver(name: &str) -> Option<&'static open::DriverRow> {
+    DRIVERS.iter().copied().find(|row| row.name == name)
+}

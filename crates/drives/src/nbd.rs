@@ -46,6 +46,8 @@ use crate::common::measurement::Measured;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
 use crate::common::place::Place;
+use crate::open::{DriveSettings, OpenOptions, Opened};
+use crate::spec::SpecError;
 use dial::{Connected, Purpose, Target};
 pub(crate) use drive_state::NbdState;
 use drive_state::{Durability, Promise, Reports, lock};
@@ -53,7 +55,7 @@ use link::{Link, LinkPlace};
 use queue::NbdQueue;
 use redial::{ATTEMPT, Redial};
 use ring::Ring;
-pub(crate) use settings::config_of;
+pub(crate) use settings::ROW;
 use siblings::SiblingQueues;
 use status_line::in_sectors;
 use terms::{check, connections_of, notes, promised};
@@ -297,19 +299,25 @@ impl NbdDriver {
     }
 }
 
-/// What the drive would be: asked of the server, without beginning to use the export.
-///
-/// # Errors
-/// As [`NbdDriver::open`].
-pub(crate) fn measure(config: &NbdConfig) -> Result<Measured, Error> {
-    let Connected { session, identity, .. } = ask(config)?;
-    check(config, &session)?;
-    connections_of(config, &session)?;
-    let notes = notes(config, &session);
-    let block_bytes = session.block_min.max(512);
-    let read_only = config.is_read_only(&session);
-    let (size_bytes, place) = (session.size_bytes, Some(Place { identity, read_only }));
-    Ok(Measured { size_bytes, block_bytes, notes, warnings: Vec::new(), place })
+impl DriveSettings for NbdConfig {
+    fn open(self: Box<Self>, io_threads: u16, options: &OpenOptions) -> Result<Opened, SpecError> {
+        let cancel = options.cancel.clone();
+        let nbd = NbdDriver::open(NbdConfig { io_threads, cancel, ..*self })?;
+        let (notes, identity) = (nbd.notes().to_vec(), Some(nbd.identity()));
+        Ok(Opened { notes, identity, ..Opened::plain(nbd) })
+    }
+
+    /// Asks the server, without beginning to use the export.
+    fn measure(&self) -> Result<Measured, SpecError> {
+        let Connected { session, identity, .. } = ask(self)?;
+        check(self, &session)?;
+        connections_of(self, &session)?;
+        let notes = notes(self, &session);
+        let block_bytes = session.block_min.max(512);
+        let read_only = self.is_read_only(&session);
+        let (size_bytes, place) = (session.size_bytes, Some(Place { identity, read_only }));
+        Ok(Measured { size_bytes, block_bytes, notes, warnings: Vec::new(), place })
+    }
 }
 
 /// What the server says of the export now.

@@ -13,6 +13,20 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Topology};
 
+use crate::common::measurement::Measured;
+use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
+use crate::spec::{Spec, SpecError};
+
+/// The driver's row.
+pub(crate) const ROW: DriverRow = DriverRow {
+    name: "null",
+    keys: &["size", "delay", "queues", "depth", "block"],
+    main_key: None,
+    path_keys: &[],
+    queues: QueueKind::AnyThread,
+    settings: |spec| Ok(Box::new(settings_of(spec)?)),
+};
+
 /// A drive that keeps nothing.
 #[derive(Debug, Clone)]
 pub struct NullDriver {
@@ -31,6 +45,28 @@ pub struct NullDriver {
 impl Default for NullDriver {
     fn default() -> Self {
         NullDriver { size_bytes: 1 << 40, delay_ns: 0, queues: 2048, depth: 1024, block_size: 512 }
+    }
+}
+
+/// The settings of a spec.
+pub(crate) fn settings_of(spec: &Spec) -> Result<NullDriver, SpecError> {
+    let default = NullDriver::default();
+    Ok(NullDriver {
+        size_bytes: spec.size("size")?.unwrap_or(default.size_bytes),
+        delay_ns: spec.time("delay")?.unwrap_or(default.delay_ns),
+        queues: spec.number("queues", 2048)?.unwrap_or(default.queues),
+        depth: spec.depth()?.unwrap_or(default.depth),
+        block_size: spec.block()?.unwrap_or(default.block_size),
+    })
+}
+
+impl DriveSettings for NullDriver {
+    fn open(self: Box<Self>, _: u16, _: &OpenOptions) -> Result<Opened, SpecError> {
+        Ok(Opened::plain(*self))
+    }
+
+    fn measure(&self) -> Result<Measured, SpecError> {
+        Ok(Measured::plain(self.size_bytes, self.block_size))
     }
 }
 

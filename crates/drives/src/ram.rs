@@ -12,7 +12,21 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Topology};
 
+use crate::common::measurement::Measured;
+use crate::common::procfs::memory_bytes;
 use crate::common::store::Store;
+use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
+use crate::spec::{Spec, SpecError};
+
+/// The driver's row.
+pub(crate) const ROW: DriverRow = DriverRow {
+    name: "ram",
+    keys: &["size", "block", "depth"],
+    main_key: None,
+    path_keys: &[],
+    queues: QueueKind::AnyThread,
+    settings: |spec| Ok(Box::new(settings_of(spec)?)),
+};
 
 /// Settings of a memory drive.
 #[derive(Debug, Clone)]
@@ -28,6 +42,35 @@ pub struct RamConfig {
 impl Default for RamConfig {
     fn default() -> Self {
         RamConfig { size_bytes: 1 << 30, block_size: 512, depth: 256 }
+    }
+}
+
+/// The settings of a spec.
+pub(crate) fn settings_of(spec: &Spec) -> Result<RamConfig, SpecError> {
+    let default = RamConfig::default();
+    let Some(size_bytes) = spec.size("size")? else { return Err(spec.missing("size")) };
+    if let Some(has_bytes) = memory_bytes().filter(|has_bytes| size_bytes > *has_bytes) {
+        let text = format!(
+            "this machine has {} MiB of memory and swap, and a ram drive keeps there what is \
+             written to it; lower the size, or take a file",
+            has_bytes >> 20
+        );
+        return Err(spec.invalid("size", &text));
+    }
+    Ok(RamConfig {
+        size_bytes,
+        block_size: spec.block()?.unwrap_or(default.block_size),
+        depth: spec.depth()?.unwrap_or(default.depth),
+    })
+}
+
+impl DriveSettings for RamConfig {
+    fn open(self: Box<Self>, _: u16, _: &OpenOptions) -> Result<Opened, SpecError> {
+        Ok(Opened::plain(RamDriver::new(*self)?))
+    }
+
+    fn measure(&self) -> Result<Measured, SpecError> {
+        Ok(Measured::plain(self.size_bytes, self.block_size))
     }
 }
 

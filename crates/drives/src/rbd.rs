@@ -40,9 +40,8 @@ use control::{ControlThread, KnownImage, Order, wait_for_end};
 use image::Image;
 use map::Map;
 pub use name::ImageName;
-pub(crate) use open::measure;
 use queue::RbdQueue;
-pub(crate) use settings::config_of;
+pub(crate) use settings::ROW;
 
 /// Longest read or write in sectors.
 const MAX_SECTORS: u32 = 8192;

@@ -3,116 +3,29 @@
 //! Plain data and its text form; `open.rs` makes drives of it. A value that holds commas stands in
 //! parentheses, so specs nest: `fault:drive=(file:path=/x/d0,size=4g),every=100`. Configuration
 //! files give the keys one by one, to `from_pairs`. Called by the binary and by tests. Invariant: a
-//! `Spec` names a known driver and only keys that this driver has, each once; values are checked
-//! when the drive is opened.
+//! `Spec` names a driver of the table `crate::DRIVERS` and only keys of that driver, each once;
+//! values are checked when the drive is opened.
 
 mod keys;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+use millrace_block::QueueKind;
 
 use crate::common::values::{split_outside, unwrapped};
 use crate::common::words::nearest;
-
-/// Drivers and their keys.
-const DRIVERS: [(&str, &[&str]); 7] = [
-    ("null", &["size", "delay", "queues", "depth", "block"]),
-    ("ram", &["size", "block", "depth"]),
-    (
-        "model",
-        &[
-            "preset",
-            "size",
-            "block",
-            "queues",
-            "depth",
-            "data",
-            "units",
-            "page",
-            "read",
-            "write",
-            "latency",
-            "read-command",
-            "write-command",
-            "read-bandwidth",
-            "write-bandwidth",
-            "buffer",
-            "jitter",
-            "tail-share",
-            "tail",
-            "seed",
-            "controller",
-            "controller-tags",
-            "controller-bandwidth",
-            "controller-command",
-        ],
-    ),
-    ("file", &["path", "size", "grow", "direct", "aio", "advice", "depth", "lock", "read-only"]),
-    (
-        "nbd",
-        &[
-            "uri",
-            "connections",
-            "depth",
-            "reconnect",
-            "write-through",
-            "on-server-restart",
-            "read-only",
-            "tls-ca",
-            "tls-certificate",
-            "tls-key",
-            "tls-hostname",
-        ],
-    ),
-    (
-        "rbd",
-        &[
-            "image",
-            "conf",
-            "cluster",
-            "id",
-            "depth",
-            "lock",
-            "read-only",
-            "connect",
-            "writethrough-until-flush",
-        ],
-    ),
-    (
-        "fault",
-        &[
-            "drive",
-            "name",
-            "error-rate",
-            "every",
-            "status",
-            "op",
-            "range",
-            "latency",
-            "stuck",
-            "dead",
-            "volatile",
-            "fua",
-            "seed",
-        ],
-    ),
-];
 
 /// Most drives inside each other, as `fault` drives are.
 const NESTING_MAX: usize = 16;
 /// Characters of a spec that is nested too deep which its error shows.
 const SHOWN_CHARS: usize = 60;
 
-/// The key that may go without its name, if it comes first.
-fn main_key(driver: &str) -> Option<&'static str> {
-    (driver == "rbd").then_some("image")
-}
-
 #[doc = include_str!("spec.md")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// Which driver: `null`, `ram`, `model`, `file`, `nbd`, `rbd` or `fault`.
+    /// Name of its driver, one of [`drivers`].
     pub driver: String,
     /// Name of the controller that it hangs on, as the block layer knows it; not to be confused
     /// with the key `controller` of a `model` drive, which is part of the modelled hardware.
@@ -134,10 +47,7 @@ pub enum SpecError {
         what: String,
     },
     /// No such driver.
-    #[error(
-        "no driver `{driver}`{}; there are null, ram, model, file, nbd, rbd and fault",
-        hint(nearest)
-    )]
+    #[error("no driver `{driver}`{}; there are {}", hint(nearest), driver_list())]
     UnknownDriver {
         /// What was written.
         driver: String,
@@ -225,15 +135,26 @@ fn list(driver: &str) -> String {
     known_keys(driver).unwrap_or_default().join(", ")
 }
 
+fn driver_list() -> String {
+    let names: Vec<&str> = drivers().collect();
+    let (last, others) = names.split_last().expect("there are drivers");
+    format!("{} and {last}", others.join(", "))
+}
+
 /// The drivers that there are.
 pub fn drivers() -> impl Iterator<Item = &'static str> {
-    DRIVERS.iter().map(|(name, _)| *name)
+    crate::DRIVERS.iter().map(|row| row.name)
 }
 
 /// The keys of a driver; none if there is no such driver.
 #[must_use]
 pub fn known_keys(driver: &str) -> Option<&'static [&'static str]> {
-    DRIVERS.iter().find(|(name, _)| *name == driver).map(|(_, keys)| *keys)
+    crate::driver(driver).map(|row| row.keys)
+}
+
+/// The key of a driver that may go without its name, if it comes first.
+fn main_key(driver: &str) -> Option<&'static str> {
+    crate::driver(driver)?.main_key
 }
 
 impl Spec {
@@ -274,7 +195,7 @@ impl Spec {
         pairs: impl Iterator<Item = (String, String)>,
     ) -> Result<Spec, SpecError> {
         let Some(keys) = known_keys(driver) else {
-            let nearest = nearest(driver, DRIVERS.iter().map(|(name, _)| *name));
+            let nearest = nearest(driver, drivers());
             return Err(SpecError::UnknownDriver { driver: driver.into(), nearest });
         };
         let mut options: Vec<(String, String)> = Vec::new();
@@ -295,27 +216,45 @@ impl Spec {
     /// The file that it names, or that the drive inside it names; none if there is none.
     #[must_use]
     pub fn file(&self) -> Option<PathBuf> {
-        if let Some(path) = self.get("path") {
-            return Some(path.into());
-        }
-        self.get("drive").and_then(|inner| inner.parse::<Spec>().ok()?.file())
+        self.innermost().get("path").map(PathBuf::from)
+    }
+
+    /// The spec inside all others, which says where the data are.
+    #[must_use]
+    pub fn innermost(&self) -> Spec {
+        let inner = self.get("drive").and_then(|inner| inner.parse::<Spec>().ok());
+        inner.map_or_else(|| self.clone(), |inner| inner.innermost())
     }
 
     /// Whether the drive, or the one inside it, has queues that belong to I/O threads: those of
     /// other drives are run by any thread.
     #[must_use]
     pub fn is_run_by_owners(&self) -> bool {
-        let inner = || self.get("drive")?.parse::<Spec>().ok();
-        match self.driver.as_str() {
-            "file" | "nbd" | "rbd" => true,
-            _ => inner().is_some_and(|inner| inner.is_run_by_owners()),
+        let driver = crate::driver(&self.innermost().driver);
+        driver.is_some_and(|row| row.queues == QueueKind::OwnerOnly)
+    }
+
+    /// Puts its relative paths, and those of the drives inside it, into the folder `base`.
+    pub fn resolve_paths(&mut self, base: &Path) {
+        let path_keys = crate::driver(&self.driver).map_or(&[][..], |row| row.path_keys);
+        for (key, value) in &mut self.options {
+            if key == "drive"
+                && let Ok(mut inner) = value.parse::<Spec>()
+            {
+                inner.resolve_paths(base);
+                *value = inner.to_string();
+            } else if path_keys.contains(&key.as_str())
+                && let Some(path) = base.join(&*value).to_str()
+            {
+                *value = path.to_owned();
+            }
         }
     }
 
-    /// Gives a key a value, unless it has one.
+    /// Gives a key a value, unless it has one or the driver has no such key.
     pub fn set_default(&mut self, key: &'static str, value: &str) {
-        debug_assert!(known_keys(&self.driver).is_some_and(|keys| keys.contains(&key)));
-        if self.get(key).is_none() {
+        let is_known = known_keys(&self.driver).is_some_and(|keys| keys.contains(&key));
+        if is_known && self.get(key).is_none() {
             self.options.push((key.to_owned(), value.to_owned()));
         }
     }
@@ -325,15 +264,6 @@ impl Spec {
     pub fn get(&self, key: &str) -> Option<&str> {
         self.options.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
     }
-}
-
-/// The main key of a driver with a first piece that is no `key=value`.
-fn unnamed<'a>(
-    driver: &str,
-    before: &[(String, String)],
-    piece: &'a str,
-) -> Option<(&'a str, &'a str)> {
-    main_key(driver).filter(|_| before.is_empty() && !piece.is_empty()).map(|key| (key, piece))
 }
 
 impl FromStr for Spec {
@@ -368,7 +298,8 @@ impl Spec {
         };
         let mut pairs = Vec::new();
         for piece in pieces.into_iter().filter(|_| !rest.is_empty()) {
-            match piece.split_once('=').or_else(|| unnamed(driver, &pairs, piece)) {
+            let main_key = main_key(driver).filter(|_| pairs.is_empty() && !piece.is_empty());
+            match piece.split_once('=').or(main_key.map(|key| (key, piece))) {
                 Some((key, value)) if !key.is_empty() => {
                     pairs.push((key.trim().to_string(), unwrapped(value).to_string()));
                 }
@@ -462,45 +393,33 @@ mod tests {
         assert!(expected.to_string().contains("did you mean `path`?"));
     }
 
-    /// The first cells of a driver's table in the documentation, each `key=value`.
-    fn table(driver: &str) -> Vec<&'static str> {
-        let text = include_str!("spec.md");
-        let heading = format!("\n## `{driver}`\n");
-        let rest = &text[text.find(&heading).expect(driver) + heading.len()..];
-        let section = rest.split("\n## ").next().unwrap();
-        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
-        rows.map(|row| row.split_once('`').unwrap().0).collect()
-    }
-
     #[test]
-    fn the_keys_of_the_documentation_are_those_that_parse_and_their_values_are_taken() {
-        for driver in drivers() {
-            let rows = table(driver);
-            let keys: Vec<&str> = rows.iter().map(|row| row.split_once('=').unwrap().0).collect();
-            let mut known = known_keys(driver).unwrap().to_vec();
-            known.sort_unstable();
-            let mut documented = keys.clone();
-            documented.sort_unstable();
-            assert_eq!(documented, known, "{driver}");
-            // All keys together, but for the two that exclude each other.
-            for without in ["every=", "error-rate="] {
-                let is_taken = |row: &&str| {
-                    !row.starts_with(without) && (cfg!(feature = "tls") || !row.starts_with("tls-"))
-                };
-                let rows: Vec<&str> = rows.iter().copied().filter(is_taken).collect();
-                let mut text = format!("{driver}:{}", rows.join(","));
-                if !cfg!(feature = "tls") {
-                    text = text.replace("nbds:", "nbd:");
-                }
-                let spec: Spec = text.parse().unwrap();
-                assert_eq!(crate::check(&spec), Ok(()), "{spec}");
-            }
+    fn all_keys_of_a_driver_go_together() {
+        for text in [
+            "null:size=1g,delay=10us,queues=8,depth=64,block=4k",
+            "ram:size=1g,block=4k,depth=256",
+            "model:preset=850evo,size=1g,block=4k,queues=8,depth=64,data=ram,units=16,page=16k,\
+             read=80us,write=200us,latency=10us,read-command=1us,write-command=1us,\
+             read-bandwidth=540MB,write-bandwidth=520MB,buffer=256m,jitter=0.1,tail-share=0.01,\
+             tail=1ms,seed=7,controller=hba,controller-tags=32,controller-bandwidth=3GB,\
+             controller-command=150us",
+            "file:path=/x/d0,size=4g,grow=on,direct=auto,aio=auto,advice=normal,depth=128,lock=on,\
+             read-only=off",
+            "nbd:uri=nbd://host:10809/name,connections=4,depth=256,reconnect=60s,\
+             write-through=off,on-server-restart=flush-error,read-only=off",
+            "rbd:image=pool/image,conf=/etc/ceph/ceph.conf,cluster=ceph,id=admin,depth=128,lock=on,\
+             read-only=off,connect=60s,writethrough-until-flush=off",
+            "fault:drive=(ram:size=1g),name=bad,error-rate=0.01,status=eio,op=write,range=1m-2m,\
+             latency=5ms,stuck=off,dead=off,volatile=on,fua=off,seed=7",
+        ] {
+            let spec: Spec = text.parse().unwrap();
+            let keys: Vec<&str> = spec.options.iter().map(|(key, _)| key.as_str()).collect();
+            let known = known_keys(&spec.driver).unwrap().iter().copied();
+            // `every` goes without `error-rate`, and keys of TLS take another URI and a feature.
+            let known = known.filter(|key| *key != "every" && !key.starts_with("tls-"));
+            assert_eq!(keys, known.collect::<Vec<_>>());
+            assert_eq!(crate::check(&spec), Ok(()), "{spec}");
         }
-        for preset in crate::model_presets() {
-            assert!(include_str!("spec.md").contains(&format!("`{}`", preset.name)));
-        }
-        let headings = include_str!("spec.md").matches("\n## `").count();
-        assert_eq!(headings, drivers().count());
     }
 
     #[test]
@@ -550,5 +469,25 @@ mod tests {
         ] {
             assert!(matches!(error(text), SpecError::Syntax { .. }), "{text}");
         }
+    }
+
+    #[test]
+    fn relative_paths_are_put_into_the_folder_and_absolute_ones_stay() {
+        for (text, base, expected) in [
+            ("file:path=d0,size=1g", "conf", "file:path=conf/d0,size=1g"),
+            ("file:path=/x/d0", "conf", "file:path=/x/d0"),
+            ("file:path=d0", "", "file:path=d0"),
+            ("null:size=1g", "conf", "null:size=1g"),
+            ("rbd:pool/image,conf=far.conf", "conf", "rbd:pool/image,conf=conf/far.conf"),
+            ("nbd:uri=u,tls-ca=a,tls-key=/k", "c", "nbd:uri=u,tls-ca=c/a,tls-key=/k"),
+            ("fault:drive=(file:path=d0),every=9", "c", "fault:drive=file:path=c/d0,every=9"),
+        ] {
+            let mut spec: Spec = text.parse().unwrap();
+            spec.resolve_paths(Path::new(base));
+            assert_eq!(spec.to_string(), expected);
+        }
+        let nested: Spec = "fault:drive=(fault:drive=(file:path=d0,size=1g))".parse().unwrap();
+        assert_eq!(nested.file(), Some("d0".into()));
+        assert_eq!("null".parse::<Spec>().unwrap().file(), None);
     }
 }

@@ -38,19 +38,28 @@ pub fn of(tree: &Tree) -> String {
     listing.lines.iter().map(line).collect()
 }
 
-/// All `impl` blocks by the type that they are for.
+/// All `impl` blocks by the type that they are for, but for those of the crate's private traits.
 fn impls(tree: &Tree) -> BTreeMap<Target, Vec<&ItemImpl>> {
     let mut found: BTreeMap<Target, Vec<&ItemImpl>> = BTreeMap::new();
     for (module, items) in tree.modules() {
         for item in items {
             let Item::Impl(block) = item else { continue };
             let target = path_of(&block.self_ty).and_then(|path| tree.resolve(module, &path));
-            if let Some(target) = target.filter(|_| !is_test(&block.attrs)) {
+            let is_listed = !is_test(&block.attrs) && !is_of_private_trait(tree, module, block);
+            if let Some(target) = target.filter(|_| is_listed) {
                 found.entry(target).or_default().push(block);
             }
         }
     }
     found
+}
+
+fn is_of_private_trait(tree: &Tree, module: &str, block: &ItemImpl) -> bool {
+    let path = block.trait_.as_ref().and_then(|(path, _)| tree.resolve(module, &names(path)));
+    let Some(Target::Item(module, name)) = path else { return false };
+    tree.items(&module).iter().any(|item| {
+        matches!(item, Item::Trait(of) if of.ident == name && !is_public(&of.vis, &of.attrs))
+    })
 }
 
 struct Listing<'a> {
@@ -288,12 +297,14 @@ fn one_line(text: &str) -> String {
 /// The path of a type, without references to it and arguments.
 fn path_of(of: &Type) -> Option<Vec<String>> {
     match of {
-        Type::Path(path) => {
-            Some(path.path.segments.iter().map(|segment| segment.ident.to_string()).collect())
-        }
+        Type::Path(path) => Some(names(&path.path)),
         Type::Reference(inner) => path_of(&inner.elem),
         _ => None,
     }
+}
+
+fn names(path: &syn::Path) -> Vec<String> {
+    path.segments.iter().map(|segment| segment.ident.to_string()).collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use millrace_drives::{Spec, SpecError};
 
 use super::document::{Key, Section, Value, key};
 use super::key_lines::KeyLines;
-use super::paths;
 use super::words::{self, SECOND_NS};
 
 /// Advice about the former key `stack`.
@@ -87,7 +86,7 @@ pub fn read(
         return None;
     };
     check_values(&spec, &section);
-    paths::resolve(&mut spec, document.base);
+    spec.resolve_paths(document.base);
     name_controller(&mut spec, draft.controller, &section);
     let lines = section.finish();
     Some((DriveConfig { name: name?, spec, options: draft.options }, lines))

@@ -192,6 +192,10 @@ fn defaults_of_drivers_are_those_of_the_document() {
         let mut rows = rows(&format!("### `{driver}`")).into_iter();
         rows.find(|row| row.keys == [key]).map(|row| row.default.trim_matches('`')).expect(key)
     };
+    let presets = rows("### `model`").into_iter().find(|row| row.keys == ["preset"]).unwrap();
+    for preset in millrace_drives::model_presets() {
+        assert!(presets.values.contains(&format!("`{}`", preset.name)));
+    }
     let null = millrace_drives::NullDriver::default();
     assert_eq!(default_of("null", "size"), size_text(null.size_bytes));
     assert_eq!(default_of("null", "depth"), null.depth.to_string());

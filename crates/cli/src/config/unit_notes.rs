@@ -3,20 +3,13 @@
 //! Called by check.rs. Bandwidths with k, m or g were powers of 1000, sizes with kB, MB or GB
 //! powers of 1024. To be deleted, with its line in check.rs, once a release has had it.
 
-use millrace_drives::Spec;
-
 use super::plan::LocatedDrive;
 use super::words::{bytes_for_people, rate_bytes_per_s, size};
 
 /// Adds a note for each such value.
 pub fn add(file: &str, drives: &[LocatedDrive], warnings: &mut Vec<String>) {
     for (drive, lines) in drives {
-        let mut spec = drive.spec.clone();
-        let inner = |spec: &Spec| spec.get("drive").and_then(|inner| inner.parse::<Spec>().ok());
-        while let Some(inner) = inner(&spec) {
-            spec = inner;
-        }
-        for (key, value) in &spec.options {
+        for (key, value) in &drive.spec.innermost().options {
             let line = lines.first(&["drive", key]).unwrap_or(lines.line);
             let note = note(key, value).map(|note| format!("{file}:{line}: note: {note}"));
             warnings.extend(note);

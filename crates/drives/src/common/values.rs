@@ -2,7 +2,7 @@
 //! by `units.rs`.
 //!
 //! Pure functions; `None` says that the text is no such value, and the caller knows the key to name
-//! in its error. Called by `spec.rs` and `open.rs`.
+//! in its error. Called by `spec.rs` and drivers.
 
 use super::units::size_bytes;
 

@@ -28,12 +28,14 @@ use crate::common::measurement::Measured;
 use crate::common::place::{Place, file_identity};
 use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
 use crate::common::units::size_text;
+use crate::open::{DriveSettings, OpenOptions as DriveOptions, Opened};
+use crate::spec::SpecError;
 
 /// Bytes of the shared zeroes.
 const ZEROES_BYTES: usize = 64 << 10;
 
 /// See [`FileDriver::open`].
-pub(crate) fn open(config: FileConfig) -> Result<FileDriver, Error> {
+pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let mut notes = Vec::new();
     check_engine(&config, &mut notes)?;
     let (file, direct, made) = open_file(&config)?;
@@ -123,33 +125,38 @@ fn check_engine(config: &FileConfig, notes: &mut Vec<String>) -> Result<(), Erro
     Ok(())
 }
 
-/// The place of a file drive, which is known before the file is made; none if no file can be there.
-pub(crate) fn place_of(config: &FileConfig) -> Option<Place> {
-    let identity = file_identity(&config.path)?;
-    Some(Place { identity, read_only: config.read_only })
-}
-
-/// What a drive in a file is without opening it for use: its size, block and remarks.
-///
-/// # Errors
-/// If there is no such file and no size to make it with, or it cannot be looked at.
-pub(crate) fn measure(config: &FileConfig) -> Result<Measured, Error> {
-    let path = &config.path;
-    let place = place_of(config);
-    if let (Some(size_bytes), false) = (config.size_bytes, path.exists()) {
-        return Ok(Measured { place, ..Measured::plain(size_bytes, 512) });
+impl DriveSettings for FileConfig {
+    fn open(self: Box<Self>, io_threads: u16, options: &DriveOptions) -> Result<Opened, SpecError> {
+        let DriveOptions { cancel, file_at: opened_at } = options.clone();
+        let file = open(FileConfig { io_threads, cancel, opened_at, ..*self })?;
+        let (notes, warnings) = (file.notes().to_vec(), file.warnings().to_vec());
+        let identity = Some(file.identity());
+        Ok(Opened { notes, warnings, identity, ..Opened::plain(file) })
     }
-    refuse_other_kinds(path)?;
-    let open = |flags: i32| open_store(path, OpenOptions::new().read(true), flags);
-    let file = open(0).map_err(|error| open_error(config, &error))?;
-    let geometry = probe::geometry(&file).map_err(|error| system(path, "stat", &error))?;
-    let mut notes = Vec::new();
-    let size_bytes = size_of(&geometry, config, &mut notes)?;
-    let direct = if config.direct == Direct::Off { None } else { open(libc::O_DIRECT).ok() };
-    let align = direct.and_then(|file| probe::direct_align(&file));
-    let block_bytes = geometry.logical.max(align.map_or(0, |align| align.offset));
-    let warnings = format::note(config, geometry.size_bytes).into_iter().collect();
-    Ok(Measured { size_bytes, block_bytes, notes, warnings, place })
+
+    fn measure(&self) -> Result<Measured, SpecError> {
+        let path = &self.path;
+        let place = self.file_place();
+        if let (Some(size_bytes), false) = (self.size_bytes, path.exists()) {
+            return Ok(Measured { place, ..Measured::plain(size_bytes, 512) });
+        }
+        refuse_other_kinds(path)?;
+        let open = |flags: i32| open_store(path, OpenOptions::new().read(true), flags);
+        let file = open(0).map_err(|error| open_error(self, &error))?;
+        let geometry = probe::geometry(&file).map_err(|error| system(path, "stat", &error))?;
+        let mut notes = Vec::new();
+        let size_bytes = size_of(&geometry, self, &mut notes)?;
+        let direct = if self.direct == Direct::Off { None } else { open(libc::O_DIRECT).ok() };
+        let align = direct.and_then(|file| probe::direct_align(&file));
+        let block_bytes = geometry.logical.max(align.map_or(0, |align| align.offset));
+        let warnings = format::note(self, geometry.size_bytes).into_iter().collect();
+        Ok(Measured { size_bytes, block_bytes, notes, warnings, place })
+    }
+
+    fn file_place(&self) -> Option<Place> {
+        let identity = file_identity(&self.path)?;
+        Some(Place { identity, read_only: self.read_only })
+    }
 }
 
 /// Opening a pipe or a tape would already do something.

@@ -1,15 +1,70 @@
 //! From the spec of a modelled drive to its settings.
 //!
-//! A preset, or the defaults, and keys that override it one by one. Called by `open`. Errors are
+//! A preset, or the defaults, and keys that override it one by one. Called by `open` and
+//! `open_on`. Errors are
 //! those of every driver's keys; an unknown preset names the nearest known one.
 
+use millrace_block::{Error, ErrorKind, QueueKind};
+
+use super::ModelDriver;
 use super::config::{ModelConfig, ModelContents, ModelTiming};
 use super::controller::{ControllerOptions, ModelController};
 use super::preset::{ModelPreset, model_presets};
 use super::service_times::UsualTimes;
+use crate::common::measurement::Measured;
 use crate::common::units::{rate_bytes_per_s, size_bytes};
 use crate::common::words::nearest;
+use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
+
+/// The driver's row.
+pub(crate) const ROW: DriverRow = DriverRow {
+    name: "model",
+    keys: &[
+        "preset",
+        "size",
+        "block",
+        "queues",
+        "depth",
+        "data",
+        "units",
+        "page",
+        "read",
+        "write",
+        "latency",
+        "read-command",
+        "write-command",
+        "read-bandwidth",
+        "write-bandwidth",
+        "buffer",
+        "jitter",
+        "tail-share",
+        "tail",
+        "seed",
+        "controller",
+        "controller-tags",
+        "controller-bandwidth",
+        "controller-command",
+    ],
+    main_key: None,
+    path_keys: &[],
+    queues: QueueKind::AnyThread,
+    settings: |spec| {
+        let config = config_of(spec)?;
+        config.validate().map_err(|text| Error::new(ErrorKind::InvalidSetting, text))?;
+        Ok(Box::new(config))
+    },
+};
+
+impl DriveSettings for ModelConfig {
+    fn open(self: Box<Self>, _: u16, _: &OpenOptions) -> Result<Opened, SpecError> {
+        Ok(Opened::plain(ModelDriver::new(*self)?))
+    }
+
+    fn measure(&self) -> Result<Measured, SpecError> {
+        Ok(Measured::plain(self.size_bytes, self.block_size))
+    }
+}
 
 /// The settings that a spec asks for.
 pub(crate) fn config_of(spec: &Spec) -> Result<ModelConfig, SpecError> {

@@ -1,18 +1,40 @@
-//! From a spec to the settings of an NBD drive.
+//! From a spec to the settings of an NBD drive, and the driver's row.
 //!
-//! Called by `open.rs`; reads no file and asks no server. An error names key and value.
+//! Called by `crate::open`; reads no file and asks no server. An error names key and value.
+
+use millrace_block::QueueKind;
 
 use super::{CONNECTIONS_MAX, NbdConfig, NbdTls, OnServerRestart, TlsIdentity, secure};
+use crate::open::DriverRow;
 use crate::spec::{Spec, SpecError};
+
+/// The driver's row.
+pub(crate) const ROW: DriverRow = DriverRow {
+    name: "nbd",
+    keys: &[
+        "uri",
+        "connections",
+        "depth",
+        "reconnect",
+        "write-through",
+        "on-server-restart",
+        "read-only",
+        "tls-ca",
+        "tls-certificate",
+        "tls-key",
+        "tls-hostname",
+    ],
+    main_key: None,
+    path_keys: &["tls-ca", "tls-certificate", "tls-key"],
+    queues: QueueKind::OwnerOnly,
+    settings: |spec| Ok(Box::new(config_of(spec)?)),
+};
 
 /// The key of `OnServerRestart`.
 const ON_SERVER_RESTART: &str = "on-server-restart";
 
 /// The settings of a spec, all values checked.
-///
-/// # Errors
-/// A value that makes no sense, or a key that is missing.
-pub(crate) fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
+fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
     let Some(text) = spec.get("uri") else { return Err(spec.missing("uri")) };
     // What the protocol crate calls a URI has no TLS: that is this drive's affair.
     let (plain, secure) = match text.strip_prefix("nbds") {

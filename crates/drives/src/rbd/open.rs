@@ -106,16 +106,8 @@ pub(super) fn open_by(
     Ok(RbdDriver { config, shared, control, map: Map::default(), learned, warnings })
 }
 
-/// What a drive in an image is without opening it for use.
-///
-/// # Errors
-/// As opening, but nothing is waited for: a lock that another client has now is one, unless that
-/// is a drive of this process.
-pub(crate) fn measure(config: &RbdConfig) -> Result<Measured, Error> {
-    measure_by(library::functions()?, config)
-}
-
-/// Looks at an image with these functions.
+/// What a drive in an image is without opening it for use, by these functions. Nothing is waited
+/// for: a lock that another client has now is an error, unless that is a drive of this process.
 pub(super) fn measure_by(
     functions: &'static library::Functions,
     config: &RbdConfig,

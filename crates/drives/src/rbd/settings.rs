@@ -1,13 +1,51 @@
-//! From the spec of a Ceph drive to its settings.
+//! From the spec of a Ceph drive to its settings, and the driver's row.
 //!
 //! Checks every value; only opening tells whether there is such an image. Called by `crate::open`.
 
-use super::RbdConfig;
+use millrace_block::QueueKind;
+
 use super::name::{FORM, ImageName};
+use super::open::measure_by;
+use super::{RbdConfig, RbdDriver, library};
+use crate::common::measurement::Measured;
+use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
+/// The driver's row.
+pub(crate) const ROW: DriverRow = DriverRow {
+    name: "rbd",
+    keys: &[
+        "image",
+        "conf",
+        "cluster",
+        "id",
+        "depth",
+        "lock",
+        "read-only",
+        "connect",
+        "writethrough-until-flush",
+    ],
+    main_key: Some("image"),
+    path_keys: &["conf"],
+    queues: QueueKind::OwnerOnly,
+    settings: |spec| Ok(Box::new(config_of(spec)?)),
+};
+
+impl DriveSettings for RbdConfig {
+    fn open(self: Box<Self>, io_threads: u16, options: &OpenOptions) -> Result<Opened, SpecError> {
+        let cancel = options.cancel.clone();
+        let image = RbdDriver::open(RbdConfig { io_threads, cancel, ..*self })?;
+        let (warnings, identity) = (image.warnings().to_vec(), Some(image.identity()));
+        Ok(Opened { warnings, identity, ..Opened::plain(image) })
+    }
+
+    fn measure(&self) -> Result<Measured, SpecError> {
+        Ok(measure_by(library::functions()?, self)?)
+    }
+}
+
 /// The settings that a spec asks for.
-pub(crate) fn config_of(spec: &Spec) -> Result<RbdConfig, SpecError> {
+fn config_of(spec: &Spec) -> Result<RbdConfig, SpecError> {
     let default = RbdConfig::default();
     let image = spec.value("image", |text| text.parse::<ImageName>().ok(), FORM)?;
     let Some(image) = image else { return Err(spec.missing("image")) };

@@ -1,7 +1,7 @@
 //! Values of a spec's keys: parsed, checked, and refused with the driver, the key and a hint.
 //!
 //! Kinds of values that several drivers have; `None` stands for a key that the spec does not give.
-//! Called by open.rs and by drivers that read their own keys.
+//! Called by drivers, which read their own keys.
 
 use super::{Spec, SpecError};
 use crate::common::units::{size_bytes, time_ns};

@@ -97,14 +97,14 @@ pub fn check_vhost(socket: &Path, writer: &str) -> Result<(), BenchError> {
 /// # Errors
 /// If it is elsewhere and cannot be asked. Mistakes in the spec are left to the opening.
 pub fn contents_of(spec: &Spec) -> Result<DiskContents, BenchError> {
+    let spec = &spec.innermost();
     if spec.get("read-only").is_some_and(|value| value != "off" && value != "false") {
         return Ok(DiskContents::Empty);
     }
-    match (spec.driver.as_str(), spec.get("path"), spec.get("drive").map(str::parse::<Spec>)) {
-        ("file", Some(path), _) => Ok(contents_of_file(Path::new(path))),
-        ("nbd" | "rbd", ..) => contents_elsewhere(spec),
-        ("fault", _, Some(Ok(inner))) => contents_of(&inner),
-        _ => Ok(DiskContents::Empty),
+    match (spec.file(), spec.is_run_by_owners()) {
+        (Some(path), _) => Ok(contents_of_file(&path)),
+        (None, true) => contents_elsewhere(spec),
+        (None, false) => Ok(DiskContents::Empty),
     }
 }
 

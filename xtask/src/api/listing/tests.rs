@@ -11,7 +11,8 @@ fn listing(files: &[(&str, &str)]) -> String {
 fn a_type_has_its_public_fields_methods_and_traits() {
     let text = "/// A.\n#[derive(Debug, Clone)]\n#[non_exhaustive]\npub struct A<T: Send> { pub x: u8, y: T }\n\
                 impl<T: Send> A<T> {\n    pub fn f(\n        &self, // why\n        mut n: u32,\n    ) -> u8 { 0 }\n    fn g() {}\n}\n\
-                impl<T: Send> Drop for A<T> { fn drop(&mut self) {} }\nstruct B;";
+                impl<T: Send> Drop for A<T> { fn drop(&mut self) {} }\nstruct B;\n\
+                trait Private {}\nimpl<T: Send> Private for A<T> {}";
     let expected = "A: struct A<T: Send> #[non_exhaustive]\n\
                     A: field x: u8\n\
                     A: fn f(&self, n: u32) -> u8 in impl<T: Send> A<T>\n\

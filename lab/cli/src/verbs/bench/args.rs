@@ -462,9 +462,7 @@ impl TargetArgs {
         }
         let parse = |text: &String| {
             let mut drive: Spec = text.parse().with_context(|| format!("--drive {text}"))?;
-            if drive.driver == "rbd" {
-                drive.set_default("writethrough-until-flush", "off");
-            }
+            drive.set_default("writethrough-until-flush", "off");
             Ok(drive)
         };
         self.drive.iter().map(parse).collect()

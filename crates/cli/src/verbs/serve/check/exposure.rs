@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use millrace::{DriveConfig, Listen, SocketAccess, Spec, TlsConfig, VhostSocket};
 use millrace_exports::nbd::handed_over_address;
 
-use super::probe::innermost;
 use super::view_sockets;
 use crate::config::{KeyLines, ListenerPlan, Place, Problems, ServePlan};
 
@@ -225,7 +224,7 @@ fn of_keys(plan: &ServePlan) -> Vec<Warning> {
 
 /// Files with keys that a drive uses: of TLS, or of its user of a Ceph cluster.
 fn keys_of_drive(drive: &DriveConfig, lines: &KeyLines) -> Vec<(&'static str, PathBuf, usize)> {
-    let spec = innermost(&drive.spec);
+    let spec = drive.spec.innermost();
     let tls = spec.get("tls-key").map(|path| ("tls-key", path.into(), lines.at("tls-key")));
     let keyrings = match spec.driver.as_str() {
         "rbd" => keyrings(&spec),

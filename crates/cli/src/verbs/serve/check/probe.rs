@@ -90,7 +90,7 @@ pub fn socket(path: &Path, patience: Patience) -> Option<String> {
 /// Reason why the file of a drive cannot be opened, or made, as its spec says; none if nothing
 /// speaks against it, or if the drive has no file.
 pub fn drive(spec: &Spec, patience: Patience) -> Option<String> {
-    let spec = &innermost(spec);
+    let spec = &spec.innermost();
     let path = Path::new(spec.get("path")?);
     let shown = path.display();
     let read_only = switch(spec, "read-only").unwrap_or(false);
@@ -152,7 +152,7 @@ pub fn unreadable(path: &Path) -> Option<String> {
 /// The thing that the opening of a drive may wait for, in words: another process that has locked
 /// its file, or the cluster of its image.
 pub fn awaited(spec: &Spec) -> Option<String> {
-    let spec = &innermost(spec);
+    let spec = &spec.innermost();
     if let Some(image) = spec.get("image") {
         return Some(format!(
             "for the Ceph cluster, or for the client that has the lock of {image}"
@@ -188,12 +188,6 @@ fn unmakeable(path: &Path, size_bytes: u64) -> Option<String> {
             "{shown}: size={asked}: more than its file system takes in one file; lower the size"
         )
     })
-}
-
-/// The spec that names a file: a drive around another has that one's spec at its key `drive`.
-pub fn innermost(spec: &Spec) -> Spec {
-    let inner = spec.get("drive").and_then(|inner| inner.parse::<Spec>().ok());
-    inner.map_or_else(|| spec.clone(), |inner| innermost(&inner))
 }
 
 /// Value of a switch of a file drive; none where the spec does not give it.

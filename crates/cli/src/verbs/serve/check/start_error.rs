@@ -6,7 +6,6 @@ use millrace::{Part, SetupError, StartError};
 use millrace_console::reasons;
 use millrace_drives::SpecError;
 
-use super::probe::innermost;
 use crate::config::{Place, Problems, ServePlan};
 
 /// An error at the line of what it is about.
@@ -93,7 +92,7 @@ fn same_file(plan: &ServePlan, number: usize, other: usize) -> String {
             format!("{spec}: this keeps its data where another one does; name one of them")
         }
         _ => {
-            let (store, one) = match innermost(&drive.spec).driver.as_str() {
+            let (store, one) = match drive.spec.innermost().driver.as_str() {
                 "file" => ("file", "a file"),
                 "rbd" => ("image", "an image"),
                 _ => ("export", "one"),

@@ -227,9 +227,8 @@ fn is_of_driver(text: &str) -> bool {
 
 /// The drive of a spec; an image has the name that it has in its pool.
 fn drive(mut spec: Spec, args: &ImageArgs) -> Image {
-    let keys = millrace_drives::known_keys(&spec.driver).unwrap_or_default();
-    if args.read_only && keys.contains(&"read-only") && spec.get("read-only").is_none() {
-        spec.options.push(("read-only".to_owned(), "on".to_owned()));
+    if args.read_only {
+        spec.set_default("read-only", "on");
     }
     let image = spec.get("image").and_then(|image| image.split(['/', '@']).next_back());
     let name = image.unwrap_or(&spec.driver).to_owned();

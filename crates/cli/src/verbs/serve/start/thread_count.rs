@@ -13,7 +13,6 @@ use millrace_machine::{Native, thread_limits};
 use millrace_reactor::{Backend, Config, POOL_THREADS_KEPT, Reactor};
 
 use crate::config::ServePlan;
-use crate::verbs::serve::check::probe;
 
 /// Threads that run by then: the first one, that of signals, and the writers of both outputs.
 const RUNNING: usize = 4;
@@ -102,18 +101,18 @@ fn needed(plan: &ServePlan, opened: &Opened) -> ThreadCount {
 
 /// True for drives in files whose I/O the I/O threads do not do by themselves.
 fn is_file(drive: &DriveConfig) -> bool {
-    let inner = probe::innermost(&drive.spec);
+    let inner = drive.spec.innermost();
     inner.driver == "file" && inner.get("aio") != Some("inline")
 }
 
 /// True for drives whose I/O a ring carries, where there is io_uring.
 fn on_ring(drive: &DriveConfig) -> bool {
-    is_file(drive) && probe::innermost(&drive.spec).get("aio") != Some("threads")
+    is_file(drive) && drive.spec.innermost().get("aio") != Some("threads")
 }
 
 /// True for drives of whose I/O threads of the process do some also where there is io_uring.
 fn on_threads(drive: &DriveConfig) -> bool {
-    let inner = probe::innermost(&drive.spec);
+    let inner = drive.spec.innermost();
     let is_block = || {
         use std::os::unix::fs::FileTypeExt;
         let path = inner.file().and_then(|path| std::fs::metadata(path).ok());

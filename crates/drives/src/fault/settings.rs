@@ -1,0 +1,156 @@
+//! From the spec of a fault drive to its settings, and the driver's row.
+//!
+//! Reads the settings of the drive inside, too; opens nothing. Called by `crate::open`. An error
+//! names key and value.
+
+use std::str::FromStr;
+
+use millrace_block::{Op, QueueKind, Status};
+
+use super::{Chance, Effect, FaultCache, FaultConfig, FaultDriver, FaultRule};
+use crate::common::measurement::Measured;
+use crate::common::place::Place;
+use crate::common::values::byte_range;
+use crate::open::{self, DriveSettings, DriverRow, OpenOptions, Opened};
+use crate::spec::{Spec, SpecError};
+
+/// The driver's row.
+pub(crate) const ROW: DriverRow = DriverRow {
+    name: "fault",
+    keys: &[
+        "drive",
+        "name",
+        "error-rate",
+        "every",
+        "status",
+        "op",
+        "range",
+        "latency",
+        "stuck",
+        "dead",
+        "volatile",
+        "fua",
+        "seed",
+    ],
+    main_key: None,
+    path_keys: &[],
+    queues: QueueKind::AnyThread,
+    settings: |spec| Ok(Box::new(settings_of(spec)?)),
+};
+
+/// Settings of a fault drive and of the one inside it.
+struct FaultSettings {
+    config: FaultConfig,
+    dead: bool,
+    inner: Box<dyn DriveSettings>,
+}
+
+impl DriveSettings for FaultSettings {
+    fn open(self: Box<Self>, io_threads: u16, options: &OpenOptions) -> Result<Opened, SpecError> {
+        let opened = self.inner.open(io_threads, options)?;
+        let fault = FaultDriver::new(opened.driver, self.config)?;
+        let control = fault.control();
+        if self.dead {
+            control.die_now();
+        }
+        Ok(Opened { driver: Box::new(fault), fault: Some(control), ..opened })
+    }
+
+    fn measure(&self) -> Result<Measured, SpecError> {
+        self.inner.measure()
+    }
+
+    fn file_place(&self) -> Option<Place> {
+        self.inner.file_place()
+    }
+}
+
+fn settings_of(spec: &Spec) -> Result<FaultSettings, SpecError> {
+    let Some(drive) = spec.get("drive") else { return Err(spec.missing("drive")) };
+    let config = fault_config(spec)?;
+    let dead = spec.switch("dead")? == Some(true);
+    let form = "write the other drive's spec in parentheses, as in drive=(ram:size=1g)";
+    let inner = Spec::from_str(drive);
+    let inner = inner.map_err(|error| spec.invalid("drive", &format!("{error}; {form}")))?;
+    if let Some(name) = &inner.controller {
+        let expected = format!("name its controller outside, as in fault@{name}:...");
+        return Err(spec.invalid("drive", &expected));
+    }
+    Ok(FaultSettings { config, dead, inner: open::settings_of(&inner)? })
+}
+
+fn fault_config(spec: &Spec) -> Result<FaultConfig, SpecError> {
+    let cache = match (spec.switch("volatile")?, spec.switch("fua")?) {
+        (Some(true), Some(false)) => FaultCache::VolatileWithoutFua,
+        (Some(true), _) => FaultCache::Volatile,
+        (_, Some(_)) => return Err(spec.invalid("fua", "it goes with volatile=on")),
+        _ => FaultCache::Inner,
+    };
+    let seed = spec.value("seed", |text| text.parse::<u64>().ok(), "write a number")?;
+    Ok(FaultConfig {
+        name: spec.get("name").map_or_else(|| spec.to_string(), String::from),
+        rules: fault_rules(spec)?,
+        cache,
+        seed: seed.unwrap_or(0),
+    })
+}
+
+fn fault_rules(spec: &Spec) -> Result<Vec<FaultRule>, SpecError> {
+    let chance = match (spec.get("error-rate").is_some(), spec.get("every").is_some()) {
+        (true, true) => return Err(spec.invalid("every", "give either error-rate or every")),
+        (true, false) => {
+            let rate = |text: &str| text.parse().ok().filter(|rate| (0.0..=1.0).contains(rate));
+            spec.value("error-rate", rate, "write a number from 0 to 1")?.map(Chance::Rate)
+        }
+        _ => spec.number("every", u64::MAX)?.map(Chance::Every),
+    };
+    let status = spec.value("status", status_of, "write eio, enospc or timeout")?;
+    let op = spec.value("op", op_of, "write read, write, flush, discard, write-zeroes or any")?;
+    let range = spec.value("range", byte_range, "write START-END in bytes, as in 1m-2m")?;
+    let rule = |effect, chance| FaultRule {
+        op: op.flatten(),
+        sectors: range.clone().map(|bytes| bytes.start >> 9..bytes.end.div_ceil(512)),
+        chance,
+        effect,
+    };
+    let mut rules = Vec::new();
+    if chance.is_some() || status.is_some() {
+        let effect = Effect::Fail(status.unwrap_or(Status::IoError));
+        rules.push(rule(effect, chance.unwrap_or(Chance::Always)));
+    }
+    if let Some(delay_ns) = spec.time("latency")? {
+        rules.push(rule(Effect::Delay(delay_ns), Chance::Always));
+    }
+    if spec.switch("stuck")? == Some(true) {
+        rules.push(rule(Effect::Stick, Chance::Always));
+    }
+    if let Some(key) = ["range", "op"].into_iter().find(|key| spec.get(key).is_some())
+        && rules.is_empty()
+    {
+        let text = "it says which I/Os have a fault, but not the fault; add status, error-rate, \
+                    every, latency or stuck";
+        return Err(spec.invalid(key, text));
+    }
+    Ok(rules)
+}
+
+fn status_of(text: &str) -> Option<Status> {
+    match text {
+        "eio" => Some(Status::IoError),
+        "enospc" => Some(Status::NoSpace),
+        "timeout" => Some(Status::TimedOut),
+        _ => None,
+    }
+}
+
+fn op_of(text: &str) -> Option<Option<Op>> {
+    match text {
+        "any" => Some(None),
+        "read" => Some(Some(Op::Read)),
+        "write" => Some(Some(Op::Write)),
+        "flush" => Some(Some(Op::Flush)),
+        "discard" => Some(Some(Op::Discard)),
+        "write-zeroes" => Some(Some(Op::WriteZeroes)),
+        _ => None,
+    }
+}

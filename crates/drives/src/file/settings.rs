@@ -1,0 +1,62 @@
+//! From the spec of a file drive to its settings, and the driver's row.
+//!
+//! Opens nothing. Called by `crate::open`. An error names key and value.
+
+use millrace_block::QueueKind;
+
+use super::{Advice, Aio, Direct, FileConfig};
+use crate::common::values::switch;
+use crate::open::DriverRow;
+use crate::spec::{Spec, SpecError};
+
+/// The driver's row.
+pub(crate) const ROW: DriverRow = DriverRow {
+    name: "file",
+    keys: &["path", "size", "grow", "direct", "aio", "advice", "depth", "lock", "read-only"],
+    main_key: None,
+    path_keys: &["path"],
+    queues: QueueKind::OwnerOnly,
+    settings: |spec| Ok(Box::new(settings_of(spec)?)),
+};
+
+fn settings_of(spec: &Spec) -> Result<FileConfig, SpecError> {
+    let default = FileConfig::default();
+    let Some(path) = spec.get("path") else { return Err(spec.missing("path")) };
+    if path.is_empty() {
+        return Err(spec.invalid("path", "write the path of a file or block device"));
+    }
+    let direct = |text: &str| match text {
+        "auto" => Some(Direct::Auto),
+        text => switch(text).map(|on| if on { Direct::On } else { Direct::Off }),
+    };
+    let aio = |text: &str| match text {
+        "auto" => Some(Aio::Auto),
+        "uring" => Some(Aio::Uring),
+        "threads" => Some(Aio::Threads),
+        "inline" => Some(Aio::Inline),
+        _ => None,
+    };
+    let advice = |text: &str| match text {
+        "normal" => Some(Advice::Normal),
+        "random" => Some(Advice::Random),
+        "sequential" => Some(Advice::Sequential),
+        _ => None,
+    };
+    let advice = spec.value("advice", advice, "write normal, random or sequential")?;
+    let config = FileConfig {
+        path: path.into(),
+        size_bytes: spec.size("size")?,
+        grow: spec.switch("grow")?.unwrap_or(default.grow),
+        direct: spec.value("direct", direct, "write on, off or auto")?.unwrap_or_default(),
+        aio: spec.value("aio", aio, "write uring, threads, inline or auto")?.unwrap_or_default(),
+        advice: advice.unwrap_or_default(),
+        depth: spec.depth()?.unwrap_or(default.depth),
+        lock: spec.switch("lock")?.unwrap_or(default.lock),
+        read_only: spec.switch("read-only")?.unwrap_or(default.read_only),
+        ..default
+    };
+    if config.grow && config.size_bytes.is_none() {
+        return Err(spec.invalid("grow", "it goes with size="));
+    }
+    Ok(config)
+}

@@ -1,0 +1,30 @@
+//! `open_on`: drives that need no operating system, on any machine.
+//!
+//! The settings are those of the drivers' rows. A row cannot be generic over the machine, so a
+//! driver that is stands here by name. Called by simulated runs.
+
+use millrace_block::{Driver, Error, ErrorKind};
+use millrace_machine::Machine;
+
+use crate::model::{self, ModelDriver};
+use crate::null;
+use crate::ram::{self, RamDriver};
+use crate::spec::{Spec, SpecError};
+
+/// Opens the drive of a spec on any machine: `null`, `ram` or `model`, which need no operating
+/// system.
+///
+/// # Errors
+/// As [`crate::open`]; `Open` with `InvalidSetting` for other drivers.
+pub fn open_on<M: Machine>(spec: &Spec) -> Result<Box<dyn Driver<M>>, SpecError> {
+    let spec = &Spec::from_pairs(&spec.driver, spec.options.iter().cloned())?;
+    match spec.driver.as_str() {
+        "null" => Ok(Box::new(null::settings_of(spec)?)),
+        "ram" => Ok(Box::new(RamDriver::new(ram::settings_of(spec)?)?)),
+        "model" => Ok(Box::new(ModelDriver::new(model::config_of(spec)?)?)),
+        other => {
+            let text = format!("drive {other} runs on this machine only; use null, ram or model");
+            Err(Error::new(ErrorKind::InvalidSetting, text).into())
+        }
+    }
+}
