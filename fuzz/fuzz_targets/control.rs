@@ -10,32 +10,83 @@
 
 #![no_main]
 
+#[path = "../../crates/cli/src/views/history.rs"]
+#[allow(dead_code)]
+mod history;
 #[path = "../../crates/cli/src/views/http.rs"]
 mod http;
 #[path = "../../crates/cli/src/views/protocol.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, unfulfilled_lint_expectations)]
 mod protocol;
 
+/// Verbs as the daemon has them, with answers of any kind.
+mod requests {
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Serialize};
+    use serde_json::Value;
+
+    use crate::protocol::{Access, Verb};
+
+    #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct StatsQuery {
+        #[serde(default)]
+        pub all: bool,
+    }
+
+    #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct HistoryRange {
+        #[serde(default)]
+        pub seconds: Option<usize>,
+    }
+
+    #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct TraceStart {
+        pub name: PathBuf,
+        #[serde(default)]
+        pub volume: Option<String>,
+        #[serde(default)]
+        pub drives: Vec<String>,
+        #[serde(default)]
+        pub sectors: Option<(u64, u64)>,
+    }
+
+    pub const STATS: Verb<StatsQuery, Value> = Verb::new("stats", Access::Everybody, "");
+    pub const HISTORY: Verb<HistoryRange, Value> = Verb::new("history", Access::Everybody, "");
+    pub const TRACE_START: Verb<TraceStart, Value> =
+        Verb::new("trace-start", Access::EverybodyToRead, "");
+}
+
+use std::sync::Arc;
+
 use libfuzzer_sys::fuzz_target;
-use protocol::{HistoryRange, Refusal, StatsQuery, Verb};
-use serde_json::{Value, json};
+use protocol::{ControlVerb, Question, Refusal};
+use requests::{HISTORY, STATS, StatsQuery, TRACE_START};
+use serde_json::{Map, Value, json};
 
 /// As the daemon's, of which it has the name and the shape.
 pub trait Answers {
-    fn answer(&self, verb: &Verb) -> Result<Value, Refusal>;
+    fn ask(&self, verb: &str, arguments: Map<String, Value>) -> Result<Question, Refusal>;
     fn metrics(&self, query: StatsQuery) -> String;
     fn problems(&self) -> Vec<String>;
 }
 
 struct Daemon;
 
+fn verbs() -> [ControlVerb<Daemon>; 3] {
+    [
+        ControlVerb::new(STATS, |_, _| Ok(json!({ "uptime_ns": 1 }))),
+        ControlVerb::new(HISTORY, |_, _| Ok(json!({}))),
+        ControlVerb::new(TRACE_START, |_, start| Ok(json!(start))),
+    ]
+}
+
 impl Answers for Daemon {
-    fn answer(&self, verb: &Verb) -> Result<Value, Refusal> {
-        match verb {
-            Verb::Version => Ok(protocol::greeting()),
-            Verb::Stats(_) => Ok(json!({ "uptime_ns": 1 })),
-            _ => Err(Refusal::new("busy", "a recording is under way")),
-        }
+    fn ask(&self, verb: &str, arguments: Map<String, Value>) -> Result<Question, Refusal> {
+        protocol::ask(&verbs(), &Arc::new(Daemon), (verb, arguments))
     }
 
     fn metrics(&self, _: StatsQuery) -> String {
@@ -60,12 +111,16 @@ fuzz_target!(|input: &[u8]| {
 
 fn line(line: &[u8]) {
     let request = protocol::parse(line);
-    if let Ok(Verb::TraceStart(start)) = &request.verb {
-        let mut again = json!(start);
-        again["verb"] = "trace-start".into();
-        assert_eq!(protocol::parse(again.to_string().as_bytes()).verb, request.verb);
+    let asked = request.verb.clone().and_then(|(verb, arguments)| Daemon.ask(&verb, arguments));
+    let outcome = asked.and_then(|question| (question.answer)());
+    if let (Ok((verb, _)), Ok(start)) = (&request.verb, &outcome)
+        && verb == TRACE_START.name
+    {
+        let Value::Object(again) = start.clone() else { panic!("arguments are an object") };
+        let again = Daemon.ask(verb, again).and_then(|question| (question.answer)());
+        assert_eq!(again.as_ref(), Ok(start));
     }
-    let reply = protocol::reply(&request.id, request.verb.and_then(|verb| Daemon.answer(&verb)));
+    let reply = protocol::reply(&request.id, outcome);
     assert_eq!(reply.iter().position(|byte| *byte == b'\n'), Some(reply.len() - 1), "one line");
     let back: Value = serde_json::from_slice(&reply).expect("a reply is JSON");
     assert_eq!(back["id"], request.id);
