@@ -45,6 +45,7 @@ pub struct Opened {
     pub created: Created,
     /// What drives that are opened later share with these.
     /// `None` only while drives are being opened.
+    #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers open more.
     site: Option<OpenSite>,
 }
 
