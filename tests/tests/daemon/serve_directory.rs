@@ -336,6 +336,31 @@ fn clients_that_hang_up_or_wait_for_a_locked_file_hold_up_nobody() {
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
+/// A file that is being closed, or opened for somebody else, is waited for.
+#[test]
+fn clients_that_come_and_go_all_the_time_are_never_refused() {
+    let daemon = served("auto", "files = { close-after = \"0\" }");
+    for number in 0..40 {
+        fs::write(daemon.dir().join(format!("images/{number}")), [number; 4096]).unwrap();
+    }
+    let end = Instant::now() + Duration::from_secs(8);
+    std::thread::scope(|scope| {
+        for thread in 0..6u8 {
+            let daemon = &daemon;
+            scope.spawn(move || {
+                let mut number = thread;
+                while Instant::now() < end {
+                    number = ((u16::from(number) * 7 + 3) % 40) as u8;
+                    let mut client = connect(daemon, &number.to_string()).unwrap();
+                    assert_eq!(client.read(0, 512).unwrap(), [number; 512]);
+                    // Files are closed in between.
+                    std::thread::sleep(Duration::from_millis(150 * u64::from(thread)));
+                }
+            });
+        }
+    });
+}
+
 /// The directory of a daemon is not opened before somebody asks for a file.
 #[test]
 fn a_directory_of_many_files_costs_nothing_until_somebody_asks() {

@@ -254,17 +254,8 @@ impl Server {
             request.list(list);
             return None;
         }
-        let mut candidates = Vec::new();
-        for (parent, directory) in directories {
-            let open = match &request.wanted {
-                RequestedExport::Named(name) => {
-                    self.files.files.get(&format!("{}/{name}", parent.name))
-                }
-                RequestedExport::All => None,
-            };
-            let open = open.map(|file| file.identity);
-            candidates.push(Candidate { parent, directory, open });
-        }
+        let candidate = |(parent, directory)| Candidate { parent, directory, open: None };
+        let candidates: Vec<_> = directories.into_iter().map(candidate).collect();
         if let (RequestedExport::Named(name), Some(first)) = (&request.wanted, candidates.first())
             && let Some(server) = &self.servers.nbd
         {
@@ -285,6 +276,16 @@ impl Server {
             outcome: None,
             failures,
         })
+    }
+
+    /// Tells a task whether the file that it looks for next is open. To be called right before
+    /// [`FileTask::step`].
+    pub fn prepare_step(&self, task: &mut FileTask) {
+        let (request, next) = (&task.request, task.directories.first_mut());
+        if let (RequestedExport::Named(name), Some(next)) = (&request.wanted, next) {
+            let open = self.files.files.get(&format!("{}/{name}", next.parent.name));
+            next.open = open.map(|file| file.identity);
+        }
     }
 
     /// Answers the client of a task, and serves the file that was opened for it.

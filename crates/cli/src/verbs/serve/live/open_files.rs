@@ -151,6 +151,8 @@ fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
 fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
     // Since when the views have not followed what was opened and closed.
     let mut behind: Option<Instant> = None;
+    // They keep drives open that were closed, whose files may be asked for.
+    let mut keep_drives = false;
     loop {
         let wait = if behind.is_some() { Duration::ZERO } else { IDLE_LOOK };
         let job = match to_do.recv_timeout(wait) {
@@ -161,6 +163,16 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
         let is_last = job.is_none();
         let (task, closing) = match job {
             Some(Job::Task(mut task)) => {
+                {
+                    let Some(daemon) = daemon.upgrade() else { return };
+                    let server = daemon.server();
+                    let Some(server) = server.as_ref() else { return };
+                    if std::mem::take(&mut keep_drives) {
+                        behind = None;
+                        follow(&daemon, server);
+                    }
+                    server.prepare_step(&mut task);
+                }
                 task.step();
                 (Some(task), None)
             }
@@ -179,17 +191,23 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
         }
         if let Some(closing) = closing {
             let changes = server.close(closing);
+            keep_drives |= !changes.closed.is_empty();
             daemon.open_files().log(&changes);
         }
         if server.configured().exports.len() != open_before {
             behind.get_or_insert(Instant::now());
         }
         if behind.is_some_and(|since| is_last || since.elapsed() >= FOLLOW) {
-            behind = None;
-            daemon.follow(server);
-            daemon.marks().remove(|name| server.configured().volume_number(name).is_none());
+            (behind, keep_drives) = (None, false);
+            follow(&daemon, server);
         }
     }
+}
+
+/// Has the views follow.
+fn follow(daemon: &LiveDaemon, server: &Server) {
+    daemon.follow(server);
+    daemon.marks().remove(|name| server.configured().volume_number(name).is_none());
 }
 
 /// Warnings of the last minute: clients that try again and again do not fill the log.
