@@ -137,6 +137,17 @@ impl FileTask {
         self.directories.first().map(|one| one.parent.name.as_str())
     }
 
+    /// Finds out whether the file that it looks for next is open. To be called right before
+    /// [`FileTask::step`].
+    pub fn prepare_step(&mut self, server: &Server) {
+        if let (RequestedExport::Named(name), Some(next)) =
+            (&self.request.wanted, self.directories.first_mut())
+        {
+            let open = server.files.files.get(&format!("{}/{name}", next.parent.name));
+            next.open = open.map(|file| file.identity);
+        }
+    }
+
     /// Looks into the next directory. May take as long as its file system does.
     pub fn step(&mut self) {
         // Clients that ask and hang up do not make others wait.
@@ -276,16 +287,6 @@ impl Server {
             outcome: None,
             failures,
         })
-    }
-
-    /// Tells a task whether the file that it looks for next is open. To be called right before
-    /// [`FileTask::step`].
-    pub fn prepare_step(&self, task: &mut FileTask) {
-        let (request, next) = (&task.request, task.directories.first_mut());
-        if let (RequestedExport::Named(name), Some(next)) = (&request.wanted, next) {
-            let open = self.files.files.get(&format!("{}/{name}", next.parent.name));
-            next.open = open.map(|file| file.identity);
-        }
     }
 
     /// Answers the client of a task, and serves the file that was opened for it.

@@ -171,7 +171,7 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
                         behind = None;
                         follow(&daemon, server);
                     }
-                    server.prepare_step(&mut task);
+                    task.prepare_step(server);
                 }
                 task.step();
                 (Some(task), None)
