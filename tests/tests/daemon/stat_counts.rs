@@ -107,7 +107,7 @@ fn the_first_report_has_exactly_the_ios_and_bytes_of_the_load() {
     assert!((rate * uptime_s - 14.0).abs() < 0.01, "{report}");
     let table = succeed(stat(&daemon).arg("-x"));
     let head: Vec<&str> = table.lines().next().unwrap().split_whitespace().collect();
-    assert_eq!(head[..4], ["Device", "r/s", "rkB/s", "rrqm/s"]);
+    assert_eq!(head[..4], ["Device", "r/s", "rMiB/s", "rrqm/s"]);
     assert_eq!(head[head.len() - 3..], ["%util", "r_p99", "w_p99"]);
     assert_eq!(table.lines().count(), 5, "{table}");
 }

@@ -18,7 +18,7 @@ Columns, over the interval (in the first report: since the daemon began to serve
 come with -x:
   r/s w/s d/s* f/s*   reads, writes, discards and flushes that completed, a second, after merging;
                       d counts discards and writes of zeroes together
-  rkB/s wkB/s dkB/s*  KiB that they moved, a second
+  rMiB/s wMiB/s dMiB/s*  MiB that they moved, per second
   rrqm/s %rrqm ... *  I/Os that were merged into another's request, a second, and their share
   r_await w_await     milliseconds from submission to completion, on average (d_await* f_await*);
                       a merged I/O counts its own time, where iostat counts its request's

@@ -1,4 +1,4 @@
-//! Rows of `stat` as text: the columns of iostat -x that fit 80, or all of them and p99.
+//! Rows of `stat` as text: the columns of iostat -mx that fit 80, or all of them and p99.
 //!
 //! Pure text. In the short form numbers lose digits after the point as they grow; in the whole form
 //! they have two, as iostat's. Names of drives, queues and clients stand below their volume's,
@@ -17,19 +17,19 @@ type Column = (&'static str, Option<usize>, fn(&Row) -> f64);
 
 const COLUMNS: [Column; 24] = [
     ("r/s", Some(8), |row| row.read.per_second),
-    ("rkB/s", Some(9), |row| row.read.kib_per_second),
+    ("rMiB/s", Some(9), |row| row.read.kib_per_second / 1024.0),
     ("rrqm/s", None, |row| row.read.merged_per_second),
     ("%rrqm", None, |row| row.read.merged_percent),
     ("r_await", Some(7), |row| row.read.await_ms),
     ("rareq-sz", None, |row| row.read.request_kib),
     ("w/s", Some(8), |row| row.write.per_second),
-    ("wkB/s", Some(9), |row| row.write.kib_per_second),
+    ("wMiB/s", Some(9), |row| row.write.kib_per_second / 1024.0),
     ("wrqm/s", None, |row| row.write.merged_per_second),
     ("%wrqm", None, |row| row.write.merged_percent),
     ("w_await", Some(7), |row| row.write.await_ms),
     ("wareq-sz", None, |row| row.write.request_kib),
     ("d/s", None, |row| row.discard.per_second),
-    ("dkB/s", None, |row| row.discard.kib_per_second),
+    ("dMiB/s", None, |row| row.discard.kib_per_second / 1024.0),
     ("drqm/s", None, |row| row.discard.merged_per_second),
     ("%drqm", None, |row| row.discard.merged_percent),
     ("d_await", None, |row| row.discard.await_ms),
@@ -103,7 +103,7 @@ fn label(row: &Row) -> String {
 /// Room for what usually stands in a column of the whole form.
 fn cell_width(name: &str) -> usize {
     let usual = match name {
-        "rkB/s" | "wkB/s" | "dkB/s" => 10,
+        "rMiB/s" | "wMiB/s" | "dMiB/s" => 10,
         "r/s" | "w/s" | "d/s" | "f/s" | "rrqm/s" | "wrqm/s" | "drqm/s" => 9,
         "%util" | "%rrqm" | "%wrqm" | "%drqm" => 6,
         _ => 7,
@@ -189,7 +189,7 @@ mod tests {
         let rows = [row("volume", "v", Columns::default()), row("queue", &"n".repeat(99), read)];
         let text = table(&rows, 3, Form::Short);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
-        let cells = ["r/s", "rkB/s", "r_await", "w/s", "aqu-sz", "%util"];
+        let cells = ["r/s", "rMiB/s", "r_await", "w/s", "aqu-sz", "%util"];
         let expected = ["99999999", "999999999", "999999", "99999999", "0.50", "100.0"];
         assert_eq!(cells.map(|name| at(&text, 2, name)), expected);
         assert!(text.ends_with("\n3 volumes not shown: idle; --all shows all\n\n"), "{text}");
