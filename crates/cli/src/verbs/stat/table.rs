@@ -182,7 +182,7 @@ mod tests {
     fn the_short_form_fits_80_columns_with_large_numbers_and_long_names() {
         let read = Columns {
             per_second: 99_999_999.0,
-            kib_per_second: 999_999_999.0,
+            kib_per_second: 999_999_999.0 * 1024.0,
             await_ms: 999_999.0,
             ..Columns::default()
         };
