@@ -149,7 +149,7 @@ fn starts_and_ends(backend: &str, spec: &str) {
     let said = fs::read_to_string(dir.path().join("err")).unwrap();
     assert!(status.success(), "{status}: {said}");
     assert!(
-        said.contains("the start was stopped by a signal while looking at the drives"),
+        said.contains("the start was stopped by a signal while opening drive d0 (file:path="),
         "{said}"
     );
 }
