@@ -22,14 +22,17 @@ fn rows_are_printed_though_a_later_one_cannot_open_its_drive() {
         assert!(started.elapsed() < Duration::from_secs(20), "the file has not come");
         std::thread::sleep(Duration::from_millis(10));
     }
-    // The first row's drive is open, or as good as open; the second's will be a folder.
+    // The first row's drive is open, or as good as open; the second's will be a directory.
     std::thread::sleep(Duration::from_millis(700));
     std::fs::rename(&file, dir.path().join("b.img")).unwrap();
     std::fs::create_dir(&file).unwrap();
     let output = bench.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{errors}");
-    assert!(errors.contains("above is what was measured") && errors.contains("folder"), "{errors}");
+    assert!(
+        errors.contains("above is what was measured") && errors.contains("a directory"),
+        "{errors}"
+    );
     let rows: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an array of rows");
     assert_eq!(rows.as_array().map(Vec::len), Some(1), "{rows}");
 }
