@@ -83,7 +83,8 @@ pub struct OpenOptions {
     /// Ends the opening early, with an error, once it is set: waits for locks, servers and clusters
     /// look at it.
     pub cancel: Cancel,
-    /// Where a file drive finds its file, see [`FileConfig::opened_at`].
+    /// Where a file drive finds its file, see
+    /// [`FileConfig::opened_at`](crate::FileConfig::opened_at).
     pub file_at: Option<PathBuf>,
 }
 

@@ -137,7 +137,8 @@ impl Server {
 }
 
 impl Server {
-    /// Adds an export that is on no listener's list: clients get it by [`ExportRequest::grant`].
+    /// Adds an export that is on no listener's list: clients get it by
+    /// [`ExportRequest::grant`](super::ExportRequest::grant).
     ///
     /// # Errors
     /// `InvalidSetting` for a bad name or a volume too large for the protocol.
