@@ -163,7 +163,7 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
     }
 }
 
-/// Has the spec name the controller of the key, unless it names one itself.
+/// Writes the controller of the key into the spec, unless the spec names one itself.
 fn name_controller(spec: &mut Spec, key: Option<String>, section: &Section<'_>) {
     let Some(name) = key.filter(|name| spec.controller.as_ref() != Some(name)) else { return };
     if let Some(written) = &spec.controller {

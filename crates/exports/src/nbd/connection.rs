@@ -81,7 +81,7 @@ pub(crate) struct Negotiation {
     pub(crate) sent: usize,
     /// The client was told to go on with TLS.
     pub(crate) starts_tls: bool,
-    /// What it asked for that is opened on demand.
+    /// The export or list on demand that it asked for.
     pub(crate) demand: Demand,
     /// The session and its export, or none for a client that ended it, once the answers are sent.
     pub(crate) then: Option<Option<(Session, Arc<Export>)>>,

@@ -58,7 +58,7 @@ impl fmt::Debug for ExportRequests {
     }
 }
 
-/// What a client asks for.
+/// The wish of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestedExport {
     /// The export of this name.

@@ -341,7 +341,7 @@ impl Server {
             {
                 file.is_closing = true;
                 let parent = name.split('/').next().unwrap_or_default().to_owned();
-                let (name, flushed) = (name.clone(), Ok(()));
+                let (name, flushed) = (name.clone(), Err("nobody has flushed it".to_owned()));
                 unused.push(ClosingFile { name, parent, volume, reactor, flushed });
             }
         }

@@ -30,7 +30,7 @@ warns at its start and in `millrace stat` until the volume is acknowledged.
 Exit status: 0 if it is, 2 if the volume has nothing to acknowledge.
 ";
 
-/// Which volume was checked after a daemon ended with a dirty cache of it.
+/// The volume that was checked after a daemon ended with a dirty cache of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Acknowledge {

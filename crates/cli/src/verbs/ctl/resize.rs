@@ -41,7 +41,7 @@ const TOO_LITTLE: &str = "the volume cannot use that: a stripe grows by what its
 /// Drives that must grow first of which a line is shown.
 const NEEDS_SHOWN: usize = 8;
 
-/// Which volume is to grow.
+/// The volume that is to grow.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
@@ -101,7 +101,7 @@ pub struct Drive {
 }
 
 impl VolumeGrowth {
-    /// What became of the volume of this name.
+    /// The growth of the volume of this name, as the reply has it.
     fn new(volume: &str, resized: millrace_block::Resized) -> VolumeGrowth {
         let drives = resized.drives.into_iter().map(|drive| Drive {
             name: drive.name,
@@ -123,8 +123,8 @@ impl VolumeGrowth {
     }
 }
 
-/// Has the volume grow as far as its drives have; for the daemon, whose views wait for as long as
-/// the drives take to answer. I/O goes on meanwhile.
+/// Grows the volume as far as its drives have grown. The daemon's views wait for as long as the
+/// drives take to answer; I/O goes on meanwhile.
 ///
 /// # Errors
 /// `bad-request` if there is none, `busy` if it is growing already, `refused` if a drive is smaller

@@ -34,7 +34,7 @@ pub struct SetArgs {
     /// The volume's name; or the word group, and before the settings the group's name
     #[arg(value_name = "VOLUME|group NAME")]
     pub target: String,
-    /// What to set: scheduler=none of a volume, weight=400 or iops=20k of a group
+    /// Settings: scheduler=none of a volume, weight=400 or iops=20k of a group
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
     #[command(flatten)]
@@ -50,7 +50,7 @@ fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
     if KEYS.contains(&key.as_str()) {
         return Ok((key, value));
     }
-    // Which groups there are helps to say what is wrong; without a daemon the key does alone.
+    // The daemon's groups help to say what is wrong; without a daemon the key does alone.
     let report =
         args.daemon.connect.client().and_then(|mut client| client.ask(&STATS, &StatsQuery::ALL));
     if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {

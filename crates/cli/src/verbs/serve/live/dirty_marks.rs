@@ -451,7 +451,7 @@ fn advice(kind: io::ErrorKind) -> &'static str {
     }
 }
 
-/// Has caches that are new mark their volumes before these are dirty for the first time.
+/// Lets caches that are new mark their volumes before these are dirty for the first time.
 pub fn mark_caches(more: &millrace::MoreVolumes, marks: &Arc<DirtyMarks>) -> Result<(), String> {
     let caches = || more.caches.iter().map(|(cache, _)| cache);
     marks.add(caches().map(|cache| cache.below().name())).map_err(|error| format!("{error:#}"))?;

@@ -6,7 +6,7 @@
 //! threads start when they are needed first, and end with the server; nobody waits for them.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ pub struct OpenFilesThreads {
     warnings: Mutex<RecentWarnings>,
 }
 
-/// What is to be done in a directory.
+/// Work in a directory.
 enum Job {
     Task(FileTask),
     Close(ClosingFile),
@@ -73,9 +73,9 @@ impl OpenFilesThreads {
         });
     }
 
-    /// Gives a job to the thread of its directory. If that has too much to do, the job is dropped,
-    /// and its client refused.
-    fn give(&self, directory: &str, job: Job) {
+    /// Gives a job to the thread of its directory. Returns the job if that has too much to do; a
+    /// task that is dropped then refuses its client.
+    fn give(&self, directory: &str, job: Job) -> Option<Job> {
         let mut directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
         if !directories.contains_key(directory) {
             let (jobs, to_do) = sync_channel(TASKS_MAX);
@@ -83,13 +83,14 @@ impl OpenFilesThreads {
             let body = move || do_jobs(&daemon, &to_do);
             if let Err(error) = Native::try_spawn("millrace-files", None, body) {
                 self.warn(&format!("export {directory}: no thread to open its files: {error}"));
-                return;
+                return Some(job);
             }
             directories.insert(directory.to_owned(), jobs);
         }
-        if directories[directory].try_send(job).is_err() {
-            self.warn(&format!("export {directory}: its file system is too slow for its clients"));
-        }
+        let refused = directories[directory].try_send(job).err()?;
+        self.warn(&format!("export {directory}: its file system is too slow for its clients"));
+        let (TrySendError::Full(job) | TrySendError::Disconnected(job)) = refused;
+        Some(job)
     }
 
     fn warn(&self, text: &str) {
@@ -129,7 +130,11 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         }
         for closing in unused {
             let directory = closing.directory().to_owned();
-            daemon.open_files().give(&directory, Job::Close(closing));
+            let refused = daemon.open_files().give(&directory, Job::Close(closing));
+            // It is as it was: unused, and open.
+            if let Some(Job::Close(closing)) = refused {
+                server.close(closing);
+            }
         }
     }
 }
@@ -138,7 +143,7 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
 fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
     let directory = task.directory().map(str::to_owned);
     match directory {
-        Some(directory) => daemon.open_files().give(&directory, Job::Task(task)),
+        Some(directory) => drop(daemon.open_files().give(&directory, Job::Task(task))),
         None => {
             let marks = daemon.marks();
             let changes = server.finish(task, &|more| mark_caches(more, marks));
@@ -204,7 +209,7 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
     }
 }
 
-/// Has the views follow.
+/// Lets the views follow.
 fn follow(daemon: &LiveDaemon, server: &Server) {
     daemon.follow(server);
     daemon.marks().remove(|name| server.configured().volume_number(name).is_none());
