@@ -127,6 +127,9 @@ pub struct Handshake {
     context_export: Option<usize>,
     /// The export that the answer to a list goes on with.
     list_from: usize,
+    /// The most exports that a list had, and the bytes of all answers that it allows: a client may
+    /// ask for each of them.
+    listed: (usize, usize),
     options: u32,
     answer_bytes: usize,
 }
@@ -155,6 +158,7 @@ impl Handshake {
             extended: false,
             context_export: None,
             list_from: 0,
+            listed: (0, 0),
             options: 0,
             answer_bytes: 0,
         }
@@ -263,7 +267,7 @@ impl Handshake {
                 let step = self.option(catalog, input, out)?;
                 self.answer_bytes += out.len() - before;
                 if self.answer_bytes > ANSWER_BYTES_MAX {
-                    let max = answer_bytes_max(catalog);
+                    let max = answer_bytes_max(catalog).max(self.listed.1);
                     if self.answer_bytes > max {
                         return Err(ProtocolError::TooManyReplyBytes { max });
                     }
@@ -320,7 +324,8 @@ impl Handshake {
     fn count_option(&mut self, catalog: &dyn Catalog) -> Result<(), ProtocolError> {
         self.options += 1;
         if self.options > OPTIONS_MAX {
-            let exports = u32::try_from(catalog.listed()).unwrap_or(u32::MAX);
+            let exports = catalog.listed().max(self.listed.0);
+            let exports = u32::try_from(exports).unwrap_or(u32::MAX);
             let max = OPTIONS_MAX.saturating_add(exports.saturating_mul(OPTIONS_PER_EXPORT));
             if self.options > max {
                 return Err(ProtocolError::TooManyOptions { max });
@@ -388,6 +393,9 @@ impl Handshake {
                     }
                     None => {
                         self.list_from = 0;
+                        if catalog.listed() > self.listed.0 {
+                            self.listed = (catalog.listed(), answer_bytes_max(catalog));
+                        }
                         Ok(())
                     }
                 },

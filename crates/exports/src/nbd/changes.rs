@@ -155,6 +155,12 @@ impl Server {
         self.shared.exports().on_demand(name).is_some_and(|export| export.served.is_in_use())
     }
 
+    /// Returns true if a client was granted an export of this name and used it.
+    #[must_use]
+    pub fn was_used_on_demand(&self, name: &str) -> bool {
+        self.shared.exports().on_demand(name).is_some_and(|export| export.served.was_used())
+    }
+
     /// Takes an export away that was added by [`Server::add_on_demand`] and that nobody uses. Its
     /// volume is flushed by whoever closes it.
     pub fn remove_on_demand(&mut self, name: &str) {

@@ -83,6 +83,8 @@ pub(crate) struct Negotiation {
     pub(crate) starts_tls: bool,
     /// The export or list on demand that it asked for.
     pub(crate) demand: Demand,
+    /// When it asked, or was answered; 0 if it never asked.
+    pub(crate) asked_ns: u64,
     /// The session and its export, or none for a client that ended it, once the answers are sent.
     pub(crate) then: Option<Option<(Session, Arc<Export>)>>,
     /// Counts the connection among those that negotiate.
@@ -255,6 +257,7 @@ impl Connection {
             sent: 0,
             starts_tls: false,
             demand: Demand::None,
+            asked_ns: 0,
             then: None,
             counted: None,
         };
@@ -286,12 +289,19 @@ impl Connection {
         }
     }
 
-    /// Returns true if its negotiation may take longer than this timeout: it is not the client who
-    /// lets the server wait.
-    pub(crate) fn may_wait_on(&self, now_ns: u64, timeout_ns: u64) -> bool {
-        self.negotiation.as_ref().is_some_and(|one| one.waits())
-            && now_ns.saturating_sub(self.history.connected_ns)
-                < timeout_ns.saturating_mul(WAITS_MAX)
+    /// The time until which its negotiation may go on although this timeout is over, if there is
+    /// one: while an export is opened for the client, and for another timeout from then on.
+    pub(crate) fn negotiates_until(&self, now_ns: u64, timeout_ns: u64) -> Option<u64> {
+        let negotiation = self.negotiation.as_ref()?;
+        let since_ns = negotiation.asked_ns;
+        let until_ns = match negotiation.waits() {
+            true if now_ns < since_ns.saturating_add(timeout_ns.saturating_mul(WAITS_MAX)) => {
+                now_ns.saturating_add(timeout_ns)
+            }
+            true => 0,
+            false => since_ns.saturating_add(timeout_ns),
+        };
+        (until_ns > now_ns).then_some(until_ns)
     }
 
     /// Puts the connection on the list of those to look at before the next turn.

@@ -403,8 +403,8 @@ impl Worker {
             let conn = self.conns[index].as_mut().filter(|conn| conn.serial == serial);
             if let Some(conn) = conn.filter(|conn| conn.phase == Phase::Handshake) {
                 let timeout_ns = self.shared.handshake_timeout_ns;
-                if conn.may_wait_on(now_ns, timeout_ns) {
-                    self.handshakes.push_back((now_ns + timeout_ns, index, serial));
+                if let Some(until_ns) = conn.negotiates_until(now_ns, timeout_ns) {
+                    self.handshakes.push_back((until_ns, index, serial));
                     continue;
                 }
                 self.core.counts.handshake_timeouts += 1;

@@ -336,9 +336,9 @@ impl Server {
             }
             let since = *file.unused_since.get_or_insert(now);
             let volume = self.opened.volume(name).cloned();
-            if now - since >= file.close_after
-                && let Ok(volume) = volume
-            {
+            // Clients that list a server ask about each file, and use none.
+            let is_over = now - since >= file.close_after || !server.was_used_on_demand(name);
+            if is_over && let Ok(volume) = volume {
                 file.is_closing = true;
                 let parent = name.split('/').next().unwrap_or_default().to_owned();
                 let (name, flushed) = (name.clone(), Err("nobody has flushed it".to_owned()));

@@ -370,3 +370,40 @@ fn refusals_are_told_in_words() {
     assert!(known(&[]).contains("the server does not say which there are"));
     assert!(known(&["a", "b"]).contains("there are \"a\", \"b\""));
 }
+
+/// A catalog whose list is there while it is asked for, and gone afterwards.
+struct Listing(std::cell::Cell<usize>);
+
+impl Catalog for Listing {
+    fn len(&self) -> usize {
+        0
+    }
+
+    fn get(&self, _: usize) -> Option<&ExportInfo> {
+        None
+    }
+
+    fn listed(&self) -> usize {
+        self.0.get()
+    }
+
+    fn listing(&self, _: usize) -> Option<(&str, &str)> {
+        Some(("x", ""))
+    }
+}
+
+#[test]
+fn a_client_may_ask_for_each_export_of_a_list_that_it_was_given() {
+    let (catalog, mut handshake) = (Listing(3000.into()), Handshake::new());
+    let mut out = Vec::new();
+    let (_, end) = feed_whole(&mut handshake, &catalog, &stream(&[(OPT_LIST, vec![])]), &mut out);
+    assert_eq!(end, Ok(Progress::NeedMore));
+    catalog.0.set(0);
+    let asks = vec![(OPT_INFO, info_data("x", &[])); 4096 + 4 * 3000 - 1];
+    let bytes = stream(&asks).split_off(4);
+    let (_, end) = feed_whole(&mut handshake, &catalog, &bytes, &mut out);
+    assert_eq!(end, Ok(Progress::NeedMore));
+    let one = stream(&[(OPT_INFO, info_data("x", &[]))]).split_off(4);
+    let (_, end) = feed_whole(&mut handshake, &catalog, &one, &mut out);
+    assert_eq!(end, Err(ProtocolError::TooManyOptions { max: 4096 + 4 * 3000 }));
+}
