@@ -117,7 +117,7 @@ pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
         _ => {}
     }
     if !has("volume") && !has("directory") {
-        section.missing("it names no volume; add volume = \"...\"");
+        section.missing("it names no volume; add volume = \"...\", or directory = \"...\"");
     }
     if !has("nbd") && !has("vhost-user-blk") {
         let text = "it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for machines";

@@ -336,7 +336,7 @@ fn sections_that_lack_something_say_what() {
         "m.toml:1: [[drive]]: add spec = \"driver:key=value,...\" or driver = \"...\"",
         "m.toml:2: [[volume]]: it has no name; add name = \"...\"",
         "m.toml:2: [[volume]]: it has no drive; add drives = [\"...\"]",
-        "m.toml:3: [[export]]: it names no volume; add volume = \"...\"",
+        "m.toml:3: [[export]]: it names no volume; add volume = \"...\", or directory = \"...\"",
         "m.toml:3: [[export]]: it has no listener; add nbd = \"unix:PATH\", or vhost-user-blk for \
          machines",
     ];

@@ -84,15 +84,7 @@ pub struct FileChanges {
     pub failures: Vec<String>,
 }
 
-impl FileChanges {
-    /// Returns true if other exports are served than before.
-    #[must_use]
-    pub fn any(&self) -> bool {
-        !self.opened.is_empty() || !self.closed.is_empty()
-    }
-}
-
-/// What a client waits for that takes a look into directories.
+/// The request of a client that takes a look into directories.
 pub struct FileTask {
     request: ExportRequest,
     /// The directories that may have it.
@@ -219,7 +211,6 @@ impl Candidate {
 /// A file that nobody has used for a while, on its way to be closed.
 pub struct ClosingFile {
     name: String,
-    parent: String,
     volume: Arc<Volume<Native>>,
     reactor: Config,
     flushed: Result<(), String>,
@@ -229,7 +220,7 @@ impl ClosingFile {
     /// The name of its directory.
     #[must_use]
     pub fn directory(&self) -> &str {
-        &self.parent
+        self.name.split('/').next().unwrap_or_default()
     }
 
     /// Flushes it. May take as long as its file system does.
@@ -340,9 +331,8 @@ impl Server {
             let is_over = now - since >= file.close_after || !server.was_used_on_demand(name);
             if is_over && let Ok(volume) = volume {
                 file.is_closing = true;
-                let parent = name.split('/').next().unwrap_or_default().to_owned();
                 let (name, flushed) = (name.clone(), Err("nobody has flushed it".to_owned()));
-                unused.push(ClosingFile { name, parent, volume, reactor, flushed });
+                unused.push(ClosingFile { name, volume, reactor, flushed });
             }
         }
         unused
