@@ -83,8 +83,8 @@ pub(crate) struct Negotiation {
     pub(crate) starts_tls: bool,
     /// The export or list on demand that it asked for.
     pub(crate) demand: Demand,
-    /// When it asked, or was answered; 0 if it never asked.
-    pub(crate) asked_ns: u64,
+    /// When it last asked for one, or was last answered.
+    pub(crate) asked_ns: Option<u64>,
     /// The session and its export, or none for a client that ended it, once the answers are sent.
     pub(crate) then: Option<Option<(Session, Arc<Export>)>>,
     /// Counts the connection among those that negotiate.
@@ -257,7 +257,7 @@ impl Connection {
             sent: 0,
             starts_tls: false,
             demand: Demand::None,
-            asked_ns: 0,
+            asked_ns: None,
             then: None,
             counted: None,
         };
@@ -293,7 +293,7 @@ impl Connection {
     /// one: while an export is opened for the client, and for another timeout from then on.
     pub(crate) fn negotiates_until(&self, now_ns: u64, timeout_ns: u64) -> Option<u64> {
         let negotiation = self.negotiation.as_ref()?;
-        let since_ns = negotiation.asked_ns;
+        let since_ns = negotiation.asked_ns?;
         let until_ns = match negotiation.waits() {
             true if now_ns < since_ns.saturating_add(timeout_ns.saturating_mul(WAITS_MAX)) => {
                 now_ns.saturating_add(timeout_ns)

@@ -142,7 +142,7 @@ impl Core {
         let alive = Arc::new(());
         let still_waits = Arc::downgrade(&alive);
         negotiation.demand = Demand::Waiting { _alive: alive };
-        negotiation.asked_ns = Native::now();
+        negotiation.asked_ns = Some(Native::now());
         let client = WaitingClient {
             shared: Arc::clone(&self.shared),
             thread: self.pool.thread(),
@@ -159,7 +159,7 @@ impl Core {
     pub(crate) fn answered(&mut self, conn: &mut Connection, demand: Demand) {
         let Some(negotiation) = conn.negotiation.as_mut().filter(|one| one.waits()) else { return };
         negotiation.demand = demand;
-        negotiation.asked_ns = Native::now();
+        negotiation.asked_ns = Some(Native::now());
         self.take_input(conn);
     }
 
