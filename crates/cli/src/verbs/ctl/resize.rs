@@ -135,8 +135,8 @@ pub fn answer(daemon: &LiveDaemon, asked: &Resize) -> Result<VolumeGrowth, Refus
     let resized = volume.resize().map_err(|error| {
         let kind = match error.kind() {
             ErrorKind::Busy => "busy",
-            ErrorKind::System => "io",
-            _ => "refused",
+            ErrorKind::InvalidSetting | ErrorKind::NotSupported => "refused",
+            _ => "io",
         };
         Refusal::new(kind, format!("volume {name}: {error}"))
     })?;
