@@ -20,7 +20,7 @@ use crate::views::{Access, Refusal, Verb};
 
 /// The verb.
 pub const RESIZE: Verb<Resize, VolumeGrowth> =
-    Verb::new("resize", Access::Admins, "lets a volume grow by what its drives have grown");
+    Verb::new("resize", Access::Admins, "grows a volume to the size of its drives");
 
 const EXAMPLES: &str = "\
 Examples:
