@@ -1,10 +1,11 @@
-//! Accounting, always on: what one thread did through one queue of one drive, and how long it took.
+//! Always-on accounting of the I/Os that one thread ran through one hardware queue of a drive.
 //!
-//! A `DiskStats` belongs to one thread (so it has one writer and shares no line with others) and
-//! one hardware queue; the drive keeps a ledger of them and adds them up when somebody asks. I/Os
-//! of a batch that carry the same stamps are recorded as one addition. Most go straight from a plug
-//! to the driver: for those G is with Q and I is with D, so that three histograms say all; the
-//! others have four more. Kernel counterpart: `part_stat_*` per CPU; stages as btt has them.
+//! A `DiskStats` belongs to one thread and one hardware queue, so it has one writer and shares no
+//! cache line with others. The drive keeps all of them in a ledger and sums them on request. I/Os
+//! of a batch with equal times are recorded by one addition. Most I/Os go straight from the plug to
+//! the driver: their G equals Q and their I equals D, so three histograms describe them; I/Os that
+//! waited in a queue have four more. Kernel counterpart: `part_stat_*` per CPU; stages are named as
+//! in btt.
 
 pub(crate) mod at_drive;
 pub(crate) mod decisions;
@@ -36,17 +37,17 @@ struct OpStats<M: Machine> {
     sectors: M::Counter,
     errors: M::Counter,
     merges: M::Counter,
-    /// Q to D of what waited in no queue.
+    /// Q to D of I/Os that waited in no queue.
     straight: Histogram<M>,
-    /// What did wait.
+    /// Times before dispatch of I/Os that waited in a queue.
     waited: WaitStats<M>,
-    /// D to C.
+    /// D to C, the time in the drive.
     service: Histogram<M>,
-    /// Q to C. Its sum is that of its parts.
+    /// Q to C. Its sum is not stored: it is the sum of the other histograms' sums.
     total: Histogram<M>,
 }
 
-/// What came between Q and D of I/Os that waited in a queue.
+/// Stages between Q and D of I/Os that waited in a queue.
 struct WaitStats<M: Machine> {
     q2g: Histogram<M>,
     g2i: Histogram<M>,
@@ -54,7 +55,7 @@ struct WaitStats<M: Machine> {
     q2d: Histogram<M>,
 }
 
-/// What one thread did through one queue of a drive.
+/// Counters and histograms of one thread for one hardware queue of a drive.
 pub struct DiskStats<M: Machine> {
     hctx: u16,
     ops: Box<[OpStats<M>; OPS]>,
@@ -62,41 +63,41 @@ pub struct DiskStats<M: Machine> {
     batches: [M::Counter; BATCH_SIZES],
 }
 
-/// Whose an I/O is.
+/// The tenant that an I/O is accounted to, and the place where it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Whose {
     pub(crate) payer: Payer,
     pub(crate) stage: BioStage,
-    /// This thread submitted it.
+    /// True if the thread that counts also submitted the I/O.
     pub(crate) own: bool,
 }
 
 impl Whose {
-    /// `bio_set` is the thread's own.
+    /// Describes `bio`; `bio_set` belongs to the calling thread.
     #[inline(always)]
     pub(crate) fn of<M: Machine>(bio: &Slot<M>, bio_set: *const BioSet<M>) -> Whose {
         Whose { payer: bio.bio.payer, stage: bio.stage, own: bio.bio_set == bio_set }
     }
 
-    /// Whether its tenant's account gets it here: a part's parent is counted when it ends, and what
-    /// others submitted when they get it.
+    /// Returns true if the tenant's account counts the I/O here. A split I/O is counted when its
+    /// parent ends, and an I/O of another thread when that thread receives it.
     #[inline(always)]
     pub(crate) fn is_counted(self) -> bool {
         self.own && self.stage == BioStage::Whole
     }
 }
 
-/// When an I/O came to its steps.
+/// Times of an I/O's stages in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Times {
     pub(crate) q_ns: u64,
-    /// G and I, if it waited in a queue.
+    /// Times of G and I, if the I/O waited in a queue.
     pub(crate) waits: Option<(u64, u64)>,
     pub(crate) d_ns: u64,
     pub(crate) c_ns: u64,
 }
 
-/// I/Os of a kind with equal stamps, not yet added to the statistics.
+/// I/Os with the same operation, owner and times, not yet added to the statistics.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EqualIos {
     op: Op,
@@ -113,7 +114,7 @@ impl EqualIos {
         (0, 0, 0),
     );
 
-    /// No I/O yet, of an operation and with times (Q, D, C) that I/Os may share.
+    /// Creates an empty run of I/Os with this operation, this owner and these times (Q, D, C).
     #[inline(always)]
     pub(crate) const fn like(
         op: Op,
@@ -123,8 +124,8 @@ impl EqualIos {
         EqualIos { op, whose, times: Times { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
     }
 
-    /// Whether a bio that this thread submitted, and that waited in no queue, is of the same kind
-    /// and has the same times, but for the completion.
+    /// Returns true if `bio` belongs to this run except for its time of completion. The bio is this
+    /// thread's own and waited in no queue.
     #[inline(always)]
     pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &Slot<M>, d_ns: u64) -> bool {
         self.op == op
@@ -134,22 +135,22 @@ impl EqualIos {
             && self.whose.stage == bio.stage
     }
 
-    /// Whether they are this thread's own and waited in no queue.
+    /// Returns true if the run's I/Os are this thread's own and waited in no queue.
     pub(crate) fn is_straight(&self) -> bool {
         self.whose.own && self.times.waits.is_none()
     }
 
-    /// From now on nothing is like it.
+    /// Makes sure that no later I/O matches this run.
     pub(crate) fn forget(&mut self) {
         self.times.q_ns = u64::MAX;
     }
 
-    /// When they were complete.
+    /// Returns the time of completion in nanoseconds.
     pub(crate) fn c_ns(&self) -> u64 {
         self.times.c_ns
     }
 
-    /// Adds I/Os like it.
+    /// Adds I/Os with the run's properties.
     #[inline(always)]
     pub(crate) fn add(&mut self, ios: u64, sectors: u64) {
         self.ios += ios;
@@ -158,7 +159,7 @@ impl EqualIos {
 }
 
 impl<M: Machine> DiskStats<M> {
-    /// For a thread that runs a hardware queue.
+    /// Creates the account of a thread that runs hardware queue `hctx`.
     pub(crate) fn new(hctx: u16) -> Self {
         let op = || OpStats {
             sectors: M::Counter::new(),
@@ -183,8 +184,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Bios of one request are to be counted: goes on with a run of equals, or records it and
-    /// starts another.
+    /// Prepares to count the bios of one request: continues `run` if the request has the same
+    /// times, else records the run and starts another.
     #[inline(always)]
     pub(crate) fn begin(
         &self,
@@ -199,7 +200,7 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Adds one of them, which came when and is whose it says.
+    /// Counts one bio of the request, with its own submission time and owner.
     #[inline(always)]
     pub(crate) fn count(
         &self,
@@ -215,7 +216,7 @@ impl<M: Machine> DiskStats<M> {
         run.add(1, sectors.into());
     }
 
-    /// Records what a run holds.
+    /// Adds the run to the statistics and empties it.
     #[inline]
     pub(crate) fn record(&self, run: &mut EqualIos, tenants: &mut Tenants<M>) {
         if run.ios == 0 {
@@ -228,7 +229,7 @@ impl<M: Machine> DiskStats<M> {
         (run.ios, run.sectors) = (0, 0);
     }
 
-    /// Those that waited in no queue.
+    /// Records I/Os that waited in no queue.
     #[inline(always)]
     fn record_straight(&self, run: &EqualIos, tenants: &mut Tenants<M>) {
         let stats = &self.ops[run.op as usize];
@@ -238,7 +239,7 @@ impl<M: Machine> DiskStats<M> {
         self.record_end(stats, run, q2d_ns, tenants);
     }
 
-    /// From D on.
+    /// Records the stages from D on, which all I/Os have.
     #[inline(always)]
     fn record_end(
         &self,
@@ -259,8 +260,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Records I/Os that waited in a queue. A bio that was merged into another one's request waited
-    /// with that one, from its own coming on.
+    /// Records I/Os that waited in a queue. A bio merged into another's request shares that
+    /// request's times, clipped to its own submission.
     #[inline(never)]
     fn record_waited(&self, run: &EqualIos, (g_ns, i_ns): (u64, u64), tenants: &mut Tenants<M>) {
         let (stats, Times { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);
@@ -274,7 +275,7 @@ impl<M: Machine> DiskStats<M> {
         self.record_end(stats, run, q2d_ns, tenants);
     }
 
-    /// Records one completed bio of this thread that waited in no queue, with its D and C.
+    /// Records one completed bio of this thread that waited in no queue, with its times D and C.
     #[inline(always)]
     pub(crate) fn record_one(
         &self,
@@ -288,10 +289,10 @@ impl<M: Machine> DiskStats<M> {
         self.record_straight(&one, tenants);
     }
 
-    /// Counts one that ended in a queue, and was never dispatched.
+    /// Counts an I/O that was aborted in a queue before it was dispatched.
     #[cold]
     pub(crate) fn count_aborted(&self, bio: &Slot<M>, now_ns: u64) {
-        // Its tenant's account gets it where it is delivered.
+        // The tenant's account counts it where it is delivered, so it is not counted as own here.
         let whose = Whose { own: false, payer: bio.bio.payer, stage: bio.stage };
         let mut one = EqualIos::like(bio.op(), whose, (bio.q_ns, now_ns, now_ns));
         one.add(1, bio.bio.nr_sectors.into());
@@ -314,7 +315,7 @@ impl<M: Machine> DiskStats<M> {
         self.counts[counter as usize].add(count);
     }
 
-    /// Counts a batch of requests handed to the driver, one or more.
+    /// Counts a batch of requests handed to the driver; `requests` is at least 1.
     #[inline(always)]
     pub(crate) fn count_batch(&self, requests: u32) {
         self.batches[(requests | 1).ilog2().min(BATCH_SIZES as u32 - 1) as usize].add(1);
@@ -326,7 +327,7 @@ impl<M: Machine> Entry for DiskStats<M> {
     type Key = u16;
     type Sum = StatsSnapshot;
 
-    /// The hardware queue.
+    /// Returns the index of the hardware queue.
     fn key(&self) -> u16 {
         self.hctx
     }
@@ -352,7 +353,8 @@ impl<M: Machine> OpStats<M> {
         sum.errors += self.errors.get();
         sum.merges += self.merges.get();
         if self.total.is_empty() {
-            // Most accounts never see most operations, and a look at seven histograms takes long.
+            // Most accounts never see most operations, and adding up seven empty histograms takes
+            // long.
             return;
         }
         let (straight, waited) = (self.straight.snapshot(), &self.waited);

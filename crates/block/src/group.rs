@@ -1,9 +1,9 @@
-//! `Groups`: who shares drives, and what each is promised: weight, priority, limits, latency.
+//! `Groups`: the groups that share drives, each with a weight, priority, limits and latency target.
 //!
-//! One for a program, given to its disks. A bio carries the number of its group. What a group is
-//! promised can change at any time: the table stands under a lock, and who acts by it (channels for
-//! limits, schedulers for the rest) keeps a copy and compares one word with each batch. Lock order:
-//! a leaf. Source: \[MQ\] names scheduling in the software queues as open. Kernel counterpart:
+//! A program has one table and gives it to its disks. A bio carries the number of its group.
+//! Settings can change at any time: the table is behind a lock, and its users (channels for limits,
+//! schedulers for the rest) keep a copy and compare one version word with each batch. Lock order: a
+//! leaf. Source: \[MQ\] names scheduling in the software queues as open. Kernel counterpart:
 //! blk-cgroup, `io.weight`, `io.max`, `io.latency`.
 
 pub(crate) mod config;
@@ -23,17 +23,17 @@ use crate::bio::group_id::GroupId;
 use crate::group::config::GroupConfig;
 use crate::group::gate::{Gates, Tolls};
 
-/// Most groups of a program.
+/// Largest number of groups in a program.
 pub const GROUPS_MAX: usize = 16_384;
 
-/// A group as the table has it.
+/// A group's row in the table.
 struct Entry<M: Machine> {
     config: GroupConfig,
-    /// What its limits let through; made with the first of them, and kept.
+    /// Token buckets of its limits; made when limits are first set, and kept afterwards.
     gates: Option<Arc<Gates<M>>>,
-    /// How often its limits were changed.
+    /// Number of times that its limits were changed.
     turns: u64,
-    /// Its number is for the next group that is opened.
+    /// True if the group is closed and its number may be reused.
     is_closed: bool,
 }
 
@@ -42,7 +42,7 @@ impl<M: Machine> Entry<M> {
         Entry { config, gates, turns: 0, is_closed: false }
     }
 
-    /// Gives it other settings; what has gone through its limits is paid for at the new rate.
+    /// Changes the settings. I/Os that passed the old limits are paid for at the new rate.
     fn change(&mut self, config: GroupConfig) {
         if self.config.limits != config.limits {
             self.turns += 1;
@@ -60,15 +60,15 @@ struct Table<M: Machine> {
     by_name: BTreeMap<String, GroupId>,
 }
 
-/// The groups of a program.
+/// The table of all groups of a program.
 pub struct Groups<M: Machine> {
-    /// Raised with each change, inside the lock.
+    /// Incremented under the lock with each change.
     version: M::Word,
     table: M::Lock<Table<M>>,
 }
 
 impl<M: Machine> Groups<M> {
-    /// A table with the default group only: weight 100, no limits, named `default`.
+    /// Creates a table with only the default group: named `default`, weight 100, no limits.
     #[must_use]
     pub fn new() -> Arc<Groups<M>> {
         let config = GroupConfig::new("default");
@@ -77,10 +77,10 @@ impl<M: Machine> Groups<M> {
         Arc::new(Groups { version: M::Word::new(1), table: M::Lock::new("groups", table) })
     }
 
-    /// A new group.
+    /// Opens a new group and returns its number.
     ///
     /// # Errors
-    /// `InvalidSetting` if a value is out of its range, the name is taken, the parent is not there
+    /// `InvalidSetting` if a value is out of range, the name is taken, the parent does not exist
     /// or has a parent itself, or there are [`GROUPS_MAX`] groups.
     pub fn open(&self, config: GroupConfig) -> Result<GroupId, Error> {
         config.validate()?;
@@ -109,11 +109,11 @@ impl<M: Machine> Groups<M> {
         Ok(id)
     }
 
-    /// Closes a group that nobody is in any more; its number is for the next one that is opened.
-    /// I/Os of it that are still on their way go on without limits.
+    /// Closes a group that is no longer used; a later group may get its number. I/Os of it that are
+    /// still in flight go on without limits.
     ///
     /// # Errors
-    /// `InvalidSetting` if there is no such group, or it is the default one, or the parent of one.
+    /// `InvalidSetting` if there is no such group, or it is the default group or the parent of one.
     pub fn close(&self, id: GroupId) -> Result<(), Error> {
         let mut table = self.table.lock();
         let entry = table.entries.get(usize::from(id.0)).filter(|entry| !entry.is_closed);
@@ -136,9 +136,9 @@ impl<M: Machine> Groups<M> {
         Ok(())
     }
 
-    /// Gives a group other settings, which hold from the next batch of each channel on. It keeps
-    /// its name. Whatever waits for a limit begins to wait anew; what has gone through is paid for,
-    /// at the new rate.
+    /// Changes the settings of a group, from each channel's next batch on. The group keeps its
+    /// name. I/Os waiting for a limit start to wait anew; I/Os that passed are paid for at the new
+    /// rate.
     ///
     /// # Errors
     /// As [`Groups::open`], and if there is no such group; nothing changes then.
@@ -156,21 +156,21 @@ impl<M: Machine> Groups<M> {
         Ok(())
     }
 
-    /// The group of a name.
+    /// Returns the number of the group `name`.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<GroupId> {
         self.table.lock().by_name.get(name).copied()
     }
 
-    /// A group's settings.
+    /// Returns a group's settings.
     #[must_use]
     pub fn config(&self, id: GroupId) -> Option<GroupConfig> {
         let table = self.table.lock();
         table.entries.get(usize::from(id.0)).map(|entry| entry.config.clone())
     }
 
-    /// All groups by number, which is the order in which they were opened as long as none was
-    /// closed; the default one first.
+    /// Returns all open groups by number, the default group first. Numbers are in order of opening
+    /// as long as no group was closed.
     #[must_use]
     pub fn list(&self) -> Vec<(GroupId, GroupConfig)> {
         let table = self.table.lock();
@@ -178,8 +178,8 @@ impl<M: Machine> Groups<M> {
         open.map(|(entry, id)| (GroupId(id), entry.config.clone())).collect()
     }
 
-    /// How far ahead of now the limits of groups are booked, in nanoseconds: an I/O that comes now
-    /// waits so long for its own group's. Only groups of which something waits.
+    /// Returns how far ahead of now each group's limits are booked, in nanoseconds: the time that a
+    /// new I/O of the group would wait. Groups that are not booked ahead are left out.
     #[must_use]
     pub fn booked(&self) -> Vec<(GroupId, u64)> {
         let (table, now_ns) = (self.table.lock(), M::now());
@@ -191,21 +191,22 @@ impl<M: Machine> Groups<M> {
         table.entries.iter().zip(0..).filter_map(booked).collect()
     }
 
-    /// Another number after each change.
+    /// Returns the table's version, which changes with each change of the table.
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
-        // Acquire: pairs with `changed`. Whoever sees the number finds its table under the lock.
+        // Acquire pairs with `changed`: a thread that sees the new version finds its table under
+        // the lock.
         self.version.load(Order::Acquire)
     }
 
     fn changed(&self) {
-        // Release: pairs with `version`.
+        // Release pairs with `version`.
         self.version.fetch_add(1, Order::Release);
     }
 }
 
 impl<M: Machine> Table<M> {
-    /// Two levels, and no circles.
+    /// Checks that groups have at most two levels and no cycles.
     fn check_parent(&self, id: GroupId, config: &GroupConfig) -> Result<(), Error> {
         let Some(parent) = config.parent else { return Ok(()) };
         let name = &config.name;

@@ -1,9 +1,10 @@
-//! `Decision`: what a drive's scheduler says of itself while somebody records a trace.
+//! `SchedulerMessage`: a scheduler decision that is written to a trace while one is recorded.
 //!
-//! A hardware queue's scheduler leaves them in that queue's `Decisions`, and whoever dispatches
-//! takes them out under the same serve lock and has them noted (disk/scheduled.rs). Nobody leaves
-//! any unless a recording visitor asked a short time before (`DriveHolds::watch`), so that a drive
-//! which nobody records pays nothing. Lock order: serve, decisions.
+//! A hardware queue's scheduler leaves messages in that queue's `SchedulerMessages`; the
+//! dispatching thread takes them out under the same serve lock and writes them to the trace
+//! (disk/scheduled.rs). The scheduler leaves messages only if a recording thread asked shortly
+//! before (`DriveWaits::watch`), so a drive that is not recorded pays nothing. Lock order: serve,
+//! decisions.
 
 use alloc::vec::Vec;
 
@@ -12,23 +13,24 @@ use millrace_machine::{Lock, Machine};
 use crate::account::hold::Hold;
 use crate::bio::group_id::GroupId;
 
-/// Most that wait to be noted; more are lost.
+/// Largest number of messages kept until they are written; further ones are lost.
 const DECISIONS_MAX: usize = 64;
 
-/// What a hardware queue's scheduler decided.
+/// A decision of a hardware queue's scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// The group begins to be held by this; how many requests of those that are counted with it
-    /// may be at the drive, `u32::MAX` if that has no bound.
+    /// The group starts to wait for this reason. The number is how many requests counted with it
+    /// may be at the drive, `u32::MAX` for no limit.
     Held(GroupId, Hold, u32),
-    /// How many requests of the queue may be at the drive: reads and writes, or two equal numbers
-    /// if those count together.
+    /// The number of requests that the queue may have at the drive: reads and writes, or the same
+    /// number twice if both count together.
     Depth([u32; 2]),
-    /// The queue names nothing for so many nanoseconds, since this holds the group.
+    /// The queue dispatches nothing for this many nanoseconds, because the reason holds the group
+    /// back.
     Rests(GroupId, Hold, u64),
 }
 
-/// Decisions of a hardware queue's scheduler that are to be noted.
+/// Messages of a hardware queue's scheduler that are not yet written to the trace.
 pub(crate) struct Decisions<M: Machine>(M::Lock<Vec<Decision>>);
 
 impl<M: Machine> Decisions<M> {
@@ -36,7 +38,7 @@ impl<M: Machine> Decisions<M> {
         Decisions(M::Lock::new("decisions", Vec::new()))
     }
 
-    /// Leaves one, if there is room.
+    /// Adds a message, or drops it if there are too many.
     pub(crate) fn leave(&self, decision: Decision) {
         let mut decisions = self.0.lock();
         if decisions.len() < DECISIONS_MAX {
@@ -44,7 +46,7 @@ impl<M: Machine> Decisions<M> {
         }
     }
 
-    /// Takes all out, the oldest first.
+    /// Takes all messages, the oldest first.
     pub(crate) fn take(&self) -> Vec<Decision> {
         core::mem::take(&mut *self.0.lock())
     }

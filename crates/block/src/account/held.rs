@@ -1,11 +1,11 @@
-//! Accounting of what held I/Os of a group before they got to a drive, by reason.
+//! Accounting of the time that a group's I/Os wait before they reach a drive, by reason.
 //!
-//! Sums of waiting times: a channel counts what waits for limits, and what its owner says waited
-//! for room in it; a scheduler's queue what waits for it, and the layer what waits in a scheduler
-//! that does not count by itself. What still waits counts up to now (waits.rs). One account for
-//! each group and writer, made when it is first needed; a volume keeps those of its channels
-//! (tenants.rs), each drive those of its schedulers. Answers "why is it slow". Kernel counterpart:
-//! io.cost's `cost.wait` and `cost.indebt` in `io.stat`.
+//! A channel counts waits for limits, and waits for room that its owner reports. A scheduler's
+//! queue counts waits in the scheduler; the layer does so for schedulers that do not count. An I/O
+//! that still waits counts up to now (waits.rs). There is one account for each group and writer,
+//! made on first use; a volume keeps those of its channels (tenants.rs), each drive those of its
+//! schedulers. Answers "why is it slow". Kernel counterpart: io.cost's `cost.wait` and
+//! `cost.indebt` in `io.stat`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -22,20 +22,21 @@ use crate::account::ledger::{Entry, Ledger};
 use crate::account::waits::{Said, Waits, units};
 use crate::bio::group_id::GroupId;
 
-/// How long I/Os of a group were held by what, in nanoseconds, added up over I/Os; those that still
-/// wait up to now.
+/// Time that I/Os of a group waited before they reached a drive, by reason. I/Os that still wait
+/// count up to now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeldSnapshot {
-    /// In the order of [`Hold::ALL`].
+    /// Nanoseconds by reason, in the order of [`WaitReason::ALL`], summed over I/Os.
     pub ns: [u64; Hold::ALL.len()],
-    /// How many wait now.
+    /// Number of I/Os that wait now.
     pub waiting: u64,
-    /// How long those have waited, added up; where they wait in a line, each as its first one.
+    /// Nanoseconds that the I/Os in `waiting` have waited so far, summed; I/Os in a FIFO count as
+    /// long as its first one.
     pub waiting_ns: u64,
 }
 
 impl HeldSnapshot {
-    /// Adds another.
+    /// Adds the values of another snapshot.
     pub fn merge(&mut self, other: &HeldSnapshot) {
         self.ns.iter_mut().zip(&other.ns).for_each(|(sum, ns)| *sum += ns);
         self.waiting += other.waiting;
@@ -43,8 +44,8 @@ impl HeldSnapshot {
     }
 }
 
-/// Accounts of what was held, and the most that anybody was told: what still waits may turn out to
-/// wait for something else than it seemed, and sums are not to go back.
+/// Wait accounts, and the largest sums ever reported: the reason of a current wait may still
+/// change, and reported sums must not go back.
 pub(crate) struct HeldLedger<M: Machine> {
     accounts: Ledger<HeldStats<M>>,
     told: BTreeMap<GroupId, [u64; Hold::ALL.len()]>,
@@ -60,7 +61,7 @@ impl<M: Machine> HeldLedger<M> {
         self.accounts.open(account)
     }
 
-    /// What held I/Os of each group.
+    /// Returns the waiting times of each group by reason.
     pub(crate) fn held(&mut self) -> BTreeMap<GroupId, HeldSnapshot> {
         let mut sums = self.accounts.sums();
         for (group, sum) in &mut sums {
@@ -73,21 +74,22 @@ impl<M: Machine> HeldLedger<M> {
     }
 }
 
-/// By hardware queue or channel, what holds that of which nothing else is said, as a place in
-/// [`Hold::ALL`].
+/// The reason that applies to I/Os at a hardware queue or channel for which no other is given, as a
+/// position in [`WaitReason::ALL`].
 type Stop<M> = Arc<<M as Machine>::Word>;
 
 fn hold_in<M: Machine>(stop: &Stop<M>) -> Hold {
-    // Relaxed: whoever counts has the queue's serve lock; whoever reads is told of a moment.
+    // Relaxed: the counting thread has the queue's serve lock; other readers need only a recent
+    // value.
     Hold::ALL[(stop.load(Order::Relaxed) & HOLD_MASK) as usize]
 }
 
-/// What one thread counted of a group.
+/// One thread's wait account for a group.
 pub(crate) struct HeldStats<M: Machine> {
     group: GroupId,
-    /// How long, and how many now; those for which nothing but the stop is said come last.
+    /// Waits by reason; the last entry is for I/Os that wait for whatever stops the queue.
     by: [Waits<M>; Hold::ALL.len() + 1],
-    /// How old those are that wait now.
+    /// Ages of the I/Os that wait now.
     ages: Waits<M>,
     stop: Option<Stop<M>>,
 }
@@ -101,12 +103,12 @@ impl<M: Machine> HeldStats<M> {
         hold.map_or(Hold::ALL.len(), |hold| hold as usize)
     }
 
-    /// Adds waiting time that is over.
+    /// Adds waiting time that has ended.
     pub(crate) fn add(&self, hold: Hold, ns: u64) {
         self.by[hold as usize].add(units(ns));
     }
 
-    /// Says `next` instead of `said` from a time on.
+    /// Replaces the report `said` by `next` from time `at_ns` on.
     pub(crate) fn say(&self, said: &mut Said, next: Said, at_ns: u64) {
         let at = units(at_ns);
         let (old, new) = (i64::from(said.waiting()), i64::from(next.waiting()));
@@ -123,7 +125,7 @@ impl<M: Machine> HeldStats<M> {
         *said = next;
     }
 
-    /// Gives what the stop held up to a time to what the stop is.
+    /// Moves the time waited for the queue's stop, up to `at_ns`, to the current stop reason.
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));
@@ -133,7 +135,7 @@ impl<M: Machine> HeldStats<M> {
         }
     }
 
-    /// Nothing waits any more: its writer goes.
+    /// Ends all waits of this account, because its writer goes away.
     fn end(&self) {
         if self.ages.at(0).0 == 0 {
             return;
@@ -169,28 +171,28 @@ impl<M: Machine> Entry for HeldStats<M> {
     }
 }
 
-/// What held I/Os at a drive with a scheduler.
+/// Wait accounts of a drive with a scheduler.
 pub(crate) struct DriveHolds<M: Machine> {
     ledger: M::Lock<HeldLedger<M>>,
-    /// How long requests of groups with targets were at the drive.
+    /// Time that requests of groups with latency targets were at the drive.
     service: M::Lock<Ledger<AtDrive<M>>>,
-    /// By hardware queue: why the layer stopped asking the scheduler, as a place in [`Hold::ALL`],
-    /// and until which microsecond the scheduler tells of its decisions.
+    /// By hardware queue: the reason why the layer stopped asking the scheduler, as a position in
+    /// [`WaitReason::ALL`], and the microsecond until which the scheduler reports its decisions.
     stops: Box<[Stop<M>]>,
-    /// By hardware queue.
+    /// Scheduler messages by hardware queue.
     decisions: Box<[Decisions<M>]>,
 }
 
-/// Bits of a word of `stops` that say what holds.
+/// Bits of a `stops` word that hold the reason.
 const HOLD_BITS: u32 = 4;
 const HOLD_MASK: u64 = (1 << HOLD_BITS) - 1;
 const _: () = assert!(Hold::ALL.len() <= 1 << HOLD_BITS);
-/// A scheduler tells of its decisions for so long after whoever records asked: others may dispatch
-/// in between who do not record.
+/// Microseconds for which a scheduler keeps reporting its decisions after a recording thread asked:
+/// threads that do not record may dispatch in between.
 const WATCHED_US: u64 = 100_000;
 
 impl<M: Machine> DriveHolds<M> {
-    /// For a drive with so many hardware queues.
+    /// Creates the accounts of a drive with `queues` hardware queues.
     pub(crate) fn new(queues: usize) -> Self {
         let order = |_| Arc::new(M::Word::new(Hold::Order as u64));
         let ledger = M::Lock::new("holds", HeldLedger::new());
@@ -199,22 +201,21 @@ impl<M: Machine> DriveHolds<M> {
         DriveHolds { ledger, service, stops: (0..queues).map(order).collect(), decisions }
     }
 
-    /// Takes in an account.
     pub(crate) fn open(&self, account: HeldStats<M>) -> Arc<HeldStats<M>> {
         self.ledger.lock().open(account)
     }
 
-    /// What held I/Os of each group.
+    /// Returns the waiting times of each group by reason.
     pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
         self.ledger.lock().held()
     }
 
-    /// How long requests of each group with a target were at the drive.
+    /// Returns how long requests of each group with a latency target were at the drive.
     pub(crate) fn service(&self) -> BTreeMap<GroupId, Snapshot> {
         self.service.lock().sums()
     }
 
-    /// From now on this holds what waits at a queue and what the scheduler would let go.
+    /// Sets the reason that applies to I/Os at queue `hctx` that the scheduler itself would let go.
     pub(crate) fn stop(&self, hctx: usize, hold: Hold) {
         // Relaxed: written and read under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
@@ -223,21 +224,21 @@ impl<M: Machine> DriveHolds<M> {
         }
     }
 
-    /// What holds whatever waits at a queue and is not held by the scheduler.
+    /// Returns the reason that applies to I/Os at queue `hctx` that the scheduler would let go.
     pub(crate) fn stopped_by(&self, hctx: usize) -> Hold {
         self.stopped_and_watched(hctx, 0).0
     }
 
-    /// What `stopped_by` says, and whether somebody records what the queue's scheduler decides at
-    /// `now_ns`.
+    /// Returns the reason as `stopped_by` does, and whether a trace of the scheduler's decisions is
+    /// being recorded at `now_ns`.
     pub(crate) fn stopped_and_watched(&self, hctx: usize, now_ns: u64) -> (Hold, bool) {
         // Relaxed: written and read under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
         (Hold::ALL[(word & HOLD_MASK) as usize], word >> HOLD_BITS > now_ns / 1_000)
     }
 
-    /// Somebody records what the scheduler of a queue decides, from now on if nobody did; what was
-    /// left when an earlier recording ended is of no use to this one.
+    /// Asks the scheduler of queue `hctx` to report its decisions from now on. Messages left over
+    /// from an earlier recording are dropped.
     pub(crate) fn watch(&self, hctx: usize, now_ns: u64) {
         if !self.stopped_and_watched(hctx, now_ns).1 {
             drop(self.decisions[hctx].take());
@@ -248,39 +249,39 @@ impl<M: Machine> DriveHolds<M> {
         self.stops[hctx].store(word & HOLD_MASK | until_us << HOLD_BITS, Order::Relaxed);
     }
 
-    /// What the scheduler of a queue decided and nobody noted yet.
+    /// Returns the messages of the queue's scheduler that are not yet written to a trace.
     pub(crate) fn decisions(&self, hctx: usize) -> &Decisions<M> {
         &self.decisions[hctx]
     }
 }
 
-/// A thread's accounts.
+/// The wait accounts of one thread.
 pub(crate) struct Holds<M: Machine> {
-    /// By number of the group.
+    /// Indexed by group number.
     accounts: Vec<Option<Arc<HeldStats<M>>>>,
     at_drives: AtDrives<M>,
     stop: Option<Stop<M>>,
 }
 
 impl<M: Machine> Holds<M> {
-    /// Of a channel.
+    /// Creates the accounts of a channel.
     pub(crate) fn new() -> Self {
         Holds { accounts: Vec::new(), at_drives: AtDrives::new(), stop: None }
     }
 
-    /// Of a drive's hardware queue.
+    /// Creates the accounts of a drive's hardware queue.
     pub(crate) fn at(drive: &DriveHolds<M>, hctx: usize) -> Self {
         let mut holds = Holds::new();
         holds.stop = drive.stops.get(hctx).cloned();
         holds
     }
 
-    /// Counts a request of a group with a target that was so long at a drive.
+    /// Counts a request of a group with a latency target that spent `service_ns` at the drive.
     pub(crate) fn was_at(&mut self, drive: &DriveHolds<M>, group: GroupId, service_ns: u64) {
         self.at_drives.count(group, service_ns, |account| drive.service.lock().open(account));
     }
 
-    /// The account of a group; `open` has a ledger take it in.
+    /// Returns the account of `group`. `open` registers a new one with a ledger.
     pub(crate) fn of(
         &mut self,
         group: GroupId,
@@ -296,7 +297,7 @@ impl<M: Machine> Holds<M> {
 }
 
 impl<M: Machine> Drop for Holds<M> {
-    /// A ledger keeps what has ended of an account whose writer is gone.
+    /// Ends the current waits, because a ledger keeps an account's totals after its writer is gone.
     fn drop(&mut self) {
         self.accounts.iter().flatten().for_each(|account| account.end());
     }

@@ -1,10 +1,10 @@
-//! Accounting by tenant: what a volume gave back to whom, as they saw it.
+//! Accounting by tenant: the I/Os that a volume completed for each tenant, as the tenant saw them.
 //!
-//! The channel that submitted a bio counts it once, be it whole or split: a whole one with the
-//! batch in which it completes (account.rs), or is delivered by another thread; one that was split
-//! when its last part is done. From Q to then. One account for each tenant and channel, made when
-//! the tenant is first seen; the volume keeps the ledger, and all tenants together are what it did.
-//! Kernel counterpart: blk-cgroup's `io.stat`.
+//! The submitting channel counts each bio once, from Q until it is handed back: a whole bio with
+//! the batch in which it completes (account.rs) or when another thread delivers it; a split bio
+//! when its last part is done. Each tenant has one account for each channel, made on the tenant's
+//! first I/O. The volume keeps the ledger; all tenants together are the volume's total. Kernel
+//! counterpart: blk-cgroup's `io.stat`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -27,7 +27,7 @@ struct TenantOp<M: Machine> {
     total: Histogram<M>,
 }
 
-/// What one channel gave back to one tenant of a group.
+/// I/Os that one channel completed for one tenant of a group.
 pub(crate) struct TenantStats<M: Machine> {
     payer: Payer,
     ops: Box<[TenantOp<M>; OPS]>,
@@ -36,20 +36,20 @@ pub(crate) struct TenantStats<M: Machine> {
 /// Sums of one operation of a tenant, or of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TenantOpSnapshot {
-    /// Bios handed back.
+    /// Bios handed back to the submitter.
     pub ios: u64,
-    /// Sectors of their ranges.
+    /// Total sectors of the bios.
     pub sectors: u64,
-    /// Those that failed.
+    /// Bios that failed.
     pub errors: u64,
-    /// From Q to when they were handed back.
+    /// Time from Q until the bio was handed back.
     pub total: Snapshot,
 }
 
-/// Sums of a tenant, or of a volume, at one moment: by operation, in the order of `Op::ALL`.
+/// Sums of a tenant or volume at one moment, by operation in the order of `Op::ALL`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantSnapshot {
-    /// By operation.
+    /// Sums of each operation, in the order of `Op::ALL`.
     pub ops: Vec<TenantOpSnapshot>,
 }
 
@@ -60,7 +60,7 @@ impl Default for TenantSnapshot {
 }
 
 impl TenantSnapshot {
-    /// Adds another.
+    /// Adds the sums of another snapshot.
     pub fn merge(&mut self, other: &TenantSnapshot) {
         for (sum, op) in self.ops.iter_mut().zip(&other.ops) {
             sum.ios += op.ios;
@@ -70,7 +70,7 @@ impl TenantSnapshot {
         }
     }
 
-    /// Bios of all operations.
+    /// Returns the number of bios of all operations.
     #[must_use]
     pub fn ios(&self) -> u64 {
         self.ops.iter().map(|op| op.ios).sum()
@@ -111,13 +111,13 @@ impl<M: Machine> Entry for TenantStats<M> {
     }
 }
 
-/// All accounts of a volume.
+/// All tenant and wait accounts of a volume, behind one lock.
 pub(crate) struct TenantLedger<M: Machine>(M::Lock<Accounts<M>>);
 
 struct Accounts<M: Machine> {
     tenants: Ledger<TenantStats<M>>,
-    /// What held I/Os before they were plugged.
-    /// Made when something is first held; boxed, so that the lock's value stays a cache line.
+    /// Waiting times before the plug. Allocated when an I/O first waits, and boxed so that the lock
+    /// and its value fit a cache line.
     held: Option<Box<HeldLedger<M>>>,
 }
 
@@ -127,17 +127,17 @@ impl<M: Machine> TenantLedger<M> {
         TenantLedger(M::Lock::new("tenants", accounts))
     }
 
-    /// Takes in an account of what was held.
+    /// Adds an account of waiting times.
     pub(crate) fn open_held(&self, account: HeldStats<M>) -> Arc<HeldStats<M>> {
         self.0.lock().held.get_or_insert_with(|| Box::new(HeldLedger::new())).open(account)
     }
 
-    /// What held I/Os of each group.
+    /// Returns the waiting times of each group by reason.
     pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
         self.0.lock().held.as_mut().map_or_else(BTreeMap::new, |held| held.held())
     }
 
-    /// Sums by what `key` makes of whoever pays: tenants, or groups.
+    /// Returns sums by a key made from group and tenant, such as the group alone.
     pub(crate) fn sums<K: Ord>(&self, key: fn(Payer) -> K) -> BTreeMap<K, TenantSnapshot> {
         let mut sums = BTreeMap::<K, TenantSnapshot>::new();
         for (payer, sum) in self.0.lock().tenants.sums() {
@@ -147,7 +147,7 @@ impl<M: Machine> TenantLedger<M> {
     }
 }
 
-/// Bios of a tenant with equal operations and times that are not yet in its account.
+/// Bios of a tenant with equal operation and times, not yet added to its account.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     payer: Payer,
@@ -158,13 +158,13 @@ struct Run {
     sectors: u64,
 }
 
-/// A channel's accounts.
+/// A channel's tenant accounts.
 pub(crate) struct Tenants<M: Machine> {
-    /// Where they are kept; a worker has nobody's.
+    /// The volume's ledger; `None` for a worker, which has no tenants of its own.
     ledger: Option<Arc<TenantLedger<M>>>,
-    /// In order of whoever pays.
+    /// Sorted by group and tenant.
     accounts: Vec<Arc<TenantStats<M>>>,
-    /// Place of the one that was used last.
+    /// Index in `accounts` of the account used last.
     last: usize,
     run: Run,
 }
@@ -175,7 +175,7 @@ impl<M: Machine> Tenants<M> {
         Tenants { ledger, accounts: Vec::new(), last: 0, run }
     }
 
-    /// Counts bios that took equally long; `bucket` is that of `total_ns`.
+    /// Counts bios that all took `total_ns`, whose histogram bucket is `bucket`.
     #[inline(always)]
     pub(crate) fn count(
         &mut self,
@@ -189,8 +189,8 @@ impl<M: Machine> Tenants<M> {
         op.total.record_in(bucket, total_ns, ios);
     }
 
-    /// Adds one that is done now to a run of equals, which [`Tenants::end_run`] puts into the
-    /// account.
+    /// Adds a bio that completes now to the current run of equal ones. [`Tenants::end_run`] adds
+    /// the run to the account.
     #[inline]
     pub(crate) fn count_one(&mut self, slot: &Slot<M>, now_ns: u64) {
         let key = (slot.bio.payer, slot.bio.op, slot.q_ns, now_ns);
@@ -207,7 +207,7 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Puts what was added one by one into the account.
+    /// Adds the current run to the tenant's account.
     pub(crate) fn end_run(&mut self) {
         let run = self.run;
         if run.ios > 0 {
@@ -218,7 +218,6 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Counts that it failed.
     #[cold]
     pub(crate) fn count_error(&mut self, slot: &Slot<M>) {
         if let Some(account) = self.account(slot.bio.payer) {

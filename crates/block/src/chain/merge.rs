@@ -1,10 +1,10 @@
-//! Merging: two bios that touch on the drive become one request.
+//! Merging: two bios that are adjacent on the drive become one request.
 //!
-//! Called by plugs (with the drive's last bio, O(1)), `sq`, sort.rs and schedulers. A chain of bios
-//! is headed by the first in sector order, which carries the sums. Whether two fit is decided here
-//! and only here; how long a request may become is in the drive's limits
-//! (`QueueLimits::merge_max`).
-//! Kernel counterpart: block/blk-merge.c, `blk_attempt_bio_merge`.
+//! Called by plugs (which compare only with the drive's last bio), the `sq` stack, sort.rs and the
+//! schedulers. The first bio in sector order heads a chain and carries its totals. Only this file
+//! decides whether two chains fit into one request; the longest request that merging may build
+//! comes from the drive's limits (`QueueLimits::merge_max`). Kernel counterpart: block/blk-merge.c,
+//! `blk_attempt_bio_merge`.
 #![allow(unsafe_code)]
 
 use millrace_machine::Machine;
@@ -12,16 +12,16 @@ use millrace_machine::Machine;
 use crate::bio::limits::QueueLimits;
 use crate::chain::slot::{BioRef, Slot};
 
-/// How a bio was merged.
+/// The end of a chain at which a bio was merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Merged {
-    /// At the end: M.
+    /// Back merge: the bio was appended (M in traces).
     Back,
-    /// In front: F.
+    /// Front merge: the bio was put first (F in traces).
     Front,
 }
 
-/// Whether `second`, directly behind `first` on the drive, may share its request.
+/// Returns true if `second`, which follows `first` directly on the drive, may share its request.
 #[inline]
 fn fits<M: Machine>(first: &Slot<M>, second: &Slot<M>, limits: &QueueLimits) -> bool {
     let sectors = u64::from(first.chain_sectors) + u64::from(second.chain_sectors);
@@ -38,13 +38,13 @@ fn fits<M: Machine>(first: &Slot<M>, second: &Slot<M>, limits: &QueueLimits) -> 
         && !crosses
 }
 
-/// Whether two chains lie side by side on the drive: the cheap question first.
+/// Returns true if two chains are adjacent on the drive; cheaper than `fits`, so asked first.
 #[inline]
 pub(crate) fn touch<M: Machine>(last: &Slot<M>, bio: &Slot<M>) -> bool {
     last.chain_end() == bio.dev_sector || bio.chain_end() == last.dev_sector
 }
 
-/// Merges `bio` with the chain in `last`, or gives it back.
+/// Merges `bio` with the chain in `last`, or returns `bio` if they are not adjacent or do not fit.
 pub(crate) fn try_merge<M: Machine>(
     last: &mut BioRef<M>,
     bio: BioRef<M>,
@@ -62,7 +62,7 @@ pub(crate) fn try_merge<M: Machine>(
     Err(bio)
 }
 
-/// Puts the chain of `second` behind that of `first`.
+/// Appends the chain of `second` to that of `first`.
 pub(crate) fn join<M: Machine>(first: &mut BioRef<M>, second: BioRef<M>) {
     first.chain_sectors += second.chain_sectors;
     first.chain_segments = first.chain_segments.saturating_add(second.chain_segments);

@@ -1,33 +1,34 @@
-//! `Gate`: one limit of a group, that all its threads go through: when may the next I/O go?
+//! Token buckets: the limits of a group, shared by all its threads, that say when an I/O may go.
 //!
-//! A word that holds when the next one may, which each I/O moves on by what it costs: so a thread
-//! needs one atomic addition, those who wait have a time each and need not ask again, and it is
-//! first come, first served over all threads. What is not used is saved up for `burst`. Bound: in
-//! any window of length W no more starts than rate * (W + burst) and one I/O. An I/O that costs
-//! more than a second's worth goes in its turn, and those behind it pay. A second word says how
-//! much of the time ahead belongs to I/Os that still wait: when the limit is changed, they ask
-//! again, and what has passed stays paid for. Source: the leaky bucket as a meter (ITU-T I.371, the
-//! generic cell rate algorithm). Kernel counterpart: block/blk-throttle.c, `tg_dispatch_time`.
+//! A word holds the time at which the next I/O may go, and each I/O advances it by its cost. A
+//! thread needs one atomic addition; each waiting I/O has its own time and need not ask again; and
+//! I/Os are served in order of arrival over all threads. Unused capacity accumulates for up to
+//! `burst`. Bound: in any window of length W at most rate * (W + burst) starts, plus one I/O. An
+//! I/O that costs more than a second's worth still goes in its turn, and later I/Os pay for it. A
+//! second word holds how much of the time ahead belongs to I/Os that still wait: when the limit
+//! changes they ask again, and I/Os that have passed stay paid for. Source: the leaky bucket as a
+//! meter (ITU-T I.371, the generic cell rate algorithm). Kernel counterpart: block/blk-throttle.c,
+//! `tg_dispatch_time`.
 
 use millrace_machine::{Machine, Order, Word};
 
 use crate::bio::{Op, SectorCount};
 use crate::group::config::GroupLimits;
 
-/// Parts of a nanosecond in which times are held: a rate of 3 M a second is kept to 0.001 %.
+/// Fractional bits of a nanosecond in stored times, so that a rate of 3 M/s is exact to 0.001 %.
 const FRACTION_BITS: u32 = 8;
-/// Further parts of what a sector costs.
+/// Further fractional bits of the cost of a sector.
 const SECTOR_BITS: u32 = 16;
 
-/// How many gates an I/O of one way goes through at most.
+/// Largest number of buckets that an I/O of one direction passes.
 pub(crate) const GATES: usize = 4;
 
-/// What one gate takes for an I/O, in parts of a nanosecond.
+/// Cost of an I/O at one bucket, in fractions of a nanosecond.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Toll {
-    /// For each I/O.
+    /// Fixed cost of each I/O.
     io: u64,
-    /// For each sector, in still smaller parts.
+    /// Cost of each sector, with `SECTOR_BITS` more fractional bits.
     sector: u64,
 }
 
@@ -44,32 +45,32 @@ impl Toll {
         Toll { io: 0, sector: rate.map_or(0, |rate| (whole / u128::from(rate.max(1))) as u64) }
     }
 
-    /// Whether the gate stands open.
+    /// Returns true if the bucket has no limit.
     pub(crate) fn is_free(self) -> bool {
         self.io == 0 && self.sector == 0
     }
 
-    /// What was booked at another toll, in parts of a nanosecond, at this one. Nothing, if either
-    /// stands open.
+    /// Converts time booked at the old cost to this one, in fractions of a nanosecond. Returns 0 if
+    /// either has no limit.
     fn instead_of(self, old: Toll, booked: i128) -> i128 {
         let rate = |toll: Toll| i128::from(toll.io | toll.sector);
         let (old, new) = (rate(old), rate(self));
         if old == 0 || new == 0 { 0 } else { booked.saturating_mul(new) / old }
     }
 
-    /// For an I/O that moves so many sectors.
+    /// Returns the cost of an I/O of `sectors` sectors.
     pub(crate) fn of(self, sectors: SectorCount) -> u64 {
         let bytes = (u128::from(self.sector) * u128::from(sectors)) >> SECTOR_BITS;
         self.io + bytes.min(1 << 56) as u64
     }
 }
 
-/// What a group's gates take for reads and for writes, and what is saved up.
+/// The costs of reads and writes at each bucket of a group, and the burst.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tolls {
     read: [Toll; GATES],
     write: [Toll; GATES],
-    /// In parts of a nanosecond.
+    /// Unused capacity that may accumulate, in fractions of a nanosecond.
     burst: u64,
 }
 
@@ -84,34 +85,34 @@ impl Tolls {
         }
     }
 
-    /// What the gate at `stage` takes for an operation.
+    /// Returns the cost of an operation at the bucket of `stage`.
     pub(crate) fn at(&self, stage: usize, op: Op) -> Toll {
         if op == Op::Read { self.read[stage] } else { self.write[stage] }
     }
 
-    /// What one of a group's gates takes.
+    /// Returns the cost at the bucket stored at index `place`.
     fn at_place(&self, place: usize) -> Toll {
         if place < GATES { self.read[place] } else { self.write[place - GATES] }
     }
 
-    /// What an I/O costs at a gate.
+    /// Returns the cost of `io` at its bucket.
     fn of(&self, io: Io) -> u64 {
         self.at(io.0, io.1).of(io.2)
     }
 }
 
-/// The gates of a group: of reads two, of both ways two, of writes two.
+/// The token buckets of a group: two for reads, two for both directions, two for writes.
 pub(crate) struct Gates<M: Machine> {
-    /// When the next I/O may go.
+    /// Time at which the next I/O may go, in fractions of a nanosecond.
     next: [M::Word; GATES + 2],
-    /// How much of that was taken by I/Os that still wait: it is not paid for yet.
+    /// Part of `next` that was booked by I/Os that still wait, and is not paid for yet.
     waiting: [M::Word; GATES + 2],
 }
 
-/// An I/O at a gate: its stage, what it does and how many sectors it moves.
+/// An I/O at a bucket: the bucket's stage, the operation, and the number of sectors.
 pub(crate) type Io = (usize, Op, SectorCount);
 
-/// Which of a group's gates is that of a stage: stages 2 and 3 are those of both ways.
+/// Returns the index of the bucket of a stage. Stages 2 and 3 are shared by reads and writes.
 fn place_of((stage, op, _): Io) -> usize {
     if op == Op::Read || stage >= 2 { stage } else { stage + GATES }
 }
@@ -124,15 +125,15 @@ impl<M: Machine> Gates<M> {
         }
     }
 
-    /// The gates from now on, with other tolls: what has passed is paid for at the new rate, what
-    /// was saved up stays, and those who wait have no time here: they ask again. Whoever does not
-    /// know of the change yet goes on at the old gates.
+    /// Returns the buckets with changed costs. I/Os that passed are paid for at the new rate,
+    /// unused capacity stays, and waiting I/Os hold no time here, because they ask again. Threads
+    /// that do not know of the change yet keep using the old buckets.
     pub(crate) fn changed(&self, (old, new): (&Tolls, &Tolls), now_ns: u64) -> Gates<M> {
         let now = i128::from(now_ns) << FRACTION_BITS;
         let next = |place| {
             let (old, new) = (old.at_place(place), new.at_place(place));
-            // Relaxed: counts that nothing else hangs on. What waits first, so that what comes in
-            // between counts as passed.
+            // Relaxed: counters that order nothing else. `waiting` is read first, so that an I/O
+            // that comes in between counts as passed.
             let waiting = self.waiting[place].load(Order::Relaxed);
             let booked = self.next[place].load(Order::Relaxed).saturating_sub(waiting);
             let next = now + new.instead_of(old, i128::from(booked) - now);
@@ -142,19 +143,18 @@ impl<M: Machine> Gates<M> {
         Gates { next, waiting: core::array::from_fn(|_| M::Word::new(0)) }
     }
 
-    /// How far the gate that is booked farthest is booked beyond now.
+    /// Returns how far beyond `now_ns` the most booked bucket is booked.
     pub(crate) fn ahead_ns(&self, now_ns: u64) -> u64 {
-        // Relaxed: a view.
+        // Relaxed: a report needs only a recent value.
         let next = self.next.iter().map(|word| word.load(Order::Relaxed)).max().unwrap_or(0);
         (next >> FRACTION_BITS).saturating_sub(now_ns)
     }
 
-    /// Takes what an I/O costs at a gate; when it may go, in nanoseconds on the clock of the
-    /// machine.
+    /// Books the cost of an I/O at its bucket. Returns the time in nanoseconds at which it may go.
     pub(crate) fn reserve(&self, tolls: &Tolls, io: Io, now_ns: u64) -> u64 {
         let word = &self.next[place_of(io)];
         let earliest = (now_ns << FRACTION_BITS).saturating_sub(tolls.burst);
-        // Relaxed: a count that nothing else hangs on.
+        // Relaxed: a counter that orders nothing else.
         let mut next = word.load(Order::Relaxed);
         while next < earliest {
             // Relaxed: as above.
@@ -167,21 +167,21 @@ impl<M: Machine> Gates<M> {
         word.fetch_add(tolls.of(io), Order::Relaxed) >> FRACTION_BITS
     }
 
-    /// An I/O waits until the time that it was given.
+    /// Records that an I/O waits for the time that it booked.
     pub(crate) fn wait(&self, tolls: &Tolls, io: Io) {
-        // Relaxed: a count that only `changed` looks at.
+        // Relaxed: a counter that only `changed` reads.
         self.waiting[place_of(io)].fetch_add(tolls.of(io), Order::Relaxed);
     }
 
-    /// It gives its time up: what it took is there for others.
+    /// Returns the booked time of an I/O that still waits, for other I/Os to use.
     pub(crate) fn give_back(&self, tolls: &Tolls, io: Io) {
         self.leave(tolls, io);
         // Relaxed: as in `reserve`.
         self.next[place_of(io)].fetch_add(tolls.of(io).wrapping_neg(), Order::Relaxed);
     }
 
-    /// It waits no more, since its time has come, or it pays for it all the same. Tolls are those
-    /// of `wait`.
+    /// Records that an I/O no longer waits: its time has come, or it pays although it goes
+    /// elsewhere. `tolls` are those given to `wait`.
     pub(crate) fn leave(&self, tolls: &Tolls, io: Io) {
         // Relaxed: as in `wait`.
         self.waiting[place_of(io)].fetch_add(tolls.of(io).wrapping_neg(), Order::Relaxed);
