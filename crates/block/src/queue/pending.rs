@@ -1,30 +1,30 @@
-//! `Pending`: which software queues have something for a hardware queue.
+//! `Pending`: a bitmap of the software queues that have bios for a hardware queue.
 //!
-//! A bit for each software queue, set after the insertion and taken by whoever serves. Ways into
-//! one hardware queue that several threads use (`Inside::Each`) share their words, 64 bits each;
-//! each of them looks at its own bit alone. Owned by a `HardwareQueue`. Kernel counterpart:
-//! `hctx->ctx_map`.
+//! Each software queue has a bit, set after an insertion and cleared by the serving thread. The
+//! lanes of a hardware queue that several threads serve (`DispatchConcurrency::LanePerThread`)
+//! share words of 64 bits, and each lane checks only its own bit. Owned by a `HardwareQueue`.
+//! Kernel counterpart: `hctx->ctx_map`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use millrace_machine::{Machine, Order, Word};
 
-/// Software queues that have something.
+/// Bitmap of the software queues that have bios for a hardware queue.
 pub(crate) struct Pending<M: Machine> {
     words: Arc<[M::Word]>,
-    /// The bit of a way in that is one of several, and the software queue that it stands for.
+    /// For one of several lanes: its bit, and the software queue that the bit stands for.
     own: Option<(u64, usize)>,
 }
 
 impl<M: Machine> Pending<M> {
-    /// None of `ctxs`.
+    /// Creates a bitmap of `ctxs` software queues, all without bios.
     pub(crate) fn new(ctxs: usize) -> Self {
         Pending { words: (0..ctxs.div_ceil(64)).map(|_| M::Word::new(0)).collect(), own: None }
     }
 
-    /// The part of each of several ways into hardware queues: for each its hardware queue and the
-    /// software queue that it takes from.
+    /// Creates the bitmaps of several lanes. Each lane is a pair of hardware queue and software
+    /// queue.
     pub(crate) fn of_lanes(lanes: &[(usize, usize)]) -> Vec<Self> {
         let mut words = Vec::new();
         let part = |(queue, ctx): &(usize, usize)| {
@@ -40,7 +40,7 @@ impl<M: Machine> Pending<M> {
         lanes.iter().map(part).collect()
     }
 
-    /// Software queue `ctx` has something.
+    /// Marks that software queue `ctx` has bios.
     pub(crate) fn mark(&self, ctx: usize) {
         let (word, bit) = match self.own {
             None => (&self.words[ctx / 64], 1u64 << (ctx % 64)),
@@ -50,11 +50,12 @@ impl<M: Machine> Pending<M> {
         word.fetch_or(bit, Order::Release);
     }
 
-    /// Calls `f` for each software queue that has something, and forgets them.
+    /// Calls `f` for each marked software queue and clears the marks.
     #[inline]
     pub(crate) fn take(&self, mut f: impl FnMut(usize)) {
         for (index, word) in self.words.iter().enumerate() {
-            // Relaxed: a look; latecomers flag the serve lock or ring the bell.
+            // Relaxed: only a quick check; a thread that marks later flags the serve lock or rings
+            // the doorbell.
             if word.load(Order::Relaxed) == 0 {
                 continue;
             }
@@ -74,7 +75,7 @@ impl<M: Machine> Pending<M> {
         }
     }
 
-    /// Whether any software queue has something.
+    /// Returns true if any software queue is marked.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         let mask = self.own.map_or(u64::MAX, |(bit, _)| bit);

@@ -1,12 +1,12 @@
-//! `Scheduler`: which of the chains that wait at a hardware queue goes to the driver next.
+//! `Scheduler`: decides which of the chains that wait at a hardware queue goes to the driver next.
 //!
-//! A drive without one is served first come, first served. With one, what software queues hand to a
-//! hardware queue goes through [`Scheduler::insert`], and [`Scheduler::next`] names the chain that
-//! becomes the next request. Each hardware queue has a `Scheduler` of its own, called under that
-//! queue's serve lock by one thread at a time; what those of a drive share is theirs to agree on
-//! (deadline.rs shares one lock, as the kernel's do). Flushes go past it. `Scheduling` is the
-//! layer's side: it counts what is inside, and tells the scheduler only of requests that came from
-//! it. Called by disk/scheduled.rs. Source: \[MQ\], "scheduling in the software queues". Kernel
+//! A drive without a scheduler serves chains in order of arrival. With one, chains from software
+//! queues go through [`Scheduler::insert`], and [`Scheduler::next`] names the chain that becomes
+//! the next request. Each hardware queue has its own `Scheduler`, called under that queue's serve
+//! lock by one thread at a time; the schedulers of a drive coordinate as they like (deadline.rs
+//! shares one lock, as the kernel's does). Flushes bypass it. `Scheduling` is the layer's side: it
+//! counts the chains inside and reports completions only of requests that the scheduler named.
+//! Called by disk/scheduled.rs. Source: \[MQ\], "scheduling in the software queues". Kernel
 //! counterpart: `struct elevator_mq_ops`.
 
 pub(crate) mod cost;
@@ -34,147 +34,148 @@ use crate::chain::merge::{Merged, try_merge};
 use crate::chain::slot::{BioList, BioRef, Slot};
 use crate::queue::request::Tag;
 
-/// That a scheduler names nothing is noted once in this time.
+/// Nanoseconds during which a pause of the scheduler is written to a trace only once.
 const REST_NOTED_NS: u64 = 10_000_000;
 
-/// The schedulers that the layer has.
+/// The built-in schedulers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulerKind {
-    /// First come, first served.
+    /// No scheduler: chains are served in order of arrival.
     #[default]
     None,
-    /// [`Deadline`](crate::Deadline) with its usual settings.
+    /// [`Deadline`](crate::Deadline) with default settings.
     Deadline,
-    /// [`Fair`](crate::Fair): by groups' weights.
+    /// [`Fair`](crate::Fair): divides the drive by the groups' weights.
     Fair,
-    /// [`Latency`](crate::Latency): by groups' latency targets.
+    /// [`Latency`](crate::Latency): keeps the groups' latency targets.
     Latency,
 }
 
-/// Bios that wait to become one request: one bio, or several that follow each other on the drive.
+/// Bios that wait to become one request: a single bio, or several adjacent ones merged.
 ///
-/// Dropping one would lose its I/O, and panics.
+/// Dropping one would lose its I/O, so it panics.
 #[derive(Debug)]
 pub struct Chain<M: Machine> {
     pub(crate) bio: BioRef<M>,
-    /// The drive that it is for.
+    /// Drive that the chain is for.
     drive: DriveMark,
 }
 
-/// Tells drives apart: where a drive's account of what is held lies. A drive with chains in a
-/// scheduler never gives that back.
+/// Identity of a drive: the address of its wait accounts. The accounts of a drive with chains in a
+/// scheduler are never freed, so the address stays unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DriveMark(usize);
 
 impl DriveMark {
-    /// No drive's.
+    /// The identity of no drive.
     pub(crate) const NONE: DriveMark = DriveMark(0);
 
-    /// A chain of this drive.
+    /// Creates a chain of this drive.
     pub(crate) fn chain<M: Machine>(self, bio: BioRef<M>) -> Chain<M> {
         Chain { bio, drive: self }
     }
 }
 
 impl<M: Machine> Chain<M> {
-    /// Its first bio.
+    /// Returns the first bio of the chain.
     pub(crate) fn head(&self) -> &Slot<M> {
         &self.bio
     }
 
-    /// What to do: never a flush.
+    /// Returns the operation, which is never a flush.
     #[must_use]
     pub fn op(&self) -> Op {
         self.bio.op()
     }
 
-    /// Modifiers, FUA among them.
+    /// Returns the flags, such as FUA.
     #[must_use]
     pub fn flags(&self) -> OpFlags {
         self.bio.bio.flags
     }
 
-    /// First sector on the drive.
+    /// Returns the first sector on the drive.
     #[must_use]
     pub fn sector(&self) -> Sector {
         self.bio.dev_sector
     }
 
-    /// Length in sectors, at least 1.
+    /// Returns the length in sectors, at least 1.
     #[must_use]
     pub fn nr_sectors(&self) -> SectorCount {
         self.bio.chain_sectors
     }
 
-    /// The sector behind its last one.
+    /// Returns the sector after the last one.
     #[must_use]
     pub fn end(&self) -> Sector {
         self.bio.chain_end()
     }
 
-    /// For whom it is ([`Bio::with_tenant`](crate::Bio::with_tenant)); the first bio's.
+    /// Returns the tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)) of the first bio.
     #[must_use]
     pub fn tenant(&self) -> u16 {
         self.bio.bio.payer.tenant
     }
 
-    /// The group that all its bios belong to.
+    /// Returns the group, which all bios of the chain belong to.
     #[must_use]
     pub fn group(&self) -> GroupId {
         self.bio.bio.payer.group
     }
 
-    /// When its first bio was submitted, on the clock of the machine.
+    /// Returns the time when the first bio was submitted, in nanoseconds of the machine's clock.
     #[must_use]
     pub fn queued_ns(&self) -> u64 {
         self.bio.q_ns
     }
 
-    /// When the limits of its group let its first bio pass: if it never waited for one, when that
-    /// was submitted. Of a wait longer than 4 s, 4 s are known.
+    /// Returns the time when the limits of its group let the first bio pass; if it never waited for
+    /// a limit, the time of submission. A wait longer than 4 s counts as 4 s.
     pub(crate) fn admitted_ns(&self) -> u64 {
         self.bio.q_ns + u64::from(self.bio.waited.g_ns)
     }
 
-    /// When its first bio came to the queue; now, if it had waited for 4 s before that.
+    /// Returns the time when the first bio was inserted into the queue; the present, if that came
+    /// more than 4 s after submission.
     pub(crate) fn inserted_ns(&self) -> u64 {
         self.bio.inserted_ns()
     }
 }
 
-/// Chains on their way into a scheduler, in the order in which they came.
+/// Chains on their way into a scheduler, in order of arrival.
 pub struct Batch<'a, M: Machine> {
     list: BioList<M>,
     drive: DriveMark,
     merged: u32,
     limits: &'a QueueLimits,
-    /// Hears of each merge: for accounts and traces.
+    /// Called for each merge, for accounts and traces.
     on_merge: &'a mut dyn FnMut(Merged, &Slot<M>),
 }
 
 impl<'a, M: Machine> Batch<'a, M> {
-    /// How many chains are left.
+    /// Returns the number of chains left in the batch.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.list.len()
     }
 
-    /// Whether none is left.
+    /// Returns true if no chain is left in the batch.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The drive that the chains are for.
+    /// Returns the drive that the chains are for.
     pub(crate) fn drive(&self) -> DriveMark {
         self.drive
     }
 
-    /// Merges `chain` with `waiting`, at its end or in front of it, if they follow each other on
-    /// this drive and the drive takes both as one request; gives `chain` back if not.
+    /// Merges `chain` with `waiting`, at its end or in front, if they are adjacent on this drive
+    /// and fit into one request.
     ///
     /// # Errors
-    /// `chain`, if the two stay apart.
+    /// Returns `chain` if the two cannot be merged.
     pub fn merge(&mut self, waiting: &mut Chain<M>, chain: Chain<M>) -> Result<(), Chain<M>> {
         let drive = self.drive;
         if waiting.drive != drive || chain.drive != drive {
@@ -191,24 +192,23 @@ impl<'a, M: Machine> Batch<'a, M> {
 impl<M: Machine> Iterator for Batch<'_, M> {
     type Item = Chain<M>;
 
-    /// The oldest chain that is left.
+    /// Takes the oldest chain that is left.
     fn next(&mut self) -> Option<Chain<M>> {
         self.list.pop_front().map(|bio| self.drive.chain(bio))
     }
 }
 
-/// Where a scheduler that goes away leaves the chains that wait in it.
+/// Collects the chains that wait in a scheduler when it is replaced or closed.
 #[derive(Debug)]
 pub struct Leftover<M: Machine> {
     list: BioList<M>,
     drive: DriveMark,
-    /// It was given a chain of another drive.
+    /// True if a chain of another drive was pushed.
     has_lost: bool,
 }
 
 impl<M: Machine> Leftover<M> {
-    /// Takes a chain; the first one is the first to be scheduled anew. One of another drive is
-    /// lost.
+    /// Adds a chain; chains are scheduled anew in this order. A chain of another drive is lost.
     pub fn push(&mut self, chain: Chain<M>) {
         if chain.drive == self.drive {
             return self.list.push_back(chain.bio);
@@ -218,88 +218,89 @@ impl<M: Machine> Leftover<M> {
     }
 }
 
-/// What a scheduler answers when it is asked for a chain.
+/// A scheduler's answer when it is asked for a chain.
 #[derive(Debug)]
 pub enum Pick<M: Machine> {
     /// The chain that goes to the driver next.
     Chain(Chain<M>),
-    /// Nothing yet, although chains wait: ask again after a completion, or at this time on the
-    /// clock of the machine, in nanoseconds.
+    /// No chain now, although chains wait: ask again after a completion, or at this time in
+    /// nanoseconds of the machine's clock.
     WaitUntil(u64),
-    /// Nothing before the next insertion or completion. A scheduler in which chains wait answers
-    /// so only while the driver has requests that came from it.
+    /// No chain before the next insertion or completion. If chains wait, this answer is allowed
+    /// only while the driver has requests that came from this scheduler.
     Nothing,
 }
 
-/// How many hardware queues a drive has, and how many tags those have together.
+/// Numbers of hardware queues and of tags of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriveTags {
     /// Hardware queues, 1 or more.
     pub queues: usize,
-    /// Tags of all of them, 1 or more.
+    /// Tags of all hardware queues together, 1 or more.
     pub tags: u32,
 }
 
-/// A chain that the scheduler named, and that is done with.
+/// The end of a chain that the scheduler named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Done {
-    /// What it did.
+    /// Operation of the chain.
     pub op: Op,
-    /// Its length in sectors.
+    /// Length in sectors.
     pub nr_sectors: SectorCount,
-    /// For whom: the tenant of the chain that it was made from.
+    /// Tenant of the chain.
     pub tenant: u16,
-    /// The group of that chain.
+    /// Group of the chain.
     pub group: GroupId,
-    /// When its first bio was submitted.
+    /// Time of the first bio's submission, in nanoseconds.
     pub queued_ns: u64,
-    /// When the scheduler named its chain.
+    /// Time when the scheduler named the chain, in nanoseconds.
     pub picked_ns: u64,
-    /// When the driver was found to have answered, or the chain was taken back.
+    /// Time when the completion was noticed or the chain was taken back, in nanoseconds.
     pub done_ns: u64,
-    /// What the driver answered; none: it never had the chain, which was taken back (its queue is
-    /// closed, or another scheduler takes over) and may come again.
+    /// The driver's status. `None` if the driver never got the chain: it was taken back because its
+    /// queue closes or another scheduler takes over, and may come again.
     pub status: Option<Status>,
 }
 
 /// Decides in which order a hardware queue's chains go to the driver.
 ///
-/// The layer calls all methods of one object under one lock, from one thread at a time. None of
-/// them may block, or use a volume of the drive: that waits for the caller itself, for ever. A
-/// panic goes through the call that ran the queue, as a driver's does
-/// ([`Driver`](crate::Driver#panics)). The layer panics so if a scheduler names a chain of another
-/// drive, whose I/O ends with `Aborted`.
+/// The layer calls all methods of one object under one lock, from one thread at a time. No method may
+/// block or use a volume of the drive: the volume would wait for the caller itself. A panic unwinds
+/// through the call that ran the queue, as a driver's does ([`Driver`](crate::Driver#panics)). The
+/// layer panics if a scheduler names a chain of another drive; the I/O of that chain ends with
+/// `Aborted`.
 ///
-/// The layer's timeout counts from dispatch: what a scheduler never names waits for ever, and
-/// [`Disk::set_scheduler`](crate::Disk::set_scheduler) is the way out. The example
-/// `own_scheduler.rs` of the crate `millrace` is an elevator.
+/// The layer's timeout starts at dispatch, so a chain that a scheduler never names waits for ever;
+/// [`Disk::set_scheduler`](crate::Disk::set_scheduler) gets it out. The example `own_scheduler.rs` of
+/// the crate `millrace` is an elevator.
 pub trait Scheduler<M: Machine>: Send {
-    /// Takes all chains of a batch; what is left in the batch is lost, and panics.
+    /// Takes all chains of a batch. The layer panics if chains are left in the batch.
     fn insert(&mut self, batch: &mut Batch<'_, M>);
 
-    /// The chain that goes to the driver next, at `now_ns` on the clock of the machine. Called
-    /// while the driver has room.
+    /// Names the chain that goes to the driver next. `now_ns` is the time on the machine's clock.
+    /// Called while the driver has room.
     fn next(&mut self, now_ns: u64) -> Pick<M>;
 
-    /// A chain that [`Scheduler::next`] named is done with: its request has come back from the
-    /// driver, or it was taken back before the driver had it. Each is told of once, also those that
-    /// failed or came too late.
+    /// Reports the end of a chain that [`Scheduler::next`] named: its request completed, or it was
+    /// taken back before the driver had it. Each chain is reported once, even if it failed or timed
+    /// out.
     fn completed(&mut self, done: &Done);
 
-    /// Returns true if chains of a group may go straight to the driver, unseen, since there is
-    /// nothing to order: `ios` chains with so many sectors, submitted at `queued_ns`. Asked only
-    /// while nothing waits inside. What goes past is not told of when it completes.
+    /// Returns true if chains of a group may bypass the scheduler because there is nothing to
+    /// order. `ios` is the number of chains and of their sectors, `queued_ns` the time of
+    /// submission. Called only while nothing waits inside. The completion of a chain that bypassed
+    /// is not reported.
     fn pass(&mut self, group: GroupId, ios: (u32, u64), queued_ns: u64) -> bool;
 
-    /// Gives back all chains that wait: another scheduler takes over, or the queue is closed. It
-    /// may be given others after that.
+    /// Gives up all waiting chains, because another scheduler takes over or the queue closes.
+    /// Chains may be inserted again afterwards.
     fn drain(&mut self, left: &mut Leftover<M>);
 }
 
 /// A request in flight that came from a scheduler's chain.
 #[derive(Debug, Clone, Copy)]
 struct Issued {
-    /// 0: the request with this tag, if there is one, did not come from this scheduler.
+    /// Length of the chain; 0 if the request with this tag did not come from this scheduler.
     nr_sectors: SectorCount,
     op: Op,
     tenant: u16,
@@ -318,7 +319,7 @@ impl Issued {
         picked_ns: 0,
     };
 
-    /// What comes of a chain that the scheduler names now.
+    /// Creates the record of a chain that the scheduler names now.
     fn of<M: Machine>(chain: &Slot<M>, picked_ns: u64) -> Issued {
         Issued {
             nr_sectors: chain.chain_sectors,
@@ -336,41 +337,41 @@ impl Issued {
     }
 }
 
-/// A hardware queue's scheduler, with what the layer knows of it.
+/// A hardware queue's scheduler with the layer's state for it.
 pub(crate) struct Scheduling<M: Machine> {
-    /// None: a program's own.
+    /// The built-in kind; `None` for a program's own scheduler.
     kind: Option<SchedulerKind>,
     scheduler: Box<dyn Scheduler<M>>,
-    /// Named by the scheduler, but there was no tag for it.
+    /// A chain that the scheduler named while no tag was free.
     picked: Option<BioRef<M>>,
-    /// Chains inside, `picked` among them.
+    /// Number of chains inside, including `picked`.
     len: u32,
-    /// What is in flight, by tag, and how much that is.
+    /// Requests in flight from this scheduler by tag, and their number.
     issued: Box<[Issued]>,
     in_flight: u32,
-    /// It kept chains when it was drained, or gave back others.
+    /// True if the scheduler kept chains when it was drained, or returned foreign ones.
     pub(crate) has_lost: bool,
-    /// Until when it is not noted again that the scheduler names nothing.
+    /// Time until which another pause of the scheduler is not written to the trace.
     rests_until_ns: u64,
-    /// The drive's accounts of what is held.
+    /// The drive's wait accounts.
     drive: Arc<DriveHolds<M>>,
-    /// What this queue counted of groups: what waits for a tag, and if the scheduler does not count
-    /// by itself, what waited in it.
+    /// This queue's wait accounts: waits for a tag, and all waits in a scheduler that does not
+    /// count by itself.
     holds: Option<Holds<M>>,
-    /// The scheduler counts by itself.
+    /// True if the scheduler counts wait times by itself.
     counts: bool,
     said: Said,
 }
 
 impl<M: Machine> Scheduling<M> {
-    /// A scheduler for a queue with so many tags.
+    /// Wraps a scheduler for a queue with `depth` tags.
     pub(crate) fn new(
         kind: Option<SchedulerKind>,
         scheduler: Box<dyn Scheduler<M>>,
         depth: usize,
         drive: &Arc<DriveHolds<M>>,
     ) -> Self {
-        // The layer's own do.
+        // All built-in schedulers count by themselves.
         let counts = kind.is_some();
         Scheduling {
             kind,
@@ -388,17 +389,17 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Which one it is; none if it is a program's own.
+    /// Returns the built-in kind; `None` for a program's own scheduler.
     pub(crate) fn kind(&self) -> Option<SchedulerKind> {
         self.kind
     }
 
-    /// Chains that wait inside.
+    /// Returns the number of chains that wait inside.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether a batch may go past the scheduler.
+    /// Returns true if a batch may bypass the scheduler.
     pub(crate) fn passes(&mut self, list: &BioList<M>) -> bool {
         let Some(first) = list.first() else { return false };
         let (group, mut equal, mut sectors) = (first.bio.payer.group, self.len == 0, 0);
@@ -409,13 +410,13 @@ impl<M: Machine> Scheduling<M> {
         equal && self.scheduler.pass(group, (list.len(), sectors), first.q_ns)
     }
 
-    /// Whether a batch of one may.
+    /// Returns true if a single chain may bypass the scheduler.
     pub(crate) fn passes_single(&mut self, chain: &Slot<M>) -> bool {
         let ios = (1, chain.chain_sectors.into());
         self.len == 0 && self.scheduler.pass(chain.bio.payer.group, ios, chain.q_ns)
     }
 
-    /// Hands chains that are no flushes to the scheduler; `on_merge` hears of each merge.
+    /// Hands chains other than flushes to the scheduler. Calls `on_merge` for each merge.
     pub(crate) fn insert(
         &mut self,
         list: BioList<M>,
@@ -429,7 +430,7 @@ impl<M: Machine> Scheduling<M> {
         self.len -= batch.merged;
     }
 
-    /// The chain that goes to the driver next.
+    /// Returns the chain that goes to the driver next.
     pub(crate) fn next(&mut self, now_ns: u64) -> Pick<M> {
         match self.picked.take() {
             Some(chain) => {
@@ -441,8 +442,8 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Whether it is to be noted that the scheduler names nothing until a time: if it does not tell
-    /// by itself what it decides, and was not noted so for a while.
+    /// Returns true if a pause of the scheduler until `until_ns` must be written to the trace: the
+    /// scheduler does not report its decisions itself, and no pause was written recently.
     pub(crate) fn begins_rest(&mut self, now_ns: u64, until_ns: u64) -> bool {
         let begins = !self.counts && self.rests_until_ns <= now_ns;
         if begins {
@@ -451,17 +452,18 @@ impl<M: Machine> Scheduling<M> {
         begins
     }
 
-    /// Somebody records what the scheduler of hardware queue `hctx` decides.
+    /// Asks the scheduler of hardware queue `hctx` to report its decisions, because a trace is
+    /// recorded.
     pub(crate) fn watch(&self, hctx: u16, now_ns: u64) {
         self.drive.watch(hctx.into(), now_ns);
     }
 
-    /// What it decided since this was asked last, while somebody recorded.
+    /// Takes the decisions that the scheduler reported since the last call.
     pub(crate) fn decisions(&self, hctx: u16) -> Vec<Decision> {
         self.drive.decisions(hctx.into()).take()
     }
 
-    /// Keeps a chain that `next` named until there is a tag for it.
+    /// Keeps a chain that `next` named until a tag is free for it.
     pub(crate) fn put_back(&mut self, chain: Chain<M>, now_ns: u64) {
         if self.counts {
             let said = Said::all(Some(Hold::NoTag), 1, chain.inserted_ns());
@@ -470,7 +472,7 @@ impl<M: Machine> Scheduling<M> {
         forget(self.picked.replace(chain.bio));
     }
 
-    /// The mark of its drive.
+    /// Returns the identity of the scheduler's drive.
     fn mark(&self) -> DriveMark {
         DriveMark(Arc::as_ptr(&self.drive).addr())
     }
@@ -481,7 +483,7 @@ impl<M: Machine> Scheduling<M> {
         chain.drive == self.mark()
     }
 
-    /// Says whether a chain waits for a tag.
+    /// Updates the wait account: a named chain starts or stops to wait for a tag.
     fn say_picked(&mut self, group: GroupId, next: Said, now_ns: u64) {
         if next != self.said {
             let mut said = self.said;
@@ -496,7 +498,7 @@ impl<M: Machine> Scheduling<M> {
         holds.of(group, |account| drive.open(account))
     }
 
-    /// A chain that `next` named becomes the request with this tag.
+    /// Records that a chain named by `next` becomes the request with this tag.
     pub(crate) fn issue(&mut self, chain: Chain<M>, tag: Tag, now_ns: u64) -> BioRef<M> {
         self.len -= 1;
         self.in_flight += 1;
@@ -504,12 +506,12 @@ impl<M: Machine> Scheduling<M> {
         chain.bio
     }
 
-    /// From now on this holds whatever the scheduler of hardware queue `hctx` would let go.
+    /// Sets the reason why chains that the scheduler of queue `hctx` would let go still wait.
     pub(crate) fn stop(&self, hctx: u16, hold: Hold) {
         self.drive.stop(hctx.into(), hold);
     }
 
-    /// Accounts what a chain that goes to the driver now has waited, if the scheduler does not.
+    /// Adds the wait time of a chain that goes to the driver now, if the scheduler does not count.
     #[inline]
     pub(crate) fn account(&mut self, chain: &Chain<M>, (hctx, now_ns): (u16, u64)) {
         if !self.counts {
@@ -519,12 +521,12 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Whether it waits to hear of any request.
+    /// Returns true if any request of the scheduler is in flight.
     pub(crate) fn expects_any(&self) -> bool {
         self.in_flight > 0
     }
 
-    /// The driver has answered the request with this tag.
+    /// Reports the completion of the request with this tag to the scheduler.
     pub(crate) fn completed(&mut self, tag: Tag, status: Status, done_ns: u64) {
         let issued = core::mem::replace(&mut self.issued[tag.0 as usize], Issued::NONE);
         if issued.nr_sectors == 0 {
@@ -534,7 +536,7 @@ impl<M: Machine> Scheduling<M> {
         self.scheduler.completed(&issued.done(Some(status), done_ns));
     }
 
-    /// The request with this tag, which the driver does not have, is taken apart again.
+    /// Reports that the request with this tag, which the driver does not have, was taken apart.
     pub(crate) fn taken_back(&mut self, tag: Tag) {
         let issued = core::mem::replace(&mut self.issued[tag.0 as usize], Issued::NONE);
         if issued.nr_sectors != 0 {
@@ -543,7 +545,7 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// The chain that waits for a tag.
+    /// Returns the chain that waits for a tag.
     pub(crate) fn picked(&self) -> Option<&Slot<M>> {
         self.picked.as_deref()
     }
@@ -560,7 +562,7 @@ impl<M: Machine> Scheduling<M> {
         }
         self.scheduler.drain(&mut left);
         if left.has_lost || left.list.len() != self.len {
-            // Chains that come to light later are still told from those of other drives.
+            // Leaked, so that chains that turn up later are still recognised as this drive's.
             forget(Arc::clone(&self.drive));
             self.has_lost = true;
         }

@@ -1,13 +1,13 @@
-//! `Deadline`: sorted by sector, each chain by a time.
+//! `Deadline`: a scheduler that sorts chains by sector and limits how long each may wait.
 //!
-//! Chains go out in the order of their sectors, a batch at a time, reads before writes, until the
-//! oldest one of a direction has waited as long as it may: then that one goes first. Neighbours
-//! merge at either end. Groups of a higher priority go before those of a lower one, until a chain
-//! of the lower one has waited for the ageing time; also if those wait at another hardware queue,
-//! for tags. All hardware queues of a drive share one lock, as the kernel's do: right for a disk
-//! that rotates, and what the others are measured against where there are many cores. Each queue
-//! sorts what is its own, since only its submitters look for what it completes. Lock order: the
-//! table of groups is never locked under this one. Kernel counterpart: block/mq-deadline.c.
+//! Chains go out in sector order, a batch at a time, reads before writes, until the oldest one of a
+//! direction has waited for its limit: then that one goes first. Adjacent chains merge at either
+//! end. Groups of a higher priority go before those of a lower one, even if they wait for tags at
+//! another hardware queue, until a chain of the lower one has waited for the ageing time. All
+//! hardware queues of a drive share one lock, as in the kernel: right for a rotating disk, and the
+//! baseline that the other schedulers are compared with on many cores. Each queue sorts only its
+//! own chains, because only its submitters poll for their completions. Lock order: the table of
+//! groups is never locked under this lock. Kernel counterpart: block/mq-deadline.c.
 
 mod holders;
 pub(crate) mod sorted;
@@ -27,32 +27,32 @@ use crate::queue::scheduler::deadline::holders::Holders;
 use crate::queue::scheduler::deadline::sorted::{Sorted, Waiting};
 use crate::queue::scheduler::{Batch, Done, Leftover, Pick, Scheduler};
 
-/// When a queue looks again whether chains of a higher priority still wait at another one.
+/// Nanoseconds until a queue checks again whether chains of higher priority wait at another queue.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// For how long nobody waits for a queue that was not asked for a chain: its thread may hang.
+/// Nanoseconds after which nobody waits for a queue that was not asked for a chain: its thread may
+/// hang.
 const SERVED_NS: u64 = 100_000_000;
-/// Values of [`Priority`].
+/// Number of values of [`Priority`].
 const PRIORITIES: usize = Priority::Idle as usize + 1;
 
-/// How [`Deadline`] weighs order against age.
+/// Settings that balance sector order against age in [`Deadline`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadlineConfig {
-    /// How long a read may wait before it goes first, in nanoseconds; 500 ms.
+    /// Nanoseconds that a read may wait before it goes first; default 500 ms.
     pub read_expire_ns: u64,
-    /// How long a write, discard or write of zeroes may wait, in nanoseconds; 5 s.
+    /// Nanoseconds that a write, discard or write-zeroes may wait; default 5 s.
     pub write_expire_ns: u64,
-    /// Most chains of one direction in the order of their sectors before ages are looked at again,
-    /// 1 or more; 16.
+    /// Largest number of chains of one direction dispatched in sector order before ages are
+    /// checked, 1 or more; default 16.
     pub fifo_batch: u32,
-    /// How often reads may go before writes that wait; 2.
+    /// Number of times that reads may go before waiting writes; default 2.
     pub writes_starved: u32,
-    /// How long a chain may wait for others of higher priority before it goes first, in
-    /// nanoseconds; 10 s.
+    /// Nanoseconds that a chain may wait for higher priorities before it goes first; default 10 s.
     pub ageing_ns: u64,
 }
 
 impl DeadlineConfig {
-    /// How long a chain may wait for others of its priority.
+    /// Returns how long a chain may wait for others of its priority.
     fn expire_ns(&self, way: Way) -> u64 {
         match way {
             Way::Read => self.read_expire_ns,
@@ -73,7 +73,7 @@ impl Default for DeadlineConfig {
     }
 }
 
-/// Reads, or all that changes the drive.
+/// Direction of a chain: reads, or operations that change the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Read = 0,
@@ -89,7 +89,7 @@ impl Way {
 /// Chains of one priority at one hardware queue.
 struct Class<M: Machine> {
     ways: [Sorted<M>; 2],
-    /// How often reads went before writes that waited.
+    /// Number of times that reads went before waiting writes.
     starved: u32,
 }
 
@@ -102,7 +102,7 @@ impl<M: Machine> Class<M> {
         self.ways.iter().all(|sorted| sorted.chains.is_empty())
     }
 
-    /// Which way the next batch is; none if nothing waits.
+    /// Chooses the direction of the next batch; `None` if nothing waits.
     fn choose(&mut self, config: &DeadlineConfig) -> Option<Way> {
         let [reads, writes] = self.ways.each_ref().map(|sorted| !sorted.chains.is_empty());
         if reads && !(writes && self.starved >= config.writes_starved) {
@@ -113,7 +113,7 @@ impl<M: Machine> Class<M> {
         writes.then_some(Way::Write)
     }
 
-    /// The way of the chain that came first of all, and when that was.
+    /// Returns the direction of the oldest chain and its arrival time.
     fn oldest(&self) -> Option<(Way, u64)> {
         let came_ns = |way: Way| self.ways[way as usize].came_ns().map(|came_ns| (way, came_ns));
         let ways = [Way::Read, Way::Write].into_iter().filter_map(came_ns);
@@ -121,15 +121,15 @@ impl<M: Machine> Class<M> {
     }
 }
 
-/// What waits at one hardware queue, and what went out last.
+/// Chains that wait at one hardware queue, and the state of its current batch.
 struct Queue<M: Machine> {
-    /// In the order of [`Priority`].
+    /// Indexed by [`Priority`].
     classes: [Class<M>; PRIORITIES],
-    /// Class and way of the batch under way.
+    /// Class and direction of the current batch.
     last: (usize, Way),
-    /// Chains that went out of it; at first, as if it had ended.
+    /// Chains dispatched from the current batch; initially a value that ends it.
     batched: u32,
-    /// When it was last asked for a chain.
+    /// Time when the queue was last asked for a chain, in nanoseconds.
     asked_ns: u64,
 }
 
@@ -139,10 +139,10 @@ impl<M: Machine> Queue<M> {
         Queue { classes, last: (0, Way::Read), batched: u32::MAX, asked_ns: 0 }
     }
 
-    /// The next chain.
+    /// Takes the next chain.
     fn next(&mut self, now_ns: u64, config: &DeadlineConfig) -> Option<Waiting<M>> {
         let (class, way) = self.last;
-        // A batch ends early for those of higher priority.
+        // A batch ends early if chains of higher priority wait.
         if self.batched < config.fifo_batch
             && self.classes[..class].iter().all(Class::is_empty)
             && let Some(place) = self.classes[class].ways[way as usize].onwards()
@@ -158,25 +158,25 @@ impl<M: Machine> Queue<M> {
         let sorted = &mut self.classes[class].ways[way as usize];
         let place = match aged.is_some() || sorted.has_expired(now_ns, config.expire_ns(way)) {
             true => sorted.oldest()?,
-            // Upwards, and at the end once more from below.
+            // Upwards, and after the highest sector again from the lowest.
             false => sorted.onwards().or_else(|| sorted.lowest())?,
         };
         (self.last, self.batched) = ((class, way), 1);
         sorted.take(place)
     }
 
-    /// Class and way of the next batch; none if nothing waits.
+    /// Chooses class and direction of the next batch; `None` if nothing waits.
     fn choose(&mut self, config: &DeadlineConfig) -> Option<(usize, Way)> {
         let mut classes = self.classes.iter_mut().enumerate();
         classes.find_map(|(number, class)| Some((number, class.choose(config)?)))
     }
 
-    /// The class of the highest priority of which a chain waits.
+    /// Returns the highest-priority class that has waiting chains.
     fn highest(&self) -> Option<usize> {
         self.classes.iter().position(|class| !class.is_empty())
     }
 
-    /// Class and way whose oldest chain has waited too long for those of higher priority.
+    /// Returns class and direction whose oldest chain has waited too long for higher priorities.
     fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, Way)> {
         let highest = self.highest()?;
         let lower = self.classes.iter().enumerate().skip(highest + 1);
@@ -186,18 +186,18 @@ impl<M: Machine> Queue<M> {
     }
 }
 
-/// What all hardware queues of a drive share.
+/// The state that all hardware queues of a drive share.
 struct Shared<M: Machine> {
     queues: Box<[Queue<M>]>,
-    /// How many chains of each class wait, at all of them.
+    /// Number of waiting chains of each class at all queues.
     waiting: [u32; PRIORITIES],
-    /// Number of the next chain that comes.
+    /// Arrival number of the next chain.
     number: u64,
 }
 
 impl<M: Machine> Shared<M> {
-    /// The class for which queue `hctx` has to wait: one of a higher priority than its own chains,
-    /// at other queues.
+    /// Returns the class that queue `hctx` has to wait for: one of a higher priority than its own
+    /// chains, waiting at another queue.
     fn goes_before(&self, hctx: usize, now_ns: u64, config: &DeadlineConfig) -> Option<usize> {
         let own = self.queues[hctx].highest()?;
         self.waiting[..own].iter().position(|waiting| *waiting > 0)?;
@@ -212,7 +212,7 @@ impl<M: Machine> Shared<M> {
     }
 }
 
-/// The deadline scheduler of a drive, from which each hardware queue gets its part.
+/// The deadline scheduler of a drive; each hardware queue gets its part with [`Deadline::queue`].
 pub struct Deadline<M: Machine> {
     config: DeadlineConfig,
     groups: Option<Arc<Groups<M>>>,
@@ -221,7 +221,7 @@ pub struct Deadline<M: Machine> {
 }
 
 impl<M: Machine> Deadline<M> {
-    /// A scheduler for a drive with so many hardware queues.
+    /// Creates a scheduler for a drive with this number of hardware queues.
     #[must_use]
     pub fn new(config: DeadlineConfig, hardware_queues: usize) -> Self {
         let queues = (0..hardware_queues).map(|_| Queue::new()).collect();
@@ -230,19 +230,20 @@ impl<M: Machine> Deadline<M> {
         Deadline { config, groups: None, holds: None, shared }
     }
 
-    /// With the groups whose priorities count from a chain's insertion on; without, all chains are
-    /// [`Priority::BestEffort`].
+    /// Sets the groups whose priorities apply to chains inserted later. Without groups all chains
+    /// are [`Priority::BestEffort`].
     #[must_use]
     pub fn with_groups(self, groups: Option<Arc<Groups<M>>>) -> Self {
         Deadline { groups, ..self }
     }
 
-    /// Which counts what it holds in a drive's accounts.
+    /// Makes the scheduler add wait times to a drive's accounts.
     pub(crate) fn accounting_to(self, holds: &Arc<DriveHolds<M>>) -> Self {
         Deadline { holds: Some(Arc::clone(holds)), ..self }
     }
 
-    /// The part of hardware queue `hctx`, below the number that the drive has.
+    /// Creates the part of hardware queue `hctx`, which is below the number given to
+    /// [`Deadline::new`].
     #[must_use]
     pub fn queue(&self, hctx: u16) -> Box<dyn Scheduler<M>> {
         let (groups, shared) = (self.groups.clone(), Arc::clone(&self.shared));
@@ -259,7 +260,7 @@ struct DeadlineQueue<M: Machine> {
     groups: Option<Arc<Groups<M>>>,
     view: GroupView<M>,
     hctx: usize,
-    /// What it counts; none if nobody asks.
+    /// Wait accounts; `None` if wait times are not counted.
     holders: Option<Holders<M>>,
     shared: Arc<M::Lock<Shared<M>>>,
 }

@@ -1,9 +1,8 @@
-//! `Fair`: shares of a drive by weights of groups.
+//! `Fair`: a scheduler that divides a drive among groups by weight.
 //!
-//! Start-time fair queueing over a cost model, one list for each group at each hardware queue, with
-//! no lock and no written line shared per I/O; see share.rs. Holds back no more than it must: while
-//! one group uses the drive alone, nothing. Kernel counterpart: block/bfq-iosched.c,
-//! block/blk-iocost.c.
+//! Start-time fair queueing over a cost model, with one list for each group at each hardware queue,
+//! and no lock and no shared written cache line per I/O; see share.rs. A group that uses the drive
+//! alone is never held back. Kernel counterpart: block/bfq-iosched.c, block/blk-iocost.c.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -16,17 +15,18 @@ use crate::queue::scheduler::share::depth::Policy;
 use crate::queue::scheduler::share::{DriveParts, Shared};
 use crate::queue::scheduler::{DriveTags, Scheduler};
 
-/// The fair scheduler of a drive, from which each hardware queue gets its part.
+/// The fair scheduler of a drive; each hardware queue gets its part with [`Fair::queue`].
 pub struct Fair<M: Machine>(Arc<Shared<M>>);
 
 impl<M: Machine> Fair<M> {
-    /// A scheduler for a drive, shared by these groups.
+    /// Creates a scheduler for a drive that these groups share.
     #[must_use]
     pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, tags: DriveTags) -> Self {
         Fair::of_drive(&DriveParts::of_no_drive(tags.queues), groups, cost, tags)
     }
 
-    /// One that accounts what it holds to a drive, and says how long its requests may be.
+    /// Creates a scheduler that adds wait times to a drive's accounts and sets the drive's longest
+    /// request.
     pub(crate) fn of_drive(
         drive: &DriveParts<M>,
         groups: &Arc<Groups<M>>,
@@ -36,7 +36,7 @@ impl<M: Machine> Fair<M> {
         Fair(Shared::new(Policy::Weights, (groups, drive), cost, tags))
     }
 
-    /// The part of hardware queue `hctx`, below the number that the drive has.
+    /// Creates the part of hardware queue `hctx`, which is below `DriveTags::queues`.
     #[must_use]
     pub fn queue(&self, hctx: u16) -> Box<dyn Scheduler<M>> {
         self.0.queue(hctx)

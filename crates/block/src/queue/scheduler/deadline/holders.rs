@@ -1,8 +1,8 @@
-//! `Holders`: what holds each group's chains in a `Deadline`'s queue.
+//! `WaitTracker`: the reasons why each group's chains wait in a `Deadline`'s queue.
 //!
-//! Chains of a lower priority than the one that went out last are held by priority, all others by
-//! whatever stops the queue. Counted per group and class; owned by a queue's part of a `Deadline`
-//! (deadline.rs), under the queue's serve lock. Kernel counterpart: none.
+//! Chains of a lower priority than the chain dispatched last wait because of priority, all others
+//! because of whatever stops the queue. Counted by group and priority class; owned by a queue's
+//! part of a `Deadline` (deadline.rs), under the queue's serve lock. Kernel counterpart: none.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -15,20 +15,20 @@ use crate::account::hold::Hold;
 use crate::account::waits::Said;
 use crate::bio::group_id::GroupId;
 
-/// A group, and the class that its chains are in.
+/// A group and the priority class of its chains.
 type Key = (GroupId, usize);
 
-/// What a queue's part of a `Deadline` counts.
+/// The wait accounts of a queue's part of a `Deadline`.
 pub(crate) struct Holders<M: Machine> {
     drive: Arc<DriveHolds<M>>,
     holds: Holds<M>,
-    /// In no order: those that ever had a chain here.
+    /// Reports of every group and class that ever had a chain here, in no order.
     said: Vec<(Key, Said)>,
-    /// Where they stand.
+    /// Indices into `said`.
     places: BTreeMap<Key, usize>,
-    /// The class of the chain that went out last: lower ones are held by priority.
+    /// Class of the chain dispatched last; chains of lower classes wait because of priority.
     class: usize,
-    /// Places of those of which something has begun to wait since then.
+    /// Indices of reports whose chains have begun to wait since then.
     fresh: Vec<usize>,
 }
 
@@ -40,7 +40,7 @@ impl<M: Machine> Holders<M> {
         Holders { drive: Arc::clone(drive), holds, said, places, class, fresh }
     }
 
-    /// A chain waits since a time.
+    /// Records that a chain waits since `since_ns`.
     pub(crate) fn begin(&mut self, key: Key, since_ns: u64) {
         let next = self.said.len();
         let at = *self.places.entry(key).or_insert(next);
@@ -54,8 +54,8 @@ impl<M: Machine> Holders<M> {
         self.say(at, since_ns, |said| said.with(since_ns));
     }
 
-    /// A chain of a class goes out that has waited from one time to another: what is of a lower
-    /// priority waits for it.
+    /// Records that a chain of `class`, which waited from `since_ns` to `now_ns`, is dispatched;
+    /// chains of lower priority wait for it.
     pub(crate) fn end(&mut self, key: Key, (since_ns, now_ns): (u64, u64), class: usize) {
         if let Some(at) = self.places.get(&key).copied() {
             self.say(at, now_ns, |said| said.without(since_ns));
@@ -63,7 +63,7 @@ impl<M: Machine> Holders<M> {
         self.wait_for(class, now_ns);
     }
 
-    /// Chains of a lower priority than a class wait for it from now on.
+    /// Records that chains of a lower priority than `class` wait for it from now on.
     pub(crate) fn wait_for(&mut self, class: usize, now_ns: u64) {
         let mut fresh = core::mem::take(&mut self.fresh);
         match core::mem::replace(&mut self.class, class) == class {
@@ -76,7 +76,7 @@ impl<M: Machine> Holders<M> {
         self.fresh = fresh;
     }
 
-    /// Says what holds the chains of a group and class, if it is another thing than before.
+    /// Reports the wait reason of a group and class, if it has changed.
     fn hold(&mut self, at: usize, now_ns: u64) {
         let ((_, class), said) = self.said[at];
         let next = said.by((class > self.class).then_some(Hold::Priority));
@@ -85,7 +85,7 @@ impl<M: Machine> Holders<M> {
         }
     }
 
-    /// Nothing waits any more.
+    /// Ends all waits.
     pub(crate) fn drain(&mut self) {
         for at in 0..self.said.len() {
             if self.said[at].1.waiting() > 0 {
