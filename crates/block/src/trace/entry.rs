@@ -1,12 +1,13 @@
-//! What a ring of trace events holds: words of 16 bytes, and the entries that a reader makes of
+//! The contents of a trace ring: words of 16 bytes, and the entries that a reader decodes from
 //! them.
 //!
-//! Memory is what tracing costs most, so a word says only what the one before did not: a *group*
-//! has the time, device, tenant and categories of the words behind it, a *step* the sectors of one
-//! I/O and what happened to it, which may be several of the kernel's events with one stamp. A
-//! remap's source, the flush that another joined and a driver's data stand in words before the
-//! step. A *note* is of no I/O (note.rs). Written by `TraceWriter` (tracer.rs), read by
-//! [`Decoder`]; the top 4 bits of a word's first half say what it is. Owns no memory but itself.
+//! Memory bandwidth is the main cost of tracing, so a word holds only what differs from the words
+//! before. A *group* word holds the time, device, tenant and categories of the words behind it. A
+//! *step* word holds the sectors of one I/O and a step, which may stand for several of the kernel's
+//! events at one time. The source of a remap, the flush that another flush joined, and a driver's
+//! data are in words before the step. A *note* word belongs to no I/O (note.rs). Written by
+//! `TraceWriter` (tracer.rs), read by [`Decoder`]; the top 4 bits of a word's first half are its
+//! kind.
 
 use alloc::vec::Vec;
 
@@ -14,13 +15,13 @@ use crate::queue::driver::DriverData;
 use crate::trace::blktrace::{Act, Note};
 use crate::trace::note::TraceNote;
 
-/// One word of a ring.
+/// One word of a trace ring.
 pub(crate) type Word = [u64; 2];
-/// Most words of one event: group, driver's data, step. A remap has one word for its source instead
-/// of data.
+/// Largest number of words of one event: group, driver data, step. A remap has one word for its
+/// source instead of driver data.
 pub(crate) const WORDS_MAX: u64 = 2 + DriverData::BYTES.div_ceil(8) as u64;
 
-/// Bits of a word that do not say what it is: enough for sectors of 512 EiB, and for 36 years.
+/// Mask of the bits below a word's kind: enough for the sectors of 512 EiB, and for 36 years.
 const VALUE: u64 = (1 << KIND_SHIFT) - 1;
 const KIND_SHIFT: u32 = 60;
 const STEP: u64 = 0;
@@ -29,42 +30,42 @@ const FROM: u64 = 2;
 const DATA: u64 = 3;
 const NOTE: u64 = 4;
 
-/// Codes beyond the kernel's: several of its events in one step.
+/// Codes for several of the kernel's events in one step.
 const QUEUE_GET: u8 = 32;
 const REMAP_QUEUE: u8 = 33;
 const REMAP_QUEUE_GET: u8 = 34;
 const INSERT_ISSUE: u8 = 35;
 
-/// One event, as whoever records gets it.
+/// One trace event as the recorder gets it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// When.
+    /// Time of the event in nanoseconds.
     pub time_ns: u64,
-    /// First sector on the drive; of an unplug, how many requests.
+    /// First sector on the drive; for an unplug, the number of requests.
     pub sector: u64,
-    /// Of a remap: the first sector on the volume. Of a flush that joined another: the sector of
-    /// the other one's events.
+    /// For a remap, the first sector on the volume. For a flush that joined another, the sector of
+    /// that other flush's events.
     pub from: u64,
-    /// How long.
+    /// Length in bytes.
     pub bytes: u32,
-    /// Code and categories.
+    /// The kernel's action word: code and categories.
     pub action: u32,
-    /// Whom it is accounted to.
+    /// Tenant that the I/O is accounted to.
     pub tenant: u32,
-    /// The drive's device number.
+    /// Device number of the drive.
     pub device: u32,
-    /// Of a completion: 0, or a negative errno.
+    /// For a completion, 0 or a negative errno.
     pub error: i32,
-    /// What the driver had to say, if that is the event.
+    /// The driver's data, for an event that carries it.
     pub data: DriverData,
-    /// If it is no event of an I/O: what it says.
+    /// The message, for an entry that is no event of an I/O.
     pub note: Option<TraceNote>,
 }
 
-/// What happened to an I/O at one time, or at two that lie close together.
+/// One or several events of an I/O at the same time, or at two times close together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// One event.
+    /// A single event.
     One(Act),
     /// C, with a negative errno or 0.
     Complete(i16),
@@ -74,12 +75,12 @@ pub(crate) enum Step {
     RemapQueue,
     /// A, Q and G.
     RemapQueueGet,
-    /// I so many nanoseconds before, and D.
+    /// I and D, where I was this many nanoseconds before D.
     InsertIssue(u16),
 }
 
 impl Step {
-    /// Its code, and the number that belongs to it.
+    /// Returns the step's code and its number.
     #[inline(always)]
     fn parts(self) -> (u8, u16) {
         match self {
@@ -92,7 +93,7 @@ impl Step {
         }
     }
 
-    /// How many events it stands for.
+    /// Returns the number of events that the step stands for.
     pub(crate) fn events(self) -> u64 {
         match self {
             Step::One(_) | Step::Complete(_) => 1,
@@ -102,30 +103,30 @@ impl Step {
     }
 }
 
-/// Which I/O it is about.
+/// The I/O that an event belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject {
-    /// Device, tenant and categories: see [`group_of`].
+    /// Device, tenant and categories, packed by [`group_of`].
     pub(crate) group: u64,
-    /// First sector on the drive; of an unplug, how many requests.
+    /// First sector on the drive; for an unplug, the number of requests.
     pub(crate) sector: u64,
-    /// How long.
+    /// Length in bytes.
     pub(crate) bytes: u32,
 }
 
-/// What I/Os of a batch mostly share.
+/// Packs the properties that I/Os of a batch mostly share.
 #[inline(always)]
 pub(crate) fn group_of(device: u32, tenant: u16, categories: u16) -> u64 {
     u64::from(device) | u64::from(tenant) << 32 | u64::from(categories) << 48
 }
 
-/// The word that begins a group.
+/// Returns the word that starts a group.
 #[inline(always)]
 pub(crate) fn group_word(time_ns: u64, group: u64) -> Word {
     [GROUP << KIND_SHIFT | time_ns & VALUE, group]
 }
 
-/// The word of what happened.
+/// Returns the word of a step.
 #[inline(always)]
 pub(crate) fn step_word(of: &Subject, step: Step) -> Word {
     let (code, number) = step.parts();
@@ -134,19 +135,20 @@ pub(crate) fn step_word(of: &Subject, step: Step) -> Word {
     [of.sector & VALUE, what]
 }
 
-/// The word of a remap's source, or of the flush that another joined, before the step.
+/// Returns the word with the source of a remap, or the sector of the flush that was joined; it
+/// precedes the step.
 #[inline(always)]
 pub(crate) fn from_word(sector: u64) -> Word {
     [FROM << KIND_SHIFT, sector]
 }
 
-/// The word of a note.
+/// Returns the word of a note.
 pub(crate) fn note_word(note: TraceNote) -> Word {
     let (what, time_ns) = note.parts();
     [NOTE << KIND_SHIFT | what & VALUE, time_ns]
 }
 
-/// The words of a driver's data, before their step.
+/// Returns the words of a driver's data, which precede their step.
 pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = Word> + '_ {
     data.bytes().chunks(8).map(|chunk| {
         let mut bytes = [0; 8];
@@ -155,11 +157,11 @@ pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = Word> + '_ {
     })
 }
 
-/// Makes entries of words, in order of time as far as the writer had them so; knows the group that
-/// is open.
+/// Decodes words into entries, in the writer's order of time; remembers the current group.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
-    /// The D of steps of one time that began with an I: they come behind the last of these.
+    /// D events of steps that began with an I, all of one time: they follow the last of these I
+    /// events.
     issued: Vec<Entry>,
     time_ns: u64,
     group: u64,
@@ -168,7 +170,7 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    /// One word, which may be no entry, or several.
+    /// Decodes one word, which yields no entry, one, or several.
     pub(crate) fn take(&mut self, word: Word, out: &mut Vec<Entry>) {
         let value = word[0] & VALUE;
         let is_issue = word[0] >> KIND_SHIFT == STEP && (word[1] >> 32) as u8 == INSERT_ISSUE;
@@ -194,7 +196,7 @@ impl Decoder {
         }
     }
 
-    /// Lets go of what waits for others of its time.
+    /// Emits the D events that were kept back.
     pub(crate) fn end(&mut self, out: &mut Vec<Entry>) {
         out.append(&mut self.issued);
     }

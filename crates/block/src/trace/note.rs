@@ -1,44 +1,45 @@
-//! `TraceNote`: what a trace says of groups and schedulers, between the events of I/Os.
+//! `TraceNote`: a trace message about groups and schedulers, between the events of I/Os.
 //!
-//! Two numbers and what they mean, so that noting one allocates nothing; whoever records spells it
-//! as text. Owns the codes in a ring's words (entry.rs). Kernel counterpart: `blk_add_trace_msg`,
-//! which bfq and blk-throttle call; blkparse shows such a message as `m`.
+//! Holds two numbers and their meaning, so that recording one allocates nothing; the recorder
+//! formats the text. Also defines the codes stored in a ring's words (entry.rs). Kernel
+//! counterpart: `blk_add_trace_msg`, which bfq and blk-throttle call; blkparse shows such a message
+//! as `m`.
 
 use core::fmt;
 
 use crate::account::hold::Hold;
 use crate::bio::group_id::GroupId;
 
-/// What happened, and to whom.
+/// The content of a trace message, with the group that it concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remark {
-    /// An I/O of the group begins to wait: the time for which, as far as it is known.
+    /// An I/O of the group starts to wait. The note's time is the expected wait, as far as known.
     Waits(GroupId, Hold),
-    /// An I/O of the group goes on: the time for which it has waited.
+    /// An I/O of the group continues. The note's time is how long it has waited.
     GoesOn(GroupId, Hold),
-    /// The drive's scheduler names nothing, although I/Os wait in it: the time for which, and, if
-    /// the scheduler says so, whose I/Os and what holds them.
+    /// The drive's scheduler pauses although I/Os wait in it. The note's time is the length of the
+    /// pause; the group and the wait reason are given if the scheduler reports them.
     Rests(Option<(GroupId, Hold)>),
-    /// The drive's scheduler begins to hold I/Os of the group. How many requests, of all that are
-    /// counted with the group's, a hardware queue may have at the drive: `u32::MAX` is any number.
+    /// The drive's scheduler starts to hold back I/Os of the group. The number is how many requests
+    /// counted with the group's a hardware queue may have at the drive; `u32::MAX` for no limit.
     Held(GroupId, Hold, u32),
-    /// So many reads and so many others may a hardware queue, by its number, have at the drive
-    /// from now on. Equal numbers: all together. `u32::MAX` is any number.
+    /// New depth of the hardware queue with this number: how many reads and how many other requests
+    /// it may have at the drive. Equal numbers limit both together; `u32::MAX` for no limit.
     Depth(u16, [u32; 2]),
-    /// So many events of the thread found no room in its ring, and are missing before this note.
+    /// This many events of the thread found no room in its ring, and are missing before this note.
     Dropped(u32),
 }
 
-/// A remark, and the time that it is about.
+/// A trace message and the time span that it reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceNote {
-    /// What happened.
+    /// Content of the message.
     pub remark: Remark,
-    /// In nanoseconds; 0 if the remark is of no time.
+    /// Time span in nanoseconds; 0 if the message reports none.
     pub time_ns: u64,
 }
 
-/// Beginning of the text of [`Remark::Dropped`]; the number of events follows.
+/// Start of the text of [`Remark::Dropped`]; the number of events follows.
 pub const DROPPED_EVENTS: &str = "millrace dropped events here: ";
 
 const WAITS: u64 = 0;
@@ -50,7 +51,7 @@ const DEPTH: u64 = 5;
 const DROPPED: u64 = 6;
 
 impl TraceNote {
-    /// As numbers: what it is, in 36 bits, and the time or the depth.
+    /// Encodes the note as two numbers: the kind in 36 bits, and the time or the depth.
     pub(crate) fn parts(self) -> (u64, u64) {
         let of = |code: u64, group: GroupId, hold: Hold| {
             code << 32 | (hold as u64) << 16 | u64::from(group.0)
@@ -68,7 +69,7 @@ impl TraceNote {
         }
     }
 
-    /// The other way round; none if there is no such.
+    /// Decodes the numbers that `parts` encoded; `None` for an unknown code.
     pub(crate) fn from_parts(what: u64, number: u64) -> Option<TraceNote> {
         let group = GroupId(what as u16);
         let hold = Hold::ALL.get((what >> 16) as usize & 0xffff).copied();
@@ -86,7 +87,7 @@ impl TraceNote {
         Some(TraceNote { remark, time_ns: if is_timed { number } else { 0 } })
     }
 
-    /// The group that it is about, if it is about one.
+    /// Returns the group that the message concerns, if any.
     #[must_use]
     pub fn group(&self) -> Option<GroupId> {
         match self.remark {
@@ -98,10 +99,10 @@ impl TraceNote {
         }
     }
 
-    /// As a line of text, with the name of its group; the number stands for it if there is none.
+    /// Writes the message as text, with the group's name if given, else with its number.
     ///
     /// # Errors
-    /// What writing says.
+    /// Returns the error of the writer.
     pub fn write(&self, out: &mut impl fmt::Write, name: Option<&str>) -> fmt::Result {
         let us = self.time_ns / 1_000;
         let group = Named { group: self.group(), name };
@@ -132,7 +133,7 @@ impl TraceNote {
     }
 }
 
-/// A group as text.
+/// Formats a group by name or number.
 struct Named<'a> {
     group: Option<GroupId>,
     name: Option<&'a str>,
@@ -148,7 +149,7 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-/// A depth as text.
+/// Formats a depth.
 struct Bound(u32);
 
 impl fmt::Display for Bound {

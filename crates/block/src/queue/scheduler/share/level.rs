@@ -1,16 +1,16 @@
-//! `Level`: something divided by weight among some who want different amounts of it.
+//! `FairShare`: divides an amount by weight among participants with different demands.
 //!
-//! Nobody gets more than it wants; what one leaves goes to the others (max-min fairness, or
+//! Nobody gets more than its demand, and the others divide the rest (max-min fairness, or
 //! water-filling). Source: Bertsekas and Gallager, Data Networks, 6.5.2.
 
-/// What one wants, and its weight.
+/// Demand and weight of one participant.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Want {
     pub(crate) of: u64,
     pub(crate) weight: u64,
 }
 
-/// So much for so much weight.
+/// The amount that each unit of weight gets, as a fraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Level {
     amount: u64,
@@ -18,12 +18,13 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// What everybody gets whatever the others want.
+    /// Divides the amount by weight, whatever the demands are.
     pub(crate) fn even(amount: u64, wants: impl Iterator<Item = Want>) -> Level {
         Level { amount, weight: wants.map(|want| want.weight).sum() }
     }
 
-    /// What those get who want more; none: nobody does. O(n) for each n that want little.
+    /// Returns the share of participants that want more than it; `None` if all demands are met.
+    /// Takes one pass for each round in which further demands turn out to be met.
     pub(crate) fn of(amount: u64, wants: impl Iterator<Item = Want> + Clone) -> Option<Level> {
         let mut level = Level::even(amount, wants.clone());
         loop {
@@ -42,7 +43,7 @@ impl Level {
         }
     }
 
-    /// What somebody of this weight gets.
+    /// Returns the share of a participant with this weight.
     pub(crate) fn part(self, weight: u64) -> u64 {
         let part = u128::from(self.amount) * u128::from(weight) / u128::from(self.weight.max(1));
         u64::try_from(part).unwrap_or(u64::MAX)
